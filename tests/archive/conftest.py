@@ -1,4 +1,4 @@
-"""An archive in each kind of database, and tasks to be archived."""
+"""Fixtures for the tests of archives: an archive in each kind of database, and `Seeds`."""
 
 from __future__ import annotations
 
@@ -16,13 +16,12 @@ from tests.support.seeds import Seeds
 
 @pytest.fixture
 def seeds(store: AsyncStore, keys: Keys) -> Seeds:
-    """Helper that creates and reads tasks."""
     return Seeds(store, keys)
 
 
 @pytest.fixture(scope="package", params=["sqlite", "postgresql", "mariadb"])
 def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """URL of a database of each kind. Fail if a table of another test exists."""
+    """URL of a database, for each kind of database."""
     if request.param == "sqlite":
         yield sqlite(tmp_path_factory.mktemp("archive"))
         return
@@ -34,7 +33,7 @@ def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture
 async def archive(url: str) -> AsyncIterator[Archive]:
-    """Empty archive."""
+    """Archive without tasks."""
     archive = open_archive(url)
     while await archive.forget(2**53, 1000):
         pass
@@ -43,5 +42,5 @@ async def archive(url: str) -> AsyncIterator[Archive]:
 
 
 def sqlite(folder: Path) -> str:
-    """Return the URL of a database in a file."""
+    """Return the URL of an SQLite database in `folder`."""
     return f"sqlite+aiosqlite:///{folder / 'archive.db'}"

@@ -1,4 +1,4 @@
-"""Archives on each kind of database: tasks are read unchanged, with their owner and in order."""
+"""Archives in each kind of database. Tasks are read unchanged, by their owner only, and in order."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ODD = ["plain", "a:b", "with space ", "{brace}", "new\nline", "ünï", "%41", "n
 def ended(
     task_id: str, at_us: int = NOW_US, *, context_id: str = "c", state: TaskState = COMPLETED, text: str = "done"
 ) -> Task:
-    """Return an ended task that has every kind of content."""
+    """Return a terminal task with every kind of content."""
     task = Task(id=task_id, context_id=context_id)
     message = Message(message_id="m", role=Role.ROLE_AGENT, parts=[Part(text=text)])
     at = Timestamp()

@@ -1,4 +1,4 @@
-"""Archiving of tasks with parts in an object store: the copy is complete, or the task stays in the store."""
+"""Archiving of tasks with parts in an object store. Either the copy is complete, or the task stays in the store."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LARGE = 5000
 
 @pytest.fixture
 async def blob_setup(blob_setup: BlobSetup, keys: Keys) -> BlobSetup:
-    """Store with large parts whose ended tasks are archived."""
+    """Store with an object store for large parts, which archives terminal tasks."""
     await blob_setup.store.redis.hset(keys.installation, mapping={"schema": SCHEMA, "archive": "1"})
     return blob_setup
 
@@ -38,7 +38,8 @@ async def archive(tmp_path: Path) -> AsyncIterator[Archive]:
 
 
 async def due(blob_setup: BlobSetup, keys: Keys, texts: str) -> list[str]:
-    """Create an ended task with a large part for each text, due for archiving in that order."""
+    """Create a canceled task with a large part for each character of `texts`. The tasks are due for archiving in this
+    order."""
     refs = []
     for place, text in enumerate(texts):
         task_id = await created(Seeds(blob_setup.store, keys), [Part(text=text * LARGE)])
@@ -49,7 +50,7 @@ async def due(blob_setup: BlobSetup, keys: Keys, texts: str) -> list[str]:
 
 
 class Counted:
-    """Archive that records the number of tasks of each call."""
+    """Archive that records the number of tasks in each call of `put`."""
 
     def __init__(self, archive: Archive) -> None:
         self._archive = archive

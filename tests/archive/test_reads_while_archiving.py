@@ -1,4 +1,4 @@
-"""Lists and reads while tasks are archived: each task of the caller is found exactly once."""
+"""Lists and reads while tasks are archived. The caller finds each task exactly once."""
 
 from __future__ import annotations
 
@@ -53,7 +53,6 @@ class Moody:
         return await self._archive.read(scope, task_id)
 
     async def page(self, criteria: Filter, **options: Any) -> ArchivedPage:
-        """Return a page, as a client requests it."""
         self._answer()
         return await self._archive.page(criteria, **options)
 
@@ -70,7 +69,7 @@ class Moody:
 
 
 class Scene:
-    """Store with an archive."""
+    """Store with an archive, a reader of both, and an archiver."""
 
     def __init__(self, store: AsyncStore, keys: Keys, seeds: Seeds, archive: Moody) -> None:
         self.store, self.keys, self.seeds, self.archive = store, keys, seeds, archive
@@ -88,7 +87,7 @@ class Scene:
             await self.store.redis.zadd(self.keys.archive, {tag: place + 1})
 
     async def archived(self, *task_ids: str) -> None:
-        """Archive the tasks, by default all ended ones, and require that they are in the archive."""
+        """Make the given tasks, by default all terminal tasks, due for archiving, and run the archiver once."""
         await self.due(*task_ids)
         await self.archiver.tick()
 
@@ -97,7 +96,7 @@ class Scene:
         return await self.kept.page(scope, ListTasksRequest(**params))
 
     async def pages(self, between: Callable[[], Any] | None = None, **params: Any) -> list[Task]:
-        """Return all tasks of all pages. `between` is called between two pages."""
+        """Return the tasks of all pages. Call `between` after each page but the last."""
         tasks, token = [], ""
         while True:
             page = await self.page(page_token=token, **params)
@@ -207,7 +206,7 @@ async def test_a_task_that_crosses_while_a_page_is_made_is_listed_once(scene: Sc
 async def test_a_copy_whose_task_is_still_in_the_store_is_listed_once(scene: Scene) -> None:
     """The watcher is killed after the copy and before the removal."""
     ended = [await scene.seeds.ended(COMPLETED) for _ in range(4)]
-    await scene.archived(ended[1])  # so that the older one is below the border
+    await scene.archived(ended[1])  # the older task is below the border now
     died = asyncio.CancelledError()
 
     async def dies() -> None:
@@ -221,7 +220,7 @@ async def test_a_copy_whose_task_is_still_in_the_store_is_listed_once(scene: Sce
 
     assert ids(await scene.pages(page_size=2)) == list(reversed(ended))
     assert await scene.is_in_store(ended[0])
-    await scene.store.redis.delete(scene.keys.archiver)  # its lease is over
+    await scene.store.redis.delete(scene.keys.archiver)  # the lease of the killed archiver expires
     await scene.new_archiver().tick()
     assert not await scene.is_in_store(ended[0])
     page = await scene.page(page_size=2)
@@ -269,7 +268,7 @@ async def test_an_outage_of_the_database_loses_nothing_and_is_reported(
 
     with pytest.raises(ArchiveUnavailable, match="away; 2 ended tasks are due, the oldest for"):
         await scene.archiver.tick()
-    await scene.archiver.tick()  # it is not retried for a while
+    await scene.archiver.tick()  # the archiver does not retry at once
 
     assert (await scene.store.run(read_archive_state(scene.keys))).due == 2
     assert [await scene.is_in_store(task_id) for task_id in ended] == [False, True, True]
@@ -349,7 +348,7 @@ async def test_many_watchers_archive_a_backlog_once(scene: Scene, monkeypatch: p
 
 
 async def test_concurrent_archivers_of_the_same_tasks_do_no_harm(scene: Scene) -> None:
-    """One archiver was frozen and has lost its lease."""
+    """One of the archivers was frozen and has lost its lease."""
     ended = [await scene.seeds.ended(COMPLETED) for _ in range(5)]
     other = scene.new_archiver()
 
