@@ -1,4 +1,4 @@
-"""Scenarios that must have the same results in a simulation of the test kit and on a real fleet."""
+"""Scenarios that must have the same results in the test kit's simulation and on a real fleet."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def scenario(request: pytest.FixtureRequest, folder: Path) -> Open:
 
 
 def ended(result: Result) -> tuple[str, str]:
-    """Return the state of the task with its text."""
+    """Return the name of the result's state and the text."""
     return result.state_name, result.text
 
 

@@ -1,4 +1,4 @@
-"""`AgentTester`: accepted apps, isolation, clock and simulated crashes."""
+"""Accepted apps, isolation, clock and simulated crashes of `AgentTester`."""
 
 from __future__ import annotations
 
