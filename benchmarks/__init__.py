@@ -1,1 +1,2 @@
-"""Benchmarks. They report ratios of measurements in one run, because absolute numbers depend on the machine."""
+"""Benchmarks of a2a_celery. They report ratios of measurements from one run, because absolute numbers depend on the
+machine."""

@@ -1,9 +1,9 @@
-"""Compare this project with a floor and with other servers, in one run on one machine (docs/performance.md).
+"""Compare a2a_celery with a minimal server and with other servers, in one run on one machine (docs/performance.md).
 
     pip install -e '.[benchmarks]' && python -m benchmarks
 
-Each round measures all servers in direct succession, so that other load on the machine affects them alike. The results
-are ratios. Absolute numbers only show how fast the machine was.
+Each round measures all servers in direct succession, so that other load on the machine affects all servers alike.
+The results are ratios, because absolute numbers depend on the machine.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def arguments(command_line: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def positive(text: str) -> int:
-    """Return a number above 0."""
+    """Parse a positive integer."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{number}: must be 1 or more")
@@ -81,7 +81,7 @@ def machine() -> str:
 
 
 def measured(names: Sequence[str], options: Options) -> tuple[list[Result], list[str]]:
-    """Run the benchmarks. Print the name of each on stderr when it begins, and its results when it ends.
+    """Run the benchmarks. Print the name of each benchmark to stderr before it starts, and its results afterwards.
 
     Returns:
         The results, and an error line for each failure.
@@ -107,7 +107,7 @@ def measured(names: Sequence[str], options: Options) -> tuple[list[Result], list
 
 def main(command_line: Sequence[str] | None = None) -> int:
     parsed = arguments(command_line)
-    os.environ[FRESH_PROCESSES] = "1"  # like users' processes: forks share memory and objects that are not collected
+    os.environ[FRESH_PROCESSES] = "1"  # as for users; forks would share memory and uncollected objects
     options = Options(
         rounds=parsed.rounds or (3 if parsed.short else Options().rounds),
         tasks=parsed.tasks,

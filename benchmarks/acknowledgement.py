@@ -3,8 +3,9 @@
     python -m benchmarks.acknowledgement [rounds]
 
 Three fleets on Redis acknowledge early, late, or early but in memory only (`ack_emulation` is off). Each round sends
-blocking echoes, 16 at once, to one fleet after the other. Then each worker is killed while it has running, prefetched
-and queued runs. A new worker starts, and the time is measured until all runs that had not begun are completed.
+blocking echoes, 16 at once, to one fleet after the other. Then the benchmark kills each worker while it has
+running, prefetched and queued runs, and starts a new worker. The recovery time ends when all runs that had not begun
+are completed.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def started(stack: ExitStack, folder: Path, mode: str, pool: str) -> tuple[Fleet
 
 
 def echoes_a_second(gateway: Gateway) -> float:
-    """Return the rate of blocking echoes per second, `AT_ONCE` at a time."""
+    """Return the number of blocking echoes per second with `AT_ONCE` concurrent callers."""
 
     def echo(client: httpx.Client) -> None:
         for _ in range(ECHOES // AT_ONCE):
@@ -76,7 +77,7 @@ def echoes_a_second(gateway: Gateway) -> float:
 
 
 def killed(fleet: Fleet, gateway: Gateway, worker: Process, pool: str) -> str:
-    """Kill a worker, start another, and return a line about the recovery of the killed worker's runs."""
+    """Kill a worker, start another worker, and return a line about the recovery of the killed worker's runs."""
     running = [send(gateway, "silent", "600", returnImmediately=True) for _ in range(2)]
     eventually(lambda: all(state(read(gateway, "silent", t)) == "WORKING" for t in running), within=60)
     waiting = [send(gateway, "echo", str(n), returnImmediately=True) for n in range(20)]

@@ -1,4 +1,4 @@
-"""The test agents with the acknowledgement mode of BENCHMARK_ACKS: "early", "late" or "memory"."""
+"""Test agents with the acknowledgement mode in BENCHMARK_ACKS: "early", "late" or "memory"."""
 
 from __future__ import annotations
 

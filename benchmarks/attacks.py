@@ -64,7 +64,7 @@ LIMIT = 2.0
 
 
 class Target(NamedTuple):
-    """Addresses of the gateway."""
+    """HTTP URL and gRPC address of the gateway."""
 
     url: str
     grpc: str
@@ -77,7 +77,8 @@ responses: Counter[int | str] = Counter()
 
 
 def count(status: int | str) -> None:
-    """Count a response. On the first, print a line that tells the parent process that the attack has begun."""
+    """Count a response. At the first response, print a line by which the parent process knows that the attack has
+    begun."""
     if not responses:
         print("begun", flush=True)
     responses[status] += 1
@@ -86,7 +87,7 @@ def count(status: int | str) -> None:
 def repeated(path: str, body: bytes, key: str = LOUD_KEY, method: str = "POST") -> Attack:
     """Return an attack that sends one request repeatedly over all connections.
 
-    "{n}" in the path is replaced by a new number for each request.
+    Each request replaces "{n}" in the path with a new number.
     """
 
     async def attack(target: Target) -> None:
@@ -124,7 +125,7 @@ def after_tasks(number: int, body: bytes, attack: Attack) -> Attack:
 
 
 async def working_task(session: aiohttp.ClientSession, target: Target, agent: str, **metadata: object) -> str:
-    """Create a task that works longer than the attack lasts. Return the task's id."""
+    """Create a task that runs longer than the attack, and return the task's id."""
     body = json.loads(load.body("60", returnImmediately=True))
     body["message"]["metadata"] = metadata
     url = f"{target.url}/agents/{agent}/message:send"
@@ -190,9 +191,9 @@ def called(message: Message, key: str = LOUD_KEY) -> Attack:
 
 
 def trickled(head: str) -> Attack:
-    """Return an attack that opens connections, sends `head`, and then a byte every second.
+    """Return an attack that opens connections, sends `head`, and then sends a byte every second.
 
-    If `head` is "", nothing is sent.
+    If `head` is "", the attack sends nothing.
     """
 
     async def attack(target: Target) -> None:
@@ -237,7 +238,7 @@ def key_of(attack: str) -> str:
 
 
 def headers(key: str) -> dict[str, str]:
-    """Return the request headers of the owner with the API key."""
+    """Return request headers with an owner's API key."""
     return {"X-API-Key": key}
 
 
@@ -286,7 +287,7 @@ ATTACKS: dict[str, Attack] = {
 
 
 async def measure(url: str, seconds: float) -> list[float]:
-    """Send echoes as the quiet owners for `seconds`. Return the duration of each in seconds."""
+    """Send echoes as the quiet owners for `seconds`. Return the duration of each echo in seconds."""
     taken: list[float] = []
     until = perf_counter() + seconds
 
@@ -322,7 +323,7 @@ def attacked(target: Target, name: str) -> Iterator[None]:
 
 
 async def run_attack(name: str, target: Target) -> None:
-    """Attack until this process receives SIGTERM, and then print the counts of the responses."""
+    """Run an attack until this process receives SIGTERM, and then print the counts of the responses."""
     loop = asyncio.get_running_loop()
     attack = asyncio.ensure_future(ATTACKS[name](target))
     loop.add_signal_handler(signal.SIGTERM, attack.cancel)

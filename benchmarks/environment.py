@@ -1,4 +1,4 @@
-"""Options of a run, and the servers that its benchmarks share. Each server is started when it is first used."""
+"""Options of a benchmark run, and the servers that the benchmarks share. Each server starts at its first use."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHARED: dict[str, Callable[[Path], AbstractContextManager[Server]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options of a run."""
+    """Options of a benchmark run."""
 
     rounds: int = 5
     tasks: int = 100_000
@@ -35,7 +35,7 @@ class Options:
     pool: str = "asyncio"
     """Worker pool of the waiting agents."""
     cluster: bool = False
-    """Compare with the SDK's cluster mode too. It needs PostgreSQL."""
+    """Include the SDK's cluster mode, which needs PostgreSQL."""
 
 
 class Environment:
@@ -48,11 +48,11 @@ class Environment:
         self._running: dict[str, Server] = {}
 
     def folder(self) -> Path:
-        """Return a new folder."""
+        """Create a folder, and return its path."""
         return Path(mkdtemp(dir=self._folder))
 
     def server(self, name: str) -> Server:
-        """Return a shared server, and start it if necessary. The server is idle except while it is measured."""
+        """Return a shared server, and start it if necessary. The server is idle except during its measurement."""
         if name not in self._running:
             self._running[name] = self._stack.enter_context(SHARED[name](self.folder()))
         return self._running[name]

@@ -1,4 +1,4 @@
-"""The recorded run: the file with its results, and the tables between two marks in the documentation.
+"""Recorded run: the file with its results, and the tables between two marks in the documentation.
 
 A test compares the tables with the file.
 """

@@ -18,7 +18,7 @@ OTHERS = "#555555"
 
 
 def picture(results: Iterable[Result]) -> str:
-    """Return the SVG."""
+    """Return an SVG with the curves of `results`."""
     curve_results = [result for result in results if result.curves]
     panels = "\n".join(_panel(result, number * HEIGHT) for number, result in enumerate(curve_results))
     height = max(1, len(curve_results)) * HEIGHT

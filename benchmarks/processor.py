@@ -1,4 +1,5 @@
-"""CPU time and memory of processes, as the kernel counts them. On a busy machine, they vary less than wall time."""
+"""CPU time and memory of processes, as the kernel counts them. On a busy machine, they vary less than wall-clock
+time."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ def seconds(processes: Mapping[str, int]) -> dict[str, float]:
 
 
 def resident_kib(pid: int) -> float:
-    """Return the resident memory of a process and its children."""
+    """Return the resident memory of a process and its children in KiB."""
     return sum(process.memory_info().rss for process in _tree(pid)) / KIB
 
 

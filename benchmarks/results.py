@@ -1,4 +1,4 @@
-"""Results of benchmarks: ratios of this project's medians to those of other servers, with their spread and targets."""
+"""Results of benchmarks: ratios between the medians of this project and other servers, with spread and targets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,13 @@ Curve = Sequence[tuple[float, float]]
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """Ratio of medians. `low` and `high` are the lowest and the highest ratio of a single round."""
+    """Ratio of this project to another server.
+
+    Attributes:
+        median: Ratio of the medians.
+        low: Lowest ratio of a single round.
+        high: Highest ratio of a single round.
+    """
 
     median: float
     low: float
@@ -23,8 +29,13 @@ class Ratio:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Limit of the ratio of this project's median to that of the server `beside`, or, if `beside` is None, of this
-    project's median."""
+    """Target of a benchmark.
+
+    Attributes:
+        limit: Limit of the ratio to the server `beside`, or of this project's median.
+        beside: Server of the ratio. If None, the limit applies to this project's median.
+        at_least: If true, the limit is a minimum. Otherwise it is a maximum.
+    """
 
     limit: float
     beside: str | None = None
@@ -39,10 +50,19 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Measured values of each server's rounds, in `unit`. `what` describes the benchmark in one line.
+    """Result of a benchmark.
 
-    `processor` contains the milliseconds of CPU time per request, by server and process, if they were measured.
-    `curves` contains the points of each server: a value in `curve_unit` against `along`.
+    Attributes:
+        name: Name of the benchmark.
+        what: Description of the benchmark in one line.
+        unit: Unit of the measured values.
+        figures: Measured value of each round, by server.
+        more_is_better: If true, a higher value is better.
+        targets: Limits of the ratios or of this project's median.
+        processor: CPU time in milliseconds per request, by server and process. Empty if the time was not measured.
+        curves: Points of a curve for each server.
+        along: Quantity on the horizontal axis of the curves.
+        curve_unit: Unit of the values on the curves.
     """
 
     name: str

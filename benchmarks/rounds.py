@@ -12,10 +12,14 @@ from .results import Curve
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """Server or function that a benchmark measures. `once` returns a measured value. It is called once per round, but
-    at most `most` times if `most` is not None.
+    """Server or function that a benchmark measures.
 
-    The CPU time of `processes` is read before and after each call, and divided by the number of `requests`.
+    Attributes:
+        name: Name in the results.
+        once: Function that returns a measured value. Each round calls it once.
+        processes: Process ids by role. Their CPU time is measured during each call.
+        requests: Number of requests in a call, for the CPU time per request.
+        most: Maximum number of counted rounds, or None for all rounds.
     """
 
     name: str
@@ -34,7 +38,7 @@ class Measurements:
 
 
 def interleaved(rounds: int, contenders: Sequence[Contender], *, warm: bool = True) -> Measurements:
-    """Measure all `contenders`. If `warm` is true, an additional first round is not counted."""
+    """Measure all `contenders` in each round. If `warm` is true, an additional first round is not counted."""
     values: dict[str, list[float]] = {contender.name: [] for contender in contenders}
     spent: dict[str, dict[str, float]] = {
         contender.name: dict.fromkeys(contender.processes, 0.0) for contender in contenders

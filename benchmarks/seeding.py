@@ -1,4 +1,4 @@
-"""Fast seeding of a store with ended tasks that are copies of one real task.
+"""Fast seeding of a store with terminal tasks that are copies of one real task.
 
 A real run takes milliseconds. This module copies the keys that a run has left with plain Redis commands, thousands per
 round trip.
@@ -33,7 +33,7 @@ task is encoded as a hash table, because it has contained the request."""
 
 
 class TaskTemplate:
-    """Commands that write the keys of an ended task with other ids and another time.
+    """Commands that write the keys of a terminal task with other ids and another time.
 
     The other ids must have the same length. Keys that count all tasks are not copied.
     """
@@ -83,7 +83,7 @@ class TaskTemplate:
 
 
 async def seed(store_url: str, template: TaskTemplate, numbers: range) -> None:
-    """Write the tasks with `numbers`, with the current time as the time of their end. `store_url` names a Unix socket.
+    """Write the tasks `numbers` with the current time as their status time. `store_url` must name a Unix socket.
 
     Raises:
         RuntimeError: Redis rejected a command.

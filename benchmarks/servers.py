@@ -1,4 +1,4 @@
-"""The compared servers: this project, the floor, the SDK's server in one process, and the SDK's cluster mode."""
+"""Compared servers: this project, the floor, the SDK's server in one process, and the SDK's cluster mode."""
 
 from __future__ import annotations
 
@@ -24,7 +24,14 @@ FLOOR = "benchmarks.peers.floor"
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Running server with agents at ``<url>/agents/<name>``. `processes` contains the process ids by role."""
+    """Running server.
+
+    Attributes:
+        name: Name of the server in the results.
+        url: Base URL. The agents are at ``<url>/agents/<name>``.
+        processes: Process ids by role.
+        fleet: Fleet of the server, or None for a server of the SDK.
+    """
 
     name: str
     url: str

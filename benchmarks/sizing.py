@@ -1,7 +1,7 @@
 """Measure the memory and CPU time of Redis per task, for docs/sizing.md. Run: python -m benchmarks.sizing
 
-A gateway, a worker and a watcher run, and Redis is also the broker. CPU time is that of ``INFO cpu``. Other load on the
-machine changes it little. Memory is ``used_memory`` of the server, and ``MEMORY USAGE`` of a task's keys.
+The benchmark runs a gateway, a worker and a watcher. Redis is also the broker. CPU time is from ``INFO cpu``, and other
+load on the machine changes it little. Memory is ``used_memory`` of the server, and ``MEMORY USAGE`` of a task's keys.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ IDLE = 5.0
 
 
 class Meter:
-    """Reader of the statistics of Redis."""
+    """Reader of Redis's CPU and memory statistics."""
 
     def __init__(self, url: str) -> None:
         self.redis = redis.asyncio.Redis.from_url(url)
@@ -58,7 +58,7 @@ def processor(process: Process) -> float:
 
 
 async def measure(fleet: Fleet, url: str) -> None:
-    """Print all measurements."""
+    """Measure a fleet, and print all measurements."""
     processes = {process.name.partition("-")[0]: process for process in fleet.processes}
     meter = Meter(fleet.redis.store_url)
     limits = asyncio.Semaphore(AT_ONCE)
@@ -105,7 +105,7 @@ async def measure(fleet: Fleet, url: str) -> None:
 
 
 def main() -> None:
-    """Measure a new fleet."""
+    """Start a fleet, and measure it."""
     with tempfile.TemporaryDirectory() as folder, running_fleet(Path(folder)) as fleet:
         fleet.watcher()
         gateway = fleet.gateway(log_level="warning")

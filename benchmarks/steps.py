@@ -45,14 +45,19 @@ class CountingStore(AsyncStore):
     calls = 0
 
     async def run(self, operation: Operation[T]) -> T:
-        """See `AsyncStore.run`."""
         self.calls += 1
         return await super().run(operation)
 
 
 @dataclass
 class Cost:
-    """Cost of one event or step: CPU time of this process and of Redis in µs, and the number of round trips."""
+    """Cost of one event or step.
+
+    Attributes:
+        process: CPU time of this process in µs.
+        redis: CPU time of Redis in µs.
+        calls: Number of round trips to the store.
+    """
 
     process: float
     redis: float
@@ -69,13 +74,13 @@ async def work(n: int) -> dict[str, Any]:
 
 
 async def take_steps(turn: Turn, events: RunEventQueue, count: int) -> None:
-    """Execute steps."""
+    """Execute `count` durable steps."""
     for n in range(count):
         await turn.step("work", work, n)
 
 
 async def send_events(turn: Turn, events: RunEventQueue, count: int) -> None:
-    """Send events, and wait until the store has written each."""
+    """Send `count` events, and wait until the store has written each event."""
     for n in range(count):
         await events.enqueue_event(TaskStatusUpdateEvent(status=TaskStatus(state=WORKING), metadata=await work(n)))
         while events._pending:

@@ -30,7 +30,7 @@ def summary_table(results: Iterable[Result]) -> str:
 
 
 def processor_table(results: Iterable[Result]) -> str:
-    """Return a table of the CPU time per request of each process, or "" if it was not measured."""
+    """Return a table of each process's CPU time per request, or "" if no CPU time was measured."""
     rows = [
         (result.name, server, ", ".join(f"{process} {spent:.2f}" for process, spent in by_process.items()))
         for result in results

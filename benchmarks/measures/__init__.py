@@ -1,4 +1,4 @@
-"""The benchmarks. Each is a function that takes an `Environment` and returns one or more results."""
+"""Benchmark functions. Each function takes an `Environment` and returns one or more results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Echoes through the gateway, and ``apply_async().get()`` of a bare Celery task, on one worker."""
+"""Rates of echoes through the gateway and of ``apply_async().get()`` on a bare Celery task, with one worker."""
 
 from __future__ import annotations
 

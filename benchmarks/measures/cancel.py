@@ -47,7 +47,7 @@ def measure(environment: Environment) -> Sequence[Result]:
 
 
 async def cancels(url: str) -> list[tuple[float, float]]:
-    """Cancel `TIMES` tasks. Return the milliseconds of the last GetTask and of CancelTask for each."""
+    """Cancel `TIMES` tasks. Return the milliseconds of the last GetTask and of CancelTask for each task."""
     async with load.client() as session:
         return [await cancel_one(session, url) for _ in range(TIMES)]
 

@@ -1,4 +1,4 @@
-"""Time per chunk of a long task, compared with that of a short task."""
+"""Time per chunk of a long task, compared with the time per chunk of a short task."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST = {"sdk": 1}
 
 
 def measure(environment: Environment) -> Sequence[Result]:
-    """Measure the ratio of the time per chunk in the longest task to that in the shortest."""
+    """Measure the time per chunk in the longest task, divided by the time per chunk in the shortest task."""
     curves: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
 
     def contender(server: Server) -> Contender:
@@ -51,7 +51,7 @@ def measure(environment: Environment) -> Sequence[Result]:
 
 
 async def per_chunk(server: Server, chunks: int) -> float:
-    """Return the milliseconds per chunk, from the arrival of the first chunk to that of the last."""
+    """Return the milliseconds per chunk between the arrivals of the first and the last chunk."""
     async with load.client() as session:
         times = await load.arrivals(session, server.url, chunks)
     return (times[-1] - times[0]) / (chunks - 1) * 1000

@@ -54,8 +54,8 @@ def _streaming(server: Server) -> Contender:
 
 
 async def streamed(url: str) -> float:
-    """Return the median latency of all chunks of all streams in milliseconds. The starts of the streams are spread over
-    one interval."""
+    """Return the median latency of the chunks in all streams, in milliseconds. The starts of the streams are spread
+    over one interval."""
 
     async def read_stream(number: int) -> list[float]:
         await asyncio.sleep(PAUSE * number / STREAMS)
@@ -67,7 +67,8 @@ async def streamed(url: str) -> float:
 
 
 async def hop(url: str) -> float:
-    """Return the median latency in milliseconds of as many bare messages from another process, at the same pace."""
+    """Return the median latency, in milliseconds, of bare pub/sub messages from another process. Their number and pace
+    equal those of the chunks."""
     latencies: list[float] = []
     async with redis.asyncio.Redis.from_url(url) as client, client.pubsub() as pubsub:
         await pubsub.subscribe(*(f"hop:{number}" for number in range(STREAMS)))

@@ -31,8 +31,8 @@ WHAT = {"get-task": "GetTask", "list-tasks": "ListTasks, first page of 50"}
 
 
 def measure(environment: Environment) -> Sequence[Result]:
-    """Measure both calls of this project and of the SDK's server with `FEW` tasks, and then those of this project with
-    more tasks."""
+    """Measure both calls with `FEW` tasks on this project and on the SDK's server, and then with more tasks on this
+    project."""
     most = environment.options.tasks
     points: dict[str, list[tuple[float, float]]] = defaultdict(list)
     results: list[Result] = []
@@ -94,7 +94,7 @@ def _results(
 
 
 def call(name: str, server: Server, tasks: int) -> Contender:
-    """Return a contender that makes one call after the other. GetTask calls are for random tasks."""
+    """Return a contender that makes sequential calls. Each GetTask call reads a random task."""
 
     async def get(session: aiohttp.ClientSession) -> None:
         task_id = seeded_id(random.randrange(tasks))
@@ -134,7 +134,7 @@ async def template_of_an_echo(server: Server) -> TaskTemplate:
 
 
 def fill(server: Server, template: TaskTemplate, numbers: range) -> None:
-    """Seed the store of `server` with the tasks of `numbers`."""
+    """Seed the store of `server` with the tasks `numbers`."""
     assert server.fleet is not None
     began = time.perf_counter()
     asyncio.run(seed(server.fleet.redis.store_url, template, numbers))

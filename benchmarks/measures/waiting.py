@@ -27,7 +27,7 @@ SPARE = 8
 
 
 def measure(environment: Environment) -> Sequence[Result]:
-    """Measure a worker process with waiting agents. The options contain their number and the pool."""
+    """Measure a worker process with waiting agents. The options contain the number of agents and the pool."""
     waiting, pool = environment.options.waiting, environment.options.pool
     with servers.this_project(environment.folder(), pool=pool, concurrency=waiting + SPARE) as server:
         alone = interleaved(environment.options.rounds, [echoes("a2a-celery", server)])
@@ -67,7 +67,7 @@ def echoes(name: str, server: Server) -> Contender:
 
 
 async def fill(server: Server, agents: int) -> None:
-    """Start `agents` agents and wait until all of them wait."""
+    """Start `agents` agents, and return when all of them are waiting."""
 
     async def start_agent(session: aiohttp.ClientSession) -> None:
         await load.begin_task(session, server.url, "silent", "3600")

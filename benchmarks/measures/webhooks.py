@@ -40,7 +40,7 @@ BODY = b'{"artifactUpdate":{"taskId":"%s","contextId":"%s","artifact":{"artifact
 def measure(environment: Environment) -> Sequence[Result]:
     """Measure deliveries of stored events.
 
-    The watcher is paused while the agents run, so that they do not share the CPU.
+    The watcher is paused while the agents run, so that the agents and the watcher do not share the CPU.
     """
     with receiver(environment) as url, servers.this_project(environment.folder(), settings=DELIVERING) as project:
         assert project.fleet is not None

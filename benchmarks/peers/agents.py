@@ -26,7 +26,7 @@ async def echo(turn: Turn) -> str:
 
 @a2a.agent("count")
 async def count(turn: Turn) -> AsyncIterator[str]:
-    """Yield the number of chunks in the message."""
+    """Yield as many chunks as the message requests."""
     for number in range(int(turn.text)):
         yield f"{number} "
 

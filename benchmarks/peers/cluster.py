@@ -1,4 +1,4 @@
-"""The SDK's cluster mode with the agent echo, on the PostgreSQL at BENCHMARK_DATABASE_URL.
+"""SDK cluster mode with the agent echo, on the PostgreSQL server at BENCHMARK_DATABASE_URL.
 
 uvicorn benchmarks.peers.cluster:app
 """

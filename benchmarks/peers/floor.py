@@ -1,4 +1,4 @@
-"""The floor: a minimal server with Starlette, ``apply_async`` and a Redis list as the log, without checks or A2A.
+"""Floor of the comparison: a minimal server with Starlette, ``apply_async`` and a Redis list, without checks or A2A.
 
     uvicorn benchmarks.peers.floor:asgi        and        celery -A benchmarks.peers.floor worker
 
@@ -40,7 +40,7 @@ def echo(task_id: str) -> None:
 
 @app.task(name="floor.count", ignore_result=True)
 def count(task_id: str) -> None:
-    """Write the number of chunks in the message, in batches of the maximum size of this project's batches."""
+    """Write as many chunks as the message requests, in batches of this project's maximum batch size."""
     chunks = int(json.loads(store.get(f"floor:{task_id}"))["message"]["parts"][0]["text"])  # type: ignore[arg-type]
     for first in range(0, chunks, 64):
         part = range(first, min(first + 64, chunks))

@@ -1,4 +1,4 @@
-"""A fast webhook receiver that responds with 200 to each post and counts the posts.
+"""Fast webhook receiver, which responds with 200 to each post and counts the posts.
 
 python -m benchmarks.peers.receiver <port>        GET returns ``{"posts": …, "seconds": …}``; GET /reset also clears it
 """

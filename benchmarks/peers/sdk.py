@@ -1,4 +1,4 @@
-"""The SDK's server with equivalent agents, in one process and in memory, as in the SDK's documentation.
+"""SDK server with equivalent agents, in one process and in memory, as in the SDK's documentation.
 
 uvicorn benchmarks.peers.sdk:app
 """
@@ -39,7 +39,7 @@ class Echo(AgentExecutor):
 
 
 class Count(Echo):
-    """Agent that sends the number of chunks in the message."""
+    """Agent that sends as many chunks as the message requests."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         updater = await begin_task(context, event_queue)
@@ -93,12 +93,12 @@ def mounted(name: str, handler: RequestHandler) -> Mount:
 
 
 def served(name: str, executor: AgentExecutor, store: InMemoryTaskStore) -> Mount:
-    """Mount `executor` with a separate store."""
+    """Mount `executor` with the task store `store`."""
     return mounted(name, DefaultRequestHandler(executor, store, card(name)))
 
 
 async def seed(store: InMemoryTaskStore, tasks: int) -> None:
-    """Save `tasks` ended echoes with the ids of `seeded_id`."""
+    """Save `tasks` completed echoes with the ids of `seeded_id`."""
     for number in range(tasks):
         status = TaskStatus(state=TaskState.TASK_STATE_COMPLETED)
         status.timestamp.FromMilliseconds(1_700_000_000_000 + number)
@@ -116,7 +116,7 @@ STORES = {name: InMemoryTaskStore() for name in AGENTS}
 
 @asynccontextmanager
 async def lifespan(_: Starlette) -> AsyncIterator[None]:
-    """Seed the agent echo with BENCHMARK_SEEDED tasks."""
+    """Seed the store of the agent echo with BENCHMARK_SEEDED tasks."""
     await seed(STORES["echo"], int(os.environ.get("BENCHMARK_SEEDED", "0")))
     yield
 
