@@ -21,7 +21,8 @@ import httpx
 from tests.support.fleet import running_fleet
 
 LIMIT = 50.0
-"""Maximum 95th percentile in milliseconds. If an idle machine takes longer, some component waits for a timer."""
+"""Maximum 95th percentile in milliseconds. If cancelling takes longer on an idle machine, a component waits for a
+timer."""
 
 HEADERS = {"A2A-Version": "1.0"}
 

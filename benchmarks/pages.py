@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RECORDED = ROOT / "benchmarks" / "table.json"
 PICTURE = ROOT / "docs" / "performance.svg"
 SUMMARY = ("echo", "echo-alone", "streams", "get-task-of-many", "cancel")
-"""Benchmarks in the README. In some of them this project is better than the SDK's server, in some worse."""
+"""Benchmarks in the README. This project is better than the SDK's server in some of them, and worse in others."""
 BEGIN, END = "<!-- measured, by python -m benchmarks --record -->", "<!-- /measured -->"
 
 

@@ -20,7 +20,7 @@ from ..servers import Server
 ECHOES = 100
 AT_ONCE = 16
 WITHIN = 180.0
-"""Seconds within which all agents must have begun to wait."""
+"""Maximum number of seconds until all agents are waiting."""
 
 SPARE = 8
 """Number of slots of the pool that stay free for the echoes."""

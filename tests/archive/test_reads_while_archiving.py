@@ -82,7 +82,7 @@ class Scene:
         return Archiver(self.store, self.keys, self.archive, retention, clock=self.clock)
 
     async def due(self, *task_ids: str) -> None:
-        """Make tasks in the store due for archiving, by default all, as if their retention had ended."""
+        """Make tasks in the store due for archiving, by default all, as if their retention had expired."""
         for place, tag in enumerate(task_ids or await self.store.redis.zrange(self.keys.archive, 0, -1)):
             await self.store.redis.zadd(self.keys.archive, {tag: place + 1})
 

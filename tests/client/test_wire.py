@@ -20,8 +20,8 @@ from tests.support.states import States
 BINDINGS = [(binding, version) for binding in ("JSONRPC", "HTTP+JSON", "GRPC") for version in ("1.0", "0.3")]
 
 OUR_BINDINGS = [pair for pair in BINDINGS if pair != ("GRPC", "0.3")]
-"""Bindings of this project's gateway. gRPC of 0.3 is left out: it has no tenants, so it only reaches the first agent,
-which is not the agent of these tests."""
+"""Bindings of the a2a_celery gateway, without gRPC of version 0.3. That binding has no tenants, so it reaches only the
+first agent, which is not the agent of these tests."""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from tests.support.booking_agents import turn
 from workers import with_agent_framework, with_strands
 
 WORKS, SEEN = Event(), Event()
-"""Events that the tool `hang` sets when it works, and when it notices the cancellation."""
+"""Events that the tool `hang` sets when it starts to work, and when it notices the cancellation."""
 
 
 class CallsTools(with_strands.StandIn):

@@ -19,10 +19,10 @@ from tests.support.clocks import ManualClock
 LINES = 6_000
 POSTS = 52
 EVERY = 14
-"""Seconds between two posts of a client."""
+"""Seconds between two posts of one client."""
 ANSWERS_AFTER = 0.1
 BOUND = POST_TIMEOUT + 2 * BUSY_RETRY_INTERVAL
-"""Maximum wait in seconds of a new owner's post to a new host: the time of another post and one poll interval."""
+"""Maximum wait, in seconds, of a new owner's post to a new host: the duration of another post and one poll interval."""
 
 
 @dataclass

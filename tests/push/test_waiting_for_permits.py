@@ -1,4 +1,4 @@
-"""Waiting for a permit. A post waits briefly for a busy host, but not in a cooldown or behind many waiting posts."""
+"""Waiting for a permit. A post waits briefly for a busy host, but not in a cooldown or when many posts already wait."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from tests.support.seeds import ANN, CONTEXT, LEASE_US, Seeds, request, status
 
 SET_BACK_US = 7_200_000_000
 SOON_US = 3_600_000_000
-"""µs that are longer than any delay of these tests, and shorter than the time by which the clock is set back."""
+"""Microseconds, longer than any delay of these tests and shorter than the time by which the clock is set back."""
 
 
 class SetBackStore:

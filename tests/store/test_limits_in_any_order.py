@@ -40,7 +40,7 @@ from tests.support.seeds import ANN, BOB, CONTEXT, Seeds, chunk, request, status
 
 @dataclass
 class World:
-    """State of a random sequence of operations on the tasks of two owners."""
+    """Tasks of two owners, the claims of their runs, and random operations on the tasks."""
 
     seeds: Seeds
     chance: random.Random

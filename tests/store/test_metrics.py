@@ -1,4 +1,4 @@
-"""Fleet metrics. The store counts each event once, for the agent of the task."""
+"""Fleet metrics by agent. A repeated write counts once."""
 
 from __future__ import annotations
 

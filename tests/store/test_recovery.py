@@ -288,7 +288,7 @@ async def test_celery_events_are_sent_once_if_the_worker_sends_events(
 
 
 async def test_celery_events_name_the_lost_task(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    """The worker's last Celery events can be lost with the worker, so each event names the task."""
+    """The worker's own Celery events can be lost with the worker, so the watcher's event names the task."""
     call = Call("tasks.größer", {"text": '"call":{"task":"another"} \ud800'})
     stored = {"plain": RunOptions({"queue": "far"}, call=call).to_json(), "routed": b'{"celery":{"queue":"far"}}'}
     for task_id, options in {**stored, "neither": b""}.items():

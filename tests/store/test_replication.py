@@ -33,8 +33,8 @@ from tests.support.sentinels import SentinelGroup, running_sentinels
 pytestmark = pytest.mark.merge
 
 UNCONFIRMED = {"append", "save_task"}
-"""Scripts that may end a task without a confirmation: a run holds its terminal event back for settle_run, and
-save_task serves the SDK's own request handler, which accepts messages in memory."""
+"""Scripts that may end a task without a confirmation. A run keeps its terminal event for settle_run. save_task serves
+the SDK's own request handler, which accepts messages in memory."""
 
 
 ENDS = ("end_task(", "end_stopped_run(")

@@ -18,7 +18,7 @@ from benchmarks.seeding import BATCH, TaskTemplate, seed
 from tests.support.seeds import ANN, LEASE_US, RETENTION, Seeds, chunk, status
 
 TIME = re.compile(r"1[78]\d{14}")
-"""A time in µs of this decade. Any byte may precede it."""
+"""Pattern of a time in µs in this decade. Any byte may precede the time."""
 
 
 async def echo(seeds: Seeds, task_id: str, context_id: str) -> None:

@@ -27,7 +27,7 @@ INTERNAL = {
     "RunNotAccepted": "handled by watchers as BrokerUnavailable",
     "SuspendRun": "raised by Turn.sleep and Turn.wait_for, and not to be caught",
 }
-"""Exceptions that no user handles, and the reason."""
+"""Exceptions that no user handles, with the reason."""
 
 
 @pytest.fixture(scope="module")

@@ -30,10 +30,10 @@ PAGE = (ROOT / "docs" / "kubernetes.md").read_text(encoding="utf-8")
 DOCKERFILE = (ROOT / "compose" / "Dockerfile").read_text(encoding="utf-8")
 
 OLDEST, NEWEST = "1.29", "1.37"
-"""Releases of Kubernetes to whose schemas the base must conform."""
+"""Kubernetes releases whose schemas the base must satisfy."""
 
 NOT_OURS = {"APP", "CELERY_BROKER_URL"}
-"""Environment variables that are not settings of this package."""
+"""Environment variables that are not settings of a2a_celery."""
 
 ROLES = ("gateway", "worker", "watcher")
 

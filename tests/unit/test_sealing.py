@@ -1,4 +1,5 @@
-"""Sealing of configs and sessions. A sealed value can only be opened for the same task and with the right key."""
+"""Sealing of configs and sessions. A sealed value opens only in the record for which it was sealed, and with the right
+key."""
 
 from __future__ import annotations
 

@@ -186,7 +186,7 @@ for logger in (get_task_logger("app"), get_logger()):
 
 
 def test_each_log_line_of_a_worker_is_json_including_those_of_the_pool() -> None:
-    """Celery's pool logs dead processes with its own logger."""
+    """The pool reports dead processes through billiard's logger."""
     run = subprocess.run([sys.executable, "-c", WORKER], capture_output=True, text=True, check=True)
 
     assert [json.loads(line)["message"] for line in run.stderr.splitlines()] == ["two\nlines"] * 2
