@@ -207,7 +207,7 @@ class Plain:
 
 @asynccontextmanager
 async def plain(binding: str, *, streaming: bool = True, **options: float) -> AsyncIterator[Plain]:
-    """Run an SDK server, and call its agent through a proxy over `binding`."""
+    """Run an SDK server, and yield it with a client that calls its agent through the proxy, over `binding`."""
     steps = Steps()
     served: list[Plain] = []
 

@@ -35,8 +35,8 @@ class RecordingStore(AsyncStore):
     """Store client that counts the elements of each reply, and calls `between` after each page of a log.
 
     Attributes:
-        most: the elements of the largest reply so far.
-        pages: the number of log pages read so far.
+        most: Number of elements in the largest reply so far.
+        pages: Number of log pages read so far.
     """
 
     def __init__(self, url: str) -> None:

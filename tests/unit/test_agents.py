@@ -1,4 +1,4 @@
-"""Agents: names, which are part of URLs and keys, options and cards."""
+"""Agents: options, cards, and names, which become parts of URLs and keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deliverer of a watcher. Deliveries to a dead host do not delay other deliveries."""
+"""Webhook deliverer of a watcher. Deliveries to a dead host do not delay other deliveries."""
 
 from __future__ import annotations
 
