@@ -28,7 +28,7 @@ TEXT = " ".join(PAGE.split())
 
 def test_its_numbers_are_those_of_the_code() -> None:
     assert f"`a2a_step_max_bytes` ({default_of('step_max_bytes')})" in TEXT
-    assert f"a turn may have at most {MAX_ENTRIES}" in TEXT
+    assert f"may have at most {MAX_ENTRIES} results" in TEXT
     assert f"`default_retry_delay`, which is {DEFAULT_RETRIES.default_retry_delay:g} second" in TEXT
 
 

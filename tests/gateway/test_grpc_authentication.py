@@ -174,7 +174,8 @@ async def test_a_call_without_a_request_is_refused(streams: bool) -> None:
     try:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
             open_call = channel.stream_stream if streams else channel.stream_unary
-            call = open_call("/lf.a2a.v1.A2AService/SendMessage")(no_request(), timeout=LIMIT)
+            method = "SendStreamingMessage" if streams else "SendMessage"
+            call = open_call(f"/lf.a2a.v1.A2AService/{method}")(no_request(), timeout=LIMIT)
             assert await call.code() == grpc.StatusCode.INVALID_ARGUMENT
     finally:
         await server.stop(0)
