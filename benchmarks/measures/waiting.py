@@ -32,7 +32,7 @@ def measure(environment: Environment) -> Sequence[Result]:
     with servers.this_project(environment.folder(), pool=pool, concurrency=waiting + SPARE) as server:
         alone = interleaved(environment.options.rounds, [echoes("a2a-celery", server)])
         before = resident_kib(server.processes["worker"])
-        asyncio.run(fill(server, waiting))
+        asyncio.run(fill(server.url, waiting, waiting))
         kib = (resident_kib(server.processes["worker"]) - before) / waiting
         beside = interleaved(environment.options.rounds, [echoes("a2a-celery", server)])
     agents_text = f"{waiting:,} agents that wait in one worker process ({pool})"
@@ -66,19 +66,17 @@ def echoes(name: str, server: Server) -> Contender:
     return Contender(name, once, server.processes, ECHOES)
 
 
-async def fill(server: Server, agents: int) -> None:
-    """Start `agents` agents, and return when all of them are waiting."""
+async def fill(url: str, agents: int, total: int) -> None:
+    """Start `agents` agents, and return when `total` agents are waiting."""
 
     async def start_agent(session: aiohttp.ClientSession) -> None:
-        await load.begin_task(session, server.url, "silent", "3600")
+        await load.begin_task(session, url, "silent", "3600")
 
     await load.together(start_agent, agents, AT_ONCE)
     async with load.client() as session:
 
         async def all_work() -> bool:
-            async with session.get(
-                f"{server.url}/agents/silent/tasks?status=TASK_STATE_WORKING&pageSize=1"
-            ) as response:
-                return int((await response.json(content_type=None))["totalSize"]) == agents
+            async with session.get(f"{url}/agents/silent/tasks?status=TASK_STATE_WORKING&pageSize=1") as response:
+                return int((await response.json(content_type=None))["totalSize"]) == total
 
         await eventually_async(all_work, within=WITHIN, what="all agents wait")

@@ -1,7 +1,7 @@
-"""The agents of the benchmarks, in a gateway that profiles itself. See `benchmarks.profile`.
+"""The agents of the benchmarks, in a process that profiles itself. See `benchmarks.profile`.
 
-SIGUSR1 begins the profile, and SIGUSR2 writes it to the file in `PROFILE_FILE`. The profile is one of function calls,
-or of allocated memory if `PROFILE_MEMORY` is set.
+The signal `BEGIN` begins the profile, and `END` writes it to the file in `PROFILE_FILE`. The profile is one of function
+calls, or of allocated memory if `PROFILE_MEMORY` is set.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ __all__ = ["a2a", "app"]
 
 FILE = Path(os.environ["PROFILE_FILE"])
 calls = Profile()
+
+BEGIN, END = signal.SIGRTMIN, signal.SIGRTMIN + 1  # Celery uses SIGUSR1 and SIGUSR2
 
 
 def begin(_number: int, _frame: FrameType | None) -> None:
@@ -56,5 +58,5 @@ def function_calls() -> Iterator[tuple[str, int, float]]:
         yield function.code.co_filename, number, function.inlinetime + sum(entry.inlinetime for entry in called)
 
 
-signal.signal(signal.SIGUSR1, begin)
-signal.signal(signal.SIGUSR2, end)
+signal.signal(BEGIN, begin)
+signal.signal(END, end)
