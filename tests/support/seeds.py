@@ -238,7 +238,7 @@ class Seeds:
                 case b"string":
                     stored[key.decode()] = await redis.get(key)
                 case kind:
-                    raise AssertionError(f"{key!r}: a {kind!r}has an unknown type")
+                    raise AssertionError(f"{key!r}: the key has the unknown type {kind!r}")
         return stored
 
 
