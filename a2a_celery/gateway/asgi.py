@@ -55,8 +55,8 @@ from .cards import MountPath, card_routes, key_routes
 from .handler import GatewayHandler
 from .health import Health
 from .metrics import Metrics
+from .middleware.bodies import LargeResponseMiddleware
 from .middleware.extensions import Endpoint, echo_extensions
-from .middleware.large_responses import LargeResponseMiddleware
 from .middleware.operation import TraceContext
 from .operations.limits import OwnerLimits
 from .operations.push_configs import PushConfigs

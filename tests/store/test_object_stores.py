@@ -14,8 +14,7 @@ from moto.server import ThreadedMotoServer
 
 from a2a_celery.errors import BlobsUnavailable, ConfigError
 from a2a_celery.settings import Settings
-from a2a_celery.store.blobs.blob_store import blobs_of
-from a2a_celery.store.blobs.memory_budget import MemoryBudget, reserve_memory
+from a2a_celery.store.blobs.blob_store import MemoryBudget, blobs_of, reserve_memory
 from a2a_celery.store.blobs.object_store import CALLS_AT_ONCE, BlobMissing, ObjectStore
 
 
@@ -167,7 +166,7 @@ async def test_readers_wait_for_the_memory_budget() -> None:
 
 
 async def test_a_read_that_waits_too_long_for_memory_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("a2a_celery.store.blobs.memory_budget.BUDGET_TIMEOUT", 0.05)
+    monkeypatch.setattr("a2a_celery.store.blobs.blob_store.BUDGET_TIMEOUT", 0.05)
     budget = MemoryBudget(100)
     await budget.acquire(60)
 

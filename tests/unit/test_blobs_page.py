@@ -8,8 +8,7 @@ from pathlib import Path
 from a2a_celery.execution.events.settlement import BLOB_TIMEOUT
 from a2a_celery.lifecycle.outcomes import OUT_OF_REACH
 from a2a_celery.settings import default_of
-from a2a_celery.store.blobs.blob_store import ORPHAN_AFTER_US
-from a2a_celery.store.blobs.memory_budget import BUDGET_TIMEOUT, MAX_BYTES
+from a2a_celery.store.blobs.blob_store import BUDGET_TIMEOUT, MAX_BYTES, ORPHAN_AFTER_US
 from a2a_celery.store.blobs.object_store import CALLS_AT_ONCE
 from a2a_celery.store.codec import LOG_BLOB_BYTES
 from a2a_celery.store.tasks.listing import PAGE_BLOB_BYTES

@@ -41,11 +41,11 @@ from a2a_celery.gateway.bindings.json_results import (
     rpc_response,
     task_json,
 )
-from a2a_celery.gateway.middleware.large_responses import LargeResponseMiddleware
+from a2a_celery.gateway.middleware.bodies import LargeResponseMiddleware
 from a2a_celery.gateway.operations.limits import ResponseMeter
 from a2a_celery.gateway.operations.task_reader import response_with_tasks
 from a2a_celery.lifecycle import Event
-from a2a_celery.store.blobs.memory_budget import MemoryBudget
+from a2a_celery.store.blobs.blob_store import MemoryBudget
 from a2a_celery.store.tasks.listing import list_query
 from a2a_celery.store.tasks.results import Page
 from tests.support.loops import counted_turns

@@ -1,6 +1,6 @@
-"""Checks of request bodies: size, media type and JSON.
+"""Checks of request bodies (size, media type and JSON), and middleware that sends response bodies in pieces.
 
-These checks are needed because the SDK's endpoints accept any media type and size, and map some invalid JSON (bad
+The checks are needed because the SDK's endpoints accept any media type and size, and map some invalid JSON (bad
 UTF-8, NaN, deep nesting) to an internal error.
 
 Source: A2A specification 9.1 and 11.1 (media types), 5.4 (ContentTypeNotSupportedError is 400 over HTTP+JSON, not 415).
@@ -21,10 +21,12 @@ from typing import Any, NoReturn, TypeVar
 
 from a2a.utils.errors import ContentTypeNotSupportedError, InvalidRequestError
 from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ...acceptance.limits import error_of_limit
 from ...acceptance.validation import MAX_JSON_VALUES
 from ...integrations.starlette import set_body, set_json
+from ...store.blobs.blob_store import reserve_memory
 from ..protocol_errors import RequestTooLargeError
 
 T = TypeVar("T")
@@ -33,6 +35,9 @@ _parser = ThreadPoolExecutor(1, thread_name_prefix="a2a-parser")
 
 MEDIA_TYPES = ("application/json", "application/a2a+json")
 """Media types of a request's body."""
+
+PIECE = 256 * 1024
+"""Maximum number of bytes in one send. If the client is slow, the server delays the next send."""
 
 MAX_JSON_DEPTH = 100
 """Maximum nesting depth, the same as in protobuf's own JSON parser."""
@@ -300,3 +305,46 @@ def _require_bounded(value: Any) -> int:
         if values > MAX_JSON_VALUES:
             raise InvalidRequestError(TOO_MANY_VALUES)
     return values
+
+
+class LargeResponseMiddleware:
+    """ASGI middleware that sends large bodies in pieces, so that the server does not buffer a second copy.
+
+    Memory for large parts stays reserved until the last piece is sent. In a stream, the memory stays reserved until the
+    next frame is sent.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Call the application, and send its response bodies in pieces."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        with reserve_memory() as reservation:
+            is_stream = True
+
+            async def send_in_pieces(message: Message) -> None:
+                nonlocal is_stream
+                if message["type"] != "http.response.body":
+                    is_stream = all(name.lower() != b"content-length" for name, _ in message.get("headers", ()))
+                    await send(message)
+                    return
+                for piece in _pieces(message):
+                    await send(piece)
+                if is_stream or not message.get("more_body", False):
+                    reservation.release()
+
+            await self._app(scope, receive, send_in_pieces)
+
+
+def _pieces(message: Message) -> Iterator[Message]:
+    body = message.get("body", b"")
+    if len(body) <= PIECE:
+        yield message
+        return
+    more = message.get("more_body", False)
+    for start in range(0, len(body), PIECE):
+        last = start + PIECE >= len(body)
+        yield {"type": message["type"], "body": body[start : start + PIECE], "more_body": more or not last}
