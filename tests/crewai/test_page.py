@@ -31,7 +31,7 @@ def test_the_code_runs() -> None:
 
 
 def test_names_and_numbers_are_those_of_the_code() -> None:
-    assert f"the last {crewai.HISTORY} (`history`)" in SECTION
+    assert f"The last {crewai.HISTORY} of these entries (option `history`)" in SECTION
     for name in (crewai.CHAT_MESSAGES, *filter(None, crewai.ACCEPTED)):
         assert name in SECTION
     assert f"crewai {version('crewai')} |" in PAGE
