@@ -39,7 +39,7 @@ class WriteRefused(ResponseError):
 REFUSAL_CODES = ("MISCONF", "NOREPLICAS")
 """Error codes of refused writes for which redis-py has no exception class."""
 WRITE_REFUSALS = (OutOfMemoryError, ReadOnlyError, WriteRefused)
-_REFUSED_IN_SCRIPT = re.compile(r"Error running script .*: -(?:OOM|READONLY|MISCONF|NOREPLICAS)\b")
+_REFUSED_IN_SCRIPT = re.compile(rf"Error running script .*: -(?:OOM|READONLY|{'|'.join(REFUSAL_CODES)})\b")
 
 
 class _ErrorClasses(dict[str, type[Exception]]):

@@ -35,14 +35,15 @@ end
 -- Make the staged blobs blobs of the task. `r` is the record. Return the bytes of the blobs that the task did not have,
 -- which the caller adds to the size of the task.
 local function adopt_blobs(keys, r)
-  local bytes = 0
-  for name, key in pairs(staged_blobs()) do
+  local bytes, staged = 0, staged_blobs()
+  if not next(staged) then return bytes end
+  for name, key in pairs(staged) do
     local size = redis.call('STRLEN', key)
     if redis.call('HSETNX', stored_blobs(keys), name, size) == 1 then bytes = bytes + size end
     redis.call('RENAME', key, stored_blob(keys, name))
-    r.blobs = '1'
-    redis.call('HSET', keys[1], 'blobs', r.blobs)
   end
+  r.blobs = '1'
+  redis.call('HSET', keys[1], 'blobs', r.blobs)
   return bytes
 end
 

@@ -49,9 +49,10 @@ if r.phase ~= '' and redis.call('LLEN', waiting_turns) >= tonumber(max_waiting) 
 if r.phase == '' and answered_run ~= micros(r.run) and r.answer_schema then
   return {'question', micros(r.run), r.answer_schema}
 end
-if max_bytes ~= '' and (r.size or 0) + #message * 2 + staged_bytes() > tonumber(max_bytes) then return {'large'} end
+local blob_bytes = staged_bytes()
+if max_bytes ~= '' and (r.size or 0) + #message * 2 + blob_bytes > tonumber(max_bytes) then return {'large'} end
 local exceeded, queue = check_limits(KEYS, limits, r.phase == '' and 'begins' or 'waits', r.scope,
-  #message * 2 + #request + #caller + #options + staged_bytes())
+  #message * 2 + #request + #caller + #options + blob_bytes)
 exceeded = exceeded or exceeded_webhooks(KEYS, first_config)
 if exceeded then return exceeded end
 refuse_on_full_store(record)
