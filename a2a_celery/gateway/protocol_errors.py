@@ -131,11 +131,12 @@ RETRY_INFO = "type.googleapis.com/google.rpc.RetryInfo"
 
 
 REFUSAL_DELAY = 1.0
-"""Maximum delay of a refusal, in seconds. Half of the delay is random, so that the connections of a caller that keeps
-retrying do not all send their next requests at the same moment."""
+"""Usual maximum delay of a refusal, in seconds. Half of the delay is random, so that the connections of a caller that
+keeps retrying do not all send their next requests at the same moment."""
 
-MAX_DELAYED = 1_000
-"""Maximum number of refusals that are delayed at the same time. Further refusals are not delayed."""
+MANY_DELAYED = 1_000
+"""Number of delayed refusals above which the delay grows in proportion to their number, so that a gateway process sends
+at most about 1,300 of them per second. The limits on connections and calls bound the number."""
 
 
 class RefusalDelay:
@@ -146,12 +147,11 @@ class RefusalDelay:
         self._delayed = 0
 
     async def wait(self) -> None:
-        """Sleep until the refusal may be sent, unless too many refusals are already delayed."""
-        if self._delayed >= MAX_DELAYED:
-            return
+        """Sleep until the refusal may be sent."""
         self._delayed += 1
         try:
-            await self._clock.sleep(uniform(REFUSAL_DELAY / 2, REFUSAL_DELAY))
+            growth = max(1.0, self._delayed / MANY_DELAYED)
+            await self._clock.sleep(growth * uniform(REFUSAL_DELAY / 2, REFUSAL_DELAY))
         finally:
             self._delayed -= 1
 

@@ -57,7 +57,7 @@ async def test_a_request_leaves_no_cycles(
     keys: Keys,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(protocol_errors, "MAX_DELAYED", 0)
+    monkeypatch.setattr(protocol_errors, "REFUSAL_DELAY", 0)
     async with limited(store, redis_server.store_url, keys, ManualClock(), owner_requests_per_second=rate) as gateway:
         statuses = {await missing_task(gateway, binding) for _ in range(REQUESTS)}
         with cyclic_garbage() as garbage:
@@ -114,7 +114,7 @@ class Known(Authenticator):
 async def test_a_refused_grpc_call_leaves_no_cycles(
     service: str, method: str, authenticator: Authenticator | None, status: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(protocol_errors, "MAX_DELAYED", 0)
+    monkeypatch.setattr(protocol_errors, "REFUSAL_DELAY", 0)
     port = free_port()
     server = GrpcServer({}, "127.0.0.1", port, 1024, authenticator)
     await server.start()

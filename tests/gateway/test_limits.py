@@ -46,7 +46,7 @@ ANONYMOUS = Scope("echo")
 @pytest.fixture(autouse=True)
 def no_refusal_delay(monkeypatch: pytest.MonkeyPatch) -> None:
     """Refuse requests without a delay. test_refusal_delay.py tests the delay."""
-    monkeypatch.setattr(protocol_errors, "MAX_DELAYED", 0)
+    monkeypatch.setattr(protocol_errors, "REFUSAL_DELAY", 0)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.gateway import protocol_errors
 from a2a_celery.gateway.auth.authenticator import FAILURES_PER_SECOND
-from a2a_celery.gateway.protocol_errors import REFUSAL_DELAY
+from a2a_celery.gateway.protocol_errors import REFUSAL_DELAY, RefusalDelay
 from a2a_celery.store import AsyncStore, Keys
 from tests.support.clocks import ManualClock
 from tests.support.limited import Limited, limited
@@ -48,18 +48,16 @@ async def test_only_a_caller_that_does_not_wait_is_delayed(
         assert (at_once, await delayed) == ([404, 429, 404], 429)
 
 
-async def test_delayed_refusals_are_bounded(
-    store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(protocol_errors, "MAX_DELAYED", 1)
+async def test_the_delay_grows_with_the_number_of_delayed_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol_errors, "MANY_DELAYED", 2)
+    monkeypatch.setattr(protocol_errors, "uniform", max)
     clock = ManualClock()
-    async with limited(store, redis_server.store_url, keys, clock, owner_requests_per_second=0.01) as gateway:
-        assert [await read(gateway), await read(gateway)] == [404, 429]
-        delayed = asyncio.create_task(read(gateway))
-        await until_delayed(clock)
+    delay = RefusalDelay(clock)
+    refusals = [asyncio.create_task(delay.wait()) for _ in range(4)]
 
-        assert await read(gateway) == 429
-        delayed.cancel()
+    await clock.until_waiting(REFUSAL_DELAY, REFUSAL_DELAY, 1.5 * REFUSAL_DELAY, 2 * REFUSAL_DELAY)
+    clock.advance(2 * REFUSAL_DELAY)
+    await asyncio.gather(*refusals)
 
 
 async def test_strangers_are_delayed_if_there_are_many(
