@@ -44,6 +44,9 @@ class ManualClock(Clock):
 
     async def sleep(self, seconds: float) -> None:
         """Return when `advance` has moved the clock by `seconds`."""
+        if seconds <= 0:
+            await asyncio.sleep(0)
+            return
         woken = asyncio.Event()
         with self._wait(seconds, woken.set):
             await woken.wait()

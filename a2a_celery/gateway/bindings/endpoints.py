@@ -29,7 +29,7 @@ from ...integrations.starlette import drop_body
 from ..auth.schemes import Identity
 from ..cards import ADDRESS
 from ..handler import GatewayHandler
-from ..middleware.bodies import BODIES, CHARGE, ArrivingBodies, read_bounded, require_json
+from ..middleware.bodies import BODIES, CHARGE, ArrivingBodies, BodyCharge, read_bounded, require_json
 from ..middleware.disconnect import CLIENT_CLOSED_REQUEST, cancel_on_disconnect
 from ..middleware.extensions import CARDS, Endpoint
 from ..operations.limits import METER, ResponseMeter
@@ -225,7 +225,7 @@ def count_unparsed(
 
     async def counted(request: Request) -> Response:
         owner = CALLERS.build_user(request).user_name
-        request.scope[CHARGE] = partial(limits.charge_body, agent, owner)
+        request.scope[CHARGE] = BodyCharge(partial(limits.charge_body, agent, owner))
         meter = request.scope[METER] = ResponseMeter()
         try:
             if _may_be_large(request):

@@ -12,7 +12,7 @@ import asyncio
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import islice
@@ -43,8 +43,7 @@ MAX_JSON_DEPTH = 100
 """Maximum nesting depth, the same as in protobuf's own JSON parser."""
 
 CHARGE = "a2a_charge"
-"""Key of an ASGI scope for a coroutine function that receives the number of bytes and of JSON values of a body. The
-function charges the caller's rate limit for the body, or rejects the body."""
+"""Key of an ASGI scope for a `BodyCharge`, which charges the caller's rate limit for the body of the request."""
 
 LARGE_BODY = 1 << 12
 """Size in bytes above which a body is parsed in a thread, so that the event loop can serve other requests."""
@@ -87,6 +86,27 @@ of large requests."""
 
 BODY_WAIT = 5
 """Retry-After of a body that is refused because other bodies of its owner are arriving, in seconds."""
+
+
+class BodyCharge:
+    """Charge for the body of one request.
+
+    Args:
+        charge: Coroutine function that receives the bytes and the JSON values of the body, and the tokens that were
+            charged before. The function charges the missing tokens, and returns the sum.
+    """
+
+    def __init__(self, charge: Callable[[int, int, int], Awaitable[int]]) -> None:
+        self._charge = charge
+        self._paid = 0
+
+    async def pay(self, size: int, values: int = 0) -> None:
+        """Charge for `size` bytes and `values` JSON values, except for what earlier calls have charged.
+
+        Raises:
+            LimitExceededError: The caller has too few tokens.
+        """
+        self._paid = await self._charge(size, values, self._paid)
 
 
 class ArrivingBodies:
@@ -154,7 +174,7 @@ async def require_json(
         parsed, values = await parse_soon(len(body), _parse, body)
     finally:
         if CHARGE in request.scope:
-            await request.scope[CHARGE](len(body), values)
+            await request.scope[CHARGE].pay(len(body), values)
     set_json(request, parsed)
     if not isinstance(parsed, dict) and may_be_empty:
         raise InvalidRequestError("The body must be a JSON object")
@@ -198,6 +218,9 @@ def _require_media_type(request: Request) -> None:
 async def read_bounded(request: Request, max_bytes: int, count: Callable[[int], None] = no_limit) -> bytes:
     """Return the body, and store it in the request for later readers.
 
+    The caller's rate limit is charged for the size in Content-Length before the body is read. A body without
+    Content-Length that is larger than `FREE_BODY_BYTES` costs as much as a body of `max_bytes`.
+
     Args:
         request: Request with the body.
         max_bytes: Maximum size of the body.
@@ -206,11 +229,15 @@ async def read_bounded(request: Request, max_bytes: int, count: Callable[[int], 
     Raises:
         RequestTooLargeError: The body is too large. The rest of the body is not read.
         InvalidRequestError: The body does not arrive in time; see `BODY_TIMEOUT`.
-        LimitExceededError: `count` has refused the body.
+        LimitExceededError: The body costs more tokens than the caller has, or `count` has refused the body.
     """
     declared = request.headers.get("content-length", "")
-    if declared.isdigit() and int(declared) > max_bytes:
-        raise _too_large(max_bytes)
+    charge = request.scope.get(CHARGE)
+    if declared.isdigit():
+        if int(declared) > max_bytes:
+            raise _too_large(max_bytes)
+        if charge is not None:
+            await charge.pay(int(declared))
     chunks, size = [], 0
     began = asyncio.get_running_loop().time()
     try:
@@ -220,6 +247,8 @@ async def read_bounded(request: Request, max_bytes: int, count: Callable[[int], 
                 if size > max_bytes:
                     raise _too_large(max_bytes)
                 count(size)
+                if charge is not None and not declared and size > FREE_BODY_BYTES:
+                    await charge.pay(max_bytes)
                 chunks.append(chunk)
                 limit.reschedule(began + BODY_TIMEOUT + size / MIN_BODY_RATE)
     except TimeoutError:

@@ -116,20 +116,32 @@ class OwnerLimits:
         with suppress(StoreUnavailable):
             await self._count(agent, Scope(owner=owner))
 
-    async def charge_body(self, agent: str, owner: str, size: int, values: int = 0) -> None:
+    async def charge_body(self, agent: str, owner: str, size: int, values: int = 0, paid: int = 0) -> int:
         """Charge the rate limit of `owner` for a body of `size` bytes and `values` JSON values, before a request is
         built from the body.
 
         The body is refused unless one token remains for the operation itself. The cost of a body is limited to the size
         of the bucket without this token.
 
+        Args:
+            agent: Agent that receives the request.
+            owner: Owner of the request, or "" for an unauthenticated caller.
+            size: Number of bytes in the body.
+            values: Number of JSON values in the body.
+            paid: Number of tokens that earlier calls have charged for the body.
+
+        Returns:
+            The number of tokens that this call and earlier calls have charged for the body.
+
         Raises:
             LimitExceededError: The owner has too few tokens.
         """
         cost = min(tokens_of(size, values), self._burst - 1)
-        if cost > 0:
-            with suppress(StoreUnavailable):
-                await self._count(agent, Scope(owner=owner), cost, spare=1)
+        if cost <= paid:
+            return paid
+        with suppress(StoreUnavailable):
+            await self._count(agent, Scope(owner=owner), cost - paid, spare=1)
+        return cost
 
     async def charge_response(self, scope: Scope, size: int, values: int) -> None:
         """Charge the owner of `scope` for a response of `size` bytes and `values` JSON values, even if the owner has
