@@ -45,7 +45,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         *[ASKING] * 5,
         *(f"{LANGGRAPH}_questions.py::test_nodes_may_ask_with_the_turn", ASKING, CREWAI + ANSWERED),
     ),
-    "A cancel stops the agent": (
+    "CancelTask stops the agent": (
         *[FLEET + CANCELS] * 7,
         f"{IN_CREWAI}::test_a_cancel_stops_a_model_between_two_chunks",
     ),
@@ -55,7 +55,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         f"{LLAMAINDEX}.py::test_the_end_has_the_tokens_and_the_steps_of_the_run",
         f"{IN_CREWAI}::test_calls_are_steps_of_the_execution",
     ),
-    "Work that a lost worker does not cost": (
+    "Work that is not repeated after a worker is lost": (
         *[CALLS] * 5,
         *[CONTINUES] * 2,
         f"{CREWAI}::test_calls_on_workers_that_are_killed",
@@ -75,7 +75,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         f"{LLAMAINDEX}.py::test_the_end_has_the_tokens_and_the_steps_of_the_run",
         f"{IN_CREWAI}::test_the_tokens_of_a_turn_are_in_its_metadata",
     ),
-    "The span of the run above the agent's": (
+    "Spans of the agent as children of the run's span": (
         *[SPANS] * 3,
         "tests/frameworks/test_pydantic_ai.py::test_spans_of_the_agent_are_children_of_the_current_span",
         "tests/frameworks/test_openai_agents.py::test_tools_see_the_current_span",
