@@ -42,7 +42,7 @@ def test_its_numbers_are_the_codes() -> None:
     assert (MAX_POSTS_PER_HOST, "eight posts at a time to each host" in TEXT) == (8, True)
     assert f"A watcher makes at most {MAX_POSTS} posts at a time" in TEXT
     assert (
-        f"{MAX_POSTS // RESERVED_DIVISOR} of the {MAX_POSTS} posts are reserved for hosts whose last response" in TEXT
+        f"{MAX_POSTS // RESERVED_DIVISOR} of the {MAX_POSTS} permits are reserved for hosts whose last response" in TEXT
     )
     assert f"within {POST_TIMEOUT + 2 * BUSY_RETRY_INTERVAL:g} s" in TEXT
     assert f"the state of {MAX_HOSTS:,} idle hosts" in TEXT
