@@ -1,7 +1,7 @@
 """Broker connections with timeouts for publishers, and the threads that publish.
 
 By default, Celery waits for an unresponsive broker until TCP gives up, which may take 15 minutes or never happen. The
-same timeouts, and the corrections in ``integrations``, keep a worker alive when its broker connection breaks.
+same timeouts, and the workarounds in ``integrations``, keep a worker alive when its broker connection breaks.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from kombu import pools
 from kombu.messaging import Producer
 
 from ..concurrency import settle
-from ..integrations.celery import correct_ended_children
-from ..integrations.kombu import correct_closed_channels, correct_refused_writes, reuse_clients, skip_ack_emulation
+from ..integrations.celery import patch_ended_children
+from ..integrations.kombu import patch_closed_channels, patch_refused_writes, reuse_clients, skip_ack_emulation
 
 CONNECT_TIMEOUT = 4.0
 SOCKET_TIMEOUT = 5.0
@@ -74,8 +74,8 @@ class PublishingPool:
     def is_dead(self, error: BaseException) -> bool:
         """Return True if `error` means that the broker is unreachable, and False if the broker refused one message.
 
-        kombu raises OperationalError in both cases. A broker refuses a message to a full or forbidden queue, for
-        example. For Redis, kombu treats any KeyError as a connection error.
+        kombu raises OperationalError in both cases. For example, a broker refuses a message to a full or forbidden
+        queue. For Redis, kombu treats any KeyError as a connection error.
         """
         try:
             errors = self.connection.connection_errors
@@ -119,8 +119,8 @@ def _before_a_worker_connects(instance: Any = None, **_: Any) -> None:
 
 
 def guard(app: Celery) -> None:
-    """Correct Celery's prefork pool. If `app` consumes from Redis, also set timeouts and correct kombu's transport."""
-    correct_ended_children(AsynPool)
+    """Patch Celery's prefork pool. If `app` consumes from Redis, also set timeouts and patch kombu's transport."""
+    patch_ended_children(AsynPool)
     transport = app.connection_for_read().get_transport_cls()
     if transport.driver_name != "redis":
         return
@@ -130,8 +130,8 @@ def guard(app: Celery) -> None:
         **options,
         **redis_timeouts(options),
     }
-    correct_closed_channels(transport.Channel)
-    correct_refused_writes(transport)
+    patch_closed_channels(transport.Channel)
+    patch_refused_writes(transport)
     reuse_clients(transport.Channel)
 
 

@@ -1,4 +1,5 @@
-"""Private API of Celery that the workers and publishers of this package use."""
+"""Private API of Celery that the workers and publishers of this package use, and a workaround for a defect of the
+prefork pool."""
 
 from __future__ import annotations
 
@@ -62,16 +63,16 @@ def execute_before_eta(consumer: Any, request: Any) -> None:
     consumer.apply_eta_task(request)
 
 
-def correct_ended_children(pool: type) -> bool:
+def patch_ended_children(pool: type) -> bool:
     """Make a prefork pool skip ended children when the pool registers its children with a new event loop.
 
     With Celery 5.7.0, a child may end at the moment when the broker connection breaks. After the reconnect, the pool
     still contains the child, but without the file descriptor that signals the child's end. kombu raises ``ValueError:
-    file descriptor is None``, and the worker exits with "Unrecoverable error". With the correction, the pool replaces
-    the child at the next check.
+    file descriptor is None``, and the worker exits with "Unrecoverable error". With the patch, the pool replaces the
+    child at the next check.
 
     Returns:
-        True if the pool had the defect.
+        True if the pool had the defect and is now patched.
     """
     CELERY.require(pool, "_track_child_process", "_sentinel_poll")
     track = pool._track_child_process  # type: ignore[attr-defined]

@@ -1,7 +1,8 @@
-"""Corrections of kombu's Redis transport, and a producer that records messages instead of sending them.
+"""Workarounds for defects of kombu's Redis transport, and a producer that records messages instead of sending them.
 
-A Redis server that restarts, hangs or refuses writes must not end a worker. The function for a correction applies it
-only if kombu has the defect, and then returns True. Delete a correction when its test reports that kombu is fixed.
+A Redis server that restarts, hangs or refuses writes must not end a worker. Each workaround is a function that patches
+kombu and returns True if kombu has the defect. Otherwise, the function returns False. Delete a workaround when its test
+reports that kombu no longer has the defect.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ logger = logging.getLogger(__name__)
 
 
 class WriteRefused(ResponseError):
-    """Redis refuses writes for a reason in `REFUSAL_CODES`, or refuses a write of a script."""
+    """Error reply of a Redis server that refuses writes for a reason in `REFUSAL_CODES`, or refuses a write of a
+    script."""
 
     def __init__(self, text: str = "", status_code: str | None = None) -> None:
         super().__init__(f"{status_code} {text}" if status_code in REFUSAL_CODES else text, status_code=status_code)
@@ -87,9 +89,9 @@ def _creates_client_per_command(channel: type) -> bool:
         return False
 
 
-def correct_closed_channels(channel: type) -> bool:
-    """Make channels raise a connection error if their connection was garbage-collected. Without the correction, the
-    worker exits.
+def patch_closed_channels(channel: type) -> bool:
+    """Make channels raise a connection error if their connection was garbage-collected. Without the patch, the worker
+    exits.
 
     With kombu 5.7.0 (celery/kombu#582), a worker closes its garbage-collected connection after a Redis restart. If
     unacknowledged messages are returned to the queue at that point, ``Channel._connparams`` reads
@@ -122,16 +124,16 @@ def _fails_on_a_closed_connection(channel: type) -> bool:
     return False
 
 
-def correct_refused_writes(transport: type) -> bool:
+def patch_refused_writes(transport: type) -> bool:
     """Treat a Redis broker that refuses writes as unavailable, so that workers reconnect until it accepts writes.
 
     kombu 5.7.0 treats the errors MISCONF, OOM and READONLY as errors of a command, so the Celery worker exits with
-    "Unrecoverable error". Scripts of kombu, such as the release of a lock, are affected too. With the correction, a new
+    "Unrecoverable error". Scripts of kombu, such as the release of a lock, are affected too. With the patch, a new
     channel checks that the broker accepts writes, so Celery waits between its attempts to connect.
 
     A full Redis server delivers a message and then refuses to record the message as unacknowledged. kombu raises an
-    exception, and the message is lost. With the correction, the worker executes the message. If the worker is killed,
-    the message is not redelivered.
+    exception, and the message is lost. With the patch, the worker executes the message. If the worker is killed, the
+    message is not redelivered.
     """
     if issubclass(OutOfMemoryError, transport.connection_errors):  # type: ignore[attr-defined]
         return False
@@ -225,7 +227,7 @@ def skip_ack_emulation(transport: type, skips: Callable[[Any], bool]) -> None:
 
 
 class BrokerNeeded(Exception):
-    """kombu cannot publish the message without sending other commands to the broker first."""
+    """Error for a message that kombu cannot publish without sending other commands to the broker first."""
 
 
 @dataclass(frozen=True, slots=True)

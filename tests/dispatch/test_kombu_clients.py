@@ -1,5 +1,5 @@
-"""Redis clients of kombu channels. A corrected channel reuses one client as long as its connection pool is the same. A
-fixed kombu is left unchanged."""
+"""Redis clients of kombu channels. A patched channel reuses one client as long as its connection pool is the same. A
+kombu without the defect is not patched."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from a2a_celery.integrations.kombu import reuse_clients
 from tests.support.restarts import MortalRedis
 
 ORIGINAL = unwrap(kombu_redis.Channel._create_client)
-"""kombu's method, without a correction that this process may have applied."""
+"""kombu's method, without a patch that this process may have applied."""
 
 
 @pytest.fixture
 def channel(server: MortalRedis, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Corrected channel, which reuses its Redis client."""
+    """Patched channel, which reuses its Redis client."""
     monkeypatch.setattr(kombu_redis.Channel, "_create_client", ORIGINAL)
     assert reuse_clients(kombu_redis.Channel)
     with Connection(server.broker_url) as connection:
@@ -28,7 +28,8 @@ def channel(server: MortalRedis, monkeypatch: pytest.MonkeyPatch) -> Iterator[An
 
 
 def test_channels_of_this_kombu_create_a_client_for_each_command() -> None:
-    """Detect a fixed kombu. If this test fails, remove the correction."""
+    """Check that the installed kombu still needs the workaround. If this test fails because kombu has fixed the bug,
+    remove the workaround."""
 
     class Original(kombu_redis.Channel):  # type: ignore[misc]
         _create_client = ORIGINAL
@@ -37,7 +38,7 @@ def test_channels_of_this_kombu_create_a_client_for_each_command() -> None:
     assert not reuse_clients(Original), "once is enough"
 
 
-def test_a_correct_channel_is_left_unchanged() -> None:
+def test_a_channel_without_the_defect_is_not_patched() -> None:
     class Correct:
         def _create_client(self, asynchronous: bool = False) -> Any:
             return vars(self).setdefault("client", object())

@@ -11,7 +11,7 @@ import redis
 from kombu import Connection
 from kombu.transport import redis as kombu_redis
 
-from a2a_celery.integrations.kombu import correct_refused_writes
+from a2a_celery.integrations.kombu import patch_refused_writes
 from tests.support.restarts import MortalRedis, allow_writes, installed_servers, refuse_writes
 
 
@@ -42,14 +42,14 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MortalRed
 
 @pytest.fixture
 def connect(server: MortalRedis) -> Iterator[Callable[[], Connection]]:
-    """Function that opens connections to the server through a corrected transport."""
-    corrected = transport()
+    """Function that opens connections to the server through a patched transport."""
+    patched = transport()
     connections: list[Connection] = []
-    assert correct_refused_writes(corrected)
+    assert patch_refused_writes(patched)
 
     def connect() -> Connection:
         connection = Connection(server.broker_url)
-        connection.transport_cls = corrected
+        connection.transport_cls = patched
         connections.append(connection)
         return connection
 
@@ -59,12 +59,13 @@ def connect(server: MortalRedis) -> Iterator[Callable[[], Connection]]:
         connection.release()
 
 
-def test_this_kombu_needs_the_correction() -> None:
-    """Detect a fixed kombu. If this test fails, remove the correction."""
-    uncorrected = transport()
-    assert not issubclass(redis.OutOfMemoryError, uncorrected.connection_errors)
-    assert correct_refused_writes(uncorrected)
-    assert not correct_refused_writes(uncorrected), "once is enough"
+def test_this_kombu_needs_the_workaround() -> None:
+    """Check that the installed kombu still needs the workaround. If this test fails because kombu has fixed the bug,
+    remove the workaround."""
+    unpatched = transport()
+    assert not issubclass(redis.OutOfMemoryError, unpatched.connection_errors)
+    assert patch_refused_writes(unpatched)
+    assert not patch_refused_writes(unpatched), "once is enough"
 
 
 @pytest.mark.parametrize("problem", ["OOM", "MISCONF", "READONLY"])

@@ -1,5 +1,5 @@
-"""Guards of the broker connection. They correct an affected kombu, and leave a fixed kombu and other brokers
-unchanged."""
+"""Guards of the broker connection. They patch a kombu or Celery that has the defects, and change neither a version
+without the defects nor other brokers."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from kombu.asynchronous import Hub
 from kombu.transport import redis as kombu_redis
 
 from a2a_celery.dispatch.connection import SOCKET_TIMEOUT, PublishingPool, guard
-from a2a_celery.integrations.celery import correct_ended_children
-from a2a_celery.integrations.kombu import correct_closed_channels
+from a2a_celery.integrations.celery import patch_ended_children
+from a2a_celery.integrations.kombu import patch_closed_channels
 
 
 def closed(channel: type) -> Any:
@@ -26,20 +26,22 @@ def closed(channel: type) -> Any:
     return closed_channel
 
 
-def test_a_closed_channel_of_this_kombu_raises_a_connection_error_when_corrected() -> None:
-    """Detect a fixed kombu. If this test fails, remove the correction."""
+def test_a_patched_closed_channel_of_this_kombu_raises_a_connection_error() -> None:
+    """Check that the installed kombu still needs the workaround. If this test fails because kombu has fixed the bug,
+    remove the workaround."""
 
     class Channel(kombu_redis.Channel):  # type: ignore[misc]
         pass
 
-    assert correct_closed_channels(Channel)
+    assert patch_closed_channels(Channel)
     with pytest.raises(kombu_redis.Transport.connection_errors):
         closed(Channel)._connparams()
-    assert not correct_closed_channels(Channel), "once is enough"
+    assert not patch_closed_channels(Channel), "once is enough"
 
 
-def test_a_pool_of_this_celery_skips_ended_children_when_corrected() -> None:
-    """Detect a fixed Celery. If this test fails, remove the correction."""
+def test_a_patched_pool_of_this_celery_skips_ended_children() -> None:
+    """Check that the installed Celery still needs the workaround. If this test fails because Celery has fixed the bug,
+    remove the workaround."""
 
     class Pool(asynpool.AsynPool):  # type: ignore[misc]
         _track_child_process = inspect.unwrap(asynpool.AsynPool._track_child_process)  # other tests apply guards
@@ -55,7 +57,7 @@ def test_a_pool_of_this_celery_skips_ended_children_when_corrected() -> None:
     with pytest.raises(ValueError, match="file descriptor is None"):
         Pool()._track_child_process(ended, hub)
 
-    assert correct_ended_children(Pool)
+    assert patch_ended_children(Pool)
     for child in (living, ended):
         Pool()._track_child_process(child, hub)
     tracked = list(hub.readers)
@@ -63,15 +65,15 @@ def test_a_pool_of_this_celery_skips_ended_children_when_corrected() -> None:
     os.close(write_end)
 
     assert tracked == [read_end]
-    assert not correct_ended_children(Pool), "once is enough"
+    assert not patch_ended_children(Pool), "once is enough"
 
 
-def test_a_correct_channel_is_left_unchanged() -> None:
+def test_a_channel_without_the_defect_is_not_patched() -> None:
     class Channel:
         def _connparams(self, asynchronous: bool = False) -> Any:
             raise ConnectionError
 
-    assert not correct_closed_channels(Channel)
+    assert not patch_closed_channels(Channel)
 
 
 def test_what_the_user_set_stays() -> None:

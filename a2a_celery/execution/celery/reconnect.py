@@ -1,4 +1,5 @@
-"""Corrections that let a worker reconnect and receive messages again when its broker connection has failed.
+"""Workarounds for defects of Celery, which let a worker reconnect and receive messages again after its broker
+connection has failed.
 
 After a reconnect, Celery reduces the prefetch count of a worker and raises it with each acknowledgement. In the thread
 pool, the thread of the task raises the count, and waits for RabbitMQ's reply on the connection that the main thread
@@ -8,7 +9,7 @@ is safe, because the store has the prefetched runs.
 When a worker starts, it asks the other workers for their revoked tasks (mingle). If the broker does not reply, kombu
 raises an error that Celery does not treat as a lost connection, and the worker exits.
 
-Observed with Celery 5.7. When Celery has corrected both problems, tests/acceptance/test_cut_connections.py and
+Observed with Celery 5.7. When Celery has fixed both problems, tests/acceptance/test_cut_connections.py and
 tests/execution/test_reconnecting.py fail, and this file can be deleted.
 """
 
