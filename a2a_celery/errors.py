@@ -43,45 +43,48 @@ class A2ACeleryError(Exception):
 
 
 class ConfigError(A2ACeleryError):
-    """A setting, a card, an agent or a call of this package's API is invalid. The error names the invalid value.
+    """Error for an invalid setting, card or agent, or an invalid call to this package's API. The error names the
+    invalid value.
 
     Settings, cards and agents are checked when a process starts.
     """
 
 
 class StoreUnavailable(A2ACeleryError):
-    """Redis is unreachable or refuses commands. The same call may succeed later."""
+    """Error for a Redis server that is unreachable or refuses commands. The same call may succeed later."""
 
 
 class BlobsUnavailable(StoreUnavailable):
-    """The object store for large parts is unreachable or not configured, or a part is missing or damaged. The same call
-    may succeed later."""
+    """Error for an object store that is unreachable or not configured, or for a large part that is missing or damaged.
+    The same call may succeed later."""
 
 
 class ArchiveUnavailable(A2ACeleryError):
-    """The archive's database is unreachable, or refuses a read or a write. Tasks stay in the store until they are
-    archived."""
+    """Error for an archive whose database is unreachable, or refuses a read or a write. Tasks stay in the store until
+    they are archived."""
 
 
 class BrokerUnavailable(A2ACeleryError):
-    """The Celery broker did not accept a message. The task stays in the store, and its run is published later."""
+    """Error for a message that the Celery broker did not accept. The task stays in the store, and its run is published
+    later."""
 
 
 class RunNotAccepted(BrokerUnavailable):
-    """The broker is reachable but did not accept this run, for example because its queue is full. Other runs may be
-    accepted."""
+    """Error for a run that a reachable broker did not accept, for example because the run's queue is full. Other runs
+    may be accepted."""
 
 
 class SessionError(A2ACeleryError):
-    """The state of a session cannot be saved or read."""
+    """Error for a session whose state cannot be saved or read."""
 
 
 class SessionConflict(SessionError):
-    """Another run of the context saved the session after this run had read it. The session was not saved again."""
+    """Error for a session that another run of the context saved after this run had read it. The session was not saved
+    again."""
 
 
 class ChildRefused(A2ACeleryError):
-    """An agent refused the message that `Turn.call` sent, so no child task exists.
+    """Error for a message of `Turn.call` that an agent refused, so that no child task exists.
 
     Attributes:
         agent: Name or URL of the agent.
@@ -93,7 +96,8 @@ class ChildRefused(A2ACeleryError):
 
 
 class ChildFailed(A2ACeleryError):
-    """The child task of a `Turn.call` did not complete. The error text contains no text from the child's agent.
+    """Error for a child task of `Turn.call` that did not complete. The error text contains no text from the child's
+    agent.
 
     Attributes:
         agent: Name or URL of the agent.
@@ -108,7 +112,7 @@ class ChildFailed(A2ACeleryError):
 
 
 class ChildInterrupted(ChildFailed):
-    """The child task of a `Turn.call` waits for input or authorization.
+    """Error for a child task of `Turn.call` that waits for input or authorization.
 
     Attributes:
         question: Parts of the child's question.
@@ -116,22 +120,23 @@ class ChildInterrupted(ChildFailed):
 
     @property
     def question(self) -> list[Part]:
-        """The parts of the question."""
+        """Parts of the question."""
         parts: list[Part] = self.result.parts
         return parts
 
 
 class SignalRefused(A2ACeleryError):
-    """A signal cannot be received, because its task is unknown, has ended, stores too many signals or would become too
-    large, or because the task's agent is not a function."""
+    """Error for a signal that cannot be received, because its task is unknown, has ended, stores too many signals or
+    would become too large, or because the task's agent is not a function."""
 
 
 class StepError(A2ACeleryError):
-    """A durable step cannot be executed or its result cannot be recorded. The message states the remedy."""
+    """Error for a durable step that cannot be executed, or whose result cannot be recorded. The message states the
+    remedy."""
 
 
 class StepFailed(A2ACeleryError):
-    """A durable step failed with an exception that cannot be recreated from its class and arguments.
+    """Error for a durable step that failed with an exception that cannot be recreated from its class and arguments.
 
     The agent receives this exception instead of the exception of the step, even in the run in which the step failed. In
     that run, `__cause__` is the exception of the step.
@@ -153,7 +158,8 @@ class StepFailed(A2ACeleryError):
 
 
 class StepsChanged(BaseException):
-    """The agent's code does not match the steps that an earlier run recorded. The task fails and becomes a dead letter.
+    """Error for agent code that does not match the steps that an earlier run recorded. The task fails and becomes a
+    dead letter.
 
     The class is not an `Exception`, so that an ``except Exception`` in agent code does not catch it.
     """

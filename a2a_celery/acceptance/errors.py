@@ -12,7 +12,7 @@ MAX_ID_LENGTH = 256
 
 
 class LimitExceededError(A2AError):
-    """A limit of the caller or of the service is reached, and the request had no effect.
+    """Error for a request that was refused because a limit of the caller or of the service is reached.
 
     `data` contains the name of the limit (`limit`) and the number of seconds after which the caller may retry
     (`retryAfter`).
@@ -22,7 +22,7 @@ class LimitExceededError(A2AError):
 
 
 class FieldErrors(dict[str, Any]):
-    """Data of an InvalidParamsError with the field violations, from which the SDK builds a BadRequest.
+    """Field violations as the data of an InvalidParamsError, from which the SDK builds a BadRequest.
 
     A lookup of the key "errors" returns the violations, but the mapping itself is empty. The SDK also sends the mapping
     as ErrorInfo.metadata, whose values must be strings. Typed clients could not read metadata that contains a list.

@@ -48,12 +48,12 @@ error."""
 
 
 class RemoteError(A2ACeleryError):
-    """A call to a remote agent failed for a reason that the A2A protocol does not define."""
+    """Error for a failed call to a remote agent. The A2A protocol does not define the reason."""
 
 
 class AgentUnreachable(RemoteError):
-    """The agent sent no response or an incomplete response, or its server responded with a transient error such as 503.
-    A retry may succeed. The agent may have received the request.
+    """Error for an agent that sent no response or an incomplete response, or whose server responded with a transient
+    error such as 503. A retry may succeed. The agent may have received the request.
 
     Attributes:
         retry_after: Seconds until the server accepts a retry (Retry-After), or None if the server sent no such value.
@@ -65,22 +65,22 @@ class AgentUnreachable(RemoteError):
 
 
 class TooManyRequests(AgentUnreachable):
-    """The server rejected the request because of a rate limit, with HTTP 429 or with gRPC RESOURCE_EXHAUSTED and a
-    retry delay. The agent has not received the request."""
+    """Error for a request that the server rejected because of a rate limit, with HTTP 429 or with gRPC
+    RESOURCE_EXHAUSTED and a retry delay. The agent has not received the request."""
 
 
 class NotConnected(AgentUnreachable):
-    """No connection was established, so the agent has not received the request."""
+    """Error for a connection that was not established. The agent has not received the request."""
 
 
 class ResponseLost(AgentUnreachable):
-    """The response to a message was lost, so the agent may have received the message. A repeated message may be
+    """Error for a lost response to a message. The agent may have received the message, so a repeated message may be
     executed twice."""
 
 
 class CallRefused(RemoteError):
-    """The server refused the call for a reason outside the A2A protocol, usually because the credentials or the address
-    are wrong.
+    """Error for a call that the server refused for a reason outside the A2A protocol, usually because the credentials
+    or the address are wrong.
 
     Attributes:
         status: HTTP status of the response, or None if there is none.
@@ -92,15 +92,15 @@ class CallRefused(RemoteError):
 
 
 class InvalidResponse(RemoteError):
-    """The response is not valid A2A, or is too large."""
+    """Error for a response that is not valid A2A, or is too large."""
 
 
 class NoTransport(RemoteError):
-    """The agent's card offers no interface that this client supports."""
+    """Error for an agent whose card offers no interface that this client supports."""
 
 
 class DeadlineExceeded(RemoteError, TimeoutError):
-    """The turn took longer than its deadline. The task continues unless `cancel_on_exit` was set.
+    """Error for a turn that took longer than its deadline. The task continues unless `cancel_on_exit` was set.
 
     Attributes:
         result: Result of the turn at the deadline, empty if the agent had not responded.

@@ -37,7 +37,7 @@ PUBLIC_SCHEME = "v1a,"
 """Prefix of Ed25519 signatures."""
 
 TOLERANCE = 300.0
-"""Maximum difference between a signature's time and the local clock, in seconds. Each attempt is signed anew."""
+"""Maximum difference between a signature's time and the local clock, in seconds. Each attempt is signed again."""
 
 MAX_BYTES = 10 * 1024 * 1024
 """Maximum size of a notification's body in bytes, equal to a gateway's default limit for requests."""
@@ -48,8 +48,8 @@ _TIMESTAMP_FORM = re.compile(r"[0-9]{1,12}")
 
 
 class NotificationRefused(A2ACeleryError):
-    """The request is not a notification that this receiver can handle. The error's text contains no secret, signature
-    or token, so it may be sent to the client.
+    """Error for a request that this receiver cannot handle as a notification. The error's text contains no secret,
+    signature or token, so it may be sent to the client.
 
     Attributes:
         status: HTTP status of the response. The status is never 410, because the sender would then stop all deliveries
@@ -61,21 +61,23 @@ class NotificationRefused(A2ACeleryError):
 
 
 class MalformedNotification(NotificationRefused):
-    """A header or the body is missing or invalid."""
+    """Error for a missing or invalid header or body."""
 
 
 class NotAuthentic(NotificationRefused):
-    """The signature, the token or the authorization does not match."""
+    """Error for a signature, a token or an authorization that does not match."""
 
     status = 401
 
 
 class TimestampOutOfRange(NotAuthentic):
-    """The notification was signed too long ago or in the future, because it was replayed or a clock is wrong."""
+    """Error for a notification that was signed too long ago or in the future, because it was replayed or a clock is
+    wrong."""
 
 
 class PublicKeysUnavailable(NotificationRefused):
-    """The sender's public keys have not been fetched yet, so signatures cannot be verified. The sender retries."""
+    """Error for a notification whose signatures cannot be verified, because the sender's public keys have not been
+    fetched yet. The sender retries."""
 
     status = 503
 
@@ -84,7 +86,7 @@ class PublicKeysUnavailable(NotificationRefused):
 
 
 class Ping(NotificationRefused):
-    """The request is an authentic test ping, which contains no event. The response has the status 204."""
+    """Authentic test ping, which contains no event. The response has the status 204."""
 
     status = 204
 
@@ -93,7 +95,7 @@ class Ping(NotificationRefused):
 
 
 class NotificationTooLarge(NotificationRefused):
-    """The body is larger than the receiver accepts."""
+    """Error for a body that is larger than the receiver accepts."""
 
     status = 413
 

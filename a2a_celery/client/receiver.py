@@ -180,10 +180,10 @@ def receiver_app(
     """Return an ASGI application that receives posts at any path and calls `handler` with each new notification, in
     order within a subscription.
 
-    The application responds with 204 when the handler has returned, and to duplicates. The response is 500 if the
-    handler raised or exceeded `time_limit`, and 503 while an event of the subscription is being handled or the
-    deduplicator is unavailable. In these cases, the sender retries. The body of an error is ``{"detail": "…"}``.
-    Exceptions of the handler are logged and not returned to the sender.
+    The application responds with 204 when the handler has returned, or if the notification is a duplicate. The response
+    is 500 if the handler raised or exceeded `time_limit`, and 503 while an event of the subscription is being handled
+    or the deduplicator is unavailable. In these cases, the sender retries. The body of an error is ``{"detail": "…"}``.
+    The handler's exceptions are logged and not returned to the sender.
 
     Args:
         handler: Coroutine function called with each notification; see `celery_handler` for a Celery task.
@@ -273,8 +273,8 @@ def celery_handler(task: PublishableTask, **options: Any) -> Handler:
 
 
 class _HandlerFailed(Exception):
-    """The handler raised an exception, which is the cause of this error. Even an HTTPException of the handler is not
-    returned to the sender."""
+    """Error for a handler that raised an exception, which is the cause of this error. Even an HTTPException of the
+    handler is not returned to the sender."""
 
 
 async def _handle(handler: Handler, notification: Notification) -> None:

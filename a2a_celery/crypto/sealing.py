@@ -24,7 +24,7 @@ NONCE_BYTES = 12
 
 
 class NotSealedHere(A2ACeleryError):
-    """The data was sealed with an unknown secret or for another purpose, or was modified."""
+    """Error for data that was sealed with an unknown secret or for a different purpose, or was modified."""
 
 
 class Sealer:

@@ -27,7 +27,7 @@ unknown type."""
 
 
 class BadCall(ValueError):
-    """The message is not a valid call. The text of the exception tells the client what to send instead."""
+    """Error for a message that is not a valid call. The text of the exception tells the client what to send instead."""
 
 
 @dataclass(frozen=True, slots=True)

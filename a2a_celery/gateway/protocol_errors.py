@@ -51,25 +51,25 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class ServiceUnavailableError(A2AError):
-    """The service is unavailable. The client may repeat the request later (3.3.2, system errors)."""
+    """Error for an unavailable service. The client may repeat the request later (3.3.2, system errors)."""
 
     message = "The service is temporarily unavailable: try again later"
 
 
 class RequestTooLargeError(A2AError):
-    """The body of the request exceeds the maximum size."""
+    """Error for a request body that exceeds the maximum size."""
 
     message = "The request is too large"
 
 
 class UnauthenticatedError(A2AError):
-    """The caller is unknown. The error states no reason (3.3.2, authentication errors)."""
+    """Error for an unknown caller. The error states no reason (3.3.2, authentication errors)."""
 
     message = "Authentication is required: use one of the schemes in the agent's card"
 
 
 class PermissionDeniedError(A2AError):
-    """The caller lacks a required permission (3.3.2, authorization errors)."""
+    """Error for a caller who lacks a required permission (3.3.2, authorization errors)."""
 
     message = "Not permitted"
 

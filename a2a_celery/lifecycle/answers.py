@@ -38,7 +38,7 @@ MAX_REASONS = 20
 
 
 class AnswerRefused(ValueError):
-    """The answer does not match the schema of its question.
+    """Error for an answer that does not match the schema of its question.
 
     Attributes:
         field: Field of the request that contains the answer, such as ``message.parts[0].data``.

@@ -72,7 +72,7 @@ EXECUTION_TRANSITIONS: Mapping[ExecutionState, frozenset[ExecutionState]] = Mapp
 
 
 class IllegalTransition(ValueError):
-    """The state `after` cannot follow the state `before`. The message lists the legal states."""
+    """Error for a state `after` that cannot follow the state `before`. The message lists the legal states."""
 
     def __init__(self, before: ExecutionState, after: ExecutionState) -> None:
         legal = ", ".join(state for state in ExecutionState if state in EXECUTION_TRANSITIONS[before])
@@ -237,7 +237,7 @@ class ExecutionStateMachine:
                 self._fill_in_idle(self._clock())
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the state and the history, without listeners, as JSON data for `from_dict`."""
+        """Return the state and the history, without listeners, as a JSON object for `from_dict`."""
         with self._lock:
             return {
                 "version": SAVED_VERSION,

@@ -11,7 +11,7 @@ Scalar = str | int | float | bool | None
 
 
 class InvalidSaved(ValueError):
-    """Saved data is invalid. The message begins with `field`, the path of the invalid field."""
+    """Error for invalid saved data. The message begins with `field`, the path of the invalid field."""
 
     def __init__(self, field: str, reason: str) -> None:
         super().__init__(f"{field}: {reason}")
@@ -31,7 +31,7 @@ def fields_of(value: Any, path: str, types: Mapping[str, type]) -> dict[str, Any
         types: Type of each field by name.
 
     Raises:
-        InvalidSaved: `value` is not an object, or a field is missing, unknown or of another type.
+        InvalidSaved: `value` is not an object, or a field is missing, unknown or of the wrong type.
     """
     if not isinstance(value, dict):
         raise InvalidSaved(path or "root", f"must be an object, not {type(value).__name__}")

@@ -46,7 +46,7 @@ def violations_of(schema: Mapping[str, Any], value: Any) -> list[Violation]:
 
 
 class _TooManyKeywords(Exception):
-    """The validation exceeded `MAX_KEYWORDS` keyword checks."""
+    """Error for a validation that exceeded `MAX_KEYWORDS` keyword checks."""
 
 
 Keyword = Callable[[Any, Any, Any, Any], Iterator[Any] | None]

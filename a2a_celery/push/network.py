@@ -125,7 +125,7 @@ MAX_ADDRESSES = 4
 
 
 class AddressRefused(Exception):
-    """The host has no allowed address. The message contains no address.
+    """Error for a host that has no allowed address. The message contains no address.
 
     Attributes:
         address: Host and forbidden address, for operators with access to the logs, or "".
@@ -137,7 +137,7 @@ class AddressRefused(Exception):
 
 
 class HostNotFound(httpcore.ConnectError):
-    """The name of the host was not found."""
+    """Error for a host whose name was not found."""
 
     def __init__(self) -> None:
         super().__init__("the host's name was not found")

@@ -31,7 +31,7 @@ REFUSED_PORTS = {
     5671: "AMQP", 5672: "AMQP", 6379: "Redis", 6380: "Redis", 9092: "Kafka", 9200: "Elasticsearch", 10250: "kubelet",
     11211: "Memcached", 26379: "Redis", 27017: "MongoDB",
 }  # fmt: skip
-"""Ports of services that are not webhooks. Some of these services execute commands of any client."""
+"""Ports of services that are not webhooks. Some of these services execute commands from any client."""
 
 _DEFAULT_PORTS = {"https": 443, "http": 80}
 _CONTROL = re.compile(r"[\x00-\x20\x7f-\xa0\u2028\u2029]")
@@ -44,7 +44,7 @@ _LOOPBACK = (IPv4Address("127.0.0.1"), IPv6Address("::1"))
 
 
 class TargetRefused(ValueError):
-    """The config is invalid. The message tells the client that sent the config what to change.
+    """Error for an invalid config. The message tells the client that sent the config what to change.
 
     Attributes:
         field: Name of the invalid field in the JSON of the specification.

@@ -49,8 +49,8 @@ _PACKED = 4
 
 
 class LongSnapshot(Exception):
-    """The reply has snapshots without contents. ``log/long_tasks.py`` must read the contents before the reply is
-    parsed."""
+    """Exception for a reply that has snapshots without contents. ``log/long_tasks.py`` must read the contents before
+    the reply is parsed."""
 
     def __init__(self, snapshots: Sequence[list[Any]]) -> None:
         super().__init__()

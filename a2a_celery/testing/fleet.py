@@ -29,8 +29,7 @@ STOP_TIMEOUT = 15.0
 """Seconds from SIGTERM to SIGKILL."""
 
 LEASE_TTL = 3.0
-"""Default `lease_ttl` of a fleet, in seconds. With a short lease, the runs of a killed worker are recovered
-soon."""
+"""Default `lease_ttl` of a fleet, in seconds. With a short lease, the runs of a killed worker are recovered quickly."""
 
 OUTPUT_POLL_INTERVAL = 0.05
 
@@ -41,7 +40,8 @@ GATEWAY_READY = re.compile(r"running on (http://127\.0\.0\.1:\d+)")
 
 
 class FleetError(A2ACeleryError):
-    """A process of an `AgentFleet` did not start. The message ends with the last output of the process."""
+    """Error for a process of an `AgentFleet` that did not start. The message ends with the last output of the
+    process."""
 
 
 class FleetProcess:

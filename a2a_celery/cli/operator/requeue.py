@@ -63,7 +63,7 @@ class RequeueResult:
 
 
 class NotRequeued(Exception):
-    """A task cannot be requeued. The message is one line and includes a remedy."""
+    """Error for a task that cannot be requeued. The message is one line and includes a remedy."""
 
 
 @click.command()

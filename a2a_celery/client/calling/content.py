@@ -132,7 +132,7 @@ def _parts(content: Any) -> list[Part]:
 
 
 def _is_rich(content: Any) -> bool:
-    """Return True if `content` is a result or a message, and not plain data."""
+    """Return True if `content` is a result or a message instead of plain data."""
     return isinstance(content, Mapping) and (_is_result(content) or _is_message(content))
 
 
@@ -155,7 +155,7 @@ MAX_TEXT_LENGTH = 500
 
 
 class CallEnded(RemoteError):
-    """The remote task did not complete."""
+    """Error for a remote task that did not complete."""
 
     def __init__(self, text: str, data: dict[str, Any] | None = None) -> None:
         super().__init__(text, data)  # result backends rebuild the error from its args
@@ -174,23 +174,24 @@ class CallEnded(RemoteError):
 
 
 class CallFailed(CallEnded):
-    """The remote task is FAILED."""
+    """Error for a remote task that is FAILED."""
 
 
 class CallRejected(CallEnded):
-    """The remote task is REJECTED."""
+    """Error for a remote task that is REJECTED."""
 
 
 class CallCanceled(CallEnded):
-    """The remote task is CANCELED, although this step did not cancel it."""
+    """Error for a remote task that is CANCELED, although this step did not cancel it."""
 
 
 class CallInterrupted(CallEnded):
-    """The remote task is in INPUT_REQUIRED or AUTH_REQUIRED, and continues when a client answers the question."""
+    """Error for a remote task in INPUT_REQUIRED or AUTH_REQUIRED, which continues when a client answers the
+    question."""
 
 
 class CallTimedOut(CallEnded):
-    """The remote task exceeded the step's `timeout` and is being cancelled."""
+    """Error for a remote task that exceeded the step's `timeout` and is being cancelled."""
 
 
 _BY_STATE: dict[int | None, tuple[type[CallEnded], str]] = {

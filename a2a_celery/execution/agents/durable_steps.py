@@ -1,4 +1,4 @@
-"""Durable steps: calls of functions whose results are recorded, so that later runs of the turn do not repeat the calls.
+"""Durable steps: function calls whose results are recorded, so that later runs of the turn do not repeat the calls.
 
 ::
 
@@ -50,7 +50,7 @@ class DurableStep:
     """Function of a durable step, with its options.
 
     Attributes:
-        name: Name under which calls of the decorated function are recorded, or "" without a decorator.
+        name: Name under which calls to the decorated function are recorded, or "" without a decorator.
         retry: Exceptions of the function that cause another attempt in the same run, and the delays between attempts.
         timeout: Maximum seconds for one attempt, or None for no limit.
     """
@@ -101,7 +101,7 @@ def step(
 
 
 def step(function: Any = None, /, *, name: str | None = None, timeout: float | None = None, **retry: Any) -> Any:
-    """Make each call of a function in a run a durable step. Outside a run, the function is called as usual.
+    """Make each call to a function in a run a durable step. Outside a run, the function is called as usual.
 
     Args:
         function: Async function, or plain function that a synchronous agent calls.
@@ -311,7 +311,7 @@ async def _call_function(durable: DurableStep, function: Callable[[], Any]) -> A
 
 
 class _CancelledLate(asyncio.CancelledError):
-    """The agent was cancelled while a thread executed its step. The thread has returned `value`."""
+    """Cancellation of an agent whose step a thread was executing. The thread has returned `value`."""
 
     def __init__(self, value: Any) -> None:
         super().__init__()

@@ -37,8 +37,8 @@ class HookFailed(Exception):
 
 
 class _HookRaised(Exception):
-    """A hook raised `error`. The wrapper is an `Exception`, because any other exception could end the event loop that
-    all runs share."""
+    """Wrapper for the exception `error` of a hook. The wrapper is an `Exception`, because any other exception could end
+    the event loop that all runs share."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(error)
@@ -162,7 +162,8 @@ class RunHooks:
         return failed
 
     def metadata(self) -> dict[str, Any]:
-        """Return the metadata that hooks have added, or {} if it is not JSON. The error is logged."""
+        """Return the metadata that hooks have added, or {} if the metadata cannot be serialized as JSON. The error is
+        logged."""
         try:
             metadata: dict[str, Any] = jsonable(self.info.metadata)
             Struct().update(metadata)
@@ -173,8 +174,8 @@ class RunHooks:
             return {}
 
     def transition(self, transition: Transition) -> None:
-        """Call the `on_transition` hooks: sync functions immediately, async functions soon and in order. Exceptions are
-        logged."""
+        """Call the `on_transition` hooks: sync functions immediately, async functions shortly afterwards and in order.
+        Exceptions are logged."""
         for hook in self._on_transition:
             if inspect.iscoroutinefunction(hook):
                 self._loop.call_soon_threadsafe(self._call_later, hook, transition)

@@ -1,7 +1,7 @@
 """Encoding of the results and failures of durable steps, as entries of a journal.
 
-A result is JSON data, bytes, a pydantic model, a dataclass or a protobuf message. The form of an entry identifies the
-encoding and, for the last three encodings, the class: ``pydantic acme.models:Page``, ``protobuf acme.v1.Page``. The
+A result is a JSON value, bytes, a pydantic model, a dataclass or a protobuf message. The form of an entry identifies
+the encoding and, for the last three encodings, the class: ``pydantic acme.models:Page``, ``protobuf acme.v1.Page``. The
 class must be importable by its name.
 """
 
@@ -27,7 +27,7 @@ FAILURE = "failure"
 
 
 class UnreadableResult(Exception):
-    """A recorded result does not fit the agent's code. The message of the error states the reason."""
+    """Error for a recorded result that does not fit the agent's code. The message of the error states the reason."""
 
 
 def encode_result(step: str, value: Any) -> tuple[str, bytes]:
@@ -171,7 +171,7 @@ def _protobuf_class(full_name: str) -> Any:
 
 
 def _imported(name: str) -> Any:
-    """Return the class "module:name", or None if there is none."""
+    """Return the class "module:name", or None if there is no such class."""
     module, _, path = name.partition(":")
     try:
         value: Any = import_module(module)

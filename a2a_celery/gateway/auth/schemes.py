@@ -79,7 +79,7 @@ class RefusalReason(StrEnum):
 
 
 class CredentialsRefused(AuthenticationError):
-    """The caller is unknown.
+    """Error for an unknown caller.
 
     Attributes:
         why: Reason for the operator's log.
@@ -96,7 +96,8 @@ class CredentialsRefused(AuthenticationError):
 
 
 class KeysUnavailable(AuthenticationError):
-    """Tokens cannot be verified, because the issuer's keys are unavailable. The client may repeat the request later."""
+    """Error for tokens that cannot be verified, because the issuer's keys are unavailable. The client may repeat the
+    request later."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ REMOVALS = 3
 
 
 class BlobMissing(BlobsUnavailable):
-    """The object store has no blob with the requested name."""
+    """Error for a blob that does not exist."""
 
 
 class ObjectStore:

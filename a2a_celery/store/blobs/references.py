@@ -77,7 +77,7 @@ class BlobRef(NamedTuple):
 
 
 class BlobsExpired(BlobsUnavailable):
-    """The task was not created, because its blobs may have been removed."""
+    """Error for a task that was not created, because its blobs may have been removed."""
 
 
 class Encoded(bytes):
@@ -87,7 +87,7 @@ class Encoded(bytes):
     packed: bytes | None = None
     """Stored form with references instead of large parts, or None before the blobs are written.
 
-    A repeated call of the operation uses this form instead of writing the blobs again.
+    A repeated call to the script uses this form instead of writing the blobs again.
     """
 
     def extract_blobs(self, tag: str, threshold: int, mark: str = "") -> tuple[bytes, dict[str, bytes]]:
@@ -166,7 +166,7 @@ def resolve_entry(stored: bytes, tag: str) -> EncodedEntry:
 
 
 def forget_packed(operation: Operation[Any]) -> bool:
-    """Make the next call of `operation` write its blobs again. Return False if no blobs were written before."""
+    """Make the next execution of `operation` write its blobs again. Return False if no blobs were written before."""
     arguments = [
         argument for argument in operation.args if isinstance(argument, Encoded) and argument.packed is not None
     ]

@@ -25,7 +25,7 @@ SLICE = 25
 
 
 class LogIncomplete(StoreUnavailable):
-    """The log of a snapshot was deleted or truncated."""
+    """Error for a snapshot whose log was deleted or truncated."""
 
 
 def fold_log(snapshot: list[Any]) -> Generator[Operation[Any] | None, Any, None]:
