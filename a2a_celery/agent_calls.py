@@ -59,7 +59,7 @@ class AgentCalls:
         return Result.of(final.answer or final.task)
 
     def encode(self, result: CallResult) -> Mapping[str, Any]:
-        """Return a result as JSON-compatible data, without the task's history."""
+        """Return a result as a JSON object, without the task's history."""
         assert isinstance(result, Result)
         return result_data(result)
 

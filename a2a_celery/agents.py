@@ -106,7 +106,7 @@ class Agent:
             is stopped, and the turn of the message begins. "reject": the message is refused.
         retry: Exceptions that cause a retry, and the delays between retries.
         version: Version of the agent's code. Workers with the version that began a turn execute the later runs of the
-            turn, as long as there is such a worker. With None, any worker executes the later runs.
+            turn, as long as such a worker runs. With None, any worker executes the later runs.
     """
 
     name: str

@@ -122,7 +122,7 @@ class A2A:
         extended_card: AgentCard | None = None,
         **options: Any,
     ) -> Agent:
-        """Add an unmodified AgentExecutor of the a2a-sdk, or an agent of another framework.
+        """Add an unmodified a2a-sdk AgentExecutor, or an agent of a different framework.
 
         Args:
             card: Card, or a function that returns the card. With a function, `name` is required.
@@ -257,9 +257,9 @@ class A2A:
     def add_thread_cleanup(self, function: Callable[[], object]) -> None:
         """Call `function` in a worker thread each time agent code in the thread has finished.
 
-        The function is called in the threads of synchronous agents and of `asyncio.to_thread`. For example, a scoped
-        session of SQLAlchemy belongs to a thread: ``a2a.add_thread_cleanup(Session.remove)``. Django's connections are
-        closed automatically.
+        The function is called in the threads of synchronous agents and of `asyncio.to_thread`. For example, a
+        SQLAlchemy scoped session belongs to a thread: ``a2a.add_thread_cleanup(Session.remove)``. Django's connections
+        are closed automatically.
         """
         self._thread_cleanups.append(function)
 
@@ -304,7 +304,7 @@ class A2A:
         """Register a function that is called with the `RunInfo` and each event of an agent.
 
         The events include the final status of the run. The function may change the event in place and return None, or
-        return another event to send instead. The function cannot change the state of the final status. If the function
+        return a different event to send. The function cannot change the state of the final status. If the function
         raises an exception, the event is not sent and the run fails. A sync function must not block. See `before_run`.
         """
         return self._hooks.decorate("on_event", of)
@@ -313,8 +313,7 @@ class A2A:
         """Register a function that is called with the `RunInfo` and each `Transition` of a run's execution.
 
         A sync function is called immediately and must not block. An async function is called shortly afterwards, in the
-        order of the transitions.
-        Exceptions are logged. See `before_run`.
+        order of the transitions. Exceptions are logged. See `before_run`.
         """
         return self._hooks.decorate("on_transition", of)
 

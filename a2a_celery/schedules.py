@@ -68,8 +68,8 @@ class ScheduledMessage:
         return scheduled
 
     def arguments(self) -> dict[str, Any]:
-        """Return the keyword arguments of the Celery task as JSON-compatible data. Except for `window`, arguments with
-        default values are omitted."""
+        """Return the keyword arguments of the Celery task as a JSON object. Except for `window`, arguments with default
+        values are omitted."""
         defaults = {name: field.default for name, field in self.__dataclass_fields__.items()}
         fields = {**asdict(self), "extensions": list(self.extensions)}
         return {name: value for name, value in fields.items() if name == "window" or value not in (defaults[name], [])}

@@ -231,7 +231,7 @@ class TaskHandle:
         Raises:
             DeadlineExceeded: The task did not become terminal or interrupted in time. The task continues. The `result`
                 of the exception contains the current task.
-            TaskNotFoundError: The task does not exist, or was deleted after its retention.
+            TaskNotFoundError: The task does not exist, or was deleted after its retention period.
             StoreUnavailable: The store is unavailable.
         """
         return self._submissions.run(lambda process: self._result(process, timeout))
@@ -244,7 +244,7 @@ class TaskHandle:
         """Yield the task, and then its events until the task is terminal or interrupted, like `RemoteAgent.follow`.
 
         Raises:
-            TaskNotFoundError: The task does not exist, or was deleted after its retention.
+            TaskNotFoundError: The task does not exist, or was deleted after its retention period.
             StoreUnavailable: The store is unavailable.
         """
         reader = EventReader(self.task_id, self._scope)
@@ -267,7 +267,7 @@ class TaskHandle:
             that had already ended is returned unchanged.
 
         Raises:
-            TaskNotFoundError: The task does not exist, or was deleted after its retention.
+            TaskNotFoundError: The task does not exist, or was deleted after its retention period.
             StoreUnavailable: The store is unavailable.
         """
         return self._submissions.run(self._cancel)

@@ -1,4 +1,4 @@
-"""Measure the latency of one owner's requests with and without attacks of another owner on the gateway.
+"""Measure the latency of one owner's requests with and without attacks by another owner on the gateway.
 
     pip install -e '.[benchmarks]' && python -m benchmarks.attacks [--rounds N] [--object-store] [attack ...]
 

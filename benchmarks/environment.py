@@ -63,5 +63,5 @@ class Environment:
 
 
 def has_postgres() -> bool:
-    """Return whether this machine can run the SDK's cluster mode."""
+    """Return True if this machine can run the SDK's cluster mode."""
     return Postgres.is_installed()

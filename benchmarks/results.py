@@ -93,7 +93,7 @@ class Result:
 
     @property
     def peers(self) -> list[str]:
-        """Return the names of the servers with which this project is compared."""
+        """Names of the servers with which this project is compared."""
         return [server for server in self.figures if server != PROJECT]
 
     def ratio(self, peer: str) -> Ratio:

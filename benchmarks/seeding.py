@@ -33,9 +33,9 @@ task is encoded as a hash table, because it has contained the request."""
 
 
 class TaskTemplate:
-    """Commands that write the keys of a terminal task with other ids and another time.
+    """Commands that write the keys of a terminal task with different ids and a different time.
 
-    The other ids must have the same length. Keys that count all tasks are not copied.
+    The new ids must have the same length as the original ids. Keys that count all tasks are not copied.
     """
 
     def __init__(self, commands: Sequence[Sequence[bytes]], task_id: str, context_id: str, at: int) -> None:

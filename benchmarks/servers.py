@@ -30,7 +30,7 @@ class Server:
         name: Name of the server in the results.
         url: Base URL. The agents are at ``<url>/agents/<name>``.
         processes: Process ids by role.
-        fleet: Fleet of the server, or None for a server of the SDK.
+        fleet: Fleet of the server, or None for an SDK server.
     """
 
     name: str

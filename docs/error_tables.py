@@ -30,7 +30,7 @@ SEPARATE_CODES = {
 INVALID_JSON = ("INVALID_JSON", JSON_RPC_ERROR_CODE_MAP[JSONParseError], NO_PLAIN_ERROR, NO_PLAIN_ERROR)
 CLASSES = {mapping.reason: error.__name__ for error, mapping in A2A_ERROR_MAPPING.items()}
 SHORT_FORMS = {"invalid": "InvalidParamsError", "not_found": "TaskNotFoundError"}
-"""Functions that return an error, and its class."""
+"""Functions that return an error, each with the class of the error."""
 
 REFUSED_STARTS = ("ConfigError", "SystemExit")
 COMMAND_ERRORS = ("ClickException", "UsageError", "BadParameter")
@@ -38,7 +38,8 @@ FIELDS = "errors"
 """Key of invalid fields, which clients receive as a google.rpc.BadRequest."""
 
 MIN_WORDS = 3
-"""Words of a text that identifies its error. A shorter text is only a frame around inserted values."""
+"""Minimum number of words in a text that identifies its error. A shorter text is only a frame around inserted
+values."""
 
 
 def codes() -> list[tuple[str, int, str, str]]:
@@ -78,7 +79,7 @@ def refusal_texts() -> Iterator[str]:
 
 
 def command_texts() -> Iterator[str]:
-    """Yield the list of texts of errors of the commands."""
+    """Yield the list of the commands' error texts."""
     texts = error_texts(COMMAND_ERRORS, lambda module: module.parts[0] == "cli")
     yield from ("", *_bullets(set().union(*texts.values())))
 
@@ -151,7 +152,7 @@ def _calls(path: Path) -> list[tuple[str, ast.Call, Values]]:
 
 
 def _name(call: ast.Call) -> str:
-    """Return the name of the function or method, or "" if another expression is called."""
+    """Return the name of the function or method, or "" if any other expression is called."""
     match call.func:
         case ast.Name(id=name) | ast.Attribute(attr=name):
             return name

@@ -28,13 +28,13 @@ ROOT_PAGES = {
     "CONTRIBUTING.md": "CONTRIBUTING.md",
     "SECURITY.md": "SECURITY.md",
 }
-"""Pages of the root, and their paths in the site."""
+"""Pages in the repository's root, with their paths in the site."""
 LINK = re.compile(r"\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^()#\s]+)(#[^()\s]*)?\)")
-"""A link of Markdown: its text, its path and its anchor."""
+"""Pattern of a Markdown link, with groups for its text, its path and its anchor."""
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages of the root."""
+    """Add the pages in the repository's root."""
     for name, path in ROOT_PAGES.items():
         files.append(File.generated(config, path, content=(ROOT / name).read_text(encoding="utf-8")))
     return files

@@ -1,4 +1,4 @@
-"""Agent of google-adk, run by ADK's unmodified A2A executor. Its tool needs the client's confirmation."""
+"""google-adk agent, run by ADK's unmodified A2A executor. Its tool needs the client's confirmation."""
 
 from collections.abc import AsyncGenerator
 

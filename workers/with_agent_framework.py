@@ -1,4 +1,4 @@
-"""Agent of Microsoft's agent-framework. Its tool needs an approval, which may reach another worker."""
+"""Microsoft agent-framework agent. Its tool needs an approval, which may reach another worker."""
 
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Agent of CrewAI. Its tool asks before it books, and the client's answer may reach another worker."""
+"""CrewAI agent. Its tool asks before it books, and the client's answer may reach another worker."""
 
 import asyncio
 import json

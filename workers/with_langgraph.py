@@ -1,4 +1,4 @@
-"""Agent of LangGraph. Its tool asks before it books, and the client's answer may reach another worker."""
+"""LangGraph agent. Its tool asks before it books, and the client's answer may reach another worker."""
 
 from collections.abc import AsyncIterator, Sequence
 from typing import Any

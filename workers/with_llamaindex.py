@@ -1,4 +1,4 @@
-"""Agent of LlamaIndex. Its tool asks before it books, and the client's answer may reach another worker."""
+"""LlamaIndex agent. Its tool asks before it books, and the client's answer may reach another worker."""
 
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Agent of the OpenAI Agents SDK. Its tool needs an approval, which may reach another worker."""
+"""OpenAI Agents SDK agent. Its tool needs an approval, which may reach another worker."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -14,7 +14,7 @@ from .stand_in import Call, think
 
 
 class StandIn(Model):
-    """Stand-in for a model. For a model of OpenAI, omit the argument `model` of the agent, or set it to a name."""
+    """Stand-in for a model. For an OpenAI model, omit the argument `model` of the agent, or set it to a name."""
 
     async def get_response(self, *args: Any, **kwargs: Any) -> ModelResponse:
         """Return the model's answer."""

@@ -1,4 +1,4 @@
-"""Agent of pydantic-ai. Its tool needs an approval, which may reach another worker."""
+"""pydantic-ai agent. Its tool needs an approval, which may reach another worker."""
 
 import json
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""Agent of strands-agents. Its tool asks before it books, and the client's answer may reach another worker."""
+"""strands agent. Its tool asks before it books, and the client's answer may reach another worker."""
 
 import json
 from collections.abc import AsyncIterator

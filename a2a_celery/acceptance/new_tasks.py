@@ -52,7 +52,7 @@ def run_options(agent: Agent, request: SendMessageRequest, caller: Caller, call:
         agent: Agent that receives the request.
         request: Request with the ids of its task and context.
         caller: Caller of the request.
-        call: Call of the agent's plain Celery task, or None for another kind of agent.
+        call: Call to the agent's plain Celery task, or None for any other kind of agent.
 
     Raises:
         InvalidParamsError: The client's schedule is invalid, or the agent does not allow schedules.
@@ -193,7 +193,7 @@ class NewTasks:
         """Return the new task for a message without a task id.
 
         Raises:
-            InvalidParamsError: The message is not a valid call of the agent's Celery task, or its schedule is invalid
+            InvalidParamsError: The message is not a valid call to the agent's Celery task, or its schedule is invalid
                 or not allowed.
             Exception: The agent's route has raised this exception.
         """
@@ -223,7 +223,7 @@ class NewTasks:
         return NewTask(create, options, message is not None)
 
     def call_of(self, messages: list[Message]) -> Call | None:
-        """Return the call of the agent's plain Celery task with `messages`, or None for another kind of agent.
+        """Return the call to the agent's plain Celery task with `messages`, or None for any other kind of agent.
 
         Raises:
             InvalidParamsError: The messages are not a valid call.

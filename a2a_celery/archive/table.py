@@ -45,8 +45,8 @@ class ArchivedTask(TaskMixin, Base):
     """Row of the archive: one ended task.
 
     `id`, `context_id` and `owner` are percent-encoded as in the keys of the store. A value of more than `LONGEST`
-    characters is replaced by its digest. `owner` consists of agent, tenant and owner. Times are in UTC without a time
-    zone, as in the SDK's table.
+    characters is replaced by its digest. The column `owner` has the form ``<agent>/<tenant>/<owner>``. Times are in UTC
+    without a time zone, as in the SDK's table.
     """
 
     __tablename__ = TABLE

@@ -106,7 +106,7 @@ class MemoryDeduplicator:
 
 
 class LuaClient(Protocol):
-    """Redis client that `RedisDeduplicator` uses: Redis or RedisCluster of redis.asyncio."""
+    """Redis client that `RedisDeduplicator` uses: `redis.asyncio.Redis` or `redis.asyncio.RedisCluster`."""
 
     def eval(self, script: str, numkeys: int, *keys_and_args: str | int) -> Awaitable[Any]:
         """Run a Lua script."""

@@ -116,7 +116,7 @@ class Notification:
         recorded_us: Time at which the event was recorded, in microseconds since 1970, or 0 if unknown.
         timestamp: Time at which this post was signed, in seconds since 1970. If the post is not signed, the time at
             which it was received.
-        event: The event: a Task, TaskStatusUpdateEvent, TaskArtifactUpdateEvent or Message of the SDK.
+        event: The event: the SDK's Task, TaskStatusUpdateEvent, TaskArtifactUpdateEvent or Message.
     """
 
     id: str

@@ -68,7 +68,7 @@ def input_requests(answer: object) -> list[Part]:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Result of a turn: ended, interrupted, or still running (`stop_reason` is None).
+    """Result of a turn that has ended, is interrupted, or is still running (`stop_reason` is None).
 
     Attributes:
         raw: The task, or the message that the agent sent instead of a task, or None if the agent sent neither.

@@ -42,14 +42,15 @@ class Session:
 
     @property
     def is_interrupted(self) -> bool:
-        """True if the latest task is in INPUT_REQUIRED or AUTH_REQUIRED, so that the next message answers the task."""
+        """True if the latest task is in INPUT_REQUIRED or AUTH_REQUIRED, so that the next message answers its
+        question."""
         return bool(self.task_id) and self.state is not None and is_interrupted(self.state)  # type: ignore[arg-type]
 
     def message(self, content: Content) -> Message:
         """Return the next message of the conversation.
 
-        The message answers the latest task if that task is interrupted. Otherwise, the message starts a new task that
-        refers to the latest task.
+        If the latest task is interrupted, the message answers the task's question. Otherwise, the message starts a new
+        task that refers to the latest task.
 
         Args:
             content: Content of the message. Fields that a `Message` already has are kept: id, role, context, task and

@@ -33,7 +33,7 @@ EXPIRY_GRACE = timedelta(seconds=2)
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Call of a plain Celery task, with the task's name and the keyword arguments as JSON values."""
+    """Call to a plain Celery task, with the task's name and the keyword arguments as JSON values."""
 
     task: str
     kwargs: Mapping[str, Any]

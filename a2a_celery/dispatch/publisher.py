@@ -191,7 +191,7 @@ class Publisher:
         await self._publishing.publish(_Run(agent, task_id, run, options, version_queue))
 
     def publish_soon(self, agent: str, task_id: str, run: int, options: bytes, callback: Callable[[], None]) -> None:
-        """Publish a run in the background, and call `then()` when the broker has the message.
+        """Publish a run in the background, and call `callback` when the broker has the message.
 
         If the broker is unavailable or too slow, a warning is logged. The run stays due in the store, and a watcher
         publishes it.
@@ -293,7 +293,8 @@ class Publisher:
             self._keep(asyncio.create_task(work))
 
     def _is_too_slow(self, dropped: str, *args: object) -> bool:
-        """Return True if the backlog is full. The log then says with `dropped` and its `args` what is not sent."""
+        """Return True if the backlog is full. In this case, log a warning in which `dropped`, formatted with `args`,
+        says what is not sent."""
         if len(self._background) < MAX_BACKLOG:
             return False
         logger.warning(f"the broker is too slow: {dropped}", *args)

@@ -15,8 +15,8 @@ from ..errors import ConfigError
 
 
 class StartingCalls:
-    """Counter of the calls of a run that are starting a child or waiting in the process. The run is suspended only
-    when the counter is 0, so that all calls in an ``asyncio.gather`` have started their children."""
+    """Counter of a run's calls that are starting a child or waiting in the process. The run is suspended only when the
+    counter is 0, so that all calls in an ``asyncio.gather`` have started their children."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -61,7 +61,7 @@ class CallResult(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ChildCall:
-    """Call of another agent with `Turn.call`.
+    """Call to another agent with `Turn.call`.
 
     Attributes:
         target: Name of an agent of the app, URL of an agent, or ``client.RemoteAgent``.
@@ -106,7 +106,7 @@ class AgentCaller(Protocol):
         ...
 
     def encode(self, result: CallResult) -> Mapping[str, Any]:
-        """Return `result` as JSON data."""
+        """Return `result` as a JSON object."""
         ...
 
     def decode(self, data: Mapping[str, Any]) -> CallResult:
@@ -115,7 +115,7 @@ class AgentCaller(Protocol):
 
 
 def name_of(target: Any) -> str:
-    """Return the name under which the journal records a call of `target`.
+    """Return the name under which the journal records a call to `target`.
 
     Raises:
         ConfigError: `target` is neither a name, nor a URL, nor a RemoteAgent.

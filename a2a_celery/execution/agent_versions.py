@@ -1,7 +1,7 @@
-"""Forwarding of runs whose turn began with another version of the agent's code.
+"""Forwarding of runs whose turn began with a different version of the agent's code.
 
 In addition to each queue with runs of a versioned agent, a worker consumes the version queue of its own version. A
-worker that receives a run of another version publishes the run to that version's queue. If no worker consumes that
+worker that receives a run of a different version publishes the run to that version's queue. If no worker consumes that
 queue, the worker executes the run with its own version.
 """
 

@@ -43,7 +43,7 @@ class AgentWorker:
     """Registration of an app's agents with Celery, and the state of the current worker process.
 
     Attributes:
-        simulated: Function that returns the worker process for the next call of a plain Celery task in a simulation
+        simulated: Function that returns the worker process for the next call to a plain Celery task in a simulation
             (``a2a_celery.testing``), or None outside a simulation.
     """
 

@@ -280,7 +280,7 @@ def _without_ids(contents: list[Content]) -> list[Any]:
 
 
 async def _finish(call: RecordedCall, result: dict[str, Any], actions: EventActions) -> None:
-    """Record the result of a call with its actions, unless the actions cannot be restored from JSON data."""
+    """Record the result of a call with its actions, unless the actions cannot be restored from JSON."""
     changes = actions.model_dump(mode="json", exclude_defaults=True)
     if EventActions.model_validate(changes) == actions:
         await call.finish({**result, "actions": changes})
@@ -301,7 +301,7 @@ def _memory() -> dict[str, Any]:
 
 
 def _own(state: dict[str, Any]) -> dict[str, Any]:
-    """Return `state` as JSON data, without keys that belong to a single invocation.
+    """Return `state` as a JSON object, without keys that belong to a single invocation.
 
     Raises:
         ValueError: `state` has a key that is shared with other contexts.

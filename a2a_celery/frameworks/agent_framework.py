@@ -1,4 +1,4 @@
-"""Adapter for agents of Microsoft's agent-framework. A tool approval becomes a question to the client. Any worker can
+"""Adapter for Microsoft agent-framework agents. A tool approval becomes a question to the client. Any worker can
 continue the agent with the answer.
 
 The status message has a data part ``{"userInputRequests": […]}`` with each request in agent-framework's format. The
@@ -57,7 +57,7 @@ CONTROL_FLOW = (MiddlewareFailure, MiddlewareTermination, UserInputRequiredExcep
 def framework_agent(
     make: Callable[[Turn], Agent[Any]], *, fail_on: Collection[str] = (), durable: bool = True
 ) -> Callable[[Turn], AsyncGenerator[str | TaskStatusUpdateEvent, None]]:
-    """Return a function agent that runs an agent of agent-framework. Register it with ``session=True``.
+    """Return a function agent that runs an agent-framework agent. Register it with ``session=True``.
 
     The agent's text is streamed. The agent's AgentSession and open requests are stored in the session. A cancellation
     takes effect at the agent's next await.
@@ -183,8 +183,8 @@ def _recorded_stream(response: ChatResponse[Any]) -> Updates:
 class _ToolCalls(FunctionMiddleware):
     """Middleware that reports the agent's tool calls as execution steps, and records their results.
 
-    The result of a tool call is not recorded if a later run needs a side effect of the call: a question of the tool, or
-    a change of the session or of the list of tools.
+    The result of a tool call is not recorded if a later run needs a side effect of the call: a question that the tool
+    asked, or a change to the session or to the list of tools.
     """
 
     def __init__(self, turn: Turn, durable: bool) -> None:
@@ -235,7 +235,7 @@ class _ToolCalls(FunctionMiddleware):
 
 
 def _dumped_result(result: Any) -> dict[str, Any] | None:
-    """Return a tool's result as data, or None if its type is not the return type of `FunctionTool.invoke`."""
+    """Return a tool's result as a JSON object, or None if its type is not the return type of `FunctionTool.invoke`."""
     if isinstance(result, str):
         return {"text": result}
     if isinstance(result, list) and all(isinstance(content, Content) for content in result):

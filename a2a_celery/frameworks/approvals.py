@@ -30,13 +30,13 @@ NOTHING_WAITS = "The question is no longer open."
 
 
 def pending_call(kind: str, call_id: str, tool: str, arguments: Any, details: Any = None) -> dict[str, Any]:
-    """Return the question for one call, as JSON data that a session can store.
+    """Return the question for one call, as a JSON object that a session can store.
 
     Args:
         kind: `APPROVAL` or `RESULT`.
         call_id: Id of the call in the framework.
         tool: Name of the tool.
-        arguments: Arguments of the call, as JSON data or as JSON text.
+        arguments: Arguments of the call, as a JSON value or as JSON text.
         details: Further data for the client, or None.
     """
     arguments_text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False, default=str)

@@ -1,5 +1,5 @@
-"""Adapter for crews of CrewAI. A task with ``human_input=True`` asks the client for feedback. Any worker can continue
-the crew with the answer.
+"""Adapter for CrewAI crews. A task with ``human_input=True`` asks the client for feedback. Any worker can continue the
+crew with the answer.
 
 The status message has the output of the task as text, and as a data part ``{"taskOutput": {"task", "agent",
 "output"}}``. The answer "yes" in any case, or an answer without text, accepts the output. Any other text is feedback,
@@ -68,7 +68,7 @@ def crewai_agent(
     fail_on: Collection[str] = (),
     durable: bool = True,
 ) -> FrameworkAgent:
-    """Return an agent for `A2A.add_agent` that runs a crew of CrewAI.
+    """Return an agent for `A2A.add_agent` that runs a CrewAI crew.
 
     The crew's inputs are the message text, as ``message``, and the values of the message's data parts. The client is
     asked for missing inputs. The earlier messages of the context are added to the description of each task. The text of

@@ -270,7 +270,7 @@ class CrewCalls:
     def _begin_tool(self, context: ToolCallHookContext) -> RecordedCall | None:
         """Return the next tool call, or None if the call is not recorded.
 
-        A model without native tool calls receives a recorded result as text. For such a model, calls of a tool with
+        A model without native tool calls receives a recorded result as text. For such a model, calls to a tool with
         `result_as_answer` are not recorded, because the tool's result must end the task.
         """
         is_native = context.agent is None or context.agent.llm.supports_function_calling()
@@ -316,7 +316,7 @@ def _counts(usage: UsageMetrics) -> dict[str, int]:
 
 
 def _dumped_response(response: Any) -> dict[str, Any] | None:
-    """Return a model response as data, or None if CrewAI needs the response in the provider's format."""
+    """Return a model response as a JSON object, or None if CrewAI needs the response in the provider's format."""
     match response:
         case str():
             return {"text": response}

@@ -1,4 +1,4 @@
-"""Adapter for graphs of LangGraph. A graph continues at its last super-step on any worker.
+"""Adapter for LangGraph graphs. A graph continues at its last super-step on any worker.
 
 `interrupt(value)` becomes a question to the client. A string becomes the text of the status message. Any other value is
 sent in a data part ``{"interrupts": [{"id", "value"}]}``. The answer's text or data becomes the result of `interrupt`.
@@ -58,7 +58,7 @@ RECURSION_LIMIT = "recursion_limit"
 def langgraph_agent(
     graph: Graph | Builder, *, fail_on: Collection[str] = ()
 ) -> Callable[[Turn], AsyncGenerator[Event, None]]:
-    """Return a function agent that runs a graph of LangGraph whose state has ``messages``.
+    """Return a function agent that runs a LangGraph graph whose state has ``messages``.
 
     The text of each model message is streamed as an artifact. Values that nodes pass to the stream writer become status
     messages. The graph's last checkpoint is stored in the session when a turn completes. Within a turn, each super-step

@@ -1,4 +1,4 @@
-"""Adapter for workflows and agents of LlamaIndex. A workflow continues after its last finished step on any worker.
+"""Adapter for LlamaIndex workflows and agents. A workflow continues after its last finished step on any worker.
 
 An `InputRequiredEvent` becomes a question to the client. The workflow receives the answer as the event that it waits
 for, which is a `HumanResponseEvent` or an instance of a subclass. The fields of a subclass define the JSON Schema of
@@ -95,7 +95,7 @@ def llamaindex_agent(
     start_event: Callable[[Turn], StartEvent] | None = None,
     fail_on: Collection[str] = (),
 ) -> FrameworkAgent:
-    """Return an agent for `A2A.add_agent` that runs a workflow or an agent of LlamaIndex.
+    """Return an agent for `A2A.add_agent` that runs a LlamaIndex workflow or agent.
 
     The text of each model response is streamed as an artifact. Other events of the workflow's stream become status
     messages. The state of the workflow (``ctx.store``) is stored in the session when a turn completes. Within a turn,
@@ -113,8 +113,8 @@ def llamaindex_agent(
         fail_on: Stop reasons that fail the task.
 
     Raises:
-        ConfigError: `workflow` is invalid, has already run, has another runtime, or has events that no other worker can
-            load; or `fail_on` is not a collection of strings. A workflow that a function returns is checked in each
+        ConfigError: `workflow` is invalid, has already run, has a different runtime, or has events that no other worker
+            can load; or `fail_on` is not a collection of strings. A workflow that a function returns is checked in each
             run.
     """
     early_stops = EarlyStops(fail_on, None)
@@ -349,7 +349,7 @@ class _ResponseArtifacts:
 
 
 def _output(stop: StopEvent) -> Any:
-    """Convert the output of a workflow to JSON data."""
+    """Convert the output of a workflow to a JSON value."""
     result = stop.result if type(stop) is StopEvent else stop
     if isinstance(result, AgentOutput):
         return result.response.content if result.structured_response is None else result.structured_response

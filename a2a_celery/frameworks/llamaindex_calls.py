@@ -1,4 +1,4 @@
-"""Model calls of LlamaIndex as execution steps, with their tokens and finish reasons.
+"""LlamaIndex model calls as execution steps, with their tokens and finish reasons.
 
 An event handler of LlamaIndex's instrumentation observes the calls, but cannot replace a call with a recorded result.
 """

@@ -85,7 +85,7 @@ class WorkflowProgress:
         usage: Tokens of the turn's model calls by model.
         finish_reason: Finish reason of the last model call, as the provider reports it.
         is_done: True if the workflow has returned its output.
-        output: Output of the workflow, as JSON data.
+        output: Output of the workflow, as a JSON value.
     """
 
     answer_count: int = 0
@@ -142,7 +142,7 @@ class RunRecorder:
         state: State of the workflow after the last completed turn of the context, or None.
         publish: Function that receives each event of the workflow's stream with the name of its step.
         end_step: Function that receives the name of a step at the end of each execution.
-        output_of: Function that returns the output of the workflow as JSON data.
+        output_of: Function that returns the output of the workflow as a JSON value.
 
     Raises:
         SessionError: The records are encrypted, and the current `secret_key` is missing or cannot decrypt them.
@@ -208,7 +208,7 @@ class RunRecorder:
             await handler.cancel_run()
 
     def state(self) -> dict[str, Any]:
-        """Return the workflow's state as JSON data.
+        """Return the workflow's state as a JSON object.
 
         Raises:
             SessionError: The state cannot be stored.
@@ -420,7 +420,8 @@ def record_runs(workflow: Workflow) -> None:
     """Make the runs of a workflow recordable.
 
     Raises:
-        ConfigError: The workflow has another runtime, has already run, or has events that no other process can load.
+        ConfigError: The workflow has a different runtime, has already run, or has events that no other process can
+            load.
     """
     runtime = workflow.runtime
     if isinstance(runtime, RecordingRuntime):
@@ -461,7 +462,7 @@ def _observed(step: StepWorkerFunction) -> StepWorkerFunction:
 
 
 def _make_serializable(output: ToolOutput) -> None:
-    """Replace a tool's raw output with its text if the raw output is not JSON data."""
+    """Replace a tool's raw output with its text if the raw output cannot be serialized as JSON."""
     try:
         output.model_dump_json()
     except ValueError:
@@ -489,7 +490,7 @@ def _current_scope() -> str:
 
 
 def _fields(event: Event | None) -> dict[str, Any]:
-    """Return the fields of an event as JSON data. Values that are not JSON data become text."""
+    """Return the fields of an event as a JSON object. Values that cannot be serialized as JSON become text."""
     if event is None:
         return {}
     fields = {**{name: getattr(event, name) for name in type(event).model_fields}, **dict(event.items())}

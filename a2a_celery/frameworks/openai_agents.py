@@ -1,5 +1,5 @@
-"""Adapter for agents of the OpenAI Agents SDK. Tool approvals become a question to the client. Any worker can continue
-the agent with the answer.
+"""Adapter for OpenAI Agents SDK agents. Tool approvals become a question to the client. Any worker can continue the
+agent with the answer.
 
 The answer is one JSON object, which maps the id of each call to true or false.
 """
@@ -58,7 +58,7 @@ def openai_agent(
     max_turns: int | None = DEFAULT_MAX_TURNS,
     durable: bool = True,
 ) -> FrameworkAgent:
-    """Return an agent for `A2A.add_agent` that runs an agent of the OpenAI Agents SDK.
+    """Return an agent for `A2A.add_agent` that runs an OpenAI Agents SDK agent.
 
     Text is streamed, and any other output is sent as data. The items of the conversation are stored in the session. A
     cancellation takes effect at the agent's next await.

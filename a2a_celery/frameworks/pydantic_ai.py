@@ -1,4 +1,4 @@
-"""Adapter for agents of pydantic-ai. Deferred tool calls become a question to the client. Any worker can continue the
+"""Adapter for pydantic-ai agents. Deferred tool calls become a question to the client. Any worker can continue the
 agent with the answer.
 
 The answer is one JSON object, which maps the id of each call to a value. The value is true or false for a call that
@@ -98,7 +98,7 @@ def pydantic_ai_agent(
     fail_on: Collection[str] = (),
     durable: bool = True,
 ) -> FrameworkAgent:
-    """Return an agent for `A2A.add_agent` that runs an agent of pydantic-ai.
+    """Return an agent for `A2A.add_agent` that runs a pydantic-ai agent.
 
     Text is streamed, and any other output is sent as data. Messages and deferred tool calls are stored in the session.
     A cancellation takes effect at the agent's next await. If the model stops early (`EARLY`), the turn ends in
@@ -156,8 +156,8 @@ def pydantic_ai_agent(
 class _CallCapability(AbstractCapability[Any]):
     """Capability that reports the agent's calls as execution steps, records their results, and counts tokens.
 
-    The result of a tool call is not recorded if a later run needs a side effect of the call: a question of the tool, or
-    a change of the session, the messages to send or the available tools.
+    The result of a tool call is not recorded if a later run needs a side effect of the call: a question that the tool
+    asked, or a change to the session, the messages to send or the available tools.
     """
 
     turn: Turn

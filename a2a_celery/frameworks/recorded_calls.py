@@ -34,7 +34,7 @@ class RecordedCall:
     """Model or tool call of the current run, with its entry in the journal.
 
     Attributes:
-        result: Result that an earlier run recorded, as JSON data, or None if the call must be made.
+        result: Result that an earlier run recorded, as a JSON value, or None if the call must be made.
     """
 
     def __init__(self, journal: RunJournal, call: JournalCall) -> None:
@@ -75,7 +75,8 @@ class RecordedCall:
     async def finish(self, result: Any) -> None:
         """Record the result before the framework receives it.
 
-        A result that is too large or is not JSON data is used only by this run. A later run makes the call again.
+        A result that is too large or cannot be serialized as JSON is used only by this run. A later run makes the call
+        again.
 
         Raises:
             CancelledError: The run is lost. The result must not be used.

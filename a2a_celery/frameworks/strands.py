@@ -1,5 +1,5 @@
-"""Adapter for agents of strands-agents. An interrupt becomes a question to the client. Any worker can continue the
-agent with the answer.
+"""Adapter for strands agents. An interrupt becomes a question to the client. Any worker can continue the agent with the
+answer.
 
 Questions and answers have the format of strands' own A2A executor, which needs a version of a2a-sdk before 0.4. The
 status message has a data part ``{"interrupts": [{"interruptId", "name", "reason"}, …]}``. The answer has one data part
@@ -53,7 +53,7 @@ EARLY = frozenset(get_args(StopReason)) - {
     "stop_sequence",
     "tool_use",
 }
-"""Stop reasons of strands for agents that stopped early: limits on tokens and turns, and content filters."""
+"""strands stop reasons for agents that stopped early: limits on tokens and turns, and content filters."""
 
 ANSWER = "interruptResponse"
 NOTHING_WAITS = "The question is no longer open."
@@ -123,8 +123,8 @@ def strands_agent(
 class _CallMiddleware:
     """Middleware that reports the agent's calls as execution steps, records their results, and counts tokens.
 
-    The result of a tool call is not recorded if a later run needs a side effect of the call: a question of the tool, or
-    a change of the agent's state, messages or tools.
+    The result of a tool call is not recorded if a later run needs a side effect of the call: a question that the tool
+    asked, or a change to the agent's state, messages or tools.
     """
 
     def __init__(self, turn: Turn, durable: bool, usage: Usage) -> None:

@@ -32,7 +32,7 @@ class Usage:
         cache_writes: int | None = None,
         reasoning: int | None = None,
     ) -> None:
-        """Add the tokens of one or more calls of `model`. A call without tokens is ignored. None counts as 0.
+        """Add the tokens of one or more calls to `model`. A call without tokens is ignored. None counts as 0.
 
         Args:
             model: Name of the model, or None if it is unknown.

@@ -126,7 +126,7 @@ class GatewayServices:
         """Start the services when the application starts, and stop the services when the application stops.
 
         Raises:
-            ConfigError: The store has another schema version, or its configuration does not fit these settings.
+            ConfigError: The store has a different schema version, or its configuration does not fit these settings.
         """
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self.store.aclose)
@@ -171,7 +171,7 @@ def build_asgi(
     See `GatewayServices` for the arguments.
 
     Raises:
-        ConfigError: There is no agent. See `GatewayServices` for other reasons.
+        ConfigError: `agents` is empty. See `GatewayServices` for other reasons.
     """
     if not agents:
         raise ConfigError("no agent is registered: a2a.add_agent(…), @a2a.agent(…); see the README")

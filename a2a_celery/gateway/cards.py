@@ -99,7 +99,8 @@ def _dated(response: Response, request: Request, since: datetime) -> Response:
 
 
 def has_current_copy(request: Request, tag: str) -> bool:
-    """Return whether If-None-Match of `request` contains the ETag `tag`, or is ``*``. Tags are compared weakly.
+    """Return True if the header If-None-Match of `request` contains the ETag `tag`, or is ``*``. Tags are compared
+    weakly.
 
     Source: RFC 9110, sections 8.8.3.2 and 13.1.2.
     """

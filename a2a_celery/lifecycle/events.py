@@ -1,7 +1,7 @@
 """Events in the log of a task, their stored form, and the parts of messages and artifacts.
 
-An event is a protobuf message of the SDK. Its stored form is a serialized ``StreamResponse``. The time of a status is
-the time at which the store recorded the event (A2A specification, TaskStatus.timestamp).
+An event is an SDK protobuf message. Its stored form is a serialized ``StreamResponse``. The time of a status is the
+time at which the store recorded the event (A2A specification, TaskStatus.timestamp).
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def parts_of(content: Any) -> list[Part]:
     """Convert `content` to parts. `content` is a text, the bytes of a file, JSON-like data, a Part or a list of Parts.
 
     Raises:
-        InvalidAgentResponseError: `content` has another type, or cannot be represented in JSON.
+        InvalidAgentResponseError: `content` has any other type, or cannot be represented in JSON.
     """
     match content:
         case str():
@@ -194,7 +194,7 @@ def parts_of(content: Any) -> list[Part]:
 
 
 def jsonable(value: Any) -> Any:
-    """Convert the return value of a plain function to JSON data.
+    """Convert the return value of a plain function to a JSON value.
 
     Tuples, dates, dataclasses and similar types are converted. Text, bytes and A2A types are returned unchanged.
 

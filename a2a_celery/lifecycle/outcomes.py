@@ -33,7 +33,7 @@ AGENT_UNKNOWN = "The worker does not have this agent."
 """Text for a Celery message that reached a worker whose app does not have the agent."""
 
 MESSAGE_UNREADABLE = "The worker could not read the Celery message."
-"""Text for a Celery message that is not a valid call of a task."""
+"""Text for a Celery message that is not a valid call to a task."""
 
 AGENT_REFUSED = "The agent refused the request."
 """Text for an agent that raised Celery's Reject."""

@@ -61,7 +61,7 @@ class Question:
 
     Attributes:
         text: Text of the question.
-        schema: Type of the answer: a Pydantic model, another type that Pydantic validates, or a JSON Schema. None for
+        schema: Type of the answer: a Pydantic model, any other type that Pydantic validates, or a JSON Schema. None for
             an answer that is text.
     """
 
@@ -154,7 +154,7 @@ def checked_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     This function does not check that `schema` is a JSON Schema; see `answers.require_valid_schema`.
 
     Raises:
-        ValueError: `schema` is not JSON, has another dialect, is too large or too deep, or contains a keyword,
+        ValueError: `schema` is not JSON, uses a different dialect, is too large or too deep, or contains a keyword,
             reference or pattern that questions refuse.
     """
     if depth_exceeds(schema):

@@ -1,4 +1,4 @@
-"""Checks for JSON data that is saved in the store or restored from it, such as sessions and execution histories."""
+"""Checks of JSON values that are saved in the store or restored from it, such as sessions and execution histories."""
 
 from __future__ import annotations
 

@@ -323,8 +323,8 @@ class Settings:
     libraries require asyncio's own event loop, such as nest_asyncio."""
 
     preload_agents: bool = True
-    """Makes the processes of a worker, when they start, import the agents that are registered by import path. False:
-    import an agent at its first message. Green pools (gevent, eventlet) always import an agent at its first message."""
+    """Makes each worker process import, when it starts, the agents that are registered by import path. False: import an
+    agent at its first message. Green pools (gevent, eventlet) always import an agent at its first message."""
 
     log_format: Annotated[str, Rule(FORMATS.__contains__, f"must be {' or '.join(FORMATS)}")] = "text"
     """Format of log lines: ``text``, or ``json`` for one JSON object per line, with stable names of actions and
@@ -422,7 +422,8 @@ class Settings:
 
 
 def visible_settings(settings: Settings) -> dict[str, Any]:
-    """Return the settings by name as JSON data, without secrets, for display and for comparisons between processes."""
+    """Return the settings by name as JSON values, without secrets, for display and for comparisons between
+    processes."""
     values = {f.name: getattr(settings, f.name) for f in fields(settings) if f.repr}
     values["blob_url"] = settings.blob_place
     return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}

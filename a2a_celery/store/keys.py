@@ -309,7 +309,8 @@ class Keys:
 
     @property
     def dead_deliveries(self) -> str:
-        """Sorted set of dead delivery cursors, scored by the time at which the task expires, or +inf for a live task.
+        """Sorted set of the delivery cursors whose delivery was given up, scored by the time at which the task expires,
+        or +inf for a live task.
 
         The set expires with its newest member.
         """

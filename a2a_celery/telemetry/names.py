@@ -148,7 +148,9 @@ ARCHIVE_LAG = Metric(
     "Time for which the oldest task that waits for the archive has been due.",
 )
 WEBHOOK_POSTS = Metric("a2a_webhook_posts", "counter", "store", "Posts to webhooks by outcome.", ("outcome",))
-WEBHOOKS = Metric("a2a_webhooks", "gauge", "store", "Webhooks that wait for a post or were abandoned.", ("state",))
+WEBHOOKS = Metric(
+    "a2a_webhooks", "gauge", "store", "Webhook deliveries that wait for a post or were given up.", ("state",)
+)
 
 REQUESTS = Metric("a2a_gateway_requests", "counter", "gateway", "A2A operations.", ("agent", "operation", "outcome"))
 REFUSALS = Metric("a2a_gateway_refusals", "counter", "gateway", "Requests refused by a limit.", ("agent", "limit"))

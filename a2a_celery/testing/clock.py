@@ -26,7 +26,7 @@ class SimulatedClock(Clock):
 
     @property
     def offset_us(self) -> int:
-        """The offset in whole microseconds."""
+        """Offset in whole microseconds."""
         return round(self.offset * 1_000_000)
 
     def monotonic(self) -> float:

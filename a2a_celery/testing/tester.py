@@ -61,7 +61,7 @@ CLAIM_POLL_INTERVAL = 0.005
 """Seconds between two checks for unclaimed runs."""
 
 SHORT_WAIT = timedelta(seconds=1)
-"""Maximum remaining time of an agent's sleep or retry for which a call of the tester continues to wait."""
+"""Maximum remaining time of an agent's sleep or retry for which a call to the tester continues to wait."""
 
 URL = "http://agents.test"
 """Address of the gateway, which exists only in this process."""
@@ -84,8 +84,8 @@ class AgentTester:
     and retention does not follow the clock. Use `AgentFleet` to test these features.
 
     Args:
-        target: A2A object with the agent, a function of a `Turn`, an AgentExecutor of the a2a-sdk (instance or class),
-            or a Celery task. If the function is registered with an A2A object, pass the A2A object instead.
+        target: A2A object with the agent, a function of a `Turn`, an a2a-sdk AgentExecutor (instance or class), or a
+            Celery task. If the function is registered with an A2A object, pass the A2A object instead.
         name: Name of the agent. None means the only agent of an A2A object, the name of the function or Celery task, or
             "agent" for an executor.
         workers: Number of simulated workers, at least 1. Successive runs are executed by different workers, each with

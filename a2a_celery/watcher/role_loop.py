@@ -163,7 +163,7 @@ class StoreClock:
 
     async def _correct(self, jump: float, reading: ClockReading) -> ClockReading:
         logger.warning(
-            "the store's clock jumped %.1f s %s; leases begin anew, and times that were stored before are corrected",
+            "the store's clock jumped %.1f s %s; leases are renewed, and times that were stored before are corrected",
             abs(jump),
             "forward" if jump > 0 else "backward",
             extra=about(Action.STORE_CLOCK_JUMPED, seconds=round(jump, 1)),

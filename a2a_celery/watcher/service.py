@@ -68,7 +68,7 @@ class Watcher:
             alive_file: File to touch every few seconds while the store is available, or None.
 
         Raises:
-            ConfigError: The store has another schema, the secret key cannot decrypt the stored webhooks, or the
+            ConfigError: The store has a different schema, the secret key cannot decrypt the stored webhooks, or the
                 object store of large parts is not configured.
         """
         blobs = blobs_of(self._settings)

@@ -16,7 +16,7 @@ SIZES = (1_000, 4_000, 16_000)
 """Numbers of chunks of a task."""
 
 MOST = {"sdk": 1}
-"""Maximum number of rounds by server. A long task of the SDK's server takes half a minute."""
+"""Maximum number of rounds by server. A long task on the SDK's server takes half a minute."""
 
 
 def measure(environment: Environment) -> Sequence[Result]:

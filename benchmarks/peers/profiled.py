@@ -1,4 +1,4 @@
-"""The agents of the benchmarks, in a process that profiles itself. See `benchmarks.profile`.
+"""Agents of the benchmarks, in a process that profiles itself. See `benchmarks.profile`.
 
 The signal `BEGIN` begins the profile, and `END` writes it to the file in `PROFILE_FILE`. The profile is one of function
 calls, or of allocated memory if `PROFILE_MEMORY` is set.

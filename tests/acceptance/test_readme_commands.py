@@ -24,7 +24,7 @@ OPERATORS = {
     "celery -A acme a2a list --stuck": "nothing is stuck",
     "celery -A acme a2a requeue": "no dead letters",
     "celery -A acme a2a requeue --all": "no dead letters",
-    "celery -A acme a2a deliveries": "no webhook waits for an event, none was given up",
+    "celery -A acme a2a deliveries": "no webhook waits for an event, no delivery was given up",
 }
 """Commands that print a report and exit, with their output for a healthy fleet."""
 

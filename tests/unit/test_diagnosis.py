@@ -223,7 +223,7 @@ def test_a_healthy_deployment_has_no_problems() -> None:
             "3 unreachable now: celery -A … a2a deliveries",
         ),
         ("note", sealed(KEY, dead=2), "webhooks", "2 given up: celery -A … a2a deliveries list --dead"),
-        ("ok", {"settings": PUSHING, **sealed(KEY), **watching(KEY)}, "webhooks", "no webhook was given up"),
+        ("ok", {"settings": PUSHING, **sealed(KEY), **watching(KEY)}, "webhooks", "no delivery was given up"),
         (
             "ok",
             {"settings": PUSHING, **watching(OTHER, KEY)},

@@ -89,7 +89,8 @@ def with_debugger(app: Celery, environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def with_tour(app: Celery, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of ``demo``, which serves the operator's page and detects a lost worker soon.
+    """Return the environment of ``demo``, which serves the operator's page and uses a short lease, so that a lost
+    worker is detected quickly.
 
     Every caller is an operator, unless the environment configures authentication.
     """

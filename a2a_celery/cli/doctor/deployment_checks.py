@@ -63,7 +63,7 @@ def webhooks(survey: Survey) -> Iterator[Finding]:
             "a2a deliveries replay --all posts the missed events.",
         )
     if survey.webhooks.secrets and not (failing or dead):
-        yield ok("webhooks", "no webhook fails, and no webhook was given up")
+        yield ok("webhooks", "no webhook fails, and no delivery was given up")
 
 
 def dead_letters(survey: Survey) -> Iterator[Finding]:

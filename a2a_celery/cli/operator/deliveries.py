@@ -45,7 +45,7 @@ def deliveries(context: click.Context, /, **options: Any) -> None:
 @_list_options
 @click.pass_context
 def list_deliveries(context: click.Context, dead: bool, agent: str | None, as_lines: bool) -> None:
-    """List webhooks that wait for a delivery or were given up.
+    """List pending webhook deliveries and deliveries that were given up.
 
     A webhook receives its events in order, so an event that fails delays all later ones. After a day of attempts, the
     delivery is given up. Use replay to post the missed events.
@@ -56,7 +56,7 @@ def list_deliveries(context: click.Context, dead: bool, agent: str | None, as_li
         for delivery in selected:
             click.echo(_json(delivery))
     elif not selected:
-        click.echo("no webhook was given up" if dead else "no webhook waits for an event, none was given up")
+        click.echo("no delivery was given up" if dead else "no webhook waits for an event, no delivery was given up")
     else:
         cells = [
             (r.task_id, r.config_id, r.state, _events(r), str(r.failures), _due_time(r), _failure_reason(r))
@@ -115,12 +115,12 @@ def replay(context: click.Context, task: str | None, webhook: str | None, everyt
                         progress.echo(f"webhook {config_id} of task {task_id} is due again")
                     case "alive":
                         progress.echo(
-                            f"webhook {config_id} of task {task_id} was not given up, or is already due again"
+                            f"the delivery to webhook {config_id} of task {task_id} was not given up, or is already due again"
                         )
                     case "missing" if not everything:
                         raise _missing_webhook(task_id, config_id)
         if not pairs and not as_lines:
-            click.echo("no webhook was given up")
+            click.echo("no delivery was given up")
 
 
 def _all(store: SyncStore, keys: Keys, dead: bool) -> list[Delivery]:
@@ -154,7 +154,7 @@ def _json(delivery: Delivery) -> str:
 
 
 def _fields(delivery: Delivery) -> dict[str, Any]:
-    """Return a delivery as JSON data for scripts. Unset times are omitted."""
+    """Return a delivery as a JSON object for scripts. Unset times are omitted."""
     times = {
         "failingSince": delivery.first_failed_us,
         "due": 0 if delivery.died_us else delivery.due_us,

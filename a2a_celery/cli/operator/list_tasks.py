@@ -46,7 +46,7 @@ def with_all_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def task_fields(task: TaskSummary) -> dict[str, Any]:
-    """Return a task as JSON data for scripts, without its messages and artifacts."""
+    """Return a task as a JSON object for scripts, without its messages and artifacts."""
     return {
         "task": task.ref.task_id,
         "agent": task.agent,

@@ -72,7 +72,8 @@ class CallProgress:
 
     @classmethod
     def read(cls, data: Mapping[str, Any] | None, now: float) -> Self:
-        """Deserialize the output of `to_dict`. If `data` is None, return the progress of a step that begins `now`."""
+        """Deserialize the output of `to_dict`. If `data` is None, return the progress of a step that begins at
+        `now`."""
         return cls(began=now) if data is None else cls(**data)
 
     def to_dict(self) -> dict[str, Any]:
@@ -80,7 +81,7 @@ class CallProgress:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     def reached(self, task_id: str, *, has_webhook: bool, question: str | None = None) -> CallProgress:
-        """Return the progress after a response of the agent, with the failure times cleared."""
+        """Return the progress after a response from the agent, with the failure times cleared."""
         question = question or self.question
         return replace(
             self, task_id=task_id, has_webhook=has_webhook, failing_since=None, not_before=None, question=question

@@ -78,7 +78,7 @@ class Credentials:
 
 
 class CredentialsInterceptor(ClientCallInterceptor):
-    """Interceptor that adds credentials to every call of the SDK's client."""
+    """Interceptor that adds credentials to every call that the SDK's client makes."""
 
     def __init__(self, credentials: Credentials) -> None:
         self._credentials = credentials

@@ -8,7 +8,7 @@
 | all events of an open stream, for `SILENCE_TIMEOUT` seconds | GetTask during the stream, at growing intervals |
 | a message that was not sent, or was rejected with 429 | the message is resent |
 | the response of an `idempotent` agent | the message is resent with the same id |
-| the response of another agent | the task is looked up by the message's id; if no task is found: `ResponseLost` |
+| the response of any other agent | the task is looked up by the message's id; if no task is found: `ResponseLost` |
 """
 
 from __future__ import annotations

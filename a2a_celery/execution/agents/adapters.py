@@ -104,7 +104,7 @@ def _executor(code: Any, agent: str) -> AgentExecutor:
 
 
 class ExecutorAdapter:
-    """Adapter for an unmodified AgentExecutor of the SDK."""
+    """Adapter for an unmodified SDK AgentExecutor."""
 
     announces = False
 

@@ -1,4 +1,4 @@
-"""Calls of other agents by a function agent: `Turn.call`.
+"""Calls to other agents by a function agent: `Turn.call`.
 
 A call starts a child of the agent's task, and returns the child's result. The id of the child is derived from the key
 of the call in the journal, so that each run of the turn finds the same child. The journal records the id of the child

@@ -65,7 +65,7 @@ CURRENT_CALL: ContextVar[JournalCall] = ContextVar("a2a_celery_journal_call")
 
 @dataclass(frozen=True, slots=True)
 class JournalCall:
-    """Named call of an agent.
+    """Named call that an agent's code makes.
 
     Attributes:
         key: Key of the call's entry.
@@ -233,7 +233,7 @@ class RunJournal:
             await self._events.write_entries(entries)
 
     def defer(self, call: JournalCall, form: str, content: bytes) -> None:
-        """Record a call without a result as soon as the agent continues after the call, with its next call or question.
+        """Record a call without a result when the agent continues after the call, with its next call or question.
 
         An agent that does not continue, because the run ends or is retried, has not handled the call's failure. The
         next run then executes the call again.
@@ -392,7 +392,8 @@ def _size(entry: JournalEntry) -> int:
 
 
 def _digest(arguments: Any) -> str:
-    """Return a digest of `arguments`. Values that are not data are represented by their type."""
+    """Return a digest of `arguments`. A value that cannot be serialized, such as a client object, is represented by the
+    name of its type."""
     try:
         text = json.dumps(arguments, default=_plain, skipkeys=True)
     except (TypeError, ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Reminders of the questions of `Turn.ask`, and the webhook that receives the last reminder."""
+"""Reminders for the questions of `Turn.ask`, and the webhook that receives the last reminder."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MAX_REMINDERS = 10
 
 @dataclass(frozen=True, slots=True)
 class Reminders:
-    """Reminders of one question.
+    """Reminders for one question.
 
     Attributes:
         after: Seconds from the question to each reminder, ascending.
@@ -61,7 +61,7 @@ class Reminders:
         return cls(after, escalate_to or "")
 
     def packed(self, task_id: str, keys: Keys, settings: Settings) -> bytes:
-        """Return the stored form of the reminders of a question, or b"" if there are none."""
+        """Return the stored form of the reminders for a question, or b"" if there are none."""
         if not self.after:
             return b""
         last = len(self.after)

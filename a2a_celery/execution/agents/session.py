@@ -191,10 +191,10 @@ def _sealer(settings: Settings) -> Sealer | None:
 
 
 def _encoded(state: Any, most: int) -> bytes:
-    """Return `state` as JSON. A state that is read back is equal, except that tuples are lists.
+    """Return `state` as JSON. A state that is read back is equal, except that tuples become lists.
 
     Raises:
-        SessionError: The state is not JSON or takes more than `most` bytes.
+        SessionError: The state cannot be serialized as JSON, or takes more than `most` bytes.
     """
     if not isinstance(state, dict):
         raise SessionError(f"a session's state is a dict, not {type(state).__name__}: store the value under a key")

@@ -71,55 +71,55 @@ class Turn:
 
     @property
     def message(self) -> Message:
-        """The message of the client."""
+        """Message of the client."""
         return self._message
 
     @property
     def text(self) -> str:
-        """The text parts of the message, joined by newlines, or "" if the message has no text."""
+        """Text parts of the message, joined by newlines, or "" if the message has no text."""
         return get_message_text(self.message)
 
     @property
     def parts(self) -> Sequence[Part]:
-        """The parts of the message."""
+        """Parts of the message."""
         return list(self.message.parts)
 
     @property
     def task(self) -> Task:
-        """The task at the start of the run. The task's history includes the message that began the run."""
+        """Task at the start of the run. The task's history includes the message that began the run."""
         return self._claim.task
 
     @property
     def task_id(self) -> str:
-        """The id of the task."""
+        """Id of the task."""
         return self._claim.task.id
 
     @property
     def context_id(self) -> str:
-        """The id of the context (the conversation) of the task."""
+        """Id of the context (the conversation) of the task."""
         return self._claim.task.context_id
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """The metadata of the request that began the run, or an empty mapping. After an answer to `ask`, this is the
+        """Metadata of the request that began the run, or an empty mapping. After an answer to `ask`, this is the
         metadata of the request with the answer."""
         return dict(MessageToDict(self._claim.request.metadata))
 
     @property
     def number(self) -> int:
-        """The number of the turn: 1 for the first message of the task, 2 for the second. An answer to `ask` is also a
+        """Number of the turn: 1 for the first message of the task, 2 for the second. An answer to `ask` is also a
         message."""
         return self._claim.turn
 
     @property
     def attempt(self) -> int:
-        """The number of the attempt: 1 plus the number of earlier runs of this turn whose workers were lost or shut
+        """Number of the attempt: 1 plus the number of earlier runs of this turn whose workers were lost or shut
         down."""
         return self._claim.attempt
 
     @property
     def retries(self) -> int:
-        """The number of earlier retries of this turn, like Celery's ``request.retries``.
+        """Number of earlier retries of this turn, like Celery's ``request.retries``.
 
         Raises:
             ConfigError: The agent is a plain Celery task. Use ``self.request.retries``.
@@ -162,7 +162,7 @@ class Turn:
 
     @property
     def session(self) -> ContextSession:
-        """The agent's session for this context.
+        """Agent's session for this context.
 
         Raises:
             ConfigError: The agent has no session. Register the agent with `session=True`.
@@ -205,7 +205,7 @@ class Turn:
             **metadata: Metadata of the status update, as JSON values.
 
         Raises:
-            ValueError: A value in the metadata is not JSON.
+            ValueError: A value in the metadata cannot be serialized as JSON.
             InvalidAgentResponseError: A number in the metadata is NaN or infinite.
         """
         event = TaskStatusUpdateEvent(status=TaskStatus(state=WORKING), metadata=metadata or None)
@@ -240,7 +240,7 @@ class Turn:
             **kwargs: Keyword arguments of the function.
 
         Returns:
-            The result as it was recorded: JSON data, bytes, a pydantic model, a dataclass or a protobuf message.
+            The result as it was recorded: a JSON value, bytes, a pydantic model, a dataclass or a protobuf message.
 
         Raises:
             Exception: The function raised this exception, in this run or in an earlier run that recorded it. If an
@@ -291,7 +291,7 @@ class Turn:
 
     @property
     def step_key(self) -> str:
-        """The idempotency key of the step that is being executed; see `current_step_key`.
+        """Idempotency key of the step that is being executed; see `current_step_key`.
 
         Raises:
             RuntimeError: No step is being executed.
@@ -344,8 +344,8 @@ class Turn:
 
         The first call ends the run in the state INPUT_REQUIRED, so no worker waits for the client. When the client has
         answered, any worker calls the function again from its beginning, and each answered `ask` returns immediately.
-        Write the function so that it asks the same questions in the same order. Perform actions that must happen only
-        once after the last question.
+        Write the function so that it asks the same questions in the same order. After the last question, perform the
+        actions that must happen only once.
 
         A run can ask only one new question. If the agent catches `InputRequired` and returns, or raises an exception
         other than an `AgentSignal`, the run still ends with the question.
@@ -353,10 +353,10 @@ class Turn:
         Args:
             question: Text of the question.
             parts: Further parts of the question.
-            schema: Type of the answer: a Pydantic model, a dataclass, a TypedDict or another type that Pydantic
-                validates, or a JSON Schema as a dict. The gateway refuses an answer that does not match, and the
-                task keeps its question. If a validator of the type refuses the answer, the question is asked again,
-                with the reason. None accepts any message.
+            schema: Type of the answer: a Pydantic model, a dataclass, a TypedDict or any other type that Pydantic
+                validates, or a JSON Schema as a dict. The gateway refuses an answer that does not match, and the task
+                keeps its question. If a validator of the type refuses the answer, the question is asked again, with the
+                reason. None accepts any message.
             remind_after: Seconds after which the question is repeated as a status event unless the client has answered,
                 or a list of such times in ascending order, or None for no reminder. Webhooks also receive the
                 repeated question.
@@ -384,7 +384,7 @@ class Turn:
 
     @property
     def question_count(self) -> int:
-        """The number of questions that this run has asked, including answered questions."""
+        """Number of questions that this run has asked, including answered questions."""
         return self._asked
 
     def replay_questions(self, count: int) -> None:
@@ -415,7 +415,7 @@ class Turn:
 
         Raises:
             InputRequired: The client has not answered yet. Do not catch this exception, which is not an `Exception`.
-            ValueError: There is no question, or a schema, `remind_after` or `escalate_to` is invalid.
+            ValueError: `questions` is empty, or a schema, `remind_after` or `escalate_to` is invalid.
             ConfigError: `escalate_to` is set without `secret_key`.
         """
         self.stop_if_asking()
@@ -551,7 +551,7 @@ class Turn:
             The id of the artifact.
 
         Raises:
-            InvalidAgentResponseError: `content` has another type, or is not JSON.
+            InvalidAgentResponseError: `content` has any other type, or cannot be serialized as JSON.
         """
         artifact_id = artifact_id or str(uuid4())
         artifact = Artifact(artifact_id=artifact_id, name=name, parts=parts_of(content))
@@ -560,7 +560,7 @@ class Turn:
 
     @property
     def blocking(self) -> BlockingTurn:
-        """The blocking variants of the methods that wait, for a synchronous agent.
+        """Blocking variants of the methods that wait, for a synchronous agent.
 
         Raises:
             RuntimeError: An async agent reads this property. A blocking call would deadlock the event loop.

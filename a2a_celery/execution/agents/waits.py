@@ -36,7 +36,7 @@ in µs since 1970."""
 
 @dataclass(frozen=True, slots=True)
 class BegunWait:
-    """Valid call of `Turn.sleep` or `Turn.wait_for`.
+    """Valid call to `Turn.sleep` or `Turn.wait_for`.
 
     Attributes:
         signal: Name of the signal, or "" for a sleep.

@@ -55,7 +55,7 @@ class Traced(NamedTuple):
 
 
 class AsyncTaskCall:
-    """Call of an agent's Celery task for one Celery request. `make` runs on the event loop."""
+    """Call to an agent's Celery task for one Celery request. `make` runs on the event loop."""
 
     __slots__ = ("__weakref__", "_loop", "_run", "_stopped", "request")
 

@@ -52,7 +52,7 @@ class EventSender:
         self._thread: Thread | None = None
 
     def emitter(self, task: Task) -> CeleryEventEmitter | None:
-        """Return an emitter for the call of `task`, or None if its worker sends no events."""
+        """Return an emitter for the call to `task`, or None if its worker sends no events."""
         if not getattr(task.request, EVENTS_ON, False):
             return None
         app, celery_id, hostname = task.app, task.request.id, task.request.hostname

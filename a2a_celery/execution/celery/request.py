@@ -191,12 +191,12 @@ class RunRequest(RequestInternals, Request):  # type: ignore[misc]
 
     @cached_property
     def is_run(self) -> bool:
-        """Return True if the request belongs to an A2A task."""
+        """True if the request belongs to an A2A task."""
         return RunRef.of(self.id) is not None
 
     @property
     def may_be_awaited(self) -> bool:
-        """Return True if a pool may await the call on an event loop.
+        """True if a pool may await the call on an event loop.
 
         The call must be a run of an agent, without callbacks, links or other work after the call. Only a manually
         published message requests such work.
@@ -299,7 +299,7 @@ class RunRequest(RequestInternals, Request):  # type: ignore[misc]
 
     @property
     def _is_agent_in_child(self) -> bool:
-        """Return True if the request is an agent's run that has begun in a child process of this worker."""
+        """True if the request is an agent's run that has begun in a child process of this worker."""
         return hasattr(self.task, "begin_run") and not _is_green() and self.worker_pid not in (None, getpid())
 
     @property

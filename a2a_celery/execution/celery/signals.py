@@ -58,7 +58,7 @@ def agent_unknown(sender: Any = None, name: str = "", id: str = "", message: Any
 
 
 def message_rejected(sender: Any = None, message: Any = None, exc: Any = None, **_: Any) -> None:
-    """End the run whose message is not a valid call of a task."""
+    """End the run whose message is not a valid call to a task."""
     try:
         installed = installed_on(sender.app)
         headers = getattr(message, "headers", None) or {}
@@ -109,7 +109,7 @@ def run_retried(sender: Any = None, request: Any = None, reason: Any = None, **_
 
 
 def _is_unfinished_run(task: Any, celery_id: str, context: Any) -> bool:
-    """Return True if the call `celery_id` of `task` is a run that has not written its outcome.
+    """Return True if the call `celery_id` to `task` is a run that has not written its outcome.
 
     Args:
         task: Celery task.

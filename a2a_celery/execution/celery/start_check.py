@@ -31,9 +31,9 @@ def worker_starts(sender: Any = None, **_: Any) -> None:
     """Check whether a worker can start, and make it consume the version queues of its agents.
 
     Raises:
-        SystemExit: The worker cannot import its agents, a setting or hook is invalid, the store has another schema, or
-            the secrets of sessions or the object store of tasks are missing. Celery swallows every other exception of a
-            receiver.
+        SystemExit: The worker cannot import its agents, a setting or hook is invalid, the store has a different schema,
+            or the secrets of sessions or the object store of tasks are missing. Celery swallows every other exception
+            of a receiver.
     """
     installed = installed_on(sender.app)
     if installed is None or not installed.agents:

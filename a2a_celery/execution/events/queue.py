@@ -41,7 +41,7 @@ T = TypeVar("T")
 R = TypeVar("R", bound=Released | SuspendedRun)
 
 TURNS_TO_RETURN = 5
-"""Number of iterations of the event loop between the return of an agent and the call of `settle`."""
+"""Number of iterations of the event loop between the return of an agent and the call to `settle`."""
 
 
 class Writer:
@@ -213,18 +213,18 @@ class RunEventQueue(EventQueue):
         self.aborted = LeanEvent()
         """Event that is set when the queue becomes UNWRITABLE or LOST."""
         self.blob_error: BlobsUnavailable | None = None
-        """The error that made the queue UNWRITABLE."""
+        """Error that made the queue UNWRITABLE."""
         self.retries: Retries | None = None
-        """The retries of an agent, or None for a plain Celery task, whose retries Celery handles."""
+        """Retries of an agent, or None for a plain Celery task, whose retries Celery handles."""
         self.calls: AgentCaller | None = None
-        """The client with which the agent calls other agents, or None for a plain Celery task."""
+        """Client with which the agent calls other agents, or None for a plain Celery task."""
         self.starting_calls: StartingCalls | None = None
-        """The counter of the calls that are starting, or None before the first call."""
+        """Counter of the calls that are starting, or None before the first call."""
         self.rewrite: Callable[[Event], Awaitable[Event]] | None = None
         """Function that passes an event of the agent through the hooks and returns the event to send, or None without
         hooks."""
         self.steps_changed: StepsChanged | None = None
-        """The error that ends the run because the agent's code does not fit the journal."""
+        """Error that ends the run because the agent's code does not fit the journal."""
         self._unconfirmed: dict[int, asyncio.Future[None]] = {}
         self.idle_clock = IdleClock(clock)
         self.steps = StepRecorder(self._pending, self.lost, self._wake_writer)
@@ -234,7 +234,7 @@ class RunEventQueue(EventQueue):
 
     @property
     def state(self) -> TaskState:
-        """The state of the task after all events of the agent."""
+        """State of the task after all events of the agent."""
         return self._translator.state
 
     @property

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 class RunRelease:
-    """Release of a run from its worker, to be retried or to wait for a time, a signal or a child task."""
+    """Release of a run from its worker, so that the run is retried or waits for a time, a signal or a child task."""
 
     def __init__(self, publisher: Publisher, agent: str, settings: Settings, clock: Clock = SYSTEM_CLOCK) -> None:
         self._publisher = publisher

@@ -105,7 +105,7 @@ class Execution(ExecutionStateMachine):
         return OpenStep(self, ExecutionState.MODEL_CALL, {"model": _name(model)} if model != "" else {})
 
     def tool_call(self, name: str) -> OpenStep:
-        """Return a step for a call of the tool `name`.
+        """Return a step for a call to the tool `name`.
 
         Raises:
             TypeError: The name is not text.

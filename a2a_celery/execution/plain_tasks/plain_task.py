@@ -63,7 +63,7 @@ class Carried(Ignore):  # type: ignore[misc]
 
 
 class TaskAdapter:
-    """Adapter for one call of a plain task, in the Celery thread that received the task's message."""
+    """Adapter for one call to a plain task, in the Celery thread that received the task's message."""
 
     announces = True
 

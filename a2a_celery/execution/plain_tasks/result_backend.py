@@ -38,7 +38,7 @@ _store_result = _write_of("store_result")
 class RunResultBackend(Proxy):  # type: ignore[misc]
     """Result backend that logs failed writes of a run's state instead of raising an error.
 
-    After an error, Celery would report the run as failed, or would not begin the run. Failed writes for other calls of
+    After an error, Celery would report the run as failed, or would not begin the run. Failed writes for other calls to
     the task raise an error.
     """
 

@@ -1,4 +1,4 @@
-"""Calls of plain Celery tasks in a Celery thread, and the release of their runs for a retry or a canvas."""
+"""Calls to plain Celery tasks in a Celery thread, and the release of their runs for a retry or a canvas."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class LeaseKeeper:
 
     @property
     def lease_us(self) -> int:
-        """The duration of a lease in microseconds."""
+        """Duration of a lease in microseconds."""
         return int(self._lease_ttl * 1_000_000)
 
     @property

@@ -65,7 +65,7 @@ class Authenticator:
 
     @property
     def accepts_client_credentials(self) -> bool:
-        """Return True if clients can send credentials for a scheme themselves, without a proxy."""
+        """True if clients can send credentials for a scheme themselves, without a proxy."""
         return any(not isinstance(scheme, ProxyIdentity) for scheme in self.schemes)
 
     def challenges(self, *, bad_token: bool = False) -> str:

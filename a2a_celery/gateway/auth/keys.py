@@ -79,7 +79,7 @@ class KeySet:
 
 
 class StaticKeys:
-    """Keys from the settings. If `nameless`, the single key verifies every token, whatever the key id of the token."""
+    """Keys from the settings. If `nameless`, the single key verifies every token, whatever key id the token has."""
 
     def __init__(self, keys: KeySet, *, nameless: bool = False) -> None:
         self._keys = keys

@@ -82,7 +82,7 @@ class HttpCallContextBuilder(DefaultServerCallContextBuilder):
         """Return the call context of `request`.
 
         Raises:
-            VersionNotSupportedError: The request is for another version.
+            VersionNotSupportedError: The request is for a different version.
         """
         version = requested_version(request)
         require_version(version, self._version)

@@ -44,8 +44,8 @@ MAX_VARINT_BYTES = 10
 
 FIELDS_PER_PAUSE = 1_000
 PAUSE = 0.0001
-"""Seconds for which `count_fields` releases Python's lock after `FIELDS_PER_PAUSE` fields, so that the event loop does
-not wait for the lock."""
+"""Seconds for which `count_fields` releases the GIL after `FIELDS_PER_PAUSE` fields, so that the event loop does not
+wait for the GIL."""
 
 
 def count_fields(body: bytes, message: Descriptor, limit: int) -> int:
@@ -116,7 +116,7 @@ def _read_varint(body: bytes, position: int) -> tuple[int, int]:
 
 
 MAX_CONCURRENT_CALLS = 10_000
-"""Maximum number of concurrent calls of a gateway process, including streams. Further calls fail with
+"""Maximum number of concurrent calls to a gateway process, including streams. Further calls fail with
 RESOURCE_EXHAUSTED."""
 
 MAX_FIELDS = 5 * MAX_JSON_VALUES
@@ -137,7 +137,7 @@ CONNECTION_OPTIONS = (
     ("grpc.keepalive_time_ms", 60_000),  # detect dead connections
     ("grpc.keepalive_timeout_ms", 20_000),
 )
-"""Channel arguments that limit the calls of a connection and close idle connections.
+"""Channel arguments that limit the calls on a connection and close idle connections.
 
 Source: https://grpc.github.io/grpc/core/group__grpc__arg__keys.html
 """
@@ -161,7 +161,7 @@ class GrpcCallContextBuilder(grpc_handler.DefaultGrpcServerCallContextBuilder):
         """Return the call context of a request.
 
         Raises:
-            VersionNotSupportedError: The request is for another version.
+            VersionNotSupportedError: The request is for a different version.
         """
         call = super().build(context)
         metadata = {k.lower(): v for k, v in context.invocation_metadata() or () if isinstance(v, str)}

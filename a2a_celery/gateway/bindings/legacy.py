@@ -173,10 +173,11 @@ def legacy_rest_routes(
 
 
 class LegacyRoute(Route):
-    """Route of protocol 0.3 under ``/v1``. In a request for another version, the path segment ``v1`` is a tenant."""
+    """Route of protocol 0.3 under ``/v1``. In a request for a different version, the path segment ``v1`` is a
+    tenant."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        """Return Starlette's match of `scope`, or no match for a request of another protocol version."""
+        """Return Starlette's match of `scope`, or no match for a request of a different protocol version."""
         if scope["type"] != "http" or served_as(requested_version(HTTPConnection(scope))) != PROTOCOL_VERSION_0_3:
             return Match.NONE, {}
         return super().matches(scope)

@@ -55,7 +55,7 @@ def _without_long_texts(value: Mapping[str, Any]) -> tuple[dict[str, Any], dict[
     """Replace each long text of a message part with "". Return the new fields of the request, and the long texts by the
     index of their part.
 
-    ParseDict searches each text with a regular expression, which holds Python's lock for 20 ms per megabyte.
+    ParseDict searches each text with a regular expression, which holds the GIL for 20 ms per megabyte.
     """
     fields = dict(value)
     parts = _parts_of(value)

@@ -134,7 +134,7 @@ class AcceptedMessage:
 
     @property
     def is_first(self) -> bool:
-        """Return True if the message created the task."""
+        """True if the message created the task."""
         return self.since.version == 1 and not self.preceding_turns
 
 
@@ -336,8 +336,8 @@ class MessageAcceptor:
         )
 
     def _next_call(self, task: Task, message: Message) -> Call | None:
-        """Return the call of the agent's plain Celery task with the messages of `task` and the new message, or None for
-        a terminal task or another kind of agent."""
+        """Return the call to the agent's plain Celery task with the messages of `task` and the new message, or None for
+        a terminal task or any other kind of agent."""
         if is_terminal(task.status.state):
             return None
         return self._new_tasks.call_of(messages_with_arguments(task, message))

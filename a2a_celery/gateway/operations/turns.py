@@ -75,7 +75,7 @@ class TurnWatch:
 
     @property
     def is_waiting(self) -> bool:
-        """Return True if the client's turn has not started yet."""
+        """True if the client's turn has not started yet."""
         return self._preceding_turns > 0
 
     def ends_with(self, entry: LogEntry) -> bool:

@@ -179,7 +179,8 @@ class OperatorApi:
         return await self._requeuer.requeue(request.path_params["id"], operator)
 
     async def webhooks(self, request: Request, _operator: str) -> dict[str, Any]:
-        """Return a page of the webhooks that wait for a delivery, or of the given-up webhooks with ``state=dead``."""
+        """Return a page of the webhooks with pending deliveries or, with ``state=dead``, of the webhooks whose delivery
+        was given up."""
         is_dead = request.query_params.get("state") == "dead"
         page = await self._store.run(scan_deliveries(self._keys, dead=is_dead, cursor=_cursor(request)))
         return {"webhooks": [delivery_json(delivery) for delivery in page.deliveries], "next": page.cursor}

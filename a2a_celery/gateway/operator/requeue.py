@@ -1,4 +1,4 @@
-"""Requeue of a dead letter by a gateway, as ``celery a2a requeue`` does it."""
+"""Requeuing of a dead letter by a gateway, as with ``celery a2a requeue``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-/** Webhooks of all owners that were given up or wait for a delivery, with a button that replays the failed events. */
+/** Pending and given-up webhook deliveries of all owners, each with a button that replays the failed events. */
 
 import { el, setText } from "./dom.js";
 import { Poll } from "./poll.js";

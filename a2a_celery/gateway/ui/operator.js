@@ -36,7 +36,7 @@ export class OperatorApi {
     return this.#request("POST", `/dead-letters/${encodeURIComponent(id)}:requeue`);
   }
 
-  /** Return `{ webhooks, next }`, a page of the webhooks that were given up (`state` "dead") or wait for a delivery. */
+  /** Return `{ webhooks, next }`, a page of the webhooks whose delivery was given up (`state` "dead") or is pending. */
   webhooks(state, cursor = 0) {
     return this.#request("GET", `/webhooks?state=${state}&cursor=${cursor}`);
   }

@@ -110,7 +110,7 @@ function tilesOf({ runs, paused, deadLetters, webhooks, agents }, fleet) {
     ["Need a person", formatCount(paused), "", "", "#view=tasks&phase=paused"],
     workersTile(fleet),
     ["Dead letters", formatCount(deadLetters), "", deadLetters ? "alarm" : "", "#view=dead"],
-    ["Webhooks given up", formatCount(webhooks.dead), webhooks.waiting ? `${formatCount(webhooks.waiting)} waiting` : "", webhooks.dead ? "alarm" : "", "#view=webhooks"],
+    ["Deliveries given up", formatCount(webhooks.dead), webhooks.waiting ? `${formatCount(webhooks.waiting)} waiting` : "", webhooks.dead ? "alarm" : "", "#view=webhooks"],
   ];
 }
 

@@ -22,7 +22,7 @@ export class Poll {
     this.#timer = null;
   }
 
-  /** Call `load()` now, or soon after the call that is in progress. */
+  /** Call `load()` now, or shortly after the call that is in progress. */
   async refresh() {
     const round = ++this.#round;
     clearTimeout(this.#timer);

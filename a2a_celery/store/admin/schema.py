@@ -1,6 +1,6 @@
 """Schema of a store: the version of its data format, which each process checks when it starts.
 
-Releases with the same schema can run at the same time, which permits rolling updates. A process that finds another
+Releases with the same schema can run at the same time, which permits rolling updates. A process that finds a different
 schema refuses to start and does not change the store. ``a2a migrate`` converts the store. An empty store receives the
 schema of the first process.
 
@@ -82,8 +82,8 @@ async def require_schema(store: AsyncStore, keys: Keys, *, archive: bool | None 
             must not run if ended tasks of the store are archived. None to ignore the archive.
 
     Raises:
-        ConfigError: The store has another schema, or its ended tasks are archived and `archive` is False. The message
-            describes the remedy.
+        ConfigError: The store has a different schema, or its ended tasks are archived and `archive` is False. The
+            message describes the remedy.
     """
 
     async def check() -> None:

@@ -47,7 +47,7 @@ async def check_store(
         True if the store is available.
 
     Raises:
-        ConfigError: The store has another schema, or cannot be used with these settings.
+        ConfigError: The store has a different schema, or cannot be used with these settings.
     """
     await require_schema(store, keys, archive=settings.archive_url is not None)
     if store.first is not None:
@@ -234,7 +234,8 @@ def correct_due_times(keys: Keys, jump_us: int, *, corrections: int, lease_us: i
     Args:
         keys: Keys of the deployment.
         jump_us: Duration of the jump in µs, which is negative for a backward jump.
-        corrections: Number of corrections that the caller has read. If the store has another number, nothing changes.
+        corrections: Number of corrections that the caller has read. If the store has a different number, nothing
+            changes.
         lease_us: Duration of the renewed leases in µs.
     """
 

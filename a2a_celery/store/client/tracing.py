@@ -1,7 +1,7 @@
 """Tracing of store operations.
 
-Only the calls of the scripts in `SHOWN` have their own spans. An append only adds an event to the current span, because
-a long stream makes thousands of appends.
+Only executions of the scripts in `SHOWN` have their own spans. An append only adds an event to the current span,
+because a long stream makes thousands of appends.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .connection import AsyncStore
 T = TypeVar("T")
 
 SHOWN = frozenset({"create_task", "continue_task", "request_cancel", "claim_run", "settle_run", "release_run"})
-"""Scripts whose calls have their own spans."""
+"""Scripts whose executions have their own spans."""
 
 RECORDED = "append"
 

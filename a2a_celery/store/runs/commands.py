@@ -87,7 +87,7 @@ MAX_LOST_BEFORE_CLAIM = 3
 
 @dataclass(frozen=True, slots=True)
 class RunRef:
-    """Run of a task. `name` is the id of the Celery task that executes the run."""
+    """Reference to a run of a task. `name` is the id of the Celery task that executes the run."""
 
     task_id: str
     run: int
@@ -162,7 +162,7 @@ class RetryUnrecorded:
 
 @dataclass(frozen=True, slots=True)
 class OtherVersion:
-    """Refusal to claim a run with the stored `options`, because another `version` of the code began the turn."""
+    """Refusal to claim a run with the stored `options`, because a different `version` of the code began the turn."""
 
     version: str
     options: bytes
@@ -269,7 +269,7 @@ def claim_run(
         resolve_blobs: False to leave blob references unresolved. The caller may repeat the call with True.
         worker: Celery node name of the worker, or "" if Celery events are disabled.
         version: Version of the agent's code in the worker, or "" for none.
-        claims_other_version: True to claim a run whose turn began with another version.
+        claims_other_version: True to claim a run whose turn began with a different version.
     """
 
     def parse(reply: Sequence[Any]) -> Claim | NotClaimed:
@@ -412,7 +412,7 @@ def end_run(
 ) -> Operation[Over | Unchanged]:
     """End a run and its task with the terminal `event`, on behalf of the worker.
 
-    A run that has ended does not change. If a client requested the cancellation, the task ends in CANCELED.
+    A run that has ended does not change. If a client requested cancellation of the task, the task ends in CANCELED.
 
     Args:
         keys: Keys of the deployment.

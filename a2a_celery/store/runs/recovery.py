@@ -72,7 +72,7 @@ class Requeued:
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """Claimed run that its worker has given up. The store refuses further writes of the run.
+    """Claimed run that its worker has returned at shutdown. The store refuses further writes of the run.
 
     The caller starts the next attempt with `begin_next_attempt`.
     """
@@ -167,8 +167,8 @@ def return_run(keys: Keys, ref: RunRef, *, runner: str | None, lost: TaskStatusU
         keys: Keys of the deployment.
         ref: Run to return.
         runner: Prefix of the id of the runner that has claimed the run, or None to requeue only an unclaimed run.
-        lost: Event that ends the task of a claimed run if the turn may not have another run. If a client requested the
-            cancellation, the task ends in CANCELED instead.
+        lost: Event that ends the task of a claimed run if the turn may not have another run. If a client requested
+            cancellation of the task, the task ends in CANCELED instead.
     """
 
     def parse(reply: Sequence[bytes]) -> RunReturn:

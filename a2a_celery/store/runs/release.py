@@ -24,10 +24,11 @@ FIRST_POLL_AFTER_US = 300_000
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """Run that its worker has released. The run now waits for a worker or a canvas.
+    """Run that its worker has released. The run now waits for a worker or a canvas, unless its task was cancelled or a
+    message interrupted the run.
 
-    If a client requested the cancellation, the task has ended in CANCELED instead. If a message interrupted the run,
-    the turn of the message has begun instead.
+    If a client requested cancellation of the task, the task has ended in CANCELED. If a message interrupted the run,
+    the turn of the message has begun.
     """
 
     version: int
@@ -232,7 +233,7 @@ def record_result(
     Args:
         keys: Keys of the deployment.
         ref: Unclaimed run of a plain task.
-        before: State that was recorded when the caller read the result backend. If another state was recorded since
+        before: State that was recorded when the caller read the result backend. If a different state was recorded since
             then, nothing is written, because `state` may be outdated.
         state: State to record.
         event: Event of the state.

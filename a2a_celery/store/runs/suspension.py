@@ -38,10 +38,10 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class SuspendedRun:
-    """Run that was suspended or, if its wait was already over, queued.
+    """Result of the suspension of a run. The next run is suspended or, if its wait was already over, queued.
 
-    If a client requested the cancellation, the task has ended in CANCELED instead. If a message interrupted the run,
-    the turn of the message has begun instead.
+    If a client requested cancellation of the task, the task has ended in CANCELED instead. If a message interrupted the
+    run, the turn of the message has begun instead.
 
     Attributes:
         version: Version of the log.

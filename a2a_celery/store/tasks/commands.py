@@ -160,7 +160,7 @@ class ReplyChannel:
 class IdempotencyKey:
     """Idempotency key of a message.
 
-    A message with the same id and digest is a repeated message. A message with the same id and another digest is a
+    A message with the same id and digest is a repeated message. A message with the same id and a different digest is a
     conflict.
 
     Attributes:
@@ -457,7 +457,7 @@ def read_final_task(
     """Read a terminal or interrupted task.
 
     Returns:
-        The task, or None if the task is in another state or not in `scope`.
+        The task, or None if the task is in any other state or not in `scope`.
     """
     return Operation(script("read_task"), keys.task(task_id), [str(scope), _length(history_length), 1, 1], final_task)
 

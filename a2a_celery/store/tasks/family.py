@@ -65,7 +65,7 @@ class Relative:
     cancels: bool
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the task as JSON-compatible data for clients and operators."""
+        """Return the task as a JSON object for clients and operators."""
         state = None if self.state is None else TaskState.Name(self.state)
         return {"id": self.task_id, "agent": self.agent or None, "state": state, "cancelWithParent": self.cancels}
 

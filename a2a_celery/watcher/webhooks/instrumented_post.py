@@ -26,7 +26,7 @@ OUTCOMES: dict[type[PostResult], str] = {
 
 HOST_REFUSED = "its host was not found or is forbidden for webhooks"
 GONE = "answered 410: the receiver accepts no more events"
-"""Reasons of deliveries, as operators and the owner of a webhook see them."""
+"""Reasons for failed deliveries, as operators and the owner of a webhook see them."""
 
 
 @dataclass(frozen=True, slots=True)

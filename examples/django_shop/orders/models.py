@@ -4,7 +4,7 @@ from django.db import models
 
 
 class Order(models.Model):
-    """Order of a product."""
+    """Order for a product."""
 
     product = models.CharField(max_length=100)
     quantity = models.PositiveIntegerField()

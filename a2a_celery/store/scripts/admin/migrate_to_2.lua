@@ -1,6 +1,6 @@
--- migrate_to_2: apply the limits of an owner across tenants: move the stored bytes of each task to the account of its
--- owner, and add live tasks of owners in tenants to the owner's index. Handles one page of the keyspace. Repeat the
--- call until the cursor is 0.
+-- migrate_to_2: apply the limits of an owner across tenants. The stored bytes of each task are moved to the account of
+-- its owner, and live tasks of owners in tenants are added to the owner's index. Handles one page of the keyspace.
+-- Repeat the call until the cursor is 0.
 -- KEYS  installation
 -- ARGV  key prefix, SCAN cursor, approximate number of keys in a page, '1' to only count
 -- returns {next cursor, number of changed records}

@@ -50,7 +50,7 @@ local function changes_only_state(r, first)
 end
 
 -- Return the CANCELED event `bytes` of an agent that stopped without a message, and the message flag of the event. If a
--- client requested the cancellation, the event receives the message of the request. Two concatenated protobuf messages
+-- client requested cancellation, the event receives the message of the request. Two concatenated protobuf messages
 -- are one merged message.
 local function with_cancel_message(r, bytes)
   if not r.canceled_event then return bytes, '0' end

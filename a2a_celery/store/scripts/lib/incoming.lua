@@ -101,7 +101,7 @@ local function replace_queued_run(keys, r, submitted, request, caller, options, 
   queue_in_place(keys, r, now() + due_us)
 end
 
--- Cancel the task if a client requested the cancellation, or begin the turn of a message that interrupts the run.
+-- Cancel the task if a client requested cancellation, or begin the turn of a message that interrupts the run.
 -- Return true if no other run of the turn may follow.
 local function end_stopped_run(keys, r)
   if r.cancel_requested == '1' then

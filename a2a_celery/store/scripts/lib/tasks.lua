@@ -31,7 +31,7 @@
 --                              WORKING event for the next claim; CANCELED event of a requested cancellation. Both are
 --                              deleted when the task ends
 --   cancel_requested, cancel_requested_at
---                              '1' after a client requested the cancellation; µs of the first request while a run was
+--                              '1' after a client requested cancellation; µs of the first request while a run was
 --                              claimed
 --   nonce                      value that detects a repeated call: the nonce of the last waiting message; 'begun ' and
 --                              the nonce of a message that began a run; or 'canceled ', the nonce of a cancellation,

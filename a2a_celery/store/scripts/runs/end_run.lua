@@ -1,5 +1,5 @@
 -- end_run: end a run, and its task, on behalf of its worker. any live state → terminal; → CANCELED if a client
--- requested the cancellation. An interrupted task has no run to end. A task that fails because its worker was lost
+-- requested cancellation. An interrupted task has no run to end. A task that fails because its worker was lost
 -- leaves a dead letter.
 -- KEYS  keys of the task
 -- ARGV  run, prefix of the runner's id, '1' if the worker was lost, list of dead letters, number of lost processes

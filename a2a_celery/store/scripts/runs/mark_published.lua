@@ -1,4 +1,4 @@
--- mark_published: record that the broker has the messages of runs, so that watchers do not publish the runs soon. No
+-- mark_published: record that the broker has the messages of runs, so that watchers publish them only later. No
 -- effect on a claimed run. A prefetched run is due when its worker counts as lost.
 -- KEYS  list of queued runs, then the record of each run's task
 -- ARGV  for each run: "<task id>.<run>", µs until a watcher publishes the run if no worker claims it

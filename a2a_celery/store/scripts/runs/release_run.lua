@@ -1,5 +1,5 @@
 -- release_run: release a claimed run from its worker. The run is queued for a retry, or delegated to a canvas. The
--- events determine the state; → CANCELED if a client requested the cancellation. If a message interrupts the run, the
+-- events determine the state; → CANCELED if a client requested cancellation. If a message interrupts the run, the
 -- turn of the message begins instead. Small events are written even to a full store.
 -- KEYS  keys of the task
 -- ARGV  run, token of its claim, number of records that the run wrote earlier, 'queued' or 'delegated', options of the

@@ -1,5 +1,5 @@
 -- retry_run: queue the next attempt of a claimed run that Celery retries, if its worker has not recorded the retry. any
--- live state → WORKING; → CANCELED if a client requested the cancellation. If a message interrupts the run, the turn of
+-- live state → WORKING; → CANCELED if a client requested cancellation. If a message interrupts the run, the turn of
 -- the message begins instead.
 -- KEYS  keys of the task
 -- ARGV  run, prefix of the runner's id, number of retries including this retry. To write, also: options of the run, µs

@@ -1,5 +1,5 @@
 -- return_run: return the run of a worker that shuts down. An unclaimed run stays SUBMITTED and is queued with the next
--- number, so that the worker's message is outdated. A claimed run → CANCELED if a client requested the cancellation; →
+-- number, so that the worker's message is outdated. A claimed run → CANCELED if a client requested cancellation; →
 -- FAILED, with a dead letter, if the turn may have only one run. Otherwise, the lease of the run ends, its writes are
 -- refused, and its attempt does not count toward the limit; see lapse_run.
 -- KEYS  keys of the task

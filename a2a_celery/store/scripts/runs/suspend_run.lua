@@ -1,6 +1,6 @@
 -- suspend_run: release a claimed run until a time, or until a signal arrives. The next run of the turn is suspended. If
 -- the signal has arrived, the child has ended or the time has passed, the next run is queued immediately. → CANCELED if
--- a client requested the cancellation. If a message interrupts the run, the turn of the message begins instead. Small
+-- a client requested cancellation. If a message interrupts the run, the turn of the message begins instead. Small
 -- events are written even to a full store.
 -- KEYS  keys of the task
 -- ARGV  run, token of its claim, number of records that the run wrote earlier, list of suspended runs, name of the

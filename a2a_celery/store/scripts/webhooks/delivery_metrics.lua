@@ -1,4 +1,4 @@
--- delivery_metrics: return the number of waiting and dead deliveries, and the number of posts by outcome.
+-- delivery_metrics: return the number of pending deliveries, of deliveries that were given up, and of posts by outcome.
 -- KEYS  deliveries, dead deliveries
 -- ARGV  none
 -- returns {waiting, dead, outcome, number, …}

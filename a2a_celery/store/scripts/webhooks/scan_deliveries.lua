@@ -1,4 +1,4 @@
--- scan_deliveries: return a page of the deliveries with undelivered events, or of the dead deliveries.
+-- scan_deliveries: return a page of the deliveries with undelivered events, or of the deliveries that were given up.
 -- KEYS  list
 -- ARGV  key prefix, ZSCAN cursor ('0' for the first page), approximate size of the page, '1' if the scores are due
 --       times
