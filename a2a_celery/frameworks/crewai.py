@@ -86,7 +86,7 @@ def crewai_agent(
             Use False if later calls depend on in-memory side effects of the tools.
 
     Raises:
-        ConfigError: `crew` is neither a crew nor a function, or has options that the adapter does not support; or
+        ConfigError: `crew` is neither a crew nor a function, or has options that the adapter does not support, or
             `fail_on` is not a collection of strings. A crew that a function returns is checked in each run.
     """
     early_stops = EarlyStops(fail_on, None)

@@ -114,7 +114,7 @@ def llamaindex_agent(
 
     Raises:
         ConfigError: `workflow` is invalid, has already run, has a different runtime, or has events that no other worker
-            can load; or `fail_on` is not a collection of strings. A workflow that a function returns is checked in each
+            can load, or `fail_on` is not a collection of strings. A workflow that a function returns is checked in each
             run.
     """
     early_stops = EarlyStops(fail_on, None)

@@ -115,7 +115,8 @@ def replay(context: click.Context, task: str | None, webhook: str | None, everyt
                         progress.echo(f"webhook {config_id} of task {task_id} is due again")
                     case "alive":
                         progress.echo(
-                            f"the delivery to webhook {config_id} of task {task_id} was not given up, or is already due again"
+                            f"the delivery to webhook {config_id} of task {task_id} was not given up, "
+                            "or is already due again"
                         )
                     case "missing" if not everything:
                         raise _missing_webhook(task_id, config_id)

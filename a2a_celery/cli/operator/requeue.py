@@ -92,7 +92,7 @@ def requeue(
 
     Without TASK or --all, list the dead letters: tasks that FAILED because their worker was lost, or because their
     agent's code did not fit the durable steps that it had recorded. Requeuing sends the message of a dead letter again,
-    as a new task of the same caller in the same context. The old task stays FAILED; the new task refers to it.
+    as a new task of the same caller in the same context. The old task stays FAILED, and the new task refers to it.
     """
     selection = Selection.from_options(options)
     if from_start and not (tasks or everything):

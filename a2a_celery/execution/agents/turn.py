@@ -369,7 +369,7 @@ class Turn:
 
         Raises:
             InputRequired: The client has not answered yet. Do not catch this exception, which is not an `Exception`.
-            ValueError: The schema is invalid, is too large, or refers to another document; or `remind_after` or
+            ValueError: The schema is invalid, is too large, or refers to another document, or `remind_after` or
                 `escalate_to` is invalid.
             ConfigError: `escalate_to` is set without `secret_key`.
         """

@@ -276,8 +276,8 @@ class Settlement:
         """Prepare the session to be saved with the last events of the run.
 
         Returns:
-            The failure of the run if the session cannot be saved, or None; and the session to save, or None if the
-            agent has no session.
+            A pair: the failure of the run if the session cannot be saved, or None, and the session to save, or None if
+            the agent has no session.
         """
         if self.session is None:
             return None, None
