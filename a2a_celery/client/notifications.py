@@ -235,7 +235,7 @@ class Verifier:
         """Verify a request and return its notification.
 
         Args:
-            headers: Headers of the request, in any case.
+            headers: Headers of the request, with names in upper or lower case.
             body: Body exactly as received. The signature does not match JSON that was parsed and serialized again.
 
         Raises:

@@ -38,9 +38,9 @@ class Usage:
             model: Name of the model, or None if it is unknown.
             inputs: Tokens of the request.
             outputs: Tokens of the response.
-            cache_reads: Tokens of the request that the provider has read from its cache.
-            cache_writes: Tokens of the request that the provider has written to its cache.
-            reasoning: Tokens of the response that the model has used for reasoning.
+            cache_reads: Request tokens that the provider has read from its cache.
+            cache_writes: Request tokens that the provider has written to its cache.
+            reasoning: Response tokens that the model has used for reasoning.
         """
         if not inputs and not outputs:
             return

@@ -33,7 +33,7 @@ class EventKind(StrEnum):
     STATUS = "S"  # a new status
     ARTIFACT = "A"  # a new artifact, or the next chunk of an artifact
     CLIENT_MESSAGE = "U"  # a further message of the client, which is in the log but not in streams
-    ANSWER = "M"  # a message of the agent that completes the task, in place of a status
+    ANSWER = "M"  # the agent's message that completes the task, in place of a status
 
 
 class EventId(NamedTuple):

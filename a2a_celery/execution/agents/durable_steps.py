@@ -51,7 +51,7 @@ class DurableStep:
 
     Attributes:
         name: Name under which calls to the decorated function are recorded, or "" without a decorator.
-        retry: Exceptions of the function that cause another attempt in the same run, and the delays between attempts.
+        retry: The function's exceptions that cause another attempt in the same run, and the delays between attempts.
         timeout: Maximum seconds for one attempt, or None for no limit.
     """
 
@@ -175,7 +175,7 @@ async def perform(
     """Return the recorded result of a step, or execute the step and record its result.
 
     Args:
-        call: Call of the step that the caller has already begun, or None.
+        call: Journal call of the step if the caller has already begun the call, or None.
 
     Raises:
         Exception: The recorded failure of the step, or the failure of its last attempt.

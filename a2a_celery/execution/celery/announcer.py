@@ -74,7 +74,7 @@ class WorkerAnnouncer:
     Args:
         settings: Settings of the worker.
         consumer: Consumer of the worker.
-        versioned: Agents of the worker that have versions.
+        versioned: The worker's agents that have versions.
         is_reachable: True if the worker replies to Celery's remote control. In this case, only the version queues of
             the worker are announced.
     """

@@ -184,7 +184,7 @@ class RunLost:
     """Refusal of a write, because the claim is no longer valid or the task has ended. Nothing was written.
 
     Attributes:
-        missing: Number of confirmed records of the run that a restored store has lost.
+        missing: Number of the run's confirmed records that a restored store has lost.
     """
 
     missing: int = 0

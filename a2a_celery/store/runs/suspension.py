@@ -139,7 +139,7 @@ def take_signal(
         keys: Keys of the deployment.
         ref: Claimed run.
         token: Token of the claim.
-        confirmed: Number of records of the run that the store has confirmed.
+        confirmed: Number of the run's records that the store has confirmed.
         signal: Name of the signal.
         received: Journal entry for the signal. The payload of the signal becomes the content of the entry.
         timeout: Journal entry to write if there is no such signal, or None to write nothing.

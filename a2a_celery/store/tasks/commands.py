@@ -55,7 +55,7 @@ class TaskLimits:
         concurrent: Maximum number of the owner's tasks in SUBMITTED or WORKING.
         waiting: Maximum number of the owner's tasks in SUBMITTED.
         paused: Maximum number of the owner's interrupted tasks. This limit applies to new tasks only.
-        queued: Maximum number of runs of the agent that no worker has claimed.
+        queued: Maximum number of the agent's runs that no worker has claimed.
         owner_bytes: Maximum stored bytes of the owner's tasks, including the new message.
         store_bytes: Maximum stored bytes of all tasks, including the new message.
         memory: True to refuse the message or signal because the server's memory is nearly full.

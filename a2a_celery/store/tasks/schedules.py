@@ -49,7 +49,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class EarlierTask:
-    """Task of an earlier tick that is SUBMITTED or WORKING."""
+    """SUBMITTED or WORKING task of an earlier tick."""
 
     task_id: str
     context_id: str
@@ -78,7 +78,7 @@ def schedule_indexes(keys: Keys, schedule: str) -> list[str]:
 
 
 def earlier_tasks(keys: Keys, tick: Tick) -> Operation[list[EarlierTask]]:
-    """Read the tasks of earlier ticks of the schedule that are SUBMITTED or WORKING."""
+    """Read the SUBMITTED and WORKING tasks of earlier ticks of the schedule."""
 
     def parse(reply: Sequence[bytes]) -> list[EarlierTask]:
         fields = zip(*[(value.decode() for value in reply)] * 3, strict=True)

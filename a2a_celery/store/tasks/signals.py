@@ -13,7 +13,7 @@ from .commands import FIRST_PUBLISH_GRACE_US, TaskLimits, limit_argument
 from .results import Ended, Full, Limited, Missing, TooLarge
 
 MAX_STORED_SIGNALS = 100
-"""Maximum number of signals of a task that no run has received."""
+"""Maximum number of a task's signals that no run has received."""
 
 REMEMBERED_SIGNALS = 200
 """Number of newest signals of a task whose ids are stored to detect repeated signals."""

@@ -32,8 +32,8 @@ local function staged_bytes()
   return bytes
 end
 
--- Make the staged blobs blobs of the task. `r` is the record. Return the bytes of the blobs that the task did not have,
--- which the caller adds to the size of the task.
+-- Adopt the staged blobs as the task's blobs. `r` is the record. Return the bytes of the blobs that the task did not
+-- have, which the caller adds to the size of the task.
 local function adopt_blobs(keys, r)
   local bytes, staged = 0, staged_blobs()
   if not next(staged) then return bytes end

@@ -4,7 +4,7 @@
 -- arguments from ARGV[first] to ARGV[last] (nil for the last argument). Subject and flag depend on the kind:
 --   S  status update: new state, '1' if the status has a message
 --   A  artifact update: id of the artifact, '1' if the chunk is appended
---   M  message of the agent that completes the task
+--   M  the agent's message that completes the task
 --   U  message of the client
 --   X  step of the run's execution, which is not part of the log and never follows the terminal event
 --   J  entry of the journal, which is not part of the log and never follows the terminal event: key of the entry

@@ -1,6 +1,6 @@
 -- requires: stored_bytes
 
--- The signals of a task that no run has received yet are a list, oldest first. An entry consists of the length of the
+-- A task's signals that no run has received yet are a list, oldest first. An entry consists of the length of the
 -- name in four bytes (big-endian), the name and the payload.
 
 local function add_signal_bytes(keys, r, bytes)

@@ -1,4 +1,4 @@
--- earlier_tasks: return the tasks of earlier ticks of a schedule that are SUBMITTED or WORKING.
+-- earlier_tasks: return the SUBMITTED and WORKING tasks of earlier ticks of a schedule.
 -- KEYS  none
 -- ARGV  key prefix, prefix of the indexes of the schedule, µs of the tick
 -- returns {id, context id, scope of each task}

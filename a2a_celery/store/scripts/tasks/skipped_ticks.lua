@@ -1,4 +1,4 @@
--- skipped_ticks: return the ticks of a schedule that created no task, newest first.
+-- skipped_ticks: return a schedule's ticks that created no task, newest first.
 -- KEYS  ticks of the schedule
 -- ARGV  none
 -- returns the µs of each tick
