@@ -1,4 +1,4 @@
-"""Source code of the project for the tests of its structure."""
+"""Parsed source code of the project, for the architecture tests."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Module:
                 yield node
 
     def calls(self, *names: str) -> Iterator[ast.Call]:
-        """Yield the calls of functions and methods with one of `names`."""
+        """Yield the calls to functions and methods that have one of `names`."""
         for node in ast.walk(self.tree) if self.mentions(names) else ():
             if isinstance(node, ast.Call) and last_name(node.func) in names:
                 yield node
@@ -83,7 +83,7 @@ class Module:
 
 
 def last_name(node: ast.expr) -> str:
-    """Return the name of a variable or an attribute, or "" for another expression."""
+    """Return the name of a variable or an attribute, or "" for any other expression."""
     match node:
         case ast.Name(name) | ast.Attribute(attr=name):
             return name

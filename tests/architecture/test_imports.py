@@ -70,7 +70,7 @@ checkers."""
 NEEDS_EXTRA = {("telemetry", "spans")}
 """Modules that need an extra. They are imported for types, and by the function that checks for the extra."""
 REDIS_USERS = ("a2a_celery/store/", "a2a_celery/cli/dev/embedded_redis.py", "a2a_celery/integrations/kombu.py")
-"""Modules that may import redis-py. The workarounds for kombu use only its exceptions."""
+"""Modules that may import redis-py. The workarounds for kombu use only the exceptions of redis-py."""
 
 FUNCTIONS_THAT_IMPORT: dict[str, str] = {
     "a2a_celery/app.py": "a process that only registers agents imports neither the SDK nor gateway, watcher and worker",

@@ -63,7 +63,7 @@ def names_of_this_package() -> set[str]:
 
 
 def definition_of(kind: type) -> ast.ClassDef | None:
-    """Return the definition of a class of a2a_celery, or None for another class."""
+    """Return the definition of a class of a2a_celery, or None for any other class."""
     module = MODULES.get(kind.__module__)
     nodes = () if module is None else module.tree.body
     return next((node for node in nodes if isinstance(node, ast.ClassDef) and node.name == kind.__name__), None)
@@ -94,7 +94,7 @@ def foreign_names(module: Module) -> set[str]:
 
 
 def foreign_arguments(function: FunctionNode, foreign: set[str]) -> set[str]:
-    """Return the arguments of a function that have a class of another library as their type."""
+    """Return the function's arguments whose type is a class of another library."""
     arguments = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
     return {
         argument.arg
@@ -119,7 +119,7 @@ def used_names(module: Module) -> set[str]:
 
 
 def inherited_names(module: Module) -> Iterator[str]:
-    """Yield the private names that a class of the module overrides or uses of a base class of another library."""
+    """Yield the private names of another library's base class that a class of the module overrides or uses."""
     classes = [node for node in module.tree.body if isinstance(node, ast.ClassDef) and node.bases]
     if not classes or module.path.name == "__main__.py":
         return

@@ -1,4 +1,4 @@
-"""Structure of the source: sizes, names, docstrings, headers of scripts, and calls that tests must not make."""
+"""Structure of the source: sizes, names, docstrings, script headers, and calls that tests must not make."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ INTERFACE = re.compile(r"^local [\w, ]+ = .*(KEYS\[|ARGV\[|unpack\(ARGV)|^local 
 
 
 def calls_in(module: Module, *names: str) -> set[str]:
-    """Return the calls of functions and methods with one of `names`, as written."""
+    """Return the source text of the calls to functions and methods that have one of `names`."""
     return {ast.unparse(call.func) for call in module.calls(*names)}
 
 
@@ -208,7 +208,7 @@ SKIP_MARKERS = ("skip", "skipif", "xfail")
 
 
 def decorators_in(module: Module) -> set[str]:
-    """Return the decorators of a module that may skip, as written."""
+    """Return the source text of a module's decorators that may skip a test."""
     return {
         ast.unparse(decorator)
         for node in (ast.walk(module.tree) if module.mentions(SKIP_MARKERS) else ())

@@ -1,4 +1,4 @@
-"""Fixtures for the tests of archives: an archive in each kind of database, and `Seeds`."""
+"""Fixtures for the tests of archives: an archive in each kind of database, and `Seeds` for a store."""
 
 from __future__ import annotations
 

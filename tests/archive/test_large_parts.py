@@ -50,7 +50,7 @@ async def due(blob_setup: BlobSetup, keys: Keys, texts: str) -> list[str]:
 
 
 class Counted:
-    """Archive that records the number of tasks in each call of `put`."""
+    """Archive that records the number of tasks in each call to `put`."""
 
     def __init__(self, archive: Archive) -> None:
         self._archive = archive

@@ -1,4 +1,4 @@
-"""Settings of CrewAI for its tests, which `make crewai` runs in a separate environment."""
+"""CrewAI settings for the tests in this folder, which `make crewai` runs in a separate environment."""
 
 from __future__ import annotations
 

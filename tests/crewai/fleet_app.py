@@ -1,4 +1,4 @@
-"""Crews whose model hangs before some of its calls, so that a test can kill their worker there."""
+"""Crews whose model hangs at some calls, so that a test can kill the worker at these points."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ a2a = A2A(app)
 
 
 def stop_or_record(number: int) -> None:
-    """Record a call of the model. Hang instead if the call is in `STOPS` and no earlier attempt has reached it."""
+    """Record a call to the model. Hang instead if the call is in `STOPS` and no earlier attempt has reached it."""
     if number in STOPS and not is_passed(f"crewai.before-{number}"):
         threading.Event().wait()
     write_line("crewai", "questions", str(number))

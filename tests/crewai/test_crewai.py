@@ -1,4 +1,4 @@
-"""Crews of CrewAI: their conversations, artifacts, questions, usage and limits, and crews that are refused."""
+"""CrewAI crews: their conversations, artifacts, questions, usage and limits, and crews that are refused."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ async def test_thoughts_are_not_sent() -> None:
 
 
 class Place(BaseModel):
-    """A place."""
+    """Pydantic model for the output of a task."""
 
     name: str
 

@@ -61,7 +61,8 @@ def test_feedback_reaches_another_worker(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 class Office:
-    """Fleet of the sample agent, which has asked a question on a worker that was then killed. Another worker runs."""
+    """Fleet in which the sample agent has asked a question. The worker that asked was killed, and another worker
+    runs."""
 
     def __init__(self, fleet: Fleet) -> None:
         self.gateway = fleet.gateway(grpc=True)

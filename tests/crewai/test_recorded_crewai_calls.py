@@ -29,11 +29,11 @@ async def task(store: AsyncStore, keys: Keys, monkeypatch: pytest.MonkeyPatch) -
 
 
 class Play:
-    """Crew whose worker dies at a call of the model.
+    """Crew whose worker dies at a call to the model.
 
     Attributes:
-        calls: Arguments of the calls of tools, in all attempts.
-        dies_at: Call of the model that the worker does not survive.
+        calls: Arguments of the tool calls in all attempts.
+        dies_at: Number of the model call at which the worker dies.
         usage: Token counts of the last attempt that finished.
     """
 

@@ -20,7 +20,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def delays(headers: dict[str, Any]) -> list[timedelta]:
-    """Return the delay of each return of a message, until the message is dropped."""
+    """Return the delay that each return to the queue adds, until the message is dropped."""
     seconds = []
     while returned := returned_headers(headers, NOW):
         headers = returned

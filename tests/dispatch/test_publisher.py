@@ -1,5 +1,5 @@
 """Publishing of runs. Each run is published once and independently of others. Runs share a round trip if the transport
-allows."""
+allows it."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ async def test_runs_go_where_their_own_options_say(server: MortalRedis, celery: 
 async def test_celery_events_of_a_lost_run_describe_its_task(
     server: MortalRedis, celery: Celery, canceled: bool
 ) -> None:
-    """The killed worker may not have sent its earlier events, or no listener received them."""
+    """The killed worker may not have sent its earlier events, or no listener may have received them."""
     publisher = Publisher(celery, {})
     cluster_state = celery.events.State()
     with redis.Redis.from_url(redis_url(server.broker_url)) as broker, broker.pubsub() as received:

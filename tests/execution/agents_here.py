@@ -1,4 +1,4 @@
-"""App whose worker runs in the test process. Celery tasks are called as a thread of a pool calls them."""
+"""App whose worker runs in the test process. The tests call Celery tasks in the same way as a thread of a pool."""
 
 from __future__ import annotations
 

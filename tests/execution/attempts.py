@@ -1,4 +1,5 @@
-"""Consecutive attempts of a task in the test process, each of which is lost, and functions that record their calls."""
+"""Task whose attempts are executed in the test process and lost one after the other, and functions that record
+calls."""
 
 from __future__ import annotations
 

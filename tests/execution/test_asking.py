@@ -23,7 +23,7 @@ a2a = A2A(app)
 
 
 async def call_tool(turn: Turn, caught: type[BaseException], question: str = "Which city?") -> str:
-    """Call a tool that asks, like a framework that turns a tool's exceptions into text."""
+    """Call a tool that asks the client, and return the tool's exceptions as text, as some frameworks do."""
     try:
         return f"in {await turn.ask(question)}"
     except caught as error:

@@ -1,4 +1,5 @@
-"""Calls of tasks on an event loop. They send the same signals as Celery's tracer, and concurrent calls do not mix."""
+"""Execution of Celery tasks on an event loop. The async tracer sends the same signals as Celery's tracer, and isolates
+concurrent calls from each other."""
 
 from __future__ import annotations
 
@@ -86,7 +87,7 @@ class ControlledRun:
 
 
 class Calls:
-    """Calls of the agent's task. The test controls the runs."""
+    """Calls to the agent's task. The test controls the runs."""
 
     def __init__(self, app: Celery) -> None:
         self.task: Task = app.tasks["a2a.works"]

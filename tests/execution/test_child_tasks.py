@@ -37,7 +37,7 @@ async def elsewhere() -> AsyncIterator[str]:
 
 
 async def canceled(here: AgentsHere, agent: str, is_begun: Callable[[], bool]) -> None:
-    """Cancel a task of `agent` as its client, as soon as `is_begun` returns True."""
+    """Start a task of `agent`, and cancel it as its client as soon as `is_begun` returns True."""
 
     async def begun() -> bool:
         return is_begun()
@@ -174,7 +174,7 @@ async def test_a_remote_task_is_cancelled_when_its_agent_fails(here: AgentsHere,
 async def test_a_remote_task_is_cancelled_when_its_run_is_released_for_a_retry(
     here: AgentsHere, elsewhere: str, redis_server: EmbeddedRedis, is_canceled: bool
 ) -> None:
-    """A cancel that arrives with the retry leaves no remote task either."""
+    """A cancel request that arrives with the retry also leaves no remote task behind."""
     started: list[str] = []
 
     @here.a2a.agent("agent", autoretry_for=(OSError,), default_retry_delay=1000)

@@ -1,4 +1,4 @@
-"""Threads that wait for a run. They return the run's result, and continue their checks while the event loop is
+"""Threads that wait for a run. A thread receives the run's result, and continues its checks while the event loop is
 blocked."""
 
 from __future__ import annotations

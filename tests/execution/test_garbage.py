@@ -38,7 +38,7 @@ MAX_BYTES = 8 * 1024
 
 @pytest.fixture(autouse=True)
 def unlogged() -> Iterator[None]:
-    """Disable logging, because pytest keeps log records with their tracebacks."""
+    """Disable logging, because pytest keeps log records and therefore their tracebacks."""
     logging.disable()
     yield
     logging.disable(logging.NOTSET)

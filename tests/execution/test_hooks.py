@@ -49,7 +49,7 @@ def calls(here: AgentsHere) -> list[str]:
 
     @here.a2a.agent("echo")
     async def echo(turn: Turn) -> Any:
-        """End as the message says."""
+        """End with the outcome that the message names."""
         calls.append(turn.text)
         match turn.text:
             case "ask":

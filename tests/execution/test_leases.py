@@ -1,4 +1,4 @@
-"""Lease keeper of a worker. Runs with renewed leases stay claimed, and runs with expired leases are given up."""
+"""Lease keeper of a worker. Runs with renewed leases stay claimed, and runs with expired leases are abandoned."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 @dataclass
 class FakeRun:
-    """Run that records its requests to stop."""
+    """Run that records the requests that it receives."""
 
     ref: RunRef
     token: str

@@ -1,5 +1,5 @@
-"""Lifespans of an app. They are open on the event loop of a worker process while agents run, and closed when it
-stops."""
+"""Lifespans of an app. They are open on the event loop of a worker process while agents run, and closed when the
+process stops."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from .scene import TurnByTurn
 
 
 def an_app(events: list[str], *, fail: bool = False) -> A2A:
-    """Return an app with an agent that asks and two lifespans. If `fail` is true, the second lifespan fails at the
-    first attempt."""
+    """Return an app with two lifespans and an agent that asks the client. If `fail` is true, the second lifespan fails
+    at the first attempt."""
     a2a = A2A(Celery("test", broker="memory://", set_as_current=False))
     tasks: dict[str, asyncio.Task[None] | None] = {}
 

@@ -31,8 +31,8 @@ def agent(**limits: Any) -> Agent:
         ({"time_limit": 5}, CeleryLimits(soft=3), 3),
         ({"time_limit": 5}, CeleryLimits(soft=30, hard=60), 5),
         ({}, CeleryLimits(soft=30, hard=60), 30),
-        ({}, CeleryLimits(hard=60), 54),  # the grace, and a second before the kill
-        ({}, CeleryLimits(hard=4), 3),  # three quarters
+        ({}, CeleryLimits(hard=60), 54),  # minus the grace period, and one second before the kill
+        ({}, CeleryLimits(hard=4), 3),  # three quarters of the limit
         ({}, CeleryLimits(soft=4, hard=4), 3),
         ({}, CeleryLimits(soft=0, hard=0), None),
     ],

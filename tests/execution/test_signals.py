@@ -1,4 +1,4 @@
-"""Celery signals that are sent outside of a run. Each signal writes at most one final status, and no receiver raises an
+"""Celery signals that are sent outside of a run. The receivers of a signal write at most one final status, and raise no
 error."""
 
 from __future__ import annotations

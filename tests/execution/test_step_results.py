@@ -31,7 +31,7 @@ class Page:
 
 @dataclass
 class Inner:
-    """Part of a `Page`."""
+    """Dataclass that is nested in a `Page`."""
 
     text: str
 

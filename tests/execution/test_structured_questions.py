@@ -117,7 +117,7 @@ a2a.expose(plain)
 
 
 class AsksEarly(AgentExecutor):
-    """Executor of the SDK that asks, and returns long after its question has been written."""
+    """SDK executor that asks a question and returns long after the question was stored."""
 
     schema = checked_schema({"type": "integer"})
 

@@ -32,7 +32,7 @@ APPLICATION = "agents-of-a-test"
 
 @pytest.fixture(scope="module")
 def database() -> Iterator[Postgres]:
-    """PostgreSQL server with which Django is set up."""
+    """PostgreSQL server that Django is configured to use."""
     require_server(Postgres)
     with running(Postgres) as server, pytest.MonkeyPatch.context() as patch:
         assert isinstance(server, Postgres)

@@ -177,6 +177,7 @@ async def test_the_client_of_adk_takes_the_card_of_a_gateway_with_grpc() -> None
 
 @pytest.mark.parametrize("address", ["localhost:50051", "dns:///localhost:50051", "https://localhost:50051"])
 async def test_the_client_of_adk_takes_no_address_of_another_port(address: str) -> None:
-    """If this test fails because ADK accepts an address, `grpc_public_address` can have a default again."""
+    """If this test fails because ADK accepts an address with a different port, `grpc_public_address` can have a default
+    again."""
     with pytest.raises(AgentCardResolutionError):
         await adk_client(address)

@@ -61,7 +61,7 @@ def blocking_tool(turn: Turn) -> Tool:
 
 
 class StrictStandIn(with_strands.StandIn):
-    """Model that rejects a message without content, as the models of most providers do."""
+    """Model that rejects a message without content, as most providers do."""
 
     async def stream(self, messages: Messages, *args: Any, **kwargs: Any) -> AsyncIterator[StreamEvent]:
         assert messages[-1]["content"], "strands sends no result of the tool that asked"

@@ -129,7 +129,7 @@ class Progress(Event):
 
 
 class Done(Event):
-    """Event with data."""
+    """Event with a number."""
 
     done: float
 
@@ -156,7 +156,7 @@ class Blocks(Calls):
 
 
 class Place(BaseModel):
-    """A place."""
+    """Pydantic model that a workflow returns."""
 
     name: str
 
@@ -327,7 +327,7 @@ async def test_all_parts_of_a_message_reach_an_agent() -> None:
 
 
 class Trip(StartEvent):
-    """Start with one text."""
+    """Start event with the fields of a trip."""
 
     city: str
     days: int = 1
@@ -369,7 +369,7 @@ async def test_a_state_that_cannot_be_stored_fails_the_turn() -> None:
 
 
 class Fare(BaseModel):
-    """Typed state."""
+    """Typed state of a workflow."""
 
     paid: int = 0
 

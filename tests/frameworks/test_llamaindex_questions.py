@@ -54,7 +54,7 @@ class Shown(InputRequiredEvent):
 
 
 class Returns(Workflow):
-    """Workflow in which one step returns the question and another receives the answer."""
+    """Workflow in which one step returns the question and a second step receives the answer."""
 
     def __init__(self, question: InputRequiredEvent) -> None:
         super().__init__()
@@ -144,7 +144,7 @@ class Parallel(Workflow):
 
 
 class InTurn(Workflow):
-    """Workflow with a step that asks with the turn, and a step that asks with LlamaIndex."""
+    """Workflow with a step that calls `Turn.ask`, and a step that asks by an event."""
 
     def __init__(self, turn: Turn) -> None:
         super().__init__()
@@ -187,7 +187,7 @@ class Flaky(Workflow):
 
 
 class Trip(StartEvent):
-    """Values that the client has to send."""
+    """Start event with the values that the client has to send."""
 
     city: str
     days: int

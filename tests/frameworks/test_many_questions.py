@@ -28,7 +28,7 @@ WORKS, SEEN = Event(), Event()
 
 
 class CallsTools(with_strands.StandIn):
-    """Model that calls the named tools at once, and then returns their results."""
+    """Model that calls the named tools in one response, and then returns their results."""
 
     async def stream(self, messages: Messages, *args: Any, **kwargs: Any) -> AsyncIterator[StreamEvent]:
         content = messages[-1]["content"]
@@ -75,7 +75,7 @@ inn = strands_agent(make)
 
 
 class BooksTwice(with_agent_framework.StandIn):
-    """Model that calls the tool twice at once, and then returns its results."""
+    """Model that calls the tool twice in one response, and then returns its results."""
 
     def _inner_get_response(self, *, messages: Sequence[Message], **kwargs: Any) -> Any:
         async def updates() -> AsyncIterator[ChatResponseUpdate]:

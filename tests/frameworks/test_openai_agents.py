@@ -1,4 +1,4 @@
-"""Agents of the OpenAI Agents SDK: questions, outputs, contexts, and configurations that are refused."""
+"""Agents that use the OpenAI Agents SDK: questions, outputs, contexts, and configurations that are refused."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from workers.with_openai_agents import StandIn, completed
 
 
 class Calls(StandIn):
-    """Model that calls tools at once, and then returns their results.
+    """Model that calls tools in one response, and then returns their results.
 
     Args:
         calls: Arguments of each call by its id and the name of its tool.
@@ -66,7 +66,7 @@ TWO = {"c0": ("book", {"item": "a bed"}), "c1": ("pay", {"amount": 12}), "c2": (
 
 
 class Hands(StandIn):
-    """Model that hands over to another agent in each turn."""
+    """Model that hands over to a different agent in each turn."""
 
     async def stream_response(
         self, system_instructions: str | None, input: Any, *args: Any, **kwargs: Any
@@ -158,7 +158,7 @@ async def test_an_approval_of_an_agent_that_is_a_tool_is_answered() -> None:
 
 
 class Place(BaseModel):
-    """A place."""
+    """Pydantic model for the output of an agent."""
 
     name: str
 

@@ -21,7 +21,7 @@ AS_TEXT = ["look at", '{"colour": "grün", "sizes": [1.5]}']
 
 
 async def memory_after(answer: Any, *parts: Part) -> Any:
-    """Let the agent answer a message, and return the agent's memory as JSON data."""
+    """Let the agent answer a message, and return the agent's memory as a JSON value."""
     state: dict[str, Any] = {}
     async for _ in answer(turn(state, *parts)):
         pass

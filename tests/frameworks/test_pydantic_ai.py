@@ -1,4 +1,4 @@
-"""Agents of pydantic-ai: questions, outputs, limits, and configurations that are refused."""
+"""pydantic-ai agents: questions, outputs, limits, and configurations that are refused."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def pay(context: RunContext[Any], amount: int) -> str:
 
 
 async def calls_all(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[str | DeltaToolCalls]:
-    """Call the tools at once, and then return their results."""
+    """Call the tools in one response, and then return their results."""
     results = [str(part.content) for part in messages[-1].parts if isinstance(part, ToolReturnPart)]
     if results:
         yield ", ".join(results)
@@ -124,7 +124,7 @@ async def test_an_answer_to_a_question_that_is_no_longer_stored_fails() -> None:
 
 
 class Place(BaseModel):
-    """A place."""
+    """Pydantic model for the output of an agent."""
 
     name: str
     size: float

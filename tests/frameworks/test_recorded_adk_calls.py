@@ -44,7 +44,7 @@ class Script:
         self._config = config or RunConfig()
 
     async def run(self, turn: Turn) -> tuple[str, dict[str, Any]]:
-        """Return the last text and the state of the ADK session."""
+        """Run a turn, and return its last text and the state of the ADK session."""
         state: dict[str, Any] = {}
         execution = Execution()
         execution.transition(ExecutionState.INITIALIZING)

@@ -1,4 +1,4 @@
-"""Recorded results of calls by agents of the OpenAI Agents SDK. Later runs of the turn repeat no call."""
+"""Recorded results of calls by agents that use the OpenAI Agents SDK. Later runs of the turn repeat no call."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from workers import with_openai_agents
 
 @dataclass
 class Place:
-    """A place."""
+    """Dataclass that the tool `place` returns."""
 
     at: str
 

@@ -28,7 +28,7 @@ from tests.support.agents import card
 
 @dataclass
 class Place:
-    """A place."""
+    """Dataclass that the tool `place` returns."""
 
     at: str
 

@@ -28,7 +28,7 @@ from workers import with_strands
 
 
 class Place(BaseModel):
-    """A place."""
+    """Pydantic model for the output of an agent."""
 
     at: str
 
@@ -96,7 +96,7 @@ class Script:
         return {"status": "success", "content": [{"image": {"format": "png", "source": {"bytes": at.encode()}}}]}
 
     def call_directly(self, at: str) -> str:
-        """Call another tool, on an event loop of the framework."""
+        """Call a different tool on an event loop of the framework."""
         self.calls.append(f"direct {at}")
         self.keys.add(current_step_key())
         result = self.agent.tool.look_in_thread(at=at, record_direct_tool_call=False)

@@ -1,4 +1,5 @@
-"""Samples of agent frameworks. Installed samples work, and a process that runs no agents imports no framework."""
+"""Samples of agent frameworks. Samples whose framework is installed work, and a process that runs no agents imports no
+framework."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ async def test_a_strands_agent_that_stops_early_fails_with_the_option(reason: st
 
 
 async def test_a_strands_agent_that_its_model_cuts_off_fails_with_the_reason() -> None:
-    """Strands raises an error for this reason. The conversation contains the text before the error."""
+    """Strands raises an error for this stop reason. The conversation contains the text before the error."""
     state: dict[str, Any] = {}
 
     text, last = await yielded(strands_agent(lambda _: Agent(model=CutOff(), callback_handler=None)), state)

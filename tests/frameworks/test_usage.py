@@ -54,7 +54,7 @@ INPUTS, OUTPUTS, CACHED, REASONED = 30, 7, 20, 5
 
 
 class StrandsModel(with_strands.StandIn):
-    """Model of strands that reports tokens."""
+    """Strands model that reports token counts."""
 
     def get_config(self) -> dict[str, Any]:
         return {"model_id": "m"}
@@ -67,7 +67,7 @@ class StrandsModel(with_strands.StandIn):
 
 
 class FrameworkModel(with_agent_framework.StandIn):
-    """Chat client of agent-framework that reports tokens."""
+    """agent-framework chat client that reports token counts."""
 
     def _inner_get_response(
         self, *, messages: Sequence[Message], stream: bool, options: Mapping[str, Any], **kwargs: Any
@@ -85,7 +85,7 @@ class FrameworkModel(with_agent_framework.StandIn):
 
 
 class AdkModel(with_adk.StandIn):
-    """Model of ADK that reports tokens."""
+    """ADK model that reports token counts."""
 
     async def generate_content_async(
         self, llm_request: LlmRequest, stream: bool = False
@@ -102,7 +102,7 @@ class AdkModel(with_adk.StandIn):
 
 
 class PydanticModel(WrapperModel):
-    """Model of pydantic-ai that reports tokens."""
+    """pydantic-ai model that reports token counts."""
 
     def request_stream(self, *args: Any, **kwargs: Any) -> Any:
         return _PydanticStream(super().request_stream(*args, **kwargs))
@@ -131,7 +131,7 @@ class _PydanticStream:
 
 
 class OpenAIModel(with_openai_agents.StandIn):
-    """Model of the OpenAI Agents SDK that reports tokens."""
+    """OpenAI Agents SDK model that reports token counts."""
 
     async def stream_response(self, *args: Any, **kwargs: Any) -> AsyncIterator[TResponseStreamEvent]:
         async for event in super().stream_response(*args, **kwargs):
@@ -148,7 +148,7 @@ class OpenAIModel(with_openai_agents.StandIn):
 
 
 class LangChainModel(with_langgraph.StandIn):
-    """Model of LangChain that reports tokens."""
+    """LangChain model that reports token counts."""
 
     async def _astream(self, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> Any:
         async for chunk in super()._astream(messages, *args, **kwargs):

@@ -1,4 +1,4 @@
-"""Hanging probes. A gateway reports them in time, and does not start more of them."""
+"""Hanging probes. A gateway reports them in time, and does not start further probes."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def document(*keys: Key) -> dict[str, Any]:
 
 @dataclass
 class Endpoint:
-    """Server of keys that counts its requests and blocks while `gate` is cleared."""
+    """JWKS endpoint that counts requests, and blocks them while `gate` is cleared."""
 
     answer: Any = field(default_factory=lambda: document(FIRST))
     asked: int = 0

@@ -1,4 +1,5 @@
-"""Responses of a gateway to push-notification configs. They reveal nothing about the names of its network."""
+"""Responses of a gateway to push-notification configs. They reveal nothing about the host names in the gateway's
+network."""
 
 from __future__ import annotations
 

@@ -268,7 +268,7 @@ async def test_of_large_responses_at_once_one_is_written_and_the_next_one_waits_
 
     with pytest.raises(LimitExceededError):
         await second
-    with pytest.raises(LimitExceededError):  # counted before the payment, but read after it
+    with pytest.raises(LimitExceededError):  # it takes its tokens before the payment, and reads after it
         await ResponseMeter().begin(limits, "echo", ann, LARGE_RESULT + 1)
     await ResponseMeter().begin(limits, "echo", ann, LARGE_RESULT)
 
@@ -295,7 +295,7 @@ async def test_lists_at_once_are_read_one_after_another(
 
 
 def recorded_reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return a list to which the ids of the tasks are added that the gateway reads."""
+    """Return a list that collects the ids of the tasks that the gateway reads."""
     reads: list[str] = []
     read = TaskReader.read
 

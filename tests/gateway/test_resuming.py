@@ -78,8 +78,8 @@ async def test_events_are_numbered_with_their_times(gateway: Limited, store: Asy
 async def test_a_client_whose_last_event_is_lost_gets_the_task(
     gateway: Limited, store: AsyncStore, keys: Keys, binding: str, later: int
 ) -> None:
-    """The task ends before the client returns. Its last version is lower than, equal to, or higher than the client's
-    version."""
+    """The task ends before the client returns. The task's last version is lower than, equal to, or higher than the
+    client's version."""
     seeds = Seeds(store, keys)
     claim = await written(seeds, 1)
     task_id = claim.ref.task_id

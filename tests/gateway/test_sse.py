@@ -1,5 +1,5 @@
-"""Writing of event streams. All available events are written at once. A stream ends when the client disconnects or the
-server stops."""
+"""Writing of event streams. All available events are sent in one write. A stream ends when the client disconnects or
+the server stops."""
 
 from __future__ import annotations
 

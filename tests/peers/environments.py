@@ -1,5 +1,5 @@
-"""Virtual environments of other A2A libraries, and of a framework whose pins exclude others. The files of this folder
-name the versions.
+"""Virtual environments of other A2A libraries, and of a framework whose pinned dependencies exclude other frameworks.
+The files of this folder name the versions.
 
 python -m tests.peers.environments
 """

@@ -1,4 +1,4 @@
-"""Consent of receivers, as the CloudEvents specification of web hooks defines it."""
+"""Consent of webhook receivers, as the CloudEvents webhook specification defines it."""
 
 from __future__ import annotations
 

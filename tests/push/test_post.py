@@ -1,4 +1,4 @@
-"""Webhook posts to a real receiver, with each kind of misbehaviour of the receiver."""
+"""Webhook posts to real receivers that respond or misbehave in each known way."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ async def test_a_receiver_sets_the_time_of_the_retry(poster: Poster, hooks: Rece
 
 NAME_NOT_FOUND = Retry("no connection: the host's name was not found", is_host_not_found=True)
 SILENCE = "no response within 15 s"
-NO_END = "no response within 2 s"  # in real time: the received data is no response
+NO_END = "no response within 2 s"  # in real time, because data arrives that is not a response
 NO_ANSWER = {
     "silent": (behaviour.silent(), SILENCE),
     "slow": (behaviour.slow(30), SILENCE),
@@ -341,7 +341,7 @@ async def test_a_name_that_leads_inside_is_refused_at_the_connection(hooks: Rece
 
 
 async def test_a_name_that_rebinds_is_refused_as_soon_as_it_does(hooks: Receiver) -> None:
-    names = FakeResolver(a_example=["127.0.0.1", "127.0.0.1", "10.0.0.1"])  # the first answer is for the host's network
+    names = FakeResolver(a_example=["127.0.0.1", "127.0.0.1", "10.0.0.1"])  # first answer: for the host's network
     async with Poster(LOCAL, resolver=names) as poster:
         hooks.plan("/hook", [Reply(200, (("Connection", "close"),))])
         url = hooks.url(host="a.example")

@@ -1,4 +1,4 @@
-"""Signatures of posts, verified with the library of Standard Webhooks."""
+"""Signatures of posts, verified with the Standard Webhooks library."""
 
 from __future__ import annotations
 

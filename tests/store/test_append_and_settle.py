@@ -23,7 +23,7 @@ from tests.support.seeds import ANN, CONTEXT, RETENTION, Seeds, chunk, request, 
 
 
 def foreign(claim: Claim) -> list[Claim]:
-    """Return two claims without write access: one with another token, one with another run number."""
+    """Return two claims without write access: one with a different token, one with a different run number."""
     return [replace(claim, token="another"), replace(claim, ref=replace(claim.ref, run=claim.ref.run + 1))]
 
 

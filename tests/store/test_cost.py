@@ -57,7 +57,7 @@ async def test_a_chunk_costs_the_same_at_ten_and_at_two_thousand(store: AsyncSto
     late = await meter.cost_of(append_chunk(written))
 
     assert early == late
-    assert early["cmdstat_rpush"] == 2  # the log and the artifact; only the record is read as a whole
+    assert early["cmdstat_rpush"] == 2  # one for the log and one for the artifact
     assert not {"cmdstat_lrange", "cmdstat_smembers", "cmdstat_zrange"} & early.keys()
     assert sum(early.values()) <= 10
 

@@ -1,5 +1,5 @@
-"""Idempotency of message ids. Within the window, a repeated message returns its task, and another message with the same
-id is a conflict."""
+"""Idempotency of message ids. Within the window, a repeated message returns its task, and a different message with the
+same id is a conflict."""
 
 from __future__ import annotations
 

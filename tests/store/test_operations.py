@@ -404,7 +404,7 @@ async def test_both_clients_give_the_same_answer(
 ) -> None:
     operation = await make(keys, seeds)
 
-    # A repeated call returns the same result. An operation that acquires a run once finds no run in either call.
+    # The second call must return the same result, so the first call must not change the result of the operation.
     async_answer = await store.run(operation)
     sync_answer = await asyncio.to_thread(sync_store.run, operation)
 

@@ -1,5 +1,5 @@
-"""Schema version of a store. The first process writes the version, a process of another version fails to start, and
-migrations convert the records."""
+"""Schema version of a store. The first process writes the version, a process with a different version fails to start,
+and migrations convert the records."""
 
 from __future__ import annotations
 

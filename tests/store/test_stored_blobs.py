@@ -1,4 +1,4 @@
-"""Large parts in Redis: they are stored once, outside of Lua, and live and end with their task."""
+"""Large parts in Redis. A part is stored once, does not pass through Lua scripts, and expires with its task."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def blobs_of(tasks: Seeds, task_id: str) -> dict[str, int]:
 
 
 async def size_of(tasks: Seeds, task_id: str) -> int:
-    """Return the size of a task, as its record has it."""
+    """Return the size in the record of a task."""
     return int(await tasks.store.redis.hget(tasks.keys.task(task_id).record, "size") or 0)
 
 

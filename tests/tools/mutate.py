@@ -169,10 +169,10 @@ def failed_test(output: str) -> str | None:
 
 
 def status_in(tier: str, records: Iterable[Record]) -> str | None:
-    """Return the status of one mutant in a tier. A mutant killed in a smaller tier is killed.
+    """Return the status of one mutant in a tier. A mutant that a smaller tier kills counts as killed.
 
     Returns:
-        "killed", "survived" or "uncovered", or None if no record contains one of them.
+        "killed", "survived" or "uncovered", or None if the mutant has none of these statuses in the tier.
     """
     names = list(TIERS)
     statuses = {record["tier"]: record["status"] for record in records}

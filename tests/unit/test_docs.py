@@ -89,7 +89,7 @@ def test_every_outcome_leaves_a_state_of_the_table() -> None:
     ends: list[Outcome] = [Completed(), Rejection(), Refused(""), Failure(), Canceled()]
     ends += [Paused(state) for state in INTERRUPTED]
     ends += [Retried(2, 4, "")]
-    going_on = {Delegated, Lost, Superseded, Suspended}  # another run or another system completes the task
+    going_on = {Delegated, Lost, Superseded, Suspended}  # a later run or a different system completes the task
     assert {type(outcome) for outcome in ends} | going_on == set(get_args(Outcome)), "an outcome is not compared here"
 
     states_of_table = {state.strip() for _, states, _ in table_rows() for state in states.split(",")}

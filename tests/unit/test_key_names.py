@@ -1,4 +1,4 @@
-"""Names of Redis keys. Ids are quoted, so that no id collides with another or leaves its namespace."""
+"""Names of Redis keys. Ids are quoted, so that no id collides with a different id or leaves its namespace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""README.md and the pages beside it: length, pictures, links, the test command, and the defaults in
+"""README.md and the other pages in the root folder: length, pictures, links, the test command, and the defaults in
 docs/settings.md."""
 
 from __future__ import annotations

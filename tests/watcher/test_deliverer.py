@@ -298,8 +298,8 @@ async def test_a_delivered_event_ends_the_failures_of_those_before_it(lines: Lin
 
 
 async def test_a_config_that_this_watcher_has_no_key_for_is_left_to_others(lines: Lines, live: Receiver) -> None:
-    """A gateway may already use a newer key. A watcher that was not restarted must not give up this gateway's
-    webhooks."""
+    """A gateway may already use a newer key. A watcher that was not restarted must not give up the deliveries of this
+    gateway's webhooks."""
     task_id = await lines.with_due_events(live.url())
     other = Settings(store_url="redis://nowhere", secret_key="x" * 32)
     store, keys = lines.seeds.store, lines.seeds.keys

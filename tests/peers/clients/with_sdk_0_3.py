@@ -87,7 +87,7 @@ class Sdk:
 
     async def send(self, text: str, answers: Seen | None = None, webhook: str = "", wait: bool = True) -> Seen:
         client = self._whole
-        if webhook:  # this client converts a config per call to a dict, which fails over HTTP+JSON and gRPC
+        if webhook:  # this client converts the config of a single call to a dict, which fails over HTTP+JSON and gRPC
             client = self._create(False, push_notification_configs=[PushNotificationConfig(url=webhook, token=TOKEN)])
         configuration = MessageSendConfiguration(blocking=wait)
         [(task, _)] = [e async for e in client.send_message(self._message(text, answers), configuration=configuration)]

@@ -31,7 +31,7 @@ class SampleWorker(Worker[list[Message]]):
             case ["fail"]:
                 raise RuntimeError("a secret of the agent")
             case ["wait"]:
-                return  # the task stays WORKING, because a worker only runs one task at a time
+                return  # the task stays WORKING, because a worker runs only one task at a time
             case ["count", number]:
                 text = ""
                 for count in range(int(number)):
