@@ -261,8 +261,8 @@ assert a2a.agents.keys() == {"function", "named", "add"}
 def imported_by(code: str) -> set[str]:
     """Return the names of the modules that a new interpreter has imported after `code`."""
     show = "\nimport sys\nprint(*sys.modules)"
-    ended = subprocess.run([sys.executable, "-c", code + show], capture_output=True, text=True, check=True)
-    return set(ended.stdout.split())
+    process = subprocess.run([sys.executable, "-c", code + show], capture_output=True, text=True, check=True)
+    return set(process.stdout.split())
 
 
 @pytest.mark.parametrize("code", ["import a2a_celery", REGISTERING], ids=["import", "register agents"])

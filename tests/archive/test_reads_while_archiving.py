@@ -146,14 +146,14 @@ async def test_a_task_is_read_the_same_before_and_after(scene: Scene) -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 50])
 async def test_pages_join_without_a_seam(scene: Scene, size: int) -> None:
-    ended = [await scene.seeds.ended(COMPLETED) for _ in range(9)]
+    task_ids = [await scene.seeds.ended(COMPLETED) for _ in range(9)]
     live = [await scene.seeds.ended(INPUT_REQUIRED), await scene.seeds.created()]
     await scene.seeds.ended(COMPLETED, scope=BOB)
     everything = ids(await scene.pages(page_size=50))
-    assert everything == [*reversed(live), *reversed(ended)]
+    assert everything == [*reversed(live), *reversed(task_ids)]
 
     for count in (0, 4, 9):
-        await scene.archived(*ended[:count])
+        await scene.archived(*task_ids[:count])
         tasks = await scene.pages(page_size=size)
         assert ids(tasks) == everything
         assert (await scene.page(page_size=size)).total_size == 11
@@ -161,19 +161,19 @@ async def test_pages_join_without_a_seam(scene: Scene, size: int) -> None:
 
 async def test_pages_of_large_tasks_end_early_and_lose_none(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "PAGE_BYTES", 1)
-    ended = [await scene.seeds.ended(COMPLETED) for _ in range(12)]
-    await scene.archived(*(ended[n] for n in (0, 1, 3, 4, 5, 6, 8, 9)))
+    task_ids = [await scene.seeds.ended(COMPLETED) for _ in range(12)]
+    await scene.archived(*(task_ids[n] for n in (0, 1, 3, 4, 5, 6, 8, 9)))
 
-    assert ids(await scene.pages(page_size=6)) == list(reversed(ended))
-    assert ids((await scene.page(page_size=6)).tasks) == [ended[11], ended[10], ended[9]]
+    assert ids(await scene.pages(page_size=6)) == list(reversed(task_ids))
+    assert ids((await scene.page(page_size=6)).tasks) == [task_ids[11], task_ids[10], task_ids[9]]
     monkeypatch.undo()
-    assert ids((await scene.page(page_size=12)).tasks) == list(reversed(ended))
+    assert ids((await scene.page(page_size=12)).tasks) == list(reversed(task_ids))
 
 
 async def test_a_task_that_crosses_between_two_pages_is_listed_once(scene: Scene) -> None:
-    ended = [await scene.seeds.ended(COMPLETED) for _ in range(12)]
-    await scene.archived(*ended[:2])
-    left = list(ended[2:])
+    ended_ids = [await scene.seeds.ended(COMPLETED) for _ in range(12)]
+    await scene.archived(*ended_ids[:2])
+    left = list(ended_ids[2:])
 
     async def two_cross_and_one_ends() -> None:
         await scene.archived(*left[:2])
@@ -182,31 +182,31 @@ async def test_a_task_that_crosses_between_two_pages_is_listed_once(scene: Scene
 
     task_ids = ids(await scene.pages(between=two_cross_and_one_ends, page_size=2))
 
-    assert task_ids == list(reversed(ended))
+    assert task_ids == list(reversed(ended_ids))
     assert len(left) == 0
 
 
 async def test_a_task_that_crosses_while_a_page_is_made_is_listed_once(scene: Scene) -> None:
-    ended = [await scene.seeds.ended(COMPLETED) for _ in range(6)]
-    await scene.archived(ended[0])
+    task_ids = [await scene.seeds.ended(COMPLETED) for _ in range(6)]
+    await scene.archived(task_ids[0])
     page = scene.archive.page
 
     async def crossing(criteria: Filter, **options: Any) -> ArchivedPage:
-        await scene.archived(*ended[1:4])
+        await scene.archived(*task_ids[1:4])
         return await page(criteria, **options)
 
     scene.archive.page = crossing  # type: ignore[method-assign]
 
     listed = await scene.page(page_size=10)
 
-    assert ids(listed.tasks) == list(reversed(ended))
+    assert ids(listed.tasks) == list(reversed(task_ids))
     assert listed.total_size == 6
 
 
 async def test_a_copy_whose_task_is_still_in_the_store_is_listed_once(scene: Scene) -> None:
     """The watcher is killed after the copy and before the removal."""
-    ended = [await scene.seeds.ended(COMPLETED) for _ in range(4)]
-    await scene.archived(ended[1])  # the older task is below the border now
+    task_ids = [await scene.seeds.ended(COMPLETED) for _ in range(4)]
+    await scene.archived(task_ids[1])  # the older task is below the border now
     died = asyncio.CancelledError()
 
     async def dies() -> None:
@@ -218,13 +218,13 @@ async def test_a_copy_whose_task_is_still_in_the_store_is_listed_once(scene: Sce
         await scene.archiver.tick()
     scene.archive.then = None
 
-    assert ids(await scene.pages(page_size=2)) == list(reversed(ended))
-    assert await scene.is_in_store(ended[0])
+    assert ids(await scene.pages(page_size=2)) == list(reversed(task_ids))
+    assert await scene.is_in_store(task_ids[0])
     await scene.store.redis.delete(scene.keys.archiver)  # the lease of the killed archiver expires
     await scene.new_archiver().tick()
-    assert not await scene.is_in_store(ended[0])
+    assert not await scene.is_in_store(task_ids[0])
     page = await scene.page(page_size=2)
-    assert (ids(page.tasks), page.total_size) == ([ended[3], ended[2]], 4)
+    assert (ids(page.tasks), page.total_size) == ([task_ids[3], task_ids[2]], 4)
 
 
 async def test_each_filter_reaches_both(scene: Scene) -> None:
@@ -261,8 +261,8 @@ async def test_an_invalid_page_token_is_refused(scene: Scene) -> None:
 async def test_an_outage_of_the_database_loses_nothing_and_is_reported(
     scene: Scene,
 ) -> None:
-    ended = [await scene.seeds.ended(COMPLETED) for _ in range(3)]
-    await scene.archived(ended[0])
+    task_ids = [await scene.seeds.ended(COMPLETED) for _ in range(3)]
+    await scene.archived(task_ids[0])
     scene.archive.away = True
     await scene.due()
 
@@ -271,9 +271,9 @@ async def test_an_outage_of_the_database_loses_nothing_and_is_reported(
     await scene.archiver.tick()  # the archiver does not retry at once
 
     assert (await scene.store.run(read_archive_state(scene.keys))).due == 2
-    assert [await scene.is_in_store(task_id) for task_id in ended] == [False, True, True]
-    assert (await scene.kept.read(ANN, ended[2])).task.id == ended[2]
-    for asking in (scene.page(), scene.kept.read(ANN, ended[0])):
+    assert [await scene.is_in_store(task_id) for task_id in task_ids] == [False, True, True]
+    assert (await scene.kept.read(ANN, task_ids[2])).task.id == task_ids[2]
+    for asking in (scene.page(), scene.kept.read(ANN, task_ids[0])):
         with pytest.raises(ArchiveUnavailable):  # instead of an incomplete list or "not found"
             await asking
 
@@ -281,25 +281,25 @@ async def test_an_outage_of_the_database_loses_nothing_and_is_reported(
     await scene.new_archiver().tick()  # the same archiver would still wait
 
     assert await scene.store.redis.exists(scene.keys.archiver), "another one has it"
-    assert [await scene.is_in_store(task_id) for task_id in ended] == [False, True, True]
+    assert [await scene.is_in_store(task_id) for task_id in task_ids] == [False, True, True]
     scene.clock.advance(archiver_module.FIRST_RETRY_DELAY)
     await scene.archiver.tick()
-    assert [await scene.is_in_store(task_id) for task_id in ended] == [False] * 3
-    assert ids((await scene.page()).tasks) == list(reversed(ended))
+    assert [await scene.is_in_store(task_id) for task_id in task_ids] == [False] * 3
+    assert ids((await scene.page()).tasks) == list(reversed(task_ids))
 
 
 async def test_a_task_that_the_database_refuses_holds_up_no_other(
     scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
-    ended = [await scene.seeds.ended(COMPLETED) for _ in range(4)]
-    scene.archive.dislikes = {ended[0], ended[1]}
+    task_ids = [await scene.seeds.ended(COMPLETED) for _ in range(4)]
+    scene.archive.dislikes = {task_ids[0], task_ids[1]}
 
-    await scene.archived(*ended)
+    await scene.archived(*task_ids)
 
-    assert [await scene.is_in_store(task_id) for task_id in ended] == [True, True, False, False]
-    assert ids(await scene.pages(page_size=1)) == list(reversed(ended))
+    assert [await scene.is_in_store(task_id) for task_id in task_ids] == [True, True, False, False]
+    assert ids(await scene.pages(page_size=1)) == list(reversed(task_ids))
     assert (await scene.store.run(read_archive_state(scene.keys))).refused == 2
-    assert f"task {ended[0]} was not archived and stays in the store: the archive refuses it" in caplog.text
+    assert f"task {task_ids[0]} was not archived and stays in the store: the archive refuses it" in caplog.text
     scene.archive.dislikes = set()
     await scene.store.redis.delete(scene.keys.archiver)
     await scene.new_archiver().tick()
@@ -310,46 +310,46 @@ async def test_tasks_that_the_database_refuses_one_and_all_hold_up_no_later_one(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(archiver_module, "ARCHIVE_BATCH", 2)
-    ended = [await scene.seeds.ended(COMPLETED) for _ in range(5)]
-    scene.archive.dislikes = set(ended[:4])
+    task_ids = [await scene.seeds.ended(COMPLETED) for _ in range(5)]
+    scene.archive.dislikes = set(task_ids[:4])
 
-    await scene.archived(*ended)
+    await scene.archived(*task_ids)
 
-    assert [await scene.is_in_store(task_id) for task_id in ended] == [True, True, True, True, False]
+    assert [await scene.is_in_store(task_id) for task_id in task_ids] == [True, True, True, True, False]
     assert (await scene.store.run(read_archive_state(scene.keys))).refused == 4
 
 
 async def test_an_outage_in_the_middle_refuses_no_task(scene: Scene) -> None:
-    ended = [await scene.seeds.ended(COMPLETED) for _ in range(4)]
-    scene.archive.dislikes = {ended[1]}
+    task_ids = [await scene.seeds.ended(COMPLETED) for _ in range(4)]
+    scene.archive.dislikes = {task_ids[1]}
 
     async def goes() -> None:
         scene.archive.away = True
 
     scene.archive.then = goes
-    await scene.due(*ended)
+    await scene.due(*task_ids)
 
     with pytest.raises(ArchiveUnavailable):
         await scene.archiver.tick()
 
     assert (await scene.store.run(read_archive_state(scene.keys))).refused == 0
-    assert [await scene.is_in_store(task_id) for task_id in ended] == [True] * 4
+    assert [await scene.is_in_store(task_id) for task_id in task_ids] == [True] * 4
 
 
 async def test_many_watchers_archive_a_backlog_once(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archiver_module, "ARCHIVE_BATCH", 5)
-    ended = [await scene.seeds.ended(COMPLETED) for _ in range(23)]
+    task_ids = [await scene.seeds.ended(COMPLETED) for _ in range(23)]
     await scene.due()
 
     await asyncio.gather(*(scene.new_archiver().tick() for _ in range(4)))
 
-    assert ids(await scene.pages(page_size=10)) == list(reversed(ended))
+    assert ids(await scene.pages(page_size=10)) == list(reversed(task_ids))
     assert await scene.store.redis.hget(scene.keys.metrics, "archived agent tasks") == b"23"
 
 
 async def test_concurrent_archivers_of_the_same_tasks_do_no_harm(scene: Scene) -> None:
     """One of the archivers was frozen and has lost its lease."""
-    ended = [await scene.seeds.ended(COMPLETED) for _ in range(5)]
+    task_ids = [await scene.seeds.ended(COMPLETED) for _ in range(5)]
     other = scene.new_archiver()
 
     async def the_other_does_it() -> None:
@@ -361,7 +361,7 @@ async def test_concurrent_archivers_of_the_same_tasks_do_no_harm(scene: Scene) -
 
     await scene.archived()
 
-    assert ids(await scene.pages(page_size=2)) == list(reversed(ended))
+    assert ids(await scene.pages(page_size=2)) == list(reversed(task_ids))
     assert await scene.store.redis.hget(scene.keys.metrics, "archived agent tasks") == b"5"
 
 
@@ -379,16 +379,16 @@ async def test_what_ended_before_there_was_an_archive_goes_there_too(scene: Scen
 
 
 async def test_the_archive_forgets_what_is_too_old_for_it(scene: Scene) -> None:
-    ended = [await scene.seeds.ended(COMPLETED) for _ in range(3)]
+    task_ids = [await scene.seeds.ended(COMPLETED) for _ in range(3)]
     await scene.archived()
     seconds, _ = await scene.store.redis.time()
-    old = (await scene.kept.read(ANN, ended[0])).task
+    old = (await scene.kept.read(ANN, task_ids[0])).task
     old.status.timestamp.FromSeconds(seconds - 7200)
     await scene.archive.put([Archived(ANN, old, 3)])
     await scene.store.redis.delete(scene.keys.archiver)
 
     await scene.new_archiver(retention=7100).tick()
 
-    assert ids((await scene.page()).tasks) == [ended[2], ended[1]]
+    assert ids((await scene.page()).tasks) == [task_ids[2], task_ids[1]]
     with pytest.raises(TaskNotFoundError):
-        await scene.kept.read(ANN, ended[0])
+        await scene.kept.read(ANN, task_ids[0])

@@ -95,9 +95,9 @@ async def test_a_full_queue_of_rabbitmq_is_no_outage_of_the_broker(broker: str) 
 
 
 async def refused(publisher: Publisher, agent: str) -> str:
-    with pytest.raises(BrokerUnavailable) as raised:
+    with pytest.raises(BrokerUnavailable) as exc_info:
         await publisher.publish_async(agent, "t", 1)
-    return str(raised.value)
+    return str(exc_info.value)
 
 
 async def test_a_stale_connection_is_replaced(server: MortalRedis, celery: Celery) -> None:

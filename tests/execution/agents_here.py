@@ -28,8 +28,10 @@ class AgentsHere:
 
     async def create(self, task_id: str = "t", text: str = "hello", context_id: str = CONTEXT) -> str:
         """Create a client's task that waits for a worker. Return the task's id."""
-        sent, caller = request(text, task_id, context_id), Caller(user="ann").to_json()
-        await self.store.run(create_task(self.keys, ANN, task_id, context_id, sent, caller=caller, retention=RETENTION))
+        message_request, caller = request(text, task_id, context_id), Caller(user="ann").to_json()
+        await self.store.run(
+            create_task(self.keys, ANN, task_id, context_id, message_request, caller=caller, retention=RETENTION)
+        )
         return task_id
 
     async def perform(self, agent: str, task_id: str, run: int = 1) -> Any:

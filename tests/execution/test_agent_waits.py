@@ -68,21 +68,23 @@ async def test_a_pause_lasts_seven_days_by_default(store: AsyncStore, keys: Keys
 async def test_an_agent_that_ignores_its_cancel_is_abandoned_after_its_own_grace(
     store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis
 ) -> None:
-    begun, done = asyncio.Event(), asyncio.Event()
+    has_begun, is_done = asyncio.Event(), asyncio.Event()
     here_loop = asyncio.get_running_loop()
     async with agents_here(store, keys, redis_server.store_url, a2a_cancel_grace=3600) as here:
 
         @here.a2a.agent("agent", cancel_grace=0.05)
         async def deaf(turn: Turn) -> None:
-            here_loop.call_soon_threadsafe(begun.set)
-            while not done.is_set():
+            here_loop.call_soon_threadsafe(has_begun.set)
+            while not is_done.is_set():
                 try:
-                    await asyncio.to_thread(lambda: asyncio.run_coroutine_threadsafe(done.wait(), here_loop).result())
+                    await asyncio.to_thread(
+                        lambda: asyncio.run_coroutine_threadsafe(is_done.wait(), here_loop).result()
+                    )
                 except asyncio.CancelledError:
                     continue
 
         run = asyncio.create_task(here.perform("agent", await here.create()))
-        await begun.wait()
+        await has_begun.wait()
 
         async def is_canceled() -> bool:
             # repeated, because the worker may not be subscribed yet
@@ -91,7 +93,7 @@ async def test_an_agent_that_ignores_its_cancel_is_abandoned_after_its_own_grace
 
         await eventually_async(is_canceled)
         await run
-        done.set()
+        is_done.set()
 
 
 @pytest.mark.parametrize("value", [0, -1, float("nan"), "5", True])

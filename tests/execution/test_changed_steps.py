@@ -46,11 +46,11 @@ def names_of(*names: str) -> Callable[[Turn], Any]:
 async def test_changed_code_ends_the_run(task: Task, before: list[str], after: list[str], text: str) -> None:
     await task.attempt(names_of(*before))
 
-    with pytest.raises(StepsChanged) as caught:
+    with pytest.raises(StepsChanged) as exc_info:
         await task.attempt(names_of(*after))
 
-    assert text in str(caught.value)
-    assert "a2a requeue TASK --from-start" in str(caught.value)
+    assert text in str(exc_info.value)
+    assert "a2a requeue TASK --from-start" in str(exc_info.value)
 
 
 @pytest.mark.parametrize("after", [["a", "b"], ["a", "b", "c"]])

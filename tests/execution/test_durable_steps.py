@@ -352,11 +352,11 @@ async def test_a_plain_step_of_a_synchronous_agent_is_recorded_though_the_run_mu
 async def test_a_plain_step_of_an_async_agent_is_recorded_though_the_agent_is_cancelled(
     task: Task, calls: Calls
 ) -> None:
-    begun, released = threading.Event(), threading.Event()
+    has_begun, is_released = threading.Event(), threading.Event()
 
     def work() -> str:
-        begun.set()
-        assert released.wait(20)
+        has_begun.set()
+        assert is_released.wait(20)
         return calls.work_in_thread("a")
 
     async def agent(turn: Turn) -> Any:
@@ -364,9 +364,9 @@ async def test_a_plain_step_of_an_async_agent_is_recorded_though_the_agent_is_ca
         assert own is not None
 
         async def cancel() -> None:
-            await asyncio.to_thread(begun.wait, 20)
+            await asyncio.to_thread(has_begun.wait, 20)
             own.cancel()
-            released.set()
+            is_released.set()
 
         canceller = asyncio.create_task(cancel())
         result = await turn.step("work", work)

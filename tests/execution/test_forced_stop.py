@@ -37,15 +37,15 @@ def test_a_timeout_error_of_the_run_is_its_result(loop: asyncio.AbstractEventLoo
 def test_a_run_may_take_longer_than_a_check(loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forced_stop, "OVERSIGHT_INTERVAL", 0.05)
     under_way: Future[str] = Future()
-    looked = Event()
+    has_checked = Event()
 
     def look() -> None:
-        looked.set()
+        has_checked.set()
         loop.call_later(0.2, under_way.set_result, "done")
 
     loop.call_soon_threadsafe(look)
     assert oversee(under_way, loop, lambda: None) == "done"
-    assert looked.is_set()
+    assert has_checked.is_set()
 
 
 def test_a_callback_is_repeated_while_the_loop_is_blocked(

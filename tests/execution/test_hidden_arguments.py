@@ -68,8 +68,10 @@ async def test_a_run_that_is_returned_shows_none_of_its_arguments(
     store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis, caplog: pytest.LogCaptureFixture
 ) -> None:
     options = RunOptions(call=Call("tasks.shout", {"text": PRIVATE})).to_json()
-    sent = request(task_id="t", context_id=CONTEXT)
-    await store.run(create_task(keys, ANN, "t", CONTEXT, sent, caller=b"{}", retention=RETENTION, options=options))
+    message_request = request(task_id="t", context_id=CONTEXT)
+    await store.run(
+        create_task(keys, ANN, "t", CONTEXT, message_request, caller=b"{}", retention=RETENTION, options=options)
+    )
     published: list[tuple[Any, ...]] = []
 
     class Broker:

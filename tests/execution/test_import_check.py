@@ -54,10 +54,10 @@ def start_worker(a2a: A2A) -> None:
     ],
 )
 def test_an_agent_that_cannot_be_imported_stops_the_worker_with_an_error(modules: None, code: str, reason: str) -> None:
-    with pytest.raises(SystemExit) as stopped:
+    with pytest.raises(SystemExit) as exc_info:
         start_worker(an_app(one="acme_fine:Agent", two=code))
 
-    assert stopped.value.code == f"Error: agent 'two': {code!r} cannot be loaded: {reason}"
+    assert exc_info.value.code == f"Error: agent 'two': {code!r} cannot be loaded: {reason}"
 
 
 def test_an_import_that_kills_its_process_is_reported(modules: None) -> None:
@@ -107,8 +107,8 @@ def test_an_agent_in_the_current_folder_is_imported_as_celery_imports_the_app(
 
 
 def test_a_hanging_import_delays_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun, go_on = Event(), Event()
-    monkeypatch.setattr(sys, "acme_events", (begun, go_on), raising=False)
+    has_begun, go_on = Event(), Event()
+    monkeypatch.setattr(sys, "acme_events", (has_begun, go_on), raising=False)
     (tmp_path / "acme_hangs.py").write_text(
         "import sys\nbegun, go_on = sys.acme_events\nbegun.set()\ngo_on.wait()\nclass Agent: ...\n"
     )
@@ -117,7 +117,7 @@ def test_a_hanging_import_delays_no_other(tmp_path: Path, monkeypatch: pytest.Mo
     with ThreadPoolExecutor(2) as threads:
         try:
             hanging = threads.submit(load, "acme_hangs:Agent")
-            assert begun.wait(LIMIT)
+            assert has_begun.wait(LIMIT)
             assert threads.submit(load, "acme_quick:Agent").result(LIMIT).__name__ == "Agent"
         finally:
             go_on.set()

@@ -37,10 +37,10 @@ async def test_events_during_an_outage_are_written_in_order(large: Scene, blob_s
     for number in range(5):
         await events.enqueue_event(chunk(f"{number}{LARGE}"))
 
-    async def tried() -> bool:
+    async def has_tried() -> bool:
         return large.gate.calls.count("append") > 3
 
-    await until(tried)
+    await until(has_tried)
     blob_setup.object_store.is_down = False
     await large.settle(claim, events)
 
@@ -57,19 +57,19 @@ async def test_a_permanent_outage_fails_the_run(
     claim, events = await large.begin()
     await events.enqueue_event(chunk("small"))
 
-    async def written() -> bool:
+    async def is_written() -> bool:
         return len(await large.seeds.log(claim.task.id)) == 3
 
-    await until(written)
+    await until(is_written)
     blob_setup.object_store.is_down = True
     await events.enqueue_event(chunk(LARGE))
     if sends_the_end:
         await events.enqueue_event(status(COMPLETED))
 
-    async def stuck() -> bool:
+    async def is_stuck() -> bool:
         return events.aborted.is_set()
 
-    await until(stuck)
+    await until(is_stuck)
     await events.enqueue_event(chunk("too late"))
     await large.settle(claim, events, Failure(OUT_OF_REACH, reference="r"))
 
@@ -88,10 +88,10 @@ async def test_a_run_with_an_unwritable_end_fails(
     claim, events = await large.begin()
     blob_setup.object_store.is_down = True
     await events.enqueue_event(status(COMPLETED, LARGE))
-    with pytest.raises(BlobsUnavailable) as raised:
+    with pytest.raises(BlobsUnavailable) as exc_info:
         await large.settle(claim, events)
 
-    events.fail_unwritable(raised.value)
+    events.fail_unwritable(exc_info.value)
     await large.settle(claim, events, Failure(OUT_OF_REACH))
 
     assert (await large.seeds.task(claim.task.id)).status.state == FAILED

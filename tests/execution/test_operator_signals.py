@@ -49,11 +49,11 @@ async def test_a_signal_resumes_a_run_or_is_stored(here: AgentsHere, way: str) -
     replies = [await send(here, way, claim.ref.task_id, "go", {"number": n}, signal_id=f"s{n}") for n in (1, 2, 2)]
 
     assert replies == [True, False, False]
-    again = await here.seeds.claimed(claim.ref.task_id, run=2)
-    assert again.journal is not None
-    assert again.journal["go#1"].content == b'{"number":1}'
-    assert await suspensions.taken(again, "go", 2) is not None
-    assert await suspensions.taken(again, "go", 3) is None
+    next_claim = await here.seeds.claimed(claim.ref.task_id, run=2)
+    assert next_claim.journal is not None
+    assert next_claim.journal["go#1"].content == b'{"number":1}'
+    assert await suspensions.taken(next_claim, "go", 2) is not None
+    assert await suspensions.taken(next_claim, "go", 3) is None
 
 
 @pytest.mark.parametrize("way", ["blocking", "async"])

@@ -49,9 +49,9 @@ def retries(count: int = 0, **policy: Any) -> Retries:
 
 def requested(retries: Retries, **arguments: Any) -> BaseException:
     """Return the exception that a request for a retry raises."""
-    with pytest.raises(BaseException) as raised:  # noqa: PT011 - any
+    with pytest.raises(BaseException) as exc_info:  # noqa: PT011 - any
         retries.request(**arguments)
-    return raised.value
+    return exc_info.value
 
 
 def test_an_exception_is_followed_by_a_retry_after_the_delay_of_the_policy() -> None:

@@ -40,10 +40,10 @@ async def test_events_are_written_while_the_agent_works(scene: Scene) -> None:
     for number in range(5):
         await events.enqueue_event(chunk(str(number)))
 
-        async def written(length: int = number + 3) -> bool:
+        async def is_written(length: int = number + 3) -> bool:
             return len(await scene.seeds.log(claim.task.id)) == length
 
-        await until(written)
+        await until(is_written)
 
 
 async def test_events_after_the_end_are_dropped(scene: Scene) -> None:
@@ -61,7 +61,7 @@ async def test_events_after_the_end_are_dropped(scene: Scene) -> None:
 async def test_a_lost_run_writes_nothing_and_is_marked_as_lost(scene: Scene) -> None:
     claim, events = await scene.begin()
     await scene.seeds.store.redis.hset(scene.keys.task(claim.task.id).record, "token", "another's")
-    before = await scene.seeds.everything()
+    data_before = await scene.seeds.everything()
 
     await events.enqueue_event(chunk("a"))
     async with asyncio.timeout(10):
@@ -69,7 +69,7 @@ async def test_a_lost_run_writes_nothing_and_is_marked_as_lost(scene: Scene) -> 
     await events.enqueue_event(chunk("b"))
     await scene.settle(claim, events)
 
-    assert await scene.seeds.everything() == before
+    assert await scene.seeds.everything() == data_before
 
 
 async def test_an_abandoned_run_writes_nothing_more(scene: Scene) -> None:
@@ -93,10 +93,10 @@ async def test_a_write_waits_for_the_store_and_is_written_once(scene: Scene, tro
     for number in range(3):
         await events.enqueue_event(chunk(str(number)))
 
-    async def written() -> bool:
+    async def is_written() -> bool:
         return len(await scene.seeds.log(claim.task.id)) == 5
 
-    await until(written)
+    await until(is_written)
     vars(scene.gate).update(trouble)
     await scene.settle(claim, events)
     assert await scene.texts(claim.task.id) == ["0", "1", "2"]
@@ -108,10 +108,10 @@ async def test_working_is_announced_after_the_hold(scene: Scene) -> None:
 
     events.announce_later()
 
-    async def announced() -> bool:
+    async def is_announced() -> bool:
         return await scene.seeds.states(claim.task.id) == [SUBMITTED, WORKING]
 
-    await until(announced)
+    await until(is_announced)
 
 
 async def test_within_the_hold_a_message_alone_is_the_answer(scene: Scene) -> None:
@@ -131,10 +131,10 @@ async def test_after_the_hold_a_message_completes_the_task(scene: Scene) -> None
     claim, events = await scene.begin(hold=0.0, working=False)
     events.announce_later()
 
-    async def announced() -> bool:
+    async def is_announced() -> bool:
         return WORKING in await scene.seeds.states(claim.task.id)
 
-    await until(announced)
+    await until(is_announced)
     await events.enqueue_event(Message(message_id="m", role=Role.ROLE_AGENT, parts=[Part(text="42")]))
     await scene.settle(claim, events)
 

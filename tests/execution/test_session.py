@@ -122,9 +122,9 @@ async def test_an_invalid_state_is_refused_at_a_checkpoint_and_fails_the_run_at_
     claim, events, session = await runs.begin()
     await session.checkpoint({"kept": True})
     if state is not None:
-        with pytest.raises(SessionError) as raised:
+        with pytest.raises(SessionError) as exc_info:
             await session.checkpoint(state)
-        assert error in str(raised.value)
+        assert error in str(exc_info.value)
         assert session.state == {"kept": True}
     session.state = state
 
@@ -343,10 +343,10 @@ async def given_up(monkeypatch: pytest.MonkeyPatch, runs: Runs, session: Context
     gate.lose_answers = 1
     saving = asyncio.create_task(session.checkpoint(state))
 
-    async def made() -> bool:
+    async def is_made() -> bool:
         return not gate.lose_answers
 
-    await until(made)
+    await until(is_made)
     saving.cancel()
     with pytest.raises(asyncio.CancelledError):
         await saving

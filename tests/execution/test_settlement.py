@@ -48,8 +48,8 @@ async def test_a_pause_and_a_return_are_settled_once_and_can_be_answered_right_a
     task_id = claim.task.id
     assert await scene.seeds.states(task_id) == [SUBMITTED, WORKING, INPUT_REQUIRED]
     assert scene.gate.calls.count("settle_run") == 1
-    sent = request("this", task_id, CONTEXT)
-    answer = await scene.gate.run(continue_task(scene.keys, ANN, task_id, sent, "", caller=b"{}", nonce="n"))
+    message_request = request("this", task_id, CONTEXT)
+    answer = await scene.gate.run(continue_task(scene.keys, ANN, task_id, message_request, "", caller=b"{}", nonce="n"))
     assert isinstance(answer, Begun)
 
 
@@ -80,8 +80,8 @@ async def test_a_pause_is_shown_after_the_hold_if_the_agent_continues(scene: Sce
 
 async def test_a_message_that_waited_begins_the_next_run_which_is_published(scene: Scene) -> None:
     claim, events = await scene.begin()
-    sent = request("next", claim.task.id, CONTEXT)
-    await scene.gate.run(continue_task(scene.keys, ANN, claim.task.id, sent, "", caller=b"{}", nonce="n"))
+    message_request = request("next", claim.task.id, CONTEXT)
+    await scene.gate.run(continue_task(scene.keys, ANN, claim.task.id, message_request, "", caller=b"{}", nonce="n"))
 
     await events.enqueue_event(status(INPUT_REQUIRED, "and?"))
     await scene.settle(claim, events)
@@ -125,18 +125,18 @@ async def test_a_cancelled_run_that_could_not_be_settled_can_still_fail(scene: S
 async def test_a_run_lost_at_its_settlement_is_marked_as_lost(scene: Scene) -> None:
     claim, events = await scene.begin()
     await scene.seeds.store.redis.hset(scene.keys.task(claim.task.id).record, "token", "another's")
-    before = await scene.seeds.everything()
+    data_before = await scene.seeds.everything()
 
     await scene.settle(claim, events)
 
     assert events.lost.is_set()
-    assert await scene.seeds.everything() == before
+    assert await scene.seeds.everything() == data_before
 
 
 async def test_a_settlement_whose_answer_is_lost_still_publishes_the_next_run(scene: Scene) -> None:
     claim, events = await scene.begin()
-    sent = request("next", claim.task.id, CONTEXT)
-    await scene.gate.run(continue_task(scene.keys, ANN, claim.task.id, sent, "", caller=b"{}", nonce="n"))
+    message_request = request("next", claim.task.id, CONTEXT)
+    await scene.gate.run(continue_task(scene.keys, ANN, claim.task.id, message_request, "", caller=b"{}", nonce="n"))
     await events.enqueue_event(status(INPUT_REQUIRED))
     scene.gate.open.clear()
     scene.gate.lose_answers = 1
@@ -180,10 +180,10 @@ async def test_a_run_whose_events_the_store_lost_is_lost_and_logged(
     backup = await scene.seeds.backup()
     await events.enqueue_event(chunk("a"))
 
-    async def written() -> bool:
+    async def is_written() -> bool:
         return len(await scene.seeds.log(task_id)) == 3
 
-    await until(written)
+    await until(is_written)
     await scene.seeds.restore(backup)
     await events.enqueue_event(chunk("b"))
     await until(lambda: asyncio.sleep(0, events.lost.is_set()))

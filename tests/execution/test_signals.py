@@ -192,9 +192,9 @@ async def test_an_expired_copy_of_the_first_message_does_not_affect_the_retry(
     a2a.worker()
     claim = await scene.seeds.claimed(await scene.seeds.created(task_id="same"))
     if is_released:
-        again = {"events": [status(WORKING)], "options": b'{"retries":1}', "retries": 1, "delay_us": 1}
+        retry_arguments = {"events": [status(WORKING)], "options": b'{"retries":1}', "retries": 1, "delay_us": 1}
         await scene.seeds.store.run(
-            release_run(scene.keys, claim.ref, token=claim.token, before=0, **again)  # type: ignore[arg-type]
+            release_run(scene.keys, claim.ref, token=claim.token, before=0, **retry_arguments)  # type: ignore[arg-type]
         )
     if by_operator:
         revoked.add("same.1")

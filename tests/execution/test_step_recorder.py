@@ -98,10 +98,10 @@ async def test_steps_are_written_with_the_events_around_them(scene: Scene) -> No
     with run.execution.model_call("m"):
         await run.events.enqueue_event(chunk("hello"))
 
-    async def written() -> bool:
+    async def is_written() -> bool:
         return len(await scene.seeds.log(run.claim.task.id)) == 3
 
-    await until(written)
+    await until(is_written)
     assert scene.gate.calls == ["append"]
     assert await run.stored_steps() == ["INITIALIZING", "MODEL_CALL m"]
     await run.settle(Failure(reference="f00"))

@@ -109,9 +109,9 @@ async def test_a_result_that_cannot_be_recorded_is_a_clear_error(task: Task, val
         return value
 
     async def agent(turn: Turn) -> str:
-        with pytest.raises(StepError) as caught:
+        with pytest.raises(StepError) as exc_info:
             await turn.step("work", work)
-        return str(caught.value)
+        return str(exc_info.value)
 
     assert text in await task.attempt(agent)
 
@@ -242,15 +242,15 @@ async def test_a_failure_that_ends_the_run_is_not_recorded(task: Task, calls: Ca
 
 
 async def test_a_parallel_failure_that_ends_the_run_is_not_recorded(task: Task, calls: Calls) -> None:
-    failed = asyncio.Event()
+    has_failed = asyncio.Event()
 
     async def fails() -> None:
         calls.made.append("fails")
-        failed.set()
+        has_failed.set()
         raise CustomError
 
     async def after(turn: Turn) -> None:
-        await failed.wait()
+        await has_failed.wait()
         await turn.step("work", calls.work, "beside")
 
     async def agent(turn: Turn) -> None:

@@ -58,14 +58,14 @@ async def performed(here: AgentsHere, handle: TaskHandle, run: int = 1) -> None:
 
 async def test_the_result_and_the_events_of_a_task(here: AgentsHere) -> None:
     handle = await here.a2a.submit_async("echo", "hello", owner="ann", tenant="acme", context_id="c")
-    with pytest.raises(DeadlineExceeded) as caught:
+    with pytest.raises(DeadlineExceeded) as exc_info:
         await handle.result_async(timeout=0)
     await performed(here, handle)
 
     result = await handle.result_async(timeout=20)
     events = [event async for event in handle.events_async()]
 
-    assert caught.value.result.state == SUBMITTED
+    assert exc_info.value.result.state == SUBMITTED
     assert (handle.agent, handle.context_id) == ("echo", "c")
     assert (result.state, result.text, result.task_id, result.context_id) == (
         COMPLETED,
@@ -135,9 +135,9 @@ async def test_an_id_identifies_a_call_of_one_owner(here: AgentsHere) -> None:
     assert await submit("hello", "ann") == await submit("hello again", "ann") == ("t", "c")
     with pytest.raises(InvalidParamsError, match="another agent, tenant or owner"):
         await submit("hello", "bob")
-    stored = await here.store.run(read_task(here.keys, None, "t"))
-    assert stored is not None
-    assert [message.parts[0].text for message in stored[0].history] == ["hello"]
+    stored_task = await here.store.run(read_task(here.keys, None, "t"))
+    assert stored_task is not None
+    assert [message.parts[0].text for message in stored_task[0].history] == ["hello"]
 
 
 async def test_a_repeated_call_without_a_context_returns_the_context_of_its_task(here: AgentsHere) -> None:
@@ -149,9 +149,9 @@ async def test_a_repeated_call_without_a_context_returns_the_context_of_its_task
 
     first, second = await submit(), await submit()
 
-    stored = await here.store.run(read_task(here.keys, None, "t"))
-    assert stored is not None
-    assert first == second == ("t", stored[0].context_id)
+    stored_task = await here.store.run(read_task(here.keys, None, "t"))
+    assert stored_task is not None
+    assert first == second == ("t", stored_task[0].context_id)
 
 
 async def test_a_handle_belongs_to_its_owner(here: AgentsHere) -> None:
@@ -214,10 +214,10 @@ async def test_a_limit_refuses_a_message(here: AgentsHere, setting: str) -> None
     here.a2a.celery.conf[setting] = 0.01 if setting.endswith("second") else 1
     await here.a2a.submit_async("echo", "hello", owner="ann")
 
-    with pytest.raises(LimitExceededError) as caught:
+    with pytest.raises(LimitExceededError) as exc_info:
         await here.a2a.submit_async("echo", "hello", owner="ann")
 
-    assert isinstance(caught.value, A2AError)
+    assert isinstance(exc_info.value, A2AError)
 
 
 async def test_what_an_agent_submits_is_its_child(here: AgentsHere) -> None:
@@ -232,9 +232,9 @@ async def test_what_an_agent_submits_is_its_child(here: AgentsHere) -> None:
     await here.perform("parent", await here.create())
 
     for handle, owner, parent_id in zip(handles, ("ann", "bob"), ("t", None), strict=True):
-        stored = await here.store.run(read_task(here.keys, Scope("echo", "", owner), handle.task_id))
-        assert stored is not None
-        assert dict(stored[0].metadata).get("a2a_celery/parentTaskId") == parent_id
+        stored_task = await here.store.run(read_task(here.keys, Scope("echo", "", owner), handle.task_id))
+        assert stored_task is not None
+        assert dict(stored_task[0].metadata).get("a2a_celery/parentTaskId") == parent_id
 
 
 async def test_an_unavailable_broker_leaves_the_run_to_the_watcher(

@@ -54,8 +54,10 @@ class Worker:
     async def run(self, agent: str) -> Outcome | None:
         """Run a new task of `agent` and return its outcome."""
         task_id = uuid4().hex
-        sent, caller = request(task_id=task_id, context_id=CONTEXT), Caller(user="ann").to_json()
-        await self.store.run(create_task(self.keys, ANN, task_id, CONTEXT, sent, caller=caller, retention=RETENTION))
+        message_request, caller = request(task_id=task_id, context_id=CONTEXT), Caller(user="ann").to_json()
+        await self.store.run(
+            create_task(self.keys, ANN, task_id, CONTEXT, message_request, caller=caller, retention=RETENTION)
+        )
         process = await asyncio.to_thread(self.process)
         return await asyncio.to_thread(process.run, self.a2a.agents[agent], task_id, 1, CeleryLimits())
 
@@ -152,12 +154,12 @@ async def test_runs_after_a_restart_of_the_database_complete(project: Worker, da
 
 async def test_a_connection_of_other_runs_is_closed_only_if_it_is_broken(project: Worker, database: Postgres) -> None:
     agents(project.a2a)
-    begun, goes_on = threading.Event(), threading.Event()
+    has_begun, goes_on = threading.Event(), threading.Event()
 
     @project.a2a.agent("long")
     async def long(turn: Turn) -> str:
         backends = [await sync_to_async(backend)()]
-        begun.set()
+        has_begun.set()
         await asyncio.to_thread(goes_on.wait, 60)
         backends.append(await sync_to_async(backend)())
         return "the same" if backends[0] == backends[1] else "another"
@@ -169,7 +171,7 @@ async def test_a_connection_of_other_runs_is_closed_only_if_it_is_broken(project
         return int(connection.connection.info.backend_pid)
 
     first = asyncio.ensure_future(project.run("long"))
-    assert await asyncio.to_thread(begun.wait, 30)
+    assert await asyncio.to_thread(has_begun.wait, 30)
     assert await project.run("async-orm") == Completed()
     assert open_connections(database) == 1, "the long run keeps its own"
 

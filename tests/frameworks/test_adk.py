@@ -57,13 +57,13 @@ async def test_what_was_appended_is_found_by_the_next_worker(
     await service.append_event(session, user_event("two", at=2.0, number=2, **{"temp:secret": "x"}))
     state.update(json.loads(json.dumps(state)))  # the store keeps the state as JSON
 
-    stored = await ContextSessionService().get_session(**HERE)
+    stored_session = await ContextSessionService().get_session(**HERE)
 
-    assert stored is not None
-    assert stored.events == session.events
-    assert texts(stored.events) == ["one", "two"]
-    assert stored.state == {"colour": None, "number": 2}
-    assert stored.last_update_time == session.last_update_time == 2.0
+    assert stored_session is not None
+    assert stored_session.events == session.events
+    assert texts(stored_session.events) == ["one", "two"]
+    assert stored_session.state == {"colour": None, "number": 2}
+    assert stored_session.last_update_time == session.last_update_time == 2.0
     assert session.state["temp:secret"] == "x"
 
 
@@ -77,10 +77,10 @@ async def test_bytes_and_calls_come_back_as_they_were(service: ContextSessionSer
     await service.append_event(session, event)
     json.dumps(state)
 
-    stored = await service.get_session(**HERE)
+    stored_session = await service.get_session(**HERE)
 
-    assert stored is not None
-    assert stored.events == [event]
+    assert stored_session is not None
+    assert stored_session.events == [event]
 
 
 async def test_partial_events_of_a_stream_are_not_stored(service: ContextSessionService) -> None:
@@ -89,10 +89,10 @@ async def test_partial_events_of_a_stream_are_not_stored(service: ContextSession
     event.partial = True
     await service.append_event(session, event)
 
-    stored = await service.get_session(**HERE)
+    stored_session = await service.get_session(**HERE)
 
-    assert stored is not None
-    assert stored.events == []
+    assert stored_session is not None
+    assert stored_session.events == []
 
 
 @pytest.mark.parametrize(
@@ -111,10 +111,10 @@ async def test_fewer_events_may_be_asked_for(
     for at, text in enumerate(("one", "two", "three"), 1):
         await service.append_event(session, user_event(text, at=float(at)))
 
-    stored = await service.get_session(**HERE, config=config)
+    stored_session = await service.get_session(**HERE, config=config)
 
-    assert stored is not None
-    assert texts(stored.events) == left
+    assert stored_session is not None
+    assert texts(stored_session.events) == left
 
 
 @pytest.mark.parametrize("name", ["app:motd", "user:name"])
@@ -125,9 +125,9 @@ async def test_state_of_more_than_the_context_is_refused(service: ContextSession
     with pytest.raises(ValueError, match=f"'{name}'.*remove the prefix"):
         await service.append_event(session, user_event("one", **{name: "x"}))
 
-    stored = await service.get_session(**HERE)
-    assert stored is not None
-    assert (stored.events, stored.state) == ([], {})
+    stored_session = await service.get_session(**HERE)
+    assert stored_session is not None
+    assert (stored_session.events, stored_session.state) == ([], {})
 
 
 async def test_a_context_has_one_session(service: ContextSessionService) -> None:

@@ -105,7 +105,7 @@ async def test_each_node_is_executed_once_wherever_the_worker_dies(task: Task) -
 
 
 async def test_a_finished_node_beside_one_that_died_is_not_executed_again(task: Task) -> None:
-    work, finished = Work(), asyncio.Event()
+    work, has_finished = Work(), asyncio.Event()
 
     async def first(state: State) -> dict[str, Any]:
         work.calls.append("first")
@@ -116,9 +116,9 @@ async def test_a_finished_node_beside_one_that_died_is_not_executed_again(task: 
 
     async def dies_later(state: State) -> dict[str, Any]:
         work.calls.append("dies")
-        if not finished.is_set():
+        if not has_finished.is_set():
             await eventually_async(first_is_recorded)
-            finished.set()
+            has_finished.set()
             raise WorkerDies
         return {"seen": ["second"]}
 

@@ -167,14 +167,14 @@ async def test_a_graph_without_an_end_fails_and_leaves_the_conversation() -> Non
 
 
 async def test_a_cancel_stops_the_graph() -> None:
-    began, stopped = asyncio.Event(), asyncio.Event()
+    began, has_stopped = asyncio.Event(), asyncio.Event()
 
     async def wait(state: MessagesState) -> dict[str, Any]:
         began.set()
         try:
             await asyncio.Event().wait()
         finally:
-            stopped.set()
+            has_stopped.set()
         return {}
 
     running = asyncio.create_task(sent(one_node(wait)))
@@ -183,7 +183,7 @@ async def test_a_cancel_stops_the_graph() -> None:
     with pytest.raises(asyncio.CancelledError):
         await running
 
-    assert stopped.is_set()
+    assert has_stopped.is_set()
 
 
 async def test_calls_of_models_and_tools_are_steps_and_end_with_their_errors() -> None:

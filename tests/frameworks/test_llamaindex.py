@@ -261,14 +261,14 @@ async def test_a_model_that_stops_early_has_the_reason(raw: dict[str, Any], reas
 
 
 async def test_a_cancel_stops_the_workflow() -> None:
-    began, stopped = asyncio.Event(), asyncio.Event()
+    began, has_stopped = asyncio.Event(), asyncio.Event()
 
     async def wait(ctx: Context, ev: StartEvent) -> None:
         began.set()
         try:
             await asyncio.Event().wait()
         finally:
-            stopped.set()
+            has_stopped.set()
 
     state: dict[str, Any] = {}
     running = asyncio.create_task(sent(Calls(wait), state))
@@ -277,25 +277,25 @@ async def test_a_cancel_stops_the_workflow() -> None:
     with pytest.raises(asyncio.CancelledError):
         await running
 
-    assert stopped.is_set()
+    assert has_stopped.is_set()
     assert state == {}
 
 
 async def test_a_turn_that_is_stopped_between_chunks_stops_the_workflow() -> None:
-    stopped = asyncio.Event()
+    has_stopped = asyncio.Event()
 
     async def write(ctx: Context, ev: StartEvent) -> None:
         ctx.write_event_to_stream(AgentStream(delta="a", response="a", current_agent_name="writer"))
         try:
             await asyncio.Event().wait()
         finally:
-            stopped.set()
+            has_stopped.set()
 
     events = llamaindex_agent(Calls(write))(NewTurn({}, Part(text="x")).turn)
     await anext(events)
     await events.aclose()
 
-    assert stopped.is_set()
+    assert has_stopped.is_set()
 
 
 @pytest.mark.parametrize("workflow", [Calls, Blocks])

@@ -210,26 +210,26 @@ async def test_a_turn_beyond_its_limit_fails_and_leaves_the_conversation() -> No
 
 
 async def test_a_cancelled_turn_stops_its_tools() -> None:
-    started, stopped = asyncio.Event(), asyncio.Event()
+    has_started, has_stopped = asyncio.Event(), asyncio.Event()
 
     @function_tool
     async def hang() -> str:
-        started.set()
+        has_started.set()
         try:
             await asyncio.Event().wait()
         finally:
-            stopped.set()
+            has_stopped.set()
         return ""
 
     state: dict[str, Any] = {}
     agent: Agent[None] = Agent(name="a", model=Calls(c=("hang", {})), tools=[hang])
     running = asyncio.create_task(say(openai_agent(agent), turn(state, Part(text="x"))))
-    await started.wait()
+    await has_started.wait()
     running.cancel()
 
     with pytest.raises(asyncio.CancelledError):
         await running
-    await asyncio.wait_for(stopped.wait(), 30)
+    await asyncio.wait_for(has_stopped.wait(), 30)
     assert state == {}
 
 

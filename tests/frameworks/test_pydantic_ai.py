@@ -168,29 +168,29 @@ async def test_the_conversation_is_stored_and_limits_apply_to_each_turn() -> Non
 
 
 async def test_a_cancelled_turn_stops_its_tools() -> None:
-    started, stopped = asyncio.Event(), asyncio.Event()
+    has_started, has_stopped = asyncio.Event(), asyncio.Event()
 
     async def hang() -> str:
-        started.set()
+        has_started.set()
         try:
             await asyncio.Event().wait()
         finally:
-            stopped.set()
+            has_stopped.set()
         return ""
 
     state: dict[str, Any] = {}
     running = asyncio.create_task(say(pydantic_ai_agent(Agent(TestModel(), tools=[hang])), turn(state, Part(text="x"))))
-    await started.wait()
+    await has_started.wait()
     running.cancel()
 
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert stopped.is_set()
+    assert has_stopped.is_set()
     assert state == {}
 
 
 async def test_a_turn_that_is_stopped_between_chunks_stops_the_model() -> None:
-    stopped = asyncio.Event()
+    has_stopped = asyncio.Event()
 
     async def hang(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[str]:
         try:
@@ -198,14 +198,14 @@ async def test_a_turn_that_is_stopped_between_chunks_stops_the_model() -> None:
             yield "b"
             await asyncio.Event().wait()
         finally:
-            stopped.set()
+            has_stopped.set()
 
     chunks = pydantic_ai_agent(Agent(FunctionModel(stream_function=hang)))(turn({}, Part(text="x")))
     assert await anext(chunks) == "a"
 
     await chunks.aclose()
 
-    await asyncio.wait_for(stopped.wait(), 30)
+    await asyncio.wait_for(has_stopped.wait(), 30)
 
 
 async def test_spans_of_the_agent_are_children_of_the_current_span() -> None:

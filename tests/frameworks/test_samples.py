@@ -43,10 +43,10 @@ print(json.dumps([list(a2a.agents), list(sys.modules)]))
 def test_a_gateway_serves_what_is_installed_and_imports_none_of_it(missing: list[str]) -> None:
     command = [sys.executable, "-c", PROGRAM, *missing]
     env = {**os.environ, "A2A_STORE_URL": "redis://127.0.0.1:6379/0"}
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=4 * LIMIT, check=False)
+    process = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=4 * LIMIT, check=False)
 
-    assert done.returncode == 0, done.stderr
-    agents, modules = json.loads(done.stdout)
+    assert process.returncode == 0, process.stderr
+    agents, modules = json.loads(process.stdout)
     assert set(agents) & set(FRAMEWORKS) == {
         name for name, of in FRAMEWORKS.items() if of in INSTALLED and of not in missing
     }

@@ -179,10 +179,10 @@ NONSENSE: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("name", NONSENSE)
 def test_invalid_settings_are_refused_with_a_hint(name: str) -> None:
     given, error = NONSENSE[name]
-    with pytest.raises(ConfigError) as refused:
+    with pytest.raises(ConfigError) as exc_info:
         authenticator_from_settings(settings(**given))
 
-    text = str(refused.value)
+    text = str(exc_info.value)
     assert error in text
     assert not [secret for secret in (SECRET, "a-secret-key", PRIVATE, "0" * 64) if secret in text]
 
@@ -282,9 +282,9 @@ def test_a_card_that_declares_our_scheme_is_unchanged(scheme: dict[str, Any]) ->
     ],
 )
 def test_a_card_that_contradicts_is_refused(agent: Agent, error: str) -> None:
-    with pytest.raises(ConfigError, match="agent 'careful': its card") as refused:
+    with pytest.raises(ConfigError, match="agent 'careful': its card") as exc_info:
         secured(agent, authenticator_from_settings(settings(**KEYS)))
-    assert error in str(refused.value)
+    assert error in str(exc_info.value)
 
 
 def test_without_authentication_a_card_may_declare_any_scheme() -> None:

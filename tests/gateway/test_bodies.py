@@ -234,9 +234,9 @@ async def test_over_grpc_too_what_is_refused_before_it_is_parsed_takes_a_token(
     ):
         send: Any = channel.unary_unary("/lf.a2a.v1.A2AService/SendMessage")
         for body in sent:
-            with pytest.raises(grpc.aio.AioRpcError) as raised:
+            with pytest.raises(grpc.aio.AioRpcError) as exc_info:
                 await send(body, metadata=metadata, timeout=30)
-            codes.append(raised.value.code().name)
+            codes.append(exc_info.value.code().name)
 
     assert codes == ["INVALID_ARGUMENT"] * taken + ["RESOURCE_EXHAUSTED"] * (3 - taken), "bytes take tokens, too"
 
@@ -272,11 +272,11 @@ async def test_bodies_of_one_owner_that_arrive_at_once_are_bounded(
     monkeypatch.setattr(bodies, "MAX_OWNER_BODY_BYTES", 2_500_000)
     params = message_json() | {"configuration": {"returnImmediately": True, "historyLength": 0}}
     body = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": params} if path == "/" else params
-    content, may_end, begun = json.dumps(body).encode(), asyncio.Event(), list[int]()
+    content, may_end, starts = json.dumps(body).encode(), asyncio.Event(), list[int]()
 
     async def slow() -> AsyncGenerator[bytes, None]:
         yield b" " * 1_000_000
-        begun.append(1)
+        starts.append(1)
         await may_end.wait()
         yield content
 
@@ -287,7 +287,7 @@ async def test_bodies_of_one_owner_that_arrive_at_once_are_bounded(
             return asyncio.create_task(sent)
 
         async def have_begun() -> bool:
-            return len(begun) == 2
+            return len(starts) == 2
 
         arriving = [post(slow(), AS_ANN) for _ in range(2)]
         await eventually_async(have_begun, what="two bodies have begun")

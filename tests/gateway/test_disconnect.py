@@ -43,19 +43,19 @@ async def test_an_answer_comes_as_it_is() -> None:
 
 
 async def test_a_call_ends_with_its_client() -> None:
-    client, ended = Client(), asyncio.Event()
+    client, has_ended = Client(), asyncio.Event()
 
     async def endpoint(_: Request) -> Response:
         client.gone.set()
         try:
             await asyncio.Event().wait()
         finally:
-            ended.set()
+            has_ended.set()
         raise AssertionError
 
     answer = await cancel_on_disconnect(endpoint, client.request)
     assert answer.status_code == CLIENT_CLOSED_REQUEST
-    assert ended.is_set()
+    assert has_ended.is_set()
     task = asyncio.current_task()
     assert task is not None
     assert not task.cancelling(), "whoever sends the answer is cancelled for nothing"

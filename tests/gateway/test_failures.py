@@ -101,11 +101,11 @@ async def test_over_http(served: Served, caplog: pytest.LogCaptureFixture) -> No
 @pytest.mark.usefixtures("broken")
 async def test_over_grpc(served: Served, caplog: pytest.LogCaptureFixture) -> None:
     async with grpc.aio.insecure_channel(served.grpc) as channel:
-        with pytest.raises(grpc.aio.AioRpcError) as raised:
+        with pytest.raises(grpc.aio.AioRpcError) as exc_info:
             await a2a_pb2_grpc.A2AServiceStub(channel).GetTask(GetTaskRequest(id="x"), metadata=GRPC_V1, timeout=30)
 
-    assert raised.value.code() is grpc.StatusCode.INTERNAL
-    only_a_reference(from_grpc(raised.value), caplog)
+    assert exc_info.value.code() is grpc.StatusCode.INTERNAL
+    only_a_reference(from_grpc(exc_info.value), caplog)
 
 
 @pytest.mark.usefixtures("broken")
@@ -129,10 +129,10 @@ async def test_in_mid_stream_over_grpc(served: Served, caplog: pytest.LogCapture
     async with grpc.aio.insecure_channel(served.grpc) as channel:
         events = a2a_pb2_grpc.A2AServiceStub(channel).SendStreamingMessage(request, metadata=GRPC_V1, timeout=30)
         assert (await events.read()).HasField("task")
-        with pytest.raises(grpc.aio.AioRpcError) as raised:
+        with pytest.raises(grpc.aio.AioRpcError) as exc_info:
             await events.read()
 
-    only_a_reference(from_grpc(raised.value), caplog)
+    only_a_reference(from_grpc(exc_info.value), caplog)
 
 
 @pytest.mark.usefixtures("broken")

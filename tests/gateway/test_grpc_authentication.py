@@ -91,11 +91,11 @@ async def refused_by(error: Exception) -> Fault:
     await server.start()
     try:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-            with pytest.raises(grpc.aio.AioRpcError) as refused:
+            with pytest.raises(grpc.aio.AioRpcError) as exc_info:
                 await a2a_pb2_grpc.A2AServiceStub(channel).GetTask(GetTaskRequest(id="some"), timeout=30)
     finally:
         await server.stop(0)
-    return from_grpc(refused.value)
+    return from_grpc(exc_info.value)
 
 
 async def test_an_internal_error_is_reported_without_its_text() -> None:

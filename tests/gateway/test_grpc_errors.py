@@ -38,11 +38,11 @@ async def refused_with(error: A2AError, *, streams: bool = False) -> Fault:
                 call = anext(aiter(stub.SubscribeToTask(SubscribeToTaskRequest(id="some"), timeout=30)))
             else:
                 call = stub.GetTask(GetTaskRequest(id="some"), timeout=30)
-            with pytest.raises(grpc.aio.AioRpcError) as refused:
+            with pytest.raises(grpc.aio.AioRpcError) as exc_info:
                 await call
     finally:
         await server.stop(0)
-    return from_grpc(refused.value)
+    return from_grpc(exc_info.value)
 
 
 @pytest.mark.parametrize("streams", [False, True])

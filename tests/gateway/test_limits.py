@@ -58,12 +58,12 @@ async def first_sent(gateway: Limited, **message: Any) -> dict[str, Any]:
     """Send a message, and wait until the run of its task, which is the only run, is published."""
     task = await gateway.sent(**message)
 
-    async def published() -> bool:
+    async def is_published() -> bool:
         [(_, due)] = await gateway.store.redis.zrange(gateway.keys.dispatch, 0, -1, withscores=True)
         seconds, _ = await gateway.store.redis.time()
         return bool(due > (seconds + 10) * 1e6)
 
-    await eventually_async(published, what="its run is published")
+    await eventually_async(is_published, what="its run is published")
     return task
 
 
@@ -91,11 +91,11 @@ async def test_every_limit_refuses_in_every_binding_and_stores_nothing(
 ) -> None:
     async with limited(store, redis_server.store_url, keys, **LIMITS[limit]) as gateway:
         await first_sent(gateway)
-        before = await seeds.everything()
+        data_before = await seeds.everything()
         for way in WAYS:
             require_refusal(await gateway.refusal(*way), limit, way)
 
-        assert await seeds.everything() == before
+        assert await seeds.everything() == data_before
         metrics = (await gateway.http.get("/metrics")).text
         assert f'a2a_gateway_refusals_total{{agent="echo",limit="{limit}"}} {len(WAYS)}.0' in metrics
 
@@ -104,19 +104,19 @@ async def test_every_limit_refuses_in_every_binding_and_stores_nothing(
 async def test_an_answer_to_a_question_is_a_run_too(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, seeds: Seeds, limit: str
 ) -> None:
-    paused = await seeds.ended(INPUT_REQUIRED, scope=ANONYMOUS)
+    paused_id = await seeds.ended(INPUT_REQUIRED, scope=ANONYMOUS)
     async with limited(store, redis_server.store_url, keys, **LIMITS[limit]) as gateway:
         first = await first_sent(gateway)
-        before = await seeds.everything()
-        refused = await gateway.try_to_send(taskId=paused)
+        data_before = await seeds.everything()
+        refused = await gateway.try_to_send(taskId=paused_id)
         assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
-        assert await seeds.everything() == before
+        assert await seeds.everything() == data_before
         more = await gateway.try_to_send(taskId=first["id"])
         assert more.status_code == 200, "a message that waits for its own task's run begins none"
 
         await gateway.http.post(f"/agents/echo/tasks/{first['id']}:cancel", headers={"A2A-Version": "1.0"})
 
-        assert (await gateway.sent(taskId=paused))["status"]["state"] == "TASK_STATE_SUBMITTED"
+        assert (await gateway.sent(taskId=paused_id))["status"]["state"] == "TASK_STATE_SUBMITTED"
 
 
 async def test_tasks_of_all_agents_count_and_a_queue_is_an_agents_own(
@@ -147,15 +147,15 @@ async def test_a_repetition_of_an_accepted_message_is_never_refused(
 async def test_tasks_that_wait_for_their_client_refuse_new_ones_in_every_binding_and_no_answers(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, seeds: Seeds
 ) -> None:
-    paused = await seeds.ended(INPUT_REQUIRED, scope=ANONYMOUS)
+    paused_id = await seeds.ended(INPUT_REQUIRED, scope=ANONYMOUS)
     await seeds.ended(COMPLETED, scope=ANONYMOUS)
     async with limited(store, redis_server.store_url, keys, owner_max_paused_tasks=1) as gateway:
-        before = await seeds.everything()
+        data_before = await seeds.everything()
         for way in WAYS:
             require_refusal(await gateway.refusal(*way), "paused", way)
-        assert await seeds.everything() == before
+        assert await seeds.everything() == data_before
 
-        assert (await gateway.sent(taskId=paused))["status"]["state"] == "TASK_STATE_SUBMITTED"
+        assert (await gateway.sent(taskId=paused_id))["status"]["state"] == "TASK_STATE_SUBMITTED"
         assert (await gateway.try_to_send()).status_code == 200
 
 
@@ -187,10 +187,10 @@ async def test_stored_bytes_refuse_every_message_in_every_binding(
         assert (await gateway.try_to_send(text="x" * 3_000, taskId=task["id"])).status_code == 429, "it would wait"
         assert (await gateway.try_to_send()).status_code == 200, "there is room for a small one"
     async with limited(store, redis_server.store_url, keys, **{setting: 10}) as gateway:
-        before = await seeds.everything()
+        data_before = await seeds.everything()
         for way in WAYS:
             require_refusal(await gateway.refusal(*way), limit, way)
-        assert await seeds.everything() == before
+        assert await seeds.everything() == data_before
 
 
 @pytest.fixture
@@ -210,12 +210,12 @@ async def test_above_the_watermark_no_message_is_accepted_and_what_runs_ends(
 ) -> None:
     running, paused = await seeds.claimed(scope=ANONYMOUS), await seeds.ended(INPUT_REQUIRED, scope=ANONYMOUS)
     async with limited(store, redis_server.store_url, keys, **above_the_watermark) as gateway:
-        before = await seeds.everything()
+        data_before = await seeds.everything()
         for way in WAYS:
             require_refusal(await gateway.refusal(*way), "memory", way)
         for task_id in (running.ref.task_id, paused):
             assert (await gateway.try_to_send(taskId=task_id)).status_code == 429
-        assert await seeds.everything() == before
+        assert await seeds.everything() == data_before
         assert (await read(gateway, of=paused))[0] == 200
 
     assert (await seeds.settled(running, status(COMPLETED))).state == COMPLETED
@@ -256,10 +256,10 @@ async def test_a_tenant_that_a_caller_may_not_use_is_no_owner_of_its_own(
     alice = {"A2A-Version": "1.0", "X-API-Key": "key"}
     most = {"owner_requests_per_second": 0.01, "auth_api_keys": (entry,)}
     async with limited(store, redis_server.store_url, keys, **most) as gateway:
-        before = await seeds.everything()
+        data_before = await seeds.everything()
         for tenant in ("beta", "gamma", "delta"):
             assert (await gateway.http.get(f"/agents/echo/{tenant}/tasks/none", headers=alice)).status_code == 403
-        assert await seeds.everything() == before, "the store has not heard of them"
+        assert await seeds.everything() == data_before, "the store has not heard of them"
 
         assert (await gateway.http.get("/agents/echo/acme/tasks/none", headers=alice)).status_code == 404
         assert (await gateway.http.get("/agents/echo/acme/tasks/none", headers=alice)).status_code == 429
@@ -480,18 +480,18 @@ async def test_the_end_of_a_stream_frees_its_slot(
 async def test_a_task_at_its_maximum_size_takes_no_more_messages(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, seeds: Seeds
 ) -> None:
-    paused = await seeds.ended(INPUT_REQUIRED, scope=ANONYMOUS)
+    paused_id = await seeds.ended(INPUT_REQUIRED, scope=ANONYMOUS)
     async with limited(store, redis_server.store_url, keys, task_max_bytes=5_000) as gateway:
         running = (await first_sent(gateway, text="x" * 1_000))["id"]
-        before = await seeds.everything()
-        for task_id in (paused, running):
+        data_before = await seeds.everything()
+        for task_id in (paused_id, running):
             answer = await gateway.try_to_send(taskId=task_id, text="x" * 3_000)
             error = answer.json()["error"]
             assert (answer.status_code, error["details"][0]["reason"]) == (400, "UNSUPPORTED_OPERATION")
             assert error["message"].startswith("This message would make the task larger than 5000 bytes")
-        assert await seeds.everything() == before
+        assert await seeds.everything() == data_before
 
-        for task_id in (paused, running):
+        for task_id in (paused_id, running):
             assert (await gateway.try_to_send(taskId=task_id)).status_code == 200, "a small one fits"
 
 
@@ -541,10 +541,10 @@ async def test_over_grpc_too_a_message_has_an_end(
         limited(store, redis_server.store_url, keys) as gateway,
         grpc.aio.insecure_channel(gateway.grpc) as channel,
     ):
-        with pytest.raises(grpc.aio.AioRpcError) as raised:
+        with pytest.raises(grpc.aio.AioRpcError) as exc_info:
             await a2a_pb2_grpc.A2AServiceStub(channel).SendMessage(request, metadata=GRPC_V1, timeout=30)
 
-    assert list(from_grpc(raised.value).fields) == ["message.parts"]
+    assert list(from_grpc(exc_info.value).fields) == ["message.parts"]
 
 
 @pytest.mark.parametrize("version", ["1.0", "0.3"])
@@ -552,11 +552,11 @@ async def test_a_message_packed_small_is_measured_unpacked(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, seeds: Seeds, version: str
 ) -> None:
     async with limited(store, redis_server.store_url, keys, max_request_bytes=100_000) as gateway:
-        before = await seeds.everything()
+        data_before = await seeds.everything()
         found = await gateway.refusal("GRPC", version, "SendMessage", message_json("x" * 200_000), packed=True)
 
         assert found.status == "RESOURCE_EXHAUSTED"
-        assert await seeds.everything() == before
+        assert await seeds.everything() == data_before
 
 
 BODIES = [

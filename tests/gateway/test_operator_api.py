@@ -337,15 +337,15 @@ async def pages(site: Site, query: str) -> list[list[str]]:
 
 
 async def test_open_and_ended_tasks_of_an_owner_are_listed_newest_first(site: Site) -> None:
-    ended = await site.seeds.ended(COMPLETED, scope=BOB)
+    ended_id = await site.seeds.ended(COMPLETED, scope=BOB)
     waiting = await site.sent()
     other = await site.seeds.created(Scope(agent="other", owner="bob"))
     for scope in (Scope(agent="echo", owner="ann"), Scope(agent="echo", tenant="acme", owner="bob")):
         await site.seeds.created(scope)
 
-    assert await pages(site, "owner=bob") == [[other, waiting, ended]]
-    assert await pages(site, "owner=bob&agent=echo") == [[waiting, ended]]
-    assert await pages(site, "owner=bob&state=TASK_STATE_COMPLETED") == [[ended]]
+    assert await pages(site, "owner=bob") == [[other, waiting, ended_id]]
+    assert await pages(site, "owner=bob&agent=echo") == [[waiting, ended_id]]
+    assert await pages(site, "owner=bob&state=TASK_STATE_COMPLETED") == [[ended_id]]
     assert len((await pages(site, "owner=bob&tenant=acme"))[0]) == 1
     assert await pages(site, "owner=nobody") == [[]]
 

@@ -63,9 +63,9 @@ async def stub(gateway: Limited) -> AsyncIterator[Any]:
 async def over_grpc(gateway: Limited, method: str, params: Any, version: str | None = "1.0") -> Fault:
     metadata = () if version is None else (("a2a-version", version),)
     async with stub(gateway) as service:
-        with pytest.raises(grpc.aio.AioRpcError) as raised:
+        with pytest.raises(grpc.aio.AioRpcError) as exc_info:
             await getattr(service, method)(ParseDict(params, REQUEST_TYPES[method]()), metadata=metadata, timeout=30)
-    return from_grpc(raised.value)
+    return from_grpc(exc_info.value)
 
 
 QUERIES = {
@@ -358,8 +358,8 @@ async def test_an_event_source_of_an_ended_task_gets_no_content(
     gateway: Limited, store: AsyncStore, keys: Keys
 ) -> None:
     seeds = Seeds(store, keys)
-    ended = await seeds.ended(COMPLETED, scope=Scope("echo"))
-    path, last = f"/tasks/{ended}:subscribe", len(await seeds.log(ended))
+    ended_id = await seeds.ended(COMPLETED, scope=Scope("echo"))
+    path, last = f"/tasks/{ended_id}:subscribe", len(await seeds.log(ended_id))
 
     async def subscribed(verb: str, **headers: str) -> httpx.Response:
         return await gateway.http.request(verb, path, headers=V1 | headers)
@@ -376,9 +376,9 @@ async def test_an_event_source_of_an_ended_task_gets_no_content(
 
 async def test_frames_end_in_line_feeds(gateway: Limited, store: AsyncStore, keys: Keys) -> None:
     seeds = Seeds(store, keys)
-    ended = await seeds.ended(COMPLETED, scope=Scope("echo"))
+    ended_id = await seeds.ended(COMPLETED, scope=Scope("echo"))
 
-    answer = await gateway.http.get(f"/tasks/{ended}:subscribe", headers=V1 | {"Last-Event-ID": "1"})
+    answer = await gateway.http.get(f"/tasks/{ended_id}:subscribe", headers=V1 | {"Last-Event-ID": "1"})
 
     assert b"\r" not in answer.content
     frames = [frame for frame in answer.text.split("\n\n") if frame]

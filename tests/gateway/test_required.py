@@ -91,11 +91,11 @@ def test_a_whole_message_is_fine_and_one_without_parts_is_not() -> None:
     message = Message(message_id="m", role=Role.ROLE_USER, parts=[Part(text="hello")])
     require_fields(SendMessageRequest(message=message))
     message.ClearField("parts")
-    with pytest.raises(InvalidParamsError) as refused:
+    with pytest.raises(InvalidParamsError) as exc_info:
         require_fields(SendMessageRequest(message=message))
     rule = 'Send at least one part, such as {"text": "hello"}.'
-    assert (refused.value.data or {})["errors"] == [{"field": "message.parts", "message": rule}]
-    assert refused.value.message == f"message.parts: {rule}"
+    assert (exc_info.value.data or {})["errors"] == [{"field": "message.parts", "message": rule}]
+    assert exc_info.value.message == f"message.parts: {rule}"
 
 
 def test_a_text_names_three_fields_and_counts_the_others() -> None:

@@ -201,14 +201,14 @@ BAD: dict[str, tuple[RefusalReason, Callable[[], str]]] = {
 async def test_a_bad_token_is_refused_for_what_it_is(name: str) -> None:
     why, make = BAD[name]
     given = make()
-    with pytest.raises(CredentialsRefused) as refused:
+    with pytest.raises(CredentialsRefused) as exc_info:
         await identified(tokens(), f"Bearer {given}")
 
-    assert refused.value.why == why
-    assert refused.value.bad_token
-    assert refused.value.__cause__ is None
-    assert refused.value.__suppress_context__ or refused.value.__context__ is None
-    assert not given or given not in str(refused.value)
+    assert exc_info.value.why == why
+    assert exc_info.value.bad_token
+    assert exc_info.value.__cause__ is None
+    assert exc_info.value.__suppress_context__ or exc_info.value.__context__ is None
+    assert not given or given not in str(exc_info.value)
 
 
 @given(st.one_of(st.text(max_size=200), st.lists(st.binary(max_size=40), max_size=5)))

@@ -134,9 +134,9 @@ def run(peer: Peer, gateways: tuple[Gateway, Gateway], hook: str, binding: str) 
     """Run the peer's client and return the result of each step."""
     ports = [address.rpartition(":")[2] for gateway in gateways for address in (gateway.url, gateway.grpc)]
     command = [program(peer.environment), str(CLIENTS / peer.script), *(g.url for g in gateways), hook, binding, *ports]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
-    assert ended.returncode == 0, ended.stderr
-    lines = [json.loads(line) for line in ended.stdout.splitlines()]
+    process = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
+    assert process.returncode == 0, process.stderr
+    lines = [json.loads(line) for line in process.stdout.splitlines()]
     return {line["step"]: line["saw"] for line in lines}
 
 

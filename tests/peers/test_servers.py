@@ -227,10 +227,10 @@ async def test_the_receiver_accepts_webhooks(agent: RemoteAgent) -> None:
         push = TaskPushNotificationConfig(url=hook, token=TOKEN)
         task = await agent.submit(new_text_message("hello", role=Role.ROLE_USER), push=push)
 
-        async def completed() -> bool:
+        async def is_completed() -> bool:
             return any(Result.of(one.event).state_name == "COMPLETED" for one in posted)
 
-        await eventually_async(completed, what="the end is posted")
+        await eventually_async(is_completed, what="the end is posted")
 
     assert {one.task_id for one in posted} == {task.task_id}
 

@@ -51,9 +51,9 @@ async def test_a_name_that_changes_its_mind_is_judged_anew(hooks: Receiver) -> N
     backend = CheckedBackend(names, LOCAL)
     await connected(backend, "a.example", hooks.port)
 
-    with pytest.raises(AddressRefused) as refused:
+    with pytest.raises(AddressRefused) as exc_info:
         await connected(backend, "a.example", hooks.port)
-    assert refused.value.address == "a.example is 10.0.0.1"
+    assert exc_info.value.address == "a.example is 10.0.0.1"
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "169.254.169.254", "::ffff:127.0.0.1", "a.example"])
@@ -296,6 +296,6 @@ asyncio.run(main())
 
 
 def test_a_lookup_that_hangs_holds_no_process() -> None:
-    ended = subprocess.run([sys.executable, "-c", HANGS], capture_output=True, text=True, timeout=60, check=True)
+    process = subprocess.run([sys.executable, "-c", HANGS], capture_output=True, text=True, timeout=60, check=True)
 
-    assert ended.stdout == "gave up\n"
+    assert process.stdout == "gave up\n"

@@ -89,11 +89,11 @@ def test_a_url_has_one_form(url: str) -> None:
     ("kind", "url"), [(kind, url) for kind, urls in REFUSED.items() for url in urls], ids=lambda value: repr(value)[:60]
 )
 def test_a_url_that_no_webhook_has_is_refused(kind: str, url: str) -> None:
-    with pytest.raises(TargetRefused) as refused:
+    with pytest.raises(TargetRefused) as exc_info:
         parse_target(url)
 
-    assert refused.value.field == "url"
-    assert refused.value.rule
+    assert exc_info.value.field == "url"
+    assert exc_info.value.rule
 
 
 @pytest.mark.parametrize(
@@ -179,8 +179,8 @@ UNUSABLE_FIELDS: list[tuple[str, dict[str, str]]] = [
 
 @pytest.mark.parametrize(("field", "fields"), UNUSABLE_FIELDS)
 def test_invalid_header_values_are_refused_with_their_field(field: str, fields: dict[str, str]) -> None:
-    with pytest.raises(TargetRefused) as refused:
+    with pytest.raises(TargetRefused) as exc_info:
         check_config(config(**fields))
 
-    assert refused.value.field == field
-    assert not any(value and value in str(refused.value) for value in fields.values() if len(value) > 6)
+    assert exc_info.value.field == field
+    assert not any(value and value in str(exc_info.value) for value in fields.values() if len(value) > 6)

@@ -54,15 +54,15 @@ async def test_event_times_increase_although_the_clock_went_back(store: AsyncSto
 
 async def test_a_writer_without_the_claim_writes_nothing(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     claim = await seeds.claimed()
-    before = await seeds.everything()
+    data_before = await seeds.everything()
 
     for stranger in foreign(claim):
         events = [status(COMPLETED)]
         append_result = await store.run(append(keys, stranger.ref, token=stranger.token, before=0, events=events))
-        settled = await store.run(settle_run(keys, stranger.ref, token=stranger.token, before=0, events=events))
-        assert append_result == settled == RunLost()
+        result = await store.run(settle_run(keys, stranger.ref, token=stranger.token, before=0, events=events))
+        assert append_result == result == RunLost()
 
-    assert await seeds.everything() == before
+    assert await seeds.everything() == data_before
 
 
 async def test_a_queued_run_can_not_be_written_to(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
@@ -70,26 +70,26 @@ async def test_a_queued_run_can_not_be_written_to(store: AsyncStore, keys: Keys,
     task_id = first.ref.task_id
     await seeds.settled(first, status(INPUT_REQUIRED))
     await store.run(continue_task(keys, ANN, task_id, request("x", task_id, CONTEXT), "", caller=b"{}", nonce="n"))
-    before = await seeds.everything()
+    data_before = await seeds.everything()
 
     for token in (first.token, ""):
         for run in (1, 2):
             ref = replace(first.ref, run=run)
             assert await store.run(append(keys, ref, token=token, before=0, events=[chunk("x")])) == RunLost()
 
-    assert await seeds.everything() == before
+    assert await seeds.everything() == data_before
 
 
 @pytest.mark.parametrize("verb", [append, settle_run])
 async def test_an_illegal_batch_writes_nothing(store: AsyncStore, keys: Keys, seeds: Seeds, verb: type[object]) -> None:
     claim = await seeds.claimed()
-    before = await seeds.everything()
+    data_before = await seeds.everything()
     events = [chunk("a"), status(COMPLETED), chunk("after the end")]
 
     answer = await store.run(verb(keys, claim.ref, token=claim.token, before=0, events=events))  # type: ignore[call-arg,arg-type]
 
     assert answer == Illegal(3, WORKING)
-    assert await seeds.everything() == before
+    assert await seeds.everything() == data_before
 
 
 async def test_submitted_is_not_for_a_run_to_say(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
@@ -103,12 +103,12 @@ async def test_submitted_is_not_for_a_run_to_say(store: AsyncStore, keys: Keys, 
 async def test_a_repeated_batch_is_answered_and_not_written(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     claim = await seeds.claimed()
     first = await seeds.appended(claim, chunk("a"), chunk("b"))
-    before = await seeds.everything()
+    data_before = await seeds.everything()
 
     again = await seeds.appended(claim, chunk("a"), chunk("b"))
 
     assert again == first
-    assert await seeds.everything() == before
+    assert await seeds.everything() == data_before
 
 
 async def test_a_repeated_batch_that_ended_the_task_is_answered_too(
@@ -116,12 +116,12 @@ async def test_a_repeated_batch_that_ended_the_task_is_answered_too(
 ) -> None:
     claim = await seeds.claimed()
     first = await seeds.appended(claim, status(COMPLETED))
-    before = await seeds.everything()
+    data_before = await seeds.everything()
 
     again = await seeds.appended(claim, status(COMPLETED))
 
     assert again == first
-    assert await seeds.everything() == before
+    assert await seeds.everything() == data_before
 
 
 @pytest.mark.parametrize("state", [COMPLETED, FAILED, REJECTED])
@@ -138,10 +138,10 @@ async def test_a_terminal_event_ends_task_and_run(
     assert await store.redis.zcard(keys.leases) == 0
     for key in (keys.task(task_id).record, keys.task(task_id).log):
         assert 0 < await store.redis.ttl(key) <= RETENTION
-    before = await seeds.everything()
+    data_before = await seeds.everything()
     later = await store.run(append(keys, claim.ref, token=claim.token, before=2, events=[status(FAILED)]))
     assert later == RunLost()
-    assert await seeds.everything() == before
+    assert await seeds.everything() == data_before
     await seeds.require_consistent(task_id)
 
 
@@ -220,9 +220,9 @@ async def test_a_repeated_settlement_is_answered_as_before(
         message_request = request("next", task_id, CONTEXT)
         await store.run(continue_task(keys, ANN, task_id, message_request, "", caller=b"{}", nonce="n"))
     first = await seeds.settled(claim, status(INPUT_REQUIRED))
-    before = await seeds.everything()
+    data_before = await seeds.everything()
 
     again = await seeds.settled(claim, status(INPUT_REQUIRED))
 
     assert again == first
-    assert await seeds.everything() == before
+    assert await seeds.everything() == data_before

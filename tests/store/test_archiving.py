@@ -68,14 +68,14 @@ async def test_an_ended_task_waits_without_an_expiry_until_it_is_due(
 
 async def test_one_archiver_at_a_time_gets_the_oldest_tasks(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     await on(store, keys)
-    ended = [await seeds.ended(COMPLETED, scope=scope) for scope in (ANN, BOB, ANN)]
+    task_ids = [await seeds.ended(COMPLETED, scope=scope) for scope in (ANN, BOB, ANN)]
     await make_due(store, keys)
 
-    assert await due(store, keys, limit=2) == ended[:2]
+    assert await due(store, keys, limit=2) == task_ids[:2]
     assert await due(store, keys, "other") is None
-    assert await due(store, keys) == ended
+    assert await due(store, keys) == task_ids
     await store.redis.delete(keys.archiver)
-    assert await due(store, keys, "other") == ended
+    assert await due(store, keys, "other") == task_ids
 
 
 async def test_an_archived_task_leaves_no_key_and_moves_the_border(
@@ -216,9 +216,9 @@ async def test_without_an_archive_the_end_of_a_task_costs_one_check(
 
 async def test_concurrent_removals_count_each_task_once(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     await on(store, keys)
-    ended = [await seeds.ended(COMPLETED) for _ in range(5)]
+    task_ids = [await seeds.ended(COMPLETED) for _ in range(5)]
 
-    removed = await asyncio.gather(*(store.run(remove_archived(keys, ended)) for _ in range(4)))
+    removed = await asyncio.gather(*(store.run(remove_archived(keys, task_ids)) for _ in range(4)))
 
     assert sum(removed) == 5
     assert await store.redis.hget(keys.metrics, "archived agent tasks") == b"5"

@@ -145,9 +145,9 @@ async def test_a_chunk_costs_the_same_at_ten_and_at_five_hundred(
     await cost(0)
     early = await cost(1)
     await large.appended(claim, *(chunk(f"{n} {LARGE}") for n in range(2, 500)), before=2)
-    late = await cost(500)
+    late_cost = await cost(500)
 
-    assert early == late
+    assert early == late_cost
     assert early["cmdstat_evalsha"] == 2  # the task is registered and the event written
     assert len(blob_setup.object_store.written) == 501
 
@@ -176,7 +176,7 @@ async def test_nothing_is_stored_while_the_object_store_is_unavailable(
     blob_setup: BlobSetup, large: Seeds, keys: Keys
 ) -> None:
     claim = await large.claimed()
-    before = await large.everything()
+    data_before = await large.everything()
     blob_setup.object_store.is_down = True
 
     with pytest.raises(BlobsUnavailable):
@@ -184,9 +184,9 @@ async def test_nothing_is_stored_while_the_object_store_is_unavailable(
     with pytest.raises(BlobsUnavailable):
         await large.appended(claim, chunk(LARGE))
 
-    after = await large.everything()
-    assert after.pop(keys.blobs) is not None  # registered, so that a late write is found
-    assert after == before
+    data_after = await large.everything()
+    assert data_after.pop(keys.blobs) is not None  # registered, so that a late write is found
+    assert data_after == data_before
     blob_setup.object_store.is_down = False
     await large.appended(claim, chunk(LARGE))
 
@@ -222,9 +222,9 @@ async def test_a_process_without_blob_url_refuses_tasks_with_blobs(
 
     with pytest.raises(BlobsUnavailable, match="A2A_BLOB_URL"):
         await store.run(read_task(keys, ANN, task_id))
-    stored = await store.run(read_task(keys, ANN, task_id, resolve_blobs=False))
-    assert stored is not None
-    assert not is_resolved(stored[0])
+    stored_task = await store.run(read_task(keys, ANN, task_id, resolve_blobs=False))
+    assert stored_task is not None
+    assert not is_resolved(stored_task[0])
 
 
 async def test_a_client_can_not_write_a_reference(blob_setup: BlobSetup, large: Seeds) -> None:

@@ -57,12 +57,12 @@ async def test_a_repeated_claim_returns_the_same_result_and_writes_nothing(
 ) -> None:
     task_id = await seeds.created()
     first = await store.run(claim(keys, task_id))
-    before = await seeds.everything()
+    data_before = await seeds.everything()
 
     again = await store.run(claim(keys, task_id))
 
     assert again == first
-    assert await seeds.everything() == before
+    assert await seeds.everything() == data_before
 
 
 async def test_a_claim_returns_the_state_of_earlier_turns(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
@@ -81,12 +81,12 @@ async def test_a_claim_returns_the_state_of_earlier_turns(store: AsyncStore, key
 @pytest.mark.parametrize("run", [0, 2, 7])
 async def test_a_claim_of_an_older_run_is_dropped(store: AsyncStore, keys: Keys, seeds: Seeds, run: int) -> None:
     task_id = await seeds.created()
-    before = await seeds.everything()
+    data_before = await seeds.everything()
 
     answer = await store.run(claim(keys, task_id, run=run))
 
     assert answer == Dropped("outdated: the task is at run 1")
-    assert await seeds.everything() == before
+    assert await seeds.everything() == data_before
 
 
 @pytest.mark.parametrize(
@@ -97,10 +97,10 @@ async def test_a_claim_of_an_ended_run_is_dropped(
     store: AsyncStore, keys: Keys, seeds: Seeds, state: Any, reason: str
 ) -> None:
     task_id = await seeds.ended(state)
-    before = await seeds.everything()
+    data_before = await seeds.everything()
 
     assert await store.run(claim(keys, task_id)) == Dropped(reason)
-    assert await seeds.everything() == before
+    assert await seeds.everything() == data_before
 
 
 async def test_a_claim_of_a_missing_task_is_dropped(store: AsyncStore, keys: Keys) -> None:

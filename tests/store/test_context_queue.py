@@ -70,16 +70,16 @@ async def test_a_blocked_run_cannot_be_claimed_prefetched_or_returned(
 ) -> None:
     _, waits = await queued_tasks(seeds)
     ref = RunRef(waits, 1)
-    before = await seeds.everything()
-    lost = status_event(waits, CONTEXT, FAILED)
+    data_before = await seeds.everything()
+    failure = status_event(waits, CONTEXT, FAILED)
 
     claim = await store.run(claim_run(keys, ref, token="t", runner="r", lease_us=LEASE_US, working=True))
     await store.run(report_prefetched(keys, [ref], silent_us=1, delay_us=LEASE_US))
-    assert await store.run(return_run(keys, ref, runner=None, lost=lost)) == Unchanged()
+    assert await store.run(return_run(keys, ref, runner=None, lost=failure)) == Unchanged()
 
     assert claim == Dropped("another run of its context comes first")
-    assert await seeds.everything() == before
-    assert await store.run(end_run(keys, ref, runner="r", event=lost, lost=True)) == Unchanged()
+    assert await seeds.everything() == data_before
+    assert await store.run(end_run(keys, ref, runner="r", event=failure, lost=True)) == Unchanged()
     assert await blocked(seeds) == [ref.name]
     assert ref.name not in await due(seeds)
 
@@ -127,8 +127,8 @@ async def _expire(seeds: Seeds, task_id: str) -> object:
 
 async def _stop(seeds: Seeds, task_id: str) -> object:
     ref = (await seeds.claimed(task_id)).ref
-    lost = status_event(task_id, CONTEXT, FAILED)
-    return await seeds.store.run(return_run(seeds.keys, ref, runner="runner", lost=lost))
+    failure = status_event(task_id, CONTEXT, FAILED)
+    return await seeds.store.run(return_run(seeds.keys, ref, runner="runner", lost=failure))
 
 
 async def _canvas(seeds: Seeds, task_id: str) -> object:
@@ -185,10 +185,10 @@ async def test_settling_returns_the_next_run_and_other_ends_make_it_due_at_once(
 ) -> None:
     first, second, third = await queued_tasks(seeds, 3)
 
-    settled = await _settle(seeds, first)
+    result = await _settle(seeds, first)
 
-    assert isinstance(settled, Settled)
-    assert (settled.next_run, settled.other) == (None, RunRef(second, 1))
+    assert isinstance(result, Settled)
+    assert (result.next_run, result.other) == (None, RunRef(second, 1))
     assert await store.run(acquire_due_runs(keys, limit=9, delay_us=1)) == [], "the caller of settle_run publishes it"
     await _cancel(seeds, second)
     assert [run.ref for run in await store.run(acquire_due_runs(keys, limit=9, delay_us=1))] == [RunRef(third, 1)]
@@ -196,13 +196,13 @@ async def test_settling_returns_the_next_run_and_other_ends_make_it_due_at_once(
 
 async def test_a_run_that_continues_keeps_its_turn(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     first, second = await queued_tasks(seeds)
-    lost = status_event(first, CONTEXT, FAILED)
+    failure = status_event(first, CONTEXT, FAILED)
     claim = await seeds.claimed(first, max_attempts=3)
     await store.run(
         release_run(keys, claim.ref, token=claim.token, before=0, events=[], options=b"", retries=1, delay_us=1)
     )
     assert await due(seeds) == [claim.ref.name]
-    assert await store.run(return_run(keys, claim.ref, runner=None, lost=lost)) != Unchanged()
+    assert await store.run(return_run(keys, claim.ref, runner=None, lost=failure)) != Unchanged()
     assert await due(seeds) == [f"{first}.2"]
     claim = await seeds.claimed(first, run=2, max_attempts=3)
     await seeds.lost(claim.ref)
@@ -238,25 +238,25 @@ async def test_a_message_that_waited_for_the_pause_joins_the_context_queue(
     message_request = request("ahead", first, CONTEXT)
     await store.run(continue_task(keys, ANN, first, message_request, "", caller=b"{}", nonce="n"))
 
-    settled = await seeds.settled(claim, status(INPUT_REQUIRED))
+    result = await seeds.settled(claim, status(INPUT_REQUIRED))
 
-    assert (settled.next_run, settled.other) == ((None, RunRef(rest[0], 1)) if rest else (2, None))
+    assert (result.next_run, result.other) == ((None, RunRef(rest[0], 1)) if rest else (2, None))
     assert await due(seeds) == ([f"{rest[0]}.1"] if rest else [f"{first}.2"])
     assert await blocked(seeds) == ([f"{first}.2"] if rest else [])
     again = settle_run(keys, claim.ref, token=claim.token, before=0, events=[status(INPUT_REQUIRED)])
     repeated = await store.run(again)
     assert isinstance(repeated, Settled)
-    assert repeated.next_run == settled.next_run, "what another is told, a watcher sees to"
+    assert repeated.next_run == result.next_run, "what another is told, a watcher sees to"
 
 
 async def test_an_unanswered_pause_blocks_no_run(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     first, second = await queued_tasks(seeds)
     claim = await seeds.claimed(first)
-    unanswered = status_event(first, CONTEXT, FAILED)
+    failure = status_event(first, CONTEXT, FAILED)
     await store.run(
         settle_run(
             keys, claim.ref, token=claim.token, before=0, events=[status(INPUT_REQUIRED)], pause_us=1,
-            pause_timeout=unanswered,
+            pause_timeout=failure,
         )
     )  # fmt: skip
 

@@ -54,9 +54,9 @@ async def test_a_chunk_costs_the_same_at_ten_and_at_two_thousand(store: AsyncSto
     written = await grow(seeds, claim, 0, 10)
     early = await meter.cost_of(append_chunk(written))
     written = await grow(seeds, claim, written + 1, 2000)
-    late = await meter.cost_of(append_chunk(written))
+    late_cost = await meter.cost_of(append_chunk(written))
 
-    assert early == late
+    assert early == late_cost
     assert early["cmdstat_rpush"] == 2  # one for the log and one for the artifact
     assert not {"cmdstat_lrange", "cmdstat_smembers", "cmdstat_zrange"} & early.keys()
     assert sum(early.values()) <= 10

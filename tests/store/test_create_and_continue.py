@@ -34,14 +34,14 @@ async def test_a_new_task_is_submitted_with_its_message_and_waits_for_a_worker(
 ) -> None:
     message_request = request("hello", "t", "c")
 
-    created = await store.run(create_task(keys, ANN, "t", "c", message_request, caller=b"{}", retention=RETENTION))
+    result = await store.run(create_task(keys, ANN, "t", "c", message_request, caller=b"{}", retention=RETENTION))
 
     page = await store.run(read_log(keys, "t", 0))
-    assert created.newest.version == page.version == 1
+    assert result.newest.version == page.version == 1
     assert page.running
-    assert created.task == await seeds.task("t") == page.entries[0].event
-    assert (created.task.id, created.task.context_id, created.task.status.state) == ("t", "c", SUBMITTED)
-    assert list(created.task.history) == [message_request.message]
+    assert result.task == await seeds.task("t") == page.entries[0].event
+    assert (result.task.id, result.task.context_id, result.task.status.state) == ("t", "c", SUBMITTED)
+    assert list(result.task.history) == [message_request.message]
     assert await store.redis.zrange(keys.dispatch, 0, -1) == [b"t.1"]
 
 
@@ -52,12 +52,12 @@ async def test_a_repeated_create_returns_the_first_result_and_writes_nothing(
     first = await store.run(call)
     submitted_at = first.task.status.timestamp.ToNanoseconds()
     await seeds.claimed("t")
-    before = await seeds.everything()
+    data_before = await seeds.everything()
 
     again = await store.run(call)
 
     assert (again.newest.version, again.task.status.timestamp.ToNanoseconds()) == (1, submitted_at)
-    assert await seeds.everything() == before
+    assert await seeds.everything() == data_before
 
 
 @pytest.mark.parametrize("state", [SUBMITTED, COMPLETED])
@@ -68,22 +68,22 @@ async def test_the_id_of_a_task_of_another_scope_is_refused(
     await seeds.created(task_id="t")
     if state == COMPLETED:
         await seeds.settled(await seeds.claimed("t"), status(COMPLETED))
-    before = await seeds.everything()
+    data_before = await seeds.everything()
 
     reply = await store.run(create_task(keys, scope, "t", "c", request(), caller=b"{}", retention=RETENTION))
 
     assert reply == TaskIdConflict()
-    assert await seeds.everything() == before
+    assert await seeds.everything() == data_before
 
 
 async def test_a_repeated_create_finds_the_task_after_its_end(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     call = create_task(keys, ANN, "t", "c", request(task_id="t"), caller=b"{}", retention=RETENTION)
     await store.run(call)
     await seeds.settled(await seeds.claimed("t"), status(COMPLETED))
-    before = await seeds.everything()
+    data_before = await seeds.everything()
 
     assert isinstance(await store.run(call), Created)
-    assert await seeds.everything() == before
+    assert await seeds.everything() == data_before
 
 
 @pytest.mark.parametrize("pause", [INPUT_REQUIRED, AUTH_REQUIRED])
@@ -118,10 +118,10 @@ async def test_messages_to_an_open_run_wait_in_order(store: AsyncStore, keys: Ke
     assert await seeds.task(task_id) == before  # a message that waits is not in the task yet
     texts = []
     for _ in range(3):
-        settled = await seeds.settled(claim, status(INPUT_REQUIRED))
-        assert settled.next_run == claim.ref.run + 1
-        assert settled.state == SUBMITTED
-        claim = await seeds.claimed(task_id, run=settled.next_run)
+        result = await seeds.settled(claim, status(INPUT_REQUIRED))
+        assert result.next_run == claim.ref.run + 1
+        assert result.state == SUBMITTED
+        claim = await seeds.claimed(task_id, run=result.next_run)
         texts.append(claim.request.message.parts[0].text)
     assert texts == ["one", "two", "three"]
     assert (await seeds.settled(claim, status(COMPLETED))).next_run is None
@@ -141,12 +141,12 @@ async def test_the_number_of_waiting_messages_is_limited(store: AsyncStore, keys
     task_id = await seeds.created()
     for number in range(MAX_WAITING_TURNS):
         await store.run(further(keys, task_id, nonce=str(number)))
-    before = await seeds.everything()
+    data_before = await seeds.everything()
 
     answer = await store.run(further(keys, task_id, nonce="one more"))
 
     assert answer == Full()
-    assert await seeds.everything() == before
+    assert await seeds.everything() == data_before
 
 
 @pytest.mark.parametrize("state", [COMPLETED, FAILED])
@@ -154,34 +154,34 @@ async def test_a_message_to_an_ended_task_is_refused_with_its_state(
     store: AsyncStore, keys: Keys, seeds: Seeds, state: TaskState
 ) -> None:
     task_id = await seeds.ended(state)
-    before = await seeds.everything()
+    data_before = await seeds.everything()
 
     answer = await store.run(further(keys, task_id))
 
     assert answer == Ended(state)
-    assert await seeds.everything() == before
+    assert await seeds.everything() == data_before
 
 
 async def test_a_message_that_names_another_context_is_refused(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     task_id = await seeds.ended(INPUT_REQUIRED)
-    before = await seeds.everything()
+    data_before = await seeds.everything()
 
     answer = await store.run(further(keys, task_id, context="elsewhere"))
 
     assert answer == WrongContext(CONTEXT)
-    assert await seeds.everything() == before
+    assert await seeds.everything() == data_before
     assert isinstance(await store.run(further(keys, task_id, context=CONTEXT)), Begun)
 
 
 async def test_a_task_of_another_caller_is_missing(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     task_id = await seeds.ended(INPUT_REQUIRED)
-    before = await seeds.everything()
+    data_before = await seeds.everything()
 
     answer = await store.run(further(keys, task_id, scope=BOB))
 
     assert answer == Missing() == await store.run(further(keys, "none"))
     assert await store.run(read_task(keys, BOB, task_id)) is None
-    assert await seeds.everything() == before
+    assert await seeds.everything() == data_before
 
 
 async def test_a_repeated_message_that_began_a_run_is_answered_as_before(
@@ -190,24 +190,24 @@ async def test_a_repeated_message_that_began_a_run_is_answered_as_before(
     task_id = await seeds.ended(INPUT_REQUIRED)
     call = further(keys, task_id)
     first = await store.run(call)
-    before = await seeds.everything()
+    data_before = await seeds.everything()
 
     again = await store.run(call)
 
     assert again == first
-    assert await seeds.everything() == before
+    assert await seeds.everything() == data_before
 
 
 async def test_a_repeated_message_that_waits_is_answered_as_before(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     task_id = await seeds.created()
     call = further(keys, task_id)
     first = await store.run(call)
-    before = await seeds.everything()
+    data_before = await seeds.everything()
 
     again = await store.run(call)
 
     assert again == first
-    assert await seeds.everything() == before
+    assert await seeds.everything() == data_before
 
 
 async def test_a_claim_of_the_next_run_shows_working_again(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:

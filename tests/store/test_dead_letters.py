@@ -120,10 +120,10 @@ async def test_an_external_end_leaves_a_dead_letter_if_its_worker_was_lost(
     end = end_run(keys, claim.ref, runner="runner", event=status(FAILED, "over"), lost=lost)
 
     first = await store.run(end)
-    before = await seeds.everything()
+    data_before = await seeds.everything()
 
     assert await store.run(end) == first
-    assert await seeds.everything() == before
+    assert await seeds.everything() == data_before
     assert await dead_letters(store, keys) == [claim.ref.task_id] * dies
 
 
@@ -234,12 +234,12 @@ async def test_a_requeued_task_has_the_conversation_without_the_output_of_the_lo
 async def test_a_repeated_call_is_answered_alike_and_writes_nothing(seeds: Seeds, graveyard: Graveyard) -> None:
     dead_letter = await graveyard.dead_letter(await graveyard.dead())
     assert await graveyard.requeue(dead_letter, "new") == "requeued"
-    before = await seeds.everything()
+    data_before = await seeds.everything()
 
     assert await graveyard.requeue(dead_letter, "new") == "requeued"
     assert await graveyard.requeue(dead_letter, "another") == "gone"
 
-    assert await seeds.everything() == before
+    assert await seeds.everything() == data_before
 
 
 @pytest.mark.parametrize("round_", range(3))

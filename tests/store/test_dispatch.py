@@ -138,11 +138,11 @@ async def test_a_published_run_is_left_alone_for_a_while(
 
 async def test_a_claim_before_the_publisher_is_done_is_not_undone(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     claim = await seeds.claimed()
-    before = await seeds.everything()
+    data_before = await seeds.everything()
 
     await store.run(mark_published(keys, claim.ref, delay_us=AGAIN_US))
 
-    assert await seeds.everything() == before
+    assert await seeds.everything() == data_before
 
 
 async def test_a_run_with_a_start_time_is_due_again_after_it_with_its_options(
@@ -170,10 +170,10 @@ async def test_each_turn_has_its_own_options(store: AsyncStore, keys: Keys, seed
 
     turns = []
     for run in (2, 3):
-        settled = await seeds.settled(claim, status(INPUT_REQUIRED))
+        result = await seeds.settled(claim, status(INPUT_REQUIRED))
         await clock.make_due(RunRef(task_id, run))
         [due] = await clock.take()
-        turns.append((settled.next_run, settled.next_options, due.options))
+        turns.append((result.next_run, result.next_options, due.options))
         claim = await seeds.claimed(task_id, run=run)
 
     assert turns == [(2, b'{"celery":{}}', b'{"celery":{}}'), (3, b"", b"")]
@@ -257,11 +257,11 @@ async def test_reporting_a_claimed_or_unknown_run_as_prefetched_does_nothing(
     store: AsyncStore, keys: Keys, seeds: Seeds, clock: Clock
 ) -> None:
     claim = await seeds.claimed()
-    before = await seeds.everything()
+    data_before = await seeds.everything()
 
     await store.run(report_prefetched(keys, [claim.ref, RunRef("unknown", 1)], silent_us=0, delay_us=AGAIN_US))
 
-    assert await seeds.everything() == before
+    assert await seeds.everything() == data_before
 
 
 async def test_unreadable_options_delay_no_run(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
@@ -360,11 +360,11 @@ async def test_postponing_restores_the_state_before_the_acquisition(
 
 async def test_postponing_a_claimed_or_an_unknown_run_does_nothing(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     claim = await seeds.claimed()
-    before = await seeds.everything()
+    data_before = await seeds.everything()
 
     await store.run(postpone_runs(keys, {DueRun(ref, "", b"", 1): 1 for ref in (claim.ref, RunRef("unknown", 1))}))
 
-    assert await seeds.everything() == before
+    assert await seeds.everything() == data_before
 
 
 async def test_claimed_runs_are_the_active_ones_with_the_time_of_their_only_publish(
@@ -379,13 +379,13 @@ async def test_claimed_runs_are_the_active_ones_with_the_time_of_their_only_publ
     for ref in (once, again, unmarked, large):
         await seeds.claimed(ref.task_id)
     await seeds.settled(await seeds.claimed(ended.task_id), status(FAILED))
-    before = await seeds.everything()
+    data_before = await seeds.everything()
 
     [run] = await store.run(claimed_runs(keys, limit=10))
 
     published = await store.redis.hget(keys.task(once.task_id).record, "published_at")
     assert run == ClaimedRun(ANN.agent, b"", int(published.split()[1]))
-    assert await seeds.everything() == before
+    assert await seeds.everything() == data_before
 
 
 async def test_claimed_runs_of_the_newest_leases_are_read(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:

@@ -82,55 +82,55 @@ async def test_an_ended_queued_run_is_not_dispatched(
 async def test_a_repeated_call_is_answered_alike_and_writes_nothing(seeds: Seeds, end: Any) -> None:
     for task_id in ((await seeds.claimed()).ref.task_id, await seeds.created()):
         first = await end(task_id)
-        before = await seeds.everything()
+        data_before = await seeds.everything()
 
         assert await end(task_id) == first
-        assert await seeds.everything() == before
+        assert await seeds.everything() == data_before
 
 
 @pytest.mark.parametrize("runner", [None, "another", RUNNER + ".", "run.ner", "r%a"])
 async def test_a_run_of_another_worker_is_unchanged(seeds: Seeds, end: Any, runner: str | None) -> None:
     claim = await seeds.claimed()
-    before = await seeds.everything()
+    data_before = await seeds.everything()
 
     assert await end(claim.ref.task_id, runner=runner) == Unchanged()
 
-    assert await seeds.everything() == before
+    assert await seeds.everything() == data_before
 
 
 async def test_only_the_newest_run_can_be_ended(store: AsyncStore, keys: Keys, seeds: Seeds, end: Any) -> None:
     task_id = await seeds.ended(INPUT_REQUIRED)
     await store.run(continue_task(keys, ANN, task_id, request("x", task_id, CONTEXT), "", caller=b"{}", nonce="n"))
     await seeds.claimed(task_id, run=2)
-    before = await seeds.everything()
+    data_before = await seeds.everything()
 
     assert [await end(task_id, run) for run in (0, 1, 3)] == [Unchanged()] * 3
     assert await end("unknown") == Unchanged()
 
-    assert await seeds.everything() == before
+    assert await seeds.everything() == data_before
 
 
 @pytest.mark.parametrize("state", [COMPLETED, FAILED, CANCELED, REJECTED, INPUT_REQUIRED, AUTH_REQUIRED])
 async def test_ending_an_ended_run_changes_nothing(seeds: Seeds, end: Any, state: TaskState) -> None:
     task_id = await seeds.ended(state)
-    before = await seeds.everything()
+    data_before = await seeds.everything()
 
     assert await end(task_id) == Over(3, state)
 
-    assert await seeds.everything() == before
+    assert await seeds.everything() == data_before
 
 
 async def test_an_ended_run_can_write_nothing(store: AsyncStore, keys: Keys, seeds: Seeds, end: Any) -> None:
     claim = await seeds.claimed()
     await end(claim.ref.task_id)
-    before = await seeds.everything()
+    data_before = await seeds.everything()
 
     append_result = await store.run(append(keys, claim.ref, token=claim.token, before=0, events=[chunk("late")]))
-    settled = await store.run(settle_run(keys, claim.ref, token=claim.token, before=0, events=[status(COMPLETED)]))
+    result = await store.run(settle_run(keys, claim.ref, token=claim.token, before=0, events=[status(COMPLETED)]))
 
     assert append_result == RunLost()
-    assert settled == Settled(3, FAILED, None)
-    assert await seeds.everything() == before
+    assert result == Settled(3, FAILED, None)
+    assert await seeds.everything() == data_before
 
 
 async def test_a_run_with_a_cancel_request_ends_canceled(store: AsyncStore, keys: Keys, seeds: Seeds, end: Any) -> None:
@@ -180,8 +180,8 @@ async def test_a_message_from_before_a_retry_does_not_end_it(
     store: AsyncStore, keys: Keys, seeds: Seeds, retries: int | None, is_unchanged: bool
 ) -> None:
     claim = await seeds.claimed()
-    again = {"events": [status(WORKING)], "options": b'{"retries":1}', "retries": 1, "delay_us": 1}
-    await store.run(release_run(keys, claim.ref, token=claim.token, before=0, **again))  # type: ignore[arg-type]
+    retry_arguments = {"events": [status(WORKING)], "options": b'{"retries":1}', "retries": 1, "delay_us": 1}
+    await store.run(release_run(keys, claim.ref, token=claim.token, before=0, **retry_arguments))  # type: ignore[arg-type]
 
     ended = await store.run(end_run(keys, claim.ref, runner=None, event=status(REJECTED), retries=retries))
 

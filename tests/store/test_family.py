@@ -48,11 +48,11 @@ async def acquired(seeds: Seeds, delay_us: int = 0) -> list[OrphanedChild]:
 async def test_a_child_and_its_parent_know_each_other(seeds: Seeds) -> None:
     parent_id = await seeds.created()
 
-    created = await child_of(seeds, parent_id, "child")
+    result = await child_of(seeds, parent_id, "child")
 
-    assert isinstance(created, Created)
-    assert dict(created.task.metadata) == {"a2a_celery/parentTaskId": parent_id}
-    assert (await seeds.task("child")).metadata == created.task.metadata
+    assert isinstance(result, Created)
+    assert dict(result.task.metadata) == {"a2a_celery/parentTaskId": parent_id}
+    assert (await seeds.task("child")).metadata == result.task.metadata
     page = await seeds.store.run(read_log(seeds.keys, "child", 0))
     assert fold(page.entries) == await seeds.task("child")
     family = await seeds.store.run(read_family(seeds.keys, ANN, parent_id))
@@ -63,7 +63,7 @@ async def test_a_child_and_its_parent_know_each_other(seeds: Seeds) -> None:
     assert family.parent is not None
     assert (family.parent.task_id, family.parent.agent, family.children) == (parent_id, "agent", ())
     repeated = await child_of(seeds, parent_id, "child")  # as after a lost reply
-    assert repeated.task.metadata == created.task.metadata
+    assert repeated.task.metadata == result.task.metadata
     family = await seeds.store.run(read_family(seeds.keys, ANN, parent_id))
     assert family is not None
     assert len(family.children) == 1
@@ -75,9 +75,9 @@ async def test_a_child_and_its_parent_know_each_other(seeds: Seeds) -> None:
 async def test_a_client_cannot_name_a_parent_of_another_owner(seeds: Seeds, scope: Scope) -> None:
     parent_id = await seeds.created()
 
-    created = await child_of(seeds, parent_id, "child", scope)
+    result = await child_of(seeds, parent_id, "child", scope)
 
-    assert not created.task.metadata.fields
+    assert not result.task.metadata.fields
     assert not (await seeds.task("child")).metadata.fields
     family = await seeds.store.run(read_family(seeds.keys, None, parent_id))
     assert family is not None
@@ -85,10 +85,10 @@ async def test_a_client_cannot_name_a_parent_of_another_owner(seeds: Seeds, scop
 
 
 async def test_an_unknown_parent_is_ignored(seeds: Seeds) -> None:
-    created = await child_of(seeds, "nothing {odd} ünï", "child")
+    result = await child_of(seeds, "nothing {odd} ünï", "child")
 
-    assert isinstance(created, Created)
-    assert not created.task.metadata.fields
+    assert isinstance(result, Created)
+    assert not result.task.metadata.fields
 
 
 async def test_a_family_is_invisible_in_another_scope(seeds: Seeds) -> None:
@@ -195,11 +195,11 @@ async def test_a_parent_has_a_maximum_of_live_children(seeds: Seeds, monkeypatch
 
     limited = await child_of(seeds, parent_id, "c")
     await seeds.store.run(request_cancel(seeds.keys, OTHER_AGENT, "a", CONTEXT))
-    created = await child_of(seeds, parent_id, "c")
+    result = await child_of(seeds, parent_id, "c")
 
     assert isinstance(limited, Limited)
     assert (limited.limit, limited.maximum) == ("children", 2)
-    assert isinstance(created, Created)
+    assert isinstance(result, Created)
     stored_family = await seeds.store.run(read_family(seeds.keys, None, parent_id))
     assert stored_family is not None
     assert [child.task_id for child in stored_family.children] == ["b", "c"]

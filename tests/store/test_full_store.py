@@ -302,7 +302,7 @@ async def test_a_full_store_executes_or_refuses_each_script_as_documented(
 ) -> None:
     operation = await case.make(keys, seeds)
     expected = case.expected or BY_SCRIPT[operation.script.name]
-    before = await seeds.everything()
+    data_before = await seeds.everything()
     refuse_writes(server, "OOM")
 
     if expected is REFUSED:
@@ -311,7 +311,7 @@ async def test_a_full_store_executes_or_refuses_each_script_as_documented(
     else:
         await store.run(operation)
 
-    assert (await seeds.everything() != before) == (expected is WRITTEN)
+    assert (await seeds.everything() != data_before) == (expected is WRITTEN)
 
 
 def test_each_script_is_in_the_table() -> None:

@@ -58,12 +58,12 @@ async def test_the_same_message_is_the_same_task_and_writes_nothing(
 ) -> None:
     messages = Messages(store, keys)
     assert isinstance(await messages.new("a"), Created)
-    before = await seeds.everything()
+    data_before = await seeds.everything()
 
     again = await messages.new("b")
 
     assert again == Known("a", version=1, preceding_turns=0)
-    assert await seeds.everything() == before
+    assert await seeds.everything() == data_before
 
 
 async def test_a_repeated_call_is_answered_as_the_first_was(store: AsyncStore, keys: Keys) -> None:
@@ -78,11 +78,11 @@ async def test_a_repeated_call_is_answered_as_the_first_was(store: AsyncStore, k
 async def test_another_message_under_the_same_id_is_a_conflict(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     messages = Messages(store, keys)
     await messages.new("a")
-    before = await seeds.everything()
+    data_before = await seeds.everything()
 
     assert await messages.new("b", OTHER) == Conflict()
     assert await messages.further("a", OTHER) == Conflict()
-    assert await seeds.everything() == before
+    assert await seeds.everything() == data_before
 
 
 async def test_many_at_the_same_time_make_one_task(gateways: list[AsyncStore], keys: Keys) -> None:
@@ -138,12 +138,12 @@ async def test_a_further_message_begins_one_turn(store: AsyncStore, keys: Keys, 
     task_id = await seeds.ended(INPUT_REQUIRED)
     turn = await messages.further(task_id)
     assert isinstance(turn, Begun)
-    before = await seeds.everything()
+    data_before = await seeds.everything()
 
     again = await messages.further(task_id, nonce="another call")
 
     assert again == Known(task_id, turn.newest.version, 0)
-    assert await seeds.everything() == before
+    assert await seeds.everything() == data_before
 
 
 async def test_a_repeated_waiting_message_waits_once(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:

@@ -175,18 +175,18 @@ async def test_unread_messages_become_the_next_turn_whatever_the_end(
     for text in ("left", "right", "back"):
         await talk.send(claim, text)
 
-    settled = await talk.settle(claim, state, "done", read=1)
+    result = await talk.settle(claim, state, "done", read=1)
 
     task = await seeds.task(claim.ref.task_id)
-    assert (settled.state, settled.next_run) == (WORKING, 2)
+    assert (result.state, result.next_run) == (WORKING, 2)
     assert task.status.state == WORKING
     assert await talk.history(claim) == ["hello", "left", "right", "back", "done"]
     following = await talk.next_claim(claim)
     assert (text_of(following), following.turn, following.attempt) == ("right", 2, 1)
     assert following.interrupted_state == (INPUT_REQUIRED if state == COMPLETED else state)
     assert await talk.unread(following) == ["back"]
-    settled = await talk.settle(following, COMPLETED, read=1)
-    assert (settled.state, settled.next_run) == (COMPLETED, None)
+    result = await talk.settle(following, COMPLETED, read=1)
+    assert (result.state, result.next_run) == (COMPLETED, None)
     assert await seeds.states(claim.ref.task_id) == [SUBMITTED, *[WORKING] * 3, COMPLETED]
     await seeds.require_consistent(claim.ref.task_id)
 
@@ -207,10 +207,10 @@ async def test_a_pause_that_was_written_before_the_end_is_followed_by_the_turn(
     await seeds.appended(claim, status(INPUT_REQUIRED, "which?"))
     await talk.send(claim, "this")
 
-    settled = await talk.store.run(settle_run(talk.keys, claim.ref, token=claim.token, before=1, events=[]))
+    result = await talk.store.run(settle_run(talk.keys, claim.ref, token=claim.token, before=1, events=[]))
 
-    assert isinstance(settled, Settled)
-    assert (settled.state, settled.next_run) == (WORKING, 2)
+    assert isinstance(result, Settled)
+    assert (result.state, result.next_run) == (WORKING, 2)
     assert (await talk.next_claim(claim)).interrupted_state == INPUT_REQUIRED
     await seeds.require_consistent(claim.ref.task_id)
 
@@ -222,9 +222,9 @@ async def test_a_run_that_fails_ends_the_task_and_unread_messages_stay_in_the_hi
     claim = await seeds.claimed()
     await talk.send(claim, "left")
 
-    settled = await talk.settle(claim, state, "no")
+    result = await talk.settle(claim, state, "no")
 
-    assert (settled.state, settled.next_run) == (state, None)
+    assert (result.state, result.next_run) == (state, None)
     assert await talk.history(claim) == ["hello", "left"]
     await seeds.require_consistent(claim.ref.task_id)
 
@@ -233,11 +233,11 @@ async def test_a_repeated_end_returns_the_same_next_run_and_writes_nothing(talk:
     claim = await seeds.claimed()
     await talk.send(claim, "left")
     first = await talk.settle(claim, COMPLETED)
-    before = await seeds.everything()
+    data_before = await seeds.everything()
 
     assert await talk.settle(claim, COMPLETED) == first
 
-    assert await seeds.everything() == before
+    assert await seeds.everything() == data_before
 
 
 async def test_a_message_and_an_end_at_once_lose_nothing(talk: Conversation, seeds: Seeds) -> None:
@@ -323,9 +323,9 @@ async def test_a_cancel_ends_the_task_with_its_unread_messages(talk: Conversatio
     await talk.send(claim, "left")
     await talk.store.run(request_cancel(talk.keys, ANN, claim.ref.task_id, CONTEXT))
 
-    settled = await talk.settle(claim, INPUT_REQUIRED, "how far?")
+    result = await talk.settle(claim, INPUT_REQUIRED, "how far?")
 
-    assert (settled.state, settled.next_run) == (CANCELED, None)
+    assert (result.state, result.next_run) == (CANCELED, None)
     await seeds.require_consistent(claim.ref.task_id)
 
 
@@ -338,9 +338,9 @@ async def test_a_message_interrupts_a_claimed_run(talk: Conversation, keys: Keys
 
     assert isinstance(reply, DeliveredToRun)
     assert await talk.store.run(renewal) == Renewal(frozenset(), frozenset(), frozenset({claim.ref.name}))
-    settled = await talk.store.run(settle_run(keys, claim.ref, token=claim.token, before=1, events=[]))
-    assert isinstance(settled, Settled)
-    assert (settled.state, settled.next_run) == (WORKING, 2)
+    result = await talk.store.run(settle_run(keys, claim.ref, token=claim.token, before=1, events=[]))
+    assert isinstance(result, Settled)
+    assert (result.state, result.next_run) == (WORKING, 2)
     following = await talk.next_claim(claim)
     assert (text_of(following), following.turn) == ("rather this", 2)
     assert await talk.store.run(renew_runs(keys, [(following.ref, following.token)], lease_us=LEASE_US)) == Renewal(
@@ -405,9 +405,9 @@ async def test_an_interrupted_run_keeps_the_place_of_its_task_in_the_context(tal
     claim = await seeds.claimed(first)
     await talk.send(claim, "rather this", "interrupt")
 
-    settled = await talk.settle(claim, None)
+    result = await talk.settle(claim, None)
 
-    assert (settled.next_run, settled.other) == (2, None)
+    assert (result.next_run, result.other) == (2, None)
     assert text_of(await talk.next_claim(claim)) == "rather this"
 
 
@@ -463,20 +463,20 @@ async def test_a_cancel_wins_over_an_interruption(talk: Conversation, seeds: See
     await talk.send(claim, "rather this", "interrupt")
     await talk.store.run(request_cancel(talk.keys, ANN, claim.ref.task_id, CONTEXT))
 
-    settled = await talk.settle(claim, None)
+    result = await talk.settle(claim, None)
 
-    assert (settled.state, settled.next_run) == (CANCELED, None)
+    assert (result.state, result.next_run) == (CANCELED, None)
     assert await talk.history(claim) == ["hello", "rather this"]
     await seeds.require_consistent(claim.ref.task_id)
 
 
 async def test_reject_refuses_a_message_and_writes_nothing(talk: Conversation, seeds: Seeds) -> None:
     for task_id in (await seeds.created(), (await seeds.claimed()).ref.task_id):
-        before = await seeds.everything()
+        data_before = await seeds.everything()
 
         assert await talk.send(task_id, "more", "reject") == Working()
 
-        assert await seeds.everything() == before
+        assert await seeds.everything() == data_before
     assert isinstance(await talk.send(await seeds.ended(INPUT_REQUIRED), "this", "reject"), Begun)
 
 
@@ -497,7 +497,7 @@ async def test_limits_and_repeats_are_those_of_any_message(
     key = IdempotencyKey("m1", "digest", 60_000)
     first = await talk.send(claim, "left", on_message, idempotency_key=key)
     assert isinstance(first, DeliveredToRun)
-    before = await seeds.everything()
+    data_before = await seeds.everything()
 
     repeated = await talk.send(claim, "left", on_message, idempotency_key=key)
     conflict = await talk.send(claim, "left", on_message, idempotency_key=IdempotencyKey("m1", "other", 60_000))
@@ -505,7 +505,7 @@ async def test_limits_and_repeats_are_those_of_any_message(
 
     assert repeated == Known(claim.ref.task_id, first.newest.version, 0)
     assert (conflict, large) == (Conflict(), TooLarge())
-    assert await seeds.everything() == before
+    assert await seeds.everything() == data_before
     for _ in range(MAX_WAITING_TURNS - 1):
         await talk.send(claim, "more", on_message)
     assert await talk.send(claim, "one more", on_message) == Full()
@@ -517,11 +517,11 @@ async def test_a_call_that_is_repeated_as_its_reply_was_lost_delivers_once(
 ) -> None:
     claim = await seeds.claimed()
     first = await talk.send(claim, "left", on_message, nonce="a")
-    before = await seeds.everything()
+    data_before = await seeds.everything()
 
     assert await talk.send(claim, "left", on_message, nonce="a") == first
 
-    assert await seeds.everything() == before
+    assert await seeds.everything() == data_before
 
 
 async def test_a_message_from_before_the_option_keeps_its_place(talk: Conversation, seeds: Seeds) -> None:

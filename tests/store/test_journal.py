@@ -65,10 +65,10 @@ async def test_the_next_attempt_receives_the_entries_of_the_lost_one(seeds: Seed
     await seeds.appended(first, entry("a#1"), entry("b#1", b"\x00\xff", 2))
     await seeds.lost(first.ref)
 
-    again = await seeds.claimed(first.ref.task_id, run=2)
+    next_claim = await seeds.claimed(first.ref.task_id, run=2)
 
-    assert again.journal == {"a#1": entry("a#1"), "b#1": entry("b#1", b"\x00\xff", 2)}
-    assert again.journal_origin == first.ref.task_id
+    assert next_claim.journal == {"a#1": entry("a#1"), "b#1": entry("b#1", b"\x00\xff", 2)}
+    assert next_claim.journal_origin == first.ref.task_id
 
 
 async def test_a_run_that_was_returned_or_retried_receives_the_entries(
@@ -76,16 +76,21 @@ async def test_a_run_that_was_returned_or_retried_receives_the_entries(
 ) -> None:
     first = await seeds.claimed(max_attempts=2)
     await seeds.appended(first, entry("a#1"))
-    again: Any = {"events": [entry("b#1"), status(WORKING)], "options": b'{"retries":1}', "retries": 1, "delay_us": 1}
-    await store.run(release_run(keys, first.ref, token=first.token, before=1, **again))
+    retry_arguments: Any = {
+        "events": [entry("b#1"), status(WORKING)],
+        "options": b'{"retries":1}',
+        "retries": 1,
+        "delay_us": 1,
+    }
+    await store.run(release_run(keys, first.ref, token=first.token, before=1, **retry_arguments))
     retried = await seeds.claimed(first.ref.task_id, max_attempts=2, retries=1)
     assert set(retried.journal or ()) == {"a#1", "b#1"}
     await store.run(return_run(keys, retried.ref, runner="runner", lost=status(FAILED)))
     await seeds.lost(retried.ref)
 
-    returned = await seeds.claimed(first.ref.task_id, run=2)
+    next_claim = await seeds.claimed(first.ref.task_id, run=2)
 
-    assert set(returned.journal or ()) == {"a#1", "b#1"}
+    assert set(next_claim.journal or ()) == {"a#1", "b#1"}
 
 
 @pytest.mark.parametrize("operation", ["append", "settle"])
@@ -93,14 +98,14 @@ async def test_an_entry_of_an_old_run_is_refused(store: AsyncStore, keys: Keys, 
     old = await seeds.claimed(max_attempts=2)
     await seeds.lost(old.ref)
     new = await seeds.claimed(old.ref.task_id, run=2)
-    before = await seeds.everything()
+    data_before = await seeds.everything()
 
     make: Any = append if operation == "append" else settle_run
     for stranger in (old, replace(new, token="of another claim")):
         written = await store.run(make(keys, stranger.ref, token=stranger.token, before=0, events=[entry()]))
         assert written == RunLost()
 
-    assert await seeds.everything() == before
+    assert await seeds.everything() == data_before
 
 
 async def test_an_entry_after_the_end_is_refused(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
@@ -159,9 +164,9 @@ async def test_an_answer_keeps_the_entries_and_another_message_deletes_them(
     )
     await store.run(question)
     await answer(store, keys, claim.ref.task_id)
-    answered = await seeds.claimed(claim.ref.task_id, run=2)
-    assert set(answered.journal or ()) == {"a#1"}
-    await seeds.settled(answered, entry("b#1"), status(INPUT_REQUIRED, "done, what next?"))
+    next_claim = await seeds.claimed(claim.ref.task_id, run=2)
+    assert set(next_claim.journal or ()) == {"a#1"}
+    await seeds.settled(next_claim, entry("b#1"), status(INPUT_REQUIRED, "done, what next?"))
     await answer(store, keys, claim.ref.task_id)
 
     assert (await seeds.claimed(claim.ref.task_id, run=3)).journal == {}
@@ -190,20 +195,20 @@ async def test_a_large_journal_is_read_in_pages(store: AsyncStore, keys: Keys, s
     for n, item in enumerate(entries):
         await seeds.appended(first, item, before=n)
     await seeds.lost(first.ref)
-    again = await seeds.claimed(first.ref.task_id, run=2)
-    assert again.journal is None
+    next_claim = await seeds.claimed(first.ref.task_id, run=2)
+    assert next_claim.journal is None
 
     journal: dict[str, JournalEntry] = {}
     cursor, pages = "", 0
     while cursor != "0":
-        page = await store.run(read_journal(keys, again.ref, token=again.token, cursor=cursor or "0"))
+        page = await store.run(read_journal(keys, next_claim.ref, token=next_claim.token, cursor=cursor or "0"))
         assert isinstance(page, JournalPage)
         cursor, pages = page.cursor, pages + 1
         journal |= page.entries
 
     assert journal == {item.key: item for item in entries}
     assert pages > 1
-    assert await store.run(read_journal(keys, again.ref, token="of another claim")) == RunLost()
+    assert await store.run(read_journal(keys, next_claim.ref, token="of another claim")) == RunLost()
 
 
 async def lost_for_good(seeds: Seeds, *entries: JournalEntry) -> Claim:
@@ -279,11 +284,11 @@ async def test_an_entry_costs_the_same_early_and_late(store: AsyncStore, keys: K
     bare = await meter.cost_of(append_entries(1))
     early = await meter.cost_of(append_entries(2, entry()))
     await seeds.appended(claim, *(entry(f"b#{n}") for n in range(900)), before=4)
-    late = await meter.cost_of(append_entries(904, entry()))
+    late_cost = await meter.cost_of(append_entries(904, entry()))
 
     extra = {"cmdstat_hstrlen": 1, "cmdstat_hset": 1, "cmdstat_hincrby": 1}
     expected = {**bare, **{name: bare.get(name, 0) + count for name, count in extra.items()}}
-    assert early == late == expected
+    assert early == late_cost == expected
 
 
 async def test_an_entry_is_removed(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:

@@ -72,9 +72,9 @@ async def test_a_large_result_is_a_blob_and_the_next_attempt_receives_it(
     assert blobs_in(blob_setup, task_id) == {"journal-1"}
     await large.lost(first.ref)
 
-    again = await large.claimed(task_id, run=2)
+    next_claim = await large.claimed(task_id, run=2)
 
-    assert again.journal == {"fetch#1": entry(), "small#1": entry("small#1", b"1")}
+    assert next_claim.journal == {"fetch#1": entry(), "small#1": entry("small#1", b"1")}
     await large.require_consistent(task_id)
     assert await leaks(blob_setup.store, keys) == []
 
@@ -103,13 +103,15 @@ async def test_pages_of_a_journal_have_their_large_results(blob_setup: BlobSetup
     for n in range(0, len(entries), 100):
         await large.appended(first, *entries[n : n + 100], before=n)
     await large.lost(first.ref)
-    again = await large.claimed(first.ref.task_id, run=2)
-    assert again.journal is None
+    next_claim = await large.claimed(first.ref.task_id, run=2)
+    assert next_claim.journal is None
 
     journal: dict[str, JournalEntry] = {}
     cursor = ""
     while cursor != "0":
-        page = await large.store.run(read_journal(large.keys, again.ref, token=again.token, cursor=cursor or "0"))
+        page = await large.store.run(
+            read_journal(large.keys, next_claim.ref, token=next_claim.token, cursor=cursor or "0")
+        )
         assert isinstance(page, JournalPage)
         cursor = page.cursor
         journal |= page.entries
@@ -120,8 +122,13 @@ async def test_pages_of_a_journal_have_their_large_results(blob_setup: BlobSetup
 
 async def test_a_run_that_was_retried_receives_the_large_results(large: Seeds, keys: Keys) -> None:
     first = await large.claimed(max_attempts=2)
-    again: Any = {"events": [entry(), status(WORKING)], "options": b'{"retries":1}', "retries": 1, "delay_us": 1}
-    await large.store.run(release_run(keys, first.ref, token=first.token, before=0, **again))
+    retry_arguments: Any = {
+        "events": [entry(), status(WORKING)],
+        "options": b'{"retries":1}',
+        "retries": 1,
+        "delay_us": 1,
+    }
+    await large.store.run(release_run(keys, first.ref, token=first.token, before=0, **retry_arguments))
 
     assert (await large.claimed(first.ref.task_id, max_attempts=2, retries=1)).journal == {"fetch#1": entry()}
 
@@ -162,10 +169,10 @@ async def test_the_blobs_of_a_journal_are_removed_when_the_next_turn_begins(
     asking = [entry(), status(INPUT_REQUIRED, "?")]
     await large.store.run(settle_run(keys, first.ref, token=first.token, before=0, events=asking, ask_count=1))
     await answer()
-    answered = await large.claimed(task_id, run=2)
+    next_claim = await large.claimed(task_id, run=2)
     await remove_journals(blob_setup, keys)
-    assert answered.journal == {"fetch#1": entry()}
-    await large.settled(answered, entry("fetch#2"), status(INPUT_REQUIRED, "done, what next?"))
+    assert next_claim.journal == {"fetch#1": entry()}
+    await large.settled(next_claim, entry("fetch#2"), status(INPUT_REQUIRED, "done, what next?"))
     await answer()
     newest = await large.claimed(task_id, run=3)
     await large.appended(newest, entry(turn=3))

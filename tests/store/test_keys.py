@@ -53,9 +53,9 @@ async def test_when_all_tasks_have_ended_every_key_expires(
     await everything_that_can_happen(seeds, task_id)
     claim = await seeds.claimed()
     await seeds.appended(claim, chunk("a"), status(COMPLETED))
-    paused = await seeds.ended(INPUT_REQUIRED)
-    queued = await seeds.created()
-    for other in (paused, queued):
+    paused_id = await seeds.ended(INPUT_REQUIRED)
+    queued_id = await seeds.created()
+    for other in (paused_id, queued_id):
         await store.run(request_cancel(keys, ANN, other, CONTEXT))
     await seeds.ended(FAILED)
 

@@ -104,15 +104,15 @@ async def counted_bytes(seeds: Seeds, scope: Scope = ANN) -> tuple[int, int]:
 
 @pytest.mark.parametrize("limits", EACH, ids=["concurrent", "waiting", "queued"])
 async def test_a_task_beyond_a_limit_writes_nothing(seeds: Seeds, limits: TaskLimits) -> None:
-    paused = await seeds.ended(INPUT_REQUIRED)
+    paused_id = await seeds.ended(INPUT_REQUIRED)
     assert isinstance(await created(seeds, limits), Created)
-    before = await seeds.everything()
+    data_before = await seeds.everything()
     [limit] = [name for name in ("concurrent", "waiting", "queued") if getattr(limits, name)]
 
-    refused = [await created(seeds, limits), await answered(seeds, paused, limits)]
+    refused = [await created(seeds, limits), await answered(seeds, paused_id, limits)]
 
     assert [(answer.limit, answer.maximum) for answer in refused if isinstance(answer, Limited)] == [(limit, 1)] * 2
-    assert await seeds.everything() == before
+    assert await seeds.everything() == data_before
 
 
 async def test_limits_of_an_owner_span_agents(seeds: Seeds) -> None:
@@ -152,9 +152,9 @@ async def test_bytes_of_an_owner_count_in_all_tenants_together(seeds: Seeds) -> 
     size, _ = await counted_bytes(seeds)
     assert size == await stored_bytes(seeds, first.task.id)
 
-    refused = await created(seeds, TaskLimits(AGENTS, owner_bytes=size + 1), replace(ANN, tenant="two"))
+    refusal = await created(seeds, TaskLimits(AGENTS, owner_bytes=size + 1), replace(ANN, tenant="two"))
 
-    assert refused == Limited("owner_bytes", size + 1, 60.0)
+    assert refusal == Limited("owner_bytes", size + 1, 60.0)
     assert isinstance(await created(seeds, TaskLimits(AGENTS, owner_bytes=10**9), Scope("agent", "one")), Created)
 
 
@@ -193,14 +193,14 @@ async def test_a_message_that_waits_for_its_own_task_uses_no_slot(seeds: Seeds) 
 
 async def test_a_run_that_continues_elsewhere_keeps_its_slot(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     claim = await seeds.claimed(await single_task(seeds), max_attempts=3)
-    lost = status_event(claim.ref.task_id, CONTEXT, FAILED)
+    failure = status_event(claim.ref.task_id, CONTEXT, FAILED)
     assert await store.redis.zcard(keys.queue("agent")) == 0
 
     await store.run(
         release_run(keys, claim.ref, token=claim.token, before=0, events=[], options=b"", retries=1, delay_us=1)
     )
     assert isinstance(await created(seeds, TaskLimits(AGENTS, queued=1)), Limited)
-    await store.run(return_run(keys, claim.ref, runner=None, lost=lost))
+    await store.run(return_run(keys, claim.ref, runner=None, lost=failure))
     assert isinstance(await created(seeds, TaskLimits(AGENTS, queued=1)), Limited)
     claim = await seeds.claimed(claim.ref.task_id, run=2, max_attempts=3)
     await seeds.lost(claim.ref)
@@ -319,10 +319,10 @@ async def test_a_message_that_would_exceed_the_bytes_is_refused_and_a_smaller_on
     size, _ = await counted_bytes(seeds)
     tight = TaskLimits(AGENTS, owner_bytes=size + 3_000)
 
-    refused = await created(seeds, tight, message_request=request("x" * 1_000))
+    refusal = await created(seeds, tight, message_request=request("x" * 1_000))
     waiting = await answered(seeds, first.task.id, TaskLimits(AGENTS, store_bytes=size + 100))
 
-    assert refused == Limited("owner_bytes", size + 3_000, 60.0)
+    assert refusal == Limited("owner_bytes", size + 3_000, 60.0)
     assert waiting == Limited("store_bytes", size + 100, 60.0)
     assert isinstance(await created(seeds, tight, BOB, message_request=request("x" * 1_000)), Created)
     assert isinstance(await created(seeds, tight), Created)
@@ -341,9 +341,9 @@ async def test_limits_cost_the_same_with_many_tasks(store: AsyncStore, keys: Key
     without, early = await cost(None, ANN), await cost(many, BOB)
     for _ in range(300):
         await created(seeds, many)
-    late = await cost(many, ANN)
+    late_cost = await cost(many, ANN)
 
-    assert late == early == without + 2 * (len(AGENTS) + 1) + 4, (
+    assert late_cost == early == without + 2 * (len(AGENTS) + 1) + 4, (
         "whether there is room; the lists of both states, of each agent and of the owner; the queue, a place "
         "there, and its name"
     )

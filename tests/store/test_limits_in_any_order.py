@@ -113,9 +113,9 @@ class World:
         )
 
     async def return_run(self, task_id: str, r: dict[str, str]) -> None:
-        lost = status_event(task_id, CONTEXT, FAILED)
+        failure = status_event(task_id, CONTEXT, FAILED)
         ref, runner = RunRef(task_id, int(r["run"])), "runner" if r["phase"] == "running" else None
-        await self.seeds.store.run(return_run(self.seeds.keys, ref, runner=runner, lost=lost))
+        await self.seeds.store.run(return_run(self.seeds.keys, ref, runner=runner, lost=failure))
 
     async def retry(self, task_id: str, r: dict[str, str]) -> None:
         if claim := self.claims.pop(task_id, None):
@@ -229,8 +229,8 @@ def test_counters_equal_the_stored_tasks_after_any_moves(
                 states = Counter(int(r["state"]) for r in records if r["scope"] == str(scope))
                 truth = {"waiting": states[SUBMITTED], "concurrent": states[SUBMITTED] + states[WORKING]}
                 for limit, most in {**truth, "queued": queued}.items():
-                    refused = await created(world.seeds, TaskLimits(AGENTS, **{limit: most}), scope)
-                    assert isinstance(refused, Limited), (limit, most)
+                    refusal = await created(world.seeds, TaskLimits(AGENTS, **{limit: most}), scope)
+                    assert isinstance(refusal, Limited), (limit, most)
                     answer = await created(world.seeds, TaskLimits(AGENTS, **{limit: most + 1}), scope)
                     assert isinstance(answer, Created), (limit, most)
                     names = keys.task(answer.task.id)

@@ -236,10 +236,10 @@ async def test_tasks_that_expired_before_their_time_in_the_list_hide_no_others(
 
 @pytest.mark.parametrize("token", ["x", "Zm9v", "ü", "AAAA" * 50, "eyJ0cyI6MSwiaWQiOiJcdWQ4MDAifQ"])
 async def test_a_page_token_of_another_caller_is_refused(lister: Lister, token: str) -> None:
-    with pytest.raises(InvalidParamsError) as refused:
+    with pytest.raises(InvalidParamsError) as exc_info:
         await lister.page(page_token=token)
 
-    assert refused.value.data["errors"][0]["field"] == "page_token"
+    assert exc_info.value.data["errors"][0]["field"] == "page_token"
 
 
 async def test_a_task_that_is_unlisted_can_be_read_by_its_id_alone(
@@ -260,10 +260,10 @@ async def test_a_task_that_is_unlisted_can_be_read_by_its_id_alone(
 
 async def test_a_task_that_is_unlisted_is_not_archived(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     await store.redis.hset(keys.installation, mapping={"schema": SCHEMA, "archive": "1", "adopted": "1"})
-    ended = await seeds.ended(COMPLETED)
-    assert await store.redis.ttl(keys.task(ended).record) == -1
+    ended_id = await seeds.ended(COMPLETED)
+    assert await store.redis.ttl(keys.task(ended_id).record) == -1
 
-    await store.run(unlist_task(keys, ended))
+    await store.run(unlist_task(keys, ended_id))
 
     assert await store.redis.zcard(keys.archive) == 0
-    assert 0 < await store.redis.ttl(keys.task(ended).record) <= RETENTION
+    assert 0 < await store.redis.ttl(keys.task(ended_id).record) <= RETENTION

@@ -103,13 +103,13 @@ async def test_every_reader_gets_the_complete_task_in_small_replies(
     expected = await folded(long, task_id)
     further = request("go on", task_id, CONTEXT)
 
-    stored = await recording.run(read_task(keys, ANN, task_id))
+    stored_task = await recording.run(read_task(keys, ANN, task_id))
     without_artifacts = await recording.run(read_task(keys, ANN, task_id, artifacts=False, history_length=1))
     waiting = await recording.run(continue_task(keys, ANN, task_id, further, "", caller=b"{}", nonce="n"))
     page = await recording.run(list_tasks(keys, ANN, retention=RETENTION, page_size=10, artifacts=True))
 
     [last] = (await recording.run(read_log(keys, task_id, events + 1))).entries
-    assert stored == (expected, last.id)
+    assert stored_task == (expected, last.id)
     assert [len(artifact.parts) for artifact in expected.artifacts] == [2, CHUNKS]
     assert without_artifacts is not None
     assert (len(without_artifacts[0].artifacts), len(without_artifacts[0].history)) == (0, 1)
@@ -119,8 +119,8 @@ async def test_every_reader_gets_the_complete_task_in_small_replies(
     assert recording.most <= LIMIT + 20
 
     await long.settled(claim, status(INPUT_REQUIRED), before=events)
-    again = await long.claimed(task_id, run=2)
-    assert again.task == await folded(long, task_id)
+    next_claim = await long.claimed(task_id, run=2)
+    assert next_claim.task == await folded(long, task_id)
     assert recording.most <= LIMIT + 20
 
 
@@ -134,9 +134,9 @@ async def test_a_history_that_is_too_long_is_cut_as_a_short_one(
 
     for length, pages in ((LIMIT // 2, False), (LIMIT + 1, True)):
         recording.pages = 0
-        stored = await recording.run(read_task(keys, ANN, claim.ref.task_id, history_length=length))
-        assert stored is not None
-        texts = [message.parts[0].text for message in stored[0].history]
+        stored_task = await recording.run(read_task(keys, ANN, claim.ref.task_id, history_length=length))
+        assert stored_task is not None
+        texts = [message.parts[0].text for message in stored_task[0].history]
         assert texts == [str(n) for n in range(CHUNKS - 1 - length, CHUNKS - 1)]
         assert (recording.pages > 0) == pages
 
@@ -152,11 +152,11 @@ async def test_events_written_between_two_pages_are_left_to_the_next_read(
         await long.settled(claim, status(COMPLETED), before=events + 1)
 
     recording.between = replaced
-    stored = await recording.run(read_task(keys, ANN, claim.ref.task_id))
+    stored_task = await recording.run(read_task(keys, ANN, claim.ref.task_id))
 
     log = await long.log(claim.ref.task_id)
-    assert stored == (await folded(long, claim.ref.task_id, events + 2), log[events + 1].id)
-    assert [len(artifact.parts) for artifact in stored[0].artifacts] == [2, CHUNKS]
+    assert stored_task == (await folded(long, claim.ref.task_id, events + 2), log[events + 1].id)
+    assert [len(artifact.parts) for artifact in stored_task[0].artifacts] == [2, CHUNKS]
     [_, artifact] = (await long.task(claim.ref.task_id)).artifacts
     assert [part.text for part in artifact.parts] == ["all new"]
 

@@ -137,8 +137,8 @@ async def test_times_are_in_the_right_bucket(
 async def test_a_cancel_is_timed_if_a_run_had_to_stop(
     store: AsyncStore, keys: Keys, seeds: Seeds, fleet_metrics: ReadMetrics
 ) -> None:
-    queued = await seeds.created()
-    await store.run(request_cancel(keys, ANN, queued, CONTEXT))
+    queued_id = await seeds.created()
+    await store.run(request_cancel(keys, ANN, queued_id, CONTEXT))
     assert (await fleet_metrics()).times("cancel") == {}
 
     claim = await seeds.claimed()
@@ -162,16 +162,16 @@ async def test_lost_runs_are_counted_by_outcome(
         for lapsed in await store.run(lapsed_runs(keys, limit=10)):
             await begin_next_attempt(store, keys, lapsed, delay_us=0)
 
-    lost = status(FAILED, "lost")
+    failure = status(FAILED, "lost")
     await claimed(2)
     await recover()  # again
     await claimed(1)
     await recover()  # failed
-    await store.run(return_run(keys, await claimed(3), runner="r.1.", lost=lost))
+    await store.run(return_run(keys, await claimed(3), runner="r.1.", lost=failure))
     await recover()  # returned by its worker
-    await store.run(return_run(keys, await claimed(1), runner="r.1.", lost=lost))  # failed
-    await store.run(end_run(keys, await claimed(1), runner="r.1.", event=lost, lost=True))  # failed
-    await store.run(end_run(keys, await claimed(1), runner="r.1.", event=lost))  # failed, but not lost
+    await store.run(return_run(keys, await claimed(1), runner="r.1.", lost=failure))  # failed
+    await store.run(end_run(keys, await claimed(1), runner="r.1.", event=failure, lost=True))  # failed
+    await store.run(end_run(keys, await claimed(1), runner="r.1.", event=failure))  # failed, but not lost
 
     assert (await fleet_metrics()).counted("lost") == {
         (ANN.agent, "again"): 1,

@@ -43,10 +43,10 @@ def answering(keys: Keys, task_id: str, answered_run: int | None = None, nonce: 
 
 async def test_an_answer_is_accepted_when_it_is_known_to_fit(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     task_id = await paused(store, keys, seeds)
-    before = await seeds.everything()
+    data_before = await seeds.everything()
 
     assert await store.run(answering(keys, task_id)) == OpenQuestion(1, SCHEMA.encode())
-    assert await seeds.everything() == before
+    assert await seeds.everything() == data_before
     assert isinstance(await store.run(answering(keys, task_id, 1)), Begun)
     assert not await store.redis.hexists(keys.task(task_id).record, "answer_schema")
     assert isinstance(await store.run(answering(keys, task_id, 1)), Begun), "a repeated call"

@@ -240,7 +240,7 @@ async def test_expired_tasks_take_no_place_on_a_page(
 @pytest.mark.usefixtures("five")
 class TestCancelAll:
     async def test_a_dry_run_changes_nothing(self, command: Command, seeds: Seeds) -> None:
-        before = await seeds.everything()
+        data_before = await seeds.everything()
 
         result = await asyncio.to_thread(command, "cancel", "--all", "--dry-run", "--json")
         output = await asyncio.to_thread(command, "cancel", "--all", "--dry-run", "--agent", "other")
@@ -249,7 +249,7 @@ class TestCancelAll:
             (task, "dry-run") for task in ("waits", "works", "asks", "others")
         }
         assert output.stdout.splitlines()[-1] == "1 task (1 of other) would be cancelled"
-        assert await seeds.everything() == before
+        assert await seeds.everything() == data_before
 
     async def test_idle_tasks_end_at_once_and_running_ones_are_reported(self, command: Command, seeds: Seeds) -> None:
         result = await asyncio.to_thread(

@@ -132,14 +132,14 @@ async def test_a_repeated_call_finds_the_packed_task(store: AsyncStore, keys: Ke
     first = await store.run(create)
     assert isinstance(first, Created)
     claim = await seeds.claimed("t")
-    settled = await seeds.settled(claim, status(COMPLETED))
+    result = await seeds.settled(claim, status(COMPLETED))
     stored = await seeds.everything()
 
     again = await store.run(create)
 
     assert isinstance(again, Created)
     assert again.task == first.task
-    assert await seeds.settled(claim, status(COMPLETED)) == settled
+    assert await seeds.settled(claim, status(COMPLETED)) == result
     assert await seeds.everything() == stored
 
 

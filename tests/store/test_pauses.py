@@ -23,11 +23,11 @@ LATER = 3_600_000_000
 async def paused(store: AsyncStore, keys: Keys, seeds: Seeds, pause_us: int) -> Claim:
     """Create a task that waits for its client for `pause_us`. Return the claim of its run."""
     claim = await seeds.claimed()
-    unanswered = TaskStatusUpdateEvent(
+    timeout_event = TaskStatusUpdateEvent(
         task_id=claim.ref.task_id, context_id=claim.task.context_id, status=TaskStatus(state=FAILED)
     )
-    unanswered.status.message.CopyFrom(status(FAILED, "too late").status.message)
-    settled = await store.run(
+    timeout_event.status.message.CopyFrom(status(FAILED, "too late").status.message)
+    result = await store.run(
         settle_run(
             keys,
             claim.ref,
@@ -35,21 +35,21 @@ async def paused(store: AsyncStore, keys: Keys, seeds: Seeds, pause_us: int) -> 
             before=0,
             events=[status(INPUT_REQUIRED, "well?")],
             pause_us=pause_us,
-            pause_timeout=unanswered,
+            pause_timeout=timeout_event,
         )
     )
-    assert isinstance(settled, Settled)
+    assert isinstance(result, Settled)
     return claim
 
 
 async def test_concurrent_watchers_end_a_pause_once(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     claim = await paused(store, keys, seeds, NOW)
 
-    async def ended() -> bool:
+    async def is_ended() -> bool:
         await asyncio.gather(*(store.run(end_pauses(keys, limit=10)) for _ in range(4)))
         return (await seeds.task(claim.ref.task_id)).status.state == FAILED
 
-    await eventually_async(ended)
+    await eventually_async(is_ended)
     log = await store.run(read_log(keys, claim.ref.task_id, 0))
     assert [e.event.status.state for e in log.entries if isinstance(e.event, TaskStatusUpdateEvent)].count(FAILED) == 1
     assert fold(log.entries) == await seeds.task(claim.ref.task_id)

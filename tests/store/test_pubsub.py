@@ -41,10 +41,10 @@ async def is_up(subscriber: PubSubListener, store: AsyncStore, channel: str = "i
     """Wait until the subscriber has subscribed to its channels."""
     async with subscriber.listen(channel):
 
-        async def subscribed() -> bool:
+        async def is_subscribed() -> bool:
             return await subscribers(store, channel) == 1
 
-        await eventually_async(subscribed)
+        await eventually_async(is_subscribed)
 
 
 async def subscribers(store: AsyncStore, channel: str) -> int:
@@ -127,10 +127,10 @@ async def test_a_channel_without_listeners_is_unsubscribed(store: AsyncStore, su
     async with subscriber.listen("a"):
         assert await subscribers(store, "a") == 1
 
-    async def left() -> bool:
+    async def has_left() -> bool:
         return await subscribers(store, "a") == 0
 
-    await eventually_async(left)
+    await eventually_async(has_left)
     assert subscriber.channels == 0
 
 
@@ -179,10 +179,10 @@ async def test_messages_reach_their_handler(store: AsyncStore, subscriber: PubSu
 
     await store.redis.publish("runner", "t.1")
 
-    async def arrived() -> bool:
+    async def has_arrived() -> bool:
         return messages == [b"t.1"]
 
-    await eventually_async(arrived)
+    await eventually_async(has_arrived)
 
 
 @asynccontextmanager

@@ -40,13 +40,13 @@ async def test_only_the_operator_sees_configs_of_others(
 ) -> None:
     task_id = await seeds.created()
     await webhooks.saved(task_id)
-    before = await seeds.everything()
+    data_before = await seeds.everything()
 
     assert await store.run(save_push_config(keys, BOB, task_id, new("other"))) == Missing()
     assert await store.run(read_push_config(keys, BOB, task_id, "c")) is None
     assert await store.run(list_push_configs(keys, BOB, task_id)) is None
     assert not await store.run(delete_push_config(keys, BOB, task_id, "c"))
-    assert await seeds.everything() == before
+    assert await seeds.everything() == data_before
     assert await store.run(read_push_config(keys, None, task_id, "c")) == b"sealed"
     assert await store.run(list_push_configs(keys, None, "missing")) is None
 
@@ -57,13 +57,13 @@ async def test_a_config_beyond_the_limit_is_refused_and_a_replacement_is_not(
     task_id = await seeds.ended(INPUT_REQUIRED)
     for number in reversed(range(MAX_PUSH_CONFIGS)):
         await webhooks.saved(task_id, f"c{number}")
-    before = await seeds.everything()
+    data_before = await seeds.everything()
     message_request = request("more", task_id, CONTEXT)
     more = continue_task(keys, ANN, task_id, message_request, "", caller=b"{}", nonce="n", push=new("more"))
 
     assert await store.run(save_push_config(keys, ANN, task_id, new("more"))) == TooManyConfigs()
     assert await store.run(more) == TooManyConfigs()
-    assert await seeds.everything() == before
+    assert await seeds.everything() == data_before
     await webhooks.saved(task_id, "c3", b"another")
     configs = await store.run(list_push_configs(keys, ANN, task_id))
     assert [config_id for config_id, _ in configs or []] == [f"c{number}" for number in range(MAX_PUSH_CONFIGS)]
@@ -85,10 +85,10 @@ async def test_the_configs_of_an_owner_are_limited_across_tasks_until_they_are_d
     )
     added = save_push_config(keys, ANN, second, new("more", account_limit=2))
     limited = Limited("webhooks", 2, 60.0)
-    before = await seeds.everything()
+    data_before = await seeds.everything()
 
     assert [await store.run(call) for call in (further, created, added)] == [limited] * 3
-    assert await seeds.everything() == before
+    assert await seeds.everything() == data_before
     assert await store.run(save_push_config(keys, ANN, second, new("c", b"another", account_limit=2))) is None
     assert await store.run(delete_push_config(keys, ANN, second, "c"))
     assert await store.run(added) is None
@@ -118,11 +118,11 @@ async def test_the_same_call_again_changes_nothing(
     await store.run(save)
     await seeds.claimed(task_id)
     await webhooks.one()
-    before = await seeds.everything()
+    data_before = await seeds.everything()
 
     assert await store.run(save) is None
 
-    assert await seeds.everything() == before
+    assert await seeds.everything() == data_before
 
 
 async def test_configs_of_an_ended_task_have_no_due_deliveries(

@@ -195,12 +195,12 @@ async def test_retries_and_attempts_after_lost_workers_are_counted_apart(
 
 async def test_a_result_whose_events_are_illegal_ends_nothing(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     ref = RunRef(await seeds.created(), 1)
-    before = await seeds.everything()
+    data_before = await seeds.everything()
 
     reply = await store.run(end_by_result(keys, ref, [status(COMPLETED), status(FAILED)]))
 
     assert reply == Illegal(2, SUBMITTED)
-    assert await seeds.everything() == before
+    assert await seeds.everything() == data_before
 
 
 async def test_a_result_does_not_end_a_claimed_or_suspended_run(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
@@ -208,11 +208,11 @@ async def test_a_result_does_not_end_a_claimed_or_suspended_run(store: AsyncStor
     end = end_by_result(keys, claim.ref, [status(COMPLETED)])
     assert await store.run(end) == Unchanged()
     await Suspensions(seeds).suspended(claim, wait_for("go"))
-    before = await seeds.everything()
+    data_before = await seeds.everything()
 
     suspended = RunRef(claim.ref.task_id, claim.ref.run + 1)
     assert await store.run(end_by_result(keys, suspended, [status(COMPLETED)])) == Unchanged()
-    assert await seeds.everything() == before
+    assert await seeds.everything() == data_before
 
 
 async def test_a_repeated_result_has_the_first_reply(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:

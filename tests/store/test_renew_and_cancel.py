@@ -113,30 +113,30 @@ async def test_the_worker_of_a_running_task_is_notified(
 @pytest.mark.parametrize("state", [COMPLETED, FAILED, CANCELED, REJECTED])
 async def test_an_ended_task_can_not_be_canceled(store: AsyncStore, keys: Keys, seeds: Seeds, state: TaskState) -> None:
     task_id = await seeds.ended(state)
-    before = await seeds.everything()
+    data_before = await seeds.everything()
 
     assert await store.run(request_cancel(keys, ANN, task_id, CONTEXT)) == Ended(state)
-    assert await seeds.everything() == before
+    assert await seeds.everything() == data_before
 
 
 async def test_a_caller_cannot_cancel_the_task_of_another(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     task_id = await seeds.created()
-    before = await seeds.everything()
+    data_before = await seeds.everything()
 
     assert await store.run(request_cancel(keys, BOB, task_id, CONTEXT)) == Missing()
     assert await store.run(request_cancel(keys, ANN, "none", CONTEXT)) == Missing()
-    assert await seeds.everything() == before
+    assert await seeds.everything() == data_before
 
 
 async def test_a_repeated_cancel_is_answered_as_before(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     call = request_cancel(keys, ANN, await seeds.created(), CONTEXT)
     first = await store.run(call)
-    before = await seeds.everything()
+    data_before = await seeds.everything()
 
     again = await store.run(call)
 
     assert again == first
-    assert await seeds.everything() == before
+    assert await seeds.everything() == data_before
 
 
 async def test_a_cancel_that_meets_a_pause_ends_the_task(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:

@@ -180,10 +180,10 @@ async def test_reply_channels_are_counted(
     follower = LogFollower(store, keys, subscriber)
 
     async def followed(number: int) -> None:
-        async def counted() -> bool:
+        async def is_counted() -> bool:
             return (await asyncio.to_thread(usage, sync, keys)).followed == number
 
-        await eventually_async(counted, what=f"{number} are counted")
+        await eventually_async(is_counted, what=f"{number} are counted")
 
     reply_channel = follower.reply_channel(final_only=True)
     async with follower.listen("a", reply_channel), follower.listen("b", reply_channel), follower.listen("c"):

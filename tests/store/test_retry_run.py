@@ -84,7 +84,7 @@ async def test_a_repeated_or_foreign_retry_changes_nothing(
 ) -> None:
     await seeds.created(task_id="t")
     await seed(store, keys)
-    before = await seeds.everything()
+    data_before = await seeds.everything()
 
     assert await store.run(read_retry(keys, REF, runner=RUNNER, retries=1)) is None
     if seed is not _written:  # after `_written`, the call counts as repeated
@@ -92,7 +92,7 @@ async def test_a_repeated_or_foreign_retry_changes_nothing(
     else:
         await store.run(retry(keys))
 
-    assert await seeds.everything() == before
+    assert await seeds.everything() == data_before
 
 
 async def test_a_run_that_a_client_cancelled_is_not_retried(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:

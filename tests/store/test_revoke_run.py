@@ -101,11 +101,11 @@ async def test_the_first_cancel_or_revoke_decides_the_status_text(
 async def test_other_runs_are_unchanged(store: AsyncStore, keys: Keys, seeds: Seeds, revoke: Any) -> None:
     queued, ended, delegated = await seeds.created(), await seeds.ended(COMPLETED), await seeds.claimed()
     await store.run(delegate_to_canvas(keys, delegated.ref, token=delegated.token, before=0, events=[], canvas="{}"))
-    before = await seeds.everything()
+    data_before = await seeds.everything()
 
     assert await revoke(queued, 2, terminate=True) == Unchanged()
     assert await revoke("unknown", terminate=True) == Unchanged()
     assert await revoke(delegated.ref.task_id, terminate=True) == Unchanged()
     assert isinstance(await revoke(ended, terminate=True), Over)
 
-    assert await seeds.everything() == before
+    assert await seeds.everything() == data_before

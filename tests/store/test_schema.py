@@ -85,7 +85,7 @@ async def test_the_schema_check_costs_one_call_and_writes_nothing(
     store: AsyncStore, keys: Keys, seeds: Seeds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await require_schema(store, keys)
-    before = await seeds.everything()
+    data_before = await seeds.everything()
     calls: list[str] = []
     run_raw = store.run_raw
     monkeypatch.setattr(
@@ -95,20 +95,20 @@ async def test_the_schema_check_costs_one_call_and_writes_nothing(
     await require_schema(store, keys)
 
     assert calls == ["open_store"]
-    assert await seeds.everything() == before
+    assert await seeds.everything() == data_before
 
 
 async def test_an_older_store_is_refused_with_a_hint_and_unchanged(
     store: AsyncStore, sync_store: SyncStore, keys: Keys, seeds: Seeds
 ) -> None:
     await of_a_release_without_schemas(store, keys, seeds)
-    before = await seeds.everything()
+    data_before = await seeds.everything()
 
     with pytest.raises(ConfigError, match=r"no schema yet.*`celery -A … a2a migrate`.*the start time and the trace"):
         await require_schema(store, keys, archive=True)
     assert await asyncio.to_thread(open_store, sync_store, keys) == Opened(0, False)
 
-    assert await seeds.everything() == before
+    assert await seeds.everything() == data_before
 
 
 async def test_a_newer_store_is_refused(store: AsyncStore, keys: Keys) -> None:
@@ -123,19 +123,19 @@ async def test_a_migration_converts_records_to_the_current_format(
 ) -> None:
     monkeypatch.setattr(schema, "PAGE", 2)
     waiting = await of_a_release_without_schemas(store, keys, seeds)
-    before = await seeds.everything()
+    data_before = await seeds.everything()
 
     assert await asyncio.to_thread(carried_out, sync_store, keys, dry_run=True) == 2
-    assert await seeds.everything() == before
+    assert await seeds.everything() == data_before
     assert await asyncio.to_thread(carried_out, sync_store, keys) == 2
 
     for task_id in waiting:
         record_values = await store.redis.hmget(keys.task(task_id).record, "begins_at", "trace")
         assert record_values == [b"7", b"00-ab-cd-01"]
     await require_schema(store, keys)
-    after = await seeds.everything()
+    data_after = await seeds.everything()
     assert await asyncio.to_thread(carried_out, sync_store, keys) == 0
-    assert await seeds.everything() == after
+    assert await seeds.everything() == data_after
 
 
 async def test_a_migration_that_is_cut_off_or_run_twice_at_once_does_no_harm(
@@ -210,12 +210,12 @@ async def test_schema_2_counts_an_owners_tasks_in_all_tenants_together(
     monkeypatch.setattr(schema, "PAGE", 1)
     live, ended = await of_schema_1(store, keys, seeds)
     [step] = pending(1)
-    before = await seeds.everything()
+    data_before = await seeds.everything()
     with pytest.raises(ConfigError, match=r"has schema 1, but this release needs schema 2.*across all tenants"):
         await require_schema(store, keys)
 
     assert await asyncio.to_thread(migrate, sync_store, keys, step, 1, dry_run=True) == 3
-    assert await seeds.everything() == before
+    assert await seeds.everything() == data_before
     await at_once(*(asyncio.to_thread(migrate, sync_store, keys, step, 1) for _ in range(2)))
 
     await require_schema(store, keys)
@@ -288,13 +288,13 @@ async def test_a_process_started_without_the_store_does_not_write_to_another_sch
 ) -> None:
     late = await started_during_outage(redis_server, keys, archive=None)
     await store.redis.hset(keys.installation, "schema", SCHEMA + 1)
-    before = await seeds.everything()
+    data_before = await seeds.everything()
 
     for _ in range(2):
         with pytest.raises(ConfigError, match="of a newer release"):
             await Seeds(late, keys).created()
 
-    assert await seeds.everything() == before
+    assert await seeds.everything() == data_before
     await late.aclose()
 
 

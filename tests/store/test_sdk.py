@@ -125,14 +125,14 @@ async def test_a_complete_task_replaces_the_stored_one(tasks: RedisTaskStore, se
 
 async def test_a_stale_save_is_refused_and_writes_nothing(tasks: RedisTaskStore, seeds: Seeds) -> None:
     _, version = await written(tasks)
-    before = await seeds.everything()
+    data_before = await seeds.everything()
 
     number = version_number(version)
     for stale in (TaskVersion.MISSING, TaskVersion(number - 1), TaskVersion(number + 1)):
         with pytest.raises(ConcurrentTaskModificationError):
             await tasks.save(task_in(WORKING), event=status(WORKING), prev_version=stale, context=ANN)
 
-    assert await seeds.everything() == before
+    assert await seeds.everything() == data_before
 
 
 async def test_of_many_saves_of_one_version_exactly_one_is_written(tasks: RedisTaskStore, seeds: Seeds) -> None:
@@ -161,24 +161,24 @@ async def test_canceled_overwrites_a_live_task_of_any_version(tasks: RedisTaskSt
 
 async def test_canceled_is_refused_on_an_ended_task(tasks: RedisTaskStore, seeds: Seeds) -> None:
     _, version = await written(tasks, end=True)
-    before = await seeds.everything()
+    data_before = await seeds.everything()
 
     with pytest.raises(ConcurrentTaskModificationError):
         await tasks.save(task_in(CANCELED), event=status(CANCELED), prev_version=version, context=ANN)
 
-    assert await seeds.everything() == before
+    assert await seeds.everything() == data_before
 
 
 @pytest.mark.parametrize("state", [WORKING, COMPLETED, CANCELED])
 async def test_the_first_terminal_state_wins(tasks: RedisTaskStore, seeds: Seeds, state: TaskState) -> None:
     _, version = await written(tasks, end=True)
-    before = await seeds.everything()
+    data_before = await seeds.everything()
 
     for event in (status(state), task_in(state)):
         with pytest.raises(ConcurrentTaskModificationError):
             await tasks.save(task_in(state), event=event, prev_version=version, context=ANN)
 
-    assert await seeds.everything() == before
+    assert await seeds.everything() == data_before
 
 
 async def test_saving_a_canceled_state_creates_no_task(tasks: RedisTaskStore, seeds: Seeds) -> None:
@@ -213,7 +213,7 @@ async def test_a_log_begins_with_the_task_whatever_its_first_event_was(tasks: Re
 
 async def test_tasks_belong_to_their_owner(tasks: RedisTaskStore, seeds: Seeds) -> None:
     _, version = await written(tasks)
-    before = await seeds.everything()
+    data_before = await seeds.everything()
 
     assert await tasks.get("t", BOB) is None
     assert list((await tasks.list(ListTasksRequest(), BOB)).tasks) == []
@@ -222,7 +222,7 @@ async def test_tasks_belong_to_their_owner(tasks: RedisTaskStore, seeds: Seeds) 
     for prev in (version, TaskVersion.MISSING):
         with pytest.raises(ConcurrentTaskModificationError):
             await tasks.save(task_in(CANCELED), event=status(CANCELED), prev_version=prev, context=BOB)
-    assert await seeds.everything() == before
+    assert await seeds.everything() == data_before
 
 
 async def test_an_owner_may_be_resolved_by_the_application(store: AsyncStore, keys: Keys) -> None:

@@ -81,9 +81,9 @@ async def test_a_checkpoint_is_found_by_the_next_attempt_as_its_own(
     await saved(seeds, claim, state("2", 1))
     await seeds.lost(claim.ref)
 
-    again = await seeds.claimed(claim.ref.task_id, run=2, session=True)
+    next_claim = await seeds.claimed(claim.ref.task_id, run=2, session=True)
 
-    assert (again.attempt, again.session) == (2, SavedSession(2, b"2", resumed=True))
+    assert (next_claim.attempt, next_claim.session) == (2, SavedSession(2, b"2", resumed=True))
 
 
 async def test_an_answer_does_not_resume_what_a_pause_saved(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
@@ -106,7 +106,7 @@ async def test_sessions_of_others_are_not_returned(seeds: Seeds, other: dict[str
 async def test_a_run_that_was_lost_saves_nothing(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     claim = await seeds.claimed(session=True)
     await saved(seeds, claim, state("1"))
-    before = await seeds.everything()
+    data_before = await seeds.everything()
 
     for stranger in (replace(claim, token="another"), replace(claim, ref=replace(claim.ref, run=2))):
         assert await saved(seeds, stranger, state("2", 1)) == RunLost()
@@ -114,7 +114,7 @@ async def test_a_run_that_was_lost_saves_nothing(store: AsyncStore, keys: Keys, 
             keys, stranger.ref, token=stranger.token, before=0, events=[status(COMPLETED)], session=state("2", 1)
         )
         assert await store.run(end) == RunLost()
-    assert await seeds.everything() == before
+    assert await seeds.everything() == data_before
 
     await seeds.settled(claim, status(COMPLETED))
     assert await saved(seeds, claim, state("2", 1)) == RunLost()
@@ -123,20 +123,20 @@ async def test_a_run_that_was_lost_saves_nothing(store: AsyncStore, keys: Keys, 
 async def test_saving_over_a_newer_session_is_refused(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     first, second = await seeds.claimed(session=True), await seeds.claimed(session=True)
     await saved(seeds, first, state("1"))
-    before = await seeds.everything()
+    data_before = await seeds.everything()
 
     assert await saved(seeds, second, state("2")) == SavedSince(1)
     end = settle_run(keys, second.ref, token=second.token, before=0, events=[status(COMPLETED)], session=state("2"))
     assert await store.run(end) == SavedSince(1)
 
-    assert await seeds.everything() == before
+    assert await seeds.everything() == data_before
     await seeds.settled(second, status(COMPLETED), session=state(""))
     assert await next_session(seeds) == SavedSession(1, b"1")
 
 
 async def test_a_refused_settlement_saves_no_session(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     claim = await seeds.claimed(session=True)
-    before = await seeds.everything()
+    data_before = await seeds.everything()
 
     def end(*events: object) -> object:
         return store.run(
@@ -144,7 +144,7 @@ async def test_a_refused_settlement_saves_no_session(store: AsyncStore, keys: Ke
         )
 
     assert await end(status(COMPLETED), chunk("late")) == Illegal(2, WORKING)  # type: ignore[misc]
-    assert await seeds.everything() == before
+    assert await seeds.everything() == data_before
     assert await end() == LeftOpen(WORKING)  # type: ignore[misc]
     assert await next_session(seeds) == SavedSession()
 

@@ -72,9 +72,9 @@ async def test_a_step_costs_one_push_early_and_late(store: AsyncStore, keys: Key
     bare = await meter.cost_of(append_steps(1))
     early = await meter.cost_of(append_steps(2, step()))
     await seeds.appended(claim, *(step(n) for n in range(900)), before=4)
-    late = await meter.cost_of(append_steps(904, step()))
+    late_cost = await meter.cost_of(append_steps(904, step()))
 
-    assert early == late == {**bare, "cmdstat_rpush": bare["cmdstat_rpush"] + 1}
+    assert early == late_cost == {**bare, "cmdstat_rpush": bare["cmdstat_rpush"] + 1}
 
 
 async def test_a_repeated_append_stores_its_steps_once(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
@@ -115,9 +115,9 @@ async def test_the_next_attempt_is_given_the_steps_of_the_lost_one(seeds: Seeds)
     await seeds.appended(first, step(1), step(2, tool="search"))
     await seeds.lost(first.ref)
 
-    again = await seeds.claimed(first.ref.task_id, run=2)
+    next_claim = await seeds.claimed(first.ref.task_id, run=2)
 
-    assert again.execution == (step(1), step(2, tool="search"))
+    assert next_claim.execution == (step(1), step(2, tool="search"))
 
 
 @pytest.mark.parametrize("is_released", [True, False], ids=["released", "message first"])
@@ -127,8 +127,8 @@ async def test_a_retry_gets_the_steps_of_the_attempt_before_it(
     first = await seeds.claimed(session=True)
     await seeds.appended(first, step(1), step(2, tool="search"))
     if is_released:
-        again = {"events": [status(WORKING)], "options": b'{"retries":1}', "retries": 1, "delay_us": 1}
-        await store.run(release_run(keys, first.ref, token=first.token, before=2, **again))  # type: ignore[arg-type]
+        retry_arguments = {"events": [status(WORKING)], "options": b'{"retries":1}', "retries": 1, "delay_us": 1}
+        await store.run(release_run(keys, first.ref, token=first.token, before=2, **retry_arguments))  # type: ignore[arg-type]
 
     retry = await store.run(
         claim_run(

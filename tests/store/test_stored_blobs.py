@@ -198,9 +198,9 @@ async def test_further_messages_reach_the_next_run(tasks: Seeds, how: str) -> No
         assert isinstance(result, Waiting) == (how == "waiting")
         await tasks.settled(claim, status(INPUT_REQUIRED))
 
-    again = await tasks.claimed(task_id, run=2)
+    next_claim = await tasks.claimed(task_id, run=2)
 
-    assert again.request.message.parts[0].text == MESSAGE
+    assert next_claim.request.message.parts[0].text == MESSAGE
     assert (await tasks.task(task_id)).history[-1].parts[0].text == MESSAGE
     assert list((await blobs_of(tasks, task_id)).values()) == [-1]
 
@@ -212,13 +212,13 @@ async def test_the_blobs_of_a_journal_are_deleted_with_the_journal(tasks: Seeds,
     await tasks.appended(first, entry)
     [name] = await blobs_of(tasks, task_id)
     await tasks.lost(first.ref)
-    again = await tasks.claimed(task_id, run=2)
+    next_claim = await tasks.claimed(task_id, run=2)
     with_journal = await size_of(tasks, task_id)
 
-    await tasks.settled(again, status(COMPLETED))
+    await tasks.settled(next_claim, status(COMPLETED))
 
     assert name.startswith("journal-1/")
-    assert again.journal == {"fetch#1": entry}
+    assert next_claim.journal == {"fetch#1": entry}
     assert await blobs_of(tasks, task_id) == {}
     assert await size_of(tasks, task_id) < with_journal - 5000
     assert await tasks.store.run(blobs_in_use(keys)) == 0
@@ -283,7 +283,7 @@ async def test_a_task_of_another_engine_has_blobs(tasks: Seeds, keys: Keys) -> N
 async def test_a_full_store_refuses_a_large_message(tasks: Seeds) -> None:
     redis = tasks.store.redis
     task_id = await created(tasks, [Part(text=MESSAGE)])
-    before = await tasks.everything()
+    data_before = await tasks.everything()
     await redis.config_set("maxmemory", 1)
     try:
         with pytest.raises(StoreUnavailable, match="OOM"):
@@ -293,7 +293,7 @@ async def test_a_full_store_refuses_a_large_message(tasks: Seeds) -> None:
     finally:
         await redis.config_set("maxmemory", 0)
 
-    assert await tasks.everything() == before
+    assert await tasks.everything() == data_before
 
 
 async def test_a_missing_or_corrupt_blob_is_reported(tasks: Seeds, keys: Keys) -> None:

@@ -71,9 +71,9 @@ async def test_a_run_continues_at_its_time_and_not_before(
 
     [due] = await store.run(acquire_due_runs(keys, limit=10, delay_us=HOUR_US))
     assert due.ref == RunRef(claim.ref.task_id, 2)
-    again = await seeds.claimed(claim.ref.task_id, run=2)
-    assert again.journal == {"sleep#1": timed_out("sleep")}
-    assert (again.turn, again.attempt) == (claim.turn, claim.attempt)
+    next_claim = await seeds.claimed(claim.ref.task_id, run=2)
+    assert next_claim.journal == {"sleep#1": timed_out("sleep")}
+    assert (next_claim.turn, next_claim.attempt) == (claim.turn, claim.attempt)
     assert await suspensions.waiting() == []
 
 
@@ -112,14 +112,14 @@ async def test_a_repeated_suspension_returns_the_same_reply(seeds: Seeds, suspen
 
 async def test_only_the_holder_of_the_claim_suspends_a_run(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     claim = await seeds.claimed()
-    before = await seeds.everything()
+    data_before = await seeds.everything()
 
     reply = await store.run(
         suspend_run(keys, claim.ref, token="other", before=0, events=[], wait=timer(wait_us=1), options=b"")
     )
 
     assert reply == RunLost()
-    assert await seeds.everything() == before
+    assert await seeds.everything() == data_before
 
 
 async def test_the_old_run_of_a_suspended_task_writes_nothing(
@@ -127,7 +127,7 @@ async def test_the_old_run_of_a_suspended_task_writes_nothing(
 ) -> None:
     claim = await seeds.claimed(max_attempts=3)
     await suspensions.suspended(claim, timer(wait_us=HOUR_US))
-    before = await seeds.everything()
+    data_before = await seeds.everything()
     failed = status(FAILED, "lost")
 
     assert await store.run(append(keys, claim.ref, token=claim.token, before=0, events=[chunk("a")])) == RunLost()
@@ -139,7 +139,7 @@ async def test_the_old_run_of_a_suspended_task_writes_nothing(
     early = claim_run(keys, suspended, token="early", runner="r", lease_us=LEASE_US, working=True)
     assert isinstance(await store.run(early), Dropped)
 
-    assert await seeds.everything() == before
+    assert await seeds.everything() == data_before
 
 
 async def test_an_event_that_is_illegal_suspends_nothing(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
@@ -217,8 +217,8 @@ async def test_the_task_shows_when_it_continues_until_the_next_run_begins(
     metadata = dict((await seeds.task(claim.ref.task_id)).metadata)
     assert metadata == {NAMESPACE + CONTINUES_AT: "2030-01-01T00:00:00+00:00", NAMESPACE + WAITS_FOR: "go"}
     await suspensions.sent(claim.ref.task_id, "go")
-    again = await seeds.claimed(claim.ref.task_id, run=2)
-    assert dict(again.task.metadata) == {}
+    next_claim = await seeds.claimed(claim.ref.task_id, run=2)
+    assert dict(next_claim.task.metadata) == {}
     await seeds.require_consistent(claim.ref.task_id)
 
 
@@ -235,8 +235,8 @@ async def test_a_suspended_run_keeps_the_place_of_its_context(
 
     assert isinstance(reply, SignalResumed)
     assert not reply.is_blocked
-    again = await seeds.claimed(claim.ref.task_id, run=2)
-    await seeds.settled(again, status(COMPLETED))
+    next_claim = await seeds.claimed(claim.ref.task_id, run=2)
+    await seeds.settled(next_claim, status(COMPLETED))
     assert isinstance(await store.run(blocked), Claim)
 
 
@@ -249,9 +249,9 @@ async def test_a_signal_resumes_the_run_that_waits_for_it(
     reply = await suspensions.sent(claim.ref.task_id, "go", b'{"by":"ann"}')
 
     assert reply == SignalResumed(RunRef(claim.ref.task_id, 2), "agent", b'{"retries":2}')
-    again = await seeds.claimed(claim.ref.task_id, run=2)
-    assert again.journal is not None
-    assert again.journal["go#1"].content == b'{"by":"ann"}'
+    next_claim = await seeds.claimed(claim.ref.task_id, run=2)
+    assert next_claim.journal is not None
+    assert next_claim.journal["go#1"].content == b'{"by":"ann"}'
     assert await store.redis.exists(keys.task(claim.ref.task_id).signals) == 0
 
 
@@ -288,9 +288,9 @@ async def test_a_signal_between_the_check_and_the_suspension_is_not_lost(
     reply = await suspensions.suspended(claim, wait_for("go"))
 
     assert reply.next_run == 2
-    again = await seeds.claimed(claim.ref.task_id, run=2)
-    assert again.journal is not None
-    assert again.journal["go#1"].content == b"7"
+    next_claim = await seeds.claimed(claim.ref.task_id, run=2)
+    assert next_claim.journal is not None
+    assert next_claim.journal["go#1"].content == b"7"
 
 
 async def test_two_signals_at_once_resume_the_run_once(
@@ -302,10 +302,10 @@ async def test_two_signals_at_once_resume_the_run_once(
     replies = await at_once(*(suspensions.sent(claim.ref.task_id, "go", str(n).encode()) for n in range(20)))
 
     assert sum(isinstance(reply, SignalResumed) for reply in replies) == 1
-    again = await seeds.claimed(claim.ref.task_id, run=2)
-    entries = [await suspensions.taken(again, "go", number) for number in range(2, 21)]
-    assert again.journal is not None
-    payloads = [again.journal["go#1"].content, *(e.content for e in entries if not isinstance(e, RunLost | None))]
+    next_claim = await seeds.claimed(claim.ref.task_id, run=2)
+    entries = [await suspensions.taken(next_claim, "go", number) for number in range(2, 21)]
+    assert next_claim.journal is not None
+    payloads = [next_claim.journal["go#1"].content, *(e.content for e in entries if not isinstance(e, RunLost | None))]
     assert sorted(payloads) == sorted(str(n).encode() for n in range(20))
     assert await store.redis.exists(keys.task(claim.ref.task_id).signals) == 0
 
@@ -320,13 +320,13 @@ async def test_a_wait_ends_either_by_its_signal_or_by_its_time(seeds: Seeds, sus
         calls = [suspensions.resumed(), suspensions.sent(claim.ref.task_id, "go", b"5")]
         await asyncio.gather(*(calls if round_number % 2 else reversed(calls)))
 
-        again = await seeds.claimed(claim.ref.task_id, run=2)
-        assert again.journal is not None
-        entry, rest = again.journal["go#1"], await suspensions.taken(again, "go", 2)
+        next_claim = await seeds.claimed(claim.ref.task_id, run=2)
+        assert next_claim.journal is not None
+        entry, rest = next_claim.journal["go#1"], await suspensions.taken(next_claim, "go", 2)
         is_timeout = entry == timed_out("go")
         assert is_timeout == (rest is not None)
         outcomes.add(is_timeout)
-        await seeds.settled(again, status(COMPLETED))
+        await seeds.settled(next_claim, status(COMPLETED))
     assert outcomes == {True, False}
 
 
@@ -369,9 +369,9 @@ async def test_a_signal_with_a_known_id_has_no_effect(seeds: Seeds, suspensions:
     assert isinstance(first, SignalResumed)
     assert await suspensions.sent(claim.ref.task_id, "go", b"1", "id 1") == first, "the caller publishes the run again"
 
-    again = await seeds.claimed(claim.ref.task_id, run=2)
+    next_claim = await seeds.claimed(claim.ref.task_id, run=2)
     assert await suspensions.sent(claim.ref.task_id, "go", b"1", "id 1") == SignalStored()
-    assert await suspensions.taken(again, "go", 2) is None
+    assert await suspensions.taken(next_claim, "go", 2) is None
 
 
 async def test_remembered_ids_of_signals_are_short(
@@ -395,7 +395,7 @@ async def test_signals_that_find_no_task_or_no_room_are_refused(
     task_id, ended = await seeds.created(), await seeds.ended(COMPLETED)
     full = [await suspensions.sent(task_id, "go", str(n).encode()) for n in range(MAX_STORED_SIGNALS)]
     assert set(full) == {SignalStored()}
-    before = await seeds.everything()
+    data_before = await seeds.everything()
 
     assert await suspensions.sent(task_id, "go", b"one more") == Full()
     assert await suspensions.sent("unknown", "go") == Missing()
@@ -408,7 +408,7 @@ async def test_signals_that_find_no_task_or_no_room_are_refused(
     limited = send_signal(keys, ANN, task_id, name="go", payload=b"12", signal_id="x", limits=limits)
     assert isinstance(await store.run(limited), Limited)
 
-    assert await seeds.everything() == before
+    assert await seeds.everything() == data_before
 
 
 async def test_signals_are_kept_for_the_next_turn(

@@ -131,9 +131,9 @@ async def test_an_agent_that_works_for_too_long() -> None:
     async with AgentTester(endless, timeout=0.01, cancel_grace=0.1) as tester:
         task = await tester.submit("hello")
         await has_begun.wait()
-        with pytest.raises(DeadlineExceeded, match=r"the agent worked for longer than 0\.01 s") as raised:
+        with pytest.raises(DeadlineExceeded, match=r"the agent worked for longer than 0\.01 s") as exc_info:
             await tester.wait(task)
-        assert (raised.value.result.task_id, raised.value.result.state_name) == (task.task_id, "WORKING")
+        assert (exc_info.value.result.task_id, exc_info.value.result.state_name) == (task.task_id, "WORKING")
         with pytest.raises(DeadlineExceeded, match=r"the agent worked for longer than 0\.01 s"):
             await tester.send("hello")
 
@@ -167,9 +167,9 @@ async def test_a_run_that_does_not_begin(a2a: A2A) -> None:
             for call in calls:
                 with pytest.raises(DeadlineExceeded, match=text):
                     await call()
-            with pytest.raises(DeadlineExceeded) as raised:
+            with pytest.raises(DeadlineExceeded) as exc_info:
                 await tester.wait(task)
-            assert raised.value.result == task
+            assert exc_info.value.result == task
         finally:
             goes_on.set()
 
@@ -277,7 +277,7 @@ async def test_a_celery_task_crashes(a2a: A2A) -> None:
 
 
 async def test_a_killed_worker_writes_nothing_more() -> None:
-    has_begun, ended = asyncio.Event(), asyncio.Event()
+    has_begun, has_ended = asyncio.Event(), asyncio.Event()
 
     async def agent(turn: Turn) -> AsyncIterator[str]:
         has_begun.set()
@@ -288,7 +288,7 @@ async def test_a_killed_worker_writes_nothing_more() -> None:
         finally:
             if turn.attempt == 1:
                 yield "from the dead"
-            ended.set()
+            has_ended.set()
 
     async with AgentTester(agent, max_attempts=2) as tester:
         task = await tester.submit("hello")

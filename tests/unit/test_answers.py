@@ -71,9 +71,9 @@ def text(value: str) -> Message:
 
 def refused(schema: Any, message: Message) -> str:
     """Return the field and the text of the error for an invalid answer."""
-    with pytest.raises(AnswerRefused) as caught:
+    with pytest.raises(AnswerRefused) as exc_info:
         AnswerType(schema).parse(message)
-    return f"{caught.value.field} {caught.value}"
+    return f"{exc_info.value.field} {exc_info.value}"
 
 
 def test_an_answer_becomes_an_instance_of_its_type() -> None:
@@ -240,10 +240,10 @@ def test_several_questions_are_answered_by_their_keys() -> None:
 def test_an_incomplete_answer_to_several_questions_names_the_keys(answer: dict[str, Any], refusal: str) -> None:
     questions = {"trip": Question("", Trip), "name": Question("Name?"), "size": Question("Size?", int)}
 
-    with pytest.raises(AnswerRefused) as caught:
+    with pytest.raises(AnswerRefused) as exc_info:
         AnswerTypes(questions).parse(data(answer))
 
-    assert refusal in str(caught.value)
+    assert refusal in str(exc_info.value)
 
 
 def test_there_is_no_answer_to_no_question() -> None:

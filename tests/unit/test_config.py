@@ -102,10 +102,10 @@ def test_a_file_that_can_not_be_used_is_named(
     if content is not None:
         path.write_bytes(content)
 
-    with pytest.raises(ConfigError, match=rf"A2A_SECRET_KEY_FILE .*{problem}") as refused:
+    with pytest.raises(ConfigError, match=rf"A2A_SECRET_KEY_FILE .*{problem}") as exc_info:
         load_settings({"a2a_store_url": REDIS}, {"A2A_SECRET_KEY_FILE": str(path), **environ})
 
-    assert KEY not in str(refused.value)
+    assert KEY not in str(exc_info.value)
 
 
 PRIVATE = "whsk_" + base64.b64encode(b"p" * 32).decode()
@@ -142,10 +142,10 @@ def test_keys_of_webhooks_may_be_in_a_file(tmp_path: Path) -> None:
 def test_keys_of_webhooks_that_can_not_be_used_are_refused_and_not_repeated(
     values: dict[str, Any], problem: str
 ) -> None:
-    with pytest.raises(ConfigError, match=f"a2a_{next(iter(values))}.*{problem}") as refused:
+    with pytest.raises(ConfigError, match=f"a2a_{next(iter(values))}.*{problem}") as exc_info:
         Settings(store_url=REDIS, **values)
 
-    assert PRIVATE not in str(refused.value)
+    assert PRIVATE not in str(exc_info.value)
 
 
 BAD = [
@@ -175,12 +175,12 @@ BAD = [
 
 @pytest.mark.parametrize(("name", "value"), BAD)
 def test_a_bad_value_is_refused_with_its_field(name: str, value: Any) -> None:
-    with pytest.raises(ConfigError, match=rf"a2a_{name} = .*: must be") as refused:
+    with pytest.raises(ConfigError, match=rf"a2a_{name} = .*: must be") as exc_info:
         Settings(**{"store_url": REDIS, name: value})
 
-    assert "s3cret" not in str(refused.value)
+    assert "s3cret" not in str(exc_info.value)
     if name != "store_url":
-        assert repr(value) in str(refused.value)
+        assert repr(value) in str(exc_info.value)
 
 
 @pytest.mark.parametrize(
@@ -217,10 +217,10 @@ def test_a_bad_value_is_refused_with_its_field(name: str, value: Any) -> None:
 )
 @pytest.mark.parametrize("setting", ["a2a_store_url", "broker_url"])
 def test_an_unsupported_store_is_refused_with_one_sentence(setting: str, url: str, rule: str) -> None:
-    with pytest.raises(ConfigError, match=rf"^a2a_store_url = …: .*{rule}[^.]*$") as refused:
+    with pytest.raises(ConfigError, match=rf"^a2a_store_url = …: .*{rule}[^.]*$") as exc_info:
         load_settings({setting: url}, {})
 
-    assert "s3cret" not in str(refused.value)
+    assert "s3cret" not in str(exc_info.value)
 
 
 @pytest.mark.parametrize(
@@ -350,10 +350,10 @@ def test_primary_and_sentinels_have_separate_tls(url: str, primary: str, sentine
 
 
 def test_without_a_redis_the_error_names_the_setting() -> None:
-    with pytest.raises(ConfigError, match="A2A_STORE_URL") as refused:
+    with pytest.raises(ConfigError, match="A2A_STORE_URL") as exc_info:
         load_settings({"broker_url": "amqp://user:s3cret@host"}, {})
 
-    assert "s3cret" not in str(refused.value)
+    assert "s3cret" not in str(exc_info.value)
 
 
 @pytest.mark.parametrize(
@@ -437,10 +437,10 @@ def test_the_broker_under_the_namespace_is_the_default_store() -> None:
 def test_a_name_that_has_no_effect_under_the_namespace_is_refused(name: str, rule: str) -> None:
     app = django_style(**{name: "s3cret"})
 
-    with pytest.raises(ConfigError, match=rule) as refused:
+    with pytest.raises(ConfigError, match=rule) as exc_info:
         load_settings(app.conf, {}, app.namespace)
 
-    assert "s3cret" not in str(refused.value)
+    assert "s3cret" not in str(exc_info.value)
 
 
 def test_a_setting_of_the_project_with_a_similar_name_is_ignored() -> None:

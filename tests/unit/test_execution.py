@@ -176,11 +176,11 @@ def test_garbage_is_refused_by_the_field_at_fault(name: str) -> None:
     saved, error = GARBAGE[name]
     assert ExecutionStateMachine.from_dict(SAVED).to_dict() == SAVED
 
-    with pytest.raises(InvalidSaved, match=f"^{error}") as refused:
+    with pytest.raises(InvalidSaved, match=f"^{error}") as exc_info:
         ExecutionStateMachine.from_dict(saved)
 
-    assert isinstance(refused.value, ValueError)
-    assert str(refused.value).startswith(f"{refused.value.field}: ")
+    assert isinstance(exc_info.value, ValueError)
+    assert str(exc_info.value).startswith(f"{exc_info.value.field}: ")
 
 
 JSON = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner, max_size=4))

@@ -45,9 +45,9 @@ def test_an_agent_may_start_processes(loop: asyncio.AbstractEventLoop) -> None:
 def test_under_gevent_it_is_the_loop_of_asyncio() -> None:
     patched = "from gevent import monkey; monkey.patch_all(); from a2a_celery.concurrency import new_loop"
     code = f"{patched}; print(new_loop(uvloop=True))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
 
-    assert "uvloop" not in done.stdout
+    assert "uvloop" not in process.stdout
 
 
 def test_a_cancelled_coroutine_is_no_exception_in_the_thread_that_waits(loop: asyncio.AbstractEventLoop) -> None:
@@ -61,14 +61,14 @@ def test_a_cancelled_coroutine_is_no_exception_in_the_thread_that_waits(loop: as
 
 
 def test_a_thread_stops_waiting_when_it_must_stop(loop: asyncio.AbstractEventLoop) -> None:
-    cancelled = threading.Event()
+    is_cancelled = threading.Event()
 
     async def hang() -> None:
         try:
             await asyncio.Event().wait()
         finally:
-            cancelled.set()
+            is_cancelled.set()
 
     with pytest.raises(asyncio.CancelledError):
         wait_for(hang(), loop, lambda: True)
-    assert cancelled.wait(10)
+    assert is_cancelled.wait(10)

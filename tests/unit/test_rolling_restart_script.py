@@ -37,9 +37,9 @@ def restart(folder: Path, health: str) -> tuple[subprocess.CompletedProcess[str]
         "SERVICES": "worker",
     }
     command = [str(ROOT / "compose" / "rolling_restart"), "-f", "compose/compose.yaml"]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+    process = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
     calls = (folder / "calls").read_text().splitlines()
-    return done, [call for call in calls if not call.startswith("docker inspect")]
+    return process, [call for call in calls if not call.startswith("docker inspect")]
 
 
 def test_an_old_container_is_stopped_when_its_successor_is_healthy(tmp_path: Path) -> None:

@@ -29,9 +29,9 @@ def refused(a2a: A2A) -> str:
     """Return the error with which both the gateway and the watcher refuse to start."""
     texts = []
     for start in (a2a.asgi, a2a.watcher):
-        with pytest.raises(ConfigError) as raised:
+        with pytest.raises(ConfigError) as exc_info:
             start()
-        texts.append(str(raised.value))
+        texts.append(str(exc_info.value))
     assert len(set(texts)) == 1
     return texts[0]
 

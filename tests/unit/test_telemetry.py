@@ -54,9 +54,9 @@ assert MISSING != ("opentelemetry.trace" in sys.modules)  # the SDK looks for it
 
 @pytest.mark.parametrize("installed", ["missing", "installed"])
 def test_without_tracing_opentelemetry_is_not_imported(installed: str) -> None:
-    ended = subprocess.run([sys.executable, "-c", OFF, installed], capture_output=True, text=True, check=False)
+    process = subprocess.run([sys.executable, "-c", OFF, installed], capture_output=True, text=True, check=False)
 
-    assert ended.returncode == 0, ended.stderr
+    assert process.returncode == 0, process.stderr
 
 
 def test_tracing_is_off_in_this_process() -> None:

@@ -34,9 +34,9 @@ def run_pytest(project: Path, *arguments: str) -> str:
     env["PYTHONPATH"] = f"{ROOT}{os.pathsep}{project}"
     plugin = [] if "pytest_a2a_celery" in _entry_points() else ["-p", "pytest_a2a_celery"]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *plugin, *arguments]
-    ended = subprocess.run(command, cwd=project, env=env, capture_output=True, text=True, check=False)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    return ended.stdout
+    process = subprocess.run(command, cwd=project, env=env, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stdout + process.stderr
+    return process.stdout
 
 
 def _entry_points() -> set[str]:

@@ -47,11 +47,11 @@ def canvas_of(celery: Celery, value: Any) -> str:
 async def end_of(seeds: Seeds, ender: CanvasFinalizer, task_id: str) -> TaskState:
     """Run the finalizer until the task is terminal, and return the final state."""
 
-    async def ended() -> bool:
+    async def is_ended() -> bool:
         await ender.tick()
         return (await seeds.task(task_id)).status.state in (COMPLETED, FAILED)
 
-    await eventually_async(ended)
+    await eventually_async(is_ended)
     return (await seeds.task(task_id)).status.state
 
 

@@ -231,8 +231,8 @@ async def test_events_that_replace_lost_ones_are_posted_with_other_ids(
     task_id = claim.ref.task_id
     await lines.add(task_id, live.url())
     await seeds.appended(claim, chunk("kept"))
-    goes_on, released = threading.Event(), threading.Event()
-    live.plan("/hook", [once_set(goes_on), *[200] * (lost_posts - 1), once_set(released)])
+    goes_on, is_released = threading.Event(), threading.Event()
+    live.plan("/hook", [once_set(goes_on), *[200] * (lost_posts - 1), once_set(is_released)])
     async with delivering(lines):
         await asyncio.to_thread(live.wait_for, "/hook", 1)
         backup = await seeds.backup()
@@ -244,7 +244,7 @@ async def test_events_that_replace_lost_ones_are_posted_with_other_ids(
         await seeds.restore(backup)
         await seeds.settled(claim, *(chunk(f"other {n}") for n in range(5)), status(COMPLETED), before=1)
         goes_on.set()
-        released.set()
+        is_released.set()
         log = await seeds.log(task_id)
 
         async def is_over() -> bool:
@@ -378,11 +378,11 @@ async def test_large_events_are_delivered_within_the_memory_budget(
     role = store.role = Deliverer(store, lines.seeds.keys, Sealer(secrets), poster, secrets, 1.0)
     store.reserved = []
 
-    async def delivered() -> bool:
+    async def is_delivered() -> bool:
         await role.tick()
         return not await store.redis.zcard(lines.seeds.keys.deliveries)
 
-    await eventually_async(delivered, what="everything is delivered")
+    await eventually_async(is_delivered, what="everything is delivered")
     await asyncio.gather(*role._deliveries)
 
     assert {post.path for post in live.received()} == {f"/{number}" for number in range(count)} | {"/small"}
@@ -397,8 +397,8 @@ async def test_a_large_delivery_to_a_slow_host_delays_no_small_one_and_frees_mem
     lines: Lines, live: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(deliverer, "MAX_RESERVED_BYTES", 2 * deliverer.LOG_PAGE_BYTES)
-    released = threading.Event()
-    live.plan("/slow", [once_set(released)])
+    is_released = threading.Event()
+    live.plan("/slow", [once_set(is_released)])
     role = deliverer_of(lines, Poster(SETTINGS.push_networks))
 
     async def large(path: str) -> str:
@@ -420,7 +420,7 @@ async def test_a_large_delivery_to_a_slow_host_delays_no_small_one_and_frees_mem
         return not stands.is_leased and stands.due_us > 0
 
     await eventually_async(lambda: is_postponed(other), what="the other large delivery waits for memory")
-    released.set()
+    is_released.set()
     await eventually_async(lambda: is_postponed(slow), what="the slow delivery frees memory")
 
     assert role.reserved_bytes == 0

@@ -194,8 +194,8 @@ async def plain_run(
     await store.run(create_operation(keys, "t", PLAIN))
     await store.run(mark_published(keys, RunRef("t", 1), delay_us=DUE_NOW_US))
     if is_recorded:
-        lost = status(FAILED, WORKER_LOST)
-        await store.run(end_run(keys, RunRef("t", 1), runner="here.1.", event=lost, lost=True))
+        failure = status(FAILED, WORKER_LOST)
+        await store.run(end_run(keys, RunRef("t", 1), runner="here.1.", event=failure, lost=True))
     celery.backend.mark_as_failure("t.1", error)
     return Dispatcher(store, keys, Broker(), 60, Results(store, keys, celery))  # type: ignore[arg-type]
 
@@ -218,9 +218,9 @@ async def test_a_run_that_an_a2a_worker_could_not_start_is_published_again(
     await watcher.tick()
 
     assert watcher._publisher.taken == [("echo", "t", 1)]  # type: ignore[attr-defined]
-    stored = await store.run(read_task(keys, None, "t"))
-    assert stored is not None
-    assert stored[0].status.state == SUBMITTED
+    stored_task = await store.run(read_task(keys, None, "t"))
+    assert stored_task is not None
+    assert stored_task[0].status.state == SUBMITTED
 
 
 async def test_losing_a_worker_without_this_package_ends_the_task(
@@ -231,9 +231,9 @@ async def test_losing_a_worker_without_this_package_ends_the_task(
     await watcher.tick()
 
     assert watcher._publisher.taken == []  # type: ignore[attr-defined]
-    stored = await store.run(read_task(keys, None, "t"))
-    assert stored is not None
-    assert stored[0].status.state == FAILED
+    stored_task = await store.run(read_task(keys, None, "t"))
+    assert stored_task is not None
+    assert stored_task[0].status.state == FAILED
 
 
 async def test_a_run_of_a_worker_without_this_package_is_checked_at_equal_intervals(
@@ -275,9 +275,9 @@ async def test_a_started_run_is_not_published_again_during_an_outage_of_the_brok
     await Dispatcher(store, keys, broker, 60, Results(store, keys, celery)).tick()  # type: ignore[arg-type]
 
     assert broker.taken == []
-    stored = await store.run(read_task(keys, None, "t"))
-    assert stored is not None
-    assert stored[0].status.state == WORKING
+    stored_task = await store.run(read_task(keys, None, "t"))
+    assert stored_task is not None
+    assert stored_task[0].status.state == WORKING
 
 
 @pytest.mark.parametrize("down", ["hangs", "fails"])

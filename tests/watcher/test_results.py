@@ -148,10 +148,10 @@ async def test_a_revoked_run_is_canceled(store: AsyncStore, keys: Keys, results:
 
     assert not await results.observe(REF)
 
-    stored = await store.run(read_task(keys, None, "t"))
-    assert stored is not None
-    assert stored[0].status.state == CANCELED
-    assert stored[0].status.message.parts[0].text == CANCELED_BY_OPERATOR
+    stored_task = await store.run(read_task(keys, None, "t"))
+    assert stored_task is not None
+    assert stored_task[0].status.state == CANCELED
+    assert stored_task[0].status.message.parts[0].text == CANCELED_BY_OPERATOR
 
 
 async def _claimed(store: AsyncStore, keys: Keys, celery: Celery) -> None:
@@ -192,9 +192,9 @@ async def test_what_a_worker_without_this_package_did_not_say_changes_nothing(
     for ref in (REF, RunRef("t", 0), RunRef("none", 1)):
         assert not await Results(store, keys, celery).observe(ref)
 
-    stored = await store.run(read_task(keys, None, "t"))
-    assert stored is not None
-    assert stored[0].status.state == SUBMITTED
+    stored_task = await store.run(read_task(keys, None, "t"))
+    assert stored_task is not None
+    assert stored_task[0].status.state == SUBMITTED
 
 
 async def test_a_result_that_does_not_apply_ends_nothing(

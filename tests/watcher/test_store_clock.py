@@ -56,8 +56,8 @@ async def claimed(store: AsyncStore, keys: Keys, seeds: Seeds) -> Claim:
 async def paused(store: AsyncStore, keys: Keys, seeds: Seeds, pause_us: int) -> str:
     """Create a task that waits for its client for `pause_us`. Return the task's id."""
     claim = await claimed(store, keys, seeds)
-    unanswered = TaskStatusUpdateEvent(task_id=claim.ref.task_id, status=TaskStatus(state=FAILED))
-    pause = {"events": [status(INPUT_REQUIRED, "well?")], "pause_us": pause_us, "pause_timeout": unanswered}
+    timeout_event = TaskStatusUpdateEvent(task_id=claim.ref.task_id, status=TaskStatus(state=FAILED))
+    pause = {"events": [status(INPUT_REQUIRED, "well?")], "pause_us": pause_us, "pause_timeout": timeout_event}
     await store.run(settle_run(keys, claim.ref, token=claim.token, before=0, **pause))
     return claim.ref.task_id
 
