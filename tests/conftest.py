@@ -226,8 +226,8 @@ NEXT = "All of it works. Next: .venv/bin/a2a-celery demo runs sample agents, and
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Suggest a next step if the complete change tier has run and passed."""
     reporter = config.pluginmanager.get_plugin("terminalreporter")
-    selected = config.args_source is pytest.Config.ArgsSource.ARGS or config.option.markexpr or config.option.keyword
-    if reporter is None or selected or config.option.collectonly:
+    selection = config.args_source is pytest.Config.ArgsSource.ARGS or config.option.markexpr or config.option.keyword
+    if reporter is None or selection or config.option.collectonly:
         return
     if "passed" in reporter.stats and not reporter.stats.keys() & {"failed", "error"}:
         print(NEXT)

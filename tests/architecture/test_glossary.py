@@ -12,7 +12,7 @@ def avoided_words() -> dict[str, set[str]]:
     """Return the words in the last column of the glossary, each with the words of the term that replaces it."""
     page = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
     rows = [line.strip("|").split("|") for line in page.splitlines() if line.startswith("| ")][2:]
-    return {word.strip(): set(term.split()) for term, _, avoided in rows for word in avoided.split(",") if word.strip()}
+    return {word.strip(): set(term.split()) for term, _, words in rows for word in words.split(",") if word.strip()}
 
 
 def uses(name: str, word: str, term: set[str]) -> bool:
@@ -22,17 +22,17 @@ def uses(name: str, word: str, term: set[str]) -> bool:
 
 def names() -> dict[str, set[str]]:
     """Return all names of modules, classes, functions and arguments, each with the modules that define it."""
-    found: dict[str, set[str]] = {}
+    modules_by_name: dict[str, set[str]] = {}
     for module in modules(PACKAGE):
-        defined = {module.path.stem}
+        names = {module.path.stem}
         for node in ast.walk(module.tree):
             if isinstance(node, ast.ClassDef | FunctionNode):
-                defined.add(node.name)
+                names.add(node.name)
             elif isinstance(node, ast.arg):
-                defined.add(node.arg)
-        for name in defined:
-            found.setdefault(name, set()).add(module.name)
-    return found
+                names.add(node.arg)
+        for name in names:
+            modules_by_name.setdefault(name, set()).add(module.name)
+    return modules_by_name
 
 
 def words(name: str) -> set[str]:
@@ -41,14 +41,14 @@ def words(name: str) -> set[str]:
 
 
 def test_no_name_contains_a_word_that_the_glossary_replaces() -> None:
-    avoided = avoided_words()
+    replacements = avoided_words()
     offending = {
         name: sorted(where)
         for name, where in names().items()
-        if any(uses(name, word, term) for word, term in avoided.items())
+        if any(uses(name, word, term) for word, term in replacements.items())
     }
 
-    assert avoided
+    assert replacements
     assert offending == {}
 
 

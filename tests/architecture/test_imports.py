@@ -101,23 +101,23 @@ def part_of(module: Module) -> str:
 
 def ours_in(module: Module) -> set[str]:
     """Return the packages and top-level modules of this project that a file imports."""
-    found = set()
+    packages = set()
     for name, _ in module.imports:
         parts = name.split(".")
         if parts[0] == PACKAGE:
-            found.add(parts[1] if len(parts) > 1 else "__init__")
-    return found
+            packages.add(parts[1] if len(parts) > 1 else "__init__")
+    return packages
 
 
 def forbidden_in(module: Module) -> set[str]:
     """Return the packages that a file imports although its package must not import them."""
     part = part_of(module)
-    allowed = MAY_IMPORT.get(part, {"lifecycle"}) | OPEN_TO_ALL | {part}
-    return set() if part in WIRING else ours_in(module) - allowed
+    permissions = MAY_IMPORT.get(part, {"lifecycle"}) | OPEN_TO_ALL | {part}
+    return set() if part in WIRING else ours_in(module) - permissions
 
 
 def test_imports_go_one_way() -> None:
-    assert {module.name: found for module in SOURCE if (found := forbidden_in(module))} == {}
+    assert {module.name: imports for module in SOURCE if (imports := forbidden_in(module))} == {}
 
 
 def test_every_package_is_in_the_table() -> None:
@@ -136,8 +136,8 @@ def test_the_lifecycle_is_pure() -> None:
     outside = {"asyncio", "redis", "celery", "kombu", "httpx", "starlette", "socket", "time", "os", "threading"}
     for module in SOURCE:
         if part_of(module) == "lifecycle":
-            imported = {name.split(".")[0] for name, _ in module.imports}
-            assert not imported & (outside - LOCKS.get(module.name, set())), module.name
+            packages = {name.split(".")[0] for name, _ in module.imports}
+            assert not packages & (outside - LOCKS.get(module.name, set())), module.name
             assert ours_in(module) <= {"lifecycle"}, module.name
 
 
@@ -203,7 +203,7 @@ def importing_functions(module: Module) -> list[str]:
 def test_no_function_imports_anything_it_need_not() -> None:
     importers = {module.name: importing_functions(module) for module in SOURCE if importing_functions(module)}
 
-    assert {name: found for name, found in importers.items() if name not in FUNCTIONS_THAT_IMPORT} == {}
+    assert {name: functions for name, functions in importers.items() if name not in FUNCTIONS_THAT_IMPORT} == {}
 
 
 def test_the_list_of_functions_that_import_has_no_idle_entry() -> None:
@@ -211,7 +211,7 @@ def test_the_list_of_functions_that_import_has_no_idle_entry() -> None:
 
 
 def test_what_is_imported_for_types_only_is_named() -> None:
-    found = {
+    imports = {
         (module.name, name.split(".")[2] if module.name.count("/") > 1 else name.split(".")[1])
         for module in SOURCE
         if module.name not in LAZY
@@ -219,7 +219,7 @@ def test_what_is_imported_for_types_only_is_named() -> None:
         if for_types and name.startswith(f"{PACKAGE}.") and tuple(name.split(".")[1:3]) not in NEEDS_EXTRA
     }
 
-    assert found <= ONLY_TYPES
+    assert imports <= ONLY_TYPES
 
 
 HEAVY = (
@@ -267,10 +267,10 @@ def imported_by(code: str) -> set[str]:
 
 @pytest.mark.parametrize("code", ["import a2a_celery", REGISTERING], ids=["import", "register agents"])
 def test_a_process_that_only_registers_agents_imports_nothing_heavy(code: str) -> None:
-    imported = imported_by(code)
+    modules = imported_by(code)
 
-    assert {name for name in imported for heavy in HEAVY if f"{name}.".startswith(f"{heavy}.")} == set()
-    assert {"celery", "a2a_celery.app"} <= imported
+    assert {name for name in modules for heavy in HEAVY if f"{name}.".startswith(f"{heavy}.")} == set()
+    assert {"celery", "a2a_celery.app"} <= modules
 
 
 def test_a_worker_imports_what_its_agents_need_before_it_forks() -> None:
@@ -281,14 +281,14 @@ celeryd_init.send(sender="worker", instance=app.Worker.__new__(app.Worker))
 sent.append(app.tasks.get("a2a.function"))
 assert [task is not None for task in sent] == [False, True], sent
 """
-    imported = imported_by(REGISTERING + "app.Worker.app = app\n" + starting)
+    modules = imported_by(REGISTERING + "app.Worker.app = app\n" + starting)
 
     assert {
         "a2a.types",
         "redis.asyncio",
         "a2a_celery.execution.process.worker_process",
         "a2a_celery.execution.agents.turn",
-    } <= imported
+    } <= modules
 
 
 def test_every_public_name_can_be_imported() -> None:

@@ -124,11 +124,11 @@ def inherited_names(module: Module) -> Iterator[str]:
     if not classes or module.path.name == "__main__.py":
         return
     try:
-        loaded = import_module(".".join(module.dotted))
+        imported_module = import_module(".".join(module.dotted))
     except ModuleNotFoundError:  # an extra is not installed
         return
     for node in classes:
-        kind = getattr(loaded, node.name)
+        kind = getattr(imported_module, node.name)
         is_ours = {base: base.__module__.partition(".")[0] == PACKAGE for base in getmro(kind)}
         theirs = [base for base in is_ours if not is_ours[base] and base.__module__ not in ("builtins", "enum")]
         yield from (key for key in vars(kind) if key not in GENERATED for base in theirs if key in vars(base))
@@ -176,12 +176,12 @@ LIBRARIES = [
 @pytest.mark.parametrize("library", LIBRARIES, ids=lambda library: library.name)
 def test_a_library_has_the_bounds_of_the_package_and_was_checked(library: Library) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    supported = Requirement(library.requirement).specifier
+    specifier = Requirement(library.requirement).specifier
 
     extras = [one for extra in project["optional-dependencies"].values() for one in extra]
     assert library.requirement in project["dependencies"] + extras
     assert "<" in library.requirement
-    assert library.checked in supported
+    assert library.checked in specifier
     assert version(library.name) == library.checked, "check the private names, then name this version"
 
 

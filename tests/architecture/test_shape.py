@@ -113,13 +113,13 @@ def test_each_setting_is_documented() -> None:
     definition = ast.parse(inspect.getsource(Settings)).body[0]
     assert isinstance(definition, ast.ClassDef)
     following = zip(definition.body, definition.body[1:], strict=False)
-    documented = {
+    names_in_docs = {
         ast.unparse(node.target)
         for node, text in following
         if isinstance(node, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
     }
 
-    assert {field.name for field in fields(Settings)} == documented
+    assert {field.name for field in fields(Settings)} == names_in_docs
 
 
 def test_every_module_has_a_docstring() -> None:
@@ -140,8 +140,8 @@ def lua_code(text: str) -> str:
 def lua_names(code: str) -> set[str]:
     """Return the names that a script defines: functions, locals and parameters."""
     lists = re.findall(r"\blocal\s+(?!function)([\w, ]+)|\bfunction\s*\w*\(([\w, ]*)\)", code)
-    named = {name for groups in lists for names in groups for name in re.split(r"[,\s]+", names)}
-    return named | set(re.findall(r"\bfunction\s+([A-Za-z_]\w*)", code))
+    names = {name for groups in lists for names in groups for name in re.split(r"[,\s]+", names)}
+    return names | set(re.findall(r"\bfunction\s+([A-Za-z_]\w*)", code))
 
 
 def lua_definitions(code: str) -> set[str]:
@@ -161,18 +161,18 @@ def test_a_script_requires_the_libraries_that_it_uses(path) -> None:  # type: ig
     text = path.read_text(encoding="utf-8")
     code = lua_code(text)
     own = lua_names(code)
-    used = set(re.findall(r"(?<![\w.:])[A-Za-z_]\w*", code)) - own
-    called = set(re.findall(r"(?<![\w.:])([A-Za-z_]\w*)\s*\(", code))
-    defined = names_of_libraries()
+    identifiers = set(re.findall(r"(?<![\w.:])[A-Za-z_]\w*", code)) - own
+    function_names = set(re.findall(r"(?<![\w.:])([A-Za-z_]\w*)\s*\(", code))
+    definitions = names_of_libraries()
 
-    assert required(text) == sorted(library for library, names in defined.items() if used & names)
-    assert called - own - LUA_WORDS - set().union(*defined.values()) == set()
+    assert required(text) == sorted(library for library, names in definitions.items() if identifiers & names)
+    assert function_names - own - LUA_WORDS - set().union(*definitions.values()) == set()
 
 
 def test_no_two_libraries_define_one_name_and_no_two_scripts_share_one() -> None:
-    defined = [name for text in libraries().values() for name in lua_definitions(lua_code(text))]
+    definitions = [name for text in libraries().values() for name in lua_definitions(lua_code(text))]
 
-    assert [name for name, times in Counter(defined).items() if times > 1] == []
+    assert [name for name, times in Counter(definitions).items() if times > 1] == []
     assert [name for name, times in Counter(path.stem for path in VERBS).items() if times > 1] == []
     assert {path.stem for path in VERBS} & set(libraries()) == set()
 
@@ -187,12 +187,12 @@ def test_a_script_begins_with_its_interface(path) -> None:  # type: ignore[no-un
     code = lines[len(header) + len(names) :]
 
     parts = [f"-- {path.stem}: ", "-- KEYS  ", "-- ARGV  ", "-- returns ", "-- requires: "]
-    found = [part for line in header for part in parts if line.startswith(part)]
-    assert found == (parts if any(map(required, header)) else parts[:-1])
+    sections = [part for line in header for part in parts if line.startswith(part)]
+    assert sections == (parts if any(map(required, header)) else parts[:-1])
     assert [line for line in code if re.search(r"(KEYS|ARGV)\[\d|unpack\((KEYS|ARGV)", line)] == []
     assert not names or code[0] == ""
-    defined = {name for line in names for name in re.findall(r"\w+", line.partition("=")[0])} - {"local"}
-    assert {name for name in defined if not re.search(rf"\b{name}\b", "\n".join(code))} == set()
+    local_names = {name for line in names for name in re.findall(r"\w+", line.partition("=")[0])} - {"local"}
+    assert {name for name in local_names if not re.search(rf"\b{name}\b", "\n".join(code))} == set()
 
 
 INTERFACE = re.compile(r"^local [\w, ]+ = .*(KEYS\[|ARGV\[|unpack\(ARGV)|^local first_\w+ = \d+$")
@@ -254,7 +254,7 @@ def test_the_package_reads_time_from_the_clock_only() -> None:
     direct = {module.name for module in SOURCE if time_readings(module)}
 
     assert {name for name in direct if not name.startswith(tuple(READS_TIME_DIRECTLY))} == set()
-    assert {allowed for allowed in READS_TIME_DIRECTLY if not any(name.startswith(allowed) for name in direct)} == set()
+    assert {path for path in READS_TIME_DIRECTLY if not any(name.startswith(path) for name in direct)} == set()
 
 
 def patched_names(module: Module) -> set[str]:
@@ -275,7 +275,7 @@ def test_nothing_is_skipped_but_a_broker_or_an_engine_that_is_missing() -> None:
     skips = {"pytest.skip", "pytest.xfail", "pytest.importorskip"}
     marker = re.compile(rf"\b({'|'.join(SKIP_MARKERS)})\b")
     skipping = {m.name for m in TEST_FILES if skips & calls_in(m, "skip", "xfail", "importorskip")}
-    marked = {m.name for m in TEST_FILES if any(marker.search(decorator) for decorator in decorators_in(m))}
+    marker_files = {m.name for m in TEST_FILES if any(marker.search(decorator) for decorator in decorators_in(m))}
 
     assert skipping == {"tests/conftest.py", "tests/docker/conftest.py"}
-    assert marked == set()
+    assert marker_files == set()

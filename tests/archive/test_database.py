@@ -41,15 +41,15 @@ def of(scope: Scope, *tasks: Task) -> list[Archived]:
 
 @pytest.mark.parametrize("text", ODD)
 async def test_a_task_is_given_back_exactly(archive: Archive, text: str) -> None:
-    [archived] = of(ANN, ended(f"t-{text}", context_id=text, text=text))
-    archived.task.metadata[text] = 1e300
+    [copy] = of(ANN, ended(f"t-{text}", context_id=text, text=text))
+    copy.task.metadata[text] = 1e300
 
-    await archive.put([archived])
-    await archive.put([archived])
+    await archive.put([copy])
+    await archive.put([copy])
 
-    assert await archive.read(ANN, archived.task.id) == archived
-    listed = await archive.page(Filter(ANN, NOW_US, context_id=text), size=5, artifacts=True)
-    assert (listed.tasks, listed.total) == ([archived.task], 1)
+    assert await archive.read(ANN, copy.task.id) == copy
+    page = await archive.page(Filter(ANN, NOW_US, context_id=text), size=5, artifacts=True)
+    assert (page.tasks, page.total) == ([copy.task], 1)
 
 
 async def test_what_json_can_not_say_is_given_back_too(archive: Archive) -> None:
@@ -59,12 +59,12 @@ async def test_what_json_can_not_say_is_given_back_too(archive: Archive) -> None
 
     await archive.put([first, second])
 
-    stored = [await archive.read(ANN, "t"), await archive.read(ANN, "u")]
-    assert [task.task.SerializeToString(deterministic=True) for task in stored if task] == [
+    copies = [await archive.read(ANN, "t"), await archive.read(ANN, "u")]
+    assert [task.task.SerializeToString(deterministic=True) for task in copies if task] == [
         task.task.SerializeToString(deterministic=True) for task in (first, second)
     ]
-    listed = await archive.page(Filter(ANN, NOW_US), size=5)
-    assert [len(task.artifacts) for task in listed.tasks] == [0, 0]
+    page = await archive.page(Filter(ANN, NOW_US), size=5)
+    assert [len(task.artifacts) for task in page.tasks] == [0, 0]
 
 
 @pytest.mark.parametrize(

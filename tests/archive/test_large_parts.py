@@ -69,15 +69,15 @@ async def test_large_parts_are_in_the_copy_and_not_all_in_memory_at_once(
 ) -> None:
     monkeypatch.setattr(archiver_module, "PORTION_BYTES", 3 * LARGE)
     tasks = await due(blob_setup, keys, "abcde")
-    counted = Counted(archive)
+    counting_archive = Counted(archive)
 
-    await Archiver(blob_setup.store, keys, counted, None).tick()  # type: ignore[arg-type]
+    await Archiver(blob_setup.store, keys, counting_archive, None).tick()  # type: ignore[arg-type]
 
-    assert counted.put_at_once == [2, 2, 1]
+    assert counting_archive.put_at_once == [2, 2, 1]
     for task_id, text in zip(tasks, "abcde", strict=True):
-        stored = await archive.read(ANN, task_id)
-        assert stored is not None
-        assert stored.task.history[0].parts[0].text == text * LARGE
+        copy = await archive.read(ANN, task_id)
+        assert copy is not None
+        assert copy.task.history[0].parts[0].text == text * LARGE
         assert await blob_setup.store.run(read_task(keys, ANN, task_id)) is None
     await remove_due_blobs(blob_setup, keys)
     assert [blob_setup.blobs_of(task_id) for task_id in tasks] == [[]] * 5
@@ -100,9 +100,9 @@ async def test_during_an_outage_of_the_object_store_the_task_and_its_blobs_stay(
     await remove_due_blobs(blob_setup, keys)
     await blob_setup.store.redis.delete(keys.archiver)
     await Archiver(blob_setup.store, keys, archive, None).tick()
-    stored = await archive.read(ANN, task_id)
-    assert stored is not None
-    assert stored.task.history[0].parts[0].text == "a" * LARGE
+    copy = await archive.read(ANN, task_id)
+    assert copy is not None
+    assert copy.task.history[0].parts[0].text == "a" * LARGE
 
 
 async def test_without_tasks_to_copy_the_database_is_not_used(

@@ -38,7 +38,7 @@ class Moody:
 
     async def put(self, tasks: Sequence[Archived]) -> None:
         self._answer()
-        if self.dislikes & {archived.task.id for archived in tasks}:
+        if self.dislikes & {copy.task.id for copy in tasks}:
             raise ArchiveUnavailable("too large")
         await self._archive.put(tasks)
         if self.then is not None:
@@ -128,16 +128,17 @@ async def test_a_task_is_read_the_same_before_and_after(scene: Scene) -> None:
     claim = await scene.seeds.claimed()
     task_id = claim.ref.task_id
     await scene.seeds.appended(claim, chunk("one "), chunk("two", note=1.5), status(COMPLETED, "done", total=3))
-    before = await scene.kept.read(ANN, task_id)
-    cut = await scene.kept.read(ANN, task_id, history_length=1, artifacts=False)
-    assert not before.archived
+    task_before = await scene.kept.read(ANN, task_id)
+    excerpt_before = await scene.kept.read(ANN, task_id, history_length=1, artifacts=False)
+    assert not task_before.archived
 
     await scene.archived()
 
     assert not await scene.is_in_store(task_id)
-    after = await scene.kept.read(ANN, task_id)
-    assert (after.task, after.newest.version, after.archived) == (before.task, before.newest.version, True)
-    assert (await scene.kept.read(ANN, task_id, history_length=1, artifacts=False)).task == cut.task
+    task_after = await scene.kept.read(ANN, task_id)
+    assert (task_after.task, task_after.newest.version) == (task_before.task, task_before.newest.version)
+    assert task_after.archived
+    assert (await scene.kept.read(ANN, task_id, history_length=1, artifacts=False)).task == excerpt_before.task
     assert (await scene.kept.read(ANN, task_id, history_length=0)).task.history == []
     for stranger in (BOB, Scope("agent", "t", "ann"), Scope("other", "", "ann")):
         with pytest.raises(TaskNotFoundError):
@@ -173,17 +174,17 @@ async def test_pages_of_large_tasks_end_early_and_lose_none(scene: Scene, monkey
 async def test_a_task_that_crosses_between_two_pages_is_listed_once(scene: Scene) -> None:
     ended_ids = [await scene.seeds.ended(COMPLETED) for _ in range(12)]
     await scene.archived(*ended_ids[:2])
-    left = list(ended_ids[2:])
+    ids_left = list(ended_ids[2:])
 
     async def two_cross_and_one_ends() -> None:
-        await scene.archived(*left[:2])
-        del left[:2]
+        await scene.archived(*ids_left[:2])
+        del ids_left[:2]
         await scene.seeds.ended(COMPLETED)
 
     task_ids = ids(await scene.pages(between=two_cross_and_one_ends, page_size=2))
 
     assert task_ids == list(reversed(ended_ids))
-    assert len(left) == 0
+    assert len(ids_left) == 0
 
 
 async def test_a_task_that_crosses_while_a_page_is_made_is_listed_once(scene: Scene) -> None:
@@ -197,20 +198,20 @@ async def test_a_task_that_crosses_while_a_page_is_made_is_listed_once(scene: Sc
 
     scene.archive.page = crossing  # type: ignore[method-assign]
 
-    listed = await scene.page(page_size=10)
+    response = await scene.page(page_size=10)
 
-    assert ids(listed.tasks) == list(reversed(task_ids))
-    assert listed.total_size == 6
+    assert ids(response.tasks) == list(reversed(task_ids))
+    assert response.total_size == 6
 
 
 async def test_a_copy_whose_task_is_still_in_the_store_is_listed_once(scene: Scene) -> None:
     """The watcher is killed after the copy and before the removal."""
     task_ids = [await scene.seeds.ended(COMPLETED) for _ in range(4)]
     await scene.archived(task_ids[1])  # the older task is below the border now
-    died = asyncio.CancelledError()
+    cancellation = asyncio.CancelledError()
 
     async def dies() -> None:
-        raise died
+        raise cancellation
 
     scene.archive.then = dies
     await scene.due()
@@ -243,12 +244,12 @@ async def test_each_filter_reaches_both(scene: Scene) -> None:
         {"include_artifacts": True, "history_length": 0},
         {"history_length": 1},
     ]
-    before = [await scene.page(page_size=1, **criteria) for criteria in filters]
+    pages_before = [await scene.page(page_size=1, **criteria) for criteria in filters]
     whole = [await scene.pages(page_size=1, **criteria) for criteria in filters]
 
     await scene.archived(*old)
 
-    assert [await scene.page(page_size=1, **criteria) for criteria in filters] == before
+    assert [await scene.page(page_size=1, **criteria) for criteria in filters] == pages_before
     assert [await scene.pages(page_size=1, **criteria) for criteria in filters] == whole
     assert ids(whole[0]) == [new[0], old[0]]
 
@@ -367,15 +368,15 @@ async def test_concurrent_archivers_of_the_same_tasks_do_no_harm(scene: Scene) -
 
 async def test_what_ended_before_there_was_an_archive_goes_there_too(scene: Scene) -> None:
     await scene.store.redis.hset(scene.keys.installation, "archive", "")
-    before = await scene.seeds.ended(COMPLETED)
-    assert await scene.store.redis.ttl(scene.keys.task(before).record) > 0
+    older_id = await scene.seeds.ended(COMPLETED)
+    assert await scene.store.redis.ttl(scene.keys.task(older_id).record) > 0
     await scene.store.redis.hset(scene.keys.installation, "archive", "1")
 
     await scene.archiver.tick()
 
-    assert await scene.store.redis.ttl(scene.keys.task(before).record) == -1
+    assert await scene.store.redis.ttl(scene.keys.task(older_id).record) == -1
     await scene.archived()
-    assert (await scene.kept.read(ANN, before)).archived
+    assert (await scene.kept.read(ANN, older_id)).archived
 
 
 async def test_the_archive_forgets_what_is_too_old_for_it(scene: Scene) -> None:

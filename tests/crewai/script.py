@@ -61,15 +61,19 @@ class Script(BaseLLM):
         if isinstance(answer, str):
             for word in re.findall(r"\S+\s*", answer):
                 crewai_event_bus.emit(self, LLMStreamChunkEvent(chunk=word, **options))
-        completed = LLMCallCompletedEvent(
+        completion = LLMCallCompletedEvent(
             response="", call_type=LLMCallType.LLM_CALL, usage=USAGE, finish_reason=self.finish_reason, **options
         )
-        crewai_event_bus.emit(self, completed)
+        crewai_event_bus.emit(self, completion)
         if isinstance(answer, str):
             return answer
         return [
-            {"id": f"call-{number}-{n}", "type": "function", "function": {"name": name, "arguments": json.dumps(given)}}
-            for n, (name, given) in enumerate(answer)
+            {
+                "id": f"call-{number}-{n}",
+                "type": "function",
+                "function": {"name": name, "arguments": json.dumps(kwargs)},
+            }
+            for n, (name, kwargs) in enumerate(answer)
         ]
 
 

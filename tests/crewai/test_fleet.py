@@ -37,9 +37,9 @@ def test_calls_on_workers_that_are_killed(tmp_path: Path, monkeypatch: pytest.Mo
             worker = fleet.worker(pool=pool, concurrency=2)
         eventually(lambda: state(read(gateway, "weather", task)) not in ("SUBMITTED", "WORKING"), what="an end")
 
-        ended = read(gateway, "weather", task)
-        assert state(ended) == "COMPLETED", ended
-        assert ["".join(part.get("text", "") for part in one["parts"]) for one in ended["artifacts"]] == [ANSWER]
+        final_task = read(gateway, "weather", task)
+        assert state(final_task) == "COMPLETED", final_task
+        assert ["".join(part.get("text", "") for part in one["parts"]) for one in final_task["artifacts"]] == [ANSWER]
         assert lines("crewai", "questions") == [str(number) for number in range(len(ROUNDS) + 1)]
         assert sorted(lines("crewai", "looked-up")) == ["a", "b", "c", "d", "e"]
         assert len(set(lines("crewai", "keys"))) == 5

@@ -53,8 +53,8 @@ class Play:
         async for event in self.function(turn):
             if isinstance(event, TaskArtifactUpdateEvent):
                 text = "".join(part.text for part in event.artifact.parts)
-                before = texts.get(event.artifact.artifact_id, "") if event.append else ""
-                texts[event.artifact.artifact_id] = before + text
+                text_before = texts.get(event.artifact.artifact_id, "") if event.append else ""
+                texts[event.artifact.artifact_id] = text_before + text
             else:
                 self.usage = dict(event.metadata["a2a_celery/usage"]["script"])
         return list(texts.values())[-1]
@@ -91,9 +91,9 @@ class Play:
         def remember(at: str) -> str:
             """Change the session."""
             self.calls.append(at)
-            seen = self._turn.session.state.setdefault("seen", [])
-            seen.append(at)
-            return ", ".join(seen)
+            places = self._turn.session.state.setdefault("seen", [])
+            places.append(at)
+            return ", ".join(places)
 
         return look, fail, grow, remember
 

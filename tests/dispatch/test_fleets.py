@@ -22,8 +22,8 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 def delays(headers: dict[str, Any]) -> list[timedelta]:
     """Return the delay that each return to the queue adds, until the message is dropped."""
     seconds = []
-    while returned := returned_headers(headers, NOW):
-        headers = returned
+    while headers_of_return := returned_headers(headers, NOW):
+        headers = headers_of_return
         seconds.append(datetime.fromisoformat(headers["eta"]) - NOW)
     return seconds
 
@@ -43,10 +43,10 @@ def test_a_message_with_a_foreign_return_count_is_dropped_eventually(returns: ob
 
 
 def test_a_message_that_is_to_begin_later_still_is() -> None:
-    later = NOW + timedelta(hours=1)
+    later_time = NOW + timedelta(hours=1)
 
-    assert delays({"eta": later.isoformat()})[0] == later - NOW
-    assert delays({"eta": later.replace(tzinfo=None).isoformat()})[0] == later - NOW
+    assert delays({"eta": later_time.isoformat()})[0] == later_time - NOW
+    assert delays({"eta": later_time.replace(tzinfo=None).isoformat()})[0] == later_time - NOW
     assert delays({"eta": "soon"})[0] == FIRST_DELAY
 
 
@@ -73,8 +73,8 @@ async def test_a_message_goes_back_as_it_came(broker: str, server: MortalRedis) 
     (first, headers, correlation), (second, headers_again, correlation_again) = messages
     assert (first, correlation) == (second, correlation_again)
     assert fleet_of(headers) == fleet_of(headers_again) == "other"
-    changed = {name for name in headers | headers_again if headers.get(name) != headers_again.get(name)}
-    assert changed == {"eta", "a2a_returns", "compression"}
+    changes = {name for name in headers | headers_again if headers.get(name) != headers_again.get(name)}
+    assert changes == {"eta", "a2a_returns", "compression"}
 
 
 async def test_the_fleet_with_the_default_prefix_needs_no_header(server: MortalRedis) -> None:

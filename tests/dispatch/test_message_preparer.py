@@ -47,7 +47,7 @@ def broker(server: MortalRedis) -> Iterator[redis.Redis]:
         yield client
 
 
-def prepared(publisher: Publisher, options: RunOptions = RunOptions(), run: int = 1) -> PreparedMessage:  # noqa: B008
+def prepared_message(publisher: Publisher, options: RunOptions = RunOptions(), run: int = 1) -> PreparedMessage:  # noqa: B008
     """Wait until the publisher has checked the broker and declared the queue, and return a prepared message."""
     return eventually(lambda: publisher.prepare("echo", "t", run, options), what="a message is prepared")
 
@@ -57,7 +57,7 @@ def never_prepared(publisher: Publisher, options: RunOptions = RunOptions()) -> 
     return publisher.prepare("echo", "t", 1, options) is None
 
 
-def fixed(message: bytes) -> bytes:
+def without_random_fields(message: bytes) -> bytes:
     return RANDOM.sub(rb'"\1": ""', message)
 
 
@@ -70,15 +70,15 @@ def no_change(app: Celery) -> None:
     pass
 
 
-def pickled(app: Celery) -> None:
+def use_pickle(app: Celery) -> None:
     app.conf.update(task_serializer="pickle", accept_content=["pickle"])
 
 
-def compressed(app: Celery) -> None:
+def use_compression(app: Celery) -> None:
     app.conf.task_compression = "gzip"
 
 
-def routed(app: Celery) -> None:
+def use_routes(app: Celery) -> None:
     app.conf.task_routes = {"a2a.*": {"queue": "agents", "priority": 4}}
 
 
@@ -98,9 +98,9 @@ CALL = Call("tasks.resize", {"width": 3})
         (no_change, {}, RunOptions(not_after=datetime.now(UTC) + timedelta(days=1))),
         (no_change, {}, RunOptions(trace={"traceparent": "00-" + "1" * 32 + "-" + "2" * 16 + "-01"})),
         (no_change, {}, RunOptions(call=CALL)),
-        (pickled, {}, RunOptions()),
-        (compressed, {}, RunOptions()),
-        (routed, {}, RunOptions()),
+        (use_pickle, {}, RunOptions()),
+        (use_compression, {}, RunOptions()),
+        (use_routes, {}, RunOptions()),
         (other_keys, {"priority": 9}, RunOptions()),
     ],
 )
@@ -110,11 +110,11 @@ def test_the_bytes_are_those_of_kombu(
     configure(celery)
     publisher = Publisher(celery, {"echo": agent}, "another-fleet")
 
-    message = prepared(publisher, options)
+    message = prepared_message(publisher, options)
     publisher.publish("echo", "t", 1, options.to_json())
 
     assert broker.llen(message.queue) == 1
-    assert fixed(message.body) == fixed(broker.lindex(message.queue, 0))  # type: ignore[arg-type]
+    assert without_random_fields(message.body) == without_random_fields(broker.lindex(message.queue, 0))  # type: ignore[arg-type]
     assert (message.server, message.database) == (broker.info("server")["run_id"], 1)
     assert (message.event_channel, message.event) == ("", b"")
 
@@ -126,7 +126,7 @@ def test_a_task_sent_event_is_that_of_celery(celery: Celery, broker: redis.Redis
         events.subscribe(EVENTS)
         events.get_message(timeout=5)
 
-        message = prepared(publisher)
+        message = prepared_message(publisher)
         publisher.publish("echo", "t", 1)
 
         sent_event = eventually(
@@ -134,13 +134,13 @@ def test_a_task_sent_event_is_that_of_celery(celery: Celery, broker: redis.Redis
         )
     assert message.event_channel == EVENTS
     assert event_in(message.event) == event_in(sent_event["data"])
-    assert fixed(message.body) == fixed(broker.lindex("celery", 0))  # type: ignore[arg-type]
+    assert without_random_fields(message.body) == without_random_fields(broker.lindex("celery", 0))  # type: ignore[arg-type]
 
 
 def test_preparing_declares_the_queue_and_publishes_nothing(celery: Celery, broker: redis.Redis) -> None:
     publisher = Publisher(celery, {"echo": {"queue": "slow"}})
 
-    message = prepared(publisher)
+    message = prepared_message(publisher)
 
     assert message.queue == "slow"
     assert {key for key in broker.keys("*") if not key.startswith(b"_kombu")} == set()  # type: ignore[union-attr]
@@ -149,7 +149,7 @@ def test_preparing_declares_the_queue_and_publishes_nothing(celery: Celery, brok
 
 def test_each_message_has_its_own_run(celery: Celery) -> None:
     publisher = Publisher(celery, {})
-    first, second = prepared(publisher, run=1), prepared(publisher, run=2)
+    first, second = prepared_message(publisher, run=1), prepared_message(publisher, run=2)
 
     ids = [json.loads(message.body)["headers"]["id"] for message in (first, second)]
 
@@ -208,7 +208,7 @@ def test_what_a_script_cannot_push_is_not_prepared(
     celery: Celery, configure: Callable[[Celery], None], options: RunOptions
 ) -> None:
     plain = Publisher(celery, {})
-    prepared(plain)
+    prepared_message(plain)
     configure(celery := Celery("excluded", broker=celery.conf.broker_url, set_as_current=False))
     publisher = Publisher(celery, {})
     publisher.preparer._server = plain.preparer._server
@@ -219,19 +219,19 @@ def test_what_a_script_cannot_push_is_not_prepared(
 
 @pytest.mark.parametrize("name", ["before_task_publish", "after_task_publish"])
 def test_receivers_of_celerys_signals_do_not_receive_a_message_that_may_be_refused(celery: Celery, name: str) -> None:
-    publisher, received = Publisher(celery, {}), []
-    prepared(publisher)
+    publisher, messages = Publisher(celery, {}), []
+    prepared_message(publisher)
 
     def receive(headers: Any = None, **_: Any) -> None:
-        received.append(headers)
+        messages.append(headers)
 
     signal = getattr(signals, name)
     signal.connect(receive)
     try:
         assert never_prepared(publisher)
-        assert received == []
+        assert messages == []
         publisher.publish("echo", "t", 1)
-        assert len(received) == 1
+        assert len(messages) == 1
     finally:
         signal.disconnect(receive)
 
@@ -249,14 +249,14 @@ def test_another_broker_or_an_unavailable_one_prepares_nothing(url: str) -> None
 
 def test_a_broker_that_restarts_is_another_server(server: MortalRedis, celery: Celery) -> None:
     publisher = Publisher(celery, {})
-    before = prepared(publisher)
+    message_before = prepared_message(publisher)
     server.die()
     server.start()
     publisher.preparer.suspend()
     assert never_prepared(publisher)
     publisher.preparer._next_check = 0.0
 
-    assert prepared(publisher).server != before.server
+    assert prepared_message(publisher).server != message_before.server
 
 
 def test_a_suspended_preparer_makes_no_message(celery: Celery, broker: redis.Redis) -> None:
@@ -273,9 +273,9 @@ def test_a_suspended_preparer_makes_no_message(celery: Celery, broker: redis.Red
     messages.clear()
 
     preparer.suspend()
-    refused = [preparer.prepare(RunOptions(), publish) for _ in range(3)]
+    results = [preparer.prepare(RunOptions(), publish) for _ in range(3)]
 
-    assert (refused, messages) == ([None] * 3, [])
+    assert (results, messages) == ([None] * 3, [])
     clock.advance(CHECK_INTERVAL)
     eventually(lambda: preparer.prepare(RunOptions(), publish), what="another is prepared")
 
@@ -288,30 +288,30 @@ async def test_a_failover_between_preparing_and_accepting_pushes_nothing(tmp_pat
         publisher, keys = Publisher(app, {}), Keys("test")
         store = AsyncStore(group.store_url)
         messages = BrokerMessages(publisher, settings)
-        before = eventually(lambda: messages.of("echo", RunRef("t", 1), RunOptions()), what="a message is prepared")
+        first = eventually(lambda: messages.of("echo", RunRef("t", 1), RunOptions()), what="a message is prepared")
         group.wait_for_failover(group.kill_primary())
 
         create = create_task(
-            keys, ANN, "t", "c", request(task_id="t", context_id="c"), caller=b"{}", retention=60, message=before
+            keys, ANN, "t", "c", request(task_id="t", context_id="c"), caller=b"{}", retention=60, message=first
         )
-        accepted = await eventually_async(lambda: answered(store, create), what="the new primary answers")
+        result = await eventually_async(lambda: run_or_none(store, create), what="the new primary answers")
 
-        assert not accepted.is_published
+        assert not result.is_published
         messages.record_refusal()
         publisher.preparer._next_check = 0.0
-        after = eventually(lambda: messages.of("echo", RunRef("u", 1), RunOptions()), what="another is prepared")
-        assert after.server != before.server
+        second = eventually(lambda: messages.of("echo", RunRef("u", 1), RunOptions()), what="another is prepared")
+        assert second.server != first.server
         create = create_task(
-            keys, ANN, "u", "c", request(task_id="u", context_id="c"), caller=b"{}", retention=60, message=after
+            keys, ANN, "u", "c", request(task_id="u", context_id="c"), caller=b"{}", retention=60, message=second
         )
         assert (await store.run(create)).is_published  # type: ignore[union-attr]
         await store.aclose()
         with group.client(group.primary()) as client:
             client.select(1)
-            assert client.lrange("celery", 0, -1) == [after.body]
+            assert client.lrange("celery", 0, -1) == [second.body]
 
 
-async def answered(store: AsyncStore, operation: Operation[Any]) -> Any:
+async def run_or_none(store: AsyncStore, operation: Operation[Any]) -> Any:
     try:
         return await store.run(operation)
     except StoreUnavailable:

@@ -58,7 +58,7 @@ async def test_an_unpublishable_run_does_not_prevent_others(server: MortalRedis,
     publisher = Publisher(celery, {"odd": {"compression": "no such thing"}})
 
     async with asyncio.TaskGroup() as group:
-        unpublishable = group.create_task(refused(publisher, "odd"))
+        unpublishable = group.create_task(refusal_of(publisher, "odd"))
         for run in RUNS:
             group.create_task(publisher.publish_async(*run))
 
@@ -94,7 +94,7 @@ async def test_a_full_queue_of_rabbitmq_is_no_outage_of_the_broker(broker: str) 
         connection.default_channel.queue_delete(queue)
 
 
-async def refused(publisher: Publisher, agent: str) -> str:
+async def refusal_of(publisher: Publisher, agent: str) -> str:
     with pytest.raises(BrokerUnavailable) as exc_info:
         await publisher.publish_async(agent, "t", 1)
     return str(exc_info.value)
@@ -136,13 +136,13 @@ async def test_celery_events_of_a_lost_run_describe_its_task(
     """The killed worker may not have sent its earlier events, or no listener may have received them."""
     publisher = Publisher(celery, {})
     cluster_state = celery.events.State()
-    with redis.Redis.from_url(redis_url(server.broker_url)) as broker, broker.pubsub() as received:
-        received.psubscribe("*celeryev*")
-        received.get_message(timeout=10)
+    with redis.Redis.from_url(redis_url(server.broker_url)) as broker, broker.pubsub() as pubsub:
+        pubsub.psubscribe("*celeryev*")
+        pubsub.get_message(timeout=10)
         publisher.lost_soon("echo", "t", 2, "celery@gone", canceled=canceled)
         publisher.lost_soon("resize", "p", 1, "celery@gone", canceled=canceled, call="tasks.resize")
         for _ in range(2):
-            cluster_state.event(await asyncio.to_thread(next_event, received))
+            cluster_state.event(await asyncio.to_thread(next_event, pubsub))
 
     state = "REVOKED" if canceled else "FAILURE"
     events = {
@@ -155,11 +155,11 @@ async def test_celery_events_of_a_lost_run_describe_its_task(
     }
 
 
-def next_event(received: redis.client.PubSub) -> dict[str, Any]:
+def next_event(pubsub: redis.client.PubSub) -> dict[str, Any]:
     """Return the next Celery event, in the form in which Celery's receiver passes it to listeners."""
     until = monotonic() + 30
     while monotonic() < until:
-        text = received.get_message(timeout=1)
+        text = pubsub.get_message(timeout=1)
         if text is not None and text["type"] == "pmessage":
             event: dict[str, Any] = json.loads(b64decode(json.loads(text["data"])["body"]))
             return event | {"local_received": event["timestamp"]}
@@ -205,15 +205,15 @@ async def test_a_slow_broker_gets_so_much_in_the_background_and_no_more(
 ) -> None:
     monkeypatch.setattr("a2a_celery.dispatch.publisher.MAX_BACKLOG", 3)
     publisher = Publisher(celery, {})
-    published: list[str] = []
+    ids: list[str] = []
 
     for number in range(5):  # in one iteration of the event loop, so that no run is published yet
-        publisher.publish_soon("echo", f"t{number}", 1, b"", partial(published.append, f"t{number}.1"))
+        publisher.publish_soon("echo", f"t{number}", 1, b"", partial(ids.append, f"t{number}.1"))
     publisher.revoke_soon(["c.1", "c.2"])
     publisher.lost_soon("echo", "l", 1, "celery@gone", canceled=False)
 
     async def waiting_runs_are_published() -> bool:
-        return len(published) == 3
+        return len(ids) == 3
 
     await eventually_async(waiting_runs_are_published, what="the broker accepts the waiting runs")
 
@@ -223,7 +223,7 @@ async def test_a_slow_broker_gets_so_much_in_the_background_and_no_more(
         "the broker is too slow: no revoke was sent for c.1, c.2",
         "the broker is too slow: no Celery event was sent for the lost run l.1",
     ]
-    assert sorted(in_queue(server)) == sorted(published) == ["t0.1", "t1.1", "t2.1"]
+    assert sorted(in_queue(server)) == sorted(ids) == ["t0.1", "t1.1", "t2.1"]
 
 
 @pytest.mark.parametrize("broker", ["redis", "rabbitmq"], indirect=True)

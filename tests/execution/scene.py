@@ -140,10 +140,10 @@ class TurnByTurn:
         artifacts."""
         caller = Caller(user="ann").to_json()
         message = request(text, "t", CONTEXT)
-        begun = await self._store.run(
+        result = await self._store.run(
             continue_task(self._keys, ANN, "t", message, CONTEXT, caller=caller, nonce="answer")
         )
-        assert isinstance(begun, Begun), begun
+        assert isinstance(result, Begun), result
         assert (await self.perform(agent, 2))[0] == COMPLETED
         task = await self._seeds.task("t")
         return ["".join(part.text for part in artifact.parts) for artifact in task.artifacts]
@@ -158,15 +158,15 @@ class TurnByTurn:
         message.message.parts.extend(parts)
         caller, nonce = Caller(user="ann").to_json(), f"run {run}"
         add = continue_task(self._keys, ANN, "t", message, CONTEXT, caller=caller, nonce=nonce, answered_run=run - 1)
-        begun = await self._store.run(add)
-        assert isinstance(begun, Begun), begun
+        result = await self._store.run(add)
+        assert isinstance(result, Begun), result
         return await self.perform(agent, run)
 
     async def perform(self, agent: str, run: int, *, retries: int = 0) -> tuple[TaskState, str]:
         """Perform a run, or the retry of a run. Return the task's state and the text of its status."""
-        exposed = self._a2a.agents[agent].code
-        if isinstance(exposed, Task):
-            await asyncio.to_thread(perform_run, exposed, f"t.{run}", text="x")
+        code = self._a2a.agents[agent].code
+        if isinstance(code, Task):
+            await asyncio.to_thread(perform_run, code, f"t.{run}", text="x")
         else:
             task = self._a2a.celery.tasks[f"a2a.{agent}"]
             await asyncio.to_thread(perform_run, task, f"t.{run}", "t", run, retries=retries)

@@ -26,9 +26,9 @@ def resize(width: int) -> int:
 
 def predicates(monkeypatch: pytest.MonkeyPatch, **settings: Any) -> list[Callable[[Any], bool]]:
     """Return the functions that a worker with an agent, an exposed task and another task passes to kombu."""
-    passed: list[Callable[[Any], bool]] = []
+    predicates: list[Callable[[Any], bool]] = []
     monkeypatch.setattr(agent_worker, "guard", lambda app: None)
-    monkeypatch.setattr(agent_worker, "skip_run_acks", lambda app, is_run: passed.append(is_run))
+    monkeypatch.setattr(agent_worker, "skip_run_acks", lambda app, is_run: predicates.append(is_run))
     app = Celery("acme", broker="redis://broker", set_as_current=False)
     app.conf.update(a2a_store_url="redis://store", **settings)
     app.task(name="echo")(echo)
@@ -36,7 +36,7 @@ def predicates(monkeypatch: pytest.MonkeyPatch, **settings: Any) -> list[Callabl
     a2a.agent("echo")(echo)
     a2a.expose(app.task(name="tasks.resize")(resize))
     a2a.worker().guard_broker()
-    return passed
+    return predicates
 
 
 def message(task: str, id: str = RUN, **headers: str) -> Any:

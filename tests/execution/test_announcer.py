@@ -23,13 +23,13 @@ from tests.support.waiting import eventually_async
 
 
 @pytest.mark.parametrize(
-    ("enabled", "fanout", "reachable"), [(True, True, True), (False, True, False), (True, False, False)]
+    ("is_enabled", "fanout", "reachable"), [(True, True, True), (False, True, False), (True, False, False)]
 )
 def test_remote_control_has_to_be_enabled_and_needs_a_broker_with_fanout(
-    enabled: bool, fanout: bool, reachable: bool
+    is_enabled: bool, fanout: bool, reachable: bool
 ) -> None:
     app = Celery("test", set_as_current=False)
-    app.conf.worker_enable_remote_control = enabled
+    app.conf.worker_enable_remote_control = is_enabled
     consumer = Mock(app=app)
     consumer.conninfo.supports_exchange_type.side_effect = lambda kind: kind == "fanout" and fanout
 
@@ -47,8 +47,8 @@ async def test_an_announcement_names_the_queues_that_the_worker_consumes(
     consumer.task_consumer = None  # the broker is unavailable
     announcer.announce()
 
-    announced = [json.loads(text) for text in await store.run(announced_workers(keys))]
-    assert announced == [
+    announcements = [json.loads(text) for text in await store.run(announced_workers(keys))]
+    assert announcements == [
         {"worker": "celery@host", "queues": ["one", "two"]},
         {"worker": "celery@host", "queues": []},
     ]
@@ -64,8 +64,8 @@ async def test_an_announcement_names_the_version_queues_also_of_queues_that_the_
     ]
     for name in version_queues(app, agents, ["celery"]):
         app.amqp.queues.select_add(version_queue(app, name))
-    consumed = [SimpleNamespace(name="celery.echo.1"), SimpleNamespace(name="gpu")]
-    consumer = SimpleNamespace(hostname="celery@host", app=app, task_consumer=SimpleNamespace(queues=consumed))
+    queues = [SimpleNamespace(name="celery.echo.1"), SimpleNamespace(name="gpu")]
+    consumer = SimpleNamespace(hostname="celery@host", app=app, task_consumer=SimpleNamespace(queues=queues))
     settings = Settings(store_url=redis_server.store_url, key_prefix=keys.prefix)
     announcer = WorkerAnnouncer(settings, consumer, agents, is_reachable=True)
 
@@ -75,7 +75,7 @@ async def test_an_announcement_names_the_version_queues_also_of_queues_that_the_
     assert await store.run(version_workers(keys)) == [VersionWorker("celery@host", "celery.echo.1", "echo", "1")]
     assert await store.run(announced_workers(keys)) == [], "remote control reaches it"
 
-    del consumed[:]
+    del queues[:]
     announcer.announce()
 
     assert await store.run(version_workers(keys)) == []
@@ -86,8 +86,8 @@ async def test_an_announcement_is_withdrawn_when_the_worker_begins_to_stop(
 ) -> None:
     app = Celery("test", set_as_current=False)
     agents = [Agent("echo", AgentCard(), "function", print, version="1")]
-    consumed = [SimpleNamespace(name="celery.echo.1")]
-    consumer = SimpleNamespace(hostname="celery@host", app=app, task_consumer=SimpleNamespace(queues=consumed))
+    queues = [SimpleNamespace(name="celery.echo.1")]
+    consumer = SimpleNamespace(hostname="celery@host", app=app, task_consumer=SimpleNamespace(queues=queues))
     settings = Settings(store_url=redis_server.store_url, key_prefix=keys.prefix)
     announcer = WorkerAnnouncer(settings, consumer, agents, is_reachable=True)
     announcing = asyncio.create_task(asyncio.to_thread(announcer.announce_forever))

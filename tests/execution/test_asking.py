@@ -22,11 +22,11 @@ app = Celery("test", broker="memory://", set_as_current=False)
 a2a = A2A(app)
 
 
-async def call_tool(turn: Turn, caught: type[BaseException], question: str = "Which city?") -> str:
+async def call_tool(turn: Turn, exceptions: type[BaseException], question: str = "Which city?") -> str:
     """Call a tool that asks the client, and return the tool's exceptions as text, as some frameworks do."""
     try:
         return f"in {await turn.ask(question)}"
-    except caught as error:
+    except exceptions as error:
         return f"The tool failed: {error!r}"
 
 
@@ -95,7 +95,7 @@ async def yields(turn: Turn) -> AsyncIterator[str]:
 
 
 @a2a.agent("threaded", description="Asks.")
-def threaded(turn: Turn) -> str:
+def ask_in_thread(turn: Turn) -> str:
     with suppress(BaseException):
         return f"in {turn.blocking.ask('Which city?')}"
     return "The tool failed."
@@ -113,7 +113,7 @@ def threaded_yields(turn: Turn) -> Iterator[str]:
 def plain(text: str) -> str:
     turn = current_turn()
     assert turn is not None
-    return threaded(turn)
+    return ask_in_thread(turn)
 
 
 @app.task(shared=False, autoretry_for=(Exception,))
@@ -197,10 +197,10 @@ async def test_an_agent_that_asks_and_then_raises_failed_has_failed(turns: TurnB
 def test_a_question_of_a_task_that_celery_called_is_an_ordinary_failure() -> None:
     """If Celery received the InputRequired, the exception would end a prefork child, or block the calling thread
     forever."""
-    ended = perform_celery_task(raises)
+    result = perform_celery_task(raises)
 
-    assert ended.info.state == "FAILURE"
-    assert str(ended.info.retval) == "InputRequired: Which city?"
+    assert result.info.state == "FAILURE"
+    assert str(result.info.retval) == "InputRequired: Which city?"
 
 
 def test_a_task_that_is_called_as_a_function_raises_its_question() -> None:

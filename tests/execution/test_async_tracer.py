@@ -139,8 +139,8 @@ async def calls(app: Celery) -> Calls:
 
 
 async def test_concurrent_calls_do_not_mix(calls: Calls, signal_log: SignalLog) -> None:
-    made = [AsyncTaskCall(calls.request(name), asyncio.get_running_loop()).make() for name in ("a.1", "b.1")]
-    both = asyncio.gather(*made)
+    calls_made = [AsyncTaskCall(calls.request(name), asyncio.get_running_loop()).make() for name in ("a.1", "b.1")]
+    both = asyncio.gather(*calls_made)
     first, second = await calls.begun("a.1"), await calls.begun("b.1")
     assert not current_task, "nothing is at hand while agents work"
 
@@ -151,24 +151,24 @@ async def test_concurrent_calls_do_not_mix(calls: Calls, signal_log: SignalLog) 
     assert signal_log.of("a.1") == ["prerun", "success", "postrun"]
     assert signal_log.of("b.1") == ["prerun", "failure", "postrun"]
     assert not current_task
-    failed, retval, seconds = calls.answers["a.1"]
-    assert (failed, retval) == (False, "'A2A: COMPLETED'")
+    has_failed, retval, seconds = calls.answers["a.1"]
+    assert (has_failed, retval) == (False, "'A2A: COMPLETED'")
     assert seconds >= 0
-    failed, einfo, _ = calls.answers["b.1"]
-    assert failed
+    has_failed, einfo, _ = calls.answers["b.1"]
+    assert has_failed
     assert isinstance(einfo.exception, RunFailed)
 
 
 async def test_a_waiting_call_holds_no_part_of_its_message(calls: Calls) -> None:
     request = calls.request("a.1")
-    acknowledged: list[Any] = []
-    request._on_ack = lambda *_: acknowledged.append(request.message)
+    acknowledgements: list[Any] = []
+    request._on_ack = lambda *_: acknowledgements.append(request.message)
     message = request.message
 
     call = asyncio.create_task(AsyncTaskCall(request, asyncio.get_running_loop()).make())
     run = await calls.begun("a.1")
 
-    assert acknowledged == [message]
+    assert acknowledgements == [message]
     assert (request.message, request.body) == (None, None)
     assert request.info()["args"] == ["a", 1]
     assert (request.request_dict["id"], request.reply_to) == ("a.1", None)
@@ -183,14 +183,14 @@ async def test_attributes_removed_during_a_call_still_have_their_values(calls: C
     headers = {**request.request_dict, "group": None, "retries": 0, "timelimit": [None, None], "is_eager": False}
     request.request_dict.update(headers, shadow=None, eta=None)
     whole = Context(request.request_dict, called_directly=False)
-    before = request.info(safe=True), request.reply_to, request.correlation_id, request.delivery_info
+    info_before = request.info(safe=True), request.reply_to, request.correlation_id, request.delivery_info
     lean = context_of(request)
     request.release_if_acknowledged(vars(lean))
 
     assert {name: getattr(lean, name) for name in vars(whole)} == vars(whole)
     assert len(vars(lean)) < len(vars(whole))
-    after = request.info(safe=True), request.reply_to, request.correlation_id, request.delivery_info
-    assert after == before
+    info_after = request.info(safe=True), request.reply_to, request.correlation_id, request.delivery_info
+    assert info_after == info_before
 
 
 async def test_a_retry_is_reported_like_one_of_celery(calls: Calls, signal_log: SignalLog) -> None:
@@ -203,8 +203,8 @@ async def test_a_retry_is_reported_like_one_of_celery(calls: Calls, signal_log: 
 
     assert signal_log.of("a.1") == ["prerun", "retry", "postrun"]
     assert hooks == ["on_retry"]
-    failed, einfo, _ = calls.answers["a.1"]
-    assert failed
+    has_failed, einfo, _ = calls.answers["a.1"]
+    assert has_failed
     retry = einfo.exception.exc
     assert str(retry) == "Retry at 2030-01-01T08:00:00+00:00: RunRetried('ConnectionError')"
 
@@ -215,8 +215,8 @@ async def test_an_outcome_without_an_end_is_no_failure(calls: Calls, signal_log:
     await call
 
     assert signal_log.of("a.1") == ["prerun", "postrun"]
-    failed, einfo, _ = calls.answers["a.1"]
-    assert failed
+    has_failed, einfo, _ = calls.answers["a.1"]
+    assert has_failed
     assert isinstance(einfo.exception.exc, Ignore)
 
 
@@ -265,14 +265,14 @@ async def test_a_failing_hook_does_not_change_the_outcome(
 async def test_a_call_terminated_before_its_start_never_starts(calls: Calls, signal_log: SignalLog) -> None:
     request = calls.request("a.1")
     call = AsyncTaskCall(request, asyncio.get_running_loop())
-    accepted = request.on_accepted
+    accept = request.on_accepted
 
-    def terminated(pid: int, at: float) -> None:
+    def terminate(pid: int, at: float) -> None:
         assert isinstance(pid, AgentPid)
-        accepted(pid, at)
+        accept(pid, at)
         call.terminate()
 
-    request.on_accepted = terminated
+    request.on_accepted = terminate
     await call.make()
 
     assert signal_log.signals == []
@@ -289,11 +289,11 @@ class Scene:
     def apply(self, request: RunRequest, target: Callable[..., Any] = lambda: None) -> Any:
         return self.pool.apply_async(target, accept_callback=request.on_accepted, callback=request.on_success)
 
-    async def info(self, **wanted: int) -> None:
+    async def info(self, **expected: int) -> None:
         async def has_expected_info() -> bool:
-            return {name: self.pool.info[name] for name in wanted} == wanted
+            return {name: self.pool.info[name] for name in expected} == expected
 
-        await eventually_async(has_expected_info, what=f"the pool has {wanted}")
+        await eventually_async(has_expected_info, what=f"the pool has {expected}")
 
     async def stop(self) -> None:
         await asyncio.to_thread(self.pool.on_stop)
@@ -347,7 +347,7 @@ async def test_a_run_is_terminated_alone(calls: Calls) -> None:
 
 
 async def test_tasks_that_are_not_single_runs_get_a_thread(calls: Calls) -> None:
-    scene, made = Scene(calls, 5000), []
+    scene, outcomes = Scene(calls, 5000), []
     link = {"task": "other", "args": [], "kwargs": {}, "options": {}}
 
     def do_nothing() -> None: ...
@@ -358,9 +358,9 @@ async def test_tasks_that_are_not_single_runs_get_a_thread(calls: Calls) -> None
         calls.request("a.1", callbacks=[link]),
         calls.request("a.1", plain),
     ):
-        scene.apply(request, lambda: made.append(1)).wait(30)
+        scene.apply(request, lambda: outcomes.append(1)).wait(30)
 
-    assert len(made) == 3
+    assert len(outcomes) == 3
     assert calls.runs == {}
     assert scene.pool.executor._max_workers == THREADS
     await scene.stop()

@@ -33,7 +33,7 @@ def names_of(*names: str) -> Callable[[Turn], Any]:
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "text"),
+    ("old_steps", "new_steps", "text"),
     [
         (["a", "b"], ["b", "a"], "b#1 was call 2 of the agent, and is call 1 now"),
         (["a", "b"], ["new", "a", "b"], "new#1 is called where an earlier run recorded a#1"),
@@ -43,21 +43,21 @@ def names_of(*names: str) -> Callable[[Turn], Any]:
         (["a", "b"], ["b"], "b#1 was call 2 of the agent, and is call 1 now"),
     ],
 )
-async def test_changed_code_ends_the_run(task: Task, before: list[str], after: list[str], text: str) -> None:
-    await task.attempt(names_of(*before))
+async def test_changed_code_ends_the_run(task: Task, old_steps: list[str], new_steps: list[str], text: str) -> None:
+    await task.attempt(names_of(*old_steps))
 
     with pytest.raises(StepsChanged) as exc_info:
-        await task.attempt(names_of(*after))
+        await task.attempt(names_of(*new_steps))
 
     assert text in str(exc_info.value)
     assert "a2a requeue TASK --from-start" in str(exc_info.value)
 
 
-@pytest.mark.parametrize("after", [["a", "b"], ["a", "b", "c"]])
-async def test_code_that_only_continues_is_not_changed(task: Task, after: list[str]) -> None:
+@pytest.mark.parametrize("new_steps", [["a", "b"], ["a", "b", "c"]])
+async def test_code_that_only_continues_is_not_changed(task: Task, new_steps: list[str]) -> None:
     await task.attempt(names_of("a", "b"))
 
-    await task.attempt(names_of(*after))
+    await task.attempt(names_of(*new_steps))
 
 
 async def test_changed_code_that_catches_everything_ends_the_run(task: Task) -> None:
@@ -74,12 +74,12 @@ async def test_changed_code_that_catches_everything_ends_the_run(task: Task) -> 
 
 app = Celery("test", broker="memory://", set_as_current=False)
 a2a = A2A(app)
-performed: list[str] = []
+bookings: list[str] = []
 
 
 async def book(what: str) -> str:
     """Record a booking, which must happen only once."""
-    performed.append(what)
+    bookings.append(what)
     return f"{what} booked"
 
 
@@ -101,7 +101,7 @@ async def changes(turn: Turn) -> str:
 
 
 @a2a.agent("again", description="Fails once.", autoretry_for=(OSError,), default_retry_delay=0)
-async def again(turn: Turn) -> str:
+async def book_again(turn: Turn) -> str:
     result = await turn.step("book", book, "flight")
     if turn.retries == 0:
         raise OSError("away")
@@ -114,7 +114,7 @@ def plain(text: str) -> str:
 
     turn = current_turn()
     assert turn is not None
-    flight = turn.blocking.step("book", lambda: performed.append("flight") or "flight booked")
+    flight = turn.blocking.step("book", lambda: bookings.append("flight") or "flight booked")
     return f"{flight} to {turn.blocking.ask('Which city?')}"
 
 
@@ -124,7 +124,7 @@ a2a.expose(plain)
 @pytest.fixture
 async def turns(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> AsyncIterator[TurnByTurn]:
     """Task of one of the agents of this module."""
-    performed.clear()
+    bookings.clear()
     async with TurnByTurn(a2a, store, keys, redis_server.store_url) as turns:
         yield turns
 
@@ -133,14 +133,14 @@ async def test_the_call_after_a_question_repeats_no_step(turns: TurnByTurn) -> N
     assert await turns.begin("books") == (INPUT_REQUIRED, "Which city?")
 
     assert await turns.answer("books", "Oslo") == ["flight booked, hotel in Oslo booked"]
-    assert performed == ["flight", "hotel in Oslo"]
+    assert bookings == ["flight", "hotel in Oslo"]
 
 
 async def test_a_plain_task_has_steps(turns: TurnByTurn) -> None:
     assert await turns.begin("plain") == (INPUT_REQUIRED, "Which city?")
 
     assert await turns.answer("plain", "Oslo") == ["flight booked to Oslo"]
-    assert performed == ["flight"]
+    assert bookings == ["flight"]
 
 
 async def test_changed_code_fails_the_task_with_a_dead_letter(
@@ -157,4 +157,4 @@ async def test_changed_code_fails_the_task_with_a_dead_letter(
     assert [part.text for part in status.message.parts] == ["The agent failed."]
     assert "other#1 is called where an earlier run recorded book#1" in caplog.text
     assert isinstance(await store.run(read_dead_letter(keys, "t")), DeadLetter)
-    assert performed == ["flight"]
+    assert bookings == ["flight"]

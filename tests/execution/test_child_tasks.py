@@ -36,10 +36,10 @@ async def elsewhere() -> AsyncIterator[str]:
         yield url
 
 
-async def canceled(here: AgentsHere, agent: str, is_begun: Callable[[], bool]) -> None:
+async def start_and_cancel(here: AgentsHere, agent: str, is_begun: Callable[[], bool]) -> None:
     """Start a task of `agent`, and cancel it as its client as soon as `is_begun` returns True."""
 
-    async def begun() -> bool:
+    async def has_begun() -> bool:
         return is_begun()
 
     async def is_canceled() -> bool:
@@ -48,7 +48,7 @@ async def canceled(here: AgentsHere, agent: str, is_begun: Callable[[], bool]) -
         return (await here.seeds.task("t")).status.state == CANCELED
 
     run = asyncio.create_task(here.perform(agent, await here.create()))
-    await eventually_async(begun)
+    await eventually_async(has_begun)
     await eventually_async(is_canceled)
     await run
 
@@ -69,23 +69,23 @@ async def ends_canceled(url: str, task_id: str) -> None:
 async def test_a_remote_task_is_cancelled_with_the_agent_that_started_it(
     here: AgentsHere, elsewhere: str, how: str
 ) -> None:
-    started: list[str] = []
+    ids: list[str] = []
 
     async def start(turn: Turn | None = None) -> None:
         async with RemoteAgent(elsewhere) as remote:
             session = remote.session()
             if how == "submits":
-                started.append((await remote.submit(session.message("wait"))).task_id)
+                ids.append((await remote.submit(session.message("wait"))).task_id)
             else:
                 async for _ in session.stream("wait"):
-                    if session.task_id and not started:
-                        started.append(session.task_id)
+                    if session.task_id and not ids:
+                        ids.append(session.task_id)
             await asyncio.get_running_loop().create_future()
 
     def start_in_a_thread(turn: Turn) -> None:
         async def submit() -> None:
             async with RemoteAgent(elsewhere) as remote:
-                started.append((await remote.submit(remote.session().message("wait"))).task_id)
+                ids.append((await remote.submit(remote.session().message("wait"))).task_id)
 
         asyncio.run(submit())
         while True:
@@ -93,9 +93,9 @@ async def test_a_remote_task_is_cancelled_with_the_agent_that_started_it(
 
     here.a2a.agent("agent", description="Delegates.")(start_in_a_thread if how == "in a thread" else start)
 
-    await canceled(here, "agent", lambda: bool(started))
+    await start_and_cancel(here, "agent", lambda: bool(ids))
 
-    await ends_canceled(elsewhere, started[0])
+    await ends_canceled(elsewhere, ids[0])
 
 
 @pytest.mark.parametrize("how", ["streams", "submits"])
@@ -103,7 +103,7 @@ async def test_a_remote_task_whose_id_arrives_after_the_cancel_is_cancelled(here
     """The server has started the task, and its response is still on the way."""
     executor, may_respond, agents = Steps(), asyncio.Event(), list[asyncio.Task[Any]]()
 
-    def held(app: ASGIApp) -> ASGIApp:
+    def hold_response(app: ASGIApp) -> ASGIApp:
         async def hold(scope: Scope, receive: Receive, send: Send) -> None:
             async def respond(message: ASGIMessage) -> None:
                 if scope["type"] == "http" and scope["method"] == "POST":
@@ -114,7 +114,7 @@ async def test_a_remote_task_whose_id_arrives_after_the_cancel_is_cancelled(here
 
         return hold
 
-    async with plain_server(executor, around=held) as url:
+    async with plain_server(executor, around=hold_response) as url:
 
         @here.a2a.agent("agent")
         async def starts(turn: Turn) -> None:
@@ -143,31 +143,31 @@ async def test_a_remote_task_whose_id_arrives_after_the_cancel_is_cancelled(here
 
 
 async def test_an_agent_that_cancels_itself_cancels_its_remote_tasks(here: AgentsHere, elsewhere: str) -> None:
-    started: list[str] = []
+    ids: list[str] = []
 
     @here.a2a.agent("agent")
     async def gives_up(turn: Turn) -> None:
         async with RemoteAgent(elsewhere) as remote:
-            started.append((await remote.submit(remote.session().message("wait"))).task_id)
+            ids.append((await remote.submit(remote.session().message("wait"))).task_id)
         raise asyncio.CancelledError
 
     assert (await here.play("agent")).status.state == CANCELED
 
-    await ends_canceled(elsewhere, started[0])
+    await ends_canceled(elsewhere, ids[0])
 
 
 async def test_a_remote_task_is_cancelled_when_its_agent_fails(here: AgentsHere, elsewhere: str) -> None:
-    started: list[str] = []
+    ids: list[str] = []
 
     @here.a2a.agent("agent")
     async def fails(turn: Turn) -> None:
         async with RemoteAgent(elsewhere) as remote:
-            started.append((await remote.submit(remote.session().message("wait"))).task_id)
+            ids.append((await remote.submit(remote.session().message("wait"))).task_id)
         raise RuntimeError
 
     assert (await here.play("agent")).status.state == FAILED
 
-    await ends_canceled(elsewhere, started[0])
+    await ends_canceled(elsewhere, ids[0])
 
 
 @pytest.mark.parametrize("is_canceled", [True, False], ids=["canceled", "retried"])
@@ -175,45 +175,45 @@ async def test_a_remote_task_is_cancelled_when_its_run_is_released_for_a_retry(
     here: AgentsHere, elsewhere: str, redis_server: EmbeddedRedis, is_canceled: bool
 ) -> None:
     """A cancel request that arrives with the retry also leaves no remote task behind."""
-    started: list[str] = []
+    ids: list[str] = []
 
     @here.a2a.agent("agent", autoretry_for=(OSError,), default_retry_delay=1000)
     async def fails(turn: Turn) -> None:
         async with RemoteAgent(elsewhere) as remote:
-            started.append((await remote.submit(remote.session().message("wait"))).task_id)
+            ids.append((await remote.submit(remote.session().message("wait"))).task_id)
         if is_canceled:
             SyncStore(redis_server.store_url).run(request_cancel(here.keys, ANN, "t", CONTEXT))  # blocks the loop
         raise ConnectionError
 
     assert (await here.play("agent")).status.state == (CANCELED if is_canceled else WORKING)
 
-    await ends_canceled(elsewhere, started[0])
+    await ends_canceled(elsewhere, ids[0])
 
 
 @pytest.mark.parametrize("end", ["completes", "is told not to"])
 async def test_a_remote_task_continues_without_a_cancel(here: AgentsHere, elsewhere: str, end: str) -> None:
-    started: list[str] = []
+    ids: list[str] = []
 
     @here.a2a.agent("agent")
     async def delegates(turn: Turn) -> None:
         async with RemoteAgent(elsewhere, cancel_with_parent=end == "completes") as remote:
-            started.append((await remote.submit(remote.session().message("wait"))).task_id)
+            ids.append((await remote.submit(remote.session().message("wait"))).task_id)
         if end != "completes":
             raise asyncio.CancelledError
 
     task = await here.play("agent")
 
     assert task.status.state == (COMPLETED if end == "completes" else CANCELED)
-    assert await state_of(elsewhere, started[0]) != "CANCELED"
+    assert await state_of(elsewhere, ids[0]) != "CANCELED"
     async with RemoteAgent(elsewhere) as remote:
-        await remote.cancel(started[0])
+        await remote.cancel(ids[0])
 
 
 @pytest.mark.parametrize("options", [{}, {"cancel_with_parent": False}])
 async def test_a_step_is_revoked_with_the_agent_that_published_it(here: AgentsHere, options: dict[str, Any]) -> None:
-    revoked: list[tuple[str, bool]] = []
+    revocations: list[tuple[str, bool]] = []
     call = call_task(here.a2a.celery)
-    here.a2a.celery.control.revoke = lambda name, terminate=False, **_: revoked.append((name, terminate))
+    here.a2a.celery.control.revoke = lambda name, terminate=False, **_: revocations.append((name, terminate))
 
     @here.a2a.agent("agent")
     async def publishes(turn: Turn) -> None:
@@ -224,8 +224,8 @@ async def test_a_step_is_revoked_with_the_agent_that_published_it(here: AgentsHe
     assert (await here.play("agent")).status.state == CANCELED
 
     async def is_revoked() -> bool:
-        return bool(revoked)
+        return bool(revocations)
 
     if not options:
         await eventually_async(is_revoked)
-    assert revoked == ([] if options else [("step", True)])
+    assert revocations == ([] if options else [("step", True)])

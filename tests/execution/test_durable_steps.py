@@ -52,10 +52,10 @@ async def test_a_step_costs_one_write_with_the_events_before_it(task: Task, scen
     await task.attempt(agent)
     scene.gate.calls.clear()
 
-    async def again(turn: Turn) -> None:
+    async def repeat(turn: Turn) -> None:
         await turn.step("work", calls.work, "a")
 
-    await task.attempt(again)
+    await task.attempt(repeat)
     assert "append" not in scene.gate.calls
 
 
@@ -96,9 +96,9 @@ async def test_parallel_steps_of_one_name_keep_their_results_in_any_order(task: 
             async def branch(name: str) -> str:
                 await turns_taken[name].wait()
                 result = await turn.step("work", calls.work, name)
-                later = order[order.index(name) + 1 :]
-                if later:
-                    turns_taken[later[0]].set()
+                later_entries = order[order.index(name) + 1 :]
+                if later_entries:
+                    turns_taken[later_entries[0]].set()
                 return cast(str, result)
 
             return list(await asyncio.gather(*(branch(name) for name in ("a", "b", "c"))))
@@ -292,14 +292,14 @@ async def test_a_requeued_task_has_the_results_and_the_keys(task: Task, scene: S
 
 async def test_a_synchronous_agent_has_steps(task: Task, calls: Calls) -> None:
     @step
-    def decorated(name: str) -> str:
+    def shout(name: str) -> str:
         return calls.work_in_thread(name)
 
     def agent(dies: bool) -> Callable[[Turn], Any]:
         def run(turn: Turn) -> list[str]:
             first = turn.blocking.step("a", calls.work_in_thread, "a")
             second = turn.blocking.step("b", calls.work, "b")
-            third = decorated("c")
+            third = shout("c")
             if dies:
                 raise WorkerDies
             return [first, second, third]
@@ -372,13 +372,13 @@ async def test_a_plain_step_of_an_async_agent_is_recorded_though_the_agent_is_ca
         result = await turn.step("work", work)
         return result, canceller
 
-    async def again(turn: Turn) -> Any:
+    async def repeat(turn: Turn) -> Any:
         return await turn.step("work", work)
 
     with pytest.raises(asyncio.CancelledError):
         await task.attempt(agent)
 
-    assert await task.attempt(again) == "done: a"
+    assert await task.attempt(repeat) == "done: a"
     assert calls.made == ["a"]
 
 
@@ -396,25 +396,25 @@ async def test_a_plain_decorated_function_does_not_block_the_event_loop(task: Ta
 
 async def test_a_large_journal_is_replayed(scene: Scene) -> None:
     task = Task(scene, Settings(store_url="redis://127.0.0.1/0"))
-    made = []
+    results = []
 
     async def work(n: int) -> str:
-        made.append(n)
+        results.append(n)
         return str(n) * 200_000
 
     async def agent(turn: Turn) -> list[int]:
         return [len(await turn.step("work", work, n)) for n in range(8)]
 
     assert await task.attempt(agent) == await task.attempt(agent) == [200_000] * 8
-    assert made == list(range(8))
+    assert results == list(range(8))
 
 
 async def test_a_blocking_call_that_is_cancelled_is_no_exception_of_the_agent(task: Task, calls: Calls) -> None:
     def agent(turn: Turn) -> None:
-        async def cancelled(*args: Any, **kwargs: Any) -> None:
+        async def cancel(*args: Any, **kwargs: Any) -> None:
             raise asyncio.CancelledError
 
-        turn.say = cancelled  # type: ignore[method-assign]
+        turn.say = cancel  # type: ignore[method-assign]
         try:
             turn.blocking.say("working")
         except Exception as error:

@@ -88,7 +88,7 @@ async def a2a(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> Asy
     await asyncio.to_thread(worker.close)
 
 
-async def performed(a2a: A2A, store: AsyncStore, keys: Keys, agent: str) -> tuple[str, Any]:
+async def perform(a2a: A2A, store: AsyncStore, keys: Keys, agent: str) -> tuple[str, Any]:
     """Run a new task of `agent`, and return the task's id and Celery's result."""
     caller = Caller(user="ann").to_json()
     await store.run(create_task(keys, ANN, "t", CONTEXT, request(), caller=caller, retention=RETENTION))
@@ -99,20 +99,20 @@ async def performed(a2a: A2A, store: AsyncStore, keys: Keys, agent: str) -> tupl
 async def test_a_retry_that_cannot_be_published_is_due_at_its_time(
     a2a: A2A, store: AsyncStore, keys: Keys, agent: str
 ) -> None:
-    task_id, ended = await performed(a2a, store, keys, agent)
+    task_id, result = await perform(a2a, store, keys, agent)
 
     seeds = Seeds(store, keys)
     assert await seeds.states(task_id) == [SUBMITTED, WORKING, WORKING]
     status = (await seeds.task(task_id)).status
-    assert ended.info.state == "RETRY"
+    assert result.info.state == "RETRY"
     due = await store.redis.zscore(keys.dispatch, RunRef(task_id, 1).name)
     assert due is not None
-    after = due / 1_000_000 - status.timestamp.seconds
-    assert after == pytest.approx(DELAY, abs=30), "a published retry has a minute more"
+    delay = due / 1_000_000 - status.timestamp.seconds
+    assert delay == pytest.approx(DELAY, abs=30), "a published retry has a minute more"
 
 
 async def test_unfinished_artifacts_are_removed_by_a_retry(a2a: A2A, store: AsyncStore, keys: Keys) -> None:
-    task_id, _ = await performed(a2a, store, keys, "begins")
+    task_id, _ = await perform(a2a, store, keys, "begins")
 
     seeds = Seeds(store, keys)
     assert [artifact.artifact_id for artifact in (await seeds.task(task_id)).artifacts] == ["finished"]
@@ -120,15 +120,15 @@ async def test_unfinished_artifacts_are_removed_by_a_retry(a2a: A2A, store: Asyn
 
 
 async def test_a_task_that_rejects_its_message_itself_is_rejected(a2a: A2A, store: AsyncStore, keys: Keys) -> None:
-    task_id, _ = await performed(a2a, store, keys, "refuses")
+    task_id, _ = await perform(a2a, store, keys, "refuses")
 
     assert (await Seeds(store, keys).states(task_id))[-1] == REJECTED
 
 
 async def test_a_result_backend_that_refuses_writes_fails_no_task(a2a: A2A, store: AsyncStore, keys: Keys) -> None:
-    task_id, ended = await performed(a2a, store, keys, "reports")
+    task_id, result = await perform(a2a, store, keys, "reports")
 
-    assert (ended.info, ended.retval) == (None, "x")
+    assert (result.info, result.retval) == (None, "x")
     assert (await Seeds(store, keys).states(task_id))[-1] == COMPLETED
 
 
@@ -138,19 +138,19 @@ async def test_a_cancelled_progress_is_no_exception_of_the_task(
 ) -> None:
     enqueue = RunEventQueue.enqueue_event
 
-    async def cancelled(queue: RunEventQueue, event: Event) -> None:
+    async def cancel(queue: RunEventQueue, event: Event) -> None:
         if not isinstance(event, TaskStatusUpdateEvent):
             return await enqueue(queue, event)
         if is_lost:
             queue.aborted.set()
         raise asyncio.CancelledError
 
-    monkeypatch.setattr(RunEventQueue, "enqueue_event", cancelled)
+    monkeypatch.setattr(RunEventQueue, "enqueue_event", cancel)
 
-    task_id, ended = await performed(a2a, store, keys, "persists")
+    task_id, result = await perform(a2a, store, keys, "persists")
 
     assert (await Seeds(store, keys).states(task_id))[-1] == state
-    assert ended.info.state == "IGNORED", "an asyncio.CancelledError would block a thread of Celery"
+    assert result.info.state == "IGNORED", "an asyncio.CancelledError would block a thread of Celery"
 
 
 async def test_the_result_of_another_call_of_the_task_is_not_dropped(a2a: A2A) -> None:

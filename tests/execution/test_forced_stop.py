@@ -59,13 +59,13 @@ def test_a_callback_is_repeated_while_the_loop_is_blocked(
         go_on.wait(30)
         under_way.set_result("done")
 
-    def blocked() -> None:
+    def count_check() -> None:
         calls.append(1)
         if len(calls) == 3:
             go_on.set()
 
     loop.call_soon_threadsafe(block)
-    assert oversee(under_way, loop, blocked) == "done"
+    assert oversee(under_way, loop, count_check) == "done"
     assert len(calls) >= 3
 
 

@@ -64,8 +64,8 @@ async def chunks_of(scene: Scene, function: Callable[[Turn], Any]) -> list[TaskA
     except (InputRequired, ValueError):
         pass
     await scene.settle(claim, events)
-    logged = [entry.event for entry in await scene.seeds.log(claim.ref.task_id)]
-    return [event for event in logged if isinstance(event, TaskArtifactUpdateEvent)]
+    log_events = [entry.event for entry in await scene.seeds.log(claim.ref.task_id)]
+    return [event for event in log_events if isinstance(event, TaskArtifactUpdateEvent)]
 
 
 @pytest.mark.parametrize("function", [yields, yields_in_a_thread, yields_and_asks, yields_and_sends_its_end])

@@ -37,7 +37,7 @@ MAX_BYTES = 8 * 1024
 
 
 @pytest.fixture(autouse=True)
-def unlogged() -> Iterator[None]:
+def no_logging() -> Iterator[None]:
     """Disable logging, because pytest keeps log records and therefore their tracebacks."""
     logging.disable()
     yield
@@ -106,7 +106,7 @@ async def a2a(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> Asy
     await asyncio.to_thread(worker.close)
 
 
-async def created(store: AsyncStore, keys: Keys) -> str:
+async def create(store: AsyncStore, keys: Keys) -> str:
     """Create a task and return the Celery id of its first run."""
     task_id = uuid4().hex
     caller = Caller(user="ann").to_json()
@@ -136,14 +136,14 @@ async def test_a_failed_run_leaves_no_traceback(a2a: A2A, store: AsyncStore, key
         task_id, _, run = celery_id.partition(".")
         return perform_run(task, celery_id, "x") if plain else perform_run(task, celery_id, task_id, int(run))
 
-    await asyncio.to_thread(perform, await created(store, keys))  # so that later runs import no modules
+    await asyncio.to_thread(perform, await create(store, keys))  # so that later runs import no modules
     rounds = []
     for _ in range(ROUNDS):
-        runs = [await created(store, keys) for _ in range(RUNS)]
+        runs = [await create(store, keys) for _ in range(RUNS)]
         with cyclic_garbage() as garbage:
             for celery_id in runs:
-                ended = await asyncio.to_thread(perform, celery_id)
-                assert ended.info.state == ("RETRY" if "retr" in agent else "FAILURE")
+                result = await asyncio.to_thread(perform, celery_id)
+                assert result.info.state == ("RETRY" if "retr" in agent else "FAILURE")
         rounds.append(garbage.bytes / RUNS)
 
     assert min(rounds) < MAX_BYTES
@@ -151,28 +151,28 @@ async def test_a_failed_run_leaves_no_traceback(a2a: A2A, store: AsyncStore, key
 
 async def test_a_failed_run_on_the_asyncio_pool_leaves_no_traceback(a2a: A2A, store: AsyncStore, keys: Keys) -> None:
     task: Task = a2a.celery.tasks["a2a.awaits"]
-    failed: list[bool] = []
+    failures: list[bool] = []
 
     def call(celery_id: str) -> AsyncTaskCall:
         task_id, _, run = celery_id.partition(".")
         headers = {"id": celery_id, "task": task.name, "ignore_result": None, **fleet_headers(keys.prefix)}
         message = Message(headers=headers, content_type="application/json", content_encoding="utf-8")
         message._decoded_cache = [[task_id, int(run)], {}, {}]
-        arrived = RunRequest(message, app=a2a.celery, task=task)
-        arrived.on_success = lambda ended: failed.append(ended.failed)
-        return AsyncTaskCall(arrived, task.runs_in().loop)
+        run_request = RunRequest(message, app=a2a.celery, task=task)
+        run_request.on_success = lambda ended: failures.append(ended.failed)
+        return AsyncTaskCall(run_request, task.runs_in().loop)
 
     def perform(call: AsyncTaskCall) -> None:
         asyncio.run_coroutine_threadsafe(call.make(), task.runs_in().loop).result(30)
 
-    await asyncio.to_thread(perform, call(await created(store, keys)))
+    await asyncio.to_thread(perform, call(await create(store, keys)))
     rounds = []
     for _ in range(ROUNDS):
-        calls = [call(await created(store, keys)) for _ in range(RUNS)]
+        calls = [call(await create(store, keys)) for _ in range(RUNS)]
         with cyclic_garbage() as garbage:
             while calls:
                 await asyncio.to_thread(perform, calls.pop())
         rounds.append(garbage.bytes / RUNS)
 
-    assert failed == [True] * (ROUNDS * RUNS + 1)
+    assert failures == [True] * (ROUNDS * RUNS + 1)
     assert min(rounds) < MAX_BYTES

@@ -72,11 +72,11 @@ async def test_a_run_that_is_returned_shows_none_of_its_arguments(
     await store.run(
         create_task(keys, ANN, "t", CONTEXT, message_request, caller=b"{}", retention=RETENTION, options=options)
     )
-    published: list[tuple[Any, ...]] = []
+    publications: list[tuple[Any, ...]] = []
 
     class Broker:
-        async def publish_async(self, *given: Any) -> None:
-            published.append(given)
+        async def publish_async(self, *arguments: Any) -> None:
+            publications.append(arguments)
 
     settings = Settings(store_url=redis_server.store_url, key_prefix=keys.prefix)
     requeuer = ShutdownRequeuer(lambda: settings, Broker)  # type: ignore[arg-type]
@@ -85,7 +85,7 @@ async def test_a_run_that_is_returned_shows_none_of_its_arguments(
     requeuer.give_up("t.1", worker_pid=None)
     await asyncio.to_thread(requeuer.wait)
 
-    assert published == [(ANN.agent, "t", 2, options)]
+    assert publications == [(ANN.agent, "t", 2, options)]
     assert "t.1 is requeued" in caplog.text
     assert PRIVATE not in caplog.text
 

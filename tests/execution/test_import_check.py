@@ -75,9 +75,9 @@ def test_the_output_of_an_import_is_not_that_of_a_command(modules: None, capfd: 
     """Scripts read the output of ``doctor --json``."""
     assert import_errors(an_app(one="acme_fine:Agent").agents.values()) == {}
 
-    printed = capfd.readouterr()
-    assert printed.out == ""
-    assert "imported\n" in printed.err
+    output = capfd.readouterr()
+    assert output.out == ""
+    assert "imported\n" in output.err
 
 
 def test_the_doctor_reports_a_failed_import(modules: None) -> None:
@@ -86,9 +86,9 @@ def test_the_doctor_reports_a_failed_import(modules: None) -> None:
 
     findings = diagnosis(survey(app, "http://127.0.0.1:1", timeout=0.1))
 
-    [found] = [finding for finding in findings if finding.check == "imports"]
-    assert (found.level, found.about) == ("wrong", "agent one")
-    assert "No module named 'acme_missing'" in found.text
+    [finding] = [finding for finding in findings if finding.check == "imports"]
+    assert (finding.level, finding.about) == ("wrong", "agent one")
+    assert "No module named 'acme_missing'" in finding.text
 
 
 def test_an_agent_in_the_current_folder_is_imported_as_celery_imports_the_app(

@@ -51,7 +51,7 @@ async def next_turn(scene: Scene, claim: Claim, **options: int) -> tuple[Claim, 
     return await turn_of(scene, await scene.seeds.claimed(claim.ref.task_id, run=claim.ref.run + 1, **options))
 
 
-async def polled(turn: Turn) -> list[str]:
+async def poll(turn: Turn) -> list[str]:
     return [get_message_text(message) for message in await turn.poll_messages()]
 
 
@@ -66,12 +66,12 @@ async def until_reading(scene: Scene) -> None:
 
 async def test_each_message_is_read_once_in_order(scene: Scene) -> None:
     claim, events, turn = await turn_of(scene)
-    assert await polled(turn) == []
+    assert await poll(turn) == []
     for text in ("left", "right"):
         await send(scene, claim, text)
 
-    assert await polled(turn) == ["left", "right"]
-    assert await polled(turn) == []
+    assert await poll(turn) == ["left", "right"]
+    assert await poll(turn) == []
 
     await scene.settle(claim, events)
     assert (await scene.seeds.task(claim.ref.task_id)).status.state == COMPLETED
@@ -80,11 +80,11 @@ async def test_each_message_is_read_once_in_order(scene: Scene) -> None:
 async def test_a_poll_reads_the_store_once(scene: Scene) -> None:
     claim, _, turn = await turn_of(scene)
     await send(scene, claim, "left")
-    before = len(scene.gate.calls)
+    call_count = len(scene.gate.calls)
 
     await turn.poll_messages()
 
-    assert scene.gate.calls[before:] == ["read_messages"]
+    assert scene.gate.calls[call_count:] == ["read_messages"]
 
 
 async def test_an_iteration_waits_for_a_notification_without_reading_the_store(scene: Scene) -> None:
@@ -123,7 +123,7 @@ async def test_what_an_iteration_has_not_yielded_is_unread(scene: Scene) -> None
     assert scene.published == [2]
     _, _, following = await next_turn(scene, claim)
     assert (following.text, following.number) == ("right", 2)
-    assert await polled(following) == ["back"]
+    assert await poll(following) == ["back"]
 
 
 async def test_concurrent_readers_share_the_messages(scene: Scene) -> None:
@@ -134,7 +134,7 @@ async def test_concurrent_readers_share_the_messages(scene: Scene) -> None:
         await until_reading(scene)
         for text in ("left", "right"):
             await send(scene, claim, text)
-        assert await polled(turn) == ["left", "right"], "a reader that waits blocks no other"
+        assert await poll(turn) == ["left", "right"], "a reader that waits blocks no other"
         await send(scene, claim, "back")
         events.messages.notify()
         assert get_message_text(await waiting) == "back"
@@ -150,41 +150,41 @@ async def test_a_reader_that_is_cancelled_consumes_nothing(scene: Scene) -> None
     await asyncio.wait({reading})
     scene.gate.open.set()
 
-    assert await polled(turn) == ["left"]
+    assert await poll(turn) == ["left"]
 
 
 async def test_the_next_attempt_reads_the_messages_again(scene: Scene) -> None:
     claim, _, turn = await turn_of(scene, await scene.seeds.claimed(max_attempts=2))
     await send(scene, claim, "left")
-    assert await polled(turn) == ["left"]
+    assert await poll(turn) == ["left"]
     await scene.seeds.lost(claim.ref)
     await send(scene, claim, "right")
 
-    again, events, repeated = await next_turn(scene, claim, max_attempts=2)
+    next_claim, events, next_run_turn = await next_turn(scene, claim, max_attempts=2)
 
-    assert (repeated.text, repeated.attempt) == ("hello", 2)
-    assert await polled(repeated) == ["left", "right"]
+    assert (next_run_turn.text, next_run_turn.attempt) == ("hello", 2)
+    assert await poll(next_run_turn) == ["left", "right"]
     with pytest.raises(asyncio.CancelledError):
         await turn.poll_messages()
-    await scene.settle(again, events)
+    await scene.settle(next_claim, events)
     assert (await scene.seeds.task(claim.ref.task_id)).status.state == COMPLETED
 
 
 async def test_a_function_that_is_called_again_after_an_answer_reads_them_again(scene: Scene) -> None:
     claim, events, turn = await turn_of(scene)
     await send(scene, claim, "left")
-    assert await polled(turn) == ["left"]
+    assert await poll(turn) == ["left"]
     events.settlement.asked = 1
     await scene.settle(claim, events, Paused(INPUT_REQUIRED))
     await send(scene, claim, "ten")
 
-    again, events, repeated = await next_turn(scene, claim)
+    next_claim, events, next_run_turn = await next_turn(scene, claim)
     await send(scene, claim, "right")
 
-    assert repeated.text == "hello"
-    assert await polled(repeated) == ["left", "right"]
-    assert await repeated.ask("how far?") == "ten"
-    await scene.settle(again, events)
+    assert next_run_turn.text == "hello"
+    assert await poll(next_run_turn) == ["left", "right"]
+    assert await next_run_turn.ask("how far?") == "ten"
+    await scene.settle(next_claim, events)
     assert (await scene.seeds.task(claim.ref.task_id)).status.state == COMPLETED
 
 

@@ -98,25 +98,25 @@ async def test_a_tick_renews_all_leases(store: AsyncStore, keys: Keys, seeds: Se
 
 
 async def test_only_a_lost_run_is_given_up(store: AsyncStore, keys: Keys, seeds: Seeds, keeper: LeaseKeeper) -> None:
-    lost, other = await run_of(seeds), await run_of(seeds)
-    await store.redis.hset(keys.task(lost.ref.task_id).record, "token", "another's")
+    lost_run, other = await run_of(seeds), await run_of(seeds)
+    await store.redis.hset(keys.task(lost_run.ref.task_id).record, "token", "another's")
 
-    with keeper.renewing(lost), keeper.renewing(other):
+    with keeper.renewing(lost_run), keeper.renewing(other):
         await keeper.tick()
 
-    assert (lost.requests, other.requests) == (["give up"], [])
+    assert (lost_run.requests, other.requests) == (["give up"], [])
 
 
 async def test_a_cancel_request_reaches_only_its_run(
     store: AsyncStore, keys: Keys, seeds: Seeds, keeper: LeaseKeeper
 ) -> None:
-    requested, other = await run_of(seeds), await run_of(seeds)
-    await store.run(request_cancel(keys, ANN, requested.ref.task_id, CONTEXT))
+    canceled_run, other = await run_of(seeds), await run_of(seeds)
+    await store.run(request_cancel(keys, ANN, canceled_run.ref.task_id, CONTEXT))
 
-    with keeper.renewing(requested), keeper.renewing(other):
+    with keeper.renewing(canceled_run), keeper.renewing(other):
         await keeper.tick()
 
-    assert (requested.requests, other.requests) == (["cancel"], [])
+    assert (canceled_run.requests, other.requests) == (["cancel"], [])
 
 
 async def test_a_message_on_the_channel_reaches_the_run_it_names(seeds: Seeds, keeper: LeaseKeeper) -> None:
@@ -134,16 +134,16 @@ async def test_a_message_on_the_channel_reaches_the_run_it_names(seeds: Seeds, k
 async def test_a_run_learns_of_messages_also_without_a_notification(
     store: AsyncStore, keys: Keys, seeds: Seeds, keeper: LeaseKeeper
 ) -> None:
-    steered, interrupted, other = [await run_of(seeds) for _ in range(3)]
-    for run, on_message in ((steered, "steer"), (interrupted, "interrupt")):
+    steered_run, interrupted_run, other = [await run_of(seeds) for _ in range(3)]
+    for run, on_message in ((steered_run, "steer"), (interrupted_run, "interrupt")):
         message = request("more", run.ref.task_id, CONTEXT)
         task_id = run.ref.task_id
         await store.run(continue_task(keys, ANN, task_id, message, "", caller=b"{}", nonce="n", on_message=on_message))
 
-    with keeper.renewing(steered), keeper.renewing(interrupted), keeper.renewing(other):
+    with keeper.renewing(steered_run), keeper.renewing(interrupted_run), keeper.renewing(other):
         await keeper.tick()
 
-    assert (steered.requests, interrupted.requests, other.requests) == (["message"], ["interrupt"], [])
+    assert (steered_run.requests, interrupted_run.requests, other.requests) == (["message"], ["interrupt"], [])
 
 
 async def test_an_outage_shorter_than_the_lease_has_no_effect(

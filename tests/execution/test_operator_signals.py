@@ -58,11 +58,11 @@ async def test_a_signal_resumes_a_run_or_is_stored(here: AgentsHere, way: str) -
 
 @pytest.mark.parametrize("way", ["blocking", "async"])
 async def test_a_signal_that_cannot_be_received_is_refused(here: AgentsHere, way: str) -> None:
-    ended, full = await here.seeds.ended(COMPLETED), await here.seeds.created()
+    ended_id, full = await here.seeds.ended(COMPLETED), await here.seeds.created()
     for number in range(MAX_STORED_SIGNALS):
         await Suspensions(here.seeds).sent(full, "go", str(number).encode())
 
-    for task_id, text in ((ended, "COMPLETED"), ("unknown", "no task"), (full, "100 signals")):
+    for task_id, text in ((ended_id, "COMPLETED"), ("unknown", "no task"), (full, "100 signals")):
         with pytest.raises(SignalRefused, match=text):
             await send(here, way, task_id, "go")
     for arguments in (("two words",), ("go", object()), ("go", "x" * 70_000), ("go", float("nan"))):

@@ -43,11 +43,11 @@ async def test_new_runs_are_reported_at_once_and_known_ones_at_an_interval(
     calls: list[Operation[Any]] = []
     run = here._store.run
 
-    def counted(operation: Operation[Any]) -> Any:
+    def count(operation: Operation[Any]) -> Any:
         calls.append(operation)
         return run(operation)
 
-    monkeypatch.setattr(here._store, "run", counted)
+    monkeypatch.setattr(here._store, "run", count)
     one, other = f"{await seeds.created()}.1", f"{await seeds.created()}.1"
 
     async def report(*names: str) -> int:
@@ -67,21 +67,21 @@ async def test_new_runs_are_reported_at_once_and_known_ones_at_an_interval(
 
 
 def test_started_runs_and_other_tasks_are_not_prefetched(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun, fetched, other = Fetched("a.1"), Fetched("b.2"), Fetched("a-celery-task")
-    monkeypatch.setattr(state, "reserved_requests", {begun, fetched, other})
-    monkeypatch.setattr(state, "active_requests", {begun})
+    active_request, prefetched_request, other = Fetched("a.1"), Fetched("b.2"), Fetched("a-celery-task")
+    monkeypatch.setattr(state, "reserved_requests", {active_request, prefetched_request, other})
+    monkeypatch.setattr(state, "active_requests", {active_request})
 
     assert fetched_runs() == {"b.2"}
 
 
 def test_a_retry_that_arrived_before_the_end_of_its_execution_is_unfinished() -> None:
     state.reset_state()  # requests of earlier tests of this process
-    executed, retry = Fetched("a.1"), Fetched("a.1")
-    state.task_reserved(executed)
-    state.task_accepted(executed)
+    active_request, retry = Fetched("a.1"), Fetched("a.1")
+    state.task_reserved(active_request)
+    state.task_accepted(active_request)
     state.task_scheduled(retry)
 
-    state.task_ready(executed)
+    state.task_ready(active_request)
 
     assert unfinished_requests() == [retry]
     assert fetched_runs() == {"a.1"}

@@ -65,11 +65,11 @@ def test_nothing_is_imported_if_the_setting_is_off() -> None:
 def test_a_worker_that_runs_agents_in_its_main_process_imports_them_there(
     monkeypatch: pytest.MonkeyPatch, pool: Any, imports: bool
 ) -> None:
-    begun: list[Celery] = []
-    monkeypatch.setattr(preload, "preload", begun.append)
+    starts: list[Celery] = []
+    monkeypatch.setattr(preload, "preload", starts.append)
     app = Celery("acme", set_as_current=False)
 
     preload.worker_is_ready(SimpleNamespace(pool=pool, app=app))
     preload.child_starts()
 
-    assert begun == ([app] if imports else [])
+    assert starts == ([app] if imports else [])

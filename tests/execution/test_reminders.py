@@ -40,7 +40,7 @@ async def asks_all(turn: Turn) -> str:
 
 
 @a2a.agent("threaded", description="Asks.")
-def threaded(turn: Turn) -> str:
+def ask_in_thread(turn: Turn) -> str:
     turn.blocking.ask("Go on?", remind_after=HOUR)
     return f"{turn.blocking.ask_all({'many': Question('How many?', int)}, remind_after=HOUR)}"
 

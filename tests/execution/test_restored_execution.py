@@ -33,28 +33,31 @@ def began(claim: Claim, scene: Scene) -> tuple[Execution, RunEventQueue]:
     return begin_execution(AGENT, claim, events, runner="host.1.x"), events
 
 
-def saved(*states: ExecutionState, **detail: str) -> tuple[Step, ...]:
+def saved_steps(*states: ExecutionState, **detail: str) -> tuple[Step, ...]:
     """Return the steps of a first run. The last transition has `detail`."""
-    made = [Transition(n, before, after, n) for n, (before, after) in enumerate(pairwise(states), 1)]
-    made[-1] = replace(made[-1], detail=detail)
-    return tuple(Step(1, 1, "host.0.x", transition) for transition in made)
+    transitions = [Transition(n, before, after, n) for n, (before, after) in enumerate(pairwise(states), 1)]
+    transitions[-1] = replace(transitions[-1], detail=detail)
+    return tuple(Step(1, 1, "host.0.x", transition) for transition in transitions)
 
 
 async def test_the_next_attempt_has_the_tool_in_which_the_last_one_was_lost(scene: Scene) -> None:
     claim = await scene.seeds.claimed()
-    steps = saved(S.IDLE, S.INITIALIZING, S.TOOL_EXECUTION, tool="search")
+    steps = saved_steps(S.IDLE, S.INITIALIZING, S.TOOL_EXECUTION, tool="search")
 
     execution, events = began(replace(claim, execution=steps), scene)
 
-    died, lost, idle, initializing = execution.history[1:]
-    assert (died.after, died.detail) == (S.TOOL_EXECUTION, {"tool": "search"})
-    assert (lost.after, lost.detail) == (S.ERROR, {"reason": "lost"})
+    death, loss, idle, initializing = execution.history[1:]
+    assert (death.after, death.detail) == (S.TOOL_EXECUTION, {"tool": "search"})
+    assert (loss.after, loss.detail) == (S.ERROR, {"reason": "lost"})
     assert (idle.after, initializing.before, initializing.after) == (S.IDLE, S.IDLE, S.INITIALIZING)
     execution.finish(Completed(), events.state)
     await scene.settle(claim, events)
-    found = await scene.seeds.store.run(read_steps(scene.keys, claim.ref.task_id))
-    assert found is not None
-    assert [(s.transition.number, s.transition.after) for s in found.steps] == [(5, S.INITIALIZING), (6, S.COMPLETED)]
+    stored_steps = await scene.seeds.store.run(read_steps(scene.keys, claim.ref.task_id))
+    assert stored_steps is not None
+    assert [(s.transition.number, s.transition.after) for s in stored_steps.steps] == [
+        (5, S.INITIALIZING),
+        (6, S.COMPLETED),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -64,7 +67,7 @@ async def test_the_next_attempt_has_the_tool_in_which_the_last_one_was_lost(scen
 async def test_the_next_turn_begins_with_the_last_state_of_the_previous_one(
     scene: Scene, end: ExecutionState, before: ExecutionState
 ) -> None:
-    claim = replace(await scene.seeds.claimed(), execution=saved(S.IDLE, S.INITIALIZING, end))
+    claim = replace(await scene.seeds.claimed(), execution=saved_steps(S.IDLE, S.INITIALIZING, end))
 
     execution, _ = began(claim, scene)
 
@@ -76,7 +79,7 @@ async def test_a_turn_without_saved_steps_begins_with_the_state_of_its_task(scen
     claim = await scene.seeds.claimed()
 
     fresh, _ = began(claim, scene)
-    answered, _ = began(replace(claim, interrupted_state=INPUT_REQUIRED), scene)
+    execution, _ = began(replace(claim, interrupted_state=INPUT_REQUIRED), scene)
 
     assert [t.before for t in fresh.history] == [S.IDLE]
-    assert [t.before for t in answered.history] == [S.INTERRUPTED]
+    assert [t.before for t in execution.history] == [S.INTERRUPTED]

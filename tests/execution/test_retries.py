@@ -47,7 +47,7 @@ def retries(count: int = 0, **policy: Any) -> Retries:
     return Retries(RetryPolicy(**policy), options, ManualClock())
 
 
-def requested(retries: Retries, **arguments: Any) -> BaseException:
+def retry_request(retries: Retries, **arguments: Any) -> BaseException:
     """Return the exception that a request for a retry raises."""
     with pytest.raises(BaseException) as exc_info:  # noqa: PT011 - any
         retries.request(**arguments)
@@ -55,9 +55,9 @@ def requested(retries: Retries, **arguments: Any) -> BaseException:
 
 
 def test_an_exception_is_followed_by_a_retry_after_the_delay_of_the_policy() -> None:
-    after = retries(1, autoretry_for=(OSError,), default_retry_delay=60).after(TimeoutError("a secret"))
+    delay = retries(1, autoretry_for=(OSError,), default_retry_delay=60).after(TimeoutError("a secret"))
 
-    assert after == (Retried(3, 4, LATER.isoformat(), "TimeoutError"), RunOptions(retries=2, not_before=LATER))
+    assert delay == (Retried(3, 4, LATER.isoformat(), "TimeoutError"), RunOptions(retries=2, not_before=LATER))
 
 
 @pytest.mark.parametrize("count", [3, 4])
@@ -66,9 +66,9 @@ def test_no_retry_follows_the_last(count: int) -> None:
 
 
 def test_without_a_limit_each_exception_is_followed_by_a_retry() -> None:
-    after = retries(1000, autoretry_for=(OSError,), max_retries=None, default_retry_delay=0).after(OSError())
+    delay = retries(1000, autoretry_for=(OSError,), max_retries=None, default_retry_delay=0).after(OSError())
 
-    assert after == (Retried(1002, None, "", "OSError"), RunOptions(retries=1001))
+    assert delay == (Retried(1002, None, "", "OSError"), RunOptions(retries=1001))
 
 
 @pytest.mark.parametrize(
@@ -86,9 +86,9 @@ def test_without_a_limit_each_exception_is_followed_by_a_retry() -> None:
 def test_an_agent_sets_the_time_of_its_retry(arguments: dict[str, Any], when: datetime | None) -> None:
     run = retries(default_retry_delay=60, retry_backoff=True)
 
-    after = run.after(requested(run, **arguments))
+    delay = run.after(retry_request(run, **arguments))
 
-    assert after == (
+    assert delay == (
         Retried(2, 4, when.isoformat() if when else "", ""),
         RunOptions(retries=1, not_before=when),
     )
@@ -107,7 +107,7 @@ def test_an_agent_sets_the_time_of_its_retry(arguments: dict[str, Any], when: da
     ids=str,
 )
 def test_a_wrong_argument_is_refused(arguments: dict[str, Any], sentence: str) -> None:
-    error = requested(retries(), **arguments)
+    error = retry_request(retries(), **arguments)
 
     assert isinstance(error, ValueError)
     assert sentence in str(error)
@@ -116,10 +116,10 @@ def test_a_wrong_argument_is_refused(arguments: dict[str, Any], sentence: str) -
 def test_the_last_retry_raises_the_exception_which_is_not_retried_again() -> None:
     run, error = retries(1, autoretry_for=(Exception,)), Failed("Enough.")
 
-    assert requested(run, exc=error, max_retries=1) is error
-    assert isinstance(requested(run, max_retries=1), MaxRetriesExceededError)
+    assert retry_request(run, exc=error, max_retries=1) is error
+    assert isinstance(retry_request(run, max_retries=1), MaxRetriesExceededError)
     assert run.after(OSError()) is None, "the agent's own limit is higher"
-    assert run.after(requested(run, max_retries=2)) is not None
+    assert run.after(retry_request(run, max_retries=2)) is not None
 
 
 def test_the_response_of_a_provider_sets_the_time_of_the_retry() -> None:
@@ -129,10 +129,10 @@ def test_the_response_of_a_provider_sets_the_time_of_the_retry() -> None:
         response.raise_for_status()
     except httpx.HTTPStatusError as error:
         celerys = Retry(exc=error)  # Celery replaces the exception, which cannot be pickled
-        raised = [error, requested(run, exc=error), celerys, requested(run)]
+        errors = [error, retry_request(run, exc=error), celerys, retry_request(run)]
         celerys.__cause__ = error
 
-    assert [run.after(each) for each in raised] == [
+    assert [run.after(each) for each in errors] == [
         (Retried(2, 4, LATER.isoformat(), "HTTPStatusError"), RunOptions(retries=1, not_before=LATER))
     ] * 4
 
@@ -141,7 +141,7 @@ def test_no_text_of_an_agent_is_in_the_name_of_a_cause() -> None:
     names = [type(name, (OSError,), {}) for name in ("a secret", "x" * 65, "Über")]
     run = retries(autoretry_for=(OSError,))
 
-    causes = [after[0].cause for kind in names if (after := run.after(kind()))]
+    causes = [delay[0].cause for kind in names if (delay := run.after(kind()))]
 
     assert causes == ["", "", ""]
 
@@ -161,7 +161,7 @@ async def a2a(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> Asy
     a2a = A2A(app)
 
     @a2a.agent("later", description="Waits.", retry_backoff=500, retry_jitter=False, autoretry_for=(OSError,))
-    async def later(turn: Turn) -> AsyncIterator[str]:
+    async def retry_later(turn: Turn) -> AsyncIterator[str]:
         await turn.artifact("finished", artifact_id="finished")
         yield "unfinished"
         if turn.text == "cancel":
@@ -174,7 +174,7 @@ async def a2a(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> Asy
         raise Retry(when="tomorrow")
 
     @a2a.agent("ended", description="Ends its task itself.", autoretry_for=(OSError,))
-    async def ended(turn: Turn) -> None:
+    async def end_early(turn: Turn) -> None:
         await turn._events.enqueue_event(status(FAILED, "in my words"))
         raise ConnectionError("a secret")
 
@@ -187,7 +187,7 @@ async def a2a(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> Asy
     await asyncio.to_thread(worker.close)
 
 
-async def performed(a2a: A2A, store: AsyncStore, keys: Keys, agent: str, text: str = "x") -> Any:
+async def perform(a2a: A2A, store: AsyncStore, keys: Keys, agent: str, text: str = "x") -> Any:
     """Run a new task "t" of `agent`, and return Celery's result."""
     caller = Caller(user="ann").to_json()
     await store.run(create_task(keys, ANN, "t", CONTEXT, request(text), caller=caller, retention=RETENTION))
@@ -198,11 +198,11 @@ async def test_a_retry_is_stored_before_it_is_published(
     a2a: A2A, store: AsyncStore, keys: Keys, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        ended = await performed(a2a, store, keys, "later")
+        result = await perform(a2a, store, keys, "later")
 
     seeds = Seeds(store, keys)
     task = await seeds.task("t")
-    assert (ended.info.state, repr(ended.info.retval.exc)) == ("RETRY", repr(RunRetried("ConnectionError")))
+    assert (result.info.state, repr(result.info.retval.exc)) == ("RETRY", repr(RunRetried("ConnectionError")))
     assert await seeds.states("t") == [SUBMITTED, WORKING, WORKING, WORKING]
     assert [artifact.artifact_id for artifact in task.artifacts] == ["finished"]
     assert task.metadata[NAMESPACE + CAUSE] == "ConnectionError"
@@ -219,14 +219,14 @@ async def test_a_retry_is_stored_before_it_is_published(
 
 
 async def test_a_cancel_comes_before_a_retry(a2a: A2A, store: AsyncStore, keys: Keys) -> None:
-    await performed(a2a, store, keys, "later", "cancel")
+    await perform(a2a, store, keys, "later", "cancel")
 
     assert (await Seeds(store, keys).states("t"))[-1] == CANCELED
 
 
 @pytest.mark.parametrize(("agent", "end"), [("wrong", FAILED), ("ended", FAILED), ("refuses", REJECTED)])
 async def test_what_cannot_be_retried_ends(a2a: A2A, store: AsyncStore, keys: Keys, agent: str, end: TaskState) -> None:
-    await performed(a2a, store, keys, agent)
+    await perform(a2a, store, keys, agent)
 
     assert await Seeds(store, keys).states("t") == [SUBMITTED, WORKING, end]
 

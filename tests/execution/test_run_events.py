@@ -49,8 +49,8 @@ async def test_events_are_written_while_the_agent_works(scene: Scene) -> None:
 async def test_events_after_the_end_are_dropped(scene: Scene) -> None:
     claim, events = await scene.begin()
     await events.enqueue_event(status(COMPLETED))
-    for late in (chunk("late"), status(FAILED), status(WORKING)):
-        await events.enqueue_event(late)
+    for late_event in (chunk("late"), status(FAILED), status(WORKING)):
+        await events.enqueue_event(late_event)
 
     await scene.settle(claim, events)
 
@@ -151,8 +151,8 @@ async def test_an_agent_faster_than_the_store_waits(scene: Scene) -> None:
             await events.enqueue_event(chunk(str(number)))
 
     talking = asyncio.create_task(talk())
-    done, _ = await asyncio.wait({talking}, timeout=0.1)
-    assert not done
+    finished_tasks, _ = await asyncio.wait({talking}, timeout=0.1)
+    assert not finished_tasks
     assert len(events._pending) == MAX_PENDING
 
     scene.gate.open.set()
@@ -208,9 +208,9 @@ async def test_an_executor_gets_no_current_task_in_the_first_turn(
     if new:
         assert witness.executed.current_task is None
     else:
-        paused = Task(id=claim.task.id, context_id=claim.task.context_id, history=claim.task.history)
-        paused.status.CopyFrom(TaskStatus(state=INPUT_REQUIRED, timestamp=claim.task.status.timestamp))
-        assert witness.executed.current_task == paused, (
+        paused_task = Task(id=claim.task.id, context_id=claim.task.context_id, history=claim.task.history)
+        paused_task.status.CopyFrom(TaskStatus(state=INPUT_REQUIRED, timestamp=claim.task.status.timestamp))
+        assert witness.executed.current_task == paused_task, (
             "as in the SDK's server: paused, and its history has the message"
         )
         assert claim.task.status.state != INPUT_REQUIRED

@@ -144,12 +144,12 @@ def test_a_second_object_of_the_app_has_the_same_task(a2a: A2A) -> None:
 
 
 async def test_a_tick_starts_a_task_of_its_owner(here: AgentsHere) -> None:
-    started = await tick(here)
-    repeated = await tick(here)
-    await here.perform("reporter", started["task_id"])
+    first_tick = await tick(here)
+    second_tick = await tick(here)
+    await here.perform("reporter", first_tick["task_id"])
 
-    assert started == repeated == {"outcome": "started", "task_id": started["task_id"]}
-    task = await here.seeds.task(started["task_id"])
+    assert first_tick == second_tick == {"outcome": "started", "task_id": first_tick["task_id"]}
+    task = await here.seeds.task(first_tick["task_id"])
     assert task.status.state == COMPLETED
     assert task.artifacts[0].parts[0].text == "ops: report"
     assert task.metadata["a2a_celery/schedule"] == "nightly"
@@ -160,9 +160,9 @@ async def test_a_message_with_parts(here: AgentsHere) -> None:
     here.a2a.schedule("parts", 10, "reporter", message, context_id="c")
     arguments = here.a2a.celery.conf.beat_schedule["parts"]["kwargs"]
 
-    started = await tick(here, **arguments)
+    result = await tick(here, **arguments)
 
-    task = await here.seeds.task(started["task_id"])
+    task = await here.seeds.task(result["task_id"])
     assert task.context_id == "c"
     assert list(task.history[0].parts) == list(message.parts)
 
@@ -178,14 +178,14 @@ async def test_a_skipped_tick_is_logged(here: AgentsHere, caplog: pytest.LogCapt
 
 
 async def test_cancel_ends_the_earlier_tasks(here: AgentsHere) -> None:
-    earlier = [(await tick(here, n, overlap="queue"))["task_id"] for n in range(2)]
+    earlier_ids = [(await tick(here, n, overlap="queue"))["task_id"] for n in range(2)]
 
-    started = await tick(here, 2, overlap="cancel")
+    result = await tick(here, 2, overlap="cancel")
 
-    tasks = [await here.seeds.task(task_id) for task_id in (*earlier, started["task_id"])]
+    tasks = [await here.seeds.task(task_id) for task_id in (*earlier_ids, result["task_id"])]
     assert [task.status.state for task in tasks] == [CANCELED, CANCELED, SUBMITTED]
-    assert {await here.seeds.status_text(task_id) for task_id in earlier} == {CANCELED_BY_SCHEDULE}
-    assert await here.store.redis.zrange(here.keys.dispatch, 0, -1) == [f"{started['task_id']}.1".encode()]
+    assert {await here.seeds.status_text(task_id) for task_id in earlier_ids} == {CANCELED_BY_SCHEDULE}
+    assert await here.store.redis.zrange(here.keys.dispatch, 0, -1) == [f"{result['task_id']}.1".encode()]
 
 
 async def test_a_refused_tick_can_be_submitted_again(here: AgentsHere) -> None:

@@ -85,12 +85,12 @@ async def test_a_state_is_restored_unchanged(runs: Runs) -> None:
 async def test_an_unchanged_session_is_not_written(runs: Runs) -> None:
     claim, events, session = await runs.begin()
     await session.checkpoint({"a": 1})
-    before = list(runs.scene.gate.calls)
+    calls_before = list(runs.scene.gate.calls)
 
     await session.checkpoint()
     await session.checkpoint({"a": 1})
 
-    assert runs.scene.gate.calls == before
+    assert runs.scene.gate.calls == calls_before
     await runs.settle(claim, events)
     assert (await runs.begin())[2].version == 1
 
@@ -128,11 +128,11 @@ async def test_an_invalid_state_is_refused_at_a_checkpoint_and_fails_the_run_at_
         assert session.state == {"kept": True}
     session.state = state
 
-    failed = await runs.settle(claim, events, how)
+    result = await runs.settle(claim, events, how)
 
-    assert isinstance(failed, Failure)
+    assert isinstance(result, Failure)
     assert error in caplog.text
-    assert f"[reference {failed.reference}]" in caplog.text
+    assert f"[reference {result.reference}]" in caplog.text
     task = await seeds.task(claim.ref.task_id)
     assert task.status.state == FAILED
     assert task.status.message.parts[0].text.startswith(AGENT_FAILED.rstrip("."))
@@ -273,9 +273,9 @@ async def test_a_checkpoint_is_repeated_during_an_outage_and_has_one_effect(runs
 async def test_a_sealed_session_cannot_be_read_in_the_store(runs: Runs, store: AsyncStore, keys: Keys) -> None:
     _, _, session = await runs.begin(secret_key=OLD)
     await session.checkpoint({"a": "private"})
-    stored = await store.redis.hget(keys.session(ANN, CONTEXT), "state")
+    state = await store.redis.hget(keys.session(ANN, CONTEXT), "state")
 
-    assert b"private" not in stored
+    assert b"private" not in state
     assert (await runs.begin(secret_key=[NEW, OLD]))[2].state == {"a": "private"}
 
 
@@ -289,9 +289,9 @@ async def test_a_sealed_session_is_not_opened_without_its_key(runs: Runs, key: s
 
 async def test_a_session_sealed_for_another_context_is_not_opened(runs: Runs, store: AsyncStore, keys: Keys) -> None:
     await (await runs.begin(secret_key=OLD))[2].checkpoint({"a": 1})
-    moved = keys.session(ANN, "another")
-    await store.redis.copy(keys.session(ANN, CONTEXT), moved)
-    await store.redis.expire(moved, 60)
+    other_key = keys.session(ANN, "another")
+    await store.redis.copy(keys.session(ANN, CONTEXT), other_key)
+    await store.redis.expire(other_key, 60)
     claim, events = await runs.scene.begin(claim=await runs.scene.seeds.claimed(session=True, context_id="another"))
 
     with pytest.raises(SessionError, match="another purpose"):
@@ -316,8 +316,8 @@ async def test_the_history_spans_tasks_and_starts_with_the_oldest_message(runs: 
 
     texts = [(m.role == Role.ROLE_USER, m.parts[0].text) for m in await session.history()]
 
-    made = [(True, "hello"), (False, "made {}"), (False, "done {}")]
-    assert texts == [*((user, text.format(n)) for n in range(3) for user, text in made), (True, "hello")]
+    messages = [(True, "hello"), (False, "made {}"), (False, "done {}")]
+    assert texts == [*((user, text.format(n)) for n in range(3) for user, text in messages), (True, "hello")]
     assert [m.parts[0].text for m in await session.history(2)] == ["done 2", "hello"]
     assert "made" not in str(await session.history(artifacts=False))
     assert await session.history(0) == []
@@ -352,14 +352,14 @@ async def given_up(monkeypatch: pytest.MonkeyPatch, runs: Runs, session: Context
         await saving
 
 
-@pytest.mark.parametrize("again", [True, False])
+@pytest.mark.parametrize("is_repeated", [True, False])
 async def test_a_checkpoint_with_a_cancelled_caller_belongs_to_the_run(
-    runs: Runs, again: bool, monkeypatch: pytest.MonkeyPatch
+    runs: Runs, is_repeated: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     claim, events, session = await runs.begin()
     await given_up(monkeypatch, runs, session, {"a": 1})
 
-    if again:
+    if is_repeated:
         await session.checkpoint({"a": 2})
         assert await runs.state() == {"a": 2}
     session.state = {"a": 3}
@@ -401,17 +401,17 @@ async def test_a_session_that_expires_during_its_run_causes_no_conflict(
 @pytest.mark.parametrize("waiting", [3, 60])
 async def test_messages_that_wait_for_their_turn_are_not_in_the_history(runs: Runs, seeds: Seeds, waiting: int) -> None:
     store, keys = seeds.store, seeds.keys
-    asked = await seeds.claimed(await seeds.created(serialize_context=True), session=True)
-    await seeds.settled(asked, chunk("made"), status(INPUT_REQUIRED, "which?"))
+    question_claim = await seeds.claimed(await seeds.created(serialize_context=True), session=True)
+    await seeds.settled(question_claim, chunk("made"), status(INPUT_REQUIRED, "which?"))
     claim = await seeds.claimed(await seeds.created(serialize_context=True), session=True, working=False)
-    answer = request("this", asked.ref.task_id, CONTEXT)
-    await store.run(continue_task(keys, ANN, asked.ref.task_id, answer, "", caller=b"{}", nonce="n"))
+    answer = request("this", question_claim.ref.task_id, CONTEXT)
+    await store.run(continue_task(keys, ANN, question_claim.ref.task_id, answer, "", caller=b"{}", nonce="n"))
     for _ in range(waiting):
         await seeds.created(serialize_context=True)
     _, events = await runs.scene.begin(claim=claim)
 
     history = await ContextSession(claim, events, runs.settings).history()
 
-    before = ["hello", "which?", "made"] if waiting < HISTORY_TASKS else []
-    assert [message.parts[0].text for message in history] == [*before, "hello"]
+    texts_before = ["hello", "which?", "made"] if waiting < HISTORY_TASKS else []
+    assert [message.parts[0].text for message in history] == [*texts_before, "hello"]
     assert history[-1].task_id == claim.ref.task_id

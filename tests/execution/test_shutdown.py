@@ -20,7 +20,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 @pytest.fixture
 def handler_calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Names of Celery's signal handlers that were called. The handlers are replaced, so that no process exits."""
-    before = {number: signal.getsignal(number) for number in SIGNALS}
+    handlers = {number: signal.getsignal(number) for number in SIGNALS}
     calls: list[str] = []
 
     def begin(*_: object, name: str) -> None:
@@ -32,7 +32,7 @@ def handler_calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     monkeypatch.setattr(shutdown, "start_daemon_thread", begin)
     monkeypatch.setattr(RunRequest, "pool_to_leave", None)
     yield calls
-    for number, handler in before.items():
+    for number, handler in handlers.items():
         signal.signal(number, handler)
 
 
@@ -100,17 +100,17 @@ def test_an_error_of_our_handler_does_not_prevent_a_shutdown(
 def test_other_handlers_are_unchanged(handler_calls: list[str], worker: GracefulWorkerShutdown) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, celerys("of_the_program", handler_calls))
-    before = [signal.getsignal(number) for number in SIGNALS]
+    handlers = [signal.getsignal(number) for number in SIGNALS]
 
     worker.precede_celery()
 
-    assert [signal.getsignal(number) for number in SIGNALS[:2]] == before[:2]
+    assert [signal.getsignal(number) for number in SIGNALS[:2]] == handlers[:2]
 
 
 def test_a_worker_in_a_thread_has_no_signals(handler_calls: list[str], worker: GracefulWorkerShutdown) -> None:
-    before = [signal.getsignal(number) for number in SIGNALS]
+    handlers = [signal.getsignal(number) for number in SIGNALS]
     thread = threading.Thread(target=worker.precede_celery)
     thread.start()
     thread.join()
 
-    assert [signal.getsignal(number) for number in SIGNALS] == before
+    assert [signal.getsignal(number) for number in SIGNALS] == handlers
