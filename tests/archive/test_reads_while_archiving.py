@@ -86,7 +86,7 @@ class Scene:
         for place, tag in enumerate(task_ids or await self.store.redis.zrange(self.keys.archive, 0, -1)):
             await self.store.redis.zadd(self.keys.archive, {tag: place + 1})
 
-    async def archived(self, *task_ids: str) -> None:
+    async def archive_tasks(self, *task_ids: str) -> None:
         """Make the given tasks, by default all terminal tasks, due for archiving, and run the archiver once."""
         await self.due(*task_ids)
         await self.archiver.tick()
@@ -132,7 +132,7 @@ async def test_a_task_is_read_the_same_before_and_after(scene: Scene) -> None:
     excerpt_before = await scene.kept.read(ANN, task_id, history_length=1, artifacts=False)
     assert not task_before.archived
 
-    await scene.archived()
+    await scene.archive_tasks()
 
     assert not await scene.is_in_store(task_id)
     task_after = await scene.kept.read(ANN, task_id)
@@ -154,7 +154,7 @@ async def test_pages_join_without_a_seam(scene: Scene, size: int) -> None:
     assert everything == [*reversed(live), *reversed(task_ids)]
 
     for count in (0, 4, 9):
-        await scene.archived(*task_ids[:count])
+        await scene.archive_tasks(*task_ids[:count])
         tasks = await scene.pages(page_size=size)
         assert ids(tasks) == everything
         assert (await scene.page(page_size=size)).total_size == 11
@@ -163,7 +163,7 @@ async def test_pages_join_without_a_seam(scene: Scene, size: int) -> None:
 async def test_pages_of_large_tasks_end_early_and_lose_none(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "PAGE_BYTES", 1)
     task_ids = [await scene.seeds.ended(COMPLETED) for _ in range(12)]
-    await scene.archived(*(task_ids[n] for n in (0, 1, 3, 4, 5, 6, 8, 9)))
+    await scene.archive_tasks(*(task_ids[n] for n in (0, 1, 3, 4, 5, 6, 8, 9)))
 
     assert ids(await scene.pages(page_size=6)) == list(reversed(task_ids))
     assert ids((await scene.page(page_size=6)).tasks) == [task_ids[11], task_ids[10], task_ids[9]]
@@ -173,11 +173,11 @@ async def test_pages_of_large_tasks_end_early_and_lose_none(scene: Scene, monkey
 
 async def test_a_task_that_crosses_between_two_pages_is_listed_once(scene: Scene) -> None:
     ended_ids = [await scene.seeds.ended(COMPLETED) for _ in range(12)]
-    await scene.archived(*ended_ids[:2])
+    await scene.archive_tasks(*ended_ids[:2])
     ids_left = list(ended_ids[2:])
 
     async def two_cross_and_one_ends() -> None:
-        await scene.archived(*ids_left[:2])
+        await scene.archive_tasks(*ids_left[:2])
         del ids_left[:2]
         await scene.seeds.ended(COMPLETED)
 
@@ -189,11 +189,11 @@ async def test_a_task_that_crosses_between_two_pages_is_listed_once(scene: Scene
 
 async def test_a_task_that_crosses_while_a_page_is_made_is_listed_once(scene: Scene) -> None:
     task_ids = [await scene.seeds.ended(COMPLETED) for _ in range(6)]
-    await scene.archived(task_ids[0])
+    await scene.archive_tasks(task_ids[0])
     page = scene.archive.page
 
     async def crossing(criteria: Filter, **options: Any) -> ArchivedPage:
-        await scene.archived(*task_ids[1:4])
+        await scene.archive_tasks(*task_ids[1:4])
         return await page(criteria, **options)
 
     scene.archive.page = crossing  # type: ignore[method-assign]
@@ -207,7 +207,7 @@ async def test_a_task_that_crosses_while_a_page_is_made_is_listed_once(scene: Sc
 async def test_a_copy_whose_task_is_still_in_the_store_is_listed_once(scene: Scene) -> None:
     """The watcher is killed after the copy and before the removal."""
     task_ids = [await scene.seeds.ended(COMPLETED) for _ in range(4)]
-    await scene.archived(task_ids[1])  # the older task is below the border now
+    await scene.archive_tasks(task_ids[1])  # the older task is below the border now
     cancellation = asyncio.CancelledError()
 
     async def dies() -> None:
@@ -247,7 +247,7 @@ async def test_each_filter_reaches_both(scene: Scene) -> None:
     pages_before = [await scene.page(page_size=1, **criteria) for criteria in filters]
     whole = [await scene.pages(page_size=1, **criteria) for criteria in filters]
 
-    await scene.archived(*old)
+    await scene.archive_tasks(*old)
 
     assert [await scene.page(page_size=1, **criteria) for criteria in filters] == pages_before
     assert [await scene.pages(page_size=1, **criteria) for criteria in filters] == whole
@@ -263,7 +263,7 @@ async def test_an_outage_of_the_database_loses_nothing_and_is_reported(
     scene: Scene,
 ) -> None:
     task_ids = [await scene.seeds.ended(COMPLETED) for _ in range(3)]
-    await scene.archived(task_ids[0])
+    await scene.archive_tasks(task_ids[0])
     scene.archive.away = True
     await scene.due()
 
@@ -295,7 +295,7 @@ async def test_a_task_that_the_database_refuses_holds_up_no_other(
     task_ids = [await scene.seeds.ended(COMPLETED) for _ in range(4)]
     scene.archive.dislikes = {task_ids[0], task_ids[1]}
 
-    await scene.archived(*task_ids)
+    await scene.archive_tasks(*task_ids)
 
     assert [await scene.is_in_store(task_id) for task_id in task_ids] == [True, True, False, False]
     assert ids(await scene.pages(page_size=1)) == list(reversed(task_ids))
@@ -314,7 +314,7 @@ async def test_tasks_that_the_database_refuses_one_and_all_hold_up_no_later_one(
     task_ids = [await scene.seeds.ended(COMPLETED) for _ in range(5)]
     scene.archive.dislikes = set(task_ids[:4])
 
-    await scene.archived(*task_ids)
+    await scene.archive_tasks(*task_ids)
 
     assert [await scene.is_in_store(task_id) for task_id in task_ids] == [True, True, True, True, False]
     assert (await scene.store.run(read_archive_state(scene.keys))).refused == 4
@@ -360,7 +360,7 @@ async def test_concurrent_archivers_of_the_same_tasks_do_no_harm(scene: Scene) -
 
     scene.archive.then = the_other_does_it
 
-    await scene.archived()
+    await scene.archive_tasks()
 
     assert ids(await scene.pages(page_size=2)) == list(reversed(task_ids))
     assert await scene.store.redis.hget(scene.keys.metrics, "archived agent tasks") == b"5"
@@ -375,13 +375,13 @@ async def test_what_ended_before_there_was_an_archive_goes_there_too(scene: Scen
     await scene.archiver.tick()
 
     assert await scene.store.redis.ttl(scene.keys.task(older_id).record) == -1
-    await scene.archived()
+    await scene.archive_tasks()
     assert (await scene.kept.read(ANN, older_id)).archived
 
 
 async def test_the_archive_forgets_what_is_too_old_for_it(scene: Scene) -> None:
     task_ids = [await scene.seeds.ended(COMPLETED) for _ in range(3)]
-    await scene.archived()
+    await scene.archive_tasks()
     seconds, _ = await scene.store.redis.time()
     old = (await scene.kept.read(ANN, task_ids[0])).task
     old.status.timestamp.FromSeconds(seconds - 7200)

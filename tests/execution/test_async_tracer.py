@@ -123,7 +123,7 @@ class Calls:
 
         return Answered(message, app=task.app, task=task)
 
-    async def begun(self, name: str) -> ControlledRun:
+    async def wait_for_run(self, name: str) -> ControlledRun:
         await eventually_async(lambda: _is(name in self.runs), what=f"{name} begins")
         await self.runs[name].begun.wait()
         return self.runs[name]
@@ -141,7 +141,7 @@ async def calls(app: Celery) -> Calls:
 async def test_concurrent_calls_do_not_mix(calls: Calls, signal_log: SignalLog) -> None:
     calls_made = [AsyncTaskCall(calls.request(name), asyncio.get_running_loop()).make() for name in ("a.1", "b.1")]
     both = asyncio.gather(*calls_made)
-    first, second = await calls.begun("a.1"), await calls.begun("b.1")
+    first, second = await calls.wait_for_run("a.1"), await calls.wait_for_run("b.1")
     assert not current_task, "nothing is at hand while agents work"
 
     first.outcome.set_result(Completed())
@@ -166,7 +166,7 @@ async def test_a_waiting_call_holds_no_part_of_its_message(calls: Calls) -> None
     message = request.message
 
     call = asyncio.create_task(AsyncTaskCall(request, asyncio.get_running_loop()).make())
-    run = await calls.begun("a.1")
+    run = await calls.wait_for_run("a.1")
 
     assert acknowledgements == [message]
     assert (request.message, request.body) == (None, None)
@@ -198,7 +198,7 @@ async def test_a_retry_is_reported_like_one_of_celery(calls: Calls, signal_log: 
     calls.task.on_retry = lambda *_: hooks.append("on_retry")
     calls.task.after_return = lambda *_: hooks.append("after_return")
     call = asyncio.ensure_future(AsyncTaskCall(calls.request("a.1"), asyncio.get_running_loop()).make())
-    (await calls.begun("a.1")).outcome.set_result(Retried(2, 4, "2030-01-01T08:00:00+00:00", "ConnectionError"))
+    (await calls.wait_for_run("a.1")).outcome.set_result(Retried(2, 4, "2030-01-01T08:00:00+00:00", "ConnectionError"))
     await call
 
     assert signal_log.of("a.1") == ["prerun", "retry", "postrun"]
@@ -211,7 +211,7 @@ async def test_a_retry_is_reported_like_one_of_celery(calls: Calls, signal_log: 
 
 async def test_an_outcome_without_an_end_is_no_failure(calls: Calls, signal_log: SignalLog) -> None:
     call = asyncio.ensure_future(AsyncTaskCall(calls.request("a.1"), asyncio.get_running_loop()).make())
-    (await calls.begun("a.1")).outcome.set_result(Lost())
+    (await calls.wait_for_run("a.1")).outcome.set_result(Lost())
     await call
 
     assert signal_log.of("a.1") == ["prerun", "postrun"]
@@ -254,7 +254,7 @@ async def test_a_failing_hook_does_not_change_the_outcome(
     for hook in ("on_success", "after_return"):
         monkeypatch.setattr(calls.task, hook, broken)
     call = asyncio.ensure_future(AsyncTaskCall(calls.request("a.1"), asyncio.get_running_loop()).make())
-    (await calls.begun("a.1")).outcome.set_result(Completed())
+    (await calls.wait_for_run("a.1")).outcome.set_result(Completed())
     await call
 
     assert signal_log.of("a.1") == ["prerun", "success", "postrun"]
@@ -303,18 +303,18 @@ async def test_the_pool_runs_no_more_calls_than_its_limit(calls: Calls) -> None:
     scene = Scene(calls, 1)
     for name in ("a.1", "b.1", "c.1", "d.1", "e.1"):
         scene.apply(calls.request(name))
-    await calls.begun("a.1")
+    await calls.wait_for_run("a.1")
     await scene.info(agents=1, waiting=4)
 
     scene.pool.grow()
-    await calls.begun("b.1")
+    await calls.wait_for_run("b.1")
     scene.pool.shrink()
     calls.runs["a.1"].outcome.set_result(Completed())
     await scene.info(agents=1, waiting=3)
     state.revoked.add("c.1")
     calls.runs["b.1"].outcome.set_result(Completed())
-    (await calls.begun("d.1")).outcome.set_result(Completed())
-    await calls.begun("e.1")
+    (await calls.wait_for_run("d.1")).outcome.set_result(Completed())
+    await calls.wait_for_run("e.1")
     assert "c.1" not in calls.runs, "it was revoked while it waited"
     with pytest.raises(ValueError, match="limit is 1"):
         scene.pool.shrink()
@@ -330,8 +330,8 @@ async def test_the_pool_runs_no_more_calls_than_its_limit(calls: Calls) -> None:
 async def test_a_run_is_terminated_alone(calls: Calls) -> None:
     scene = Scene(calls, 2)
     results = [(name, scene.apply(calls.request(name))) for name in ("a.1", "b.1")]
-    await calls.begun("a.1")
-    await calls.begun("b.1")
+    await calls.wait_for_run("a.1")
+    await calls.wait_for_run("b.1")
     pid = results[0][1].request.worker_pid
 
     scene.pool.terminate_job(pid, 15)

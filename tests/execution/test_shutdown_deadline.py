@@ -38,7 +38,7 @@ class Shutdown:
         self.blueprint.state = CLOSE
         self.blueprint.shutdown_complete.set()
 
-    def after(self, seconds: float, *, store_answers: bool = True) -> ShutdownAction | None:
+    def action_after(self, seconds: float, *, store_answers: bool = True) -> ShutdownAction | None:
         """Advance the clock by `seconds`. Return the action that is then due, or None."""
         self.clock.advance(seconds)
         if store_answers:
@@ -57,51 +57,51 @@ def active_request(monkeypatch: pytest.MonkeyPatch) -> Request:
 def test_an_unresponsive_main_loop_is_interrupted_once(active_request: Request) -> None:
     shutdown = Shutdown()
 
-    assert shutdown.after(NOTICE - 1) is None
-    assert shutdown.after(1) is ShutdownAction.INTERRUPT
-    assert shutdown.after(LONG) is None
+    assert shutdown.action_after(NOTICE - 1) is None
+    assert shutdown.action_after(1) is ShutdownAction.INTERRUPT
+    assert shutdown.action_after(LONG) is None
 
 
 def test_solo_runs_its_agent_in_the_main_loop(active_request: Request) -> None:
     shutdown = Shutdown(SoloPool)
 
-    assert shutdown.after(LONG) is None
+    assert shutdown.action_after(LONG) is None
     state.active_requests.discard(active_request)
-    assert shutdown.after(0) is ShutdownAction.INTERRUPT
+    assert shutdown.action_after(0) is ShutdownAction.INTERRUPT
 
 
 def test_a_connection_that_does_not_close_is_cut_once(active_request: Request) -> None:
     shutdown = Shutdown()
     shutdown.blueprint.state = CLOSE
 
-    assert shutdown.after(LONG) is None
-    assert shutdown.after(NOTICE) is ShutdownAction.CUT
-    assert shutdown.after(LONG) is None
+    assert shutdown.action_after(LONG) is None
+    assert shutdown.action_after(NOTICE) is ShutdownAction.CUT
+    assert shutdown.action_after(LONG) is None
 
 
 def test_the_shutdown_waits_for_agents_while_the_store_answers(active_request: Request) -> None:
     shutdown = Shutdown()
     shutdown.close()
 
-    assert [shutdown.after(LONG) for _ in range(3)] == [None] * 3
+    assert [shutdown.action_after(LONG) for _ in range(3)] == [None] * 3
 
 
 def test_runs_with_expired_leases_are_given_up(active_request: Request) -> None:
     shutdown = Shutdown()
     shutdown.close()
 
-    assert shutdown.after(LONG) is None
-    assert shutdown.after(LEASE - 1, store_answers=False) is None
-    assert shutdown.after(1, store_answers=False) is ShutdownAction.GO_COLD
-    assert shutdown.after(LEASE, store_answers=False) is None
+    assert shutdown.action_after(LONG) is None
+    assert shutdown.action_after(LEASE - 1, store_answers=False) is None
+    assert shutdown.action_after(1, store_answers=False) is ShutdownAction.GO_COLD
+    assert shutdown.action_after(LEASE, store_answers=False) is None
 
 
 def test_an_idle_worker_ends(active_request: Request) -> None:
     shutdown = Shutdown()
     shutdown.close()
-    assert shutdown.after(LONG) is None
+    assert shutdown.action_after(LONG) is None
 
     state.active_requests.discard(active_request)
 
-    assert shutdown.after(0) is None
-    assert shutdown.after(UNWINDING) is ShutdownAction.END
+    assert shutdown.action_after(0) is None
+    assert shutdown.action_after(UNWINDING) is ShutdownAction.END

@@ -147,17 +147,17 @@ async def test_an_unknown_agent_is_refused_in_the_store_of_the_app_that_got_it(
         seeds = Seeds(store, Keys(prefix))
         task_id = await seeds.created(task_id="same")
 
-        task_unknown.send(sender=Consumer(app), name=name, id="same", message=received(prefix))
-        task_unknown.send(sender=Consumer(app), name=name, id="same.2", message=received(prefix))
-        task_unknown.send(sender=Consumer(app), name=name, id="same.1", message=received("another fleet"))
+        task_unknown.send(sender=Consumer(app), name=name, id="same", message=received_message(prefix))
+        task_unknown.send(sender=Consumer(app), name=name, id="same.2", message=received_message(prefix))
+        task_unknown.send(sender=Consumer(app), name=name, id="same.1", message=received_message("another fleet"))
         assert await seeds.states(task_id) == [SUBMITTED]
-        task_unknown.send(sender=Consumer(app), name=name, id="same.1", message=received(prefix))
+        task_unknown.send(sender=Consumer(app), name=name, id="same.1", message=received_message(prefix))
 
         assert await seeds.states(task_id) == [SUBMITTED, REJECTED]
         assert (await seeds.task(task_id)).status.message.parts[0].text == AGENT_UNKNOWN
 
 
-def received(fleet: str, accept: str = "application/json") -> Message:
+def received_message(fleet: str, accept: str = "application/json") -> Message:
     """Return a message as a worker receives it. `accept` is the content type that the worker accepts."""
     body, how = b'[["same", 1], {}, {}]', {"content_type": "application/json", "content_encoding": "utf-8"}
     return Message(body, headers={"a2a_fleet": fleet}, accept={accept}, **how)
@@ -168,9 +168,9 @@ async def test_a_message_that_the_worker_would_refuse_ends_nothing(
 ) -> None:
     seeds = Seeds(store, Keys("test"))
     task_id = await seeds.created(task_id="same")
-    unsigned = received("test", accept="application/data")
+    unsigned_message = received_message("test", accept="application/data")
 
-    task_unknown.send(sender=Consumer(Apps(redis_server).mine), name="a2a.ghost", id="same.1", message=unsigned)
+    task_unknown.send(sender=Consumer(Apps(redis_server).mine), name="a2a.ghost", id="same.1", message=unsigned_message)
 
     assert await seeds.states(task_id) == [SUBMITTED]
 
@@ -243,13 +243,13 @@ async def test_the_agent_of_a_terminated_child_is_stopped_as_by_its_client(
         message, app=app, task=app.tasks["a2a.echo"], decoded=True, body=message.payload, on_ack=noop, on_reject=noop
     )
     request.on_accepted(os.getppid(), 0.0)
-    killed: list[int] = []
+    kill_signals: list[int] = []
     try:
-        request.terminate(SimpleNamespace(terminate_job=lambda pid, by: killed.append(by)), signum)
+        request.terminate(SimpleNamespace(terminate_job=lambda pid, by: kill_signals.append(by)), signum)
     finally:
         revoked.discard(claim.ref.name)
 
-    assert killed == killed_by
+    assert kill_signals == killed_by
     is_asked = await scene.seeds.store.redis.hget(scene.keys.task("child").record, "cancel_requested")
     assert is_asked == (b"0" if killed_by else b"1")
 
@@ -331,17 +331,17 @@ async def test_a_signal_ends_a_run_of_this_process_once(
     assert await scene.seeds.status_text(ref.task_id) == text
 
 
-@pytest.mark.parametrize(("expired", "state"), [(False, CANCELED), (True, REJECTED)])
+@pytest.mark.parametrize(("is_expired", "state"), [(False, CANCELED), (True, REJECTED)])
 async def test_a_revoke_before_the_begin_ends_no_run_that_is_claimed(
-    scene: Scene, redis_server: EmbeddedRedis, expired: bool, state: Any
+    scene: Scene, redis_server: EmbeddedRedis, is_expired: bool, state: Any
 ) -> None:
     task = agent_task(redis_server)
-    running, queued = await claimed_here(scene.seeds), f"{await scene.seeds.created()}.1"
+    running, queued_run = await claimed_here(scene.seeds), f"{await scene.seeds.created()}.1"
 
-    for name in (running, queued):
-        task_revoked.send(sender=task, request=Context(id=name), terminated=False, signum=None, expired=expired)
+    for name in (running, queued_run):
+        task_revoked.send(sender=task, request=Context(id=name), terminated=False, signum=None, expired=is_expired)
 
-    assert [(await scene.seeds.states(name[:-2]))[-1] for name in (running, queued)] == [WORKING, state]
+    assert [(await scene.seeds.states(name[:-2]))[-1] for name in (running, queued_run)] == [WORKING, state]
 
 
 async def test_a_signal_about_an_ended_run_does_not_use_the_store(
@@ -349,13 +349,13 @@ async def test_a_signal_about_an_ended_run_does_not_use_the_store(
 ) -> None:
     task = agent_task(redis_server)
     name = await claimed_here(scene.seeds)
-    ended: list[Any] = []
-    monkeypatch.setattr(task.ender, "end", lambda *about, **more: ended.append(about))
+    outcomes: list[Any] = []
+    monkeypatch.setattr(task.ender, "end", lambda *about, **more: outcomes.append(about))
 
     task_failure.send(sender=task, task_id=name, exception=RunFailed("x"))
     task_revoked.send(sender=task, request=Context({"id": name, RUN_IS_OVER: True}), terminated=True)
 
-    assert ended == []
+    assert outcomes == []
 
 
 @pytest.mark.parametrize(("fleet", "state"), [("test", REJECTED), ("another", SUBMITTED)])
@@ -364,7 +364,7 @@ async def test_a_message_that_is_no_valid_call_rejects_its_run(
 ) -> None:
     app = Apps(redis_server).mine
     task_id = await scene.seeds.created(task_id="same")
-    message = received(fleet)
+    message = received_message(fleet)
     message.headers["id"] = "same.1"
 
     task_rejected.send(sender=Consumer(app), message=message, exc=ValueError("invalid ETA"))

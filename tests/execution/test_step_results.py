@@ -58,10 +58,10 @@ RESULTS: list[Any] = [
 
 @pytest.mark.parametrize("value", RESULTS, ids=lambda value: type(value).__name__)
 async def test_each_kind_of_result_is_replayed(task: Task, value: Any) -> None:
-    made = []
+    results = []
 
     async def work() -> Any:
-        made.append(1)
+        results.append(1)
         return value
 
     async def agent(turn: Turn) -> Any:
@@ -71,7 +71,7 @@ async def test_each_kind_of_result_is_replayed(task: Task, value: Any) -> None:
 
     assert first == second == value
     assert type(first) is type(second) is type(value)
-    assert len(made) == 1
+    assert len(results) == 1
 
 
 @dataclass
@@ -219,9 +219,9 @@ async def test_a_failure_that_cannot_be_recorded_is_a_step_failed_in_each_run(ta
             await turn.step("work", calls.work, "instead")
             return error.step, error.class_name, error.text, str(error)
 
-    wanted = ("fetch", f"{__name__}.OddError", "code 7", f"step 'fetch' failed: {__name__}.OddError: code 7")
-    assert await task.attempt(agent) == wanted
-    assert await task.attempt(agent) == wanted
+    failure = ("fetch", f"{__name__}.OddError", "code 7", f"step 'fetch' failed: {__name__}.OddError: code 7")
+    assert await task.attempt(agent) == failure
+    assert await task.attempt(agent) == failure
     assert calls.made == ["fails", "instead"]
 
 
@@ -249,12 +249,12 @@ async def test_a_parallel_failure_that_ends_the_run_is_not_recorded(task: Task, 
         has_failed.set()
         raise CustomError
 
-    async def after(turn: Turn) -> None:
+    async def call_after_failure(turn: Turn) -> None:
         await has_failed.wait()
         await turn.step("work", calls.work, "beside")
 
     async def agent(turn: Turn) -> None:
-        results = await asyncio.gather(turn.step("fetch", fails), after(turn), return_exceptions=True)
+        results = await asyncio.gather(turn.step("fetch", fails), call_after_failure(turn), return_exceptions=True)
         raise next(one for one in results if isinstance(one, CustomError))
 
     for _ in range(2):

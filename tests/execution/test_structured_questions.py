@@ -46,13 +46,13 @@ class Table(BaseModel):
         return people
 
 
-async def booked(turn: Turn) -> str:
+async def book(turn: Turn) -> str:
     table = await turn.ask("Which table?", schema=Table, parts=[Part(text="Thank you.")])
     name = await turn.ask("Your name?")
     return f"{table!r} for {name}"
 
 
-a2a.agent("books", description="Asks.")(booked)
+a2a.agent("books", description="Asks.")(book)
 
 
 arrivals: list[Callable[[], object]] = []
@@ -60,10 +60,10 @@ arrivals: list[Callable[[], object]] = []
 
 
 @a2a.agent("steered", description="Asks after messages have arrived that it does not read.", on_message="steer")
-async def steered(turn: Turn) -> str:
+async def read_messages(turn: Turn) -> str:
     while arrivals:
         await asyncio.to_thread(arrivals.pop(0))
-    return await booked(turn)
+    return await book(turn)
 
 
 @a2a.agent("catches", description="Asks.")
@@ -74,7 +74,7 @@ async def catches(turn: Turn) -> str:
 
 
 @a2a.agent("threaded", description="Asks.")
-def threaded(turn: Turn) -> str:
+def ask_in_thread(turn: Turn) -> str:
     table = turn.blocking.ask("Which table?", schema=Table, parts=[Part(text="Thank you.")])
     name = turn.blocking.ask("Your name?")
     return f"{table!r} for {name}"
@@ -110,7 +110,7 @@ async def in_other_words(turn: Turn) -> str:
 def plain(text: str) -> str:
     turn = current_turn()
     assert turn is not None
-    return threaded(turn)
+    return ask_in_thread(turn)
 
 
 a2a.expose(plain)
@@ -175,10 +175,10 @@ async def test_an_answer_that_the_type_refuses_is_asked_for_again(
 ) -> None:
     await turns.begin("books")
 
-    asked = await turns.say("books", 2, new_data_part({"people": 3}))
+    question = await turns.say("books", 2, new_data_part({"people": 3}))
 
     reason = "The answer was not accepted. people: our tables are for an even number of people."
-    assert asked == (INPUT_REQUIRED, f"{reason}\nWhich table?Thank you.")
+    assert question == (INPUT_REQUIRED, f"{reason}\nWhich table?Thank you.")
     assert await open_schema(store, keys)
     assert (await turns.say("books", 3, Part(text="many")))[0] == INPUT_REQUIRED, "the gateway did not see this one"
     assert await turns.say("books", 4, Part(text='{"people": 2}')) == (INPUT_REQUIRED, "Your name?")
@@ -212,8 +212,8 @@ async def test_unread_messages_answer_questions_or_are_refused_as_answers(
 async def test_several_questions_have_one_answer(turns: TurnByTurn, seeds: Seeds, agent: str) -> None:
     assert await turns.begin(agent) == (INPUT_REQUIRED, "Please:\ntable: Which table?\nname: Your name?")
 
-    asked = await turns.say(agent, 2, new_data_part({"table": {"people": 1}, "name": "Ada"}))
-    assert asked[1].startswith("The answer was not accepted. table.people: our tables are for an even number")
+    question = await turns.say(agent, 2, new_data_part({"table": {"people": 1}, "name": "Ada"}))
+    assert question[1].startswith("The answer was not accepted. table.people: our tables are for an even number")
     assert (await turns.say(agent, 3, new_data_part({"table": {"people": 2}, "name": "Ada"})))[0] == COMPLETED
     assert (await seeds.task("t")).artifacts[0].parts[0].text == f"{TABLE} for Ada"
 

@@ -51,7 +51,7 @@ async def here(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> As
         await asyncio.to_thread(here.a2a._submissions.close)
 
 
-async def performed(here: AgentsHere, handle: TaskHandle, run: int = 1) -> None:
+async def perform(here: AgentsHere, handle: TaskHandle, run: int = 1) -> None:
     """Perform a run of the task, as a worker does."""
     await here.perform(handle.agent, handle.task_id, run)
 
@@ -60,7 +60,7 @@ async def test_the_result_and_the_events_of_a_task(here: AgentsHere) -> None:
     handle = await here.a2a.submit_async("echo", "hello", owner="ann", tenant="acme", context_id="c")
     with pytest.raises(DeadlineExceeded) as exc_info:
         await handle.result_async(timeout=0)
-    await performed(here, handle)
+    await perform(here, handle)
 
     result = await handle.result_async(timeout=20)
     events = [event async for event in handle.events_async()]
@@ -81,7 +81,7 @@ async def test_the_events_follow_the_run(here: AgentsHere) -> None:
     events = handle.events_async()
 
     first = await anext(events)
-    run = asyncio.create_task(performed(here, handle))
+    run = asyncio.create_task(perform(here, handle))
     rest = [event async for event in events]
     await run
 
@@ -92,7 +92,7 @@ async def test_the_events_follow_the_run(here: AgentsHere) -> None:
 
 async def test_a_question_is_a_result(here: AgentsHere) -> None:
     handle = await here.a2a.submit_async("asks", "hello")
-    await performed(here, handle)
+    await perform(here, handle)
 
     result = await handle.result_async(timeout=20)
 
@@ -104,11 +104,11 @@ async def test_the_blocking_methods_work_in_a_thread_and_refuse_an_event_loop(he
         here.a2a.submit("echo", "hello")
 
     handle = await asyncio.to_thread(here.a2a.submit, "echo", {"a": 1})
-    canceled = await asyncio.to_thread(handle.cancel)
+    canceled_task = await asyncio.to_thread(handle.cancel)
     events = await asyncio.to_thread(lambda: list(handle.events()))
     result = await asyncio.to_thread(handle.result, 20)
 
-    assert canceled.state == CANCELED
+    assert canceled_task.state == CANCELED
     assert [event.task.status.state for event in events] == [CANCELED]
     assert result.state == CANCELED
     assert (await handle.cancel_async()).state == CANCELED  # unchanged
@@ -157,8 +157,8 @@ async def test_a_repeated_call_without_a_context_returns_the_context_of_its_task
 async def test_a_handle_belongs_to_its_owner(here: AgentsHere) -> None:
     handle = await here.a2a.submit_async("echo", "hello", owner="ann")
 
-    known = here.a2a.task("echo", handle.task_id, owner="ann")
-    assert (await known.cancel_async()).state == CANCELED
+    other_handle = here.a2a.task("echo", handle.task_id, owner="ann")
+    assert (await other_handle.cancel_async()).state == CANCELED
     for other in (here.a2a.task("echo", handle.task_id, owner="bob"), here.a2a.task("echo", "unknown", owner="ann")):
         for call in (other.result_async(), other.cancel_async(), anext(other.events_async())):
             with pytest.raises(TaskNotFoundError):

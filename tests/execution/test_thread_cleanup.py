@@ -187,12 +187,12 @@ async def test_a_connection_of_other_runs_is_closed_only_if_it_is_broken(project
 @pytest.mark.parametrize("kind", ["function", "to-thread"])
 async def test_a_cleanup_is_called_in_the_thread_of_the_agent(worker: Worker, kind: str) -> None:
     """A scoped session of SQLAlchemy, for example, belongs to a thread."""
-    used: list[int] = []
-    cleaned: list[int] = []
-    worker.a2a.add_thread_cleanup(lambda: cleaned.append(threading.get_ident()))
+    agent_threads: list[int] = []
+    cleanup_threads: list[int] = []
+    worker.a2a.add_thread_cleanup(lambda: cleanup_threads.append(threading.get_ident()))
 
     def use() -> str:
-        used.append(threading.get_ident())
+        agent_threads.append(threading.get_ident())
         return ""
 
     worker.a2a.agent("function", description="Works.")(lambda turn: use())
@@ -204,7 +204,7 @@ async def test_a_cleanup_is_called_in_the_thread_of_the_agent(worker: Worker, ki
     assert await worker.run(kind) == Completed()
 
     async def is_cleaned() -> bool:
-        return used[0] in cleaned
+        return agent_threads[0] in cleanup_threads
 
     await eventually_async(is_cleaned, what="the cleanup was called")
 

@@ -61,7 +61,7 @@ async def naps(turn: Turn) -> str:
 
 
 @a2a.agent("threaded", description="Waits, in a thread.")
-def threaded(turn: Turn) -> str:
+def wait_in_thread(turn: Turn) -> str:
     turn.blocking.sleep(3600)
     turn.blocking.sleep(0.01)
     return f"got {turn.blocking.wait_for('go', timeout=60)}"
@@ -228,12 +228,12 @@ async def here(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> As
 
 
 async def test_a_long_sleep_ends_the_run_and_the_next_run_continues(here: Here) -> None:
-    before = datetime.now(UTC)
+    start = datetime.now(UTC)
     task = await here.play("sleeps")
 
     assert task.status.state == WORKING
     at = datetime.fromisoformat(task.metadata[NAMESPACE + CONTINUES_AT])
-    assert timedelta(seconds=3599) < at - before < timedelta(seconds=3660)
+    assert timedelta(seconds=3599) < at - start < timedelta(seconds=3660)
     assert await here.wake("sleeps", 2) == "awake"
     task = await here.seeds.task("t")
     assert task.status.state == COMPLETED

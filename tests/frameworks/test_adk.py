@@ -96,7 +96,7 @@ async def test_partial_events_of_a_stream_are_not_stored(service: ContextSession
 
 
 @pytest.mark.parametrize(
-    ("config", "left"),
+    ("config", "texts_left"),
     [
         (GetSessionConfig(num_recent_events=2), ["two", "three"]),
         (GetSessionConfig(num_recent_events=9), ["one", "two", "three"]),
@@ -105,7 +105,7 @@ async def test_partial_events_of_a_stream_are_not_stored(service: ContextSession
     ],
 )
 async def test_fewer_events_may_be_asked_for(
-    service: ContextSessionService, config: GetSessionConfig, left: list[str]
+    service: ContextSessionService, config: GetSessionConfig, texts_left: list[str]
 ) -> None:
     session = await service.create_session(**HERE)
     for at, text in enumerate(("one", "two", "three"), 1):
@@ -114,7 +114,7 @@ async def test_fewer_events_may_be_asked_for(
     stored_session = await service.get_session(**HERE, config=config)
 
     assert stored_session is not None
-    assert texts(stored_session.events) == left
+    assert texts(stored_session.events) == texts_left
 
 
 @pytest.mark.parametrize("name", ["app:motd", "user:name"])

@@ -14,9 +14,9 @@ def conversation(state: dict[str, Any], task_id: str = "t1") -> Conversation:
 
 
 def test_a_context_begins_without_memory() -> None:
-    stored = conversation({})
+    conversation_store = conversation({})
 
-    assert (stored.memory, stored.questions) == (None, [])
+    assert (conversation_store.memory, conversation_store.questions) == (None, [])
 
 
 def test_each_waiting_task_has_its_own_memory() -> None:

@@ -83,9 +83,9 @@ class Work:
 
     def chain_of(self, *names: str, state: type = State) -> StateGraph[Any]:
         graph = StateGraph(state)
-        for before, name in zip((START, *names), names, strict=False):
+        for previous, name in zip((START, *names), names, strict=False):
             graph.add_node(name, self.node(name))
-            graph.add_edge(before, name)
+            graph.add_edge(previous, name)
         graph.add_node("answer", self.answer)
         graph.add_edge(names[-1], "answer")
         return graph
@@ -162,10 +162,10 @@ async def test_plain_nodes_may_call_subgraphs(task: Task) -> None:
     inner = StateGraph(State)
     inner.add_node("inner", work.blocking_node("inner"))
     inner.add_edge(START, "inner")
-    compiled = inner.compile()
+    subgraph = inner.compile()
 
     def call(state: State) -> dict[str, Any]:
-        return {"seen": compiled.invoke({"messages": [], "seen": []})["seen"]}
+        return {"seen": subgraph.invoke({"messages": [], "seen": []})["seen"]}
 
     graph = StateGraph(State)
     graph.add_node("call", call)
@@ -200,9 +200,9 @@ async def test_durable_steps_of_nodes_are_not_mixed_up(task: Task) -> None:
         return call
 
     graph = StateGraph(State)
-    for before, name in ((START, "a"), ("a", "b"), ("b", "c")):
+    for previous, name in ((START, "a"), ("a", "b"), ("b", "c")):
         graph.add_node(name, node(name))
-        graph.add_edge(before, name)
+        graph.add_edge(previous, name)
     graph.add_node("answer", work.answer)
     graph.add_edge("c", "answer")
     run = work.runner(graph)
@@ -287,10 +287,10 @@ async def test_checkpoints_are_encrypted_and_need_their_secret(task: Task, store
     task.settings = replace(SETTINGS, secret_key="s" * 32)
     work.dies_in = "answer"
     await task.attempt(run)
-    stored = b"".join((await store.redis.hgetall(keys.task(task.task_id).journal)).values())
-    assert len(stored) > 500
-    assert b"channel_versions" not in stored
-    assert b"hello" not in stored
+    journal = b"".join((await store.redis.hgetall(keys.task(task.task_id).journal)).values())
+    assert len(journal) > 500
+    assert b"channel_versions" not in journal
+    assert b"hello" not in journal
 
     task.settings = SETTINGS
     with pytest.raises(SessionError, match="a2a_secret_key is not set"):

@@ -81,18 +81,18 @@ async def test_it_conforms(runs: Runs, kind: type[TurnCheckpointSaver]) -> None:
 
 async def test_a_run_that_was_lost_writes_nothing(runs: Runs, store: AsyncStore, keys: Keys) -> None:
     config: RunnableConfig = {"configurable": {"thread_id": "c", "checkpoint_ns": ""}}
-    lost = await runs.saver()
+    lost_saver = await runs.saver()
     assert runs.claim is not None
-    await lost.aput(config, empty_checkpoint(), {}, {})
+    await lost_saver.aput(config, empty_checkpoint(), {}, {})
     await runs.scene.seeds.lost(runs.claim.ref)
     journal = keys.task(runs.claim.ref.task_id).journal
-    written = await store.redis.hgetall(journal)
+    entries = await store.redis.hgetall(journal)
 
     with pytest.raises(asyncio.CancelledError):
-        await lost.aput(config, empty_checkpoint(), {}, {})
+        await lost_saver.aput(config, empty_checkpoint(), {}, {})
 
-    assert len(written) == 2
-    assert await store.redis.hgetall(journal) == written
+    assert len(entries) == 2
+    assert await store.redis.hgetall(journal) == entries
 
 
 async def test_the_event_loop_is_not_blocked_by_a_call_without_await(runs: Runs) -> None:

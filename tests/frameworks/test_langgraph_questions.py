@@ -47,7 +47,7 @@ class Day(BaseModel):
 
 
 calls: list[str] = []
-lost: list[str] = []
+losses: list[str] = []
 
 
 def asks(*values: Any, name: str = "ask", schema: Any = None) -> StateGraph[Any]:
@@ -78,13 +78,13 @@ def say(state: State) -> dict[str, Any]:
 def loses_its_connection(state: State) -> dict[str, Any]:
     calls.append("flaky")
     answer = interrupt("Really?")
-    if not lost:
-        lost.append("connection")
+    if not losses:
+        losses.append("connection")
         raise ConnectionError
     return {"answers": [answer]}
 
 
-def before(state: State) -> dict[str, Any]:
+def first(state: State) -> dict[str, Any]:
     calls.append("before")
     return {}
 
@@ -101,8 +101,8 @@ def in_turn(turn: Turn) -> StateGraph[Any]:
     graph.add_node("again", ask_again)
     graph.add_node("wait", lambda state: {"answers": [interrupt("By interrupt?")]})
     graph.add_node("say", say)
-    for earlier, later in ((START, "ask"), ("ask", "again"), ("again", "wait"), ("wait", "say")):
-        graph.add_edge(earlier, later)
+    for source, target in ((START, "ask"), ("ask", "again"), ("again", "wait"), ("wait", "say")):
+        graph.add_edge(source, target)
     return graph
 
 
@@ -114,7 +114,7 @@ async def asks_in_turn(turn: Turn) -> Any:
 def inner() -> Any:
     graph = StateGraph(State)
     graph.add_node("inside", lambda state: {"answers": [interrupt("Inside?")]})
-    graph.add_node("before", before)
+    graph.add_node("before", first)
     graph.add_edge(START, "before")
     graph.add_edge("before", "inside")
     return graph.compile()
@@ -146,7 +146,7 @@ a2a.agent("turn", description="Asks.", session=True)(asks_in_turn)
 @pytest.fixture
 async def turns(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> AsyncIterator[TurnByTurn]:
     calls.clear()
-    lost.clear()
+    losses.clear()
     async with TurnByTurn(a2a, store, keys, redis_server.store_url) as turns:
         yield turns
 

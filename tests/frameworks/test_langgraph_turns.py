@@ -71,7 +71,7 @@ def chat(**metadata: Any) -> StateGraph[Any]:
     return one_node(call)
 
 
-async def sent(graph: Any, state: dict[str, Any] | None = None, *parts: Part, **options: Any) -> list[Any]:
+async def events_of(graph: Any, state: dict[str, Any] | None = None, *parts: Part, **options: Any) -> list[Any]:
     """Run a turn of the graph's agent, and return its events."""
     new_turn = NewTurn({} if state is None else state, *(parts or [Part(text="hello")]))
     return [event async for event in langgraph_agent(graph, **options)(new_turn.turn)]
@@ -88,7 +88,7 @@ def artifacts(events: list[Any]) -> dict[str, str]:
 
 
 async def test_tokens_are_chunks_of_one_artifact() -> None:
-    events = await sent(chat())
+    events = await events_of(chat())
     chunks = [event for event in events if isinstance(event, TaskArtifactUpdateEvent)]
 
     assert ["".join(part.text for part in chunk.artifact.parts) for chunk in chunks] == ["You", " said: ", "hello", ""]
@@ -101,7 +101,7 @@ async def test_a_conversation_goes_on_with_the_session() -> None:
     state: dict[str, Any] = {}
     sizes = set()
     for n in range(4):
-        events = await sent(chat(), state, Part(text=str(n)))
+        events = await events_of(chat(), state, Part(text=str(n)))
         sizes.add(len(state[MEMORY]))
 
     assert list(artifacts(events).values()) == ["You said: 0; 1; 2; 3"]
@@ -109,7 +109,7 @@ async def test_a_conversation_goes_on_with_the_session() -> None:
 
 
 async def test_a_message_without_tokens_is_an_artifact() -> None:
-    events = await sent(one_node(lambda state: {"messages": [AIMessage("one"), AIMessage("two")]}))
+    events = await events_of(one_node(lambda state: {"messages": [AIMessage("one"), AIMessage("two")]}))
 
     assert list(artifacts(events).values()) == ["one", "two"]
     assert all(event.last_chunk for event in events[:-1])
@@ -128,7 +128,7 @@ async def test_values_of_a_stream_writer_are_status_messages() -> None:
 
 
 async def test_the_end_has_the_tokens_by_model() -> None:
-    *_, end = await sent(chat())
+    *_, end = await events_of(chat())
 
     assert isinstance(end, TaskStatusUpdateEvent)
     assert MessageToDict(end.metadata)["a2a_celery/usage"] == {"m-1": {"inputTokens": 3, "outputTokens": 2}}
@@ -145,14 +145,14 @@ async def test_the_end_has_the_tokens_by_model() -> None:
     ],
 )
 async def test_a_model_that_stops_early_has_the_reason(metadata: dict[str, str], reason: str | None) -> None:
-    *_, end = await sent(chat(**metadata))
-    *_, failed = await sent(chat(**metadata), fail_on=["length", "max_tokens"])
+    *_, end = await events_of(chat(**metadata))
+    *_, failure = await events_of(chat(**metadata), fail_on=["length", "max_tokens"])
 
     expected = {} if reason is None else own_metadata({"stopReason": reason})
     assert MessageToDict(end.metadata) | expected == MessageToDict(end.metadata)
     assert ("stopReason" in str(end.metadata)) == (reason is not None)
     assert end.status.state == COMPLETED
-    assert failed.status.state == (COMPLETED if reason is None else FAILED)
+    assert failure.status.state == (COMPLETED if reason is None else FAILED)
 
 
 async def test_a_graph_without_an_end_fails_and_leaves_the_conversation() -> None:
@@ -160,7 +160,7 @@ async def test_a_graph_without_an_end_fails_and_leaves_the_conversation() -> Non
     graph.add_edge("node", "node")
     state: dict[str, Any] = {}
 
-    [end] = await sent(graph.compile().with_config(recursion_limit=3), state)
+    [end] = await events_of(graph.compile().with_config(recursion_limit=3), state)
 
     assert (end.status.state, state) == (FAILED, {})
     assert MessageToDict(end.metadata) == own_metadata({"stopReason": "recursion_limit"})
@@ -177,7 +177,7 @@ async def test_a_cancel_stops_the_graph() -> None:
             has_stopped.set()
         return {}
 
-    running = asyncio.create_task(sent(one_node(wait)))
+    running = asyncio.create_task(events_of(one_node(wait)))
     await began.wait()
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -207,7 +207,7 @@ async def test_calls_of_models_and_tools_are_steps_and_end_with_their_errors() -
     execution = Execution()
     execution.transition(ExecutionState.INITIALIZING)
     CURRENT_EXECUTION.set(execution)
-    await sent(one_node(node))
+    await events_of(one_node(node))
 
     steps = [f"{transition.after} {transition.detail.get('tool', '')}".strip() for transition in execution.history[1:]]
     assert steps == ["MODEL_CALL", "TOOL_EXECUTION look", "TOOL_EXECUTION fail"]
@@ -227,23 +227,25 @@ async def test_a_span_of_a_node_is_below_the_span_of_the_run() -> None:
 
     run = trace.NonRecordingSpan(trace.SpanContext(1, 2, is_remote=False))
     with trace.use_span(run):
-        await sent(one_node(node))
-        await sent(one_node(plain))
+        await events_of(one_node(node))
+        await events_of(one_node(plain))
 
     assert spans == [run, run]
 
 
 async def test_all_parts_of_a_message_reach_the_graph() -> None:
-    received: list[Any] = []
+    messages: list[Any] = []
 
     def node(state: MessagesState) -> dict[str, Any]:
-        received.extend(state["messages"])
+        messages.extend(state["messages"])
         return {}
 
     image = Part(raw=b"\x00", media_type="image/png")
-    await sent(one_node(node), None, Part(text="look"), new_data_part({"n": 1}), image, Part(url="https://e.com/x"))
+    await events_of(
+        one_node(node), None, Part(text="look"), new_data_part({"n": 1}), image, Part(url="https://e.com/x")
+    )
 
-    [message] = received
+    [message] = messages
     assert message.content == [
         {"type": "text", "text": "look"},
         {"type": "text", "text": '{"n": 1}'},

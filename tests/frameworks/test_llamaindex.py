@@ -66,7 +66,7 @@ def agent(raw: dict[str, Any] | None = None, **options: Any) -> FunctionAgent:
     return FunctionAgent(llm=Model(raw=raw or {}), **options)
 
 
-async def sent(workflow: Any, state: dict[str, Any] | None = None, *parts: Part, **options: Any) -> list[Any]:
+async def events_of(workflow: Any, state: dict[str, Any] | None = None, *parts: Part, **options: Any) -> list[Any]:
     """Run a turn of the workflow's agent, and return its events."""
     new_turn = NewTurn({} if state is None else state, *(parts or [Part(text="hello")]))
     return [event async for event in llamaindex_agent(workflow, **options)(new_turn.turn)]
@@ -90,7 +90,7 @@ def texts(events: list[Any]) -> list[Any]:
 
 
 async def test_tokens_are_chunks_of_one_artifact() -> None:
-    events = await sent(agent(name="clerk"))
+    events = await events_of(agent(name="clerk"))
     chunks = [event for event in events if isinstance(event, TaskArtifactUpdateEvent)]
 
     assert ["".join(part.text for part in chunk.artifact.parts) for chunk in chunks] == ["You", " said: ", "hello", ""]
@@ -102,7 +102,7 @@ async def test_tokens_are_chunks_of_one_artifact() -> None:
 async def test_a_conversation_goes_on_with_the_session() -> None:
     state: dict[str, Any] = {}
     for n in range(3):
-        events = await sent(agent(), state, Part(text=str(n)))
+        events = await events_of(agent(), state, Part(text=str(n)))
 
     assert texts(events) == ["You said: 0; 1; 2"]
 
@@ -114,12 +114,12 @@ async def test_an_agent_after_a_handoff_answers_the_next_turn() -> None:
         return AgentWorkflow(agents=members, root_agent="door")
 
     state: dict[str, Any] = {}
-    events = await sent(agents(), state, Part(text="call handoff"))
-    again = await sent(agents(), state)
+    events = await events_of(agents(), state, Part(text="call handoff"))
+    second_events = await events_of(agents(), state)
 
-    names = [event.artifact.name for event in (*events, *again) if isinstance(event, TaskArtifactUpdateEvent)]
+    names = [event.artifact.name for event in (*events, *second_events) if isinstance(event, TaskArtifactUpdateEvent)]
     assert {name for name in names if name} == {"other"}
-    assert texts(again) == ["You said: call handoff; hello"]
+    assert texts(second_events) == ["You said: call handoff; hello"]
 
 
 class Progress(Event):
@@ -166,13 +166,13 @@ class Place(BaseModel):
     [("a", ["a"]), ({"a": 1}, [{"a": 1.0}]), (Place(name="x"), [{"name": "x"}]), ([1], [[1.0]]), (None, [])],
 )
 async def test_the_output_is_an_artifact(result: Any, contents: list[Any]) -> None:
-    assert texts(await sent(Calls(lambda ctx, ev: result))) == contents
+    assert texts(await events_of(Calls(lambda ctx, ev: result))) == contents
 
 
 async def test_a_structured_output_is_data() -> None:
-    structured = agent(structured_output_fn=lambda messages: {"count": len(messages)})
+    structured_agent = agent(structured_output_fn=lambda messages: {"count": len(messages)})
 
-    assert texts(await sent(structured)) == ["You said: hello", {"count": 2.0}]
+    assert texts(await events_of(structured_agent)) == ["You said: hello", {"count": 2.0}]
 
 
 async def test_events_of_the_stream_are_status_messages() -> None:
@@ -192,7 +192,7 @@ async def test_steps_may_stream_text() -> None:
             ctx.write_event_to_stream(AgentStream(delta=delta, response="", current_agent_name="writer"))
         return "ab"
 
-    assert texts(await sent(Calls(write))) == ["ab"]
+    assert texts(await events_of(Calls(write))) == ["ab"]
 
 
 @pytest.mark.filterwarnings("ignore:is_running called")  # by LlamaIndex
@@ -208,7 +208,7 @@ async def test_thoughts_of_a_react_agent_are_left_out() -> None:
 
             return chunks()
 
-    assert texts(await sent(ReActAgent(llm=Thinks()))) == ["forty-two"]
+    assert texts(await events_of(ReActAgent(llm=Thinks()))) == ["forty-two"]
 
 
 async def test_the_end_has_the_tokens_and_the_steps_of_the_run() -> None:
@@ -220,7 +220,7 @@ async def test_the_end_has_the_tokens_and_the_steps_of_the_run() -> None:
     execution.transition(ExecutionState.INITIALIZING)
     CURRENT_EXECUTION.set(execution)
     raw = {"usage": {"prompt_tokens": 3, "completion_tokens": 2}}
-    *_, end = await sent(agent(raw, tools=[look]), None, Part(text="call look"))
+    *_, end = await events_of(agent(raw, tools=[look]), None, Part(text="call look"))
 
     assert MessageToDict(end.metadata) == own_metadata({USAGE: {"m": {"inputTokens": 3, "outputTokens": 2}}})
     steps = [f"{transition.after} {transition.detail.get('tool', '')}".strip() for transition in execution.history[1:]]
@@ -235,7 +235,7 @@ async def test_a_call_that_fails_ends_its_step() -> None:
     state: dict[str, Any] = {}
 
     with pytest.raises(ConnectionError):
-        await sent(agent(), state, Part(text="fail"))
+        await events_of(agent(), state, Part(text="fail"))
 
     assert (execution._open, state) == ([], {})
 
@@ -252,12 +252,12 @@ async def test_a_call_that_fails_ends_its_step() -> None:
 )
 async def test_a_model_that_stops_early_has_the_reason(raw: dict[str, Any], reason: str | None) -> None:
     CURRENT_EXECUTION.set(Execution())
-    *_, end = await sent(agent(raw))
-    *_, failed = await sent(agent(raw), fail_on=["length", "max_tokens"])
+    *_, end = await events_of(agent(raw))
+    *_, failure = await events_of(agent(raw), fail_on=["length", "max_tokens"])
 
     assert MessageToDict(end.metadata) == ({} if reason is None else own_metadata({"stopReason": reason}))
     assert end.status.state == COMPLETED
-    assert failed.status.state == (COMPLETED if reason is None else FAILED)
+    assert failure.status.state == (COMPLETED if reason is None else FAILED)
 
 
 async def test_a_cancel_stops_the_workflow() -> None:
@@ -271,7 +271,7 @@ async def test_a_cancel_stops_the_workflow() -> None:
             has_stopped.set()
 
     state: dict[str, Any] = {}
-    running = asyncio.create_task(sent(Calls(wait), state))
+    running = asyncio.create_task(events_of(Calls(wait), state))
     await began.wait()
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -303,7 +303,7 @@ async def test_a_span_of_a_step_is_below_the_span_of_the_run(workflow: Any) -> N
     spans = []
     run = trace.NonRecordingSpan(trace.SpanContext(1, 2, is_remote=False))
     with trace.use_span(run):
-        await sent(workflow(lambda ctx, ev: spans.append(trace.get_current_span())))
+        await events_of(workflow(lambda ctx, ev: spans.append(trace.get_current_span())))
 
     assert spans == [run]
 
@@ -312,7 +312,7 @@ async def test_all_parts_of_a_message_reach_an_agent() -> None:
     workflow_agent = agent()
     image = Part(raw=b"\x00", media_type="image/png")
     more = [Part(url="https://e.com/x", media_type=f"{kind}/x") for kind in ("audio", "video", "text")]
-    await sent(workflow_agent, None, Part(text="look"), new_data_part({"n": 1}), image, *more)
+    await events_of(workflow_agent, None, Part(text="look"), new_data_part({"n": 1}), image, *more)
 
     [message] = workflow_agent.llm.seen
     blocks = [block.model_dump(exclude_none=True, mode="json") for block in message.blocks]
@@ -344,11 +344,13 @@ class Travels(Workflow):
 async def test_the_message_is_the_start_event_of_a_workflow() -> None:
     free = Calls(lambda ctx, ev: dict(ev.items()))
 
-    assert texts(await sent(free, None, Part(text="hi"), new_data_part({"n": 2}))) == [{"user_msg": "hi", "n": 2.0}]
-    assert texts(await sent(Travels(), None, Part(text="Rome"), new_data_part({"days": 2}))) == ["Rome 2"]
-    assert texts(await sent(Travels(), start_event=lambda turn: Trip(city=turn.text))) == ["hello 1"]
+    assert texts(await events_of(free, None, Part(text="hi"), new_data_part({"n": 2}))) == [
+        {"user_msg": "hi", "n": 2.0}
+    ]
+    assert texts(await events_of(Travels(), None, Part(text="Rome"), new_data_part({"days": 2}))) == ["Rome 2"]
+    assert texts(await events_of(Travels(), start_event=lambda turn: Trip(city=turn.text))) == ["hello 1"]
     with pytest.raises(Rejected, match="reads text and data parts"):
-        await sent(free, None, Part(raw=b"\x00"))
+        await events_of(free, None, Part(raw=b"\x00"))
 
 
 @pytest.mark.filterwarnings("ignore:Skipping serialization")
@@ -357,7 +359,7 @@ async def test_a_memory_that_cannot_be_stored_fails_the_turn() -> None:
         return AgentWorkflowStartEvent(user_msg=turn.text, memory=Memory.from_defaults())
 
     with pytest.raises(SessionError, match="memory of the agent cannot be stored"):
-        await sent(agent(), start_event=start)
+        await events_of(agent(), start_event=start)
 
 
 async def test_a_state_that_cannot_be_stored_fails_the_turn() -> None:
@@ -365,7 +367,7 @@ async def test_a_state_that_cannot_be_stored_fails_the_turn() -> None:
         await ctx.store.set("value", object())
 
     with pytest.raises(SessionError, match="state of the workflow cannot be stored"):
-        await sent(Calls(remember))
+        await events_of(Calls(remember))
 
 
 class Fare(BaseModel):
@@ -386,7 +388,7 @@ class Pays(Workflow):
 
 async def test_a_typed_state_is_stored() -> None:
     state: dict[str, Any] = {}
-    results = [texts(await sent(Pays(), state)) for _ in range(3)]
+    results = [texts(await events_of(Pays(), state)) for _ in range(3)]
 
     assert results == [["1"], ["2"], ["3"]]
     assert MEMORY in state
@@ -394,7 +396,7 @@ async def test_a_typed_state_is_stored() -> None:
 
 async def test_runs_without_the_adapter_are_unchanged() -> None:
     workflow = Calls(lambda ctx, ev: "free")
-    await sent(workflow)
+    await events_of(workflow)
 
     handler = workflow.run()
     events = [type(event) async for event in handler.stream_events()]
@@ -460,5 +462,5 @@ def test_reasons_that_are_no_list_are_refused() -> None:
 
 async def test_a_workflow_of_a_function_is_checked_in_its_run() -> None:
     with pytest.raises(ConfigError, match="is not a Workflow"):
-        await sent(lambda turn: "workflow")
-    assert isinstance((await sent(lambda turn: Travels()))[-1], TaskStatusUpdateEvent)
+        await events_of(lambda turn: "workflow")
+    assert isinstance((await events_of(lambda turn: Travels()))[-1], TaskStatusUpdateEvent)

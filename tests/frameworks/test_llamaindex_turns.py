@@ -170,7 +170,7 @@ class Parallel(Workflow):
     @step
     async def join(self, ctx: Context, ev: Done) -> StopEvent | None:
         events = ctx.collect_events(ev, [Done] * 3)
-        return None if events is None else StopEvent(result=", ".join(sorted(done.name for done in events)))
+        return None if events is None else StopEvent(result=", ".join(sorted(event.name for event in events)))
 
 
 async def test_a_step_whose_neighbour_died_is_not_executed_again(task: Task) -> None:
@@ -305,9 +305,9 @@ async def test_records_are_encrypted_and_need_their_secret(task: Task, store: As
     task.settings = replace(SETTINGS, secret_key="s" * 32)
     work.dies_in = "c"
     await task.attempt(run)
-    stored = b"".join((await store.redis.hgetall(keys.task(task.task_id).journal)).values())
-    assert len(stored) > 500
-    assert b"state_data" not in stored
+    journal = b"".join((await store.redis.hgetall(keys.task(task.task_id).journal)).values())
+    assert len(journal) > 500
+    assert b"state_data" not in journal
 
     task.settings = SETTINGS
     with pytest.raises(SessionError, match="a2a_secret_key is not set"):

@@ -136,8 +136,8 @@ async def test_agent_framework_wants_each_approval() -> None:
     requests = await say(hotel, turn(state, Part(text="book two")))
     assert isinstance(requests, list)
     yes, no = (
-        new_data_part({"type": "function_approval_response", "id": request["id"], "approved": approved})
-        for request, approved in zip(requests, (True, False), strict=True)
+        new_data_part({"type": "function_approval_response", "id": request["id"], "approved": is_approved})
+        for request, is_approved in zip(requests, (True, False), strict=True)
     )
 
     assert await say(hotel, turn(state, yes)) == requests

@@ -115,21 +115,21 @@ async def test_an_answer_that_does_not_fit_is_asked_for_again(wrong: Part) -> No
     clerk, state = new_clerk(), {}
     question = await say(clerk, turn(state, Part(text="hello")))
 
-    again = await say(clerk, turn(state, wrong))
+    second_answer = await say(clerk, turn(state, wrong))
 
-    assert again.parts[0].text.startswith("The answer was not accepted. ")
-    assert again.parts[1:] == question.parts[1:]
+    assert second_answer.parts[0].text.startswith("The answer was not accepted. ")
+    assert second_answer.parts[1:] == question.parts[1:]
     [text] = await say(clerk, turn(state, new_data_part({"c0": True, "c1": True})))
     assert "a bed is booked" in text
 
 
 async def test_an_answer_to_a_question_that_is_no_longer_stored_fails() -> None:
-    late = turn({}, new_data_part({"c0": True}))
+    late_turn = turn({}, new_data_part({"c0": True}))
     question = Message(message_id="q", role=Role.ROLE_AGENT, parts=[schema_part({"type": "object"})])
-    late.task.history.extend([question, late.message])
+    late_turn.task.history.extend([question, late_turn.message])
 
     with pytest.raises(Failed, match="no longer open"):
-        await say(new_clerk(), late)
+        await say(new_clerk(), late_turn)
 
 
 async def test_an_approval_of_an_agent_that_took_over_is_answered() -> None:
@@ -278,11 +278,11 @@ async def test_the_agents_of_the_app_are_unchanged() -> None:
     clerk: Agent[None] = Agent(name="clerk", model=StandIn(), tools=[book])
     door: Agent[None] = Agent(name="door", model=Hands(), handoffs=[clerk])
     clerk.handoffs = [door]
-    before = [(agent.model, list(agent.tools), list(agent.handoffs)) for agent in (door, clerk)]
+    config_before = [(agent.model, list(agent.tools), list(agent.handoffs)) for agent in (door, clerk)]
 
     await say(openai_agent(door), turn({}, Part(text="hello")))
 
-    assert [(agent.model, agent.tools, agent.handoffs) for agent in (door, clerk)] == before
+    assert [(agent.model, agent.tools, agent.handoffs) for agent in (door, clerk)] == config_before
 
 
 @pytest.mark.parametrize(

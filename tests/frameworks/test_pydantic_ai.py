@@ -105,22 +105,22 @@ async def test_an_answer_that_does_not_fit_is_asked_for_again(wrong: Part) -> No
     inn, state = new_inn(), {}
     question = await say(inn, turn(state, Part(text="hello")))
 
-    again = await say(inn, turn(state, wrong))
+    second_answer = await say(inn, turn(state, wrong))
 
-    assert again.parts[0].text.startswith("The answer was not accepted. ")
-    assert again.parts[1:] == question.parts[1:]
+    assert second_answer.parts[0].text.startswith("The answer was not accepted. ")
+    assert second_answer.parts[1:] == question.parts[1:]
     assert await say(inn, turn(state, new_data_part({"c0": True, "c1": True, "c2": 3}))) == [
         "a bed is booked, paid 12, 3"
     ]
 
 
 async def test_an_answer_to_a_question_that_is_no_longer_stored_fails() -> None:
-    late = turn({}, new_data_part({"c0": True}))
+    late_turn = turn({}, new_data_part({"c0": True}))
     question = Message(message_id="q", role=Role.ROLE_AGENT, parts=[schema_part({"type": "object"})])
-    late.task.history.extend([question, late.message])
+    late_turn.task.history.extend([question, late_turn.message])
 
     with pytest.raises(Failed, match="no longer open"):
-        await say(new_inn(), late)
+        await say(new_inn(), late_turn)
 
 
 class Place(BaseModel):

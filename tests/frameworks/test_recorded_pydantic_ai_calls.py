@@ -136,8 +136,8 @@ async def test_each_call_is_made_once_wherever_the_worker_dies(task: Task) -> No
     text = "results: seen a; seen b; seen c; seen c"
     assert await task.attempt(script.run) == text
     assert await task.attempt(script.run) == text, "the recorded answer"
-    repeated = [f"question {number}" for number in range(3)]  # the model requests at which the worker died
-    assert sorted(script.calls) == sorted(expected + repeated)
+    repeated_requests = [f"question {number}" for number in range(3)]  # the model requests at which the worker died
+    assert sorted(script.calls) == sorted(expected + repeated_requests)
     assert len(script.keys) == 4
 
 

@@ -64,7 +64,7 @@ class StopsForReason(TestModel):
         yield CompletedStreamedResponse(response, model_request_parameters=parameters, replay_events=True)
 
 
-async def yielded(agent: Any, state: dict[str, Any]) -> list[Any]:
+async def events_of(agent: Any, state: dict[str, Any]) -> list[Any]:
     return [piece async for piece in agent(turn(state, Part(text="hello")))]
 
 
@@ -84,7 +84,7 @@ EARLY = [
 async def test_a_strands_agent_that_stops_early_completes_with_the_reason(reason: str) -> None:
     state: dict[str, Any] = {}
 
-    text, last = await yielded(strands_agent(lambda _: StopsFor(reason)), state)
+    text, last = await events_of(strands_agent(lambda _: StopsFor(reason)), state)
 
     assert (text, end(last)) == ("half", (COMPLETED, "", own_metadata({"stopReason": reason})))
     assert "memory" in state
@@ -94,7 +94,7 @@ async def test_a_strands_agent_that_stops_early_completes_with_the_reason(reason
 async def test_a_strands_agent_that_stops_early_fails_with_the_option(reason: str) -> None:
     agent = strands_agent(lambda _: StopsFor(reason), fail_on={reason})
 
-    _, last = await yielded(agent, {})
+    _, last = await events_of(agent, {})
 
     assert end(last) == (FAILED, FAILS.format(reason), own_metadata({"stopReason": reason}))
 
@@ -103,7 +103,7 @@ async def test_a_strands_agent_that_its_model_cuts_off_fails_with_the_reason() -
     """Strands raises an error for this stop reason. The conversation contains the text before the error."""
     state: dict[str, Any] = {}
 
-    text, last = await yielded(strands_agent(lambda _: Agent(model=CutOff(), callback_handler=None)), state)
+    text, last = await events_of(strands_agent(lambda _: Agent(model=CutOff(), callback_handler=None)), state)
 
     assert (text, end(last)) == ("half", (COMPLETED, "", own_metadata({"stopReason": "max_tokens"})))
     assert "half" in str(state["memory"])
@@ -111,21 +111,21 @@ async def test_a_strands_agent_that_its_model_cuts_off_fails_with_the_reason() -
 
 @pytest.mark.parametrize("reason", ["end_turn", "stop_sequence"])
 async def test_a_complete_strands_agent_has_no_stop_reason(reason: str) -> None:
-    assert await yielded(strands_agent(lambda _: StopsFor(reason)), {}) == ["half"]
+    assert await events_of(strands_agent(lambda _: StopsFor(reason)), {}) == ["half"]
 
 
 async def test_strands_that_was_cancelled_is_canceled_and_forgets_the_turn() -> None:
     state: dict[str, Any] = {}
 
     with pytest.raises(asyncio.CancelledError):
-        await yielded(strands_agent(lambda _: StopsFor("cancelled")), state)
+        await events_of(strands_agent(lambda _: StopsFor("cancelled")), state)
 
     assert state == {}
 
 
 async def test_strands_pauses_without_interrupts_with_a_text() -> None:
     with pytest.raises(InputRequired, match=NEEDS_INPUT):
-        await yielded(strands_agent(lambda _: StopsFor("interrupt")), {})
+        await events_of(strands_agent(lambda _: StopsFor("interrupt")), {})
 
 
 @pytest.mark.parametrize("fail_on", ["max_tokens", ["max_token"], [1]])
@@ -139,30 +139,30 @@ async def test_an_agent_framework_agent_that_stops_early_has_the_reason(reason: 
     def make(_: Turn) -> FrameworkAgent[Any]:
         return FrameworkAgent(Finishes(reason), name="cut")
 
-    text, completed = await yielded(framework_agent(make), {})
-    _, failed = await yielded(framework_agent(make, fail_on=[reason]), {})
+    text, completion = await events_of(framework_agent(make), {})
+    _, failure = await events_of(framework_agent(make, fail_on=[reason]), {})
 
-    assert (text, end(completed)) == ("half", (COMPLETED, "", own_metadata({"stopReason": reason})))
-    assert end(failed) == (FAILED, FAILS.format(reason), own_metadata({"stopReason": reason}))
+    assert (text, end(completion)) == ("half", (COMPLETED, "", own_metadata({"stopReason": reason})))
+    assert end(failure) == (FAILED, FAILS.format(reason), own_metadata({"stopReason": reason}))
 
 
 async def test_a_complete_agent_framework_agent_has_no_stop_reason() -> None:
-    assert await yielded(framework_agent(lambda _: FrameworkAgent(Finishes("stop"), name="done")), {}) == ["half"]
+    assert await events_of(framework_agent(lambda _: FrameworkAgent(Finishes("stop"), name="done")), {}) == ["half"]
 
 
 @pytest.mark.parametrize("reason", ["length", "content_filter", "error"])
 async def test_a_pydantic_ai_agent_that_stops_early_has_the_reason(reason: Any) -> None:
     agent = pydantic_ai.Agent(StopsForReason(reason))
 
-    text, completed = await yielded(pydantic_ai_agent(agent), {})
-    _, failed = await yielded(pydantic_ai_agent(agent, fail_on=[reason]), {})
+    text, completion = await events_of(pydantic_ai_agent(agent), {})
+    _, failure = await events_of(pydantic_ai_agent(agent, fail_on=[reason]), {})
 
-    assert (text, end(completed)) == ("half", (COMPLETED, "", own_metadata({"stopReason": reason})))
-    assert end(failed) == (FAILED, FAILS.format(reason), own_metadata({"stopReason": reason}))
+    assert (text, end(completion)) == ("half", (COMPLETED, "", own_metadata({"stopReason": reason})))
+    assert end(failure) == (FAILED, FAILS.format(reason), own_metadata({"stopReason": reason}))
 
 
 async def test_a_complete_pydantic_ai_agent_has_no_stop_reason() -> None:
-    assert await yielded(pydantic_ai_agent(pydantic_ai.Agent(StopsForReason("stop"))), {}) == ["half"]
+    assert await events_of(pydantic_ai_agent(pydantic_ai.Agent(StopsForReason("stop"))), {}) == ["half"]
 
 
 async def adk_end(state: TaskState, *reasons: FinishReason | None, fail_on: Sequence[str] = ()) -> Any:
@@ -172,21 +172,21 @@ async def adk_end(state: TaskState, *reasons: FinishReason | None, fail_on: Sequ
     assert interceptor.after_event is not None
     assert interceptor.after_agent is not None
     for reason in reasons:
-        passed = interceptor.after_event(context, status, Event(author="clerk", finish_reason=reason))
-        assert await cast(Awaitable[Any], passed) is status
+        event = interceptor.after_event(context, status, Event(author="clerk", finish_reason=reason))
+        assert await cast(Awaitable[Any], event) is status
     return end(await interceptor.after_agent(context, status))
 
 
 async def test_an_adk_agent_that_stops_early_has_the_reason() -> None:
-    cut, done = FinishReason.MAX_TOKENS, FinishReason.STOP
+    token_limit, stop = FinishReason.MAX_TOKENS, FinishReason.STOP
 
-    assert await adk_end(COMPLETED, cut) == (COMPLETED, "", own_metadata({"stopReason": "max_tokens"}))
-    assert await adk_end(COMPLETED, cut, fail_on=["max_tokens"]) == (
+    assert await adk_end(COMPLETED, token_limit) == (COMPLETED, "", own_metadata({"stopReason": "max_tokens"}))
+    assert await adk_end(COMPLETED, token_limit, fail_on=["max_tokens"]) == (
         *(FAILED, FAILS.format("max_tokens")),
         own_metadata({"stopReason": "max_tokens"}),
     )
-    assert await adk_end(COMPLETED, done, None) == (COMPLETED, "", {})
-    assert await adk_end(COMPLETED, cut, None, done) == (COMPLETED, "", {})
-    assert await adk_end(INPUT_REQUIRED, cut) == (INPUT_REQUIRED, "", {})
+    assert await adk_end(COMPLETED, stop, None) == (COMPLETED, "", {})
+    assert await adk_end(COMPLETED, token_limit, None, stop) == (COMPLETED, "", {})
+    assert await adk_end(INPUT_REQUIRED, token_limit) == (INPUT_REQUIRED, "", {})
     with pytest.raises(ConfigError, match="fail_on"):
         stop_reasons(fail_on=["never"])

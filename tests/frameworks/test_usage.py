@@ -72,10 +72,10 @@ class FrameworkModel(with_agent_framework.StandIn):
     def _inner_get_response(
         self, *, messages: Sequence[Message], stream: bool, options: Mapping[str, Any], **kwargs: Any
     ) -> Awaitable[ChatResponse] | ResponseStream[ChatResponseUpdate, ChatResponse]:
-        before: Any = super()._inner_get_response(messages=messages, stream=stream, options=options, **kwargs)
+        response: Any = super()._inner_get_response(messages=messages, stream=stream, options=options, **kwargs)
 
         async def updates() -> AsyncIterator[ChatResponseUpdate]:
-            async for update in before:
+            async for update in response:
                 yield update
             usage: Any = {"input_token_count": INPUTS, "output_token_count": OUTPUTS}
             usage |= {"cache_read_input_token_count": CACHED, "reasoning_output_token_count": REASONED}
@@ -239,10 +239,10 @@ async def test_the_tokens_of_all_runs_of_a_turn(agent: Any) -> None:
         [question] = [MessageToDict(part) for part in question_result.raw.status.message.parts if part.HasField("data")]
         answer = agent.answer(question, True)
         content = answer["text"] if "text" in answer else [ParseDict(answer, Part())]
-        done = await tester.answer(question_result, content)
+        result = await tester.answer(question_result, content)
 
-        assert done.text.strip() == "Done: a table is booked."
-        assert usage_of(done) == counts(2, agent.name)
+        assert result.text.strip() == "Done: a table is booked."
+        assert usage_of(result) == counts(2, agent.name)
 
 
 @pytest.mark.parametrize("name", [name for name in AGENTS if name not in ("adk", "langgraph")])

@@ -54,8 +54,8 @@ CURVE = ec.generate_private_key(ec.SECP256R1())
 PRIVATE = LARGE.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
 
 
-def settings(**given: Any) -> Settings:
-    return Settings(store_url="redis://host", **given)
+def settings(**values: Any) -> Settings:
+    return Settings(store_url="redis://host", **values)
 
 
 def test_without_settings_there_is_no_authentication() -> None:
@@ -63,7 +63,7 @@ def test_without_settings_there_is_no_authentication() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "names"),
+    ("values", "names"),
     [
         (TOKENS, ["bearer"]),
         (JWKS, ["bearer"]),
@@ -76,17 +76,17 @@ def test_without_settings_there_is_no_authentication() -> None:
         (PROXY | KEYS | JWKS, ["bearer", "apiKey", "mutualTls"]),
     ],
 )
-def test_valid_settings_are_accepted(given: dict[str, Any], names: list[str]) -> None:
-    found = authenticator_from_settings(settings(**given))
-    assert found is not None
-    assert [scheme.name for scheme in found.schemes] == names
+def test_valid_settings_are_accepted(values: dict[str, Any], names: list[str]) -> None:
+    authenticator = authenticator_from_settings(settings(**values))
+    assert authenticator is not None
+    assert [scheme.name for scheme in authenticator.schemes] == names
 
 
 def served_under_a_namespace(**settings: Any) -> A2A:
     """Return the agents of an app with settings under a namespace, as in Django projects."""
     app = Celery("acme")
-    given = {"CELERY_BROKER_URL": "amqp://me:s3cret@broker//", "CELERY_A2A_STORE_URL": "redis://:s3cret@store/1"}
-    app.config_from_object(type("settings", (), given | settings), namespace="CELERY")
+    values = {"CELERY_BROKER_URL": "amqp://me:s3cret@broker//", "CELERY_A2A_STORE_URL": "redis://:s3cret@store/1"}
+    app.config_from_object(type("settings", (), values | settings), namespace="CELERY")
     a2a = A2A(app)
     a2a.add_agent(card("echo"), "nowhere:Echo")
     return a2a
@@ -178,9 +178,9 @@ NONSENSE: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("name", NONSENSE)
 def test_invalid_settings_are_refused_with_a_hint(name: str) -> None:
-    given, error = NONSENSE[name]
+    values, error = NONSENSE[name]
     with pytest.raises(ConfigError) as exc_info:
-        authenticator_from_settings(settings(**given))
+        authenticator_from_settings(settings(**values))
 
     text = str(exc_info.value)
     assert error in text
@@ -201,9 +201,11 @@ async def test_keys_on_this_machine_are_asked_for_without_a_proxy(monkeypatch: p
     monkeypatch.delenv("NO_PROXY", raising=False)
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
-        found = authenticator_from_settings(settings(**JWKS | {"auth_jwks_url": f"http://127.0.0.1:{port}/jwks"}))
-        assert found is not None
-        [scheme] = found.schemes
+        authenticator = authenticator_from_settings(
+            settings(**JWKS | {"auth_jwks_url": f"http://127.0.0.1:{port}/jwks"})
+        )
+        assert authenticator is not None
+        [scheme] = authenticator.schemes
         assert isinstance(scheme, BearerTokens)
         assert isinstance(scheme.keys, FetchedKeys)
 
@@ -222,9 +224,9 @@ def test_an_invalid_setting_is_refused_before_the_start() -> None:
 GRPC = {"grpc_port": 50051}
 
 
-def embedded(**given: Any) -> A2A:
+def app_with_gateway(**values: Any) -> A2A:
     app = Celery("test", broker="redis://host", set_as_current=False)
-    app.conf.update(a2a_store_url="redis://host", **{f"a2a_{name}": value for name, value in given.items()})
+    app.conf.update(a2a_store_url="redis://host", **{f"a2a_{name}": value for name, value in values.items()})
     a2a = A2A(app)
     a2a.agent("echo")(lambda turn: turn.text)
     return a2a
@@ -232,12 +234,12 @@ def embedded(**given: Any) -> A2A:
 
 def test_grpc_beside_an_application_of_ones_own_is_not_open_unnoticed() -> None:
     with pytest.raises(ConfigError, match=r"sees no gRPC.*A2A_GRPC_WITHOUT_AUTHENTICATION=on"):
-        embedded(**GRPC).asgi()
+        app_with_gateway(**GRPC).asgi()
 
-    assert embedded().asgi()
-    assert embedded(**GRPC).asgi(standalone=True)
-    assert embedded(**GRPC, **KEYS).asgi()
-    assert embedded(**GRPC, grpc_without_authentication=True).asgi()
+    assert app_with_gateway().asgi()
+    assert app_with_gateway(**GRPC).asgi(standalone=True)
+    assert app_with_gateway(**GRPC, **KEYS).asgi()
+    assert app_with_gateway(**GRPC, grpc_without_authentication=True).asgi()
 
 
 BEARER = {"httpAuthSecurityScheme": {"scheme": "bearer"}}
@@ -249,18 +251,18 @@ MTLS: dict[str, Any] = {"mtlsSecurityScheme": {}}
 
 def declaring(schemes: dict[str, Any], *requirements: tuple[str, ...]) -> Agent:
     """Return an agent whose card declares `schemes`. Each of `requirements` names schemes that apply together."""
-    wanted = AgentCard()
-    wanted.CopyFrom(card("careful"))
-    needed = [{"schemes": {name: {"list": []} for name in names}} for names in requirements]
-    ParseDict({"securitySchemes": schemes, "securityRequirements": needed}, wanted)
-    return Agent.with_options("careful", wanted, "executor", "tests.support.agents:Full", None, {})
+    expected_card = AgentCard()
+    expected_card.CopyFrom(card("careful"))
+    requirement_protos = [{"schemes": {name: {"list": []} for name in names}} for names in requirements]
+    ParseDict({"securitySchemes": schemes, "securityRequirements": requirement_protos}, expected_card)
+    return Agent.with_options("careful", expected_card, "executor", "tests.support.agents:Full", None, {})
 
 
 @pytest.mark.parametrize("scheme", [BEARER, OAUTH, OIDC, API_KEY, MTLS])
 def test_a_card_that_declares_our_scheme_is_unchanged(scheme: dict[str, Any]) -> None:
     agent = declaring({"mine": scheme}, ("mine",))
-    found = secured(agent, authenticator_from_settings(settings(**TOKENS, **KEYS, **PROXY)))
-    assert MessageToDict(found.card) == MessageToDict(agent.card)
+    secured_agent = secured(agent, authenticator_from_settings(settings(**TOKENS, **KEYS, **PROXY)))
+    assert MessageToDict(secured_agent.card) == MessageToDict(agent.card)
 
 
 @pytest.mark.parametrize(
@@ -293,7 +295,7 @@ def test_without_authentication_a_card_may_declare_any_scheme() -> None:
 
 
 @pytest.mark.parametrize(
-    ("peer", "believed"),
+    ("peer", "is_trusted"),
     [
         ("10.1.2.3", True),
         ("::ffff:10.1.2.3", True),
@@ -305,13 +307,13 @@ def test_without_authentication_a_card_may_declare_any_scheme() -> None:
         (None, False),
     ],
 )
-async def test_a_proxy_is_known_by_its_address(peer: str | None, believed: bool) -> None:
+async def test_a_proxy_is_known_by_its_address(peer: str | None, is_trusted: bool) -> None:
     scheme = ProxyIdentity("X-Subject", ["10.0.0.0/8", "fd00::/8"])
     shown = PresentedCredentials(lambda name: ["CN=alice"] if name == "x-subject" else [], peer)
-    if believed:
-        found = await scheme.identify(shown)
-        assert found is not None
-        assert found.owner == "CN=alice"
+    if is_trusted:
+        identity = await scheme.identify(shown)
+        assert identity is not None
+        assert identity.owner == "CN=alice"
     else:
         with pytest.raises(CredentialsRefused):
             await scheme.identify(shown)
@@ -330,11 +332,11 @@ async def test_a_proxy_without_a_subject_identifies_no_caller() -> None:
 )
 async def test_a_cross_site_request_of_a_browser_is_refused(site: str, fine: bool) -> None:
     headers = {"x-subject": ["CN=alice"], "sec-fetch-site": [site]}
-    presented = PresentedCredentials(lambda name: headers.get(name, []), "10.1.2.3")
+    credentials = PresentedCredentials(lambda name: headers.get(name, []), "10.1.2.3")
     scheme = ProxyIdentity("X-Subject", ["10.0.0.0/8"])
 
     if fine:
-        assert await scheme.identify(presented) is not None
+        assert await scheme.identify(credentials) is not None
     else:
         with pytest.raises(CredentialsRefused):
-            await scheme.identify(presented)
+            await scheme.identify(credentials)

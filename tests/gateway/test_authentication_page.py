@@ -24,12 +24,12 @@ PAGE = (Path(__file__).resolve().parents[2] / "docs" / "authentication.md").read
 
 def block(name: str) -> str:
     """Return the code block under the comment `name`."""
-    found = re.search(rf"<!-- {name}: .*? -->\n```\w+\n(.*?)```", PAGE, re.DOTALL)
-    assert found is not None, name
-    return found[1]
+    match = re.search(rf"<!-- {name}: .*? -->\n```\w+\n(.*?)```", PAGE, re.DOTALL)
+    assert match is not None, name
+    return match[1]
 
 
-def exported(*names: str) -> dict[str, str]:
+def environment_after(*names: str) -> dict[str, str]:
     """Run documented shell blocks, and return the environment after them."""
     script = "\n".join(block(name) for name in names) + "\nenv"
     result = subprocess.run(["sh", "-euc", script], env={"PATH": "/usr/bin:/bin"}, capture_output=True, check=True)
@@ -42,18 +42,18 @@ def output_of(script: str) -> str:
 
 
 def set_up(environ: dict[str, str]) -> Authenticator:
-    found = authenticator_from_settings(load_settings({"a2a_store_url": "redis://host"}, environ))
-    assert found is not None
-    return found
+    authenticator = authenticator_from_settings(load_settings({"a2a_store_url": "redis://host"}, environ))
+    assert authenticator is not None
+    return authenticator
 
 
 def test_the_settings_for_a_jwks_are_valid() -> None:
-    assert [scheme.name for scheme in set_up(exported("jwks")).schemes] == ["bearer"]
+    assert [scheme.name for scheme in set_up(environment_after("jwks")).schemes] == ["bearer"]
 
 
 def test_the_settings_for_a_key_are_valid(tmp_path: Path) -> None:
     (tmp_path / "jwt_key").write_text("a-secret-that-has-32-characters-or-more\n")
-    environ = exported("jwks", "key")
+    environ = environment_after("jwks", "key")
     assert environ.pop("A2A_AUTH_JWKS_URL")
     environ["A2A_AUTH_JWT_KEY_FILE"] = environ["A2A_AUTH_JWT_KEY_FILE"].replace("/run/secrets", str(tmp_path))
     assert [scheme.name for scheme in set_up(environ).schemes] == ["bearer"]
@@ -62,17 +62,17 @@ def test_the_settings_for_a_key_are_valid(tmp_path: Path) -> None:
 async def test_an_api_key_is_made_that_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     script = block("api-key") + '\nprintf %s "$KEY"'
-    made = output_of(script)
+    key = output_of(script)
     entry = (tmp_path / "api_keys").read_text()
 
-    assert entry == f"alice:sha256:{sha256(made.encode()).hexdigest()}\n"
-    found = await ApiKeys(entry.split(), "X-API-Key").identify(PresentedCredentials(lambda _: [made], None))
-    assert found is not None
-    assert found.owner == "alice"
+    assert entry == f"alice:sha256:{sha256(key.encode()).hexdigest()}\n"
+    identity = await ApiKeys(entry.split(), "X-API-Key").identify(PresentedCredentials(lambda _: [key], None))
+    assert identity is not None
+    assert identity.owner == "alice"
 
 
 def test_the_proxy_sets_the_header_that_is_believed() -> None:
-    environ = exported("proxy")
+    environ = environment_after("proxy")
     header = environ["A2A_AUTH_IDENTITY_HEADER"]
     nginx = block("nginx")
 
@@ -96,8 +96,8 @@ def test_its_numbers_are_the_codes() -> None:
     assert f"at most once every {keys.ASK_AGAIN_AFTER:.0f} seconds" in text
     for code in EXTRA_RPC_CODES.values():
         assert f"| {code} |" in PAGE
-    named = set(re.findall(r"`([A-Z]{2}\d{3})` to `[A-Z]{2}\d{3}`", PAGE))
-    assert named == {name for name in KEY_TYPES if name.endswith("256")}
+    rule_names = set(re.findall(r"`([A-Z]{2}\d{3})` to `[A-Z]{2}\d{3}`", PAGE))
+    assert rule_names == {name for name in KEY_TYPES if name.endswith("256")}
 
 
 def test_every_setting_of_it_is_named() -> None:

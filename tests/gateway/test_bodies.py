@@ -58,18 +58,18 @@ TOO_MANY = {
 @pytest.mark.parametrize("name", [*TAKEN, *TOO_MANY])
 async def test_values_are_counted_before_they_are_parsed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     body, is_taken = (TAKEN | TOO_MANY)[name], name in TAKEN
-    parsed: list[int] = []
-    parser = SimpleNamespace(loads=lambda text, **_: parsed.append(len(text)), dumps=json.dumps)
+    sizes: list[int] = []
+    parser = SimpleNamespace(loads=lambda text, **_: sizes.append(len(text)), dumps=json.dumps)
     monkeypatch.setattr(bodies, "json", parser)
     transport = httpx.ASGITransport(Starlette(routes=[Route("/", guard_rpc(rpc, 1 << 23), methods=["POST"])]))
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
         response = await http.post("/", content=body, headers={"Content-Type": "application/json"})
 
-    assert (parsed == [len(body)]) == is_taken
+    assert (sizes == [len(body)]) == is_taken
     assert (f"more than {bodies.MAX_JSON_VALUES} values" in response.text) != is_taken
 
 
-def nested(depth: int) -> dict[str, Any]:
+def nested_request(depth: int) -> dict[str, Any]:
     """Return a request whose data part has `depth` nested lists."""
     data: Any = 1
     for _ in range(depth):
@@ -95,7 +95,7 @@ def fields_of(message: Proto) -> int:
 @pytest.mark.parametrize(
     "request_",
     [
-        ParseDict(nested(30), SendMessageRequest()),
+        ParseDict(nested_request(30), SendMessageRequest()),
         ParseDict({"message": {"metadata": {"a": 1, "b": ["x", None, True], "c": {}}}}, SendMessageRequest()),
         SendMessageRequest(message=Message(parts=[Part()] * 1000)),
         SendMessageRequest(message=Message(reference_task_ids=["t"] * 10)),
@@ -220,10 +220,10 @@ async def test_values_that_cost_more_than_the_burst_take_all_of_it(
 
 
 @pytest.mark.parametrize(
-    ("sent", "taken"), [([b"\x0a\xff"] * 3, 2), ([b"\x0a\x00" * 500_001] * 3, 1)], ids=["small", "large"]
+    ("bodies", "token_count"), [([b"\x0a\xff"] * 3, 2), ([b"\x0a\x00" * 500_001] * 3, 1)], ids=["small", "large"]
 )
 async def test_over_grpc_too_what_is_refused_before_it_is_parsed_takes_a_token(
-    store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, sent: list[bytes], taken: int
+    store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, bodies: list[bytes], token_count: int
 ) -> None:
     most = {"owner_requests_per_second": 0.01, "owner_request_burst": 2, "auth_api_keys": (ANN,)}
     metadata = (*GRPC_V1, ("x-api-key", "key"))
@@ -233,12 +233,14 @@ async def test_over_grpc_too_what_is_refused_before_it_is_parsed_takes_a_token(
         grpc.aio.insecure_channel(gateway.grpc) as channel,
     ):
         send: Any = channel.unary_unary("/lf.a2a.v1.A2AService/SendMessage")
-        for body in sent:
+        for body in bodies:
             with pytest.raises(grpc.aio.AioRpcError) as exc_info:
                 await send(body, metadata=metadata, timeout=30)
             codes.append(exc_info.value.code().name)
 
-    assert codes == ["INVALID_ARGUMENT"] * taken + ["RESOURCE_EXHAUSTED"] * (3 - taken), "bytes take tokens, too"
+    assert codes == ["INVALID_ARGUMENT"] * token_count + ["RESOURCE_EXHAUSTED"] * (3 - token_count), (
+        "bytes take tokens, too"
+    )
 
 
 async def test_over_grpc_a_rejected_caller_is_rejected_before_its_next_request_is_read(
@@ -283,21 +285,21 @@ async def test_bodies_of_one_owner_that_arrive_at_once_are_bounded(
     async with limited(store, redis_server.store_url, keys, auth_api_keys=(ANN, BOB)) as gateway:
 
         def post(body: bytes | AsyncGenerator[bytes, None], headers: dict[str, str]) -> asyncio.Task[httpx.Response]:
-            sent = gateway.http.post(path, content=body, headers=headers | {"Content-Type": "application/json"})
-            return asyncio.create_task(sent)
+            call = gateway.http.post(path, content=body, headers=headers | {"Content-Type": "application/json"})
+            return asyncio.create_task(call)
 
         async def have_begun() -> bool:
             return len(starts) == 2
 
         arriving = [post(slow(), AS_ANN) for _ in range(2)]
         await eventually_async(have_begun, what="two bodies have begun")
-        refused = await post(b" " * 1_000_000 + content, AS_ANN)
+        refusal = await post(b" " * 1_000_000 + content, AS_ANN)
         small, of_bob = await post(content, AS_ANN), await post(b" " * 2_600_000 + content, AS_BOB)
         may_end.set()
-        ended = await asyncio.gather(*arriving)
-        again = await post(b" " * 2_600_000 + content, AS_ANN)
+        responses = await asyncio.gather(*arriving)
+        second_refusal = await post(b" " * 2_600_000 + content, AS_ANN)
 
-    assert (refused.status_code, refused.headers["retry-after"]) == (429, "5")
-    details = refused.json()["error"]["data" if path == "/" else "details"]
+    assert (refusal.status_code, refusal.headers["retry-after"]) == (429, "5")
+    details = refusal.json()["error"]["data" if path == "/" else "details"]
     assert details[0]["metadata"] == {"limit": "bodies", "retryAfter": "5"}
-    assert [response.status_code for response in (small, of_bob, *ended, again)] == [200] * 5
+    assert [response.status_code for response in (small, of_bob, *responses, second_refusal)] == [200] * 5

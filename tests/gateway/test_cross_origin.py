@@ -38,9 +38,7 @@ def client(asgi: ASGIApp, address: str = ADDRESS) -> httpx.AsyncClient:
     return httpx.AsyncClient(transport=httpx.ASGITransport(asgi), base_url=address)
 
 
-async def posted(
-    asgi: ASGIApp, headers: dict[str, str], address: str = "http://localhost:8000", path: str = "/"
-) -> int:
+async def post(asgi: ASGIApp, headers: dict[str, str], address: str = "http://localhost:8000", path: str = "/") -> int:
     """Return the status of a POST with an invalid body. If the caller may use the gateway, the status is 200 over
     JSON-RPC, or 400 over HTTP+JSON."""
     async with client(asgi, address) as http:
@@ -60,7 +58,7 @@ OTHERS = {
 @pytest.mark.parametrize("headers", OTHERS.values(), ids=list(OTHERS))
 @pytest.mark.parametrize("path", ["/", "/agents/echo", "/message:send", "/tasks/t:cancel"])
 async def test_a_page_of_another_origin_is_refused(headers: dict[str, str], path: str) -> None:
-    assert await posted(gateway(), headers, path=path) == 403
+    assert await post(gateway(), headers, path=path) == 403
 
 
 async def test_the_refusal_names_the_setting_in_the_binding_of_the_request() -> None:
@@ -84,21 +82,21 @@ OWN = {
 
 @pytest.mark.parametrize("headers", OWN.values(), ids=list(OWN))
 async def test_every_other_caller_is_served(headers: dict[str, str]) -> None:
-    assert await posted(gateway(), headers) == 200
+    assert await post(gateway(), headers) == 200
 
 
 async def test_a_trusted_origin_is_served() -> None:
     asgi = gateway(a2a_trusted_origins=["https://chat.example.com"])
 
     headers = {"Sec-Fetch-Site": "cross-site", "Origin": "https://chat.example.com"}
-    assert await posted(asgi, headers) == 200
-    assert await posted(asgi, headers | {"Origin": "https://chat.example.com.evil.example"}) == 403
+    assert await post(asgi, headers) == 200
+    assert await post(asgi, headers | {"Origin": "https://chat.example.com.evil.example"}) == 403
 
 
 async def test_a_page_at_the_public_address_is_served() -> None:
     asgi = gateway(a2a_public_url="https://agents.example.com/a2a")
 
-    assert await posted(asgi, {"Origin": "https://agents.example.com"}) == 200
+    assert await post(asgi, {"Origin": "https://agents.example.com"}) == 200
 
 
 async def test_a_link_on_another_page_leads_to_the_gateway() -> None:
@@ -170,8 +168,8 @@ async def test_callers_whom_the_embedding_application_knows_may_use_any_host() -
 
     asgi = AuthenticationMiddleware(gateway(), backend=Known())
 
-    assert await posted(asgi, {}, address="https://agents.example.com") == 200
-    assert await posted(asgi, OTHERS["cross-site"], address="https://agents.example.com") == 403
+    assert await post(asgi, {}, address="https://agents.example.com") == 200
+    assert await post(asgi, OTHERS["cross-site"], address="https://agents.example.com") == 403
 
 
 @pytest.mark.parametrize("name", ["allowed_hosts", "trusted_origins"])

@@ -74,10 +74,10 @@ def only_a_reference(error: Any, log: pytest.LogCaptureFixture) -> None:
     assert error.reason == "INTERNAL_ERROR"
     assert error.message == "Internal error"
     assert list(error.metadata) in (["reference"], [])
-    explained = [record for record in log.records if record.name == "a2a_celery.gateway.protocol_errors"]
-    assert explained[-1].exc_info is not None
-    assert SECRET in str(explained[-1].exc_info[1])
-    assert error.metadata.get("reference", "reference") in explained[-1].getMessage()
+    log_records = [record for record in log.records if record.name == "a2a_celery.gateway.protocol_errors"]
+    assert log_records[-1].exc_info is not None
+    assert SECRET in str(log_records[-1].exc_info[1])
+    assert error.metadata.get("reference", "reference") in log_records[-1].getMessage()
 
 
 @pytest.mark.usefixtures("broken")
@@ -137,8 +137,8 @@ async def test_in_mid_stream_over_grpc(served: Served, caplog: pytest.LogCapture
 
 @pytest.mark.usefixtures("broken")
 async def test_over_protocol_03(served: Served, caplog: pytest.LogCaptureFixture) -> None:
-    read = {"jsonrpc": "2.0", "id": 1, "method": "tasks/get", "params": {"id": "x"}}
-    over_rpc = await served.http.post("/", json=read, headers=V03)
+    request_body = {"jsonrpc": "2.0", "id": 1, "method": "tasks/get", "params": {"id": "x"}}
+    over_rpc = await served.http.post("/", json=request_body, headers=V03)
     over_http = await served.http.get("/v1/tasks/x", headers=V03)
 
     assert over_rpc.json()["error"]["code"] == -32603
@@ -170,10 +170,10 @@ async def test_an_error_in_a_response_to_03_is_not_blamed_on_the_request(
     monkeypatch.setattr(handler.GatewayHandler, "_read", answer)
 
     with caplog.at_level(logging.ERROR):
-        found = from_rest(await served.http.get("/v1/tasks/x", headers=V03))
+        error = from_rest(await served.http.get("/v1/tasks/x", headers=V03))
 
-    assert found.status == 500
-    assert found.reason == "INTERNAL_ERROR"
+    assert error.status == 500
+    assert error.reason == "INTERNAL_ERROR"
 
 
 async def test_the_text_of_an_error_names_the_valid_value(served: Served) -> None:

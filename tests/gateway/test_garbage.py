@@ -65,8 +65,8 @@ async def test_a_request_leaves_no_cycles(
                 statuses.add(await missing_task(gateway, binding))
 
     assert (429 in statuses) == (rate < 1)
-    left = {name for name, count in garbage.types.items() if count >= STRAY and is_of_gateway(name)}
-    assert left <= {"Request"}
+    stray_types = {name for name, count in garbage.types.items() if count >= STRAY and is_of_gateway(name)}
+    assert stray_types <= {"Request"}
     assert garbage.types["Request"] <= REQUESTS, "the client's own, and none of the server's"
 
 
@@ -133,9 +133,9 @@ async def test_a_garbage_collection_skips_what_existed_at_the_start() -> None:
     app = freeze_heap_at_start(Starlette())
 
     def is_collected(value: object) -> bool:
-        return any(tracked is value for tracked in gc.get_objects())
+        return any(each is value for each in gc.get_objects())
 
     assert is_collected(early)
     async with app.router.lifespan_context(app):
-        late: list[object] = []
-        assert (is_collected(early), is_collected(late)) == (False, True)
+        late_objects: list[object] = []
+        assert (is_collected(early), is_collected(late_objects)) == (False, True)

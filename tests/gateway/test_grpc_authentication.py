@@ -104,8 +104,8 @@ async def test_an_internal_error_is_reported_without_its_text() -> None:
 
 
 async def test_without_keys_it_is_for_later() -> None:
-    found = await refused_by(KeysUnavailable())
-    assert (found.status, found.reason) == ("UNAVAILABLE", "SERVICE_UNAVAILABLE")
+    error = await refused_by(KeysUnavailable())
+    assert (error.status, error.reason) == ("UNAVAILABLE", "SERVICE_UNAVAILABLE")
 
 
 @pytest.mark.parametrize(("method", "streams"), [("SendMessage", False), ("SendStreamingMessage", True)])

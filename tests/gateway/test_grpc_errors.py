@@ -60,13 +60,13 @@ async def refused_with(error: A2AError, *, streams: bool = False) -> Fault:
 async def test_the_error_info_has_the_data(
     error: A2AError, reason: str, metadata: dict[str, str], streams: bool
 ) -> None:
-    found = await refused_with(error, streams=streams)
+    received_error = await refused_with(error, streams=streams)
 
-    assert (found.reason, found.metadata) == (reason, metadata)
+    assert (received_error.reason, received_error.metadata) == (reason, metadata)
 
 
 async def test_wrong_fields_are_named_beside_it() -> None:
-    found = await refused_with(invalid("message.role", "it must be ROLE_USER"))
+    error = await refused_with(invalid("message.role", "it must be ROLE_USER"))
 
-    assert (found.reason, found.metadata) == ("INVALID_PARAMS", {})
-    assert found.fields == {"message.role": "it must be ROLE_USER"}
+    assert (error.reason, error.metadata) == ("INVALID_PARAMS", {})
+    assert error.fields == {"message.role": "it must be ROLE_USER"}

@@ -124,14 +124,14 @@ async def test_framing_without_an_end_closes_the_connection(
 ) -> None:
     reader, writer = await asyncio.open_connection(*address)
     writer.write(start)
-    sent = 0
+    byte_count = 0
     with suppress(ConnectionError):
-        while sent < TOO_MUCH:
+        while byte_count < TOO_MUCH:
             writer.write(filler)
-            sent += len(filler)
+            byte_count += len(filler)
             await writer.drain()
 
-    assert sent < TOO_MUCH
+    assert byte_count < TOO_MUCH
     await until_closed(reader)
     writer.close()
 

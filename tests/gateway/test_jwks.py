@@ -52,9 +52,9 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 async def endpoint() -> Endpoint:
-    found = Endpoint()
-    found.gate.set()
-    return found
+    endpoint = Endpoint()
+    endpoint.gate.set()
+    return endpoint
 
 
 @pytest.fixture
@@ -64,9 +64,9 @@ def keys(endpoint: Endpoint, clock: ManualClock) -> FetchedKeys:
 
 async def test_a_key_is_found_and_fetched_once(keys: FetchedKeys, endpoint: Endpoint) -> None:
     for _ in range(5):
-        found = await keys.find("first", "RS256")
-        assert found is not None
-        assert found.get("kid") == "first"
+        key = await keys.find("first", "RS256")
+        assert key is not None
+        assert key.get("kid") == "first"
     assert endpoint.asked == 1
 
 
@@ -147,10 +147,10 @@ async def test_concurrent_callers_share_a_fetch_that_survives_their_cancellation
     await eventually_async(is_asked)
     waiting[0].cancel()
     endpoint.gate.set()
-    found = await asyncio.gather(*waiting, return_exceptions=True)
+    results = await asyncio.gather(*waiting, return_exceptions=True)
 
-    assert isinstance(found[0], asyncio.CancelledError)
-    assert all(isinstance(key, RSAKey) for key in found[1:])
+    assert isinstance(results[0], asyncio.CancelledError)
+    assert all(isinstance(key, RSAKey) for key in results[1:])
     assert endpoint.asked == 1
 
 
@@ -234,9 +234,9 @@ def test_only_usable_keys_of_a_set_are_accepted() -> None:
         OctKey.import_key("secret" * 10).as_dict(private=True),
     ]
     curve = ECKey.generate_key("P-256", {"kid": "curve"})
-    found = read_set({"keys": [*odd, *document(FIRST, curve)["keys"]]})
+    key_set = read_set({"keys": [*odd, *document(FIRST, curve)["keys"]]})
 
-    assert len(found) == 2
-    assert found.named("curve", "ES256")
-    assert found.named("small", "RS256") is None
-    assert found.named(None, "RS256"), "it is the only one of its kind"
+    assert len(key_set) == 2
+    assert key_set.named("curve", "ES256")
+    assert key_set.named("small", "RS256") is None
+    assert key_set.named(None, "RS256"), "it is the only one of its kind"

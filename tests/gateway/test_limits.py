@@ -67,22 +67,22 @@ async def first_sent(gateway: Limited, **message: Any) -> dict[str, Any]:
     return task
 
 
-def require_refusal(found: Refusal, limit: str, way: tuple[str, str, str]) -> None:
+def require_refusal(refusal: Refusal, limit: str, way: tuple[str, str, str]) -> None:
     """Require that the refusal contains the limit and the delay before a retry."""
     binding = way[0]
-    assert found.status == ("RESOURCE_EXHAUSTED" if binding == "GRPC" else 429)
-    assert max(1, SECONDS.get(limit, 1) - 40) <= int(found.retry_after) <= SECONDS.get(limit, 1)
+    assert refusal.status == ("RESOURCE_EXHAUSTED" if binding == "GRPC" else 429)
+    assert max(1, SECONDS.get(limit, 1) - 40) <= int(refusal.retry_after) <= SECONDS.get(limit, 1)
     if way[:2] == ("GRPC", "0.3"):
         return  # gRPC of 0.3 has no details
     if way[:2] == ("JSONRPC", "0.3"):
-        assert (found.code, found.details) == (-32603, [{"limit": limit, "retryAfter": found.retry_after}])
+        assert (refusal.code, refusal.details) == (-32603, [{"limit": limit, "retryAfter": refusal.retry_after}])
         return
-    info, again = found.details
+    info, retry_info = refusal.details
     assert (info["reason"], info["domain"]) == ("LIMIT_EXCEEDED", "a2a-protocol.org")
-    assert info["metadata"] == {"limit": limit, "retryAfter": found.retry_after}
-    assert again["@type"] == "type.googleapis.com/google.rpc.RetryInfo"
-    assert again["retryDelay"] == f"{found.retry_after}s"
-    assert found.code == {"JSONRPC": -32603, "HTTP+JSON": 429, "GRPC": None}[binding]
+    assert info["metadata"] == {"limit": limit, "retryAfter": refusal.retry_after}
+    assert retry_info["@type"] == "type.googleapis.com/google.rpc.RetryInfo"
+    assert retry_info["retryDelay"] == f"{refusal.retry_after}s"
+    assert refusal.code == {"JSONRPC": -32603, "HTTP+JSON": 429, "GRPC": None}[binding]
 
 
 @pytest.mark.parametrize("limit", LIMITS)
@@ -108,8 +108,8 @@ async def test_an_answer_to_a_question_is_a_run_too(
     async with limited(store, redis_server.store_url, keys, **LIMITS[limit]) as gateway:
         first = await first_sent(gateway)
         data_before = await seeds.everything()
-        refused = await gateway.try_to_send(taskId=paused_id)
-        assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+        refusal = await gateway.try_to_send(taskId=paused_id)
+        assert (refusal.status_code, refusal.headers["retry-after"]) == (429, "1")
         assert await seeds.everything() == data_before
         more = await gateway.try_to_send(taskId=first["id"])
         assert more.status_code == 200, "a message that waits for its own task's run begins none"
@@ -167,10 +167,10 @@ async def test_a_webhook_beyond_the_owner_s_limit_is_refused(
     async with limited(store, redis_server.store_url, keys, **setting) as gateway:
         task = await gateway.sent()
         path, version = f"/tasks/{task['id']}/pushNotificationConfigs", {"A2A-Version": "1.0"}
-        added = [await gateway.http.post(path, json=config, headers=version) for _ in range(2)]
+        responses = [await gateway.http.post(path, json=config, headers=version) for _ in range(2)]
         brought = message_json() | {"configuration": {"taskPushNotificationConfig": config}}
 
-        assert [answer.status_code for answer in added] == [200, 429]
+        assert [answer.status_code for answer in responses] == [200, 429]
         for way in (("JSONRPC", "1.0", "SendMessage"), ("HTTP+JSON", "1.0", "SendMessage")):
             require_refusal(await gateway.refusal(*way, brought), "webhooks", way)
         assert (await gateway.try_to_send()).status_code == 200
@@ -208,15 +208,15 @@ async def test_above_the_watermark_no_message_is_accepted_and_what_runs_ends(
     seeds: Seeds,
     above_the_watermark: dict[str, Any],
 ) -> None:
-    running, paused = await seeds.claimed(scope=ANONYMOUS), await seeds.ended(INPUT_REQUIRED, scope=ANONYMOUS)
+    running, paused_id = await seeds.claimed(scope=ANONYMOUS), await seeds.ended(INPUT_REQUIRED, scope=ANONYMOUS)
     async with limited(store, redis_server.store_url, keys, **above_the_watermark) as gateway:
         data_before = await seeds.everything()
         for way in WAYS:
             require_refusal(await gateway.refusal(*way), "memory", way)
-        for task_id in (running.ref.task_id, paused):
+        for task_id in (running.ref.task_id, paused_id):
             assert (await gateway.try_to_send(taskId=task_id)).status_code == 429
         assert await seeds.everything() == data_before
-        assert (await read(gateway, of=paused))[0] == 200
+        assert (await read_task(gateway, of=paused_id))[0] == 200
 
     assert (await seeds.settled(running, status(COMPLETED))).state == COMPLETED
 
@@ -242,7 +242,7 @@ async def test_of_two_gateways_one_gets_the_last_slot(
     assert await store.redis.zcard(keys.scope_index(ANONYMOUS) + "1") == 7
 
 
-async def read(gateway: Limited, tenant: str = "", of: str = "none") -> tuple[int, str]:
+async def read_task(gateway: Limited, tenant: str = "", of: str = "none") -> tuple[int, str]:
     """Request a task at the cost of one token. Return the status and the Retry-After header of the response."""
     path = f"/agents/echo/{tenant}/tasks/{of}" if tenant else f"/tasks/{of}"
     answer = await gateway.http.get(path, headers={"A2A-Version": "1.0"})
@@ -308,8 +308,8 @@ async def test_a_request_refused_before_parsing_takes_a_token(
         answers = [await gateway.http.post(path, content=BAD_BODIES[bad], headers=headers) for _ in range(4)]
         good = await gateway.http.get("/tasks", headers=AS_ANN)
 
-    taken = 1 if bad == "values" else 2  # its bytes take a token, too
-    assert [answer.status_code == 429 for answer in answers] == [False] * taken + [True] * (4 - taken)
+    token_count = 1 if bad == "values" else 2  # its bytes take a token, too
+    assert [answer.status_code == 429 for answer in answers] == [False] * token_count + [True] * (4 - token_count)
     assert [int(answer.headers["retry-after"]) > 50 for answer in (*answers[2:], good)] == [True] * 3
     assert answers[3].json()["error"]["message"].startswith("The rate limit of requests is reached")
 
@@ -317,21 +317,21 @@ async def test_a_request_refused_before_parsing_takes_a_token(
 async def test_a_large_body_of_a_caller_without_tokens_is_not_read(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys
 ) -> None:
-    read = []
+    chunks = []
 
     async def large() -> AsyncGenerator[bytes, None]:
         for _ in range(5):
-            read.append(1)
+            chunks.append(1)
             yield b" " * 50_000
 
     most = {"owner_requests_per_second": 0.01, "auth_api_keys": (ANN,)}
     async with limited(store, redis_server.store_url, keys, **most) as gateway:
         headers = AS_ANN | {"Content-Type": "application/json"}
         statuses = [(await gateway.http.get("/tasks", headers=headers)).status_code for _ in range(2)]
-        refused = await gateway.http.post("/", content=large(), headers=headers)
+        refusal = await gateway.http.post("/", content=large(), headers=headers)
 
-    assert [*statuses, refused.status_code] == [200, 429, 429]
-    assert not read
+    assert [*statuses, refusal.status_code] == [200, 429, 429]
+    assert not chunks
 
 
 async def test_after_a_burst_the_rate_limits_requests(
@@ -339,26 +339,26 @@ async def test_after_a_burst_the_rate_limits_requests(
 ) -> None:
     url, rate = redis_server.store_url, {"owner_requests_per_second": 0.01, "owner_request_burst": 5}
     async with limited(store, url, keys, **rate) as one, limited(store, url, keys, **rate) as two:
-        assert [await read(one) for _ in range(5)] == [(404, "")] * 5
-        status_code, again = await read(one)
-        assert (status_code, 60 < int(again) <= 100) == (429, True)
-        assert await read(one, "another") == (404, "")
+        assert [await read_task(one) for _ in range(5)] == [(404, "")] * 5
+        status_code, retry_after = await read_task(one)
+        assert (status_code, 60 < int(retry_after) <= 100) == (429, True)
+        assert await read_task(one, "another") == (404, "")
         [bucket] = [key async for key in store.redis.scan_iter(keys.requests(Scope()))]
         assert 0 < await store.redis.pttl(bucket) <= 500_000
         full = int(await store.redis.get(bucket))
         await store.redis.set(bucket, full - 100_000_000, px=500_000)  # a hundred seconds later
 
-        assert [(await read(two))[0] for _ in range(2)] == [404, 429]
+        assert [(await read_task(two))[0] for _ in range(2)] == [404, 429]
 
 
 async def test_a_flood_does_not_reach_the_store(store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys) -> None:
     async with limited(store, redis_server.store_url, keys, owner_requests_per_second=0.01) as gateway:
-        assert [(await read(gateway))[0] for _ in range(2)] == [404, 429]
+        assert [(await read_task(gateway))[0] for _ in range(2)] == [404, 429]
         await store.redis.delete(keys.requests(Scope()))
 
-        assert [status for status, _ in await asyncio.gather(*(read(gateway) for _ in range(20)))] == [429] * 20
+        assert [status for status, _ in await asyncio.gather(*(read_task(gateway) for _ in range(20)))] == [429] * 20
         assert not await store.redis.exists(keys.requests(Scope()))
-        assert (await read(gateway, "another"))[0] == 404
+        assert (await read_task(gateway, "another"))[0] == 404
 
 
 async def test_without_limits_nothing_is_asked_of_the_store(
@@ -416,7 +416,7 @@ def has_free_place(gateway: Limited) -> Callable[[], Awaitable[bool]]:
 
     async def is_free() -> bool:
         async with grpc.aio.insecure_channel(gateway.grpc) as channel:
-            call = streamed(channel)
+            call = stream(channel)
             try:
                 return bool(await call.read())
             except grpc.aio.AioRpcError as refusal:
@@ -427,7 +427,7 @@ def has_free_place(gateway: Limited) -> Callable[[], Awaitable[bool]]:
     return is_free
 
 
-def streamed(channel: grpc.aio.Channel) -> Any:
+def stream(channel: grpc.aio.Channel) -> Any:
     """Return the stream of a message whose run no worker executes."""
     request = ParseDict(message_json(), SendMessageRequest())
     return a2a_pb2_grpc.A2AServiceStub(channel).SendStreamingMessage(request, metadata=GRPC_V1, timeout=60)
@@ -445,7 +445,7 @@ async def test_streams_of_an_owner_are_bounded_over_all_bindings_together(
         ):
             lines = over_http.aiter_lines()
             assert await anext(lines)
-            over_grpc = streamed(channel)
+            over_grpc = stream(channel)
             assert await over_grpc.read()
             streaming = await gateway.ids()
             task_id = streaming[0]
@@ -453,7 +453,7 @@ async def test_streams_of_an_owner_are_bounded_over_all_bindings_together(
                 require_refusal(await gateway.refusal(*way), "streams", way)
             subscription = await gateway.http.get(f"/tasks/{task_id}:subscribe", headers={"A2A-Version": "1.0"})
             assert subscription.status_code == 429
-            assert (await read(gateway, of=task_id))[0] == 200, "what is no stream is not refused"
+            assert (await read_task(gateway, of=task_id))[0] == 200, "what is no stream is not refused"
             assert await gateway.ids() == streaming, "nothing is stored of what was refused"
             over_grpc.cancel()
             await eventually_async(has_free_place(gateway), what="the stream over gRPC has given its place back")
@@ -553,9 +553,9 @@ async def test_a_message_packed_small_is_measured_unpacked(
 ) -> None:
     async with limited(store, redis_server.store_url, keys, max_request_bytes=100_000) as gateway:
         data_before = await seeds.everything()
-        found = await gateway.refusal("GRPC", version, "SendMessage", message_json("x" * 200_000), packed=True)
+        refusal = await gateway.refusal("GRPC", version, "SendMessage", message_json("x" * 200_000), packed=True)
 
-        assert found.status == "RESOURCE_EXHAUSTED"
+        assert refusal.status == "RESOURCE_EXHAUSTED"
         assert await seeds.everything() == data_before
 
 
@@ -571,12 +571,12 @@ BODIES = [
 async def test_an_unexpected_body_is_limited_too(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, method: str, path: str
 ) -> None:
-    read = 0
+    byte_count = 0
 
     async def endless() -> AsyncGenerator[bytes, None]:
-        nonlocal read
-        while read < 100:
-            read += 1
+        nonlocal byte_count
+        while byte_count < 100:
+            byte_count += 1
             yield b"x" * 10_000
 
     async with limited(store, redis_server.store_url, keys, max_request_bytes=100_000) as gateway:
@@ -584,4 +584,4 @@ async def test_an_unexpected_body_is_limited_too(
         answer = await gateway.http.request(method, path, content=endless(), headers={"A2A-Version": version})
 
     assert answer.status_code == 413
-    assert read == 11, "what is beyond is not read"
+    assert byte_count == 11, "what is beyond is not read"

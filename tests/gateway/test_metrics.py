@@ -44,15 +44,15 @@ def test_streams_of_a_process_that_was_killed_are_forgotten_and_its_requests_are
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_process(PROCESS.format(then="import os; os._exit(1)"), tmp_path)
-    before = run_process(LOOK, tmp_path)
-    assert 'a2a_gateway_open_streams{agent="echo"} 1.0' in before
+    output_before = run_process(LOOK, tmp_path)
+    assert 'a2a_gateway_open_streams{agent="echo"} 1.0' in output_before
 
     monkeypatch.setenv(FOLDER, str(tmp_path))
     _drop_dead_processes()
 
-    after = run_process(LOOK, tmp_path)
-    assert "a2a_gateway_open_streams{" not in after
-    for text in (before, after):
+    output_after = run_process(LOOK, tmp_path)
+    assert "a2a_gateway_open_streams{" not in output_after
+    for text in (output_before, output_after):
         assert 'a2a_gateway_requests_total{agent="echo",operation="GetTask",outcome="ok"} 1.0' in text
 
 
@@ -83,7 +83,7 @@ async def test_the_store_is_asked_again_when_its_answer_is_not_fresh(store: Asyn
     metrics = Metrics(gate, keys, ["echo"], clock)
     transport = httpx.ASGITransport(Starlette(routes=metrics.routes()))
     async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
-        for seconds, asked in ((0, 1), (MAX_AGE, 1), (0.1, 2), (MAX_AGE, 2)):
+        for seconds, read_count in ((0, 1), (MAX_AGE, 1), (0.1, 2), (MAX_AGE, 2)):
             clock.advance(seconds)
             await client.get("/metrics")
-            assert gate.calls.count("read_metrics") == asked
+            assert gate.calls.count("read_metrics") == read_count

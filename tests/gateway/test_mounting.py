@@ -36,15 +36,15 @@ def gateway() -> Starlette:
     app = Celery("acme", set_as_current=False)
     app.conf.update(a2a_store_url="redis://127.0.0.1:1/0", a2a_auth_api_keys=api_key_entry("ann", "one"))
     a2a = A2A(app)
-    extended = AgentCard()
+    extended_card = AgentCard()
     public = card("echo")
     public.capabilities.extended_agent_card = True
-    extended.CopyFrom(public)
-    a2a.add_agent(public, "nowhere:Echo", extended_card=extended)
+    extended_card.CopyFrom(public)
+    a2a.add_agent(public, "nowhere:Echo", extended_card=extended_card)
     return a2a.asgi()
 
 
-def mounted() -> ASGIApp:
+def mounted_app() -> ASGIApp:
     return Starlette(routes=[Mount("/a2a", app=gateway())])
 
 
@@ -60,9 +60,9 @@ def served(asgi: ASGIApp, root_path: str = "") -> httpx.AsyncClient:
 @pytest.mark.parametrize(
     ("asgi", "root_path", "path"),
     [
-        (mounted, "", "/a2a"),
+        (mounted_app, "", "/a2a"),
         (twice_mounted, "", "/api/a2a"),
-        (mounted, "/behind", "/behind/a2a"),  # for servers whose paths include the root path
+        (mounted_app, "/behind", "/behind/a2a"),  # for servers whose paths include the root path
         (gateway, "/behind", "/behind"),
         (gateway, "", ""),
     ],
@@ -73,9 +73,9 @@ async def test_cards_lead_to_where_the_gateway_is_mounted(
 ) -> None:
     async with served(asgi(), root_path) as client:
         public = await client.get(f"{path}{agent}{WELL_KNOWN}")
-        extended = await client.get(f"{path}{agent}/extendedAgentCard")
+        extended_card = await client.get(f"{path}{agent}/extendedAgentCard")
 
-    for answer in (public, extended):
+    for answer in (public, extended_card):
         assert answer.status_code == 200, answer.text
         urls = {i["url"] for i in answer.json()["supportedInterfaces"]}
         assert {url.removesuffix("/") for url in urls} == {f"http://test{path}{agent}"}
@@ -141,7 +141,7 @@ async def test_a_card_has_members_of_03_where_its_interfaces_serve_03(version: s
     a2a.add_agent(own, "nowhere:Echo")
 
     async with served(a2a.asgi()) as http:
-        found = (await http.get(WELL_KNOWN)).json()
+        agent_card = (await http.get(WELL_KNOWN)).json()
 
     of_03 = {"url", "preferredTransport", "protocolVersion", "security"}
-    assert of_03 & found.keys() == (set() if version == "1.0" else of_03)
+    assert of_03 & agent_card.keys() == (set() if version == "1.0" else of_03)

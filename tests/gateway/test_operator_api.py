@@ -52,7 +52,7 @@ class Site:
     async def post(self, path: str, key: str = "operator-key") -> httpx.Response:
         return await self.http.post(PATH + path, headers={"X-API-Key": key})
 
-    async def sent(self) -> str:
+    async def send(self) -> str:
         """Send a message with a webhook as Bob. Return the task's id."""
         hook = {"id": "a/hook", "url": "http://127.0.0.1:9/secret-address", "token": "secret-token"}
         configuration = {"returnImmediately": True, "taskPushNotificationConfig": hook}
@@ -101,8 +101,8 @@ async def test_only_an_operator_may_use_it(site: Site) -> None:
 
         assert {answer.status_code for answer in answers} == {status_code}
         assert {answer.json()["error"]["details"][0]["reason"] for answer in answers} == {reason}
-    refused = await site.get("/overview", "bob-key")
-    assert refused.json()["error"]["message"] == (
+    refusal = await site.get("/overview", "bob-key")
+    assert refusal.json()["error"]["message"] == (
         "The operator's role is required, and the owner 'bob' is not in a2a_operators"
     )
 
@@ -123,10 +123,10 @@ async def test_without_authentication_only_a_star_gives_the_role(
 ) -> None:
     async with serving(store, redis_server, keys, operators=operators) as site:
         answer = await site.http.get(f"{PATH}/overview", headers={"Host": "localhost"})
-        listed = await site.http.get("/ui/agents.json", headers={"Host": "localhost"})
+        response = await site.http.get("/ui/agents.json", headers={"Host": "localhost"})
 
     assert answer.status_code == expected
-    assert listed.json()["operator"] is (expected == 200)
+    assert response.json()["operator"] is (expected == 200)
 
 
 async def test_a_page_of_another_origin_cannot_requeue(
@@ -148,13 +148,13 @@ def test_a_star_is_refused_with_authentication() -> None:
 
 async def test_the_page_learns_who_asks(site: Site) -> None:
     for key, owner, operator in (("operator-key", "ops", True), ("bob-key", "bob", False)):
-        listed = (await site.http.get("/ui/agents.json", headers={"X-API-Key": key})).json()
+        agents = (await site.http.get("/ui/agents.json", headers={"X-API-Key": key})).json()
 
-        assert (listed["owner"], listed["operator"]) == (owner, operator)
+        assert (agents["owner"], agents["operator"]) == (owner, operator)
 
 
 async def test_the_overview_counts_the_tasks_of_all_owners(site: Site) -> None:
-    await site.sent()
+    await site.send()
     await site.dead_letter()
 
     overview = (await site.get("/overview")).json()
@@ -169,18 +169,18 @@ async def test_the_overview_counts_the_tasks_of_all_owners(site: Site) -> None:
 
 
 async def test_open_tasks_of_all_owners_are_listed_by_phase_without_their_contents(site: Site) -> None:
-    waiting = await site.sent()
+    waiting = await site.send()
     claim = await site.seeds.claimed(scope=BOB)
 
-    queued = await site.get("/tasks?phase=queued")
+    queued_tasks = await site.get("/tasks?phase=queued")
     [running] = (await site.get("/tasks?phase=running")).json()["tasks"]
 
-    [task] = queued.json()["tasks"]
+    [task] = queued_tasks.json()["tasks"]
     assert (task["id"], task["owner"], task["agent"], task["state"]) == (
         waiting, "bob", "echo", "TASK_STATE_SUBMITTED",
     )  # fmt: skip
     assert (running["id"], running["worker"]) == (claim.ref.task_id, "runner")
-    assert SECRET_TEXT not in queued.text
+    assert SECRET_TEXT not in queued_tasks.text
 
 
 @pytest.mark.parametrize("query", ["phase=ended", "cursor=-1", "cursor=x", "cursor=" + "9" * 30])
@@ -194,15 +194,15 @@ async def test_a_wrong_parameter_is_named(site: Site, query: str) -> None:
 async def test_every_page_is_bounded_and_all_pages_have_all_tasks(site: Site) -> None:
     ids = {await site.seeds.created(BOB) for _ in range(450)}
 
-    found: list[str] = []
+    task_ids: list[str] = []
     cursor, sizes = 0, []
     while cursor is not None:
         answer = await site.get(f"/tasks?phase=queued&cursor={cursor}")
-        found += [task["id"] for task in answer.json()["tasks"]]
+        task_ids += [task["id"] for task in answer.json()["tasks"]]
         cursor = answer.json()["next"]
         sizes.append(len(answer.content))
 
-    assert set(found) == ids
+    assert set(task_ids) == ids
     assert max(sizes) < 256 * 1024
     assert len(sizes) > 1
 
@@ -213,10 +213,10 @@ async def test_a_dead_letter_is_requeued_once_for_its_owner(site: Site) -> None:
     assert (dead_letter["id"], dead_letter["owner"], dead_letter["state"]) == (task_id, "bob", "TASK_STATE_FAILED")
 
     first = (await site.post(f"/dead-letters/{task_id}:requeue")).json()
-    again = (await site.post(f"/dead-letters/{task_id}:requeue")).json()
+    second_answer = (await site.post(f"/dead-letters/{task_id}:requeue")).json()
 
     assert first == {"task": first["task"], "requeuedFrom": task_id, "before": False}
-    assert again == {**first, "before": True}
+    assert second_answer == {**first, "before": True}
     assert (await site.get("/dead-letters")).json()["tasks"] == []
     headers = {"A2A-Version": "1.0", "X-API-Key": "bob-key"}
     assert (await site.http.get(f"/agents/echo/tasks/{first['task']}", headers=headers)).status_code == 200
@@ -240,7 +240,7 @@ async def test_what_is_no_dead_letter_is_not_requeued(site: Site, state: str) ->
 
 
 async def test_a_webhook_that_was_given_up_is_replayed_and_its_address_stays_hidden(site: Site) -> None:
-    task_id = await site.sent()
+    task_id = await site.send()
     cursor = await Webhooks(site.store, site.keys).one()
     failure: dict[str, str | int] = {"reason": "answered 410", "status": 410, "answer": "the body of the receiver"}
     failure["address"] = "hooks.internal is 10.1.2.3"
@@ -253,33 +253,33 @@ async def test_a_webhook_that_was_given_up_is_replayed_and_its_address_stays_hid
     for secret in ("secret-address", "secret-token", "the body", "hooks.internal"):
         assert secret not in given_up.text
 
-    replayed = await site.post(f"/webhooks/{task_id}/a%2Fhook:replay")
-    assert (replayed.json()["replayed"], replayed.json()["state"]) == (True, "waiting")
+    replay = await site.post(f"/webhooks/{task_id}/a%2Fhook:replay")
+    assert (replay.json()["replayed"], replay.json()["state"]) == (True, "waiting")
     assert (await site.get("/webhooks?state=dead")).json()["webhooks"] == []
     assert [one["id"] for one in (await site.get("/webhooks")).json()["webhooks"]] == ["a/hook"]
     assert (await site.post(f"/webhooks/{task_id}/other:replay")).status_code == 404
 
 
 async def test_a_timeline_has_steps_events_and_webhooks_and_no_text(site: Site) -> None:
-    task_id = await site.sent()
+    task_id = await site.send()
     claim = await site.seeds.claimed(task_id)
     await site.seeds.appended(claim, status(WORKING, SECRET_TEXT))
 
     answer = await site.get(f"/tasks/{task_id}")
 
-    found = answer.json()
-    assert found["task"] | {"now": ""} == {
-        "id": task_id, "agent": "echo", "tenant": "", "owner": "bob", "contextId": found["task"]["contextId"],
+    body = answer.json()
+    assert body["task"] | {"now": ""} == {
+        "id": task_id, "agent": "echo", "tenant": "", "owner": "bob", "contextId": body["task"]["contextId"],
         "state": "TASK_STATE_WORKING", "run": 1, "running": True, "version": "", "now": "", "traceId": "",
         "traceUrl": "",
     }  # fmt: skip
-    assert [(event["kind"], event["first"], event.get("state")) for event in found["events"]] == [
+    assert [(event["kind"], event["first"], event.get("state")) for event in body["events"]] == [
         ("task", 1, "TASK_STATE_SUBMITTED"),
         ("status", 2, "TASK_STATE_WORKING"),
         ("status", 3, "TASK_STATE_WORKING"),
     ]
-    assert [webhook["id"] for webhook in found["webhooks"]] == ["a/hook"]
-    assert (found["parent"], found["children"]) == (None, [])
+    assert [webhook["id"] for webhook in body["webhooks"]] == ["a/hook"]
+    assert (body["parent"], body["children"]) == (None, [])
     assert SECRET_TEXT not in answer.text
     assert (await site.get("/tasks/unknown")).status_code == 404
 
@@ -325,20 +325,20 @@ NEXT = replace(NIGHTLY, at_us=NIGHTLY.at_us + 86_400_000_000)
 
 async def pages(site: Site, query: str) -> list[list[str]]:
     """Return the ids of the tasks on each page."""
-    found: list[list[str]] = []
+    pages: list[list[str]] = []
     cursor, cursors = 0, set()
     while cursor is not None:
         assert cursor not in cursors, "a page refers to an earlier page"
         cursors.add(cursor)
         page = (await site.get(f"/tasks?phase=any&{query}&cursor={cursor}")).json()
-        found.append([task["id"] for task in page["tasks"]])
+        pages.append([task["id"] for task in page["tasks"]])
         cursor = page["next"]
-    return found
+    return pages
 
 
 async def test_open_and_ended_tasks_of_an_owner_are_listed_newest_first(site: Site) -> None:
     ended_id = await site.seeds.ended(COMPLETED, scope=BOB)
-    waiting = await site.sent()
+    waiting = await site.send()
     other = await site.seeds.created(Scope(agent="other", owner="bob"))
     for scope in (Scope(agent="echo", owner="ann"), Scope(agent="echo", tenant="acme", owner="bob")):
         await site.seeds.created(scope)
@@ -351,23 +351,25 @@ async def test_open_and_ended_tasks_of_an_owner_are_listed_newest_first(site: Si
 
 
 async def test_the_newest_failed_tasks_of_all_owners_are_listed(site: Site) -> None:
-    failed = [await site.seeds.ended(FAILED, scope=Scope(agent="echo", owner=str(i % 3))) for i in range(MAX_FAILURES)]
+    failed_ids = [
+        await site.seeds.ended(FAILED, scope=Scope(agent="echo", owner=str(i % 3))) for i in range(MAX_FAILURES)
+    ]
     await site.seeds.ended(COMPLETED, scope=BOB)
-    lost = await site.dead_letter()
+    lost_id = await site.dead_letter()
 
     page = (await site.get("/tasks?phase=failed")).json()
 
-    assert [task["id"] for task in page["tasks"]] == [lost, *failed[:0:-1]], "the oldest one makes room"
+    assert [task["id"] for task in page["tasks"]] == [lost_id, *failed_ids[:0:-1]], "the oldest one makes room"
     assert page["next"] is None
 
 
 async def test_pages_have_each_task_of_an_owner(site: Site) -> None:
     ids = [await site.seeds.created(BOB) for _ in range(120)]
 
-    found = await pages(site, "owner=bob")
+    id_pages = await pages(site, "owner=bob")
 
-    assert [len(page) for page in found] == [50, 50, 20]
-    assert [task for page in found for task in page] == ids[::-1]
+    assert [len(page) for page in id_pages] == [50, 50, 20]
+    assert [task for page in id_pages for task in page] == ids[::-1]
 
 
 async def test_pages_have_each_task_of_one_time_once(site: Site) -> None:
@@ -378,9 +380,9 @@ async def test_pages_have_each_task_of_one_time_once(site: Site) -> None:
     ids = [await site.seeds.created(BOB) for _ in range(120)]
     await site.store.redis.zadd(index, dict.fromkeys(ids, at + 1))
 
-    found = await pages(site, "owner=bob")
+    id_pages = await pages(site, "owner=bob")
 
-    assert [task for page in found for task in page] == [*sorted(ids, reverse=True), older]
+    assert [task for page in id_pages for task in page] == [*sorted(ids, reverse=True), older]
 
 
 @pytest.mark.parametrize("cursor", ["1", "x", "{}", "eyJ0cyI6MSwiaWQiOiJcdWQ4MDAifQ", "W" * 4000])
@@ -392,26 +394,26 @@ async def test_a_wrong_cursor_of_stored_tasks_is_named(site: Site, cursor: str) 
 
 
 async def test_tasks_of_a_schedule_are_listed_with_its_skipped_ticks(site: Site) -> None:
-    started = await site.seeds.ticked(NIGHTLY, BOB)
-    assert isinstance(started, Created)
+    tick_result = await site.seeds.ticked(NIGHTLY, BOB)
+    assert isinstance(tick_result, Created)
     assert isinstance(await site.seeds.ticked(NEXT, BOB), TickSkipped)
 
     answer = (await site.get("/tasks?phase=any&schedule=nightly")).json()
 
-    assert [(task["id"], task["owner"]) for task in answer["tasks"]] == [(started.task.id, "bob")]
+    assert [(task["id"], task["owner"]) for task in answer["tasks"]] == [(tick_result.task.id, "bob")]
     assert answer["skippedTicks"] == ["2026-11-26T02:00:00.000Z"]
     assert (await site.get("/tasks?phase=any&schedule=other")).json() == {"tasks": [], "next": None, "skippedTicks": []}
 
 
 @pytest.mark.parametrize(
-    ("query", "named"),
+    ("query", "field"),
     [("state=ended", "state"), ("schedule=x&owner=bob", "owner"), ("schedule=x&agent=echo", "agent")],
 )
-async def test_a_wrong_filter_is_named(site: Site, query: str, named: str) -> None:
+async def test_a_wrong_filter_is_named(site: Site, query: str, field: str) -> None:
     answer = await site.get(f"/tasks?phase=any&{query}")
 
     assert answer.status_code == 400
-    assert named in answer.json()["error"]["message"]
+    assert field in answer.json()["error"]["message"]
 
 
 async def reporter(turn: Turn) -> str:
@@ -431,13 +433,13 @@ async def test_the_schedules_of_the_app_are_reported_with_what_became_of_their_t
     a2a.schedule("nightly", crontab(hour=2, minute=0), "reporter", "make the report", owner="bob")
     a2a.schedule("poll", 30, "reporter", "look", overlap="queue")
     seeds = Seeds(store, keys)
-    started = await seeds.ticked(NIGHTLY, BOB)
+    tick_result = await seeds.ticked(NIGHTLY, BOB)
     await seeds.ticked(NEXT, BOB)
-    assert isinstance(started, Created)
+    assert isinstance(tick_result, Created)
 
     nightly, poll = (await schedules(app, store, keys))["schedules"]
 
-    assert nightly["lastTask"]["id"] == started.task.id
+    assert nightly["lastTask"]["id"] == tick_result.task.id
     assert nightly | {"lastTask": None} == {
         "name": "nightly", "agent": "reporter", "owner": "bob", "tenant": "", "overlap": "skip", "when": "0 2 * * *",
         "lastTask": None, "skippedTicks": 1, "lastSkippedTick": "2026-11-26T02:00:00.000Z",

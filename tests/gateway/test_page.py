@@ -79,14 +79,15 @@ async def test_every_file_of_the_page_is_served_with_its_type_and_the_policy(cli
 
 
 @pytest.mark.parametrize(
-    ("accepted", "encoding"), [("br, gzip", "gzip"), ("gzip;q=0.5", "gzip"), ("br, gzip;q=0, *", None), ("", None)]
+    ("accept_encoding", "encoding"),
+    [("br, gzip", "gzip"), ("gzip;q=0.5", "gzip"), ("br, gzip;q=0, *", None), ("", None)],
 )
 async def test_a_file_is_compressed_for_a_client_that_accepts_it(
-    client: httpx.AsyncClient, accepted: str, encoding: str | None
+    client: httpx.AsyncClient, accept_encoding: str, encoding: str | None
 ) -> None:
-    answer = await client.get("/ui/style.css", headers={"Accept-Encoding": accepted})
+    answer = await client.get("/ui/style.css", headers={"Accept-Encoding": accept_encoding})
     same = await client.get(
-        "/ui/style.css", headers={"Accept-Encoding": accepted, "If-None-Match": answer.headers["etag"]}
+        "/ui/style.css", headers={"Accept-Encoding": accept_encoding, "If-None-Match": answer.headers["etag"]}
     )
 
     assert answer.headers.get("content-encoding") == encoding
@@ -96,9 +97,9 @@ async def test_a_file_is_compressed_for_a_client_that_accepts_it(
 
 
 def test_the_page_preloads_all_of_its_scripts() -> None:
-    preloaded = re.findall(r'rel="modulepreload" href="(.*?)"', (UI / "index.html").read_text())
+    preloads = re.findall(r'rel="modulepreload" href="(.*?)"', (UI / "index.html").read_text())
 
-    assert preloaded == sorted(path.name for path in UI.glob("*.js") if path.name != "main.js")
+    assert preloads == sorted(path.name for path in UI.glob("*.js") if path.name != "main.js")
 
 
 async def test_the_page_refers_to_files_that_a_browser_caches_forever(client: httpx.AsyncClient) -> None:
@@ -117,10 +118,10 @@ async def test_the_page_refers_to_files_that_a_browser_caches_forever(client: ht
 async def test_a_file_that_the_browser_has_is_not_sent_again(client: httpx.AsyncClient) -> None:
     first = await client.get("/ui/main.js")
     tag = first.headers["etag"]
-    again = await client.get("/ui/main.js", headers={"If-None-Match": f'"other", {tag}'})
+    second_answer = await client.get("/ui/main.js", headers={"If-None-Match": f'"other", {tag}'})
     newer = await client.get("/ui/main.js", headers={"If-None-Match": '"of the last release"'})
 
-    assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", tag)
+    assert (second_answer.status_code, second_answer.content, second_answer.headers["etag"]) == (304, b"", tag)
     assert newer.content == first.content
     assert first.headers["cache-control"] == "no-cache"
 
@@ -171,10 +172,10 @@ async def test_the_agents_are_listed_by_their_cards(client: httpx.AsyncClient) -
 
 
 def test_the_page_brings_the_same_policy_where_others_serve_it() -> None:
-    written = re.search(r'Content-Security-Policy" content="(.*?)"', (UI / "index.html").read_text())
-    assert written is not None
+    policy = re.search(r'Content-Security-Policy" content="(.*?)"', (UI / "index.html").read_text())
+    assert policy is not None
 
-    assert dict(rule.split(" ", 1) for rule in written[1].split("; ")) == POLICY
+    assert dict(rule.split(" ", 1) for rule in policy[1].split("; ")) == POLICY
 
 
 def test_the_page_s_code_neither_builds_markup_from_text_nor_stores_data() -> None:

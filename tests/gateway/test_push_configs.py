@@ -19,11 +19,11 @@ async def test_the_answer_is_no_oracle_for_names_of_the_network(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, monkeypatch: pytest.MonkeyPatch, address: str | None
 ) -> None:
     looked_up = []
-    found = socket.getaddrinfo
+    getaddrinfo = socket.getaddrinfo
 
     def resolve(host: Any, *rest: Any, **options: Any) -> Any:
         if host not in ("vault.internal", b"vault.internal"):
-            return found(host, *rest, **options)
+            return getaddrinfo(host, *rest, **options)
         looked_up.append(host)
         if address is None:
             raise socket.gaierror
@@ -32,10 +32,10 @@ async def test_the_answer_is_no_oracle_for_names_of_the_network(
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
     async with limited(store, redis_server.store_url, keys, secret_key="s" * 32) as gateway:
         hook = {"taskPushNotificationConfig": {"url": "https://vault.internal/"}, "returnImmediately": True}
-        sent = await gateway.http.post("/message:send", json=message_json() | {"configuration": hook}, headers=V1)
-        assert sent.status_code == 200, sent.text
-        task_id = sent.json()["task"]["id"]
+        response = await gateway.http.post("/message:send", json=message_json() | {"configuration": hook}, headers=V1)
+        assert response.status_code == 200, response.text
+        task_id = response.json()["task"]["id"]
         path, body = f"/tasks/{task_id}/pushNotificationConfigs", {"url": "https://vault.internal/", "id": "other"}
-        made = await gateway.http.post(path, json=body, headers=V1)
+        second_response = await gateway.http.post(path, json=body, headers=V1)
 
-    assert (made.status_code, looked_up) == (200, [])
+    assert (second_response.status_code, looked_up) == (200, [])

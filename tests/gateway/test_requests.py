@@ -83,57 +83,57 @@ QUERIES = {
 
 @pytest.mark.parametrize(("path", "field"), QUERIES.values(), ids=QUERIES)
 async def test_the_error_names_the_invalid_part_of_a_query(gateway: Limited, path: str, field: str) -> None:
-    found = from_rest(await gateway.http.get(path, headers=V1))
+    error = from_rest(await gateway.http.get(path, headers=V1))
 
-    assert (found.status, found.reason, list(found.fields)) == (400, "INVALID_PARAMS", [field])
+    assert (error.status, error.reason, list(error.fields)) == (400, "INVALID_PARAMS", [field])
 
 
 async def test_a_lawful_query_is_read(gateway: Limited) -> None:
     task = await gateway.sent()
-    wanted = "status=TASK_STATE_SUBMITTED&pageSize=1&includeArtifacts=true&historyLength=0&unknown=1"
-    later = "statusTimestampAfter=2020-01-01T00:00:00Z"
+    query = "status=TASK_STATE_SUBMITTED&pageSize=1&includeArtifacts=true&historyLength=0&unknown=1"
+    time_filter = "statusTimestampAfter=2020-01-01T00:00:00Z"
 
-    [listed] = (await gateway.http.get(f"/tasks?{wanted}&{later}", headers=V1)).json()["tasks"]
+    [entry] = (await gateway.http.get(f"/tasks?{query}&{time_filter}", headers=V1)).json()["tasks"]
 
-    assert (listed["id"], listed["artifacts"]) == (task["id"], [])
+    assert (entry["id"], entry["artifacts"]) == (task["id"], [])
 
 
 @pytest.mark.parametrize("status", ["TASK_STATE_RUNNING", "working", 42])
 async def test_an_unknown_status_is_refused_in_every_binding(gateway: Limited, status: str | int) -> None:
-    found = from_rpc(await over_rpc(gateway, "ListTasks", {"status": status}))
+    error = from_rpc(await over_rpc(gateway, "ListTasks", {"status": status}))
 
-    assert (found.reason, list(found.fields)) == ("INVALID_PARAMS", ["status"])
+    assert (error.reason, list(error.fields)) == ("INVALID_PARAMS", ["status"])
     if isinstance(status, int):
-        found = await over_grpc(gateway, "ListTasks", {"status": status})
-        assert (found.reason, list(found.fields)) == ("INVALID_PARAMS", ["status"])
+        error = await over_grpc(gateway, "ListTasks", {"status": status})
+        assert (error.reason, list(error.fields)) == ("INVALID_PARAMS", ["status"])
 
 
 @pytest.mark.parametrize("version", ["1.1", "1.7", "0.5", "2.0", "1", "one"])
 async def test_a_version_that_is_not_served_is_refused_in_every_binding(gateway: Limited, version: str) -> None:
-    given = {"A2A-Version": version}
-    found = [
-        from_rest(await gateway.http.get("/tasks", headers=given)),
+    version_header = {"A2A-Version": version}
+    errors = [
+        from_rest(await gateway.http.get("/tasks", headers=version_header)),
         from_rest(await gateway.http.get(f"/tasks?A2A-Version={version}")),
-        from_rest(await gateway.http.post("/message:send", json={"message": 1}, headers=given)),
-        from_rpc(await over_rpc(gateway, "ListTasks", {}, **given)),
-        from_rpc(await over_rpc(gateway, "ListTasks", [], **given)),
-        from_rpc(await over_rpc(gateway, "message/send", {}, **given)),
+        from_rest(await gateway.http.post("/message:send", json={"message": 1}, headers=version_header)),
+        from_rpc(await over_rpc(gateway, "ListTasks", {}, **version_header)),
+        from_rpc(await over_rpc(gateway, "ListTasks", [], **version_header)),
+        from_rpc(await over_rpc(gateway, "message/send", {}, **version_header)),
         await over_grpc(gateway, "ListTasks", {}, version),
     ]
 
-    assert {one.reason for one in found} == {"VERSION_NOT_SUPPORTED"}
+    assert {one.reason for one in errors} == {"VERSION_NOT_SUPPORTED"}
 
 
 async def test_no_version_means_03_in_every_binding(gateway: Limited) -> None:
-    found = [
+    errors = [
         from_rest(await gateway.http.get("/tasks")),
         from_rpc(await over_rpc(gateway, "ListTasks", {}, **{"A2A-Version": ""})),
         await over_grpc(gateway, "ListTasks", {}, None),
         await over_grpc(gateway, "ListTasks", {}, "0.3"),
     ]
 
-    assert {one.reason for one in found} == {"VERSION_NOT_SUPPORTED"}
-    assert all("A2A-Version: 1.0" in one.message for one in found)
+    assert {one.reason for one in errors} == {"VERSION_NOT_SUPPORTED"}
+    assert all("A2A-Version: 1.0" in one.message for one in errors)
 
 
 async def test_a_patch_number_does_not_count(gateway: Limited) -> None:
@@ -165,10 +165,10 @@ async def test_a_tenant_counts_wherever_http_json_names_it(
 ) -> None:
     task = await gateway.sent(tenant="acme")
 
-    found = await gateway.http.request(verb, path.format(id=task["id"]), json=body or None, headers=V1)
+    response = await gateway.http.request(verb, path.format(id=task["id"]), json=body or None, headers=V1)
     elsewhere = await gateway.http.get(f"/agents/echo/tasks/{task['id']}", headers=V1)
 
-    assert (found.status_code, found.json().get("id")) == (200, task["id"])
+    assert (response.status_code, response.json().get("id")) == (200, task["id"])
     assert elsewhere.status_code == 404
 
 
@@ -176,12 +176,12 @@ async def test_a_message_goes_to_the_tenant_of_its_body(gateway: Limited) -> Non
     body = message_json() | {"configuration": {"returnImmediately": True}, "tenant": "acme"}
     task = (await gateway.http.post("/agents/echo/message:send", json=body, headers=V1)).json()["task"]
 
-    listed = {
+    pages = {
         path: [one["id"] for one in (await gateway.http.get(f"/agents/echo{path}", headers=V1)).json()["tasks"]]
         for path in ("/acme/tasks", "/tasks?tenant=acme", "/tasks")
     }
 
-    assert listed == {"/acme/tasks": [task["id"]], "/tasks?tenant=acme": [task["id"]], "/tasks": []}
+    assert pages == {"/acme/tasks": [task["id"]], "/tasks?tenant=acme": [task["id"]], "/tasks": []}
 
 
 @pytest.mark.parametrize("path", ["/agents/echo/acme/tasks?tenant=other", "/agents/echo/acme/message:send"])
@@ -189,33 +189,33 @@ async def test_a_request_names_one_tenant(gateway: Limited, path: str) -> None:
     body = message_json() | {"tenant": "other"}
     verb = "POST" if path.endswith("send") else "GET"
 
-    found = from_rest(await gateway.http.request(verb, path, json=body if verb == "POST" else None, headers=V1))
+    error = from_rest(await gateway.http.request(verb, path, json=body if verb == "POST" else None, headers=V1))
 
-    assert (found.status, list(found.fields)) == (400, ["tenant"])
+    assert (error.status, list(error.fields)) == (400, ["tenant"])
 
 
 async def test_an_unknown_tenant_is_one_answer_in_every_binding(gateway: Limited) -> None:
-    found = [
+    errors = [
         from_rest(await gateway.http.get("/tasks?tenant=nobody", headers=V1)),
         from_rest(await gateway.http.get("/nobody/tasks", headers=V1)),
         from_rpc(await over_rpc(gateway, "ListTasks", {"tenant": "nobody"})),
         await over_grpc(gateway, "ListTasks", {"tenant": "nobody"}),
     ]
 
-    assert {one.reason for one in found} == {"INVALID_PARAMS"}
-    assert all(one.fields == {"tenant": "Begins with the name of an agent: echo, other."} for one in found)
+    assert {one.reason for one in errors} == {"INVALID_PARAMS"}
+    assert all(one.fields == {"tenant": "Begins with the name of an agent: echo, other."} for one in errors)
 
 
 async def test_the_shared_address_reaches_every_agent(gateway: Limited) -> None:
     task = await gateway.sent("other")
 
-    found = [
+    pages = [
         (await gateway.http.get("/tasks?tenant=other", headers=V1)).json()["tasks"],
         (await gateway.http.get("/other/tasks", headers=V1)).json()["tasks"],
         (await over_rpc(gateway, "ListTasks", {"tenant": "other"}))["result"]["tasks"],
     ]
 
-    assert [[one["id"] for one in page] for page in found] == [[task["id"]]] * 3
+    assert [[one["id"] for one in page] for page in pages] == [[task["id"]]] * 3
 
 
 async def test_the_tenant_v1_is_no_version(gateway: Limited) -> None:
@@ -255,12 +255,12 @@ async def test_a_history_of_no_length_is_left_out(gateway: Limited, length: int)
     task = await gateway.sent()
 
     query = f"historyLength={length}"
-    [listed] = (await gateway.http.get(f"/tasks?{query}", headers=V1)).json()["tasks"]
-    read = (await gateway.http.get(f"/tasks/{task['id']}?{query}", headers=V1)).json()
+    [list_entry] = (await gateway.http.get(f"/tasks?{query}", headers=V1)).json()["tasks"]
+    single_task = (await gateway.http.get(f"/tasks/{task['id']}?{query}", headers=V1)).json()
     [over] = (await over_rpc(gateway, "ListTasks", {"historyLength": length}))["result"]["tasks"]
 
-    assert {len(one.get("history", ())) for one in (listed, read, over)} == {length}
-    assert {"history" in one for one in (listed, read, over)} == {bool(length)}
+    assert {len(one.get("history", ())) for one in (list_entry, single_task, over)} == {length}
+    assert {"history" in one for one in (list_entry, single_task, over)} == {bool(length)}
 
 
 async def test_a_notification_is_carried_out_and_not_answered(gateway: Limited) -> None:
@@ -307,8 +307,8 @@ async def test_what_is_no_base64_is_refused(gateway: Limited, raw: str) -> None:
     rest = await gateway.http.post("/message:send", json=part(raw), headers=V1)
     rpc = await over_rpc(gateway, "SendMessage", part(raw))
 
-    for found in (from_rest(rest), from_rpc(rpc)):
-        assert (found.reason, list(found.fields)) == ("INVALID_PARAMS", ["message.parts[1].raw"])
+    for error in (from_rest(rest), from_rpc(rpc)):
+        assert (error.reason, list(error.fields)) == ("INVALID_PARAMS", ["message.parts[1].raw"])
 
 
 @pytest.mark.parametrize("raw", ["", "AAAA", "AA==", "AA", "-_-_", "+/+/"])
@@ -325,8 +325,8 @@ NO_BASE64_OF_03 = ["no base64!", "AAAAA", "AA", "AA=A", "A===", "\u00e9AAA", "-_
 async def test_a_file_that_is_no_base64_is_refused_under_03(gateway: Limited, method: str, content: str) -> None:
     parts = [{"kind": "text", "text": "a"}, {"kind": "file", "file": {"bytes": content}}]
     params = {"message": {"kind": "message", "messageId": "m", "role": "user", "parts": parts}}
-    packed = {"file": {"fileWithBytes": b64encode(content.encode()).decode()}}
-    message = {"messageId": "m", "role": "ROLE_USER", "content": [{"text": "a"}, packed]}
+    file_part = {"file": {"fileWithBytes": b64encode(content.encode()).decode()}}
+    message = {"messageId": "m", "role": "ROLE_USER", "content": [{"text": "a"}, file_part]}
 
     body = {"jsonrpc": "2.0", "id": 1, "method": f"message/{method}", "params": params}
     rpc = json.loads((await gateway.http.post("/", json=body, headers=V03)).text.strip().removeprefix("data:"))
@@ -361,17 +361,17 @@ async def test_an_event_source_of_an_ended_task_gets_no_content(
     ended_id = await seeds.ended(COMPLETED, scope=Scope("echo"))
     path, last = f"/tasks/{ended_id}:subscribe", len(await seeds.log(ended_id))
 
-    async def subscribed(verb: str, **headers: str) -> httpx.Response:
+    async def subscribe(verb: str, **headers: str) -> httpx.Response:
         return await gateway.http.request(verb, path, headers=V1 | headers)
 
-    missing = await subscribed("GET", **{"Last-Event-ID": str(last - 1)})
-    nothing = await subscribed("GET", **{"Last-Event-ID": str(last)})
-    asked = await subscribed("POST", **{"Last-Event-ID": str(last)})
+    missing = await subscribe("GET", **{"Last-Event-ID": str(last - 1)})
+    nothing = await subscribe("GET", **{"Last-Event-ID": str(last)})
+    post_response = await subscribe("POST", **{"Last-Event-ID": str(last)})
 
     assert (missing.status_code, missing.text.count("data:")) == (200, 1)
     assert (nothing.status_code, nothing.content) == (204, b"")
-    assert (asked.status_code, asked.content) == (200, b"")
-    assert from_rest(await subscribed("GET")).reason == "UNSUPPORTED_OPERATION"
+    assert (post_response.status_code, post_response.content) == (200, b"")
+    assert from_rest(await subscribe("GET")).reason == "UNSUPPORTED_OPERATION"
 
 
 async def test_frames_end_in_line_feeds(gateway: Limited, store: AsyncStore, keys: Keys) -> None:
@@ -393,6 +393,6 @@ async def test_an_id_comes_back_and_spoils_no_log(
     answer = (await gateway.http.post("/", json=body, headers=V1)).json()
 
     assert (answer["id"], answer["error"]["code"]) == (request_id, -32601)
-    lines = [logged.getMessage() for logged in caplog.records]
+    lines = [record.getMessage() for record in caplog.records]
     assert any("JSON-RPC error -32601" in line for line in lines)
     assert all(len(line) < 2000 and (line.isprintable() or not line.startswith("JSON-RPC")) for line in lines)

@@ -43,7 +43,7 @@ MESSAGE_TYPES = (
 DEPTH = 4
 
 
-def filled(draw: Any, message: Proto, depth: int = 0) -> Any:
+def filled_message(draw: Any, message: Proto, depth: int = 0) -> Any:
     """Return `message` with a random subset of its fields filled, including maps and lists."""
     for field in message.DESCRIPTOR.fields:
         if depth > DEPTH or draw(st.integers(0, 3)) == 0:
@@ -52,12 +52,12 @@ def filled(draw: Any, message: Proto, depth: int = 0) -> Any:
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
             inner = field.message_type.fields_by_name["value"]
             if inner.message_type is not None:
-                filled(draw, value["key"], depth + 1)
+                filled_message(draw, value["key"], depth + 1)
         elif field.message_type is not None and field.is_repeated:
-            filled(draw, value.add(), depth + 1)
+            filled_message(draw, value.add(), depth + 1)
         elif field.message_type is not None:
             value.SetInParent()
-            filled(draw, value, depth + 1)
+            filled_message(draw, value, depth + 1)
         elif field.is_repeated and field.type == field.TYPE_STRING:
             value.append("one")
         elif not field.is_repeated and field.type == field.TYPE_STRING:
@@ -70,8 +70,8 @@ def filled(draw: Any, message: Proto, depth: int = 0) -> Any:
 @st.composite
 def requests(draw: Any) -> Proto:
     """Draw a complete or incomplete request."""
-    made: Proto = filled(draw, draw(st.sampled_from(MESSAGE_TYPES))())
-    return made
+    request: Proto = filled_message(draw, draw(st.sampled_from(MESSAGE_TYPES))())
+    return request
 
 
 def refused_fields(check: Any, request: Proto) -> list[str] | None:
@@ -106,7 +106,7 @@ def test_a_text_names_three_fields_and_counts_the_others() -> None:
     with pytest.raises(InvalidParamsError, match=r"^url: Field is required\.$"):
         require_fields(configs[1])
     several = Task(history=[Message(), Message()])
-    named = r"^id: .* status: .* history\[0\]\.message_id: .* 5 more fields are wrong\.$"
-    with pytest.raises(InvalidParamsError, match=named):
+    pattern = r"^id: .* status: .* history\[0\]\.message_id: .* 5 more fields are wrong\.$"
+    with pytest.raises(InvalidParamsError, match=pattern):
         require_fields(several)
     require_fields(SendMessageRequest(message=message))

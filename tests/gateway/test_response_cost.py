@@ -59,23 +59,23 @@ async def gateway(store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys) ->
         yield gateway
 
 
-async def spent(gateway: Limited) -> int:
+async def spent_tokens(gateway: Limited) -> int:
     """Return the number of tokens that the anonymous owner has spent."""
     full_at = int(await gateway.store.redis.get(gateway.keys.requests(Scope())) or 0)
     seconds, microseconds = await gateway.store.redis.time()
     return round((full_at / 1e6 - seconds - microseconds / 1e6) / TOKEN_SECONDS)
 
 
-async def claimed(seeds: Seeds, text: str = "", values: int = 0) -> Claim:
+async def claim_with_artifact(seeds: Seeds, text: str = "", values: int = 0) -> Claim:
     """Claim a run and write an artifact with `text` and `values` values."""
     claim = await seeds.claimed(scope=SCOPE)
     await seeds.appended(claim, chunk(text, append=False, zeros=[0] * values))
     return claim
 
 
-async def ended(seeds: Seeds, text: str = "", values: int = 0) -> str:
+async def complete_task(seeds: Seeds, text: str = "", values: int = 0) -> str:
     """Create a completed task that has an artifact with `text` and `values` values."""
-    claim = await claimed(seeds, text, values)
+    claim = await claim_with_artifact(seeds, text, values)
     await seeds.settled(claim, status(COMPLETED), before=1)
     return claim.ref.task_id
 
@@ -83,24 +83,24 @@ async def ended(seeds: Seeds, text: str = "", values: int = 0) -> str:
 def http_read(path: str, **headers: str) -> Read:
     """Return a function that sends a GET request for a task."""
 
-    async def read(gateway: Limited, task_id: str) -> None:
+    async def get_task(gateway: Limited, task_id: str) -> None:
         response = await gateway.http.get(path.format(task_id), headers=V1 | headers)
         assert (response.status_code, task_id in response.text) == (200, True)
 
-    return read
+    return get_task
 
 
 def rpc_read(method: str, version: str = "1.0", **headers: str) -> Read:
     """Return a function that sends a JSON-RPC request for a task."""
 
-    async def read(gateway: Limited, task_id: str) -> None:
+    async def call_get_task(gateway: Limited, task_id: str) -> None:
         params = {"includeArtifacts": True} if method == "ListTasks" else {"id": task_id}
         body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
         response = await gateway.http.post("/", json=body, headers=headers | {"A2A-Version": version})
         assert (response.status_code, task_id in response.text) == (200, True)
         assert '"error"' not in response.text
 
-    return read
+    return call_get_task
 
 
 async def get_over_grpc(gateway: Limited, task_id: str) -> None:
@@ -151,51 +151,51 @@ READS = {
 }
 
 
-@pytest.mark.parametrize("read", READS.values(), ids=list(READS))
-async def test_the_bytes_of_a_response_take_tokens(gateway: Limited, seeds: Seeds, read: Read) -> None:
-    task_id = await ended(seeds, text="x" * 4 * BYTES_PER_TOKEN)
+@pytest.mark.parametrize("read_once", READS.values(), ids=list(READS))
+async def test_the_bytes_of_a_response_take_tokens(gateway: Limited, seeds: Seeds, read_once: Read) -> None:
+    task_id = await complete_task(seeds, text="x" * 4 * BYTES_PER_TOKEN)
 
-    await read(gateway, task_id)
+    await read_once(gateway, task_id)
 
-    assert await spent(gateway) == 5
-
-
-@pytest.mark.parametrize("read", JSON_READS.values(), ids=list(JSON_READS))
-async def test_the_values_of_a_response_take_tokens(gateway: Limited, seeds: Seeds, read: Read) -> None:
-    task_id = await ended(seeds, values=4 * VALUES_PER_TOKEN)
-
-    await read(gateway, task_id)
-
-    assert await spent(gateway) == 5
+    assert await spent_tokens(gateway) == 5
 
 
-@pytest.mark.parametrize("read", READS.values(), ids=list(READS))
-async def test_a_small_response_takes_one_token(gateway: Limited, seeds: Seeds, read: Read) -> None:
-    task_id = await ended(seeds, text="x" * (LARGE_RESULT // 2))
+@pytest.mark.parametrize("read_once", JSON_READS.values(), ids=list(JSON_READS))
+async def test_the_values_of_a_response_take_tokens(gateway: Limited, seeds: Seeds, read_once: Read) -> None:
+    task_id = await complete_task(seeds, values=4 * VALUES_PER_TOKEN)
 
-    await read(gateway, task_id)
+    await read_once(gateway, task_id)
 
-    assert await spent(gateway) == 1
+    assert await spent_tokens(gateway) == 5
+
+
+@pytest.mark.parametrize("read_once", READS.values(), ids=list(READS))
+async def test_a_small_response_takes_one_token(gateway: Limited, seeds: Seeds, read_once: Read) -> None:
+    task_id = await complete_task(seeds, text="x" * (LARGE_RESULT // 2))
+
+    await read_once(gateway, task_id)
+
+    assert await spent_tokens(gateway) == 1
 
 
 async def test_a_task_at_the_start_of_a_stream_takes_tokens_and_its_new_events_take_none(
     gateway: Limited, seeds: Seeds
 ) -> None:
-    claim = await claimed(seeds, text="x" * 4 * BYTES_PER_TOKEN)
+    claim = await claim_with_artifact(seeds, text="x" * 4 * BYTES_PER_TOKEN)
     async with gateway.served() as http, http.stream("GET", f"/tasks/{claim.ref.task_id}:subscribe", headers=V1) as new:
         lines = new.aiter_lines()
         assert claim.ref.task_id in await anext(line async for line in lines if line.startswith("data"))
-        at_start = await spent(gateway)
+        at_start = await spent_tokens(gateway)
         large = chunk("y" * 4 * BYTES_PER_TOKEN, zeros=[0] * 4 * VALUES_PER_TOKEN)
         await seeds.settled(claim, large, status(COMPLETED), before=1)
         rest_of_stream = [line async for line in lines]
 
     assert "TASK_STATE_COMPLETED" in "".join(rest_of_stream)
-    assert (at_start, await spent(gateway)) == (5, 5)
+    assert (at_start, await spent_tokens(gateway)) == (5, 5)
 
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "limits.md").read_text(encoding="utf-8")
-[RATE] = (float(found) for found in re.findall(r"A2A_OWNER_REQUESTS_PER_SECOND=(\d+)", PAGE))
+[RATE] = (float(rate) for rate in re.findall(r"A2A_OWNER_REQUESTS_PER_SECOND=(\d+)", PAGE))
 """Rate in the example of docs/limits.md. There is no limit by default."""
 
 
@@ -204,50 +204,52 @@ async def test_a_stream_of_many_small_chunks_takes_one_token(gateway: Limited, s
     async with gateway.served() as http, http.stream("GET", f"/tasks/{claim.ref.task_id}:subscribe", headers=V1) as new:
         lines = new.aiter_lines()
         await anext(lines)
-        for before in range(0, 10_000, 1000):
-            await seeds.appended(claim, *[chunk("word ")] * 1000, before=before)
+        for number in range(0, 10_000, 1000):
+            await seeds.appended(claim, *[chunk("word ")] * 1000, before=number)
         await seeds.settled(claim, status(COMPLETED), before=10_000)
         events = [line async for line in lines if line.startswith("data")]
 
     assert len(events) > 10_000
-    assert await spent(gateway) == 1
+    assert await spent_tokens(gateway) == 1
 
 
 async def test_a_task_of_100_kib_can_be_polled_each_second(gateway: Limited, seeds: Seeds) -> None:
-    task_id = await ended(seeds, text="x" * 100 * 1024)
+    task_id = await complete_task(seeds, text="x" * 100 * 1024)
 
     await JSON_READS["GetTask"](gateway, task_id)
 
-    assert await spent(gateway) <= RATE
+    assert await spent_tokens(gateway) <= RATE
 
 
 async def test_a_response_is_delivered_and_the_next_request_is_refused_until_it_is_paid(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, seeds: Seeds
 ) -> None:
-    task_id = await ended(seeds, values=4 * VALUES_PER_TOKEN)
+    task_id = await complete_task(seeds, values=4 * VALUES_PER_TOKEN)
     rate = {"owner_requests_per_second": 0.1, "owner_request_burst": 2}
     async with (
         limited(store, redis_server.store_url, keys, **rate) as one,
         limited(store, redis_server.store_url, keys, **rate) as two,
     ):
         first = await one.http.get(f"/tasks/{task_id}", headers=V1)
-        later = [await gateway.http.get(f"/tasks/{task_id}", headers=V1) for gateway in (one, two)]
+        responses = [await gateway.http.get(f"/tasks/{task_id}", headers=V1) for gateway in (one, two)]
 
     [artifact] = first.json()["artifacts"]
     assert artifact["metadata"] == {"zeros": [0] * 4 * VALUES_PER_TOKEN}
-    assert [response.status_code for response in later] == [429, 429], "in every gateway"
-    assert all(30 < int(response.headers["retry-after"]) <= 40 for response in later), "two tokens less five, and one"
+    assert [response.status_code for response in responses] == [429, 429], "in every gateway"
+    assert all(30 < int(response.headers["retry-after"]) <= 40 for response in responses), (
+        "two tokens less five, and one"
+    )
 
 
 async def test_a_debt_is_bounded(store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, seeds: Seeds) -> None:
-    task_id = await ended(seeds, text="x" * 40 * BYTES_PER_TOKEN)
+    task_id = await complete_task(seeds, text="x" * 40 * BYTES_PER_TOKEN)
     rate = {"owner_requests_per_second": 0.1, "owner_request_burst": 2}
     async with limited(store, redis_server.store_url, keys, **rate) as gateway:
         statuses = [(await gateway.http.get(f"/tasks/{task_id}", headers=V1)).status_code]
-        refused = await gateway.http.get(f"/tasks/{task_id}", headers=V1)
+        refusal = await gateway.http.get(f"/tasks/{task_id}", headers=V1)
 
-    assert [*statuses, refused.status_code] == [200, 429]
-    assert MAX_DEBT < int(refused.headers["retry-after"]) <= MAX_DEBT + 10, "the debt, and the next token"
+    assert [*statuses, refusal.status_code] == [200, 429]
+    assert MAX_DEBT < int(refusal.headers["retry-after"]) <= MAX_DEBT + 10, "the debt, and the next token"
 
 
 async def test_of_large_responses_at_once_one_is_written_and_the_next_one_waits_for_its_payment(
@@ -276,15 +278,15 @@ async def test_of_large_responses_at_once_one_is_written_and_the_next_one_waits_
 async def test_lists_at_once_are_read_one_after_another(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, seeds: Seeds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await ended(seeds, values=20 * VALUES_PER_TOKEN)
+    await complete_task(seeds, values=20 * VALUES_PER_TOKEN)
     reads: list[int] = []
     page = TaskReader.page
 
-    async def recorded(self: TaskReader, *args: Any) -> Any:
+    async def record(self: TaskReader, *args: Any) -> Any:
         reads.append(len(reads))
         return await page(self, *args)
 
-    monkeypatch.setattr(TaskReader, "page", recorded)
+    monkeypatch.setattr(TaskReader, "page", record)
     rate = {"owner_requests_per_second": 0.1, "owner_request_burst": 10}
     async with limited(store, redis_server.store_url, keys, **rate) as gateway:
         path = "/tasks?includeArtifacts=true"
@@ -297,33 +299,33 @@ async def test_lists_at_once_are_read_one_after_another(
 def recorded_reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return a list that collects the ids of the tasks that the gateway reads."""
     reads: list[str] = []
-    read = TaskReader.read
+    read_task = TaskReader.read
 
-    async def recorded(self: TaskReader, scope: Scope, task_id: str, **options: Any) -> Any:
+    async def record(self: TaskReader, scope: Scope, task_id: str, **options: Any) -> Any:
         reads.append(task_id)
-        return await read(self, scope, task_id, **options)
+        return await read_task(self, scope, task_id, **options)
 
-    monkeypatch.setattr(TaskReader, "read", recorded)
+    monkeypatch.setattr(TaskReader, "read", record)
     return reads
 
 
 BURSTS = ["GetTask", "JSON-RPC GetTask", "0.3 GetTask", "gRPC GetTask", "replay", "JSON-RPC replay", "gRPC replay"]
 
 
-@pytest.mark.parametrize("read", BURSTS)
+@pytest.mark.parametrize("reader", BURSTS)
 async def test_of_a_burst_few_large_tasks_are_read_before_the_first_is_paid(
     store: AsyncStore,
     redis_server: EmbeddedRedis,
     keys: Keys,
     seeds: Seeds,
     monkeypatch: pytest.MonkeyPatch,
-    read: str,
+    reader: str,
 ) -> None:
-    task_id = await ended(seeds, text="x" * 40 * BYTES_PER_TOKEN)
+    task_id = await complete_task(seeds, text="x" * 40 * BYTES_PER_TOKEN)
     reads = recorded_reads(monkeypatch)
     rate = {"owner_requests_per_second": 0.1, "owner_request_burst": 20}
     async with limited(store, redis_server.store_url, keys, **rate) as gateway:
-        answers = await asyncio.gather(*(READS[read](gateway, task_id) for _ in range(20)), return_exceptions=True)
+        answers = await asyncio.gather(*(READS[reader](gateway, task_id) for _ in range(20)), return_exceptions=True)
 
     assert len([answer for answer in answers if answer is None]) == 1
     assert len(reads) <= UNPAID_READS, "what is refused is not read"
@@ -332,7 +334,7 @@ async def test_of_a_burst_few_large_tasks_are_read_before_the_first_is_paid(
 async def test_small_tasks_at_once_are_all_read(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, seeds: Seeds
 ) -> None:
-    task_id = await ended(seeds, text="small")
+    task_id = await complete_task(seeds, text="small")
     rate = {"owner_requests_per_second": 0.1, "owner_request_burst": 20}
     async with limited(store, redis_server.store_url, keys, **rate) as gateway:
         paths = [f"/tasks/{task_id}", "/tasks/none"] * 10
@@ -347,49 +349,49 @@ async def test_a_response_that_cannot_be_written_lets_the_next_one_be_written(
     async def fails(*_: object) -> list[bytes]:
         raise ValueError("JSON has no nan")
 
-    task_id = await ended(seeds, text="x" * 2 * LARGE_RESULT)
+    task_id = await complete_task(seeds, text="x" * 2 * LARGE_RESULT)
     with monkeypatch.context() as patch:
         patch.setattr(rest, "task_json", fails)
-        failed = await gateway.http.get(f"/tasks/{task_id}", headers=V1)
+        refusal = await gateway.http.get(f"/tasks/{task_id}", headers=V1)
 
     async with asyncio.timeout(30):
         await JSON_READS["GetTask"](gateway, task_id)
-    assert failed.status_code == 500
+    assert refusal.status_code == 500
 
 
-@pytest.mark.parametrize("read", ["0.3 GetTask", "0.3 JSON-RPC GetTask", "0.3 JSON-RPC replay"])
+@pytest.mark.parametrize("reader", ["0.3 GetTask", "0.3 JSON-RPC GetTask", "0.3 JSON-RPC replay"])
 async def test_a_large_result_of_the_older_protocol_is_converted_in_a_thread(
-    gateway: Limited, seeds: Seeds, monkeypatch: pytest.MonkeyPatch, read: str
+    gateway: Limited, seeds: Seeds, monkeypatch: pytest.MonkeyPatch, reader: str
 ) -> None:
     threads: list[str] = []
     convert = legacy._convert
 
-    def recorded(*args: Any) -> Any:
+    def record(*args: Any) -> Any:
         threads.append(threading.current_thread().name)
         return convert(*args)
 
-    monkeypatch.setattr(legacy, "_convert", recorded)
-    await JSON_READS[read](gateway, await ended(seeds, text="small"))
+    monkeypatch.setattr(legacy, "_convert", record)
+    await JSON_READS[reader](gateway, await complete_task(seeds, text="small"))
     assert not threads
 
-    await JSON_READS[read](gateway, await ended(seeds, values=4 * VALUES_PER_TOKEN))
+    await JSON_READS[reader](gateway, await complete_task(seeds, values=4 * VALUES_PER_TOKEN))
 
     assert set(threads) == {"a2a-parser_0"}
 
 
-@pytest.mark.parametrize("read", ["0.3 GetTask", "0.3 replay"])
+@pytest.mark.parametrize("reader", ["0.3 GetTask", "0.3 replay"])
 async def test_a_large_result_is_written_as_json_of_the_older_protocol_in_a_thread(
-    gateway: Limited, seeds: Seeds, monkeypatch: pytest.MonkeyPatch, read: str
+    gateway: Limited, seeds: Seeds, monkeypatch: pytest.MonkeyPatch, reader: str
 ) -> None:
     threads: list[str] = []
     write = proto_utils.ToProto.artifact
 
-    def recorded(artifact: Any) -> Any:
+    def record(artifact: Any) -> Any:
         threads.append(threading.current_thread().name)
         return write(artifact)
 
-    monkeypatch.setattr(proto_utils.ToProto, "artifact", recorded)
-    await JSON_READS[read](gateway, await ended(seeds, values=4 * VALUES_PER_TOKEN))
+    monkeypatch.setattr(proto_utils.ToProto, "artifact", record)
+    await JSON_READS[reader](gateway, await complete_task(seeds, values=4 * VALUES_PER_TOKEN))
 
     assert set(threads) == {"a2a-parser_0"}
 
@@ -397,7 +399,7 @@ async def test_a_large_result_is_written_as_json_of_the_older_protocol_in_a_thre
 async def test_a_burst_of_subscriptions_to_a_large_task_reads_few_tasks_before_the_first_is_paid(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, seeds: Seeds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    claim = await claimed(seeds, text="x" * 40 * BYTES_PER_TOKEN)
+    claim = await claim_with_artifact(seeds, text="x" * 40 * BYTES_PER_TOKEN)
     reads = recorded_reads(monkeypatch)
     rate = {"owner_requests_per_second": 0.1, "owner_request_burst": 20}
     async with limited(store, redis_server.store_url, keys, **rate) as gateway, gateway.served() as http:
@@ -424,7 +426,7 @@ async def test_a_burst_of_subscriptions_to_a_large_task_reads_few_tasks_before_t
 
 
 async def test_subscriptions_that_wait_for_news_let_others_read(gateway: Limited, seeds: Seeds) -> None:
-    claim = await claimed(seeds, text="x" * 4 * BYTES_PER_TOKEN)
+    claim = await claim_with_artifact(seeds, text="x" * 4 * BYTES_PER_TOKEN)
     path = f"/tasks/{claim.ref.task_id}:subscribe"
     async with gateway.served() as http, AsyncExitStack() as stack:
         first = await stack.enter_async_context(http.stream("GET", path, headers=V1))

@@ -37,7 +37,7 @@ async def over_rest(gateway: Limited, task_id: str, last: str, method: str = "PO
     return await gateway.http.request(method, path, headers=V1 | {"Last-Event-ID": last})
 
 
-async def resumed(gateway: Limited, binding: str, task_id: str, last: EventId | str) -> list[dict[str, Any]]:
+async def resume(gateway: Limited, binding: str, task_id: str, last: EventId | str) -> list[dict[str, Any]]:
     """Resume a stream after the event `last`, and return its remaining events."""
     if binding == "GRPC":
         metadata = (*GRPC_V1, ("last-event-id", str(last)))
@@ -54,48 +54,48 @@ async def resumed(gateway: Limited, binding: str, task_id: str, last: EventId | 
     return [frame.data["result"] async for frame in frames(answer)]
 
 
-async def written(seeds: Seeds, chunks: int) -> Claim:
+async def write_chunks(seeds: Seeds, chunks: int) -> Claim:
     """Claim a run and append `chunks` chunks to its log."""
     claim = await seeds.claimed(await seeds.created(scope=SCOPE), max_attempts=2)
-    for before in range(chunks):
-        await seeds.appended(claim, chunk(str(before)), before=before)
+    for number in range(chunks):
+        await seeds.appended(claim, chunk(str(number)), before=number)
     return claim
 
 
 async def test_events_are_numbered_with_their_times(gateway: Limited, store: AsyncStore, keys: Keys) -> None:
     seeds = Seeds(store, keys)
-    claim = await written(seeds, 2)
+    claim = await write_chunks(seeds, 2)
     await seeds.settled(claim, status(COMPLETED), before=2)
     log = await seeds.log(claim.ref.task_id)
 
-    seen: list[Frame] = [frame async for frame in frames(await over_rest(gateway, claim.ref.task_id, "0"))]
+    first_frames: list[Frame] = [frame async for frame in frames(await over_rest(gateway, claim.ref.task_id, "0"))]
 
-    assert [frame.id for frame in seen] == [f"{entry.version}-{entry.recorded_us}" for entry in log]
+    assert [frame.id for frame in first_frames] == [f"{entry.version}-{entry.recorded_us}" for entry in log]
 
 
 @pytest.mark.parametrize("binding", BINDINGS)
-@pytest.mark.parametrize("later", [0, 2, 6], ids=["fewer events", "as many", "more"])
+@pytest.mark.parametrize("extra_entries", [0, 2, 6], ids=["fewer events", "as many", "more"])
 async def test_a_client_whose_last_event_is_lost_gets_the_task(
-    gateway: Limited, store: AsyncStore, keys: Keys, binding: str, later: int
+    gateway: Limited, store: AsyncStore, keys: Keys, binding: str, extra_entries: int
 ) -> None:
     """The task ends before the client returns. The task's last version is lower than, equal to, or higher than the
     client's version."""
     seeds = Seeds(store, keys)
-    claim = await written(seeds, 1)
+    claim = await write_chunks(seeds, 1)
     task_id = claim.ref.task_id
     backup = await seeds.backup()
     await seeds.appended(claim, *(chunk(f"lost {n}") for n in range(3)), before=1)
-    known = (await seeds.log(task_id))[-1].id
+    last_id = (await seeds.log(task_id))[-1].id
     await seeds.restore(backup)
-    await seeds.settled(claim, *(chunk(f"other {n}") for n in range(later)), status(COMPLETED), before=1)
+    await seeds.settled(claim, *(chunk(f"other {n}") for n in range(extra_entries)), status(COMPLETED), before=1)
     task = await seeds.task(task_id)
 
-    events = await resumed(gateway, binding, task_id, known)
+    events = await resume(gateway, binding, task_id, last_id)
 
-    assert known.version == 6
+    assert last_id.version == 6
     assert len(events) == 1
     text = json.dumps(events)
-    assert [text.count(f"other {n}") for n in range(later)] == [1] * later
+    assert [text.count(f"other {n}") for n in range(extra_entries)] == [1] * extra_entries
     assert "lost" not in text
     if binding in ("HTTP+JSON", "GRPC"):
         assert events == [MessageToDict(StreamResponse(task=task))]
@@ -106,7 +106,7 @@ async def test_a_stream_that_has_only_sent_the_task_sends_it_again(
 ) -> None:
     """The store loses the newest events of the task, and then records more events than it has lost."""
     seeds = Seeds(store, keys)
-    claim = await written(seeds, 1)
+    claim = await write_chunks(seeds, 1)
     task_id = claim.ref.task_id
     backup = await seeds.backup()
     await seeds.appended(claim, *(chunk(f"lost {n}") for n in range(3)), before=1)
@@ -127,7 +127,7 @@ async def test_the_task_has_the_id_after_which_its_client_resumes(
     gateway: Limited, store: AsyncStore, keys: Keys
 ) -> None:
     seeds = Seeds(store, keys)
-    claim = await written(seeds, 1)
+    claim = await write_chunks(seeds, 1)
     task_id = claim.ref.task_id
     await seeds.settled(claim, status(COMPLETED), before=1)
     newest = (await seeds.log(task_id))[-1].id
@@ -145,11 +145,11 @@ async def test_a_version_alone_is_accepted_as_an_id(
     gateway: Limited, store: AsyncStore, keys: Keys, binding: str
 ) -> None:
     seeds = Seeds(store, keys)
-    claim = await written(seeds, 2)
+    claim = await write_chunks(seeds, 2)
     await seeds.settled(claim, status(COMPLETED), before=2)
     log = await seeds.log(claim.ref.task_id)
 
     for entry in log:
-        rest = await resumed(gateway, binding, claim.ref.task_id, entry.id)
-        assert await resumed(gateway, binding, claim.ref.task_id, str(entry.version)) == rest
+        rest = await resume(gateway, binding, claim.ref.task_id, entry.id)
+        assert await resume(gateway, binding, claim.ref.task_id, str(entry.version)) == rest
         assert len(rest) == len(log) - entry.version

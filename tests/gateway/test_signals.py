@@ -55,7 +55,7 @@ class Site:
         self.ann, self.bob = Caller(http, "one"), Caller(http, "two")
         self.suspensions = Suspensions(Seeds(store, keys))
 
-    async def claimed(self, task_id: str, run: int = 1) -> Claim:
+    async def claim(self, task_id: str, run: int = 1) -> Claim:
         ref = RunRef(task_id, run)
         claim = await self.store.run(
             claim_run(self.keys, ref, token=f"token{run}", runner="r", lease_us=LEASE_US, working=True)
@@ -86,18 +86,18 @@ def reason(reply: httpx.Response) -> str:
 
 async def test_a_signal_resumes_the_run_and_publishes_it(site: Site) -> None:
     task_id = await site.ann.task()
-    await site.suspensions.suspended(await site.claimed(task_id), wait_for("approval"))
+    await site.suspensions.suspended(await site.claim(task_id), wait_for("approval"))
 
     reply = await site.ann.signal(task_id, {"name": "approval", "payload": {"by": "ann"}})
 
     assert (reply.status_code, reply.json()) == (202, {"taskId": task_id, "resumed": True})
 
     async def is_published() -> bool:
-        published: bytes | None = await site.store.redis.hget(site.keys.task(task_id).record, "published_at")
-        return published is not None and published.startswith(b"2 ")
+        published_at: bytes | None = await site.store.redis.hget(site.keys.task(task_id).record, "published_at")
+        return published_at is not None and published_at.startswith(b"2 ")
 
     await eventually_async(is_published, what="the next run is published")
-    claim = await site.claimed(task_id, 2)
+    claim = await site.claim(task_id, 2)
     assert claim.journal is not None
     assert claim.journal["approval#1"].content == b'{"by":"ann"}'
 
@@ -109,7 +109,7 @@ async def test_a_signal_without_a_waiting_run_is_stored_once(site: Site) -> None
     replies = [await site.ann.signal(task_id, body) for _ in range(3)]
 
     assert [(reply.status_code, reply.json()["resumed"]) for reply in replies] == [(202, False)] * 3
-    claim = await site.claimed(task_id)
+    claim = await site.claim(task_id)
     assert await site.suspensions.taken(claim, "go") is not None
     assert await site.suspensions.taken(claim, "go", 2) is None
 
@@ -163,11 +163,11 @@ async def test_a_task_that_has_ended_or_is_full_refuses_signals(site: Site) -> N
         await site.suspensions.sent(task_id, "go", str(number).encode())
 
     full = await site.ann.signal(task_id, {"name": "go"})
-    await seeds.settled(await site.claimed(task_id), status(COMPLETED))
-    ended = await site.ann.signal(task_id, {"name": "go"})
+    await seeds.settled(await site.claim(task_id), status(COMPLETED))
+    response = await site.ann.signal(task_id, {"name": "go"})
 
-    assert [(reply.status_code, reason(reply)) for reply in (full, ended)] == [(400, "UNSUPPORTED_OPERATION")] * 2
-    assert "TASK_STATE_COMPLETED" in ended.text
+    assert [(reply.status_code, reason(reply)) for reply in (full, response)] == [(400, "UNSUPPORTED_OPERATION")] * 2
+    assert "TASK_STATE_COMPLETED" in response.text
 
 
 @pytest.mark.parametrize("agent", ["executor", "resizer"])

@@ -39,7 +39,7 @@ async def test_the_public_keys_are_readable_without_credentials() -> None:
     assert answer.headers["content-type"] == "application/jwk-set+json"
     assert answer.headers["cache-control"] == "public, max-age=300"
     first, second = answer.json()["keys"]
-    own = OKPKey.import_key({"kty": "OKP", "crv": "Ed25519", "d": encoded(SEED), "x": first["x"]})
+    own = OKPKey.import_key({"kty": "OKP", "crv": "Ed25519", "d": base64url(SEED), "x": first["x"]})
     assert first == {
         "kty": "OKP",
         "crv": "Ed25519",
@@ -49,14 +49,14 @@ async def test_the_public_keys_are_readable_without_credentials() -> None:
         "alg": "EdDSA",
     }
     assert own.private_key.public_key().public_bytes_raw() == own.public_key.public_bytes_raw()
-    assert second["x"] == encoded(b"o" * 32)
+    assert second["x"] == base64url(b"o" * 32)
 
 
 async def test_a_gateway_may_publish_keys_that_only_watchers_sign_with() -> None:
     async with gateway(a2a_webhook_public_keys=[OTHER, OTHER]) as http:
         answer = await http.get(JWKS_PATH)
 
-    assert [key["x"] for key in answer.json()["keys"]] == [encoded(b"o" * 32)]
+    assert [key["x"] for key in answer.json()["keys"]] == [base64url(b"o" * 32)]
 
 
 @pytest.mark.parametrize("conf", [{}, {"a2a_secret_key": SECRET_KEY}])
@@ -67,5 +67,5 @@ async def test_without_a_key_there_is_no_set(conf: dict[str, Any]) -> None:
     assert answer.status_code == 404
 
 
-def encoded(key: bytes) -> str:
+def base64url(key: bytes) -> str:
     return base64.urlsafe_b64encode(key).rstrip(b"=").decode()

@@ -129,7 +129,7 @@ class Silent:
         while (page := await self.pages.get()) is not None:
             yield page
 
-    async def written(self, *bodies: str) -> None:
+    async def wait_for_bodies(self, *bodies: str) -> None:
         """Wait until these bodies have been written after the first one."""
 
         async def is_written() -> bool:
@@ -143,7 +143,7 @@ async def test_a_silent_stream_sends_pings() -> None:
     for count in range(1, 4):
         await stream.clock.until_waiting(sse.PING_AFTER)
         stream.clock.advance(sse.PING_AFTER)
-        await stream.written(*[sse.PING] * count)
+        await stream.wait_for_bodies(*[sse.PING] * count)
     stream.pages.put_nowait(None)
     await stream.running
 
@@ -156,13 +156,13 @@ async def test_an_event_postpones_the_ping() -> None:
     await stream.clock.until_waiting(sse.PING_AFTER)
     stream.clock.advance(sse.PING_AFTER - 1)
     stream.pages.put_nowait([StreamEvent(EventId(2), chunk("b"))])
-    await stream.written("id: 2\ndata: b\n\n")
+    await stream.wait_for_bodies("id: 2\ndata: b\n\n")
 
     stream.clock.advance(1)
     await stream.clock.until_waiting(sse.PING_AFTER - 1)
     stream.clock.advance(sse.PING_AFTER - 1)
 
-    await stream.written("id: 2\ndata: b\n\n", sse.PING)
+    await stream.wait_for_bodies("id: 2\ndata: b\n\n", sse.PING)
     stream.pages.put_nowait(None)
     await stream.running
 
@@ -185,8 +185,8 @@ async def test_a_stream_ends_on_these_conditions(why: str) -> None:
     if why == "the client leaves":
         served.left.set()
     else:
-        for cut in served.leaving._streams:
-            cut()
+        for scope in served.leaving._streams:
+            scope()
     await running
 
     assert source.closed

@@ -94,21 +94,23 @@ async def test_the_owner_reads_what_became_of_the_posts_and_no_secret(site: Site
     task_id = await site.alice.task()
     cursor = await site.webhooks.one()
     event = str(await site.event_id(task_id, 1))
-    failed = Attempt(event, "failed", 500, 31, "answered 500")
+    failed_attempt = Attempt(event, "failed", 500, 31, "answered 500")
     failure = {"reason": "10.0.0.7 said no", "status": 500, "answer": "the body of the receiver"}
-    postponed = postpone_delivery(site.keys, cursor, after_us=HOUR_US, counts=True, failure=failure, attempt=failed)
-    await site.store.run(postponed)
+    postponement = postpone_delivery(
+        site.keys, cursor, after_us=HOUR_US, counts=True, failure=failure, attempt=failed_attempt
+    )
+    await site.store.run(postponement)
 
     answer = await site.alice.get(f"/webhooks/{task_id}/c/deliveries")
 
-    found = answer.json()
+    body = answer.json()
     assert answer.status_code == 200
     assert answer.headers["cache-control"] == "no-store"
-    [delivery] = found.pop("deliveries")
+    [delivery] = body.pop("deliveries")
     assert delivery.pop("time") < delivery["nextTry"]
-    assert delivery.pop("nextTry") == found.pop("nextTry")
+    assert delivery.pop("nextTry") == body.pop("nextTry")
     assert delivery == {"event": event, "outcome": "failed", "status": 500, "latencyMs": 31, "reason": "answered 500"}
-    assert found == {
+    assert body == {
         "taskId": task_id, "id": "c", "state": "failing", "delivered": 0, "lastEvent": 1, "failures": 1,
         "requested": [],
     }  # fmt: skip
@@ -127,23 +129,23 @@ async def test_a_failed_delivery_is_due_at_once_after_a_replay(site: Site) -> No
 
     assert (answer.status_code, answer.json()["state"]) == (202, "waiting")
     assert (await site.webhooks.one()).delivered == 0
-    again = await site.alice.post(f"/webhooks/{task_id}/c/deliveries:replay")
-    assert again.status_code == 202, "nothing failed: nothing happens"
+    second_answer = await site.alice.post(f"/webhooks/{task_id}/c/deliveries:replay")
+    assert second_answer.status_code == 202, "nothing failed: nothing happens"
 
 
 async def test_an_event_that_was_delivered_is_requested_by_its_id(site: Site) -> None:
     task_id = await site.alice.task()
     event = await site.event_id(task_id, 1)
-    delivered = Attempt(str(event), "delivered", 200, 5)
+    attempt = Attempt(str(event), "delivered", 200, 5)
     cursor = await site.webhooks.one()
-    await site.store.run(record_delivery(site.keys, cursor, event, lease_us=LEASE_US, attempt=delivered))
+    await site.store.run(record_delivery(site.keys, cursor, event, lease_us=LEASE_US, attempt=attempt))
 
-    for named in (str(event), "1"):  # a version alone is valid too, and the post is requested once
-        answer = await site.alice.post(f"/webhooks/{task_id}/c/deliveries/{named}:replay")
+    for name in (str(event), "1"):  # a version alone is valid too, and the post is requested once
+        answer = await site.alice.post(f"/webhooks/{task_id}/c/deliveries/{name}:replay")
         assert (answer.status_code, answer.json()["requested"]) == (202, [str(event)])
 
-    [(taken, posts)] = await site.store.run(acquire_requested_posts(site.keys, limit=9, lease_us=LEASE_US))
-    assert (taken.config_id, posts) == ("c", [str(event)])
+    [(cursor_taken, posts)] = await site.store.run(acquire_requested_posts(site.keys, limit=9, lease_us=LEASE_US))
+    assert (cursor_taken.config_id, posts) == ("c", [str(event)])
 
 
 @pytest.mark.parametrize(
@@ -168,8 +170,8 @@ async def test_an_event_that_the_webhook_does_not_want_is_refused(site: Site) ->
     task_id = await site.alice.task()
     path = f"/agents/echo/tasks/{task_id}/pushNotificationConfigs"
     headers = {"A2A-Version": "1.0", "X-API-Key": "one", "A2A-Push-Events": "terminal"}
-    made = await site.http.post(path, json={"id": "last", "url": "http://127.0.0.1:9/hook"}, headers=headers)
-    assert made.status_code == 200
+    response = await site.http.post(path, json={"id": "last", "url": "http://127.0.0.1:9/hook"}, headers=headers)
+    assert response.status_code == 200
 
     answer = await site.alice.post(f"/webhooks/{task_id}/last/deliveries/1:replay")
 
@@ -205,8 +207,8 @@ OPERATIONS = [
 
 
 async def call(caller: Caller, verb: str, path: str, task: str, config: str = "c") -> httpx.Response:
-    named = path.format(task=task, config=config)
-    return await (caller.get(named) if verb == "GET" else caller.post(named))
+    url = path.format(task=task, config=config)
+    return await (caller.get(url) if verb == "GET" else caller.post(url))
 
 
 @pytest.mark.parametrize(("verb", "path"), OPERATIONS)
@@ -262,7 +264,7 @@ async def test_each_counts_as_a_request_of_its_caller(
     async with serving(store, redis_server, keys, **rate) as site:
         task_id = await site.alice.task()
         served = [(await call(site.alice, verb, path, task_id)).status_code for verb, path in OPERATIONS]
-        refused = [(await call(site.alice, verb, path, task_id)).status_code for verb, path in OPERATIONS]
+        statuses = [(await call(site.alice, verb, path, task_id)).status_code for verb, path in OPERATIONS]
 
     assert served == [200, 202, 202, 202]
-    assert refused == [429] * len(OPERATIONS)
+    assert statuses == [429] * len(OPERATIONS)

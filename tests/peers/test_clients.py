@@ -147,9 +147,9 @@ def last_state(hooks: Receiver, path: str, task_id: str) -> str:
         states = [state for post in hooks.received(path) if (state := state_of(post, task_id))]
         return states[-1] if states and states[-1] in ("COMPLETED", "CANCELED", "FAILED") else ""
 
-    found = eventually(terminal, what=f"the end of {task_id} is posted to {path}")
+    post = eventually(terminal, what=f"the end of {task_id} is posted to {path}")
     assert {post.headers["x-a2a-notification-token"] for post in hooks.received(path)} == {TOKEN}
-    return found
+    return post
 
 
 def state_of(post: Received, task_id: str) -> str:

@@ -32,7 +32,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def printed(folder: Path, *arguments: str) -> list[str]:
+def output_lines(folder: Path, *arguments: str) -> list[str]:
     """Run a program in Node.js and return the lines that it prints."""
     result = subprocess.run(
         [program(NODE), *arguments], cwd=folder, capture_output=True, text=True, timeout=LIMIT, check=False
@@ -50,11 +50,11 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
 
 
 def test_the_client_streams_and_answers(folder: Path, demo: Gateway) -> None:
-    *streamed, first, second, last = printed(folder, "ask.mjs", demo.url)
+    *stream_lines, first, second, last = output_lines(folder, "ask.mjs", demo.url)
 
-    words = [line for line in streamed if not line.startswith("TASK_STATE_")]
+    words = [line for line in stream_lines if not line.startswith("TASK_STATE_")]
     assert words == ["Once ", "upon ", "a ", "time ", "a "]
-    assert (streamed[0], streamed[-1]) == ("TASK_STATE_SUBMITTED", "TASK_STATE_COMPLETED")
+    assert (stream_lines[0], stream_lines[-1]) == ("TASK_STATE_SUBMITTED", "TASK_STATE_COMPLETED")
     assert [first, second] == ["For how many people?", "For which day?"]
     assert last == "TASK_STATE_COMPLETED A table for 4 is booked for 4."
 
@@ -77,7 +77,7 @@ def test_a_stream_is_resumed_after_the_last_event(folder: Path, gateways: tuple[
         for await (const event of stream(process.argv[2], text('count 3'))) console.log(Object.keys(event)[0]);
         """
     )
-    events = printed(folder, "cut.mjs", gateways[0].url)
+    events = output_lines(folder, "cut.mjs", gateways[0].url)
 
     assert events == ["task", "statusUpdate", *["artifactUpdate"] * 3, "statusUpdate"]
 
@@ -89,7 +89,7 @@ def test_an_error_has_its_reason(folder: Path, gateways: tuple[Gateway, Gateway]
         "await send(process.argv[2], message).catch((error) => console.log(error.code, error.reason));\n"
     )
 
-    assert printed(folder, "wrong.mjs", gateways[0].url) == ["404 TASK_NOT_FOUND"]
+    assert output_lines(folder, "wrong.mjs", gateways[0].url) == ["404 TASK_NOT_FOUND"]
 
 
 def test_an_event_source_follows_a_task(folder: Path, gateways: tuple[Gateway, Gateway]) -> None:
@@ -102,7 +102,7 @@ def test_an_event_source_follows_a_task(folder: Path, gateways: tuple[Gateway, G
         "source.onmessage = ({ data }) => { console.log(Object.keys(JSON.parse(data))[0]); source.close(); };\n"
     )
 
-    assert printed(folder, "--experimental-eventsource", "source.mjs", gateways[0].url) == ["task"]
+    assert output_lines(folder, "--experimental-eventsource", "source.mjs", gateways[0].url) == ["task"]
 
 
 def test_the_receiver_accepts_signed_posts_only(folder: Path, gateways: tuple[Gateway, Gateway]) -> None:
@@ -115,8 +115,10 @@ def test_the_receiver_accepts_signed_posts_only(folder: Path, gateways: tuple[Ga
         message = {"messageId": "m-of-the-page", "role": "ROLE_USER", "parts": [{"text": "count 1"}]}
         config = {"url": url, "token": SECRET}
         body = {"message": message, "configuration": {"taskPushNotificationConfig": config}}
-        sent = httpx.post(f"{gateways[0].url}/message:send", json=body, headers={"A2A-Version": "1.0"}, timeout=LIMIT)
-        assert sent.status_code == 200, sent.text
+        response = httpx.post(
+            f"{gateways[0].url}/message:send", json=body, headers={"A2A-Version": "1.0"}, timeout=LIMIT
+        )
+        assert response.status_code == 200, response.text
 
         eventually(lambda: "TASK_STATE_COMPLETED" in receiver.output(), what="the last event is posted")
     finally:

@@ -110,9 +110,9 @@ def serving(peer: Peer, log: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="module", params=PEERS, ids=str)
 def peer(request: pytest.FixtureRequest) -> Peer:
-    found: Peer = request.param
-    require_peers(found.environment)
-    return found
+    peer: Peer = request.param
+    require_peers(peer.environment)
+    return peer
 
 
 @pytest.fixture(scope="module")
@@ -133,22 +133,22 @@ async def test_a_turn_is_sent_streamed_and_read_again(agent: RemoteAgent) -> Non
     assert (result.state_name, result.text) == ("COMPLETED", "hello")
     assert (await agent.get(result.task_id)).text == "hello"
 
-    counted = Result.of(*[event async for event in session.stream("count 3", deadline=60)])
-    assert (counted.state_name, counted.text) == ("COMPLETED", "0 1 2 ")
-    assert counted.task_id != result.task_id
-    assert session.context_id == result.context_id == counted.context_id
+    count_result = Result.of(*[event async for event in session.stream("count 3", deadline=60)])
+    assert (count_result.state_name, count_result.text) == ("COMPLETED", "0 1 2 ")
+    assert count_result.task_id != result.task_id
+    assert session.context_id == result.context_id == count_result.context_id
 
 
 @without("answer")
 async def test_a_question_is_answered(agent: RemoteAgent) -> None:
     session = agent.session()
-    asked = await session.send("ask", deadline=60)
-    assert (asked.state_name, asked.text) == ("INPUT_REQUIRED", "Which colour?")
+    question = await session.send("ask", deadline=60)
+    assert (question.state_name, question.text) == ("INPUT_REQUIRED", "Which colour?")
 
-    answered = await session.send("blue", deadline=60)
+    answer = await session.send("blue", deadline=60)
 
-    assert (answered.state_name, answered.text) == ("COMPLETED", "blue it is")
-    assert answered.task_id == asked.task_id
+    assert (answer.state_name, answer.text) == ("COMPLETED", "blue it is")
+    assert answer.task_id == question.task_id
 
 
 @pytest.mark.parametrize("subscribed", [False, True], ids=["by the message's stream", "by a subscription"])

@@ -16,7 +16,7 @@ from typing import Any
 
 
 @dataclass
-class Seen:
+class TaskView:
     """Task, or event of a task, as a client shows it. `state` is "" for an event without a state."""
 
     state: str
@@ -30,83 +30,83 @@ class Table:
 
     def __init__(self, first: Any, second: Any, hook: str) -> None:
         self.first, self.second, self.hook = first, second, hook
-        self.tasks: dict[str, Seen] = {}
+        self.tasks: dict[str, TaskView] = {}
 
     async def card(self) -> Any:
         return await self.first.card()
 
     async def send(self) -> Any:
-        self.tasks["send"] = seen = await self.first.send("hello")
-        return [seen.state, seen.text]
+        self.tasks["send"] = view = await self.first.send("hello")
+        return [view.state, view.text]
 
     async def stream(self) -> Any:
-        return await self._followed(self.first.stream("count 3"))
+        return await self._follow(self.first.stream("count 3"))
 
     async def ask(self) -> Any:
-        self.tasks["ask"] = seen = await self.first.send("ask")
-        return [seen.state, seen.text]
+        self.tasks["ask"] = view = await self.first.send("ask")
+        return [view.state, view.text]
 
     async def answer(self) -> Any:
-        asked = self.tasks["ask"]
-        seen = await self.second.send("blue", answers=asked)
-        return [seen.state, seen.text, seen.task_id == asked.task_id]
+        question = self.tasks["ask"]
+        view = await self.second.send("blue", answers=question)
+        return [view.state, view.text, view.task_id == question.task_id]
 
     async def fail(self) -> Any:
-        seen = await self.first.send("fail")
-        return [seen.state, seen.text]
+        view = await self.first.send("fail")
+        return [view.state, view.text]
 
     async def get(self) -> Any:
-        seen = await self.second.get(self.tasks["send"].task_id)
-        return [seen.state, seen.text]
+        view = await self.second.get(self.tasks["send"].task_id)
+        return [view.state, view.text]
 
     async def cancel(self) -> Any:
-        begun = await self.first.begin("wait")
-        return (await self.second.cancel(begun.task_id)).state
+        task = await self.first.begin("wait")
+        return (await self.second.cancel(task.task_id)).state
 
     async def subscribe(self) -> Any:
-        begun = await self.first.begin("wait")
+        task = await self.first.begin("wait")
         states = [""]
-        async for seen in self.second.subscribe(begun.task_id):
-            if seen.state == "WORKING" and states[-1] != "WORKING":
-                await self.first.cancel(begun.task_id)
-            states.append(seen.state or states[-1])
+        async for view in self.second.subscribe(task.task_id):
+            if view.state == "WORKING" and states[-1] != "WORKING":
+                await self.first.cancel(task.task_id)
+            states.append(view.state or states[-1])
         return states[-1]
 
     async def list(self) -> Any:
-        asked = self.tasks["ask"]
-        return [task_id == asked.task_id for task_id in await self.second.tasks(asked.context_id)]
+        question = self.tasks["ask"]
+        return [task_id == question.task_id for task_id in await self.second.tasks(question.context_id)]
 
     async def webhook(self) -> Any:
         return (await self.first.send("hello", webhook=f"{self.hook}/message")).task_id
 
     async def webhooks(self) -> Any:
-        begun = await self.first.begin("wait")
-        await self.first.set_webhook(begun.task_id, f"{self.hook}/task")
-        urls = await self.second.webhooks(begun.task_id)
-        await self.first.cancel(begun.task_id)
-        return [url.removeprefix(self.hook) for url in urls] + [begun.task_id]
+        task = await self.first.begin("wait")
+        await self.first.set_webhook(task.task_id, f"{self.hook}/task")
+        urls = await self.second.webhooks(task.task_id)
+        await self.first.cancel(task.task_id)
+        return [url.removeprefix(self.hook) for url in urls] + [task.task_id]
 
     async def delete_webhook(self) -> Any:
-        begun = await self.first.begin("wait")
-        await self.first.set_webhook(begun.task_id, f"{self.hook}/deleted")
-        await self.second.delete_webhook(begun.task_id)
-        urls = await self.first.webhooks(begun.task_id)
-        await self.first.cancel(begun.task_id)
+        task = await self.first.begin("wait")
+        await self.first.set_webhook(task.task_id, f"{self.hook}/deleted")
+        await self.second.delete_webhook(task.task_id)
+        urls = await self.first.webhooks(task.task_id)
+        await self.first.cancel(task.task_id)
         return urls
 
     async def unknown(self) -> Any:
-        return await self._refused(self.first.get("no-such-task"))
+        return await self._refusal(self.first.get("no-such-task"))
 
     async def too_late(self) -> Any:
-        return await self._refused(self.second.cancel(self.tasks["send"].task_id))
+        return await self._refusal(self.second.cancel(self.tasks["send"].task_id))
 
-    async def _followed(self, events: AsyncIterator[Seen]) -> Any:
+    async def _follow(self, events: AsyncIterator[TaskView]) -> Any:
         state, text = "", ""
-        async for seen in events:
-            state, text = seen.state or state, text + seen.text
+        async for view in events:
+            state, text = view.state or state, text + view.text
         return [state, text]
 
-    async def _refused(self, call: Awaitable[Any]) -> Any:
+    async def _refusal(self, call: Awaitable[Any]) -> Any:
         try:
             return f"no error: {await call}"
         except Exception as error:

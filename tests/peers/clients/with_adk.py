@@ -13,7 +13,7 @@ from google.adk.events.event import Event
 from google.adk.runners import Runner
 from google.adk.sessions import InMemorySessionService
 from google.genai import types
-from steps import Seen
+from steps import TaskView
 
 SESSIONS = InMemorySessionService()
 """Session service of the clients of both gateways, so that a conversation can continue at the other gateway."""
@@ -26,18 +26,18 @@ class Adk:
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
 
-    async def send(self, text: str, answers: Seen | None = None) -> Seen:
+    async def send(self, text: str, answers: TaskView | None = None) -> TaskView:
         session_id = None if answers is None else session_of[answers.task_id]
-        seen = Seen("")
+        view = TaskView("")
         async for event in self._events(text, session_id):
-            seen = Seen(event.state, seen.text + event.text, event.task_id, event.context_id)
-        return seen
+            view = TaskView(event.state, view.text + event.text, event.task_id, event.context_id)
+        return view
 
-    async def stream(self, text: str) -> AsyncIterator[Seen]:
-        async for seen in self._events(text):
-            yield seen
+    async def stream(self, text: str) -> AsyncIterator[TaskView]:
+        async for view in self._events(text):
+            yield view
 
-    async def _events(self, text: str, session_id: str | None = None) -> AsyncIterator[Seen]:
+    async def _events(self, text: str, session_id: str | None = None) -> AsyncIterator[TaskView]:
         if session_id is None:
             session_id = (await SESSIONS.create_session(app_name="peers", user_id="user")).id
         message = types.Content(role="user", parts=[types.Part(text=text)])
@@ -45,12 +45,12 @@ class Adk:
         async for event in self._runner.run_async(
             user_id="user", session_id=session_id, new_message=message, run_config=config
         ):
-            seen = of_event(event)
-            session_of[seen.task_id] = session_id
-            yield seen
+            view = of_event(event)
+            session_of[view.task_id] = session_id
+            yield view
 
 
-def of_event(event: Event) -> Seen:
+def of_event(event: Event) -> TaskView:
     """Return the task's state and texts. The client shows earlier messages of the agent as thoughts."""
     metadata = event.custom_metadata
     texts = []
@@ -60,7 +60,7 @@ def of_event(event: Event) -> Seen:
         elif part.text and not part.thought:
             texts.append(part.text)
     state = metadata["a2a:response"]["status"]["state"].removeprefix("TASK_STATE_")
-    return Seen(state, "".join(texts), metadata["a2a:task_id"], metadata["a2a:context_id"])
+    return TaskView(state, "".join(texts), metadata["a2a:task_id"], metadata["a2a:context_id"])
 
 
 @asynccontextmanager

@@ -11,7 +11,7 @@ from a2a.client import A2ACardResolver
 from a2a.types import AgentCard, TaskState
 from agent_framework import AgentSession
 from agent_framework_a2a import A2AAgent
-from steps import Seen
+from steps import TaskView
 
 
 class Framework:
@@ -21,7 +21,7 @@ class Framework:
     async def card(self) -> list[object]:
         return [self._card.name, self._card.capabilities.streaming, self._card.capabilities.push_notifications]
 
-    async def send(self, text: str, answers: Seen | None = None) -> Seen:
+    async def send(self, text: str, answers: TaskView | None = None) -> TaskView:
         session = AgentSession()
         if answers is not None:
             session.service_session_id = {
@@ -31,14 +31,16 @@ class Framework:
             }
         response = await self._agent.run(text, session=session)
         task = session.service_session_id
-        asked = [request.text for request in response.user_input_requests]
-        return Seen(state(task["task_state"]), "".join(asked) or response.text, task["task_id"], task["context_id"])
+        questions = [request.text for request in response.user_input_requests]
+        return TaskView(
+            state(task["task_state"]), "".join(questions) or response.text, task["task_id"], task["context_id"]
+        )
 
-    async def stream(self, text: str) -> AsyncIterator[Seen]:
+    async def stream(self, text: str) -> AsyncIterator[TaskView]:
         session = AgentSession()
         async for update in self._agent.run(text, stream=True, session=session):
-            yield Seen("", update.text)
-        yield Seen(state(session.service_session_id["task_state"]))
+            yield TaskView("", update.text)
+        yield TaskView(state(session.service_session_id["task_state"]))
 
 
 def state(number: int) -> str:

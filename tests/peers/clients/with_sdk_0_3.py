@@ -31,7 +31,7 @@ from a2a.types import (
     TextPart,
 )
 from a2a.utils import get_message_text
-from steps import Seen
+from steps import TaskView
 
 TOKEN = "chosen-by-the-client"
 
@@ -44,20 +44,20 @@ def artifact_text(parts: list[Part]) -> str:
     return "".join(part.root.text for part in parts if isinstance(part.root, TextPart))
 
 
-def of_task(task: Task) -> Seen:
+def of_task(task: Task) -> TaskView:
     texts = [artifact_text(artifact.parts) for artifact in task.artifacts or []]
     if task.status.message is not None:
         texts.append(get_message_text(task.status.message))
-    return Seen(state(task.status), "".join(texts), task.id, task.context_id)
+    return TaskView(state(task.status), "".join(texts), task.id, task.context_id)
 
 
-def of_event(event: object) -> Seen:
+def of_event(event: object) -> TaskView:
     assert isinstance(event, tuple), event
     task, update = event
     if isinstance(update, TaskArtifactUpdateEvent):
-        return Seen("", artifact_text(update.artifact.parts))
+        return TaskView("", artifact_text(update.artifact.parts))
     if isinstance(update, TaskStatusUpdateEvent):
-        return Seen(state(update.status), get_message_text(update.status.message) if update.status.message else "")
+        return TaskView(state(update.status), get_message_text(update.status.message) if update.status.message else "")
     return of_task(task)
 
 
@@ -79,13 +79,13 @@ class Sdk:
     async def card(self) -> list[object]:
         return [self._card.name, self._card.capabilities.streaming, self._card.capabilities.push_notifications]
 
-    def _message(self, text: str, answers: Seen | None = None) -> Message:
+    def _message(self, text: str, answers: TaskView | None = None) -> Message:
         message = Message(message_id=uuid4().hex, role=Role.user, parts=[Part(root=TextPart(text=text))])
         if answers is not None:
             message.task_id, message.context_id = answers.task_id, answers.context_id
         return message
 
-    async def send(self, text: str, answers: Seen | None = None, webhook: str = "", wait: bool = True) -> Seen:
+    async def send(self, text: str, answers: TaskView | None = None, webhook: str = "", wait: bool = True) -> TaskView:
         client = self._whole
         if webhook:  # this client converts the config of a single call to a dict, which fails over HTTP+JSON and gRPC
             client = self._create(False, push_notification_configs=[PushNotificationConfig(url=webhook, token=TOKEN)])
@@ -93,20 +93,20 @@ class Sdk:
         [(task, _)] = [e async for e in client.send_message(self._message(text, answers), configuration=configuration)]
         return of_task(task)
 
-    async def begin(self, text: str) -> Seen:
+    async def begin(self, text: str) -> TaskView:
         return await self.send(text, wait=False)
 
-    async def stream(self, text: str) -> AsyncIterator[Seen]:
+    async def stream(self, text: str) -> AsyncIterator[TaskView]:
         async for event in self._streaming.send_message(self._message(text)):
             yield of_event(event)
 
-    async def get(self, task_id: str) -> Seen:
+    async def get(self, task_id: str) -> TaskView:
         return of_task(await self._whole.get_task(TaskQueryParams(id=task_id)))
 
-    async def cancel(self, task_id: str) -> Seen:
+    async def cancel(self, task_id: str) -> TaskView:
         return of_task(await self._whole.cancel_task(TaskIdParams(id=task_id)))
 
-    async def subscribe(self, task_id: str) -> AsyncIterator[Seen]:
+    async def subscribe(self, task_id: str) -> AsyncIterator[TaskView]:
         async for event in self._streaming.resubscribe(TaskIdParams(id=task_id)):
             yield of_event(event)
 

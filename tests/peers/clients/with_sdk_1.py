@@ -30,26 +30,26 @@ from a2a.types import (
     TaskState,
     TaskStatus,
 )
-from steps import Seen
+from steps import TaskView
 
 
 def state(status: TaskStatus) -> str:
     return TaskState.Name(status.state).removeprefix("TASK_STATE_")
 
 
-def of_task(task: Task) -> Seen:
+def of_task(task: Task) -> TaskView:
     texts = [get_artifact_text(artifact, delimiter="") for artifact in task.artifacts]
     if task.status.HasField("message"):
         texts.append(get_message_text(task.status.message))
-    return Seen(state(task.status), "".join(texts), task.id, task.context_id)
+    return TaskView(state(task.status), "".join(texts), task.id, task.context_id)
 
 
-def of_event(event: StreamResponse) -> Seen:
+def of_event(event: StreamResponse) -> TaskView:
     if event.HasField("task"):
         return of_task(event.task)
     if event.HasField("artifact_update"):
-        return Seen("", get_artifact_text(event.artifact_update.artifact, delimiter=""))
-    return Seen(state(event.status_update.status), get_message_text(event.status_update.status.message))
+        return TaskView("", get_artifact_text(event.artifact_update.artifact, delimiter=""))
+    return TaskView(state(event.status_update.status), get_message_text(event.status_update.status.message))
 
 
 class Sdk:
@@ -69,7 +69,7 @@ class Sdk:
     async def card(self) -> list[object]:
         return [self._card.name, self._card.capabilities.streaming, self._card.capabilities.push_notifications]
 
-    async def send(self, text: str, answers: Seen | None = None, webhook: str = "", wait: bool = True) -> Seen:
+    async def send(self, text: str, answers: TaskView | None = None, webhook: str = "", wait: bool = True) -> TaskView:
         message = Message(message_id=uuid4().hex, role=Role.ROLE_USER, parts=[Part(text=text)])
         if answers is not None:
             message.task_id, message.context_id = answers.task_id, answers.context_id
@@ -81,21 +81,21 @@ class Sdk:
         [response] = [response async for response in self._whole.send_message(request)]
         return of_task(response.task)
 
-    async def begin(self, text: str) -> Seen:
+    async def begin(self, text: str) -> TaskView:
         return await self.send(text, wait=False)
 
-    async def stream(self, text: str) -> AsyncIterator[Seen]:
+    async def stream(self, text: str) -> AsyncIterator[TaskView]:
         message = Message(message_id=uuid4().hex, role=Role.ROLE_USER, parts=[Part(text=text)])
         async for event in self._streaming.send_message(SendMessageRequest(message=message)):
             yield of_event(event)
 
-    async def get(self, task_id: str) -> Seen:
+    async def get(self, task_id: str) -> TaskView:
         return of_task(await self._whole.get_task(GetTaskRequest(id=task_id)))
 
-    async def cancel(self, task_id: str) -> Seen:
+    async def cancel(self, task_id: str) -> TaskView:
         return of_task(await self._whole.cancel_task(CancelTaskRequest(id=task_id)))
 
-    async def subscribe(self, task_id: str) -> AsyncIterator[Seen]:
+    async def subscribe(self, task_id: str) -> AsyncIterator[TaskView]:
         async for event in self._streaming.subscribe(SubscribeToTaskRequest(id=task_id)):
             yield of_event(event)
 

@@ -7,13 +7,15 @@ from contextlib import asynccontextmanager
 
 import steps
 from a2a.types import TaskArtifactUpdateEvent
-from steps import Seen
+from steps import TaskView
 from strands.agent.a2a_agent import A2AAgent
 from strands.agent.agent_result import AgentResult
 
 
-def of_result(result: AgentResult) -> Seen:
-    return Seen(result.stop_reason, "".join(block["text"] for block in result.message["content"] if "text" in block))
+def of_result(result: AgentResult) -> TaskView:
+    return TaskView(
+        result.stop_reason, "".join(block["text"] for block in result.message["content"] if "text" in block)
+    )
 
 
 class Strands:
@@ -26,15 +28,15 @@ class Strands:
         card = await self._agent.get_agent_card()
         return [card.name, card.capabilities.streaming, card.capabilities.push_notifications]
 
-    async def send(self, text: str) -> Seen:
+    async def send(self, text: str) -> TaskView:
         return of_result(await self._agent.invoke_async(text))
 
-    async def stream(self, text: str) -> AsyncIterator[Seen]:
+    async def stream(self, text: str) -> AsyncIterator[TaskView]:
         async for event in self._agent.stream_async(text):
             if "result" in event:
-                yield Seen(event["result"].stop_reason)
+                yield TaskView(event["result"].stop_reason)
             elif isinstance(event["event"][1], TaskArtifactUpdateEvent):
-                yield Seen("", "".join(part.root.text for part in event["event"][1].artifact.parts))
+                yield TaskView("", "".join(part.root.text for part in event["event"][1].artifact.parts))
 
 
 @asynccontextmanager
