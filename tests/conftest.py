@@ -162,7 +162,7 @@ def redbeat() -> ModuleType:
 
 
 @pytest.fixture
-def moved(tmp_path: Path) -> MovedClock:
+def wall_clock(tmp_path: Path) -> MovedClock:
     """Adjustable wall clock for child processes."""
     require_compiler()
     return MovedClock(tmp_path)

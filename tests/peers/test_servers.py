@@ -151,27 +151,27 @@ async def test_a_question_is_answered(agent: RemoteAgent) -> None:
     assert answer.task_id == question.task_id
 
 
-@pytest.mark.parametrize("subscribed", [False, True], ids=["by the message's stream", "by a subscription"])
-async def test_a_cancel_ends_the_stream(url: str, peer: Peer, subscribed: bool) -> None:
-    clock, seen = ManualClock(), ResultBuilder()
+@pytest.mark.parametrize("is_subscribed", [False, True], ids=["by the message's stream", "by a subscription"])
+async def test_a_cancel_ends_the_stream(url: str, peer: Peer, is_subscribed: bool) -> None:
+    clock, builder = ManualClock(), ResultBuilder()
     async with RemoteAgent(url, clock=clock) as agent, asyncio.TaskGroup() as listening:
         message = new_text_message("wait", role=Role.ROLE_USER)
-        events = agent.follow((await agent.submit(message)).task_id) if subscribed else agent.stream(message)
-        listener = listening.create_task(gather(events, seen))
-        await eventually_async(lambda: is_working(agent, seen.task_id), what="the task works")
+        events = agent.follow((await agent.submit(message)).task_id) if is_subscribed else agent.stream(message)
+        listener = listening.create_task(gather(events, builder))
+        await eventually_async(lambda: is_working(agent, builder.task_id), what="the task works")
 
-        await agent.cancel(seen.task_id)
+        await agent.cancel(builder.task_id)
 
         if "end" in peer.lacks:
             await eventually_async(lambda: is_done_in_time(listener, clock), what="the client polls the task")
         await listener
 
-    assert seen.result().state_name == "CANCELED"
+    assert builder.result().state_name == "CANCELED"
 
 
-async def gather(events: AsyncIterator[StreamResponse], seen: ResultBuilder) -> None:
+async def gather(events: AsyncIterator[StreamResponse], builder: ResultBuilder) -> None:
     async for event in events:
-        seen.add(event)
+        builder.add(event)
 
 
 async def is_working(agent: RemoteAgent, task_id: str) -> bool:
@@ -185,21 +185,21 @@ async def is_done_in_time(listener: asyncio.Task[None], clock: ManualClock) -> b
     return listener.done()
 
 
-async def has_state(seen: ResultBuilder | AgentSession, state: int) -> bool:
-    return seen.state == state
+async def has_state(builder: ResultBuilder | AgentSession, state: int) -> bool:
+    return builder.state == state
 
 
 async def test_an_executor_that_raises_ends_the_call(url: str, peer: Peer) -> None:
     clock = ManualClock()
     async with RemoteAgent(url, clock=clock) as agent:
         session = agent.session()
-        sent = asyncio.create_task(session.send("fail"))
+        sending = asyncio.create_task(session.send("fail"))
         if peer.fails.startswith("DeadlineExceeded"):
             await eventually_async(lambda: has_state(session, SUBMITTED), what="the task is there")
             await clock.until_waiting(SILENCE_TIMEOUT, DEADLINE)
             clock.advance(DEADLINE)
         try:
-            outcome = (await sent).state_name
+            outcome = (await sending).state_name
         except DeadlineExceeded as error:
             outcome = f"DeadlineExceeded, {error.result.state_name}"
         except Exception as error:
@@ -212,27 +212,27 @@ async def test_errors_are_those_of_the_protocol(agent: RemoteAgent) -> None:
     with pytest.raises(TaskNotFoundError):
         await agent.get("no-such-task")
 
-    ended = await agent.session().send("hello", deadline=60)
-    assert (await agent.cancel(ended.task_id)).state_name == "COMPLETED", "it had ended before"
+    result = await agent.session().send("hello", deadline=60)
+    assert (await agent.cancel(result.task_id)).state_name == "COMPLETED", "it had ended before"
 
 
 @without("webhook")
 async def test_the_receiver_accepts_webhooks(agent: RemoteAgent) -> None:
-    posted: list[Notification] = []
+    notifications: list[Notification] = []
 
     async def note(notification: Notification) -> None:
-        posted.append(notification)
+        notifications.append(notification)
 
     async with served(receiver_app(note, token=TOKEN)) as hook:
         push = TaskPushNotificationConfig(url=hook, token=TOKEN)
         task = await agent.submit(new_text_message("hello", role=Role.ROLE_USER), push=push)
 
         async def is_completed() -> bool:
-            return any(Result.of(one.event).state_name == "COMPLETED" for one in posted)
+            return any(Result.of(one.event).state_name == "COMPLETED" for one in notifications)
 
         await eventually_async(is_completed, what="the end is posted")
 
-    assert {one.task_id for one in posted} == {task.task_id}
+    assert {one.task_id for one in notifications} == {task.task_id}
 
 
 def test_the_command_answers_a_question(url: str, peer: Peer) -> None:
@@ -245,12 +245,12 @@ def test_the_command_answers_a_question(url: str, peer: Peer) -> None:
 
 @without("answer")
 def test_a_step_answers_a_question(url: str, call: CallTask) -> None:
-    asked = call.s(url, "ask", on_interrupt="return").apply().get()
-    assert (asked["state_name"], asked["text"]) == ("INPUT_REQUIRED", "Which colour?")
+    question = call.s(url, "ask", on_interrupt="return").apply().get()
+    assert (question["state_name"], question["text"]) == ("INPUT_REQUIRED", "Which colour?")
 
-    answered = call.s(url, "blue", task_id=asked["task_id"], on_interrupt="return").apply().get()
+    answer = call.s(url, "blue", task_id=question["task_id"], on_interrupt="return").apply().get()
 
-    assert (answered["state_name"], answered["text"]) == ("COMPLETED", "blue it is")
+    assert (answer["state_name"], answer["text"]) == ("COMPLETED", "blue it is")
 
 
 @pytest.fixture

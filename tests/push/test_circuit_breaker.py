@@ -22,7 +22,7 @@ def place(hosts: CircuitBreaker, name: str = "a", owner: str = "") -> Permit:
     return permit
 
 
-def deferred(hosts: CircuitBreaker, name: str = "a", owner: str = "") -> Deferred:
+def deferral_of(hosts: CircuitBreaker, name: str = "a", owner: str = "") -> Deferred:
     result = hosts.try_acquire(name, owner=owner)
     assert isinstance(result, Deferred), result
     assert hosts.deferral(name, owner=owner) is not None
@@ -38,7 +38,7 @@ def test_a_host_gets_so_many_posts_at_once() -> None:
     breaker = hosts(max_per_host=2)
     first, _ = place(breaker), place(breaker)
 
-    assert deferred(breaker).retry_in > 0
+    assert deferral_of(breaker).retry_in > 0
     assert hosts(max_per_host=2).deferral("a") is None
     place(breaker, "b")
     first.release(True)
@@ -49,7 +49,7 @@ def test_all_hosts_together_get_so_many() -> None:
     breaker = hosts(max_posts=3)
     first, *_ = [place(breaker, name, owner=name) for name in "abc"]
 
-    assert "too many" in deferred(breaker, "d", owner="d").reason
+    assert "too many" in deferral_of(breaker, "d", owner="d").reason
     first.release(None)
     place(breaker, "d", owner="d")
 
@@ -58,12 +58,12 @@ def test_an_owner_gets_a_permit_while_more_are_free_than_it_has() -> None:
     breaker = hosts(max_posts=4, reserved=0)
     first, _ = [place(breaker, name) for name in "ab"]
 
-    assert "the owner" in deferred(breaker, "c").reason
+    assert "the owner" in deferral_of(breaker, "c").reason
     place(breaker, "c", owner="other")
-    assert "the owner" in deferred(breaker, "c", owner="other").reason
+    assert "the owner" in deferral_of(breaker, "c", owner="other").reason
     place(breaker, "c", owner="third")
     first.release(None)
-    assert "the owner" in deferred(breaker, "c").reason
+    assert "the owner" in deferral_of(breaker, "c").reason
 
 
 def test_a_network_gets_a_permit_while_more_are_free_than_it_has() -> None:
@@ -71,9 +71,9 @@ def test_a_network_gets_a_permit_while_more_are_free_than_it_has() -> None:
     first, second, third = [place(breaker, name, owner=name) for name in "abc"]
 
     assert [first.set_network("10.0.0.0/24"), second.set_network("10.0.0.0/24")] == [None, None]
-    refused = third.set_network("10.0.0.0/24")
-    assert refused is not None
-    assert "the network" in refused.reason
+    deferral = third.set_network("10.0.0.0/24")
+    assert deferral is not None
+    assert "the network" in deferral.reason
     first.release(True)
     assert third.set_network("10.0.0.0/24") is None
 
@@ -86,7 +86,7 @@ def test_the_network_of_a_host_is_remembered() -> None:
     permit.release(True)
 
     assert place(breaker, "b", owner="third").network == "10.0.0.0/24"
-    assert "the network" in deferred(breaker, "b", owner="fourth").reason
+    assert "the network" in deferral_of(breaker, "b", owner="fourth").reason
 
 
 def test_permits_are_reserved_for_hosts_that_responded_last_time() -> None:
@@ -95,9 +95,9 @@ def test_permits_are_reserved_for_hosts_that_responded_last_time() -> None:
     for name in "ab":
         place(breaker, name, owner=name)
 
-    assert "too many" in deferred(breaker, "c", owner="c").reason
+    assert "too many" in deferral_of(breaker, "c", owner="c").reason
     place(breaker, "known", owner="c").release(False)
-    assert "too many" in deferred(breaker, "known", owner="c").reason
+    assert "too many" in deferral_of(breaker, "known", owner="c").reason
 
 
 def test_a_host_that_does_not_respond_has_a_cooldown() -> None:
@@ -106,7 +106,7 @@ def test_a_host_that_does_not_respond_has_a_cooldown() -> None:
     assert breaker.deferral("a") is None
     fail(breaker, 1)
 
-    assert "cooldown" in deferred(breaker).reason
+    assert "cooldown" in deferral_of(breaker).reason
     assert breaker.deferral("b") is None
 
 
@@ -125,7 +125,7 @@ def test_an_unknown_result_counts_neither_way() -> None:
     place(breaker).release(None)
     fail(breaker, 1)
 
-    deferred(breaker)
+    deferral_of(breaker)
 
 
 def test_after_a_cooldown_one_post_tries_and_its_success_releases_all() -> None:
@@ -135,7 +135,7 @@ def test_after_a_cooldown_one_post_tries_and_its_success_releases_all() -> None:
     clock.advance(6.0)  # the cooldown is 8 s, of which jitter leaves three quarters
 
     permit = place(breaker)
-    assert "being probed" in deferred(breaker).reason
+    assert "being probed" in deferral_of(breaker).reason
     permit.release(True)
     place(breaker).release(True)
     assert breaker.deferral("a") is None
@@ -147,10 +147,10 @@ def test_the_cooldown_doubles_up_to_its_limit() -> None:
     fail(breaker, 3)
     rests = []
     for _ in range(4):
-        before = clock.monotonic()
+        start = clock.monotonic()
         while breaker.deferral("a") is not None:
             clock.advance(0.5)
-        rests.append(clock.monotonic() - before)
+        rests.append(clock.monotonic() - start)
         place(breaker).release(False)
 
     assert rests == [6.0, 12.0, 22.5, 22.5]
@@ -170,9 +170,9 @@ def test_a_cancelled_trial_leaves_the_next_post_to_try() -> None:
 def test_posts_started_before_a_cooldown_do_not_prolong_it() -> None:
     clock = ManualClock()
     breaker = hosts(clock)
-    late = [place(breaker) for _ in range(5)]
+    late_places = [place(breaker) for _ in range(5)]
     fail(breaker, 3)
-    for permit in late:
+    for permit in late_places:
         permit.release(False)
     clock.advance(6.0)
 
@@ -201,12 +201,12 @@ def test_ten_thousand_that_wait_for_a_dead_host_leave_the_others_alone() -> None
 def test_the_more_wait_for_a_host_the_longer_each_waits() -> None:
     breaker = hosts(max_per_host=1)
     place(breaker)
-    waits = [deferred(breaker).retry_in for _ in range(10_000)]
+    waits = [deferral_of(breaker).retry_in for _ in range(10_000)]
     first_time = sorted(waits)
 
     assert all(
-        later - earlier >= 0.99
-        for earlier, later in zip(first_time, first_time[2 * MAX_RETRIES_PER_SECOND :], strict=False)
+        second - first >= 0.99
+        for first, second in zip(first_time, first_time[2 * MAX_RETRIES_PER_SECOND :], strict=False)
     )
     assert first_time[-1] < 1.1 * 2 * len(waits) / MAX_RETRIES_PER_SECOND
 

@@ -71,16 +71,16 @@ class Simulation:
     def _begin(self, delivery: Delivery) -> None:
         now = self.clock.monotonic()
         place = self.hosts.try_acquire(delivery.host, owner=delivery.owner)
-        deferred = place if isinstance(place, Deferred) else place.set_network(delivery.network)
-        if isinstance(place, Permit) and deferred is None:
+        deferral = place if isinstance(place, Deferred) else place.set_network(delivery.network)
+        if isinstance(place, Permit) and deferral is None:
             if delivery.started_after is None:
                 delivery.started_after = now - delivery.due_since
             self._at(now + (ANSWERS_AFTER if delivery.answers else POST_TIMEOUT), delivery, place)
             return
-        assert deferred is not None
+        assert deferral is not None
         if isinstance(place, Permit):
             place.release(None)
-        self._at(round(now + deferred.retry_in, 6), delivery)
+        self._at(round(now + deferral.retry_in, 6), delivery)
 
     def _end(self, delivery: Delivery, place: Permit) -> None:
         now = self.clock.monotonic()
@@ -89,9 +89,9 @@ class Simulation:
             return
         delivery.failures += 1
         delivery.first_failed = now if delivery.first_failed is None else delivery.first_failed
-        after = self.backoff.delay(delivery.failures, now - delivery.first_failed)
-        if after is not None:
-            self._at(round(now + after, 6), delivery)
+        delay = self.backoff.delay(delivery.failures, now - delivery.first_failed)
+        if delay is not None:
+            self._at(round(now + delay, 6), delivery)
 
 
 def delays(
@@ -152,10 +152,10 @@ def test_responsive_hosts_get_permits_although_other_owners_have_many_posts() ->
 def test_hosts_of_one_owner_push_no_host_of_another_out_of_memory() -> None:
     hosts = CircuitBreaker(clock=ManualClock(), failure_threshold=1)
 
-    def post(name: str, owner: str, answered: bool) -> None:
+    def post(name: str, owner: str, has_response: bool) -> None:
         place = hosts.try_acquire(name, owner=owner)
         assert isinstance(place, Permit)
-        place.release(answered)
+        place.release(has_response)
 
     post("dead", "victim", False)
     for number in range(MAX_HOSTS + 100):

@@ -30,7 +30,7 @@ def hooks() -> Iterator[Receiver]:
         yield hooks
 
 
-async def connected(backend: CheckedBackend, host: str, port: int) -> str:
+async def connect(backend: CheckedBackend, host: str, port: int) -> str:
     """Return the address that a connection to `host` reached."""
     stream = await backend.connect_tcp(host, port, timeout=5)
     address: str = stream.get_extra_info("server_addr")[0]
@@ -42,24 +42,24 @@ async def test_the_checked_address_is_the_connected_one(hooks: Receiver) -> None
     """The backend never asks a name server twice for a connection, so DNS rebinding has no effect."""
     names = FakeResolver(a_example=["127.0.0.1", "127.0.0.2"])
 
-    assert await connected(CheckedBackend(names, LOCAL), "a.example", hooks.port) == "127.0.0.1"
+    assert await connect(CheckedBackend(names, LOCAL), "a.example", hooks.port) == "127.0.0.1"
     assert names.asked == ["a.example"]
 
 
 async def test_a_name_that_changes_its_mind_is_judged_anew(hooks: Receiver) -> None:
     names = FakeResolver(a_example=["127.0.0.1", "10.0.0.1"])
     backend = CheckedBackend(names, LOCAL)
-    await connected(backend, "a.example", hooks.port)
+    await connect(backend, "a.example", hooks.port)
 
     with pytest.raises(AddressRefused) as exc_info:
-        await connected(backend, "a.example", hooks.port)
+        await connect(backend, "a.example", hooks.port)
     assert exc_info.value.address == "a.example is 10.0.0.1"
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "169.254.169.254", "::ffff:127.0.0.1", "a.example"])
 async def test_by_default_nothing_of_this_host_or_network_is_reached(hooks: Receiver, host: str) -> None:
     with pytest.raises(AddressRefused):
-        await connected(CheckedBackend(FakeResolver(a_example=["127.0.0.1 ::1 10.1.1.1"])), host, hooks.port)
+        await connect(CheckedBackend(FakeResolver(a_example=["127.0.0.1 ::1 10.1.1.1"])), host, hooks.port)
 
     assert hooks.connections == 0
 
@@ -67,13 +67,13 @@ async def test_by_default_nothing_of_this_host_or_network_is_reached(hooks: Rece
 async def test_of_several_addresses_only_the_allowed_ones_are_tried(hooks: Receiver) -> None:
     names = FakeResolver(a_example=["127.0.0.9 10.0.0.1 127.0.0.1"])
 
-    assert await connected(CheckedBackend(names, [ip_network("127.0.0.1")]), "a.example", hooks.port) == "127.0.0.1"
+    assert await connect(CheckedBackend(names, [ip_network("127.0.0.1")]), "a.example", hooks.port) == "127.0.0.1"
 
 
 async def test_the_next_address_is_tried_when_one_does_not_answer(hooks: Receiver) -> None:
     names = FakeResolver(a_example=["127.0.0.9 127.0.0.1"])  # the receiver listens only at the second address
 
-    assert await connected(CheckedBackend(names, LOCAL), "a.example", hooks.port) == "127.0.0.1"
+    assert await connect(CheckedBackend(names, LOCAL), "a.example", hooks.port) == "127.0.0.1"
 
 
 async def test_no_address_answers(hooks: Receiver) -> None:
@@ -81,11 +81,11 @@ async def test_no_address_answers(hooks: Receiver) -> None:
     backend = CheckedBackend(names, LOCAL)
 
     with pytest.raises(httpcore.ConnectError):
-        await connected(backend, "a.example", hooks.port)
+        await connect(backend, "a.example", hooks.port)
     with pytest.raises(httpcore.ConnectError, match="no address"):
-        await connected(backend, "b.example", hooks.port)
+        await connect(backend, "b.example", hooks.port)
     with pytest.raises(httpcore.ConnectError, match="not found"):
-        await connected(backend, "unknown.example", hooks.port)
+        await connect(backend, "unknown.example", hooks.port)
 
 
 async def test_without_tls_only_what_is_allowed_is_reached() -> None:
@@ -93,7 +93,7 @@ async def test_without_tls_only_what_is_allowed_is_reached() -> None:
     backend = CheckedBackend(FakeResolver(a_example=["8.8.8.8"]), LOCAL, only_allowed_networks=True)
 
     with pytest.raises(AddressRefused, match="without TLS"):
-        await connected(backend, "a.example", 80)
+        await connect(backend, "a.example", 80)
 
 
 async def test_no_socket_of_this_host_is_reached() -> None:
@@ -136,8 +136,8 @@ async def test_a_hanging_lookup_times_out_and_delays_no_other(monkeypatch: pytes
         assert [str(a) for a in await resolver.resolve("quick.example")] == ["8.8.8.8"]
         await asyncio.to_thread(eventually, lambda: b"slow.example" in lookups)
         clock.advance(3)
-        ended = await asyncio.gather(*slow, return_exceptions=True)
-        assert all(isinstance(error, TimeoutError) for error in ended)
+        results = await asyncio.gather(*slow, return_exceptions=True)
+        assert all(isinstance(error, TimeoutError) for error in results)
         assert lookups.count(b"slow.example") == 1
         release.set()
 
@@ -191,8 +191,8 @@ SLOW_NAMES = [f"slow{n}.example" for n in range(96)]
 
 async def given_up(resolver: SystemResolver, names: list[str]) -> None:
     """Resolve all of `names` at once, and assert that each lookup times out."""
-    ended = await asyncio.gather(*map(resolver.resolve, names), return_exceptions=True)
-    assert all(isinstance(error, TimeoutError) for error in ended)
+    results = await asyncio.gather(*map(resolver.resolve, names), return_exceptions=True)
+    assert all(isinstance(error, TimeoutError) for error in results)
 
 
 async def test_silent_name_servers_hold_up_no_name_that_was_found(system: System) -> None:
@@ -234,11 +234,11 @@ async def test_names_that_are_slow_hold_up_no_new_one_a_second_time(system: Syst
         system.go_on.clear()
         clock.advance(CACHE_TTL)
 
-        again = [asyncio.create_task(resolver.resolve(name)) for name in SLOW_NAMES[:32]]
+        lookups = [asyncio.create_task(resolver.resolve(name)) for name in SLOW_NAMES[:32]]
         await asyncio.to_thread(eventually, lambda: len(system.asked) == 32 + 8)
         assert await resolver.resolve("new.example")
         system.go_on.set()
-        await asyncio.gather(*again)
+        await asyncio.gather(*lookups)
 
 
 async def test_a_name_that_hangs_takes_one_thread_however_often_it_is_asked_for(system: System) -> None:
@@ -267,7 +267,7 @@ async def test_a_cached_address_is_checked_at_each_connection(system: System) ->
     async with aclosing(SystemResolver()) as resolver:
         for _ in range(2):
             with pytest.raises(AddressRefused):
-                await connected(CheckedBackend(resolver, only_allowed_networks=True), "a.example", 80)
+                await connect(CheckedBackend(resolver, only_allowed_networks=True), "a.example", 80)
 
     assert system.asked == ["a.example"]
 
@@ -278,8 +278,8 @@ async def test_closing_ends_who_waits_whether_a_thread_asks_or_not(system: Syste
     await asyncio.to_thread(eventually, lambda: len(system.asked) == 32)
     await resolver.aclose()
 
-    ended = await asyncio.gather(*asking, return_exceptions=True)
-    assert {type(error) for error in ended} == {asyncio.CancelledError}
+    results = await asyncio.gather(*asking, return_exceptions=True)
+    assert {type(error) for error in results} == {asyncio.CancelledError}
 
 
 HANGS = """

@@ -51,7 +51,7 @@ def request(url: str, body: bytes = b"{}", **headers: str) -> PostRequest:
     return PostRequest(url, {"X-A2A-Notification-Token": SECRETS[1], **extra_headers}, body, SECRETS)
 
 
-async def answered(poster: Poster, hooks: Receiver, step: behaviour.Step) -> PostResult:
+async def result_of(poster: Poster, hooks: Receiver, step: behaviour.Step) -> PostResult:
     """Return the result of a post to which the receiver responds with `step`. Assert that the next post succeeds."""
     hooks.plan("/hook", [step])
     result = await poster.post(request(hooks.url()))
@@ -62,13 +62,13 @@ async def answered(poster: Poster, hooks: Receiver, step: behaviour.Step) -> Pos
 async def test_a_post_arrives_as_it_was_made(poster: Poster, hooks: Receiver) -> None:
     assert await poster.post(request(hooks.url("/hook?a=b"), b'{"x":"\xc3\xbc"}', X_Y="z")) == Delivered(200)
 
-    (received,) = hooks.received("/hook")
-    assert (received.method, received.path, received.body) == ("POST", "/hook?a=b", b'{"x":"\xc3\xbc"}')
-    assert received.headers["authorization"] == "Bearer s3cret-credentials"
-    assert received.headers["host"] == f"127.0.0.1:{hooks.port}"
-    assert received.headers["content-length"] == "10"
-    assert "cookie" not in received.headers
-    assert "accept-encoding" not in received.headers  # a compressed response would have to be decompressed
+    (post,) = hooks.received("/hook")
+    assert (post.method, post.path, post.body) == ("POST", "/hook?a=b", b'{"x":"\xc3\xbc"}')
+    assert post.headers["authorization"] == "Bearer s3cret-credentials"
+    assert post.headers["host"] == f"127.0.0.1:{hooks.port}"
+    assert post.headers["content-length"] == "10"
+    assert "cookie" not in post.headers
+    assert "accept-encoding" not in post.headers  # a compressed response would have to be decompressed
 
 
 async def test_an_ipv6_host_is_named_in_brackets(poster: Poster, hooks: Receiver) -> None:
@@ -80,12 +80,12 @@ async def test_an_ipv6_host_is_named_in_brackets(poster: Poster, hooks: Receiver
 
 @pytest.mark.parametrize("status", [200, 201, 202, 204, 299])
 async def test_2xx_is_success(poster: Poster, hooks: Receiver, status: int) -> None:
-    assert await answered(poster, hooks, status) == Delivered(status)
+    assert await result_of(poster, hooks, status) == Delivered(status)
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 408, 413, 418, 500, 501, 502, 504, 599])
 async def test_anything_else_is_tried_again(poster: Poster, hooks: Receiver, status: int) -> None:
-    result = await answered(poster, hooks, Reply(status, (("Retry-After", "5"),), b"no"))
+    result = await result_of(poster, hooks, Reply(status, (("Retry-After", "5"),), b"no"))
 
     assert isinstance(result, Retry)
     assert (result.reason, result.retry_after) == (f"answered {status}", None)
@@ -94,7 +94,7 @@ async def test_anything_else_is_tried_again(poster: Poster, hooks: Receiver, sta
 
 
 async def test_410_ends_it(poster: Poster, hooks: Receiver) -> None:
-    result = await answered(poster, hooks, Reply(410, body=b"unsubscribed"))
+    result = await result_of(poster, hooks, Reply(410, body=b"unsubscribed"))
 
     assert isinstance(result, Gone)
     assert result.response.text == "unsubscribed"
@@ -102,7 +102,7 @@ async def test_410_ends_it(poster: Poster, hooks: Receiver) -> None:
 
 @pytest.mark.parametrize("status", [300, 301, 302, 303, 304, 307, 308])
 async def test_no_redirect_is_followed(poster: Poster, hooks: Receiver, status: int) -> None:
-    result = await answered(poster, hooks, behaviour.redirect(hooks.url("/elsewhere"), status))
+    result = await result_of(poster, hooks, behaviour.redirect(hooks.url("/elsewhere"), status))
 
     assert isinstance(result, Retry)
     assert "not followed" in result.reason
@@ -111,7 +111,7 @@ async def test_no_redirect_is_followed(poster: Poster, hooks: Receiver, status: 
 
 @pytest.mark.parametrize("status", [429, 503])
 async def test_a_receiver_sets_the_time_of_the_retry(poster: Poster, hooks: Receiver, status: int) -> None:
-    result = await answered(poster, hooks, behaviour.retry_after(7, status))
+    result = await result_of(poster, hooks, behaviour.retry_after(7, status))
 
     assert isinstance(result, Retry)
     assert result.retry_after == 7
@@ -143,7 +143,7 @@ async def test_no_answer_is_tried_again(hooks: Receiver, way: str) -> None:
 
     clock = ManualClock()
     async with Poster(LOCAL, **({"timeout": 2} if reason == NO_END else {"clock": clock})) as poster:
-        posting = asyncio.create_task(answered(poster, hooks, step))
+        posting = asyncio.create_task(result_of(poster, hooks, step))
         if reason == SILENCE:
             await asyncio.to_thread(hooks.wait_for, "/hook")
             clock.advance(POST_TIMEOUT)
@@ -179,19 +179,19 @@ async def test_a_status_counts_whatever_its_body_is(hooks: Receiver, way: str) -
     clock, results = ManualClock(), []
     async with Poster(LOCAL, clock=clock) as poster:
         for status in (200, 500):
-            posting = asyncio.create_task(answered(poster, hooks, BODIES[way](status)))
+            posting = asyncio.create_task(result_of(poster, hooks, BODIES[way](status)))
             if way == "dripping":
                 await clock.until_waiting(BODY_TIMEOUT, POST_TIMEOUT)
                 clock.advance(BODY_TIMEOUT)
             results.append(await posting)
         eventually(lambda: hooks.open <= 1)
 
-    delivered, failed = results
-    assert delivered == Delivered(200)
-    assert isinstance(failed, Retry)
-    assert failed.reason == "answered 500"
-    assert failed.response is not None
-    assert len(failed.response.text) <= 4096
+    first, second = results
+    assert first == Delivered(200)
+    assert isinstance(second, Retry)
+    assert second.reason == "answered 500"
+    assert second.response is not None
+    assert len(second.response.text) <= 4096
 
 
 async def test_a_status_that_came_in_time_counts_though_its_body_does_not(hooks: Receiver) -> None:
@@ -201,21 +201,21 @@ async def test_a_status_that_came_in_time_counts_though_its_body_does_not(hooks:
 
 
 async def test_only_the_stored_part_of_a_response_is_read() -> None:
-    read: list[int] = []
+    sizes: list[int] = []
 
     async def chunks() -> AsyncIterator[bytes]:
         while True:
-            read.append(1000)
+            sizes.append(1000)
             yield b"x" * 1000
 
     answer = await read_response(httpcore.Response(500, content=chunks()), SECRETS)
 
     assert len(answer.text) == 4096
-    assert sum(read) < 6000
+    assert sum(sizes) < 6000
 
 
 async def test_a_response_is_stored_as_readable_text(poster: Poster, hooks: Receiver) -> None:
-    result = await answered(poster, hooks, Reply(500, body="bö\x1b[31mse\n\x00".encode() + b"\xff"))
+    result = await result_of(poster, hooks, Reply(500, body="bö\x1b[31mse\n\x00".encode() + b"\xff"))
 
     assert isinstance(result, Retry)
     assert result.response is not None
@@ -226,7 +226,7 @@ async def test_a_response_is_stored_as_readable_text(poster: Poster, hooks: Rece
 async def test_a_response_that_quotes_the_request_is_stored_without_its_secrets(
     poster: Poster, hooks: Receiver, status: int
 ) -> None:
-    result = await answered(poster, hooks, behaviour.echo(status))
+    result = await result_of(poster, hooks, behaviour.echo(status))
 
     assert isinstance(result, Retry | Gone)
     assert result.response is not None
@@ -235,11 +235,11 @@ async def test_a_response_that_quotes_the_request_is_stored_without_its_secrets(
     assert "t0ken" not in result.response.text
 
 
-@pytest.mark.parametrize("before", range(4070, 4100, 3))
+@pytest.mark.parametrize("padding", range(4070, 4100, 3))
 async def test_no_part_of_a_secret_is_stored_at_the_end_of_a_response(
-    poster: Poster, hooks: Receiver, before: int
+    poster: Poster, hooks: Receiver, padding: int
 ) -> None:
-    result = await answered(poster, hooks, Reply(500, body=b"x" * before + SECRETS[0].encode() + b"y" * 9000))
+    result = await result_of(poster, hooks, Reply(500, body=b"x" * padding + SECRETS[0].encode() + b"y" * 9000))
 
     assert isinstance(result, Retry)
     assert result.response is not None
@@ -284,10 +284,10 @@ async def test_a_path_that_never_answers_takes_no_other_posts_with_it(hooks: Rec
         fine = await asyncio.gather(*(poster.post(request(hooks.url())) for _ in range(8)))
         await asyncio.to_thread(hooks.wait_for, "/never", 8)
         clock.advance(POST_TIMEOUT)
-        unanswered = await asyncio.gather(*hanging)
+        results = await asyncio.gather(*hanging)
         more = [await poster.post(request(hooks.url())) for _ in range(50)]
 
-    assert unanswered == [Retry("no response within 15 s")] * 8
+    assert results == [Retry("no response within 15 s")] * 8
     assert fine == [Delivered(200)] * 8
     assert more == [Delivered(200)] * 50
 
@@ -387,14 +387,14 @@ async def test_a_dead_host_beside_a_live_one() -> None:
             clock.advance(POST_TIMEOUT)
             first = await asyncio.gather(*posting)
             waiting = [await poster.post(request(dead.url())) for _ in range(10_000)]
-            arrived = [await poster.post(request(live.url())) for _ in range(20)]
+            results = [await poster.post(request(live.url())) for _ in range(20)]
 
             assert poster.deferral(dead.url()) is not None
             assert poster.deferral(live.url()) is None
 
     assert all(isinstance(result, Retry) for result in first)
     assert all(isinstance(result, Deferred) for result in waiting)
-    assert arrived == [Delivered(200)] * 20
+    assert results == [Delivered(200)] * 20
     assert len(dead.received()) == 5
 
 

@@ -20,18 +20,18 @@ def authority(tmp_path: Path) -> Authority:
     return Authority.in_folder(tmp_path)
 
 
-async def posted(hooks: Receiver, trusted: ssl.SSLContext | None, host: str = "a.example"):  # type: ignore[no-untyped-def]
+async def post(hooks: Receiver, trust: ssl.SSLContext | None, host: str = "a.example"):  # type: ignore[no-untyped-def]
     names = FakeResolver(a_example=["127.0.0.1"], b_example=["127.0.0.1"])
-    async with Poster(LOCAL, resolver=names, ssl_context=trusted) as poster:
+    async with Poster(LOCAL, resolver=names, ssl_context=trust) as poster:
         return await poster.post(PostRequest(f"https://{host}:{hooks.port}/hook", {}, b"{}"))
 
 
 async def test_the_name_of_the_certificate_is_the_hosts_and_not_the_addresses(authority: Authority) -> None:
     with receiver(authority.server("a.example")) as hooks:
-        assert await posted(hooks, authority.client()) == Delivered(200)
-        (received,) = hooks.received()
+        assert await post(hooks, authority.client()) == Delivered(200)
+        (request_received,) = hooks.received()
 
-    assert received.headers["host"] == f"a.example:{hooks.port}"
+    assert request_received.headers["host"] == f"a.example:{hooks.port}"
 
 
 async def test_the_server_gets_the_name(authority: Authority) -> None:
@@ -39,14 +39,14 @@ async def test_the_server_gets_the_name(authority: Authority) -> None:
     context = authority.server("a.example")
     context.sni_callback = lambda _, name, __: names.append(name)  # type: ignore[assignment]
     with receiver(context) as hooks:
-        await posted(hooks, authority.client())
+        await post(hooks, authority.client())
 
     assert names == ["a.example"]
 
 
 async def test_a_certificate_for_another_name_is_none(authority: Authority) -> None:
     with receiver(authority.server("a.example")) as hooks:
-        result = await posted(hooks, authority.client(), "b.example")
+        result = await post(hooks, authority.client(), "b.example")
         assert hooks.received() == []
 
     assert isinstance(result, Retry)
@@ -55,7 +55,7 @@ async def test_a_certificate_for_another_name_is_none(authority: Authority) -> N
 
 async def test_an_untrusted_authority_is_refused(authority: Authority) -> None:
     with receiver(authority.server("a.example")) as hooks:
-        result = await posted(hooks, None)
+        result = await post(hooks, None)
         assert hooks.received() == []
 
     assert isinstance(result, Retry)
@@ -76,7 +76,7 @@ async def test_a_server_that_prefers_http_2_gets_http_1_1(authority: Authority) 
     context = authority.server("a.example")
     context.set_alpn_protocols(["h2", "http/1.1"])
     with receiver(context) as hooks:
-        assert await posted(hooks, authority.client()) == Delivered(200)
+        assert await post(hooks, authority.client()) == Delivered(200)
 
 
 async def test_a_connection_serves_no_other_host(authority: Authority) -> None:

@@ -54,10 +54,10 @@ def config(scheme: str = "", credentials: str = "", token: str = "") -> TaskPush
 def built(
     event: Event, config: TaskPushNotificationConfig | None = None, protocol: str = "1.0", now: float | None = None
 ) -> PostRequest:
-    subscribed = config or TaskPushNotificationConfig(url="https://a.example/hook")
-    signer = Signer.of(subscribed, [b"key"])
+    subscription_config = config or TaskPushNotificationConfig(url="https://a.example/hook")
+    signer = Signer.of(subscription_config, [b"key"])
     at = time.time() if now is None else now
-    return PostRequest.build(event, subscribed, delivery_id="msg_1", now=at, signer=signer, protocol=protocol)
+    return PostRequest.build(event, subscription_config, delivery_id="msg_1", now=at, signer=signer, protocol=protocol)
 
 
 @pytest.mark.parametrize("kind", EVENTS)
@@ -101,7 +101,7 @@ def test_a_repetition_by_another_process_is_byte_identical() -> None:
 
     def names(pairs: list[tuple[str, Any]]) -> list[list[str]]:
         inner = [names(value) for _, value in pairs if isinstance(value, list)]
-        return [[name for name, _ in pairs], *(keys for nested in inner for keys in nested)]
+        return [[name for name, _ in pairs], *(keys for group in inner for keys in group)]
 
     assert names(payload) == [sorted(keys) for keys in names(payload)]
     assert max(map(len, names(payload))) == 20
@@ -185,10 +185,10 @@ def test_a_request_does_not_show_what_is_secret() -> None:
 
 
 def test_what_an_answer_must_not_say_again_is_known() -> None:
-    subscribed = config("Bearer", "s3cret", "t0ken")
-    subscribed.url = "https://a.example/hook?key=k3y"
+    push_config = config("Bearer", "s3cret", "t0ken")
+    push_config.url = "https://a.example/hook?key=k3y"
 
-    assert built(TASK, subscribed).secrets == ("s3cret", "t0ken", "key=k3y")
+    assert built(TASK, push_config).secrets == ("s3cret", "t0ken", "key=k3y")
     assert built(TASK).secrets == ()
 
 
@@ -207,10 +207,10 @@ def test_what_an_answer_must_not_say_again_is_known() -> None:
 def test_a_url_may_be_a_secret_itself(path: str, secrets: set[str]) -> None:
     """A caller who knows a URL's path or query may post there. Short values are no secrets, because such words occur in
     responses."""
-    subscribed = config()
-    subscribed.url = f"https://a.example{path}"
+    push_config = config()
+    push_config.url = f"https://a.example{path}"
 
-    assert set(built(TASK, subscribed).secrets) == secrets
+    assert set(built(TASK, push_config).secrets) == secrets
 
 
 def test_the_id_of_a_delivery_is_stable_and_unique() -> None:

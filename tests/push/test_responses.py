@@ -35,9 +35,9 @@ async def test_no_part_of_a_secret_is_stored_of_an_incomplete_body() -> None:
     assert await stored_text(b"no: " + SECRET[:7].encode(), breaks_off=True) == "no: […]"
 
 
-@pytest.mark.parametrize("cut", range(1, 4))
-async def test_a_split_character_is_not_stored(cut: int) -> None:
-    assert await stored_text("no: 😀".encode()[: 4 + cut], breaks_off=True) == "no: "
+@pytest.mark.parametrize("offset", range(1, 4))
+async def test_a_split_character_is_not_stored(offset: int) -> None:
+    assert await stored_text("no: 😀".encode()[: 4 + offset], breaks_off=True) == "no: "
 
 
 async def test_a_complete_body_is_stored_completely() -> None:

@@ -43,7 +43,7 @@ async def _save_push(keys: Keys, seeds: Seeds) -> Operation[Any]:
     return save_push_config(keys, ANN, "t", PUSH)
 
 
-async def acquired(keys: Keys, seeds: Seeds) -> DeliveryCursor:
+async def acquire_cursor(keys: Keys, seeds: Seeds) -> DeliveryCursor:
     """Create task "t" with a push-notification config, and acquire the delivery cursor of the config."""
     await seeds.created(task_id="t")
     await seeds.store.run(save_push_config(keys, ANN, "t", PUSH))
@@ -53,35 +53,35 @@ async def acquired(keys: Keys, seeds: Seeds) -> DeliveryCursor:
 
 
 async def _list_push(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await acquired(keys, seeds)
+    await acquire_cursor(keys, seeds)
     return list_push_configs(keys, ANN, "t")
 
 
 async def _delete_push(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await acquired(keys, seeds)
+    await acquire_cursor(keys, seeds)
     return delete_push_config(keys, ANN, "t", "c")
 
 
 async def _secrets(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await acquired(keys, seeds)
+    await acquire_cursor(keys, seeds)
     return secrets_in_use(keys)
 
 
 async def _acquire_deliveries(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await acquired(keys, seeds)
+    await acquire_cursor(keys, seeds)
     return acquire_due_deliveries(keys, limit=1, lease_us=LEASE_US)
 
 
 async def _record(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    return record_delivery(keys, await acquired(keys, seeds), EventId(2), lease_us=LEASE_US)
+    return record_delivery(keys, await acquire_cursor(keys, seeds), EventId(2), lease_us=LEASE_US)
 
 
 async def _postpone(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    return postpone_delivery(keys, await acquired(keys, seeds), after_us=9, counts=True, failure={"status": 500})
+    return postpone_delivery(keys, await acquire_cursor(keys, seeds), after_us=9, counts=True, failure={"status": 500})
 
 
 async def _give_up(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    return abandon_delivery(keys, await acquired(keys, seeds), failure={"reason": "no"})
+    return abandon_delivery(keys, await acquire_cursor(keys, seeds), failure={"reason": "no"})
 
 
 async def _replay(keys: Keys, seeds: Seeds) -> Operation[Any]:
@@ -90,12 +90,12 @@ async def _replay(keys: Keys, seeds: Seeds) -> Operation[Any]:
 
 
 async def _read_delivery(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await acquired(keys, seeds)
+    await acquire_cursor(keys, seeds)
     return read_delivery(keys, "t", "c")
 
 
 async def _scan_deliveries(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await acquired(keys, seeds)
+    await acquire_cursor(keys, seeds)
     return scan_deliveries(keys)
 
 
@@ -109,11 +109,11 @@ async def _delivery_metrics(keys: Keys, seeds: Seeds) -> Operation[Any]:
 
 
 async def _request_post(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await acquired(keys, seeds)
+    await acquire_cursor(keys, seeds)
     return request_post(keys, ANN, "t", "c", "ping-1")
 
 
-async def requested(keys: Keys, seeds: Seeds) -> tuple[DeliveryCursor, list[str]]:
+async def request_ping(keys: Keys, seeds: Seeds) -> tuple[DeliveryCursor, list[str]]:
     """Request a ping for task "t". Return the acquired delivery cursor and the ids of the requested posts."""
     await seeds.store.run(await _request_post(keys, seeds))
     [post] = await seeds.store.run(acquire_requested_posts(keys, limit=1, lease_us=LEASE_US))
@@ -121,12 +121,12 @@ async def requested(keys: Keys, seeds: Seeds) -> tuple[DeliveryCursor, list[str]
 
 
 async def _acquire_requested_posts(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await requested(keys, seeds)
+    await request_ping(keys, seeds)
     return acquire_requested_posts(keys, limit=1, lease_us=LEASE_US)
 
 
 async def _settle_requested_post(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    cursor, [post] = await requested(keys, seeds)
+    cursor, [post] = await request_ping(keys, seeds)
     return settle_requested_post(keys, cursor, post, Attempt(post, "delivered", 200, 9), after_us=0)
 
 

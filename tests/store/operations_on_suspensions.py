@@ -15,30 +15,30 @@ from tests.support.suspensions import received, wait_for
 REF = RunRef("t", 1)
 
 
-async def _claimed(seeds: Seeds) -> str:
+async def _claim(seeds: Seeds) -> str:
     return (await seeds.claimed(await seeds.created(task_id="t"))).token
 
 
 async def _suspend(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    token, events = await _claimed(seeds), [status(WORKING)]
+    token, events = await _claim(seeds), [status(WORKING)]
     return suspend_run(keys, REF, token=token, before=0, events=events, wait=wait_for("go"), options=b"")
 
 
 async def _resume_due(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    token = await _claimed(seeds)
+    token = await _claim(seeds)
     wait = wait_for("go")
     await seeds.store.run(suspend_run(keys, REF, token=token, before=0, events=[], wait=wait, options=b""))
     return resume_due_runs(keys, limit=10)
 
 
 async def _take_signal(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    token = await _claimed(seeds)
+    token = await _claim(seeds)
     await seeds.store.run(send_signal(keys, ANN, "t", name="go", payload=b"1", signal_id="s"))
     return take_signal(keys, REF, token=token, confirmed=0, signal="go", received=received("go"))
 
 
 async def _send_signal(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await _claimed(seeds)
+    await _claim(seeds)
     return send_signal(keys, ANN, "t", name="go", payload=b"1", signal_id="s")
 
 

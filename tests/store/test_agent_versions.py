@@ -41,13 +41,13 @@ class Versions:
             )
         )
 
-    async def claimed(self, ref: RunRef, version: str, *, claims_other_version: bool = False) -> Claim:
+    async def claim_run(self, ref: RunRef, version: str, *, claims_other_version: bool = False) -> Claim:
         """Claim a run, and assert that the claim succeeds."""
         claim = await self.claim(ref, version, claims_other_version=claims_other_version)
         assert isinstance(claim, Claim), claim
         return claim
 
-    async def suspended(self, claim: Claim) -> RunRef:
+    async def suspend(self, claim: Claim) -> RunRef:
         """Suspend a run until a time in the past, and return the next run."""
         entries = JournalEntry("sleep#1", "sleep", "ended", b""), JournalEntry("sleep#1", "sleep", "timeout", b"")
         wait = Wait(*entries, until_us=0)
@@ -66,47 +66,47 @@ def versions(store: AsyncStore, keys: Keys) -> Versions:
 
 
 async def test_a_run_of_another_version_is_claimed_only_on_request(seeds: Seeds, versions: Versions) -> None:
-    first = await versions.claimed(RunRef(await seeds.created(), 1), "1")
+    first = await versions.claim_run(RunRef(await seeds.created(), 1), "1")
     following = (await seeds.lost(first.ref)).next_run
     assert following is not None
     ref = RunRef(first.ref.task_id, following)
 
     assert await versions.claim(ref, "2") == OtherVersion("1", b"")
     assert await versions.claim(ref, "") == OtherVersion("1", b"")
-    assert (await versions.claimed(ref, "1")).other_version == ""
+    assert (await versions.claim_run(ref, "1")).other_version == ""
 
 
 async def test_a_run_of_a_version_returns_the_options_of_its_publish(seeds: Seeds, versions: Versions) -> None:
-    ref = await versions.suspended(await versions.claimed(RunRef(await seeds.created(), 1), "1"))
+    ref = await versions.suspend(await versions.claim_run(RunRef(await seeds.created(), 1), "1"))
 
     assert await versions.claim(ref, "2") == OtherVersion("1", OPTIONS)
 
 
 async def test_a_task_moves_to_another_version_when_that_records_a_step(seeds: Seeds, versions: Versions) -> None:
     task_id = await seeds.created()
-    ref = await versions.suspended(await versions.claimed(RunRef(task_id, 1), "1"))
-    claim = await versions.claimed(ref, "2", claims_other_version=True)
+    ref = await versions.suspend(await versions.claim_run(RunRef(task_id, 1), "1"))
+    claim = await versions.claim_run(ref, "2", claims_other_version=True)
     assert claim.other_version == "1"
     assert await versions.open_tasks() == {("agent", "1"): 1}, "nothing is recorded yet"
 
     await seeds.appended(claim, JournalEntry("step#1", "step", "json", b"1", 2))
 
     assert await versions.open_tasks() == {("agent", "2"): 1}
-    ref = await versions.suspended(claim)
+    ref = await versions.suspend(claim)
     assert isinstance(await versions.claim(ref, "1"), OtherVersion)
 
 
 async def test_a_run_that_records_nothing_leaves_the_task_to_its_version(seeds: Seeds, versions: Versions) -> None:
-    ref = await versions.suspended(await versions.claimed(RunRef(await seeds.created(), 1), "1"))
-    claim = await versions.claimed(ref, "2", claims_other_version=True)
+    ref = await versions.suspend(await versions.claim_run(RunRef(await seeds.created(), 1), "1"))
+    claim = await versions.claim_run(ref, "2", claims_other_version=True)
     following = (await seeds.lost(claim.ref)).next_run
     assert following is not None
 
-    assert (await versions.claimed(RunRef(ref.task_id, following), "1")).other_version == ""
+    assert (await versions.claim_run(RunRef(ref.task_id, following), "1")).other_version == ""
 
 
 async def test_the_next_turn_begins_on_any_version(seeds: Seeds, versions: Versions) -> None:
-    claim = await versions.claimed(RunRef(await seeds.created(), 1), "1")
+    claim = await versions.claim_run(RunRef(await seeds.created(), 1), "1")
     await seeds.settled(claim, status(INPUT_REQUIRED))
     assert await versions.open_tasks() == {("agent", "1"): 1}
 
@@ -119,7 +119,7 @@ async def test_the_next_turn_begins_on_any_version(seeds: Seeds, versions: Versi
 
 
 async def test_a_version_has_no_open_task_after_its_end(seeds: Seeds, versions: Versions) -> None:
-    claims = [await versions.claimed(RunRef(await seeds.created(), 1), "1") for _ in range(2)]
+    claims = [await versions.claim_run(RunRef(await seeds.created(), 1), "1") for _ in range(2)]
     assert await versions.open_tasks() == {("agent", "1"): 2}
 
     await seeds.settled(claims[0], status(COMPLETED))
@@ -129,7 +129,7 @@ async def test_a_version_has_no_open_task_after_its_end(seeds: Seeds, versions: 
 
 
 async def test_a_requeued_task_belongs_to_the_version_of_its_dead_letter(seeds: Seeds, versions: Versions) -> None:
-    claim = await versions.claimed(RunRef(await seeds.created(), 1), "1")
+    claim = await versions.claim_run(RunRef(await seeds.created(), 1), "1")
     events = [status(FAILED)]
     await seeds.store.run(
         settle_run(seeds.keys, claim.ref, token=claim.token, before=0, events=events, dead_letter=True)

@@ -105,9 +105,9 @@ async def test_a_repeated_batch_is_answered_and_not_written(store: AsyncStore, k
     first = await seeds.appended(claim, chunk("a"), chunk("b"))
     data_before = await seeds.everything()
 
-    again = await seeds.appended(claim, chunk("a"), chunk("b"))
+    second_result = await seeds.appended(claim, chunk("a"), chunk("b"))
 
-    assert again == first
+    assert second_result == first
     assert await seeds.everything() == data_before
 
 
@@ -118,9 +118,9 @@ async def test_a_repeated_batch_that_ended_the_task_is_answered_too(
     first = await seeds.appended(claim, status(COMPLETED))
     data_before = await seeds.everything()
 
-    again = await seeds.appended(claim, status(COMPLETED))
+    second_result = await seeds.appended(claim, status(COMPLETED))
 
-    assert again == first
+    assert second_result == first
     assert await seeds.everything() == data_before
 
 
@@ -139,8 +139,8 @@ async def test_a_terminal_event_ends_task_and_run(
     for key in (keys.task(task_id).record, keys.task(task_id).log):
         assert 0 < await store.redis.ttl(key) <= RETENTION
     data_before = await seeds.everything()
-    later = await store.run(append(keys, claim.ref, token=claim.token, before=2, events=[status(FAILED)]))
-    assert later == RunLost()
+    result = await store.run(append(keys, claim.ref, token=claim.token, before=2, events=[status(FAILED)]))
+    assert result == RunLost()
     assert await seeds.everything() == data_before
     await seeds.require_consistent(task_id)
 
@@ -222,7 +222,7 @@ async def test_a_repeated_settlement_is_answered_as_before(
     first = await seeds.settled(claim, status(INPUT_REQUIRED))
     data_before = await seeds.everything()
 
-    again = await seeds.settled(claim, status(INPUT_REQUIRED))
+    second_result = await seeds.settled(claim, status(INPUT_REQUIRED))
 
-    assert again == first
+    assert second_result == first
     assert await seeds.everything() == data_before

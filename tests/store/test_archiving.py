@@ -40,7 +40,7 @@ async def make_due(store: AsyncStore, keys: Keys) -> None:
         await store.redis.zadd(keys.archive, {tag: place + 1})
 
 
-async def listed(store: AsyncStore, keys: Keys) -> tuple[list[str], int | None]:
+async def read_list(store: AsyncStore, keys: Keys) -> tuple[list[str], int | None]:
     """Return the ids of the listed tasks, and the status time of the newest archived task."""
     page = await store.run(list_tasks(keys, ANN, retention=RETENTION, page_size=100, archived=True))
     return [task.id for task in page.tasks], page.border_us
@@ -90,17 +90,17 @@ async def test_an_archived_task_leaves_no_key_and_moves_the_border(
     await seeds.settled(claim, status(FAILED), before=1)
     await store.redis.delete(keys.deliveries)  # no delivery is due
     at = (await seeds.task(task_id)).status.timestamp.ToMicroseconds()
-    assert await listed(store, keys) == ([task_id, first], None)
+    assert await read_list(store, keys) == ([task_id, first], None)
 
     assert await store.run(remove_archived(keys, [task_id, "unknown"])) == 1
     assert await store.run(remove_archived(keys, [task_id])) == 0
 
-    assert await listed(store, keys) == ([first], at)
+    assert await read_list(store, keys) == ([first], at)
     assert [key async for key in store.redis.scan_iter(f"{keys.prefix}:{{{task_id}}}*")] == []
     assert await store.redis.zrange(keys.archive, 0, -1) == [first.encode()]
     # an older task does not move the border back
     await store.run(remove_archived(keys, [first]))
-    assert await listed(store, keys) == ([], at)
+    assert await read_list(store, keys) == ([], at)
 
 
 async def test_a_live_task_is_not_removed(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
@@ -124,7 +124,7 @@ async def test_due_deliveries_outlive_their_archived_task(
 
     await store.run(remove_archived(keys, [task_id]))
 
-    assert (await listed(store, keys))[0] == []
+    assert (await read_list(store, keys))[0] == []
     assert await store.redis.zcard(keys.deliveries) == 1
     for key in (keys.task(task_id).record, keys.task(task_id).log, keys.task(task_id).push):
         assert 0 < await store.redis.ttl(key) <= UNDELIVERED_RETENTION
@@ -132,22 +132,22 @@ async def test_due_deliveries_outlive_their_archived_task(
 
 async def test_a_refused_task_delays_no_other_and_is_tried_again(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     await on(store, keys)
-    refused, other = await seeds.ended(COMPLETED), await seeds.ended(COMPLETED)
+    refused_id, other = await seeds.ended(COMPLETED), await seeds.ended(COMPLETED)
     await make_due(store, keys)
 
-    await store.run(defer_archiving(keys, refused))
+    await store.run(defer_archiving(keys, refused_id))
 
     assert await due(store, keys) == [other]
-    assert (await listed(store, keys))[0] == [other, refused]
+    assert (await read_list(store, keys))[0] == [other, refused_id]
     assert (await store.run(read_archive_state(keys))).refused == 1
     assert await store.run(retry_refused(keys)) == 1
-    assert await due(store, keys) == [refused, other]
+    assert await due(store, keys) == [refused_id, other]
 
 
 async def test_tasks_that_ended_before_wait_too_and_expire_again_without_the_archive(
     store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks
 ) -> None:
-    before = await seeds.ended(COMPLETED)
+    newest_id = await seeds.ended(COMPLETED)
     task_id = await seeds.created()
     await webhooks.saved(task_id)
     await seeds.settled(await seeds.claimed(task_id), status(CANCELED))
@@ -160,12 +160,14 @@ async def test_tasks_that_ended_before_wait_too_and_expire_again_without_the_arc
 
     state = await store.run(read_archive_state(keys))
     assert (state.on, state.complete, state.waiting) == (True, True, 2)
-    assert {await store.redis.ttl(keys.task(archivable_id).record) for archivable_id in (before, task_id, live)} == {-1}
+    assert {await store.redis.ttl(keys.task(archivable_id).record) for archivable_id in (newest_id, task_id, live)} == {
+        -1
+    }
     assert await store.run(update_archive_backlog(keys, "0")) == ("0", 0)
 
     await store.run(read_archive_state(keys, give_up=True))
     assert await store.run(update_archive_backlog(keys, "0")) == ("0", 2)
-    assert 0 < await store.redis.ttl(keys.task(before).record) <= RETENTION
+    assert 0 < await store.redis.ttl(keys.task(newest_id).record) <= RETENTION
     assert await store.redis.ttl(keys.task(live).record) == -1
     assert not await store.redis.exists(keys.archive)
 
@@ -178,9 +180,9 @@ async def require_schema_of_a_used_store(store: AsyncStore, keys: Keys) -> None:
 
 async def test_the_lag_of_the_archive_is_reported(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     await on(store, keys)
-    late, _ = await seeds.ended(COMPLETED), await seeds.ended(COMPLETED)
+    late_id, _ = await seeds.ended(COMPLETED), await seeds.ended(COMPLETED)
     seconds, _ = await store.redis.time()
-    await store.redis.zadd(keys.archive, {late: (seconds - 3600) * 1_000_000})
+    await store.redis.zadd(keys.archive, {late_id: (seconds - 3600) * 1_000_000})
 
     state = await store.run(read_archive_state(keys))
 
@@ -218,9 +220,9 @@ async def test_concurrent_removals_count_each_task_once(store: AsyncStore, keys:
     await on(store, keys)
     task_ids = [await seeds.ended(COMPLETED) for _ in range(5)]
 
-    removed = await asyncio.gather(*(store.run(remove_archived(keys, task_ids)) for _ in range(4)))
+    counts = await asyncio.gather(*(store.run(remove_archived(keys, task_ids)) for _ in range(4)))
 
-    assert sum(removed) == 5
+    assert sum(counts) == 5
     assert await store.redis.hget(keys.metrics, "archived agent tasks") == b"5"
 
 

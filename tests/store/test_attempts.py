@@ -26,7 +26,7 @@ MAX_ATTEMPTS = 20
 HOUR_US = 3_600_000_000
 
 
-def failed(number: int = 1) -> Attempt:
+def failed_attempt(number: int = 1) -> Attempt:
     return Attempt(f"2-{number}", "failed", 500, number, "answered 500")
 
 
@@ -34,7 +34,7 @@ async def test_the_next_attempt_is_at_the_time_when_the_cursor_is_due(
     store: AsyncStore, keys: Keys, webhooks: Webhooks, task_id: str
 ) -> None:
     cursor = await webhooks.one()
-    await store.run(postpone_delivery(keys, cursor, after_us=HOUR_US, counts=True, attempt=failed()))
+    await store.run(postpone_delivery(keys, cursor, after_us=HOUR_US, counts=True, attempt=failed_attempt()))
 
     delivery = await store.run(read_delivery(keys, task_id, "c"))
 
@@ -46,14 +46,14 @@ async def test_each_attempt_is_stored_with_its_time_and_that_of_the_next_attempt
     store: AsyncStore, keys: Keys, webhooks: Webhooks, task_id: str
 ) -> None:
     cursor = await webhooks.one()
-    postpone = postpone_delivery(keys, cursor, after_us=HOUR_US, counts=True, attempt=failed())
+    postpone = postpone_delivery(keys, cursor, after_us=HOUR_US, counts=True, attempt=failed_attempt())
     for _ in range(2):  # the repeated call adds no attempt
         assert await store.run(postpone)
     await webhooks.pass_time(3600)
     cursor = await webhooks.one()
-    delivered = Attempt("2-1", "delivered", 204, 12)
+    attempt = Attempt("2-1", "delivered", 204, 12)
     for _ in range(2):
-        await store.run(record_delivery(keys, cursor, EventId(2), lease_us=LEASE_US, attempt=delivered))
+        await store.run(record_delivery(keys, cursor, EventId(2), lease_us=LEASE_US, attempt=attempt))
 
     newest, oldest = (await webhooks.delivery(task_id)).attempts
 
@@ -88,8 +88,8 @@ async def test_the_newest_attempts_are_stored_in_bounded_bytes(
 
     assert [attempt.latency_ms for attempt in attempts] == list(range(3 * MAX_ATTEMPTS - 1, 2 * MAX_ATTEMPTS - 1, -1))
     assert {len(attempt.reason) for attempt in attempts} == {MAX_REASON_LENGTH}
-    stored = await store.redis.hgetall(keys.task(task_id).push)
-    assert sum(map(len, stored.values())) < MAX_ATTEMPTS * 350
+    record = await store.redis.hgetall(keys.task(task_id).push)
+    assert sum(map(len, record.values())) < MAX_ATTEMPTS * 350
 
 
 async def test_attempts_and_requests_are_deleted_with_the_config_and_the_task(
@@ -101,7 +101,7 @@ async def test_attempts_and_requests_are_deleted_with_the_config_and_the_task(
         assert await store.run(request_post(keys, ANN, claim.ref.task_id, config_id, "ping-1")) == "requested"
     await seeds.appended(claim, chunk("a"))
     for cursor in await webhooks.take():
-        await store.run(postpone_delivery(keys, cursor, after_us=0, counts=True, attempt=failed()))
+        await store.run(postpone_delivery(keys, cursor, after_us=0, counts=True, attempt=failed_attempt()))
     push = keys.task(claim.ref.task_id).push
 
     assert await store.run(delete_push_config(keys, ANN, claim.ref.task_id, "c"))
@@ -133,13 +133,13 @@ async def test_a_replayed_failed_delivery_is_due_at_once(
     replay = replay_delivery(keys, task_id, "c", ANN)
     cursor = await webhooks.one()
     assert await store.run(replay) == "alive"
-    await store.run(postpone_delivery(keys, cursor, after_us=HOUR_US, counts=True, attempt=failed()))
+    await store.run(postpone_delivery(keys, cursor, after_us=HOUR_US, counts=True, attempt=failed_attempt()))
     assert await webhooks.take() == []
 
     assert await store.run(replay) == "replayed"
 
-    again = await webhooks.one()
-    assert (again.delivered, again.failures) == (1, 1)
+    next_cursor = await webhooks.one()
+    assert (next_cursor.delivered, next_cursor.failures) == (1, 1)
     assert await store.run(replay) == "alive", "a deliverer posts to it now"
 
 
@@ -164,12 +164,12 @@ async def test_requested_posts_are_made_once_in_their_order_and_again_when_a_wat
         assert await store.run(request_post(keys, ANN, task_id, "c", post)) == "requested"
     take = acquire_requested_posts(keys, limit=9, lease_us=-1)
 
-    [(killed, posts)] = await store.run(take)
-    [(cursor, again)] = await store.run(take)
+    [(killed_cursor, posts)] = await store.run(take)
+    [(cursor, second_posts)] = await store.run(take)
 
-    assert posts == again == ["ping-1", str(event_id)]
-    assert (killed.sealed, killed.config_id, killed.agent) == (b"sealed", "c", ANN.agent)
-    for delivery_cursor in (cursor, killed):  # the second call has no effect
+    assert posts == second_posts == ["ping-1", str(event_id)]
+    assert (killed_cursor.sealed, killed_cursor.config_id, killed_cursor.agent) == (b"sealed", "c", ANN.agent)
+    for delivery_cursor in (cursor, killed_cursor):  # the second call has no effect
         ping = Attempt("ping-1", "delivered", 200, 1)
         await store.run(settle_requested_post(keys, delivery_cursor, "ping-1", ping, after_us=0))
     stands = await webhooks.delivery(task_id)
@@ -179,7 +179,7 @@ async def test_requested_posts_are_made_once_in_their_order_and_again_when_a_wat
     assert await store.run(take) == []
     await store.redis.zincrby(keys.requested_posts, -HOUR_US, f"{task_id} c")
     [(cursor, [last])] = await store.run(take)
-    await store.run(settle_requested_post(keys, cursor, last, failed(), after_us=0))
+    await store.run(settle_requested_post(keys, cursor, last, failed_attempt(), after_us=0))
     assert (await webhooks.delivery(task_id)).requested == ()
     assert not await store.redis.exists(keys.requested_posts)
 

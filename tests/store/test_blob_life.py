@@ -47,19 +47,19 @@ async def test_a_requeued_dead_letter_has_copies_of_its_blobs(
 
 async def test_blobs_are_removed_after_their_task_expired(blob_setup: BlobSetup, large: Seeds, keys: Keys) -> None:
     live = await created(large, [Part(text=LARGE)])
-    ended = await created(large, [Part(text=LARGE)])
-    await large.settled(await large.claimed(ended), chunk(LARGE), status(COMPLETED))
+    ended_id = await created(large, [Part(text=LARGE)])
+    await large.settled(await large.claimed(ended_id), chunk(LARGE), status(COMPLETED))
 
     await remove_due_blobs(blob_setup, keys)
-    assert (len(blob_setup.blobs_of(live)), len(blob_setup.blobs_of(ended))) == (1, 1)
-    next_check = await blob_setup.store.redis.zscore(keys.blobs, ended)
+    assert (len(blob_setup.blobs_of(live)), len(blob_setup.blobs_of(ended_id))) == (1, 1)
+    next_check = await blob_setup.store.redis.zscore(keys.blobs, ended_id)
     seconds, _ = await blob_setup.store.redis.time()
     assert RETENTION - 60 < next_check / 1e6 - seconds < RETENTION + 60  # when the task's keys expire
 
-    await blob_setup.store.redis.delete(*[key async for key in blob_setup.store.redis.scan_iter(f"*{{{ended}}}*")])
+    await blob_setup.store.redis.delete(*[key async for key in blob_setup.store.redis.scan_iter(f"*{{{ended_id}}}*")])
     await remove_due_blobs(blob_setup, keys)
 
-    assert (len(blob_setup.blobs_of(live)), blob_setup.blobs_of(ended)) == (1, [])
+    assert (len(blob_setup.blobs_of(live)), blob_setup.blobs_of(ended_id)) == (1, [])
     assert await blob_setup.store.run(blobs_in_use(keys)) == 1
 
 
@@ -83,11 +83,11 @@ async def test_a_task_is_not_created_with_blobs_that_may_have_been_removed(
     operation = create_task(
         keys, ANN, "late", CONTEXT, sent([Part(text=LARGE)], "late"), caller=b"{}", retention=RETENTION
     )
-    packed = await blob_setup.blobs.put(operation, blob_setup.store.run)  # the process is frozen here for a long time
+    call = await blob_setup.blobs.put(operation, blob_setup.store.run)  # the process is frozen here for a long time
     await remove_due_blobs(blob_setup, keys)
 
     with pytest.raises(BlobsUnavailable, match="nothing was stored"):
-        await blob_setup.store.run(packed)
+        await blob_setup.store.run(call)
 
     assert await blob_setup.store.redis.exists(keys.task("late").record) == 0
     await blob_setup.store.redis.zadd(keys.orphaned_blobs, {"late": 1})  # the watcher is removing its folder
@@ -95,7 +95,7 @@ async def test_a_task_is_not_created_with_blobs_that_may_have_been_removed(
         await blob_setup.store.run(operation)
     await remove_due_blobs(blob_setup, keys)
     with pytest.raises(BlobsUnavailable):
-        await blob_setup.store.run(replace(operation, args=packed.args))
+        await blob_setup.store.run(replace(operation, args=call.args))
     assert isinstance(await blob_setup.store.run(operation), Created)
     assert (await large.task("late")).history[0].parts[0].text == LARGE
 

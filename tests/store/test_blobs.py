@@ -64,20 +64,20 @@ def test_parts_in_the_object_store_are_read_unchanged(sizes: list[int], kind: in
     task = Task(id="t", history=[Message(message_id="m", parts=parts[::2])], artifacts=[Artifact(parts=parts[1::2])])
     task.status.message.parts.extend(parts[:1])
     for event in (task, task.history[0], with_parts(parts), status_event("t", "c", COMPLETED, task.status.message)):
-        packed, blobs = Encoded(encode(event)).extract_blobs("t", THRESHOLD)
+        encoded_event, blobs = Encoded(encode(event)).extract_blobs("t", THRESHOLD)
         reading = Reading(blobs)
-        before = READING.set(reading)
+        reset_token = READING.set(reading)
         try:
-            response = decode_as(Encoded.content, packed)
+            response = decode_as(Encoded.content, encoded_event)
         finally:
-            READING.reset(before)
+            READING.reset(reset_token)
 
         assert response == Encoded.content.FromString(encode(event))
         assert not reading.missing
         assert all(len(blob) > THRESHOLD for blob in blobs.values())
         inside = [part for part in parts if part.ByteSize() > THRESHOLD]
         assert {part.SerializeToString(deterministic=True) for part in inside} >= set(blobs.values())
-        assert len(packed) < 600 + 5 * THRESHOLD + 300 * len(parts)
+        assert len(encoded_event) < 600 + 5 * THRESHOLD + 300 * len(parts)
 
 
 @pytest.mark.parametrize("size", [THRESHOLD // 4, THRESHOLD - 1, THRESHOLD, THRESHOLD + 1, 100_000])
@@ -86,9 +86,9 @@ async def test_every_reader_gets_the_written_parts(blob_setup: BlobSetup, large:
     task_id = await created(large, parts)
     claim = await large.claimed(task_id)
     await large.appended(claim, with_parts(parts), with_parts(parts, append=True))
-    paused = status(INPUT_REQUIRED)
-    paused.status.message.CopyFrom(Message(message_id="m", role=Role.ROLE_AGENT, parts=parts))
-    await large.settled(claim, paused, before=2)
+    pause = status(INPUT_REQUIRED)
+    pause.status.message.CopyFrom(Message(message_id="m", role=Role.ROLE_AGENT, parts=parts))
+    await large.settled(claim, pause, before=2)
 
     task = await large.task(task_id)
     page = await list_page(blob_setup.store, keys, ANN, ListTasksRequest(include_artifacts=True), retention=RETENTION)
@@ -107,9 +107,9 @@ async def test_redis_holds_references_only(blob_setup: BlobSetup, large: Seeds, 
     claim = await large.claimed(task_id)
     await large.appended(claim, chunk(LARGE + "1"))
 
-    stored = repr(await large.everything())
+    stored_text = repr(await large.everything())
 
-    assert "xxxx" not in stored
+    assert "xxxx" not in stored_text
     assert len(blob_setup.blobs_of(task_id)) == 2
     assert (
         blob_setup.object_store.written == [f"{task_id}/{path.name}" for path in (blob_setup.blobs_of(task_id))]
@@ -133,14 +133,18 @@ async def test_a_chunk_costs_the_same_at_ten_and_at_five_hundred(
 ) -> None:
     claim = await large.claimed()
 
-    async def cost(before: int) -> dict[str, int]:
+    async def cost(version: int) -> dict[str, int]:
         async def calls() -> dict[str, int]:
             return {name: stat["calls"] for name, stat in (await blob_setup.store.redis.info("commandstats")).items()}
 
-        earlier = await calls()
-        await large.appended(claim, chunk(f"{before} {LARGE}"), before=before)
-        later = await calls()
-        return {n: c - earlier.get(n, 0) for n, c in later.items() if c != earlier.get(n, 0) and n != "cmdstat_info"}
+        calls_before = await calls()
+        await large.appended(claim, chunk(f"{version} {LARGE}"), before=version)
+        calls_after = await calls()
+        return {
+            n: c - calls_before.get(n, 0)
+            for n, c in calls_after.items()
+            if c != calls_before.get(n, 0) and n != "cmdstat_info"
+        }
 
     await cost(0)
     early = await cost(1)
@@ -240,9 +244,9 @@ async def test_a_client_can_not_write_a_reference(blob_setup: BlobSetup, large: 
 
     assert victim not in task_id
     assert list((await large.task(task_id)).history[0].parts) == guesses
-    keyed = status(WORKING, **{f"\x00\x00\x00\x00{chr(len(table))}{table.decode()}": 1})
-    await large.appended(await large.claimed(task_id), keyed)
-    assert dict((await large.task(task_id)).metadata) == dict(keyed.metadata)
+    event = status(WORKING, **{f"\x00\x00\x00\x00{chr(len(table))}{table.decode()}": 1})
+    await large.appended(await large.claimed(task_id), event)
+    assert dict((await large.task(task_id)).metadata) == dict(event.metadata)
 
 
 async def test_a_page_ends_early_after_large_parts(
@@ -255,24 +259,24 @@ async def test_a_page_ends_early_after_large_parts(
     await large.appended(claim, *(chunk(f"{n} {LARGE}") for n in range(6)))
 
     first = await blob_setup.store.run(read_log(keys, ids[0], 0))
-    read_entries, after = [], 0
-    while page := (await blob_setup.store.run(read_log(keys, ids[0], after))).entries:
+    read_entries, version = [], 0
+    while page := (await blob_setup.store.run(read_log(keys, ids[0], version))).entries:
         read_entries += page
-        after = page[-1].version
-    token, listed = "", []
+        version = page[-1].version
+    token, task_ids = "", []
     while True:
         answer = await list_page(
             blob_setup.store, keys, ANN, ListTasksRequest(page_size=4, page_token=token), retention=RETENTION
         )
         assert len(answer.tasks) <= 3
-        listed += [task.id for task in answer.tasks]
+        task_ids += [task.id for task in answer.tasks]
         token = answer.next_page_token
         if not token:
             break
 
     assert (len(first.entries), first.version) == (4, 8)  # SUBMITTED, WORKING without a message, and two chunks
     assert [entry.version for entry in read_entries] == list(range(1, 9))
-    assert sorted(listed) == sorted(ids)
+    assert sorted(task_ids) == sorted(ids)
 
 
 async def test_a_page_without_artifacts_reads_none(blob_setup: BlobSetup, large: Seeds, keys: Keys) -> None:
@@ -288,9 +292,9 @@ async def test_a_page_without_artifacts_reads_none(blob_setup: BlobSetup, large:
 async def test_recovery_needs_no_object_store(blob_setup: BlobSetup, large: Seeds, keys: Keys) -> None:
     task_id = await created(large, [Part(text=LARGE)])
     claim = await large.claimed(task_id, max_attempts=2)
-    closed = chunk(LARGE + "closed", "closed", append=False)
-    closed.last_chunk = True
-    await large.appended(claim, closed, chunk(LARGE + "open", "open", append=False))
+    other_chunk = chunk(LARGE + "closed", "closed", append=False)
+    other_chunk.last_chunk = True
+    await large.appended(claim, other_chunk, chunk(LARGE + "open", "open", append=False))
     blob_setup.object_store.is_down = True
 
     lapse = await large.lost(claim.ref)

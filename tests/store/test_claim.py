@@ -59,9 +59,9 @@ async def test_a_repeated_claim_returns_the_same_result_and_writes_nothing(
     first = await store.run(claim(keys, task_id))
     data_before = await seeds.everything()
 
-    again = await store.run(claim(keys, task_id))
+    second_result = await store.run(claim(keys, task_id))
 
-    assert again == first
+    assert second_result == first
     assert await seeds.everything() == data_before
 
 

@@ -30,11 +30,11 @@ async def due(seeds: Seeds) -> list[str]:
     return [name.decode() for name in await seeds.store.redis.zrange(seeds.keys.dispatch, 0, -1)]
 
 
-async def blocked(seeds: Seeds) -> list[str]:
+async def blocked_runs(seeds: Seeds) -> list[str]:
     return [name.decode() for name in await seeds.store.redis.zrange(seeds.keys.blocked, 0, -1)]
 
 
-async def answered(seeds: Seeds, task_id: str) -> Begun:
+async def answer_task(seeds: Seeds, task_id: str) -> Begun:
     """Send an answer to a paused task, and return the run that the answer begins."""
     message_request = request("answer", task_id, CONTEXT)
     answer = await seeds.store.run(
@@ -61,7 +61,7 @@ async def test_the_second_run_of_a_context_waits_and_is_not_published(
     assert isinstance(await store.run(create("two")), Created)
     assert (await store.run(create("two"))).is_blocked
     assert sorted(await due(seeds)) == ["bob.1", "else.1", "one.1"]
-    assert await blocked(seeds) == ["two.1"]
+    assert await blocked_runs(seeds) == ["two.1"]
     assert (await seeds.task("two")).status.state == SUBMITTED
 
 
@@ -80,7 +80,7 @@ async def test_a_blocked_run_cannot_be_claimed_prefetched_or_returned(
     assert claim == Dropped("another run of its context comes first")
     assert await seeds.everything() == data_before
     assert await store.run(end_run(keys, ref, runner="r", event=failure, lost=True)) == Unchanged()
-    assert await blocked(seeds) == [ref.name]
+    assert await blocked_runs(seeds) == [ref.name]
     assert ref.name not in await due(seeds)
 
 
@@ -162,9 +162,9 @@ async def test_every_end_of_the_first_run_unblocks_the_next(seeds: Seeds, end: E
     await end(seeds, first)
 
     assert await due(seeds) == [f"{second}.1"]
-    assert await blocked(seeds) == [f"{third}.1"]
+    assert await blocked_runs(seeds) == [f"{third}.1"]
     await seeds.settled(await seeds.claimed(second), status(COMPLETED))
-    assert (await due(seeds), await blocked(seeds)) == ([f"{third}.1"], [])
+    assert (await due(seeds), await blocked_runs(seeds)) == ([f"{third}.1"], [])
     await seeds.settled(await seeds.claimed(third), status(COMPLETED))
     assert not [key for key in await seeds.everything() if ":context_queue:" in key]
 
@@ -175,9 +175,9 @@ async def test_a_blocked_run_that_ends_leaves_the_queue(seeds: Seeds, end: Ends)
 
     await end(seeds, second)
 
-    assert (await due(seeds), await blocked(seeds)) == ([f"{first}.1"], [f"{third}.1"])
+    assert (await due(seeds), await blocked_runs(seeds)) == ([f"{first}.1"], [f"{third}.1"])
     await _settle(seeds, first)
-    assert (await due(seeds), await blocked(seeds)) == ([f"{third}.1"], [])
+    assert (await due(seeds), await blocked_runs(seeds)) == ([f"{third}.1"], [])
 
 
 async def test_settling_returns_the_next_run_and_other_ends_make_it_due_at_once(
@@ -208,7 +208,7 @@ async def test_a_run_that_continues_keeps_its_turn(store: AsyncStore, keys: Keys
     await seeds.lost(claim.ref)
     assert await due(seeds) == [f"{first}.3"]
 
-    assert await blocked(seeds) == [f"{second}.1"]
+    assert await blocked_runs(seeds) == [f"{second}.1"]
     await seeds.settled(await seeds.claimed(first, run=3), status(COMPLETED))
     assert await due(seeds) == [f"{second}.1"]
 
@@ -219,10 +219,10 @@ async def test_a_pause_unblocks_the_next_run_and_its_answer_queues_last(
     first, second, third = await queued_tasks(seeds, 3)
     await _pause(seeds, first)
 
-    answer = await answered(seeds, first)
+    answer = await answer_task(seeds, first)
 
     assert answer.is_blocked
-    assert await blocked(seeds) == [f"{third}.1", f"{first}.2"]
+    assert await blocked_runs(seeds) == [f"{third}.1", f"{first}.2"]
     await _settle(seeds, second)
     await _settle(seeds, third)
     assert await due(seeds) == [f"{first}.2"]
@@ -242,11 +242,11 @@ async def test_a_message_that_waited_for_the_pause_joins_the_context_queue(
 
     assert (result.next_run, result.other) == ((None, RunRef(rest[0], 1)) if rest else (2, None))
     assert await due(seeds) == ([f"{rest[0]}.1"] if rest else [f"{first}.2"])
-    assert await blocked(seeds) == ([f"{first}.2"] if rest else [])
-    again = settle_run(keys, claim.ref, token=claim.token, before=0, events=[status(INPUT_REQUIRED)])
-    repeated = await store.run(again)
-    assert isinstance(repeated, Settled)
-    assert repeated.next_run == result.next_run, "what another is told, a watcher sees to"
+    assert await blocked_runs(seeds) == ([f"{first}.2"] if rest else [])
+    settlement = settle_run(keys, claim.ref, token=claim.token, before=0, events=[status(INPUT_REQUIRED)])
+    second_result = await store.run(settlement)
+    assert isinstance(second_result, Settled)
+    assert second_result.next_run == result.next_run, "what another is told, a watcher sees to"
 
 
 async def test_an_unanswered_pause_blocks_no_run(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
@@ -271,7 +271,7 @@ async def test_a_requeued_task_is_blocked_too(store: AsyncStore, keys: Keys, see
     new, outcome = await seeds.requeued(first)
 
     assert outcome == "blocked"
-    assert (await due(seeds), await blocked(seeds)) == ([f"{second}.1"], [f"{new}.1"])
+    assert (await due(seeds), await blocked_runs(seeds)) == ([f"{second}.1"], [f"{new}.1"])
     await _settle(seeds, second)
     assert await due(seeds) == [f"{new}.1"]
     await _lapse(seeds, new)
@@ -283,15 +283,15 @@ async def test_concurrent_workers_run_each_task_once_and_one_at_a_time(
 ) -> None:
     tasks = await at_once(*(seeds.created(serialize_context=True) for _ in range(30)))
     task_ids: list[str] = []
-    left = set(tasks)
+    remaining_ids = set(tasks)
 
     while names := await due(seeds):
         assert len(names) == 1
         task_id = names[0].rpartition(".")[0]
         task_ids.append(task_id)
         claim = await seeds.claimed(task_id)
-        left.discard(task_id)
-        await at_once(seeds.settled(claim, status(COMPLETED)), _cancel(seeds, left.pop()))
+        remaining_ids.discard(task_id)
+        await at_once(seeds.settled(claim, status(COMPLETED)), _cancel(seeds, remaining_ids.pop()))
 
     assert len(task_ids) == len(set(task_ids)) == 15
-    assert await blocked(seeds) == []
+    assert await blocked_runs(seeds) == []

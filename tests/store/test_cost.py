@@ -23,11 +23,11 @@ class Meter:
         """Return the number of calls of each command, including those of scripts."""
         await self._store.redis.script_load(operation.script.text)
         await self._store.ping()  # a new connection sends CLIENT SETINFO first
-        before = await self._calls()
+        calls_before = await self._calls()
         await self._store.run(operation)
-        after = await self._calls()
-        spent = {name: calls - before.get(name, 0) for name, calls in after.items()}
-        return {name: calls for name, calls in spent.items() if calls and name not in ("cmdstat_info", "cmdstat_ping")}
+        calls_after = await self._calls()
+        costs = {name: calls - calls_before.get(name, 0) for name, calls in calls_after.items()}
+        return {name: calls for name, calls in costs.items() if calls and name not in ("cmdstat_info", "cmdstat_ping")}
 
     async def bytes_sent(self) -> int:
         """Return the number of bytes that the server has sent to all clients."""
@@ -37,24 +37,24 @@ class Meter:
         return {name: stat["calls"] for name, stat in (await self._store.redis.info("commandstats")).items()}
 
 
-async def grow(seeds: Seeds, claim: Claim, written: int, until: int) -> int:
+async def grow(seeds: Seeds, claim: Claim, count: int, until: int) -> int:
     """Write chunks until the task has `until` chunks, and return their number."""
-    while written < until:
-        await seeds.appended(claim, *(chunk(f"{n} ") for n in range(written, min(written + 50, until))), before=written)
-        written = min(written + 50, until)
-    return written
+    while count < until:
+        await seeds.appended(claim, *(chunk(f"{n} ") for n in range(count, min(count + 50, until))), before=count)
+        count = min(count + 50, until)
+    return count
 
 
 async def test_a_chunk_costs_the_same_at_ten_and_at_two_thousand(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     meter, claim = Meter(store), await seeds.claimed()
 
-    def append_chunk(before: int) -> Operation[object]:
-        return append(keys, claim.ref, token=claim.token, before=before, events=[chunk("x")])  # type: ignore[return-value]
+    def append_chunk(version: int) -> Operation[object]:
+        return append(keys, claim.ref, token=claim.token, before=version, events=[chunk("x")])  # type: ignore[return-value]
 
-    written = await grow(seeds, claim, 0, 10)
-    early = await meter.cost_of(append_chunk(written))
-    written = await grow(seeds, claim, written + 1, 2000)
-    late_cost = await meter.cost_of(append_chunk(written))
+    count = await grow(seeds, claim, 0, 10)
+    early = await meter.cost_of(append_chunk(count))
+    count = await grow(seeds, claim, count + 1, 2000)
+    late_cost = await meter.cost_of(append_chunk(count))
 
     assert early == late_cost
     assert early["cmdstat_rpush"] == 2  # one for the log and one for the artifact

@@ -54,9 +54,9 @@ async def test_a_repeated_create_returns_the_first_result_and_writes_nothing(
     await seeds.claimed("t")
     data_before = await seeds.everything()
 
-    again = await store.run(call)
+    second_result = await store.run(call)
 
-    assert (again.newest.version, again.task.status.timestamp.ToNanoseconds()) == (1, submitted_at)
+    assert (second_result.newest.version, second_result.task.status.timestamp.ToNanoseconds()) == (1, submitted_at)
     assert await seeds.everything() == data_before
 
 
@@ -110,12 +110,12 @@ async def test_a_message_to_a_paused_task_begins_the_next_run(
 async def test_messages_to_an_open_run_wait_in_order(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     claim = await seeds.claimed()
     task_id = claim.ref.task_id
-    before = await seeds.task(task_id)
+    task_before = await seeds.task(task_id)
 
     places = [await store.run(further(keys, task_id, word, nonce=word)) for word in ("one", "two", "three")]
 
     assert [answer.place for answer in places] == [1, 2, 3]
-    assert await seeds.task(task_id) == before  # a message that waits is not in the task yet
+    assert await seeds.task(task_id) == task_before  # a message that waits is not in the task yet
     texts = []
     for _ in range(3):
         result = await seeds.settled(claim, status(INPUT_REQUIRED))
@@ -192,9 +192,9 @@ async def test_a_repeated_message_that_began_a_run_is_answered_as_before(
     first = await store.run(call)
     data_before = await seeds.everything()
 
-    again = await store.run(call)
+    second_result = await store.run(call)
 
-    assert again == first
+    assert second_result == first
     assert await seeds.everything() == data_before
 
 
@@ -204,9 +204,9 @@ async def test_a_repeated_message_that_waits_is_answered_as_before(store: AsyncS
     first = await store.run(call)
     data_before = await seeds.everything()
 
-    again = await store.run(call)
+    second_result = await store.run(call)
 
-    assert again == first
+    assert second_result == first
     assert await seeds.everything() == data_before
 
 

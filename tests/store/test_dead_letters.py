@@ -31,9 +31,9 @@ class Graveyard:
     def __init__(self, store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
         self._store, self._keys, self._seeds = store, keys, seeds
 
-    async def lapsed(self, task_id: str = "", *, run: int = 1, attempts: int = 1) -> str:
+    async def lapse(self, task_id: str = "", *, run: int = 1, attempts: int = 1) -> str:
         """Create a task whose worker was lost and whose last lease has expired. Return the task's id."""
-        task_id = task_id or await self.created()
+        task_id = task_id or await self.create_task()
         for attempt in range(attempts):
             if attempt:
                 await Recoverer(self._store, self._keys).tick()
@@ -42,13 +42,13 @@ class Graveyard:
             assert isinstance(await self._store.run(claim), Claim)
         return task_id
 
-    async def dead(self, task_id: str = "", **lapsed: int) -> str:
+    async def create_dead_letter(self, task_id: str = "", **lapsed: int) -> str:
         """Create a task that a watcher has failed and stored as a dead letter. Return the task's id."""
-        task_id = await self.lapsed(task_id, **lapsed)
+        task_id = await self.lapse(task_id, **lapsed)
         await Recoverer(self._store, self._keys).tick()
         return task_id
 
-    async def created(self) -> str:
+    async def create_task(self) -> str:
         task_id = await self._seeds.created()
         record = self._keys.task(task_id).record
         await self._store.redis.hset(record, mapping={"caller": CALLER, "options": ROUTE})
@@ -83,7 +83,7 @@ async def dead_letters(store: AsyncStore, keys: Keys) -> list[str]:
 async def test_a_task_without_further_attempts_leaves_a_dead_letter(
     store: AsyncStore, keys: Keys, graveyard: Graveyard, attempts: int
 ) -> None:
-    task_id = await graveyard.lapsed(attempts=attempts)
+    task_id = await graveyard.lapse(attempts=attempts)
     assert await dead_letters(store, keys) == []
 
     await at_once(*(Recoverer(store, keys).tick() for _ in range(4)))
@@ -98,7 +98,7 @@ async def test_a_task_without_further_attempts_leaves_a_dead_letter(
 async def test_a_requeued_task_begins_with_the_message_of_its_turn(
     store: AsyncStore, keys: Keys, graveyard: Graveyard
 ) -> None:
-    task_id = await graveyard.lapsed()
+    task_id = await graveyard.lapse()
     for text in ("and this", "and that"):
         message_request = request(text, task_id, CONTEXT)
         steering = continue_task(keys, ANN, task_id, message_request, "", caller=CALLER, nonce=text, on_message="steer")
@@ -112,12 +112,12 @@ async def test_a_requeued_task_begins_with_the_message_of_its_turn(
     assert [message.parts[0].text for message in claim.task.history] == ["hello"]
 
 
-@pytest.mark.parametrize(("lost", "dies"), [(True, True), (False, False)])
+@pytest.mark.parametrize(("is_lost", "dies"), [(True, True), (False, False)])
 async def test_an_external_end_leaves_a_dead_letter_if_its_worker_was_lost(
-    store: AsyncStore, keys: Keys, seeds: Seeds, lost: bool, dies: bool
+    store: AsyncStore, keys: Keys, seeds: Seeds, is_lost: bool, dies: bool
 ) -> None:
     claim = await seeds.claimed()
-    end = end_run(keys, claim.ref, runner="runner", event=status(FAILED, "over"), lost=lost)
+    end = end_run(keys, claim.ref, runner="runner", event=status(FAILED, "over"), lost=is_lost)
 
     first = await store.run(end)
     data_before = await seeds.everything()
@@ -141,7 +141,7 @@ async def test_an_end_by_the_agent_leaves_no_dead_letter(
 async def test_a_task_with_a_cancel_request_leaves_no_dead_letter(
     store: AsyncStore, keys: Keys, graveyard: Graveyard, by: str
 ) -> None:
-    task_id = await graveyard.lapsed()
+    task_id = await graveyard.lapse()
     await store.run(request_cancel(keys, ANN, task_id, CONTEXT))
 
     if by == "watcher":
@@ -157,7 +157,7 @@ async def test_reading_another_task_as_a_dead_letter_returns_its_state(
     store: AsyncStore, keys: Keys, seeds: Seeds, graveyard: Graveyard
 ) -> None:
     waits, pauses = await seeds.created(), await seeds.ended(INPUT_REQUIRED)
-    requeued_id = await graveyard.dead()
+    requeued_id = await graveyard.create_dead_letter()
     await graveyard.requeue(await graveyard.dead_letter(requeued_id), "new")
 
     expected = {
@@ -172,8 +172,8 @@ async def test_reading_another_task_as_a_dead_letter_returns_its_state(
 async def test_a_requeued_dead_letter_is_a_new_task_of_the_same_caller_that_refers_to_it(
     store: AsyncStore, keys: Keys, seeds: Seeds, graveyard: Graveyard
 ) -> None:
-    dead = await graveyard.dead(attempts=2)
-    before = await seeds.task(dead)
+    dead = await graveyard.create_dead_letter(attempts=2)
+    task_before = await seeds.task(dead)
 
     assert await graveyard.requeue(await graveyard.dead_letter(dead), "new") == "requeued"
 
@@ -182,9 +182,9 @@ async def test_a_requeued_dead_letter_is_a_new_task_of_the_same_caller_that_refe
     assert dict(task.metadata) == own_metadata({"requeuedFrom": dead})
     [message] = task.history
     assert (message.task_id, message.parts[0].text) == ("new", "hello")
-    assert message.message_id == before.history[0].message_id
+    assert message.message_id == task_before.history[0].message_id
     assert list(message.reference_task_ids) == [dead]
-    assert await seeds.task(dead) == before
+    assert await seeds.task(dead) == task_before
     assert await dead_letters(store, keys) == []
     await seeds.require_consistent("new")
     claim = await graveyard.claim("new")
@@ -196,7 +196,7 @@ async def test_a_requeued_dead_letter_is_a_new_task_of_the_same_caller_that_refe
 
 
 async def test_an_unpublished_requeued_run_becomes_due(store: AsyncStore, keys: Keys, graveyard: Graveyard) -> None:
-    await graveyard.requeue(await graveyard.dead_letter(await graveyard.dead()), "new")
+    await graveyard.requeue(await graveyard.dead_letter(await graveyard.create_dead_letter()), "new")
 
     [(name, due)] = await store.redis.zrange(keys.dispatch, 0, -1, withscores=True)
     seconds, micros = await store.redis.time()
@@ -207,17 +207,17 @@ async def test_an_unpublished_requeued_run_becomes_due(store: AsyncStore, keys: 
 async def test_a_requeued_task_has_the_conversation_without_the_output_of_the_lost_run(
     store: AsyncStore, keys: Keys, seeds: Seeds, graveyard: Graveyard
 ) -> None:
-    first = await seeds.claimed(await graveyard.created())
+    first = await seeds.claimed(await graveyard.create_task())
     task_id = first.ref.task_id
     await seeds.settled(first, status(INPUT_REQUIRED, "Name?"))
     await store.redis.hset(keys.task(task_id).record, "ask_count", 1)
     answer = request("Ada", task_id, CONTEXT)
     await store.run(continue_task(keys, ANN, task_id, answer, "", caller=CALLER, nonce="n"))
-    await graveyard.lapsed(task_id, run=2)
+    await graveyard.lapse(task_id, run=2)
     claim = replace(first, ref=RunRef(task_id, 2), token="t")
     await seeds.appended(claim, status(WORKING, "busy"), status(WORKING, "busier"), chunk("half"))
-    late = request("a message that had no turn", task_id, CONTEXT)
-    await store.run(continue_task(keys, ANN, task_id, late, "", caller=CALLER, nonce="late"))
+    late_message = request("a message that had no turn", task_id, CONTEXT)
+    await store.run(continue_task(keys, ANN, task_id, late_message, "", caller=CALLER, nonce="late"))
     await Recoverer(store, keys).tick()
 
     await graveyard.requeue(await graveyard.dead_letter(task_id), "new")
@@ -232,7 +232,7 @@ async def test_a_requeued_task_has_the_conversation_without_the_output_of_the_lo
 
 
 async def test_a_repeated_call_is_answered_alike_and_writes_nothing(seeds: Seeds, graveyard: Graveyard) -> None:
-    dead_letter = await graveyard.dead_letter(await graveyard.dead())
+    dead_letter = await graveyard.dead_letter(await graveyard.create_dead_letter())
     assert await graveyard.requeue(dead_letter, "new") == "requeued"
     data_before = await seeds.everything()
 
@@ -246,7 +246,7 @@ async def test_a_repeated_call_is_answered_alike_and_writes_nothing(seeds: Seeds
 async def test_of_concurrent_requeues_one_creates_a_task(
     redis_server: EmbeddedRedis, store: AsyncStore, keys: Keys, seeds: Seeds, graveyard: Graveyard, round_: int
 ) -> None:
-    dead = await graveyard.dead()
+    dead = await graveyard.create_dead_letter()
     dead_letter = await graveyard.dead_letter(dead)
     others = [AsyncStore(redis_server.store_url) for _ in range(4)]
 
@@ -266,9 +266,9 @@ async def test_of_concurrent_requeues_one_creates_a_task(
 async def test_a_requeued_task_that_is_lost_again_is_a_dead_letter_again(
     store: AsyncStore, keys: Keys, seeds: Seeds, graveyard: Graveyard
 ) -> None:
-    dead = await graveyard.dead()
+    dead = await graveyard.create_dead_letter()
     await graveyard.requeue(await graveyard.dead_letter(dead), "second")
-    await graveyard.dead("second")
+    await graveyard.create_dead_letter("second")
     await graveyard.requeue(await graveyard.dead_letter("second"), "third")
 
     third = await seeds.task("third")
@@ -277,24 +277,24 @@ async def test_a_requeued_task_that_is_lost_again_is_a_dead_letter_again(
 
 
 async def test_dead_letters_expire_with_their_tasks(store: AsyncStore, keys: Keys, graveyard: Graveyard) -> None:
-    dead = await graveyard.dead()
+    dead = await graveyard.create_dead_letter()
     names = keys.task(dead)
 
     for key in (keys.dead_letters, names.record, names.log, names.history):
         assert RETENTION - 60 < await store.redis.ttl(key) <= RETENTION
     await store.redis.zadd(keys.dead_letters, {"over": 1})
-    await graveyard.dead()
+    await graveyard.create_dead_letter()
     assert "over" not in await dead_letters(store, keys)
 
 
 async def test_a_short_retention_does_not_shorten_that_of_others(
     store: AsyncStore, keys: Keys, graveyard: Graveyard
 ) -> None:
-    long = await graveyard.dead()
+    long = await graveyard.create_dead_letter()
     message_request = request(task_id="short", context_id=CONTEXT)
     await store.run(create_task(keys, ANN, "short", CONTEXT, message_request, caller=b"{}", retention=60))
 
-    await graveyard.dead("short")
+    await graveyard.create_dead_letter("short")
 
     assert set(await dead_letters(store, keys)) == {long, "short"}
     assert await store.redis.ttl(keys.dead_letters) > RETENTION - 60
@@ -304,14 +304,14 @@ async def test_a_short_retention_does_not_shorten_that_of_others(
 def listing(redis_server: EmbeddedRedis, keys: Keys) -> Any:
     """Function that reads the list `name` and returns its tasks by id."""
 
-    def read(name: str) -> dict[str, TaskSummary]:
+    def read_summaries(name: str) -> dict[str, TaskSummary]:
         store = SyncStore(redis_server.store_url)
         try:
             return {row.ref.task_id: row for row in listed(store, keys, name)}
         finally:
             store.close()
 
-    return read
+    return read_summaries
 
 
 ODD_IDS = ["plain", "a:b", "with space", "{brace}", "ünï", "%41", "t.1"]
@@ -329,7 +329,7 @@ async def test_each_list_has_its_tasks(
     await seeds.ended(INPUT_REQUIRED, task_id=f"{task_id}-2")
     pauses = listing(keys.pauses)[f"{task_id}-2"]
     await seeds.created(task_id=f"{task_id}-3")
-    await graveyard.dead(f"{task_id}-3")
+    await graveyard.create_dead_letter(f"{task_id}-3")
     dead = listing(keys.dead_letters)[f"{task_id}-3"]
 
     assert (waits.state, waits.runner, waits.agent, waits.context_id) == (SUBMITTED, "", ANN.agent, CONTEXT)

@@ -67,14 +67,14 @@ async def test_a_cursor_has_one_holder(
 async def test_an_unrecorded_post_is_due_again_at_the_same_version(
     seeds: Seeds, webhooks: Webhooks, task_id: str
 ) -> None:
-    killed = await webhooks.one(lease_us=-1)
+    killed_cursor = await webhooks.one(lease_us=-1)
 
-    again = await webhooks.one()
+    next_cursor = await webhooks.one()
 
-    assert (again.delivered, again.task_id) == (killed.delivered, killed.task_id)
-    assert await webhooks.note(killed, 2) == "lost"
+    assert (next_cursor.delivered, next_cursor.task_id) == (killed_cursor.delivered, killed_cursor.task_id)
+    assert await webhooks.note(killed_cursor, 2) == "lost"
     assert (await webhooks.delivery(task_id)).delivered == 1
-    assert await webhooks.note(again, 2) == "done"
+    assert await webhooks.note(next_cursor, 2) == "done"
 
 
 async def test_a_cursor_advances_to_the_end_of_the_log_and_is_due_with_the_next_event(
@@ -161,8 +161,8 @@ async def test_the_cursor_of_a_replaced_config_is_lost_and_the_new_one_is_due(we
     await webhooks.saved(task_id, sealed=b"another")
 
     assert await webhooks.note(cursor, 2) == "lost"
-    again = await webhooks.one()
-    assert (again.delivered, again.sealed) == (1, b"another")
+    next_cursor = await webhooks.one()
+    assert (next_cursor.delivered, next_cursor.sealed) == (1, b"another")
 
 
 async def give_up(webhooks: Webhooks, cursor: DeliveryCursor) -> None:
@@ -227,11 +227,11 @@ async def test_all_deliveries_are_listed_page_by_page_without_their_secrets(
     await at_once(*(webhooks.saved(task_id) for task_id in ids))
     await at_once(*(seeds.claimed(task_id) for task_id in ids))
 
-    listed = await asyncio.to_thread(operator_view, redis_server, keys, dead=False)
+    deliveries = await asyncio.to_thread(operator_view, redis_server, keys, dead=False)
 
-    assert sorted(delivery.task_id for delivery in listed) == sorted(ids)
-    assert {delivery.state for delivery in listed} == {"waiting"}
-    assert "sealed" not in repr(listed)
+    assert sorted(delivery.task_id for delivery in deliveries) == sorted(ids)
+    assert {delivery.state for delivery in deliveries} == {"waiting"}
+    assert "sealed" not in repr(deliveries)
 
 
 async def test_an_expired_lease_frees_the_cursor(
@@ -258,8 +258,8 @@ async def test_the_outcomes_of_posts_are_counted_once(
         await webhooks.note(cursor, 3)
     for _ in range(2):
         await store.run(postpone_delivery(keys, cursor, after_us=0, counts=True))
-    again = await webhooks.one()
-    await webhooks.note(again, 4, posted=False)
+    next_cursor = await webhooks.one()
+    await webhooks.note(next_cursor, 4, posted=False)
     assert await store.run(delivery_metrics(keys)) == DeliveryMetrics(0, 0, 1, 1, 0)
 
     await seeds.appended(claim, chunk("c"), before=2)
@@ -277,8 +277,8 @@ async def test_a_postponed_delivery_ages_without_failures(webhooks: Webhooks, ta
 
     assert cursor.failures == 0
     assert cursor.failing_for > 0
-    aged = await webhooks.delivery(task_id)
-    assert (aged.state, aged.failures) == ("waiting", 0)
+    old_delivery = await webhooks.delivery(task_id)
+    assert (old_delivery.state, old_delivery.failures) == ("waiting", 0)
     await webhooks.note(cursor, 2)
     assert (await webhooks.delivery(task_id)).first_failed_us == 0
 

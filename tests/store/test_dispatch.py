@@ -211,10 +211,10 @@ async def test_a_late_publish_record_does_not_make_a_prefetched_run_due(
     await store.run(report_prefetched(keys, [ref], silent_us=4_000_000, delay_us=AGAIN_US))
 
     await store.run(mark_published(keys, ref, delay_us=AGAIN_US))
-    marked = await clock.due_in(ref)
+    due_time = await clock.due_in(ref)
     await store.run(report_prefetched(keys, [ref], silent_us=30_000_000, delay_us=AGAIN_US))
 
-    assert marked <= 4_000_000 < FIRST_PUBLISH_GRACE_US < await clock.due_in(ref) <= 30_000_000
+    assert due_time <= 4_000_000 < FIRST_PUBLISH_GRACE_US < await clock.due_in(ref) <= 30_000_000
 
 
 async def test_a_run_prefetched_before_its_publish_was_recorded_is_not_published_again(
@@ -299,10 +299,10 @@ async def test_a_due_run_has_the_time_since_which_it_may_be_queued(
 async def test_an_unpublished_or_lost_prefetched_run_is_in_no_queue(
     store: AsyncStore, keys: Keys, seeds: Seeds, clock: Clock
 ) -> None:
-    unpublished, fetched = [RunRef(await seeds.created(), 1) for _ in range(2)]
-    await store.run(mark_published(keys, fetched, delay_us=AGAIN_US))
-    await store.run(report_prefetched(keys, [fetched], silent_us=0, delay_us=AGAIN_US))
-    await clock.make_due(unpublished)
+    unpublished_run, prefetched_run = [RunRef(await seeds.created(), 1) for _ in range(2)]
+    await store.run(mark_published(keys, prefetched_run, delay_us=AGAIN_US))
+    await store.run(report_prefetched(keys, [prefetched_run], silent_us=0, delay_us=AGAIN_US))
+    await clock.make_due(unpublished_run)
 
     assert [run.published_us for run in await clock.take()] == [None, None]
 
@@ -311,15 +311,15 @@ async def test_a_run_prefetched_by_a_busy_worker_may_have_a_copy_in_its_queue(
     store: AsyncStore, keys: Keys, seeds: Seeds, clock: Clock
 ) -> None:
     ref = RunRef(await seeds.created(), 1)
-    published = []
+    is_in_queue = []
     for _ in range(3):
         await store.run(mark_published(keys, ref, delay_us=AGAIN_US))
         await store.run(report_prefetched(keys, [ref], silent_us=AGAIN_US, delay_us=AGAIN_US))
         await clock.make_due(ref)
         [run] = await clock.take()
-        published.append(run.published_us is not None)
+        is_in_queue.append(run.published_us is not None)
 
-    assert published == [False, True, True]
+    assert is_in_queue == [False, True, True]
 
 
 async def test_a_run_is_published_unconditionally_after_the_longest_delay_and_its_double(
@@ -348,13 +348,15 @@ async def test_postponing_restores_the_state_before_the_acquisition(
     await clock.make_due(*refs)
     records = [keys.task(ref.task_id).record for ref in refs]
     fields = ("republish_count", "published_at")
-    before = [await store.redis.hmget(record, *fields) for record in records]
+    fields_before = [await store.redis.hmget(record, *fields) for record in records]
 
     due = await clock.take()
     await store.run(postpone_runs(keys, dict.fromkeys(due, 7_000_000)))
 
-    after = [await store.redis.hmget(record, *fields) for record in records]
-    assert [(int(times or 0), at) for times, at in after] == [(int(times or 0), at) for times, at in before]
+    fields_after = [await store.redis.hmget(record, *fields) for record in records]
+    assert [(int(times or 0), at) for times, at in fields_after] == [
+        (int(times or 0), at) for times, at in fields_before
+    ]
     assert all([0 < await clock.due_in(ref) <= 7_000_000 for ref in refs])
 
 
@@ -370,21 +372,23 @@ async def test_postponing_a_claimed_or_an_unknown_run_does_nothing(store: AsyncS
 async def test_claimed_runs_are_the_active_ones_with_the_time_of_their_only_publish(
     store: AsyncStore, keys: Keys, seeds: Seeds, clock: Clock
 ) -> None:
-    once, again, queued, unmarked, ended, large = [RunRef(await seeds.created(), 1) for _ in range(6)]
-    for ref in (once, again, queued, ended, large):
+    single_run, repeated_run, queued_run, unmarked_run, ended_run, large = [
+        RunRef(await seeds.created(), 1) for _ in range(6)
+    ]
+    for ref in (single_run, repeated_run, queued_run, ended_run, large):
         await store.run(mark_published(keys, ref, delay_us=AGAIN_US))
-    await clock.make_due(again)
+    await clock.make_due(repeated_run)
     await clock.take()
     await store.redis.hset(keys.task(large.task_id).record, "options", "x" * (MAX_CLAIMED_OPTIONS + 1))
-    for ref in (once, again, unmarked, large):
+    for ref in (single_run, repeated_run, unmarked_run, large):
         await seeds.claimed(ref.task_id)
-    await seeds.settled(await seeds.claimed(ended.task_id), status(FAILED))
+    await seeds.settled(await seeds.claimed(ended_run.task_id), status(FAILED))
     data_before = await seeds.everything()
 
     [run] = await store.run(claimed_runs(keys, limit=10))
 
-    published = await store.redis.hget(keys.task(once.task_id).record, "published_at")
-    assert run == ClaimedRun(ANN.agent, b"", int(published.split()[1]))
+    published_at = await store.redis.hget(keys.task(single_run.task_id).record, "published_at")
+    assert run == ClaimedRun(ANN.agent, b"", int(published_at.split()[1]))
     assert await seeds.everything() == data_before
 
 
@@ -395,6 +399,6 @@ async def test_claimed_runs_of_the_newest_leases_are_read(store: AsyncStore, key
         await seeds.claimed(ref.task_id)
         await store.redis.hset(keys.task(ref.task_id).record, "published_at", f"1 {ref.task_id[1:]}")
 
-    claimed = await store.run(claimed_runs(keys, limit=2))
+    runs = await store.run(claimed_runs(keys, limit=2))
 
-    assert [run.published_us for run in claimed] == [4, 3]
+    assert [run.published_us for run in runs] == [4, 3]

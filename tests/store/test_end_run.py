@@ -43,9 +43,11 @@ RUNNER = "runner"
 def end(store: AsyncStore, keys: Keys) -> Any:
     """Function that ends a run with the status FAILED."""
 
-    async def end(task_id: str, run: int = 1, *, runner: str | None = RUNNER, lost: bool = False) -> Over | Unchanged:
+    async def end(
+        task_id: str, run: int = 1, *, runner: str | None = RUNNER, is_lost: bool = False
+    ) -> Over | Unchanged:
         event = status(FAILED, "The end.", why="x")
-        return await store.run(end_run(keys, RunRef(task_id, run), runner=runner, event=event, lost=lost))
+        return await store.run(end_run(keys, RunRef(task_id, run), runner=runner, event=event, lost=is_lost))
 
     return end
 
@@ -138,7 +140,7 @@ async def test_a_run_with_a_cancel_request_ends_canceled(store: AsyncStore, keys
     task_id = claim.ref.task_id
     await store.run(request_cancel(keys, ANN, task_id, CONTEXT))
 
-    assert await end(task_id, lost=True) == Over(3, CANCELED)
+    assert await end(task_id, is_lost=True) == Over(3, CANCELED)
 
     assert await seeds.states(task_id) == [SUBMITTED, WORKING, CANCELED]
     assert await seeds.status_text(task_id) == CANCELED_BY_CLIENT
@@ -166,10 +168,10 @@ async def test_a_run_that_its_lost_worker_had_not_claimed_is_published_again(
         "host.11.",
         "host.1.",
     ):  # two lost attempts; a repeated call does not count as a third
-        assert await end(ref.task_id, runner=process, lost=True) == Unchanged()
+        assert await end(ref.task_id, runner=process, is_lost=True) == Unchanged()
         (due,) = await store.run(acquire_due_runs(keys, limit=10, delay_us=60_000_000))
         assert due.ref == ref
-    assert await end(ref.task_id, runner="host.111.", lost=True) == Over(2, FAILED)
+    assert await end(ref.task_id, runner="host.111.", is_lost=True) == Over(2, FAILED)
 
     assert await seeds.states(ref.task_id) == [SUBMITTED, FAILED]
     await seeds.require_consistent(ref.task_id)
@@ -183,24 +185,24 @@ async def test_a_message_from_before_a_retry_does_not_end_it(
     retry_arguments = {"events": [status(WORKING)], "options": b'{"retries":1}', "retries": 1, "delay_us": 1}
     await store.run(release_run(keys, claim.ref, token=claim.token, before=0, **retry_arguments))  # type: ignore[arg-type]
 
-    ended = await store.run(end_run(keys, claim.ref, runner=None, event=status(REJECTED), retries=retries))
+    result = await store.run(end_run(keys, claim.ref, runner=None, event=status(REJECTED), retries=retries))
 
-    assert (ended == Unchanged()) is is_unchanged
+    assert (result == Unchanged()) is is_unchanged
     assert (await seeds.task(claim.ref.task_id)).status.state == (WORKING if is_unchanged else REJECTED)
 
 
-@pytest.mark.parametrize(("lost", "goes_on"), [(True, True), (False, False)])
+@pytest.mark.parametrize(("is_lost", "goes_on"), [(True, True), (False, False)])
 async def test_a_lost_worker_leads_to_the_next_attempt_at_once(
-    store: AsyncStore, keys: Keys, seeds: Seeds, end: Any, lost: bool, goes_on: bool
+    store: AsyncStore, keys: Keys, seeds: Seeds, end: Any, is_lost: bool, goes_on: bool
 ) -> None:
     ref = RunRef(await seeds.created(), 1)
     await store.run(claim_run(keys, ref, token="t", runner=RUNNER, lease_us=LEASE_US, working=True, max_attempts=2))
-    before = await store.redis.time()
+    start = await store.redis.time()
 
-    answer = await end(ref.task_id, lost=lost)
+    answer = await end(ref.task_id, is_lost=is_lost)
 
     assert (answer == Unchanged()) is goes_on
     if goes_on:
         lease = await store.redis.zscore(keys.leases, ref.name)
-        assert lease <= (before[0] + 10) * 1_000_000 < (before[0] * 1_000_000 + LEASE_US)
+        assert lease <= (start[0] + 10) * 1_000_000 < (start[0] * 1_000_000 + LEASE_US)
         assert await seeds.states(ref.task_id) == [SUBMITTED, WORKING]

@@ -41,7 +41,7 @@ async def child_of(
     return await seeds.store.run(create)
 
 
-async def acquired(seeds: Seeds, delay_us: int = 0) -> list[OrphanedChild]:
+async def acquire_orphans(seeds: Seeds, delay_us: int = 0) -> list[OrphanedChild]:
     return await seeds.store.run(acquire_ended_parents(seeds.keys, limit=100, delay_us=delay_us))
 
 
@@ -62,8 +62,8 @@ async def test_a_child_and_its_parent_know_each_other(seeds: Seeds) -> None:
     assert family is not None
     assert family.parent is not None
     assert (family.parent.task_id, family.parent.agent, family.children) == (parent_id, "agent", ())
-    repeated = await child_of(seeds, parent_id, "child")  # as after a lost reply
-    assert repeated.task.metadata == result.task.metadata
+    second_result = await child_of(seeds, parent_id, "child")  # as after a lost reply
+    assert second_result.task.metadata == result.task.metadata
     family = await seeds.store.run(read_family(seeds.keys, ANN, parent_id))
     assert family is not None
     assert len(family.children) == 1
@@ -109,19 +109,19 @@ async def test_the_live_children_of_a_ended_parent_are_due(seeds: Seeds, state: 
     await child_of(seeds, parent_id, "independent", cancels=False)
     await child_of(seeds, parent_id, "ended")
     await seeds.settled(await seeds.claimed("ended"), status(COMPLETED))
-    assert await acquired(seeds) == []
+    assert await acquire_orphans(seeds) == []
 
     await seeds.store.run(request_cancel(seeds.keys, ANN, parent_id, CONTEXT))
     if state == "running":
-        assert await acquired(seeds) == []  # the parent is not canceled yet
+        assert await acquire_orphans(seeds) == []  # the parent is not canceled yet
         await seeds.settled(claim, status(CANCELED))
 
-    assert await acquired(seeds) == [OrphanedChild(parent_id, "child", CONTEXT, OTHER_AGENT)]
-    assert len(await acquired(seeds, delay_us=60_000_000)) == 1  # the child stays due until it has ended
-    assert await acquired(seeds) == []
+    assert await acquire_orphans(seeds) == [OrphanedChild(parent_id, "child", CONTEXT, OTHER_AGENT)]
+    assert len(await acquire_orphans(seeds, delay_us=60_000_000)) == 1  # the child stays due until it has ended
+    assert await acquire_orphans(seeds) == []
     await seeds.store.run(request_cancel(seeds.keys, OTHER_AGENT, "child", CONTEXT))
     await seeds.store.redis.zadd(seeds.keys.ended_parents, {parent_id: 0})
-    assert await acquired(seeds) == []
+    assert await acquire_orphans(seeds) == []
     assert not await seeds.store.redis.exists(seeds.keys.ended_parents)
 
 
@@ -133,7 +133,7 @@ async def test_a_parent_without_a_result_cancels_its_children(seeds: Seeds, end:
 
     await seeds.settled(claim, status(end))
 
-    assert [child.task_id for child in await acquired(seeds)] == ([] if end == COMPLETED else ["child"])
+    assert [child.task_id for child in await acquire_orphans(seeds)] == ([] if end == COMPLETED else ["child"])
 
 
 async def test_a_dead_letter_cancels_no_child(seeds: Seeds) -> None:
@@ -146,7 +146,7 @@ async def test_a_dead_letter_cancels_no_child(seeds: Seeds) -> None:
 
     await child_of(seeds, claim.ref.task_id, "late")
 
-    assert await acquired(seeds) == []
+    assert await acquire_orphans(seeds) == []
 
 
 @pytest.mark.parametrize("end", ["is cancelled", "fails"])
@@ -158,10 +158,10 @@ async def test_a_child_that_comes_after_the_end_is_due_too(seeds: Seeds, end: st
         await seeds.store.run(request_cancel(seeds.keys, ANN, parent_id, CONTEXT))
 
     await child_of(seeds, parent_id, "independent", cancels=False)
-    assert await acquired(seeds) == []
+    assert await acquire_orphans(seeds) == []
     await child_of(seeds, parent_id, "late")
 
-    assert [child.task_id for child in await acquired(seeds)] == ["late"]
+    assert [child.task_id for child in await acquire_orphans(seeds)] == ["late"]
 
 
 async def test_a_deleted_parent_leaves_the_list(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
@@ -170,7 +170,7 @@ async def test_a_deleted_parent_leaves_the_list(store: AsyncStore, keys: Keys, s
     await store.run(request_cancel(keys, ANN, parent_id, CONTEXT))
     await store.redis.delete(*[name async for name in store.redis.scan_iter(f"{keys.prefix}:{{{parent_id}}}:*")])
 
-    assert await acquired(seeds) == []
+    assert await acquire_orphans(seeds) == []
     assert not await store.redis.exists(keys.ended_parents)
     await store.redis.delete(*[key async for key in store.redis.scan_iter(f"{keys.prefix}:tasks:*")])
     await store.redis.delete(*[key async for key in store.redis.scan_iter(f"{keys.prefix}:context:*")])
@@ -179,8 +179,8 @@ async def test_a_deleted_parent_leaves_the_list(store: AsyncStore, keys: Keys, s
 async def test_a_family_has_a_maximum_depth(seeds: Seeds, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(family, "MAX_DEPTH", 2)
     await seeds.created(task_id="0")
-    before = await child_of(seeds, "0", "1"), await child_of(seeds, "1", "2")
-    assert all(isinstance(created, Created) for created in before)
+    results = await child_of(seeds, "0", "1"), await child_of(seeds, "1", "2")
+    assert all(isinstance(result, Created) for result in results)
 
     assert await child_of(seeds, "2", "3") == TooDeep()
 

@@ -25,10 +25,10 @@ from tests.support.waiting import eventually_async
 START = EventId(0)
 
 
-async def to_the_end(follower: LogFollower, task_id: str, after: EventId = START) -> list[LogEntry]:
+async def to_the_end(follower: LogFollower, task_id: str, last_id: EventId = START) -> list[LogEntry]:
     """Return the entries after a version, up to the terminal status."""
     entries: list[LogEntry] = []
-    async with aclosing(follower.pages(task_id, after)) as pages:
+    async with aclosing(follower.pages(task_id, last_id)) as pages:
         async for page in pages:
             assert page.entries, "a page is never empty"
             entries += page.entries
@@ -55,9 +55,9 @@ async def test_readers_get_every_event_in_order_while_others_write(
     reading = [asyncio.create_task(to_the_end(follower, task_id)) for task_id in ids for _ in range(2)]
     await at_once(*(write(seeds, task_id, 60) for task_id in ids))
     async with asyncio.timeout(30):
-        read = await asyncio.gather(*reading)
+        logs = await asyncio.gather(*reading)
 
-    for number, entries in enumerate(read):
+    for number, entries in enumerate(logs):
         assert [entry.version for entry in entries] == list(range(1, 64))
         assert fold(entries) == await seeds.task(ids[number // 2])
 
@@ -78,9 +78,9 @@ async def test_a_late_reader_gets_pages(
 ) -> None:
     claim = await seeds.claimed()
     size = 2 * PAGE + 10
-    for before in range(0, size, 100):
-        chunks = [chunk(str(n)) for n in range(before, min(before + 100, size))]
-        await seeds.appended(claim, *chunks, before=before)
+    for version in range(0, size, 100):
+        chunks = [chunk(str(n)) for n in range(version, min(version + 100, size))]
+        await seeds.appended(claim, *chunks, before=version)
 
     lengths, versions = [], []
     async with aclosing(LogFollower(store, keys, subscriber).pages(claim.ref.task_id, START)) as pages:
@@ -140,43 +140,43 @@ async def test_a_reader_continues_without_gap_or_repeat_after_a_restart_of_redis
         await store.aclose()
 
 
-async def read_pages(store: AsyncStore, keys: Keys, task_id: str, signal: LogSignal, read: list[LogEntry]) -> None:
-    """Append the entries that a reader receives from the start of the log to `read`."""
+async def read_pages(store: AsyncStore, keys: Keys, task_id: str, signal: LogSignal, entries: list[LogEntry]) -> None:
+    """Append the entries that a reader receives from the start of the log to `entries`."""
     async with aclosing(follow(store, keys, signal, task_id, START)) as pages:
         async for page in pages:
-            read += page.entries
+            entries += page.entries
 
 
-@pytest.mark.parametrize("later", [0, 1, 3, 8], ids=lambda n: f"{n} events since")
-async def test_a_reader_of_lost_entries_starts_over(store: AsyncStore, keys: Keys, seeds: Seeds, later: int) -> None:
+@pytest.mark.parametrize("count", [0, 1, 3, 8], ids=lambda n: f"{n} events since")
+async def test_a_reader_of_lost_entries_starts_over(store: AsyncStore, keys: Keys, seeds: Seeds, count: int) -> None:
     """The reader also starts over if the log has grown to the reader's version again, or beyond it."""
     claim, signal = await seeds.claimed(max_attempts=2), LogSignal()
     task_id = claim.ref.task_id
     await seeds.appended(claim, chunk("kept"))
     backup = await seeds.backup()
     await seeds.appended(claim, *(chunk(str(n)) for n in range(5)), before=1)
-    read: list[LogEntry] = []
-    reading = asyncio.create_task(read_pages(store, keys, task_id, signal, read))
-    await eventually_async(lambda: asyncio.sleep(0, len(read) == 8))
+    entries: list[LogEntry] = []
+    reading = asyncio.create_task(read_pages(store, keys, task_id, signal, entries))
+    await eventually_async(lambda: asyncio.sleep(0, len(entries) == 8))
 
     await seeds.restore(backup)
-    if later:
-        await seeds.appended(claim, *(chunk(f"other {n}") for n in range(later)), before=1)
+    if count:
+        await seeds.appended(claim, *(chunk(f"other {n}") for n in range(count)), before=1)
     signal.notify()
-    await eventually_async(lambda: asyncio.sleep(0, len(read) == 10))
-    await seeds.settled(claim, chunk("the last"), status(COMPLETED), before=1 + later)
+    await eventually_async(lambda: asyncio.sleep(0, len(entries) == 10))
+    await seeds.settled(claim, chunk("the last"), status(COMPLETED), before=1 + count)
     signal.notify()
-    await eventually_async(lambda: asyncio.sleep(0, len(read) == 12))
+    await eventually_async(lambda: asyncio.sleep(0, len(entries) == 12))
     reading.cancel()
 
-    assert isinstance(read[8].event, Task)
-    assert reduce(apply, read[8:], Task()) == await seeds.task(task_id)
-    assert [entry.version for entry in read[8:]] == [3 + later, 3 + later, 4 + later, 5 + later]
+    assert isinstance(entries[8].event, Task)
+    assert reduce(apply, entries[8:], Task()) == await seeds.task(task_id)
+    assert [entry.version for entry in entries[8:]] == [3 + count, 3 + count, 4 + count, 5 + count]
 
 
-@pytest.mark.parametrize("later", [0, 1, 5, 8], ids=lambda n: f"{n} events since")
+@pytest.mark.parametrize("count", [0, 1, 5, 8], ids=lambda n: f"{n} events since")
 async def test_a_reader_that_resumes_after_a_lost_event_starts_over(
-    store: AsyncStore, keys: Keys, seeds: Seeds, later: int
+    store: AsyncStore, keys: Keys, seeds: Seeds, count: int
 ) -> None:
     """The reader also starts over if the log has grown to the event's version again, or beyond it."""
     claim = await seeds.claimed(max_attempts=2)
@@ -188,8 +188,8 @@ async def test_a_reader_that_resumes_after_a_lost_event_starts_over(
     assert snapshot is not None
     last_event_id = (await seeds.log(task_id))[-1].id
     await seeds.restore(backup)
-    if later:
-        await seeds.appended(claim, *(chunk(f"other {n}") for n in range(later)), before=1)
+    if count:
+        await seeds.appended(claim, *(chunk(f"other {n}") for n in range(count)), before=1)
 
     async with aclosing(follow(store, keys, LogSignal(), task_id, last_event_id)) as pages:
         page = await anext(pages)
@@ -212,8 +212,8 @@ async def test_a_reader_that_resumes_after_a_stored_event_continues(
     await seeds.restore(backup)
     await seeds.appended(claim, chunk("other"), before=1)
 
-    for after in (last_event_id, EventId(last_event_id.version)):  # clients of older releases send the latter
-        async with aclosing(follow(store, keys, LogSignal(), task_id, after)) as pages:
+    for event_id in (last_event_id, EventId(last_event_id.version)):  # clients of older releases send the latter
+        async with aclosing(follow(store, keys, LogSignal(), task_id, event_id)) as pages:
             page = await anext(pages)
         assert (page.restored, page.entries) == (False, (await seeds.log(task_id))[-1:])
 
@@ -221,9 +221,9 @@ async def test_a_reader_that_resumes_after_a_stored_event_continues(
 async def test_a_reader_of_a_task_that_the_store_lost_ends(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     backup = await seeds.backup()
     task_id, signal = await seeds.created(), LogSignal()
-    read: list[LogEntry] = []
-    reading = asyncio.create_task(read_pages(store, keys, task_id, signal, read))
-    await eventually_async(lambda: asyncio.sleep(0, len(read) == 1))
+    entries: list[LogEntry] = []
+    reading = asyncio.create_task(read_pages(store, keys, task_id, signal, entries))
+    await eventually_async(lambda: asyncio.sleep(0, len(entries) == 1))
 
     await seeds.restore(backup)
     signal.notify()

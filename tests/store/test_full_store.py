@@ -93,7 +93,7 @@ class Case:
     """Expected reaction, or None for the script's reaction in `BY_SCRIPT`."""
 
 
-def _appended(*events: Event | Step) -> Make:
+def _append_case(*events: Event | Step) -> Make:
     async def make(keys: Keys, seeds: Seeds) -> Operation[Any]:
         await claimed(keys, seeds)
         return append(keys, REF, token=TOKEN, before=0, events=events)
@@ -101,7 +101,7 @@ def _appended(*events: Event | Step) -> Make:
     return make
 
 
-def _settled(*events: Event | Step, session: bytes | None = None) -> Make:
+def _settle_case(*events: Event | Step, session: bytes | None = None) -> Make:
     async def make(keys: Keys, seeds: Seeds) -> Operation[Any]:
         await claimed(keys, seeds)
         state = SessionState(ANN, CONTEXT, 0, session) if session is not None else None
@@ -110,7 +110,7 @@ def _settled(*events: Event | Step, session: bytes | None = None) -> Make:
     return make
 
 
-def _lapsed(*, attempts: int) -> Make:
+def _lapse_case(*, attempts: int) -> Make:
     async def make(keys: Keys, seeds: Seeds) -> Operation[Any]:
         await seeds.claimed(await seeds.created(task_id="t"), max_attempts=attempts)
         await seeds.store.redis.zadd(keys.leases, {REF.name: 1})
@@ -119,7 +119,7 @@ def _lapsed(*, attempts: int) -> Make:
     return make
 
 
-def _delegated(*events: Event) -> Make:
+def _delegate_case(*events: Event) -> Make:
     async def make(keys: Keys, seeds: Seeds) -> Operation[Any]:
         await claimed(keys, seeds)
         await seeds.store.run(delegate_to_canvas(keys, REF, token=TOKEN, before=0, events=[], canvas="{}"))
@@ -128,7 +128,7 @@ def _delegated(*events: Event) -> Make:
     return make
 
 
-def _returned(*, attempts: int) -> Make:
+def _return_case(*, attempts: int) -> Make:
     async def make(keys: Keys, seeds: Seeds) -> Operation[Any]:
         await seeds.claimed(await seeds.created(task_id="t"), max_attempts=attempts)
         return return_run(keys, REF, runner="runner", lost=status(FAILED, "lost"))
@@ -136,7 +136,7 @@ def _returned(*, attempts: int) -> Make:
     return make
 
 
-def _ended(*, attempts: int) -> Make:
+def _end_case(*, attempts: int) -> Make:
     async def make(keys: Keys, seeds: Seeds) -> Operation[Any]:
         await seeds.claimed(await seeds.created(task_id="t"), max_attempts=attempts)
         return end_run(keys, REF, runner="runner", event=status(FAILED, "lost"), lost=True)
@@ -200,7 +200,7 @@ async def _requested_post_is_due(keys: Keys, seeds: Seeds) -> Operation[Any]:
     return acquire_requested_posts(keys, limit=1, lease_us=LEASE_US)
 
 
-async def _archived(keys: Keys, seeds: Seeds) -> Operation[Any]:
+async def _remove_archived(keys: Keys, seeds: Seeds) -> Operation[Any]:
     await seeds.store.redis.hset(keys.installation, "archive", "1")
     return remove_archived(keys, [await seeds.ended(COMPLETED)])
 
@@ -242,24 +242,24 @@ CASES = [
     *(Case(make.__name__[1:], make, READ if make.__name__[1:] in NOTHING_TO_DO else None) for make in VERBS),
     Case("delete_task", _delete),
     Case("save_task", _save),
-    Case("append_a_state", _appended(STEP, status(INPUT_REQUIRED, "?")), WRITTEN),
-    Case("append_the_end", _appended(status(COMPLETED)), WRITTEN),
-    Case("append_progress", _appended(status(WORKING, "half-way")), REFUSED),
-    Case("append_a_large_end", _appended(status(COMPLETED, LARGE)), REFUSED),
-    Case("settle_with_a_result", _settled(chunk("42"), status(COMPLETED)), WRITTEN),
-    Case("settle_with_a_large_result", _settled(chunk(LARGE), status(COMPLETED)), REFUSED),
-    Case("settle_with_a_large_text", _settled(status(COMPLETED, LARGE)), REFUSED),
-    Case("settle_with_a_session", _settled(status(COMPLETED), session=b"{}"), WRITTEN),
-    Case("settle_with_a_large_session", _settled(status(COMPLETED), session=LARGE.encode()), REFUSED),
-    Case("pause", _settled(status(INPUT_REQUIRED, "?")), WRITTEN),
-    Case("lapse_at_most_once", _lapsed(attempts=1), REFUSED),
-    Case("lapse_with_another_attempt", _lapsed(attempts=2), REFUSED),
-    Case("end_by_a_small_result", _delegated(chunk("42"), status(COMPLETED)), WRITTEN),
-    Case("end_by_a_large_result", _delegated(chunk(LARGE), status(COMPLETED)), REFUSED),
-    Case("return_run_at_most_once", _returned(attempts=1), WRITTEN),
-    Case("return_run_with_another_attempt", _returned(attempts=2), WRITTEN),
-    Case("end_of_a_lost_process", _ended(attempts=1), WRITTEN),
-    Case("end_of_a_lost_process_with_another_attempt", _ended(attempts=2), WRITTEN),
+    Case("append_a_state", _append_case(STEP, status(INPUT_REQUIRED, "?")), WRITTEN),
+    Case("append_the_end", _append_case(status(COMPLETED)), WRITTEN),
+    Case("append_progress", _append_case(status(WORKING, "half-way")), REFUSED),
+    Case("append_a_large_end", _append_case(status(COMPLETED, LARGE)), REFUSED),
+    Case("settle_with_a_result", _settle_case(chunk("42"), status(COMPLETED)), WRITTEN),
+    Case("settle_with_a_large_result", _settle_case(chunk(LARGE), status(COMPLETED)), REFUSED),
+    Case("settle_with_a_large_text", _settle_case(status(COMPLETED, LARGE)), REFUSED),
+    Case("settle_with_a_session", _settle_case(status(COMPLETED), session=b"{}"), WRITTEN),
+    Case("settle_with_a_large_session", _settle_case(status(COMPLETED), session=LARGE.encode()), REFUSED),
+    Case("pause", _settle_case(status(INPUT_REQUIRED, "?")), WRITTEN),
+    Case("lapse_at_most_once", _lapse_case(attempts=1), REFUSED),
+    Case("lapse_with_another_attempt", _lapse_case(attempts=2), REFUSED),
+    Case("end_by_a_small_result", _delegate_case(chunk("42"), status(COMPLETED)), WRITTEN),
+    Case("end_by_a_large_result", _delegate_case(chunk(LARGE), status(COMPLETED)), REFUSED),
+    Case("return_run_at_most_once", _return_case(attempts=1), WRITTEN),
+    Case("return_run_with_another_attempt", _return_case(attempts=2), WRITTEN),
+    Case("end_of_a_lost_process", _end_case(attempts=1), WRITTEN),
+    Case("end_of_a_lost_process_with_another_attempt", _end_case(attempts=2), WRITTEN),
     Case("a_canvas_is_due", _canvas_is_due, WRITTEN),
     Case("a_run_is_due", _run_is_due, REFUSED),
     Case("a_suspended_run_is_due", _suspended_run_is_due, REFUSED),
@@ -269,7 +269,7 @@ CASES = [
     Case("a_message_that_waits", _message_that_waits, REFUSED),
     Case("a_delivery_is_due", _delivery_is_due, WRITTEN),
     Case("a_requested_post_is_due", _requested_post_is_due, WRITTEN),
-    Case("archived", _archived, WRITTEN),
+    Case("archived", _remove_archived, WRITTEN),
     Case("the_clock_jumped", _clock_jumped, WRITTEN),
     Case("blobs_of_a_missing_task", _blobs_of_a_missing_task, WRITTEN),
     Case("the_archive_is_given_up", _archive_is_given_up, WRITTEN),

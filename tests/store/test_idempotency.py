@@ -60,19 +60,19 @@ async def test_the_same_message_is_the_same_task_and_writes_nothing(
     assert isinstance(await messages.new("a"), Created)
     data_before = await seeds.everything()
 
-    again = await messages.new("b")
+    second_result = await messages.new("b")
 
-    assert again == Known("a", version=1, preceding_turns=0)
+    assert second_result == Known("a", version=1, preceding_turns=0)
     assert await seeds.everything() == data_before
 
 
 async def test_a_repeated_call_is_answered_as_the_first_was(store: AsyncStore, keys: Keys) -> None:
     messages = Messages(store, keys)
 
-    first, again = await messages.new("a"), await messages.new("a")
+    first, second = await messages.new("a"), await messages.new("a")
 
-    assert isinstance(again, Created)
-    assert again.task.status.timestamp == first.task.status.timestamp
+    assert isinstance(second, Created)
+    assert second.task.status.timestamp == first.task.status.timestamp
 
 
 async def test_another_message_under_the_same_id_is_a_conflict(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
@@ -90,8 +90,8 @@ async def test_many_at_the_same_time_make_one_task(gateways: list[AsyncStore], k
         *(Messages(store, keys).new(f"t{n}") for n, store in enumerate(gateways * 8)),
     )
 
-    [created] = [answer for answer in answers if isinstance(answer, Created)]
-    assert {answer.task_id for answer in answers if isinstance(answer, Known)} == {created.task.id}
+    [creation] = [answer for answer in answers if isinstance(answer, Created)]
+    assert {answer.task_id for answer in answers if isinstance(answer, Known)} == {creation.task.id}
     assert await gateways[0].redis.zcard(keys.dispatch) == 1
 
 
@@ -112,13 +112,13 @@ async def test_without_the_option_every_message_is_new(store: AsyncStore, keys: 
 
 
 async def test_an_id_expires_after_its_window(store: AsyncStore, keys: Keys) -> None:
-    messages, remembered = Messages(store, keys), keys.message(ANN, "m")
+    messages, key = Messages(store, keys), keys.message(ANN, "m")
     await messages.new("a", HELLO)
-    assert WINDOW_MS - 60_000 < await store.redis.pttl(remembered) <= WINDOW_MS
-    await store.redis.pexpire(remembered, 1)  # the window is over
+    assert WINDOW_MS - 60_000 < await store.redis.pttl(key) <= WINDOW_MS
+    await store.redis.pexpire(key, 1)  # the window is over
 
     async def forgotten() -> bool:
-        return not await store.redis.exists(remembered)
+        return not await store.redis.exists(key)
 
     await eventually_async(forgotten)
     assert isinstance(await messages.new("b", OTHER), Created)
@@ -140,9 +140,9 @@ async def test_a_further_message_begins_one_turn(store: AsyncStore, keys: Keys, 
     assert isinstance(turn, Begun)
     data_before = await seeds.everything()
 
-    again = await messages.further(task_id, nonce="another call")
+    second_result = await messages.further(task_id, nonce="another call")
 
-    assert again == Known(task_id, turn.newest.version, 0)
+    assert second_result == Known(task_id, turn.newest.version, 0)
     assert await seeds.everything() == data_before
 
 
@@ -172,9 +172,9 @@ async def test_a_repeated_message_of_an_ended_task_is_recognized(store: AsyncSto
 
 async def test_a_message_that_was_refused_is_not_remembered(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     messages = Messages(store, keys)
-    ended, waiting = await seeds.ended(COMPLETED), await seeds.ended(INPUT_REQUIRED)
+    ended_id, waiting = await seeds.ended(COMPLETED), await seeds.ended(INPUT_REQUIRED)
 
-    assert await messages.further(ended) == Ended(COMPLETED)
+    assert await messages.further(ended_id) == Ended(COMPLETED)
     assert await messages.further("nobody") == Missing()
     assert isinstance(await messages.further(waiting, OTHER), Begun)
 

@@ -71,17 +71,17 @@ class Conversation:
             )  # type: ignore[arg-type]
         )
 
-    async def unread(self, claim: Claim, received: int = 0) -> list[str]:
+    async def unread(self, claim: Claim, received_count: int = 0) -> list[str]:
         """Return the texts of the messages that the run can read."""
-        messages = await self.store.run(read_messages(self.keys, claim.ref, token=claim.token, received=received))
+        messages = await self.store.run(read_messages(self.keys, claim.ref, token=claim.token, received=received_count))
         assert isinstance(messages, list), messages
         return [message.parts[0].text for message in messages]
 
     async def settle(
-        self, claim: Claim, state: TaskState | None, text: str = "", *, read: int = 0, question_count: int = 0
+        self, claim: Claim, state: TaskState | None, text: str = "", *, read_count: int = 0, question_count: int = 0
     ) -> Settled:
-        """Settle a run that has read `read` messages. The run ends with a status of `state`, or without events if it is
-        None."""
+        """Settle a run that has read `read_count` messages. The run ends with a status of `state`, or without events if
+        it is None."""
         events = [] if state is None else [status(state, text)]
         answer = await self.store.run(
             settle_run(
@@ -91,7 +91,7 @@ class Conversation:
                 before=0,
                 events=events,
                 ask_count=question_count,
-                read_count=read,
+                read_count=read_count,
             )
         )
         assert isinstance(answer, Settled), answer
@@ -121,19 +121,19 @@ async def test_a_steering_message_is_in_log_and_history_at_once_and_the_run_read
     talk: Conversation, seeds: Seeds
 ) -> None:
     claim = await seeds.claimed()
-    before = await seeds.log(claim.ref.task_id)
+    log_before = await seeds.log(claim.ref.task_id)
 
     answers = [await talk.send(claim, text) for text in ("left", "right")]
 
     log = await seeds.log(claim.ref.task_id)
     assert all(isinstance(answer, DeliveredToRun) for answer in answers)
-    assert [answer.newest.version for answer in answers] == [len(before) + 1, len(before) + 2]  # type: ignore[union-attr]
-    assert [kind_of(entry.event) for entry in log[len(before) :]] == [EventKind.CLIENT_MESSAGE] * 2
+    assert [answer.newest.version for answer in answers] == [len(log_before) + 1, len(log_before) + 2]  # type: ignore[union-attr]
+    assert [kind_of(entry.event) for entry in log[len(log_before) :]] == [EventKind.CLIENT_MESSAGE] * 2
     assert await talk.history(claim) == ["hello", "left", "right"]
     assert (await seeds.task(claim.ref.task_id)).status.state == WORKING
     assert await talk.unread(claim) == ["left", "right"]
-    assert await talk.unread(claim, received=1) == ["right"]
-    assert await talk.unread(claim, received=2) == []
+    assert await talk.unread(claim, received_count=1) == ["right"]
+    assert await talk.unread(claim, received_count=2) == []
     await seeds.require_consistent(claim.ref.task_id)
 
 
@@ -175,7 +175,7 @@ async def test_unread_messages_become_the_next_turn_whatever_the_end(
     for text in ("left", "right", "back"):
         await talk.send(claim, text)
 
-    result = await talk.settle(claim, state, "done", read=1)
+    result = await talk.settle(claim, state, "done", read_count=1)
 
     task = await seeds.task(claim.ref.task_id)
     assert (result.state, result.next_run) == (WORKING, 2)
@@ -185,7 +185,7 @@ async def test_unread_messages_become_the_next_turn_whatever_the_end(
     assert (text_of(following), following.turn, following.attempt) == ("right", 2, 1)
     assert following.interrupted_state == (INPUT_REQUIRED if state == COMPLETED else state)
     assert await talk.unread(following) == ["back"]
-    result = await talk.settle(following, COMPLETED, read=1)
+    result = await talk.settle(following, COMPLETED, read_count=1)
     assert (result.state, result.next_run) == (COMPLETED, None)
     assert await seeds.states(claim.ref.task_id) == [SUBMITTED, *[WORKING] * 3, COMPLETED]
     await seeds.require_consistent(claim.ref.task_id)
@@ -195,7 +195,7 @@ async def test_a_run_that_has_read_everything_ends_the_task(talk: Conversation, 
     claim = await seeds.claimed()
     await talk.send(claim, "left")
 
-    assert (await talk.settle(claim, COMPLETED, read=1)).state == COMPLETED
+    assert (await talk.settle(claim, COMPLETED, read_count=1)).state == COMPLETED
 
     await seeds.require_consistent(claim.ref.task_id)
 
@@ -243,13 +243,13 @@ async def test_a_repeated_end_returns_the_same_next_run_and_writes_nothing(talk:
 async def test_a_message_and_an_end_at_once_lose_nothing(talk: Conversation, seeds: Seeds) -> None:
     for _ in range(20):
         claim = await seeds.claimed()
-        reply, settled = await at_once(talk.send(claim, "left"), talk.settle(claim, COMPLETED))
+        reply, settlement = await at_once(talk.send(claim, "left"), talk.settle(claim, COMPLETED))
 
         if isinstance(reply, DeliveredToRun):
-            assert settled.next_run == 2
+            assert settlement.next_run == 2
             assert text_of(await talk.next_claim(claim)) == "left"
         else:
-            assert settled.state == COMPLETED
+            assert settlement.state == COMPLETED
         await seeds.require_consistent(claim.ref.task_id)
 
 
@@ -270,12 +270,12 @@ async def test_the_next_attempt_of_a_lost_run_reads_the_messages_again(talk: Con
 
     assert (await seeds.lost(claim.ref)).outcome == "again"
 
-    again = await talk.next_claim(claim, max_attempts=2)
-    assert (text_of(again), again.attempt) == ("hello", 2)
-    assert await talk.unread(again) == ["left"]
-    lost = await talk.store.run(read_messages(talk.keys, claim.ref, token=claim.token, received=0))
-    assert lost == RunLost()
-    assert (await talk.settle(again, COMPLETED, read=1)).state == COMPLETED
+    next_claim = await talk.next_claim(claim, max_attempts=2)
+    assert (text_of(next_claim), next_claim.attempt) == ("hello", 2)
+    assert await talk.unread(next_claim) == ["left"]
+    read_result = await talk.store.run(read_messages(talk.keys, claim.ref, token=claim.token, received=0))
+    assert read_result == RunLost()
+    assert (await talk.settle(next_claim, COMPLETED, read_count=1)).state == COMPLETED
 
 
 async def test_a_turn_that_answers_a_question_reads_the_messages_before_it_again(
@@ -283,14 +283,14 @@ async def test_a_turn_that_answers_a_question_reads_the_messages_before_it_again
 ) -> None:
     claim = await seeds.claimed()
     await talk.send(claim, "left")
-    await talk.settle(claim, INPUT_REQUIRED, "how far?", read=1, question_count=1)
+    await talk.settle(claim, INPUT_REQUIRED, "how far?", read_count=1, question_count=1)
     assert isinstance(await talk.send(claim, "ten"), Begun)
-    answered = await talk.next_claim(claim)
-    await talk.send(answered, "right")
-    await talk.settle(answered, INPUT_REQUIRED, "how fast?", read=1, question_count=2)
+    next_claim = await talk.next_claim(claim)
+    await talk.send(next_claim, "right")
+    await talk.settle(next_claim, INPUT_REQUIRED, "how fast?", read_count=1, question_count=2)
     await talk.send(claim, "slowly")
 
-    last = await talk.next_claim(answered)
+    last = await talk.next_claim(next_claim)
 
     history = [message.parts[0].text for message in last.task.history]
     assert last.ask_count == 2
@@ -308,14 +308,14 @@ async def test_an_unread_message_answers_the_question(talk: Conversation, seeds:
     await talk.send(claim, "left")
     await talk.send(claim, "ten")
 
-    await talk.settle(claim, INPUT_REQUIRED, "how far?", read=1, question_count=1)
+    await talk.settle(claim, INPUT_REQUIRED, "how far?", read_count=1, question_count=1)
 
-    answered = await talk.next_claim(claim)
-    history = [message.parts[0].text for message in answered.task.history]
+    next_claim = await talk.next_claim(claim)
+    history = [message.parts[0].text for message in next_claim.task.history]
     assert history == ["hello", "left", "ten", "how far?"]
-    assert [history[index] for index in answered.turn_messages] == ["hello", "ten"]
-    assert [history[index] for index in answered.read_messages] == ["left"]
-    assert (answered.ask_count, answered.interrupted_state) == (1, INPUT_REQUIRED)
+    assert [history[index] for index in next_claim.turn_messages] == ["hello", "ten"]
+    assert [history[index] for index in next_claim.read_messages] == ["left"]
+    assert (next_claim.ask_count, next_claim.interrupted_state) == (1, INPUT_REQUIRED)
 
 
 async def test_a_cancel_ends_the_task_with_its_unread_messages(talk: Conversation, seeds: Seeds) -> None:
@@ -386,11 +386,11 @@ async def test_a_message_replaces_a_run_that_no_worker_has_claimed(
     answers = [await talk.send(task_id, "rather this", "interrupt") for task_id in (first, second)]
 
     assert [(answer.run, answer.is_blocked) for answer in answers] == [(2, False), (2, serialize_context)]  # type: ignore[union-attr]
-    dispatched, blocked = [f"{first}.2".encode(), f"{second}.2".encode()], []
+    due_names, blocked_names = [f"{first}.2".encode(), f"{second}.2".encode()], []
     if serialize_context:
-        blocked = [dispatched.pop()]
-    assert sorted(await seeds.store.redis.zrange(keys.dispatch, 0, -1)) == sorted(dispatched)
-    assert await seeds.store.redis.zrange(f"{keys.dispatch}:blocked", 0, -1) == blocked
+        blocked_names = [due_names.pop()]
+    assert sorted(await seeds.store.redis.zrange(keys.dispatch, 0, -1)) == sorted(due_names)
+    assert await seeds.store.redis.zrange(f"{keys.dispatch}:blocked", 0, -1) == blocked_names
     claim = await seeds.claimed(first, run=2)
     assert (text_of(claim), claim.turn) == ("rather this", 2)
     assert await talk.history(claim) == ["hello", "rather this"]
@@ -414,10 +414,10 @@ async def test_an_interrupted_run_keeps_the_place_of_its_task_in_the_context(tal
 async def test_the_turn_begins_when_the_interrupted_worker_is_lost(talk: Conversation, seeds: Seeds) -> None:
     claim = await seeds.claimed()
     await talk.send(claim, "rather this", "interrupt")
-    killed = await talk.store.run(
+    result = await talk.store.run(
         end_run(talk.keys, claim.ref, runner="runner", event=status(FAILED, "lost"), lost=True)
     )
-    assert type(killed).__name__ == "Unchanged"
+    assert type(result).__name__ == "Unchanged"
 
     assert (await seeds.lost(claim.ref)).outcome == "again"
 
@@ -430,9 +430,9 @@ async def test_the_turn_begins_when_the_interrupted_worker_shuts_down(talk: Conv
     claim = await seeds.claimed()
     await talk.send(claim, "rather this", "interrupt")
 
-    returned = await talk.store.run(return_run(talk.keys, claim.ref, runner="runner", lost=status(FAILED, "lost")))
+    result = await talk.store.run(return_run(talk.keys, claim.ref, runner="runner", lost=status(FAILED, "lost")))
 
-    assert isinstance(returned, GivenUp)
+    assert isinstance(result, GivenUp)
     assert (await seeds.lost(claim.ref)).outcome == "again"
     assert text_of(await talk.next_claim(claim)) == "rather this"
 
@@ -499,11 +499,11 @@ async def test_limits_and_repeats_are_those_of_any_message(
     assert isinstance(first, DeliveredToRun)
     data_before = await seeds.everything()
 
-    repeated = await talk.send(claim, "left", on_message, idempotency_key=key)
+    second_result = await talk.send(claim, "left", on_message, idempotency_key=key)
     conflict = await talk.send(claim, "left", on_message, idempotency_key=IdempotencyKey("m1", "other", 60_000))
     large = await talk.send(claim, "left", on_message, max_bytes=1)
 
-    assert repeated == Known(claim.ref.task_id, first.newest.version, 0)
+    assert second_result == Known(claim.ref.task_id, first.newest.version, 0)
     assert (conflict, large) == (Conflict(), TooLarge())
     assert await seeds.everything() == data_before
     for _ in range(MAX_WAITING_TURNS - 1):
@@ -535,5 +535,5 @@ async def test_a_message_from_before_the_option_keeps_its_place(talk: Conversati
     following = await talk.next_claim(claim)
     assert text_of(following) == "queued"
     assert await talk.unread(following) == ["steering"]
-    await talk.settle(following, COMPLETED, read=1)
+    await talk.settle(following, COMPLETED, read_count=1)
     await seeds.require_consistent(claim.ref.task_id)

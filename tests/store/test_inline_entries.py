@@ -39,7 +39,7 @@ class Reads:
 
 
 @asynccontextmanager
-async def followed(
+async def follow_task(
     store: AsyncStore, keys: Keys, subscriber: PubSubListener, *, final_only: bool = False
 ) -> AsyncIterator[tuple[str, LogSignal]]:
     """Create a task and yield its id and the signal of its creator."""
@@ -58,19 +58,19 @@ async def followed(
         yield task_id, signal
 
 
-async def whole_log(store: AsyncStore, keys: Keys, task_id: str, after: int = 1) -> LogPage:
+async def whole_log(store: AsyncStore, keys: Keys, task_id: str, version: int = 1) -> LogPage:
     """Return a page with all log entries after a version."""
-    return await store.run(read_log(keys, task_id, after))
+    return await store.run(read_log(keys, task_id, version))
 
 
 async def read_pages(
-    reads: Reads, keys: Keys, signal: LogSignal, task_id: str, until: int, *, after: int = 1, new: bool = True
+    reads: Reads, keys: Keys, signal: LogSignal, task_id: str, until: int, *, version: int = 1, new: bool = True
 ) -> list[LogPage]:
-    """Return the pages after version `after` up to version `until`."""
+    """Return the pages after version `version` up to version `until`."""
     pages: list[LogPage] = []
     async with (
         asyncio.timeout(SOON),
-        aclosing(follow(cast(AsyncStore, reads), keys, signal, task_id, EventId(after), new=new)) as following,
+        aclosing(follow(cast(AsyncStore, reads), keys, signal, task_id, EventId(version), new=new)) as following,
     ):
         async for page in following:
             pages.append(page)
@@ -87,7 +87,7 @@ async def test_a_stream_of_inline_entries_reads_no_log(
     store: AsyncStore, keys: Keys, subscriber: PubSubListener, seeds: Seeds
 ) -> None:
     reads = Reads(store)
-    async with followed(store, keys, subscriber) as (task_id, signal):
+    async with follow_task(store, keys, subscriber) as (task_id, signal):
         following = asyncio.create_task(read_pages(reads, keys, signal, task_id, until=6))
         claim = await seeds.claimed(task_id)
         await seeds.appended(claim, chunk("a", append=False))
@@ -107,10 +107,10 @@ async def test_missed_entries_are_read_from_the_log(
     store: AsyncStore, keys: Keys, subscriber: PubSubListener, seeds: Seeds
 ) -> None:
     reads = Reads(store)
-    async with followed(store, keys, subscriber) as (task_id, signal):
+    async with follow_task(store, keys, subscriber) as (task_id, signal):
         claim = await seeds.claimed(task_id)
         await seeds.appended(claim, chunk("a", append=False))
-        await wait_for_signal(signal, after=2)
+        await wait_for_signal(signal, version=2)
         assert signal.page(EventId(2))  # no further notification follows
         await seeds.appended(claim, chunk("b"), before=1)
 
@@ -124,22 +124,22 @@ async def test_partly_known_inline_entries_start_after_the_known_ones(
     store: AsyncStore, keys: Keys, subscriber: PubSubListener, seeds: Seeds
 ) -> None:
     reads = Reads(store)
-    async with followed(store, keys, subscriber) as (task_id, signal):
+    async with follow_task(store, keys, subscriber) as (task_id, signal):
         claim = await seeds.claimed(task_id)
         await seeds.appended(claim, chunk("a", append=False), chunk("b"), chunk("c"))
-        await wait_for_signal(signal, after=4)
+        await wait_for_signal(signal, version=4)
 
-        pages = await read_pages(reads, keys, signal, task_id, until=5, after=3, new=False)
+        pages = await read_pages(reads, keys, signal, task_id, until=5, version=3, new=False)
 
     assert reads.count == 0
-    assert entries(pages) == (await whole_log(store, keys, task_id, after=3)).entries
+    assert entries(pages) == (await whole_log(store, keys, task_id, version=3)).entries
 
 
 async def test_large_entries_are_read_from_the_log(
     store: AsyncStore, keys: Keys, subscriber: PubSubListener, seeds: Seeds
 ) -> None:
     reads = Reads(store)
-    async with followed(store, keys, subscriber) as (task_id, signal):
+    async with follow_task(store, keys, subscriber) as (task_id, signal):
         following = asyncio.create_task(read_pages(reads, keys, signal, task_id, until=5))
         claim = await seeds.claimed(task_id)
         await seeds.appended(claim, chunk("a", append=False))
@@ -156,11 +156,11 @@ async def test_a_large_entry_is_read_from_the_log_after_small_inline_ones(
     store: AsyncStore, keys: Keys, subscriber: PubSubListener, seeds: Seeds
 ) -> None:
     reads = Reads(store)
-    async with followed(store, keys, subscriber) as (task_id, signal):
+    async with follow_task(store, keys, subscriber) as (task_id, signal):
         claim = await seeds.claimed(task_id)
         await seeds.appended(claim, chunk("a", append=False))
         await seeds.settled(claim, chunk("b" * 20_000), status(COMPLETED), before=1)
-        await wait_for_signal(signal, after=4)
+        await wait_for_signal(signal, version=4)
 
         pages = await read_pages(reads, keys, signal, task_id, until=5, new=False)
 
@@ -181,7 +181,7 @@ async def test_entries_in_the_object_store_are_read_from_the_log(
     blob_setup: BlobSetup, keys: Keys, subscriber: PubSubListener, large: Seeds
 ) -> None:
     store, reads = blob_setup.store, Reads(blob_setup.store)
-    async with followed(store, keys, subscriber) as (task_id, signal):
+    async with follow_task(store, keys, subscriber) as (task_id, signal):
         following = asyncio.create_task(read_pages(reads, keys, signal, task_id, until=3))
         claim = await large.claimed(task_id)
         event = chunk("", append=False)
@@ -198,12 +198,12 @@ async def test_entries_in_the_object_store_are_read_from_the_log(
 async def test_a_reader_of_final_states_gets_the_whole_log_of_a_short_turn_inline(
     store: AsyncStore, keys: Keys, subscriber: PubSubListener, seeds: Seeds, chunks: int, *, expected: bool
 ) -> None:
-    async with followed(store, keys, subscriber, final_only=True) as (task_id, signal):
+    async with follow_task(store, keys, subscriber, final_only=True) as (task_id, signal):
         claim = await seeds.claimed(task_id)
-        for before in range(chunks):
-            await seeds.appended(claim, chunk("x"), before=before)
+        for version in range(chunks):
+            await seeds.appended(claim, chunk("x"), before=version)
         await seeds.settled(claim, status(COMPLETED), before=chunks)
-        await wait_for_signal(signal, after=1)
+        await wait_for_signal(signal, version=1)
 
         page = signal.page(EventId(1))
 
@@ -214,7 +214,7 @@ async def test_a_reader_of_final_states_gets_the_whole_log_of_a_short_turn_inlin
 async def test_a_reader_ends_at_once_when_its_task_is_deleted(
     store: AsyncStore, keys: Keys, subscriber: PubSubListener, *, final_only: bool
 ) -> None:
-    async with followed(store, keys, subscriber, final_only=final_only) as (task_id, signal):
+    async with follow_task(store, keys, subscriber, final_only=final_only) as (task_id, signal):
         await store.run(Operation(script("delete_task"), keys.task(task_id), [str(ANN)], int))
 
         async with asyncio.timeout(SOON):
@@ -224,28 +224,28 @@ async def test_a_reader_ends_at_once_when_its_task_is_deleted(
 async def test_inline_entries_do_not_serve_a_reader_of_another_history(
     store: AsyncStore, keys: Keys, subscriber: PubSubListener, seeds: Seeds
 ) -> None:
-    async with followed(store, keys, subscriber) as (task_id, signal):
+    async with follow_task(store, keys, subscriber) as (task_id, signal):
         claim = await seeds.claimed(task_id)
-        for before in range(3):
+        for version in range(3):
             last_event_id = (await seeds.log(task_id))[-1].id
-            await seeds.appended(claim, chunk(str(before)), before=before)
-            await wait_for_signal(signal, after=last_event_id.version)
-            after = last_event_id if before else last_event_id._replace(recorded_us=last_event_id.recorded_us - 1)
+            await seeds.appended(claim, chunk(str(version)), before=version)
+            await wait_for_signal(signal, version=last_event_id.version)
+            position = last_event_id if version else last_event_id._replace(recorded_us=last_event_id.recorded_us - 1)
 
-            page = signal.page(after)
+            page = signal.page(position)
 
-            assert (page and page.entries) == ((await seeds.log(task_id))[-1:] if before else None)
+            assert (page and page.entries) == ((await seeds.log(task_id))[-1:] if version else None)
 
 
 async def test_the_buffer_for_a_slow_reader_is_bounded(
     store: AsyncStore, keys: Keys, subscriber: PubSubListener, seeds: Seeds
 ) -> None:
     reads, notifications = Reads(store), BUFFER_BYTES // 5_000 + 1
-    async with followed(store, keys, subscriber) as (task_id, signal):
+    async with follow_task(store, keys, subscriber) as (task_id, signal):
         claim = await seeds.claimed(task_id)
-        for before in range(notifications):
-            await seeds.appended(claim, chunk("x" * 5_000), before=before)
-        await wait_for_signal(signal, after=notifications + 1)
+        for version in range(notifications):
+            await seeds.appended(claim, chunk("x" * 5_000), before=version)
+        await wait_for_signal(signal, version=notifications + 1)
 
         pages = await read_pages(reads, keys, signal, task_id, until=notifications + 2, new=False)
 
@@ -253,41 +253,41 @@ async def test_the_buffer_for_a_slow_reader_is_bounded(
     assert entries(pages) == (await whole_log(store, keys, task_id)).entries
 
 
-async def wait_for_signal(signal: LogSignal, after: int) -> None:
-    """Wait for a notification of a version after `after`."""
+async def wait_for_signal(signal: LogSignal, version: int) -> None:
+    """Wait for a notification of a version after `version`."""
     async with asyncio.timeout(SOON):
-        await signal.wait(timeout=60, after=after)
+        await signal.wait(timeout=60, after=version)
 
 
-@pytest.mark.parametrize(("after", "expected"), [(1, None), (2, [3, 4]), (3, [4]), (4, None), (5, None)])
+@pytest.mark.parametrize(("version", "expected"), [(1, None), (2, [3, 4]), (3, [4]), (4, None), (5, None)])
 async def test_inline_entries_serve_readers_at_a_version_that_they_follow(
-    store: AsyncStore, keys: Keys, seeds: Seeds, after: int, expected: list[int] | None
+    store: AsyncStore, keys: Keys, seeds: Seeds, version: int, expected: list[int] | None
 ) -> None:
     claim = await seeds.claimed()
     await seeds.appended(claim, chunk("a", append=False), chunk("b"))
-    [*stored] = await store.redis.lrange(keys.task(claim.ref.task_id).log, 2, -1)
+    [*entries_stored] = await store.redis.lrange(keys.task(claim.ref.task_id).log, 2, -1)
 
-    page = InlineEntries(4, b"2", True, stored).page(EventId(after))
+    page = InlineEntries(4, b"2", True, entries_stored).page(EventId(version))
 
     assert (page and [entry.version for entry in page.entries]) == expected
 
 
 def test_inline_entries_after_a_gap_replace_the_earlier_ones() -> None:
-    first, next_, later = (
+    first, next_, third = (
         InlineEntries(3, b"2", True, [b"3"]),
         InlineEntries(5, b"2", True, [b"4", b"5"]),
         InlineEntries(7, b"3", False, [b"7"]),
     )
 
     assert first.joined_with(next_) == InlineEntries(5, b"2", True, [b"3", b"4", b"5"])
-    assert first.joined_with(later) == later
+    assert first.joined_with(third) == third
     assert first.joined_with(first) == first
 
 
 def test_inline_entries_of_two_histories_are_not_joined() -> None:
     """The store lost the entry after `first`, and recorded another entry at the same version."""
     first = InlineEntries(3, b"2", True, [b"70 x", b"80 x"], before_us=60)
-    joined, other = (InlineEntries(4, b"2", True, [b"90 x"], before_us=before_us) for before_us in (80, 85))
+    successor, other = (InlineEntries(4, b"2", True, [b"90 x"], before_us=before_us) for before_us in (80, 85))
 
-    assert first.joined_with(joined) == InlineEntries(4, b"2", True, [b"70 x", b"80 x", b"90 x"], before_us=60)
+    assert first.joined_with(successor) == InlineEntries(4, b"2", True, [b"70 x", b"80 x", b"90 x"], before_us=60)
     assert first.joined_with(other) == other

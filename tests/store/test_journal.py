@@ -41,9 +41,9 @@ async def answer(store: AsyncStore, keys: Keys, task_id: str) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"null", b"a\nb", b"\x00\xff\n"])
 def test_an_entry_is_read_as_it_was_written(content: bytes) -> None:
-    written = JournalEntry("ü n#12", "step", "protobuf a.b:C", content, 7)
+    journal_entry = JournalEntry("ü n#12", "step", "protobuf a.b:C", content, 7)
 
-    assert decode_entry(written.key, encode_entry(written)) == written
+    assert decode_entry(journal_entry.key, encode_entry(journal_entry)) == journal_entry
 
 
 async def test_entries_are_written_with_the_events_and_are_not_in_the_log(
@@ -83,10 +83,10 @@ async def test_a_run_that_was_returned_or_retried_receives_the_entries(
         "delay_us": 1,
     }
     await store.run(release_run(keys, first.ref, token=first.token, before=1, **retry_arguments))
-    retried = await seeds.claimed(first.ref.task_id, max_attempts=2, retries=1)
-    assert set(retried.journal or ()) == {"a#1", "b#1"}
-    await store.run(return_run(keys, retried.ref, runner="runner", lost=status(FAILED)))
-    await seeds.lost(retried.ref)
+    retry_claim = await seeds.claimed(first.ref.task_id, max_attempts=2, retries=1)
+    assert set(retry_claim.journal or ()) == {"a#1", "b#1"}
+    await store.run(return_run(keys, retry_claim.ref, runner="runner", lost=status(FAILED)))
+    await seeds.lost(retry_claim.ref)
 
     next_claim = await seeds.claimed(first.ref.task_id, run=2)
 
@@ -102,8 +102,8 @@ async def test_an_entry_of_an_old_run_is_refused(store: AsyncStore, keys: Keys, 
 
     make: Any = append if operation == "append" else settle_run
     for stranger in (old, replace(new, token="of another claim")):
-        written = await store.run(make(keys, stranger.ref, token=stranger.token, before=0, events=[entry()]))
-        assert written == RunLost()
+        result = await store.run(make(keys, stranger.ref, token=stranger.token, before=0, events=[entry()]))
+        assert result == RunLost()
 
     assert await seeds.everything() == data_before
 
@@ -112,9 +112,9 @@ async def test_an_entry_after_the_end_is_refused(store: AsyncStore, keys: Keys, 
     claim = await seeds.claimed()
     events = [status(COMPLETED), entry()]
 
-    written = await store.run(append(keys, claim.ref, token=claim.token, before=0, events=events))
+    result = await store.run(append(keys, claim.ref, token=claim.token, before=0, events=events))
 
-    assert written == Illegal(2, WORKING)
+    assert result == Illegal(2, WORKING)
     assert await journal(store, keys, claim.ref.task_id) == {}
 
 
@@ -137,17 +137,17 @@ async def test_the_size_of_a_task_has_the_bytes_of_its_entries(store: AsyncStore
 
     bare, _ = await sizes()
     await seeds.appended(claim, entry("a#1", b"x" * 100), entry("a#1", b"x" * 70), entry("b#1"))
-    stored = sum(len(key) + len(value) for key, value in (await journal(store, keys, claim.ref.task_id)).items())
-    assert await sizes() == (bare + stored, stored)
+    byte_count = sum(len(key) + len(value) for key, value in (await journal(store, keys, claim.ref.task_id)).items())
+    assert await sizes() == (bare + byte_count, byte_count)
     await seeds.settled(claim, status(INPUT_REQUIRED), before=3)
-    paused, _ = await sizes()
+    paused_size, _ = await sizes()
     await answer(store, keys, claim.ref.task_id)
     _, of_journal = await sizes()
 
     assert of_journal == 0
     log = sum(len(line) for line in (await store.redis.lrange(keys.task(claim.ref.task_id).log, -2, -1)))
     history = len((await store.redis.lrange(keys.task(claim.ref.task_id).history, -1, -1))[0])
-    assert (await sizes())[0] == paused - stored + log + history
+    assert (await sizes())[0] == paused_size - byte_count + log + history
 
 
 async def test_an_answer_keeps_the_entries_and_another_message_deletes_them(
@@ -220,42 +220,42 @@ async def lost_for_good(seeds: Seeds, *entries: JournalEntry) -> Claim:
 
 
 async def test_a_requeued_task_continues_with_the_journal(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    lost = await lost_for_good(seeds, entry("a#1"))
-    assert 0 < await store.redis.ttl(keys.task(lost.ref.task_id).journal) <= RETENTION
+    lost_claim = await lost_for_good(seeds, entry("a#1"))
+    assert 0 < await store.redis.ttl(keys.task(lost_claim.ref.task_id).journal) <= RETENTION
     assert await leaks(store, keys) == []
 
-    new, _ = await seeds.requeued(lost.ref.task_id)
+    new, _ = await seeds.requeued(lost_claim.ref.task_id)
 
     claim = await seeds.claimed(new)
     assert claim.journal == {"a#1": entry("a#1")}
-    assert claim.journal_origin == lost.ref.task_id
+    assert claim.journal_origin == lost_claim.ref.task_id
     assert await store.redis.ttl(keys.task(new).journal) == -1
-    assert await journal(store, keys, lost.ref.task_id) == {}
+    assert await journal(store, keys, lost_claim.ref.task_id) == {}
     assert await leaks(store, keys) == []
     await seeds.lost(claim.ref)
     newest, _ = await seeds.requeued(new)
-    assert (await seeds.claimed(newest)).journal_origin == lost.ref.task_id
+    assert (await seeds.claimed(newest)).journal_origin == lost_claim.ref.task_id
 
 
 async def test_a_task_that_is_requeued_from_the_start_has_no_journal(
     store: AsyncStore, keys: Keys, seeds: Seeds
 ) -> None:
-    lost = await lost_for_good(seeds, entry("a#1"))
-    dead_letter = await store.run(read_dead_letter(keys, lost.ref.task_id))
+    lost_claim = await lost_for_good(seeds, entry("a#1"))
+    dead_letter = await store.run(read_dead_letter(keys, lost_claim.ref.task_id))
     assert isinstance(dead_letter, DeadLetter)
 
     await store.run(requeue_task(keys, dead_letter, "new", retention=RETENTION, options=b"", from_start=True))
 
     claim = await seeds.claimed("new")
     assert (claim.journal, claim.journal_origin) == ({}, "new")
-    assert await journal(store, keys, lost.ref.task_id) == {}
+    assert await journal(store, keys, lost_claim.ref.task_id) == {}
     assert await leaks(store, keys) == []
 
 
 async def test_a_task_whose_entries_were_removed_can_be_requeued(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    lost = await lost_for_good(seeds, entry("a#1"), JournalEntry("a#1", "step", REMOVED, b""))
+    lost_claim = await lost_for_good(seeds, entry("a#1"), JournalEntry("a#1", "step", REMOVED, b""))
 
-    new, _ = await seeds.requeued(lost.ref.task_id)
+    new, _ = await seeds.requeued(lost_claim.ref.task_id)
 
     assert (await seeds.claimed(new)).journal == {}
     assert await leaks(store, keys) == []
@@ -275,9 +275,9 @@ async def test_a_failed_run_leaves_a_dead_letter_on_request(store: AsyncStore, k
 async def test_an_entry_costs_the_same_early_and_late(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     meter, claim = Meter(store), await seeds.claimed()
 
-    def append_entries(before: int, *entries: JournalEntry) -> Operation[object]:
+    def append_entries(version: int, *entries: JournalEntry) -> Operation[object]:
         return append(  # type: ignore[return-value]
-            keys, claim.ref, token=claim.token, before=before, events=[*entries, chunk("x")]
+            keys, claim.ref, token=claim.token, before=version, events=[*entries, chunk("x")]
         )
 
     await seeds.appended(claim, chunk("the first"))
@@ -301,8 +301,8 @@ async def test_an_entry_is_removed(store: AsyncStore, keys: Keys, seeds: Seeds) 
     assert set(await journal(store, keys, claim.ref.task_id)) == {b"a#1"}
     await seeds.require_consistent(claim.ref.task_id)
     [rest] = (await journal(store, keys, claim.ref.task_id)).values()
-    stored = await store.redis.hget(keys.task(claim.ref.task_id).record, "journal_bytes")
-    assert int(stored) == len("a#1") + len(rest) == int(size) / 2
+    counter = await store.redis.hget(keys.task(claim.ref.task_id).record, "journal_bytes")
+    assert int(counter) == len("a#1") + len(rest) == int(size) / 2
 
 
 def removal(key: str) -> JournalEntry:

@@ -44,9 +44,9 @@ def blobs_in(blob_setup: BlobSetup, task_id: str) -> set[str]:
 
 async def stored_entry(blob_setup: BlobSetup, keys: Keys, task_id: str, key: str = "fetch#1") -> bytes:
     """Return a journal entry as stored in Redis."""
-    stored = await blob_setup.store.redis.hget(keys.task(task_id).journal, key)
-    assert stored is not None
-    return bytes(stored)
+    value = await blob_setup.store.redis.hget(keys.task(task_id).journal, key)
+    assert value is not None
+    return bytes(value)
 
 
 async def remove_journals(blob_setup: BlobSetup, keys: Keys) -> None:
@@ -92,9 +92,9 @@ async def test_a_claim_without_blobs_must_be_repeated_with_them(blob_setup: Blob
     assert isinstance(claim, Claim)
     assert not claim.is_resolved
     assert blob_setup.object_store.reads == reads
-    again = await large.store.run(claim_run(large.keys, ref, **claiming))
-    assert isinstance(again, Claim)
-    assert (again.is_resolved, again.journal) == (True, {"fetch#1": entry()})
+    second_result = await large.store.run(claim_run(large.keys, ref, **claiming))
+    assert isinstance(second_result, Claim)
+    assert (second_result.is_resolved, second_result.journal) == (True, {"fetch#1": entry()})
 
 
 async def test_pages_of_a_journal_have_their_large_results(blob_setup: BlobSetup, large: Seeds) -> None:
@@ -219,8 +219,8 @@ async def test_a_task_that_is_requeued_from_the_start_needs_no_object_store(
 
     dead_letter = await large.store.run(read_dead_letter(keys, dead, from_start=True))
     assert isinstance(dead_letter, DeadLetter)
-    again = requeue_task(keys, dead_letter, "new", retention=RETENTION, options=b"", from_start=True)
-    assert await large.store.run(again) == "requeued"
+    second_requeue = requeue_task(keys, dead_letter, "new", retention=RETENTION, options=b"", from_start=True)
+    assert await large.store.run(second_requeue) == "requeued"
 
     blob_setup.object_store.is_down = False
     await remove_journals(blob_setup, keys)
@@ -251,11 +251,11 @@ async def test_a_task_is_not_requeued_with_results_that_may_have_been_removed(
     dead_letter = await large.store.run(read_dead_letter(keys, dead))
     assert isinstance(dead_letter, DeadLetter)
     operation = requeue_task(keys, dead_letter, "new", retention=RETENTION, options=b"")
-    packed = await blob_setup.blobs.put(operation, large.store.run)  # the operator's process is frozen for a long time
+    call = await blob_setup.blobs.put(operation, large.store.run)  # the operator's process is frozen for a long time
     await remove_due_blobs(blob_setup, keys)
 
     with pytest.raises(BlobsUnavailable, match="nothing was stored"):
-        await large.store.run(packed)
+        await large.store.run(call)
 
     assert isinstance(await large.store.run(read_dead_letter(keys, dead)), DeadLetter)
 
@@ -311,10 +311,10 @@ class InterruptedObjectStore(ObjectStore):
     interruptions = 2
 
     async def _threaded(self, action: str, call: Any) -> Any:
-        def interrupted() -> None:
+        def raise_interruption() -> None:
             raise FileNotFoundError
 
         if action == "remove the folder" and self.interruptions:
             self.interruptions -= 1
-            call = interrupted
+            call = raise_interruption
         return await super()._threaded(action, call)

@@ -32,9 +32,9 @@ LEASE_US = int(LEASE_TTL * 1_000_000)
 
 
 @pytest.fixture
-async def store(tmp_path: Path, moved: MovedClock) -> AsyncIterator[AsyncStore]:
-    """Client of a store with the clock `moved`."""
-    with mortal_redis(tmp_path / "store", moved) as server:
+async def store(tmp_path: Path, wall_clock: MovedClock) -> AsyncIterator[AsyncStore]:
+    """Client of a store with the clock `wall_clock`."""
+    with mortal_redis(tmp_path / "store", wall_clock) as server:
         store = AsyncStore(server.store_url)
         yield store
         await store.aclose()
@@ -45,7 +45,7 @@ def seeds(store: AsyncStore, keys: Keys) -> Seeds:
     return Seeds(store, keys)
 
 
-async def claimed(store: AsyncStore, keys: Keys, seeds: Seeds) -> Claim:
+async def claim_task(store: AsyncStore, keys: Keys, seeds: Seeds) -> Claim:
     """Create a task and claim its run."""
     ref = RunRef(await seeds.created(), 1)
     claim = await store.run(claim_run(keys, ref, token="t", runner="r", lease_us=LEASE_US, working=True))
@@ -53,9 +53,9 @@ async def claimed(store: AsyncStore, keys: Keys, seeds: Seeds) -> Claim:
     return claim
 
 
-async def paused(store: AsyncStore, keys: Keys, seeds: Seeds, pause_us: int) -> str:
+async def pause_task(store: AsyncStore, keys: Keys, seeds: Seeds, pause_us: int) -> str:
     """Create a task that waits for its client for `pause_us`. Return the task's id."""
-    claim = await claimed(store, keys, seeds)
+    claim = await claim_task(store, keys, seeds)
     timeout_event = TaskStatusUpdateEvent(task_id=claim.ref.task_id, status=TaskStatus(state=FAILED))
     pause = {"events": [status(INPUT_REQUIRED, "well?")], "pause_us": pause_us, "pause_timeout": timeout_event}
     await store.run(settle_run(keys, claim.ref, token=claim.token, before=0, **pause))
@@ -69,14 +69,14 @@ async def seconds_left(store: AsyncStore, keys: Keys, key: str) -> list[float]:
 
 
 async def test_a_clock_that_is_set_forward_takes_no_run_from_a_living_worker(
-    store: AsyncStore, keys: Keys, seeds: Seeds, moved: MovedClock
+    store: AsyncStore, keys: Keys, seeds: Seeds, wall_clock: MovedClock
 ) -> None:
-    claim = await claimed(store, keys, seeds)
+    claim = await claim_task(store, keys, seeds)
     store_clock = StoreClock(store, keys, LEASE_TTL)
     recoverer = Recoverer(store, keys, store_clock=store_clock)
     await store_clock.tick()
 
-    moved.set_offset(HOUR)
+    wall_clock.set_offset(HOUR)
     await recoverer.tick()  # before the jump is noticed
     await store_clock.tick()
     await recoverer.tick()
@@ -88,23 +88,23 @@ async def test_a_clock_that_is_set_forward_takes_no_run_from_a_living_worker(
 
 @pytest.mark.parametrize("offset", [HOUR, -HOUR])
 async def test_after_a_jump_a_lost_run_lapses_after_one_lease(
-    store: AsyncStore, keys: Keys, seeds: Seeds, moved: MovedClock, offset: float
+    store: AsyncStore, keys: Keys, seeds: Seeds, wall_clock: MovedClock, offset: float
 ) -> None:
-    await claimed(store, keys, seeds)
+    await claim_task(store, keys, seeds)
     store_clock = StoreClock(store, keys, LEASE_TTL)
     await store_clock.tick()
 
-    moved.set_offset(offset)
+    wall_clock.set_offset(offset)
     await store_clock.tick()
 
     assert await seconds_left(store, keys, keys.leases) == [pytest.approx(LEASE_TTL, abs=5)]
 
 
 async def test_a_lease_from_before_an_unnoticed_jump_backward_is_shortened(
-    store: AsyncStore, keys: Keys, seeds: Seeds, moved: MovedClock
+    store: AsyncStore, keys: Keys, seeds: Seeds, wall_clock: MovedClock
 ) -> None:
-    await claimed(store, keys, seeds)
-    moved.set_offset(-HOUR)
+    await claim_task(store, keys, seeds)
+    wall_clock.set_offset(-HOUR)
     store_clock = StoreClock(store, keys, LEASE_TTL)
     await store_clock.tick()
 
@@ -113,7 +113,7 @@ async def test_a_lease_from_before_an_unnoticed_jump_backward_is_shortened(
     assert await seconds_left(store, keys, keys.leases) == [pytest.approx(4 * LEASE_TTL, abs=5)]
 
 
-async def test_after_a_jump_backward_due_times_are_kept(store: AsyncStore, keys: Keys, moved: MovedClock) -> None:
+async def test_after_a_jump_backward_due_times_are_kept(store: AsyncStore, keys: Keys, wall_clock: MovedClock) -> None:
     store_clock = StoreClock(store, keys, LEASE_TTL)
     await store_clock.tick()
     now_us = (await store.run(read_clock(keys))).time_us
@@ -122,24 +122,24 @@ async def test_after_a_jump_backward_due_times_are_kept(store: AsyncStore, keys:
     for key in lists:
         await store.redis.zadd(key, {**members, "overdue": now_us - 60_000_000})
 
-    moved.set_offset(-HOUR)
+    wall_clock.set_offset(-HOUR)
     await store_clock.tick()
 
     for key in lists:
-        left = await seconds_left(store, keys, key)
-        assert len(left) == 2_501
-        assert max(left) < 61
+        seconds = await seconds_left(store, keys, key)
+        assert len(seconds) == 2_501
+        assert max(seconds) < 61
 
 
 async def test_a_pause_is_not_cut_short_by_a_jump_forward(
-    store: AsyncStore, keys: Keys, seeds: Seeds, moved: MovedClock
+    store: AsyncStore, keys: Keys, seeds: Seeds, wall_clock: MovedClock
 ) -> None:
-    task_id = await paused(store, keys, seeds, HOUR // 2 * 1_000_000)
+    task_id = await pause_task(store, keys, seeds, HOUR // 2 * 1_000_000)
     store_clock = StoreClock(store, keys, LEASE_TTL)
     ender = PauseExpirer(store, keys, store_clock)
     await store_clock.tick()
 
-    moved.set_offset(HOUR)
+    wall_clock.set_offset(HOUR)
     await ender.tick()  # before the jump is noticed
     await store_clock.tick()
     await ender.tick()
@@ -150,7 +150,7 @@ async def test_a_pause_is_not_cut_short_by_a_jump_forward(
 
 @pytest.mark.parametrize("offset", [HOUR, -HOUR])
 async def test_a_reminder_keeps_its_time_after_a_jump(
-    store: AsyncStore, keys: Keys, seeds: Seeds, moved: MovedClock, offset: float
+    store: AsyncStore, keys: Keys, seeds: Seeds, wall_clock: MovedClock, offset: float
 ) -> None:
     claim = await seeds.claimed()
     reminder = Reminder(int(HOUR // 2 * 1_000_000), status(INPUT_REQUIRED))
@@ -167,7 +167,7 @@ async def test_a_reminder_keeps_its_time_after_a_jump(
     poster = ReminderPoster(store, keys, store_clock)
     await store_clock.tick()
 
-    moved.set_offset(offset)
+    wall_clock.set_offset(offset)
     await poster.tick()  # before the jump is noticed
     await store_clock.tick()
     await poster.tick()
@@ -177,7 +177,7 @@ async def test_a_reminder_keeps_its_time_after_a_jump(
 
 @pytest.mark.parametrize("offsets", [[HOUR / 2], [-HOUR], [HOUR / 2, -HOUR]])
 async def test_a_run_that_was_lost_before_a_jump_is_published_again(
-    store: AsyncStore, keys: Keys, moved: MovedClock, offsets: list[float]
+    store: AsyncStore, keys: Keys, wall_clock: MovedClock, offsets: list[float]
 ) -> None:
     broker = Broker()
     broker.waiting = True  # its queue is long and may contain the run
@@ -189,7 +189,7 @@ async def test_a_run_that_was_lost_before_a_jump_is_published_again(
     assert broker.taken == []
 
     for offset in offsets:
-        moved.set_offset(offset)
+        wall_clock.set_offset(offset)
         await store_clock.tick()
     await store.redis.zadd(keys.dispatch, {"t.1": 1})
     await watcher.tick()
@@ -198,13 +198,13 @@ async def test_a_run_that_was_lost_before_a_jump_is_published_again(
 
 
 async def test_a_jump_is_corrected_once_however_many_watchers_notice_it(
-    store: AsyncStore, keys: Keys, seeds: Seeds, moved: MovedClock
+    store: AsyncStore, keys: Keys, seeds: Seeds, wall_clock: MovedClock
 ) -> None:
-    await paused(store, keys, seeds, HOUR * 1_000_000)
+    await pause_task(store, keys, seeds, HOUR * 1_000_000)
     clocks = [StoreClock(store, keys, LEASE_TTL) for _ in range(4)]
     await at_once(*(clock.tick() for clock in clocks))
 
-    moved.set_offset(HOUR)
+    wall_clock.set_offset(HOUR)
     await at_once(*(clock.tick() for clock in clocks))
     await at_once(*(clock.tick() for clock in clocks))
 
@@ -214,13 +214,13 @@ async def test_a_jump_is_corrected_once_however_many_watchers_notice_it(
 
 @pytest.mark.parametrize("pass_time", [ManualClock.advance, ManualClock.suspend], ids=["stopped", "host suspended"])
 async def test_a_pause_between_two_watchers_is_no_jump(
-    store: AsyncStore, keys: Keys, moved: MovedClock, pass_time: Callable[[ManualClock, float], None]
+    store: AsyncStore, keys: Keys, wall_clock: MovedClock, pass_time: Callable[[ManualClock, float], None]
 ) -> None:
     clock = ManualClock()
     store_clock = StoreClock(store, keys, LEASE_TTL, clock)
     await store_clock.tick()
 
-    moved.set_offset(HOUR)
+    wall_clock.set_offset(HOUR)
     pass_time(clock, HOUR)
     await store_clock.tick()
 
@@ -229,14 +229,14 @@ async def test_a_pause_between_two_watchers_is_no_jump(
 
 @pytest.mark.parametrize(("offset", "corrections"), [(HOUR, 1), (0, 0)])
 async def test_a_jump_is_detected_without_the_watcher_s_wall_clock(
-    store: AsyncStore, keys: Keys, moved: MovedClock, offset: float, corrections: int
+    store: AsyncStore, keys: Keys, wall_clock: MovedClock, offset: float, corrections: int
 ) -> None:
     """The watcher's wall clock may be set together with the store's clock, or separately."""
     clock = ManualClock()
     store_clock = StoreClock(store, keys, LEASE_TTL, clock)
     await store_clock.tick()
 
-    moved.set_offset(offset)
+    wall_clock.set_offset(offset)
     clock.advance_wall_clock(HOUR)
     await store_clock.tick()
 
@@ -244,16 +244,16 @@ async def test_a_jump_is_detected_without_the_watcher_s_wall_clock(
 
 
 async def test_after_its_host_was_suspended_a_watcher_lets_workers_renew_their_leases_first(
-    store: AsyncStore, keys: Keys, seeds: Seeds, moved: MovedClock
+    store: AsyncStore, keys: Keys, seeds: Seeds, wall_clock: MovedClock
 ) -> None:
     clock = ManualClock()
     recoverer = Recoverer(store, keys, grace=LEASE_TTL / 2, clock=clock)
     for _ in range(3):  # until the grace period after the start is over
         await recoverer.tick()
         clock.advance(LEASE_TTL / 3)
-    claim = await claimed(store, keys, seeds)
+    claim = await claim_task(store, keys, seeds)
 
-    moved.set_offset(HOUR)
+    wall_clock.set_offset(HOUR)
     clock.suspend(HOUR)
     await recoverer.tick()
 
@@ -261,24 +261,24 @@ async def test_after_its_host_was_suspended_a_watcher_lets_workers_renew_their_l
 
 
 async def test_after_a_jump_backward_stopped_watchers_are_not_counted(
-    store: AsyncStore, keys: Keys, moved: MovedClock
+    store: AsyncStore, keys: Keys, wall_clock: MovedClock
 ) -> None:
     for name in ("gone", "here"):
         await store.run(record_heartbeat(keys, name, schema=SCHEMA, archives=False))
 
-    moved.set_offset(-HOUR)
+    wall_clock.set_offset(-HOUR)
     await store.run(record_heartbeat(keys, "here", schema=SCHEMA, archives=False))
 
     assert await store.run(watchers(keys)) == ["here"]
 
 
 async def test_after_a_jump_backward_another_watcher_may_archive(
-    store: AsyncStore, keys: Keys, moved: MovedClock
+    store: AsyncStore, keys: Keys, wall_clock: MovedClock
 ) -> None:
     lease_ms = int(LEASE_TTL * 1000)
     await store.run(acquire_archivable(keys, archiver="gone", limit=1, lease_ms=lease_ms))
 
-    moved.set_offset(-HOUR)
+    wall_clock.set_offset(-HOUR)
 
     due = await store.run(acquire_archivable(keys, archiver="here", limit=1, lease_ms=lease_ms))
     assert due.tasks == []
