@@ -72,12 +72,12 @@ def select_change_tier(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect the other tiers unless the command line names a path or a marker expression."""
     if config.option.markexpr or selected_tier(config) is None:
         return
-    selected: list[pytest.Item] = []
+    selection: list[pytest.Item] = []
     others: list[pytest.Item] = []
     for item in items:
-        (selected if item.get_closest_marker("change") else others).append(item)
+        (selection if item.get_closest_marker("change") else others).append(item)
     config.hook.pytest_deselected(items=others)
-    items[:] = selected
+    items[:] = selection
 
 
 def sort_for_loadfile(items: list[pytest.Item]) -> None:
@@ -100,8 +100,8 @@ def selected_tier(config: pytest.Config) -> str | None:
     """Return the tier that the command line selects, or None if the selection is not exactly one tier."""
     if config.option.markexpr in TIERS:
         return str(config.option.markexpr)
-    named = config.args_source is pytest.Config.ArgsSource.ARGS
-    return None if named or config.option.markexpr else "change"
+    has_path = config.args_source is pytest.Config.ArgsSource.ARGS
+    return None if has_path or config.option.markexpr else "change"
 
 
 def tier_of(item: pytest.Item) -> str:

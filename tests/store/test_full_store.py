@@ -31,8 +31,8 @@ from a2a_celery.store.sdk import _save_task
 from a2a_celery.store.tasks.commands import TaskLimits, continue_task, create_task, end_pauses, request_cancel
 from a2a_celery.store.webhooks.deliveries import acquire_due_deliveries, acquire_requested_posts
 from a2a_celery.watcher.recoverer import Recoverer
-from tests.store.operations_on_deliveries import acquired, requested
-from tests.store.test_operations import REF, TOKEN, VERBS, Make, _post_reminders, claimed
+from tests.store.operations_on_deliveries import acquire_cursor, request_ping
+from tests.store.test_operations import REF, TOKEN, VERBS, Make, _post_reminders, claim_task
 from tests.support.restarts import allow_writes, installed_servers, refuse_writes
 from tests.support.seeds import ANN, CONTEXT, LEASE_US, RETENTION, Seeds, chunk, request, status
 from tests.support.suspensions import Suspensions, wait_for
@@ -95,7 +95,7 @@ class Case:
 
 def _append_case(*events: Event | Step) -> Make:
     async def make(keys: Keys, seeds: Seeds) -> Operation[Any]:
-        await claimed(keys, seeds)
+        await claim_task(keys, seeds)
         return append(keys, REF, token=TOKEN, before=0, events=events)
 
     return make
@@ -103,7 +103,7 @@ def _append_case(*events: Event | Step) -> Make:
 
 def _settle_case(*events: Event | Step, session: bytes | None = None) -> Make:
     async def make(keys: Keys, seeds: Seeds) -> Operation[Any]:
-        await claimed(keys, seeds)
+        await claim_task(keys, seeds)
         state = SessionState(ANN, CONTEXT, 0, session) if session is not None else None
         return settle_run(keys, REF, token=TOKEN, before=0, events=events, session=state)
 
@@ -121,7 +121,7 @@ def _lapse_case(*, attempts: int) -> Make:
 
 def _delegate_case(*events: Event) -> Make:
     async def make(keys: Keys, seeds: Seeds) -> Operation[Any]:
-        await claimed(keys, seeds)
+        await claim_task(keys, seeds)
         await seeds.store.run(delegate_to_canvas(keys, REF, token=TOKEN, before=0, events=[], canvas="{}"))
         return end_by_result(keys, REF, events)
 
@@ -145,7 +145,7 @@ def _end_case(*, attempts: int) -> Make:
 
 
 async def _canvas_is_due(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await claimed(keys, seeds)
+    await claim_task(keys, seeds)
     await seeds.store.run(delegate_to_canvas(keys, REF, token=TOKEN, before=0, events=[], canvas="{}"))
     await seeds.store.redis.zadd(keys.canvases, {REF.name: 1})
     return due_canvases(keys, limit=10, delay_us=LEASE_US)
@@ -179,23 +179,23 @@ async def _run_is_due(keys: Keys, seeds: Seeds) -> Operation[Any]:
 
 
 async def _cancel_of_a_running_task(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await claimed(keys, seeds)
+    await claim_task(keys, seeds)
     return request_cancel(keys, ANN, "t", CONTEXT)
 
 
 async def _message_that_waits(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await claimed(keys, seeds)
+    await claim_task(keys, seeds)
     return continue_task(keys, ANN, "t", request("more", "t", CONTEXT), "", caller=b"{}", nonce="n")
 
 
 async def _delivery_is_due(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await acquired(keys, seeds)
+    await acquire_cursor(keys, seeds)
     await seeds.store.redis.zadd(keys.deliveries, {"t c": 1})
     return acquire_due_deliveries(keys, limit=1, lease_us=LEASE_US)
 
 
 async def _requested_post_is_due(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await requested(keys, seeds)
+    await request_ping(keys, seeds)
     await seeds.store.redis.zadd(keys.requested_posts, {"t c": 1})
     return acquire_requested_posts(keys, limit=1, lease_us=LEASE_US)
 
@@ -216,12 +216,12 @@ async def _archive_is_given_up(keys: Keys, seeds: Seeds) -> Operation[Any]:
 
 
 async def _delete(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await claimed(keys, seeds)
+    await claim_task(keys, seeds)
     return Operation(script("delete_task"), keys.task("t"), [str(ANN)], lambda answer: answer)
 
 
 async def _clock_jumped(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await claimed(keys, seeds)
+    await claim_task(keys, seeds)
     return correct_due_times(keys, 3_600_000_000, corrections=0, lease_us=LEASE_US)
 
 

@@ -50,7 +50,7 @@ RESULT = JournalEntry("fetch#1", "step", "json", b"1" * 50)
 EACH = [replace(TaskLimits(AGENTS), **{name: 1}) for name in ("concurrent", "waiting", "queued")]
 
 
-async def created(seeds: Seeds, limits: TaskLimits, scope: Scope = ANN, **options: Any) -> object:
+async def try_to_create(seeds: Seeds, limits: TaskLimits, scope: Scope = ANN, **options: Any) -> object:
     """Try to create another task, and return the result."""
     task_id = str(uuid4())
     message_request = options.pop("message_request", None) or request(task_id=task_id, context_id=CONTEXT)
@@ -70,12 +70,12 @@ async def created(seeds: Seeds, limits: TaskLimits, scope: Scope = ANN, **option
 
 async def single_task(seeds: Seeds, **options: Any) -> str:
     """Create the only task that the limits allow, and return its id."""
-    answer = await created(seeds, ONE, **options)
+    answer = await try_to_create(seeds, ONE, **options)
     assert isinstance(answer, Created), answer
     return answer.task.id
 
 
-async def answered(seeds: Seeds, task_id: str, limits: TaskLimits) -> object:
+async def try_to_answer(seeds: Seeds, task_id: str, limits: TaskLimits) -> object:
     """Send another message to the task, and return the result."""
     message_request = request("more", task_id, CONTEXT)
     more = continue_task(seeds.keys, ANN, task_id, message_request, "", caller=b"{}", nonce=uuid4().hex, limits=limits)
@@ -105,90 +105,90 @@ async def counted_bytes(seeds: Seeds, scope: Scope = ANN) -> tuple[int, int]:
 @pytest.mark.parametrize("limits", EACH, ids=["concurrent", "waiting", "queued"])
 async def test_a_task_beyond_a_limit_writes_nothing(seeds: Seeds, limits: TaskLimits) -> None:
     paused_id = await seeds.ended(INPUT_REQUIRED)
-    assert isinstance(await created(seeds, limits), Created)
+    assert isinstance(await try_to_create(seeds, limits), Created)
     data_before = await seeds.everything()
     [limit] = [name for name in ("concurrent", "waiting", "queued") if getattr(limits, name)]
 
-    refused = [await created(seeds, limits), await answered(seeds, paused_id, limits)]
+    refusals = [await try_to_create(seeds, limits), await try_to_answer(seeds, paused_id, limits)]
 
-    assert [(answer.limit, answer.maximum) for answer in refused if isinstance(answer, Limited)] == [(limit, 1)] * 2
+    assert [(answer.limit, answer.maximum) for answer in refusals if isinstance(answer, Limited)] == [(limit, 1)] * 2
     assert await seeds.everything() == data_before
 
 
 async def test_limits_of_an_owner_span_agents(seeds: Seeds) -> None:
     most = TaskLimits(AGENTS, waiting=1)
-    assert isinstance(await created(seeds, most), Created)
-    assert isinstance(await created(seeds, most, BOB), Created)
-    assert isinstance(await created(seeds, most, replace(ANN, agent="other")), Limited)
+    assert isinstance(await try_to_create(seeds, most), Created)
+    assert isinstance(await try_to_create(seeds, most, BOB), Created)
+    assert isinstance(await try_to_create(seeds, most, replace(ANN, agent="other")), Limited)
 
 
 async def test_limits_of_an_owner_span_tenants(seeds: Seeds) -> None:
     most = TaskLimits(AGENTS, waiting=1, paused=1)
-    first = await created(seeds, most, replace(ANN, tenant="one"))
+    first = await try_to_create(seeds, most, replace(ANN, tenant="one"))
     assert isinstance(first, Created)
     for scope in (ANN, replace(ANN, tenant="two"), replace(ANN, tenant="two", agent="other")):
-        assert isinstance(await created(seeds, most, scope), Limited), scope
-    assert isinstance(await created(seeds, most, replace(BOB, tenant="one")), Created)
+        assert isinstance(await try_to_create(seeds, most, scope), Limited), scope
+    assert isinstance(await try_to_create(seeds, most, replace(BOB, tenant="one")), Created)
 
     await seeds.settled(await seeds.claimed(first.task.id), status(INPUT_REQUIRED))
 
-    assert await created(seeds, most, replace(ANN, tenant="two")) == Limited("paused", 1, 60.0)
+    assert await try_to_create(seeds, most, replace(ANN, tenant="two")) == Limited("paused", 1, 60.0)
     await seeds.store.run(request_cancel(seeds.keys, replace(ANN, tenant="one"), first.task.id, CONTEXT))
     assert not await seeds.store.redis.keys(seeds.keys.owner_index("ann") + "*")
-    assert isinstance(await created(seeds, most, ANN), Created)
-    assert isinstance(await created(seeds, most, replace(ANN, tenant="two")), Limited)
+    assert isinstance(await try_to_create(seeds, most, ANN), Created)
+    assert isinstance(await try_to_create(seeds, most, replace(ANN, tenant="two")), Limited)
 
 
 async def test_anonymous_callers_are_limited_by_tenant(seeds: Seeds) -> None:
     most = TaskLimits(AGENTS, waiting=1)
-    assert isinstance(await created(seeds, most, Scope("agent", "one")), Created)
-    assert isinstance(await created(seeds, most, Scope("agent", "two")), Created)
-    assert isinstance(await created(seeds, most, Scope("other", "one")), Limited)
+    assert isinstance(await try_to_create(seeds, most, Scope("agent", "one")), Created)
+    assert isinstance(await try_to_create(seeds, most, Scope("agent", "two")), Created)
+    assert isinstance(await try_to_create(seeds, most, Scope("other", "one")), Limited)
 
 
 async def test_bytes_of_an_owner_count_in_all_tenants_together(seeds: Seeds) -> None:
-    first = await created(seeds, TaskLimits(AGENTS, owner_bytes=10**9), replace(ANN, tenant="one"))
+    first = await try_to_create(seeds, TaskLimits(AGENTS, owner_bytes=10**9), replace(ANN, tenant="one"))
     assert isinstance(first, Created)
     size, _ = await counted_bytes(seeds)
     assert size == await stored_bytes(seeds, first.task.id)
 
-    refusal = await created(seeds, TaskLimits(AGENTS, owner_bytes=size + 1), replace(ANN, tenant="two"))
+    refusal = await try_to_create(seeds, TaskLimits(AGENTS, owner_bytes=size + 1), replace(ANN, tenant="two"))
 
     assert refusal == Limited("owner_bytes", size + 1, 60.0)
-    assert isinstance(await created(seeds, TaskLimits(AGENTS, owner_bytes=10**9), Scope("agent", "one")), Created)
+    assert isinstance(await try_to_create(seeds, TaskLimits(AGENTS, owner_bytes=10**9), Scope("agent", "one")), Created)
 
 
 async def test_a_queue_limit_is_per_agent(seeds: Seeds) -> None:
     most = TaskLimits(AGENTS, queued=1)
-    assert isinstance(await created(seeds, most), Created)
-    assert isinstance(await created(seeds, most, BOB), Limited)
-    assert isinstance(await created(seeds, most, replace(ANN, agent="other")), Created)
+    assert isinstance(await try_to_create(seeds, most), Created)
+    assert isinstance(await try_to_create(seeds, most, BOB), Limited)
+    assert isinstance(await try_to_create(seeds, most, replace(ANN, agent="other")), Created)
 
 
 @pytest.mark.parametrize("end", ENDS, ids=lambda end: end.__name__[1:])
 async def test_every_end_of_a_task_frees_its_slot(seeds: Seeds, end: Ends) -> None:
     task_id = await single_task(seeds)
-    assert isinstance(await created(seeds, ONE), Limited)
+    assert isinstance(await try_to_create(seeds, ONE), Limited)
 
     await end(seeds, task_id)
 
-    assert isinstance(await created(seeds, ONE), Created)
+    assert isinstance(await try_to_create(seeds, ONE), Created)
 
 
 async def test_an_unanswered_pause_uses_no_slot(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     claim = await seeds.claimed(await single_task(seeds))
     await seeds.settled(claim, status(INPUT_REQUIRED))
     other = await single_task(seeds)
-    assert isinstance(await answered(seeds, claim.ref.task_id, ONE), Limited)
+    assert isinstance(await try_to_answer(seeds, claim.ref.task_id, ONE), Limited)
     await store.run(request_cancel(keys, ANN, other, CONTEXT))
-    assert isinstance(await answered(seeds, claim.ref.task_id, ONE), Begun)
-    assert isinstance(await created(seeds, ONE), Limited)
+    assert isinstance(await try_to_answer(seeds, claim.ref.task_id, ONE), Begun)
+    assert isinstance(await try_to_create(seeds, ONE), Limited)
 
 
 async def test_a_message_that_waits_for_its_own_task_uses_no_slot(seeds: Seeds) -> None:
     task_id = await single_task(seeds)
 
-    assert isinstance(await answered(seeds, task_id, ONE), Waiting)
+    assert isinstance(await try_to_answer(seeds, task_id, ONE), Waiting)
 
 
 async def test_a_run_that_continues_elsewhere_keeps_its_slot(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
@@ -199,14 +199,14 @@ async def test_a_run_that_continues_elsewhere_keeps_its_slot(store: AsyncStore, 
     await store.run(
         release_run(keys, claim.ref, token=claim.token, before=0, events=[], options=b"", retries=1, delay_us=1)
     )
-    assert isinstance(await created(seeds, TaskLimits(AGENTS, queued=1)), Limited)
+    assert isinstance(await try_to_create(seeds, TaskLimits(AGENTS, queued=1)), Limited)
     await store.run(return_run(keys, claim.ref, runner=None, lost=failure))
-    assert isinstance(await created(seeds, TaskLimits(AGENTS, queued=1)), Limited)
+    assert isinstance(await try_to_create(seeds, TaskLimits(AGENTS, queued=1)), Limited)
     claim = await seeds.claimed(claim.ref.task_id, run=2, max_attempts=3)
     await seeds.lost(claim.ref)
 
-    assert isinstance(await created(seeds, TaskLimits(AGENTS, queued=1)), Limited)
-    assert isinstance(await created(seeds, TaskLimits(AGENTS, concurrent=1)), Limited)
+    assert isinstance(await try_to_create(seeds, TaskLimits(AGENTS, queued=1)), Limited)
+    assert isinstance(await try_to_create(seeds, TaskLimits(AGENTS, concurrent=1)), Limited)
 
 
 async def test_a_requeued_task_counts_as_queued_again(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
@@ -217,18 +217,18 @@ async def test_a_requeued_task_counts_as_queued_again(store: AsyncStore, keys: K
     new, _ = await seeds.requeued(claim.ref.task_id)
 
     assert await store.redis.zrange(keys.queue("agent"), 0, -1) == [new.encode()]
-    assert isinstance(await created(seeds, ONE), Limited)
+    assert isinstance(await try_to_create(seeds, ONE), Limited)
 
 
 async def test_a_repeated_message_is_recognized_at_the_limit(seeds: Seeds) -> None:
     message_request, key = request(), IdempotencyKey("m", "digest", 60_000)
-    first = await created(seeds, ONE, message_request=message_request, idempotency_key=key)
+    first = await try_to_create(seeds, ONE, message_request=message_request, idempotency_key=key)
     assert isinstance(first, Created)
 
-    again = await created(seeds, ONE, message_request=message_request, idempotency_key=key)
+    second_result = await try_to_create(seeds, ONE, message_request=message_request, idempotency_key=key)
 
-    assert isinstance(again, Known)
-    assert again.task_id == first.task.id
+    assert isinstance(second_result, Known)
+    assert second_result.task_id == first.task.id
 
 
 async def test_stale_slots_are_evicted_before_a_refusal(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
@@ -239,23 +239,23 @@ async def test_stale_slots_are_evicted_before_a_refusal(store: AsyncStore, keys:
     await store.run(request_cancel(keys, ANN, task_id, CONTEXT))
     await store.redis.zadd(keys.queue("agent"), {task_id: 1})  # as left by a worker of an older release
 
-    assert isinstance(await created(seeds, ONE), Created)
+    assert isinstance(await try_to_create(seeds, ONE), Created)
     assert record[b"queue"].decode() == keys.queue("agent")
 
 
 async def test_deleted_paused_tasks_are_evicted_before_a_refusal(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     await store.redis.zadd(keys.scope_index(ANN) + str(int(INPUT_REQUIRED)), {"missing": 1})
     most = TaskLimits(AGENTS, paused=1)
-    assert isinstance(await created(seeds, most), Created)
+    assert isinstance(await try_to_create(seeds, most), Created)
 
     await seeds.ended(AUTH_REQUIRED)
 
-    assert isinstance(await created(seeds, most), Limited)
+    assert isinstance(await try_to_create(seeds, most), Limited)
 
 
 async def test_each_byte_of_a_task_counts_until_its_keys_expire(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     most = TaskLimits(AGENTS, owner_bytes=10**9)
-    answer = await created(seeds, most)
+    answer = await try_to_create(seeds, most)
     assert isinstance(answer, Created)
     task_id, names = answer.task.id, keys.task(answer.task.id)
 
@@ -267,11 +267,11 @@ async def test_each_byte_of_a_task_counts_until_its_keys_expire(store: AsyncStor
     claim = await seeds.claimed(task_id)
     await seeds.appended(claim, chunk("a" * 100), chunk("b" * 100), status(WORKING, "half"), STEP, RESULT)
     await require_exact()
-    assert isinstance(await answered(seeds, task_id, most), Waiting)
+    assert isinstance(await try_to_answer(seeds, task_id, most), Waiting)
     await require_exact()
     await seeds.settled(claim, status(INPUT_REQUIRED, "?"), before=5)
     await require_exact()
-    assert isinstance(await answered(seeds, task_id, most), Waiting)
+    assert isinstance(await try_to_answer(seeds, task_id, most), Waiting)
     await seeds.settled(await seeds.claimed(task_id, run=2), chunk("c" * 100, "b"), status(INPUT_REQUIRED, "?"))
     asking = await seeds.claimed(task_id, run=3)
     reminders = pack_reminders(keys, [Reminder(10**9, status_event(task_id, CONTEXT, INPUT_REQUIRED))], None)
@@ -281,17 +281,17 @@ async def test_each_byte_of_a_task_counts_until_its_keys_expire(store: AsyncStor
     await store.run(question)
     assert await store.redis.hstrlen(names.record, "reminders") > 0  # type: ignore[misc]
     await require_exact()
-    assert isinstance(await answered(seeds, task_id, most), Begun)
+    assert isinstance(await try_to_answer(seeds, task_id, most), Begun)
     await require_exact()
     await seeds.settled(await seeds.claimed(task_id, run=4), status(COMPLETED, "bye"))
     await require_exact()
 
-    assert isinstance(await created(seeds, most, BOB), Created), "of another owner"
+    assert isinstance(await try_to_create(seeds, most, BOB), Created), "of another owner"
     [(entry, at)] = await store.redis.zrange(keys.stored_expiring, 0, -1, withscores=True)
     seconds, _ = await store.redis.time()
     assert abs(at / 1e6 - seconds - await store.redis.ttl(names.record)) < 3, "when its keys expire"
     await store.redis.zadd(keys.stored_expiring, {entry: 1})
-    await created(seeds, most, BOB)
+    await try_to_create(seeds, most, BOB)
     assert (await counted_bytes(seeds))[0] == 0
 
 
@@ -299,33 +299,33 @@ async def test_bytes_of_a_task_that_is_deleted_or_archived_leave_the_sums(
     store: AsyncStore, keys: Keys, seeds: Seeds
 ) -> None:
     most = TaskLimits(AGENTS, owner_bytes=10**9)
-    ended, archived = [await created(seeds, most) for _ in range(2)]
-    assert isinstance(ended, Created)
-    assert isinstance(archived, Created)
-    await seeds.settled(await seeds.claimed(ended.task.id), status(COMPLETED))
+    first, second = [await try_to_create(seeds, most) for _ in range(2)]
+    assert isinstance(first, Created)
+    assert isinstance(second, Created)
+    await seeds.settled(await seeds.claimed(first.task.id), status(COMPLETED))
     await store.redis.hset(keys.installation, "archive", "1")
-    await seeds.settled(await seeds.claimed(archived.task.id), status(COMPLETED))
+    await seeds.settled(await seeds.claimed(second.task.id), status(COMPLETED))
     assert (await counted_bytes(seeds))[0] > 0
 
-    await store.run(remove_archived(keys, [archived.task.id]))
-    await store.run(Operation(script("delete_task"), keys.task(ended.task.id), [str(ANN)], int))
+    await store.run(remove_archived(keys, [second.task.id]))
+    await store.run(Operation(script("delete_task"), keys.task(first.task.id), [str(ANN)], int))
 
     assert not await store.redis.exists(keys.stored, keys.stored_expiring)
 
 
 async def test_a_message_that_would_exceed_the_bytes_is_refused_and_a_smaller_one_is_not(seeds: Seeds) -> None:
-    first = await created(seeds, TaskLimits(AGENTS, owner_bytes=10**9), message_request=request("x" * 5_000))
+    first = await try_to_create(seeds, TaskLimits(AGENTS, owner_bytes=10**9), message_request=request("x" * 5_000))
     assert isinstance(first, Created)
     size, _ = await counted_bytes(seeds)
     tight = TaskLimits(AGENTS, owner_bytes=size + 3_000)
 
-    refusal = await created(seeds, tight, message_request=request("x" * 1_000))
-    waiting = await answered(seeds, first.task.id, TaskLimits(AGENTS, store_bytes=size + 100))
+    refusal = await try_to_create(seeds, tight, message_request=request("x" * 1_000))
+    waiting = await try_to_answer(seeds, first.task.id, TaskLimits(AGENTS, store_bytes=size + 100))
 
     assert refusal == Limited("owner_bytes", size + 3_000, 60.0)
     assert waiting == Limited("store_bytes", size + 100, 60.0)
-    assert isinstance(await created(seeds, tight, BOB, message_request=request("x" * 1_000)), Created)
-    assert isinstance(await created(seeds, tight), Created)
+    assert isinstance(await try_to_create(seeds, tight, BOB, message_request=request("x" * 1_000)), Created)
+    assert isinstance(await try_to_create(seeds, tight), Created)
 
 
 async def test_limits_cost_the_same_with_many_tasks(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
@@ -340,7 +340,7 @@ async def test_limits_cost_the_same_with_many_tasks(store: AsyncStore, keys: Key
 
     without, early = await cost(None, ANN), await cost(many, BOB)
     for _ in range(300):
-        await created(seeds, many)
+        await try_to_create(seeds, many)
     late_cost = await cost(many, ANN)
 
     assert late_cost == early == without + 2 * (len(AGENTS) + 1) + 4, (
@@ -352,7 +352,7 @@ async def test_limits_cost_the_same_with_many_tasks(store: AsyncStore, keys: Key
 async def test_of_concurrent_calls_one_gets_the_last_slot(redis_server: EmbeddedRedis, keys: Keys) -> None:
     async with stores(redis_server, 4) as clients:
         most = TaskLimits(AGENTS, concurrent=3)
-        answers = await asyncio.gather(*(created(Seeds(clients[n % 4], keys), most) for n in range(40)))
+        answers = await asyncio.gather(*(try_to_create(Seeds(clients[n % 4], keys), most) for n in range(40)))
 
     assert Counter(type(answer) for answer in answers) == {Created: 3, Limited: 37}
 
@@ -384,9 +384,9 @@ async def test_a_response_takes_tokens_that_the_bucket_does_not_have(store: Asyn
     rate = {"per_second": 0.1, "burst": 3}
     enough = await store.run(acquire_request(keys, ANN, **rate, cost=2, spare=1, overdraw=True))
     debt = await store.run(acquire_request(keys, ANN, **rate, cost=2, spare=1, overdraw=True))
-    refused = await store.run(acquire_request(keys, ANN, **rate))
-    again = await store.run(acquire_request(keys, ANN, **rate))
+    refusal = await store.run(acquire_request(keys, ANN, **rate))
+    second_refusal = await store.run(acquire_request(keys, ANN, **rate))
 
     assert enough == 0
     assert 19 < debt <= 20
-    assert debt - 1 < again <= refused <= debt, "a refused request takes nothing"
+    assert debt - 1 < second_refusal <= refusal <= debt, "a refused request takes nothing"

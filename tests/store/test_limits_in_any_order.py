@@ -32,7 +32,7 @@ from a2a_celery.store.runs.recovery import return_run
 from a2a_celery.store.runs.release import delegate_to_canvas, end_by_result, release_run
 from a2a_celery.store.tasks.commands import TaskLimits, continue_task, end_pauses, request_cancel
 from a2a_celery.store.tasks.results import Created, Limited
-from tests.store.test_limits import AGENTS, created, stored_bytes
+from tests.store.test_limits import AGENTS, stored_bytes, try_to_create
 from tests.store.test_racing_writers import stores
 from tests.support.leaks import leaks
 from tests.support.seeds import ANN, BOB, CONTEXT, Seeds, chunk, request, status
@@ -45,7 +45,7 @@ class World:
     seeds: Seeds
     chance: random.Random
     claims: dict[str, Claim] = field(default_factory=dict)
-    written: Counter[str] = field(default_factory=Counter)
+    write_counts: Counter[str] = field(default_factory=Counter)
 
     async def record(self, task_id: str) -> dict[str, str]:
         fields = await self.seeds.store.redis.hgetall(self.seeds.keys.task(task_id).record)
@@ -62,7 +62,7 @@ class World:
         if move == "create":
             many = TaskLimits(AGENTS, concurrent=1000, waiting=1000, queued=1000, store_bytes=10**12)
             serialize_context = self.chance.random() < 0.5
-            await created(self.seeds, many, self.chance.choice([ANN, BOB]), serialize_context=serialize_context)
+            await try_to_create(self.seeds, many, self.chance.choice([ANN, BOB]), serialize_context=serialize_context)
             return
         records = await self.records()
         if records:
@@ -77,7 +77,7 @@ class World:
             )
         except AssertionError:
             return  # the task has a run or is terminal
-        self.written[task_id] = 0
+        self.write_counts[task_id] = 0
 
     async def events(self, task_id: str, r: dict[str, str]) -> None:
         await self._end(task_id, [chunk("x"), status(WORKING)])
@@ -105,11 +105,11 @@ class World:
             await self.seeds.lost(RunRef(task_id, int(r["run"])))
 
     async def kill(self, task_id: str, r: dict[str, str]) -> None:
-        lost = self.chance.random() < 0.5
+        is_lost = self.chance.random() < 0.5
         event = status_event(task_id, CONTEXT, FAILED)
         ref, runner = RunRef(task_id, int(r["run"])), "runner" if r["phase"] == "running" else None
         await self.seeds.store.run(
-            end_run(self.seeds.keys, ref, runner=runner or ("runner" if lost else None), event=event, lost=lost)
+            end_run(self.seeds.keys, ref, runner=runner or ("runner" if is_lost else None), event=event, lost=is_lost)
         )
 
     async def return_run(self, task_id: str, r: dict[str, str]) -> None:
@@ -171,10 +171,10 @@ class World:
         if claim := self.claims.get(task_id):
             try:
                 if len(events) > 1:
-                    await self.seeds.appended(claim, *events, before=self.written[task_id])
-                    self.written[task_id] += len(events)
+                    await self.seeds.appended(claim, *events, before=self.write_counts[task_id])
+                    self.write_counts[task_id] += len(events)
                 else:
-                    await self.seeds.settled(claim, *events, before=self.written[task_id])
+                    await self.seeds.settled(claim, *events, before=self.write_counts[task_id])
             except AssertionError:
                 pass  # the run was lost
             if len(events) == 1:
@@ -194,13 +194,13 @@ MOVES: dict[str, Callable[[World, str, dict[str, str]], Awaitable[None]]] = {
 async def require_bytes_counted(seeds: Seeds, records: dict[str, dict[str, str]]) -> None:
     """Assert that a task's counter covers its stored bytes, and that an owner's counter is the sum over the owner's
     tasks."""
-    await created(seeds, TaskLimits(AGENTS, store_bytes=1))  # expired tasks leave the sums
+    await try_to_create(seeds, TaskLimits(AGENTS, store_bytes=1))  # expired tasks leave the sums
     sums: Counter[str] = Counter()
     for task_id, record in records.items():
         assert int(record["size"]) >= await stored_bytes(seeds, task_id), record
         sums[record["scope"].partition("/")[2]] += int(record["size"])
-    counted = await seeds.store.redis.hgetall(seeds.keys.stored)
-    assert {owner.decode(): int(size) for owner, size in counted.items()} == (
+    counters = await seeds.store.redis.hgetall(seeds.keys.stored)
+    assert {owner.decode(): int(size) for owner, size in counters.items()} == (
         {**sums, "*": sums.total()} if sums else {}
     )
 
@@ -222,16 +222,16 @@ def test_counters_equal_the_stored_tasks_after_any_moves(
             by_id = await world.records()
             records = by_id.values()
             await require_bytes_counted(world.seeds, by_id)
-            queued = sum(r["phase"] == "queued" for r in records)
-            assert await store.redis.zcard(keys.queue("agent")) == queued
+            queued_count = sum(r["phase"] == "queued" for r in records)
+            assert await store.redis.zcard(keys.queue("agent")) == queued_count
             assert await leaks(store, keys) == []
             for scope in (ANN, BOB):
                 states = Counter(int(r["state"]) for r in records if r["scope"] == str(scope))
                 truth = {"waiting": states[SUBMITTED], "concurrent": states[SUBMITTED] + states[WORKING]}
-                for limit, most in {**truth, "queued": queued}.items():
-                    refusal = await created(world.seeds, TaskLimits(AGENTS, **{limit: most}), scope)
+                for limit, most in {**truth, "queued": queued_count}.items():
+                    refusal = await try_to_create(world.seeds, TaskLimits(AGENTS, **{limit: most}), scope)
                     assert isinstance(refusal, Limited), (limit, most)
-                    answer = await created(world.seeds, TaskLimits(AGENTS, **{limit: most + 1}), scope)
+                    answer = await try_to_create(world.seeds, TaskLimits(AGENTS, **{limit: most + 1}), scope)
                     assert isinstance(answer, Created), (limit, most)
                     names = keys.task(answer.task.id)
                     assert await store.run(Operation(script("delete_task"), names, [str(scope)], int)) == 1

@@ -97,13 +97,13 @@ async def test_a_context_filter_gives_the_tasks_of_that_context(seeds: Seeds, li
 async def test_a_time_filter_is_exact(seeds: Seeds, lister: Lister) -> None:
     await seeds.created()
     since = await seeds.created()
-    later = await seeds.created()
+    later_id = await seeds.created()
     at = (await seeds.task(since)).status.timestamp
 
-    assert await lister.ids(status_timestamp_after=at) == [later, since]
+    assert await lister.ids(status_timestamp_after=at) == [later_id, since]
     just_after = Timestamp()
     just_after.FromNanoseconds(at.ToNanoseconds() + 1)
-    assert await lister.ids(status_timestamp_after=just_after) == [later]
+    assert await lister.ids(status_timestamp_after=just_after) == [later_id]
 
 
 async def test_the_total_counts_all_that_match_on_every_page(seeds: Seeds, lister: Lister) -> None:
@@ -143,10 +143,10 @@ async def test_equal_times_are_ordered_by_id(
     for name in ids:
         await store.redis.hset(keys.task(name).record, "at", 7)
 
-    listed = [task.id for page in await lister.pages(page_size=size) for task in page]
+    listed_ids = [task.id for page in await lister.pages(page_size=size) for task in page]
 
-    assert sorted(listed) == sorted(ids)
-    assert listed == [task.id for task in (await lister.page(page_size=100)).tasks]
+    assert sorted(listed_ids) == sorted(ids)
+    assert listed_ids == [task.id for task in (await lister.page(page_size=100)).tasks]
 
 
 async def test_unchanged_tasks_are_listed_exactly_once_while_others_change(seeds: Seeds, lister: Lister) -> None:
@@ -214,8 +214,12 @@ async def test_expired_tasks_vanish_from_list_and_store(
     assert await lister.ids(retention=1) == [live]
 
     async def keys_have_expired() -> bool:
-        ended = [k for k in await seeds.everything() if live not in k and any(k.endswith(f":{s:d}") for s in TERMINAL)]
-        return not ended and all(live in k or k in (keys.dispatch,) or k[-2] == ":" for k in await seeds.everything())
+        ended_keys = [
+            k for k in await seeds.everything() if live not in k and any(k.endswith(f":{s:d}") for s in TERMINAL)
+        ]
+        return not ended_keys and all(
+            live in k or k in (keys.dispatch,) or k[-2] == ":" for k in await seeds.everything()
+        )
 
     await eventually_async(keys_have_expired)
 
@@ -224,14 +228,14 @@ async def test_tasks_that_expired_before_their_time_in_the_list_hide_no_others(
     store: AsyncStore, keys: Keys, seeds: Seeds, lister: Lister
 ) -> None:
     old = await seeds.ended(COMPLETED)
-    expired = [await seeds.ended(COMPLETED) for _ in range(3)]
-    for task_id in expired:  # as if the tasks had been written with a shorter retention
+    expired_ids = [await seeds.ended(COMPLETED) for _ in range(3)]
+    for task_id in expired_ids:  # as if the tasks had been written with a shorter retention
         names = keys.task(task_id)
         await store.redis.delete(names.record, names.log, names.history)
 
-    listed = [task.id for page in await lister.pages(page_size=1) for task in page]
+    ids = [task.id for page in await lister.pages(page_size=1) for task in page]
 
-    assert listed == [old]
+    assert ids == [old]
 
 
 @pytest.mark.parametrize("token", ["x", "Zm9v", "ü", "AAAA" * 50, "eyJ0cyI6MSwiaWQiOiJcdWQ4MDAifQ"])
@@ -245,16 +249,16 @@ async def test_a_page_token_of_another_caller_is_refused(lister: Lister, token: 
 async def test_a_task_that_is_unlisted_can_be_read_by_its_id_alone(
     store: AsyncStore, keys: Keys, seeds: Seeds, lister: Lister
 ) -> None:
-    live, ended, listed = await seeds.created(), await seeds.ended(COMPLETED), await seeds.ended(COMPLETED)
+    live, ended_id, listed_id = await seeds.created(), await seeds.ended(COMPLETED), await seeds.ended(COMPLETED)
 
     assert not await store.run(unlist_task(keys, live))
     assert not await store.run(unlist_task(keys, "none"))
-    assert await store.run(unlist_task(keys, ended))
+    assert await store.run(unlist_task(keys, ended_id))
 
     page = await lister.page()
-    assert ({task.id for task in page.tasks}, page.total_size) == ({live, listed}, 2)
-    assert await lister.ids(context_id=CONTEXT, status=COMPLETED) == [listed]
-    assert (await seeds.task(ended)).status.state == COMPLETED
+    assert ({task.id for task in page.tasks}, page.total_size) == ({live, listed_id}, 2)
+    assert await lister.ids(context_id=CONTEXT, status=COMPLETED) == [listed_id]
+    assert (await seeds.task(ended_id)).status.state == COMPLETED
     assert await leaks(store, keys) == []
 
 

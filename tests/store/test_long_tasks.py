@@ -74,7 +74,7 @@ def long(recording: RecordingStore, keys: Keys) -> Seeds:
     return Seeds(recording, keys)
 
 
-async def written(seeds: Seeds, claim: Claim, count: int = CHUNKS) -> int:
+async def write_chunks(seeds: Seeds, claim: Claim, count: int = CHUNKS) -> int:
     """Write `count` chunks of an artifact among other events. Return the number of events."""
     events = [status(WORKING, "reading"), chunk("first", "b"), status(WORKING, "writing", page=1)]
     events += [chunk(f"{n} ") for n in range(count)] + [chunk("second", "b", append=False), chunk("third", "b")]
@@ -83,12 +83,12 @@ async def written(seeds: Seeds, claim: Claim, count: int = CHUNKS) -> int:
     return len(events)
 
 
-async def folded(seeds: Seeds, task_id: str, until: int | None = None) -> Task:
+async def folded_task(seeds: Seeds, task_id: str, until: int | None = None) -> Task:
     """Return the task that results from the log up to a version."""
     log = [
         entry
-        for after in range(0, 4 * CHUNKS, PAGE)
-        for entry in (await seeds.store.run(read_log(seeds.keys, task_id, after, PAGE))).entries
+        for version in range(0, 4 * CHUNKS, PAGE)
+        for entry in (await seeds.store.run(read_log(seeds.keys, task_id, version, PAGE))).entries
     ]
     return fold(log[:until])
 
@@ -97,10 +97,10 @@ async def test_every_reader_gets_the_complete_task_in_small_replies(
     recording: RecordingStore, keys: Keys, long: Seeds
 ) -> None:
     claim = await long.claimed()
-    events = await written(long, claim)
+    events = await write_chunks(long, claim)
     task_id = claim.ref.task_id
     await long.created(task_id="short")
-    expected = await folded(long, task_id)
+    expected = await folded_task(long, task_id)
     further = request("go on", task_id, CONTEXT)
 
     stored_task = await recording.run(read_task(keys, ANN, task_id))
@@ -120,7 +120,7 @@ async def test_every_reader_gets_the_complete_task_in_small_replies(
 
     await long.settled(claim, status(INPUT_REQUIRED), before=events)
     next_claim = await long.claimed(task_id, run=2)
-    assert next_claim.task == await folded(long, task_id)
+    assert next_claim.task == await folded_task(long, task_id)
     assert recording.most <= LIMIT + 20
 
 
@@ -145,17 +145,17 @@ async def test_events_written_between_two_pages_are_left_to_the_next_read(
     recording: RecordingStore, keys: Keys, long: Seeds
 ) -> None:
     claim = await long.claimed()
-    events = await written(long, claim)
+    events = await write_chunks(long, claim)
 
-    async def replaced() -> None:
+    async def replace_task() -> None:
         await long.appended(claim, chunk("all new", append=False), before=events)
         await long.settled(claim, status(COMPLETED), before=events + 1)
 
-    recording.between = replaced
+    recording.between = replace_task
     stored_task = await recording.run(read_task(keys, ANN, claim.ref.task_id))
 
     log = await long.log(claim.ref.task_id)
-    assert stored_task == (await folded(long, claim.ref.task_id, events + 2), log[events + 1].id)
+    assert stored_task == (await folded_task(long, claim.ref.task_id, events + 2), log[events + 1].id)
     assert [len(artifact.parts) for artifact in stored_task[0].artifacts] == [2, CHUNKS]
     [_, artifact] = (await long.task(claim.ref.task_id)).artifacts
     assert [part.text for part in artifact.parts] == ["all new"]
@@ -163,7 +163,7 @@ async def test_events_written_between_two_pages_are_left_to_the_next_read(
 
 async def test_a_task_deleted_between_two_pages_is_missing(recording: RecordingStore, keys: Keys, long: Seeds) -> None:
     claim = await long.claimed()
-    await written(long, claim)
+    await write_chunks(long, claim)
     delete = Operation(script("delete_task"), keys.task(claim.ref.task_id), [str(ANN)], int)
 
     recording.between = lambda: recording.run(delete)
@@ -174,7 +174,7 @@ async def test_a_task_deleted_between_two_pages_is_missing(recording: RecordingS
 
 async def test_an_incomplete_log_is_reported_as_unavailable(recording: RecordingStore, keys: Keys, long: Seeds) -> None:
     claim = await long.claimed()
-    await written(long, claim)
+    await write_chunks(long, claim)
     await recording.redis.ltrim(keys.task(claim.ref.task_id).log, 0, 2 * PAGE)
 
     with pytest.raises(StoreUnavailable, match="log"):
@@ -185,7 +185,7 @@ async def test_the_event_loop_runs_other_tasks_between_slices(
     recording: RecordingStore, keys: Keys, long: Seeds
 ) -> None:
     claim = await long.claimed()
-    events = await written(long, claim)
+    events = await write_chunks(long, claim)
 
     async with counted_turns() as count:
         await asyncio.gather(*(recording.run(read_task(keys, ANN, claim.ref.task_id)) for _ in range(3)))
@@ -195,27 +195,27 @@ async def test_the_event_loop_runs_other_tasks_between_slices(
 
 async def test_a_sync_store_reads_a_long_task(any_server: EmbeddedRedis, keys: Keys, long: Seeds) -> None:
     claim = await long.claimed()
-    await written(long, claim)
+    await write_chunks(long, claim)
     store = SyncStore(any_server.store_url)
 
-    stored = await asyncio.to_thread(store.run, read_task(keys, ANN, claim.ref.task_id))
+    stored_task = await asyncio.to_thread(store.run, read_task(keys, ANN, claim.ref.task_id))
 
-    assert stored is not None
-    assert stored[0] == await folded(long, claim.ref.task_id)
+    assert stored_task is not None
+    assert stored_task[0] == await folded_task(long, claim.ref.task_id)
     store.close()
 
 
 async def test_large_parts_of_a_long_task_come_from_the_object_store(large: Seeds, seeds: Seeds, keys: Keys) -> None:
     claim = await large.claimed()
-    await written(large, claim)
+    await write_chunks(large, claim)
     big = "x" * 2 * THRESHOLD
     await large.appended(claim, chunk(big), before=CHUNKS + 5)
 
     whole = await large.store.run(read_task(keys, ANN, claim.ref.task_id))
-    marked = await large.store.run(read_task(keys, ANN, claim.ref.task_id, resolve_blobs=False))
+    task_with_markers = await large.store.run(read_task(keys, ANN, claim.ref.task_id, resolve_blobs=False))
 
     assert whole is not None
-    assert marked is not None
+    assert task_with_markers is not None
     assert whole[0].artifacts[1].parts[-1].text == big
     assert len(whole[0].artifacts[1].parts) == CHUNKS + 1
-    assert not marked[0].artifacts[1].parts[-1].text
+    assert not task_with_markers[0].artifacts[1].parts[-1].text

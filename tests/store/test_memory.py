@@ -83,11 +83,11 @@ async def test_the_memory_is_read_once_a_second_at_most(limited: AsyncStore, ser
     def calls() -> int:
         return int(server.info("commandstats").get("cmdstat_info", {"calls": 0})["calls"])
 
-    clock, before = ManualClock(), calls()
+    clock, calls_before = ManualClock(), calls()
     watermark = MemoryWatermark(limited, 0.5, clock)
     for _ in range(100):
         await watermark.is_reached()
     clock.advance(MEMORY_FRESH_FOR * 1.01)
     await watermark.is_reached()
 
-    assert calls() - before == 2 + 1, "and the one that counts them"
+    assert calls() - calls_before == 2 + 1, "and the one that counts them"

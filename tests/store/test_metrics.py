@@ -46,10 +46,10 @@ async def test_each_end_is_counted_by_agent_and_state(seeds: Seeds, fleet_metric
         await seeds.ended(state)
     await seeds.ended(COMPLETED, scope=Scope("odd agent/%41", "t", "o"))
 
-    counted = (await fleet_metrics()).counted("ended")
+    counts = (await fleet_metrics()).counted("ended")
 
     ann = ANN.agent
-    assert counted == {
+    assert counts == {
         (ann, str(int(COMPLETED))): 2,
         (ann, str(int(FAILED))): 1,
         (ann, str(int(REJECTED))): 1,
@@ -95,23 +95,23 @@ async def test_the_waiting_time_of_a_blocked_run_starts_with_its_turn(
 
 
 async def test_a_step_is_no_first_event(seeds: Seeds, fleet_metrics: ReadMetrics) -> None:
-    async def counted() -> int:
+    async def first_event_count() -> int:
         return sum(sum(times.buckets) for times in (await fleet_metrics()).times("first").values())
 
     claim = await seeds.claimed()
     await seeds.appended(claim, step())
     await seeds.appended(claim, step(2), before=1)
-    assert await counted() == 0, "its agent has sent nothing"
+    assert await first_event_count() == 0, "its agent has sent nothing"
     await seeds.appended(claim, step(3), chunk("a"), before=2)
-    assert await counted() == 1
+    assert await first_event_count() == 1
     await seeds.appended(claim, chunk("b"), before=4)
     await seeds.settled(claim, status(COMPLETED), before=5)
-    assert await counted() == 1
+    assert await first_event_count() == 1
 
     claim = await seeds.claimed()
     await seeds.appended(claim, step())
     await seeds.settled(claim, status(COMPLETED), before=1)
-    assert await counted() == 2
+    assert await first_event_count() == 2
 
 
 @pytest.mark.parametrize("age", [0.0, 0.02, *BOUNDS])
@@ -152,26 +152,26 @@ async def test_a_cancel_is_timed_if_a_run_had_to_stop(
 async def test_lost_runs_are_counted_by_outcome(
     store: AsyncStore, keys: Keys, seeds: Seeds, fleet_metrics: ReadMetrics
 ) -> None:
-    async def claimed(attempts: int) -> RunRef:
+    async def claim_new_run(attempts: int) -> RunRef:
         ref = RunRef(await seeds.created(), 1)
         claim = claim_run(keys, ref, token="k", runner="r.1.x", lease_us=0, working=True, max_attempts=attempts)
         await store.run(claim)
         return ref
 
     async def recover() -> None:
-        for lapsed in await store.run(lapsed_runs(keys, limit=10)):
-            await begin_next_attempt(store, keys, lapsed, delay_us=0)
+        for run in await store.run(lapsed_runs(keys, limit=10)):
+            await begin_next_attempt(store, keys, run, delay_us=0)
 
     failure = status(FAILED, "lost")
-    await claimed(2)
+    await claim_new_run(2)
     await recover()  # again
-    await claimed(1)
+    await claim_new_run(1)
     await recover()  # failed
-    await store.run(return_run(keys, await claimed(3), runner="r.1.", lost=failure))
+    await store.run(return_run(keys, await claim_new_run(3), runner="r.1.", lost=failure))
     await recover()  # returned by its worker
-    await store.run(return_run(keys, await claimed(1), runner="r.1.", lost=failure))  # failed
-    await store.run(end_run(keys, await claimed(1), runner="r.1.", event=failure, lost=True))  # failed
-    await store.run(end_run(keys, await claimed(1), runner="r.1.", event=failure))  # failed, but not lost
+    await store.run(return_run(keys, await claim_new_run(1), runner="r.1.", lost=failure))  # failed
+    await store.run(end_run(keys, await claim_new_run(1), runner="r.1.", event=failure, lost=True))  # failed
+    await store.run(end_run(keys, await claim_new_run(1), runner="r.1.", event=failure))  # failed, but not lost
 
     assert (await fleet_metrics()).counted("lost") == {
         (ANN.agent, "again"): 1,
@@ -241,7 +241,7 @@ async def test_no_metric_reads_the_message_of_a_waiting_run(
     ]
 
 
-@pytest.mark.parametrize("ended", [False, True])
+@pytest.mark.parametrize("is_ended", [False, True])
 @pytest.mark.parametrize(
     ("options", "trace"),
     [
@@ -253,7 +253,7 @@ async def test_no_metric_reads_the_message_of_a_waiting_run(
     ids=["traced", "traced, and later", "only says so", "not traced"],
 )
 async def test_deliveries_know_the_trace_of_their_task(
-    store: AsyncStore, keys: Keys, seeds: Seeds, options: RunOptions, trace: str, ended: bool
+    store: AsyncStore, keys: Keys, seeds: Seeds, options: RunOptions, trace: str, is_ended: bool
 ) -> None:
     """The store must keep the trace after it has deleted the run's options at the end of the task."""
     message_request = request(task_id="t", context_id=CONTEXT)
@@ -263,7 +263,7 @@ async def test_deliveries_know_the_trace_of_their_task(
     await store.run(create)
     await Webhooks(store, keys).saved("t")
     claim = await seeds.claimed("t")
-    if ended:
+    if is_ended:
         await seeds.settled(claim, status(WORKING), status(COMPLETED))
         assert not await store.redis.hexists(keys.task("t").record, "options")
 

@@ -145,7 +145,7 @@ async def test_a_call_that_hangs_blocks_no_loop_and_is_bounded(tmp_path: Path, m
 async def test_readers_wait_for_the_memory_budget() -> None:
     budget, reading, most = MemoryBudget(100), set(), 0
 
-    async def read(name: int) -> None:
+    async def read_blob(name: int) -> None:
         nonlocal most
         with reserve_memory():
             await budget.acquire(60)
@@ -157,7 +157,7 @@ async def test_readers_wait_for_the_memory_budget() -> None:
             budget.hold(10)
             reading.discard(name)
 
-    await asyncio.gather(*map(read, range(6)))
+    await asyncio.gather(*map(read_blob, range(6)))
     assert most == 1
     with reserve_memory():
         await budget.acquire(500)  # a blob that is larger than the budget is read alone

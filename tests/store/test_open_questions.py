@@ -15,7 +15,7 @@ from tests.support.seeds import ANN, CONTEXT, Seeds, request, status
 SCHEMA = '{"type": "integer"}'
 
 
-async def paused(store: AsyncStore, keys: Keys, seeds: Seeds, *, run: int = 1, task_id: str = "") -> str:
+async def pause_task(store: AsyncStore, keys: Keys, seeds: Seeds, *, run: int = 1, task_id: str = "") -> str:
     """Create a task that waits for an answer with a schema, or continue the task `task_id`. Return the task's id."""
     claim = await seeds.claimed(task_id, run=run)
     end = settle_run(
@@ -42,7 +42,7 @@ def answering(keys: Keys, task_id: str, answered_run: int | None = None, nonce: 
 
 
 async def test_an_answer_is_accepted_when_it_is_known_to_fit(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    task_id = await paused(store, keys, seeds)
+    task_id = await pause_task(store, keys, seeds)
     data_before = await seeds.everything()
 
     assert await store.run(answering(keys, task_id)) == OpenQuestion(1, SCHEMA.encode())
@@ -53,13 +53,13 @@ async def test_an_answer_is_accepted_when_it_is_known_to_fit(store: AsyncStore, 
 
 
 async def test_an_answer_to_an_earlier_question_is_validated_again(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    task_id = await paused(store, keys, seeds)
+    task_id = await pause_task(store, keys, seeds)
     await store.run(answering(keys, task_id, 1))
-    await paused(store, keys, seeds, run=2, task_id=task_id)
+    await pause_task(store, keys, seeds, run=2, task_id=task_id)
 
-    late = await store.run(answering(keys, task_id, 1, nonce="other"))
+    result = await store.run(answering(keys, task_id, 1, nonce="other"))
 
-    assert late == OpenQuestion(2, SCHEMA.encode())
+    assert result == OpenQuestion(2, SCHEMA.encode())
 
 
 async def test_a_message_that_waits_for_a_run_is_not_asked(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
@@ -70,7 +70,7 @@ async def test_a_message_that_waits_for_a_run_is_not_asked(store: AsyncStore, ke
 
 @pytest.mark.parametrize("end", ["cancel", "timeout"])
 async def test_the_schema_goes_with_the_task(store: AsyncStore, keys: Keys, seeds: Seeds, end: str) -> None:
-    task_id = await paused(store, keys, seeds)
+    task_id = await pause_task(store, keys, seeds)
 
     if end == "cancel":
         await store.run(request_cancel(keys, ANN, task_id, CONTEXT))

@@ -81,7 +81,7 @@ REF = RunRef("t", 1)
 TOKEN = "token"
 
 
-async def claimed(keys: Keys, seeds: Seeds) -> None:
+async def claim_task(keys: Keys, seeds: Seeds) -> None:
     """Create task "t" and claim its run."""
     await seeds.created(task_id="t")
     await seeds.store.run(claim(keys))
@@ -119,7 +119,7 @@ async def _cancel(keys: Keys, seeds: Seeds) -> Operation[Any]:
 
 
 async def _read(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await claimed(keys, seeds)
+    await claim_task(keys, seeds)
     return read_task(keys, ANN, "t")
 
 
@@ -134,7 +134,7 @@ async def _unlist(keys: Keys, seeds: Seeds) -> Operation[Any]:
 
 
 async def _log(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await claimed(keys, seeds)
+    await claim_task(keys, seeds)
     return read_log(keys, "t", 1)
 
 
@@ -144,27 +144,27 @@ async def _claim(keys: Keys, seeds: Seeds) -> Operation[Any]:
 
 
 async def _append(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await claimed(keys, seeds)
+    await claim_task(keys, seeds)
     return append(keys, REF, token=TOKEN, before=0, events=[chunk("a")])
 
 
 async def _settle(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await claimed(keys, seeds)
+    await claim_task(keys, seeds)
     return settle_run(keys, REF, token=TOKEN, before=0, events=[status(COMPLETED)])
 
 
 async def _checkpoint(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await claimed(keys, seeds)
+    await claim_task(keys, seeds)
     return checkpoint(keys, REF, token=TOKEN, confirmed=0, session=SessionState(ANN, CONTEXT, 0, b"{}"))
 
 
 async def _renew(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await claimed(keys, seeds)
+    await claim_task(keys, seeds)
     return renew_runs(keys, [(REF, TOKEN), (RunRef("none", 1), "x")], lease_us=LEASE_US)
 
 
 async def _messages(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await claimed(keys, seeds)
+    await claim_task(keys, seeds)
     message_request = request("more", "t", CONTEXT)
     await seeds.store.run(
         continue_task(keys, ANN, "t", message_request, "", caller=b"{}", nonce="n", on_message="steer")
@@ -205,27 +205,27 @@ async def _end_pauses(keys: Keys, seeds: Seeds) -> Operation[Any]:
 
 
 async def _post_reminders(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await claimed(keys, seeds)
+    await claim_task(keys, seeds)
     reminders = pack_reminders(keys, [Reminder(3_600_000_000, TaskStatusUpdateEvent())], None)
     events = [status(INPUT_REQUIRED, "well?")]
     await seeds.store.run(settle_run(keys, REF, token=TOKEN, before=0, events=events, reminders=reminders))
     return post_reminders(keys, limit=10)
 
 
-async def _lapsed(keys: Keys, seeds: Seeds) -> Operation[Any]:
+async def _lapsed_runs(keys: Keys, seeds: Seeds) -> Operation[Any]:
     await seeds.created(task_id="t")
     await seeds.store.run(claim_run(keys, REF, token=TOKEN, runner="r", lease_us=-1, working=True))
     return lapsed_runs(keys, limit=10)
 
 
 async def _lapse(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await claimed(keys, seeds)
+    await claim_task(keys, seeds)
     return lapse_run(keys, Lapsed(REF, "agent", 1, 1), await seeds.task("t"), 2, delay_us=0)
 
 
 async def dead(keys: Keys, seeds: Seeds) -> None:
     """Create task "t", and end its run as lost."""
-    await claimed(keys, seeds)
+    await claim_task(keys, seeds)
     await seeds.store.run(end_run(keys, REF, runner="r", event=status(FAILED, "over"), lost=True))
 
 
@@ -262,28 +262,28 @@ async def _end(keys: Keys, seeds: Seeds) -> Operation[Any]:
 
 
 async def _revoke(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await claimed(keys, seeds)
+    await claim_task(keys, seeds)
     return revoke_run(keys, REF, event=status(CANCELED, "stop"), terminate=True)
 
 
 async def _release(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await claimed(keys, seeds)
+    await claim_task(keys, seeds)
     return release_run(keys, REF, token=TOKEN, before=0, events=[status(WORKING)], options=b"", retries=1, delay_us=0)
 
 
 async def _retry(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await claimed(keys, seeds)
+    await claim_task(keys, seeds)
     return retry_run(keys, REF, runner="r", event=status(WORKING), options=b'{"retries":1}', retries=1, delay_us=0)
 
 
 async def _due_canvases(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await claimed(keys, seeds)
+    await claim_task(keys, seeds)
     await seeds.store.run(delegate_to_canvas(keys, REF, token=TOKEN, before=0, events=[], canvas="{}"))
     return due_canvases(keys, limit=10, delay_us=0)
 
 
 async def _end_by_result(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await claimed(keys, seeds)
+    await claim_task(keys, seeds)
     await seeds.store.run(delegate_to_canvas(keys, REF, token=TOKEN, before=0, events=[], canvas="{}"))
     return end_by_result(keys, REF, [chunk("a"), status(COMPLETED)])
 
@@ -303,14 +303,14 @@ async def _return_run(keys: Keys, seeds: Seeds) -> Operation[Any]:
 
 
 async def _steps(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await claimed(keys, seeds)
+    await claim_task(keys, seeds)
     return read_steps(keys, "t")
 
 
 async def _journal(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await claimed(keys, seeds)
-    written = [JournalEntry("fetch#1", "step", "json", b"1")]
-    await seeds.store.run(append(keys, REF, token=TOKEN, before=0, events=written))
+    await claim_task(keys, seeds)
+    entries = [JournalEntry("fetch#1", "step", "json", b"1")]
+    await seeds.store.run(append(keys, REF, token=TOKEN, before=0, events=entries))
     return read_journal(keys, REF, token=TOKEN)
 
 
@@ -378,10 +378,10 @@ async def _acquire_ended_parents(keys: Keys, seeds: Seeds) -> Operation[Any]:
 
 VERBS: list[Make] = [
     _create, _continue, _cancel, _read, _list, _log, _claim, _append, _settle, _renew, _mark, _refuse, _hold, _take,
-    _end_pauses, _lapsed, _lapse, _end, _return_run, _release, _retry, _due_canvases, _end_by_result, _record_result,
-    _scan, _dead_letter, _requeue, _claimed_runs, _record_heartbeat, _read_metrics, _steps, _journal, _checkpoint,
-    _acquire_request, _register_blobs, _blobs_in_use, _acquire_orphaned_blobs, _forget_removed_blobs, _newest, _states,
-    _next_run, _unlist, _read_memory, _revoke, _messages, _read_family, _acquire_ended_parents,
+    _end_pauses, _lapsed_runs, _lapse, _end, _return_run, _release, _retry, _due_canvases, _end_by_result,
+    _record_result, _scan, _dead_letter, _requeue, _claimed_runs, _record_heartbeat, _read_metrics, _steps, _journal,
+    _checkpoint, _acquire_request, _register_blobs, _blobs_in_use, _acquire_orphaned_blobs, _forget_removed_blobs,
+    _newest, _states, _next_run, _unlist, _read_memory, _revoke, _messages, _read_family, _acquire_ended_parents,
     _earlier_tasks, _skipped_ticks, *STORE_OPERATIONS,
     *WEBHOOK_OPERATIONS, *SUSPENSION_OPERATIONS, _post_reminders,
 ]  # fmt: skip
@@ -427,13 +427,13 @@ async def test_both_clients_load_a_script_that_redis_does_not_know_yet(
 
 
 async def test_every_script_is_a_verb_that_is_tested_here(keys: Keys, seeds: Seeds) -> None:
-    tested = set()
+    tested_scripts = set()
     for make in VERBS:
         await seeds.store.redis.flushall()
-        tested.add((await make(keys, seeds)).script.name)
+        tested_scripts.add((await make(keys, seeds)).script.name)
     scripts = {path.stem for path in SCRIPTS.glob("*/*.lua") if path.parent.name != "lib"}
 
-    assert tested == scripts - TESTED_ELSEWHERE
+    assert tested_scripts == scripts - TESTED_ELSEWHERE
 
 
 async def test_concurrent_operations_get_their_own_replies(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
@@ -452,8 +452,8 @@ async def test_a_cancelled_caller_does_not_affect_the_replies_of_others(
     reads = [asyncio.create_task(seeds.task(task_id)) for task_id in ids]
     await asyncio.wait(reads, return_when=asyncio.FIRST_COMPLETED, timeout=0)
 
-    for read in reads[::2]:
-        read.cancel()
+    for read_part in reads[::2]:
+        read_part.cancel()
 
     remaining = await asyncio.gather(*reads[1::2])
     assert [task.id for task in remaining] == ids[1::2]

@@ -158,7 +158,7 @@ class TestList:
 async def test_times_are_those_of_the_state_and_of_the_run(command: Command, seeds: Seeds) -> None:
     runaway = await seeds.claimed(task_id=await seeds.created(ANN, task_id="runaway"), working=False)
     await seeds.appended(runaway, status(WORKING, "begins"))
-    entered = (await seeds.task("runaway")).status.timestamp.ToJsonString()
+    since = (await seeds.task("runaway")).status.timestamp.ToJsonString()
     await seeds.appended(runaway, status(WORKING, "goes on"), status(WORKING, "and on"), before=1)
     asks = await seeds.claimed(task_id=await seeds.created(ANN, task_id="waits"))
     progress = (await seeds.task("runaway")).status.timestamp.ToJsonString()
@@ -166,14 +166,14 @@ async def test_times_are_those_of_the_state_and_of_the_run(command: Command, see
     def list_ids(*filters: str) -> set[str]:
         return ids(command("list", "--all", "--json", *filters))
 
-    [entry] = json_lines(await asyncio.to_thread(command, "list", "--all", "--json", "--until", entered))
-    assert (entry["task"], entry["since"]) == ("runaway", str(datetime.fromisoformat(entered)).replace(" ", "T"))
+    [entry] = json_lines(await asyncio.to_thread(command, "list", "--all", "--json", "--until", since))
+    assert (entry["task"], entry["since"]) == ("runaway", str(datetime.fromisoformat(since)).replace(" ", "T"))
     assert entry["begun"] < entry["since"]
     assert await asyncio.to_thread(list_ids, "--since", progress) == {"waits"}
     assert await asyncio.to_thread(list_ids, "--begun", entry["begun"]) == {"runaway"}
     assert await asyncio.to_thread(list_ids, "--begun", progress) == {"runaway"}
 
-    selection = await asyncio.to_thread(command, "cancel", "--all", "--dry-run", "--json", "--until", entered)
+    selection = await asyncio.to_thread(command, "cancel", "--all", "--dry-run", "--json", "--until", since)
     assert ids(selection) == {"runaway"}
     selection = await asyncio.to_thread(command, "cancel", "--all", "--dry-run", "--json", "--begun", entry["begun"])
     assert ids(selection) == {"runaway"}
@@ -223,18 +223,18 @@ async def test_expired_tasks_take_no_place_on_a_page(
     store: AsyncStore, keys: Keys, seeds: Seeds, redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("a2a_celery.store.admin.scan.PAGE", 3)
-    made, indexes = [], [f"{keys.scope_index(scope)}{SUBMITTED}" for scope in (ANN, BOB)]
+    task_ids, indexes = [], [f"{keys.scope_index(scope)}{SUBMITTED}" for scope in (ANN, BOB)]
     for n in range(8):
-        made.append(await seeds.created((ANN, BOB)[n % 2]))
-    expired = {f"gone-{n}": "+inf" for n in range(7)}  # newer than every task
-    await store.redis.zadd(indexes[0], expired)
+        task_ids.append(await seeds.created((ANN, BOB)[n % 2]))
+    expiries = {f"gone-{n}": "+inf" for n in range(7)}  # newer than every task
+    await store.redis.zadd(indexes[0], expiries)
 
     newest = await store.run(newest_tasks(keys, indexes, limit=5))
-    found = await read_all(redis_server, keys)
+    ids = await read_all(redis_server, keys)
 
-    assert [task.ref.task_id for task in newest.tasks] == made[:2:-1]
-    assert found == made[::-1]
-    await store.redis.zrem(indexes[0], *expired)
+    assert [task.ref.task_id for task in newest.tasks] == task_ids[:2:-1]
+    assert ids == task_ids[::-1]
+    await store.redis.zrem(indexes[0], *expiries)
 
 
 @pytest.mark.usefixtures("five")
@@ -286,12 +286,12 @@ class TestCancelAll:
         monkeypatch.setattr("a2a_celery.cli.operator.cancel_all._is_interactive", lambda: True)
         arguments = ("cancel", "--all", "--agent", "other")
 
-        refused = await asyncio.to_thread(command, *arguments, code=1, input="n\n")
-        assert "Cancel 1 task (1 of other)? [y/N]" in refused.stderr
+        refusal = await asyncio.to_thread(command, *arguments, code=1, input="n\n")
+        assert "Cancel 1 task (1 of other)? [y/N]" in refusal.stderr
         assert (await seeds.task("others")).status.state == SUBMITTED
-        agreed = await asyncio.to_thread(command, *arguments, input="y\n")
+        consent = await asyncio.to_thread(command, *arguments, input="y\n")
 
-        assert agreed.stdout.endswith("1 task: 1 canceled, 0 had ended, 0 still running\n")
+        assert consent.stdout.endswith("1 task: 1 canceled, 0 had ended, 0 still running\n")
         assert (await seeds.task("others")).status.state == CANCELED
 
 
@@ -357,8 +357,8 @@ async def test_dead_letters_are_selected(command: Command, seeds: Seeds) -> None
     assert await asyncio.to_thread(dead, "--owner", "ann", "--agent", "agent") == {"ann's"}
     assert await asyncio.to_thread(dead, "--until", "1h") == set()
     assert await asyncio.to_thread(dead, "--limit", "1") == {"ann's"}
-    again = await asyncio.to_thread(command, "requeue", "--all", "--owner", "bob/?*", "--json")
-    assert [entry["requeuedFrom"] for entry in json_lines(again)] == ["bob's"]
+    second_output = await asyncio.to_thread(command, "requeue", "--all", "--owner", "bob/?*", "--json")
+    assert [entry["requeuedFrom"] for entry in json_lines(second_output)] == ["bob's"]
     assert await asyncio.to_thread(dead) == {"ann's", "other's"}
 
 
@@ -387,12 +387,12 @@ class TestOneTask:
         await seeds.appended(claim, chunk("one"))
         await seeds.settled(claim, chunk("two"), status(INPUT_REQUIRED), before=1)
 
-        first, *later = json_lines(await tailing)
+        first, *rest = json_lines(await tailing)
         missing = await asyncio.to_thread(command, "tail", "nothing", "--store", code=1)
 
         assert first["id"] == "grows"
-        assert [entry["artifactUpdate"]["artifact"]["parts"][0]["text"] for entry in later[:-1]] == ["one", "two"]
-        assert later[-1]["statusUpdate"]["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
+        assert [entry["artifactUpdate"]["artifact"]["parts"][0]["text"] for entry in rest[:-1]] == ["one", "two"]
+        assert rest[-1]["statusUpdate"]["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
         assert "no task nothing in the store" in missing.stderr
 
     async def test_an_operator_cancels_a_task_like_its_client(self, command: Command, seeds: Seeds) -> None:
@@ -400,12 +400,12 @@ class TestOneTask:
         await seeds.claimed(task_id=await seeds.created(ANN, task_id="works"))
 
         result = await asyncio.to_thread(command, "cancel", "waits", "--store")
-        ended = await asyncio.to_thread(command, "cancel", "waits", "--store", code=1)
+        output = await asyncio.to_thread(command, "cancel", "waits", "--store", code=1)
 
         assert result.stdout.splitlines()[1] == "CANCELED: Stopped by an operator."
         assert await seeds.states("waits") == [SUBMITTED, CANCELED]
         assert (await seeds.task("works")).status.state == WORKING
-        assert "task waits is CANCELED: it has ended" in ended.stderr
+        assert "task waits is CANCELED: it has ended" in output.stderr
 
     @pytest.mark.parametrize(
         ("arguments", "error"),

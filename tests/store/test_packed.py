@@ -53,18 +53,18 @@ async def test_memory_of_a_finished_echo(store: AsyncStore, keys: Keys, seeds: S
         end.task_id, end.context_id = answer.task_id, answer.context_id
         await seeds.settled(claim, steps()[0], answer, steps()[1], end)
 
-    used = 0
+    byte_count = 0
     async for key in store.redis.scan_iter():
-        used += await store.redis.memory_usage(key, samples=0) or 0
+        byte_count += await store.redis.memory_usage(key, samples=0) or 0
 
-    assert used / tasks <= ECHO_BYTES
+    assert byte_count / tasks <= ECHO_BYTES
 
 
 @pytest.mark.parametrize("task_id", ["plain", "a:b", "with space", "100%", "{brace}", "-", "ünï", "t.1", CONTEXT])
 async def test_a_packed_task_is_read_as_before(store: AsyncStore, keys: Keys, seeds: Seeds, task_id: str) -> None:
     claim = await seeds.claimed(await seeds.created(task_id=task_id))
     await seeds.settled(claim, status(INPUT_REQUIRED, f"Which {task_id}?", step=1))
-    before = (await store.run(read_log(keys, task_id, 0))).entries
+    entries_before = (await store.run(read_log(keys, task_id, 0))).entries
     message_request = request("next", task_id, CONTEXT)
     await store.run(continue_task(keys, ANN, task_id, message_request, "", caller=b"{}", nonce="1"))
     claim = await seeds.claimed(task_id, run=2)
@@ -76,7 +76,7 @@ async def test_a_packed_task_is_read_as_before(store: AsyncStore, keys: Keys, se
     assert await is_packed(seeds, task_id)
     page = await store.run(read_log(keys, task_id, 0))
     assert page.entries[: len(live)] == live
-    assert live[: len(before)] == before
+    assert live[: len(entries_before)] == entries_before
     assert [entry.version for entry in page.entries] == list(range(1, page.version + 1))
     await seeds.require_consistent(task_id)
     stored_steps = await store.run(read_steps(keys, task_id))
@@ -103,10 +103,10 @@ async def test_parts_of_a_packed_task(
 
     options: dict[str, Any] = {"history_length": length, "artifacts": artifacts}
     answer = await store.run(read_task(keys, ANN, task_id, **options))
-    listed = await store.run(list_tasks(keys, ANN, retention=RETENTION, page_size=9, **options))
+    task_page = await store.run(list_tasks(keys, ANN, retention=RETENTION, page_size=9, **options))
 
     assert answer == (expected, page.entries[-1].id)
-    assert listed.tasks == [expected]
+    assert task_page.tasks == [expected]
 
 
 async def test_pages_of_a_packed_log(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
@@ -115,14 +115,14 @@ async def test_pages_of_a_packed_log(store: AsyncStore, keys: Keys, seeds: Seeds
     await seeds.settled(claim, chunk("x" * 100), chunk("y"), status(COMPLETED))
     entries = (await store.run(read_log(keys, task_id, 0))).entries
 
-    for after in range(len(entries) + 1):
-        position = entries[after - 1].id if after else 0
+    for version in range(len(entries) + 1):
+        position = entries[version - 1].id if version else 0
         page = await store.run(read_log(keys, task_id, position))
-        assert (page.entries, page.restored) == (entries[after:], False)
+        assert (page.entries, page.restored) == (entries[version:], False)
         limited = await store.run(read_log(keys, task_id, position, limit=2))
-        assert limited.entries == entries[after : after + 2]
+        assert limited.entries == entries[version : version + 2]
         small = await store.run(read_log(keys, task_id, position, max_bytes=1))
-        assert small.entries == entries[after : after + 1]
+        assert small.entries == entries[version : version + 1]
     assert (await store.run(read_log(keys, task_id, EventId(2, 7)))).restored
 
 
@@ -133,14 +133,14 @@ async def test_a_repeated_call_finds_the_packed_task(store: AsyncStore, keys: Ke
     assert isinstance(first, Created)
     claim = await seeds.claimed("t")
     result = await seeds.settled(claim, status(COMPLETED))
-    stored = await seeds.everything()
+    data_before = await seeds.everything()
 
-    again = await store.run(create)
+    second_result = await store.run(create)
 
-    assert isinstance(again, Created)
-    assert again.task == first.task
+    assert isinstance(second_result, Created)
+    assert second_result.task == first.task
     assert await seeds.settled(claim, status(COMPLETED)) == result
-    assert await seeds.everything() == stored
+    assert await seeds.everything() == data_before
 
 
 async def test_the_only_answer_of_a_packed_task(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:

@@ -75,8 +75,8 @@ async def test_a_page_of_a_log_is_limited_in_bytes(
     store: AsyncStore, keys: Keys, seeds: Seeds, sizes: list[int]
 ) -> None:
     claim = await seeds.claimed()
-    for before, size in enumerate(sizes):
-        await seeds.appended(claim, chunk("x" * size), before=before)
+    for number, size in enumerate(sizes):
+        await seeds.appended(claim, chunk("x" * size), before=number)
     version, versions = 2 + len(sizes), []
 
     while len(versions) < version:
@@ -95,11 +95,11 @@ async def test_large_replies_are_parsed_in_a_thread(
     parsers: list[bool] = []
     parse = commands.task_from_snapshot
 
-    def recorded(reply: list[Any]) -> Any:
+    def record_thread(reply: list[Any]) -> Any:
         parsers.append(threading.current_thread() is threading.main_thread())
         return parse(reply)
 
-    monkeypatch.setattr(commands, "task_from_snapshot", recorded)
+    monkeypatch.setattr(commands, "task_from_snapshot", record_thread)
     task_id = await large_task(seeds, LARGE_REPLY // 2)
     await list_page(store, keys, ANN, ListTasksRequest(include_artifacts=True), retention=RETENTION)
     await large_task(seeds, LARGE_REPLY // 2)
@@ -107,8 +107,8 @@ async def test_large_replies_are_parsed_in_a_thread(
     assert parsers == [True]
 
     page = await list_page(store, keys, ANN, ListTasksRequest(include_artifacts=True), retention=RETENTION)
-    read = [await store.run(commands.read_task(keys, ANN, stored_id)) for stored_id in (task_id, larger)]
+    results = [await store.run(commands.read_task(keys, ANN, stored_id)) for stored_id in (task_id, larger)]
 
     assert parsers == [True, *[False] * 3, True, False]
     assert [len(task.artifacts[0].parts[0].text) for task in page.tasks] == [2 * LARGE_REPLY, *[LARGE_REPLY // 2] * 2]
-    assert [stored[0].id for stored in read if stored] == [task_id, larger]
+    assert [result[0].id for result in results if result] == [task_id, larger]

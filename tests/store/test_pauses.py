@@ -20,7 +20,7 @@ NOW = 1
 LATER = 3_600_000_000
 
 
-async def paused(store: AsyncStore, keys: Keys, seeds: Seeds, pause_us: int) -> Claim:
+async def pause_task(store: AsyncStore, keys: Keys, seeds: Seeds, pause_us: int) -> Claim:
     """Create a task that waits for its client for `pause_us`. Return the claim of its run."""
     claim = await seeds.claimed()
     timeout_event = TaskStatusUpdateEvent(
@@ -43,7 +43,7 @@ async def paused(store: AsyncStore, keys: Keys, seeds: Seeds, pause_us: int) -> 
 
 
 async def test_concurrent_watchers_end_a_pause_once(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    claim = await paused(store, keys, seeds, NOW)
+    claim = await pause_task(store, keys, seeds, NOW)
 
     async def is_ended() -> bool:
         await asyncio.gather(*(store.run(end_pauses(keys, limit=10)) for _ in range(4)))
@@ -58,7 +58,7 @@ async def test_concurrent_watchers_end_a_pause_once(store: AsyncStore, keys: Key
 
 @pytest.mark.parametrize("ending", ["answered", "canceled"])
 async def test_an_answered_pause_is_not_listed(store: AsyncStore, keys: Keys, seeds: Seeds, ending: str) -> None:
-    claim = await paused(store, keys, seeds, LATER)
+    claim = await pause_task(store, keys, seeds, LATER)
     assert await store.redis.zcard(keys.pauses) == 1
 
     task_id = claim.ref.task_id
@@ -74,14 +74,14 @@ async def test_an_answered_pause_is_not_listed(store: AsyncStore, keys: Keys, se
 
 
 async def test_a_pause_that_is_not_over_is_left_alone(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    claim = await paused(store, keys, seeds, LATER)
+    claim = await pause_task(store, keys, seeds, LATER)
 
     assert await store.run(end_pauses(keys, limit=10)) == 0
     assert (await seeds.task(claim.ref.task_id)).status.state == INPUT_REQUIRED
 
 
 async def test_a_pause_without_an_end_is_listed_and_never_ended(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    claim = await paused(store, keys, seeds, 0)
+    claim = await pause_task(store, keys, seeds, 0)
 
     assert await store.redis.zcard(keys.pauses) == 1
     assert await store.run(end_pauses(keys, limit=10)) == 0

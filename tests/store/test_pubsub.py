@@ -144,24 +144,24 @@ async def test_a_cancelled_listener_does_not_affect_others(store: AsyncStore, su
 
     async with subscriber.listen("b") as log_signal:
         for _ in range(50):
-            cancelled = asyncio.create_task(wait_for_ever())
-            await asyncio.wait({cancelled}, timeout=0)
-            cancelled.cancel()
+            waiter = asyncio.create_task(wait_for_ever())
+            await asyncio.wait({waiter}, timeout=0)
+            waiter.cancel()
             await store.redis.publish("b", "1")
             await wait_for_signal(log_signal)
-            await asyncio.wait({cancelled})
+            await asyncio.wait({waiter})
 
 
 async def test_a_thousand_listeners_share_one_connection(store: AsyncStore, subscriber: PubSubListener) -> None:
     await is_up(subscriber, store)
-    before = await listening(store)
+    channels_before = await listening(store)
     async with AsyncExitStack() as stack:
         signals = [await stack.enter_async_context(subscriber.listen(f"task-{n}")) for n in range(1000)]
         await drain(signals[7])
 
-        after = await listening(store)
+        channels_after = await listening(store)
 
-        assert [channels for _, channels in after.items() - before.items()] == [1000]
+        assert [channels for _, channels in channels_after.items() - channels_before.items()] == [1000]
         await store.redis.publish("task-7", "1")
         await wait_for_signal(signals[7])
 
@@ -229,16 +229,16 @@ async def test_after_a_restart_of_redis_all_listeners_are_signalled_and_the_subs
             await drain(log_signal)
 
             server.die()
-            async with subscriber.listen("b") as late:  # a new listener does not wait for the connection
+            async with subscriber.listen("b") as late_signal:  # a new listener does not wait for the connection
                 server.start()
                 await wait_for_signal(log_signal)
-                await wait_for_signal(late)
+                await wait_for_signal(late_signal)
                 await is_up(subscriber, store)
-                await drain(log_signal, late)
+                await drain(log_signal, late_signal)
                 await store.redis.publish("a", "1")
                 await store.redis.publish("b", "1")
                 await wait_for_signal(log_signal)
-                await wait_for_signal(late)
+                await wait_for_signal(late_signal)
         await store.aclose()
 
 

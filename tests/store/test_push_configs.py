@@ -80,24 +80,24 @@ async def test_the_configs_of_an_owner_are_limited_across_tasks_until_they_are_d
         keys, ANN, second, message_request, "", caller=b"{}", nonce="n", push=new("more", account_limit=2)
     )
     fresh = request("hello", "fresh", CONTEXT)
-    created = create_task(
+    create = create_task(
         keys, ANN, "fresh", CONTEXT, fresh, caller=b"{}", retention=RETENTION, push=new("more", account_limit=2)
     )
-    added = save_push_config(keys, ANN, second, new("more", account_limit=2))
+    save = save_push_config(keys, ANN, second, new("more", account_limit=2))
     limited = Limited("webhooks", 2, 60.0)
     data_before = await seeds.everything()
 
-    assert [await store.run(call) for call in (further, created, added)] == [limited] * 3
+    assert [await store.run(call) for call in (further, create, save)] == [limited] * 3
     assert await seeds.everything() == data_before
     assert await store.run(save_push_config(keys, ANN, second, new("c", b"another", account_limit=2))) is None
     assert await store.run(delete_push_config(keys, ANN, second, "c"))
-    assert await store.run(added) is None
+    assert await store.run(save) is None
 
     claim = await seeds.claimed(first)
     await seeds.settled(claim, status(COMPLETED))
     assert await store.redis.zscore(keys.webhooks(ANN.account), f"{first} c") < float("inf")
     await store.redis.zadd(keys.webhooks(ANN.account), {f"{first} c": 1})  # its retention is over
-    assert not isinstance(await store.run(created), Limited)
+    assert not isinstance(await store.run(create), Limited)
 
 
 async def test_the_list_of_an_owner_expires_with_the_last_task(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:

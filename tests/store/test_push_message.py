@@ -45,11 +45,11 @@ def at_database(store: AsyncStore, number: int) -> str:
     return f"unix://{store.redis.connection_pool.connection_kwargs['path']}?db={number}"
 
 
-async def message(store: AsyncStore, run: str = "t.1", **changed: Any) -> BrokerMessage:
+async def message(store: AsyncStore, run: str = "t.1", **changes: Any) -> BrokerMessage:
     server = (await store.redis.info("server"))["run_id"]
     return replace(
         BrokerMessage(run, server, BROKER_DATABASE, 0, QUEUE, b"the message", CHANNEL, b"the event", AGAIN_US),
-        **changed,
+        **changes,
     )
 
 
@@ -65,7 +65,7 @@ def more(keys: Keys, message: BrokerMessage | None, **options: Any) -> Any:
     return continue_task(keys, ANN, "t", message_request, "", broker_message=message, **options)
 
 
-async def queued(broker: redis.asyncio.Redis) -> list[bytes]:
+async def queued_messages(broker: redis.asyncio.Redis) -> list[bytes]:
     messages: list[bytes] = await broker.lrange(QUEUE, 0, -1)
     return messages
 
@@ -81,7 +81,7 @@ async def test_a_created_task_is_in_the_queue_of_the_broker(
 
         assert isinstance(answer, Created)
         assert answer.is_published
-        assert await queued(broker) == [b"the message"]
+        assert await queued_messages(broker) == [b"the message"]
         event = await events.get_message(ignore_subscribe_messages=True, timeout=5)
         assert event is not None
         assert event["data"] == b"the event"
@@ -101,7 +101,7 @@ async def test_a_continued_task_is_in_the_queue_of_the_broker(
 
     assert isinstance(answer, Begun)
     assert (answer.run, answer.is_published) == (run, True)
-    assert await queued(broker) == [b"the message"]
+    assert await queued_messages(broker) == [b"the message"]
 
 
 async def test_the_connection_stays_in_the_database_of_the_store(any_server: EmbeddedRedis, keys: Keys) -> None:
@@ -135,7 +135,7 @@ async def test_a_message_for_another_server_run_or_database_is_not_pushed(
 
     assert isinstance(answer, Created)
     assert not answer.is_published
-    assert await queued(broker) == []
+    assert await queued_messages(broker) == []
     assert await store.redis.hget(keys.task("t").record, "published_at") is None
 
 
@@ -157,7 +157,7 @@ async def test_a_refused_message_is_not_pushed(store: AsyncStore, keys: Keys, br
     answer = await store.run(create(keys, await message(store), limits=full))
 
     assert isinstance(answer, Limited)
-    assert await queued(broker) == []
+    assert await queued_messages(broker) == []
 
 
 async def test_a_full_store_pushes_nothing(any_server: EmbeddedRedis, keys: Keys) -> None:
@@ -180,7 +180,7 @@ async def test_a_repeated_call_is_pushed_once(store: AsyncStore, keys: Keys, bro
     answers = [await store.run(create(keys, broker_message)) for _ in range(2)]
 
     assert [answer.is_published for answer in answers] == [True, True]
-    assert await queued(broker) == [b"the message"]
+    assert await queued_messages(broker) == [b"the message"]
 
 
 async def test_a_repeated_call_to_continue_is_pushed_once(
@@ -192,7 +192,7 @@ async def test_a_repeated_call_to_continue_is_pushed_once(
     answers = [await store.run(more(keys, broker_message)) for _ in range(2)]
 
     assert [answer.is_published for answer in answers] == [True, True]
-    assert await queued(broker) == [b"the message"]
+    assert await queued_messages(broker) == [b"the message"]
 
 
 async def test_a_message_that_was_accepted_before_is_not_pushed(
@@ -201,10 +201,10 @@ async def test_a_message_that_was_accepted_before_is_not_pushed(
     key = IdempotencyKey("m", "digest", 60_000)
     await store.run(create(keys, await message(store), idempotency_key=key))
 
-    again = await store.run(create(keys, await message(store, "u.1"), "u", idempotency_key=key))
+    second_result = await store.run(create(keys, await message(store, "u.1"), "u", idempotency_key=key))
 
-    assert isinstance(again, Known)
-    assert await queued(broker) == [b"the message"]
+    assert isinstance(second_result, Known)
+    assert await queued_messages(broker) == [b"the message"]
 
 
 async def test_a_run_that_another_run_of_its_context_blocks_is_not_pushed(
@@ -216,7 +216,7 @@ async def test_a_run_that_another_run_of_its_context_blocks_is_not_pushed(
 
     assert isinstance(answer, Created)
     assert (answer.is_blocked, answer.is_published) == (True, False)
-    assert await queued(broker) == []
+    assert await queued_messages(broker) == []
 
 
 async def test_a_message_that_waits_for_the_end_of_a_run_is_not_pushed(
@@ -228,7 +228,7 @@ async def test_a_message_that_waits_for_the_end_of_a_run_is_not_pushed(
     answer = await store.run(more(keys, await message(store, "t.2")))
 
     assert isinstance(answer, Waiting)
-    assert await queued(broker) == []
+    assert await queued_messages(broker) == []
 
 
 async def test_a_worker_claims_a_run_that_was_pushed(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:

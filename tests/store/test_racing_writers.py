@@ -188,13 +188,13 @@ async def test_of_many_ends_at_once_exactly_one_is_written(
 
     log = await seeds.log(task_id)
     states = await seeds.states(task_id)
-    written = [answer for answer in answers if isinstance(answer, Written)]
-    settled = [answer for answer in answers if isinstance(answer, Settled)]
-    assert len(written) + len(settled) == len(ends)
+    writes = [answer for answer in answers if isinstance(answer, Written)]
+    settlements = [answer for answer in answers if isinstance(answer, Settled)]
+    assert len(writes) + len(settlements) == len(ends)
     assert [is_terminal(state) for state in states] == [False, False, True]
     assert len(log) == 3
-    assert all(answer == Written(3, states[-1]) for answer in written)
-    assert all((answer.version, answer.state) == (3, states[-1]) for answer in settled)
+    assert all(answer == Written(3, states[-1]) for answer in writes)
+    assert all((answer.version, answer.state) == (3, states[-1]) for answer in settlements)
     await seeds.require_consistent(task_id)
 
 
@@ -206,16 +206,16 @@ async def test_a_cancel_a_claim_and_a_message_at_once_agree(
     message_request = request("more", task_id, CONTEXT)
 
     async with stores_beside(redis_server) as clients:
-        canceled, continued, claimed = await at_once(
+        cancellation, continuation, claim = await at_once(
             clients[0].run(request_cancel(keys, ANN, task_id, CONTEXT)),
             clients[1].run(continue_task(keys, ANN, task_id, message_request, "", caller=b"{}", nonce="n")),
             clients[2].run(claim_run(keys, RunRef(task_id, 2), token="t", runner="r", lease_us=LEASE_US, working=True)),
         )
 
     states = await seeds.states(task_id)
-    assert (states[-1] == CANCELED) == isinstance(canceled, CanceledNow)
-    assert (len(states) > 4 or states[-1] != CANCELED) == isinstance(continued, Begun)
-    assert not (isinstance(claimed, Claim) and isinstance(canceled, CanceledNow) and canceled.run == 2)
+    assert (states[-1] == CANCELED) == isinstance(cancellation, CanceledNow)
+    assert (len(states) > 4 or states[-1] != CANCELED) == isinstance(continuation, Begun)
+    assert not (isinstance(claim, Claim) and isinstance(cancellation, CanceledNow) and cancellation.run == 2)
     await seeds.require_consistent(task_id)
 
 

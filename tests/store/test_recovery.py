@@ -44,7 +44,7 @@ from tests.support.waiting import eventually_async
 T = TypeVar("T")
 
 
-async def lost(store: AsyncStore, keys: Keys, seeds: Seeds, *, max_attempts: int = 1) -> Claim:
+async def lose_run(store: AsyncStore, keys: Keys, seeds: Seeds, *, max_attempts: int = 1) -> Claim:
     """Claim a run and let its lease expire."""
     task_id = await seeds.created()
     ref = RunRef(task_id, 1)
@@ -56,7 +56,7 @@ async def lost(store: AsyncStore, keys: Keys, seeds: Seeds, *, max_attempts: int
 
 
 async def test_several_watchers_fail_the_task_of_a_lost_run_once(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    claim = await lost(store, keys, seeds)
+    claim = await lose_run(store, keys, seeds)
 
     await at_once(*(Recoverer(store, keys).tick() for _ in range(4)))
 
@@ -68,7 +68,7 @@ async def test_several_watchers_fail_the_task_of_a_lost_run_once(store: AsyncSto
 
 
 async def test_a_worker_that_lost_its_run_can_write_nothing(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    claim = await lost(store, keys, seeds, max_attempts=2)
+    claim = await lose_run(store, keys, seeds, max_attempts=2)
     await Recoverer(store, keys).tick()
 
     answer = await store.run(append(keys, claim.ref, token=claim.token, before=0, events=[status(COMPLETED)]))
@@ -101,7 +101,7 @@ class Selective(AsyncStore):
 async def test_a_task_that_cannot_be_read_does_not_stop_the_recovery_of_others(
     redis_server: EmbeddedRedis, store: AsyncStore, keys: Keys, seeds: Seeds
 ) -> None:
-    first, *others = [(await lost(store, keys, seeds)).ref.task_id for _ in range(4)]
+    first, *others = [(await lose_run(store, keys, seeds)).ref.task_id for _ in range(4)]
     selective, clock = Selective(redis_server.store_url), ManualClock()
     selective.unreadable = first
     recoverer = Recoverer(selective, keys, clock=clock)
@@ -121,7 +121,7 @@ async def test_a_task_that_cannot_be_read_does_not_stop_the_recovery_of_others(
 async def test_an_unavailable_store_stops_the_scan_at_once(
     redis_server: EmbeddedRedis, store: AsyncStore, keys: Keys, seeds: Seeds
 ) -> None:
-    claims = [await lost(store, keys, seeds) for _ in range(2)]
+    claims = [await lose_run(store, keys, seeds) for _ in range(2)]
     selective = Selective(redis_server.store_url)
     selective.unreadable = "{"  # any task
     selective.scans = 1
@@ -136,24 +136,24 @@ async def test_an_unavailable_store_stops_the_scan_at_once(
 async def test_the_contents_of_a_task_are_not_read_to_fail_it(
     redis_server: EmbeddedRedis, store: AsyncStore, keys: Keys, seeds: Seeds
 ) -> None:
-    claim = await lost(store, keys, seeds)
+    claim = await lose_run(store, keys, seeds)
     await seeds.appended(claim, chunk("x" * 100_000, append=False))
     meter, recording = Meter(store), Recoverer(store, keys)
 
-    before = await meter.bytes_sent()
+    bytes_before = await meter.bytes_sent()
     await recording.tick()
 
-    assert await meter.bytes_sent() - before < 20_000
+    assert await meter.bytes_sent() - bytes_before < 20_000
     assert (await seeds.states(claim.ref.task_id))[-1] == FAILED
 
 
 async def test_an_agent_runs_again_up_to_its_maximum_of_attempts(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    claim = await lost(store, keys, seeds, max_attempts=3)
+    claim = await lose_run(store, keys, seeds, max_attempts=3)
     for attempt in (2, 3):
         await Recoverer(store, keys).tick()
         task = await seeds.task(claim.ref.task_id)
         assert dict(task.metadata) == own_metadata({ATTEMPT: attempt, MAX_ATTEMPTS: 3})
-        again = await store.run(
+        result = await store.run(
             claim_run(
                 keys,
                 RunRef(claim.ref.task_id, attempt),
@@ -164,8 +164,8 @@ async def test_an_agent_runs_again_up_to_its_maximum_of_attempts(store: AsyncSto
                 max_attempts=3,
             )
         )
-        assert isinstance(again, Claim)
-        assert (again.attempt, again.turn) == (attempt, 1)
+        assert isinstance(result, Claim)
+        assert (result.attempt, result.turn) == (attempt, 1)
 
     await Recoverer(store, keys).tick()
 
@@ -174,7 +174,7 @@ async def test_an_agent_runs_again_up_to_its_maximum_of_attempts(store: AsyncSto
 
 
 async def test_open_artifacts_of_a_lost_run_are_removed(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    claim = await lost(store, keys, seeds, max_attempts=2)
+    claim = await lose_run(store, keys, seeds, max_attempts=2)
     whole = chunk("whole", "w", append=False)
     whole.last_chunk = True
     await seeds.appended(claim, whole, chunk("half", "h", append=False), chunk(" more", "h"))
@@ -186,7 +186,7 @@ async def test_open_artifacts_of_a_lost_run_are_removed(store: AsyncStore, keys:
 
 
 async def test_a_cancel_request_of_a_lost_run_is_carried_out(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    claim = await lost(store, keys, seeds, max_attempts=5)
+    claim = await lose_run(store, keys, seeds, max_attempts=5)
     await store.run(request_cancel(keys, ANN, claim.ref.task_id, CONTEXT))
 
     await Recoverer(store, keys).tick()
@@ -195,9 +195,9 @@ async def test_a_cancel_request_of_a_lost_run_is_carried_out(store: AsyncStore, 
     assert await seeds.status_text(claim.ref.task_id) == CANCELED_BY_CLIENT
 
 
-async def half_restored(seeds: Seeds, **created: int) -> Claim:
+async def half_restored(seeds: Seeds, **options: int) -> Claim:
     """Claim a run, append six events, and restore a backup that lacks the last three. The lease continues."""
-    claim = await seeds.claimed(**created)
+    claim = await seeds.claimed(**options)
     await seeds.appended(claim, *(chunk(str(n)) for n in range(3)))
     backup = await seeds.backup()
     await seeds.appended(claim, *(chunk(str(n)) for n in range(3, 6)), before=3)
@@ -232,10 +232,10 @@ async def test_a_run_whose_confirmed_events_the_store_lost_lapses(
 ) -> None:
     claim = await half_restored(seeds, max_attempts=max_attempts)
 
-    first, repeated = await store.run(write(keys, claim)), await store.run(write(keys, claim))
+    first, second = await store.run(write(keys, claim)), await store.run(write(keys, claim))
     await Recoverer(store, keys).tick()
 
-    assert (first, repeated) == (RunLost(missing=3), RunLost())
+    assert (first, second) == (RunLost(missing=3), RunLost())
     task = await seeds.task(claim.ref.task_id)
     assert task.status.state == state
     assert dict(task.metadata).get("attempt", 1) == max_attempts
@@ -290,8 +290,11 @@ async def test_celery_events_are_sent_once_if_the_worker_sends_events(
 async def test_celery_events_name_the_lost_task(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     """The worker's own Celery events can be lost with the worker, so the watcher's event names the task."""
     call = Call("tasks.größer", {"text": '"call":{"task":"another"} \ud800'})
-    stored = {"plain": RunOptions({"queue": "far"}, call=call).to_json(), "routed": b'{"celery":{"queue":"far"}}'}
-    for task_id, options in {**stored, "neither": b""}.items():
+    options_by_name = {
+        "plain": RunOptions({"queue": "far"}, call=call).to_json(),
+        "routed": b'{"celery":{"queue":"far"}}',
+    }
+    for task_id, options in {**options_by_name, "neither": b""}.items():
         message_request = request(task_id=task_id, context_id=CONTEXT)
         await store.run(
             create_task(
@@ -313,18 +316,18 @@ async def test_a_valid_lease_is_respected(store: AsyncStore, keys: Keys, seeds: 
     task = await seeds.task(claim.ref.task_id)
 
     assert await store.run(lapsed_runs(keys, limit=10)) == []
-    lapsed = Lapsed(claim.ref, "agent", 1, 1)
-    assert await store.run(lapse_run(keys, lapsed, task, claim.version, delay_us=0)) == Lapse("over")
+    lapsed_run = Lapsed(claim.ref, "agent", 1, 1)
+    assert await store.run(lapse_run(keys, lapsed_run, task, claim.version, delay_us=0)) == Lapse("over")
 
 
 async def test_a_task_that_changed_during_the_recovery_is_read_again(
     store: AsyncStore, keys: Keys, seeds: Seeds
 ) -> None:
-    claim = await lost(store, keys, seeds)
-    [lapsed] = await store.run(lapsed_runs(keys, limit=10))
+    claim = await lose_run(store, keys, seeds)
+    [lapsed_run] = await store.run(lapsed_runs(keys, limit=10))
     await seeds.appended(claim, chunk("late"))
 
-    stale = lapse_run(keys, lapsed, claim.task, claim.version, delay_us=0)
+    stale = lapse_run(keys, lapsed_run, claim.task, claim.version, delay_us=0)
 
     assert await store.run(stale) == Lapse("changed")
     await Recoverer(store, keys).tick()
@@ -332,7 +335,7 @@ async def test_a_task_that_changed_during_the_recovery_is_read_again(
 
 
 @pytest.mark.parametrize(
-    ("events", "opened"),
+    ("events", "open_ids"),
     [
         ([chunk("a", append=False)], {"a"}),
         ([chunk("a", append=False), chunk("b")], {"a"}),
@@ -340,8 +343,8 @@ async def test_a_task_that_changed_during_the_recovery_is_read_again(
         ([status(WORKING)], set()),
     ],
 )
-def test_open_artifacts_are_begun_and_not_finished(events: list[TaskArtifactUpdateEvent], opened: set[str]) -> None:
-    assert left_open([LogEntry(n, n, event) for n, event in enumerate(events, 1)]) == opened
+def test_open_artifacts_are_begun_and_not_finished(events: list[TaskArtifactUpdateEvent], open_ids: set[str]) -> None:
+    assert left_open([LogEntry(n, n, event) for n, event in enumerate(events, 1)]) == open_ids
 
 
 def test_open_artifacts_of_an_earlier_attempt_do_not_count() -> None:
@@ -353,7 +356,7 @@ def test_open_artifacts_of_an_earlier_attempt_do_not_count() -> None:
 async def test_after_its_start_a_watcher_gives_workers_time_to_renew(
     store: AsyncStore, keys: Keys, seeds: Seeds
 ) -> None:
-    claim = await lost(store, keys, seeds)
+    claim = await lose_run(store, keys, seeds)
 
     clock = ManualClock()
     recoverer = Recoverer(store, keys, grace=10, clock=clock)
@@ -371,7 +374,7 @@ async def test_a_store_that_refused_writes_gives_the_workers_time_to_renew(tmp_p
     with mortal_redis(tmp_path) as server:
         store, clock = AsyncStore(server.store_url), ManualClock()
         seeds = Seeds(store, keys)
-        claim = await lost(store, keys, seeds)
+        claim = await lose_run(store, keys, seeds)
         recoverer = Recoverer(store, keys, grace=10, clock=clock)
         await recoverer.tick()  # the first tick, after which the grace period applies too
         refuse_writes(server, "OOM")
@@ -404,11 +407,11 @@ async def test_another_attempt_still_knows_which_pause_its_message_answers(
 
     answering = await store.run(claim_run(keys, RunRef(task_id, 2), token="t", lease_us=-1, **options))
     await Recoverer(store, keys).tick()
-    again = await store.run(claim_run(keys, RunRef(task_id, 3), token="t", lease_us=LEASE_US, **options))
+    next_claim = await store.run(claim_run(keys, RunRef(task_id, 3), token="t", lease_us=LEASE_US, **options))
 
     assert first.interrupted_state is None
-    assert answering.interrupted_state == again.interrupted_state == AUTH_REQUIRED
-    assert again.attempt == 2
+    assert answering.interrupted_state == next_claim.interrupted_state == AUTH_REQUIRED
+    assert next_claim.attempt == 2
 
 
 async def test_a_store_that_was_silent_for_longer_than_leases_costs_no_run(tmp_path: Path, keys: Keys) -> None:

@@ -32,7 +32,7 @@ from tests.support.suspensions import Suspensions, wait_for
 OPTIONS = b'{"retries":1}'
 
 
-async def claimed(
+async def claim_and_record(
     store: AsyncStore, keys: Keys, ref: RunRef, token: str, retries: int = 0
 ) -> Claim | Dropped | RetryUnrecorded:
     """Claim a run with the message of the `retries`-th retry, and record the retry if the store requires it."""
@@ -40,12 +40,12 @@ async def claimed(
     lease = {"runner": "here.1.x", "lease_us": LEASE_US, "working": True}
     answer = await store.run(claim_run(keys, ref, token=token, retries=retries, **lease))  # type: ignore[arg-type]
     if isinstance(answer, RetryUnrecorded):
-        again = claim_run(keys, ref, token=token, retries=retries, retried=event, **lease)  # type: ignore[arg-type]
-        answer = await store.run(again)
+        second_claim = claim_run(keys, ref, token=token, retries=retries, retried=event, **lease)  # type: ignore[arg-type]
+        answer = await store.run(second_claim)
     return answer
 
 
-async def retried(store: AsyncStore, keys: Keys, ref: RunRef, token: str, retries: int = 1) -> None:
+async def release_for_retry(store: AsyncStore, keys: Keys, ref: RunRef, token: str, retries: int = 1) -> None:
     """Release the run for its `retries`-th retry."""
     events = [status(WORKING, attempt=retries + 1)]
     answer = await store.run(
@@ -61,12 +61,12 @@ async def test_a_copy_of_the_first_message_does_not_start_the_retry(
 ) -> None:
     """The broker may redeliver the first message, or a watcher may republish it, before the retry is due."""
     ref = RunRef(await seeds.created(), 1)
-    assert isinstance(await claimed(store, keys, ref, "first"), Claim)
-    await retried(store, keys, ref, "first")
+    assert isinstance(await claim_and_record(store, keys, ref, "first"), Claim)
+    await release_for_retry(store, keys, ref, "first")
 
-    assert isinstance(await claimed(store, keys, ref, "copy"), Dropped)
-    assert isinstance(await claimed(store, keys, ref, "retry", retries=1), Claim)
-    assert isinstance(await claimed(store, keys, ref, "copy"), Dropped)
+    assert isinstance(await claim_and_record(store, keys, ref, "copy"), Dropped)
+    assert isinstance(await claim_and_record(store, keys, ref, "retry", retries=1), Claim)
+    assert isinstance(await claim_and_record(store, keys, ref, "copy"), Dropped)
     await seeds.require_consistent(ref.task_id)
 
 
@@ -77,16 +77,14 @@ async def test_a_run_with_earlier_retries_is_claimed_once(
     """A returned or lost run continues as a new run, which keeps the number of retries."""
     task_id = await seeds.created()
     first, next_run = RunRef(task_id, 1), RunRef(task_id, 2)
-    assert isinstance(await claimed(store, keys, first, "first"), Claim)
-    await retried(store, keys, first, "first", retries)
+    assert isinstance(await claim_and_record(store, keys, first, "first"), Claim)
+    await release_for_retry(store, keys, first, "first", retries)
     await store.run(return_run(keys, first, runner=None, lost=status(FAILED, "lost")))
-    assert isinstance(await claimed(store, keys, next_run, "mine", retries), Claim)
+    assert isinstance(await claim_and_record(store, keys, next_run, "mine", retries), Claim)
 
-    assert isinstance(await claimed(store, keys, next_run, "copy", retries), Dropped)
-    written = await store.run(
-        append(keys, next_run, token="mine", before=0, events=[chunk("still mine", append=False)])
-    )
-    assert not isinstance(written, RunLost)
+    assert isinstance(await claim_and_record(store, keys, next_run, "copy", retries), Dropped)
+    result = await store.run(append(keys, next_run, token="mine", before=0, events=[chunk("still mine", append=False)]))
+    assert not isinstance(result, RunLost)
     await seeds.require_consistent(task_id)
 
 
@@ -94,33 +92,33 @@ async def test_a_retry_that_starts_before_the_end_of_its_run_takes_it_over(
     store: AsyncStore, keys: Keys, seeds: Seeds
 ) -> None:
     ref = RunRef(await seeds.created(), 1)
-    assert isinstance(await claimed(store, keys, ref, "first"), Claim)
+    assert isinstance(await claim_and_record(store, keys, ref, "first"), Claim)
 
-    assert isinstance(await claimed(store, keys, ref, "retry", retries=1), Claim)
+    assert isinstance(await claim_and_record(store, keys, ref, "retry", retries=1), Claim)
 
-    lost = await store.run(append(keys, ref, token="first", before=0, events=[status(COMPLETED)]))
-    assert isinstance(lost, RunLost)
-    assert isinstance(await claimed(store, keys, ref, "copy", retries=1), Dropped)
+    result = await store.run(append(keys, ref, token="first", before=0, events=[status(COMPLETED)]))
+    assert isinstance(result, RunLost)
+    assert isinstance(await claim_and_record(store, keys, ref, "copy", retries=1), Dropped)
     await seeds.require_consistent(ref.task_id)
 
 
 async def test_returning_a_retry_twice_has_the_same_reply(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     ref = RunRef(await seeds.created(), 1)
-    assert isinstance(await claimed(store, keys, ref, "first"), Claim)
-    await retried(store, keys, ref, "first")
+    assert isinstance(await claim_and_record(store, keys, ref, "first"), Claim)
+    await release_for_retry(store, keys, ref, "first")
     operation = return_run(keys, ref, runner=None, lost=status(FAILED, "lost"))
 
-    first, again = await store.run(operation), await store.run(operation)
+    first, second = await store.run(operation), await store.run(operation)
 
-    assert first == again == Requeued(ANN.agent, 2, OPTIONS)
+    assert first == second == Requeued(ANN.agent, 2, OPTIONS)
 
 
 async def test_a_prefetched_retry_is_not_due(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     ref = RunRef(await seeds.created(), 1)
     await store.run(mark_published(keys, ref, delay_us=1000))
     await store.run(report_prefetched(keys, [ref], silent_us=LEASE_US, delay_us=LEASE_US))
-    assert isinstance(await claimed(store, keys, ref, "first"), Claim)
-    await retried(store, keys, ref, "first")
+    assert isinstance(await claim_and_record(store, keys, ref, "first"), Claim)
+    await release_for_retry(store, keys, ref, "first")
 
     await store.run(report_prefetched(keys, [ref], silent_us=LEASE_US, delay_us=LEASE_US))
 
@@ -135,16 +133,16 @@ async def test_each_reply_names_the_cancelled_canvas(store: AsyncStore, keys: Ke
     )
     operation = request_cancel(keys, ANN, claim.ref.task_id, CONTEXT)
 
-    first, again = await store.run(operation), await store.run(operation)
+    first, second = await store.run(operation), await store.run(operation)
 
     assert isinstance(first, CanceledNow)
     assert first.canvas == b'{"result":["x",null]}'
-    assert again == first
+    assert second == first
 
 
 async def test_the_time_of_the_retry_is_removed_with_its_claim(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     ref = RunRef(await seeds.created(), 1)
-    assert isinstance(await claimed(store, keys, ref, "first"), Claim)
+    assert isinstance(await claim_and_record(store, keys, ref, "first"), Claim)
     waiting = final_event(Retried(2, 4, "2030-01-01T08:00:00+00:00", "ConnectionError"), ref.task_id, CONTEXT)
     assert waiting is not None
     await store.run(
@@ -154,7 +152,7 @@ async def test_the_time_of_the_retry_is_removed_with_its_claim(store: AsyncStore
     )
     assert (await seeds.task(ref.task_id)).metadata == waiting.metadata
 
-    assert isinstance(await claimed(store, keys, ref, "retry", retries=1), Claim)
+    assert isinstance(await claim_and_record(store, keys, ref, "retry", retries=1), Claim)
 
     assert dict((await seeds.task(ref.task_id)).metadata) == own_metadata({ATTEMPT: 2, MAX_ATTEMPTS: 4})
     assert await seeds.states(ref.task_id) == [SUBMITTED, WORKING, WORKING, WORKING]
@@ -178,17 +176,17 @@ async def test_retries_and_attempts_after_lost_workers_are_counted_apart(
 ) -> None:
     task_id = await seeds.created()
     first = await seeds.claimed(task_id, max_attempts=2)
-    await retried(store, keys, RunRef(task_id, 1), first.token)
+    await release_for_retry(store, keys, RunRef(task_id, 1), first.token)
     lease = {"runner": "lost", "lease_us": -1, "working": True, "max_attempts": 2}
     retry = await store.run(claim_run(keys, RunRef(task_id, 1), token="retry", retries=1, **lease))  # type: ignore[arg-type]
     assert isinstance(retry, Claim)
-    [lapsed] = await store.run(lapsed_runs(keys, limit=10))
+    [lapsed_run] = await store.run(lapsed_runs(keys, limit=10))
 
-    await begin_next_attempt(store, keys, lapsed, delay_us=0)
-    after = await claimed(store, keys, RunRef(task_id, 2), "next", retries=1)
+    await begin_next_attempt(store, keys, lapsed_run, delay_us=0)
+    next_claim = await claim_and_record(store, keys, RunRef(task_id, 2), "next", retries=1)
 
-    assert isinstance(after, Claim)
-    counts = [(claim.attempt, RunOptions.from_json(claim.options).retries) for claim in (first, retry, after)]
+    assert isinstance(next_claim, Claim)
+    counts = [(claim.attempt, RunOptions.from_json(claim.options).retries) for claim in (first, retry, next_claim)]
     assert counts == [(1, 0), (1, 1), (2, 1)]
     await seeds.require_consistent(task_id)
 
@@ -210,8 +208,8 @@ async def test_a_result_does_not_end_a_claimed_or_suspended_run(store: AsyncStor
     await Suspensions(seeds).suspended(claim, wait_for("go"))
     data_before = await seeds.everything()
 
-    suspended = RunRef(claim.ref.task_id, claim.ref.run + 1)
-    assert await store.run(end_by_result(keys, suspended, [status(COMPLETED)])) == Unchanged()
+    suspended_run = RunRef(claim.ref.task_id, claim.ref.run + 1)
+    assert await store.run(end_by_result(keys, suspended_run, [status(COMPLETED)])) == Unchanged()
     assert await seeds.everything() == data_before
 
 

@@ -40,8 +40,8 @@ class Questions:
     ) -> str:
         """Create a task that waits for an answer. Return the task's id."""
         claim = await self._seeds.claimed(await self._seeds.created(task_id=task_id))
-        reminders = [reminder(after, number) for number, after in enumerate(after_us, start=1)]
-        settled = settle_run(
+        reminders = [reminder(delay, number) for number, delay in enumerate(after_us, start=1)]
+        settlement = settle_run(
             self._keys,
             claim.ref,
             token=claim.token,
@@ -51,7 +51,7 @@ class Questions:
             pause_timeout=status(FAILED, "too late"),
             reminders=pack_reminders(self._keys, reminders, escalation),
         )
-        assert isinstance(await self._store.run(settled), Settled)
+        assert isinstance(await self._store.run(settlement), Settled)
         return claim.ref.task_id
 
     async def come(self, task_id: str) -> None:
@@ -62,7 +62,7 @@ class Questions:
         """Post all due reminders, and return their number."""
         return await self._store.run(post_reminders(self._keys, limit=10))
 
-    async def posted(self, task_id: str) -> list[int]:
+    async def posted_numbers(self, task_id: str) -> list[int]:
         """Return the numbers of the reminders in the log."""
         events = [entry.event for entry in await self._seeds.log(task_id)]
         numbers = [e.metadata.fields.get(NAMESPACE + REMINDER) for e in events if isinstance(e, TaskStatusUpdateEvent)]
@@ -100,11 +100,11 @@ async def test_concurrent_watchers_post_each_reminder_once_at_its_time(
 
     await asyncio.gather(*(questions.post() for _ in range(4)))
 
-    assert await questions.posted(task_id) == [1]
+    assert await questions.posted_numbers(task_id) == [1]
     assert await store.redis.zscore(keys.reminders, task_id) == first_us + 2 * HOUR_US
     await questions.come(task_id)
     await asyncio.gather(*(questions.post() for _ in range(4)))
-    assert await questions.posted(task_id) == [1, 2]
+    assert await questions.posted_numbers(task_id) == [1, 2]
     assert not await store.redis.exists(keys.reminders)
     await seeds.require_consistent(task_id)
 
@@ -117,7 +117,7 @@ async def test_reminders_that_no_watcher_posted_in_time_are_each_posted_once(
     while await questions.post():
         pass
 
-    assert await questions.posted(task_id) == [1, 2, 3]
+    assert await questions.posted_numbers(task_id) == [1, 2, 3]
     await seeds.require_consistent(task_id)
 
 
@@ -126,8 +126,8 @@ async def test_the_size_of_a_task_has_the_bytes_of_its_reminders(
 ) -> None:
     names = keys.task(task_id := await questions.ask((HOUR_US, 3 * HOUR_US)))
 
-    async def require_counted(posted: int) -> int:
-        assert await questions.posted(task_id) == list(range(1, posted + 1))
+    async def require_counted(count: int) -> int:
+        assert await questions.posted_numbers(task_id) == list(range(1, count + 1))
         entries = [entry for name in (names.log, names.history) for entry in await store.redis.lrange(name, 0, -1)]
         reminders = len(await store.redis.hget(names.record, "reminders") or b"")
         assert int(await store.redis.hget(names.record, "size") or 0) == sum(map(len, entries)) + reminders
@@ -160,7 +160,7 @@ async def test_a_question_that_is_over_has_no_reminder(
 
     assert not await store.redis.exists(keys.reminders)
     assert await questions.post() == 0
-    assert await questions.posted(task_id) == []
+    assert await questions.posted_numbers(task_id) == []
 
 
 async def test_the_last_reminder_adds_the_webhook_that_receives_it(
@@ -184,19 +184,24 @@ async def test_the_same_webhook_follows_the_task_through_further_questions(
 ) -> None:
     task_id = await questions.ask((1,), CONFIG)
     await questions.post()
-    before = await store.run(read_delivery(keys, task_id, ESCALATION))
+    delivery_before = await store.run(read_delivery(keys, task_id, ESCALATION))
     message = request(task_id=task_id, context_id=CONTEXT)
     await store.run(continue_task(keys, ANN, task_id, message, "", caller=b"{}", nonce="ab"))
 
     claim = await seeds.claimed(task_id, run=2)
-    again = pack_reminders(keys, [reminder(1, 1)], NewPushConfig(ESCALATION, b"sealed again", "fingerprint"))
+    second_reminders = pack_reminders(keys, [reminder(1, 1)], NewPushConfig(ESCALATION, b"sealed again", "fingerprint"))
     end = settle_run(
-        keys, claim.ref, token=claim.token, before=0, events=[status(INPUT_REQUIRED, "and?")], reminders=again
+        keys,
+        claim.ref,
+        token=claim.token,
+        before=0,
+        events=[status(INPUT_REQUIRED, "and?")],
+        reminders=second_reminders,
     )
     await store.run(end)
     await questions.post()
 
-    after = await store.run(read_delivery(keys, task_id, ESCALATION))
-    assert before is not None
-    assert after is not None
-    assert after.delivered == before.delivered, "no event is skipped"
+    delivery_after = await store.run(read_delivery(keys, task_id, ESCALATION))
+    assert delivery_before is not None
+    assert delivery_after is not None
+    assert delivery_after.delivered == delivery_before.delivered, "no event is skipped"

@@ -30,14 +30,14 @@ from tests.support.waiting import eventually_async
 async def test_all_runs_of_a_process_are_renewed_in_one_call(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     claims = [await seeds.claimed() for _ in range(3)]
     leases = [(claim.ref, claim.token) for claim in claims]
-    before = dict(await store.redis.zrange(keys.leases, 0, -1, withscores=True))
+    leases_before = dict(await store.redis.zrange(keys.leases, 0, -1, withscores=True))
 
     answer = await store.run(renew_runs(keys, leases, lease_us=LEASE_US * 10))
 
-    after = dict(await store.redis.zrange(keys.leases, 0, -1, withscores=True))
+    leases_after = dict(await store.redis.zrange(keys.leases, 0, -1, withscores=True))
     assert answer == Renewal(frozenset(), frozenset())
-    assert after.keys() == before.keys()
-    assert all(after[name] >= before[name] + 8 * LEASE_US for name in before)
+    assert leases_after.keys() == leases_before.keys()
+    assert all(leases_after[name] >= leases_before[name] + 8 * LEASE_US for name in leases_before)
 
 
 async def test_a_renewal_returns_lost_runs_and_renews_the_others(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
@@ -53,10 +53,10 @@ async def test_a_renewal_returns_lost_runs_and_renews_the_others(store: AsyncSto
 
     answer = await store.run(renew_runs(keys, leases, lease_us=LEASE_US))
 
-    lost = {stolen.ref.name, over.ref.name, "none.1", f"{current.ref.task_id}.2"}
-    assert answer == Renewal(frozenset(lost), frozenset())
-    leased = {name.decode() for name in await store.redis.zrange(keys.leases, 0, -1)}
-    assert leased == {current.ref.name, stolen.ref.name}
+    lost_names = {stolen.ref.name, over.ref.name, "none.1", f"{current.ref.task_id}.2"}
+    assert answer == Renewal(frozenset(lost_names), frozenset())
+    leased_names = {name.decode() for name in await store.redis.zrange(keys.leases, 0, -1)}
+    assert leased_names == {current.ref.name, stolen.ref.name}
 
 
 async def test_a_renewal_returns_runs_with_a_cancel_request(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
@@ -133,9 +133,9 @@ async def test_a_repeated_cancel_is_answered_as_before(store: AsyncStore, keys: 
     first = await store.run(call)
     data_before = await seeds.everything()
 
-    again = await store.run(call)
+    second_result = await store.run(call)
 
-    assert again == first
+    assert second_result == first
     assert await seeds.everything() == data_before
 
 

@@ -35,10 +35,10 @@ async def create(store: AsyncStore, keys: Keys, task_id: str, reply_channel: Rep
     )
 
 
-async def wait_for_signal(signal: LogSignal, after: int) -> None:
-    """Wait for a notification of a version after `after`."""
+async def wait_for_signal(signal: LogSignal, version: int) -> None:
+    """Wait for a notification of a version after `version`."""
     async with asyncio.timeout(SOON):
-        await signal.wait(timeout=60, after=after)
+        await signal.wait(timeout=60, after=version)
 
 
 @pytest.mark.parametrize("final_only", [False, True])
@@ -52,12 +52,12 @@ async def test_the_creator_of_a_task_gets_the_notifications_that_it_waits_for(
         await create(store, keys, task_id, reply_channel)
         claim = await seeds.claimed(task_id)  # version 2: WORKING
         if not final_only:
-            await wait_for_signal(signal, after=1)
+            await wait_for_signal(signal, version=1)
         await seeds.appended(claim, chunk("a"))
         if not final_only:
-            await wait_for_signal(signal, after=2)
+            await wait_for_signal(signal, version=2)
         await seeds.settled(claim, status(INPUT_REQUIRED), before=1)
-        await wait_for_signal(signal, after=3)
+        await wait_for_signal(signal, version=3)
 
     [(_, others)] = await store.redis.pubsub_numsub(keys.task(task_id).notifications)
     assert others == 0, "nobody subscribed to the task's own channel"
@@ -109,7 +109,7 @@ async def test_a_pause_that_a_waiting_message_ends_at_once_is_notified(
         await store.run(continue_task(keys, ANN, task_id, more, "", caller=b"{}", nonce="n"))  # the message waits
         await seeds.settled(claim, status(INPUT_REQUIRED))
 
-        await wait_for_signal(signal, after=2)
+        await wait_for_signal(signal, version=2)
 
     assert (await seeds.task(task_id)).status.state != INPUT_REQUIRED
 
@@ -122,50 +122,50 @@ async def test_a_creator_is_signalled_when_the_subscriber_reconnects(tmp_path: P
         async with follower.listen("first", reply_channel, final_only=True) as signal:  # the subscriber is not started
             await create(store, keys, "first", reply_channel)
             await seeds.settled(await seeds.claimed("first"), status(COMPLETED))
-            await wait_for_signal(signal, after=1)
+            await wait_for_signal(signal, version=1)
         async with follower.listen("second", reply_channel, final_only=True) as signal:
             await create(store, keys, "second", reply_channel)
             claim = await seeds.claimed("second")
             server.die()
             server.start()
             await seeds.settled(claim, status(COMPLETED))
-            await wait_for_signal(signal, after=1)
+            await wait_for_signal(signal, version=1)
         await subscriber.stop()
         await store.aclose()
 
 
 @pytest.mark.parametrize(
-    ("state", "text", "stopped"), [(WORKING, "", False), (INPUT_REQUIRED, "what?", True), (COMPLETED, "", True)]
+    ("state", "text", "is_final"), [(WORKING, "", False), (INPUT_REQUIRED, "what?", True), (COMPLETED, "", True)]
 )
 async def test_a_task_is_read_once_after_its_end(
-    store: AsyncStore, keys: Keys, seeds: Seeds, state: TaskState, text: str, *, stopped: bool
+    store: AsyncStore, keys: Keys, seeds: Seeds, state: TaskState, text: str, *, is_final: bool
 ) -> None:
     claim = await seeds.claimed(working=False)
     task_id = claim.ref.task_id
-    if stopped:
+    if is_final:
         await seeds.settled(claim, chunk("some"), status(state, text))
     else:
         await seeds.appended(claim, status(state))
 
     final_task = await store.run(read_final_task(keys, ANN, task_id))
 
-    assert final_task == (FinalTask(await seeds.task(task_id), 3, None) if stopped else None)
+    assert final_task == (FinalTask(await seeds.task(task_id), 3, None) if is_final else None)
     assert await store.run(read_final_task(keys, ANN, "none")) is None
 
 
 async def test_an_answer_without_a_task_is_recognized(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     claim, first = await seeds.claimed(), await seeds.claimed(working=False)
-    alone = agent_message("that is all", first.ref.task_id, CONTEXT)
+    only_message = agent_message("that is all", first.ref.task_id, CONTEXT)
 
     await seeds.settled(claim, agent_message("later", claim.ref.task_id, CONTEXT))  # after WORKING
     final = await store.run(read_final_task(keys, ANN, claim.ref.task_id))
     assert final is not None
     assert final.answer is None
 
-    await seeds.settled(first, alone)
+    await seeds.settled(first, only_message)
     final = await store.run(read_final_task(keys, ANN, first.ref.task_id))
     assert final is not None
-    assert final.answer == alone
+    assert final.answer == only_message
 
 
 async def test_reply_channels_are_counted(
@@ -179,7 +179,7 @@ async def test_reply_channels_are_counted(
     sync = SyncStore(redis_server.store_url)
     follower = LogFollower(store, keys, subscriber)
 
-    async def followed(number: int) -> None:
+    async def follow_once(number: int) -> None:
         async def is_counted() -> bool:
             return (await asyncio.to_thread(usage, sync, keys)).followed == number
 
@@ -187,8 +187,8 @@ async def test_reply_channels_are_counted(
 
     reply_channel = follower.reply_channel(final_only=True)
     async with follower.listen("a", reply_channel), follower.listen("b", reply_channel), follower.listen("c"):
-        await followed(3)
+        await follow_once(3)
         async with follower.listen("d", reply_channel):
-            await followed(4)
-    await followed(0)
+            await follow_once(4)
+    await follow_once(0)
     sync.close()

@@ -44,13 +44,13 @@ async def states(seeds: Seeds) -> list[int]:
 async def test_the_run_waits_for_its_next_attempt(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     await seeds.created(task_id="t")
     await store.run(claim(keys))
-    read = read_retry(keys, REF, runner=RUNNER, retries=1)
-    assert await store.run(read) == RetriedByCelery(CONTEXT, b"")
+    read_operation = read_retry(keys, REF, runner=RUNNER, retries=1)
+    assert await store.run(read_operation) == RetriedByCelery(CONTEXT, b"")
 
     for _ in range(2):  # the second call is a repetition
         assert isinstance(await store.run(retry(keys)), Released)
 
-    assert await store.run(read) is None
+    assert await store.run(read_operation) is None
     assert await store.redis.zscore(keys.dispatch, REF.name) is not None
     assert await store.redis.zscore(keys.leases, REF.name) is None
     new_claim = await store.run(claim(keys, retries=1))
@@ -63,7 +63,7 @@ async def _other_process(store: AsyncStore, keys: Keys) -> None:
     await store.run(claim(keys, runner="here.10.x"))
 
 
-async def _written(store: AsyncStore, keys: Keys) -> None:
+async def _record_by_run(store: AsyncStore, keys: Keys) -> None:
     """Let the run itself record the retry."""
     await store.run(claim(keys))
     event = status(WORKING, attempt=2)
@@ -78,7 +78,7 @@ async def _next_attempt(store: AsyncStore, keys: Keys) -> None:
     await store.run(claim(keys, retries=1, retried=status(WORKING, attempt=2)))
 
 
-@pytest.mark.parametrize("seed", [_other_process, _written, _next_attempt], ids=lambda seed: seed.__name__[1:])
+@pytest.mark.parametrize("seed", [_other_process, _record_by_run, _next_attempt], ids=lambda seed: seed.__name__[1:])
 async def test_a_repeated_or_foreign_retry_changes_nothing(
     store: AsyncStore, keys: Keys, seeds: Seeds, seed: Any
 ) -> None:
@@ -87,7 +87,7 @@ async def test_a_repeated_or_foreign_retry_changes_nothing(
     data_before = await seeds.everything()
 
     assert await store.run(read_retry(keys, REF, runner=RUNNER, retries=1)) is None
-    if seed is not _written:  # after `_written`, the call counts as repeated
+    if seed is not _record_by_run:  # after `_record_by_run`, the call counts as repeated
         assert isinstance(await store.run(retry(keys)), Unchanged)
     else:
         await store.run(retry(keys))

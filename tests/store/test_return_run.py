@@ -47,12 +47,12 @@ async def test_an_unclaimed_run_gets_a_new_number(store: AsyncStore, keys: Keys,
     task_id = await seeds.created()
     ref = RunRef(task_id, 1)
 
-    first, again = await give_up(store, keys, ref, runner=None), await give_up(store, keys, ref, runner=None)
+    first, second = await give_up(store, keys, ref, runner=None), await give_up(store, keys, ref, runner=None)
 
-    assert first == again == Requeued(ANN.agent, 2, b"")
+    assert first == second == Requeued(ANN.agent, 2, b"")
     assert await seeds.states(task_id) == [SUBMITTED]
-    late = await store.run(claim_run(keys, ref, token="t", runner="r", lease_us=LEASE_US, working=True))
-    assert isinstance(late, Dropped)
+    late_result = await store.run(claim_run(keys, ref, token="t", runner="r", lease_us=LEASE_US, working=True))
+    assert isinstance(late_result, Dropped)
     claim = await begin_run(store, keys, RunRef(task_id, 2), max_attempts=1)
     assert (claim.attempt, claim.turn) == (1, 1)
     await seeds.require_consistent(task_id)
@@ -62,13 +62,13 @@ async def test_an_agent_with_one_attempt_ends_at_once(store: AsyncStore, keys: K
     ref = RunRef(await seeds.created(), 1)
     claim = await begin_run(store, keys, ref, max_attempts=1)
 
-    first, again = await give_up(store, keys, ref), await give_up(store, keys, ref)
+    first, second = await give_up(store, keys, ref), await give_up(store, keys, ref)
 
-    assert first == again == RunEnded(FAILED)
+    assert first == second == RunEnded(FAILED)
     assert await store.redis.zcard(keys.dead_letters) == 1, "someone may requeue it"
     assert await seeds.states(ref.task_id) == [SUBMITTED, WORKING, FAILED]
-    late = settle_run(keys, ref, token=claim.token, before=0, events=[status(COMPLETED)])
-    await store.run(late)
+    late_settlement = settle_run(keys, ref, token=claim.token, before=0, events=[status(COMPLETED)])
+    await store.run(late_settlement)
     assert (await seeds.task(ref.task_id)).status.state == FAILED
     await seeds.require_consistent(ref.task_id)
 
@@ -81,13 +81,13 @@ async def test_an_attempt_that_a_worker_gives_up_does_not_count(store: AsyncStor
         assert claim.attempt == n
         await seeds.appended(claim, chunk("half", "h", append=False))
 
-        first, again = await give_up(store, keys, ref), await give_up(store, keys, ref)
+        first, second = await give_up(store, keys, ref), await give_up(store, keys, ref)
 
-        assert first == again == GivenUp(ANN.agent, n, n + 2)
-        lapsed = Lapsed(ref, "agent", n, n + 2, returned=True)
-        written = await store.run(append(keys, ref, token=claim.token, before=1, events=[chunk("late")]))
-        assert written == RunLost()
-        assert await begin_next_attempt(store, keys, lapsed, delay_us=0) == Lapse("again", n + 1, b"")
+        assert first == second == GivenUp(ANN.agent, n, n + 2)
+        lapsed_run = Lapsed(ref, "agent", n, n + 2, returned=True)
+        result = await store.run(append(keys, ref, token=claim.token, before=1, events=[chunk("late")]))
+        assert result == RunLost()
+        assert await begin_next_attempt(store, keys, lapsed_run, delay_us=0) == Lapse("again", n + 1, b"")
         task = await seeds.task(task_id)
         assert task.status.state == WORKING
         assert not task.artifacts
@@ -110,8 +110,8 @@ async def test_a_watcher_publishes_the_next_attempt_if_the_worker_does_not(
     await begin_run(store, keys, ref, max_attempts=2)
     await give_up(store, keys, ref)
 
-    [lapsed] = await store.run(lapsed_runs(keys, limit=10))
-    assert lapsed == Lapsed(ref, lapsed.agent, 1, 3, returned=True)
+    [lapsed_run] = await store.run(lapsed_runs(keys, limit=10))
+    assert lapsed_run == Lapsed(ref, lapsed_run.agent, 1, 3, returned=True)
     await at_once(*(Recoverer(store, keys).tick() for _ in range(4)))
 
     task = await seeds.task(ref.task_id)

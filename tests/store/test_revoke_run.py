@@ -34,9 +34,9 @@ async def test_a_queued_run_ends_at_once(
 ) -> None:
     task_id = await seeds.created()
 
-    first, again = await revoke(task_id, terminate=terminate), await revoke(task_id, terminate=terminate)
+    first, second = await revoke(task_id, terminate=terminate), await revoke(task_id, terminate=terminate)
 
-    assert first == again == Over(2, CANCELED)
+    assert first == second == Over(2, CANCELED)
     assert await seeds.states(task_id) == [SUBMITTED, CANCELED]
     message = (await seeds.task(task_id)).status.message
     assert (message.parts[0].text, dict(message.metadata)) == (
@@ -49,8 +49,8 @@ async def test_a_queued_run_ends_at_once(
 
 async def test_a_run_that_celery_retries_ends_at_once(store: AsyncStore, keys: Keys, seeds: Seeds, revoke: Any) -> None:
     claim = await seeds.claimed()
-    released = release_run(keys, claim.ref, token=claim.token, before=0, events=[], options=b"", retries=1, delay_us=0)
-    await store.run(released)
+    release = release_run(keys, claim.ref, token=claim.token, before=0, events=[], options=b"", retries=1, delay_us=0)
+    await store.run(release)
 
     assert await revoke(claim.ref.task_id) == Over(3, CANCELED)
 
@@ -80,9 +80,9 @@ async def test_a_terminated_run_whose_process_died_is_not_tried_again(
     task_id = claim.ref.task_id
     await revoke(task_id, terminate=True)
 
-    ended = await store.run(end_run(keys, claim.ref, runner="runner", event=status(CANCELED, "x"), lost=True))
+    result = await store.run(end_run(keys, claim.ref, runner="runner", event=status(CANCELED, "x"), lost=True))
 
-    assert ended == Over(3, CANCELED)
+    assert result == Over(3, CANCELED)
     assert await seeds.status_text(task_id) == CANCELED_BY_OPERATOR
 
 
@@ -99,13 +99,13 @@ async def test_the_first_cancel_or_revoke_decides_the_status_text(
 
 
 async def test_other_runs_are_unchanged(store: AsyncStore, keys: Keys, seeds: Seeds, revoke: Any) -> None:
-    queued, ended, delegated = await seeds.created(), await seeds.ended(COMPLETED), await seeds.claimed()
-    await store.run(delegate_to_canvas(keys, delegated.ref, token=delegated.token, before=0, events=[], canvas="{}"))
+    queued_id, ended_id, claim = await seeds.created(), await seeds.ended(COMPLETED), await seeds.claimed()
+    await store.run(delegate_to_canvas(keys, claim.ref, token=claim.token, before=0, events=[], canvas="{}"))
     data_before = await seeds.everything()
 
-    assert await revoke(queued, 2, terminate=True) == Unchanged()
+    assert await revoke(queued_id, 2, terminate=True) == Unchanged()
     assert await revoke("unknown", terminate=True) == Unchanged()
-    assert await revoke(delegated.ref.task_id, terminate=True) == Unchanged()
-    assert isinstance(await revoke(ended, terminate=True), Over)
+    assert await revoke(claim.ref.task_id, terminate=True) == Unchanged()
+    assert isinstance(await revoke(ended_id, terminate=True), Over)
 
     assert await seeds.everything() == data_before

@@ -22,14 +22,14 @@ REF = RunRef("t", 1)
 Write = Callable[[Keys, Seeds], Awaitable[Operation[object]]]
 
 
-async def claimed(keys: Keys, seeds: Seeds, *, lease_us: int = LEASE_US, attempts: int = 1) -> None:
+async def claim_task(keys: Keys, seeds: Seeds, *, lease_us: int = LEASE_US, attempts: int = 1) -> None:
     """Claim the run of task "t"."""
     claim = claim_run(keys, REF, token="k", runner="r", lease_us=lease_us, working=True, max_attempts=attempts)
     await seeds.store.run(claim)
 
 
 async def _append(keys: Keys, seeds: Seeds) -> Operation[object]:
-    await claimed(keys, seeds)
+    await claim_task(keys, seeds)
     return append(keys, REF, token="k", before=0, events=[chunk("a"), chunk("b")])  # type: ignore[return-value]
 
 
@@ -38,12 +38,12 @@ async def _claim(keys: Keys, seeds: Seeds) -> Operation[object]:
 
 
 async def _settle(keys: Keys, seeds: Seeds) -> Operation[object]:
-    await claimed(keys, seeds)
+    await claim_task(keys, seeds)
     return settle_run(keys, REF, token="k", before=0, events=[status(COMPLETED)])  # type: ignore[return-value]
 
 
 async def _pause(keys: Keys, seeds: Seeds) -> Operation[object]:
-    await claimed(keys, seeds)
+    await claim_task(keys, seeds)
     return settle_run(  # type: ignore[return-value]
         keys,
         REF,
@@ -71,14 +71,14 @@ async def _cancel(keys: Keys, seeds: Seeds) -> Operation[object]:
 
 
 async def _lapse(keys: Keys, seeds: Seeds) -> Operation[object]:
-    await claimed(keys, seeds, lease_us=-1)
+    await claim_task(keys, seeds, lease_us=-1)
     return lapse_run(  # type: ignore[return-value]
         keys, Lapsed(REF, "agent", 1, 1), await seeds.task("t"), 2, delay_us=0
     )
 
 
-async def _again(keys: Keys, seeds: Seeds) -> Operation[object]:
-    await claimed(keys, seeds, lease_us=-1, attempts=2)
+async def _lapse_again(keys: Keys, seeds: Seeds) -> Operation[object]:
+    await claim_task(keys, seeds, lease_us=-1, attempts=2)
     return lapse_run(  # type: ignore[return-value]
         keys, Lapsed(REF, "agent", 1, 2), await seeds.task("t"), 2, delay_us=0
     )
@@ -88,32 +88,32 @@ async def _end(keys: Keys, seeds: Seeds) -> Operation[object]:
     return end_run(keys, REF, runner=None, event=status(FAILED, "over"))  # type: ignore[return-value]
 
 
-async def _lost(keys: Keys, seeds: Seeds) -> Operation[object]:
-    await claimed(keys, seeds)
+async def _lose(keys: Keys, seeds: Seeds) -> Operation[object]:
+    await claim_task(keys, seeds)
     return end_run(keys, REF, runner="r", event=status(FAILED, "over"), lost=True)  # type: ignore[return-value]
 
 
 async def _return_run(keys: Keys, seeds: Seeds) -> Operation[object]:
-    await claimed(keys, seeds)
+    await claim_task(keys, seeds)
     return return_run(keys, REF, runner="r", lost=status(FAILED, "lost"))  # type: ignore[return-value]
 
 
 async def _release(keys: Keys, seeds: Seeds) -> Operation[object]:
-    await claimed(keys, seeds)
+    await claim_task(keys, seeds)
     return release_run(  # type: ignore[return-value]
         keys, REF, token="k", before=0, events=[status(WORKING)], options=b"", retries=1, delay_us=0
     )
 
 
 async def _retry(keys: Keys, seeds: Seeds) -> Operation[object]:
-    await claimed(keys, seeds)
+    await claim_task(keys, seeds)
     return retry_run(  # type: ignore[return-value]
         keys, REF, runner="r", event=status(WORKING), options=b"", retries=1, delay_us=0
     )
 
 
 async def _end_by_result(keys: Keys, seeds: Seeds) -> Operation[object]:
-    await claimed(keys, seeds)
+    await claim_task(keys, seeds)
     await seeds.store.run(delegate_to_canvas(keys, REF, token="k", before=0, events=[], canvas="{}"))
     return end_by_result(keys, REF, [chunk("a"), status(COMPLETED)])  # type: ignore[return-value]
 
@@ -125,7 +125,7 @@ async def _record_result(keys: Keys, seeds: Seeds) -> Operation[object]:
 
 
 WRITERS: list[Write] = [
-    _append, _claim, _settle, _pause, _end_pauses, _continue, _cancel, _lapse, _again, _end, _lost, _return_run,
+    _append, _claim, _settle, _pause, _end_pauses, _continue, _cancel, _lapse, _lapse_again, _end, _lose, _return_run,
     _release, _retry, _end_by_result, _record_result,
 ]  # fmt: skip
 
@@ -137,13 +137,13 @@ async def test_every_writing_script_schedules_deliveries(
     await seeds.created(task_id="t")
     await webhooks.saved("t")
     operation = await write(keys, seeds)
-    before = len(await seeds.log("t"))
+    version = len(await seeds.log("t"))
     await webhooks.drain()
     assert await webhooks.take() == []
 
     await store.run(operation)
 
-    versions = [entry.version for entry in (await seeds.log("t"))[before:]]
+    versions = [entry.version for entry in (await seeds.log("t"))[version:]]
     assert versions
     assert await webhooks.drain() == {("t", "c"): versions}
 
@@ -153,9 +153,9 @@ async def test_a_config_sent_with_the_first_message_receives_the_first_event(
 ) -> None:
     message_request = request("hello", "t", CONTEXT)
     create = create_task(keys, ANN, "t", CONTEXT, message_request, caller=b"{}", retention=RETENTION, push=new())
-    first, again = await store.run(create), await store.run(create)
+    first, second = await store.run(create), await store.run(create)
 
-    assert type(first) is type(again)
+    assert type(first) is type(second)
     assert await webhooks.drain() == {("t", "c"): [1]}
 
 
@@ -164,11 +164,11 @@ async def test_a_config_sent_with_a_further_message_receives_its_turn(
 ) -> None:
     task_id = await seeds.ended(INPUT_REQUIRED)
     message_request = request("more", task_id, CONTEXT)
-    before = len(await seeds.log(task_id))
+    version = len(await seeds.log(task_id))
 
     await store.run(continue_task(keys, ANN, task_id, message_request, "", caller=b"{}", nonce="n", push=new()))
 
-    assert await webhooks.drain() == {(task_id, "c"): [before + 1, before + 2]}
+    assert await webhooks.drain() == {(task_id, "c"): [version + 1, version + 2]}
 
 
 async def test_every_config_of_a_task_receives_the_events_after_its_creation(seeds: Seeds, webhooks: Webhooks) -> None:
@@ -189,9 +189,9 @@ async def test_deliveries_cost_nothing_without_configs_and_little_with_them(
 ) -> None:
     meter, claim = Meter(store), await seeds.claimed()
 
-    def write(before: int) -> Operation[object]:
+    def write(version: int) -> Operation[object]:
         events = [chunk(str(n)) for n in range(20)]
-        return append(keys, claim.ref, token=claim.token, before=before, events=events)  # type: ignore[return-value]
+        return append(keys, claim.ref, token=claim.token, before=version, events=events)  # type: ignore[return-value]
 
     bare = await meter.cost_of(write(0))
     assert [key for key in await seeds.everything() if "push" in key or "deliver" in key] == []

@@ -29,7 +29,7 @@ MINUTE = 60_000_000
 NIGHTLY = Tick("nightly report: {1}", AT)
 
 
-def after(minutes: float, tick: Tick = NIGHTLY, **fields: Any) -> Tick:
+def later_tick(minutes: float, tick: Tick = NIGHTLY, **fields: Any) -> Tick:
     return replace(tick, at_us=AT + round(minutes * MINUTE), **fields)
 
 
@@ -49,12 +49,12 @@ class Schedule:
     async def tick(self, tick: Tick, **options: Any) -> Any:
         return await self.store.run(self.create(tick, **options))
 
-    async def started(self, tick: Tick, **options: Any) -> str:
+    async def start_task(self, tick: Tick, **options: Any) -> str:
         result = await self.tick(tick, **options)
         assert isinstance(result, Created), result
         return result.task.id
 
-    async def listed(self) -> dict[int, list[str]]:
+    async def ids_by_state(self) -> dict[int, list[str]]:
         """Return the ids of the schedule's tasks by state."""
         tasks_by_state = {}
         for name in schedule_indexes(self.keys, NIGHTLY.schedule):
@@ -71,40 +71,40 @@ def schedule(seeds: Seeds) -> Schedule:
 
 async def test_a_tick_starts_one_task_that_names_its_schedule(schedule: Schedule, seeds: Seeds, keys: Keys) -> None:
     first = await schedule.tick(NIGHTLY)
-    again = await schedule.tick(NIGHTLY)
+    second_result = await schedule.tick(NIGHTLY)
 
     task = await seeds.task(first.task.id)
-    assert isinstance(again, Created)
-    assert again.task.id == first.task.id
+    assert isinstance(second_result, Created)
+    assert second_result.task.id == first.task.id
     assert dict(task.metadata) == dict(first.task.metadata)
     assert dict(task.metadata) == {
         "a2a_celery/schedule": NIGHTLY.schedule,
         "a2a_celery/scheduledAt": time_of_tick(AT).isoformat(),
     }
-    assert await schedule.listed() == {SUBMITTED: [task.id]}
+    assert await schedule.ids_by_state() == {SUBMITTED: [task.id]}
     await seeds.require_consistent(task.id)
     assert await leaks(seeds.store, keys) == []
 
 
 async def test_a_tick_is_handled_once_even_if_its_schedule_has_another_owner(schedule: Schedule) -> None:
-    first = await schedule.started(NIGHTLY)
+    first = await schedule.start_task(NIGHTLY)
 
     assert await schedule.tick(NIGHTLY, scope=BOB) == TickRepeated(first)
     assert await schedule.tick(replace(NIGHTLY, overlap="queue"), scope=BOB) == TickRepeated(first)
 
 
 async def test_equal_ticks_at_once_start_one_task(schedule: Schedule, seeds: Seeds) -> None:
-    ticks = [after(n / 100, window_us=MINUTE) for n in range(8)]
+    ticks = [later_tick(n / 100, window_us=MINUTE) for n in range(8)]
     results = await at_once(*(schedule.tick(tick) for tick in ticks))
 
-    [created] = [result for result in results if isinstance(result, Created)]
-    assert [result for result in results if result is not created] == [TickRepeated(created.task.id)] * 7
+    [creation] = [result for result in results if isinstance(result, Created)]
+    assert [result for result in results if result is not creation] == [TickRepeated(creation.task.id)] * 7
 
 
 async def test_a_tick_stays_handled_after_its_task_was_removed(
     schedule: Schedule, seeds: Seeds, store: AsyncStore, keys: Keys
 ) -> None:
-    task_id = await schedule.started(NIGHTLY)
+    task_id = await schedule.start_task(NIGHTLY)
     claim = await seeds.claimed(task_id)
     await seeds.settled(claim, status(COMPLETED))
     await store.redis.delete(*(key for key in keys.task(task_id) if ":chunks" not in key))
@@ -115,78 +115,78 @@ async def test_a_tick_stays_handled_after_its_task_was_removed(
 
 @pytest.mark.parametrize(("minutes", "equal"), [(-1.0, True), (0.9, True), (-1.1, False), (1.1, False)])
 async def test_ticks_within_the_window_are_equal(schedule: Schedule, minutes: float, equal: bool) -> None:
-    started = await schedule.started(replace(NIGHTLY, overlap="queue"))
+    task_id = await schedule.start_task(replace(NIGHTLY, overlap="queue"))
 
-    result = await schedule.tick(after(minutes, window_us=MINUTE, overlap="queue"))
+    result = await schedule.tick(later_tick(minutes, window_us=MINUTE, overlap="queue"))
 
-    assert (result == TickRepeated(started)) is equal
+    assert (result == TickRepeated(task_id)) is equal
 
 
 async def test_a_tick_is_skipped_while_a_task_runs(schedule: Schedule, seeds: Seeds, store: AsyncStore) -> None:
-    task_id = await schedule.started(NIGHTLY)
-    results = [await schedule.tick(after(1))]
+    task_id = await schedule.start_task(NIGHTLY)
+    results = [await schedule.tick(later_tick(1))]
     claim = await seeds.claimed(task_id)
-    results.append(await schedule.tick(after(2)))
+    results.append(await schedule.tick(later_tick(2)))
     await seeds.settled(claim, status(COMPLETED))
 
     assert results == [TickSkipped(), TickSkipped()]
-    assert await schedule.tick(after(1)) == TickRepeated("")
-    assert isinstance(await schedule.tick(after(3)), Created)
-    skipped = await store.run(skipped_ticks(seeds.keys, NIGHTLY.schedule))
-    assert skipped == [time_of_tick(AT + n * MINUTE) for n in (2, 1)]
+    assert await schedule.tick(later_tick(1)) == TickRepeated("")
+    assert isinstance(await schedule.tick(later_tick(3)), Created)
+    ticks = await store.run(skipped_ticks(seeds.keys, NIGHTLY.schedule))
+    assert ticks == [time_of_tick(AT + n * MINUTE) for n in (2, 1)]
 
 
 async def test_a_task_that_waits_for_its_client_does_not_run(schedule: Schedule, seeds: Seeds) -> None:
-    claim = await seeds.claimed(await schedule.started(NIGHTLY))
+    claim = await seeds.claimed(await schedule.start_task(NIGHTLY))
     await seeds.settled(claim, status(INPUT_REQUIRED, "?"))
 
-    assert isinstance(await schedule.tick(after(1)), Created)
+    assert isinstance(await schedule.tick(later_tick(1)), Created)
 
 
 @pytest.mark.parametrize("overlap", ["queue", "cancel"])
 async def test_runs_of_a_schedule_are_executed_one_after_the_other(
     schedule: Schedule, seeds: Seeds, keys: Keys, overlap: Any
 ) -> None:
-    first = await schedule.started(replace(NIGHTLY, overlap=overlap))
+    first = await schedule.start_task(replace(NIGHTLY, overlap=overlap))
     claim = await seeds.claimed(first)
-    second = await schedule.tick(after(1, overlap=overlap))
-    blocked = await seeds.store.redis.zrange(keys.blocked, 0, -1)
+    second = await schedule.tick(later_tick(1, overlap=overlap))
+    blocked_names = await seeds.store.redis.zrange(keys.blocked, 0, -1)
     leaking = await leaks(seeds.store, keys)
     await seeds.settled(claim, status(COMPLETED))
 
     assert second.is_blocked
-    assert blocked == [f"{second.task.id}.1".encode()]
+    assert blocked_names == [f"{second.task.id}.1".encode()]
     assert leaking == []
-    assert await seeds.store.redis.zrange(keys.dispatch, 0, -1) == blocked
+    assert await seeds.store.redis.zrange(keys.dispatch, 0, -1) == blocked_names
     assert await leaks(seeds.store, keys) == []
 
 
 async def test_only_tasks_of_earlier_ticks_are_cancelled(schedule: Schedule, seeds: Seeds, store: AsyncStore) -> None:
-    ticks = [after(n, overlap="cancel") for n in range(4)]
-    ended, running, queued, later = [await schedule.started(tick) for tick in ticks]
-    await store.run(request_cancel(seeds.keys, ANN, ended, ended))
+    ticks = [later_tick(n, overlap="cancel") for n in range(4)]
+    ended_id, running, queued_id, later_id = [await schedule.start_task(tick) for tick in ticks]
+    await store.run(request_cancel(seeds.keys, ANN, ended_id, ended_id))
     await seeds.claimed(running)
 
     refs = await store.run(earlier_tasks(seeds.keys, ticks[3]))
 
-    assert sorted(task.task_id for task in refs) == sorted([running, queued])
-    assert EarlierTask(queued, queued, ANN) in refs
+    assert sorted(task.task_id for task in refs) == sorted([running, queued_id])
+    assert EarlierTask(queued_id, queued_id, ANN) in refs
     assert await store.run(earlier_tasks(seeds.keys, ticks[0])) == []
-    assert later not in [task.task_id for task in refs]
+    assert later_id not in [task.task_id for task in refs]
 
 
 async def test_the_lists_of_a_schedule_end_with_its_tasks(
     schedule: Schedule, seeds: Seeds, store: AsyncStore, keys: Keys
 ) -> None:
-    names = [await schedule.started(after(n, overlap="queue")) for n in range(3)]
+    names = [await schedule.start_task(later_tick(n, overlap="queue")) for n in range(3)]
     claim = await seeds.claimed(names[0])
-    listed = await schedule.listed()
+    ids_by_state = await schedule.ids_by_state()
     await seeds.settled(claim, status(COMPLETED))
     for task_id in names[1:]:
         await store.run(request_cancel(keys, ANN, task_id, task_id))
 
-    assert listed == {WORKING: names[:1], SUBMITTED: names[1:]}
-    assert await schedule.listed() == {COMPLETED: names[:1], CANCELED: names[1:]}
+    assert ids_by_state == {WORKING: names[:1], SUBMITTED: names[1:]}
+    assert await schedule.ids_by_state() == {COMPLETED: names[:1], CANCELED: names[1:]}
     assert await leaks(store, keys) == []
     for name in schedule_indexes(keys, NIGHTLY.schedule):
         if await store.redis.exists(name):
@@ -197,8 +197,8 @@ async def test_the_ticks_of_a_schedule_are_bounded(schedule: Schedule, store: As
     ticks = keys.ticks(NIGHTLY.schedule)
     await store.redis.zadd(ticks, {f"{AT + n} ": AT + n for n in range(1000)})
 
-    new = await schedule.tick(after(1))
-    too_old = await schedule.tick(after(-1))
+    new = await schedule.tick(later_tick(1))
+    too_old = await schedule.tick(later_tick(-1))
 
     assert isinstance(new, Created)
     assert too_old == TickRepeated("")
@@ -210,22 +210,22 @@ async def test_a_tick_costs_the_same_with_many_ticks_and_tasks(
     schedule: Schedule, store: AsyncStore, keys: Keys, seeds: Seeds
 ) -> None:
     meter = Meter(store)
-    queued = replace(NIGHTLY, overlap="queue")
-    await schedule.tick(queued)
-    early = await meter.cost_of(schedule.create(after(1, queued)))
+    queueing_tick = replace(NIGHTLY, overlap="queue")
+    await schedule.tick(queueing_tick)
+    early = await meter.cost_of(schedule.create(later_tick(1, queueing_tick)))
     for n in range(2, 200):
-        await schedule.tick(after(n, queued))
+        await schedule.tick(later_tick(n, queueing_tick))
 
-    assert await meter.cost_of(schedule.create(after(200, queued))) == early
+    assert await meter.cost_of(schedule.create(later_tick(200, queueing_tick))) == early
     assert sum(early.values()) <= 25
 
 
 async def test_a_requeued_task_belongs_to_the_schedule(schedule: Schedule, seeds: Seeds) -> None:
-    claim = await seeds.claimed(await schedule.started(NIGHTLY))
+    claim = await seeds.claimed(await schedule.start_task(NIGHTLY))
     await seeds.lost(claim.ref)
     new, _ = await seeds.requeued(claim.ref.task_id)
 
-    assert await schedule.listed() == {FAILED: [claim.ref.task_id], SUBMITTED: [new]}
+    assert await schedule.ids_by_state() == {FAILED: [claim.ref.task_id], SUBMITTED: [new]}
     assert (await seeds.task(new)).metadata["a2a_celery/schedule"] == NIGHTLY.schedule
 
 

@@ -47,8 +47,8 @@ async def of_a_release_without_schemas(store: AsyncStore, keys: Keys, seeds: See
     await seeds.ended(COMPLETED)
     for task_id in ("one", "other"):
         message_request = request(task_id=task_id, context_id=CONTEXT)
-        stored = create_task(keys, ANN, task_id, CONTEXT, message_request, caller=b"{}", retention=60, options=OPTIONS)
-        await store.run(stored)
+        create = create_task(keys, ANN, task_id, CONTEXT, message_request, caller=b"{}", retention=60, options=OPTIONS)
+        await store.run(create)
         await store.redis.hdel(keys.task(task_id).record, "begins_at", "trace")
     return ["one", "other"]
 
@@ -152,8 +152,8 @@ async def test_a_migration_that_is_cut_off_or_run_twice_at_once_does_no_harm(
             raise StoreUnavailable("cut off")
         return run(operation)
 
-    with monkeypatch.context() as cut:
-        cut.setattr(sync_store, "run", cut_off)
+    with monkeypatch.context() as patch:
+        patch.setattr(sync_store, "run", cut_off)
         with pytest.raises(StoreUnavailable):
             await asyncio.to_thread(carried_out, sync_store, keys)
     assert not await store.redis.hget(keys.installation, "schema")
@@ -170,10 +170,10 @@ async def test_a_migration_that_is_cut_off_or_run_twice_at_once_does_no_harm(
 async def of_schema_1(store: AsyncStore, keys: Keys, seeds: Seeds) -> tuple[str, str]:
     """Write a store of schema 1. Return the ids of a live and a terminal task of Ann in two tenants."""
     limits = TaskLimits((ANN.agent,), owner_bytes=10**9)
-    live, ended = "live", "ended"
+    live, terminal = "live", "ended"
     sums: Counter[str] = Counter()
     tick = Tick("nightly", 1_900_000_000_000_000)
-    for task_id, tenant in ((live, "one"), (ended, "two"), ("other", "")):
+    for task_id, tenant in ((live, "one"), (terminal, "two"), ("other", "")):
         message_request = request(task_id=task_id, context_id=CONTEXT)
         scope = replace(ANN, tenant=tenant)
         from_schedule: dict[str, Any] = {"tick": tick} if task_id == live else {}
@@ -190,8 +190,8 @@ async def of_schema_1(store: AsyncStore, keys: Keys, seeds: Seeds) -> tuple[str,
                 **from_schedule,
             )
         )
-    await seeds.settled(await seeds.claimed(ended), status(COMPLETED))
-    for task_id, tenant in ((live, "one"), (ended, "two"), ("other", "")):
+    await seeds.settled(await seeds.claimed(terminal), status(COMPLETED))
+    for task_id, tenant in ((live, "one"), (terminal, "two"), ("other", "")):
         size = int(await store.redis.hget(keys.task(task_id).record, "size"))
         sums.update({f"{tenant}/ann": size, "*": size})
         await store.redis.hset(keys.task(task_id).record, "quota_account", "1")
@@ -201,14 +201,14 @@ async def of_schema_1(store: AsyncStore, keys: Keys, seeds: Seeds) -> tuple[str,
     await store.redis.hset(keys.stored, mapping=dict(sums))
     await store.redis.zadd(keys.stored_expiring, {old_entry: expires_at})
     await store.redis.hset(keys.installation, "schema", 1)
-    return live, ended
+    return live, terminal
 
 
 async def test_schema_2_counts_an_owners_tasks_in_all_tenants_together(
     store: AsyncStore, sync_store: SyncStore, keys: Keys, seeds: Seeds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(schema, "PAGE", 1)
-    live, ended = await of_schema_1(store, keys, seeds)
+    live, terminal = await of_schema_1(store, keys, seeds)
     [step] = pending(1)
     data_before = await seeds.everything()
     with pytest.raises(ConfigError, match=r"has schema 1, but this release needs schema 2.*across all tenants"):
@@ -229,8 +229,8 @@ async def test_schema_2_counts_an_owners_tasks_in_all_tenants_together(
     assert isinstance(await store.run(one_more), Limited)
     for task_id, tenant in ((live, "one"), ("other", "")):
         await store.run(request_cancel(keys, replace(ANN, tenant=tenant), task_id, CONTEXT))
-    for name in (live, ended, "other"):
-        tenant = {live: "one", ended: "two"}.get(name, "")
+    for name in (live, terminal, "other"):
+        tenant = {live: "one", terminal: "two"}.get(name, "")
         scope = str(replace(ANN, tenant=tenant))
         await store.run(Operation(script("delete_task"), keys.task(name), [scope], int))
     assert not await store.redis.exists(keys.stored, keys.stored_expiring), "nothing was counted twice, or lost"
@@ -273,29 +273,29 @@ async def raise_unavailable(_: object) -> None:
 async def test_a_process_started_without_the_store_checks_the_schema_before_its_first_write(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys
 ) -> None:
-    late = await started_during_outage(redis_server, keys, archive=True)
+    late_store = await started_during_outage(redis_server, keys, archive=True)
 
-    await at_once(*(Seeds(late, keys).created() for _ in range(3)))
+    await at_once(*(Seeds(late_store, keys).created() for _ in range(3)))
 
     assert await store.redis.hgetall(keys.installation) == {b"schema": str(SCHEMA).encode(), b"archive": b"1"}
-    assert late.first is None
+    assert late_store.first is None
     await require_schema(store, keys)  # the next process starts
-    await late.aclose()
+    await late_store.aclose()
 
 
 async def test_a_process_started_without_the_store_does_not_write_to_another_schema(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, seeds: Seeds
 ) -> None:
-    late = await started_during_outage(redis_server, keys, archive=None)
+    late_store = await started_during_outage(redis_server, keys, archive=None)
     await store.redis.hset(keys.installation, "schema", SCHEMA + 1)
     data_before = await seeds.everything()
 
     for _ in range(2):
         with pytest.raises(ConfigError, match="of a newer release"):
-            await Seeds(late, keys).created()
+            await Seeds(late_store, keys).created()
 
     assert await seeds.everything() == data_before
-    await late.aclose()
+    await late_store.aclose()
 
 
 def test_the_steps_are_in_order_and_lead_to_this_release() -> None:

@@ -42,7 +42,7 @@ def task_in(state: TaskState, task_id: str = "t") -> Task:
     return Task(id=task_id, context_id=CONTEXT, status=TaskStatus(state=state), history=[request().message])
 
 
-async def written(tasks: RedisTaskStore, *, end: bool = False) -> tuple[Task, TaskVersion]:
+async def write_task(tasks: RedisTaskStore, *, end: bool = False) -> tuple[Task, TaskVersion]:
     """Write a task with a status, two chunks and metadata, as the SDK's TaskManager does."""
     task = task_in(SUBMITTED)
     version = await tasks.save(task, event=task, context=ANN)
@@ -50,15 +50,15 @@ async def written(tasks: RedisTaskStore, *, end: bool = False) -> tuple[Task, Ta
     for event in events:
         event.task_id, event.context_id = "t", CONTEXT
         version = await tasks.save(task, event=event, prev_version=version, context=ANN)
-    stored = await tasks.get("t", ANN)
-    assert stored is not None
-    return stored.task, version
+    stored_task = await tasks.get("t", ANN)
+    assert stored_task is not None
+    return stored_task.task, version
 
 
-async def events_of(stream: RedisTaskEventStream, after: TaskVersion) -> list[VersionedEvent]:
-    """Return the events of a terminal task after the version `after`."""
+async def events_of(stream: RedisTaskEventStream, version: TaskVersion) -> list[VersionedEvent]:
+    """Return the events of a terminal task after the version `version`."""
     async with asyncio.timeout(10):
-        return [event async for event in stream.subscribe("t", after=after)]
+        return [event async for event in stream.subscribe("t", after=version)]
 
 
 class Simple(AgentExecutor):
@@ -94,15 +94,15 @@ async def test_the_sdk_s_own_handler_runs_on_the_store(handler: DefaultRequestHa
     assert isinstance(task, Task)
     assert task.status.state == COMPLETED
     assert "".join(part.text for part in task.artifacts[0].parts) == "one two"
-    stored = await seeds.task(task.id)
-    assert [message.parts[0].text for message in stored.history][:1] == ["hi"]
-    assert stored.status.message.parts[0].text == "bye"
-    assert stored == await handler.on_get_task(GetTaskRequest(id=task.id), ANN)
+    stored_task = await seeds.task(task.id)
+    assert [message.parts[0].text for message in stored_task.history][:1] == ["hi"]
+    assert stored_task.status.message.parts[0].text == "bye"
+    assert stored_task == await handler.on_get_task(GetTaskRequest(id=task.id), ANN)
     await seeds.require_consistent(task.id)
 
 
 async def test_a_stored_task_equals_its_log(tasks: RedisTaskStore, seeds: Seeds) -> None:
-    task, version = await written(tasks)
+    task, version = await write_task(tasks)
 
     assert version == TaskVersion(4)
     assert task == await seeds.task("t")
@@ -111,7 +111,7 @@ async def test_a_stored_task_equals_its_log(tasks: RedisTaskStore, seeds: Seeds)
 
 
 async def test_a_complete_task_replaces_the_stored_one(tasks: RedisTaskStore, seeds: Seeds) -> None:
-    _, version = await written(tasks)
+    _, version = await write_task(tasks)
     replacement = task_in(WORKING)
     replacement.metadata.update({"other": True})
 
@@ -124,7 +124,7 @@ async def test_a_complete_task_replaces_the_stored_one(tasks: RedisTaskStore, se
 
 
 async def test_a_stale_save_is_refused_and_writes_nothing(tasks: RedisTaskStore, seeds: Seeds) -> None:
-    _, version = await written(tasks)
+    _, version = await write_task(tasks)
     data_before = await seeds.everything()
 
     number = version_number(version)
@@ -136,7 +136,7 @@ async def test_a_stale_save_is_refused_and_writes_nothing(tasks: RedisTaskStore,
 
 
 async def test_of_many_saves_of_one_version_exactly_one_is_written(tasks: RedisTaskStore, seeds: Seeds) -> None:
-    _, version = await written(tasks)
+    _, version = await write_task(tasks)
 
     async def save() -> bool:
         try:
@@ -150,7 +150,7 @@ async def test_of_many_saves_of_one_version_exactly_one_is_written(tasks: RedisT
 
 
 async def test_canceled_overwrites_a_live_task_of_any_version(tasks: RedisTaskStore, seeds: Seeds) -> None:
-    await written(tasks)
+    await write_task(tasks)
 
     version = await tasks.save(task_in(CANCELED), event=status(CANCELED), prev_version=TaskVersion(1), context=ANN)
 
@@ -160,7 +160,7 @@ async def test_canceled_overwrites_a_live_task_of_any_version(tasks: RedisTaskSt
 
 
 async def test_canceled_is_refused_on_an_ended_task(tasks: RedisTaskStore, seeds: Seeds) -> None:
-    _, version = await written(tasks, end=True)
+    _, version = await write_task(tasks, end=True)
     data_before = await seeds.everything()
 
     with pytest.raises(ConcurrentTaskModificationError):
@@ -171,7 +171,7 @@ async def test_canceled_is_refused_on_an_ended_task(tasks: RedisTaskStore, seeds
 
 @pytest.mark.parametrize("state", [WORKING, COMPLETED, CANCELED])
 async def test_the_first_terminal_state_wins(tasks: RedisTaskStore, seeds: Seeds, state: TaskState) -> None:
-    _, version = await written(tasks, end=True)
+    _, version = await write_task(tasks, end=True)
     data_before = await seeds.everything()
 
     for event in (status(state), task_in(state)):
@@ -212,7 +212,7 @@ async def test_a_log_begins_with_the_task_whatever_its_first_event_was(tasks: Re
 
 
 async def test_tasks_belong_to_their_owner(tasks: RedisTaskStore, seeds: Seeds) -> None:
-    _, version = await written(tasks)
+    _, version = await write_task(tasks)
     data_before = await seeds.everything()
 
     assert await tasks.get("t", BOB) is None
@@ -237,7 +237,7 @@ async def test_an_owner_may_be_resolved_by_the_application(store: AsyncStore, ke
 
 @pytest.mark.parametrize("end", [False, True])
 async def test_a_deleted_task_leaves_nothing(tasks: RedisTaskStore, seeds: Seeds, end: bool) -> None:
-    await written(tasks, end=end)
+    await write_task(tasks, end=end)
 
     await tasks.delete("t", ANN)
 
@@ -248,23 +248,23 @@ async def test_a_deleted_task_leaves_nothing(tasks: RedisTaskStore, seeds: Seeds
 async def test_a_stream_replays_after_any_version(
     tasks: RedisTaskStore, stream: RedisTaskEventStream, seeds: Seeds
 ) -> None:
-    await written(tasks, end=True)
+    await write_task(tasks, end=True)
     log = await seeds.log("t")
 
     for version in range(len(log)):
-        replayed = await events_of(stream, TaskVersion(version))
-        assert [event.event for event in replayed] == [entry.event for entry in log[version:]]
-        assert [event.version for event in replayed] == [TaskVersion(entry.version) for entry in log[version:]]
+        events = await events_of(stream, TaskVersion(version))
+        assert [event.event for event in events] == [entry.event for entry in log[version:]]
+        assert [event.version for event in events] == [TaskVersion(entry.version) for entry in log[version:]]
 
 
 async def test_a_stream_after_the_last_event_ends_at_once(tasks: RedisTaskStore, stream: RedisTaskEventStream) -> None:
-    _, version = await written(tasks, end=True)
+    _, version = await write_task(tasks, end=True)
 
     assert await events_of(stream, version) == []
 
 
 async def test_a_stream_follows_until_the_task_has_ended(tasks: RedisTaskStore, stream: RedisTaskEventStream) -> None:
-    _, version = await written(tasks)
+    _, version = await write_task(tasks)
 
     following = asyncio.create_task(events_of(stream, version))
     await tasks.save(task_in(INPUT_REQUIRED), event=status(INPUT_REQUIRED), prev_version=version, context=ANN)

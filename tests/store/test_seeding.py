@@ -27,8 +27,8 @@ async def echo(seeds: Seeds, task_id: str, context_id: str) -> None:
     message.task_id, message.context_id = task_id, context_id
     request, keys, run = SendMessageRequest(message=message), seeds.keys, RunRef(task_id, 1)
     await seeds.store.run(create_task(keys, ANN, task_id, context_id, request, caller=b"{}", retention=RETENTION))
-    claimed = claim_run(keys, run, token="t", runner="r", lease_us=LEASE_US, working=True)
-    claim = await seeds.store.run(claimed)
+    claim_operation = claim_run(keys, run, token="t", runner="r", lease_us=LEASE_US, working=True)
+    claim = await seeds.store.run(claim_operation)
     assert isinstance(claim, Claim)
     await seeds.settled(claim, chunk("hello", append=False), status(COMPLETED))
 
@@ -42,7 +42,7 @@ async def template_of(seeds: Seeds) -> TaskTemplate:
     return template
 
 
-async def stored(seeds: Seeds) -> dict[str, Any]:
+async def stored_data(seeds: Seeds) -> dict[str, Any]:
     """Return, for each key, the value with masked times, the encoding, and whether the key expires after the
     retention."""
     redis = seeds.store.redis
@@ -60,12 +60,12 @@ async def test_seeded_tasks_equal_written_ones(redis_server: EmbeddedRedis, stor
     numbers = range(7, 9)
     for number in numbers:
         await echo(seeds, seeded_id(number), seeded_context(number))
-    written = await stored(seeds)
+    expected_data = await stored_data(seeds)
     await store.redis.flushall()
 
     await seed(redis_server.store_url, await template_of(seeds), numbers)
 
-    assert await stored(seeds) == written
+    assert await stored_data(seeds) == expected_data
     for number in numbers:
         await seeds.require_consistent(seeded_id(number))
 
@@ -77,8 +77,8 @@ async def test_seeded_tasks_are_listed_with_their_end_times(
 
     await seed(redis_server.store_url, template, range(count))
 
-    ended = dict(await store.redis.zrange(f"{keys.scope_index(ANN)}{COMPLETED}", 0, -1, withscores=True))
-    assert sorted(ended) == [seeded_id(number).encode() for number in range(count)]
-    assert began <= min(ended.values()) < max(ended.values()) < time_ns() // 1000 + BATCH
+    scores = dict(await store.redis.zrange(f"{keys.scope_index(ANN)}{COMPLETED}", 0, -1, withscores=True))
+    assert sorted(scores) == [seeded_id(number).encode() for number in range(count)]
+    assert began <= min(scores.values()) < max(scores.values()) < time_ns() // 1000 + BATCH
     page = await store.run(list_tasks(keys, ANN, retention=RETENTION, page_size=50))
     assert (page.total, len(page.tasks)) == (count, 50)

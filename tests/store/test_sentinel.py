@@ -34,7 +34,7 @@ def group(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SentinelGr
         yield group
 
 
-async def created(store: AsyncStore, keys: Keys) -> str:
+async def create_when_available(store: AsyncStore, keys: Keys) -> str:
     """Retry until the store has created a task. Return the task's id."""
 
     async def create() -> str:
@@ -57,7 +57,7 @@ async def test_store_and_notifications_follow_a_failover(group: SentinelGroup, k
         SyncStore(group.store_url),
         PubSubListener(group.store_url),
     )
-    task_id = await created(store, keys)
+    task_id = await create_when_available(store, keys)
     assert sync_store.run(read_task(keys, ANN, task_id))
     eventually(lambda: is_replicated(group), what="the replica has the task")
     async with subscriber.listen("channel") as signal:
@@ -71,7 +71,7 @@ async def test_store_and_notifications_follow_a_failover(group: SentinelGroup, k
         await asyncio.to_thread(group.wait_for_failover, group.kill_primary())
 
         assert await run_with_retry(store, read_task(keys, ANN, task_id))
-        await created(store, keys)
+        await create_when_available(store, keys)
         await asyncio.to_thread(eventually, lambda: sync_store.run(read_task(keys, ANN, task_id)))
         await eventually_async(is_notified, what="a notification of the new primary is received")
 
@@ -85,16 +85,16 @@ async def test_connections_leave_a_replaced_primary(
     group: SentinelGroup, keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = AsyncStore(group.store_url)
-    task_id = await created(store, keys)
+    task_id = await create_when_available(store, keys)
     eventually(lambda: is_replicated(group), what="the replica has the task")
     pool = store.redis.connection_pool
     assert isinstance(pool, SentinelConnectionPool)
     [replica] = set(group.ports) - {group.primary()}
 
-    async def promoted(_: str) -> tuple[str, int]:
+    async def new_primary(_: str) -> tuple[str, int]:
         return LOCALHOST, replica
 
-    monkeypatch.setattr(pool.sentinel_manager, "discover_master", promoted)
+    monkeypatch.setattr(pool.sentinel_manager, "discover_master", new_primary)
     await pool.get_master_address()  # as a new connection does
     assert await store.run(read_task(keys, ANN, task_id))
 
@@ -152,15 +152,15 @@ async def test_primary_and_sentinels_have_separate_tls_and_passwords(tmp_path: P
         url = f"sentinels://:of-primary@{group.hosts}/0{options}"
         store, sync_store = AsyncStore(url), SyncStore(url)
 
-        task_id = await created(store, keys)
+        task_id = await create_when_available(store, keys)
         assert sync_store.run(read_task(keys, ANN, task_id))
         for wrong in (url.replace("of-primary", "other"), url.replace("of-sentinels", "other")):
-            refused = SyncStore(wrong)
+            sync_client = SyncStore(wrong)
             with pytest.raises(StoreUnavailable):
-                refused.ping()
-            refused.close()
+                sync_client.ping()
+            sync_client.close()
 
         await asyncio.to_thread(group.wait_for_failover, group.kill_primary())
-        await created(store, keys)
+        await create_when_available(store, keys)
         await store.aclose()
         sync_store.close()

@@ -30,14 +30,14 @@ def state(text: str, version: int = 0, fingerprint: str = "", scope: Scope = ANN
     return SessionState(scope, CONTEXT, version, text.encode(), fingerprint)
 
 
-async def saved(seeds: Seeds, claim: Claim, session: SessionState) -> object:
+async def save_checkpoint(seeds: Seeds, claim: Claim, session: SessionState) -> object:
     """Save a checkpoint, and return the result."""
     return await seeds.store.run(checkpoint(seeds.keys, claim.ref, token=claim.token, confirmed=0, session=session))
 
 
-async def next_session(seeds: Seeds, **created: object) -> SavedSession | None:
+async def next_session(seeds: Seeds, **options: object) -> SavedSession | None:
     """Return the session that a new run of the context receives."""
-    return (await seeds.claimed(session=True, **created)).session  # type: ignore[arg-type]
+    return (await seeds.claimed(session=True, **options)).session  # type: ignore[arg-type]
 
 
 async def test_a_context_begins_without_a_session_and_only_agents_with_sessions_get_one(seeds: Seeds) -> None:
@@ -57,7 +57,7 @@ async def test_the_next_run_gets_the_session_saved_with_an_end(seeds: Seeds, end
 @pytest.mark.parametrize("end", [FAILED, REJECTED])
 async def test_a_run_that_fails_leaves_the_last_checkpoint(seeds: Seeds, end: TaskState) -> None:
     claim = await seeds.claimed(session=True)
-    assert await saved(seeds, claim, state("1")) == state("1")
+    assert await save_checkpoint(seeds, claim, state("1")) == state("1")
 
     await seeds.settled(claim, status(end), session=state("2", 1))
 
@@ -77,8 +77,8 @@ async def test_a_checkpoint_is_found_by_the_next_attempt_as_its_own(
     store: AsyncStore, keys: Keys, seeds: Seeds
 ) -> None:
     claim = await seeds.claimed(session=True, max_attempts=3)
-    await saved(seeds, claim, state("1"))
-    await saved(seeds, claim, state("2", 1))
+    await save_checkpoint(seeds, claim, state("1"))
+    await save_checkpoint(seeds, claim, state("2", 1))
     await seeds.lost(claim.ref)
 
     next_claim = await seeds.claimed(claim.ref.task_id, run=2, session=True)
@@ -98,18 +98,18 @@ async def test_an_answer_does_not_resume_what_a_pause_saved(store: AsyncStore, k
 
 @pytest.mark.parametrize("other", [{"scope": BOB}, {"context_id": "another"}, {"scope": Scope("other", "", "ann")}])
 async def test_sessions_of_others_are_not_returned(seeds: Seeds, other: dict[str, object]) -> None:
-    await saved(seeds, await seeds.claimed(session=True), state("1"))
+    await save_checkpoint(seeds, await seeds.claimed(session=True), state("1"))
 
     assert await next_session(seeds, **other) == SavedSession()
 
 
 async def test_a_run_that_was_lost_saves_nothing(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     claim = await seeds.claimed(session=True)
-    await saved(seeds, claim, state("1"))
+    await save_checkpoint(seeds, claim, state("1"))
     data_before = await seeds.everything()
 
     for stranger in (replace(claim, token="another"), replace(claim, ref=replace(claim.ref, run=2))):
-        assert await saved(seeds, stranger, state("2", 1)) == RunLost()
+        assert await save_checkpoint(seeds, stranger, state("2", 1)) == RunLost()
         end = settle_run(
             keys, stranger.ref, token=stranger.token, before=0, events=[status(COMPLETED)], session=state("2", 1)
         )
@@ -117,15 +117,15 @@ async def test_a_run_that_was_lost_saves_nothing(store: AsyncStore, keys: Keys, 
     assert await seeds.everything() == data_before
 
     await seeds.settled(claim, status(COMPLETED))
-    assert await saved(seeds, claim, state("2", 1)) == RunLost()
+    assert await save_checkpoint(seeds, claim, state("2", 1)) == RunLost()
 
 
 async def test_saving_over_a_newer_session_is_refused(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     first, second = await seeds.claimed(session=True), await seeds.claimed(session=True)
-    await saved(seeds, first, state("1"))
+    await save_checkpoint(seeds, first, state("1"))
     data_before = await seeds.everything()
 
-    assert await saved(seeds, second, state("2")) == SavedSince(1)
+    assert await save_checkpoint(seeds, second, state("2")) == SavedSince(1)
     end = settle_run(keys, second.ref, token=second.token, before=0, events=[status(COMPLETED)], session=state("2"))
     assert await store.run(end) == SavedSince(1)
 
@@ -151,7 +151,7 @@ async def test_a_refused_settlement_saves_no_session(store: AsyncStore, keys: Ke
 
 async def test_a_repeated_call_saves_once(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     claim = await seeds.claimed(session=True)
-    first = await saved(seeds, claim, state("1")), await saved(seeds, claim, state("1"))
+    first = await save_checkpoint(seeds, claim, state("1")), await save_checkpoint(seeds, claim, state("1"))
     ends = [await seeds.settled(claim, status(INPUT_REQUIRED), session=state("2", 1)) for _ in range(2)]
 
     assert first == (state("1"), state("1"))
@@ -163,7 +163,7 @@ async def test_a_session_lives_for_the_retention_of_the_last_ended_run(
     store: AsyncStore, keys: Keys, seeds: Seeds
 ) -> None:
     name = keys.session(ANN, CONTEXT)
-    await saved(seeds, await seeds.claimed(session=True), state("1", fingerprint="f0"))
+    await save_checkpoint(seeds, await seeds.claimed(session=True), state("1", fingerprint="f0"))
     assert 0 < await store.redis.ttl(name) <= RETENTION
     for end in (COMPLETED, FAILED):
         claim = await seeds.claimed(session=True)
@@ -177,7 +177,7 @@ async def test_a_session_lives_for_the_retention_of_the_last_ended_run(
 
 async def test_a_claim_extends_the_life_of_the_session(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     name, secret = keys.session(ANN, CONTEXT), keys.sealed_with("f0")
-    await saved(seeds, await seeds.claimed(session=True), state("1", fingerprint="f0"))
+    await save_checkpoint(seeds, await seeds.claimed(session=True), state("1", fingerprint="f0"))
     for key in (name, secret):
         await store.redis.expire(key, 5)
 
@@ -195,10 +195,10 @@ async def test_an_empty_session_creates_no_key(store: AsyncStore, keys: Keys, se
 
 async def test_the_secrets_of_sessions_are_in_use_while_they_live(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     claim = await seeds.claimed(session=True)
-    await saved(seeds, claim, state("1", fingerprint="f0"))
+    await save_checkpoint(seeds, claim, state("1", fingerprint="f0"))
     assert await store.run(secrets_in_use(keys)) == {"f0"}
 
-    await saved(seeds, claim, state("2", 1, "f1"))
+    await save_checkpoint(seeds, claim, state("2", 1, "f1"))
     assert await store.run(secrets_in_use(keys)) == {"f1"}
     assert 0 < await store.redis.ttl(keys.sealed_with("f1")) <= RETENTION
 
@@ -208,7 +208,7 @@ async def test_the_secrets_of_sessions_are_in_use_while_they_live(store: AsyncSt
 
 async def test_a_requeued_task_resumes_what_the_dead_one_had_saved(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     claim = await seeds.claimed(session=True)
-    await saved(seeds, claim, state("1"))
+    await save_checkpoint(seeds, claim, state("1"))
     await seeds.lost(claim.ref)
     new, _ = await seeds.requeued(claim.ref.task_id)
 
@@ -217,7 +217,7 @@ async def test_a_requeued_task_resumes_what_the_dead_one_had_saved(store: AsyncS
 
 async def test_a_task_requeued_twice_resumes_the_session_too(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     claim = await seeds.claimed(session=True)
-    await saved(seeds, claim, state("1"))
+    await save_checkpoint(seeds, claim, state("1"))
     await seeds.lost(claim.ref)
     new, _ = await seeds.requeued(claim.ref.task_id)
     await seeds.lost((await seeds.claimed(new, session=True)).ref)

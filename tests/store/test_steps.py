@@ -29,9 +29,9 @@ def step(number: int = 1, **detail: str | int | None) -> Step:
 
 @pytest.mark.parametrize("detail", [{}, {"tool": "s\u00fc\u2028\n\U0001f600"}, {"n": 1, "x": None}])
 def test_a_step_is_read_as_it_was_written(detail: dict[str, str | int | None]) -> None:
-    written = step(7, **detail)
+    written_step = step(7, **detail)
 
-    assert decode_step(encode_step(written)) == written
+    assert decode_step(encode_step(written_step)) == written_step
 
 
 async def test_steps_are_stored_in_order_outside_the_log(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
@@ -63,9 +63,9 @@ async def test_only_the_newest_thousand_steps_are_stored(store: AsyncStore, keys
 async def test_a_step_costs_one_push_early_and_late(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     meter, claim = Meter(store), await seeds.claimed()
 
-    def append_steps(before: int, *events: Step) -> Operation[object]:
+    def append_steps(version: int, *events: Step) -> Operation[object]:
         return append(  # type: ignore[return-value]
-            keys, claim.ref, token=claim.token, before=before, events=[*events, chunk("x")]
+            keys, claim.ref, token=claim.token, before=version, events=[*events, chunk("x")]
         )
 
     await seeds.appended(claim, chunk("the first"))
@@ -106,7 +106,7 @@ async def test_the_history_is_deleted_with_its_task(store: AsyncStore, keys: Key
         assert not await store.redis.exists(names.execution), "the task is packed"
         steps = await store.run(read_steps(keys, claim.ref.task_id))
         assert steps is not None
-        assert [stored.transition.number for stored in steps.steps] == [1, 2]
+        assert [each.transition.number for each in steps.steps] == [1, 2]
 
 
 async def test_the_next_attempt_is_given_the_steps_of_the_lost_one(seeds: Seeds) -> None:
@@ -163,12 +163,12 @@ async def test_the_next_turn_is_given_the_newest_steps(store: AsyncStore, keys: 
 
 @pytest.mark.parametrize("end", [COMPLETED, FAILED])
 async def test_the_next_task_of_a_session_is_given_its_steps(seeds: Seeds, end: TaskState) -> None:
-    saved = SessionState(ANN, CONTEXT, 0, b"{}")
+    session = SessionState(ANN, CONTEXT, 0, b"{}")
     first = await seeds.claimed(session=True)
-    await seeds.settled(first, step(1), step(2), status(COMPLETED), session=saved)
+    await seeds.settled(first, step(1), step(2), status(COMPLETED), session=session)
     second = await seeds.claimed(session=True)
     assert second.execution == (step(1), step(2))
-    await seeds.settled(second, step(3), status(end), session=replace(saved, version=1, state=b""))
+    await seeds.settled(second, step(3), status(end), session=replace(session, version=1, state=b""))
 
     assert (await seeds.claimed(session=True)).execution == (step(3),)
     assert (await seeds.claimed()).execution == ()

@@ -49,10 +49,10 @@ def tasks(in_redis: AsyncStore, keys: Keys) -> Seeds:
 async def blobs_of(tasks: Seeds, task_id: str) -> dict[str, int]:
     """Return the expiry in seconds, or -1, of each blob of a task, by name. Require that the hash has all names."""
     redis, prefix = tasks.store.redis, tasks.keys.blob(task_id, "")
-    found = {key.decode().removeprefix(prefix): await redis.ttl(key) async for key in redis.scan_iter(f"{prefix}*")}
+    expiries = {key.decode().removeprefix(prefix): await redis.ttl(key) async for key in redis.scan_iter(f"{prefix}*")}
     names = {name.decode() for name in await redis.hkeys(tasks.keys.blobs_of(task_id))}
-    assert names == set(found)
-    return found
+    assert names == set(expiries)
+    return expiries
 
 
 async def size_of(tasks: Seeds, task_id: str) -> int:
@@ -60,7 +60,7 @@ async def size_of(tasks: Seeds, task_id: str) -> int:
     return int(await tasks.store.redis.hget(tasks.keys.task(task_id).record, "size") or 0)
 
 
-async def continued(tasks: Seeds, task_id: str, text: str, **options: Any) -> Any:
+async def continue_with(tasks: Seeds, task_id: str, text: str, **options: Any) -> Any:
     """Send a further message with one part."""
     message_request = sent([Part(text=text)], task_id)
     options = {"caller": b"{}", "nonce": uuid4().hex} | options
@@ -115,11 +115,11 @@ async def test_blobs_live_and_expire_with_their_task(tasks: Seeds) -> None:
     await tasks.appended(claim, chunk(LARGE))
     live = await blobs_of(tasks, task_id)
     await tasks.settled(claim, status(COMPLETED, LARGE + "."), before=1)
-    ended = await blobs_of(tasks, task_id)
+    expiries = await blobs_of(tasks, task_id)
 
     assert list(live.values()) == [-1, -1]
-    assert len(ended) == 3
-    assert all(0 < seconds <= RETENTION for seconds in ended.values())
+    assert len(expiries) == 3
+    assert all(0 < seconds <= RETENTION for seconds in expiries.values())
     assert 0 < await tasks.store.redis.ttl(tasks.keys.blobs_of(task_id)) <= RETENTION
 
 
@@ -141,20 +141,20 @@ async def test_blobs_count_once_toward_the_size_and_the_sums(tasks: Seeds, keys:
         return task_id, await tasks.store.run(operation)
 
     task_id, first = await create(MESSAGE)
-    _, refused = await create("y" * 7000)
+    _, refusal = await create("y" * 7000)
     _, second = await create(MESSAGE)
 
     assert isinstance(first, Created)
     assert isinstance(second, Created)
-    assert isinstance(refused, NotCreated)
+    assert isinstance(refusal, NotCreated)
     assert len(MESSAGE) < await size_of(tasks, task_id) < 1.3 * len(MESSAGE)
     sums = await tasks.store.redis.hgetall(keys.stored)
     assert 2 * len(MESSAGE) < int(sums[b"*"]) < 2.6 * len(MESSAGE)
-    before = await size_of(tasks, task_id)
+    size_before = await size_of(tasks, task_id)
     claim = await tasks.claimed(task_id)
     for n in range(3):
         await tasks.appended(claim, chunk(LARGE), before=n)
-    assert await size_of(tasks, task_id) - before < len(LARGE) + 3 * THRESHOLD
+    assert await size_of(tasks, task_id) - size_before < len(LARGE) + 3 * THRESHOLD
 
 
 async def test_a_refused_operation_leaves_no_blob(tasks: Seeds, keys: Keys) -> None:
@@ -163,12 +163,12 @@ async def test_a_refused_operation_leaves_no_blob(tasks: Seeds, keys: Keys) -> N
     blobs = await blobs_of(tasks, task_id)
     full = TaskLimits(("agent",), store_bytes=1)
 
-    await continued(tasks, task_id, LARGE, limits=full)
-    await continued(tasks, task_id, LARGE, max_bytes=6000)
+    await continue_with(tasks, task_id, LARGE, limits=full)
+    await continue_with(tasks, task_id, LARGE, max_bytes=6000)
     await tasks.store.run(append(keys, claim.ref, token="lost", before=0, events=[chunk(LARGE)]))
     assert await blobs_of(tasks, task_id) == blobs
     await tasks.settled(claim, status(COMPLETED))
-    assert isinstance(await continued(tasks, task_id, LARGE), Ended)
+    assert isinstance(await continue_with(tasks, task_id, LARGE), Ended)
 
     assert set(await blobs_of(tasks, task_id)) == set(blobs)
 
@@ -192,9 +192,9 @@ async def test_further_messages_reach_the_next_run(tasks: Seeds, how: str) -> No
     task_id = claim.ref.task_id
     if how == "begun":
         await tasks.settled(claim, status(INPUT_REQUIRED))
-        assert isinstance(await continued(tasks, task_id, MESSAGE), Begun)
+        assert isinstance(await continue_with(tasks, task_id, MESSAGE), Begun)
     else:
-        result = await continued(tasks, task_id, MESSAGE, on_message="queue" if how == "waiting" else "steer")
+        result = await continue_with(tasks, task_id, MESSAGE, on_message="queue" if how == "waiting" else "steer")
         assert isinstance(result, Waiting) == (how == "waiting")
         await tasks.settled(claim, status(INPUT_REQUIRED))
 
@@ -240,19 +240,19 @@ async def test_a_requeued_dead_letter_has_copies_of_its_blobs(
     old = await blobs_of(tasks, task_id)
     await tasks.store.redis.delete(*[key async for key in tasks.store.redis.scan_iter(f"*{{{task_id}}}*")])
 
-    again = await tasks.claimed("new")
+    next_claim = await tasks.claimed("new")
 
     assert all(0 < seconds <= RETENTION for seconds in old.values())
     assert len(old) == 1  # the journal has moved
-    assert again.request.message.parts[0].text == MESSAGE
-    assert again.journal == {"fetch#1": entry}
+    assert next_claim.request.message.parts[0].text == MESSAGE
+    assert next_claim.journal == {"fetch#1": entry}
     assert (await tasks.task("new")).history[0].parts[0].text == MESSAGE
 
 
 async def test_the_last_events_of_a_suspended_run_have_blobs(tasks: Seeds, keys: Keys) -> None:
     claim = await tasks.claimed()
-    received = JournalEntry("sleep#1", "sleep", "json", b"", 1, 1)
-    wait = Wait(received, received, wait_us=60_000_000)
+    journal_entry = JournalEntry("sleep#1", "sleep", "json", b"", 1, 1)
+    wait = Wait(journal_entry, journal_entry, wait_us=60_000_000)
     options: dict[str, Any] = {"token": claim.token, "before": 0, "options": b"", "wait": wait}
 
     result = await tasks.store.run(
@@ -273,10 +273,10 @@ async def test_a_task_of_another_engine_has_blobs(tasks: Seeds, keys: Keys) -> N
     task.status.state = COMPLETED
     await task_store.save(task, prev_version=version, context=context)
 
-    stored = await task_store.get("t", context)
+    stored_task = await task_store.get("t", context)
 
-    assert stored is not None
-    assert [stored.task.history[0].parts[0].text, stored.task.artifacts[0].parts[0].text] == [MESSAGE, LARGE]
+    assert stored_task is not None
+    assert [stored_task.task.history[0].parts[0].text, stored_task.task.artifacts[0].parts[0].text] == [MESSAGE, LARGE]
     assert all(seconds > 0 for seconds in (await blobs_of(tasks, "t")).values())
 
 
@@ -289,7 +289,7 @@ async def test_a_full_store_refuses_a_large_message(tasks: Seeds) -> None:
         with pytest.raises(StoreUnavailable, match="OOM"):
             await created(tasks, [Part(text=MESSAGE)], "refused")
         with pytest.raises(StoreUnavailable, match="OOM"):
-            await continued(tasks, task_id, LARGE)
+            await continue_with(tasks, task_id, LARGE)
     finally:
         await redis.config_set("maxmemory", 0)
 

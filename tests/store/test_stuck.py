@@ -24,9 +24,9 @@ def operator(redis_server: EmbeddedRedis) -> Iterator[SyncStore]:
     store.close()
 
 
-@pytest.mark.parametrize(("minutes", "stuck"), [(60, False), (-60, True)])
+@pytest.mark.parametrize(("minutes", "is_stuck"), [(60, False), (-60, True)])
 async def test_a_run_that_may_not_begin_yet_is_not_stuck(
-    store: AsyncStore, keys: Keys, seeds: Seeds, operator: SyncStore, minutes: int, stuck: bool
+    store: AsyncStore, keys: Keys, seeds: Seeds, operator: SyncStore, minutes: int, is_stuck: bool
 ) -> None:
     task_id = await seeds.created()
     begins = datetime.now(UTC) + timedelta(minutes=minutes)
@@ -34,7 +34,7 @@ async def test_a_run_that_may_not_begin_yet_is_not_stuck(
 
     findings = list(stuck_tasks(operator, keys, 0))
 
-    assert [(finding.task.ref.task_id, finding.why) for finding in findings] == [(task_id, Why.UNCLAIMED)] * stuck
+    assert [(finding.task.ref.task_id, finding.why) for finding in findings] == [(task_id, Why.UNCLAIMED)] * is_stuck
     assert all(0 < finding.seconds < 60 for finding in findings)  # counted from the message, not for an hour
 
 
@@ -59,12 +59,12 @@ async def test_a_suspended_run_is_stuck_if_no_watcher_resumes_it(
     for claim in claims[:2]:
         await suspensions.suspended(claim, timer(wait_us=3_600_000_000))
     await suspensions.suspended(claims[2], wait_for("go"))
-    late = RunRef(claims[0].ref.task_id, 2)
-    await suspensions.come(late)
+    late_run = RunRef(claims[0].ref.task_id, 2)
+    await suspensions.come(late_run)
 
     reasons = {finding.task.ref: finding.why for finding in stuck_tasks(operator, keys, 0)}
 
-    assert reasons == {late: Why.OVERDUE, RunRef(claims[2].ref.task_id, 2): Why.SIGNAL}
+    assert reasons == {late_run: Why.OVERDUE, RunRef(claims[2].ref.task_id, 2): Why.SIGNAL}
 
 
 async def test_a_canvas_that_does_not_end_is_stuck(

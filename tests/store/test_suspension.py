@@ -128,15 +128,15 @@ async def test_the_old_run_of_a_suspended_task_writes_nothing(
     claim = await seeds.claimed(max_attempts=3)
     await suspensions.suspended(claim, timer(wait_us=HOUR_US))
     data_before = await seeds.everything()
-    failed = status(FAILED, "lost")
+    failure = status(FAILED, "lost")
 
     assert await store.run(append(keys, claim.ref, token=claim.token, before=0, events=[chunk("a")])) == RunLost()
     copy = claim_run(keys, claim.ref, token="copy", runner="r", lease_us=LEASE_US, working=True)
     assert isinstance(await store.run(copy), Dropped)
-    assert await store.run(end_run(keys, claim.ref, runner="runner", event=failed, lost=True)) == Unchanged()
-    suspended = RunRef(claim.ref.task_id, 2)
-    assert await store.run(end_run(keys, suspended, runner=None, event=failed)) == Unchanged()
-    early = claim_run(keys, suspended, token="early", runner="r", lease_us=LEASE_US, working=True)
+    assert await store.run(end_run(keys, claim.ref, runner="runner", event=failure, lost=True)) == Unchanged()
+    suspended_run = RunRef(claim.ref.task_id, 2)
+    assert await store.run(end_run(keys, suspended_run, runner=None, event=failure)) == Unchanged()
+    early = claim_run(keys, suspended_run, token="early", runner="r", lease_us=LEASE_US, working=True)
     assert isinstance(await store.run(early), Dropped)
 
     assert await seeds.everything() == data_before
@@ -228,8 +228,8 @@ async def test_a_suspended_run_keeps_the_place_of_its_context(
     claim = await seeds.claimed(serialize_context=True)
     other = await seeds.created(serialize_context=True)
     await suspensions.suspended(claim, wait_for("go"))
-    blocked = claim_run(keys, RunRef(other, 1), token="x", runner="r", lease_us=LEASE_US, working=True)
-    assert isinstance(await store.run(blocked), Dropped)
+    claim_blocked = claim_run(keys, RunRef(other, 1), token="x", runner="r", lease_us=LEASE_US, working=True)
+    assert isinstance(await store.run(claim_blocked), Dropped)
 
     reply = await suspensions.sent(claim.ref.task_id, "go")
 
@@ -237,7 +237,7 @@ async def test_a_suspended_run_keeps_the_place_of_its_context(
     assert not reply.is_blocked
     next_claim = await seeds.claimed(claim.ref.task_id, run=2)
     await seeds.settled(next_claim, status(COMPLETED))
-    assert isinstance(await store.run(blocked), Claim)
+    assert isinstance(await store.run(claim_blocked), Claim)
 
 
 async def test_a_signal_resumes_the_run_that_waits_for_it(
@@ -392,14 +392,14 @@ async def test_remembered_ids_of_signals_are_short(
 async def test_signals_that_find_no_task_or_no_room_are_refused(
     store: AsyncStore, keys: Keys, seeds: Seeds, suspensions: Suspensions
 ) -> None:
-    task_id, ended = await seeds.created(), await seeds.ended(COMPLETED)
+    task_id, ended_id = await seeds.created(), await seeds.ended(COMPLETED)
     full = [await suspensions.sent(task_id, "go", str(n).encode()) for n in range(MAX_STORED_SIGNALS)]
     assert set(full) == {SignalStored()}
     data_before = await seeds.everything()
 
     assert await suspensions.sent(task_id, "go", b"one more") == Full()
     assert await suspensions.sent("unknown", "go") == Missing()
-    assert await suspensions.sent(ended, "go") == Ended(COMPLETED)
+    assert await suspensions.sent(ended_id, "go") == Ended(COMPLETED)
     of_another = send_signal(keys, BOB, task_id, name="go", payload=b"1", signal_id="x")
     assert await store.run(of_another) == Missing()
     large = send_signal(keys, ANN, task_id, name="go", payload=b"1", signal_id="x", max_bytes=10)
@@ -451,7 +451,7 @@ async def test_bytes_of_a_signal_count_while_it_is_stored(
     await store.run(take_signal(keys, claim.ref, token=claim.token, confirmed=0, signal="go", received=received("go")))
     sizes.append(int(await store.redis.hget(record, "size")))
 
-    assert all(sizes[0] < after for after in sizes[1:])
+    assert all(sizes[0] < size for size in sizes[1:])
     assert sizes[2] - sizes[0] == await store.redis.hstrlen(keys.task(claim.ref.task_id).journal, "go#1") + len("go#1")
 
 
@@ -468,7 +468,7 @@ async def test_a_resumed_run_is_published_once_at_a_time_by_watchers(
 
     names = sorted(run.ref.name for batch in batches for run in batch)
     assert names == sorted(f"{claim.ref.task_id}.2" for claim in claims)
-    assert all(earlier != later for earlier, later in pairwise(names))
+    assert all(first != second for first, second in pairwise(names))
 
 
 async def test_a_suspended_run_is_listed_for_operators(
@@ -477,10 +477,10 @@ async def test_a_suspended_run_is_listed_for_operators(
     claim = await seeds.claimed()
     await suspensions.suspended(claim, wait_for("go"))
 
-    [listed] = (await store.run(scan_list(keys, keys.suspended))).tasks
+    [summary] = (await store.run(scan_list(keys, keys.suspended))).tasks
 
-    assert listed.ref == RunRef(claim.ref.task_id, 2)
-    assert listed.score == float("inf")
+    assert summary.ref == RunRef(claim.ref.task_id, 2)
+    assert summary.score == float("inf")
 
 
 async def test_the_entry_of_a_missing_task_leaves_the_list(

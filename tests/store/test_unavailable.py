@@ -86,30 +86,30 @@ async def test_the_late_reply_of_a_silent_server_is_discarded(store: AsyncStore)
 
 async def test_cancelled_callers_delay_no_others_during_an_outage(keys: Keys) -> None:
     store = AsyncStore("redis://127.0.0.1:1/0")
-    cancelled = [asyncio.create_task(store.run(read_task(keys, ANN, "t"))) for _ in range(MAX_SENDERS * MAX_BATCH)]
+    calls = [asyncio.create_task(store.run(read_task(keys, ANN, "t"))) for _ in range(MAX_SENDERS * MAX_BATCH)]
     remaining = asyncio.create_task(store.run(read_task(keys, ANN, "t")))
     await asyncio.sleep(0)  # all operations are queued, none is sent
-    for task in cancelled:
+    for task in calls:
         task.cancel()
 
     with pytest.raises(StoreUnavailable):
         await asyncio.wait_for(remaining, 10)
 
-    await asyncio.gather(*cancelled, return_exceptions=True)
+    await asyncio.gather(*calls, return_exceptions=True)
     await store.aclose()
 
 
 async def test_a_sync_store_reports_an_outage_and_recovers(server: MortalRedis, keys: Keys) -> None:
     store = SyncStore(server.store_url)
     call = create_task(keys, ANN, "t", "c", request(), caller=b"{}", retention=60)
-    created = await asyncio.to_thread(store.run, call)
+    result = await asyncio.to_thread(store.run, call)
 
     server.die()
     with pytest.raises(StoreUnavailable):
         await asyncio.to_thread(store.run, call)
 
     server.start()
-    assert await asyncio.to_thread(store.run, call) == created
+    assert await asyncio.to_thread(store.run, call) == result
     store.close()
 
 

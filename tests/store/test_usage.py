@@ -23,7 +23,7 @@ from tests.support.seeds import Seeds
 pytestmark = pytest.mark.usefixtures("opened")
 
 
-def used(redis_server: EmbeddedRedis, keys: Keys) -> StoreUsage:
+def store_usage(redis_server: EmbeddedRedis, keys: Keys) -> StoreUsage:
     store = SyncStore(redis_server.store_url)
     try:
         return usage(store, keys)
@@ -39,25 +39,25 @@ def stats(redis_server: EmbeddedRedis, *arguments: str) -> Result:
 
 
 async def test_an_empty_store(redis_server: EmbeddedRedis, store: AsyncStore, keys: Keys) -> None:
-    usage = await asyncio.to_thread(used, redis_server, keys)
+    usage = await asyncio.to_thread(store_usage, redis_server, keys)
 
     assert (usage.tasks, usage.bytes_per_task, usage.followed) == (0, None, 0)
 
 
-@pytest.mark.parametrize("sampled", [2000, 60])
+@pytest.mark.parametrize("sample_size", [2000, 60])
 async def test_tasks_are_counted_or_estimated_from_a_sample(
-    redis_server: EmbeddedRedis, seeds: Seeds, keys: Keys, monkeypatch: pytest.MonkeyPatch, sampled: int
+    redis_server: EmbeddedRedis, seeds: Seeds, keys: Keys, monkeypatch: pytest.MonkeyPatch, sample_size: int
 ) -> None:
-    monkeypatch.setattr("a2a_celery.store.admin.usage.SAMPLED", sampled)
+    monkeypatch.setattr("a2a_celery.store.admin.usage.SAMPLED", sample_size)
     await asyncio.gather(*(seeds.created() for _ in range(400)))
     await seeds.store.redis.mset({f"foreign-{n}": "x" * 1000 for n in range(400)})
 
-    usage = await asyncio.to_thread(used, redis_server, keys)
+    usage = await asyncio.to_thread(store_usage, redis_server, keys)
 
     assert usage.tasks is not None
     assert usage.bytes_per_task is not None
     assert usage.used is not None
-    assert usage.tasks == 400 if sampled == 2000 else 200 < usage.tasks < 800
+    assert usage.tasks == 400 if sample_size == 2000 else 200 < usage.tasks < 800
     assert 500 < usage.bytes_per_task < 10_000
     await seeds.store.redis.delete(*(f"foreign-{n}" for n in range(400)))
 
@@ -73,7 +73,7 @@ async def test_followed_tasks_are_counted(redis_server: EmbeddedRedis, store: As
         )
         assert (await pubsub.get_message(timeout=5)) is not None
 
-        usage = await asyncio.to_thread(used, redis_server, keys)
+        usage = await asyncio.to_thread(store_usage, redis_server, keys)
 
     assert usage.followed == 2
 
@@ -86,7 +86,7 @@ async def test_a_user_without_permissions_gets_the_other_values(
         "default", enabled=True, categories=["+@all"], commands=["-info", "-memory", "-pubsub"]
     )
     try:
-        usage = await asyncio.to_thread(used, redis_server, keys)
+        usage = await asyncio.to_thread(store_usage, redis_server, keys)
     finally:
         await seeds.store.redis.acl_setuser("default", enabled=True, categories=["+@all"])
 
@@ -120,18 +120,18 @@ async def test_the_usage_is_shown_as_json_and_as_text(redis_server: EmbeddedRedi
 async def test_the_command_refreshes_until_it_is_interrupted(
     redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch, watch: tuple[str, ...], seconds: float
 ) -> None:
-    waited: list[float] = []
+    waits: list[float] = []
 
     class Twice:
         def wait(self, seconds: float) -> None:
-            waited.append(seconds)
-            if len(waited) == 2:
+            waits.append(seconds)
+            if len(waits) == 2:
                 raise KeyboardInterrupt
 
     monkeypatch.setattr("a2a_celery.cli.operator.stats.Event", Twice)
 
     result = await asyncio.to_thread(stats, redis_server, *watch, "--json")
 
-    assert (result.exit_code, waited) == (0, [seconds, seconds])
+    assert (result.exit_code, waits) == (0, [seconds, seconds])
     assert len(result.stdout.splitlines()) == 2
     assert CLEAR not in result.stdout

@@ -46,7 +46,7 @@ def scenario(request: pytest.FixtureRequest, folder: Path) -> Open:
     return open_scenario
 
 
-def ended(result: Result) -> tuple[str, str]:
+def end_of(result: Result) -> tuple[str, str]:
     """Return the name of the result's state and the text."""
     return result.state_name, result.text
 
@@ -65,7 +65,7 @@ def shape(event: StreamResponse) -> str:
 @pytest.mark.parametrize(("agent", "text"), [("echo", "hello"), ("shouter", "HELLO"), ("caller", "hellohello")])
 async def test_an_answer(scenario: Open, agent: str, text: str) -> None:
     async with scenario(agent) as case:
-        assert ended(await case.send("hello")) == ("COMPLETED", text)
+        assert end_of(await case.send("hello")) == ("COMPLETED", text)
 
 
 async def test_a_stream_has_its_events_in_order(scenario: Open) -> None:
@@ -86,10 +86,10 @@ async def test_a_stream_has_its_events_in_order(scenario: Open) -> None:
 async def test_questions_and_answers(scenario: Open) -> None:
     async with scenario("asker") as case:
         first = await case.send("begin")
-        assert ended(first) == ("INPUT_REQUIRED", "First?")
+        assert end_of(first) == ("INPUT_REQUIRED", "First?")
         second = await case.answer(first, "one")
-        assert ended(second) == ("INPUT_REQUIRED", "Second?")
-        assert ended(await case.answer(second, "two")) == ("COMPLETED", "one two")
+        assert end_of(second) == ("INPUT_REQUIRED", "Second?")
+        assert end_of(await case.answer(second, "two")) == ("COMPLETED", "one two")
 
 
 async def test_a_question_with_a_schema(scenario: Open) -> None:
@@ -98,7 +98,7 @@ async def test_a_question_with_a_schema(scenario: Open) -> None:
         assert question.state_name == "INPUT_REQUIRED"
         with pytest.raises(A2AError, match="people"):
             await case.answer(question, {"people": "many", "name": "Ann"})
-        assert ended(await case.answer(question, {"people": 2, "name": "Ann"})) == ("COMPLETED", "2 for Ann")
+        assert end_of(await case.answer(question, {"people": 2, "name": "Ann"})) == ("COMPLETED", "2 for Ann")
 
 
 async def test_a_cancel_stops_the_agent(scenario: Open) -> None:
@@ -106,16 +106,16 @@ async def test_a_cancel_stops_the_agent(scenario: Open) -> None:
         session = await case.begin("work")
         await case.until_at(session, "working")
 
-        assert ended(await case.client.cancel(session.task_id)) == ("CANCELED", "Cancelled by the client.")
+        assert end_of(await case.client.cancel(session.task_id)) == ("CANCELED", "Cancelled by the client.")
 
 
 async def test_failures(scenario: Open) -> None:
     async with scenario("failing") as case:
-        assert ended(await case.send("No seats.")) == ("FAILED", "No seats.")
-        failed = await case.send("secret")
-        assert failed.state_name == "FAILED"
-        assert failed.text.startswith("The agent failed.")
-        assert "a secret" not in failed.text
+        assert end_of(await case.send("No seats.")) == ("FAILED", "No seats.")
+        failure = await case.send("secret")
+        assert failure.state_name == "FAILED"
+        assert failure.text.startswith("The agent failed.")
+        assert "a secret" not in failure.text
 
 
 async def test_recorded_steps_are_not_repeated_after_a_crash(scenario: Open) -> None:
@@ -125,7 +125,7 @@ async def test_recorded_steps_are_not_repeated_after_a_crash(scenario: Open) -> 
 
         await case.system.crash()
 
-        assert ended(await case.result(session)) == ("COMPLETED", "abc")
+        assert end_of(await case.result(session)) == ("COMPLETED", "abc")
         assert case.places(session) == ["a in attempt 1", "b in attempt 1", "b in attempt 2", "c in attempt 2"]
 
 
@@ -136,7 +136,7 @@ async def test_a_crash_without_another_attempt(scenario: Open) -> None:
 
         await case.system.crash()
 
-        assert ended(await case.result(session)) == ("FAILED", "The worker was lost.")
+        assert end_of(await case.result(session)) == ("FAILED", "The worker was lost.")
 
 
 @pytest.mark.parametrize(("agent", "text"), [("retrying", "retry 1"), ("flaky", "hello 1")])
@@ -147,7 +147,7 @@ async def test_a_retry(scenario: Open, agent: str, text: str) -> None:
 
         await case.system.advance(3)
 
-        assert ended(await case.result(session)) == ("COMPLETED", text)
+        assert end_of(await case.result(session)) == ("COMPLETED", text)
 
 
 async def test_a_sleep(scenario: Open) -> None:
@@ -157,7 +157,7 @@ async def test_a_sleep(scenario: Open) -> None:
 
         await case.system.advance(6)
 
-        assert ended(await case.result(session)) == ("COMPLETED", "awake")
+        assert end_of(await case.result(session)) == ("COMPLETED", "awake")
 
 
 async def test_a_signal(scenario: Open) -> None:
@@ -167,7 +167,7 @@ async def test_a_signal(scenario: Open) -> None:
 
         await case.system.signal(session.task_id, "approval", {"by": "Ann"})
 
-        assert ended(await case.result(session)) == ("COMPLETED", "approved by Ann")
+        assert end_of(await case.result(session)) == ("COMPLETED", "approved by Ann")
 
 
 async def test_a_signal_that_does_not_arrive(scenario: Open) -> None:
@@ -177,7 +177,7 @@ async def test_a_signal_that_does_not_arrive(scenario: Open) -> None:
 
         await case.system.advance(2)
 
-        assert ended(await case.result(session)) == ("COMPLETED", "too late")
+        assert end_of(await case.result(session)) == ("COMPLETED", "too late")
 
 
 async def test_a_celery_task(scenario: Open) -> None:
@@ -190,7 +190,7 @@ async def test_a_celery_task(scenario: Open) -> None:
 
 async def test_a_celery_task_that_fails(scenario: Open) -> None:
     async with scenario("broken") as case:
-        failed = await case.send("hello")
+        failure = await case.send("hello")
 
-    assert failed.state_name == "FAILED"
-    assert failed.text.startswith("The agent failed.")
+    assert failure.state_name == "FAILED"
+    assert failure.text.startswith("The agent failed.")

@@ -211,12 +211,12 @@ async def test_times_in_the_log_are_those_of_the_clock() -> None:
 
 
 async def test_a_retry_that_begins_much_later() -> None:
-    async def later(turn: Turn) -> str:
+    async def answer_later(turn: Turn) -> str:
         if turn.retries == 0:
             raise turn.retry(countdown=HOUR)
         return "done"
 
-    async with AgentTester(later) as tester:
+    async with AgentTester(answer_later) as tester:
         waiting = await tester.send("hello")
         assert (waiting.state_name, waiting.stop_reason) == ("WORKING", None)
         await tester.advance(HOUR / 2)

@@ -18,9 +18,9 @@ def table(files: Mapping[str, Mapping[str, int]]) -> str:
     total: Counter[str] = sum(packages.values(), Counter())
     lines = [f"{'package':<14}{'lines':>8}{'covered':>9}{'%':>8}{'branches':>10}{'covered':>9}{'%':>8}"]
     for name, counts in [*sorted(packages.items()), ("total", total)]:
-        statements, covered, branches, taken_branches = (counts[key] for key in COUNTS)
+        statements, covered_lines, branches, taken_branches = (counts[key] for key in COUNTS)
         lines.append(
-            f"{name:<14}{statements:>8}{covered:>9}{_percent(covered, statements):>8}"
+            f"{name:<14}{statements:>8}{covered_lines:>9}{_percent(covered_lines, statements):>8}"
             f"{branches:>10}{taken_branches:>9}{_percent(taken_branches, branches):>8}"
         )
     return "\n".join(lines)

@@ -46,11 +46,11 @@ def times(page: Page, address: str, css: str, text: str, *, cold: bool) -> tuple
     """Open a view. Return the times in milliseconds of the first contentful paint and of the first frame with data."""
     browser = page.browser
     script = {"source": OBSERVER % json.dumps([css, text])}
-    added = browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", script)["identifier"]
+    identifier = browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", script)["identifier"]
     browser.execute_cdp_cmd("Network.setCacheDisabled", {"cacheDisabled": cold})
     page.open(address)
     page.until(lambda: page.script(TIMES), "the view is painted")
-    browser.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", {"identifier": added})
+    browser.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", {"identifier": identifier})
     paint, final_paint = page.script(TIMES)
     return float(paint), float(final_paint)
 

@@ -77,18 +77,18 @@ def main() -> int:
     """Check all links. Return 1 if a link is broken or no link could be checked."""
     links = external_links(pages())
     headers = {"User-Agent": "a2a-celery-links", "Accept": "text/html,*/*"}
-    reached = []
+    working_links = []
 
     def problem(url: str) -> tuple[str, bool]:
         text, is_broken = problem_of(url, client)
         if not text or is_broken:
-            reached.append(url)
+            working_links.append(url)
         return text, is_broken
 
     with httpx.Client(follow_redirects=True, timeout=TIMEOUT, headers=headers) as client:
         broken = check(links, problem)
-    print(f"{len(links)} links, {len(reached)} checked, {len(broken)} broken")
-    return 1 if broken or not reached else 0
+    print(f"{len(links)} links, {len(working_links)} checked, {len(broken)} broken")
+    return 1 if broken or not working_links else 0
 
 
 if __name__ == "__main__":

@@ -67,9 +67,9 @@ def measure(out: Path, arguments: list[str]) -> int:
     except BaseException:
         kill_descendants()
         raise
-    combined = coverage.Coverage(data_file=str(out / "data"), config_file=settings, context="")
-    combined.combine([str(out)])
-    combined.save()
+    coverage_data = coverage.Coverage(data_file=str(out / "data"), config_file=settings, context="")
+    coverage_data.combine([str(out)])
+    coverage_data.save()
     return code
 
 
@@ -80,11 +80,11 @@ def summaries(data: Path, contexts: list[str]) -> dict[str, dict[str, int]]:
         data: A combined data file.
         contexts: Regular expressions that select tests, or [] for all tests.
     """
-    measured = coverage.Coverage(data_file=str(data), config_file=str(ROOT / "pyproject.toml"))
-    measured.load()
+    coverage_data = coverage.Coverage(data_file=str(data), config_file=str(ROOT / "pyproject.toml"))
+    coverage_data.load()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "report.json"
-        measured.json_report(outfile=str(path), contexts=contexts or None, ignore_errors=True)
+        coverage_data.json_report(outfile=str(path), contexts=contexts or None, ignore_errors=True)
         files: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["files"]
     return {path: {name: entry["summary"][name] for name in COUNTS} for path, entry in files.items()}
 

@@ -52,8 +52,8 @@ class Edit:
         first = source.rfind("\n", 0, self.start) + 1
         last = source.find("\n", self.end)
         last = len(source) if last < 0 else last
-        after = source[first : self.start] + self.replacement + source[self.end : last]
-        return source[first:last].strip(), after.strip()
+        text_after = source[first : self.start] + self.replacement + source[self.end : last]
+        return source[first:last].strip(), text_after.strip()
 
 
 @dataclass(frozen=True)
@@ -170,9 +170,9 @@ class _Python(ast.NodeVisitor):
         """Remove ``not``."""
         if isinstance(node.op, ast.Not):
             start = self._offset(node.lineno, node.col_offset)
-            removed = re.compile(r"not\s*").match(self._source, start)
-            assert removed is not None
-            self._add("not", start, removed.end(), "", node)
+            match = re.compile(r"not\s*").match(self._source, start)
+            assert match is not None
+            self._add("not", start, match.end(), "", node)
         self.generic_visit(node)
 
     def visit_Constant(self, node: ast.Constant) -> None:
@@ -240,8 +240,8 @@ def _lua(source: str) -> Iterator[Edit]:
             yield Edit("number", token.start(), token.end(), bigger, (line, line))
         elif text in {"==", "~=", "<", "<=", ">", ">=", "and", "or"}:
             operator = "boolean" if text.isalpha() else "comparison"
-            flipped = "~=" if text == "==" else FLIPS[text]
-            yield Edit(operator, token.start(), token.end(), flipped, (line, line))
+            replacement = "~=" if text == "==" else FLIPS[text]
+            yield Edit(operator, token.start(), token.end(), replacement, (line, line))
         elif text == "not":
             end = token.end() + len(source[token.end() :]) - len(source[token.end() :].lstrip())
             yield Edit("not", token.start(), end, "", (line, line))

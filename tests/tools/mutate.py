@@ -42,7 +42,7 @@ from typing import Any
 
 from .mutants import PACKAGE, Mutant, mutants_in, sample
 from .processes import adopt_orphans, exit_on_sigterm, interrupt, kill_descendants, wait
-from .selection import Selector, capped
+from .selection import Selector, cap_tests
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("store/scripts", "dispatch", "execution", "watcher", "push")
@@ -87,16 +87,16 @@ class Scratch:
             return code, output.read().decode(errors="replace")
 
     @contextmanager
-    def mutated(self, mutant: Mutant) -> Iterator[None]:
+    def write_mutant(self, mutant: Mutant) -> Iterator[None]:
         """Write the mutated file, and restore the file after the block."""
         path = self.folder / mutant.path
-        compiled = Path(importlib.util.cache_from_source(str(path)))
-        compiled.unlink(missing_ok=True)
+        bytecode = Path(importlib.util.cache_from_source(str(path)))
+        bytecode.unlink(missing_ok=True)
         path.write_text(mutant.edit.apply(mutant.source), encoding="utf-8")
         try:
             yield
         finally:
-            compiled.unlink(missing_ok=True)
+            bytecode.unlink(missing_ok=True)
             path.write_text(mutant.source, encoding="utf-8")
 
 
@@ -123,21 +123,21 @@ class Sampler:
         self._sound: set[str] = set()
         self._unsound: set[str] = set()
 
-    def judge(self, mutant: Mutant, excluded: set[str]) -> Record:
-        """Run the tests for a mutant and return the record. `excluded` are the tests that have passed with the mutant
+    def judge(self, mutant: Mutant, exclusions: set[str]) -> Record:
+        """Run the tests for a mutant and return the record. `exclusions` are the tests that have passed with the mutant
         before."""
-        before, after = mutant.edit.lines(mutant.source)
+        line_before, line_after = mutant.edit.lines(mutant.source)
         record: Record = {"id": mutant.id, "package": mutant.package, "operator": mutant.edit.operator}
-        record |= {"before": before, "after": after, "tier": self._limits.tier, "status": "uncovered"}
+        record |= {"before": line_before, "after": line_after, "tier": self._limits.tier, "status": "uncovered"}
         began = time.monotonic()
         while True:
-            reaching = self._selector.select(mutant, excluded | self._unsound)
-            tests = capped(reaching, self._selector.seconds, self._limits.cap)
+            reaching = self._selector.select(mutant, exclusions | self._unsound)
+            tests = cap_tests(reaching, self._selector.seconds, self._limits.cap)
             record |= {"tests": len(tests), "reaching": len(reaching)}
             if not tests:
                 return record
             command = self._tree.command(self._limits.tier, "-x", *tests)
-            with self._tree.mutated(mutant):
+            with self._tree.write_mutant(mutant):
                 code, output = self._tree.run(command, self._limits.timeout)
             if self._limits.only:
                 print(output)
@@ -163,9 +163,9 @@ class Sampler:
 def failed_test(output: str) -> str | None:
     """Return the failed test, or the file that could not be imported, from pytest's output. Return None if nothing
     failed."""
-    failed = re.search(r"^(?:FAILED|ERROR) (tests/\S+?(?:\[.*?\])?)(?: - .*)?$", output, re.MULTILINE)
+    match = re.search(r"^(?:FAILED|ERROR) (tests/\S+?(?:\[.*?\])?)(?: - .*)?$", output, re.MULTILINE)
     conftest = re.search(r"^ImportError while loading conftest '.*/(tests/.*)'", output, re.MULTILINE)
-    return failed[1] if failed else conftest[1] if conftest else None
+    return match[1] if match else conftest[1] if conftest else None
 
 
 def status_in(tier: str, records: Iterable[Record]) -> str | None:
@@ -203,13 +203,13 @@ def report(records: Sequence[Record]) -> str:
                 listing.append(f"\n{tier} {name} {newest['status']}, {newest['tests']} of {newest['reaching']} tests")
                 listing += [f"  - {newest['before']}", f"  + {newest['after']}"]
         for package, counts in [*sorted(rows.items()), ("total", sum(rows.values(), Counter()))]:
-            killed, total = counts["killed"], counts.total()
-            row = f"{tier:<8}{package:<16}{total:>8}{killed:>8}{counts['survived']:>10}{counts['uncovered']:>11}"
-            lines.append(f"{row}{100 * killed / max(total, 1):>10.1f}")
+            kills, total = counts["killed"], counts.total()
+            row = f"{tier:<8}{package:<16}{total:>8}{kills:>8}{counts['survived']:>10}{counts['uncovered']:>11}"
+            lines.append(f"{row}{100 * kills / max(total, 1):>10.1f}")
     return "\n".join([*lines, *listing])
 
 
-def read(path: Path) -> list[Record]:
+def read_results(path: Path) -> list[Record]:
     """Return the records of a results file, or [] if the file is missing."""
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
 
@@ -239,7 +239,7 @@ def main() -> int:
     """Run the sample or one mutant, or print the report."""
     options = _options()
     if options.report:
-        print(report(read(options.results)))
+        print(report(read_results(options.results)))
         return 0
     if options.results.exists() and not (options.resume or options.only):
         sys.exit(f"{options.results} exists: continue it with --resume, or name another file with --results")
@@ -248,19 +248,21 @@ def main() -> int:
     with scratch() as tree:
         if options.only:
             mutants_by_file = mutants_in(tree.folder, [options.only.partition(":")[0]])
-            chosen = [mutant for mutants in mutants_by_file.values() for mutant in mutants if mutant.id == options.only]
-            if not chosen:
+            mutants = [
+                mutant for mutants in mutants_by_file.values() for mutant in mutants if mutant.id == options.only
+            ]
+            if not mutants:
                 sys.exit(f"no mutant {options.only}: its file may have changed")
         else:
             index, _, shards = options.shard.partition("/")
-            chosen = sample(mutants_in(tree.folder, options.files), options.count, options.seed)
-            chosen = chosen[int(index) - 1 :: int(shards)]
-        _judge(chosen, tree, options)
+            mutants = sample(mutants_in(tree.folder, options.files), options.count, options.seed)
+            mutants = mutants[int(index) - 1 :: int(shards)]
+        _judge(mutants, tree, options)
     return 0
 
 
 def _judge(mutants: Sequence[Mutant], tree: Scratch, options: argparse.Namespace) -> None:
-    earlier_results = {} if options.only else by_mutant(read(options.results))
+    earlier_results = {} if options.only else by_mutant(read_results(options.results))
     tests = tree.collect(options.tier)
     narrower = list(TIERS)[: list(TIERS).index(options.tier)]
     narrower_tests = {tier: tree.collect(tier) for tier in narrower if earlier_results}

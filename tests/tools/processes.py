@@ -41,8 +41,10 @@ def _reap_orphans(child: subprocess.Popen[bytes]) -> None:
     """Reap terminated orphans, but not `child`, so that tests that wait for the end of a process do not see a
     zombie."""
     with suppress(ChildProcessError):
-        while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and ended.si_pid != child.pid:
-            os.waitpid(ended.si_pid, 0)
+        while (
+            exit_info := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        ) and exit_info.si_pid != child.pid:
+            os.waitpid(exit_info.si_pid, 0)
 
 
 def interrupt(popen: subprocess.Popen[bytes]) -> None:

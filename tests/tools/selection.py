@@ -34,10 +34,10 @@ class Selector:
             test, _, _, seconds, *_ = json.loads(line)
             self.seconds[test] += seconds
 
-    def select(self, mutant: Mutant, excluded: set[str]) -> list[str]:
-        """Return the tests that reach the mutant, without `excluded`, those of the fastest files first. For Lua
+    def select(self, mutant: Mutant, exclusions: set[str]) -> list[str]:
+        """Return the tests that reach the mutant, without `exclusions`, those of the fastest files first. For Lua
         scripts, tests in tests/store precede all others."""
-        tests = self._reaching(mutant) - excluded
+        tests = self._reaching(mutant) - exclusions
         files: Counter[str] = Counter()
         for test in tests:
             files[_file(test)] += self.seconds[test]
@@ -65,8 +65,8 @@ class Selector:
     def _ran(self, path: str, lines: Iterable[int] | None) -> set[str]:
         """Return the tests that ran one of `lines` of a file, or any line of the file if `lines` is None."""
         contexts = self._data.contexts_by_lineno(self._measured[path]) if path in self._measured else {}
-        chosen = contexts.values() if lines is None else [contexts.get(line, []) for line in lines]
-        names = {context for line in chosen for context in line}
+        test_contexts = contexts.values() if lines is None else [contexts.get(line, []) for line in lines]
+        names = {context for line in test_contexts for context in line}
         files = {_file(node_id(name)) for name in names if name.endswith(")") and node_id(name)}
         return {test for test in self._tests if _file(test) in files} | (
             {node_id(name) for name in names} & self._tests
@@ -77,12 +77,12 @@ def _file(test: str) -> str:
     return test.partition("::")[0]
 
 
-def capped(tests: Sequence[str], seconds: Mapping[str, float], cap: float) -> list[str]:
+def cap_tests(tests: Sequence[str], seconds: Mapping[str, float], cap: float) -> list[str]:
     """Return the first tests whose total expected duration is at most `cap` seconds, but at least one test."""
-    total, chosen = 0.0, []
+    total, selection = 0.0, []
     for test in tests:
         total += seconds[test]
-        if chosen and total > cap:
+        if selection and total > cap:
             break
-        chosen.append(test)
-    return chosen
+        selection.append(test)
+    return selection

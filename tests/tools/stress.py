@@ -70,28 +70,28 @@ class Run:
 def read_outcomes(lines: Sequence[str]) -> tuple[int, tuple[str, ...]]:
     """Parse the lines of `pytest_plugin`. Return the number of passed tests, and the tests that failed in any phase."""
     test_names: set[str] = set()
-    failed: dict[str, None] = {}
+    failures: dict[str, None] = {}
     for line in lines:
         test, phase, outcome, *_ = json.loads(line)
         if outcome == "failed":
-            failed[test] = None
+            failures[test] = None
         elif outcome == "passed" and phase == "call":
             test_names.add(test)
-    return len(test_names - failed.keys()), tuple(failed)
+    return len(test_names - failures.keys()), tuple(failures)
 
 
 def report(runs: Sequence[Run]) -> str:
     """Return the table of the runs, and the failed tests in descending order of failures."""
     lines = [f"{'run':>4}{'seconds':>9}{'passed':>8}{'failed':>8}"]
     for number, run in enumerate(runs, 1):
-        ended = (
+        outcome = (
             ""
             if run.is_whole
             else "  interrupted"
             if run.code is None
             else f"  broke off, pytest's exit code {run.code}"
         )
-        lines.append(f"{number:>4}{run.seconds:>9.1f}{run.passed:>8}{len(run.failed):>8}{ended}")
+        lines.append(f"{number:>4}{run.seconds:>9.1f}{run.passed:>8}{len(run.failed):>8}{outcome}")
     failures = Counter(test for run in runs for test in run.failed)
     lines += [f"{count} of {len(runs)}  {test}" for test, count in failures.most_common()]
     return "\n".join(lines)
@@ -100,19 +100,19 @@ def report(runs: Sequence[Run]) -> str:
 def targets(pytest: int, processes: Sequence[psutil.Process], load: set[int]) -> list[psutil.Process]:
     """Return the processes that may be suspended. Excluded are pytest, its xdist workers, busy loops, and processes
     that are already stopped."""
-    chosen = []
+    selection = []
     for process in processes:
         with suppress(psutil.NoSuchProcess):
-            excluded = {pytest, *load}
-            if process.pid in excluded or process.status() in {psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE}:
+            exclusions = {pytest, *load}
+            if process.pid in exclusions or process.status() in {psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE}:
                 continue
             if XDIST_WORKER not in process.cmdline():
-                chosen.append(process)
-    return chosen
+                selection.append(process)
+    return selection
 
 
 @contextmanager
-def stopped(process: psutil.Process) -> Iterator[None]:
+def suspend(process: psutil.Process) -> Iterator[None]:
     """Suspend a process while the block runs."""
     try:
         with suppress(psutil.NoSuchProcess):
@@ -150,7 +150,7 @@ def run_once(arguments: Sequence[str], limit: float, generator: random.Random | 
             while generator and pytest.poll() is None and time.monotonic() < deadline:
                 choice = targets(pytest.pid, descendants(), {loop.pid for loop in loops})
                 if choice:
-                    with stopped(generator.choice(choice)):
+                    with suspend(generator.choice(choice)):
                         wait(pytest, time.monotonic() + STOP_DURATION)
                 wait(pytest, time.monotonic() + generator.uniform(0.2, 1.0))
             code = wait(pytest, deadline)
@@ -159,8 +159,8 @@ def run_once(arguments: Sequence[str], limit: float, generator: random.Random | 
         finally:
             kill_descendants()
             pytest.wait()
-        passed, failed = read_outcomes(outcomes.read_text(encoding="utf-8").splitlines())
-    return Run(time.monotonic() - began, passed, failed, code)
+        passed_count, failures = read_outcomes(outcomes.read_text(encoding="utf-8").splitlines())
+    return Run(time.monotonic() - began, passed_count, failures, code)
 
 
 def _cores() -> int:

@@ -63,10 +63,10 @@ async def answer(turn: Turn) -> AsyncGenerator[str, None]:
 def test_an_agent_of_a_framework_is_a_function_with_a_session() -> None:
     a2a = A2A(Celery("test", set_as_current=False))
 
-    added = a2a.add_agent(card(), answer, max_attempts=2)
+    agent = a2a.add_agent(card(), answer, max_attempts=2)
 
-    assert (added.kind, added.code, added.session, added.max_attempts) == ("function", answer, True, 2)
-    assert added.serialize_context
+    assert (agent.kind, agent.code, agent.session, agent.max_attempts) == ("function", answer, True, 2)
+    assert agent.serialize_context
 
 
 def test_an_agent_of_a_framework_needs_its_session() -> None:
@@ -184,10 +184,10 @@ def test_an_agent_s_own_options_do_not_go_to_celery() -> None:
 
     a2a = A2A(Celery("test"))
     a2a.agent("a", queue="q", idempotency_window=60, route=route, scheduling=True)(print)
-    registered = a2a.agents["a"]
+    agent = a2a.agents["a"]
 
-    assert dict(registered.options) == {"queue": "q"}
-    assert (registered.idempotency_window, registered.route, registered.scheduling) == (60, route, True)
+    assert dict(agent.options) == {"queue": "q"}
+    assert (agent.idempotency_window, agent.route, agent.scheduling) == (60, route, True)
 
 
 def test_runs_of_a_function_with_a_session_are_serialized_by_default() -> None:

@@ -69,7 +69,7 @@ def text(value: str) -> Message:
     return Message(parts=[Part(text=value)])
 
 
-def refused(schema: Any, message: Message) -> str:
+def refusal_of(schema: Any, message: Message) -> str:
     """Return the field and the text of the error for an invalid answer."""
     with pytest.raises(AnswerRefused) as exc_info:
         AnswerType(schema).parse(message)
@@ -125,15 +125,15 @@ def test_a_text_is_json_or_the_answer_itself(schema: Any, answer_text: str, answ
     ],
 )
 def test_a_refusal_names_the_field_and_the_rule(message: Message, refusal: str) -> None:
-    assert refusal in refused(Trip, message)
+    assert refusal in refusal_of(Trip, message)
 
 
 def test_a_refusal_quotes_little_of_a_long_answer() -> None:
-    assert len(refused(int, data("x" * 5000))) < 400
+    assert len(refusal_of(int, data("x" * 5000))) < 400
 
 
 def test_a_pattern_takes_linear_time() -> None:
-    assert "does not match" in refused({"type": "string", "pattern": "^(a+)+$"}, data("a" * 60_000 + "b"))
+    assert "does not match" in refusal_of({"type": "string", "pattern": "^(a+)+$"}, data("a" * 60_000 + "b"))
 
 
 def test_items_are_compared_in_linear_time() -> None:
@@ -141,7 +141,7 @@ def test_items_are_compared_in_linear_time() -> None:
     items = [{"a": number} for number in range(8000)]
 
     assert AnswerType(schema).parse(data(items)) == items
-    assert "must be unique" in refused(schema, data([{"a": 1}, {"a": 1.0}]))
+    assert "must be unique" in refusal_of(schema, data([{"a": 1}, {"a": 1.0}]))
 
 
 def test_an_answer_that_takes_too_long_to_check_is_refused() -> None:
@@ -152,8 +152,8 @@ def test_an_answer_that_takes_too_long_to_check_is_refused() -> None:
     inner = {"type": "object", "properties": {"left": tree, "right": tree}}
     schema = {"$defs": {"tree": {"anyOf": [pair, pair]}, "pair": inner}, **tree}
 
-    assert "too many values" in refused(schema, data(answer))
-    assert "too many values" in refused({"$ref": "#"}, data(1))
+    assert "too many values" in refusal_of(schema, data(answer))
+    assert "too many values" in refusal_of({"$ref": "#"}, data(1))
 
 
 @pytest.mark.parametrize(

@@ -45,15 +45,15 @@ def test_a_percentile_is_that_of_the_nearest_rank(count: int, percent: int, valu
 
 
 def test_a_ratio_is_that_of_medians_and_its_spread_that_of_rounds() -> None:
-    measured = result([100, 120, 140], floor=[200, 100, 280])
+    benchmark = result([100, 120, 140], floor=[200, 100, 280])
 
-    assert measured.ratio("floor") == Ratio(median=120 / 200, low=0.5, high=1.2)
+    assert benchmark.ratio("floor") == Ratio(median=120 / 200, low=0.5, high=1.2)
 
 
 def test_a_peer_with_fewer_rounds_is_compared_with_as_many() -> None:
-    measured = result([100, 120, 900], sdk=[50])
+    benchmark = result([100, 120, 900], sdk=[50])
 
-    assert measured.ratio("sdk") == Ratio(median=120 / 50, low=2, high=2)
+    assert benchmark.ratio("sdk") == Ratio(median=120 / 50, low=2, high=2)
 
 
 @pytest.mark.parametrize(
@@ -64,9 +64,9 @@ def test_a_target_is_met_at_its_limit(at_least: bool, value: float, expected: bo
 
 
 def test_a_target_without_a_peer_compares_our_own_value() -> None:
-    measured = Result("cancel", "a cancel", "ms", {"a2a-celery": [19, 20, 30]}, False, [Target(20, at_least=False)])
+    benchmark = Result("cancel", "a cancel", "ms", {"a2a-celery": [19, 20, 30]}, False, [Target(20, at_least=False)])
 
-    assert measured.as_json()["targets"] == [{"beside": None, "at_most": 20, "met": True}]
+    assert benchmark.as_json()["targets"] == [{"beside": None, "at_most": 20, "met": True}]
 
 
 def test_the_json_has_ratios_targets_and_every_value() -> None:
@@ -78,21 +78,21 @@ def test_the_json_has_ratios_targets_and_every_value() -> None:
 
 
 def test_a_target_beside_a_peer_that_was_not_measured_is_left_out() -> None:
-    measured = Result("echo", "", "", {"a2a-celery": [1]}, True, [Target(10, "cluster")])
+    benchmark = Result("echo", "", "", {"a2a-celery": [1]}, True, [Target(10, "cluster")])
 
-    assert measured.as_json()["targets"] == []
-    assert "≥ 10" not in table([measured])
+    assert benchmark.as_json()["targets"] == []
+    assert "≥ 10" not in table([benchmark])
 
 
 def test_each_round_measures_every_candidate_after_a_warm_up_round() -> None:
     turns: list[str] = []
 
     def taking(name: str, figures: Iterator[float]) -> Callable[[], float]:
-        def once() -> float:
+        def measure() -> float:
             turns.append(name)
             return next(figures)
 
-        return once
+        return measure
 
     a, b = Contender("a", taking("a", iter([99, 1, 2]))), Contender("b", taking("b", iter([99, 3])), most=1)
     measurements = interleaved(2, [a, b])
@@ -127,8 +127,8 @@ def test_the_table_is_markdown_with_a_row_for_each_peer() -> None:
 
 
 def test_the_summary_has_one_row_for_each_result() -> None:
-    alone = Result("cancel", "cancel of a silent agent", "ms", {"a2a-celery": [3.31, 3.39]}, False)
-    lines = summary_table([result([80], floor=[100], sdk=[400]), alone]).splitlines()
+    single_result = Result("cancel", "cancel of a silent agent", "ms", {"a2a-celery": [3.31, 3.39]}, False)
+    lines = summary_table([result([80], floor=[100], sdk=[400]), single_result]).splitlines()
 
     assert [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]] == [
         ["blocking echoes", "80 a second", "floor 100, sdk 400"],
@@ -137,11 +137,11 @@ def test_the_summary_has_one_row_for_each_result() -> None:
 
 
 def test_processor_time_has_a_separate_table_or_none() -> None:
-    spent = {"a2a-celery": {"gateway": 3.14159, "redis": 1.0}}
+    cpu_times = {"a2a-celery": {"gateway": 3.14159, "redis": 1.0}}
 
     assert processor_table([result([1])]) == ""
     assert "gateway 3.14, redis 1.00" in processor_table(
-        [Result("echo", "", "", {"a2a-celery": [1]}, True, processor=spent)]
+        [Result("echo", "", "", {"a2a-celery": [1]}, True, processor=cpu_times)]
     )
 
 
@@ -192,17 +192,17 @@ def test_labels_of_curves_with_equal_ends_do_not_overlap() -> None:
 def test_a_ratio_twice_as_bad_as_recorded_is_a_collapse(project: float, more_is_better: bool, falls: bool) -> None:
     current = result([project], more_is_better=more_is_better, floor=[100])
     others = Result("another", "", "", {"a2a-celery": [1], "floor": [1]}, True)
-    recorded = [others, result([100], more_is_better=more_is_better, floor=[100], unmeasured=[100])]
+    records = [others, result([100], more_is_better=more_is_better, floor=[100], unmeasured=[100])]
 
-    assert bool(collapsed([current], recorded)) is falls
+    assert bool(collapsed([current], records)) is falls
 
 
 def test_one_good_round_is_no_collapse() -> None:
-    slow, once = result([10, 10, 10], floor=[100, 100, 100]), result([10, 10, 60], floor=[100, 100, 100])
-    recorded = [result([100], floor=[100])]
+    slow, outlier = result([10, 10, 10], floor=[100, 100, 100]), result([10, 10, 60], floor=[100, 100, 100])
+    records = [result([100], floor=[100])]
 
-    assert collapsed([slow], recorded) == ["echo: a2a-celery / floor is 0.10 at best, and was 1.00 when recorded"]
-    assert collapsed([once], recorded) == []
+    assert collapsed([slow], records) == ["echo: a2a-celery / floor is 0.10 at best, and was 1.00 when recorded"]
+    assert collapsed([outlier], records) == []
 
 
 def test_recorded_results_are_read_unchanged(tmp_path: Path) -> None:
@@ -261,7 +261,7 @@ def test_a_run_names_each_benchmark_when_it_begins(
     monkeypatch.setitem(MEASURES, "second", measure)
     monkeypatch.setenv("OTEL_INSTRUMENTATION_A2A_SDK_ENABLED", "false")
 
-    results, failed = measured(["first", "second"], Options())
+    results, failures = measured(["first", "second"], Options())
 
     assert headings == ["[1 of 2] first …\n", "[2 of 2] second …\n"]
-    assert (len(results), failed) == (2, [])
+    assert (len(results), failures) == (2, [])

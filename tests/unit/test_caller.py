@@ -38,11 +38,15 @@ def test_a_caller_has_what_the_gateway_knows() -> None:
 
 
 def test_the_executor_gets_the_context_the_gateway_had() -> None:
-    again = CALLER.call_context()
+    second_context = CALLER.call_context()
 
-    assert (again.user.user_name, again.user.is_authenticated, again.tenant) == ("ann", True, "tenant")
-    assert again.requested_extensions == {"ext:a", "ext:b"}
-    assert Caller.of(again) == CALLER
+    assert (second_context.user.user_name, second_context.user.is_authenticated, second_context.tenant) == (
+        "ann",
+        True,
+        "tenant",
+    )
+    assert second_context.requested_extensions == {"ext:a", "ext:b"}
+    assert Caller.of(second_context) == CALLER
 
 
 def test_an_anonymous_caller_has_no_name() -> None:
@@ -52,10 +56,10 @@ def test_an_anonymous_caller_has_no_name() -> None:
 
 
 def test_credentials_never_travel() -> None:
-    stored = Caller.of(context(headers=HEADERS, auth="s3cret")).to_json()
+    caller_json = Caller.of(context(headers=HEADERS, auth="s3cret")).to_json()
 
-    assert b"s3cret" not in stored
-    assert dict(Caller.from_json(stored).headers) == {"a2a-version": "1.0", "traceparent": "00-1-2-01"}
+    assert b"s3cret" not in caller_json
+    assert dict(Caller.from_json(caller_json).headers) == {"a2a-version": "1.0", "traceparent": "00-1-2-01"}
 
 
 def test_no_header_of_credentials_is_among_those_carried() -> None:

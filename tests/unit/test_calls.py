@@ -70,10 +70,10 @@ def test_a_retry_with_other_arguments_can_be_stored(
     agent: Any = SimpleNamespace(name="takes")
     adapter = TaskAdapter(agent, task, lambda: None)
     adapter._error = Retry(sig=task.signature(kwargs=arguments))
-    stored = RunOptions(call=Call(task.name, {"value": 1})).to_json()
+    options_json = RunOptions(call=Call(task.name, {"value": 1})).to_json()
 
-    again = RunOptions.from_json(adapter.options(stored).to_json())
+    options = RunOptions.from_json(adapter.options(options_json).to_json())
 
-    assert again.call == Call(task.name, expected)
-    assert again.retries == 1
+    assert options.call == Call(task.name, expected)
+    assert options.retries == 1
     task.pop_request()

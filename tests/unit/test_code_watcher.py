@@ -9,7 +9,7 @@ import pytest
 from a2a_celery.cli.dev.code_watcher import CodeWatcher, syntax_error
 
 
-def settled(watcher: CodeWatcher) -> list[str]:
+def wait_for_changes(watcher: CodeWatcher) -> list[str]:
     """Poll until no further file changes, and return the changed files."""
     assert watcher.poll() == []
     return [str(path) for path in watcher.poll()]
@@ -25,14 +25,14 @@ def folder(tmp_path: Path) -> Path:
 
 def test_changed_added_and_removed_files_are_reported_once(folder: Path) -> None:
     watcher = CodeWatcher(folder)
-    assert settled(watcher) == []
+    assert wait_for_changes(watcher) == []
 
     (folder / "acme" / "agents.py").write_text("a = 22")
     (folder / "acme" / "new.py").write_text("")
     (folder / "app.py").unlink()
 
-    assert settled(watcher) == ["acme/agents.py", "acme/new.py", "app.py"]
-    assert settled(watcher) == []
+    assert wait_for_changes(watcher) == ["acme/agents.py", "acme/new.py", "app.py"]
+    assert wait_for_changes(watcher) == []
 
 
 def test_a_file_that_is_replaced_by_another_of_the_same_size(folder: Path) -> None:
@@ -41,7 +41,7 @@ def test_a_file_that_is_replaced_by_another_of_the_same_size(folder: Path) -> No
 
     (folder / "app.py.tmp").rename(folder / "app.py")
 
-    assert settled(watcher) == ["app.py"]
+    assert wait_for_changes(watcher) == ["app.py"]
 
 
 def test_changes_are_collected_until_a_poll_finds_no_more(folder: Path) -> None:
@@ -51,7 +51,7 @@ def test_changes_are_collected_until_a_poll_finds_no_more(folder: Path) -> None:
     assert watcher.poll() == []
     (folder / "acme" / "agents.py").write_text("a = 22")
 
-    assert settled(watcher) == ["acme/agents.py", "app.py"]
+    assert wait_for_changes(watcher) == ["acme/agents.py", "app.py"]
 
 
 @pytest.mark.parametrize("name", ["__pycache__", ".git", "node_modules", "env/lib/python3.13/site-packages", "env/bin"])
@@ -64,7 +64,7 @@ def test_files_that_are_not_the_apps_are_not_watched(folder: Path, name: str) ->
     (folder / name / "other.py").write_text("")
     (folder / "notes.txt").write_text("")
 
-    assert settled(watcher) == []
+    assert wait_for_changes(watcher) == []
 
 
 def test_a_syntax_error_is_shown_with_its_line(tmp_path: Path) -> None:

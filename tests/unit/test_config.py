@@ -420,10 +420,10 @@ def test_a_value_set_on_the_app_wins_under_a_namespace_too() -> None:
 def test_the_broker_under_the_namespace_is_the_default_store() -> None:
     app = django_style(CELERY_A2A_STORE_URL="", CELERY_BROKER_URL="redis://broker/3")
 
-    loaded = read_settings(app.conf, {}, app.namespace)
+    settings_with_sources = read_settings(app.conf, {}, app.namespace)
 
-    assert loaded.settings.store_url == "redis://broker/3"
-    assert loaded.sources["store_url"] == "CELERY_BROKER_URL in the Celery configuration"
+    assert settings_with_sources.settings.store_url == "redis://broker/3"
+    assert settings_with_sources.sources["store_url"] == "CELERY_BROKER_URL in the Celery configuration"
 
 
 @pytest.mark.parametrize(

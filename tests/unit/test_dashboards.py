@@ -73,16 +73,16 @@ def _dropped_fields(source: Any, understood: Any, path: str = "") -> list[str]:
 
 
 def test_the_dashboard_uses_the_provisioned_data_source() -> None:
-    provisioned = (FOLDER / "datasources.yaml").read_text(encoding="utf-8")
+    datasources = (FOLDER / "datasources.yaml").read_text(encoding="utf-8")
     data_sources = set(re.findall(r'"uid": "(\w+)"', json.dumps(DASHBOARD["panels"])))
 
     assert data_sources == {"prometheus"}
-    assert "uid: prometheus, type: prometheus" in provisioned
+    assert "uid: prometheus, type: prometheus" in datasources
 
 
 def test_the_page_has_the_alerts() -> None:
     page = (ROOT / "docs" / "telemetry.md").read_text(encoding="utf-8")
 
     assert re.findall(r"^\| `(A2A\w+)` \|", page, re.MULTILINE) == list(alerts())
-    tried = (ROOT / "tests" / "docker" / "alerts_test.yaml").read_text(encoding="utf-8")
-    assert set(re.findall(r"alertname: (A2A\w+)", tried)) == alerts().keys()
+    alert_tests = (ROOT / "tests" / "docker" / "alerts_test.yaml").read_text(encoding="utf-8")
+    assert set(re.findall(r"alertname: (A2A\w+)", alert_tests)) == alerts().keys()

@@ -71,7 +71,7 @@ def worker(**changes: Any) -> dict[str, Any]:
     return {"workers": {"celery@one": report(**changes)}}
 
 
-def stored(**changes: Any) -> dict[str, Any]:
+def with_store(**changes: Any) -> dict[str, Any]:
     return {"store": replace(SERVER, **changes)}
 
 
@@ -106,7 +106,7 @@ def signing(key: str) -> dict[str, Any]:
     return {"watchers": ({**watcher, "settings": visible_settings(SIGNING), "signing_keys": [key]},)}
 
 
-def sealed(*keys: str, **changes: int) -> dict[str, Any]:
+def with_sealed_configs(*keys: str, **changes: int) -> dict[str, Any]:
     """Return the survey fields for push-notification configs that are sealed with each of `keys`."""
     return {"webhooks": Webhooks(frozenset(fingerprint_of(key.encode()) for key in keys), **changes)}
 
@@ -120,18 +120,18 @@ def test_a_healthy_deployment_has_no_problems() -> None:
     ("level", "changes", "about", "text"),
     [
         ("wrong", {"store": "ConnectionError: refused", "watchers": "the same"}, "store", "ConnectionError: refused"),
-        ("wrong", stored(version="5.0.7"), "store", "at least 6.2"),
-        ("wrong", stored(primary=False), "store", "name the primary"),
-        ("wrong", stored(cluster=True), "store", "use one primary"),
-        ("wrong", stored(evicts="allkeys-lru", max_memory=1), "store", "Set noeviction"),
-        ("note", stored(evicts="allkeys-lru"), "store", "Set noeviction"),
-        ("note", stored(append_only=False), "store", "Set appendonly yes"),
-        ("wrong", stored(clock_offset=-9.0), "clock", "this machine is 9.0 s behind"),
-        ("wrong", stored(unsaved="a snapshot"), "store", "could not write a snapshot"),
+        ("wrong", with_store(version="5.0.7"), "store", "at least 6.2"),
+        ("wrong", with_store(primary=False), "store", "name the primary"),
+        ("wrong", with_store(cluster=True), "store", "use one primary"),
+        ("wrong", with_store(evicts="allkeys-lru", max_memory=1), "store", "Set noeviction"),
+        ("note", with_store(evicts="allkeys-lru"), "store", "Set noeviction"),
+        ("note", with_store(append_only=False), "store", "Set appendonly yes"),
+        ("wrong", with_store(clock_offset=-9.0), "clock", "this machine is 9.0 s behind"),
+        ("wrong", with_store(unsaved="a snapshot"), "store", "could not write a snapshot"),
         ("wrong", {"settings": replace(SETTINGS, store_wait_replicas=1)}, "store", "the store has 0 replicas"),
-        ("wrong", stored(max_memory=100, used_memory=95), "memory", "95% of maxmemory"),
-        ("note", stored(max_memory=100, used_memory=80), "memory", "80% of maxmemory"),
-        ("ok", stored(max_memory=100, used_memory=8), "memory", "8% of maxmemory"),
+        ("wrong", with_store(max_memory=100, used_memory=95), "memory", "95% of maxmemory"),
+        ("note", with_store(max_memory=100, used_memory=80), "memory", "80% of maxmemory"),
+        ("ok", with_store(max_memory=100, used_memory=8), "memory", "8% of maxmemory"),
         ("ok", {"broker": RABBIT}, "broker", "reached: RabbitMQ 3.10.8"),
         ("ok", {"broker": RABBIT}, "timeouts", "consumer_timeout (1800 s, unless it was changed)"),
         ("wrong", {"broker": replace(REDIS, evicts="allkeys-lru", max_memory=1)}, "broker", "Set noeviction"),
@@ -213,17 +213,37 @@ def test_a_healthy_deployment_has_no_problems() -> None:
             "watcher one:1",
             "Set the gateways' A2A_SECRET_KEY there",
         ),
-        ("wrong", {**sealed(KEY), **watching()}, "watcher one:1", "has no A2A_SECRET_KEY, so it delivers nothing"),
-        ("wrong", {**sealed(KEY), **watching(KEY)}, "secret key", "is not set here, but webhooks in the store"),
-        ("wrong", {"settings": PUSHING, **sealed(OTHER), **watching(KEY, OTHER)}, "secret key", "lacks a key"),
+        (
+            "wrong",
+            {**with_sealed_configs(KEY), **watching()},
+            "watcher one:1",
+            "has no A2A_SECRET_KEY, so it delivers nothing",
+        ),
+        (
+            "wrong",
+            {**with_sealed_configs(KEY), **watching(KEY)},
+            "secret key",
+            "is not set here, but webhooks in the store",
+        ),
+        (
+            "wrong",
+            {"settings": PUSHING, **with_sealed_configs(OTHER), **watching(KEY, OTHER)},
+            "secret key",
+            "lacks a key",
+        ),
         (
             "note",
-            sealed(KEY, failing=3),
+            with_sealed_configs(KEY, failing=3),
             "webhooks",
             "3 unreachable now: celery -A … a2a deliveries",
         ),
-        ("note", sealed(KEY, dead=2), "webhooks", "2 given up: celery -A … a2a deliveries list --dead"),
-        ("ok", {"settings": PUSHING, **sealed(KEY), **watching(KEY)}, "webhooks", "no delivery was given up"),
+        ("note", with_sealed_configs(KEY, dead=2), "webhooks", "2 given up: celery -A … a2a deliveries list --dead"),
+        (
+            "ok",
+            {"settings": PUSHING, **with_sealed_configs(KEY), **watching(KEY)},
+            "webhooks",
+            "no delivery was given up",
+        ),
         (
             "ok",
             {"settings": PUSHING, **watching(OTHER, KEY)},
@@ -246,7 +266,7 @@ def test_a_finding_names_its_remedy(level: str, changes: Mapping[str, Any], abou
 
 def test_the_stores_own_redis_as_the_broker_is_judged_once() -> None:
     evicting = {"evicts": "allkeys-lru", "max_memory": 1}
-    survey = replace(HEALTHY, **stored(**evicting), broker=replace(REDIS, identity="abc", **evicting))
+    survey = replace(HEALTHY, **with_store(**evicting), broker=replace(REDIS, identity="abc", **evicting))
 
     assert [finding.about for finding in findings_of("wrong", survey) if "noeviction" in finding.text] == ["store"]
 
@@ -263,7 +283,7 @@ def test_a_key_rotation_is_no_problem() -> None:
     with either."""
     changing = replace(SETTINGS, secret_key=(OTHER, KEY))
 
-    survey = replace(HEALTHY, settings=changing, **sealed(KEY, OTHER), **watching(KEY, OTHER))
+    survey = replace(HEALTHY, settings=changing, **with_sealed_configs(KEY, OTHER), **watching(KEY, OTHER))
 
     assert {finding.level for finding in diagnosis(survey)} == {"ok"}
     assert KEY not in str(diagnosis(survey))
@@ -293,8 +313,8 @@ def test_a_worker_whose_settings_cannot_be_used() -> None:
 def storage(**changes: Any) -> StorageState:
     """Return the state of a healthy store with an archive, with the fields in `changes` replaced."""
     state = {"on": True, "complete": True, "waiting": 3, "due": 0, "lag": 0.0, "refused": 0}
-    opened = Opened(changes.pop("schema", SCHEMA), True)
-    return StorageState(opened, database=changes.pop("database", ""), archive=ArchiveState(**(state | changes)))
+    opening = Opened(changes.pop("schema", SCHEMA), True)
+    return StorageState(opening, database=changes.pop("database", ""), archive=ArchiveState(**(state | changes)))
 
 
 URL, PLACE = "postgresql+asyncpg://me:s3cret@db.example.com/a2a", "postgresql://db.example.com/a2a"

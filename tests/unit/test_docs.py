@@ -52,12 +52,12 @@ def table_rows() -> list[tuple[str, str, str]]:
     return [(event.strip(), states.strip(), reads.strip()) for event, states, reads in table[2:]]
 
 
-def documented() -> dict[str, str]:
+def states_in_docs() -> dict[str, str]:
     """Return the state for each text of the table."""
     return {sentence: state for _, state, reads in table_rows() for sentence in re.findall(r'"(.+?)"', reads)}
 
 
-def used() -> dict[str, str]:
+def states_in_code() -> dict[str, str]:
     """Return the state for each text with which the code ends a run."""
     states = {outcomes.AGENT_FAILED: state_of(Failure()), **STATES}
     for path in (ROOT / "a2a_celery").rglob("*.py"):
@@ -78,11 +78,11 @@ def state_of(outcome: Outcome) -> str:
 
 
 def test_every_text_of_the_code_is_in_the_table_with_its_state() -> None:
-    assert documented() == used()
+    assert states_in_docs() == states_in_code()
 
 
 def test_every_text_of_the_table_is_used() -> None:
-    assert set(used()) == set(SENTENCES.values())
+    assert set(states_in_code()) == set(SENTENCES.values())
 
 
 def test_every_outcome_leaves_a_state_of_the_table() -> None:
@@ -120,17 +120,17 @@ def test_the_drawn_life_of_a_task_is_the_table_of_transitions() -> None:
     assert diagram is not None
     arrows = {tuple(line.split(" --> ")) for line in map(str.strip, diagram[1].splitlines()) if line}
 
-    expected = {(name(before), name(after)) for before, afters in LEGAL.items() for after in afters}
+    expected = {(name(source), name(target)) for source, targets in LEGAL.items() for target in targets}
     expected |= {("[*]", name(SUBMITTED))} | {(name(state), "[*]") for state in TERMINAL}
     assert arrows == expected
 
 
 def test_every_link_of_a_page_has_a_target() -> None:
-    lost = {
+    loss_texts = {
         f"{page.name}: {target}"
         for page in (ROOT / "docs").rglob("*.md")
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
         if not (page.parent / target).exists()
     }
 
-    assert lost == set()
+    assert loss_texts == set()

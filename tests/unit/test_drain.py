@@ -40,16 +40,16 @@ REPORTS: dict[str, Any] = {
     "filters", [{"everything": True}, {"queues": ("celery",)}, {"hosts": tuple(node[7:] for node in REPORTS)}]
 )
 def test_workers_of_another_deployment_at_the_same_broker_are_not_drained(filters: dict[str, Any]) -> None:
-    chosen = Choice.of(REPORTS, NO_SELECTION | filters, {}, STORE, PREFIX)
+    choice = Choice.of(REPORTS, NO_SELECTION | filters, {}, STORE, PREFIX)
 
-    assert chosen.nodes == ("celery@ours",)
-    assert chosen.strangers == ("celery@bad-settings", "celery@lost-its-store")
+    assert choice.nodes == ("celery@ours",)
+    assert choice.strangers == ("celery@bad-settings", "celery@lost-its-store")
 
 
 def test_a_worker_that_can_t_say_whose_it_is_can_be_named() -> None:
-    chosen = Choice.of(REPORTS, NO_SELECTION | {"nodes": ("celery@lost-its-store",)}, {}, STORE, PREFIX)
+    choice = Choice.of(REPORTS, NO_SELECTION | {"nodes": ("celery@lost-its-store",)}, {}, STORE, PREFIX)
 
-    assert (chosen.nodes, chosen.strangers) == (("celery@lost-its-store",), ())
+    assert (choice.nodes, choice.strangers) == (("celery@lost-its-store",), ())
     with pytest.raises(click.ClickException, match="celery@plain does not reply"):
         Choice.of(REPORTS, NO_SELECTION | {"nodes": ("celery@plain",)}, {}, STORE, PREFIX)
 
@@ -62,17 +62,17 @@ def test_a_worker_that_is_started_again_while_it_is_drained_does_not_count_as_dr
     drainer.drain()
     drainer.wait(30)
 
-    [left] = drainer.workers.values()
-    assert left.state == "restarted"
-    assert left.line() == AGAIN
+    [worker_left] = drainer.workers.values()
+    assert worker_left.state == "restarted"
+    assert worker_left.line() == AGAIN
 
 
 def test_a_worker_that_is_started_again_after_its_shutdown_is_not_reported_as_drained() -> None:
     replies = {"a2a_drain": {"queues": ["celery"], "returned": 0}, "ping": {"ok": "pong"}}
-    drained = {"drained": ["celery"], "stopping": [], "runs": [], "tasks": 0}
+    reply = {"drained": ["celery"], "stopping": [], "runs": [], "tasks": 0}
 
     def broadcast(command: str, **_: Any) -> list[dict[str, Any]]:
-        return [{"celery@ours": replies.get(command, drained)}]
+        return [{"celery@ours": replies.get(command, reply)}]
 
     control = SimpleNamespace(broadcast=broadcast, shutdown=lambda **_: replies.update(ANSWERS))
     app: Any = SimpleNamespace(control=control)
@@ -82,8 +82,8 @@ def test_a_worker_that_is_started_again_after_its_shutdown_is_not_reported_as_dr
 
     drainer.shut_down()
 
-    [left] = drainer.workers.values()
-    assert (left.state, left.line()) == ("restarted", AGAIN)
+    [worker_left] = drainer.workers.values()
+    assert (worker_left.state, worker_left.line()) == ("restarted", AGAIN)
 
 
 def test_the_undo_for_a_worker_that_was_started_again_names_the_queues_that_it_consumes() -> None:
@@ -93,8 +93,8 @@ def test_the_undo_for_a_worker_that_was_started_again_names_the_queues_that_it_c
 
     drainer.undo()
 
-    [left] = drainer.workers.values()
-    assert (left.state, left.line()) == ("undone", "celery@ours: consumes celery again")
+    [worker_left] = drainer.workers.values()
+    assert (worker_left.state, worker_left.line()) == ("undone", "celery@ours: consumes celery again")
 
 
 AGAIN = (

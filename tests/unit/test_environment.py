@@ -18,7 +18,7 @@ STORE_URL = "redis://127.0.0.1:1/0"
 KEY = "a-key-for-the-tests-of-32-characters-and-more"
 
 
-def embedded(
+def environment(
     environ: Mapping[str, str], *, lasting: bool = False, loopback: bool = True, **conf: str | list[str]
 ) -> dict[str, str]:
     app = Celery("tests", set_as_current=False)
@@ -27,7 +27,7 @@ def embedded(
 
 
 def test_a_temporary_store_gets_a_new_key_and_allows_webhooks_on_this_machine() -> None:
-    first, second = embedded({}), embedded({})
+    first, second = environment({}), environment({})
 
     settings = load_settings({}, first)
     assert settings.secret_keys
@@ -38,7 +38,7 @@ def test_a_temporary_store_gets_a_new_key_and_allows_webhooks_on_this_machine() 
 
 
 def test_a_permanent_store_gets_no_key() -> None:
-    env = embedded({}, lasting=True)
+    env = environment({}, lasting=True)
 
     assert SECRET_KEY not in env
     assert NETWORKS not in env
@@ -46,7 +46,7 @@ def test_a_permanent_store_gets_no_key() -> None:
 
 
 def test_a_gateway_that_other_machines_reach_delivers_no_webhooks_to_this_machine() -> None:
-    env = embedded({}, loopback=False)
+    env = environment({}, loopback=False)
 
     assert SECRET_KEY in env
     assert NETWORKS not in env
@@ -80,18 +80,18 @@ def test_a_broker_behind_sentinels_must_be_set_in_the_app() -> None:
 
 
 def test_results_are_redirected_from_sentinels_to_the_embedded_redis() -> None:
-    assert embedded({}, result_backend="sentinel://a/0")["CELERY_RESULT_BACKEND"] == STORE_URL
+    assert environment({}, result_backend="sentinel://a/0")["CELERY_RESULT_BACKEND"] == STORE_URL
 
 
 @pytest.mark.parametrize("lasting", [True, False])
 def test_variables_of_the_environment_are_unchanged(lasting: bool) -> None:
-    env = embedded({SECRET_KEY: KEY, NETWORKS: "10.0.0.0/8"}, lasting=lasting)
+    env = environment({SECRET_KEY: KEY, NETWORKS: "10.0.0.0/8"}, lasting=lasting)
 
     assert (env[SECRET_KEY], env[NETWORKS]) == (KEY, "10.0.0.0/8")
 
 
 def test_settings_of_the_app_are_not_overridden() -> None:
-    env = embedded({}, a2a_secret_key=KEY, a2a_allow_networks=["10.0.0.0/8"])
+    env = environment({}, a2a_secret_key=KEY, a2a_allow_networks=["10.0.0.0/8"])
 
     assert SECRET_KEY not in env
     assert NETWORKS not in env

@@ -15,7 +15,7 @@ from a2a_celery import client, errors, testing
 from a2a_celery.client import calling, notifications
 from tests.support import ROOT
 from tests.support.faults import CODES
-from tests.unit.test_docs import SENTENCES, used
+from tests.unit.test_docs import SENTENCES, states_in_code
 
 PAGE = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
 EXPORTING = (errors, client, calling, notifications, testing, a2a_celery)
@@ -79,11 +79,11 @@ def test_each_protocol_error_has_a_cause_and_a_remedy(tables: ModuleType) -> Non
 
 def test_the_codes_are_those_that_clients_receive(tables: ModuleType) -> None:
     """tests/acceptance/test_error_table.py compares `CODES` with responses."""
-    listed = {reason: (code, http, grpc) for reason, code, http, grpc in tables.codes()}
+    codes = {reason: (code, http, grpc) for reason, code, http, grpc in tables.codes()}
 
-    assert listed.pop("INVALID_JSON")[0] == -32700
-    assert listed.pop("LIMIT_EXCEEDED") == (-32603, "429", "RESOURCE_EXHAUSTED")
-    assert listed == {reason: (code, str(http), grpc) for reason, (code, http, grpc) in CODES.items()}
+    assert codes.pop("INVALID_JSON")[0] == -32700
+    assert codes.pop("LIMIT_EXCEEDED") == (-32603, "429", "RESOURCE_EXHAUSTED")
+    assert codes == {reason: (code, str(http), grpc) for reason, (code, http, grpc) in CODES.items()}
 
 
 def test_the_table_of_codes_is_that_of_the_code(tables: ModuleType) -> None:
@@ -94,7 +94,7 @@ def test_the_table_of_codes_is_that_of_the_code(tables: ModuleType) -> None:
 
 
 def test_each_text_of_an_end_has_its_state() -> None:
-    rows, states = cells_after("ends"), used()
+    rows, states = cells_after("ends"), states_in_code()
 
     assert set(rows) == set(SENTENCES.values())
     assert {text: rows[text][0] for text in states} == states

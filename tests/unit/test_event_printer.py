@@ -83,8 +83,8 @@ def test_whole_numbers_of_data_are_shown_as_such(capsys: pytest.CaptureFixture[s
         StreamResponse(artifact_update=TaskArtifactUpdateEvent(artifact=Artifact(name="size", parts=[Part(data=data)])))
     )
 
-    printed = capsys.readouterr().out.removeprefix("artifact size: ")
-    assert sorted(json.loads(printed)) == ["ratio", "sizes", "width"]
-    assert '"width": 300' in printed
-    assert '"sizes": [1, 2]' in printed
-    assert ".0" not in printed
+    output = capsys.readouterr().out.removeprefix("artifact size: ")
+    assert sorted(json.loads(output)) == ["ratio", "sizes", "width"]
+    assert '"width": 300' in output
+    assert '"sizes": [1, 2]' in output
+    assert ".0" not in output

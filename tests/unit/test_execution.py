@@ -41,9 +41,9 @@ def ticking(start: int = 1_000) -> Any:
     return lambda: next(ticks)
 
 
-def through_json(saved: dict[str, Any]) -> Any:
+def through_json(state: dict[str, Any]) -> Any:
     """Return the saved state after a round trip through JSON."""
-    return json.loads(json.dumps(saved))
+    return json.loads(json.dumps(state))
 
 
 # copy of the documented table, to detect accidental changes
@@ -69,26 +69,26 @@ def test_only_legal_transitions_happen_and_listeners_get_each_once_in_order(
     attempts: list[tuple[ExecutionState, dict[str, Any]]], start: ExecutionState
 ) -> None:
     machine = ExecutionStateMachine(start, clock=ticking())
-    received: tuple[list[Transition], list[Transition]] = ([], [])
-    for listener in received:
+    notifications: tuple[list[Transition], list[Transition]] = ([], [])
+    for listener in notifications:
         machine.add_listener(listener.append)
     state, expected = start, []
 
-    for after, detail in attempts:
-        if after in EXPECTED[state]:
-            expected.append((len(expected) + 1, state, after, 1_000 + len(expected), detail))
-            assert machine.try_transition(after, **detail)
-            state = after
+    for target, detail in attempts:
+        if target in EXPECTED[state]:
+            expected.append((len(expected) + 1, state, target, 1_000 + len(expected), detail))
+            assert machine.try_transition(target, **detail)
+            state = target
         else:
             with pytest.raises(IllegalTransition):
-                machine.transition(after, **detail)
-            assert not machine.try_transition(after, **detail)
+                machine.transition(target, **detail)
+            assert not machine.try_transition(target, **detail)
         assert machine.state is state
         assert machine.is_checkpoint == (state in CHECKPOINT_STATES)
 
-    recorded = [(t.number, t.before, t.after, t.at_us, t.detail) for t in machine.history]
-    assert recorded == expected
-    assert list(received[0]) == list(received[1]) == list(machine.history)
+    history = [(t.number, t.before, t.after, t.at_us, t.detail) for t in machine.history]
+    assert history == expected
+    assert list(notifications[0]) == list(notifications[1]) == list(machine.history)
 
 
 @given(ATTEMPTS, st.sampled_from(ALL), st.integers(1, 40))
@@ -96,17 +96,19 @@ def test_a_saved_machine_is_restored_exactly_and_continues(
     attempts: list[tuple[ExecutionState, dict[str, Any]]], start: ExecutionState, limit: int
 ) -> None:
     machine = ExecutionStateMachine(start, clock=ticking(), history_limit=limit)
-    for after, detail in attempts:
-        machine.try_transition(after, **detail)
+    for target, detail in attempts:
+        machine.try_transition(target, **detail)
 
-    again = ExecutionStateMachine.from_dict(through_json(machine.to_dict()), clock=ticking(5_000), history_limit=limit)
+    restored_machine = ExecutionStateMachine.from_dict(
+        through_json(machine.to_dict()), clock=ticking(5_000), history_limit=limit
+    )
 
-    assert again.to_dict() == machine.to_dict()
-    assert (again.state, again.history) == (machine.state, machine.history)
-    assert len(again.history) <= limit
-    after = min(EXPECTED[machine.state])
-    before = again.history[-1].number if again.history else 0
-    assert again.transition(after).number == before + 1
+    assert restored_machine.to_dict() == machine.to_dict()
+    assert (restored_machine.state, restored_machine.history) == (machine.state, machine.history)
+    assert len(restored_machine.history) <= limit
+    target = min(EXPECTED[machine.state])
+    last_number = restored_machine.history[-1].number if restored_machine.history else 0
+    assert restored_machine.transition(target).number == last_number + 1
 
 
 def test_an_illegal_transition_names_where_it_is_where_to_and_what_may_be() -> None:
@@ -173,11 +175,11 @@ GARBAGE: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.parametrize("name", GARBAGE)
 def test_garbage_is_refused_by_the_field_at_fault(name: str) -> None:
-    saved, error = GARBAGE[name]
+    state, error = GARBAGE[name]
     assert ExecutionStateMachine.from_dict(SAVED).to_dict() == SAVED
 
     with pytest.raises(InvalidSaved, match=f"^{error}") as exc_info:
-        ExecutionStateMachine.from_dict(saved)
+        ExecutionStateMachine.from_dict(state)
 
     assert isinstance(exc_info.value, ValueError)
     assert str(exc_info.value).startswith(f"{exc_info.value.field}: ")
@@ -187,25 +189,25 @@ JSON = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dict
 
 
 @given(JSON)
-def test_any_json_is_read_or_refused(saved: Any) -> None:
+def test_any_json_is_read_or_refused(state: Any) -> None:
     with pytest.raises(InvalidSaved):
-        ExecutionStateMachine.from_dict(saved)
+        ExecutionStateMachine.from_dict(state)
 
 
 def test_a_failing_listener_is_logged_without_other_effects(caplog: pytest.LogCaptureFixture) -> None:
     machine = ExecutionStateMachine()
-    received: list[Transition] = []
+    notifications: list[Transition] = []
 
     def fails(transition: Transition) -> None:
         raise SystemExit("a listener's own idea")
 
     machine.add_listener(fails)
-    machine.add_listener(received.append)
+    machine.add_listener(notifications.append)
     with caplog.at_level(logging.ERROR):
         machine.transition(S.INITIALIZING)
         machine.transition(S.COMPLETED)
 
-    assert [t.after for t in received] == [S.INITIALIZING, S.COMPLETED]
+    assert [t.after for t in notifications] == [S.INITIALIZING, S.COMPLETED]
     assert "a listener failed at the transition from IDLE to INITIALIZING" in caplog.text
 
 
@@ -229,19 +231,19 @@ def test_a_listener_may_make_a_transition_that_later_listeners_get_in_order() ->
 
 def test_a_listener_gets_transitions_between_its_addition_and_removal() -> None:
     machine = ExecutionStateMachine()
-    received: list[Transition] = []
+    notifications: list[Transition] = []
     machine.transition(S.INITIALIZING)
-    machine.add_listener(received.append)
-    machine.add_listener(received.append)
+    machine.add_listener(notifications.append)
+    machine.add_listener(notifications.append)
     machine.transition(S.MODEL_CALL)
-    machine.remove_listener(received.append)
-    machine.remove_listener(received.append)
+    machine.remove_listener(notifications.append)
+    machine.remove_listener(notifications.append)
     machine.transition(S.COMPLETED)
 
-    assert [t.after for t in received] == [S.MODEL_CALL]
+    assert [t.after for t in notifications] == [S.MODEL_CALL]
 
 
-def started(threads: list[Thread]) -> Iterator[Thread]:
+def start_each(threads: list[Thread]) -> Iterator[Thread]:
     """Start each thread, and yield it."""
     for thread in threads:
         thread.start()
@@ -250,8 +252,8 @@ def started(threads: list[Thread]) -> Iterator[Thread]:
 
 def test_many_threads_make_one_history_that_every_listener_gets() -> None:
     machine = ExecutionStateMachine(history_limit=100_000)
-    received: list[Transition] = []
-    machine.add_listener(received.append)
+    notifications: list[Transition] = []
+    machine.add_listener(notifications.append)
     machine.transition(S.INITIALIZING)
     count, each = 8, 400
     together = Barrier(count)
@@ -261,11 +263,11 @@ def test_many_threads_make_one_history_that_every_listener_gets() -> None:
         for n in range(each):
             machine.transition(S.TOOL_EXECUTION if n % 2 else S.MODEL_CALL, tool=name)
 
-    for thread in list(started([Thread(target=work, args=(str(n),)) for n in range(count)])):
+    for thread in list(start_each([Thread(target=work, args=(str(n),)) for n in range(count)])):
         thread.join(20)
 
     history = machine.history
-    assert received == list(history)
+    assert notifications == list(history)
     assert [t.number for t in history] == list(range(1, count * each + 2))
     assert all(b.before is a.after for a, b in pairwise(history))
     ExecutionStateMachine.from_dict(machine.to_dict(), history_limit=100_000)
@@ -276,10 +278,10 @@ def test_a_thread_does_not_wait_for_a_listener_that_another_thread_runs() -> Non
     at.set("here")
     machine = ExecutionStateMachine()
     is_called, go_on = Event(), Event()
-    received: list[tuple[ExecutionState, str]] = []
+    notifications: list[tuple[ExecutionState, str]] = []
 
     def slow(transition: Transition) -> None:
-        received.append((transition.after, at.get()))
+        notifications.append((transition.after, at.get()))
         is_called.set()
         assert go_on.wait(20)
 
@@ -289,11 +291,11 @@ def test_a_thread_does_not_wait_for_a_listener_that_another_thread_runs() -> Non
     assert is_called.wait(20)
 
     machine.transition(S.MODEL_CALL)  # while the listener runs in the other thread
-    assert received == [(S.INITIALIZING, "elsewhere")]
+    assert notifications == [(S.INITIALIZING, "elsewhere")]
     go_on.set()
     other.join(20)
 
-    assert received == [(S.INITIALIZING, "elsewhere"), (S.MODEL_CALL, "here")]
+    assert notifications == [(S.INITIALIZING, "elsewhere"), (S.MODEL_CALL, "here")]
 
 
 def test_each_state_has_a_comment() -> None:
@@ -302,8 +304,8 @@ def test_each_state_has_a_comment() -> None:
     assert all(re.search(rf'    {state} = "{state}"  # \w.*\w', source) for state in ALL)
 
 
-def step(number: int, before: ExecutionState, after: ExecutionState, **detail: str) -> Transition:
-    return Transition(number, before, after, 1_000 + number, detail)
+def step(number: int, source: ExecutionState, target: ExecutionState, **detail: str) -> Transition:
+    return Transition(number, source, target, 1_000 + number, detail)
 
 
 def transitions_of(machine: ExecutionStateMachine) -> list[tuple[int, str, str, dict[str, Any]]]:
@@ -312,8 +314,8 @@ def transitions_of(machine: ExecutionStateMachine) -> list[tuple[int, str, str, 
 
 def test_a_restored_machine_has_its_last_state_and_continues_from_idle() -> None:
     machine = ExecutionStateMachine(clock=ticking(2_000))
-    received: list[Transition] = []
-    machine.add_listener(received.append)
+    notifications: list[Transition] = []
+    machine.add_listener(notifications.append)
 
     machine.restore([step(1, S.IDLE, S.INITIALIZING), step(2, S.INITIALIZING, S.TOOL_EXECUTION, tool="search")])
     machine.return_to_idle()
@@ -324,10 +326,10 @@ def test_a_restored_machine_has_its_last_state_and_continues_from_idle() -> None
         (3, S.TOOL_EXECUTION, S.ERROR, {"reason": "lost"}),
         (4, S.ERROR, S.IDLE, {}),
     ]
-    assert received == []
+    assert notifications == []
     assert machine.transition(S.INITIALIZING).number == 5
-    again = ExecutionStateMachine.from_dict(through_json(machine.to_dict()))
-    assert again.history == machine.history
+    restored_machine = ExecutionStateMachine.from_dict(through_json(machine.to_dict()))
+    assert restored_machine.history == machine.history
 
 
 @pytest.mark.parametrize("end", [S.COMPLETED, S.INTERRUPTED])
@@ -342,22 +344,22 @@ def test_a_machine_that_is_between_two_messages_stays_there(end: ExecutionState)
 
 
 @pytest.mark.parametrize(
-    ("state", "added"),
+    ("state", "new_states"),
     [
         *((state, []) for state in (S.IDLE, S.COMPLETED, S.INTERRUPTED)),
         *((state, [S.IDLE]) for state in (S.CANCELLED, S.ERROR)),
         *((state, [S.ERROR, S.IDLE]) for state in (S.INITIALIZING, S.MODEL_CALL, S.TOOL_EXECUTION)),
     ],
 )
-def test_a_machine_without_a_history_returns_to_idle(state: ExecutionState, added: list[ExecutionState]) -> None:
+def test_a_machine_without_a_history_returns_to_idle(state: ExecutionState, new_states: list[ExecutionState]) -> None:
     machine = ExecutionStateMachine(state, clock=ticking())
-    received: list[Transition] = []
-    machine.add_listener(received.append)
+    notifications: list[Transition] = []
+    machine.add_listener(notifications.append)
 
     machine.return_to_idle()
 
-    assert [(number, after) for number, _, after, _ in transitions_of(machine)] == list(enumerate(added, 1))
-    assert received == []
+    assert [(number, state) for number, _, state, _ in transitions_of(machine)] == list(enumerate(new_states, 1))
+    assert notifications == []
     assert machine.may(S.INITIALIZING)
     assert ExecutionStateMachine.from_dict(through_json(machine.to_dict())).history == machine.history
 
@@ -369,7 +371,7 @@ def test_the_return_to_idle_between_two_runs_is_filled_in(end: ExecutionState) -
 
     machine.restore(runs)
 
-    assert [after for _, _, after, _ in transitions_of(machine)] == [S.INITIALIZING, end, S.IDLE, S.INITIALIZING]
+    assert [state for _, _, state, _ in transitions_of(machine)] == [S.INITIALIZING, end, S.IDLE, S.INITIALIZING]
     assert [number for number, _, _, _ in transitions_of(machine)] == [1, 2, 3, 4]
 
 

@@ -26,7 +26,7 @@ def test_the_drawn_machine_is_the_table_of_transitions() -> None:
     assert diagram is not None
     arrows = [tuple(line.split(" --> ")) for line in map(str.strip, diagram[1].splitlines()) if line]
 
-    expected = {(before, after) for before, afters in EXECUTION_TRANSITIONS.items() for after in afters}
+    expected = {(source, target) for source, targets in EXECUTION_TRANSITIONS.items() for target in targets}
     assert set(arrows) == expected | {("[*]", "IDLE")}
     assert len(arrows) == len(set(arrows))
 

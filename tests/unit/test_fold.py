@@ -37,12 +37,12 @@ def texts(messages: object) -> list[str]:
 
 def test_a_task_is_itself_and_the_log_is_not_changed() -> None:
     entries = log(status(WORKING), chunk("a"))
-    before = [encode(entry.event) for entry in entries]
+    bytes_before = [encode(entry.event) for entry in entries]
 
     fold(entries)
 
     assert fold(log()) == FIRST
-    assert [encode(entry.event) for entry in entries] == before
+    assert [encode(entry.event) for entry in entries] == bytes_before
 
 
 def test_a_status_replaces_the_status() -> None:
@@ -164,10 +164,10 @@ def test_an_unknown_object_is_refused(call: object) -> None:
 
 
 def test_a_status_has_the_time_it_was_recorded_and_nothing_else_has_one() -> None:
-    late = decode(encode(status(WORKING)), 5_000_000)
+    late_event = decode(encode(status(WORKING)), 5_000_000)
     artifact = decode(encode(chunk("a")), 5_000_000)
 
-    assert isinstance(late, TaskStatusUpdateEvent)
+    assert isinstance(late_event, TaskStatusUpdateEvent)
     assert isinstance(artifact, TaskArtifactUpdateEvent)
-    assert late.status.timestamp.ToMicroseconds() == 5_000_000
+    assert late_event.status.timestamp.ToMicroseconds() == 5_000_000
     assert artifact == chunk("a")

@@ -50,7 +50,7 @@ def documented_commands() -> Iterator[tuple[str, click.Command, list[str]]]:
 
 
 def test_commands_and_options_of_the_docs_exist() -> None:
-    checked = 0
+    count = 0
     for line, root, words in documented_commands():
         command = root
         while isinstance(command, click.Group) and words and words[0] in command.commands:
@@ -59,5 +59,5 @@ def test_commands_and_options_of_the_docs_exist() -> None:
         options = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
         option_names = {word.rstrip(",.;").partition("=")[0] for word in words if word.startswith("-")}
         assert option_names <= options, line
-        checked += 1
-    assert checked > 30
+        count += 1
+    assert count > 30

@@ -246,9 +246,9 @@ def test_budgets_and_selectors_match_the_pods() -> None:
 
 
 def test_keda_scales_by_the_runs_waiting_in_the_store() -> None:
-    [scaled] = KEDA
-    assert (scaled["apiVersion"], scaled["kind"]) == ("keda.sh/v1alpha1", "ScaledObject")
-    spec = scaled["spec"]
+    [scaled_object] = KEDA
+    assert (scaled_object["apiVersion"], scaled_object["kind"]) == ("keda.sh/v1alpha1", "ScaledObject")
+    spec = scaled_object["spec"]
     assert set(spec) == {"scaleTargetRef", "minReplicaCount", "maxReplicaCount", "advanced", "triggers"}
     assert spec["scaleTargetRef"] == {"name": resource("Deployment", "a2a-worker")["metadata"]["name"]}
     assert 1 <= spec["minReplicaCount"] < spec["maxReplicaCount"], "gateways are ready with a worker only"
@@ -270,10 +270,10 @@ def test_keda_scales_by_the_runs_waiting_in_the_store() -> None:
 
 def test_network_policies_allow_only_the_required_connections() -> None:
     policies = {each["metadata"]["name"]: each["spec"] for each in OBJECTS if each["kind"] == "NetworkPolicy"}
-    closed = policies.pop("a2a-nothing-else")
-    assert closed["policyTypes"] == ["Ingress", "Egress"]
-    assert not {"ingress", "egress"} & set(closed)
-    assert all(selects(closed["podSelector"], role) for role in ROLES)
+    default_policy = policies.pop("a2a-nothing-else")
+    assert default_policy["policyTypes"] == ["Ingress", "Egress"]
+    assert not {"ingress", "egress"} & set(default_policy)
+    assert all(selects(default_policy["podSelector"], role) for role in ROLES)
 
     def ports(direction: str, role: str) -> dict[str, list[Any]]:
         return {

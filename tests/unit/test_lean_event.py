@@ -34,12 +34,12 @@ async def test_a_set_event_does_not_wait() -> None:
 
 async def test_a_cancelled_waiter_is_removed() -> None:
     event = LeanEvent()
-    cancelled, other = asyncio.ensure_future(event.wait()), asyncio.ensure_future(event.wait())
+    first, other = asyncio.ensure_future(event.wait()), asyncio.ensure_future(event.wait())
     await asyncio.sleep(0)
 
-    cancelled.cancel()
+    first.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await cancelled
+        await first
     assert not other.done()
 
     event.set()

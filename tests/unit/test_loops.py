@@ -43,8 +43,8 @@ def test_an_agent_may_start_processes(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def test_under_gevent_it_is_the_loop_of_asyncio() -> None:
-    patched = "from gevent import monkey; monkey.patch_all(); from a2a_celery.concurrency import new_loop"
-    code = f"{patched}; print(new_loop(uvloop=True))"
+    gevent_code = "from gevent import monkey; monkey.patch_all(); from a2a_celery.concurrency import new_loop"
+    code = f"{gevent_code}; print(new_loop(uvloop=True))"
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
 
     assert "uvloop" not in process.stdout

@@ -9,7 +9,7 @@ import pytest
 
 from tests.tools import mutate
 from tests.tools.mutants import Mutant, edits, mutants_in, sample
-from tests.tools.selection import capped, node_id
+from tests.tools.selection import cap_tests, node_id
 
 
 def mutations(source: str, suffix: str = ".py") -> set[tuple[str, str, str]]:
@@ -118,9 +118,9 @@ def test_a_coverage_context_names_the_test_that_ran_or_started_the_process() -> 
 def test_a_selection_ends_at_its_expected_duration_and_is_never_empty() -> None:
     seconds = {"slow": 5.0, "fast": 1.0}
 
-    assert capped(["fast", "fast", "slow"], seconds, 2.5) == ["fast", "fast"]
-    assert capped(["slow", "fast"], seconds, 2.5) == ["slow"]
-    assert capped([], seconds, 2.5) == []
+    assert cap_tests(["fast", "fast", "slow"], seconds, 2.5) == ["fast", "fast"]
+    assert cap_tests(["slow", "fast"], seconds, 2.5) == ["slow"]
+    assert cap_tests([], seconds, 2.5) == []
 
 
 def record(name: str, tier: str, status: str) -> mutate.Record:
@@ -163,15 +163,15 @@ def test_a_timeout_is_listed_and_is_no_result() -> None:
 def test_a_mutant_without_a_result_in_a_tier_is_judged() -> None:
     assert mutate.status_in("change", [record("a", "change", "timeout")]) is None
     assert mutate.status_in("change", [record("a", "change", "error 4")]) is None
-    survived = [record("a", "change", "survived")]
+    records = [record("a", "change", "survived")]
 
-    assert mutate.status_in("change", survived) == "survived"
-    assert mutate.status_in("merge", survived) is None
+    assert mutate.status_in("change", records) == "survived"
+    assert mutate.status_in("merge", records) is None
     assert mutate.status_in("change", [record("a", "merge", "killed")]) is None
 
 
 @pytest.mark.parametrize(
-    ("output", "failed"),
+    ("output", "failure"),
     [
         ("..F\nFAILED tests/a.py::test[x - y] - assert [1] == [2]\n1 failed\n", "tests/a.py::test[x - y]"),
         ("ERROR tests/a.py::test - OSError\n", "tests/a.py::test"),
@@ -181,5 +181,5 @@ def test_a_mutant_without_a_result_in_a_tier_is_judged() -> None:
         ("3 passed\n", None),
     ],
 )
-def test_only_a_failed_test_or_import_kills_a_mutant(output: str, failed: str | None) -> None:
-    assert mutate.failed_test(output) == failed
+def test_only_a_failed_test_or_import_kills_a_mutant(output: str, failure: str | None) -> None:
+    assert mutate.failed_test(output) == failure

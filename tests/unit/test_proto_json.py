@@ -173,13 +173,13 @@ async def test_a_long_task_does_not_block_the_event_loop() -> None:
     page = ListTasksResponse(tasks=[task])
 
     async with counted_turns() as count:
-        for written, expected in (
+        for pieces, expected in (
             (task_json(task, ResponseMeter()), MessageToDict(task)),
             (event_json_in_pieces(task, ResponseMeter()), {"task": MessageToDict(task)}),
             (page_json(page, True, ResponseMeter()), serialize_list_tasks_response(page, True)),
         ):
             count.turns = 0
-            text = b"".join(await written)
+            text = b"".join(await pieces)
             assert count.turns >= 40
             assert json.loads(text) == expected
 

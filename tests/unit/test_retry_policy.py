@@ -17,7 +17,7 @@ from a2a_celery.retry_policy import MAX_DELAY, RetryPolicy
 NOW = 1_234_567_880.0
 
 
-def throttled(retry_after: str) -> httpx.HTTPStatusError:
+def throttling_error(retry_after: str) -> httpx.HTTPStatusError:
     """Return the error of a provider that responds with 429 and `Retry-After`."""
     request = httpx.Request("POST", "http://provider.example")
     return httpx.HTTPStatusError(
@@ -129,10 +129,10 @@ class Awkward(Exception):
 @pytest.mark.parametrize(
     ("error", "delay"),
     [
-        (throttled("7"), 7.0),
-        (throttled("Fri, 13 Feb 2009 23:31:30 GMT"), 10.0),
-        (throttled("86400"), 600.0),
-        (throttled("soon"), None),
+        (throttling_error("7"), 7.0),
+        (throttling_error("Fri, 13 Feb 2009 23:31:30 GMT"), 10.0),
+        (throttling_error("86400"), 600.0),
+        (throttling_error("soon"), None),
         (Awkward(), None),
         (ValueError(), None),
         (None, None),

@@ -43,20 +43,20 @@ def restart(folder: Path, health: str) -> tuple[subprocess.CompletedProcess[str]
 
 
 def test_an_old_container_is_stopped_when_its_successor_is_healthy(tmp_path: Path) -> None:
-    done, calls = restart(tmp_path, "healthy")
+    process, calls = restart(tmp_path, "healthy")
 
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "worker: new-containe replaces old-containe\n"
+    assert (process.returncode, process.stderr) == (0, "")
+    assert process.stdout == "worker: new-containe replaces old-containe\n"
     assert calls == ["docker stop old-container", "docker rm old-container"]
 
 
 @pytest.mark.parametrize("health", ["starting", "unhealthy"])
 def test_a_new_container_that_is_not_healthy_stops_the_restart(tmp_path: Path, health: str) -> None:
-    done, calls = restart(tmp_path, health)
+    process, calls = restart(tmp_path, health)
 
-    assert done.returncode == 1
+    assert process.returncode == 1
     assert calls == []
-    assert done.stderr == (
+    assert process.stderr == (
         "the new container new-containe is not healthy after 0 s. The old containers still run.\n"
         "See docker logs new-containe, remove it with docker rm -f new-containe, and start the rolling restart again.\n"
     )

@@ -44,9 +44,9 @@ async def test_with_tracing_the_sdk_s_spans_are_created(monkeypatch: pytest.Monk
     with pytest.raises(ValueError):  # noqa: PT011 - it has no text
         await step(fails=True)
 
-    fine, failed = exporter.get_finished_spans()
+    fine, failure = exporter.get_finished_spans()
     assert (fine.name, fine.attributes, fine.status.is_ok) == ("a step", {"of": "the SDK"}, True)
-    assert [event.name for event in failed.events] == ["exception"]
+    assert [event.name for event in failure.events] == ["exception"]
 
 
 def test_the_switch_of_the_sdk_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:

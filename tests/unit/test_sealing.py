@@ -20,28 +20,28 @@ def sealer(*secrets: str) -> Sealer:
 
 
 def test_a_sealed_config_opens_in_its_place_and_cannot_be_read() -> None:
-    sealed = sealer(NEW).seal(TEXT, "task", "config")
+    value = sealer(NEW).seal(TEXT, "task", "config")
 
-    assert sealer(NEW).open(sealed, "task", "config") == TEXT
-    assert TEXT not in sealed
-    assert sealer(NEW).seal(TEXT, "task", "config") != sealed
+    assert sealer(NEW).open(value, "task", "config") == TEXT
+    assert TEXT not in value
+    assert sealer(NEW).seal(TEXT, "task", "config") != value
 
 
 @pytest.mark.parametrize(("task_id", "config_id"), [("task", "other"), ("other", "config"), ("taskc", "onfig")])
 def test_a_moved_config_does_not_open(task_id: str, config_id: str) -> None:
-    sealed = sealer(NEW).seal(TEXT, "task", "config")
+    value = sealer(NEW).seal(TEXT, "task", "config")
 
     with pytest.raises(NotSealedHere, match="another purpose"):
-        sealer(NEW).open(sealed, task_id, config_id)
+        sealer(NEW).open(value, task_id, config_id)
 
 
 @pytest.mark.parametrize("at", [0, 1, 8, 9, 20, 21, -1])
 def test_a_changed_bit_is_noticed(at: int) -> None:
-    sealed = bytearray(sealer(NEW).seal(TEXT, "task", "config"))
-    sealed[at] ^= 1
+    value = bytearray(sealer(NEW).seal(TEXT, "task", "config"))
+    value[at] ^= 1
 
     with pytest.raises(NotSealedHere):
-        sealer(NEW).open(bytes(sealed), "task", "config")
+        sealer(NEW).open(bytes(value), "task", "config")
 
 
 @pytest.mark.parametrize("length", [0, 1, 9, 15, 21, 30])
@@ -51,23 +51,23 @@ def test_a_truncated_config_is_refused(length: int) -> None:
 
 
 def test_a_sealed_session_does_not_open_as_a_config() -> None:
-    sealed = sealer(NEW).seal(TEXT, "session", "agent//ann", "context")
+    value = sealer(NEW).seal(TEXT, "session", "agent//ann", "context")
 
-    assert sealer(NEW).open(sealed, "session", "agent//ann", "context") == TEXT
+    assert sealer(NEW).open(value, "session", "agent//ann", "context") == TEXT
     for other in (("agent//ann", "context"), ("session", "agent//bob", "context"), ("session", "agent//ann")):
         with pytest.raises(NotSealedHere):
-            sealer(NEW).open(sealed, *other)
+            sealer(NEW).open(value, *other)
 
 
 def test_a_new_secret_seals_and_the_old_one_still_opens() -> None:
-    before = sealer(OLD).seal(TEXT, "t", "c")
+    old_value = sealer(OLD).seal(TEXT, "t", "c")
     sealer_of_both = sealer(NEW, OLD)
 
-    assert sealer_of_both.open(before, "t", "c") == TEXT
+    assert sealer_of_both.open(old_value, "t", "c") == TEXT
     assert sealer_of_both.fingerprint == sealer(NEW).fingerprint != sealer(OLD).fingerprint
     assert sealer(NEW).open(sealer_of_both.seal(TEXT, "t", "c"), "t", "c") == TEXT
     with pytest.raises(NotSealedHere, match="a2a_secret_key"):
-        sealer(NEW).open(before, "t", "c")
+        sealer(NEW).open(old_value, "t", "c")
 
 
 def test_a_start_without_the_secrets_in_use_is_refused() -> None:

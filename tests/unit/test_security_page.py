@@ -34,8 +34,8 @@ def of(module: str) -> ast.AST:
 def test_the_tests_use_the_documented_configuration() -> None:
     documented_settings = settings(*SNIPPETS)
 
-    tested = settings(of("signed"), of("secured"))
-    assert {name: tested.get(name) for name in documented_settings} == documented_settings
+    test_settings = settings(of("signed"), of("secured"))
+    assert {name: test_settings.get(name) for name in documented_settings} == documented_settings
     assert "app.setup_security()" in PAGE
     assert "app.setup_security()" in (ROOT / "tests" / "support" / "signed.py").read_text(encoding="utf-8")
 

@@ -25,7 +25,7 @@ def exposing(app: Celery, a2a: A2A, **options: Any) -> None:
     a2a.expose(resize)
 
 
-def refused(a2a: A2A) -> str:
+def refusal_of(a2a: A2A) -> str:
     """Return the error with which both the gateway and the watcher refuse to start."""
     texts = []
     for start in (a2a.asgi, a2a.watcher):
@@ -55,7 +55,7 @@ def test_a_task_that_was_exposed_before_its_app_was_configured_is_named() -> Non
     exposing(app, a2a)
     app.conf.update(task_serializer="pickle", accept_content=["pickle"])
 
-    error = refused(a2a)
+    error = refusal_of(a2a)
 
     assert "task resize" in error
     assert "'json'" in error
@@ -66,11 +66,11 @@ def test_a_serializer_that_the_app_itself_refuses_is_named() -> None:
     app, a2a = app_of(accept_content=["pickle"])
     exposing(app, a2a, serializer="pickle")
 
-    assert "task_serializer is 'json', and workers accept pickle only" in refused(a2a)
+    assert "task_serializer is 'json', and workers accept pickle only" in refusal_of(a2a)
 
 
 def test_signing_without_a_setup_is_refused() -> None:
     app, a2a = app_of(task_serializer="auth", accept_content=["auth"])
     exposing(app, a2a)
 
-    assert "app.setup_security()" in refused(a2a)
+    assert "app.setup_security()" in refusal_of(a2a)

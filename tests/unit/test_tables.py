@@ -68,10 +68,10 @@ class TestProgress:
         with terminal(program) as screen:
             assert screen.ends() == 0
 
-        before, _, after = screen.screen.rpartition("100%")
-        assert "Requeuing" in before
-        assert "one" not in before
-        assert after.split()[-2:] == ["one", "two"]
+        left_part, _, right_part = screen.screen.rpartition("100%")
+        assert "Requeuing" in left_part
+        assert "one" not in left_part
+        assert right_part.split()[-2:] == ["one", "two"]
 
     def test_lines_for_a_program_are_not_delayed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
@@ -84,11 +84,11 @@ class TestProgress:
 
 
 def test_a_failure_shows_its_reference() -> None:
-    failed = final_event(Failure(reference="0123456789ab"), "t", "c")
-    assert isinstance(failed, TaskStatusUpdateEvent)
+    failure = final_event(Failure(reference="0123456789ab"), "t", "c")
+    assert isinstance(failure, TaskStatusUpdateEvent)
     working = TaskStatus(state=TaskState.TASK_STATE_WORKING, message=agent_message("half", "t", "c"))
 
-    assert event_line(StreamResponse(status_update=failed)) == "FAILED: The agent failed. [reference 0123456789ab]"
+    assert event_line(StreamResponse(status_update=failure)) == "FAILED: The agent failed. [reference 0123456789ab]"
     assert event_line(StreamResponse(status_update=TaskStatusUpdateEvent(status=working))) == "WORKING: half"
 
 

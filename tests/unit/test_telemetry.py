@@ -52,9 +52,9 @@ assert MISSING != ("opentelemetry.trace" in sys.modules)  # the SDK looks for it
 """
 
 
-@pytest.mark.parametrize("installed", ["missing", "installed"])
-def test_without_tracing_opentelemetry_is_not_imported(installed: str) -> None:
-    process = subprocess.run([sys.executable, "-c", OFF, installed], capture_output=True, text=True, check=False)
+@pytest.mark.parametrize("package", ["missing", "installed"])
+def test_without_tracing_opentelemetry_is_not_imported(package: str) -> None:
+    process = subprocess.run([sys.executable, "-c", OFF, package], capture_output=True, text=True, check=False)
 
     assert process.returncode == 0, process.stderr
 
@@ -81,18 +81,18 @@ def test_a_traceback_has_its_own_lines() -> None:
     try:
         raise ValueError("some")
     except ValueError:
-        failed = record("failed", exc_info=sys.exc_info())
+        failure = record("failed", exc_info=sys.exc_info())
 
-    assert "failed\n  Traceback" in TextFormatter().format(failed)
+    assert "failed\n  Traceback" in TextFormatter().format(failure)
 
 
 def test_text_of_a_client_in_an_exception_forges_no_line() -> None:
     try:
         raise ValueError("no city 1\n2026-11-25 12:00:00,000 WARNING a2a: forged\x1b[2J\r2026 WARNING a2a: forged")
     except ValueError:
-        failed = record("failed", exc_info=sys.exc_info())
+        failure = record("failed", exc_info=sys.exc_info())
 
-    first, *others = TextFormatter().format(failed).split("\n")
+    first, *others = TextFormatter().format(failure).split("\n")
 
     assert first.endswith("failed")
     assert all(line.startswith("  ") for line in others)
@@ -205,14 +205,14 @@ def test_a_client_s_trace_state_is_dropped_without_a_log_line(state: str, caplog
     assert not caplog.records
 
 
-@pytest.mark.parametrize(("stored", "expected"), [("", {}), (PARENT, {"traceparent": PARENT})])
+@pytest.mark.parametrize(("traceparent", "expected"), [("", {}), (PARENT, {"traceparent": PARENT})])
 def test_a_post_is_made_although_tracing_is_switched_off(
-    stored: str, expected: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    traceparent: str, expected: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With ``OTEL_SDK_DISABLED``, a provider exists, but its spans have no ids."""
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
 
-    with Spans(TracerProvider()).posting(stored, {}) as (_, headers):
+    with Spans(TracerProvider()).posting(traceparent, {}) as (_, headers):
         assert headers == expected
 
 
@@ -222,7 +222,7 @@ def test_options_start_with_their_trace() -> None:
 
     assert options.to_json().startswith(b'{"trace":{"traceparent":"' + PARENT.encode())
     assert RunOptions.from_json(options.to_json()) == options
-    later = replace(options, not_before=datetime(2000, 1, 1, tzinfo=UTC))
-    assert later.to_json().startswith(b'{"not_before_us":946684800000000,"trace":{"traceparent":"')
-    assert RunOptions.from_json(later.to_json()) == later
+    later_options = replace(options, not_before=datetime(2000, 1, 1, tzinfo=UTC))
+    assert later_options.to_json().startswith(b'{"not_before_us":946684800000000,"trace":{"traceparent":"')
+    assert RunOptions.from_json(later_options.to_json()) == later_options
     assert RunOptions().to_json() == b""

@@ -56,18 +56,18 @@ def test_values_are_the_codes() -> None:
     outcomes = " ".join(next(row for row in table("attribute") if "`a2a.outcome`" in row[0]))
     for value in (*OUTCOMES.values(), DROPPED, *POSTED.values()):
         assert re.search(rf"\b{value}\b", outcomes), value
-    lost = " ".join(next(row for row in table("metric") if "`a2a_runs_lost_total`" in row[0]))
-    assert all(re.search(rf"\b{outcome}\b", lost) for outcome in LOST)
-    written = " ".join(next(row for row in table("span") if "`store {verb}`" in row[0]))
-    assert set(re.findall(r"[a-z]+_[a-z]+", written)) == SHOWN
+    loss_row = " ".join(next(row for row in table("metric") if "`a2a_runs_lost_total`" in row[0]))
+    assert all(re.search(rf"\b{outcome}\b", loss_row) for outcome in LOST)
+    span_row = " ".join(next(row for row in table("span") if "`store {verb}`" in row[0]))
+    assert set(re.findall(r"[a-z]+_[a-z]+", span_row)) == SHOWN
 
 
 @pytest.mark.parametrize("kind", [Action, SpanName, SpanEvent, Attribute])
 def test_each_name_is_used(kind: type[Action]) -> None:
-    used = {member for member in kind for text in SOURCE.values() if f"{kind.__name__}.{member.name}" in text}
+    members = {member for member in kind for text in SOURCE.values() if f"{kind.__name__}.{member.name}" in text}
     spans = (ROOT / "a2a_celery" / "telemetry" / "spans.py").read_text(encoding="utf-8")
 
-    assert {member for member in kind if member not in used and member.name not in spans} == set()
+    assert {member for member in kind if member not in members and member.name not in spans} == set()
 
 
 def test_each_metric_is_made() -> None:

@@ -26,13 +26,13 @@ from tests.support.terminal import CTRL_C, Terminal, terminal
 RUNS = {"queued": 12, "blocked": 1, "running": 3, "delegated": 0, "suspended": 2}
 
 
-def reading(seconds: float = 0.0, *, ended: int = 0, failed: int = 0, agents: int = 1) -> Reading:
+def reading(seconds: float = 0.0, *, ended_count: int = 0, failed_count: int = 0, agents: int = 1) -> Reading:
     """Return a reading `seconds` after the first one, with totals of the agent "echo"."""
-    counts = {("ended", "echo", str(int(COMPLETED))): ended, ("ended", "echo", str(int(FAILED))): failed}
+    counts = {("ended", "echo", str(int(COMPLETED))): ended_count, ("ended", "echo", str(int(FAILED))): failed_count}
     counts |= {("ended", f"agent-{number}", str(int(COMPLETED))): 1 for number in range(1, agents)}
-    counted = FleetMetrics(round((START + seconds) * 1e6), counts, RUNS, 4, 5, {"echo": 200.0})
-    posts = DeliveryMetrics(waiting=6, dead=7, delivered=ended, failed=failed, given_up=7)
-    return Reading(counted, posts, Memory(1 << 20, 1 << 30, evicts=False))
+    metrics = FleetMetrics(round((START + seconds) * 1e6), counts, RUNS, 4, 5, {"echo": 200.0})
+    posts = DeliveryMetrics(waiting=6, dead=7, delivered=ended_count, failed=failed_count, given_up=7)
+    return Reading(metrics, posts, Memory(1 << 20, 1 << 30, evicts=False))
 
 
 def load(number: int) -> WorkerLoad:
@@ -41,7 +41,12 @@ def load(number: int) -> WorkerLoad:
 
 class TestView:
     def test_the_view(self) -> None:
-        view = View(reading(2, ended=30, failed=2), reading(ended=10, failed=1), ["echo", "idle"], [load(1)])
+        view = View(
+            reading(2, ended_count=30, failed_count=2),
+            reading(ended_count=10, failed_count=1),
+            ["echo", "idle"],
+            [load(1)],
+        )
 
         assert view.lines(80, 24) == [
             "1970-01-12 13:46:42 UTC   store 1.0 MiB of 1.0 GiB",
@@ -77,7 +82,7 @@ class TestView:
         assert View(now, now, [], [], "cannot query the workers: X").lines(80, 24)[-1] == "cannot query the workers: X"
 
     def test_json_has_the_same_values(self) -> None:
-        fields = json.loads(View(reading(2, ended=30), reading(ended=10), ["echo"], [load(1)]).as_json())
+        fields = json.loads(View(reading(2, ended_count=30), reading(ended_count=10), ["echo"], [load(1)]).as_json())
 
         assert fields["agents"]["echo"]["endedPerSecond"] == 10.0
         assert (fields["runs"], fields["paused"], fields["deadLetters"]) == (RUNS, 4, 5)
@@ -85,7 +90,7 @@ class TestView:
         assert fields["workers"][0]["prefetched"] == 1
 
     def test_throughput_is_the_mean_of_the_latest_readings(self) -> None:
-        readings = iter([reading(second, ended=0 if second < 20 else 100) for second in range(40)])
+        readings = iter([reading(second, ended_count=0 if second < 20 else 100) for second in range(40)])
         views = Views(lambda: next(readings), ["echo"], idle_loads())
 
         rates = [json.loads(views.next().as_json())["agents"]["echo"]["endedPerSecond"] for _ in range(40)]
@@ -134,7 +139,7 @@ def show_on_this_terminal() -> None:
         seconds = clock.monotonic() - START
         if seconds == 3:
             raise StoreUnavailable("Redis is unavailable")
-        return reading(seconds, ended=round(seconds) * 20)
+        return reading(seconds, ended_count=round(seconds) * 20)
 
     with keyboard() as wait:
 

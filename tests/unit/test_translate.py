@@ -96,12 +96,12 @@ def test_a_pause_and_a_cancel_without_words_say_why(state: TaskState, text: str,
     silent = TaskStatusUpdateEvent(status=TaskStatus(state=state, message=Message(message_id="m", parts=parts)))
 
     for event in (silent, status(state), Task(status=silent.status)):
-        [translated] = translator(WORKING).translate(event)
+        [translated_event] = translator(WORKING).translate(event)
 
-        assert isinstance(translated, TaskStatusUpdateEvent)
-        assert [part.text for part in translated.status.message.parts] == [text]
-        assert (translated.status.message.role, translated.status.message.task_id) == (Role.ROLE_AGENT, "t")
-        assert translated.status.message.message_id
+        assert isinstance(translated_event, TaskStatusUpdateEvent)
+        assert [part.text for part in translated_event.status.message.parts] == [text]
+        assert (translated_event.status.message.role, translated_event.status.message.task_id) == (Role.ROLE_AGENT, "t")
+        assert translated_event.status.message.message_id
 
 
 def test_a_pause_without_a_text_has_its_data() -> None:
@@ -118,10 +118,10 @@ def test_whoever_was_asked_to_cancel_leaves_it_to_the_store_to_say_by_whom() -> 
     event_translator = translator(WORKING)
     event_translator.ask_to_cancel()
 
-    [translated] = event_translator.translate(status(CANCELED))
+    [event] = event_translator.translate(status(CANCELED))
 
-    assert isinstance(translated, TaskStatusUpdateEvent)
-    assert not translated.status.HasField("message")
+    assert isinstance(event, TaskStatusUpdateEvent)
+    assert not event.status.HasField("message")
 
 
 def test_an_answer_without_parts_is_ignored() -> None:
@@ -199,10 +199,10 @@ def test_a_first_message_is_the_answer() -> None:
     assert event_translator.state == COMPLETED
 
 
-@pytest.mark.parametrize("before", [status(WORKING), chunk("a")])
-def test_a_message_later_completes_the_task(before: Any) -> None:
+@pytest.mark.parametrize("first_event", [status(WORKING), chunk("a")])
+def test_a_message_later_completes_the_task(first_event: Any) -> None:
     event_translator = translator()
-    event_translator.translate(before)
+    event_translator.translate(first_event)
 
     [event] = event_translator.translate(agent_message())
 
@@ -284,12 +284,12 @@ def test_an_unknown_object_is_refused() -> None:
         translator().translate("hello")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("before", [SUBMITTED, WORKING, INPUT_REQUIRED])
-@pytest.mark.parametrize("after", [state for state in TaskState.values() if state])
-def test_translated_events_are_always_legal(before: TaskState, after: TaskState) -> None:
-    state = before
+@pytest.mark.parametrize("state_before", [SUBMITTED, WORKING, INPUT_REQUIRED])
+@pytest.mark.parametrize("state_after", [state for state in TaskState.values() if state])
+def test_translated_events_are_always_legal(state_before: TaskState, state_after: TaskState) -> None:
+    state = state_before
 
-    for event in translator(before).translate(status(after, "x")):
+    for event in translator(state_before).translate(status(state_after, "x")):
         assert isinstance(event, TaskStatusUpdateEvent)
         assert event.status.state in LEGAL[state]
         state = event.status.state

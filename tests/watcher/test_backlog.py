@@ -58,7 +58,7 @@ async def published_at(store: AsyncStore, keys: Keys, task_id: str, second: floa
     await store.redis.zadd(keys.dispatch, {f"{task_id}.1": 1}, xx=True)
 
 
-async def claimed(store: AsyncStore, keys: Keys, task_id: str, second: float, options: bytes = b"") -> None:
+async def claim_published_run(store: AsyncStore, keys: Keys, task_id: str, second: float, options: bytes = b"") -> None:
     """Create a run that was published at `second` and that a worker has claimed."""
     await store.run(create_operation(keys, task_id, options))
     await published_at(store, keys, task_id, second)
@@ -76,7 +76,7 @@ async def test_a_lost_message_in_a_queue_that_is_never_empty_is_published_again_
     await watcher.tick()
     assert broker.taken == [], "no worker has claimed a run that was published later"
 
-    await claimed(store, keys, "later", 30)
+    await claim_published_run(store, keys, "later", 30)
     for _ in range(2):
         await store.redis.zadd(keys.dispatch, {f"{task_id}.1": 1 for task_id in due})
         await watcher.tick()
@@ -92,7 +92,7 @@ async def test_a_message_that_a_queue_of_redis_lost_is_published_after_the_other
     await publisher.publish_async("echo", "waiting", 1)
     await store.run(create_operation(keys, "lost"))
     await published_at(store, keys, "lost", 0)
-    await claimed(store, keys, "later", 30)
+    await claim_published_run(store, keys, "later", 30)
 
     await dispatcher(store, keys, publisher).tick()  # type: ignore[arg-type]
 
@@ -106,7 +106,7 @@ async def test_a_claim_counts_after_its_run_has_ended(store: AsyncStore, keys: K
     watcher = dispatcher(store, keys, broker)
     for task_id, second in zip(due, (0, 20, 20), strict=True):
         await published_at(store, keys, task_id, second)
-    await claimed(store, keys, "later", 10)
+    await claim_published_run(store, keys, "later", 10)
     await watcher.tick()
     await store.redis.delete(keys.leases)
     await published_at(store, keys, "t1", 4)
@@ -133,7 +133,7 @@ async def test_runs_of_a_slow_queue_are_not_multiplied_by_a_claim_that_overtook_
     broker.waiting = True
     for task_id in due:
         await published_at(store, keys, task_id, 0)
-    await claimed(store, keys, "other", second, options)
+    await claim_published_run(store, keys, "other", second, options)
 
     await dispatcher(store, keys, broker).tick()
 
@@ -148,11 +148,11 @@ async def test_a_run_with_a_priority_is_overtaken_by_claims_of_its_own_priority_
     broker.waiting = True
     await store.run(create_operation(keys, "waiting", options))
     await published_at(store, keys, "waiting", 0)
-    await claimed(store, keys, "other", 60)
+    await claim_published_run(store, keys, "other", 60)
     await dispatcher(store, keys, broker).tick()
     assert broker.taken == []
 
-    await claimed(store, keys, "equal", 30, options)
+    await claim_published_run(store, keys, "equal", 30, options)
     await published_at(store, keys, "waiting", 0)
     await dispatcher(store, keys, broker).tick()
     assert broker.taken == [("echo", "waiting", 1)]
@@ -166,7 +166,7 @@ async def test_a_claim_of_a_run_that_was_published_again_overtakes_no_run(
     broker.waiting = True
     for task_id in due:
         await published_at(store, keys, task_id, 0)
-    await claimed(store, keys, "copied", 60)
+    await claim_published_run(store, keys, "copied", 60)
     await store.redis.hset(keys.task("copied").record, "republish_count", 1)
 
     await dispatcher(store, keys, broker).tick()
@@ -180,11 +180,11 @@ async def test_claims_are_read_once_in_a_tick_and_only_for_queues_that_are_not_e
     reads: list[str] = []
     run = AsyncStore.run
 
-    async def counted(self: AsyncStore, operation: Operation[Any]) -> Any:
+    async def record(self: AsyncStore, operation: Operation[Any]) -> Any:
         reads.append(operation.script.name)
         return await run(self, operation)
 
-    monkeypatch.setattr(AsyncStore, "run", counted)
+    monkeypatch.setattr(AsyncStore, "run", record)
     broker = Broker()
     broker.waiting = True
     watcher = dispatcher(store, keys, broker)

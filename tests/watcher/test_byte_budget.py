@@ -16,33 +16,33 @@ from tests.support.receiver import receiver
 from tests.support.seeds import Seeds, chunk
 from tests.support.waiting import eventually_async
 
-from .test_deliverer import Lines
+from .test_deliverer import WebhookSeeds
 
 SETTINGS = Settings(store_url="redis://nowhere", secret_key=SECRET_KEY, allow_networks=["127.0.0.0/8"])
 PER_HOUR = 1024 * 1024
 
 
 async def test_posts_beyond_the_hourly_budget_wait_visibly_and_arrive_later(store: AsyncStore, keys: Keys) -> None:
-    lines, clock, metrics = Lines(Seeds(store, keys)), ManualClock(), WatcherMetrics()
+    hook_seeds, clock, metrics = WebhookSeeds(Seeds(store, keys)), ManualClock(), WatcherMetrics()
     budget = ByteBudget(store, keys, PER_HOUR, metrics, clock)
     poster = Poster(SETTINGS.push_networks, budget=budget)
     role = Deliverer(store, keys, Sealer(SETTINGS.secret_keys), poster, SETTINGS.secret_keys, 1.0, metrics=metrics)
-    claim = await lines.seeds.claimed()
+    claim = await hook_seeds.seeds.claimed()
     task_id = claim.ref.task_id
     with receiver() as live:
-        await lines.add(task_id, live.url())
-        await lines.seeds.appended(claim, *(chunk("x" * (PER_HOUR * 3 // 5)) for _ in range(3)))
+        await hook_seeds.add(task_id, live.url())
+        await hook_seeds.seeds.appended(claim, *(chunk("x" * (PER_HOUR * 3 // 5)) for _ in range(3)))
 
         async def waits_for_bytes() -> bool:
-            return (await lines.webhooks.delivery(task_id)).failure.get("reason") == REASON
+            return (await hook_seeds.webhooks.delivery(task_id)).failure.get("reason") == REASON
 
         await role.tick()
         await eventually_async(waits_for_bytes)
-        waiting = await lines.webhooks.delivery(task_id)
-        await lines.webhooks.pass_time(2 * 86400)  # longer than a failing delivery is retried
+        waiting = await hook_seeds.webhooks.delivery(task_id)
+        await hook_seeds.webhooks.pass_time(2 * 86400)  # longer than a failing delivery is retried
         await role.tick()
         await asyncio.gather(*role._deliveries)
-        delivery = await lines.webhooks.delivery(task_id)
+        delivery = await hook_seeds.webhooks.delivery(task_id)
 
         assert [(stands.state, stands.delivered, stands.failures) for stands in (waiting, delivery)] == [
             ("waiting", 4, 0)
@@ -53,11 +53,11 @@ async def test_posts_beyond_the_hourly_budget_wait_visibly_and_arrive_later(stor
 
         clock.advance(3600)
         await store.redis.delete(*[key async for key in store.redis.scan_iter(f"{keys.prefix}:byte_bucket:*")])
-        await lines.webhooks.pass_time(3600)
+        await hook_seeds.webhooks.pass_time(3600)
         await role.tick()
         await asyncio.gather(*role._deliveries)
 
         assert len(live.received()) == 3
-    arrived = await lines.webhooks.delivery(task_id)
+    last_delivery = await hook_seeds.webhooks.delivery(task_id)
     await role.aclose()
-    assert (arrived.state, arrived.failure) == ("delivered", {})
+    assert (last_delivery.state, last_delivery.failure) == ("delivered", {})

@@ -35,7 +35,7 @@ from tests.support.waiting import eventually_async
 SETTINGS = Settings(store_url="redis://nowhere", secret_key=SECRET_KEY, allow_networks=["127.0.0.0/8"])
 ROOT = Path(__file__).parents[2]
 T = TypeVar("T")
-DEAD_LINES = 4_000
+DEAD_WEBHOOKS = 4_000
 PER_TASK = 10
 
 
@@ -44,7 +44,7 @@ def seeds(store: AsyncStore, keys: Keys) -> Seeds:
     return Seeds(store, keys)
 
 
-class Lines:
+class WebhookSeeds:
     """Test helper that adds webhooks to tasks. It seals configs as a gateway does."""
 
     def __init__(self, seeds: Seeds) -> None:
@@ -55,20 +55,20 @@ class Lines:
     async def add(self, task_id: str, url: str, config_id: str = "c") -> None:
         """Add a webhook to a task."""
         config = TaskPushNotificationConfig(id=config_id, task_id=task_id, url=url)
-        sealed = self.sealer.seal(Subscription(config).to_bytes(), task_id, config_id)
-        await self.webhooks.saved(task_id, config_id, sealed)
+        sealed_config = self.sealer.seal(Subscription(config).to_bytes(), task_id, config_id)
+        await self.webhooks.saved(task_id, config_id, sealed_config)
 
-    async def with_due_events(self, url: str, lines: int = 1) -> str:
-        """Create a task with `lines` webhooks, each with a due event."""
+    async def with_due_events(self, url: str, count: int = 1) -> str:
+        """Create a task with `count` webhooks, each with a due event."""
         task_id = await self.seeds.created()
-        await at_once(*(self.add(task_id, url, f"c{number}") for number in range(lines)))
+        await at_once(*(self.add(task_id, url, f"c{number}") for number in range(count)))
         await self.seeds.claimed(task_id)
         return task_id
 
 
 @pytest.fixture
-def lines(seeds: Seeds) -> Lines:
-    return Lines(seeds)
+def hook_seeds(seeds: Seeds) -> WebhookSeeds:
+    return WebhookSeeds(seeds)
 
 
 @pytest.fixture
@@ -85,22 +85,22 @@ def dead() -> Iterator[Receiver]:
         yield hooks
 
 
-def deliverer_of(lines: Lines, poster: Poster, backoff: Backoff | None = None) -> Deliverer:
+def deliverer_of(hook_seeds: WebhookSeeds, poster: Poster, backoff: Backoff | None = None) -> Deliverer:
     secrets = SETTINGS.secret_keys
-    return Deliverer(lines.seeds.store, lines.seeds.keys, Sealer(secrets), poster, secrets, 1.0, backoff)
+    return Deliverer(hook_seeds.seeds.store, hook_seeds.seeds.keys, Sealer(secrets), poster, secrets, 1.0, backoff)
 
 
 @asynccontextmanager
 async def delivering(
-    lines: Lines,
+    hook_seeds: WebhookSeeds,
     hosts: CircuitBreaker | None = None,
     backoff: Backoff | None = None,
     subscriber: PubSubListener | None = None,
 ) -> AsyncIterator[None]:
     """Run a deliverer. With a subscriber, the deliverer also scans after each notification."""
-    role = deliverer_of(lines, Poster(SETTINGS.push_networks, circuit_breaker=hosts), backoff)
+    role = deliverer_of(hook_seeds, Poster(SETTINGS.push_networks, circuit_breaker=hosts), backoff)
     loop = RoleLoop(
-        role, subscriber.listen(lines.seeds.keys.delivery_notifications) if subscriber is not None else None
+        role, subscriber.listen(hook_seeds.seeds.keys.delivery_notifications) if subscriber is not None else None
     )
     loop.start()
     yield
@@ -108,16 +108,18 @@ async def delivering(
     await role.aclose()
 
 
-async def test_many_deliveries_to_a_dead_host_delay_no_other(lines: Lines, live: Receiver, dead: Receiver) -> None:
-    await at_once(*(lines.with_due_events(dead.url(), PER_TASK) for _ in range(DEAD_LINES // PER_TASK)))
-    redis, due = lines.seeds.store.redis, lines.seeds.keys.deliveries
+async def test_many_deliveries_to_a_dead_host_delay_no_other(
+    hook_seeds: WebhookSeeds, live: Receiver, dead: Receiver
+) -> None:
+    await at_once(*(hook_seeds.with_due_events(dead.url(), PER_TASK) for _ in range(DEAD_WEBHOOKS // PER_TASK)))
+    redis, due = hook_seeds.seeds.store.redis, hook_seeds.seeds.keys.deliveries
 
     async def only_the_dead_wait() -> bool:
-        return bool(await redis.zcard(due) == DEAD_LINES)
+        return bool(await redis.zcard(due) == DEAD_WEBHOOKS)
 
-    async with delivering(lines):
+    async with delivering(hook_seeds):
         for number in range(20):
-            await lines.with_due_events(live.url(f"/{number}"))
+            await hook_seeds.with_due_events(live.url(f"/{number}"))
 
             async def has_come(path: str = f"/{number}") -> bool:
                 return bool(live.received(path))
@@ -125,45 +127,47 @@ async def test_many_deliveries_to_a_dead_host_delay_no_other(lines: Lines, live:
             await eventually_async(has_come, what=f"the post to the live host, number {number}")
         await eventually_async(only_the_dead_wait)
 
-    assert 0 < len(dead.received()) < DEAD_LINES / 100
+    assert 0 < len(dead.received()) < DEAD_WEBHOOKS / 100
 
 
 async def test_an_event_is_posted_at_once(
-    lines: Lines, live: Receiver, subscriber: PubSubListener, monkeypatch: pytest.MonkeyPatch
+    hook_seeds: WebhookSeeds, live: Receiver, subscriber: PubSubListener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Deliverer, "every", 600.0)
-    async with delivering(lines, subscriber=subscriber):
+    async with delivering(hook_seeds, subscriber=subscriber):
         for number in range(5):
-            await lines.with_due_events(live.url(f"/{number}"))
+            await hook_seeds.with_due_events(live.url(f"/{number}"))
             await asyncio.to_thread(live.wait_for, f"/{number}", 1, 30)
 
 
 async def test_an_event_whose_large_part_is_lost_is_a_failure_and_is_given_up_in_the_end(
-    lines: Lines, live: Receiver, monkeypatch: pytest.MonkeyPatch
+    hook_seeds: WebhookSeeds, live: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await lines.with_due_events(live.url("/lost"))
-    run, given_up = lines.seeds.store.run, lines.seeds.keys.dead_deliveries
+    await hook_seeds.with_due_events(live.url("/lost"))
+    run, given_up = hook_seeds.seeds.store.run, hook_seeds.seeds.keys.dead_deliveries
 
     async def without_blobs(operation: Operation[Any]) -> Any:
         if operation.script.name == "read_log":
             raise BlobsUnavailable("a blob is not there")
         return await run(operation)
 
-    monkeypatch.setattr(lines.seeds.store, "run", without_blobs)
+    monkeypatch.setattr(hook_seeds.seeds.store, "run", without_blobs)
 
     async def is_given_up() -> bool:
-        return bool(await lines.seeds.store.redis.zcard(given_up))
+        return bool(await hook_seeds.seeds.store.redis.zcard(given_up))
 
-    async with delivering(lines, backoff=Backoff(first=0.01, give_up_after=0.5)):
+    async with delivering(hook_seeds, backoff=Backoff(first=0.01, give_up_after=0.5)):
         await eventually_async(is_given_up)
 
     assert live.received("/lost") == []
 
 
-async def test_deliveries_that_only_wait_for_a_dead_host_are_given_up_too(lines: Lines, dead: Receiver) -> None:
+async def test_deliveries_that_only_wait_for_a_dead_host_are_given_up_too(
+    hook_seeds: WebhookSeeds, dead: Receiver
+) -> None:
     dead.plan("/hook", [], then=HANG_UP)
-    task_ids = [await lines.with_due_events(dead.url(), PER_TASK) for _ in range(3)]
-    redis, given_up = lines.seeds.store.redis, lines.seeds.keys.dead_deliveries
+    task_ids = [await hook_seeds.with_due_events(dead.url(), PER_TASK) for _ in range(3)]
+    redis, given_up = hook_seeds.seeds.store.redis, hook_seeds.seeds.keys.dead_deliveries
 
     clock = ManualClock()
     poster = Poster(
@@ -171,43 +175,47 @@ async def test_deliveries_that_only_wait_for_a_dead_host_are_given_up_too(lines:
         circuit_breaker=CircuitBreaker(max_per_host=1, failure_threshold=1, clock=clock),
         clock=clock,
     )
-    role = deliverer_of(lines, poster, Backoff(give_up_after=60.0))
+    role = deliverer_of(hook_seeds, poster, Backoff(give_up_after=60.0))
 
     for _ in range(3):  # the first attempt, one during the cooldown, and one after the deliveries are too old
         await role.tick()
         await asyncio.gather(*role._deliveries)
         clock.advance(120)
-        await lines.webhooks.pass_time(120)
+        await hook_seeds.webhooks.pass_time(120)
     await role.aclose()
 
     assert await redis.zcard(given_up) == 3 * PER_TASK
     assert len(dead.received()) < 3 * PER_TASK
-    stands = [await lines.webhooks.delivery(task_ids[0], f"c{number}") for number in range(PER_TASK)]
+    stands = [await hook_seeds.webhooks.delivery(task_ids[0], f"c{number}") for number in range(PER_TASK)]
     assert all(line.failure["reason"] for line in stands)
 
 
-async def test_a_deliverer_that_stops_during_an_acquisition_releases_the_cursors(lines: Lines, live: Receiver) -> None:
-    task_id = await lines.with_due_events(live.url(), PER_TASK)
-    role = deliverer_of(lines, Poster(SETTINGS.push_networks))
+async def test_a_deliverer_that_stops_during_an_acquisition_releases_the_cursors(
+    hook_seeds: WebhookSeeds, live: Receiver
+) -> None:
+    task_id = await hook_seeds.with_due_events(live.url(), PER_TASK)
+    role = deliverer_of(hook_seeds, Poster(SETTINGS.push_networks))
 
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(role.tick(), 1e-9)
     await role.aclose()
 
-    stands = [await lines.webhooks.delivery(task_id, f"c{number}") for number in range(PER_TASK)]
+    stands = [await hook_seeds.webhooks.delivery(task_id, f"c{number}") for number in range(PER_TASK)]
     assert not any(line.is_leased for line in stands)
     assert all(line.due_us <= line.now_us for line in stands)
 
 
 async def test_a_post_of_a_killed_watcher_is_repeated_within_the_bound(
-    lines: Lines, live: Receiver, dead: Receiver
+    hook_seeds: WebhookSeeds, live: Receiver, dead: Receiver
 ) -> None:
-    task_id = await lines.with_due_events(dead.url())
-    store, keys, secrets = lines.seeds.store, lines.seeds.keys, SETTINGS.secret_keys
-    killed = Deliverer(store, keys, Sealer(secrets), Poster(SETTINGS.push_networks), secrets, SETTINGS.lease_ttl)
-    await killed.tick()
+    task_id = await hook_seeds.with_due_events(dead.url())
+    store, keys, secrets = hook_seeds.seeds.store, hook_seeds.seeds.keys, SETTINGS.secret_keys
+    killed_deliverer = Deliverer(
+        store, keys, Sealer(secrets), Poster(SETTINGS.push_networks), secrets, SETTINGS.lease_ttl
+    )
+    await killed_deliverer.tick()
     await asyncio.to_thread(dead.wait_for, "/hook", 1, 30)
-    delivery = await lines.webhooks.delivery(task_id, "c0")
+    delivery = await hook_seeds.webhooks.delivery(task_id, "c0")
     bound_us = max_lease(SETTINGS.lease_ttl) * 1e6
 
     assert delivery.is_leased
@@ -215,29 +223,29 @@ async def test_a_post_of_a_killed_watcher_is_repeated_within_the_bound(
     dead.plan("/hook", [], then=200)
     [name] = await store.redis.zrange(keys.deliveries, 0, -1)
     await store.redis.zincrby(keys.deliveries, -bound_us, name)  # as if the lease had expired
-    async with delivering(lines):
-        [first, again] = await asyncio.to_thread(dead.wait_for, "/hook", 2, 30)
-    await killed.aclose()
+    async with delivering(hook_seeds):
+        [first, second] = await asyncio.to_thread(dead.wait_for, "/hook", 2, 30)
+    await killed_deliverer.aclose()
 
-    assert again.headers["webhook-id"] == first.headers["webhook-id"]
+    assert second.headers["webhook-id"] == first.headers["webhook-id"]
 
 
 @pytest.mark.parametrize("lost_posts", [0, 1, 3])
 async def test_events_that_replace_lost_ones_are_posted_with_other_ids(
-    lines: Lines, seeds: Seeds, live: Receiver, lost_posts: int
+    hook_seeds: WebhookSeeds, seeds: Seeds, live: Receiver, lost_posts: int
 ) -> None:
     """The store loses events and the record of their posts while the deliverer waits for a response."""
     claim = await seeds.claimed(max_attempts=2)
     task_id = claim.ref.task_id
-    await lines.add(task_id, live.url())
+    await hook_seeds.add(task_id, live.url())
     await seeds.appended(claim, chunk("kept"))
     goes_on, is_released = threading.Event(), threading.Event()
     live.plan("/hook", [once_set(goes_on), *[200] * (lost_posts - 1), once_set(is_released)])
-    async with delivering(lines):
+    async with delivering(hook_seeds):
         await asyncio.to_thread(live.wait_for, "/hook", 1)
         backup = await seeds.backup()
         await seeds.appended(claim, *(chunk(f"lost {n}") for n in range(4)), before=1)
-        lost = (await seeds.log(task_id))[-4:]
+        lost_entries = (await seeds.log(task_id))[-4:]
         if lost_posts:
             goes_on.set()
             await asyncio.to_thread(live.wait_for, "/hook", 1 + lost_posts)
@@ -252,8 +260,8 @@ async def test_events_that_replace_lost_ones_are_posted_with_other_ids(
 
         await eventually_async(is_over, what="the end of the task is posted")
 
-    posted = list(dict.fromkeys(event_ids(live)))
-    assert posted == [entry.id for entry in (log[2], *lost[:lost_posts], *log[3:])]
+    posted_ids = list(dict.fromkeys(event_ids(live)))
+    assert posted_ids == [entry.id for entry in (log[2], *lost_entries[:lost_posts], *log[3:])]
 
 
 def event_ids(hooks: Receiver) -> list[EventId]:
@@ -267,80 +275,82 @@ def test_the_bound_is_documented() -> None:
     assert "another watcher repeats its posts within 16 s plus `lease_ttl`, 31 s by default" in " ".join(text.split())
 
 
-async def test_a_post_carries_the_time_of_the_store(lines: Lines, live: Receiver) -> None:
-    store, keys, secrets = lines.seeds.store, lines.seeds.keys, SETTINGS.secret_keys
+async def test_a_post_carries_the_time_of_the_store(hook_seeds: WebhookSeeds, live: Receiver) -> None:
+    store, keys, secrets = hook_seeds.seeds.store, hook_seeds.seeds.keys, SETTINGS.secret_keys
     poster, wrong = Poster(SETTINGS.push_networks), ManualClock()
     role = Deliverer(store, keys, Sealer(secrets), poster, secrets, SETTINGS.lease_ttl, clock=wrong)
-    await lines.with_due_events(live.url())
-    before, _ = await store.redis.time()
+    await hook_seeds.with_due_events(live.url())
+    start, _ = await store.redis.time()
 
     await role.tick()
     [post] = await asyncio.to_thread(live.wait_for, "/hook", 1, 30)
 
-    after, _ = await store.redis.time()
-    assert wrong.time() < before <= int(post.headers["webhook-timestamp"]) <= after
+    end, _ = await store.redis.time()
+    assert wrong.time() < start <= int(post.headers["webhook-timestamp"]) <= end
     await role.aclose()
 
 
-async def test_a_delivered_event_ends_the_failures_of_those_before_it(lines: Lines, live: Receiver) -> None:
-    claim = await lines.seeds.claimed()
+async def test_a_delivered_event_ends_the_failures_of_those_before_it(hook_seeds: WebhookSeeds, live: Receiver) -> None:
+    claim = await hook_seeds.seeds.claimed()
     task_id = claim.task.id
-    await lines.add(task_id, live.url())
-    await lines.seeds.appended(claim, chunk("a"), chunk("b"))
+    await hook_seeds.add(task_id, live.url())
+    await hook_seeds.seeds.appended(claim, chunk("a"), chunk("b"))
     since_1970 = {"c:failures": 9, "c:first_failed_at": 1}
-    await lines.seeds.store.redis.hset(lines.seeds.keys.task(task_id).push, mapping=since_1970)
+    await hook_seeds.seeds.store.redis.hset(hook_seeds.seeds.keys.task(task_id).push, mapping=since_1970)
     live.plan("/hook", [200, 500])
 
-    async with delivering(lines):
+    async with delivering(hook_seeds):
         await asyncio.to_thread(live.wait_for, "/hook", 3, 30)
 
-    assert (await lines.webhooks.delivery(task_id)).state != "dead"
+    assert (await hook_seeds.webhooks.delivery(task_id)).state != "dead"
 
 
-async def test_a_config_that_this_watcher_has_no_key_for_is_left_to_others(lines: Lines, live: Receiver) -> None:
+async def test_a_config_that_this_watcher_has_no_key_for_is_left_to_others(
+    hook_seeds: WebhookSeeds, live: Receiver
+) -> None:
     """A gateway may already use a newer key. A watcher that was not restarted must not give up the deliveries of this
     gateway's webhooks."""
-    task_id = await lines.with_due_events(live.url())
+    task_id = await hook_seeds.with_due_events(live.url())
     other = Settings(store_url="redis://nowhere", secret_key="x" * 32)
-    store, keys = lines.seeds.store, lines.seeds.keys
+    store, keys = hook_seeds.seeds.store, hook_seeds.seeds.keys
     role = Deliverer(store, keys, Sealer(other.secret_keys), Poster(), other.secret_keys, 1.0)
 
     async def has_failed() -> bool:
         await role.tick()
-        return (await lines.webhooks.delivery(task_id, "c0")).failures > 0
+        return (await hook_seeds.webhooks.delivery(task_id, "c0")).failures > 0
 
     await eventually_async(has_failed)
     await role.aclose()
-    assert (await lines.webhooks.delivery(task_id, "c0")).state == "failing"
-    await lines.webhooks.pass_time(60)
-    async with delivering(lines):
+    assert (await hook_seeds.webhooks.delivery(task_id, "c0")).state == "failing"
+    await hook_seeds.webhooks.pass_time(60)
+    async with delivering(hook_seeds):
         await asyncio.to_thread(live.wait_for, "/hook", 1, 30)
 
 
-async def test_a_config_that_this_release_cannot_read_is_left_to_others(lines: Lines) -> None:
-    task_id = await lines.seeds.created()
-    await lines.webhooks.saved(task_id, "c", lines.sealer.seal(b'{"config": {"more": 1}}', task_id, "c"))
-    await lines.seeds.claimed(task_id)
+async def test_a_config_that_this_release_cannot_read_is_left_to_others(hook_seeds: WebhookSeeds) -> None:
+    task_id = await hook_seeds.seeds.created()
+    await hook_seeds.webhooks.saved(task_id, "c", hook_seeds.sealer.seal(b'{"config": {"more": 1}}', task_id, "c"))
+    await hook_seeds.seeds.claimed(task_id)
 
     async def has_failed() -> bool:
-        return (await lines.webhooks.delivery(task_id)).failures > 0
+        return (await hook_seeds.webhooks.delivery(task_id)).failures > 0
 
-    async with delivering(lines):
+    async with delivering(hook_seeds):
         await eventually_async(has_failed)
 
-    assert "cannot read" in str((await lines.webhooks.delivery(task_id)).failure)
+    assert "cannot read" in str((await hook_seeds.webhooks.delivery(task_id)).failure)
 
 
 async def test_a_busy_deliverer_does_not_count_as_hanging(
-    lines: Lines, dead: Receiver, monkeypatch: pytest.MonkeyPatch
+    hook_seeds: WebhookSeeds, dead: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A scan ends when fewer deliveries are due than the deliverer can acquire, which may be hours after an outage."""
     monkeypatch.setattr(deliverer, "MAX_CURSORS", 1)
     for _ in range(2):
-        await lines.with_due_events(dead.url())
+        await hook_seeds.with_due_events(dead.url())
     metrics, poster, secrets = WatcherMetrics(), Poster(SETTINGS.push_networks), SETTINGS.secret_keys
     role = Deliverer(
-        lines.seeds.store, lines.seeds.keys, Sealer(secrets), poster, secrets, lease_ttl=1.0, metrics=metrics
+        hook_seeds.seeds.store, hook_seeds.seeds.keys, Sealer(secrets), poster, secrets, lease_ttl=1.0, metrics=metrics
     )
     looking = asyncio.create_task(role.tick())
     await asyncio.to_thread(dead.wait_for, "/hook", 1, 30)
@@ -365,22 +375,22 @@ class RecordingStore(AsyncStore):
 
 
 async def test_large_events_are_delivered_within_the_memory_budget(
-    redis_server: EmbeddedRedis, lines: Lines, live: Receiver
+    redis_server: EmbeddedRedis, hook_seeds: WebhookSeeds, live: Receiver
 ) -> None:
     size, count = 6 * 2**20, 12
     for number in range(count):
-        task_id = await lines.seeds.created()
-        await lines.add(task_id, live.url(f"/{number}"))
-        await lines.seeds.appended(await lines.seeds.claimed(task_id), chunk("x" * size))
-    await lines.with_due_events(live.url("/small"))
+        task_id = await hook_seeds.seeds.created()
+        await hook_seeds.add(task_id, live.url(f"/{number}"))
+        await hook_seeds.seeds.appended(await hook_seeds.seeds.claimed(task_id), chunk("x" * size))
+    await hook_seeds.with_due_events(live.url("/small"))
     store = RecordingStore(redis_server.store_url)
     secrets, poster = SETTINGS.secret_keys, Poster(SETTINGS.push_networks)
-    role = store.role = Deliverer(store, lines.seeds.keys, Sealer(secrets), poster, secrets, 1.0)
+    role = store.role = Deliverer(store, hook_seeds.seeds.keys, Sealer(secrets), poster, secrets, 1.0)
     store.reserved = []
 
     async def is_delivered() -> bool:
         await role.tick()
-        return not await store.redis.zcard(lines.seeds.keys.deliveries)
+        return not await store.redis.zcard(hook_seeds.seeds.keys.deliveries)
 
     await eventually_async(is_delivered, what="everything is delivered")
     await asyncio.gather(*role._deliveries)
@@ -394,29 +404,29 @@ async def test_large_events_are_delivered_within_the_memory_budget(
 
 
 async def test_a_large_delivery_to_a_slow_host_delays_no_small_one_and_frees_memory_after_a_post(
-    lines: Lines, live: Receiver, monkeypatch: pytest.MonkeyPatch
+    hook_seeds: WebhookSeeds, live: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(deliverer, "MAX_RESERVED_BYTES", 2 * deliverer.LOG_PAGE_BYTES)
     is_released = threading.Event()
     live.plan("/slow", [once_set(is_released)])
-    role = deliverer_of(lines, Poster(SETTINGS.push_networks))
+    role = deliverer_of(hook_seeds, Poster(SETTINGS.push_networks))
 
     async def large(path: str) -> str:
-        claim = await lines.seeds.claimed()
-        await lines.add(claim.ref.task_id, live.url(path))
-        await lines.seeds.appended(claim, *(chunk("x" * deliverer.MAX_RESERVED_BYTES) for _ in range(3)))
+        claim = await hook_seeds.seeds.claimed()
+        await hook_seeds.add(claim.ref.task_id, live.url(path))
+        await hook_seeds.seeds.appended(claim, *(chunk("x" * deliverer.MAX_RESERVED_BYTES) for _ in range(3)))
         return claim.ref.task_id
 
     slow = await large("/slow")
     await role.tick()
     await asyncio.to_thread(live.wait_for, "/slow", 1, 30)
     other = await large("/other")
-    await lines.with_due_events(live.url("/small"))
+    await hook_seeds.with_due_events(live.url("/small"))
     await role.tick()
     await asyncio.to_thread(live.wait_for, "/small", 1, 30)
 
     async def is_postponed(task_id: str) -> bool:
-        stands = await lines.webhooks.delivery(task_id)
+        stands = await hook_seeds.webhooks.delivery(task_id)
         return not stands.is_leased and stands.due_us > 0
 
     await eventually_async(lambda: is_postponed(other), what="the other large delivery waits for memory")
@@ -425,11 +435,11 @@ async def test_a_large_delivery_to_a_slow_host_delays_no_small_one_and_frees_mem
 
     assert role.reserved_bytes == 0
     assert len(live.received("/slow")) == 1
-    assert (await lines.webhooks.delivery(slow)).failures == 0
+    assert (await hook_seeds.webhooks.delivery(slow)).failures == 0
 
     async def all_are_posted() -> bool:
         await role.tick()
-        return not await lines.seeds.store.redis.zcard(lines.seeds.keys.deliveries)
+        return not await hook_seeds.seeds.store.redis.zcard(hook_seeds.seeds.keys.deliveries)
 
     await eventually_async(all_are_posted)
     assert [len(live.received(path)) for path in ("/slow", "/other")] == [3, 3]

@@ -178,10 +178,10 @@ async def test_a_run_that_has_expired_is_rejected_and_not_published(store: Async
     await dispatcher(store, keys, broker).tick()
 
     assert broker.taken == []
-    late, started = [(await store.run(read_task(keys, None, task_id)))[0] for task_id in ("late", "begun")]
-    assert late.status.state == REJECTED
-    assert late.status.message.parts[0].text == NOT_BEGUN_IN_TIME
-    assert started.status.state == WORKING
+    late_task, started_task = [(await store.run(read_task(keys, None, task_id)))[0] for task_id in ("late", "begun")]
+    assert late_task.status.state == REJECTED
+    assert late_task.status.message.parts[0].text == NOT_BEGUN_IN_TIME
+    assert started_task.status.state == WORKING
 
 
 PLAIN = RunOptions(call=Call("tasks.resize", {})).to_json()
@@ -247,10 +247,10 @@ async def test_a_run_of_a_worker_without_this_package_is_checked_at_equal_interv
 
     waits = []
     for _ in range(3):
-        before = await store_time(store)
+        start = await store_time(store)
         await watcher.tick()
         due = await store.redis.zscore(keys.dispatch, "t.1")
-        waits.append(int((due - before) // 30_000_000))
+        waits.append(int((due - start) // 30_000_000))
         await store.redis.zadd(keys.dispatch, {"t.1": 1})
 
     assert waits == [2, 2, 2]  # in half minutes

@@ -27,17 +27,17 @@ class PosterWithResult:
 
 
 @pytest.mark.parametrize(
-    ("result", "posted"),
+    ("result", "counts"),
     [(Delivered(204), {"delivered": 1}), (Deferred(5.0, "its host is busy"), {})],
     ids=["delivered", "held"],
 )
-async def test_a_post_that_was_not_made_is_not_counted(result: PostResult, posted: dict[str, int]) -> None:
+async def test_a_post_that_was_not_made_is_not_counted(result: PostResult, counts: dict[str, int]) -> None:
     metrics = WatcherMetrics()
 
     result_of_post = await make_instrumented_post(PosterWithResult(result), REQUEST, CURSOR, metrics, "1-2")  # type: ignore[arg-type]
 
-    assert (result_of_post.result, result_of_post.attempt is None) == (result, not posted)
+    assert (result_of_post.result, result_of_post.attempt is None) == (result, not counts)
 
     samples = [sample for metric in metrics.registry.collect() for sample in metric.samples]
-    counted = {s.labels["outcome"]: s.value for s in samples if s.name == "a2a_watcher_post_seconds_count"}
-    assert counted == posted
+    outcome_counts = {s.labels["outcome"]: s.value for s in samples if s.name == "a2a_watcher_post_seconds_count"}
+    assert outcome_counts == counts

@@ -51,8 +51,8 @@ class Scene:
         """Create a task with a webhook whose second event is due."""
         self.task_id = await self.seeds.created()
         config = TaskPushNotificationConfig(id="c", task_id=self.task_id, url=url, token=SECRET)
-        sealed = self.sealer.seal(Subscription(config).to_bytes(), self.task_id, "c")
-        await self.webhooks.saved(self.task_id, "c", sealed)
+        sealed_config = self.sealer.seal(Subscription(config).to_bytes(), self.task_id, "c")
+        await self.webhooks.saved(self.task_id, "c", sealed_config)
         await self.seeds.claimed(self.task_id)
 
     async def ask(self, post: EventId | str) -> None:
@@ -112,11 +112,11 @@ async def test_each_post_is_an_attempt_until_the_event_is_delivered(scene: Scene
 
     event = str(await scene.event_id(2))
     assert attempts == [(event, "delivered", 200), (event, "failed", None), (event, "failed", 500)]
-    delivered, no_http, refused = (await scene.delivery()).attempts
-    assert (delivered.reason, refused.reason) == ("", "answered 500")
+    first, no_http, third = (await scene.delivery()).attempts
+    assert (first.reason, third.reason) == ("", "answered 500")
     assert no_http.reason == "the response is not HTTP"
-    assert delivered.next_us == 0 < refused.next_us
-    assert all(attempt.latency_ms is not None for attempt in (delivered, no_http, refused))
+    assert first.next_us == 0 < third.next_us
+    assert all(attempt.latency_ms is not None for attempt in (first, no_http, third))
 
 
 async def test_an_event_is_replayed_unchanged_and_with_its_id(scene: Scene, hooks: Receiver) -> None:
@@ -127,12 +127,12 @@ async def test_an_event_is_replayed_unchanged_and_with_its_id(scene: Scene, hook
 
         await scene.ask(await scene.event_id(2))
 
-        _, again = await asyncio.to_thread(hooks.wait_for, "/hook", 2)
+        _, second = await asyncio.to_thread(hooks.wait_for, "/hook", 2)
         event = str(await scene.event_id(2))
         assert await scene.attempts(2) == [(event, "delivered", 200), (event, "delivered", 200)]
 
-    assert (again.body, again.headers["webhook-id"]) == (first.body, first.headers["webhook-id"])
-    require_signed([first, again])
+    assert (second.body, second.headers["webhook-id"]) == (first.body, first.headers["webhook-id"])
+    require_signed([first, second])
     assert (await scene.delivery()).state == "delivered"
 
 
@@ -167,8 +167,8 @@ async def test_requests_are_served_by_the_successor_of_a_killed_watcher(scene: S
     async with watching(scene):
         await scene.attempts(3)
 
-    posted = [post.headers["webhook-id"].rpartition("_")[2] for post in hooks.received("/hook")]
-    assert posted[1:] == ["ping-1", "ping-1", str(await scene.event_id(1))]
+    posted_ids = [post.headers["webhook-id"].rpartition("_")[2] for post in hooks.received("/hook")]
+    assert posted_ids[1:] == ["ping-1", "ping-1", str(await scene.event_id(1))]
 
 
 async def test_a_failed_ping_is_recorded_without_other_effects(scene: Scene, hooks: Receiver) -> None:

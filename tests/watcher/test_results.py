@@ -120,9 +120,9 @@ async def test_a_state_older_than_the_written_one_is_dropped(
             if stale:
                 celery.backend.store_result(name, {"step": 2}, "PROGRESS")
                 asyncio.run_coroutine_threadsafe(results.observe(REF), loop).result(30)
-                read = dict(stale)
+                meta = dict(stale)
                 stale.clear()
-                return read
+                return meta
             return celery.backend.get_task_meta(name)
 
     slow = Slow()
@@ -154,14 +154,14 @@ async def test_a_revoked_run_is_canceled(store: AsyncStore, keys: Keys, results:
     assert stored_task[0].status.message.parts[0].text == CANCELED_BY_OPERATOR
 
 
-async def _claimed(store: AsyncStore, keys: Keys, celery: Celery) -> None:
+async def _claim(store: AsyncStore, keys: Keys, celery: Celery) -> None:
     await store.run(create_operation(keys, "t", PLAIN.to_json()))
     claim = claim_run(keys, REF, token="t", runner="r", lease_us=10_000_000, working=False)
     await store.run(claim)
     celery.backend.mark_as_started("t.1", pid=1, hostname="celery@ours")
 
 
-async def _announced(store: AsyncStore, keys: Keys, celery: Celery) -> None:
+async def _announce(store: AsyncStore, keys: Keys, celery: Celery) -> None:
     """Let a worker with a2a_celery store STARTED before it claims the run."""
     await store.run(create_operation(keys, "t", PLAIN.to_json()))
     celery.backend.mark_as_started("t.1", pid=1, hostname="celery@ours", **{RUN_HEADER: True})
@@ -172,7 +172,7 @@ async def _agents(store: AsyncStore, keys: Keys, celery: Celery) -> None:
     celery.backend.mark_as_started("t.1", pid=1, hostname="celery@ours")
 
 
-async def _outdated(store: AsyncStore, keys: Keys, celery: Celery) -> None:
+async def _outdated_run(store: AsyncStore, keys: Keys, celery: Celery) -> None:
     await store.run(create_operation(keys, "t", PLAIN.to_json()))
     celery.backend.mark_as_started("t.0", pid=1, hostname="celery@stock")
 
@@ -183,7 +183,7 @@ async def _unknown(store: AsyncStore, keys: Keys, celery: Celery) -> None:
     celery.backend.mark_as_failure("t.1", NotRegistered("tasks.resize"))
 
 
-@pytest.mark.parametrize("seed", [_claimed, _announced, _agents, _outdated, _unknown], ids=lambda f: f.__name__[1:])
+@pytest.mark.parametrize("seed", [_claim, _announce, _agents, _outdated_run, _unknown], ids=lambda f: f.__name__[1:])
 async def test_what_a_worker_without_this_package_did_not_say_changes_nothing(
     store: AsyncStore, keys: Keys, celery: Celery, seed: Callable[..., Any]
 ) -> None:
@@ -242,12 +242,12 @@ class Checks:
 async def listening(celery: Celery, checks: Checks) -> AsyncIterator[ResultListener]:
     """Run a result listener, and wait until it has subscribed."""
     listener = ResultListener(checks, celery)  # type: ignore[arg-type]
-    resubscribed, subscribed = listener.resubscribed, asyncio.Event()
-    listener.resubscribed = lambda: (subscribed.set(), resubscribed())  # type: ignore[assignment, func-returns-value]
+    resubscribe, has_subscribed = listener.resubscribed, asyncio.Event()
+    listener.resubscribed = lambda: (has_subscribed.set(), resubscribe())  # type: ignore[assignment, func-returns-value]
     listener.start()
     try:
         async with asyncio.timeout(60):
-            await subscribed.wait()
+            await has_subscribed.wait()
         yield listener
     finally:
         await listener.stop()
