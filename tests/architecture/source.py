@@ -26,7 +26,7 @@ class Module:
         return self.path.relative_to(ROOT).as_posix()
 
     @property
-    def dotted(self) -> list[str]:
+    def name_parts(self) -> list[str]:
         """Return the parts of the module's name, such as ["a2a_celery", "store", "keys"]. "__init__" is omitted."""
         parts = list(self.path.relative_to(ROOT).with_suffix("").parts)
         return parts[:-1] if parts[-1] == "__init__" else parts
@@ -76,7 +76,7 @@ class Module:
         if isinstance(node, ast.ImportFrom):
             base = [] if node.module is None else node.module.split(".")
             if node.level:
-                here = self.dotted if self.path.name == "__init__.py" else self.dotted[:-1]
+                here = self.name_parts if self.path.name == "__init__.py" else self.name_parts[:-1]
                 base = [*here[: len(here) - node.level + 1], *base]
             return [".".join([*base, alias.name]) for alias in node.names]
         return []

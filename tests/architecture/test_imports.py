@@ -96,7 +96,7 @@ SOURCE = modules(PACKAGE)
 
 def part_of(module: Module) -> str:
     """Return the package or top-level module that a file belongs to."""
-    return module.dotted[1] if len(module.dotted) > 1 else "__init__"
+    return module.name_parts[1] if len(module.name_parts) > 1 else "__init__"
 
 
 def ours_in(module: Module) -> set[str]:
@@ -121,7 +121,7 @@ def test_imports_go_one_way() -> None:
 
 
 def test_every_package_is_in_the_table() -> None:
-    packages = {part_of(module) for module in SOURCE if len(module.dotted) > 2}
+    packages = {part_of(module) for module in SOURCE if len(module.name_parts) > 2}
 
     assert packages <= set(MAY_IMPORT)
 
@@ -306,7 +306,7 @@ def test_no_test_imports_a_module_that_adds_agents_to_the_shared_app() -> None:
     """A fleet loads such a module by name. If a test imported the module, it would add agents for all tests of the
     process."""
     adding = {
-        ".".join(module.dotted)
+        ".".join(module.name_parts)
         for module in modules("tests/support")
         if ADDS_AGENTS.search(module.text) and "tests.support.agents.a2a" in {name for name, _ in module.imports}
     }

@@ -36,7 +36,7 @@ PLAIN = (object, tuple, ABC, Generic, Protocol)
 BY_NAME = {"getattr", "hasattr", "setattr", "delattr"}
 
 SOURCE = modules(PACKAGE)
-MODULES = {".".join(module.dotted): module for module in SOURCE}
+MODULES = {".".join(module.name_parts): module for module in SOURCE}
 
 
 def is_private(name: str) -> bool:
@@ -124,7 +124,7 @@ def inherited_names(module: Module) -> Iterator[str]:
     if not classes or module.path.name == "__main__.py":
         return
     try:
-        imported_module = import_module(".".join(module.dotted))
+        imported_module = import_module(".".join(module.name_parts))
     except ModuleNotFoundError:  # an extra is not installed
         return
     for node in classes:
@@ -168,7 +168,7 @@ LIBRARIES = [
     value
     for module in SOURCE
     if module.name.startswith(INTEGRATIONS)
-    for value in vars(import_module(".".join(module.dotted))).values()
+    for value in vars(import_module(".".join(module.name_parts))).values()
     if isinstance(value, Library)
 ]
 

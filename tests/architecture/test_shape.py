@@ -77,7 +77,7 @@ def test_no_property_test_depends_on_the_speed_of_the_machine() -> None:
 
 
 def test_no_module_has_a_meaningless_name() -> None:
-    assert {m.name for m in SOURCE + TESTS if NAMES_THAT_SAY_NOTHING & set(m.dotted)} == set()
+    assert {m.name for m in SOURCE + TESTS if NAMES_THAT_SAY_NOTHING & set(m.name_parts)} == set()
 
 
 PUBLIC_MODULES = ["a2a_celery", "a2a_celery.client", "a2a_celery.client.receiver"]

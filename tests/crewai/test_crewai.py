@@ -172,27 +172,27 @@ async def test_a_message_with_a_file_is_rejected() -> None:
 class Hanging(Script):
     """Model that streams until it is stopped."""
 
-    started: Any = None
-    stopped: Any = None
+    has_started: Any = None
+    has_stopped: Any = None
 
     def call(self, messages: Any, *args: Any, **kwargs: Any) -> Any:
         """Stream empty chunks."""
-        self.started.set()
+        self.has_started.set()
         try:
             while not threading.Event().wait(0.01):
                 with_crewai.StandIn(model="stand-in")._send("", kwargs)
         finally:
-            self.stopped.set()
+            self.has_stopped.set()
 
 
 async def test_a_cancel_stops_a_model_between_two_chunks() -> None:
-    model = Hanging(model="hanging", started=threading.Event(), stopped=threading.Event())
+    model = Hanging(model="hanging", has_started=threading.Event(), has_stopped=threading.Event())
     async with tester_of(crewai_agent(crew_of(model))) as agent:
         submission = await agent.submit("x")
-        await asyncio.to_thread(model.started.wait, 60)
+        await asyncio.to_thread(model.has_started.wait, 60)
         result = await agent.cancel(submission)
         assert state(result) == CANCELED
-        await asyncio.to_thread(model.stopped.wait, 60)
+        await asyncio.to_thread(model.has_stopped.wait, 60)
 
 
 async def test_a_cancel_stops_a_crew_after_a_call_that_cannot_be_stopped() -> None:

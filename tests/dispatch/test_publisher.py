@@ -129,9 +129,9 @@ async def test_runs_go_where_their_own_options_say(server: MortalRedis, celery: 
     assert in_queue(server, "fast") == ["b.1"]
 
 
-@pytest.mark.parametrize("canceled", [True, False])
+@pytest.mark.parametrize("is_canceled", [True, False])
 async def test_celery_events_of_a_lost_run_describe_its_task(
-    server: MortalRedis, celery: Celery, canceled: bool
+    server: MortalRedis, celery: Celery, is_canceled: bool
 ) -> None:
     """The killed worker may not have sent its earlier events, or no listener may have received them."""
     publisher = Publisher(celery, {})
@@ -139,12 +139,12 @@ async def test_celery_events_of_a_lost_run_describe_its_task(
     with redis.Redis.from_url(redis_url(server.broker_url)) as broker, broker.pubsub() as pubsub:
         pubsub.psubscribe("*celeryev*")
         pubsub.get_message(timeout=10)
-        publisher.lost_soon("echo", "t", 2, "celery@gone", canceled=canceled)
-        publisher.lost_soon("resize", "p", 1, "celery@gone", canceled=canceled, call="tasks.resize")
+        publisher.lost_soon("echo", "t", 2, "celery@gone", canceled=is_canceled)
+        publisher.lost_soon("resize", "p", 1, "celery@gone", canceled=is_canceled, call="tasks.resize")
         for _ in range(2):
             cluster_state.event(await asyncio.to_thread(next_event, pubsub))
 
-    state = "REVOKED" if canceled else "FAILURE"
+    state = "REVOKED" if is_canceled else "FAILURE"
     events = {
         task.uuid: (task.name, task.args, task.kwargs, task.state, task.worker.hostname)
         for task in cluster_state.tasks.values()
@@ -267,7 +267,7 @@ async def test_an_eager_app_publishes_an_exposed_task_instead_of_calling_it(
     celery.conf.task_always_eager = True
 
     @celery.task(name="exposed", shared=False)
-    def exposed(text: str) -> None:
+    def append_text(text: str) -> None:
         calls.append(text)
 
     call = RunOptions(call=Call("exposed", {"text": "hello"})).to_json()

@@ -61,7 +61,7 @@ async def a2a(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> Asy
         raise ValueError("no")
 
     @a2a.agent("threaded", description="Fails.")
-    def threaded(turn: Turn) -> None:
+    def fail_in_thread(turn: Turn) -> None:
         raise ValueError("no")
 
     @a2a.agent("threaded-yields", description="Fails.")

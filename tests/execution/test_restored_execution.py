@@ -35,7 +35,7 @@ def began(claim: Claim, scene: Scene) -> tuple[Execution, RunEventQueue]:
 
 def saved_steps(*states: ExecutionState, **detail: str) -> tuple[Step, ...]:
     """Return the steps of a first run. The last transition has `detail`."""
-    transitions = [Transition(n, before, after, n) for n, (before, after) in enumerate(pairwise(states), 1)]
+    transitions = [Transition(n, source, target, n) for n, (source, target) in enumerate(pairwise(states), 1)]
     transitions[-1] = replace(transitions[-1], detail=detail)
     return tuple(Step(1, 1, "host.0.x", transition) for transition in transitions)
 
@@ -61,17 +61,17 @@ async def test_the_next_attempt_has_the_tool_in_which_the_last_one_was_lost(scen
 
 
 @pytest.mark.parametrize(
-    ("end", "before"),
+    ("end", "state_before"),
     [(S.COMPLETED, S.COMPLETED), (S.INTERRUPTED, S.INTERRUPTED), (S.CANCELLED, S.IDLE), (S.ERROR, S.IDLE)],
 )
 async def test_the_next_turn_begins_with_the_last_state_of_the_previous_one(
-    scene: Scene, end: ExecutionState, before: ExecutionState
+    scene: Scene, end: ExecutionState, state_before: ExecutionState
 ) -> None:
     claim = replace(await scene.seeds.claimed(), execution=saved_steps(S.IDLE, S.INITIALIZING, end))
 
     execution, _ = began(claim, scene)
 
-    assert execution.history[-1].before is before
+    assert execution.history[-1].before is state_before
     assert execution.state is S.INITIALIZING
 
 

@@ -37,11 +37,11 @@ class Model(MockFunctionCallingLLM):
     """Model that streams the texts of the user, or calls the tool that the last text names after "call "."""
 
     raw: dict[str, Any] = Field(default_factory=dict)
-    seen: list[Any] = Field(default_factory=list)
+    messages_seen: list[Any] = Field(default_factory=list)
 
     @llm_chat_callback()
     async def astream_chat(self, messages: Any, **kwargs: Any) -> ChatResponseAsyncGen:
-        self.seen[:] = messages
+        self.messages_seen[:] = messages
         texts = [message.content or "" for message in messages if message.role == "user"]
         tool = texts[-1].partition("call ")[2]
         if "fail" in texts[-1]:
@@ -314,7 +314,7 @@ async def test_all_parts_of_a_message_reach_an_agent() -> None:
     more = [Part(url="https://e.com/x", media_type=f"{kind}/x") for kind in ("audio", "video", "text")]
     await events_of(workflow_agent, None, Part(text="look"), new_data_part({"n": 1}), image, *more)
 
-    [message] = workflow_agent.llm.seen
+    [message] = workflow_agent.llm.messages_seen
     blocks = [block.model_dump(exclude_none=True, mode="json") for block in message.blocks]
     assert blocks[:3] == [
         {"block_type": "text", "text": "look"},

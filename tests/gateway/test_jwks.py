@@ -32,11 +32,11 @@ class Endpoint:
     """JWKS endpoint that counts requests, and blocks them while `gate` is cleared."""
 
     answer: Any = field(default_factory=lambda: document(FIRST))
-    asked: int = 0
+    request_count: int = 0
     gate: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def __call__(self, request: httpx.Request) -> httpx.Response:
-        self.asked += 1
+        self.request_count += 1
         await self.gate.wait()
         if isinstance(self.answer, Exception):
             raise self.answer
@@ -67,7 +67,7 @@ async def test_a_key_is_found_and_fetched_once(keys: FetchedKeys, endpoint: Endp
         key = await keys.find("first", "RS256")
         assert key is not None
         assert key.get("kid") == "first"
-    assert endpoint.asked == 1
+    assert endpoint.request_count == 1
 
 
 async def test_an_unknown_key_is_asked_for_once_in_a_while(
@@ -76,11 +76,11 @@ async def test_an_unknown_key_is_asked_for_once_in_a_while(
     assert await keys.find("first", "RS256")
     for number in range(20):
         assert await keys.find(f"made-up-{number}", "RS256") is None
-    assert endpoint.asked == 1, "they were fetched just now"
+    assert endpoint.request_count == 1, "they were fetched just now"
     clock.advance(ASK_AGAIN_AFTER + 1)
     for number in range(20):
         assert await keys.find(f"made-up-{number}", "RS256") is None
-    assert endpoint.asked == 2
+    assert endpoint.request_count == 2
 
 
 async def test_a_new_key_is_found_and_a_removed_one_is_not(
@@ -117,7 +117,7 @@ async def test_known_keys_survive_failed_fetches(
     clock.advance(ASK_AGAIN_AFTER + 1)
     assert await keys.find("made-up", "RS256") is None
     assert await keys.find("first", "RS256")
-    assert endpoint.asked == 2
+    assert endpoint.request_count == 2
 
 
 @pytest.mark.parametrize("failure", FAILURES)
@@ -129,7 +129,7 @@ async def test_without_any_key_nothing_is_judged_and_it_is_tried_again_soon(
     for _ in range(3):
         with pytest.raises(KeysUnavailable):
             await keys.find("first", "RS256")
-    assert endpoint.asked == 1
+    assert endpoint.request_count == 1
     endpoint.answer = document(FIRST)
     clock.advance(RETRY_AFTER + 1)
     assert await keys.find("first", "RS256")
@@ -142,7 +142,7 @@ async def test_concurrent_callers_share_a_fetch_that_survives_their_cancellation
     waiting = [asyncio.create_task(keys.find("first", "RS256")) for _ in range(10)]
 
     async def is_asked() -> bool:
-        return endpoint.asked == 1
+        return endpoint.request_count == 1
 
     await eventually_async(is_asked)
     waiting[0].cancel()
@@ -151,7 +151,7 @@ async def test_concurrent_callers_share_a_fetch_that_survives_their_cancellation
 
     assert isinstance(results[0], asyncio.CancelledError)
     assert all(isinstance(key, RSAKey) for key in results[1:])
-    assert endpoint.asked == 1
+    assert endpoint.request_count == 1
 
 
 async def test_a_known_key_waits_for_no_fetch(keys: FetchedKeys, endpoint: Endpoint, clock: ManualClock) -> None:
@@ -161,7 +161,7 @@ async def test_a_known_key_waits_for_no_fetch(keys: FetchedKeys, endpoint: Endpo
     asking = asyncio.create_task(keys.find("made-up", "RS256"))
 
     async def is_asked() -> bool:
-        return endpoint.asked == 2
+        return endpoint.request_count == 2
 
     await eventually_async(is_asked)
     assert await asyncio.wait_for(keys.find("first", "RS256"), 5)
@@ -184,7 +184,7 @@ async def test_keys_are_fetched_at_the_start_and_refreshed(
     await keys.stop()
 
     assert await keys.find("first", "RS256")
-    assert endpoint.asked == 3
+    assert endpoint.request_count == 3
 
 
 async def test_without_a_refresh_task_a_withdrawn_key_expires(
@@ -197,12 +197,12 @@ async def test_without_a_refresh_task_a_withdrawn_key_expires(
     assert await keys.find("first", "RS256")
     clock.advance(2)
     assert await keys.find("first", "RS256") is None
-    assert endpoint.asked == 2
+    assert endpoint.request_count == 2
     endpoint.answer = FAILURES["not there"]
     clock.advance(REFRESH_EVERY + 1)
     for _ in range(3):
         assert await keys.find("second", "RS256"), "what is known stays known"
-    assert endpoint.asked == 3
+    assert endpoint.request_count == 3
 
 
 async def test_with_a_refresh_task_a_known_key_never_waits_for_a_fetch(

@@ -43,7 +43,7 @@ async def nothing_leaks(store: AsyncStore, keys: Keys) -> AsyncIterator[None]:
 
 
 @pytest.fixture
-async def schema(store: AsyncStore, keys: Keys) -> None:
+async def schema_record(store: AsyncStore, keys: Keys) -> None:
     """Record the schema of this release in the store, as the first started process does."""
     await store.redis.hset(keys.installation, "schema", SCHEMA)
 

@@ -42,9 +42,9 @@ class Graveyard:
             assert isinstance(await self._store.run(claim), Claim)
         return task_id
 
-    async def create_dead_letter(self, task_id: str = "", **lapsed: int) -> str:
+    async def create_dead_letter(self, task_id: str = "", **options: int) -> str:
         """Create a task that a watcher has failed and stored as a dead letter. Return the task's id."""
-        task_id = await self.lapse(task_id, **lapsed)
+        task_id = await self.lapse(task_id, **options)
         await Recoverer(self._store, self._keys).tick()
         return task_id
 

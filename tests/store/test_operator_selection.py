@@ -34,7 +34,7 @@ NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 
 Command = Callable[..., Result]
 
-pytestmark = pytest.mark.usefixtures("opened")
+pytestmark = pytest.mark.usefixtures("schema_record")
 
 
 @pytest.fixture

@@ -55,7 +55,7 @@ class Player:
     task_id: str
     chance: random.Random
     claim: Claim | None = None
-    written: int = 0
+    event_count: int = 0
 
     async def act(self, move: str) -> None:
         """Perform an operation. Use a wrong token if the player has no claim."""
@@ -66,15 +66,15 @@ class Player:
                 await self._claim()
             case "append":
                 events = self.chance.choices(EVENTS, k=self.chance.randint(1, 4))
-                answer = await store.run(append(keys, ref, token=token, before=self.written, events=events))
+                answer = await store.run(append(keys, ref, token=token, before=self.event_count, events=events))
                 self._count(answer, len(events))
             case "end":
                 events = [*self.chance.choices(EVENTS, k=1), self.chance.choice(LAST)]
-                answer = await store.run(append(keys, ref, token=token, before=self.written, events=events))
+                answer = await store.run(append(keys, ref, token=token, before=self.event_count, events=events))
                 self._count(answer, len(events))
             case "settle":
                 events = [self.chance.choice([*LAST, *EVENTS])]
-                answer = await store.run(settle_run(keys, ref, token=token, before=self.written, events=events))
+                answer = await store.run(settle_run(keys, ref, token=token, before=self.event_count, events=events))
                 self._count(answer, len(events))
             case "continue":
                 message_request = request("more", self.task_id, CONTEXT)
@@ -98,11 +98,11 @@ class Player:
         )
         answer = await self.seeds.store.run(call)
         if isinstance(answer, Claim):
-            self.claim, self.written = answer, 0
+            self.claim, self.event_count = answer, 0
 
     def _count(self, answer: object, events: int) -> None:
         if isinstance(answer, Written):
-            self.written += events
+            self.event_count += events
         elif isinstance(answer, Settled | RunLost):
             self.claim = None
 

@@ -57,7 +57,7 @@ def group(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SentinelGr
 
 
 @pytest.fixture
-async def replicated(group: SentinelGroup, keys: Keys) -> AsyncIterator[Seeds]:
+async def replicated_seeds(group: SentinelGroup, keys: Keys) -> AsyncIterator[Seeds]:
     """`Seeds` with a store client that requires the confirmation of one replica."""
     store = AsyncStore(group.store_url, wait_replicas=1)
     yield Seeds(store, keys)
@@ -75,8 +75,8 @@ def freeze_replica(group: SentinelGroup) -> Iterator[None]:
         process.send_signal(signal.SIGCONT)
 
 
-async def test_a_replica_has_accepted_messages(group: SentinelGroup, replicated: Seeds, keys: Keys) -> None:
-    task_id = await replicated.created()
+async def test_a_replica_has_accepted_messages(group: SentinelGroup, replicated_seeds: Seeds, keys: Keys) -> None:
+    task_id = await replicated_seeds.created()
 
     with group.client(group.ports[1]) as replica:
         assert replica.exists(keys.task(task_id).record)
@@ -105,15 +105,15 @@ async def test_a_replica_has_the_large_parts_of_an_accepted_message(
 
 
 async def test_an_accepted_message_that_no_replica_confirms_is_refused_and_a_repetition_finds_it(
-    group: SentinelGroup, replicated: Seeds, keys: Keys
+    group: SentinelGroup, replicated_seeds: Seeds, keys: Keys
 ) -> None:
     task_id = str(uuid4())
     with freeze_replica(group):
         with pytest.raises(StoreUnavailable, match="0 of 1 replicas confirmed create_task within 1000 ms"):
-            await replicated.created(task_id=task_id)
-        assert await replicated.store.run(read_task(keys, ANN, task_id))
+            await replicated_seeds.created(task_id=task_id)
+        assert await replicated_seeds.store.run(read_task(keys, ANN, task_id))
 
-    assert await replicated.created(task_id=task_id) == task_id
+    assert await replicated_seeds.created(task_id=task_id) == task_id
 
 
 def test_the_error_of_wait_is_the_reason_of_the_refusal(keys: Keys) -> None:
@@ -127,28 +127,28 @@ def test_the_error_of_wait_is_the_reason_of_the_refusal(keys: Keys) -> None:
 
 
 async def test_a_signal_that_no_replica_confirms_is_refused_and_a_repetition_stores_it_once(
-    group: SentinelGroup, replicated: Seeds, keys: Keys
+    group: SentinelGroup, replicated_seeds: Seeds, keys: Keys
 ) -> None:
-    task_id = await replicated.created()
+    task_id = await replicated_seeds.created()
     signal = send_signal(keys, ANN, task_id, name="go", payload=b"1", signal_id="s")
     with (
         freeze_replica(group),
         pytest.raises(StoreUnavailable, match="0 of 1 replicas confirmed send_signal within 1000 ms"),
     ):
-        await replicated.store.run(signal)
+        await replicated_seeds.store.run(signal)
 
-    assert await replicated.store.run(signal) == SignalStored()
-    assert await replicated.store.redis.llen(keys.task(task_id).signals) == 1
+    assert await replicated_seeds.store.run(signal) == SignalStored()
+    assert await replicated_seeds.store.redis.llen(keys.task(task_id).signals) == 1
 
 
 async def test_an_end_that_no_replica_confirms_counts_and_is_logged(
-    group: SentinelGroup, replicated: Seeds, keys: Keys, caplog: pytest.LogCaptureFixture
+    group: SentinelGroup, replicated_seeds: Seeds, keys: Keys, caplog: pytest.LogCaptureFixture
 ) -> None:
     sync_store = SyncStore(group.store_url, wait_replicas=1)
-    claim, canceled_id = await replicated.claimed(), await replicated.created()
+    claim, canceled_id = await replicated_seeds.claimed(), await replicated_seeds.created()
     caplog.set_level(logging.WARNING, logger="a2a_celery")
     with freeze_replica(group):
-        await replicated.settled(claim, status(TaskState.TASK_STATE_COMPLETED))
+        await replicated_seeds.settled(claim, status(TaskState.TASK_STATE_COMPLETED))
         await asyncio.to_thread(sync_store.run, request_cancel(keys, ANN, canceled_id, CONTEXT))
 
     assert [
@@ -160,14 +160,14 @@ async def test_an_end_that_no_replica_confirms_counts_and_is_logged(
 
 
 async def test_a_late_replica_delays_no_read(
-    group: SentinelGroup, replicated: Seeds, keys: Keys, monkeypatch: pytest.MonkeyPatch
+    group: SentinelGroup, replicated_seeds: Seeds, keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    task_id = await replicated.created()
+    task_id = await replicated_seeds.created()
     monkeypatch.setattr(replication, "REPLICA_TIMEOUT_MS", 4000)
     with freeze_replica(group):
-        creates = [asyncio.create_task(replicated.created()) for _ in range(MAX_BATCH * MAX_SENDERS)]
+        creates = [asyncio.create_task(replicated_seeds.created()) for _ in range(MAX_BATCH * MAX_SENDERS)]
         await asyncio.sleep(0)
-        assert await replicated.store.run(read_task(keys, ANN, task_id))
+        assert await replicated_seeds.store.run(read_task(keys, ANN, task_id))
         assert not any(create.done() for create in creates)
 
     assert len(await asyncio.gather(*creates)) == len(creates)

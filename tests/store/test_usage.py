@@ -20,7 +20,7 @@ from a2a_celery.store import AsyncStore, Keys, SyncStore
 from a2a_celery.store.admin.usage import StoreUsage, usage
 from tests.support.seeds import Seeds
 
-pytestmark = pytest.mark.usefixtures("opened")
+pytestmark = pytest.mark.usefixtures("schema_record")
 
 
 def store_usage(redis_server: EmbeddedRedis, keys: Keys) -> StoreUsage:

@@ -51,20 +51,20 @@ class Run:
 
     Attributes:
         seconds: Duration of the run.
-        passed: Number of passed tests.
-        failed: Node ids of failed tests.
+        passed_count: Number of passed tests.
+        failures: Node ids of failed tests.
         code: Exit code of pytest, or None if the run was interrupted at the limit.
     """
 
     seconds: float
-    passed: int
-    failed: tuple[str, ...]
+    passed_count: int
+    failures: tuple[str, ...]
     code: int | None
 
     @property
     def is_whole(self) -> bool:
         """Return True if pytest ran every test."""
-        return self.code in {0, 1} and (self.code == 1) == bool(self.failed)
+        return self.code in {0, 1} and (self.code == 1) == bool(self.failures)
 
 
 def read_outcomes(lines: Sequence[str]) -> tuple[int, tuple[str, ...]]:
@@ -91,8 +91,8 @@ def report(runs: Sequence[Run]) -> str:
             if run.code is None
             else f"  broke off, pytest's exit code {run.code}"
         )
-        lines.append(f"{number:>4}{run.seconds:>9.1f}{run.passed:>8}{len(run.failed):>8}{outcome}")
-    failures = Counter(test for run in runs for test in run.failed)
+        lines.append(f"{number:>4}{run.seconds:>9.1f}{run.passed_count:>8}{len(run.failures):>8}{outcome}")
+    failures = Counter(test for run in runs for test in run.failures)
     lines += [f"{count} of {len(runs)}  {test}" for test, count in failures.most_common()]
     return "\n".join(lines)
 

@@ -366,11 +366,11 @@ class RecordingStore(AsyncStore):
     """Store that records, at each read of a log, the number of bytes that the deliverer has reserved."""
 
     role: Deliverer
-    reserved: list[int]
+    reserved_sizes: list[int]
 
     async def run(self, operation: Operation[T]) -> T:
         if operation.script.name == "read_log":
-            self.reserved.append(self.role.reserved_bytes)
+            self.reserved_sizes.append(self.role.reserved_bytes)
         return await super().run(operation)
 
 
@@ -386,7 +386,7 @@ async def test_large_events_are_delivered_within_the_memory_budget(
     store = RecordingStore(redis_server.store_url)
     secrets, poster = SETTINGS.secret_keys, Poster(SETTINGS.push_networks)
     role = store.role = Deliverer(store, hook_seeds.seeds.keys, Sealer(secrets), poster, secrets, 1.0)
-    store.reserved = []
+    store.reserved_sizes = []
 
     async def is_delivered() -> bool:
         await role.tick()
@@ -396,8 +396,8 @@ async def test_large_events_are_delivered_within_the_memory_budget(
     await asyncio.gather(*role._deliveries)
 
     assert {post.path for post in live.received()} == {f"/{number}" for number in range(count)} | {"/small"}
-    assert max(store.reserved) <= deliverer.MAX_RESERVED_BYTES
-    assert max(store.reserved) >= 2 * size, "several at once"
+    assert max(store.reserved_sizes) <= deliverer.MAX_RESERVED_BYTES
+    assert max(store.reserved_sizes) >= 2 * size, "several at once"
     assert role.reserved_bytes == 0
     await role.aclose()
     await store.aclose()
