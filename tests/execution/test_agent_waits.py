@@ -20,7 +20,7 @@ from tests.support.agents import card
 from tests.support.seeds import ANN, CONTEXT
 from tests.support.waiting import eventually_async
 
-from .agents_here import agents_here
+from .local_agents import local_agents
 
 
 def agent(**options: Any) -> Agent:
@@ -40,26 +40,26 @@ def agent(**options: Any) -> Agent:
 async def test_the_option_of_an_agent_precedes_the_setting_for_the_length_of_a_pause(
     store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis, setting: Any, options: dict[str, Any], lasts: float
 ) -> None:
-    async with agents_here(store, keys, redis_server.store_url, a2a_input_timeout=setting) as here:
+    async with local_agents(store, keys, redis_server.store_url, a2a_input_timeout=setting) as agents:
 
-        @here.a2a.agent("agent", **options)
+        @agents.a2a.agent("agent", **options)
         async def asks(turn: Turn) -> None:
             raise InputRequired("which?")
 
-        task = await here.play("agent")
+        task = await agents.play("agent")
 
         [(_, until)] = await store.redis.zrange(keys.pauses, 0, -1, withscores=True)
     assert until - task.status.timestamp.ToMicroseconds() == lasts * 1_000_000
 
 
 async def test_a_pause_lasts_seven_days_by_default(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> None:
-    async with agents_here(store, keys, redis_server.store_url) as here:
+    async with local_agents(store, keys, redis_server.store_url) as agents:
 
-        @here.a2a.agent("agent")
+        @agents.a2a.agent("agent")
         async def asks(turn: Turn) -> None:
             raise InputRequired("which?")
 
-        task = await here.play("agent")
+        task = await agents.play("agent")
 
         [(_, until)] = await store.redis.zrange(keys.pauses, 0, -1, withscores=True)
     assert until - task.status.timestamp.ToMicroseconds() == 7 * 24 * 3600 * 1_000_000
@@ -69,27 +69,27 @@ async def test_an_agent_that_ignores_its_cancel_is_abandoned_after_its_own_grace
     store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis
 ) -> None:
     has_begun, is_done = asyncio.Event(), asyncio.Event()
-    here_loop = asyncio.get_running_loop()
-    async with agents_here(store, keys, redis_server.store_url, a2a_cancel_grace=3600) as here:
+    test_loop = asyncio.get_running_loop()
+    async with local_agents(store, keys, redis_server.store_url, a2a_cancel_grace=3600) as agents:
 
-        @here.a2a.agent("agent", cancel_grace=0.05)
+        @agents.a2a.agent("agent", cancel_grace=0.05)
         async def deaf(turn: Turn) -> None:
-            here_loop.call_soon_threadsafe(has_begun.set)
+            test_loop.call_soon_threadsafe(has_begun.set)
             while not is_done.is_set():
                 try:
                     await asyncio.to_thread(
-                        lambda: asyncio.run_coroutine_threadsafe(is_done.wait(), here_loop).result()
+                        lambda: asyncio.run_coroutine_threadsafe(is_done.wait(), test_loop).result()
                     )
                 except asyncio.CancelledError:
                     continue
 
-        run = asyncio.create_task(here.perform("agent", await here.create()))
+        run = asyncio.create_task(agents.perform("agent", await agents.create()))
         await has_begun.wait()
 
         async def is_canceled() -> bool:
             # repeated, because the worker may not be subscribed yet
             await store.run(request_cancel(keys, ANN, "t", CONTEXT))
-            return (await here.seeds.task("t")).status.state == CANCELED
+            return (await agents.seeds.task("t")).status.state == CANCELED
 
         await eventually_async(is_canceled)
         await run

@@ -21,22 +21,22 @@ from tests.support.plain_server import Steps, plain_server
 from tests.support.seeds import ANN, CONTEXT
 from tests.support.waiting import eventually_async
 
-from .agents_here import AgentsHere, agents_here
+from .local_agents import LocalAgents, local_agents
 
 
 @pytest.fixture
-async def here(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> AsyncIterator[AgentsHere]:
-    async with agents_here(store, keys, redis_server.store_url, a2a_cancel_grace=60) as here:
-        yield here
+async def agents(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> AsyncIterator[LocalAgents]:
+    async with local_agents(store, keys, redis_server.store_url, a2a_cancel_grace=60) as agents:
+        yield agents
 
 
 @pytest.fixture
-async def elsewhere() -> AsyncIterator[str]:
+async def server_url() -> AsyncIterator[str]:
     async with plain_server(Steps()) as url:
         yield url
 
 
-async def start_and_cancel(here: AgentsHere, agent: str, is_begun: Callable[[], bool]) -> None:
+async def start_and_cancel(agents: LocalAgents, agent: str, is_begun: Callable[[], bool]) -> None:
     """Start a task of `agent`, and cancel it as its client as soon as `is_begun` returns True."""
 
     async def has_begun() -> bool:
@@ -44,10 +44,10 @@ async def start_and_cancel(here: AgentsHere, agent: str, is_begun: Callable[[], 
 
     async def is_canceled() -> bool:
         # repeated, because the worker may not be subscribed yet
-        await here.store.run(request_cancel(here.keys, ANN, "t", CONTEXT))
-        return (await here.seeds.task("t")).status.state == CANCELED
+        await agents.store.run(request_cancel(agents.keys, ANN, "t", CONTEXT))
+        return (await agents.seeds.task("t")).status.state == CANCELED
 
-    run = asyncio.create_task(here.perform(agent, await here.create()))
+    run = asyncio.create_task(agents.perform(agent, await agents.create()))
     await eventually_async(has_begun)
     await eventually_async(is_canceled)
     await run
@@ -67,12 +67,12 @@ async def ends_canceled(url: str, task_id: str) -> None:
 
 @pytest.mark.parametrize("how", ["streams", "submits", "in a thread"])
 async def test_a_remote_task_is_cancelled_with_the_agent_that_started_it(
-    here: AgentsHere, elsewhere: str, how: str
+    agents: LocalAgents, server_url: str, how: str
 ) -> None:
     ids: list[str] = []
 
     async def start(turn: Turn | None = None) -> None:
-        async with RemoteAgent(elsewhere) as remote:
+        async with RemoteAgent(server_url) as remote:
             session = remote.session()
             if how == "submits":
                 ids.append((await remote.submit(session.message("wait"))).task_id)
@@ -84,24 +84,24 @@ async def test_a_remote_task_is_cancelled_with_the_agent_that_started_it(
 
     def start_in_a_thread(turn: Turn) -> None:
         async def submit() -> None:
-            async with RemoteAgent(elsewhere) as remote:
+            async with RemoteAgent(server_url) as remote:
                 ids.append((await remote.submit(remote.session().message("wait"))).task_id)
 
         asyncio.run(submit())
         while True:
             turn.blocking.say("waiting")
 
-    here.a2a.agent("agent", description="Delegates.")(start_in_a_thread if how == "in a thread" else start)
+    agents.a2a.agent("agent", description="Delegates.")(start_in_a_thread if how == "in a thread" else start)
 
-    await start_and_cancel(here, "agent", lambda: bool(ids))
+    await start_and_cancel(agents, "agent", lambda: bool(ids))
 
-    await ends_canceled(elsewhere, ids[0])
+    await ends_canceled(server_url, ids[0])
 
 
 @pytest.mark.parametrize("how", ["streams", "submits"])
-async def test_a_remote_task_whose_id_arrives_after_the_cancel_is_cancelled(here: AgentsHere, how: str) -> None:
+async def test_a_remote_task_whose_id_arrives_after_the_cancel_is_cancelled(agents: LocalAgents, how: str) -> None:
     """The server has started the task, and its response is still on the way."""
-    executor, may_respond, agents = Steps(), asyncio.Event(), list[asyncio.Task[Any]]()
+    executor, may_respond, agent_tasks = Steps(), asyncio.Event(), list[asyncio.Task[Any]]()
 
     def hold_response(app: ASGIApp) -> ASGIApp:
         async def hold(scope: Scope, receive: Receive, send: Send) -> None:
@@ -116,9 +116,9 @@ async def test_a_remote_task_whose_id_arrives_after_the_cancel_is_cancelled(here
 
     async with plain_server(executor, around=hold_response) as url:
 
-        @here.a2a.agent("agent")
+        @agents.a2a.agent("agent")
         async def starts(turn: Turn) -> None:
-            agents.append(cast(asyncio.Task[Any], asyncio.current_task()))
+            agent_tasks.append(cast(asyncio.Task[Any], asyncio.current_task()))
             async with RemoteAgent(url) as remote:
                 session = remote.session()
                 if how == "submits":
@@ -127,101 +127,101 @@ async def test_a_remote_task_whose_id_arrives_after_the_cancel_is_cancelled(here
                     pass
 
         async def is_stopping() -> bool:
-            await here.store.run(request_cancel(here.keys, ANN, "t", CONTEXT))
-            return bool(agents[0].cancelling())
+            await agents.store.run(request_cancel(agents.keys, ANN, "t", CONTEXT))
+            return bool(agent_tasks[0].cancelling())
 
         async def has_begun() -> bool:
             return bool(executor.begun)
 
-        run = asyncio.create_task(here.perform("agent", await here.create()))
+        run = asyncio.create_task(agents.perform("agent", await agents.create()))
         await eventually_async(has_begun)
         await eventually_async(is_stopping)
         may_respond.set()
         await run
-        assert (await here.seeds.task("t")).status.state == CANCELED
+        assert (await agents.seeds.task("t")).status.state == CANCELED
         await ends_canceled(url, executor.begun[0])
 
 
-async def test_an_agent_that_cancels_itself_cancels_its_remote_tasks(here: AgentsHere, elsewhere: str) -> None:
+async def test_an_agent_that_cancels_itself_cancels_its_remote_tasks(agents: LocalAgents, server_url: str) -> None:
     ids: list[str] = []
 
-    @here.a2a.agent("agent")
+    @agents.a2a.agent("agent")
     async def gives_up(turn: Turn) -> None:
-        async with RemoteAgent(elsewhere) as remote:
+        async with RemoteAgent(server_url) as remote:
             ids.append((await remote.submit(remote.session().message("wait"))).task_id)
         raise asyncio.CancelledError
 
-    assert (await here.play("agent")).status.state == CANCELED
+    assert (await agents.play("agent")).status.state == CANCELED
 
-    await ends_canceled(elsewhere, ids[0])
+    await ends_canceled(server_url, ids[0])
 
 
-async def test_a_remote_task_is_cancelled_when_its_agent_fails(here: AgentsHere, elsewhere: str) -> None:
+async def test_a_remote_task_is_cancelled_when_its_agent_fails(agents: LocalAgents, server_url: str) -> None:
     ids: list[str] = []
 
-    @here.a2a.agent("agent")
+    @agents.a2a.agent("agent")
     async def fails(turn: Turn) -> None:
-        async with RemoteAgent(elsewhere) as remote:
+        async with RemoteAgent(server_url) as remote:
             ids.append((await remote.submit(remote.session().message("wait"))).task_id)
         raise RuntimeError
 
-    assert (await here.play("agent")).status.state == FAILED
+    assert (await agents.play("agent")).status.state == FAILED
 
-    await ends_canceled(elsewhere, ids[0])
+    await ends_canceled(server_url, ids[0])
 
 
 @pytest.mark.parametrize("is_canceled", [True, False], ids=["canceled", "retried"])
 async def test_a_remote_task_is_cancelled_when_its_run_is_released_for_a_retry(
-    here: AgentsHere, elsewhere: str, redis_server: EmbeddedRedis, is_canceled: bool
+    agents: LocalAgents, server_url: str, redis_server: EmbeddedRedis, is_canceled: bool
 ) -> None:
     """A cancel request that arrives with the retry also leaves no remote task behind."""
     ids: list[str] = []
 
-    @here.a2a.agent("agent", autoretry_for=(OSError,), default_retry_delay=1000)
+    @agents.a2a.agent("agent", autoretry_for=(OSError,), default_retry_delay=1000)
     async def fails(turn: Turn) -> None:
-        async with RemoteAgent(elsewhere) as remote:
+        async with RemoteAgent(server_url) as remote:
             ids.append((await remote.submit(remote.session().message("wait"))).task_id)
         if is_canceled:
-            SyncStore(redis_server.store_url).run(request_cancel(here.keys, ANN, "t", CONTEXT))  # blocks the loop
+            SyncStore(redis_server.store_url).run(request_cancel(agents.keys, ANN, "t", CONTEXT))  # blocks the loop
         raise ConnectionError
 
-    assert (await here.play("agent")).status.state == (CANCELED if is_canceled else WORKING)
+    assert (await agents.play("agent")).status.state == (CANCELED if is_canceled else WORKING)
 
-    await ends_canceled(elsewhere, ids[0])
+    await ends_canceled(server_url, ids[0])
 
 
 @pytest.mark.parametrize("end", ["completes", "is told not to"])
-async def test_a_remote_task_continues_without_a_cancel(here: AgentsHere, elsewhere: str, end: str) -> None:
+async def test_a_remote_task_continues_without_a_cancel(agents: LocalAgents, server_url: str, end: str) -> None:
     ids: list[str] = []
 
-    @here.a2a.agent("agent")
+    @agents.a2a.agent("agent")
     async def delegates(turn: Turn) -> None:
-        async with RemoteAgent(elsewhere, cancel_with_parent=end == "completes") as remote:
+        async with RemoteAgent(server_url, cancel_with_parent=end == "completes") as remote:
             ids.append((await remote.submit(remote.session().message("wait"))).task_id)
         if end != "completes":
             raise asyncio.CancelledError
 
-    task = await here.play("agent")
+    task = await agents.play("agent")
 
     assert task.status.state == (COMPLETED if end == "completes" else CANCELED)
-    assert await state_of(elsewhere, ids[0]) != "CANCELED"
-    async with RemoteAgent(elsewhere) as remote:
+    assert await state_of(server_url, ids[0]) != "CANCELED"
+    async with RemoteAgent(server_url) as remote:
         await remote.cancel(ids[0])
 
 
 @pytest.mark.parametrize("options", [{}, {"cancel_with_parent": False}])
-async def test_a_step_is_revoked_with_the_agent_that_published_it(here: AgentsHere, options: dict[str, Any]) -> None:
+async def test_a_step_is_revoked_with_the_agent_that_published_it(agents: LocalAgents, options: dict[str, Any]) -> None:
     revocations: list[tuple[str, bool]] = []
-    call = call_task(here.a2a.celery)
-    here.a2a.celery.control.revoke = lambda name, terminate=False, **_: revocations.append((name, terminate))
+    call = call_task(agents.a2a.celery)
+    agents.a2a.celery.control.revoke = lambda name, terminate=False, **_: revocations.append((name, terminate))
 
-    @here.a2a.agent("agent")
+    @agents.a2a.agent("agent")
     async def publishes(turn: Turn) -> None:
         step = call.s("http://localhost:1", "hello").set(task_id="step", **options)
         await asyncio.to_thread(step.apply_async)
         raise asyncio.CancelledError
 
-    assert (await here.play("agent")).status.state == CANCELED
+    assert (await agents.play("agent")).status.state == CANCELED
 
     async def is_revoked() -> bool:
         return bool(revocations)

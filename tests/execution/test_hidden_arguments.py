@@ -27,7 +27,7 @@ from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.tasks.commands import create_task
 from tests.support.seeds import ANN, CONTEXT, RETENTION, request
 
-from .agents_here import agents_here
+from .local_agents import local_agents
 
 PRIVATE = "a private word"
 
@@ -94,13 +94,13 @@ async def test_the_text_of_a_refused_message_is_one_line_in_the_log(
     store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="a2a_celery")
-    async with agents_here(store, keys, redis_server.store_url) as here:
+    async with local_agents(store, keys, redis_server.store_url) as agents:
 
-        @here.a2a.agent("cities", description="Knows cities.")
+        @agents.a2a.agent("cities", description="Knows cities.")
         async def cities(turn: Turn) -> str:
             raise InvalidParamsError(f"no city {turn.text}")
 
-        task = await here.play("cities", "x\n2026-11-25 12:00:00 WARNING forged" + "y" * 10_000)
+        task = await agents.play("cities", "x\n2026-11-25 12:00:00 WARNING forged" + "y" * 10_000)
 
     assert task.status.message.parts[0].text.startswith("no city x\n2026")
     [line] = [text for text in map(logging.LogRecord.getMessage, caplog.records) if "refused the message" in text]

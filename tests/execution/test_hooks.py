@@ -33,21 +33,21 @@ from a2a_celery.lifecycle.states import (
 from a2a_celery.store import AsyncStore, Keys
 from tests.support.waiting import eventually_async
 
-from .agents_here import AgentsHere, agents_here
+from .local_agents import LocalAgents, local_agents
 
 
 @pytest.fixture
-async def here(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> AsyncIterator[AgentsHere]:
-    async with agents_here(store, keys, redis_server.store_url) as here:
-        yield here
+async def agents(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> AsyncIterator[LocalAgents]:
+    async with local_agents(store, keys, redis_server.store_url) as agents:
+        yield agents
 
 
 @pytest.fixture
-def calls(here: AgentsHere) -> list[str]:
+def calls(agents: LocalAgents) -> list[str]:
     """Messages that the agent "echo" received. A message names the outcome of its run."""
     calls: list[str] = []
 
-    @here.a2a.agent("echo")
+    @agents.a2a.agent("echo")
     async def echo(turn: Turn) -> Any:
         """End with the outcome that the message names."""
         calls.append(turn.text)
@@ -97,30 +97,30 @@ def state_and_text(task: Any) -> tuple[int, str]:
     [(Rejected, REJECTED), (Failed, FAILED), (InputRequired, INPUT_REQUIRED), (AuthRequired, AUTH_REQUIRED)],
 )
 async def test_a_run_can_be_refused_before_its_agent_is_called(
-    here: AgentsHere, calls: list[str], way: Any, signal: Any, state: int
+    agents: LocalAgents, calls: list[str], way: Any, signal: Any, state: int
 ) -> None:
     def refuse(run: RunInfo) -> None:
         assert (run.agent, run.task_id, run.run, run.attempt, run.turn) == ("echo", "t", 1, 1, 1)
         assert (run.caller.user, run.message.parts[0].text) == ("ann", "hello")
         raise signal("not today")
 
-    here.a2a.before_run(way(refuse))
+    agents.a2a.before_run(way(refuse))
 
-    assert state_and_text(await here.play("echo")) == (state, "not today")
+    assert state_and_text(await agents.play("echo")) == (state, "not today")
     assert calls == []
 
 
 @WAYS
 @pytest.mark.parametrize("error", [ValueError("a secret"), SystemExit(3), StopIteration("a secret")])
 async def test_a_hook_that_raises_before_a_run_fails_it(
-    here: AgentsHere, calls: list[str], way: Any, error: BaseException
+    agents: LocalAgents, calls: list[str], way: Any, error: BaseException
 ) -> None:
     def broken(run: RunInfo) -> None:
         raise error
 
-    here.a2a.before_run("echo")(way(broken))
+    agents.a2a.before_run("echo")(way(broken))
 
-    task = await here.play("echo")
+    task = await agents.play("echo")
 
     assert state_and_text(task) == (FAILED, AGENT_FAILED)
     assert task.status.message.metadata["reference"]
@@ -139,31 +139,31 @@ async def test_a_hook_that_raises_before_a_run_fails_it(
     ids=lambda value: type(value).__name__,
 )
 async def test_an_exception_before_a_run_ends_it_like_one_of_the_agent(
-    here: AgentsHere, calls: list[str], way: Any, error: BaseException, state: int
+    agents: LocalAgents, calls: list[str], way: Any, error: BaseException, state: int
 ) -> None:
     def ends(run: RunInfo) -> None:
         raise error
 
-    here.a2a.before_run(way(ends))
+    agents.a2a.before_run(way(ends))
 
-    task = await here.play("echo")
+    task = await agents.play("echo")
 
     assert task.status.state == state
     assert ("a2a_celery/attempt" in task.metadata) == (state == WORKING)
     assert calls == []
 
 
-async def test_hooks_apply_to_all_or_some_agents_and_run_in_order(here: AgentsHere, calls: list[str]) -> None:
+async def test_hooks_apply_to_all_or_some_agents_and_run_in_order(agents: LocalAgents, calls: list[str]) -> None:
     order: list[str] = []
-    here.a2a.before_run(lambda run: order.append("all"))
-    here.a2a.before_run("other")(lambda run: order.append("other's"))
-    here.a2a.before_run("echo", "other")(lambda run: order.append("some's"))
+    agents.a2a.before_run(lambda run: order.append("all"))
+    agents.a2a.before_run("other")(lambda run: order.append("other's"))
+    agents.a2a.before_run("echo", "other")(lambda run: order.append("some's"))
 
-    @here.a2a.before_run("echo")
+    @agents.a2a.before_run("echo")
     async def its_own(run: RunInfo) -> None:
         order.append("its own")
 
-    await here.play("echo")
+    await agents.play("echo")
 
     assert order == ["all", "some's", "its own"]
 
@@ -180,47 +180,47 @@ async def test_hooks_apply_to_all_or_some_agents_and_run_in_order(here: AgentsHe
     ],
 )
 async def test_metadata_of_hooks_is_stored_with_the_task(
-    here: AgentsHere, calls: list[str], way: Any, text: str, state: int, outcome: str
+    agents: LocalAgents, calls: list[str], way: Any, text: str, state: int, outcome: str
 ) -> None:
-    here.a2a.before_run(way(lambda run: run.metadata.update(tenant="acme")))
-    here.a2a.after_run(way(lambda run: run.metadata.update(outcome=run.outcome)))
+    agents.a2a.before_run(way(lambda run: run.metadata.update(tenant="acme")))
+    agents.a2a.after_run(way(lambda run: run.metadata.update(outcome=run.outcome)))
 
-    task = await here.play("echo", text)
+    task = await agents.play("echo", text)
 
     assert task.status.state == state
     assert dict(task.metadata) == {"tenant": "acme", "outcome": outcome}
-    last = (await here.seeds.log("t"))[-1].event
+    last = (await agents.seeds.log("t"))[-1].event
     assert dict(last.metadata) == {"tenant": "acme", "outcome": outcome}
-    await here.seeds.require_consistent("t")
+    await agents.seeds.require_consistent("t")
 
 
-async def test_an_end_sent_by_the_agent_has_the_metadata_of_the_hooks(here: AgentsHere, calls: list[str]) -> None:
-    here.a2a.before_run(lambda run: run.metadata.update(tenant="acme"))
+async def test_an_end_sent_by_the_agent_has_the_metadata_of_the_hooks(agents: LocalAgents, calls: list[str]) -> None:
+    agents.a2a.before_run(lambda run: run.metadata.update(tenant="acme"))
 
-    assert dict((await here.play("echo", "say")).metadata) == {"tenant": "acme"}
+    assert dict((await agents.play("echo", "say")).metadata) == {"tenant": "acme"}
 
 
 @WAYS
 @pytest.mark.parametrize("where", ["before_run", "after_run", "on_event"])
 @pytest.mark.parametrize("text", ["hello", "say"])
 async def test_metadata_without_a_form_in_json_is_left_out(
-    here: AgentsHere, calls: list[str], way: Any, where: str, text: str, caplog: pytest.LogCaptureFixture
+    agents: LocalAgents, calls: list[str], way: Any, where: str, text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     def add(run: RunInfo, *event: Any) -> None:
         run.metadata["at"] = object()
 
-    getattr(here.a2a, where)(way(add))
+    getattr(agents.a2a, where)(way(add))
 
-    task = await here.play("echo", text)
+    task = await agents.play("echo", text)
 
     assert (task.status.state, dict(task.metadata)) == (COMPLETED, {})
     assert "the metadata of its hooks is not JSON" in caplog.text
 
 
-async def test_metadata_is_converted_to_json(here: AgentsHere, calls: list[str]) -> None:
-    here.a2a.before_run(lambda run: run.metadata.update(at=datetime(2026, 11, 1, tzinfo=UTC), tags=("a", "b")))
+async def test_metadata_is_converted_to_json(agents: LocalAgents, calls: list[str]) -> None:
+    agents.a2a.before_run(lambda run: run.metadata.update(at=datetime(2026, 11, 1, tzinfo=UTC), tags=("a", "b")))
 
-    metadata = (await here.play("echo")).metadata
+    metadata = (await agents.play("echo")).metadata
 
     assert (metadata["at"], list(metadata["tags"])) == ("2026-11-01T00:00:00Z", ["a", "b"])
 
@@ -228,52 +228,52 @@ async def test_metadata_is_converted_to_json(here: AgentsHere, calls: list[str])
 @WAYS
 @ERRORS
 async def test_a_hook_that_raises_after_a_run_changes_nothing(
-    here: AgentsHere, calls: list[str], way: Any, error: BaseException, caplog: pytest.LogCaptureFixture
+    agents: LocalAgents, calls: list[str], way: Any, error: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
     outcomes: list[str] = []
 
     def broken(run: RunInfo) -> None:
         raise error
 
-    here.a2a.after_run(way(broken))
-    here.a2a.after_run(way(lambda run: outcomes.append(run.outcome)))
+    agents.a2a.after_run(way(broken))
+    agents.a2a.after_run(way(lambda run: outcomes.append(run.outcome)))
 
-    assert (await here.play("echo")).status.state == COMPLETED
+    assert (await agents.play("echo")).status.state == COMPLETED
     assert outcomes == ["completed"]
     assert "an after_run hook failed" in caplog.text
 
 
 async def test_an_end_waits_for_its_hooks_for_a_limited_time(
-    here: AgentsHere, calls: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    agents: LocalAgents, calls: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(run_hooks, "HOOKS_TIMEOUT", 0.05)
 
-    @here.a2a.after_run
+    @agents.a2a.after_run
     async def hangs(run: RunInfo) -> None:
         await asyncio.get_running_loop().create_future()
 
-    assert (await here.play("echo")).status.state == COMPLETED
+    assert (await agents.play("echo")).status.state == COMPLETED
     assert "its after_run hooks took more than 0.05 s" in caplog.text
 
 
 async def test_a_last_status_whose_hook_hangs_fails_the_run(
-    here: AgentsHere, calls: list[str], monkeypatch: pytest.MonkeyPatch
+    agents: LocalAgents, calls: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_hooks, "HOOKS_TIMEOUT", 0.05)
 
-    @here.a2a.on_event
+    @agents.a2a.on_event
     async def hangs(run: RunInfo, event: Any) -> None:
         if isinstance(event, TaskStatusUpdateEvent):
             await asyncio.get_running_loop().create_future()
 
-    task = await here.play("echo")
+    task = await agents.play("echo")
 
     assert state_and_text(task) == (FAILED, AGENT_FAILED)
     assert task.status.message.metadata["reference"]
 
 
 @WAYS
-async def test_events_can_be_rewritten(here: AgentsHere, calls: list[str], way: Any) -> None:
+async def test_events_can_be_rewritten(agents: LocalAgents, calls: list[str], way: Any) -> None:
     def redact(run: RunInfo, event: Any) -> Any:
         event.metadata["seen"] = True
         if isinstance(event, TaskArtifactUpdateEvent):
@@ -281,42 +281,42 @@ async def test_events_can_be_rewritten(here: AgentsHere, calls: list[str], way: 
             return event
         return None
 
-    here.a2a.on_event(way(redact))
+    agents.a2a.on_event(way(redact))
 
-    task = await here.play("echo", "a secret")
+    task = await agents.play("echo", "a secret")
 
     assert task.status.state == COMPLETED
     assert task.artifacts[0].parts[0].text == "a ***"
     assert dict(task.metadata) == {"seen": True}
 
 
-async def test_an_agent_that_ignores_a_failed_hook_still_fails(here: AgentsHere) -> None:
-    @here.a2a.agent("stubborn")
+async def test_an_agent_that_ignores_a_failed_hook_still_fails(agents: LocalAgents) -> None:
+    @agents.a2a.agent("stubborn")
     async def stubborn(turn: Turn) -> Any:
         with suppress(Exception):
             await turn.say("a secret")
         return TaskStatusUpdateEvent(status=TaskStatus(state=COMPLETED))
 
-    @here.a2a.on_event
+    @agents.a2a.on_event
     def broken(run: RunInfo, event: Any) -> None:
         if event.status.HasField("message") and event.status.message.parts[0].text == "a secret":
             raise ValueError("no")
 
-    assert state_and_text(await here.play("stubborn")) == (FAILED, AGENT_FAILED)
+    assert state_and_text(await agents.play("stubborn")) == (FAILED, AGENT_FAILED)
 
 
 @WAYS
 @ERRORS
 async def test_an_event_whose_hook_raises_is_not_sent_and_fails_the_run(
-    here: AgentsHere, calls: list[str], way: Any, error: BaseException
+    agents: LocalAgents, calls: list[str], way: Any, error: BaseException
 ) -> None:
     def broken(run: RunInfo, event: Any) -> None:
         if isinstance(event, TaskArtifactUpdateEvent):
             raise error
 
-    here.a2a.on_event(way(broken))
+    agents.a2a.on_event(way(broken))
 
-    task = await here.play("echo", "hello")
+    task = await agents.play("echo", "hello")
 
     assert state_and_text(task) == (FAILED, AGENT_FAILED)
     assert task.status.message.metadata["reference"]
@@ -326,67 +326,67 @@ async def test_an_event_whose_hook_raises_is_not_sent_and_fails_the_run(
 @WAYS
 @ERRORS
 async def test_a_last_status_whose_hook_raises_fails_the_run(
-    here: AgentsHere, calls: list[str], way: Any, error: BaseException
+    agents: LocalAgents, calls: list[str], way: Any, error: BaseException
 ) -> None:
     def broken(run: RunInfo, event: Any) -> None:
         if isinstance(event, TaskStatusUpdateEvent):
             raise error
 
-    here.a2a.on_event(way(broken))
+    agents.a2a.on_event(way(broken))
 
-    task = await here.play("echo", "hello")
+    task = await agents.play("echo", "hello")
 
     assert state_and_text(task) == (FAILED, AGENT_FAILED)
     assert task.status.message.metadata["reference"]
 
 
-async def test_a_hook_that_returns_no_event_fails_the_run(here: AgentsHere) -> None:
-    @here.a2a.agent("stubborn")
+async def test_a_hook_that_returns_no_event_fails_the_run(agents: LocalAgents) -> None:
+    @agents.a2a.agent("stubborn")
     async def stubborn(turn: Turn) -> Any:
         with suppress(Exception):
             await turn.say("hello")
         return TaskStatusUpdateEvent(status=TaskStatus(state=COMPLETED))
 
-    here.a2a.on_event(lambda run, event: "no event")
+    agents.a2a.on_event(lambda run, event: "no event")
 
-    assert state_and_text(await here.play("stubborn")) == (FAILED, AGENT_FAILED)
+    assert state_and_text(await agents.play("stubborn")) == (FAILED, AGENT_FAILED)
 
 
-async def test_a_hook_that_raises_does_not_undo_a_cancel(here: AgentsHere, calls: list[str]) -> None:
-    @here.a2a.on_event
+async def test_a_hook_that_raises_does_not_undo_a_cancel(agents: LocalAgents, calls: list[str]) -> None:
+    @agents.a2a.on_event
     def broken(run: RunInfo, event: Any) -> None:
         event.status.state = COMPLETED
         raise ValueError("a secret")
 
-    assert state_and_text(await here.play("echo", "cancel")) == (CANCELED, CANCELED_BY_AGENT)
+    assert state_and_text(await agents.play("echo", "cancel")) == (CANCELED, CANCELED_BY_AGENT)
 
 
-async def test_a_retry_is_no_event_of_a_hook(here: AgentsHere, calls: list[str]) -> None:
+async def test_a_retry_is_no_event_of_a_hook(agents: LocalAgents, calls: list[str]) -> None:
     outcomes: list[str] = []
-    here.a2a.after_run(lambda run: outcomes.append(run.outcome))
+    agents.a2a.after_run(lambda run: outcomes.append(run.outcome))
 
-    @here.a2a.on_event
+    @agents.a2a.on_event
     def broken(run: RunInfo, event: Any) -> None:
         raise ValueError("a secret")
 
-    task = await here.play("echo", "retry")
+    task = await agents.play("echo", "retry")
 
     assert (task.status.state, task.metadata["a2a_celery/attempt"]) == (WORKING, 2)
     assert outcomes == ["retried"]
 
 
-async def test_a_hook_cannot_change_the_state_of_an_end(here: AgentsHere, calls: list[str]) -> None:
-    @here.a2a.on_event
+async def test_a_hook_cannot_change_the_state_of_an_end(agents: LocalAgents, calls: list[str]) -> None:
+    @agents.a2a.on_event
     def complete(run: RunInfo, event: Any) -> Any:
         return TaskStatusUpdateEvent(status=TaskStatus(state=COMPLETED))
 
-    assert state_and_text(await here.play("echo", "fail")) == (FAILED, AGENT_FAILED)
+    assert state_and_text(await agents.play("echo", "fail")) == (FAILED, AGENT_FAILED)
 
 
 @WAYS
 @ERRORS
 async def test_transition_hooks_are_called_from_the_first_transition_on(
-    here: AgentsHere, calls: list[str], way: Any, error: BaseException, caplog: pytest.LogCaptureFixture
+    agents: LocalAgents, calls: list[str], way: Any, error: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
     transitions: list[str] = []
 
@@ -396,10 +396,10 @@ async def test_transition_hooks_are_called_from_the_first_transition_on(
     def record(run: RunInfo, transition: Transition) -> None:
         transitions.append(f"{run.task_id}: {transition.before} to {transition.after}")
 
-    here.a2a.on_transition(way(broken))
-    here.a2a.on_transition(way(record))
+    agents.a2a.on_transition(way(broken))
+    agents.a2a.on_transition(way(record))
 
-    assert (await here.play("echo")).status.state == COMPLETED
+    assert (await agents.play("echo")).status.state == COMPLETED
 
     async def all_are_recorded() -> bool:
         return len(transitions) == 2
@@ -425,9 +425,9 @@ def test_an_invalid_hook_is_refused(kind: str) -> None:
             decorate("echo")(function)
 
 
-async def test_a_worker_does_not_start_with_a_hook_of_an_unknown_agent(here: AgentsHere, calls: list[str]) -> None:
-    here.a2a.on_event("ecko")(print)
+async def test_a_worker_does_not_start_with_a_hook_of_an_unknown_agent(agents: LocalAgents, calls: list[str]) -> None:
+    agents.a2a.on_event("ecko")(print)
 
     with pytest.raises(SystemExit, match=r"@a2a.on_event of print: there is no agent 'ecko'"):
-        worker_starts(sender=SimpleNamespace(app=here.a2a.celery))
-    await here.play("echo")
+        worker_starts(sender=SimpleNamespace(app=agents.a2a.celery))
+    await agents.play("echo")

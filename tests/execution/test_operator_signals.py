@@ -22,34 +22,34 @@ from tests.support.agents import card
 from tests.support.seeds import ANN
 from tests.support.suspensions import Suspensions, wait_for
 
-from .agents_here import AgentsHere, agents_here
+from .local_agents import LocalAgents, local_agents
 
 
 @pytest.fixture
-async def here(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> AsyncIterator[AgentsHere]:
+async def agents(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> AsyncIterator[LocalAgents]:
     """App with the agent to which the tasks belong."""
-    async with agents_here(store, keys, redis_server.store_url) as here:
-        here.a2a.agent("agent", description="Waits.")(lambda turn: None)
-        yield here
+    async with local_agents(store, keys, redis_server.store_url) as agents:
+        agents.a2a.agent("agent", description="Waits.")(lambda turn: None)
+        yield agents
 
 
-async def send(here: AgentsHere, way: str, *arguments: Any, **options: Any) -> bool:
+async def send(agents: LocalAgents, way: str, *arguments: Any, **options: Any) -> bool:
     """Send a signal by the blocking or by the asynchronous method."""
     if way == "async":
-        return await here.a2a.signal_async(*arguments, **options)
-    return await asyncio.to_thread(here.a2a.signal, *arguments, **options)
+        return await agents.a2a.signal_async(*arguments, **options)
+    return await asyncio.to_thread(agents.a2a.signal, *arguments, **options)
 
 
 @pytest.mark.parametrize("way", ["blocking", "async"])
-async def test_a_signal_resumes_a_run_or_is_stored(here: AgentsHere, way: str) -> None:
-    suspensions = Suspensions(here.seeds)
-    claim = await here.seeds.claimed()
+async def test_a_signal_resumes_a_run_or_is_stored(agents: LocalAgents, way: str) -> None:
+    suspensions = Suspensions(agents.seeds)
+    claim = await agents.seeds.claimed()
     await suspensions.suspended(claim, wait_for("go"))
 
-    replies = [await send(here, way, claim.ref.task_id, "go", {"number": n}, signal_id=f"s{n}") for n in (1, 2, 2)]
+    replies = [await send(agents, way, claim.ref.task_id, "go", {"number": n}, signal_id=f"s{n}") for n in (1, 2, 2)]
 
     assert replies == [True, False, False]
-    next_claim = await here.seeds.claimed(claim.ref.task_id, run=2)
+    next_claim = await agents.seeds.claimed(claim.ref.task_id, run=2)
     assert next_claim.journal is not None
     assert next_claim.journal["go#1"].content == b'{"number":1}'
     assert await suspensions.taken(next_claim, "go", 2) is not None
@@ -57,41 +57,41 @@ async def test_a_signal_resumes_a_run_or_is_stored(here: AgentsHere, way: str) -
 
 
 @pytest.mark.parametrize("way", ["blocking", "async"])
-async def test_a_signal_that_cannot_be_received_is_refused(here: AgentsHere, way: str) -> None:
-    ended_id, full = await here.seeds.ended(COMPLETED), await here.seeds.created()
+async def test_a_signal_that_cannot_be_received_is_refused(agents: LocalAgents, way: str) -> None:
+    ended_id, full = await agents.seeds.ended(COMPLETED), await agents.seeds.created()
     for number in range(MAX_STORED_SIGNALS):
-        await Suspensions(here.seeds).sent(full, "go", str(number).encode())
+        await Suspensions(agents.seeds).sent(full, "go", str(number).encode())
 
     for task_id, text in ((ended_id, "COMPLETED"), ("unknown", "no task"), (full, "100 signals")):
         with pytest.raises(SignalRefused, match=text):
-            await send(here, way, task_id, "go")
+            await send(agents, way, task_id, "go")
     for arguments in (("two words",), ("go", object()), ("go", "x" * 70_000), ("go", float("nan"))):
         with pytest.raises(ValueError, match="signal"):
-            await send(here, way, full, *arguments)
+            await send(agents, way, full, *arguments)
 
 
 @pytest.mark.parametrize("way", ["blocking", "async"])
-async def test_an_agent_that_is_no_function_receives_no_signal(here: AgentsHere, way: str) -> None:
+async def test_an_agent_that_is_no_function_receives_no_signal(agents: LocalAgents, way: str) -> None:
     def resize() -> None:
         """Resize an image."""
 
-    here.a2a.expose(here.a2a.celery.task(resize, shared=False), name="resizer")
-    here.a2a.add_agent(card("executor"), "acme.agents:Executor")
+    agents.a2a.expose(agents.a2a.celery.task(resize, shared=False), name="resizer")
+    agents.a2a.add_agent(card("executor"), "acme.agents:Executor")
     for agent in ("resizer", "executor"):
-        task_id = await here.seeds.created(scope=replace(ANN, agent=agent))
+        task_id = await agents.seeds.created(scope=replace(ANN, agent=agent))
 
         with pytest.raises(SignalRefused, match=f"agent '{agent}' receives no signals: only agents that are functions"):
-            await send(here, way, task_id, "go")
+            await send(agents, way, task_id, "go")
 
-        assert not await here.store.redis.exists(here.keys.task(task_id).signals)
+        assert not await agents.store.redis.exists(agents.keys.task(task_id).signals)
 
 
-async def test_the_command_reports_errors_in_one_line(here: AgentsHere) -> None:
-    await here.store.redis.hset(here.keys.installation, "schema", SCHEMA)
-    task_id = await here.seeds.created()
+async def test_the_command_reports_errors_in_one_line(agents: LocalAgents) -> None:
+    await agents.store.redis.hset(agents.keys.installation, "schema", SCHEMA)
+    task_id = await agents.seeds.created()
 
     def run(*arguments: str) -> tuple[int, str]:
-        result = CliRunner().invoke(commands, ["signal", *arguments], obj=SimpleNamespace(app=here.a2a.celery))
+        result = CliRunner().invoke(commands, ["signal", *arguments], obj=SimpleNamespace(app=agents.a2a.celery))
         return result.exit_code, result.output
 
     assert (await asyncio.to_thread(run, task_id, "go", "{"))[0] == 2

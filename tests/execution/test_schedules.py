@@ -23,18 +23,18 @@ from a2a_celery.schedule_task import NAME, TICK_HEADER
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.admin.schema import SCHEMA
 
-from .agents_here import AgentsHere, agents_here
+from .local_agents import LocalAgents, local_agents
 
 AT = 1_900_000_000_000_000
 
 
 @pytest.fixture
-async def here(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> AsyncIterator[AgentsHere]:
-    async with agents_here(store, keys, redis_server.store_url) as here:
-        add_agents(here.a2a)
+async def agents(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> AsyncIterator[LocalAgents]:
+    async with local_agents(store, keys, redis_server.store_url) as agents:
+        add_agents(agents.a2a)
         await store.redis.hset(keys.installation, "schema", SCHEMA)
-        yield here
-        await asyncio.to_thread(here.a2a._submissions.close)
+        yield agents
+        await asyncio.to_thread(agents.a2a._submissions.close)
 
 
 @pytest.fixture
@@ -57,9 +57,9 @@ def add_agents(a2a: A2A) -> None:
         return turn.text
 
 
-async def tick(here: AgentsHere, minutes: int = 0, **arguments: Any) -> Any:
+async def tick(agents: LocalAgents, minutes: int = 0, **arguments: Any) -> Any:
     """Execute the Celery task as a worker does."""
-    task = here.a2a.celery.tasks[NAME]
+    task = agents.a2a.celery.tasks[NAME]
     kwargs = {"schedule": "nightly", "agent": "reporter", "message": "report", "owner": "ops", "window": 0, **arguments}
     options = {"headers": {TICK_HEADER: AT + minutes * 60_000_000}, "throw": True}
     return (await asyncio.to_thread(task.apply, kwargs=kwargs, **options)).result
@@ -143,68 +143,68 @@ def test_a_second_object_of_the_app_has_the_same_task(a2a: A2A) -> None:
     assert A2A.of(a2a.celery) is second
 
 
-async def test_a_tick_starts_a_task_of_its_owner(here: AgentsHere) -> None:
-    first_tick = await tick(here)
-    second_tick = await tick(here)
-    await here.perform("reporter", first_tick["task_id"])
+async def test_a_tick_starts_a_task_of_its_owner(agents: LocalAgents) -> None:
+    first_tick = await tick(agents)
+    second_tick = await tick(agents)
+    await agents.perform("reporter", first_tick["task_id"])
 
     assert first_tick == second_tick == {"outcome": "started", "task_id": first_tick["task_id"]}
-    task = await here.seeds.task(first_tick["task_id"])
+    task = await agents.seeds.task(first_tick["task_id"])
     assert task.status.state == COMPLETED
     assert task.artifacts[0].parts[0].text == "ops: report"
     assert task.metadata["a2a_celery/schedule"] == "nightly"
 
 
-async def test_a_message_with_parts(here: AgentsHere) -> None:
+async def test_a_message_with_parts(agents: LocalAgents) -> None:
     message = Message(message_id="m", role=Role.ROLE_USER, parts=[Part(text="one"), Part(raw=b"two")])
-    here.a2a.schedule("parts", 10, "reporter", message, context_id="c")
-    arguments = here.a2a.celery.conf.beat_schedule["parts"]["kwargs"]
+    agents.a2a.schedule("parts", 10, "reporter", message, context_id="c")
+    arguments = agents.a2a.celery.conf.beat_schedule["parts"]["kwargs"]
 
-    result = await tick(here, **arguments)
+    result = await tick(agents, **arguments)
 
-    task = await here.seeds.task(result["task_id"])
+    task = await agents.seeds.task(result["task_id"])
     assert task.context_id == "c"
     assert list(task.history[0].parts) == list(message.parts)
 
 
-async def test_a_skipped_tick_is_logged(here: AgentsHere, caplog: pytest.LogCaptureFixture) -> None:
-    await tick(here)
+async def test_a_skipped_tick_is_logged(agents: LocalAgents, caplog: pytest.LogCaptureFixture) -> None:
+    await tick(agents)
 
     with caplog.at_level(logging.WARNING):
-        assert await tick(here, 1) == {"outcome": "skipped", "task_id": ""}
+        assert await tick(agents, 1) == {"outcome": "skipped", "task_id": ""}
 
     assert "schedule nightly: the tick at 2030-03-17T17:47:40+00:00 was skipped" in caplog.text
-    assert await tick(here, 1) == {"outcome": "repeated", "task_id": ""}
+    assert await tick(agents, 1) == {"outcome": "repeated", "task_id": ""}
 
 
-async def test_cancel_ends_the_earlier_tasks(here: AgentsHere) -> None:
-    earlier_ids = [(await tick(here, n, overlap="queue"))["task_id"] for n in range(2)]
+async def test_cancel_ends_the_earlier_tasks(agents: LocalAgents) -> None:
+    earlier_ids = [(await tick(agents, n, overlap="queue"))["task_id"] for n in range(2)]
 
-    result = await tick(here, 2, overlap="cancel")
+    result = await tick(agents, 2, overlap="cancel")
 
-    tasks = [await here.seeds.task(task_id) for task_id in (*earlier_ids, result["task_id"])]
+    tasks = [await agents.seeds.task(task_id) for task_id in (*earlier_ids, result["task_id"])]
     assert [task.status.state for task in tasks] == [CANCELED, CANCELED, SUBMITTED]
-    assert {await here.seeds.status_text(task_id) for task_id in earlier_ids} == {CANCELED_BY_SCHEDULE}
-    assert await here.store.redis.zrange(here.keys.dispatch, 0, -1) == [f"{result['task_id']}.1".encode()]
+    assert {await agents.seeds.status_text(task_id) for task_id in earlier_ids} == {CANCELED_BY_SCHEDULE}
+    assert await agents.store.redis.zrange(agents.keys.dispatch, 0, -1) == [f"{result['task_id']}.1".encode()]
 
 
-async def test_a_refused_tick_can_be_submitted_again(here: AgentsHere) -> None:
-    here.a2a.celery.conf.a2a_owner_max_concurrent_tasks = 1
-    first = await tick(here, overlap="queue")
+async def test_a_refused_tick_can_be_submitted_again(agents: LocalAgents) -> None:
+    agents.a2a.celery.conf.a2a_owner_max_concurrent_tasks = 1
+    first = await tick(agents, overlap="queue")
     with pytest.raises(LimitExceededError):
-        await tick(here, 1, overlap="queue")
-    await here.perform("reporter", first["task_id"])
+        await tick(agents, 1, overlap="queue")
+    await agents.perform("reporter", first["task_id"])
 
-    assert (await tick(here, 1, overlap="queue"))["outcome"] == "started"
+    assert (await tick(agents, 1, overlap="queue"))["outcome"] == "started"
 
 
-async def test_wrong_arguments_fail_the_celery_task(here: AgentsHere) -> None:
+async def test_wrong_arguments_fail_the_celery_task(agents: LocalAgents) -> None:
     with pytest.raises(ConfigError, match="overlap='wait'"):
-        await tick(here, overlap="wait")
+        await tick(agents, overlap="wait")
     with pytest.raises(ConfigError, match="no agent 'nobody'"):
-        await tick(here, agent="nobody")
+        await tick(agents, agent="nobody")
     with pytest.raises(ConfigError, match="no control characters"):
-        await tick(here, schedule="nightly\n2026-11-25 WARNING forged")
+        await tick(agents, schedule="nightly\n2026-11-25 WARNING forged")
 
 
 def test_the_task_retries_while_the_store_is_unavailable(a2a: A2A) -> None:

@@ -29,38 +29,38 @@ from a2a_celery.store.admin.schema import SCHEMA
 from a2a_celery.store.tasks.commands import read_task
 from a2a_celery.submission import Submission
 
-from .agents_here import AgentsHere, agents_here
+from .local_agents import LocalAgents, local_agents
 
 
 @pytest.fixture
-async def here(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> AsyncIterator[AgentsHere]:
-    async with agents_here(store, keys, redis_server.store_url, a2a_max_request_bytes=2048) as here:
+async def agents(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> AsyncIterator[LocalAgents]:
+    async with local_agents(store, keys, redis_server.store_url, a2a_max_request_bytes=2048) as agents:
 
-        @here.a2a.agent("echo", idempotency_window=60)
+        @agents.a2a.agent("echo", idempotency_window=60)
         async def echo(turn: Turn) -> str:
             """Echo."""
             return f"{turn.caller.user} in {turn.caller.tenant}: {turn.text}"
 
-        @here.a2a.agent("asks")
+        @agents.a2a.agent("asks")
         async def asks(turn: Turn) -> str:
             """Ask."""
             return await turn.ask("How many?")
 
         await store.redis.hset(keys.installation, "schema", SCHEMA)
-        yield here
-        await asyncio.to_thread(here.a2a._submissions.close)
+        yield agents
+        await asyncio.to_thread(agents.a2a._submissions.close)
 
 
-async def perform(here: AgentsHere, handle: TaskHandle, run: int = 1) -> None:
+async def perform(agents: LocalAgents, handle: TaskHandle, run: int = 1) -> None:
     """Perform a run of the task, as a worker does."""
-    await here.perform(handle.agent, handle.task_id, run)
+    await agents.perform(handle.agent, handle.task_id, run)
 
 
-async def test_the_result_and_the_events_of_a_task(here: AgentsHere) -> None:
-    handle = await here.a2a.submit_async("echo", "hello", owner="ann", tenant="acme", context_id="c")
+async def test_the_result_and_the_events_of_a_task(agents: LocalAgents) -> None:
+    handle = await agents.a2a.submit_async("echo", "hello", owner="ann", tenant="acme", context_id="c")
     with pytest.raises(DeadlineExceeded) as exc_info:
         await handle.result_async(timeout=0)
-    await perform(here, handle)
+    await perform(agents, handle)
 
     result = await handle.result_async(timeout=20)
     events = [event async for event in handle.events_async()]
@@ -76,12 +76,12 @@ async def test_the_result_and_the_events_of_a_task(here: AgentsHere) -> None:
     assert [event.task.status.state for event in events] == [COMPLETED]
 
 
-async def test_the_events_follow_the_run(here: AgentsHere) -> None:
-    handle = await here.a2a.submit_async("echo", "hello")
+async def test_the_events_follow_the_run(agents: LocalAgents) -> None:
+    handle = await agents.a2a.submit_async("echo", "hello")
     events = handle.events_async()
 
     first = await anext(events)
-    run = asyncio.create_task(perform(here, handle))
+    run = asyncio.create_task(perform(agents, handle))
     rest = [event async for event in events]
     await run
 
@@ -90,20 +90,20 @@ async def test_the_events_follow_the_run(here: AgentsHere) -> None:
     assert rest[-1].status_update.status.state == COMPLETED
 
 
-async def test_a_question_is_a_result(here: AgentsHere) -> None:
-    handle = await here.a2a.submit_async("asks", "hello")
-    await perform(here, handle)
+async def test_a_question_is_a_result(agents: LocalAgents) -> None:
+    handle = await agents.a2a.submit_async("asks", "hello")
+    await perform(agents, handle)
 
     result = await handle.result_async(timeout=20)
 
     assert (result.state, result.stop_reason, result.text) == (INPUT_REQUIRED, "interrupt", "How many?")
 
 
-async def test_the_blocking_methods_work_in_a_thread_and_refuse_an_event_loop(here: AgentsHere) -> None:
+async def test_the_blocking_methods_work_in_a_thread_and_refuse_an_event_loop(agents: LocalAgents) -> None:
     with pytest.raises(RuntimeError, match="_async"):
-        here.a2a.submit("echo", "hello")
+        agents.a2a.submit("echo", "hello")
 
-    handle = await asyncio.to_thread(here.a2a.submit, "echo", {"a": 1})
+    handle = await asyncio.to_thread(agents.a2a.submit, "echo", {"a": 1})
     canceled_task = await asyncio.to_thread(handle.cancel)
     events = await asyncio.to_thread(lambda: list(handle.events()))
     result = await asyncio.to_thread(handle.result, 20)
@@ -114,52 +114,55 @@ async def test_the_blocking_methods_work_in_a_thread_and_refuse_an_event_loop(he
     assert (await handle.cancel_async()).state == CANCELED  # unchanged
 
 
-async def test_a_message_id_is_idempotent(here: AgentsHere) -> None:
+async def test_a_message_id_is_idempotent(agents: LocalAgents) -> None:
     message = Message(message_id="m", parts=[Part(text="hello")], role=Role.ROLE_USER)
 
-    first, second = [await here.a2a.submit_async("echo", message, context_id="c") for _ in range(2)]
+    first, second = [await agents.a2a.submit_async("echo", message, context_id="c") for _ in range(2)]
 
     assert (first.task_id, first.context_id) == (second.task_id, second.context_id)
     message.parts[0].text = "another"
     with pytest.raises(InvalidParamsError, match="Another message had this id"):
-        await here.a2a.submit_async("echo", message, context_id="c")
+        await agents.a2a.submit_async("echo", message, context_id="c")
 
 
-async def test_an_id_identifies_a_call_of_one_owner(here: AgentsHere) -> None:
+async def test_an_id_identifies_a_call_of_one_owner(agents: LocalAgents) -> None:
     async def submit(text: str, owner: str) -> tuple[str, str]:
         submission = Submission.of("echo", text, owner=owner, context_id="c")
-        return await here.a2a._submissions.run_async(
+        return await agents.a2a._submissions.run_async(
             lambda process: process.submitter.submit("echo", submission.params, submission.caller, task_id="t")
         )
 
     assert await submit("hello", "ann") == await submit("hello again", "ann") == ("t", "c")
     with pytest.raises(InvalidParamsError, match="another agent, tenant or owner"):
         await submit("hello", "bob")
-    stored_task = await here.store.run(read_task(here.keys, None, "t"))
+    stored_task = await agents.store.run(read_task(agents.keys, None, "t"))
     assert stored_task is not None
     assert [message.parts[0].text for message in stored_task[0].history] == ["hello"]
 
 
-async def test_a_repeated_call_without_a_context_returns_the_context_of_its_task(here: AgentsHere) -> None:
+async def test_a_repeated_call_without_a_context_returns_the_context_of_its_task(agents: LocalAgents) -> None:
     async def submit() -> tuple[str, str]:
         submission = Submission.of("asks", "hello")
-        return await here.a2a._submissions.run_async(
+        return await agents.a2a._submissions.run_async(
             lambda process: process.submitter.submit("asks", submission.params, submission.caller, task_id="t")
         )
 
     first, second = await submit(), await submit()
 
-    stored_task = await here.store.run(read_task(here.keys, None, "t"))
+    stored_task = await agents.store.run(read_task(agents.keys, None, "t"))
     assert stored_task is not None
     assert first == second == ("t", stored_task[0].context_id)
 
 
-async def test_a_handle_belongs_to_its_owner(here: AgentsHere) -> None:
-    handle = await here.a2a.submit_async("echo", "hello", owner="ann")
+async def test_a_handle_belongs_to_its_owner(agents: LocalAgents) -> None:
+    handle = await agents.a2a.submit_async("echo", "hello", owner="ann")
 
-    other_handle = here.a2a.task("echo", handle.task_id, owner="ann")
+    other_handle = agents.a2a.task("echo", handle.task_id, owner="ann")
     assert (await other_handle.cancel_async()).state == CANCELED
-    for other in (here.a2a.task("echo", handle.task_id, owner="bob"), here.a2a.task("echo", "unknown", owner="ann")):
+    for other in (
+        agents.a2a.task("echo", handle.task_id, owner="bob"),
+        agents.a2a.task("echo", "unknown", owner="ann"),
+    ):
         for call in (other.result_async(), other.cancel_async(), anext(other.events_async())):
             with pytest.raises(TaskNotFoundError):
                 await call
@@ -191,61 +194,61 @@ REQUIRED = AgentCard(
     ],
 )
 async def test_a_message_is_refused_as_by_a_gateway(
-    here: AgentsHere, agent: str, message: Any, options: dict[str, Any], error: type[Exception]
+    agents: LocalAgents, agent: str, message: Any, options: dict[str, Any], error: type[Exception]
 ) -> None:
-    here.a2a.add_agent(REQUIRED, "nowhere:Executor")
+    agents.a2a.add_agent(REQUIRED, "nowhere:Executor")
 
     with pytest.raises(error):
-        await here.a2a.submit_async(agent, message, **options)
+        await agents.a2a.submit_async(agent, message, **options)
 
-    assert await here.store.redis.keys(f"{here.keys.prefix}:{{*") == []
+    assert await agents.store.redis.keys(f"{agents.keys.prefix}:{{*") == []
 
 
-async def test_a_required_extension_can_be_requested(here: AgentsHere) -> None:
-    here.a2a.add_agent(REQUIRED, "nowhere:Executor")
+async def test_a_required_extension_can_be_requested(agents: LocalAgents) -> None:
+    agents.a2a.add_agent(REQUIRED, "nowhere:Executor")
 
-    assert (await here.a2a.submit_async("strict", "hello", extensions=["urn:x"])).task_id
+    assert (await agents.a2a.submit_async("strict", "hello", extensions=["urn:x"])).task_id
 
 
 @pytest.mark.parametrize(
     "setting", ["a2a_owner_max_concurrent_tasks", "a2a_agent_max_queue", "a2a_owner_requests_per_second"]
 )
-async def test_a_limit_refuses_a_message(here: AgentsHere, setting: str) -> None:
-    here.a2a.celery.conf[setting] = 0.01 if setting.endswith("second") else 1
-    await here.a2a.submit_async("echo", "hello", owner="ann")
+async def test_a_limit_refuses_a_message(agents: LocalAgents, setting: str) -> None:
+    agents.a2a.celery.conf[setting] = 0.01 if setting.endswith("second") else 1
+    await agents.a2a.submit_async("echo", "hello", owner="ann")
 
     with pytest.raises(LimitExceededError) as exc_info:
-        await here.a2a.submit_async("echo", "hello", owner="ann")
+        await agents.a2a.submit_async("echo", "hello", owner="ann")
 
     assert isinstance(exc_info.value, A2AError)
 
 
-async def test_what_an_agent_submits_is_its_child(here: AgentsHere) -> None:
+async def test_what_an_agent_submits_is_its_child(agents: LocalAgents) -> None:
     handles: list[TaskHandle] = []
 
-    @here.a2a.agent("parent")
+    @agents.a2a.agent("parent")
     async def parent(turn: Turn) -> None:
         """Submit."""
-        handles.append(await here.a2a.submit_async("echo", "hello", owner=turn.caller.user))
-        handles.append(await here.a2a.submit_async("echo", "hello", owner="bob"))
+        handles.append(await agents.a2a.submit_async("echo", "hello", owner=turn.caller.user))
+        handles.append(await agents.a2a.submit_async("echo", "hello", owner="bob"))
 
-    await here.perform("parent", await here.create())
+    await agents.perform("parent", await agents.create())
 
     for handle, owner, parent_id in zip(handles, ("ann", "bob"), ("t", None), strict=True):
-        stored_task = await here.store.run(read_task(here.keys, Scope("echo", "", owner), handle.task_id))
+        stored_task = await agents.store.run(read_task(agents.keys, Scope("echo", "", owner), handle.task_id))
         assert stored_task is not None
         assert dict(stored_task[0].metadata).get("a2a_celery/parentTaskId") == parent_id
 
 
 async def test_an_unavailable_broker_leaves_the_run_to_the_watcher(
-    here: AgentsHere, caplog: pytest.LogCaptureFixture
+    agents: LocalAgents, caplog: pytest.LogCaptureFixture
 ) -> None:
-    here.a2a.celery.conf.broker_url = "redis://127.0.0.1:1/0"
+    agents.a2a.celery.conf.broker_url = "redis://127.0.0.1:1/0"
 
-    handle = await here.a2a.submit_async("echo", "hello")
+    handle = await agents.a2a.submit_async("echo", "hello")
 
     assert "will be published by the watcher" in caplog.text
-    assert await here.store.redis.zrange(here.keys.dispatch, 0, -1) == [f"{handle.task_id}.1".encode()]
+    assert await agents.store.redis.zrange(agents.keys.dispatch, 0, -1) == [f"{handle.task_id}.1".encode()]
 
 
 def test_a_wrong_setting_is_named_and_leaves_no_thread() -> None:

@@ -27,7 +27,7 @@ from tests.support.seeds import ANN, CONTEXT, request
 from tests.support.suspensions import Suspensions
 from tests.support.waiting import eventually_async
 
-from .agents_here import AgentsHere
+from .local_agents import LocalAgents
 from .scene import perform_run
 
 app = Celery("test", broker="memory://", set_as_current=False)
@@ -198,7 +198,7 @@ def plain(text: str) -> str:
 a2a.expose(plain, description="Sleeps.")
 
 
-class Here(AgentsHere):
+class SuspendableAgents(LocalAgents):
     """Agents of this module in the test process, with their suspended runs."""
 
     def __init__(self, store: AsyncStore, keys: Keys) -> None:
@@ -219,181 +219,181 @@ class Here(AgentsHere):
 
 
 @pytest.fixture
-async def here(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> AsyncIterator[Here]:
+async def agents(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> AsyncIterator[SuspendableAgents]:
     """Agents of this module in the test process."""
     app.conf.update(a2a_store_url=redis_server.store_url, a2a_key_prefix=keys.prefix)
     worker = a2a.worker()
-    yield Here(store, keys)
+    yield SuspendableAgents(store, keys)
     await asyncio.to_thread(worker.close)
 
 
-async def test_a_long_sleep_ends_the_run_and_the_next_run_continues(here: Here) -> None:
+async def test_a_long_sleep_ends_the_run_and_the_next_run_continues(agents: SuspendableAgents) -> None:
     start = datetime.now(UTC)
-    task = await here.play("sleeps")
+    task = await agents.play("sleeps")
 
     assert task.status.state == WORKING
     at = datetime.fromisoformat(task.metadata[NAMESPACE + CONTINUES_AT])
     assert timedelta(seconds=3599) < at - start < timedelta(seconds=3660)
-    assert await here.wake("sleeps", 2) == "awake"
-    task = await here.seeds.task("t")
+    assert await agents.wake("sleeps", 2) == "awake"
+    task = await agents.seeds.task("t")
     assert task.status.state == COMPLETED
     assert NAMESPACE + CONTINUES_AT not in task.metadata
     assert calls == ["before", "before"], "the function was called again from its start"
 
 
-async def test_a_sleep_until_a_time(here: Here) -> None:
+async def test_a_sleep_until_a_time(agents: SuspendableAgents) -> None:
     at = (datetime.now(UTC) + timedelta(hours=2)).replace(microsecond=0)
 
-    task = await here.play("sleeps-until", at.isoformat())
+    task = await agents.play("sleeps-until", at.isoformat())
 
     assert datetime.fromisoformat(task.metadata[NAMESPACE + CONTINUES_AT]) == at
-    [(_, due)] = await here.store.redis.zrange(here.keys.suspended, 0, -1, withscores=True)
+    [(_, due)] = await agents.store.redis.zrange(agents.keys.suspended, 0, -1, withscores=True)
     assert due == at.timestamp() * 1_000_000
-    assert await here.wake("sleeps-until", 2) == "awake"
+    assert await agents.wake("sleeps-until", 2) == "awake"
 
 
 @pytest.mark.parametrize("text", ["2001-01-01T00:00:00", "2001-01-01T00:00:00+02:00"])
-async def test_a_time_that_has_passed_returns_immediately(here: Here, text: str) -> None:
-    assert (await here.play("sleeps-until", text)).status.state == COMPLETED
+async def test_a_time_that_has_passed_returns_immediately(agents: SuspendableAgents, text: str) -> None:
+    assert (await agents.play("sleeps-until", text)).status.state == COMPLETED
 
 
 @pytest.mark.parametrize("seconds", ["0", "0.05"])
-async def test_a_short_sleep_stays_in_the_worker(here: Here, seconds: str) -> None:
-    assert (await here.play("naps", seconds)).status.state == COMPLETED
+async def test_a_short_sleep_stays_in_the_worker(agents: SuspendableAgents, seconds: str) -> None:
+    assert (await agents.play("naps", seconds)).status.state == COMPLETED
 
 
-async def test_the_longest_short_sleep_is_documented(here: Here) -> None:
+async def test_the_longest_short_sleep_is_documented(agents: SuspendableAgents) -> None:
     assert waits.SHORT_SLEEP == 5.0
-    assert (await here.play("naps", "5.1")).status.state == WORKING
+    assert (await agents.play("naps", "5.1")).status.state == WORKING
 
 
-async def test_a_short_sleep_counts_as_activity(here: Here) -> None:
-    assert (await here.play("limited")).status.state == COMPLETED
+async def test_a_short_sleep_counts_as_activity(agents: SuspendableAgents) -> None:
+    assert (await agents.play("limited")).status.state == COMPLETED
 
 
-async def test_a_short_sleep_counts_in_the_time_limit(here: Here) -> None:
-    assert (await here.play("oversleeps")).status.state == FAILED
-    assert await here.seeds.status_text("t") == OUT_OF_TIME
+async def test_a_short_sleep_counts_in_the_time_limit(agents: SuspendableAgents) -> None:
+    assert (await agents.play("oversleeps")).status.state == FAILED
+    assert await agents.seeds.status_text("t") == OUT_OF_TIME
 
 
-async def test_a_function_in_a_thread_waits_too(here: Here) -> None:
-    assert (await here.play("threaded")).status.state == WORKING
-    await here.wake("threaded", 2)
-    await here.suspensions.sent("t", "go", b'"now"')
+async def test_a_function_in_a_thread_waits_too(agents: SuspendableAgents) -> None:
+    assert (await agents.play("threaded")).status.state == WORKING
+    await agents.wake("threaded", 2)
+    await agents.suspensions.sent("t", "go", b'"now"')
 
-    assert await here.go_on("threaded", 3) == "got now"
+    assert await agents.go_on("threaded", 3) == "got now"
 
 
-async def test_a_signal_continues_the_run(here: Here) -> None:
-    task = await here.play("approval")
+async def test_a_signal_continues_the_run(agents: SuspendableAgents) -> None:
+    task = await agents.play("approval")
     assert task.metadata[NAMESPACE + WAITS_FOR] == "approval"
-    await here.suspensions.sent("t", "approval", b'{"by":"ann"}')
+    await agents.suspensions.sent("t", "approval", b'{"by":"ann"}')
 
-    assert await here.go_on("approval", 2) == "approved by ann"
-
-
-async def test_a_signal_that_came_first_costs_no_other_run(here: Here) -> None:
-    await here.create()
-    await here.suspensions.sent("t", "approval", b'{"by":"bob"}')
-
-    assert await here.go_on("approval", 1) == "approved by bob"
+    assert await agents.go_on("approval", 2) == "approved by ann"
 
 
-async def test_without_a_signal_the_wait_raises_a_timeout(here: Here) -> None:
-    await here.play("approval")
+async def test_a_signal_that_came_first_costs_no_other_run(agents: SuspendableAgents) -> None:
+    await agents.create()
+    await agents.suspensions.sent("t", "approval", b'{"by":"bob"}')
 
-    assert await here.wake("approval", 2) == "late: no signal 'approval' arrived in time"
-
-
-async def test_a_timeout_is_recorded(here: Here) -> None:
-    await here.play("polls")
-    await here.suspensions.sent("t", "go")
-
-    assert await here.wake("polls", 2) == "none"
+    assert await agents.go_on("approval", 1) == "approved by bob"
 
 
-async def test_signals_are_received_in_order(here: Here) -> None:
-    await here.create()
+async def test_without_a_signal_the_wait_raises_a_timeout(agents: SuspendableAgents) -> None:
+    await agents.play("approval")
+
+    assert await agents.wake("approval", 2) == "late: no signal 'approval' arrived in time"
+
+
+async def test_a_timeout_is_recorded(agents: SuspendableAgents) -> None:
+    await agents.play("polls")
+    await agents.suspensions.sent("t", "go")
+
+    assert await agents.wake("polls", 2) == "none"
+
+
+async def test_signals_are_received_in_order(agents: SuspendableAgents) -> None:
+    await agents.create()
     for character in "ab":
-        await here.suspensions.sent("t", "letter", f'"{character}"'.encode())
-    await here.perform("collects", "t")
-    await here.suspensions.sent("t", "letter", b'"c"')
+        await agents.suspensions.sent("t", "letter", f'"{character}"'.encode())
+    await agents.perform("collects", "t")
+    await agents.suspensions.sent("t", "letter", b'"c"')
 
-    assert await here.go_on("collects", 2) == "abc"
+    assert await agents.go_on("collects", 2) == "abc"
 
 
 @pytest.mark.parametrize("agent", ["catches", "raises", "group"])
-async def test_code_around_a_wait_cannot_swallow_it(here: Here, agent: str) -> None:
-    assert (await here.play(agent)).status.state == WORKING
+async def test_code_around_a_wait_cannot_swallow_it(agents: SuspendableAgents, agent: str) -> None:
+    assert (await agents.play(agent)).status.state == WORKING
 
-    assert await here.wake(agent, 2) == "awake"
+    assert await agents.wake(agent, 2) == "awake"
 
 
-async def test_an_agent_may_end_its_task_instead_of_waiting(here: Here) -> None:
-    assert (await here.play("refuses")).status.state == FAILED
+async def test_an_agent_may_end_its_task_instead_of_waiting(agents: SuspendableAgents) -> None:
+    assert (await agents.play("refuses")).status.state == FAILED
 
 
 @pytest.mark.parametrize("agent", ["streams", "streams-threaded"])
-async def test_chunks_are_sent_once(here: Here, agent: str) -> None:
-    task = await here.play(agent)
+async def test_chunks_are_sent_once(agents: SuspendableAgents, agent: str) -> None:
+    task = await agents.play(agent)
     assert list(task.artifacts) == [], "the next run sends them again"
 
-    assert await here.wake(agent, 2) == "one, two"
+    assert await agents.wake(agent, 2) == "one, two"
 
 
-async def test_sleeps_and_questions_are_replayed_together(here: Here) -> None:
-    await here.play("asks")
-    await here.wake("asks", 2)
-    assert (await here.seeds.task("t")).status.state == INPUT_REQUIRED
+async def test_sleeps_and_questions_are_replayed_together(agents: SuspendableAgents) -> None:
+    await agents.play("asks")
+    await agents.wake("asks", 2)
+    assert (await agents.seeds.task("t")).status.state == INPUT_REQUIRED
     answer = request("Oslo", "t", CONTEXT)
     caller = Caller(user="ann").to_json()
-    await here.store.run(continue_task(here.keys, ANN, "t", answer, CONTEXT, caller=caller, nonce="n"))
-    await here.perform("asks", "t", 3)
-    assert (await here.seeds.task("t")).status.state == WORKING
+    await agents.store.run(continue_task(agents.keys, ANN, "t", answer, CONTEXT, caller=caller, nonce="n"))
+    await agents.perform("asks", "t", 3)
+    assert (await agents.seeds.task("t")).status.state == WORKING
 
-    assert await here.wake("asks", 4) == "in Oslo"
-
-
-async def test_a_wait_after_the_end_has_no_effect(here: Here) -> None:
-    assert (await here.play("ends")).status.state == COMPLETED
-    assert await here.suspensions.waiting() == []
+    assert await agents.wake("asks", 4) == "in Oslo"
 
 
-async def test_invalid_arguments_are_refused(here: Here) -> None:
-    task = await here.play("misuses")
+async def test_a_wait_after_the_end_has_no_effect(agents: SuspendableAgents) -> None:
+    assert (await agents.play("ends")).status.state == COMPLETED
+    assert await agents.suspensions.waiting() == []
+
+
+async def test_invalid_arguments_are_refused(agents: SuspendableAgents) -> None:
+    task = await agents.play("misuses")
 
     assert task.artifacts[0].parts[0].text == "8 of 8"
 
 
-async def test_a_plain_task_cannot_wait(here: Here, caplog: pytest.LogCaptureFixture) -> None:
-    await here.create()
+async def test_a_plain_task_cannot_wait(agents: SuspendableAgents, caplog: pytest.LogCaptureFixture) -> None:
+    await agents.create()
     with suppress(Exception):
         await asyncio.to_thread(perform_run, plain, "t.1", text="x")
 
-    assert (await here.seeds.task("t")).status.state == FAILED
+    assert (await agents.seeds.task("t")).status.state == FAILED
     assert "make it a function agent" in caplog.text
 
 
-async def test_cancel_stops_a_short_sleep(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_cancel_stops_a_short_sleep(agents: SuspendableAgents, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waits, "SHORT_SLEEP", 600.0)
-    await here.create(text="500")
-    run = asyncio.create_task(here.perform("naps", "t"))
+    await agents.create(text="500")
+    run = asyncio.create_task(agents.perform("naps", "t"))
 
     async def is_running() -> bool:
-        return bool(await here.store.redis.zcard(here.keys.leases))
+        return bool(await agents.store.redis.zcard(agents.keys.leases))
 
     await eventually_async(is_running)
-    await here.store.run(request_cancel(here.keys, ANN, "t", CONTEXT))
+    await agents.store.run(request_cancel(agents.keys, ANN, "t", CONTEXT))
     async with asyncio.timeout(60):
         await run
 
-    assert (await here.seeds.task("t")).status.state == CANCELED
+    assert (await agents.seeds.task("t")).status.state == CANCELED
 
 
-async def test_celery_reports_a_suspended_run_as_neither_success_nor_failure(here: Here) -> None:
-    await here.create()
+async def test_celery_reports_a_suspended_run_as_neither_success_nor_failure(agents: SuspendableAgents) -> None:
+    await agents.create()
 
-    result = await here.perform("sleeps", "t")
+    result = await agents.perform("sleeps", "t")
 
     error = result.retval.exception.exc
     assert (type(error), error.args) == (RunConcluded, ("SUSPENDED",))

@@ -11,7 +11,7 @@ from a2a_celery import Turn
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.lifecycle.outcomes import CANCELED_BY_CLIENT, CANCELED_BY_PARENT
 from a2a_celery.store import AsyncStore, Keys
-from tests.execution.agents_here import agents_here
+from tests.execution.local_agents import local_agents
 from tests.support.clients import message_json
 
 
@@ -26,12 +26,12 @@ from tests.support.clients import message_json
 async def test_the_status_text_names_the_canceller(
     store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis, body: dict[str, Any], text: str
 ) -> None:
-    async with agents_here(store, keys, redis_server.store_url) as here:
+    async with local_agents(store, keys, redis_server.store_url) as agents:
 
-        @here.a2a.agent("agent", description="Never runs.")
+        @agents.a2a.agent("agent", description="Never runs.")
         async def never(turn: Turn) -> None: ...
 
-        asgi = here.a2a.asgi()
+        asgi = agents.a2a.asgi()
         async with (
             asgi.router.lifespan_context(asgi),
             httpx.AsyncClient(transport=httpx.ASGITransport(asgi), base_url="http://localhost") as http,

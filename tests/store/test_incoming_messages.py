@@ -108,7 +108,7 @@ class Conversation:
 
 
 @pytest.fixture
-def talk(store: AsyncStore, keys: Keys, seeds: Seeds) -> Conversation:
+def conversation(store: AsyncStore, keys: Keys, seeds: Seeds) -> Conversation:
     return Conversation(store, keys, seeds)
 
 
@@ -118,38 +118,38 @@ def text_of(claim: Claim) -> str:
 
 
 async def test_a_steering_message_is_in_log_and_history_at_once_and_the_run_reads_it(
-    talk: Conversation, seeds: Seeds
+    conversation: Conversation, seeds: Seeds
 ) -> None:
     claim = await seeds.claimed()
     log_before = await seeds.log(claim.ref.task_id)
 
-    answers = [await talk.send(claim, text) for text in ("left", "right")]
+    answers = [await conversation.send(claim, text) for text in ("left", "right")]
 
     log = await seeds.log(claim.ref.task_id)
     assert all(isinstance(answer, DeliveredToRun) for answer in answers)
     assert [answer.newest.version for answer in answers] == [len(log_before) + 1, len(log_before) + 2]  # type: ignore[union-attr]
     assert [kind_of(entry.event) for entry in log[len(log_before) :]] == [EventKind.CLIENT_MESSAGE] * 2
-    assert await talk.history(claim) == ["hello", "left", "right"]
+    assert await conversation.history(claim) == ["hello", "left", "right"]
     assert (await seeds.task(claim.ref.task_id)).status.state == WORKING
-    assert await talk.unread(claim) == ["left", "right"]
-    assert await talk.unread(claim, received_count=1) == ["right"]
-    assert await talk.unread(claim, received_count=2) == []
+    assert await conversation.unread(claim) == ["left", "right"]
+    assert await conversation.unread(claim, received_count=1) == ["right"]
+    assert await conversation.unread(claim, received_count=2) == []
     await seeds.require_consistent(claim.ref.task_id)
 
 
-async def test_a_run_that_waits_for_a_worker_can_read_it_too(talk: Conversation, seeds: Seeds) -> None:
+async def test_a_run_that_waits_for_a_worker_can_read_it_too(conversation: Conversation, seeds: Seeds) -> None:
     task_id = await seeds.created()
 
-    assert isinstance(await talk.send(task_id, "left"), DeliveredToRun)
+    assert isinstance(await conversation.send(task_id, "left"), DeliveredToRun)
 
     claim = await seeds.claimed(task_id)
     assert text_of(claim) == "hello"
-    assert await talk.unread(claim) == ["left"]
+    assert await conversation.unread(claim) == ["left"]
 
 
 @pytest.mark.parametrize("on_message", ["steer", "interrupt"])
 async def test_its_worker_is_notified(
-    talk: Conversation, keys: Keys, seeds: Seeds, redis_server: EmbeddedRedis, on_message: OnMessage
+    conversation: Conversation, keys: Keys, seeds: Seeds, redis_server: EmbeddedRedis, on_message: OnMessage
 ) -> None:
     listener = PubSubListener(redis_server.store_url)
     notifications: list[bytes] = []
@@ -159,7 +159,7 @@ async def test_its_worker_is_notified(
 
     async def is_notified() -> bool:
         # repeated, because the subscriber may not be connected yet
-        await talk.send(claim, "left", on_message)
+        await conversation.send(claim, "left", on_message)
         return bool(notifications)
 
     await eventually_async(is_notified)
@@ -169,148 +169,156 @@ async def test_its_worker_is_notified(
 
 @pytest.mark.parametrize("state", FINAL)
 async def test_unread_messages_become_the_next_turn_whatever_the_end(
-    talk: Conversation, seeds: Seeds, state: TaskState
+    conversation: Conversation, seeds: Seeds, state: TaskState
 ) -> None:
     claim = await seeds.claimed()
     for text in ("left", "right", "back"):
-        await talk.send(claim, text)
+        await conversation.send(claim, text)
 
-    result = await talk.settle(claim, state, "done", read_count=1)
+    result = await conversation.settle(claim, state, "done", read_count=1)
 
     task = await seeds.task(claim.ref.task_id)
     assert (result.state, result.next_run) == (WORKING, 2)
     assert task.status.state == WORKING
-    assert await talk.history(claim) == ["hello", "left", "right", "back", "done"]
-    following = await talk.next_claim(claim)
+    assert await conversation.history(claim) == ["hello", "left", "right", "back", "done"]
+    following = await conversation.next_claim(claim)
     assert (text_of(following), following.turn, following.attempt) == ("right", 2, 1)
     assert following.interrupted_state == (INPUT_REQUIRED if state == COMPLETED else state)
-    assert await talk.unread(following) == ["back"]
-    result = await talk.settle(following, COMPLETED, read_count=1)
+    assert await conversation.unread(following) == ["back"]
+    result = await conversation.settle(following, COMPLETED, read_count=1)
     assert (result.state, result.next_run) == (COMPLETED, None)
     assert await seeds.states(claim.ref.task_id) == [SUBMITTED, *[WORKING] * 3, COMPLETED]
     await seeds.require_consistent(claim.ref.task_id)
 
 
-async def test_a_run_that_has_read_everything_ends_the_task(talk: Conversation, seeds: Seeds) -> None:
+async def test_a_run_that_has_read_everything_ends_the_task(conversation: Conversation, seeds: Seeds) -> None:
     claim = await seeds.claimed()
-    await talk.send(claim, "left")
+    await conversation.send(claim, "left")
 
-    assert (await talk.settle(claim, COMPLETED, read_count=1)).state == COMPLETED
+    assert (await conversation.settle(claim, COMPLETED, read_count=1)).state == COMPLETED
 
     await seeds.require_consistent(claim.ref.task_id)
 
 
 async def test_a_pause_that_was_written_before_the_end_is_followed_by_the_turn(
-    talk: Conversation, seeds: Seeds
+    conversation: Conversation, seeds: Seeds
 ) -> None:
     claim = await seeds.claimed()
     await seeds.appended(claim, status(INPUT_REQUIRED, "which?"))
-    await talk.send(claim, "this")
+    await conversation.send(claim, "this")
 
-    result = await talk.store.run(settle_run(talk.keys, claim.ref, token=claim.token, before=1, events=[]))
+    result = await conversation.store.run(
+        settle_run(conversation.keys, claim.ref, token=claim.token, before=1, events=[])
+    )
 
     assert isinstance(result, Settled)
     assert (result.state, result.next_run) == (WORKING, 2)
-    assert (await talk.next_claim(claim)).interrupted_state == INPUT_REQUIRED
+    assert (await conversation.next_claim(claim)).interrupted_state == INPUT_REQUIRED
     await seeds.require_consistent(claim.ref.task_id)
 
 
 @pytest.mark.parametrize("state", [FAILED, REJECTED, CANCELED])
 async def test_a_run_that_fails_ends_the_task_and_unread_messages_stay_in_the_history(
-    talk: Conversation, seeds: Seeds, state: TaskState
+    conversation: Conversation, seeds: Seeds, state: TaskState
 ) -> None:
     claim = await seeds.claimed()
-    await talk.send(claim, "left")
+    await conversation.send(claim, "left")
 
-    result = await talk.settle(claim, state, "no")
+    result = await conversation.settle(claim, state, "no")
 
     assert (result.state, result.next_run) == (state, None)
-    assert await talk.history(claim) == ["hello", "left"]
+    assert await conversation.history(claim) == ["hello", "left"]
     await seeds.require_consistent(claim.ref.task_id)
 
 
-async def test_a_repeated_end_returns_the_same_next_run_and_writes_nothing(talk: Conversation, seeds: Seeds) -> None:
+async def test_a_repeated_end_returns_the_same_next_run_and_writes_nothing(
+    conversation: Conversation, seeds: Seeds
+) -> None:
     claim = await seeds.claimed()
-    await talk.send(claim, "left")
-    first = await talk.settle(claim, COMPLETED)
+    await conversation.send(claim, "left")
+    first = await conversation.settle(claim, COMPLETED)
     data_before = await seeds.everything()
 
-    assert await talk.settle(claim, COMPLETED) == first
+    assert await conversation.settle(claim, COMPLETED) == first
 
     assert await seeds.everything() == data_before
 
 
-async def test_a_message_and_an_end_at_once_lose_nothing(talk: Conversation, seeds: Seeds) -> None:
+async def test_a_message_and_an_end_at_once_lose_nothing(conversation: Conversation, seeds: Seeds) -> None:
     for _ in range(20):
         claim = await seeds.claimed()
-        reply, settlement = await at_once(talk.send(claim, "left"), talk.settle(claim, COMPLETED))
+        reply, settlement = await at_once(conversation.send(claim, "left"), conversation.settle(claim, COMPLETED))
 
         if isinstance(reply, DeliveredToRun):
             assert settlement.next_run == 2
-            assert text_of(await talk.next_claim(claim)) == "left"
+            assert text_of(await conversation.next_claim(claim)) == "left"
         else:
             assert settlement.state == COMPLETED
         await seeds.require_consistent(claim.ref.task_id)
 
 
-async def test_two_clients_at_once_are_read_in_the_order_of_the_log(talk: Conversation, seeds: Seeds) -> None:
+async def test_two_clients_at_once_are_read_in_the_order_of_the_log(conversation: Conversation, seeds: Seeds) -> None:
     claim = await seeds.claimed()
 
-    await at_once(*(talk.send(claim, str(number)) for number in range(20)))
+    await at_once(*(conversation.send(claim, str(number)) for number in range(20)))
 
-    history = (await talk.history(claim))[1:]
+    history = (await conversation.history(claim))[1:]
     assert sorted(history, key=int) == [str(number) for number in range(20)]
-    assert await talk.unread(claim) == history
+    assert await conversation.unread(claim) == history
 
 
-async def test_the_next_attempt_of_a_lost_run_reads_the_messages_again(talk: Conversation, seeds: Seeds) -> None:
+async def test_the_next_attempt_of_a_lost_run_reads_the_messages_again(
+    conversation: Conversation, seeds: Seeds
+) -> None:
     claim = await seeds.claimed(max_attempts=2)
-    await talk.send(claim, "left")
-    assert await talk.unread(claim) == ["left"]
+    await conversation.send(claim, "left")
+    assert await conversation.unread(claim) == ["left"]
 
     assert (await seeds.lost(claim.ref)).outcome == "again"
 
-    next_claim = await talk.next_claim(claim, max_attempts=2)
+    next_claim = await conversation.next_claim(claim, max_attempts=2)
     assert (text_of(next_claim), next_claim.attempt) == ("hello", 2)
-    assert await talk.unread(next_claim) == ["left"]
-    read_result = await talk.store.run(read_messages(talk.keys, claim.ref, token=claim.token, received=0))
+    assert await conversation.unread(next_claim) == ["left"]
+    read_result = await conversation.store.run(
+        read_messages(conversation.keys, claim.ref, token=claim.token, received=0)
+    )
     assert read_result == RunLost()
-    assert (await talk.settle(next_claim, COMPLETED, read_count=1)).state == COMPLETED
+    assert (await conversation.settle(next_claim, COMPLETED, read_count=1)).state == COMPLETED
 
 
 async def test_a_turn_that_answers_a_question_reads_the_messages_before_it_again(
-    talk: Conversation, seeds: Seeds
+    conversation: Conversation, seeds: Seeds
 ) -> None:
     claim = await seeds.claimed()
-    await talk.send(claim, "left")
-    await talk.settle(claim, INPUT_REQUIRED, "how far?", read_count=1, question_count=1)
-    assert isinstance(await talk.send(claim, "ten"), Begun)
-    next_claim = await talk.next_claim(claim)
-    await talk.send(next_claim, "right")
-    await talk.settle(next_claim, INPUT_REQUIRED, "how fast?", read_count=1, question_count=2)
-    await talk.send(claim, "slowly")
+    await conversation.send(claim, "left")
+    await conversation.settle(claim, INPUT_REQUIRED, "how far?", read_count=1, question_count=1)
+    assert isinstance(await conversation.send(claim, "ten"), Begun)
+    next_claim = await conversation.next_claim(claim)
+    await conversation.send(next_claim, "right")
+    await conversation.settle(next_claim, INPUT_REQUIRED, "how fast?", read_count=1, question_count=2)
+    await conversation.send(claim, "slowly")
 
-    last = await talk.next_claim(next_claim)
+    last = await conversation.next_claim(next_claim)
 
     history = [message.parts[0].text for message in last.task.history]
     assert last.ask_count == 2
     assert [history[index] for index in last.turn_messages] == ["hello", "ten", "slowly"]
     assert [history[index] for index in last.read_messages] == ["left", "right"]
-    await talk.settle(last, INPUT_REQUIRED, "what else?")
-    await talk.send(claim, "nothing")
-    new = await talk.next_claim(last)
+    await conversation.settle(last, INPUT_REQUIRED, "what else?")
+    await conversation.send(claim, "nothing")
+    new = await conversation.next_claim(last)
     assert (new.ask_count, len(new.turn_messages), new.read_messages) == (0, 1, ())
     await seeds.require_consistent(claim.ref.task_id)
 
 
-async def test_an_unread_message_answers_the_question(talk: Conversation, seeds: Seeds) -> None:
+async def test_an_unread_message_answers_the_question(conversation: Conversation, seeds: Seeds) -> None:
     claim = await seeds.claimed()
-    await talk.send(claim, "left")
-    await talk.send(claim, "ten")
+    await conversation.send(claim, "left")
+    await conversation.send(claim, "ten")
 
-    await talk.settle(claim, INPUT_REQUIRED, "how far?", read_count=1, question_count=1)
+    await conversation.settle(claim, INPUT_REQUIRED, "how far?", read_count=1, question_count=1)
 
-    next_claim = await talk.next_claim(claim)
+    next_claim = await conversation.next_claim(claim)
     history = [message.parts[0].text for message in next_claim.task.history]
     assert history == ["hello", "left", "ten", "how far?"]
     assert [history[index] for index in next_claim.turn_messages] == ["hello", "ten"]
@@ -318,72 +326,72 @@ async def test_an_unread_message_answers_the_question(talk: Conversation, seeds:
     assert (next_claim.ask_count, next_claim.interrupted_state) == (1, INPUT_REQUIRED)
 
 
-async def test_a_cancel_ends_the_task_with_its_unread_messages(talk: Conversation, seeds: Seeds) -> None:
+async def test_a_cancel_ends_the_task_with_its_unread_messages(conversation: Conversation, seeds: Seeds) -> None:
     claim = await seeds.claimed()
-    await talk.send(claim, "left")
-    await talk.store.run(request_cancel(talk.keys, ANN, claim.ref.task_id, CONTEXT))
+    await conversation.send(claim, "left")
+    await conversation.store.run(request_cancel(conversation.keys, ANN, claim.ref.task_id, CONTEXT))
 
-    result = await talk.settle(claim, INPUT_REQUIRED, "how far?")
+    result = await conversation.settle(claim, INPUT_REQUIRED, "how far?")
 
     assert (result.state, result.next_run) == (CANCELED, None)
     await seeds.require_consistent(claim.ref.task_id)
 
 
-async def test_a_message_interrupts_a_claimed_run(talk: Conversation, keys: Keys, seeds: Seeds) -> None:
+async def test_a_message_interrupts_a_claimed_run(conversation: Conversation, keys: Keys, seeds: Seeds) -> None:
     claim = await seeds.claimed()
     await seeds.appended(claim, chunk("half"))
     renewal = renew_runs(keys, [(claim.ref, claim.token)], lease_us=LEASE_US)
 
-    reply = await talk.send(claim, "rather this", "interrupt")
+    reply = await conversation.send(claim, "rather this", "interrupt")
 
     assert isinstance(reply, DeliveredToRun)
-    assert await talk.store.run(renewal) == Renewal(frozenset(), frozenset(), frozenset({claim.ref.name}))
-    result = await talk.store.run(settle_run(keys, claim.ref, token=claim.token, before=1, events=[]))
+    assert await conversation.store.run(renewal) == Renewal(frozenset(), frozenset(), frozenset({claim.ref.name}))
+    result = await conversation.store.run(settle_run(keys, claim.ref, token=claim.token, before=1, events=[]))
     assert isinstance(result, Settled)
     assert (result.state, result.next_run) == (WORKING, 2)
-    following = await talk.next_claim(claim)
+    following = await conversation.next_claim(claim)
     assert (text_of(following), following.turn) == ("rather this", 2)
-    assert await talk.store.run(renew_runs(keys, [(following.ref, following.token)], lease_us=LEASE_US)) == Renewal(
-        frozenset(), frozenset()
-    )
-    assert (await talk.settle(following, COMPLETED)).state == COMPLETED
+    assert await conversation.store.run(
+        renew_runs(keys, [(following.ref, following.token)], lease_us=LEASE_US)
+    ) == Renewal(frozenset(), frozenset())
+    assert (await conversation.settle(following, COMPLETED)).state == COMPLETED
     assert await seeds.states(claim.ref.task_id) == [SUBMITTED, WORKING, WORKING, COMPLETED]
     await seeds.require_consistent(claim.ref.task_id)
 
 
-async def test_the_newest_of_several_messages_begins_the_turn(talk: Conversation, seeds: Seeds) -> None:
+async def test_the_newest_of_several_messages_begins_the_turn(conversation: Conversation, seeds: Seeds) -> None:
     claim = await seeds.claimed()
     for text in ("this", "that", "neither"):
-        await talk.send(claim, text, "interrupt")
+        await conversation.send(claim, text, "interrupt")
 
-    await talk.settle(claim, None)
+    await conversation.settle(claim, None)
 
-    following = await talk.next_claim(claim)
+    following = await conversation.next_claim(claim)
     assert text_of(following) == "neither"
-    assert await talk.history(claim) == ["hello", "this", "that", "neither"]
-    assert (await talk.settle(following, COMPLETED)).next_run is None
+    assert await conversation.history(claim) == ["hello", "this", "that", "neither"]
+    assert (await conversation.settle(following, COMPLETED)).next_run is None
 
 
 @pytest.mark.parametrize("state", [*FINAL, FAILED, REJECTED])
-async def test_an_interrupted_run_ends_no_task(talk: Conversation, seeds: Seeds, state: TaskState) -> None:
+async def test_an_interrupted_run_ends_no_task(conversation: Conversation, seeds: Seeds, state: TaskState) -> None:
     claim = await seeds.claimed()
-    await talk.send(claim, "rather this", "interrupt")
+    await conversation.send(claim, "rather this", "interrupt")
 
-    assert (await talk.settle(claim, state, "the end", question_count=1)).state == WORKING
+    assert (await conversation.settle(claim, state, "the end", question_count=1)).state == WORKING
 
-    following = await talk.next_claim(claim)
+    following = await conversation.next_claim(claim)
     assert (text_of(following), following.ask_count) == ("rather this", 0)
     await seeds.require_consistent(claim.ref.task_id)
 
 
 @pytest.mark.parametrize("serialize_context", [True, False])
 async def test_a_message_replaces_a_run_that_no_worker_has_claimed(
-    talk: Conversation, keys: Keys, seeds: Seeds, serialize_context: bool
+    conversation: Conversation, keys: Keys, seeds: Seeds, serialize_context: bool
 ) -> None:
     first = await seeds.created(serialize_context=serialize_context)
     second = await seeds.created(serialize_context=serialize_context)
 
-    answers = [await talk.send(task_id, "rather this", "interrupt") for task_id in (first, second)]
+    answers = [await conversation.send(task_id, "rather this", "interrupt") for task_id in (first, second)]
 
     assert [(answer.run, answer.is_blocked) for answer in answers] == [(2, False), (2, serialize_context)]  # type: ignore[union-attr]
     due_names, blocked_names = [f"{first}.2".encode(), f"{second}.2".encode()], []
@@ -393,57 +401,63 @@ async def test_a_message_replaces_a_run_that_no_worker_has_claimed(
     assert await seeds.store.redis.zrange(f"{keys.dispatch}:blocked", 0, -1) == blocked_names
     claim = await seeds.claimed(first, run=2)
     assert (text_of(claim), claim.turn) == ("rather this", 2)
-    assert await talk.history(claim) == ["hello", "rather this"]
-    await talk.settle(claim, COMPLETED)
+    assert await conversation.history(claim) == ["hello", "rather this"]
+    await conversation.settle(claim, COMPLETED)
     assert text_of(await seeds.claimed(second, run=2)) == "rather this"
     await seeds.require_consistent(first)
 
 
-async def test_an_interrupted_run_keeps_the_place_of_its_task_in_the_context(talk: Conversation, seeds: Seeds) -> None:
+async def test_an_interrupted_run_keeps_the_place_of_its_task_in_the_context(
+    conversation: Conversation, seeds: Seeds
+) -> None:
     first = await seeds.created(serialize_context=True)
     await seeds.created(serialize_context=True)
     claim = await seeds.claimed(first)
-    await talk.send(claim, "rather this", "interrupt")
+    await conversation.send(claim, "rather this", "interrupt")
 
-    result = await talk.settle(claim, None)
+    result = await conversation.settle(claim, None)
 
     assert (result.next_run, result.other) == (2, None)
-    assert text_of(await talk.next_claim(claim)) == "rather this"
+    assert text_of(await conversation.next_claim(claim)) == "rather this"
 
 
-async def test_the_turn_begins_when_the_interrupted_worker_is_lost(talk: Conversation, seeds: Seeds) -> None:
+async def test_the_turn_begins_when_the_interrupted_worker_is_lost(conversation: Conversation, seeds: Seeds) -> None:
     claim = await seeds.claimed()
-    await talk.send(claim, "rather this", "interrupt")
-    result = await talk.store.run(
-        end_run(talk.keys, claim.ref, runner="runner", event=status(FAILED, "lost"), lost=True)
+    await conversation.send(claim, "rather this", "interrupt")
+    result = await conversation.store.run(
+        end_run(conversation.keys, claim.ref, runner="runner", event=status(FAILED, "lost"), lost=True)
     )
     assert type(result).__name__ == "Unchanged"
 
     assert (await seeds.lost(claim.ref)).outcome == "again"
 
-    following = await talk.next_claim(claim)
+    following = await conversation.next_claim(claim)
     assert (text_of(following), following.turn, following.attempt) == ("rather this", 2, 1)
     await seeds.require_consistent(claim.ref.task_id)
 
 
-async def test_the_turn_begins_when_the_interrupted_worker_shuts_down(talk: Conversation, seeds: Seeds) -> None:
+async def test_the_turn_begins_when_the_interrupted_worker_shuts_down(conversation: Conversation, seeds: Seeds) -> None:
     claim = await seeds.claimed()
-    await talk.send(claim, "rather this", "interrupt")
+    await conversation.send(claim, "rather this", "interrupt")
 
-    result = await talk.store.run(return_run(talk.keys, claim.ref, runner="runner", lost=status(FAILED, "lost")))
+    result = await conversation.store.run(
+        return_run(conversation.keys, claim.ref, runner="runner", lost=status(FAILED, "lost"))
+    )
 
     assert isinstance(result, GivenUp)
     assert (await seeds.lost(claim.ref)).outcome == "again"
-    assert text_of(await talk.next_claim(claim)) == "rather this"
+    assert text_of(await conversation.next_claim(claim)) == "rather this"
 
 
-async def test_the_turn_begins_when_the_interrupted_run_is_to_be_retried(talk: Conversation, seeds: Seeds) -> None:
+async def test_the_turn_begins_when_the_interrupted_run_is_to_be_retried(
+    conversation: Conversation, seeds: Seeds
+) -> None:
     claim = await seeds.claimed()
-    await talk.send(claim, "rather this", "interrupt")
+    await conversation.send(claim, "rather this", "interrupt")
 
-    await talk.store.run(
+    await conversation.store.run(
         release_run(
-            talk.keys,
+            conversation.keys,
             claim.ref,
             token=claim.token,
             before=0,
@@ -454,86 +468,88 @@ async def test_the_turn_begins_when_the_interrupted_run_is_to_be_retried(talk: C
         )
     )
 
-    assert text_of(await talk.next_claim(claim)) == "rather this"
-    assert await talk.store.redis.zrange(talk.keys.leases, 0, -1) == [f"{claim.ref.task_id}.2".encode()]
+    assert text_of(await conversation.next_claim(claim)) == "rather this"
+    assert await conversation.store.redis.zrange(conversation.keys.leases, 0, -1) == [f"{claim.ref.task_id}.2".encode()]
 
 
-async def test_a_cancel_wins_over_an_interruption(talk: Conversation, seeds: Seeds) -> None:
+async def test_a_cancel_wins_over_an_interruption(conversation: Conversation, seeds: Seeds) -> None:
     claim = await seeds.claimed()
-    await talk.send(claim, "rather this", "interrupt")
-    await talk.store.run(request_cancel(talk.keys, ANN, claim.ref.task_id, CONTEXT))
+    await conversation.send(claim, "rather this", "interrupt")
+    await conversation.store.run(request_cancel(conversation.keys, ANN, claim.ref.task_id, CONTEXT))
 
-    result = await talk.settle(claim, None)
+    result = await conversation.settle(claim, None)
 
     assert (result.state, result.next_run) == (CANCELED, None)
-    assert await talk.history(claim) == ["hello", "rather this"]
+    assert await conversation.history(claim) == ["hello", "rather this"]
     await seeds.require_consistent(claim.ref.task_id)
 
 
-async def test_reject_refuses_a_message_and_writes_nothing(talk: Conversation, seeds: Seeds) -> None:
+async def test_reject_refuses_a_message_and_writes_nothing(conversation: Conversation, seeds: Seeds) -> None:
     for task_id in (await seeds.created(), (await seeds.claimed()).ref.task_id):
         data_before = await seeds.everything()
 
-        assert await talk.send(task_id, "more", "reject") == Working()
+        assert await conversation.send(task_id, "more", "reject") == Working()
 
         assert await seeds.everything() == data_before
-    assert isinstance(await talk.send(await seeds.ended(INPUT_REQUIRED), "this", "reject"), Begun)
+    assert isinstance(await conversation.send(await seeds.ended(INPUT_REQUIRED), "this", "reject"), Begun)
 
 
-async def test_renewal_names_the_runs_with_waiting_messages(talk: Conversation, keys: Keys, seeds: Seeds) -> None:
+async def test_renewal_names_the_runs_with_waiting_messages(
+    conversation: Conversation, keys: Keys, seeds: Seeds
+) -> None:
     claims = [await seeds.claimed() for _ in range(2)]
-    await talk.send(claims[0], "left")
+    await conversation.send(claims[0], "left")
 
-    renewal = await talk.store.run(renew_runs(keys, [(c.ref, c.token) for c in claims], lease_us=LEASE_US))
+    renewal = await conversation.store.run(renew_runs(keys, [(c.ref, c.token) for c in claims], lease_us=LEASE_US))
 
     assert renewal == Renewal(frozenset(), frozenset(), frozenset(), frozenset({claims[0].ref.name}))
 
 
 @pytest.mark.parametrize("on_message", ["steer", "interrupt"])
 async def test_limits_and_repeats_are_those_of_any_message(
-    talk: Conversation, seeds: Seeds, on_message: OnMessage
+    conversation: Conversation, seeds: Seeds, on_message: OnMessage
 ) -> None:
     claim = await seeds.claimed()
     key = IdempotencyKey("m1", "digest", 60_000)
-    first = await talk.send(claim, "left", on_message, idempotency_key=key)
+    first = await conversation.send(claim, "left", on_message, idempotency_key=key)
     assert isinstance(first, DeliveredToRun)
     data_before = await seeds.everything()
 
-    second_result = await talk.send(claim, "left", on_message, idempotency_key=key)
-    conflict = await talk.send(claim, "left", on_message, idempotency_key=IdempotencyKey("m1", "other", 60_000))
-    large = await talk.send(claim, "left", on_message, max_bytes=1)
+    second_result = await conversation.send(claim, "left", on_message, idempotency_key=key)
+    conflict = await conversation.send(claim, "left", on_message, idempotency_key=IdempotencyKey("m1", "other", 60_000))
+    large = await conversation.send(claim, "left", on_message, max_bytes=1)
 
     assert second_result == Known(claim.ref.task_id, first.newest.version, 0)
     assert (conflict, large) == (Conflict(), TooLarge())
     assert await seeds.everything() == data_before
     for _ in range(MAX_WAITING_TURNS - 1):
-        await talk.send(claim, "more", on_message)
-    assert await talk.send(claim, "one more", on_message) == Full()
+        await conversation.send(claim, "more", on_message)
+    assert await conversation.send(claim, "one more", on_message) == Full()
 
 
 @pytest.mark.parametrize("on_message", ["steer", "interrupt"])
 async def test_a_call_that_is_repeated_as_its_reply_was_lost_delivers_once(
-    talk: Conversation, seeds: Seeds, on_message: OnMessage
+    conversation: Conversation, seeds: Seeds, on_message: OnMessage
 ) -> None:
     claim = await seeds.claimed()
-    first = await talk.send(claim, "left", on_message, nonce="a")
+    first = await conversation.send(claim, "left", on_message, nonce="a")
     data_before = await seeds.everything()
 
-    assert await talk.send(claim, "left", on_message, nonce="a") == first
+    assert await conversation.send(claim, "left", on_message, nonce="a") == first
 
     assert await seeds.everything() == data_before
 
 
-async def test_a_message_from_before_the_option_keeps_its_place(talk: Conversation, seeds: Seeds) -> None:
+async def test_a_message_from_before_the_option_keeps_its_place(conversation: Conversation, seeds: Seeds) -> None:
     claim = await seeds.claimed()
-    assert isinstance(await talk.send(claim, "queued", "queue"), Waiting)
-    await talk.send(claim, "steering")
+    assert isinstance(await conversation.send(claim, "queued", "queue"), Waiting)
+    await conversation.send(claim, "steering")
 
-    assert await talk.unread(claim) == []
-    await talk.settle(claim, INPUT_REQUIRED)
+    assert await conversation.unread(claim) == []
+    await conversation.settle(claim, INPUT_REQUIRED)
 
-    following = await talk.next_claim(claim)
+    following = await conversation.next_claim(claim)
     assert text_of(following) == "queued"
-    assert await talk.unread(following) == ["steering"]
-    await talk.settle(following, COMPLETED, read_count=1)
+    assert await conversation.unread(following) == ["steering"]
+    await conversation.settle(following, COMPLETED, read_count=1)
     await seeds.require_consistent(claim.ref.task_id)

@@ -19,7 +19,7 @@ from tests.support.seeds import ANN, CONTEXT, RETENTION, Seeds, request
 from .scene import perform_run
 
 
-class AgentsHere:
+class LocalAgents:
     """Agents of the app `a2a` in the test process. A test adds them before the first run."""
 
     def __init__(self, a2a: A2A, store: AsyncStore, keys: Keys) -> None:
@@ -46,11 +46,11 @@ class AgentsHere:
 
 
 @asynccontextmanager
-async def agents_here(store: AsyncStore, keys: Keys, url: str, **settings: Any) -> AsyncIterator[AgentsHere]:
+async def local_agents(store: AsyncStore, keys: Keys, url: str, **settings: Any) -> AsyncIterator[LocalAgents]:
     """Yield an app without agents, and close its worker process after the block."""
     app = Celery("here", broker="memory://", set_as_current=False)
     app.conf.update(a2a_store_url=url, a2a_key_prefix=keys.prefix, **settings)
     a2a = A2A(app)
     worker = a2a.worker()
-    yield AgentsHere(a2a, store, keys)
+    yield LocalAgents(a2a, store, keys)
     await asyncio.to_thread(worker.close)
