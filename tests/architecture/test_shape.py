@@ -112,10 +112,10 @@ def test_the_public_api_is_documented() -> None:
 def test_each_setting_is_documented() -> None:
     definition = ast.parse(inspect.getsource(Settings)).body[0]
     assert isinstance(definition, ast.ClassDef)
-    following = zip(definition.body, definition.body[1:], strict=False)
+    pairs = zip(definition.body, definition.body[1:], strict=False)
     names_in_docs = {
         ast.unparse(node.target)
-        for node, text in following
+        for node, text in pairs
         if isinstance(node, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
     }
 

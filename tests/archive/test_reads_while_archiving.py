@@ -148,10 +148,10 @@ async def test_a_task_is_read_the_same_before_and_after(scene: Scene) -> None:
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 50])
 async def test_pages_join_without_a_seam(scene: Scene, size: int) -> None:
     task_ids = [await scene.seeds.ended(COMPLETED) for _ in range(9)]
-    live = [await scene.seeds.ended(INPUT_REQUIRED), await scene.seeds.created()]
+    live_ids = [await scene.seeds.ended(INPUT_REQUIRED), await scene.seeds.created()]
     await scene.seeds.ended(COMPLETED, scope=BOB)
     everything = ids(await scene.pages(page_size=50))
-    assert everything == [*reversed(live), *reversed(task_ids)]
+    assert everything == [*reversed(live_ids), *reversed(task_ids)]
 
     for count in (0, 4, 9):
         await scene.archive_tasks(*task_ids[:count])

@@ -121,9 +121,9 @@ async def test_what_an_iteration_has_not_yielded_is_unread(scene: Scene) -> None
     await scene.settle(claim, events)
 
     assert scene.published == [2]
-    _, _, following = await next_turn(scene, claim)
-    assert (following.text, following.number) == ("right", 2)
-    assert await poll(following) == ["back"]
+    _, _, later_turn = await next_turn(scene, claim)
+    assert (later_turn.text, later_turn.number) == ("right", 2)
+    assert await poll(later_turn) == ["back"]
 
 
 async def test_concurrent_readers_share_the_messages(scene: Scene) -> None:

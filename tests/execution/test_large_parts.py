@@ -23,7 +23,7 @@ LARGE = "x" * 3000
 
 
 @pytest.fixture
-async def large(blob_setup: BlobSetup, keys: Keys) -> AsyncIterator[Scene]:
+async def blob_scene(blob_setup: BlobSetup, keys: Keys) -> AsyncIterator[Scene]:
     """Scene whose large parts are in a folder."""
     scene = Scene(Gate(blob_setup.store), keys, Seeds(blob_setup.store, keys))
     yield scene
@@ -31,34 +31,34 @@ async def large(blob_setup: BlobSetup, keys: Keys) -> AsyncIterator[Scene]:
         await events.abandon()
 
 
-async def test_events_during_an_outage_are_written_in_order(large: Scene, blob_setup: BlobSetup) -> None:
-    claim, events = await large.begin()
+async def test_events_during_an_outage_are_written_in_order(blob_scene: Scene, blob_setup: BlobSetup) -> None:
+    claim, events = await blob_scene.begin()
     blob_setup.object_store.is_down = True
     for number in range(5):
         await events.enqueue_event(chunk(f"{number}{LARGE}"))
 
     async def has_tried() -> bool:
-        return large.gate.calls.count("append") > 3
+        return blob_scene.gate.calls.count("append") > 3
 
     await until(has_tried)
     blob_setup.object_store.is_down = False
-    await large.settle(claim, events)
+    await blob_scene.settle(claim, events)
 
-    assert [text[0] for text in await large.texts(claim.task.id)] == list("01234")
-    assert (await large.seeds.task(claim.task.id)).status.state == COMPLETED
-    await large.seeds.require_consistent(claim.task.id)
+    assert [text[0] for text in await blob_scene.texts(claim.task.id)] == list("01234")
+    assert (await blob_scene.seeds.task(claim.task.id)).status.state == COMPLETED
+    await blob_scene.seeds.require_consistent(claim.task.id)
 
 
 @pytest.mark.parametrize("sends_the_end", [False, True])
 async def test_a_permanent_outage_fails_the_run(
-    large: Scene, blob_setup: BlobSetup, monkeypatch: pytest.MonkeyPatch, sends_the_end: bool
+    blob_scene: Scene, blob_setup: BlobSetup, monkeypatch: pytest.MonkeyPatch, sends_the_end: bool
 ) -> None:
     monkeypatch.setattr("a2a_celery.execution.events.settlement.BLOB_TIMEOUT", 0.05)
-    claim, events = await large.begin()
+    claim, events = await blob_scene.begin()
     await events.enqueue_event(chunk("small"))
 
     async def is_written() -> bool:
-        return len(await large.seeds.log(claim.task.id)) == 3
+        return len(await blob_scene.seeds.log(claim.task.id)) == 3
 
     await until(is_written)
     blob_setup.object_store.is_down = True
@@ -71,39 +71,39 @@ async def test_a_permanent_outage_fails_the_run(
 
     await until(is_stuck)
     await events.enqueue_event(chunk("too late"))
-    await large.settle(claim, events, Failure(OUT_OF_REACH, reference="r"))
+    await blob_scene.settle(claim, events, Failure(OUT_OF_REACH, reference="r"))
 
-    task = await large.seeds.task(claim.task.id)
+    task = await blob_scene.seeds.task(claim.task.id)
     assert not events.lost.is_set()
     assert (task.status.state, task.status.message.parts[0].text) == (FAILED, OUT_OF_REACH)
     assert [part.text for part in task.artifacts[0].parts] == ["small"]
-    assert await large.seeds.states(claim.task.id) == [1, WORKING, FAILED]
-    await large.seeds.require_consistent(claim.task.id)
+    assert await blob_scene.seeds.states(claim.task.id) == [1, WORKING, FAILED]
+    await blob_scene.seeds.require_consistent(claim.task.id)
 
 
 async def test_a_run_with_an_unwritable_end_fails(
-    large: Scene, blob_setup: BlobSetup, monkeypatch: pytest.MonkeyPatch
+    blob_scene: Scene, blob_setup: BlobSetup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("a2a_celery.execution.events.settlement.BLOB_TIMEOUT", 0.05)
-    claim, events = await large.begin()
+    claim, events = await blob_scene.begin()
     blob_setup.object_store.is_down = True
     await events.enqueue_event(status(COMPLETED, LARGE))
     with pytest.raises(BlobsUnavailable) as exc_info:
-        await large.settle(claim, events)
+        await blob_scene.settle(claim, events)
 
     events.fail_unwritable(exc_info.value)
-    await large.settle(claim, events, Failure(OUT_OF_REACH))
+    await blob_scene.settle(claim, events, Failure(OUT_OF_REACH))
 
-    assert (await large.seeds.task(claim.task.id)).status.state == FAILED
+    assert (await blob_scene.seeds.task(claim.task.id)).status.state == FAILED
 
 
 async def test_a_related_task_is_never_read_in_part(
-    large: Scene, blob_setup: BlobSetup, monkeypatch: pytest.MonkeyPatch
+    blob_scene: Scene, blob_setup: BlobSetup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("a2a_celery.execution.events.settlement.BLOB_TIMEOUT", 0.05)
-    other, claim = await large.seeds.claimed(), await large.seeds.claimed()
-    await large.seeds.appended(other, chunk(LARGE))
-    store = RunStore(blob_setup.store, large.keys, claim)
+    other, claim = await blob_scene.seeds.claimed(), await blob_scene.seeds.claimed()
+    await blob_scene.seeds.appended(other, chunk(LARGE))
+    store = RunStore(blob_setup.store, blob_scene.keys, claim)
 
     [whole] = await store.own_tasks([other.ref.task_id])
     blob_setup.object_store.is_down = True
@@ -114,14 +114,14 @@ async def test_a_related_task_is_never_read_in_part(
 
 
 async def test_an_agent_gets_its_complete_task_or_does_not_run(
-    large: Scene, blob_setup: BlobSetup, monkeypatch: pytest.MonkeyPatch
+    blob_scene: Scene, blob_setup: BlobSetup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("a2a_celery.execution.events.settlement.BLOB_TIMEOUT", 0.05)
-    task_id = await created(large.seeds, [Part(text=LARGE)])
+    task_id = await created(blob_scene.seeds, [Part(text=LARGE)])
 
     def claiming(resolve_blobs: bool = True) -> Operation[Claim | Dropped | RetryUnrecorded]:
         return claim_run(
-            large.keys,
+            blob_scene.keys,
             RunRef(task_id, 1),
             token="t",
             runner="r",
@@ -132,7 +132,7 @@ async def test_an_agent_gets_its_complete_task_or_does_not_run(
 
     claim = await blob_setup.store.run(claiming(resolve_blobs=False))
     assert isinstance(claim, Claim)
-    store = RunStore(blob_setup.store, large.keys, claim)
+    store = RunStore(blob_setup.store, blob_scene.keys, claim)
     blob_setup.object_store.is_down = True
     with pytest.raises(BlobsUnavailable):
         await store.in_full(claim, claiming)

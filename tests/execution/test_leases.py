@@ -120,15 +120,15 @@ async def test_a_cancel_request_reaches_only_its_run(
 
 
 async def test_a_message_on_the_channel_reaches_the_run_it_names(seeds: Seeds, keeper: LeaseKeeper) -> None:
-    one, other = await run_of(seeds), await run_of(seeds)
+    first, other = await run_of(seeds), await run_of(seeds)
 
-    with keeper.renewing(one), keeper.renewing(other):
+    with keeper.renewing(first), keeper.renewing(other):
         for effect in ("", " steer", " interrupt", " of a later release"):
-            keeper.notified(f"{one.ref.name}{effect}".encode())
+            keeper.notified(f"{first.ref.name}{effect}".encode())
         keeper.notified(b"unknown.1")
     keeper.notified(other.ref.name.encode())
 
-    assert (one.requests, other.requests) == (["cancel", "message", "interrupt"], [])
+    assert (first.requests, other.requests) == (["cancel", "message", "interrupt"], [])
 
 
 async def test_a_run_learns_of_messages_also_without_a_notification(

@@ -48,7 +48,7 @@ async def test_new_runs_are_reported_at_once_and_known_ones_at_an_interval(
         return run(operation)
 
     monkeypatch.setattr(here._store, "run", count)
-    one, other = f"{await seeds.created()}.1", f"{await seeds.created()}.1"
+    first, other = f"{await seeds.created()}.1", f"{await seeds.created()}.1"
 
     async def report(*names: str) -> int:
         calls.clear()
@@ -56,13 +56,13 @@ async def test_new_runs_are_reported_at_once_and_known_ones_at_an_interval(
         return len(calls)
 
     assert await report() == 0
-    assert await report(one) == 1
-    assert await report(one) == 0
-    assert await report(one, other) == 1
+    assert await report(first) == 1
+    assert await report(first) == 0
+    assert await report(first, other) == 1
     assert await report(other) == 0
     clock.advance(10.1)
     assert await report(other) == 1
-    for name in (one, other):
+    for name in (first, other):
         assert await store.redis.hget(keys.task(name[:-2]).record, "prefetched") is not None
 
 

@@ -214,22 +214,22 @@ async def _publish_nothing(*_: Any) -> None:
 
 
 async def test_the_later_of_two_writers_gets_a_conflict(runs: Runs, seeds: Seeds) -> None:
-    one, other = await runs.begin(), await runs.begin()
-    await one[2].checkpoint({"by": "one"})
+    first, other = await runs.begin(), await runs.begin()
+    await first[2].checkpoint({"by": "one"})
 
     with pytest.raises(SessionConflict, match=r"had read version 0: it is at 1"):
         await other[2].checkpoint({"by": "other"})
     other[2].state = {"by": "other"}
     assert isinstance(await runs.settle(*other[:2]), Failure)
 
-    assert await runs.settle(*one[:2]) is None
+    assert await runs.settle(*first[:2]) is None
     assert await runs.state() == {"by": "one"}
     assert (await seeds.task(other[0].ref.task_id)).status.state == FAILED
 
 
 async def test_a_run_that_only_reads_its_session_has_no_conflict(runs: Runs, seeds: Seeds) -> None:
-    one, other = await runs.begin(), await runs.begin()
-    await one[2].checkpoint({"by": "one"})
+    first, other = await runs.begin(), await runs.begin()
+    await first[2].checkpoint({"by": "one"})
 
     assert await runs.settle(*other[:2]) is None
 

@@ -138,10 +138,10 @@ def values(tokens: int) -> list[int]:
 async def test_the_values_of_a_body_take_tokens_before_they_are_parsed(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, path: str
 ) -> None:
-    most = {"owner_requests_per_second": 0.1, "owner_request_burst": 10, "auth_api_keys": (ANN,)}
+    limit_settings = {"owner_requests_per_second": 0.1, "owner_request_burst": 10, "auth_api_keys": (ANN,)}
     params = message_json() | {"metadata": {"values": values(4)}, "configuration": {"returnImmediately": True}}
     body = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": params} if path == "/" else params
-    async with limited(store, redis_server.store_url, keys, **most) as gateway:
+    async with limited(store, redis_server.store_url, keys, **limit_settings) as gateway:
         answers = [await gateway.http.post(path, json=body, headers=AS_ANN) for _ in range(3)]
 
     assert [answer.status_code for answer in answers] == [200, 200, 429], "five tokens each"
@@ -150,10 +150,10 @@ async def test_the_values_of_a_body_take_tokens_before_they_are_parsed(
 
 
 async def test_the_bytes_of_a_body_take_tokens(store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys) -> None:
-    most = {"owner_requests_per_second": 0.1, "owner_request_burst": 10, "auth_api_keys": (ANN,)}
+    limit_settings = {"owner_requests_per_second": 0.1, "owner_request_burst": 10, "auth_api_keys": (ANN,)}
     configuration = {"returnImmediately": True, "historyLength": 0}
     body = message_json("x" * 4 * BYTES_PER_TOKEN) | {"configuration": configuration}
-    async with limited(store, redis_server.store_url, keys, **most) as gateway:
+    async with limited(store, redis_server.store_url, keys, **limit_settings) as gateway:
         answers = [await gateway.http.post("/message:send", json=body, headers=AS_ANN) for _ in range(3)]
 
     assert [answer.status_code for answer in answers] == [200, 200, 429], "five tokens each"
@@ -182,9 +182,9 @@ async def test_a_body_that_is_too_expensive_is_refused_before_it_is_read(
 async def test_a_body_that_is_too_expensive_leaves_its_caller_the_tokens_it_has(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys
 ) -> None:
-    most = {"owner_requests_per_second": 0.1, "owner_request_burst": 10, "auth_api_keys": (ANN,)}
+    limit_settings = {"owner_requests_per_second": 0.1, "owner_request_burst": 10, "auth_api_keys": (ANN,)}
     body = message_json() | {"metadata": {"values": values(6)}, "configuration": {"returnImmediately": True}}
-    async with limited(store, redis_server.store_url, keys, **most) as gateway:
+    async with limited(store, redis_server.store_url, keys, **limit_settings) as gateway:
         answers = [await gateway.http.post("/message:send", json=body, headers=AS_ANN) for _ in range(2)]
         small = await gateway.http.get("/tasks", headers=AS_ANN)
 
@@ -195,9 +195,9 @@ async def test_a_body_that_is_too_expensive_leaves_its_caller_the_tokens_it_has(
 async def test_a_body_is_not_charged_if_no_token_is_left_for_its_operation(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys
 ) -> None:
-    most = {"owner_requests_per_second": 0.01, "owner_request_burst": 5, "auth_api_keys": (ANN,)}
+    limit_settings = {"owner_requests_per_second": 0.01, "owner_request_burst": 5, "auth_api_keys": (ANN,)}
     body = message_json() | {"metadata": {"values": values(4)}, "configuration": {"returnImmediately": True}}
-    async with limited(store, redis_server.store_url, keys, **most) as gateway:
+    async with limited(store, redis_server.store_url, keys, **limit_settings) as gateway:
         assert (await gateway.http.get("/tasks", headers=AS_ANN)).status_code == 200, "four of five tokens are left"
         expensive = await gateway.http.post("/message:send", json=body, headers=AS_ANN)
         small = [(await gateway.http.get("/tasks", headers=AS_ANN)).status_code for _ in range(5)]
@@ -208,9 +208,9 @@ async def test_a_body_is_not_charged_if_no_token_is_left_for_its_operation(
 async def test_values_that_cost_more_than_the_burst_take_all_of_it(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys
 ) -> None:
-    most = {"owner_requests_per_second": 0.1, "owner_request_burst": 3, "auth_api_keys": (ANN,)}
+    limit_settings = {"owner_requests_per_second": 0.1, "owner_request_burst": 3, "auth_api_keys": (ANN,)}
     body = message_json() | {"metadata": {"values": values(8)}, "configuration": {"returnImmediately": True}}
-    async with limited(store, redis_server.store_url, keys, **most) as gateway:
+    async with limited(store, redis_server.store_url, keys, **limit_settings) as gateway:
         answers = [
             await gateway.http.post("/message:send", json=body, headers=AS_ANN),
             await gateway.http.get("/tasks", headers=AS_ANN),
@@ -225,11 +225,11 @@ async def test_values_that_cost_more_than_the_burst_take_all_of_it(
 async def test_over_grpc_too_what_is_refused_before_it_is_parsed_takes_a_token(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, bodies: list[bytes], token_count: int
 ) -> None:
-    most = {"owner_requests_per_second": 0.01, "owner_request_burst": 2, "auth_api_keys": (ANN,)}
+    limit_settings = {"owner_requests_per_second": 0.01, "owner_request_burst": 2, "auth_api_keys": (ANN,)}
     metadata = (*GRPC_V1, ("x-api-key", "key"))
     codes = []
     async with (
-        limited(store, redis_server.store_url, keys, **most) as gateway,
+        limited(store, redis_server.store_url, keys, **limit_settings) as gateway,
         grpc.aio.insecure_channel(gateway.grpc) as channel,
     ):
         send: Any = channel.unary_unary("/lf.a2a.v1.A2AService/SendMessage")
@@ -246,7 +246,7 @@ async def test_over_grpc_too_what_is_refused_before_it_is_parsed_takes_a_token(
 async def test_over_grpc_a_rejected_caller_is_rejected_before_its_next_request_is_read(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys
 ) -> None:
-    most = {"owner_requests_per_second": 0.01, "owner_request_burst": 1, "auth_api_keys": (ANN,)}
+    limit_settings = {"owner_requests_per_second": 0.01, "owner_request_burst": 1, "auth_api_keys": (ANN,)}
     metadata, never = (*GRPC_V1, ("x-api-key", "key")), asyncio.Event()
 
     async def no_request() -> AsyncGenerator[bytes, None]:
@@ -254,7 +254,7 @@ async def test_over_grpc_a_rejected_caller_is_rejected_before_its_next_request_i
         yield b""
 
     async with (
-        limited(store, redis_server.store_url, keys, **most) as gateway,
+        limited(store, redis_server.store_url, keys, **limit_settings) as gateway,
         grpc.aio.insecure_channel(gateway.grpc) as channel,
     ):
         send: Any = channel.unary_unary("/lf.a2a.v1.A2AService/SendMessage")

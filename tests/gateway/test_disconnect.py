@@ -73,31 +73,31 @@ async def test_a_client_that_stays_has_its_answer() -> None:
 
 
 async def test_a_cancellation_by_the_server_ends_the_call() -> None:
-    client, waits = Client(), asyncio.Event()
+    client, is_waiting = Client(), asyncio.Event()
 
     async def endpoint(_: Request) -> Response:
-        waits.set()
+        is_waiting.set()
         await asyncio.Event().wait()
         raise AssertionError
 
     call = asyncio.ensure_future(cancel_on_disconnect(endpoint, client.request))
-    await waits.wait()
+    await is_waiting.wait()
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
 
 
 async def test_an_interrupted_wait_continues_to_the_response() -> None:
-    client, shutdown, waits = Client(), GatewayShutdown(), asyncio.Event()
+    client, shutdown, is_waiting = Client(), GatewayShutdown(), asyncio.Event()
 
     async def endpoint(_: Request) -> Response:
         with shutdown.waiting():
-            waits.set()
+            is_waiting.set()
             await asyncio.Event().wait()
         return Response("as it is")
 
     call = asyncio.ensure_future(cancel_on_disconnect(endpoint, client.request))
-    await waits.wait()
+    await is_waiting.wait()
     shutdown.cancel_waiting()
     assert (await call).status_code == 200
 

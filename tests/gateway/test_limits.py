@@ -234,9 +234,12 @@ async def test_above_the_watermark_a_message_that_was_accepted_is_found_again(
 async def test_of_two_gateways_one_gets_the_last_slot(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, seeds: Seeds
 ) -> None:
-    url, most = redis_server.store_url, {"owner_max_concurrent_tasks": 7}
-    async with limited(store, url, keys, **most) as one, limited(store, url, keys, **most) as two:
-        answers = await asyncio.gather(*(gateway.try_to_send() for _ in range(20) for gateway in (one, two)))
+    url, limit_settings = redis_server.store_url, {"owner_max_concurrent_tasks": 7}
+    async with (
+        limited(store, url, keys, **limit_settings) as first,
+        limited(store, url, keys, **limit_settings) as second,
+    ):
+        answers = await asyncio.gather(*(gateway.try_to_send() for _ in range(20) for gateway in (first, second)))
 
     assert sorted(answer.status_code for answer in answers) == [200] * 7 + [429] * 33
     assert await store.redis.zcard(keys.scope_index(ANONYMOUS) + "1") == 7
@@ -254,8 +257,8 @@ async def test_a_tenant_that_a_caller_may_not_use_is_no_owner_of_its_own(
 ) -> None:
     entry = f"alice:sha256:{sha256(b'key').hexdigest()}:acme"
     alice = {"A2A-Version": "1.0", "X-API-Key": "key"}
-    most = {"owner_requests_per_second": 0.01, "auth_api_keys": (entry,)}
-    async with limited(store, redis_server.store_url, keys, **most) as gateway:
+    limit_settings = {"owner_requests_per_second": 0.01, "auth_api_keys": (entry,)}
+    async with limited(store, redis_server.store_url, keys, **limit_settings) as gateway:
         data_before = await seeds.everything()
         for tenant in ("beta", "gamma", "delta"):
             assert (await gateway.http.get(f"/agents/echo/{tenant}/tasks/none", headers=alice)).status_code == 403
@@ -274,8 +277,8 @@ AS_ANN = {"A2A-Version": "1.0", "X-API-Key": "key"}
 async def test_a_caller_gets_no_more_by_naming_many_tenants(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, limit: str
 ) -> None:
-    most = {limit: 0.01 if limit.endswith("second") else 1, "auth_api_keys": (ANN,)}
-    async with limited(store, redis_server.store_url, keys, **most) as gateway:
+    limit_settings = {limit: 0.01 if limit.endswith("second") else 1, "auth_api_keys": (ANN,)}
+    async with limited(store, redis_server.store_url, keys, **limit_settings) as gateway:
         body = message_json() | {"configuration": {"returnImmediately": True}}
         paths = [f"/agents/echo/tenant-{n}/message:send" for n in range(5)]
         answers = [await gateway.http.post(path, json=body, headers=AS_ANN) for path in paths]
@@ -297,14 +300,14 @@ BAD_BODIES = {
 async def test_a_request_refused_before_parsing_takes_a_token(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, path: str, bad: str
 ) -> None:
-    most = {
+    limit_settings = {
         "owner_requests_per_second": 0.01,
         "owner_request_burst": 2,
         "auth_api_keys": (ANN,),
         "max_request_bytes": 1_000_000,
     }
     headers = AS_ANN | {"Content-Type": "application/json"} | ({"A2A-Version": "0.3"} if "v1" in path else {})
-    async with limited(store, redis_server.store_url, keys, **most) as gateway:
+    async with limited(store, redis_server.store_url, keys, **limit_settings) as gateway:
         answers = [await gateway.http.post(path, content=BAD_BODIES[bad], headers=headers) for _ in range(4)]
         good = await gateway.http.get("/tasks", headers=AS_ANN)
 
@@ -324,8 +327,8 @@ async def test_a_large_body_of_a_caller_without_tokens_is_not_read(
             chunks.append(1)
             yield b" " * 50_000
 
-    most = {"owner_requests_per_second": 0.01, "auth_api_keys": (ANN,)}
-    async with limited(store, redis_server.store_url, keys, **most) as gateway:
+    limit_settings = {"owner_requests_per_second": 0.01, "auth_api_keys": (ANN,)}
+    async with limited(store, redis_server.store_url, keys, **limit_settings) as gateway:
         headers = AS_ANN | {"Content-Type": "application/json"}
         statuses = [(await gateway.http.get("/tasks", headers=headers)).status_code for _ in range(2)]
         refusal = await gateway.http.post("/", content=large(), headers=headers)
@@ -338,17 +341,17 @@ async def test_after_a_burst_the_rate_limits_requests(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys
 ) -> None:
     url, rate = redis_server.store_url, {"owner_requests_per_second": 0.01, "owner_request_burst": 5}
-    async with limited(store, url, keys, **rate) as one, limited(store, url, keys, **rate) as two:
-        assert [await read_task(one) for _ in range(5)] == [(404, "")] * 5
-        status_code, retry_after = await read_task(one)
+    async with limited(store, url, keys, **rate) as first, limited(store, url, keys, **rate) as second:
+        assert [await read_task(first) for _ in range(5)] == [(404, "")] * 5
+        status_code, retry_after = await read_task(first)
         assert (status_code, 60 < int(retry_after) <= 100) == (429, True)
-        assert await read_task(one, "another") == (404, "")
+        assert await read_task(first, "another") == (404, "")
         [bucket] = [key async for key in store.redis.scan_iter(keys.requests(Scope()))]
         assert 0 < await store.redis.pttl(bucket) <= 500_000
         full = int(await store.redis.get(bucket))
         await store.redis.set(bucket, full - 100_000_000, px=500_000)  # a hundred seconds later
 
-        assert [(await read_task(two))[0] for _ in range(2)] == [404, 429]
+        assert [(await read_task(second))[0] for _ in range(2)] == [404, 429]
 
 
 async def test_a_flood_does_not_reach_the_store(store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys) -> None:

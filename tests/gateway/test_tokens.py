@@ -204,12 +204,12 @@ BAD: dict[str, tuple[RefusalReason, Callable[[], str]]] = {
 
 @pytest.mark.parametrize("name", BAD)
 async def test_a_bad_token_is_refused_for_what_it_is(name: str) -> None:
-    why, make = BAD[name]
+    reason, make = BAD[name]
     bearer = make()
     with pytest.raises(CredentialsRefused) as exc_info:
         await identity_of(tokens(), f"Bearer {bearer}")
 
-    assert exc_info.value.why == why
+    assert exc_info.value.why == reason
     assert exc_info.value.bad_token
     assert exc_info.value.__cause__ is None
     assert exc_info.value.__suppress_context__ or exc_info.value.__context__ is None

@@ -225,8 +225,8 @@ async def test_webhooks_of_other_callers_are_missing(site: Site, verb: str, path
     assert {answer.json()["error"]["details"][0]["reason"] for answer in strangers} == {"TASK_NOT_FOUND"}
     assert (await call(Caller(site.http, "three", "beta"), verb, path, task_id)).status_code == 403
     assert (await call(Caller(site.http, "no key"), verb, path, task_id)).status_code == 401
-    stands = await site.webhooks.delivery(task_id)
-    assert (stands.requested, stands.delivered) == ((), 0)
+    delivery = await site.webhooks.delivery(task_id)
+    assert (delivery.requested, delivery.delivered) == ((), 0)
 
 
 async def test_the_tenants_own_webhook_is_reached_by_the_tenants_path(site: Site) -> None:

@@ -58,6 +58,6 @@ def any_server(request: pytest.FixtureRequest) -> Iterator[EmbeddedRedis]:
 
 
 @pytest.fixture
-def large(blob_setup: BlobSetup, keys: Keys) -> Seeds:
+def blob_seeds(blob_setup: BlobSetup, keys: Keys) -> Seeds:
     """`Seeds` for the store of `blob_setup`, which moves large parts to an object store."""
     return Seeds(blob_setup.store, keys)

@@ -67,9 +67,9 @@ def versions(store: AsyncStore, keys: Keys) -> Versions:
 
 async def test_a_run_of_another_version_is_claimed_only_on_request(seeds: Seeds, versions: Versions) -> None:
     first = await versions.claim_run(RunRef(await seeds.created(), 1), "1")
-    following = (await seeds.lost(first.ref)).next_run
-    assert following is not None
-    ref = RunRef(first.ref.task_id, following)
+    next_run = (await seeds.lost(first.ref)).next_run
+    assert next_run is not None
+    ref = RunRef(first.ref.task_id, next_run)
 
     assert await versions.claim(ref, "2") == OtherVersion("1", b"")
     assert await versions.claim(ref, "") == OtherVersion("1", b"")
@@ -99,10 +99,10 @@ async def test_a_task_moves_to_another_version_when_that_records_a_step(seeds: S
 async def test_a_run_that_records_nothing_leaves_the_task_to_its_version(seeds: Seeds, versions: Versions) -> None:
     ref = await versions.suspend(await versions.claim_run(RunRef(await seeds.created(), 1), "1"))
     claim = await versions.claim_run(ref, "2", claims_other_version=True)
-    following = (await seeds.lost(claim.ref)).next_run
-    assert following is not None
+    next_run = (await seeds.lost(claim.ref)).next_run
+    assert next_run is not None
 
-    assert (await versions.claim_run(RunRef(ref.task_id, following), "1")).other_version == ""
+    assert (await versions.claim_run(RunRef(ref.task_id, next_run), "1")).other_version == ""
 
 
 async def test_the_next_turn_begins_on_any_version(seeds: Seeds, versions: Versions) -> None:
@@ -111,8 +111,8 @@ async def test_the_next_turn_begins_on_any_version(seeds: Seeds, versions: Versi
     assert await versions.open_tasks() == {("agent", "1"): 1}
 
     task_id = claim.ref.task_id
-    following = continue_task(seeds.keys, ANN, task_id, request("next", task_id), "", caller=b"{}", nonce="n")
-    await seeds.store.run(following)
+    next_message = continue_task(seeds.keys, ANN, task_id, request("next", task_id), "", caller=b"{}", nonce="n")
+    await seeds.store.run(next_message)
 
     assert await versions.open_tasks() == {}
     assert isinstance(await versions.claim(RunRef(task_id, 2), "2"), Claim)

@@ -105,12 +105,12 @@ async def test_an_archived_task_leaves_no_key_and_moves_the_border(
 
 async def test_a_live_task_is_not_removed(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     await on(store, keys)
-    live = await seeds.created()
-    await store.redis.zadd(keys.archive, {live: 1})
+    live_id = await seeds.created()
+    await store.redis.zadd(keys.archive, {live_id: 1})
 
-    assert await store.run(remove_archived(keys, [live])) == 0
+    assert await store.run(remove_archived(keys, [live_id])) == 0
     assert await due(store, keys) == []
-    assert await seeds.task(live)
+    assert await seeds.task(live_id)
 
 
 async def test_due_deliveries_outlive_their_archived_task(
@@ -151,7 +151,7 @@ async def test_tasks_that_ended_before_wait_too_and_expire_again_without_the_arc
     task_id = await seeds.created()
     await webhooks.saved(task_id)
     await seeds.settled(await seeds.claimed(task_id), status(CANCELED))
-    live = await seeds.created()
+    live_id = await seeds.created()
     await store.redis.delete(keys.deliveries)
     await require_schema_of_a_used_store(store, keys)
     assert not (await store.run(read_archive_state(keys))).complete
@@ -160,15 +160,15 @@ async def test_tasks_that_ended_before_wait_too_and_expire_again_without_the_arc
 
     state = await store.run(read_archive_state(keys))
     assert (state.on, state.complete, state.waiting) == (True, True, 2)
-    assert {await store.redis.ttl(keys.task(archivable_id).record) for archivable_id in (newest_id, task_id, live)} == {
-        -1
-    }
+    assert {
+        await store.redis.ttl(keys.task(archivable_id).record) for archivable_id in (newest_id, task_id, live_id)
+    } == {-1}
     assert await store.run(update_archive_backlog(keys, "0")) == ("0", 0)
 
     await store.run(read_archive_state(keys, give_up=True))
     assert await store.run(update_archive_backlog(keys, "0")) == ("0", 2)
     assert 0 < await store.redis.ttl(keys.task(newest_id).record) <= RETENTION
-    assert await store.redis.ttl(keys.task(live).record) == -1
+    assert await store.redis.ttl(keys.task(live_id).record) == -1
     assert not await store.redis.exists(keys.archive)
 
 

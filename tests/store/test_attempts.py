@@ -172,9 +172,9 @@ async def test_requested_posts_are_made_once_in_their_order_and_again_when_a_wat
     for delivery_cursor in (cursor, killed_cursor):  # the second call has no effect
         ping = Attempt("ping-1", "delivered", 200, 1)
         await store.run(settle_requested_post(keys, delivery_cursor, "ping-1", ping, after_us=0))
-    stands = await webhooks.delivery(task_id)
-    assert [attempt.post for attempt in stands.attempts] == ["ping-1"]
-    assert (stands.requested, stands.state, stands.version) == ((str(event_id),), "delivered", 2)
+    delivery = await webhooks.delivery(task_id)
+    assert [attempt.post for attempt in delivery.attempts] == ["ping-1"]
+    assert (delivery.requested, delivery.state, delivery.version) == ((str(event_id),), "delivered", 2)
     await store.run(settle_requested_post(keys, cursor, str(event_id), None, after_us=HOUR_US))
     assert await store.run(take) == []
     await store.redis.zincrby(keys.requested_posts, -HOUR_US, f"{task_id} c")

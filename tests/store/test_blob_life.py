@@ -26,11 +26,11 @@ LARGE = "x" * 5000
 
 
 async def test_a_requeued_dead_letter_has_copies_of_its_blobs(
-    blob_setup: BlobSetup, large: Seeds, keys: Keys, redis_server: EmbeddedRedis
+    blob_setup: BlobSetup, blob_seeds: Seeds, keys: Keys, redis_server: EmbeddedRedis
 ) -> None:
-    task_id = await created(large, [Part(text=LARGE)])
-    claim = await large.claimed(task_id)
-    assert (await large.lost(claim.ref)).outcome == "failed"
+    task_id = await created(blob_seeds, [Part(text=LARGE)])
+    claim = await blob_seeds.claimed(task_id)
+    assert (await blob_seeds.lost(claim.ref)).outcome == "failed"
     operators = SyncStore(redis_server.store_url, blob_setup.blobs)
 
     dead_letter = operators.run(read_dead_letter(keys, task_id))
@@ -41,17 +41,17 @@ async def test_a_requeued_dead_letter_has_copies_of_its_blobs(
     await remove_due_blobs(blob_setup, keys)
 
     assert blob_setup.blobs_of(task_id) == []
-    assert (await large.claimed("new")).request.message.parts[0].text == LARGE
-    assert (await large.task("new")).history[0].parts[0].text == LARGE
+    assert (await blob_seeds.claimed("new")).request.message.parts[0].text == LARGE
+    assert (await blob_seeds.task("new")).history[0].parts[0].text == LARGE
 
 
-async def test_blobs_are_removed_after_their_task_expired(blob_setup: BlobSetup, large: Seeds, keys: Keys) -> None:
-    live = await created(large, [Part(text=LARGE)])
-    ended_id = await created(large, [Part(text=LARGE)])
-    await large.settled(await large.claimed(ended_id), chunk(LARGE), status(COMPLETED))
+async def test_blobs_are_removed_after_their_task_expired(blob_setup: BlobSetup, blob_seeds: Seeds, keys: Keys) -> None:
+    live_id = await created(blob_seeds, [Part(text=LARGE)])
+    ended_id = await created(blob_seeds, [Part(text=LARGE)])
+    await blob_seeds.settled(await blob_seeds.claimed(ended_id), chunk(LARGE), status(COMPLETED))
 
     await remove_due_blobs(blob_setup, keys)
-    assert (len(blob_setup.blobs_of(live)), len(blob_setup.blobs_of(ended_id))) == (1, 1)
+    assert (len(blob_setup.blobs_of(live_id)), len(blob_setup.blobs_of(ended_id))) == (1, 1)
     next_check = await blob_setup.store.redis.zscore(keys.blobs, ended_id)
     seconds, _ = await blob_setup.store.redis.time()
     assert RETENTION - 60 < next_check / 1e6 - seconds < RETENTION + 60  # when the task's keys expire
@@ -59,11 +59,11 @@ async def test_blobs_are_removed_after_their_task_expired(blob_setup: BlobSetup,
     await blob_setup.store.redis.delete(*[key async for key in blob_setup.store.redis.scan_iter(f"*{{{ended_id}}}*")])
     await remove_due_blobs(blob_setup, keys)
 
-    assert (len(blob_setup.blobs_of(live)), blob_setup.blobs_of(ended_id)) == (1, [])
+    assert (len(blob_setup.blobs_of(live_id)), blob_setup.blobs_of(ended_id)) == (1, [])
     assert await blob_setup.store.run(blobs_in_use(keys)) == 1
 
 
-async def test_blobs_of_a_killed_writer_are_removed(blob_setup: BlobSetup, large: Seeds, keys: Keys) -> None:
+async def test_blobs_of_a_killed_writer_are_removed(blob_setup: BlobSetup, blob_seeds: Seeds, keys: Keys) -> None:
     operation = create_task(
         keys, ANN, "orphan", CONTEXT, sent([Part(text=LARGE)], "orphan"), caller=b"{}", retention=RETENTION
     )
@@ -78,7 +78,7 @@ async def test_blobs_of_a_killed_writer_are_removed(blob_setup: BlobSetup, large
 
 
 async def test_a_task_is_not_created_with_blobs_that_may_have_been_removed(
-    blob_setup: BlobSetup, large: Seeds, keys: Keys
+    blob_setup: BlobSetup, blob_seeds: Seeds, keys: Keys
 ) -> None:
     operation = create_task(
         keys, ANN, "late", CONTEXT, sent([Part(text=LARGE)], "late"), caller=b"{}", retention=RETENTION
@@ -97,10 +97,12 @@ async def test_a_task_is_not_created_with_blobs_that_may_have_been_removed(
     with pytest.raises(BlobsUnavailable):
         await blob_setup.store.run(replace(operation, args=call.args))
     assert isinstance(await blob_setup.store.run(operation), Created)
-    assert (await large.task("late")).history[0].parts[0].text == LARGE
+    assert (await blob_seeds.task("late")).history[0].parts[0].text == LARGE
 
 
-async def test_a_folder_that_can_not_be_removed_is_tried_again(blob_setup: BlobSetup, large: Seeds, keys: Keys) -> None:
+async def test_a_folder_that_can_not_be_removed_is_tried_again(
+    blob_setup: BlobSetup, blob_seeds: Seeds, keys: Keys
+) -> None:
     await blob_setup.store.run(register_blobs(keys, "gone"))
     (blob_setup.folder / "task-gone").mkdir(parents=True)
     (blob_setup.folder / "task-gone" / "blob").write_bytes(b"x")
@@ -115,9 +117,9 @@ async def test_a_folder_that_can_not_be_removed_is_tried_again(blob_setup: BlobS
     assert blob_setup.blobs_of("gone") == []
 
 
-async def test_an_ended_task_and_its_blobs_expire(blob_setup: BlobSetup, large: Seeds, keys: Keys) -> None:
-    task_id = await large.created(retention=1)
-    await large.settled(await large.claimed(task_id), chunk(LARGE), status(COMPLETED))
+async def test_an_ended_task_and_its_blobs_expire(blob_setup: BlobSetup, blob_seeds: Seeds, keys: Keys) -> None:
+    task_id = await blob_seeds.created(retention=1)
+    await blob_seeds.settled(await blob_seeds.claimed(task_id), chunk(LARGE), status(COMPLETED))
     await blob_setup.store.redis.zadd(keys.blobs, {task_id: 1})
     remover = BlobRemover(blob_setup.store, keys, blob_setup.blobs)
     await remover.tick()

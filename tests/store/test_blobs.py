@@ -81,33 +81,35 @@ def test_parts_in_the_object_store_are_read_unchanged(sizes: list[int], kind: in
 
 
 @pytest.mark.parametrize("size", [THRESHOLD // 4, THRESHOLD - 1, THRESHOLD, THRESHOLD + 1, 100_000])
-async def test_every_reader_gets_the_written_parts(blob_setup: BlobSetup, large: Seeds, keys: Keys, size: int) -> None:
+async def test_every_reader_gets_the_written_parts(
+    blob_setup: BlobSetup, blob_seeds: Seeds, keys: Keys, size: int
+) -> None:
     parts = parts_of_each_kind(size)
-    task_id = await created(large, parts)
-    claim = await large.claimed(task_id)
-    await large.appended(claim, with_parts(parts), with_parts(parts, append=True))
+    task_id = await created(blob_seeds, parts)
+    claim = await blob_seeds.claimed(task_id)
+    await blob_seeds.appended(claim, with_parts(parts), with_parts(parts, append=True))
     pause = status(INPUT_REQUIRED)
     pause.status.message.CopyFrom(Message(message_id="m", role=Role.ROLE_AGENT, parts=parts))
-    await large.settled(claim, pause, before=2)
+    await blob_seeds.settled(claim, pause, before=2)
 
-    task = await large.task(task_id)
+    task = await blob_seeds.task(task_id)
     page = await list_page(blob_setup.store, keys, ANN, ListTasksRequest(include_artifacts=True), retention=RETENTION)
 
     assert list(claim.request.message.parts) == list(claim.task.history[0].parts) == parts
     assert list(task.history[0].parts) == list(task.status.message.parts) == parts
     assert [list(artifact.parts) for artifact in task.artifacts] == [parts + parts]
     assert list(page.tasks) == [task]
-    assert fold(await large.log(task_id)) == task
+    assert fold(await blob_seeds.log(task_id)) == task
     assert bool(blob_setup.blobs_of(task_id)) == (size > THRESHOLD - 200)
-    await large.require_consistent(task_id)
+    await blob_seeds.require_consistent(task_id)
 
 
-async def test_redis_holds_references_only(blob_setup: BlobSetup, large: Seeds, store: AsyncStore) -> None:
-    task_id = await created(large, [Part(text=LARGE)])
-    claim = await large.claimed(task_id)
-    await large.appended(claim, chunk(LARGE + "1"))
+async def test_redis_holds_references_only(blob_setup: BlobSetup, blob_seeds: Seeds, store: AsyncStore) -> None:
+    task_id = await created(blob_seeds, [Part(text=LARGE)])
+    claim = await blob_seeds.claimed(task_id)
+    await blob_seeds.appended(claim, chunk(LARGE + "1"))
 
-    stored_text = repr(await large.everything())
+    stored_text = repr(await blob_seeds.everything())
 
     assert "xxxx" not in stored_text
     assert len(blob_setup.blobs_of(task_id)) == 2
@@ -117,28 +119,28 @@ async def test_redis_holds_references_only(blob_setup: BlobSetup, large: Seeds, 
     )  # the message is in the request, history and log, but written once
 
 
-async def test_small_parts_do_not_use_the_object_store(blob_setup: BlobSetup, large: Seeds, keys: Keys) -> None:
+async def test_small_parts_do_not_use_the_object_store(blob_setup: BlobSetup, blob_seeds: Seeds, keys: Keys) -> None:
     blob_setup.object_store.is_down = True
-    claim = await large.claimed()
-    await large.appended(
+    claim = await blob_seeds.claimed()
+    await blob_seeds.appended(
         claim, *(chunk("small") for _ in range(30)), with_parts([Part(text="s" * 900)] * 30, append=True)
     )
 
-    assert len((await large.task(claim.ref.task_id)).artifacts[0].parts) == 60
+    assert len((await blob_seeds.task(claim.ref.task_id)).artifacts[0].parts) == 60
     assert await blob_setup.store.redis.exists(keys.blobs) == 0
 
 
 async def test_a_chunk_costs_the_same_at_ten_and_at_five_hundred(
-    blob_setup: BlobSetup, large: Seeds, keys: Keys
+    blob_setup: BlobSetup, blob_seeds: Seeds, keys: Keys
 ) -> None:
-    claim = await large.claimed()
+    claim = await blob_seeds.claimed()
 
     async def cost(version: int) -> dict[str, int]:
         async def calls() -> dict[str, int]:
             return {name: stat["calls"] for name, stat in (await blob_setup.store.redis.info("commandstats")).items()}
 
         calls_before = await calls()
-        await large.appended(claim, chunk(f"{version} {LARGE}"), before=version)
+        await blob_seeds.appended(claim, chunk(f"{version} {LARGE}"), before=version)
         calls_after = await calls()
         return {
             n: c - calls_before.get(n, 0)
@@ -147,82 +149,82 @@ async def test_a_chunk_costs_the_same_at_ten_and_at_five_hundred(
         }
 
     await cost(0)
-    early = await cost(1)
-    await large.appended(claim, *(chunk(f"{n} {LARGE}") for n in range(2, 500)), before=2)
+    early_cost = await cost(1)
+    await blob_seeds.appended(claim, *(chunk(f"{n} {LARGE}") for n in range(2, 500)), before=2)
     late_cost = await cost(500)
 
-    assert early == late_cost
-    assert early["cmdstat_evalsha"] == 2  # the task is registered and the event written
+    assert early_cost == late_cost
+    assert early_cost["cmdstat_evalsha"] == 2  # the task is registered and the event written
     assert len(blob_setup.object_store.written) == 501
 
 
-async def test_a_repeated_call_writes_a_blob_once(blob_setup: BlobSetup, large: Seeds, keys: Keys) -> None:
-    claim = await large.claimed()
+async def test_a_repeated_call_writes_a_blob_once(blob_setup: BlobSetup, blob_seeds: Seeds, keys: Keys) -> None:
+    claim = await blob_seeds.claimed()
     operation = append(keys, claim.ref, token=claim.token, before=0, events=[chunk(LARGE)])
     again_by_another = append(keys, claim.ref, token=claim.token, before=0, events=[chunk(LARGE)])
 
     for call in (operation, operation, again_by_another):
         await blob_setup.store.run(call)
 
-    assert len((await large.task(claim.ref.task_id)).artifacts[0].parts) == 1
+    assert len((await blob_seeds.task(claim.ref.task_id)).artifacts[0].parts) == 1
     assert len(blob_setup.blobs_of(claim.ref.task_id)) == 1
     assert len(blob_setup.object_store.written) == 2  # by each of the two processes, under the same name
 
 
-async def test_two_tasks_share_no_blob(blob_setup: BlobSetup, large: Seeds) -> None:
-    first, second = [await created(large, [Part(text=LARGE)]) for _ in range(2)]
+async def test_two_tasks_share_no_blob(blob_setup: BlobSetup, blob_seeds: Seeds) -> None:
+    first, second = [await created(blob_seeds, [Part(text=LARGE)]) for _ in range(2)]
 
     assert [path.name for path in blob_setup.blobs_of(first)] == [path.name for path in blob_setup.blobs_of(second)]
     assert blob_setup.blobs_of(first) != blob_setup.blobs_of(second)
 
 
 async def test_nothing_is_stored_while_the_object_store_is_unavailable(
-    blob_setup: BlobSetup, large: Seeds, keys: Keys
+    blob_setup: BlobSetup, blob_seeds: Seeds, keys: Keys
 ) -> None:
-    claim = await large.claimed()
-    data_before = await large.everything()
+    claim = await blob_seeds.claimed()
+    data_before = await blob_seeds.everything()
     blob_setup.object_store.is_down = True
 
     with pytest.raises(BlobsUnavailable):
-        await created(large, [Part(text=LARGE)], "new")
+        await created(blob_seeds, [Part(text=LARGE)], "new")
     with pytest.raises(BlobsUnavailable):
-        await large.appended(claim, chunk(LARGE))
+        await blob_seeds.appended(claim, chunk(LARGE))
 
-    data_after = await large.everything()
+    data_after = await blob_seeds.everything()
     assert data_after.pop(keys.blobs) is not None  # registered, so that a late write is found
     assert data_after == data_before
     blob_setup.object_store.is_down = False
-    await large.appended(claim, chunk(LARGE))
+    await blob_seeds.appended(claim, chunk(LARGE))
 
 
-async def test_a_task_is_never_read_in_part(blob_setup: BlobSetup, large: Seeds, keys: Keys) -> None:
-    task_id = await created(large, [Part(text=LARGE)])
+async def test_a_task_is_never_read_in_part(blob_setup: BlobSetup, blob_seeds: Seeds, keys: Keys) -> None:
+    task_id = await created(blob_seeds, [Part(text=LARGE)])
     blob_setup.object_store.is_down = True
     with pytest.raises(BlobsUnavailable):
-        await large.task(task_id)
+        await blob_seeds.task(task_id)
     with pytest.raises(BlobsUnavailable):
-        await large.log(task_id)
+        await blob_seeds.log(task_id)
     blob_setup.object_store.is_down = False
     [path] = blob_setup.blobs_of(task_id)
     whole = path.read_bytes()
 
     path.write_bytes(whole[:-1])
     with pytest.raises(BlobsUnavailable, match=r"is corrupt: it has \d+ bytes instead of"):
-        await large.task(task_id)
+        await blob_seeds.task(task_id)
     path.write_bytes(whole[:-1] + b"y")
     with pytest.raises(BlobsUnavailable, match="is corrupt: its content has another SHA-256 digest"):
-        await large.task(task_id)
+        await blob_seeds.task(task_id)
     path.unlink()
     with pytest.raises(BlobsUnavailable, match="could not read the blob: not found"):
-        await large.task(task_id)
+        await blob_seeds.task(task_id)
     path.write_bytes(whole)
-    assert (await large.task(task_id)).history[0].parts[0].text == LARGE
+    assert (await blob_seeds.task(task_id)).history[0].parts[0].text == LARGE
 
 
 async def test_a_process_without_blob_url_refuses_tasks_with_blobs(
-    blob_setup: BlobSetup, large: Seeds, store: AsyncStore, keys: Keys
+    blob_setup: BlobSetup, blob_seeds: Seeds, store: AsyncStore, keys: Keys
 ) -> None:
-    task_id = await created(large, [Part(text=LARGE)])
+    task_id = await created(blob_seeds, [Part(text=LARGE)])
 
     with pytest.raises(BlobsUnavailable, match="A2A_BLOB_URL"):
         await store.run(read_task(keys, ANN, task_id))
@@ -231,8 +233,8 @@ async def test_a_process_without_blob_url_refuses_tasks_with_blobs(
     assert not is_resolved(stored_task[0])
 
 
-async def test_a_client_can_not_write_a_reference(blob_setup: BlobSetup, large: Seeds) -> None:
-    victim = await created(large, [Part(text=LARGE + "secret")])
+async def test_a_client_can_not_write_a_reference(blob_setup: BlobSetup, blob_seeds: Seeds) -> None:
+    victim = await created(blob_seeds, [Part(text=LARGE + "secret")])
     name = blob_setup.object_store.written[-1]
     table = f'[[0,"{name}",5006]]'.encode()
     guesses = [
@@ -240,23 +242,23 @@ async def test_a_client_can_not_write_a_reference(blob_setup: BlobSetup, large: 
         Part(url=f"a2a-celery-blob:{'0' * 32}:5006:{name}"),
     ]
 
-    task_id = await created(large, guesses)
+    task_id = await created(blob_seeds, guesses)
 
     assert victim not in task_id
-    assert list((await large.task(task_id)).history[0].parts) == guesses
+    assert list((await blob_seeds.task(task_id)).history[0].parts) == guesses
     event = status(WORKING, **{f"\x00\x00\x00\x00{chr(len(table))}{table.decode()}": 1})
-    await large.appended(await large.claimed(task_id), event)
-    assert dict((await large.task(task_id)).metadata) == dict(event.metadata)
+    await blob_seeds.appended(await blob_seeds.claimed(task_id), event)
+    assert dict((await blob_seeds.task(task_id)).metadata) == dict(event.metadata)
 
 
 async def test_a_page_ends_early_after_large_parts(
-    blob_setup: BlobSetup, large: Seeds, keys: Keys, monkeypatch: pytest.MonkeyPatch
+    blob_setup: BlobSetup, blob_seeds: Seeds, keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("a2a_celery.store.codec.LOG_BLOB_BYTES", 12_000)
     monkeypatch.setattr("a2a_celery.store.tasks.listing.PAGE_BLOB_BYTES", 12_000)
-    ids = [await created(large, [Part(text=LARGE)]) for _ in range(5)]
-    claim = await large.claimed(ids[0])
-    await large.appended(claim, *(chunk(f"{n} {LARGE}") for n in range(6)))
+    ids = [await created(blob_seeds, [Part(text=LARGE)]) for _ in range(5)]
+    claim = await blob_seeds.claimed(ids[0])
+    await blob_seeds.appended(claim, *(chunk(f"{n} {LARGE}") for n in range(6)))
 
     first = await blob_setup.store.run(read_log(keys, ids[0], 0))
     read_entries, version = [], 0
@@ -279,9 +281,9 @@ async def test_a_page_ends_early_after_large_parts(
     assert sorted(task_ids) == sorted(ids)
 
 
-async def test_a_page_without_artifacts_reads_none(blob_setup: BlobSetup, large: Seeds, keys: Keys) -> None:
-    claim = await large.claimed()
-    await large.appended(claim, chunk(LARGE))
+async def test_a_page_without_artifacts_reads_none(blob_setup: BlobSetup, blob_seeds: Seeds, keys: Keys) -> None:
+    claim = await blob_seeds.claimed()
+    await blob_seeds.appended(claim, chunk(LARGE))
 
     answer = await list_page(blob_setup.store, keys, ANN, ListTasksRequest(), retention=RETENTION)
 
@@ -289,30 +291,30 @@ async def test_a_page_without_artifacts_reads_none(blob_setup: BlobSetup, large:
     assert blob_setup.object_store.reads == 0
 
 
-async def test_recovery_needs_no_object_store(blob_setup: BlobSetup, large: Seeds, keys: Keys) -> None:
-    task_id = await created(large, [Part(text=LARGE)])
-    claim = await large.claimed(task_id, max_attempts=2)
+async def test_recovery_needs_no_object_store(blob_setup: BlobSetup, blob_seeds: Seeds, keys: Keys) -> None:
+    task_id = await created(blob_seeds, [Part(text=LARGE)])
+    claim = await blob_seeds.claimed(task_id, max_attempts=2)
     other_chunk = chunk(LARGE + "closed", "closed", append=False)
     other_chunk.last_chunk = True
-    await large.appended(claim, other_chunk, chunk(LARGE + "open", "open", append=False))
+    await blob_seeds.appended(claim, other_chunk, chunk(LARGE + "open", "open", append=False))
     blob_setup.object_store.is_down = True
 
-    lapse = await large.lost(claim.ref)
+    lapse = await blob_seeds.lost(claim.ref)
 
     blob_setup.object_store.is_down = False
-    task = await large.task(task_id)
+    task = await blob_seeds.task(task_id)
     assert lapse.outcome == "again"
     assert [artifact.parts[0].text for artifact in task.artifacts] == [LARGE + "closed"]
     assert task.history[0].parts[0].text == LARGE
-    await large.require_consistent(task_id)
-    assert MARK not in str(await large.log(task_id))
+    await blob_seeds.require_consistent(task_id)
+    assert MARK not in str(await blob_seeds.log(task_id))
 
 
 async def test_a_further_message_is_accepted_although_the_task_cannot_be_read(
-    blob_setup: BlobSetup, large: Seeds, keys: Keys
+    blob_setup: BlobSetup, blob_seeds: Seeds, keys: Keys
 ) -> None:
-    claim = await large.claimed()
-    await large.settled(claim, chunk(LARGE), status(INPUT_REQUIRED))
+    claim = await blob_seeds.claimed()
+    await blob_seeds.settled(claim, chunk(LARGE), status(INPUT_REQUIRED))
     blob_setup.object_store.is_down = True
 
     answer = await blob_setup.store.run(
@@ -323,8 +325,8 @@ async def test_a_further_message_is_accepted_although_the_task_cannot_be_read(
     assert not answer.is_resolved
 
 
-async def test_a_claim_can_be_asked_for_its_parts_later(blob_setup: BlobSetup, large: Seeds, keys: Keys) -> None:
-    task_id = await created(large, [Part(text=LARGE)])
+async def test_a_claim_can_be_asked_for_its_parts_later(blob_setup: BlobSetup, blob_seeds: Seeds, keys: Keys) -> None:
+    task_id = await created(blob_seeds, [Part(text=LARGE)])
     blob_setup.object_store.is_down = True
 
     def claim(resolve_blobs: bool):  # type: ignore[no-untyped-def]

@@ -68,10 +68,10 @@ async def test_the_second_run_of_a_context_waits_and_is_not_published(
 async def test_a_blocked_run_cannot_be_claimed_prefetched_or_returned(
     store: AsyncStore, keys: Keys, seeds: Seeds
 ) -> None:
-    _, waits = await queued_tasks(seeds)
-    ref = RunRef(waits, 1)
+    _, waiting_id = await queued_tasks(seeds)
+    ref = RunRef(waiting_id, 1)
     data_before = await seeds.everything()
-    failure = status_event(waits, CONTEXT, FAILED)
+    failure = status_event(waiting_id, CONTEXT, FAILED)
 
     claim = await store.run(claim_run(keys, ref, token="t", runner="r", lease_us=LEASE_US, working=True))
     await store.run(report_prefetched(keys, [ref], silent_us=1, delay_us=LEASE_US))

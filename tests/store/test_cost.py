@@ -52,14 +52,14 @@ async def test_a_chunk_costs_the_same_at_ten_and_at_two_thousand(store: AsyncSto
         return append(keys, claim.ref, token=claim.token, before=version, events=[chunk("x")])  # type: ignore[return-value]
 
     count = await grow(seeds, claim, 0, 10)
-    early = await meter.cost_of(append_chunk(count))
+    early_cost = await meter.cost_of(append_chunk(count))
     count = await grow(seeds, claim, count + 1, 2000)
     late_cost = await meter.cost_of(append_chunk(count))
 
-    assert early == late_cost
-    assert early["cmdstat_rpush"] == 2  # one for the log and one for the artifact
-    assert not {"cmdstat_lrange", "cmdstat_smembers", "cmdstat_zrange"} & early.keys()
-    assert sum(early.values()) <= 10
+    assert early_cost == late_cost
+    assert early_cost["cmdstat_rpush"] == 2  # one for the log and one for the artifact
+    assert not {"cmdstat_lrange", "cmdstat_smembers", "cmdstat_zrange"} & early_cost.keys()
+    assert sum(early_cost.values()) <= 10
 
 
 async def test_a_status_costs_the_same_early_and_late(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
@@ -115,7 +115,7 @@ async def test_the_cost_of_a_task_does_not_depend_on_the_number_of_tasks(
         ]
         return [await meter.cost_of(operation) for operation in operations]
 
-    early = await cost_of("one")
+    early_cost = await cost_of("one")
     await asyncio.gather(*(seeds.created() for _ in range(500)), *(seeds.ended(COMPLETED) for _ in range(500)))
 
-    assert await cost_of("another") == early
+    assert await cost_of("another") == early_cost

@@ -156,14 +156,14 @@ async def test_a_task_with_a_cancel_request_leaves_no_dead_letter(
 async def test_reading_another_task_as_a_dead_letter_returns_its_state(
     store: AsyncStore, keys: Keys, seeds: Seeds, graveyard: Graveyard
 ) -> None:
-    waits, pauses = await seeds.created(), await seeds.ended(INPUT_REQUIRED)
+    waiting_id, paused_id = await seeds.created(), await seeds.ended(INPUT_REQUIRED)
     requeued_id = await graveyard.create_dead_letter()
     await graveyard.requeue(await graveyard.dead_letter(requeued_id), "new")
 
     expected = {
         "missing": Missing(),
-        waits: Alive(SUBMITTED),
-        pauses: Alive(INPUT_REQUIRED),
+        waiting_id: Alive(SUBMITTED),
+        paused_id: Alive(INPUT_REQUIRED),
         requeued_id: AlreadyRequeued("new"),
     }
     assert {task_id: await store.run(read_dead_letter(keys, task_id)) for task_id in expected} == expected
@@ -172,19 +172,19 @@ async def test_reading_another_task_as_a_dead_letter_returns_its_state(
 async def test_a_requeued_dead_letter_is_a_new_task_of_the_same_caller_that_refers_to_it(
     store: AsyncStore, keys: Keys, seeds: Seeds, graveyard: Graveyard
 ) -> None:
-    dead = await graveyard.create_dead_letter(attempts=2)
-    task_before = await seeds.task(dead)
+    dead_id = await graveyard.create_dead_letter(attempts=2)
+    task_before = await seeds.task(dead_id)
 
-    assert await graveyard.requeue(await graveyard.dead_letter(dead), "new") == "requeued"
+    assert await graveyard.requeue(await graveyard.dead_letter(dead_id), "new") == "requeued"
 
     task = await seeds.task("new")
     assert (task.context_id, task.status.state) == (CONTEXT, SUBMITTED)
-    assert dict(task.metadata) == own_metadata({"requeuedFrom": dead})
+    assert dict(task.metadata) == own_metadata({"requeuedFrom": dead_id})
     [message] = task.history
     assert (message.task_id, message.parts[0].text) == ("new", "hello")
     assert message.message_id == task_before.history[0].message_id
-    assert list(message.reference_task_ids) == [dead]
-    assert await seeds.task(dead) == task_before
+    assert list(message.reference_task_ids) == [dead_id]
+    assert await seeds.task(dead_id) == task_before
     assert await dead_letters(store, keys) == []
     await seeds.require_consistent("new")
     claim = await graveyard.claim("new")
@@ -246,8 +246,8 @@ async def test_a_repeated_call_is_answered_alike_and_writes_nothing(seeds: Seeds
 async def test_of_concurrent_requeues_one_creates_a_task(
     redis_server: EmbeddedRedis, store: AsyncStore, keys: Keys, seeds: Seeds, graveyard: Graveyard, round_: int
 ) -> None:
-    dead = await graveyard.create_dead_letter()
-    dead_letter = await graveyard.dead_letter(dead)
+    dead_id = await graveyard.create_dead_letter()
+    dead_letter = await graveyard.dead_letter(dead_id)
     others = [AsyncStore(redis_server.store_url) for _ in range(4)]
 
     answers = await at_once(*(graveyard.requeue(dead_letter, f"new-{n}", others[n % 4]) for n in range(20)))
@@ -256,7 +256,7 @@ async def test_of_concurrent_requeues_one_creates_a_task(
         await other.aclose()
     assert sorted(set(answers)) == ["gone", "requeued"]
     [number] = [n for n, answer in enumerate(answers) if answer == "requeued"]
-    assert await store.run(read_dead_letter(keys, dead)) == AlreadyRequeued(f"new-{number}")
+    assert await store.run(read_dead_letter(keys, dead_id)) == AlreadyRequeued(f"new-{number}")
     assert [name async for name in store.redis.scan_iter(f"{keys.prefix}:{{new-*}}:task")] == [
         keys.task(f"new-{number}").record.encode()
     ]
@@ -266,19 +266,19 @@ async def test_of_concurrent_requeues_one_creates_a_task(
 async def test_a_requeued_task_that_is_lost_again_is_a_dead_letter_again(
     store: AsyncStore, keys: Keys, seeds: Seeds, graveyard: Graveyard
 ) -> None:
-    dead = await graveyard.create_dead_letter()
-    await graveyard.requeue(await graveyard.dead_letter(dead), "second")
+    dead_id = await graveyard.create_dead_letter()
+    await graveyard.requeue(await graveyard.dead_letter(dead_id), "second")
     await graveyard.create_dead_letter("second")
     await graveyard.requeue(await graveyard.dead_letter("second"), "third")
 
     third = await seeds.task("third")
-    assert list(third.history[0].reference_task_ids) == [dead, "second"]
+    assert list(third.history[0].reference_task_ids) == [dead_id, "second"]
     assert dict(third.metadata) == own_metadata({"requeuedFrom": "second"})
 
 
 async def test_dead_letters_expire_with_their_tasks(store: AsyncStore, keys: Keys, graveyard: Graveyard) -> None:
-    dead = await graveyard.create_dead_letter()
-    names = keys.task(dead)
+    dead_id = await graveyard.create_dead_letter()
+    names = keys.task(dead_id)
 
     for key in (keys.dead_letters, names.record, names.log, names.history):
         assert RETENTION - 60 < await store.redis.ttl(key) <= RETENTION
@@ -322,7 +322,7 @@ async def test_each_list_has_its_tasks(
     store: AsyncStore, keys: Keys, seeds: Seeds, graveyard: Graveyard, listing: Any, task_id: str
 ) -> None:
     await seeds.created(task_id=task_id)
-    waits = listing(keys.dispatch)[task_id]
+    waiting_summary = listing(keys.dispatch)[task_id]
     await seeds.claimed(task_id)
     await store.run(request_cancel(keys, ANN, task_id, CONTEXT))
     runs = listing(keys.leases)[task_id]
@@ -332,9 +332,14 @@ async def test_each_list_has_its_tasks(
     await graveyard.create_dead_letter(f"{task_id}-3")
     dead = listing(keys.dead_letters)[f"{task_id}-3"]
 
-    assert (waits.state, waits.runner, waits.agent, waits.context_id) == (SUBMITTED, "", ANN.agent, CONTEXT)
+    assert (waiting_summary.state, waiting_summary.runner, waiting_summary.agent, waiting_summary.context_id) == (
+        SUBMITTED,
+        "",
+        ANN.agent,
+        CONTEXT,
+    )
     assert (runs.state, runs.runner, runs.ref.run) == (WORKING, "runner", 1)
-    assert waits.cancel_requested_us is None
+    assert waiting_summary.cancel_requested_us is None
     assert runs.since_us <= (runs.cancel_requested_us or 0) <= runs.now_us < runs.score
     assert (pauses.state, pauses.score) == (INPUT_REQUIRED, float("inf"))
     assert (dead.state, dead.attempt, dead.max_attempts) == (FAILED, 1, 1)

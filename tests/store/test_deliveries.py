@@ -119,9 +119,14 @@ async def test_a_new_event_does_not_shorten_the_backoff_of_a_cursor(
     await seeds.appended(claim, chunk("b"), before=1)
 
     assert await webhooks.take() == []
-    stands = await webhooks.delivery(claim.ref.task_id)
-    assert (stands.state, stands.failures, stands.failure, stands.is_leased) == ("failing", 1, {"status": 503}, False)
-    assert HOUR_US - 60_000_000 < stands.due_us - stands.now_us <= HOUR_US
+    delivery = await webhooks.delivery(claim.ref.task_id)
+    assert (delivery.state, delivery.failures, delivery.failure, delivery.is_leased) == (
+        "failing",
+        1,
+        {"status": 503},
+        False,
+    )
+    assert HOUR_US - 60_000_000 < delivery.due_us - delivery.now_us <= HOUR_US
 
 
 async def test_failures_count_until_an_event_is_delivered(
@@ -138,8 +143,8 @@ async def test_failures_count_until_an_event_is_delivered(
 
     await webhooks.note(cursor, 2)
 
-    stands = await webhooks.delivery(task_id)
-    assert (stands.failures, stands.first_failed_us, stands.failure) == (0, 0, {})
+    delivery = await webhooks.delivery(task_id)
+    assert (delivery.failures, delivery.first_failed_us, delivery.failure) == (0, 0, {})
 
 
 async def test_the_cursor_of_a_deleted_config_is_lost(
@@ -291,5 +296,10 @@ async def test_skipping_the_last_event_ends_a_failure(
 
     assert await webhooks.note(await webhooks.one(), 2, posted=False) == "done"
 
-    stands = await webhooks.delivery(task_id)
-    assert (stands.state, stands.first_failed_us, stands.failure, stands.is_leased) == ("delivered", 0, {}, False)
+    delivery = await webhooks.delivery(task_id)
+    assert (delivery.state, delivery.first_failed_us, delivery.failure, delivery.is_leased) == (
+        "delivered",
+        0,
+        {},
+        False,
+    )

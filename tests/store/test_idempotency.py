@@ -151,13 +151,17 @@ async def test_a_repeated_waiting_message_waits_once(store: AsyncStore, keys: Ke
     claim = await seeds.claimed()
     task_id = claim.ref.task_id
     await messages.further(task_id, IdempotencyKey("first", "d", WINDOW_MS), nonce="1")
-    waits = await messages.further(task_id, nonce="2")
-    assert isinstance(waits, Waiting)
+    waiting_result = await messages.further(task_id, nonce="2")
+    assert isinstance(waiting_result, Waiting)
 
-    assert await messages.further(task_id, nonce="3") == Known(task_id, waits.newest.version, preceding_turns=2)
+    assert await messages.further(task_id, nonce="3") == Known(
+        task_id, waiting_result.newest.version, preceding_turns=2
+    )
     assert await store.redis.llen(keys.task(task_id).turns) == 2
     await seeds.settled(claim, status(INPUT_REQUIRED))
-    assert await messages.further(task_id, nonce="4") == Known(task_id, waits.newest.version, preceding_turns=2)
+    assert await messages.further(task_id, nonce="4") == Known(
+        task_id, waiting_result.newest.version, preceding_turns=2
+    )
 
 
 async def test_a_repeated_message_of_an_ended_task_is_recognized(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:

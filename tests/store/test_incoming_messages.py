@@ -181,11 +181,11 @@ async def test_unread_messages_become_the_next_turn_whatever_the_end(
     assert (result.state, result.next_run) == (WORKING, 2)
     assert task.status.state == WORKING
     assert await conversation.history(claim) == ["hello", "left", "right", "back", "done"]
-    following = await conversation.next_claim(claim)
-    assert (text_of(following), following.turn, following.attempt) == ("right", 2, 1)
-    assert following.interrupted_state == (INPUT_REQUIRED if state == COMPLETED else state)
-    assert await conversation.unread(following) == ["back"]
-    result = await conversation.settle(following, COMPLETED, read_count=1)
+    next_claim = await conversation.next_claim(claim)
+    assert (text_of(next_claim), next_claim.turn, next_claim.attempt) == ("right", 2, 1)
+    assert next_claim.interrupted_state == (INPUT_REQUIRED if state == COMPLETED else state)
+    assert await conversation.unread(next_claim) == ["back"]
+    result = await conversation.settle(next_claim, COMPLETED, read_count=1)
     assert (result.state, result.next_run) == (COMPLETED, None)
     assert await seeds.states(claim.ref.task_id) == [SUBMITTED, *[WORKING] * 3, COMPLETED]
     await seeds.require_consistent(claim.ref.task_id)
@@ -349,12 +349,12 @@ async def test_a_message_interrupts_a_claimed_run(conversation: Conversation, ke
     result = await conversation.store.run(settle_run(keys, claim.ref, token=claim.token, before=1, events=[]))
     assert isinstance(result, Settled)
     assert (result.state, result.next_run) == (WORKING, 2)
-    following = await conversation.next_claim(claim)
-    assert (text_of(following), following.turn) == ("rather this", 2)
+    next_claim = await conversation.next_claim(claim)
+    assert (text_of(next_claim), next_claim.turn) == ("rather this", 2)
     assert await conversation.store.run(
-        renew_runs(keys, [(following.ref, following.token)], lease_us=LEASE_US)
+        renew_runs(keys, [(next_claim.ref, next_claim.token)], lease_us=LEASE_US)
     ) == Renewal(frozenset(), frozenset())
-    assert (await conversation.settle(following, COMPLETED)).state == COMPLETED
+    assert (await conversation.settle(next_claim, COMPLETED)).state == COMPLETED
     assert await seeds.states(claim.ref.task_id) == [SUBMITTED, WORKING, WORKING, COMPLETED]
     await seeds.require_consistent(claim.ref.task_id)
 
@@ -366,10 +366,10 @@ async def test_the_newest_of_several_messages_begins_the_turn(conversation: Conv
 
     await conversation.settle(claim, None)
 
-    following = await conversation.next_claim(claim)
-    assert text_of(following) == "neither"
+    next_claim = await conversation.next_claim(claim)
+    assert text_of(next_claim) == "neither"
     assert await conversation.history(claim) == ["hello", "this", "that", "neither"]
-    assert (await conversation.settle(following, COMPLETED)).next_run is None
+    assert (await conversation.settle(next_claim, COMPLETED)).next_run is None
 
 
 @pytest.mark.parametrize("state", [*FINAL, FAILED, REJECTED])
@@ -379,8 +379,8 @@ async def test_an_interrupted_run_ends_no_task(conversation: Conversation, seeds
 
     assert (await conversation.settle(claim, state, "the end", question_count=1)).state == WORKING
 
-    following = await conversation.next_claim(claim)
-    assert (text_of(following), following.ask_count) == ("rather this", 0)
+    next_claim = await conversation.next_claim(claim)
+    assert (text_of(next_claim), next_claim.ask_count) == ("rather this", 0)
     await seeds.require_consistent(claim.ref.task_id)
 
 
@@ -431,8 +431,8 @@ async def test_the_turn_begins_when_the_interrupted_worker_is_lost(conversation:
 
     assert (await seeds.lost(claim.ref)).outcome == "again"
 
-    following = await conversation.next_claim(claim)
-    assert (text_of(following), following.turn, following.attempt) == ("rather this", 2, 1)
+    next_claim = await conversation.next_claim(claim)
+    assert (text_of(next_claim), next_claim.turn, next_claim.attempt) == ("rather this", 2, 1)
     await seeds.require_consistent(claim.ref.task_id)
 
 
@@ -548,8 +548,8 @@ async def test_a_message_from_before_the_option_keeps_its_place(conversation: Co
     assert await conversation.unread(claim) == []
     await conversation.settle(claim, INPUT_REQUIRED)
 
-    following = await conversation.next_claim(claim)
-    assert text_of(following) == "queued"
-    assert await conversation.unread(following) == ["steering"]
-    await conversation.settle(following, COMPLETED, read_count=1)
+    next_claim = await conversation.next_claim(claim)
+    assert text_of(next_claim) == "queued"
+    assert await conversation.unread(next_claim) == ["steering"]
+    await conversation.settle(next_claim, COMPLETED, read_count=1)
     await seeds.require_consistent(claim.ref.task_id)

@@ -70,9 +70,9 @@ async def read_pages(
     pages: list[LogPage] = []
     async with (
         asyncio.timeout(SOON),
-        aclosing(follow(cast(AsyncStore, reads), keys, signal, task_id, EventId(version), new=new)) as following,
+        aclosing(follow(cast(AsyncStore, reads), keys, signal, task_id, EventId(version), new=new)) as page_stream,
     ):
-        async for page in following:
+        async for page in page_stream:
             pages.append(page)
             if page.version == until:
                 return pages
@@ -88,13 +88,13 @@ async def test_a_stream_of_inline_entries_reads_no_log(
 ) -> None:
     reads = Reads(store)
     async with follow_task(store, keys, subscriber) as (task_id, signal):
-        following = asyncio.create_task(read_pages(reads, keys, signal, task_id, until=6))
+        reader = asyncio.create_task(read_pages(reads, keys, signal, task_id, until=6))
         claim = await seeds.claimed(task_id)
         await seeds.appended(claim, chunk("a", append=False))
         await seeds.appended(claim, chunk("ä\n\x00 "), chunk("c"), before=1)
         await seeds.settled(claim, status(COMPLETED, "done"), before=3)
 
-        pages = await following
+        pages = await reader
 
     log = await whole_log(store, keys, task_id)
     assert reads.count == 0
@@ -140,13 +140,13 @@ async def test_large_entries_are_read_from_the_log(
 ) -> None:
     reads = Reads(store)
     async with follow_task(store, keys, subscriber) as (task_id, signal):
-        following = asyncio.create_task(read_pages(reads, keys, signal, task_id, until=5))
+        reader = asyncio.create_task(read_pages(reads, keys, signal, task_id, until=5))
         claim = await seeds.claimed(task_id)
         await seeds.appended(claim, chunk("a", append=False))
         await seeds.appended(claim, chunk("b" * 20_000), before=1)
         await seeds.appended(claim, chunk("c"), before=2)
 
-        pages = await following
+        pages = await reader
 
     assert reads.count == 1
     assert entries(pages) == (await whole_log(store, keys, task_id)).entries
@@ -178,17 +178,17 @@ def test_a_notification_without_entries_clears_the_buffered_ones() -> None:
 
 
 async def test_entries_in_the_object_store_are_read_from_the_log(
-    blob_setup: BlobSetup, keys: Keys, subscriber: PubSubListener, large: Seeds
+    blob_setup: BlobSetup, keys: Keys, subscriber: PubSubListener, blob_seeds: Seeds
 ) -> None:
     store, reads = blob_setup.store, Reads(blob_setup.store)
     async with follow_task(store, keys, subscriber) as (task_id, signal):
-        following = asyncio.create_task(read_pages(reads, keys, signal, task_id, until=3))
-        claim = await large.claimed(task_id)
+        reader = asyncio.create_task(read_pages(reads, keys, signal, task_id, until=3))
+        claim = await blob_seeds.claimed(task_id)
         event = chunk("", append=False)
         event.artifact.parts[0].CopyFrom(Part(raw=b"x" * THRESHOLD))
-        await large.appended(claim, event)
+        await blob_seeds.appended(claim, event)
 
-        pages = await following
+        pages = await reader
 
     assert reads.count == 1
     assert entries(pages) == (await whole_log(store, keys, task_id)).entries

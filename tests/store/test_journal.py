@@ -282,13 +282,13 @@ async def test_an_entry_costs_the_same_early_and_late(store: AsyncStore, keys: K
 
     await seeds.appended(claim, chunk("the first"))
     bare = await meter.cost_of(append_entries(1))
-    early = await meter.cost_of(append_entries(2, entry()))
+    early_cost = await meter.cost_of(append_entries(2, entry()))
     await seeds.appended(claim, *(entry(f"b#{n}") for n in range(900)), before=4)
     late_cost = await meter.cost_of(append_entries(904, entry()))
 
     extra = {"cmdstat_hstrlen": 1, "cmdstat_hset": 1, "cmdstat_hincrby": 1}
     expected = {**bare, **{name: bare.get(name, 0) + count for name, count in extra.items()}}
-    assert early == late_cost == expected
+    assert early_cost == late_cost == expected
 
 
 async def test_an_entry_is_removed(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:

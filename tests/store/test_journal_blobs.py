@@ -63,54 +63,54 @@ async def lost_for_good(seeds: Seeds, *entries: JournalEntry, task_id: str = "")
 
 
 async def test_a_large_result_is_a_blob_and_the_next_attempt_receives_it(
-    blob_setup: BlobSetup, large: Seeds, keys: Keys
+    blob_setup: BlobSetup, blob_seeds: Seeds, keys: Keys
 ) -> None:
-    first = await large.claimed(max_attempts=2)
-    await large.appended(first, entry(), entry("small#1", b"1"))
+    first = await blob_seeds.claimed(max_attempts=2)
+    await blob_seeds.appended(first, entry(), entry("small#1", b"1"))
     task_id = first.ref.task_id
     assert len(await stored_entry(blob_setup, keys, task_id)) < 200
     assert blobs_in(blob_setup, task_id) == {"journal-1"}
-    await large.lost(first.ref)
+    await blob_seeds.lost(first.ref)
 
-    next_claim = await large.claimed(task_id, run=2)
+    next_claim = await blob_seeds.claimed(task_id, run=2)
 
     assert next_claim.journal == {"fetch#1": entry(), "small#1": entry("small#1", b"1")}
-    await large.require_consistent(task_id)
+    await blob_seeds.require_consistent(task_id)
     assert await leaks(blob_setup.store, keys) == []
 
 
-async def test_a_claim_without_blobs_must_be_repeated_with_them(blob_setup: BlobSetup, large: Seeds) -> None:
-    first = await large.claimed(max_attempts=2)
-    await large.appended(first, entry())
-    await large.lost(first.ref)
+async def test_a_claim_without_blobs_must_be_repeated_with_them(blob_setup: BlobSetup, blob_seeds: Seeds) -> None:
+    first = await blob_seeds.claimed(max_attempts=2)
+    await blob_seeds.appended(first, entry())
+    await blob_seeds.lost(first.ref)
     reads = blob_setup.object_store.reads
     claiming: Any = {"token": "next", "runner": "runner", "lease_us": 1_000_000, "working": True, "max_attempts": 2}
     ref = type(first.ref)(first.ref.task_id, 2)
 
-    claim = await large.store.run(claim_run(large.keys, ref, **claiming, resolve_blobs=False))
+    claim = await blob_seeds.store.run(claim_run(blob_seeds.keys, ref, **claiming, resolve_blobs=False))
 
     assert isinstance(claim, Claim)
     assert not claim.is_resolved
     assert blob_setup.object_store.reads == reads
-    second_result = await large.store.run(claim_run(large.keys, ref, **claiming))
+    second_result = await blob_seeds.store.run(claim_run(blob_seeds.keys, ref, **claiming))
     assert isinstance(second_result, Claim)
     assert (second_result.is_resolved, second_result.journal) == (True, {"fetch#1": entry()})
 
 
-async def test_pages_of_a_journal_have_their_large_results(blob_setup: BlobSetup, large: Seeds) -> None:
-    first = await large.claimed(max_attempts=2)
+async def test_pages_of_a_journal_have_their_large_results(blob_setup: BlobSetup, blob_seeds: Seeds) -> None:
+    first = await blob_seeds.claimed(max_attempts=2)
     entries = [entry(f"a#{n}", b"x" * (1000 if n % 100 else 5000)) for n in range(1, 1301)]
     for n in range(0, len(entries), 100):
-        await large.appended(first, *entries[n : n + 100], before=n)
-    await large.lost(first.ref)
-    next_claim = await large.claimed(first.ref.task_id, run=2)
+        await blob_seeds.appended(first, *entries[n : n + 100], before=n)
+    await blob_seeds.lost(first.ref)
+    next_claim = await blob_seeds.claimed(first.ref.task_id, run=2)
     assert next_claim.journal is None
 
     journal: dict[str, JournalEntry] = {}
     cursor = ""
     while cursor != "0":
-        page = await large.store.run(
-            read_journal(large.keys, next_claim.ref, token=next_claim.token, cursor=cursor or "0")
+        page = await blob_seeds.store.run(
+            read_journal(blob_seeds.keys, next_claim.ref, token=next_claim.token, cursor=cursor or "0")
         )
         assert isinstance(page, JournalPage)
         cursor = page.cursor
@@ -120,34 +120,34 @@ async def test_pages_of_a_journal_have_their_large_results(blob_setup: BlobSetup
     assert len(blob_setup.object_store.written) >= 13
 
 
-async def test_a_run_that_was_retried_receives_the_large_results(large: Seeds, keys: Keys) -> None:
-    first = await large.claimed(max_attempts=2)
+async def test_a_run_that_was_retried_receives_the_large_results(blob_seeds: Seeds, keys: Keys) -> None:
+    first = await blob_seeds.claimed(max_attempts=2)
     retry_arguments: Any = {
         "events": [entry(), status(WORKING)],
         "options": b'{"retries":1}',
         "retries": 1,
         "delay_us": 1,
     }
-    await large.store.run(release_run(keys, first.ref, token=first.token, before=0, **retry_arguments))
+    await blob_seeds.store.run(release_run(keys, first.ref, token=first.token, before=0, **retry_arguments))
 
-    assert (await large.claimed(first.ref.task_id, max_attempts=2, retries=1)).journal == {"fetch#1": entry()}
+    assert (await blob_seeds.claimed(first.ref.task_id, max_attempts=2, retries=1)).journal == {"fetch#1": entry()}
 
 
 @pytest.mark.parametrize("ending", ["append", "settle", "delete"])
 async def test_the_blobs_of_a_journal_are_removed_at_the_end_of_the_task(
-    blob_setup: BlobSetup, large: Seeds, keys: Keys, ending: str
+    blob_setup: BlobSetup, blob_seeds: Seeds, keys: Keys, ending: str
 ) -> None:
-    claim = await large.claimed()
+    claim = await blob_seeds.claimed()
     task_id = claim.ref.task_id
-    await large.appended(claim, chunk("y" * 5000), entry())
+    await blob_seeds.appended(claim, chunk("y" * 5000), entry())
     assert blobs_in(blob_setup, task_id) == {".", "journal-1"}
     match ending:
         case "append":
-            await large.appended(claim, status(COMPLETED), before=2)
+            await blob_seeds.appended(claim, status(COMPLETED), before=2)
         case "settle":
-            await large.settled(claim, status(COMPLETED), before=2)
+            await blob_seeds.settled(claim, status(COMPLETED), before=2)
         case "delete":
-            await large.store.run(Operation(script("delete_task"), keys.task(task_id), [str(ANN)], int))
+            await blob_seeds.store.run(Operation(script("delete_task"), keys.task(task_id), [str(ANN)], int))
 
     await remove_journals(blob_setup, keys)
 
@@ -157,25 +157,27 @@ async def test_the_blobs_of_a_journal_are_removed_at_the_end_of_the_task(
 
 
 async def test_the_blobs_of_a_journal_are_removed_when_the_next_turn_begins(
-    blob_setup: BlobSetup, large: Seeds, keys: Keys
+    blob_setup: BlobSetup, blob_seeds: Seeds, keys: Keys
 ) -> None:
-    first = await large.claimed()
+    first = await blob_seeds.claimed()
     task_id = first.ref.task_id
 
     async def answer() -> None:
         message_request = request("yes", task_id, CONTEXT)
-        await large.store.run(continue_task(keys, ANN, task_id, message_request, "", caller=b"{}", nonce=uuid4().hex))
+        await blob_seeds.store.run(
+            continue_task(keys, ANN, task_id, message_request, "", caller=b"{}", nonce=uuid4().hex)
+        )
 
     asking = [entry(), status(INPUT_REQUIRED, "?")]
-    await large.store.run(settle_run(keys, first.ref, token=first.token, before=0, events=asking, ask_count=1))
+    await blob_seeds.store.run(settle_run(keys, first.ref, token=first.token, before=0, events=asking, ask_count=1))
     await answer()
-    next_claim = await large.claimed(task_id, run=2)
+    next_claim = await blob_seeds.claimed(task_id, run=2)
     await remove_journals(blob_setup, keys)
     assert next_claim.journal == {"fetch#1": entry()}
-    await large.settled(next_claim, entry("fetch#2"), status(INPUT_REQUIRED, "done, what next?"))
+    await blob_seeds.settled(next_claim, entry("fetch#2"), status(INPUT_REQUIRED, "done, what next?"))
     await answer()
-    newest = await large.claimed(task_id, run=3)
-    await large.appended(newest, entry(turn=3))
+    newest = await blob_seeds.claimed(task_id, run=3)
+    await blob_seeds.appended(newest, entry(turn=3))
 
     await remove_journals(blob_setup, keys)
 
@@ -185,11 +187,11 @@ async def test_the_blobs_of_a_journal_are_removed_when_the_next_turn_begins(
 
 
 async def test_a_requeued_task_has_copies_of_the_large_results(
-    blob_setup: BlobSetup, large: Seeds, keys: Keys, redis_server: EmbeddedRedis
+    blob_setup: BlobSetup, blob_seeds: Seeds, keys: Keys, redis_server: EmbeddedRedis
 ) -> None:
-    dead = (await lost_for_good(large, entry(), entry("small#1", b"1"), entry("other#1"))).ref.task_id
+    dead_id = (await lost_for_good(blob_seeds, entry(), entry("small#1", b"1"), entry("other#1"))).ref.task_id
     operators = SyncStore(redis_server.store_url, blob_setup.blobs)
-    dead_letter = operators.run(read_dead_letter(keys, dead))
+    dead_letter = operators.run(read_dead_letter(keys, dead_id))
     assert isinstance(dead_letter, DeadLetter)
     for _ in range(2):  # the second call is a repetition
         assert operators.run(requeue_task(keys, dead_letter, "new", retention=RETENTION, options=b"")) == "requeued"
@@ -197,81 +199,83 @@ async def test_a_requeued_task_has_copies_of_the_large_results(
 
     await remove_journals(blob_setup, keys)
 
-    assert (blobs_in(blob_setup, dead), blobs_in(blob_setup, "new")) == (set(), {"journal-1"})
-    claim = await large.claimed("new")
+    assert (blobs_in(blob_setup, dead_id), blobs_in(blob_setup, "new")) == (set(), {"journal-1"})
+    claim = await blob_seeds.claimed("new")
     assert claim.journal == {key: entry(key) for key in ("fetch#1", "other#1")} | {"small#1": entry("small#1", b"1")}
-    await large.require_consistent("new")
+    await blob_seeds.require_consistent("new")
     assert await leaks(blob_setup.store, keys) == []
-    await large.lost(claim.ref)
-    newest, _ = await large.requeued("new")
-    assert set((await large.claimed(newest)).journal or ()) == {"fetch#1", "other#1", "small#1"}
+    await blob_seeds.lost(claim.ref)
+    newest, _ = await blob_seeds.requeued("new")
+    assert set((await blob_seeds.claimed(newest)).journal or ()) == {"fetch#1", "other#1", "small#1"}
     await remove_journals(blob_setup, keys)
     assert (blobs_in(blob_setup, "new"), blobs_in(blob_setup, newest)) == (set(), {"journal-1"})
 
 
 async def test_a_task_that_is_requeued_from_the_start_needs_no_object_store(
-    blob_setup: BlobSetup, large: Seeds, keys: Keys
+    blob_setup: BlobSetup, blob_seeds: Seeds, keys: Keys
 ) -> None:
-    dead = (await lost_for_good(large, entry())).ref.task_id
+    dead_id = (await lost_for_good(blob_seeds, entry())).ref.task_id
     blob_setup.object_store.is_down = True
     with pytest.raises(BlobsUnavailable):
-        await large.store.run(read_dead_letter(keys, dead))
+        await blob_seeds.store.run(read_dead_letter(keys, dead_id))
 
-    dead_letter = await large.store.run(read_dead_letter(keys, dead, from_start=True))
+    dead_letter = await blob_seeds.store.run(read_dead_letter(keys, dead_id, from_start=True))
     assert isinstance(dead_letter, DeadLetter)
     second_requeue = requeue_task(keys, dead_letter, "new", retention=RETENTION, options=b"", from_start=True)
-    assert await large.store.run(second_requeue) == "requeued"
+    assert await blob_seeds.store.run(second_requeue) == "requeued"
 
     blob_setup.object_store.is_down = False
     await remove_journals(blob_setup, keys)
-    assert (blobs_in(blob_setup, dead), blobs_in(blob_setup, "new")) == (set(), set())
-    assert (await large.claimed("new")).journal == {}
+    assert (blobs_in(blob_setup, dead_id), blobs_in(blob_setup, "new")) == (set(), set())
+    assert (await blob_seeds.claimed("new")).journal == {}
 
 
 async def test_a_requeue_with_a_higher_threshold_stores_the_results_in_redis(
-    blob_setup: BlobSetup, large: Seeds, keys: Keys, redis_server: EmbeddedRedis
+    blob_setup: BlobSetup, blob_seeds: Seeds, keys: Keys, redis_server: EmbeddedRedis
 ) -> None:
-    dead = (await lost_for_good(large, entry())).ref.task_id
+    dead_id = (await lost_for_good(blob_seeds, entry())).ref.task_id
     blobs = Blobs(blob_setup.object_store, keys, 100_000)
     store = AsyncStore(redis_server.store_url, blobs)
 
-    new, _ = await Seeds(store, keys).requeued(dead)
+    new, _ = await Seeds(store, keys).requeued(dead_id)
 
     assert await stored_entry(blob_setup, keys, new) == encode_entry(entry())
-    assert (await large.claimed(new)).journal == {"fetch#1": entry()}
-    await large.require_consistent(new)
+    assert (await blob_seeds.claimed(new)).journal == {"fetch#1": entry()}
+    await blob_seeds.require_consistent(new)
     assert await leaks(blob_setup.store, keys) == []
     await store.aclose()
 
 
 async def test_a_task_is_not_requeued_with_results_that_may_have_been_removed(
-    blob_setup: BlobSetup, large: Seeds, keys: Keys
+    blob_setup: BlobSetup, blob_seeds: Seeds, keys: Keys
 ) -> None:
-    dead = (await lost_for_good(large, entry())).ref.task_id
-    dead_letter = await large.store.run(read_dead_letter(keys, dead))
+    dead_id = (await lost_for_good(blob_seeds, entry())).ref.task_id
+    dead_letter = await blob_seeds.store.run(read_dead_letter(keys, dead_id))
     assert isinstance(dead_letter, DeadLetter)
     operation = requeue_task(keys, dead_letter, "new", retention=RETENTION, options=b"")
-    call = await blob_setup.blobs.put(operation, large.store.run)  # the operator's process is frozen for a long time
+    call = await blob_setup.blobs.put(
+        operation, blob_seeds.store.run
+    )  # the operator's process is frozen for a long time
     await remove_due_blobs(blob_setup, keys)
 
     with pytest.raises(BlobsUnavailable, match="nothing was stored"):
-        await large.store.run(call)
+        await blob_seeds.store.run(call)
 
-    assert isinstance(await large.store.run(read_dead_letter(keys, dead)), DeadLetter)
+    assert isinstance(await blob_seeds.store.run(read_dead_letter(keys, dead_id)), DeadLetter)
 
 
 async def test_the_blobs_of_a_journal_expire_with_a_dead_letter(
-    blob_setup: BlobSetup, large: Seeds, keys: Keys
+    blob_setup: BlobSetup, blob_seeds: Seeds, keys: Keys
 ) -> None:
-    dead = await created(large, [Part(text="y" * 5000)])
-    await lost_for_good(large, entry(), task_id=dead)
+    dead_id = await created(blob_seeds, [Part(text="y" * 5000)])
+    await lost_for_good(blob_seeds, entry(), task_id=dead_id)
     await remove_due_blobs(blob_setup, keys)
-    assert blobs_in(blob_setup, dead) == {".", "journal-1"}
+    assert blobs_in(blob_setup, dead_id) == {".", "journal-1"}
 
-    await blob_setup.store.redis.delete(*[key async for key in blob_setup.store.redis.scan_iter(f"*{{{dead}}}*")])
+    await blob_setup.store.redis.delete(*[key async for key in blob_setup.store.redis.scan_iter(f"*{{{dead_id}}}*")])
     await remove_due_blobs(blob_setup, keys)
 
-    assert blobs_in(blob_setup, dead) == set()
+    assert blobs_in(blob_setup, dead_id) == set()
 
 
 async def test_a_stored_result_does_not_depend_on_its_task() -> None:
@@ -284,11 +288,11 @@ async def test_a_stored_result_does_not_depend_on_its_task() -> None:
 
 
 async def test_a_process_without_an_object_store_names_the_remedy(
-    store: AsyncStore, seeds: Seeds, large: Seeds
+    store: AsyncStore, seeds: Seeds, blob_seeds: Seeds
 ) -> None:
-    first = await large.claimed(max_attempts=2)
-    await large.appended(first, entry())
-    await large.lost(first.ref)
+    first = await blob_seeds.claimed(max_attempts=2)
+    await blob_seeds.appended(first, entry())
+    await blob_seeds.lost(first.ref)
 
     with pytest.raises(BlobsUnavailable, match="set A2A_BLOB_URL"):
         await seeds.claimed(first.ref.task_id, run=2)

@@ -72,7 +72,7 @@ async def test_when_all_tasks_have_ended_every_key_expires(
 
 
 async def test_the_leak_checker_finds_what_breaks_a_rule(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    live, ended_id = await seeds.created(), await seeds.ended(COMPLETED)
+    live_id, ended_id = await seeds.created(), await seeds.ended(COMPLETED)
     breaches = {
         f"{keys.prefix}:unheard-of": lambda key: store.redis.set(key, 1),
         keys.task("gone").log: lambda key: store.redis.rpush(key, "x"),
@@ -81,17 +81,17 @@ async def test_the_leak_checker_finds_what_breaks_a_rule(store: AsyncStore, keys
         keys.task(ended_id).journal: lambda key: store.redis.hset(key, "fetch#1", "[]"),
         keys.task(ended_id).execution: lambda key: store.redis.rpush(key, "[]"),
         keys.scope_index(ANN) + str(int(COMPLETED)): store.redis.persist,
-        keys.scope_index(ANN) + str(int(WORKING)): lambda key: store.redis.zadd(key, {live: 1}),
-        keys.leases: lambda key: store.redis.zadd(key, {f"{live}.1": 1}),
+        keys.scope_index(ANN) + str(int(WORKING)): lambda key: store.redis.zadd(key, {live_id: 1}),
+        keys.leases: lambda key: store.redis.zadd(key, {f"{live_id}.1": 1}),
         keys.dispatch: lambda key: store.redis.zadd(key, {f"{ended_id}.1": 1}),
         keys.dead_letters: lambda key: store.redis.zadd(key, {"gone": 1}),
-        keys.deliveries: lambda key: store.redis.zadd(key, {f"{live} c": 1}),
-        keys.requested_posts: lambda key: store.redis.zadd(key, {f"{live} c": 1}),
+        keys.deliveries: lambda key: store.redis.zadd(key, {f"{live_id} c": 1}),
+        keys.requested_posts: lambda key: store.redis.zadd(key, {f"{live_id} c": 1}),
         keys.task(ended_id).push: lambda key: store.redis.hset(key, "c:sealed", "x"),
         keys.delivery_outcomes: lambda key: store.redis.hset(key, "lost", 1),
         keys.secrets: lambda key: store.redis.hset(key, "f0", "elsewhere"),
         keys.message(ANN, "m"): lambda key: store.redis.hset(key, "digest", "d"),
-        keys.task(live).history: lambda key: store.redis.expire(key, 9),
+        keys.task(live_id).history: lambda key: store.redis.expire(key, 9),
     }
 
     for key, breach in breaches.items():
@@ -100,7 +100,7 @@ async def test_the_leak_checker_finds_what_breaks_a_rule(store: AsyncStore, keys
         assert len(findings) == 1, (key, findings)
         assert findings[0].startswith(key)
         await store.redis.flushall()
-        live, ended_id = await seeds.created(task_id=live), await seeds.ended(COMPLETED, task_id=ended_id)
+        live_id, ended_id = await seeds.created(task_id=live_id), await seeds.ended(COMPLETED, task_id=ended_id)
 
 
 async def test_scopes_that_spell_alike_share_no_key(seeds: Seeds, keys: Keys) -> None:

@@ -116,34 +116,34 @@ async def test_a_task_beyond_a_limit_writes_nothing(seeds: Seeds, limits: TaskLi
 
 
 async def test_limits_of_an_owner_span_agents(seeds: Seeds) -> None:
-    most = TaskLimits(AGENTS, waiting=1)
-    assert isinstance(await try_to_create(seeds, most), Created)
-    assert isinstance(await try_to_create(seeds, most, BOB), Created)
-    assert isinstance(await try_to_create(seeds, most, replace(ANN, agent="other")), Limited)
+    limits = TaskLimits(AGENTS, waiting=1)
+    assert isinstance(await try_to_create(seeds, limits), Created)
+    assert isinstance(await try_to_create(seeds, limits, BOB), Created)
+    assert isinstance(await try_to_create(seeds, limits, replace(ANN, agent="other")), Limited)
 
 
 async def test_limits_of_an_owner_span_tenants(seeds: Seeds) -> None:
-    most = TaskLimits(AGENTS, waiting=1, paused=1)
-    first = await try_to_create(seeds, most, replace(ANN, tenant="one"))
+    limits = TaskLimits(AGENTS, waiting=1, paused=1)
+    first = await try_to_create(seeds, limits, replace(ANN, tenant="one"))
     assert isinstance(first, Created)
     for scope in (ANN, replace(ANN, tenant="two"), replace(ANN, tenant="two", agent="other")):
-        assert isinstance(await try_to_create(seeds, most, scope), Limited), scope
-    assert isinstance(await try_to_create(seeds, most, replace(BOB, tenant="one")), Created)
+        assert isinstance(await try_to_create(seeds, limits, scope), Limited), scope
+    assert isinstance(await try_to_create(seeds, limits, replace(BOB, tenant="one")), Created)
 
     await seeds.settled(await seeds.claimed(first.task.id), status(INPUT_REQUIRED))
 
-    assert await try_to_create(seeds, most, replace(ANN, tenant="two")) == Limited("paused", 1, 60.0)
+    assert await try_to_create(seeds, limits, replace(ANN, tenant="two")) == Limited("paused", 1, 60.0)
     await seeds.store.run(request_cancel(seeds.keys, replace(ANN, tenant="one"), first.task.id, CONTEXT))
     assert not await seeds.store.redis.keys(seeds.keys.owner_index("ann") + "*")
-    assert isinstance(await try_to_create(seeds, most, ANN), Created)
-    assert isinstance(await try_to_create(seeds, most, replace(ANN, tenant="two")), Limited)
+    assert isinstance(await try_to_create(seeds, limits, ANN), Created)
+    assert isinstance(await try_to_create(seeds, limits, replace(ANN, tenant="two")), Limited)
 
 
 async def test_anonymous_callers_are_limited_by_tenant(seeds: Seeds) -> None:
-    most = TaskLimits(AGENTS, waiting=1)
-    assert isinstance(await try_to_create(seeds, most, Scope("agent", "one")), Created)
-    assert isinstance(await try_to_create(seeds, most, Scope("agent", "two")), Created)
-    assert isinstance(await try_to_create(seeds, most, Scope("other", "one")), Limited)
+    limits = TaskLimits(AGENTS, waiting=1)
+    assert isinstance(await try_to_create(seeds, limits, Scope("agent", "one")), Created)
+    assert isinstance(await try_to_create(seeds, limits, Scope("agent", "two")), Created)
+    assert isinstance(await try_to_create(seeds, limits, Scope("other", "one")), Limited)
 
 
 async def test_bytes_of_an_owner_count_in_all_tenants_together(seeds: Seeds) -> None:
@@ -159,10 +159,10 @@ async def test_bytes_of_an_owner_count_in_all_tenants_together(seeds: Seeds) -> 
 
 
 async def test_a_queue_limit_is_per_agent(seeds: Seeds) -> None:
-    most = TaskLimits(AGENTS, queued=1)
-    assert isinstance(await try_to_create(seeds, most), Created)
-    assert isinstance(await try_to_create(seeds, most, BOB), Limited)
-    assert isinstance(await try_to_create(seeds, most, replace(ANN, agent="other")), Created)
+    limits = TaskLimits(AGENTS, queued=1)
+    assert isinstance(await try_to_create(seeds, limits), Created)
+    assert isinstance(await try_to_create(seeds, limits, BOB), Limited)
+    assert isinstance(await try_to_create(seeds, limits, replace(ANN, agent="other")), Created)
 
 
 @pytest.mark.parametrize("end", ENDS, ids=lambda end: end.__name__[1:])
@@ -245,17 +245,17 @@ async def test_stale_slots_are_evicted_before_a_refusal(store: AsyncStore, keys:
 
 async def test_deleted_paused_tasks_are_evicted_before_a_refusal(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     await store.redis.zadd(keys.scope_index(ANN) + str(int(INPUT_REQUIRED)), {"missing": 1})
-    most = TaskLimits(AGENTS, paused=1)
-    assert isinstance(await try_to_create(seeds, most), Created)
+    limits = TaskLimits(AGENTS, paused=1)
+    assert isinstance(await try_to_create(seeds, limits), Created)
 
     await seeds.ended(AUTH_REQUIRED)
 
-    assert isinstance(await try_to_create(seeds, most), Limited)
+    assert isinstance(await try_to_create(seeds, limits), Limited)
 
 
 async def test_each_byte_of_a_task_counts_until_its_keys_expire(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    most = TaskLimits(AGENTS, owner_bytes=10**9)
-    answer = await try_to_create(seeds, most)
+    limits = TaskLimits(AGENTS, owner_bytes=10**9)
+    answer = await try_to_create(seeds, limits)
     assert isinstance(answer, Created)
     task_id, names = answer.task.id, keys.task(answer.task.id)
 
@@ -267,11 +267,11 @@ async def test_each_byte_of_a_task_counts_until_its_keys_expire(store: AsyncStor
     claim = await seeds.claimed(task_id)
     await seeds.appended(claim, chunk("a" * 100), chunk("b" * 100), status(WORKING, "half"), STEP, RESULT)
     await require_exact()
-    assert isinstance(await try_to_answer(seeds, task_id, most), Waiting)
+    assert isinstance(await try_to_answer(seeds, task_id, limits), Waiting)
     await require_exact()
     await seeds.settled(claim, status(INPUT_REQUIRED, "?"), before=5)
     await require_exact()
-    assert isinstance(await try_to_answer(seeds, task_id, most), Waiting)
+    assert isinstance(await try_to_answer(seeds, task_id, limits), Waiting)
     await seeds.settled(await seeds.claimed(task_id, run=2), chunk("c" * 100, "b"), status(INPUT_REQUIRED, "?"))
     asking = await seeds.claimed(task_id, run=3)
     reminders = pack_reminders(keys, [Reminder(10**9, status_event(task_id, CONTEXT, INPUT_REQUIRED))], None)
@@ -281,25 +281,25 @@ async def test_each_byte_of_a_task_counts_until_its_keys_expire(store: AsyncStor
     await store.run(question)
     assert await store.redis.hstrlen(names.record, "reminders") > 0  # type: ignore[misc]
     await require_exact()
-    assert isinstance(await try_to_answer(seeds, task_id, most), Begun)
+    assert isinstance(await try_to_answer(seeds, task_id, limits), Begun)
     await require_exact()
     await seeds.settled(await seeds.claimed(task_id, run=4), status(COMPLETED, "bye"))
     await require_exact()
 
-    assert isinstance(await try_to_create(seeds, most, BOB), Created), "of another owner"
+    assert isinstance(await try_to_create(seeds, limits, BOB), Created), "of another owner"
     [(entry, at)] = await store.redis.zrange(keys.stored_expiring, 0, -1, withscores=True)
     seconds, _ = await store.redis.time()
     assert abs(at / 1e6 - seconds - await store.redis.ttl(names.record)) < 3, "when its keys expire"
     await store.redis.zadd(keys.stored_expiring, {entry: 1})
-    await try_to_create(seeds, most, BOB)
+    await try_to_create(seeds, limits, BOB)
     assert (await counted_bytes(seeds))[0] == 0
 
 
 async def test_bytes_of_a_task_that_is_deleted_or_archived_leave_the_sums(
     store: AsyncStore, keys: Keys, seeds: Seeds
 ) -> None:
-    most = TaskLimits(AGENTS, owner_bytes=10**9)
-    first, second = [await try_to_create(seeds, most) for _ in range(2)]
+    limits = TaskLimits(AGENTS, owner_bytes=10**9)
+    first, second = [await try_to_create(seeds, limits) for _ in range(2)]
     assert isinstance(first, Created)
     assert isinstance(second, Created)
     await seeds.settled(await seeds.claimed(first.task.id), status(COMPLETED))
@@ -338,12 +338,12 @@ async def test_limits_cost_the_same_with_many_tasks(store: AsyncStore, keys: Key
         )
         return sum((await meter.cost_of(create)).values())
 
-    without, early = await cost(None, ANN), await cost(many, BOB)
+    without, early_cost = await cost(None, ANN), await cost(many, BOB)
     for _ in range(300):
         await try_to_create(seeds, many)
     late_cost = await cost(many, ANN)
 
-    assert late_cost == early == without + 2 * (len(AGENTS) + 1) + 4, (
+    assert late_cost == early_cost == without + 2 * (len(AGENTS) + 1) + 4, (
         "whether there is room; the lists of both states, of each agent and of the owner; the queue, a place "
         "there, and its name"
     )
@@ -351,8 +351,8 @@ async def test_limits_cost_the_same_with_many_tasks(store: AsyncStore, keys: Key
 
 async def test_of_concurrent_calls_one_gets_the_last_slot(redis_server: EmbeddedRedis, keys: Keys) -> None:
     async with stores(redis_server, 4) as clients:
-        most = TaskLimits(AGENTS, concurrent=3)
-        answers = await asyncio.gather(*(try_to_create(Seeds(clients[n % 4], keys), most) for n in range(40)))
+        limits = TaskLimits(AGENTS, concurrent=3)
+        answers = await asyncio.gather(*(try_to_create(Seeds(clients[n % 4], keys), limits) for n in range(40)))
 
     assert Counter(type(answer) for answer in answers) == {Created: 3, Limited: 37}
 

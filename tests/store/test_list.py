@@ -202,7 +202,7 @@ async def test_the_history_is_as_long_as_asked(seeds: Seeds, lister: Lister, len
 async def test_expired_tasks_vanish_from_list_and_store(
     store: AsyncStore, keys: Keys, seeds: Seeds, lister: Lister
 ) -> None:
-    live, *others = [await seeds.created(retention=1) for _ in range(3)]
+    live_id, *others = [await seeds.created(retention=1) for _ in range(3)]
     assert (await lister.page(retention=1)).total_size == 3
     for task_id, state in zip(others, (COMPLETED, FAILED), strict=True):
         await seeds.settled(await seeds.claimed(task_id), status(state))
@@ -211,14 +211,14 @@ async def test_expired_tasks_vanish_from_list_and_store(
         return (await lister.page(retention=1)).total_size == 1
 
     await eventually_async(has_expired)
-    assert await lister.ids(retention=1) == [live]
+    assert await lister.ids(retention=1) == [live_id]
 
     async def keys_have_expired() -> bool:
         ended_keys = [
-            k for k in await seeds.everything() if live not in k and any(k.endswith(f":{s:d}") for s in TERMINAL)
+            k for k in await seeds.everything() if live_id not in k and any(k.endswith(f":{s:d}") for s in TERMINAL)
         ]
         return not ended_keys and all(
-            live in k or k in (keys.dispatch,) or k[-2] == ":" for k in await seeds.everything()
+            live_id in k or k in (keys.dispatch,) or k[-2] == ":" for k in await seeds.everything()
         )
 
     await eventually_async(keys_have_expired)
@@ -249,14 +249,14 @@ async def test_a_page_token_of_another_caller_is_refused(lister: Lister, token: 
 async def test_a_task_that_is_unlisted_can_be_read_by_its_id_alone(
     store: AsyncStore, keys: Keys, seeds: Seeds, lister: Lister
 ) -> None:
-    live, ended_id, listed_id = await seeds.created(), await seeds.ended(COMPLETED), await seeds.ended(COMPLETED)
+    live_id, ended_id, listed_id = await seeds.created(), await seeds.ended(COMPLETED), await seeds.ended(COMPLETED)
 
-    assert not await store.run(unlist_task(keys, live))
+    assert not await store.run(unlist_task(keys, live_id))
     assert not await store.run(unlist_task(keys, "none"))
     assert await store.run(unlist_task(keys, ended_id))
 
     page = await lister.page()
-    assert ({task.id for task in page.tasks}, page.total_size) == ({live, listed_id}, 2)
+    assert ({task.id for task in page.tasks}, page.total_size) == ({live_id, listed_id}, 2)
     assert await lister.ids(context_id=CONTEXT, status=COMPLETED) == [listed_id]
     assert (await seeds.task(ended_id)).status.state == COMPLETED
     assert await leaks(store, keys) == []

@@ -205,14 +205,16 @@ async def test_a_sync_store_reads_a_long_task(any_server: EmbeddedRedis, keys: K
     store.close()
 
 
-async def test_large_parts_of_a_long_task_come_from_the_object_store(large: Seeds, seeds: Seeds, keys: Keys) -> None:
-    claim = await large.claimed()
-    await write_chunks(large, claim)
+async def test_large_parts_of_a_long_task_come_from_the_object_store(
+    blob_seeds: Seeds, seeds: Seeds, keys: Keys
+) -> None:
+    claim = await blob_seeds.claimed()
+    await write_chunks(blob_seeds, claim)
     big = "x" * 2 * THRESHOLD
-    await large.appended(claim, chunk(big), before=CHUNKS + 5)
+    await blob_seeds.appended(claim, chunk(big), before=CHUNKS + 5)
 
-    whole = await large.store.run(read_task(keys, ANN, claim.ref.task_id))
-    task_with_markers = await large.store.run(read_task(keys, ANN, claim.ref.task_id, resolve_blobs=False))
+    whole = await blob_seeds.store.run(read_task(keys, ANN, claim.ref.task_id))
+    task_with_markers = await blob_seeds.store.run(read_task(keys, ANN, claim.ref.task_id, resolve_blobs=False))
 
     assert whole is not None
     assert task_with_markers is not None

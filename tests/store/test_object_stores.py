@@ -143,22 +143,22 @@ async def test_a_call_that_hangs_blocks_no_loop_and_is_bounded(tmp_path: Path, m
 
 
 async def test_readers_wait_for_the_memory_budget() -> None:
-    budget, reading, most = MemoryBudget(100), set(), 0
+    budget, reading, peak = MemoryBudget(100), set(), 0
 
     async def read_blob(name: int) -> None:
-        nonlocal most
+        nonlocal peak
         with reserve_memory():
             await budget.acquire(60)
             budget.hold(60)
             reading.add(name)
-            most = max(most, len(reading))
+            peak = max(peak, len(reading))
             await asyncio.sleep(0)
             await budget.acquire(10)  # the earlier blob is released
             budget.hold(10)
             reading.discard(name)
 
     await asyncio.gather(*map(read_blob, range(6)))
-    assert most == 1
+    assert peak == 1
     with reserve_memory():
         await budget.acquire(500)  # a blob that is larger than the budget is read alone
         budget.hold(500)

@@ -212,12 +212,12 @@ async def test_a_tick_costs_the_same_with_many_ticks_and_tasks(
     meter = Meter(store)
     queueing_tick = replace(NIGHTLY, overlap="queue")
     await schedule.tick(queueing_tick)
-    early = await meter.cost_of(schedule.create(later_tick(1, queueing_tick)))
+    early_cost = await meter.cost_of(schedule.create(later_tick(1, queueing_tick)))
     for n in range(2, 200):
         await schedule.tick(later_tick(n, queueing_tick))
 
-    assert await meter.cost_of(schedule.create(later_tick(200, queueing_tick))) == early
-    assert sum(early.values()) <= 25
+    assert await meter.cost_of(schedule.create(later_tick(200, queueing_tick))) == early_cost
+    assert sum(early_cost.values()) <= 25
 
 
 async def test_a_requeued_task_belongs_to_the_schedule(schedule: Schedule, seeds: Seeds) -> None:

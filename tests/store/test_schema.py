@@ -223,9 +223,9 @@ async def test_schema_2_counts_an_owners_tasks_in_all_tenants_together(
     assert await store.redis.hgetall(keys.stored) == {b"/ann": total, b"*": total}
     assert await store.redis.zrange(keys.owner_index("ann") + str(int(SUBMITTED)), 0, -1) == [live.encode()]
     assert await leaks(store, keys) == []
-    two = TaskLimits((ANN.agent,), waiting=2)
+    limit_of_two = TaskLimits((ANN.agent,), waiting=2)
     message_request = request()
-    one_more = create_task(keys, ANN, "more", CONTEXT, message_request, caller=b"{}", retention=60, limits=two)
+    one_more = create_task(keys, ANN, "more", CONTEXT, message_request, caller=b"{}", retention=60, limits=limit_of_two)
     assert isinstance(await store.run(one_more), Limited)
     for task_id, tenant in ((live, "one"), ("other", "")):
         await store.run(request_cancel(keys, replace(ANN, tenant=tenant), task_id, CONTEXT))

@@ -266,10 +266,10 @@ async def test_a_stream_after_the_last_event_ends_at_once(tasks: RedisTaskStore,
 async def test_a_stream_follows_until_the_task_has_ended(tasks: RedisTaskStore, stream: RedisTaskEventStream) -> None:
     _, version = await write_task(tasks)
 
-    following = asyncio.create_task(events_of(stream, version))
+    reader = asyncio.create_task(events_of(stream, version))
     await tasks.save(task_in(INPUT_REQUIRED), event=status(INPUT_REQUIRED), prev_version=version, context=ANN)
     await tasks.save(
         task_in(COMPLETED), event=status(COMPLETED), prev_version=TaskVersion(version_number(version) + 1), context=ANN
     )
 
-    assert [event.event.status.state for event in await following] == [INPUT_REQUIRED, COMPLETED]  # type: ignore[union-attr]
+    assert [event.event.status.state for event in await reader] == [INPUT_REQUIRED, COMPLETED]  # type: ignore[union-attr]

@@ -70,11 +70,11 @@ async def test_a_step_costs_one_push_early_and_late(store: AsyncStore, keys: Key
 
     await seeds.appended(claim, chunk("the first"))
     bare = await meter.cost_of(append_steps(1))
-    early = await meter.cost_of(append_steps(2, step()))
+    early_cost = await meter.cost_of(append_steps(2, step()))
     await seeds.appended(claim, *(step(n) for n in range(900)), before=4)
     late_cost = await meter.cost_of(append_steps(904, step()))
 
-    assert early == late_cost == {**bare, "cmdstat_rpush": bare["cmdstat_rpush"] + 1}
+    assert early_cost == late_cost == {**bare, "cmdstat_rpush": bare["cmdstat_rpush"] + 1}
 
 
 async def test_a_repeated_append_stores_its_steps_once(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:

@@ -94,8 +94,8 @@ async def test_a_user_without_permissions_gets_the_other_values(
 
 
 async def test_the_usage_is_shown_as_json_and_as_text(redis_server: EmbeddedRedis, seeds: Seeds, keys: Keys) -> None:
-    waits = keys.task(await seeds.created()).record
-    await seeds.store.redis.hincrby(waits, "at", -7_230_000_000)  # the output rounds the age to minutes
+    record = keys.task(await seeds.created()).record
+    await seeds.store.redis.hincrby(record, "at", -7_230_000_000)  # the output rounds the age to minutes
     await seeds.ended(AUTH_REQUIRED)
     await seeds.ended(COMPLETED)
 

@@ -29,8 +29,8 @@ async def test_posts_beyond_the_hourly_budget_wait_visibly_and_arrive_later(stor
     role = Deliverer(store, keys, Sealer(SETTINGS.secret_keys), poster, SETTINGS.secret_keys, 1.0, metrics=metrics)
     claim = await hook_seeds.seeds.claimed()
     task_id = claim.ref.task_id
-    with receiver() as live:
-        await hook_seeds.add(task_id, live.url())
+    with receiver() as live_receiver:
+        await hook_seeds.add(task_id, live_receiver.url())
         await hook_seeds.seeds.appended(claim, *(chunk("x" * (PER_HOUR * 3 // 5)) for _ in range(3)))
 
         async def waits_for_bytes() -> bool:
@@ -44,12 +44,12 @@ async def test_posts_beyond_the_hourly_budget_wait_visibly_and_arrive_later(stor
         await asyncio.gather(*role._deliveries)
         delivery = await hook_seeds.webhooks.delivery(task_id)
 
-        assert [(stands.state, stands.delivered, stands.failures) for stands in (waiting, delivery)] == [
+        assert [(delivery.state, delivery.delivered, delivery.failures) for delivery in (waiting, delivery)] == [
             ("waiting", 4, 0)
         ] * 2
         assert waiting.due_us - waiting.now_us > 10 * 60 * 1e6
         assert metrics.registry.get_sample_value("a2a_watcher_posts_deferred_for_bytes_total") == 2
-        assert len(live.received()) == 2
+        assert len(live_receiver.received()) == 2
 
         clock.advance(3600)
         await store.redis.delete(*[key async for key in store.redis.scan_iter(f"{keys.prefix}:byte_bucket:*")])
@@ -57,7 +57,7 @@ async def test_posts_beyond_the_hourly_budget_wait_visibly_and_arrive_later(stor
         await role.tick()
         await asyncio.gather(*role._deliveries)
 
-        assert len(live.received()) == 3
+        assert len(live_receiver.received()) == 3
     last_delivery = await hook_seeds.webhooks.delivery(task_id)
     await role.aclose()
     assert (last_delivery.state, last_delivery.failure) == ("delivered", {})

@@ -72,13 +72,13 @@ def hook_seeds(seeds: Seeds) -> WebhookSeeds:
 
 
 @pytest.fixture
-def live() -> Iterator[Receiver]:
+def live_receiver() -> Iterator[Receiver]:
     with receiver() as hooks:
         yield hooks
 
 
 @pytest.fixture
-def dead() -> Iterator[Receiver]:
+def dead_receiver() -> Iterator[Receiver]:
     """Server that accepts connections but never responds."""
     with receiver() as hooks:
         hooks.plan("/hook", [], then=silent())
@@ -109,9 +109,11 @@ async def delivering(
 
 
 async def test_many_deliveries_to_a_dead_host_delay_no_other(
-    hook_seeds: WebhookSeeds, live: Receiver, dead: Receiver
+    hook_seeds: WebhookSeeds, live_receiver: Receiver, dead_receiver: Receiver
 ) -> None:
-    await at_once(*(hook_seeds.with_due_events(dead.url(), PER_TASK) for _ in range(DEAD_WEBHOOKS // PER_TASK)))
+    await at_once(
+        *(hook_seeds.with_due_events(dead_receiver.url(), PER_TASK) for _ in range(DEAD_WEBHOOKS // PER_TASK))
+    )
     redis, due = hook_seeds.seeds.store.redis, hook_seeds.seeds.keys.deliveries
 
     async def only_the_dead_wait() -> bool:
@@ -119,31 +121,31 @@ async def test_many_deliveries_to_a_dead_host_delay_no_other(
 
     async with delivering(hook_seeds):
         for number in range(20):
-            await hook_seeds.with_due_events(live.url(f"/{number}"))
+            await hook_seeds.with_due_events(live_receiver.url(f"/{number}"))
 
             async def has_come(path: str = f"/{number}") -> bool:
-                return bool(live.received(path))
+                return bool(live_receiver.received(path))
 
             await eventually_async(has_come, what=f"the post to the live host, number {number}")
         await eventually_async(only_the_dead_wait)
 
-    assert 0 < len(dead.received()) < DEAD_WEBHOOKS / 100
+    assert 0 < len(dead_receiver.received()) < DEAD_WEBHOOKS / 100
 
 
 async def test_an_event_is_posted_at_once(
-    hook_seeds: WebhookSeeds, live: Receiver, subscriber: PubSubListener, monkeypatch: pytest.MonkeyPatch
+    hook_seeds: WebhookSeeds, live_receiver: Receiver, subscriber: PubSubListener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Deliverer, "every", 600.0)
     async with delivering(hook_seeds, subscriber=subscriber):
         for number in range(5):
-            await hook_seeds.with_due_events(live.url(f"/{number}"))
-            await asyncio.to_thread(live.wait_for, f"/{number}", 1, 30)
+            await hook_seeds.with_due_events(live_receiver.url(f"/{number}"))
+            await asyncio.to_thread(live_receiver.wait_for, f"/{number}", 1, 30)
 
 
 async def test_an_event_whose_large_part_is_lost_is_a_failure_and_is_given_up_in_the_end(
-    hook_seeds: WebhookSeeds, live: Receiver, monkeypatch: pytest.MonkeyPatch
+    hook_seeds: WebhookSeeds, live_receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await hook_seeds.with_due_events(live.url("/lost"))
+    await hook_seeds.with_due_events(live_receiver.url("/lost"))
     run, given_up = hook_seeds.seeds.store.run, hook_seeds.seeds.keys.dead_deliveries
 
     async def without_blobs(operation: Operation[Any]) -> Any:
@@ -159,14 +161,14 @@ async def test_an_event_whose_large_part_is_lost_is_a_failure_and_is_given_up_in
     async with delivering(hook_seeds, backoff=Backoff(first=0.01, give_up_after=0.5)):
         await eventually_async(is_given_up)
 
-    assert live.received("/lost") == []
+    assert live_receiver.received("/lost") == []
 
 
 async def test_deliveries_that_only_wait_for_a_dead_host_are_given_up_too(
-    hook_seeds: WebhookSeeds, dead: Receiver
+    hook_seeds: WebhookSeeds, dead_receiver: Receiver
 ) -> None:
-    dead.plan("/hook", [], then=HANG_UP)
-    task_ids = [await hook_seeds.with_due_events(dead.url(), PER_TASK) for _ in range(3)]
+    dead_receiver.plan("/hook", [], then=HANG_UP)
+    task_ids = [await hook_seeds.with_due_events(dead_receiver.url(), PER_TASK) for _ in range(3)]
     redis, given_up = hook_seeds.seeds.store.redis, hook_seeds.seeds.keys.dead_deliveries
 
     clock = ManualClock()
@@ -185,46 +187,46 @@ async def test_deliveries_that_only_wait_for_a_dead_host_are_given_up_too(
     await role.aclose()
 
     assert await redis.zcard(given_up) == 3 * PER_TASK
-    assert len(dead.received()) < 3 * PER_TASK
-    stands = [await hook_seeds.webhooks.delivery(task_ids[0], f"c{number}") for number in range(PER_TASK)]
-    assert all(line.failure["reason"] for line in stands)
+    assert len(dead_receiver.received()) < 3 * PER_TASK
+    delivery = [await hook_seeds.webhooks.delivery(task_ids[0], f"c{number}") for number in range(PER_TASK)]
+    assert all(line.failure["reason"] for line in delivery)
 
 
 async def test_a_deliverer_that_stops_during_an_acquisition_releases_the_cursors(
-    hook_seeds: WebhookSeeds, live: Receiver
+    hook_seeds: WebhookSeeds, live_receiver: Receiver
 ) -> None:
-    task_id = await hook_seeds.with_due_events(live.url(), PER_TASK)
+    task_id = await hook_seeds.with_due_events(live_receiver.url(), PER_TASK)
     role = deliverer_of(hook_seeds, Poster(SETTINGS.push_networks))
 
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(role.tick(), 1e-9)
     await role.aclose()
 
-    stands = [await hook_seeds.webhooks.delivery(task_id, f"c{number}") for number in range(PER_TASK)]
-    assert not any(line.is_leased for line in stands)
-    assert all(line.due_us <= line.now_us for line in stands)
+    delivery = [await hook_seeds.webhooks.delivery(task_id, f"c{number}") for number in range(PER_TASK)]
+    assert not any(line.is_leased for line in delivery)
+    assert all(line.due_us <= line.now_us for line in delivery)
 
 
 async def test_a_post_of_a_killed_watcher_is_repeated_within_the_bound(
-    hook_seeds: WebhookSeeds, live: Receiver, dead: Receiver
+    hook_seeds: WebhookSeeds, live_receiver: Receiver, dead_receiver: Receiver
 ) -> None:
-    task_id = await hook_seeds.with_due_events(dead.url())
+    task_id = await hook_seeds.with_due_events(dead_receiver.url())
     store, keys, secrets = hook_seeds.seeds.store, hook_seeds.seeds.keys, SETTINGS.secret_keys
     killed_deliverer = Deliverer(
         store, keys, Sealer(secrets), Poster(SETTINGS.push_networks), secrets, SETTINGS.lease_ttl
     )
     await killed_deliverer.tick()
-    await asyncio.to_thread(dead.wait_for, "/hook", 1, 30)
+    await asyncio.to_thread(dead_receiver.wait_for, "/hook", 1, 30)
     delivery = await hook_seeds.webhooks.delivery(task_id, "c0")
     bound_us = max_lease(SETTINGS.lease_ttl) * 1e6
 
     assert delivery.is_leased
     assert delivery.now_us < delivery.due_us <= delivery.now_us + bound_us
-    dead.plan("/hook", [], then=200)
+    dead_receiver.plan("/hook", [], then=200)
     [name] = await store.redis.zrange(keys.deliveries, 0, -1)
     await store.redis.zincrby(keys.deliveries, -bound_us, name)  # as if the lease had expired
     async with delivering(hook_seeds):
-        [first, second] = await asyncio.to_thread(dead.wait_for, "/hook", 2, 30)
+        [first, second] = await asyncio.to_thread(dead_receiver.wait_for, "/hook", 2, 30)
     await killed_deliverer.aclose()
 
     assert second.headers["webhook-id"] == first.headers["webhook-id"]
@@ -232,23 +234,23 @@ async def test_a_post_of_a_killed_watcher_is_repeated_within_the_bound(
 
 @pytest.mark.parametrize("lost_posts", [0, 1, 3])
 async def test_events_that_replace_lost_ones_are_posted_with_other_ids(
-    hook_seeds: WebhookSeeds, seeds: Seeds, live: Receiver, lost_posts: int
+    hook_seeds: WebhookSeeds, seeds: Seeds, live_receiver: Receiver, lost_posts: int
 ) -> None:
     """The store loses events and the record of their posts while the deliverer waits for a response."""
     claim = await seeds.claimed(max_attempts=2)
     task_id = claim.ref.task_id
-    await hook_seeds.add(task_id, live.url())
+    await hook_seeds.add(task_id, live_receiver.url())
     await seeds.appended(claim, chunk("kept"))
     goes_on, is_released = threading.Event(), threading.Event()
-    live.plan("/hook", [once_set(goes_on), *[200] * (lost_posts - 1), once_set(is_released)])
+    live_receiver.plan("/hook", [once_set(goes_on), *[200] * (lost_posts - 1), once_set(is_released)])
     async with delivering(hook_seeds):
-        await asyncio.to_thread(live.wait_for, "/hook", 1)
+        await asyncio.to_thread(live_receiver.wait_for, "/hook", 1)
         backup = await seeds.backup()
         await seeds.appended(claim, *(chunk(f"lost {n}") for n in range(4)), before=1)
         lost_entries = (await seeds.log(task_id))[-4:]
         if lost_posts:
             goes_on.set()
-            await asyncio.to_thread(live.wait_for, "/hook", 1 + lost_posts)
+            await asyncio.to_thread(live_receiver.wait_for, "/hook", 1 + lost_posts)
         await seeds.restore(backup)
         await seeds.settled(claim, *(chunk(f"other {n}") for n in range(5)), status(COMPLETED), before=1)
         goes_on.set()
@@ -256,11 +258,11 @@ async def test_events_that_replace_lost_ones_are_posted_with_other_ids(
         log = await seeds.log(task_id)
 
         async def is_over() -> bool:
-            return event_ids(live)[-1] == log[-1].id
+            return event_ids(live_receiver)[-1] == log[-1].id
 
         await eventually_async(is_over, what="the end of the task is posted")
 
-    posted_ids = list(dict.fromkeys(event_ids(live)))
+    posted_ids = list(dict.fromkeys(event_ids(live_receiver)))
     assert posted_ids == [entry.id for entry in (log[2], *lost_entries[:lost_posts], *log[3:])]
 
 
@@ -275,42 +277,44 @@ def test_the_bound_is_documented() -> None:
     assert "another watcher repeats its posts within 16 s plus `lease_ttl`, 31 s by default" in " ".join(text.split())
 
 
-async def test_a_post_carries_the_time_of_the_store(hook_seeds: WebhookSeeds, live: Receiver) -> None:
+async def test_a_post_carries_the_time_of_the_store(hook_seeds: WebhookSeeds, live_receiver: Receiver) -> None:
     store, keys, secrets = hook_seeds.seeds.store, hook_seeds.seeds.keys, SETTINGS.secret_keys
     poster, wrong = Poster(SETTINGS.push_networks), ManualClock()
     role = Deliverer(store, keys, Sealer(secrets), poster, secrets, SETTINGS.lease_ttl, clock=wrong)
-    await hook_seeds.with_due_events(live.url())
+    await hook_seeds.with_due_events(live_receiver.url())
     start, _ = await store.redis.time()
 
     await role.tick()
-    [post] = await asyncio.to_thread(live.wait_for, "/hook", 1, 30)
+    [post] = await asyncio.to_thread(live_receiver.wait_for, "/hook", 1, 30)
 
     end, _ = await store.redis.time()
     assert wrong.time() < start <= int(post.headers["webhook-timestamp"]) <= end
     await role.aclose()
 
 
-async def test_a_delivered_event_ends_the_failures_of_those_before_it(hook_seeds: WebhookSeeds, live: Receiver) -> None:
+async def test_a_delivered_event_ends_the_failures_of_those_before_it(
+    hook_seeds: WebhookSeeds, live_receiver: Receiver
+) -> None:
     claim = await hook_seeds.seeds.claimed()
     task_id = claim.task.id
-    await hook_seeds.add(task_id, live.url())
+    await hook_seeds.add(task_id, live_receiver.url())
     await hook_seeds.seeds.appended(claim, chunk("a"), chunk("b"))
     since_1970 = {"c:failures": 9, "c:first_failed_at": 1}
     await hook_seeds.seeds.store.redis.hset(hook_seeds.seeds.keys.task(task_id).push, mapping=since_1970)
-    live.plan("/hook", [200, 500])
+    live_receiver.plan("/hook", [200, 500])
 
     async with delivering(hook_seeds):
-        await asyncio.to_thread(live.wait_for, "/hook", 3, 30)
+        await asyncio.to_thread(live_receiver.wait_for, "/hook", 3, 30)
 
     assert (await hook_seeds.webhooks.delivery(task_id)).state != "dead"
 
 
 async def test_a_config_that_this_watcher_has_no_key_for_is_left_to_others(
-    hook_seeds: WebhookSeeds, live: Receiver
+    hook_seeds: WebhookSeeds, live_receiver: Receiver
 ) -> None:
     """A gateway may already use a newer key. A watcher that was not restarted must not give up the deliveries of this
     gateway's webhooks."""
-    task_id = await hook_seeds.with_due_events(live.url())
+    task_id = await hook_seeds.with_due_events(live_receiver.url())
     other = Settings(store_url="redis://nowhere", secret_key="x" * 32)
     store, keys = hook_seeds.seeds.store, hook_seeds.seeds.keys
     role = Deliverer(store, keys, Sealer(other.secret_keys), Poster(), other.secret_keys, 1.0)
@@ -324,7 +328,7 @@ async def test_a_config_that_this_watcher_has_no_key_for_is_left_to_others(
     assert (await hook_seeds.webhooks.delivery(task_id, "c0")).state == "failing"
     await hook_seeds.webhooks.pass_time(60)
     async with delivering(hook_seeds):
-        await asyncio.to_thread(live.wait_for, "/hook", 1, 30)
+        await asyncio.to_thread(live_receiver.wait_for, "/hook", 1, 30)
 
 
 async def test_a_config_that_this_release_cannot_read_is_left_to_others(hook_seeds: WebhookSeeds) -> None:
@@ -342,18 +346,18 @@ async def test_a_config_that_this_release_cannot_read_is_left_to_others(hook_see
 
 
 async def test_a_busy_deliverer_does_not_count_as_hanging(
-    hook_seeds: WebhookSeeds, dead: Receiver, monkeypatch: pytest.MonkeyPatch
+    hook_seeds: WebhookSeeds, dead_receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A scan ends when fewer deliveries are due than the deliverer can acquire, which may be hours after an outage."""
     monkeypatch.setattr(deliverer, "MAX_CURSORS", 1)
     for _ in range(2):
-        await hook_seeds.with_due_events(dead.url())
+        await hook_seeds.with_due_events(dead_receiver.url())
     metrics, poster, secrets = WatcherMetrics(), Poster(SETTINGS.push_networks), SETTINGS.secret_keys
     role = Deliverer(
         hook_seeds.seeds.store, hook_seeds.seeds.keys, Sealer(secrets), poster, secrets, lease_ttl=1.0, metrics=metrics
     )
     looking = asyncio.create_task(role.tick())
-    await asyncio.to_thread(dead.wait_for, "/hook", 1, 30)
+    await asyncio.to_thread(dead_receiver.wait_for, "/hook", 1, 30)
 
     assert not looking.done()
     assert "deliverer" in metrics.tick_ages()
@@ -375,14 +379,14 @@ class RecordingStore(AsyncStore):
 
 
 async def test_large_events_are_delivered_within_the_memory_budget(
-    redis_server: EmbeddedRedis, hook_seeds: WebhookSeeds, live: Receiver
+    redis_server: EmbeddedRedis, hook_seeds: WebhookSeeds, live_receiver: Receiver
 ) -> None:
     size, count = 6 * 2**20, 12
     for number in range(count):
         task_id = await hook_seeds.seeds.created()
-        await hook_seeds.add(task_id, live.url(f"/{number}"))
+        await hook_seeds.add(task_id, live_receiver.url(f"/{number}"))
         await hook_seeds.seeds.appended(await hook_seeds.seeds.claimed(task_id), chunk("x" * size))
-    await hook_seeds.with_due_events(live.url("/small"))
+    await hook_seeds.with_due_events(live_receiver.url("/small"))
     store = RecordingStore(redis_server.store_url)
     secrets, poster = SETTINGS.secret_keys, Poster(SETTINGS.push_networks)
     role = store.role = Deliverer(store, hook_seeds.seeds.keys, Sealer(secrets), poster, secrets, 1.0)
@@ -395,7 +399,7 @@ async def test_large_events_are_delivered_within_the_memory_budget(
     await eventually_async(is_delivered, what="everything is delivered")
     await asyncio.gather(*role._deliveries)
 
-    assert {post.path for post in live.received()} == {f"/{number}" for number in range(count)} | {"/small"}
+    assert {post.path for post in live_receiver.received()} == {f"/{number}" for number in range(count)} | {"/small"}
     assert max(store.reserved_sizes) <= deliverer.MAX_RESERVED_BYTES
     assert max(store.reserved_sizes) >= 2 * size, "several at once"
     assert role.reserved_bytes == 0
@@ -404,37 +408,37 @@ async def test_large_events_are_delivered_within_the_memory_budget(
 
 
 async def test_a_large_delivery_to_a_slow_host_delays_no_small_one_and_frees_memory_after_a_post(
-    hook_seeds: WebhookSeeds, live: Receiver, monkeypatch: pytest.MonkeyPatch
+    hook_seeds: WebhookSeeds, live_receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(deliverer, "MAX_RESERVED_BYTES", 2 * deliverer.LOG_PAGE_BYTES)
     is_released = threading.Event()
-    live.plan("/slow", [once_set(is_released)])
+    live_receiver.plan("/slow", [once_set(is_released)])
     role = deliverer_of(hook_seeds, Poster(SETTINGS.push_networks))
 
     async def large(path: str) -> str:
         claim = await hook_seeds.seeds.claimed()
-        await hook_seeds.add(claim.ref.task_id, live.url(path))
+        await hook_seeds.add(claim.ref.task_id, live_receiver.url(path))
         await hook_seeds.seeds.appended(claim, *(chunk("x" * deliverer.MAX_RESERVED_BYTES) for _ in range(3)))
         return claim.ref.task_id
 
     slow = await large("/slow")
     await role.tick()
-    await asyncio.to_thread(live.wait_for, "/slow", 1, 30)
+    await asyncio.to_thread(live_receiver.wait_for, "/slow", 1, 30)
     other = await large("/other")
-    await hook_seeds.with_due_events(live.url("/small"))
+    await hook_seeds.with_due_events(live_receiver.url("/small"))
     await role.tick()
-    await asyncio.to_thread(live.wait_for, "/small", 1, 30)
+    await asyncio.to_thread(live_receiver.wait_for, "/small", 1, 30)
 
     async def is_postponed(task_id: str) -> bool:
-        stands = await hook_seeds.webhooks.delivery(task_id)
-        return not stands.is_leased and stands.due_us > 0
+        delivery = await hook_seeds.webhooks.delivery(task_id)
+        return not delivery.is_leased and delivery.due_us > 0
 
     await eventually_async(lambda: is_postponed(other), what="the other large delivery waits for memory")
     is_released.set()
     await eventually_async(lambda: is_postponed(slow), what="the slow delivery frees memory")
 
     assert role.reserved_bytes == 0
-    assert len(live.received("/slow")) == 1
+    assert len(live_receiver.received("/slow")) == 1
     assert (await hook_seeds.webhooks.delivery(slow)).failures == 0
 
     async def all_are_posted() -> bool:
@@ -442,5 +446,5 @@ async def test_a_large_delivery_to_a_slow_host_delays_no_small_one_and_frees_mem
         return not await hook_seeds.seeds.store.redis.zcard(hook_seeds.seeds.keys.deliveries)
 
     await eventually_async(all_are_posted)
-    assert [len(live.received(path)) for path in ("/slow", "/other")] == [3, 3]
+    assert [len(live_receiver.received(path)) for path in ("/slow", "/other")] == [3, 3]
     await role.aclose()

@@ -182,8 +182,8 @@ async def test_a_failed_ping_is_recorded_without_other_effects(scene: Scene, hoo
         attempts = await scene.attempts(3)
 
     assert attempts[:2] == [("ping-2", "failed", 500), ("ping-1", "gone", 410)]
-    stands = await scene.delivery()
-    assert (stands.state, stands.failures, stands.died_us) == ("delivered", 0, 0)
+    delivery = await scene.delivery()
+    assert (delivery.state, delivery.failures, delivery.died_us) == ("delivered", 0, 0)
 
 
 async def test_a_ping_to_an_address_that_is_not_allowed_is_refused_and_names_no_address(
