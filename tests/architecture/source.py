@@ -76,8 +76,8 @@ class Module:
         if isinstance(node, ast.ImportFrom):
             base = [] if node.module is None else node.module.split(".")
             if node.level:
-                here = self.name_parts if self.path.name == "__init__.py" else self.name_parts[:-1]
-                base = [*here[: len(here) - node.level + 1], *base]
+                package = self.name_parts if self.path.name == "__init__.py" else self.name_parts[:-1]
+                base = [*package[: len(package) - node.level + 1], *base]
             return [".".join([*base, alias.name]) for alias in node.names]
         return []
 

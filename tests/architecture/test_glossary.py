@@ -43,8 +43,8 @@ def words(name: str) -> set[str]:
 def test_no_name_contains_a_word_that_the_glossary_replaces() -> None:
     replacements = avoided_words()
     offending = {
-        name: sorted(where)
-        for name, where in names().items()
+        name: sorted(modules_of_name)
+        for name, modules_of_name in names().items()
         if any(uses(name, word, term) for word, term in replacements.items())
     }
 

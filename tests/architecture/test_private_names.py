@@ -133,8 +133,8 @@ def inherited_names(module: Module) -> Iterator[str]:
         theirs = [base for base in is_ours if not is_ours[base] and base.__module__ not in ("builtins", "enum")]
         yield from (key for key in vars(kind) if key not in GENERATED for base in theirs if key in vars(base))
         if any(base not in PLAIN for base in theirs):
-            own = [definition_of(base) for base in is_ours]
-            ours = set().union(*(defined_names(base) for base in own if base is not None))
+            definitions = [definition_of(base) for base in is_ours]
+            ours = set().union(*(defined_names(base) for base in definitions if base is not None))
             yield from (name for name, owner in uses(node) if owner in ("self", "cls", "super()") and name not in ours)
 
 
@@ -178,7 +178,7 @@ def test_a_library_has_the_bounds_of_the_package_and_was_checked(library: Librar
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     specifier = Requirement(library.requirement).specifier
 
-    extras = [one for extra in project["optional-dependencies"].values() for one in extra]
+    extras = [requirement for extra in project["optional-dependencies"].values() for requirement in extra]
     assert library.requirement in project["dependencies"] + extras
     assert "<" in library.requirement
     assert library.checked in specifier

@@ -64,7 +64,7 @@ def test_no_property_test_depends_on_the_speed_of_the_machine() -> None:
     assert settings.default is not None
     assert settings.default.deadline is None
     assert HealthCheck.too_slow in settings.default.suppress_health_check
-    own = [
+    own_names = [
         f"{module.name}:{call.lineno}"
         for module in TESTS
         for call in module.calls("settings")
@@ -73,7 +73,7 @@ def test_no_property_test_depends_on_the_speed_of_the_machine() -> None:
         or (option.arg == "suppress_health_check" and not re.search("too_slow|list", ast.unparse(option.value)))
     ]
 
-    assert own == []
+    assert own_names == []
 
 
 def test_no_module_has_a_meaningless_name() -> None:
@@ -160,13 +160,13 @@ def test_a_script_requires_the_libraries_that_it_uses(path) -> None:  # type: ig
     """Redis reports an unknown name only when its line runs."""
     text = path.read_text(encoding="utf-8")
     code = lua_code(text)
-    own = lua_names(code)
-    identifiers = set(re.findall(r"(?<![\w.:])[A-Za-z_]\w*", code)) - own
+    own_names = lua_names(code)
+    identifiers = set(re.findall(r"(?<![\w.:])[A-Za-z_]\w*", code)) - own_names
     function_names = set(re.findall(r"(?<![\w.:])([A-Za-z_]\w*)\s*\(", code))
     definitions = names_of_libraries()
 
     assert required(text) == sorted(library for library, names in definitions.items() if identifiers & names)
-    assert function_names - own - LUA_WORDS - set().union(*definitions.values()) == set()
+    assert function_names - own_names - LUA_WORDS - set().union(*definitions.values()) == set()
 
 
 def test_no_two_libraries_define_one_name_and_no_two_scripts_share_one() -> None:

@@ -35,13 +35,13 @@ def terminal_task(
     return task
 
 
-def of(scope: Scope, *tasks: Task) -> list[Archived]:
+def archive_entries(scope: Scope, *tasks: Task) -> list[Archived]:
     return [Archived(scope, task, version) for version, task in enumerate(tasks, 4)]
 
 
 @pytest.mark.parametrize("text", ODD)
 async def test_a_task_is_given_back_exactly(archive: Archive, text: str) -> None:
-    [copy] = of(ANN, terminal_task(f"t-{text}", context_id=text, text=text))
+    [copy] = archive_entries(ANN, terminal_task(f"t-{text}", context_id=text, text=text))
     copy.task.metadata[text] = 1e300
 
     await archive.put([copy])
@@ -53,7 +53,7 @@ async def test_a_task_is_given_back_exactly(archive: Archive, text: str) -> None
 
 
 async def test_what_json_can_not_say_is_given_back_too(archive: Archive) -> None:
-    [first, second] = of(ANN, terminal_task("t"), terminal_task("u"))
+    [first, second] = archive_entries(ANN, terminal_task("t"), terminal_task("u"))
     first.task.metadata["n"] = float("nan")
     second.task.metadata["n"] = float("-inf")
 
@@ -71,7 +71,7 @@ async def test_what_json_can_not_say_is_given_back_too(archive: Archive) -> None
     "stranger", [BOB, Scope("agent", "", "Ann"), Scope("agent", "tenant", "ann"), Scope("agent2", "", "ann"), Scope()]
 )
 async def test_other_callers_do_not_see_it(archive: Archive, stranger: Scope) -> None:
-    await archive.put(of(ANN, terminal_task("t")))
+    await archive.put(archive_entries(ANN, terminal_task("t")))
 
     assert await archive.read(stranger, "t") is None
     assert (await archive.page(Filter(stranger, NOW_US), size=5)).total == 0
@@ -80,9 +80,9 @@ async def test_other_callers_do_not_see_it(archive: Archive, stranger: Scope) ->
 
 async def test_pages_are_in_the_order_of_the_store(archive: Archive) -> None:
     ids = ["b", "B", "a", "_", "a-b", "a:b", "~"]
-    at_once = [terminal_task(task_id, NOW_US + place % 2) for place, task_id in enumerate(ids)]
-    await archive.put(of(ANN, *at_once, terminal_task("later", NOW_US + 2)))
-    await archive.put(of(BOB, terminal_task("foreign")))
+    tasks_at_once = [terminal_task(task_id, NOW_US + place % 2) for place, task_id in enumerate(ids)]
+    await archive.put(archive_entries(ANN, *tasks_at_once, terminal_task("later", NOW_US + 2)))
+    await archive.put(archive_entries(BOB, terminal_task("foreign")))
 
     pages, cursor = [], None
     while True:
@@ -96,7 +96,7 @@ async def test_pages_are_in_the_order_of_the_store(archive: Archive) -> None:
 
     # as in Redis, which compares the quoted ids byte by byte
     expected = sorted(
-        at_once, key=lambda t: (t.status.timestamp.ToMicroseconds(), t.id.replace(":", "%3A")), reverse=True
+        tasks_at_once, key=lambda t: (t.status.timestamp.ToMicroseconds(), t.id.replace(":", "%3A")), reverse=True
     )
     assert [task.id for task in pages] == [task.id for task in expected]
 
@@ -107,7 +107,7 @@ async def test_each_filter(archive: Archive) -> None:
         terminal_task("two", NOW_US + 1, context_id="C"),
         terminal_task("three", NOW_US + 2, state=FAILED),
     ]
-    await archive.put(of(ANN, *tasks))
+    await archive.put(archive_entries(ANN, *tasks))
 
     async def ids(**criteria: object) -> list[str]:
         page = await archive.page(Filter(ANN, NOW_US + 9, **criteria), size=9)  # type: ignore[arg-type]
@@ -122,7 +122,7 @@ async def test_each_filter(archive: Archive) -> None:
 
 
 async def test_the_oldest_are_forgotten_so_many_at_a_time(archive: Archive) -> None:
-    await archive.put(of(ANN, *(terminal_task(f"t{n}", NOW_US + n) for n in range(5))))
+    await archive.put(archive_entries(ANN, *(terminal_task(f"t{n}", NOW_US + n) for n in range(5))))
 
     assert await archive.forget(NOW_US + 3, 2) == 2
     assert await archive.read(ANN, "t1") is None
@@ -139,7 +139,7 @@ async def test_asking_whether_it_can_be_written_leaves_nothing(archive: Archive)
 
 async def test_a_read_only_database_is_reported(tmp_path: Path) -> None:
     read_only_archive = open_archive(sqlite(tmp_path))
-    await read_only_archive.put(of(ANN, terminal_task("t")))
+    await read_only_archive.put(archive_entries(ANN, terminal_task("t")))
     await read_only_archive.aclose()
     archive = open_archive(f"sqlite+aiosqlite:///file:{tmp_path / 'archive.db'}?mode=ro&uri=true")
 
@@ -164,7 +164,7 @@ async def test_an_unreachable_database_is_reported_without_its_password() -> Non
     archive = open_archive("postgresql+asyncpg://me:s3cret@127.0.0.1:1/x")
 
     with pytest.raises(ArchiveUnavailable) as e:
-        await archive.put(of(ANN, terminal_task("t", text="private")))
+        await archive.put(archive_entries(ANN, terminal_task("t", text="private")))
 
     assert "ConnectionRefusedError" in str(e.value)
     assert "s3cret" not in str(e.value)

@@ -150,13 +150,13 @@ async def test_pages_join_without_a_seam(scene: Scene, size: int) -> None:
     task_ids = [await scene.seeds.ended(COMPLETED) for _ in range(9)]
     live_ids = [await scene.seeds.ended(INPUT_REQUIRED), await scene.seeds.created()]
     await scene.seeds.ended(COMPLETED, scope=BOB)
-    everything = ids(await scene.pages(page_size=50))
-    assert everything == [*reversed(live_ids), *reversed(task_ids)]
+    all_ids = ids(await scene.pages(page_size=50))
+    assert all_ids == [*reversed(live_ids), *reversed(task_ids)]
 
     for count in (0, 4, 9):
         await scene.archive_tasks(*task_ids[:count])
         tasks = await scene.pages(page_size=size)
-        assert ids(tasks) == everything
+        assert ids(tasks) == all_ids
         assert (await scene.page(page_size=size)).total_size == 11
 
 
@@ -230,11 +230,15 @@ async def test_a_copy_whose_task_is_still_in_the_store_is_listed_once(scene: Sce
 
 async def test_each_filter_reaches_both(scene: Scene) -> None:
     seeds = scene.seeds
-    old = [await seeds.ended(FAILED), await seeds.ended(COMPLETED, context_id="other"), await seeds.ended(COMPLETED)]
-    new = [await seeds.ended(FAILED, context_id="other"), await seeds.ended(COMPLETED)]
+    old_ids = [
+        await seeds.ended(FAILED),
+        await seeds.ended(COMPLETED, context_id="other"),
+        await seeds.ended(COMPLETED),
+    ]
+    new_ids = [await seeds.ended(FAILED, context_id="other"), await seeds.ended(COMPLETED)]
     await seeds.ended(FAILED, scope=Scope("agent", "tenant", "ann"))
     since = Timestamp()
-    since.CopyFrom((await seeds.task(old[1])).status.timestamp)
+    since.CopyFrom((await seeds.task(old_ids[1])).status.timestamp)
     filters: list[dict[str, Any]] = [
         {"status": FAILED},
         {"status": INPUT_REQUIRED},
@@ -245,13 +249,13 @@ async def test_each_filter_reaches_both(scene: Scene) -> None:
         {"history_length": 1},
     ]
     pages_before = [await scene.page(page_size=1, **criteria) for criteria in filters]
-    whole = [await scene.pages(page_size=1, **criteria) for criteria in filters]
+    whole_pages = [await scene.pages(page_size=1, **criteria) for criteria in filters]
 
-    await scene.archive_tasks(*old)
+    await scene.archive_tasks(*old_ids)
 
     assert [await scene.page(page_size=1, **criteria) for criteria in filters] == pages_before
-    assert [await scene.pages(page_size=1, **criteria) for criteria in filters] == whole
-    assert ids(whole[0]) == [new[0], old[0]]
+    assert [await scene.pages(page_size=1, **criteria) for criteria in filters] == whole_pages
+    assert ids(whole_pages[0]) == [new_ids[0], old_ids[0]]
 
 
 async def test_an_invalid_page_token_is_refused(scene: Scene) -> None:

@@ -37,7 +37,7 @@ def tester_of(agent: Any, **options: Any) -> AgentTester:
 
 def texts(result: Result) -> dict[str, str]:
     """Return the texts of the artifacts by their names."""
-    return {one.name: "".join(part.text for part in one.parts) for one in result.raw.artifacts}
+    return {artifact.name: "".join(part.text for part in artifact.parts) for artifact in result.raw.artifacts}
 
 
 def state(result: Result) -> TaskState:
@@ -50,7 +50,7 @@ async def test_the_crew_receives_the_conversation_of_the_context() -> None:
         second = await agent.send("two", context_id=first.context_id)
         other = await agent.send("three")
 
-    assert [one.text for one in (first, second, other)] == [
+    assert [result.text for result in (first, second, other)] == [
         "You said: one.",
         "You said: one; two.",
         "You said: three.",
@@ -269,7 +269,10 @@ async def test_calls_are_steps_of_the_execution() -> None:
             async for event in clerk(turn):
                 yield event
         finally:
-            steps[:] = [f"{one.after} {one.detail.get('tool', '')}".strip() for one in turn.execution.history]
+            steps[:] = [
+                f"{transition.after} {transition.detail.get('tool', '')}".strip()
+                for transition in turn.execution.history
+            ]
 
     async with tester_of(run) as agent:
         question = await agent.send("book a table")
@@ -307,9 +310,11 @@ async def test_tools_see_the_current_span() -> None:
 
 
 async def test_a_crew_is_shared_by_runs_and_stays_unchanged() -> None:
-    both = threading.Barrier(2, timeout=60)
+    barrier = threading.Barrier(2, timeout=60)
     model = Script(
-        model="script", answers=lambda messages: user_texts(messages)[-1], on_call=lambda number: both.wait() and None
+        model="script",
+        answers=lambda messages: user_texts(messages)[-1],
+        on_call=lambda number: barrier.wait() and None,
     )
     crew = crew_of(model, task={"description": "Say {message}."})
     config_before = crew.model_dump(exclude={"agents"}), crew.agents[0].llm, crew.tasks[0].description

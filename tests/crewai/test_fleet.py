@@ -39,7 +39,9 @@ def test_calls_on_workers_that_are_killed(tmp_path: Path, monkeypatch: pytest.Mo
 
         final_task = read(gateway, "weather", task)
         assert state(final_task) == "COMPLETED", final_task
-        assert ["".join(part.get("text", "") for part in one["parts"]) for one in final_task["artifacts"]] == [ANSWER]
+        assert [
+            "".join(part.get("text", "") for part in artifact["parts"]) for artifact in final_task["artifacts"]
+        ] == [ANSWER]
         assert lines("crewai", "questions") == [str(number) for number in range(len(ROUNDS) + 1)]
         assert sorted(lines("crewai", "looked-up")) == ["a", "b", "c", "d", "e"]
         assert len(set(lines("crewai", "keys"))) == 5

@@ -207,11 +207,11 @@ def a_custom_task(app: Celery) -> None:
 def test_what_a_script_cannot_push_is_not_prepared(
     celery: Celery, configure: Callable[[Celery], None], options: RunOptions
 ) -> None:
-    plain = Publisher(celery, {})
-    prepared_message(plain)
+    plain_publisher = Publisher(celery, {})
+    prepared_message(plain_publisher)
     configure(celery := Celery("excluded", broker=celery.conf.broker_url, set_as_current=False))
     publisher = Publisher(celery, {})
-    publisher.preparer._server = plain.preparer._server
+    publisher.preparer._server = plain_publisher.preparer._server
     publisher.preparer._declared = {"celery"}
 
     assert never_prepared(publisher, options)

@@ -81,8 +81,8 @@ async def test_a_queue_that_refuses_messages_is_no_outage_of_the_broker(server: 
 @pytest.mark.parametrize("broker", ["rabbitmq"], indirect=True)
 async def test_a_full_queue_of_rabbitmq_is_no_outage_of_the_broker(broker: str) -> None:
     app = Celery("publisher", broker=RABBITMQ_URL)
-    full = {"x-max-length": 1, "x-overflow": "reject-publish"}
-    app.conf.task_queues = [Queue(f"test-{uuid4().hex}", queue_arguments=full)]
+    queue_arguments = {"x-max-length": 1, "x-overflow": "reject-publish"}
+    app.conf.task_queues = [Queue(f"test-{uuid4().hex}", queue_arguments=queue_arguments)]
     app.conf.task_default_queue = queue = app.conf.task_queues[0].name
     with app.connection_for_write() as connection:
         publisher = Publisher(app, {})
@@ -182,18 +182,18 @@ async def test_runs_at_once_arrive_once_each_over_rabbitmq(broker: str) -> None:
 
 async def test_what_waits_goes_together_where_that_is_one_round_trip() -> None:
     sizes: list[int] = []
-    has_begun, free = threading.Event(), threading.Event()
+    has_begun, may_continue = threading.Event(), threading.Event()
 
     def publish(batch: list[int]) -> list[Exception | None]:
         sizes.append(len(batch))
         has_begun.set()
-        free.wait()
+        may_continue.wait()
         return [None for _ in batch]
 
     threads = PublishingThreads(publish, lambda: True)
     waiting = [threads.publish(number) for number in range(70)]
     await asyncio.to_thread(has_begun.wait)
-    free.set()
+    may_continue.set()
     await asyncio.gather(*waiting)
 
     assert sum(sizes) == 70

@@ -35,7 +35,7 @@ class SignalLog:
     signals: list[tuple[str, str]] = field(default_factory=list)
 
     def of(self, name: str) -> list[str]:
-        return [signal for signal, by in self.signals if by == name]
+        return [signal for signal, call in self.signals if call == name]
 
 
 @pytest.fixture
@@ -140,13 +140,13 @@ async def calls(app: Celery) -> Calls:
 
 async def test_concurrent_calls_do_not_mix(calls: Calls, signal_log: SignalLog) -> None:
     calls_made = [AsyncTaskCall(calls.request(name), asyncio.get_running_loop()).make() for name in ("a.1", "b.1")]
-    both = asyncio.gather(*calls_made)
+    gathering = asyncio.gather(*calls_made)
     first, second = await calls.wait_for_run("a.1"), await calls.wait_for_run("b.1")
     assert not current_task, "nothing is at hand while agents work"
 
     first.outcome.set_result(Completed())
     second.outcome.set_result(Failure("Not today.", "ref"))
-    await both
+    await gathering
 
     assert signal_log.of("a.1") == ["prerun", "success", "postrun"]
     assert signal_log.of("b.1") == ["prerun", "failure", "postrun"]
@@ -182,13 +182,13 @@ async def test_attributes_removed_during_a_call_still_have_their_values(calls: C
     request.acknowledged = True
     headers = {**request.request_dict, "group": None, "retries": 0, "timelimit": [None, None], "is_eager": False}
     request.request_dict.update(headers, shadow=None, eta=None)
-    whole = Context(request.request_dict, called_directly=False)
+    context = Context(request.request_dict, called_directly=False)
     info_before = request.info(safe=True), request.reply_to, request.correlation_id, request.delivery_info
     lean = context_of(request)
     request.release_if_acknowledged(vars(lean))
 
-    assert {name: getattr(lean, name) for name in vars(whole)} == vars(whole)
-    assert len(vars(lean)) < len(vars(whole))
+    assert {name: getattr(lean, name) for name in vars(context)} == vars(context)
+    assert len(vars(lean)) < len(vars(context))
     info_after = request.info(safe=True), request.reply_to, request.correlation_id, request.delivery_info
     assert info_after == info_before
 
@@ -352,11 +352,11 @@ async def test_tasks_that_are_not_single_runs_get_a_thread(calls: Calls) -> None
 
     def do_nothing() -> None: ...
 
-    plain = calls.task.app.task(name="plain", ignore_result=True)(do_nothing)
+    plain_task = calls.task.app.task(name="plain", ignore_result=True)(do_nothing)
     for request in (
         calls.request("by-hand"),
         calls.request("a.1", callbacks=[link]),
-        calls.request("a.1", plain),
+        calls.request("a.1", plain_task),
     ):
         scene.apply(request, lambda: outcomes.append(1)).wait(30)
 

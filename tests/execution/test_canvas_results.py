@@ -43,24 +43,24 @@ def app(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> Iterator[
 
     @app.task(bind=True, shared=False)
     def canvas(self: Task, form: str, first: str = "add", last: str = "add") -> Any:
-        one, end = app.tasks[first].s(1), app.tasks[last].s(2)
+        start, end = app.tasks[first].s(1), app.tasks[last].s(2)
         match form:
             case "task":
                 return end.apply_async()
             case "chain":
-                return chain(one, end).apply_async()
+                return chain(start, end).apply_async()
             case "signature":
-                return chain(one, end)
+                return chain(start, end)
             case "replaced":
-                return self.replace(chain(one, end))
+                return self.replace(chain(start, end))
             case "group":
-                return group(one, end).apply_async()
+                return group(start, end).apply_async()
             case "chord":
-                return chord([one, one.clone()], end).apply_async()
+                return chord([start, start.clone()], end).apply_async()
             case "chain to chord":
-                return chain(one, group(one.clone(), one.clone()), end).apply_async()
+                return chain(start, group(start.clone(), start.clone()), end).apply_async()
             case "sequence of groups":
-                return chain(one, group(one.clone(), end)).apply_async()
+                return chain(start, group(start.clone(), end)).apply_async()
 
     A2A(app).expose(canvas, name="canvas")
     yield app

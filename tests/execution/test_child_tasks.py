@@ -65,16 +65,16 @@ async def ends_canceled(url: str, task_id: str) -> None:
     await eventually_async(is_canceled)
 
 
-@pytest.mark.parametrize("how", ["streams", "submits", "in a thread"])
+@pytest.mark.parametrize("method", ["streams", "submits", "in a thread"])
 async def test_a_remote_task_is_cancelled_with_the_agent_that_started_it(
-    agents: LocalAgents, server_url: str, how: str
+    agents: LocalAgents, server_url: str, method: str
 ) -> None:
     ids: list[str] = []
 
     async def start(turn: Turn | None = None) -> None:
         async with RemoteAgent(server_url) as remote:
             session = remote.session()
-            if how == "submits":
+            if method == "submits":
                 ids.append((await remote.submit(session.message("wait"))).task_id)
             else:
                 async for _ in session.stream("wait"):
@@ -91,15 +91,15 @@ async def test_a_remote_task_is_cancelled_with_the_agent_that_started_it(
         while True:
             turn.blocking.say("waiting")
 
-    agents.a2a.agent("agent", description="Delegates.")(start_in_a_thread if how == "in a thread" else start)
+    agents.a2a.agent("agent", description="Delegates.")(start_in_a_thread if method == "in a thread" else start)
 
     await start_and_cancel(agents, "agent", lambda: bool(ids))
 
     await ends_canceled(server_url, ids[0])
 
 
-@pytest.mark.parametrize("how", ["streams", "submits"])
-async def test_a_remote_task_whose_id_arrives_after_the_cancel_is_cancelled(agents: LocalAgents, how: str) -> None:
+@pytest.mark.parametrize("method", ["streams", "submits"])
+async def test_a_remote_task_whose_id_arrives_after_the_cancel_is_cancelled(agents: LocalAgents, method: str) -> None:
     """The server has started the task, and its response is still on the way."""
     executor, may_respond, agent_tasks = Steps(), asyncio.Event(), list[asyncio.Task[Any]]()
 
@@ -121,7 +121,7 @@ async def test_a_remote_task_whose_id_arrives_after_the_cancel_is_cancelled(agen
             agent_tasks.append(cast(asyncio.Task[Any], asyncio.current_task()))
             async with RemoteAgent(url) as remote:
                 session = remote.session()
-                if how == "submits":
+                if method == "submits":
                     await remote.submit(session.message("wait"))
                 async for _ in session.stream("wait"):
                     pass

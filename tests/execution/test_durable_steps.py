@@ -360,12 +360,12 @@ async def test_a_plain_step_of_an_async_agent_is_recorded_though_the_agent_is_ca
         return calls.work_in_thread("a")
 
     async def agent(turn: Turn) -> Any:
-        own = asyncio.current_task()
-        assert own is not None
+        current_task = asyncio.current_task()
+        assert current_task is not None
 
         async def cancel() -> None:
             await asyncio.to_thread(has_begun.wait, 20)
-            own.cancel()
+            current_task.cancel()
             is_released.set()
 
         canceller = asyncio.create_task(cancel())

@@ -53,16 +53,16 @@ def test_a_callback_is_repeated_while_the_loop_is_blocked(
 ) -> None:
     monkeypatch.setattr(forced_stop, "OVERSIGHT_INTERVAL", 0.05)
     under_way: Future[str] = Future()
-    go_on, calls = Event(), []
+    may_continue, calls = Event(), []
 
     def block() -> None:
-        go_on.wait(30)
+        may_continue.wait(30)
         under_way.set_result("done")
 
     def count_check() -> None:
         calls.append(1)
         if len(calls) == 3:
-            go_on.set()
+            may_continue.set()
 
     loop.call_soon_threadsafe(block)
     assert oversee(under_way, loop, count_check) == "done"
@@ -70,14 +70,14 @@ def test_a_callback_is_repeated_while_the_loop_is_blocked(
 
 
 def test_machines_of_one_name_have_other_runner_ids(monkeypatch: pytest.MonkeyPatch) -> None:
-    here = forced_stop.runner_prefix(7)
+    prefix = forced_stop.runner_prefix(7)
     forced_stop._machine.cache_clear()
-    assert forced_stop.runner_prefix(7) == here
+    assert forced_stop.runner_prefix(7) == prefix
     forced_stop._machine.cache_clear()
     monkeypatch.setattr(os, "readlink", lambda path: f"{path} of another container")
 
     elsewhere = forced_stop.runner_prefix(7)
 
     forced_stop._machine.cache_clear()
-    assert elsewhere != here
-    assert elsewhere.split(".")[0] == here.split(".")[0], "the name of the machine is the same"
+    assert elsewhere != prefix
+    assert elsewhere.split(".")[0] == prefix.split(".")[0], "the name of the machine is the same"

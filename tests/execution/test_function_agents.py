@@ -50,8 +50,8 @@ async def yields_and_fails(turn: Turn) -> AsyncIterator[Any]:
 
 
 async def yields_nothing(turn: Turn) -> AsyncIterator[Any]:
-    for nothing in ():
-        yield nothing
+    for item in ():
+        yield item
 
 
 async def chunks_of(scene: Scene, function: Callable[[Turn], Any]) -> list[TaskArtifactUpdateEvent]:

@@ -129,12 +129,12 @@ async def create(store: AsyncStore, keys: Keys) -> str:
     ],
 )
 async def test_a_failed_run_leaves_no_traceback(a2a: A2A, store: AsyncStore, keys: Keys, agent: str) -> None:
-    plain = agent == "fails-plainly"
-    task: Task = a2a.celery.tasks[agent if plain else f"a2a.{agent}"]
+    is_plain = agent == "fails-plainly"
+    task: Task = a2a.celery.tasks[agent if is_plain else f"a2a.{agent}"]
 
     def perform(celery_id: str) -> Any:
         task_id, _, run = celery_id.partition(".")
-        return perform_run(task, celery_id, "x") if plain else perform_run(task, celery_id, task_id, int(run))
+        return perform_run(task, celery_id, "x") if is_plain else perform_run(task, celery_id, task_id, int(run))
 
     await asyncio.to_thread(perform, await create(store, keys))  # so that later runs import no modules
     rounds = []

@@ -67,7 +67,7 @@ def calls(agents: LocalAgents) -> list[str]:
     return calls
 
 
-def both(function: Callable[..., Any]) -> Callable[..., Any]:
+def as_async_hook(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return `function` as an asynchronous hook."""
 
     async def hook(*arguments: Any) -> Any:
@@ -77,7 +77,7 @@ def both(function: Callable[..., Any]) -> Callable[..., Any]:
     return hook
 
 
-WAYS = pytest.mark.parametrize("way", [lambda hook: hook, both], ids=["sync", "async"])
+WAYS = pytest.mark.parametrize("way", [lambda hook: hook, as_async_hook], ids=["sync", "async"])
 ERRORS = pytest.mark.parametrize(
     "error",
     [ValueError("a secret"), Rejected("too late"), InputRequired("a secret"), SystemExit(3), asyncio.CancelledError()],
@@ -417,9 +417,9 @@ def test_an_invalid_hook_is_refused(kind: str) -> None:
     async def yields(run: Any) -> Any:
         yield run
 
-    for of in ((), (1,), ("echo", print)):
+    for agent_names in ((), (1,), ("echo", print)):
         with pytest.raises(ConfigError, match=f"@a2a.{kind}: write it without parentheses"):
-            decorate(*of)
+            decorate(*agent_names)
     for function in (yields, "no function"):
         with pytest.raises(ConfigError, match=f"@a2a.{kind} of .*not a generator"):
             decorate("echo")(function)

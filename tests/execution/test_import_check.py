@@ -107,8 +107,8 @@ def test_an_agent_in_the_current_folder_is_imported_as_celery_imports_the_app(
 
 
 def test_a_hanging_import_delays_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    has_begun, go_on = Event(), Event()
-    monkeypatch.setattr(sys, "acme_events", (has_begun, go_on), raising=False)
+    has_begun, may_continue = Event(), Event()
+    monkeypatch.setattr(sys, "acme_events", (has_begun, may_continue), raising=False)
     (tmp_path / "acme_hangs.py").write_text(
         "import sys\nbegun, go_on = sys.acme_events\nbegun.set()\ngo_on.wait()\nclass Agent: ...\n"
     )
@@ -120,7 +120,7 @@ def test_a_hanging_import_delays_no_other(tmp_path: Path, monkeypatch: pytest.Mo
             assert has_begun.wait(LIMIT)
             assert threads.submit(load, "acme_quick:Agent").result(LIMIT).__name__ == "Agent"
         finally:
-            go_on.set()
+            may_continue.set()
         assert hanging.result(LIMIT).__name__ == "Agent"
 
 

@@ -105,12 +105,12 @@ async def test_a_related_task_is_never_read_in_part(
     await blob_scene.seeds.appended(other, chunk(LARGE))
     store = RunStore(blob_setup.store, blob_scene.keys, claim)
 
-    [whole] = await store.own_tasks([other.ref.task_id])
+    [task] = await store.own_tasks([other.ref.task_id])
     blob_setup.object_store.is_down = True
     with pytest.raises(BlobsUnavailable):
         await store.own_tasks([other.ref.task_id])
 
-    assert whole.artifacts[0].parts[0].text == LARGE
+    assert task.artifacts[0].parts[0].text == LARGE
 
 
 async def test_an_agent_gets_its_complete_task_or_does_not_run(
@@ -138,7 +138,7 @@ async def test_an_agent_gets_its_complete_task_or_does_not_run(
         await store.in_full(claim, claiming)
     blob_setup.object_store.is_down = False
 
-    whole = await store.in_full(claim, claiming)
+    whole_claim = await store.in_full(claim, claiming)
 
-    assert (claim.is_resolved, whole.is_resolved) == (False, True)
-    assert whole.request.message.parts[0].text == whole.task.history[0].parts[0].text == LARGE
+    assert (claim.is_resolved, whole_claim.is_resolved) == (False, True)
+    assert whole_claim.request.message.parts[0].text == whole_claim.task.history[0].parts[0].text == LARGE

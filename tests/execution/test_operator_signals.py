@@ -58,16 +58,16 @@ async def test_a_signal_resumes_a_run_or_is_stored(agents: LocalAgents, way: str
 
 @pytest.mark.parametrize("way", ["blocking", "async"])
 async def test_a_signal_that_cannot_be_received_is_refused(agents: LocalAgents, way: str) -> None:
-    ended_id, full = await agents.seeds.ended(COMPLETED), await agents.seeds.created()
+    ended_id, full_id = await agents.seeds.ended(COMPLETED), await agents.seeds.created()
     for number in range(MAX_STORED_SIGNALS):
-        await Suspensions(agents.seeds).sent(full, "go", str(number).encode())
+        await Suspensions(agents.seeds).sent(full_id, "go", str(number).encode())
 
-    for task_id, text in ((ended_id, "COMPLETED"), ("unknown", "no task"), (full, "100 signals")):
+    for task_id, text in ((ended_id, "COMPLETED"), ("unknown", "no task"), (full_id, "100 signals")):
         with pytest.raises(SignalRefused, match=text):
             await send(agents, way, task_id, "go")
     for arguments in (("two words",), ("go", object()), ("go", "x" * 70_000), ("go", float("nan"))):
         with pytest.raises(ValueError, match="signal"):
-            await send(agents, way, full, *arguments)
+            await send(agents, way, full_id, *arguments)
 
 
 @pytest.mark.parametrize("way", ["blocking", "async"])

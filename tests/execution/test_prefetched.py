@@ -32,27 +32,27 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def here(redis_server: EmbeddedRedis, keys: Keys, clock: ManualClock) -> PrefetchReporter:
+def reporter(redis_server: EmbeddedRedis, keys: Keys, clock: ManualClock) -> PrefetchReporter:
     return PrefetchReporter(Settings(store_url=redis_server.store_url, key_prefix=keys.prefix, lease_ttl=30), clock)
 
 
 async def test_new_runs_are_reported_at_once_and_known_ones_at_an_interval(
-    store: AsyncStore, keys: Keys, here: PrefetchReporter, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    store: AsyncStore, keys: Keys, reporter: PrefetchReporter, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seeds = Seeds(store, keys)
     calls: list[Operation[Any]] = []
-    run = here._store.run
+    run = reporter._store.run
 
     def count(operation: Operation[Any]) -> Any:
         calls.append(operation)
         return run(operation)
 
-    monkeypatch.setattr(here._store, "run", count)
+    monkeypatch.setattr(reporter._store, "run", count)
     first, other = f"{await seeds.created()}.1", f"{await seeds.created()}.1"
 
     async def report(*names: str) -> int:
         calls.clear()
-        await asyncio.to_thread(here.report, frozenset(names))
+        await asyncio.to_thread(reporter.report, frozenset(names))
         return len(calls)
 
     assert await report() == 0

@@ -72,7 +72,7 @@ def test_without_a_limit_each_exception_is_followed_by_a_retry() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "when"),
+    ("arguments", "retry_time"),
     [
         ({"countdown": 60}, LATER),
         ({"countdown": 0}, None),
@@ -83,14 +83,14 @@ def test_without_a_limit_each_exception_is_followed_by_a_retry() -> None:
     ],
     ids=str,
 )
-def test_an_agent_sets_the_time_of_its_retry(arguments: dict[str, Any], when: datetime | None) -> None:
+def test_an_agent_sets_the_time_of_its_retry(arguments: dict[str, Any], retry_time: datetime | None) -> None:
     run = retries(default_retry_delay=60, retry_backoff=True)
 
     delay = run.after(retry_request(run, **arguments))
 
     assert delay == (
-        Retried(2, 4, when.isoformat() if when else "", ""),
-        RunOptions(retries=1, not_before=when),
+        Retried(2, 4, retry_time.isoformat() if retry_time else "", ""),
+        RunOptions(retries=1, not_before=retry_time),
     )
 
 

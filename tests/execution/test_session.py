@@ -42,8 +42,8 @@ class Runs:
     async def begin(self, **settings: Any) -> tuple[Claim, RunEventQueue, ContextSession]:
         """Claim a run and open its session. `settings` overrides the run's settings."""
         claim, events = await self.scene.begin(claim=await self.scene.seeds.claimed(session=True))
-        of = Settings(store_url="redis://127.0.0.1/0", **{"session_max_bytes": 100, **settings})
-        open_session(agent(session=True), claim, events, of)
+        run_settings = Settings(store_url="redis://127.0.0.1/0", **{"session_max_bytes": 100, **settings})
+        open_session(agent(session=True), claim, events, run_settings)
         session = current_session()
         assert session is not None
         assert session is events.settlement.session
@@ -279,11 +279,11 @@ async def test_a_sealed_session_cannot_be_read_in_the_store(runs: Runs, store: A
     assert (await runs.begin(secret_key=[NEW, OLD]))[2].state == {"a": "private"}
 
 
-@pytest.mark.parametrize(("key", "why"), [(None, "a2a_secret_key is not set"), (NEW, "not in a2a_secret_key")])
-async def test_a_sealed_session_is_not_opened_without_its_key(runs: Runs, key: str | None, why: str) -> None:
+@pytest.mark.parametrize(("key", "reason"), [(None, "a2a_secret_key is not set"), (NEW, "not in a2a_secret_key")])
+async def test_a_sealed_session_is_not_opened_without_its_key(runs: Runs, key: str | None, reason: str) -> None:
     await (await runs.begin(secret_key=OLD))[2].checkpoint({"a": 1})
 
-    with pytest.raises(SessionError, match=rf"context 'the-context' cannot be opened: .*{why}"):
+    with pytest.raises(SessionError, match=rf"context 'the-context' cannot be opened: .*{reason}"):
         await runs.begin(secret_key=key)
 
 

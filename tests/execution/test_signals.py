@@ -159,8 +159,8 @@ async def test_an_unknown_agent_is_refused_in_the_store_of_the_app_that_got_it(
 
 def received_message(fleet: str, accept: str = "application/json") -> Message:
     """Return a message as a worker receives it. `accept` is the content type that the worker accepts."""
-    body, how = b'[["same", 1], {}, {}]', {"content_type": "application/json", "content_encoding": "utf-8"}
-    return Message(body, headers={"a2a_fleet": fleet}, accept={accept}, **how)
+    body, properties = b'[["same", 1], {}, {}]', {"content_type": "application/json", "content_encoding": "utf-8"}
+    return Message(body, headers={"a2a_fleet": fleet}, accept={accept}, **properties)
 
 
 async def test_a_message_that_the_worker_would_refuse_ends_nothing(

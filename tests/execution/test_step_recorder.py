@@ -76,7 +76,7 @@ async def play(
 
 
 @pytest.fixture
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_write_delay(monkeypatch: pytest.MonkeyPatch) -> None:
     """Write steps without a delay."""
     monkeypatch.setattr("a2a_celery.execution.events.steps.STEPS_WAIT", 0.01)
 
@@ -109,7 +109,7 @@ async def test_steps_are_written_with_the_events_around_them(scene: Scene) -> No
     assert (await run.stored_steps())[2:] == ["ERROR failed f00"]
 
 
-@pytest.mark.usefixtures("at_once")
+@pytest.mark.usefixtures("no_write_delay")
 async def test_a_step_without_events_is_stored_while_it_lasts_and_is_no_event(scene: Scene) -> None:
     run = await play(scene)
     with run.execution.tool_call("search"):
@@ -120,7 +120,7 @@ async def test_a_step_without_events_is_stored_while_it_lasts_and_is_no_event(sc
     await scene.seeds.require_consistent(run.claim.task.id)
 
 
-@pytest.mark.usefixtures("at_once")
+@pytest.mark.usefixtures("no_write_delay")
 @pytest.mark.parametrize("trouble", [{"refuse": 2}, {"lose_answers": 2}])
 async def test_a_step_is_stored_once_despite_errors_of_the_store(scene: Scene, trouble: dict[str, int]) -> None:
     run = await play(scene)
@@ -146,7 +146,7 @@ async def test_many_steps_share_writes(scene: Scene) -> None:
     assert len(await run.stored_steps()) == 102
 
 
-@pytest.mark.usefixtures("at_once")
+@pytest.mark.usefixtures("no_write_delay")
 async def test_an_agent_that_sends_its_end_ends_its_execution_and_may_clean_up(scene: Scene) -> None:
     run = await play(scene)
     with run.execution.tool_call("t"):
@@ -179,7 +179,7 @@ async def test_a_pause_is_settled_with_the_step_after_it(scene: Scene) -> None:
     assert await run.stored_steps() == ["INITIALIZING", "TOOL_EXECUTION late", "INTERRUPTED"]
 
 
-@pytest.mark.usefixtures("at_once")
+@pytest.mark.usefixtures("no_write_delay")
 async def test_a_step_after_a_pause_does_not_show_the_pause_early(scene: Scene) -> None:
     run = await play(scene)
     await run.events.enqueue_event(chunk("so far"))
@@ -225,8 +225,8 @@ async def test_celery_events_have_names_without_contents(scene: Scene) -> None:
     assert events[2].keys() == {*common, "from_state", "to_state", "tool"}
     assert len(events[2]["tool"]) == 200
     assert events[3] == {**common, "from_state": "TOOL_EXECUTION", "to_state": "ERROR", "reason": "failed"}
-    everything = repr(await scene.seeds.everything())
-    assert "my secret" not in repr(events) + everything
+    all_data = repr(await scene.seeds.everything())
+    assert "my secret" not in repr(events) + all_data
 
 
 class Recorded(trace.NonRecordingSpan):

@@ -255,7 +255,7 @@ async def test_a_parallel_failure_that_ends_the_run_is_not_recorded(task: Task, 
 
     async def agent(turn: Turn) -> None:
         results = await asyncio.gather(turn.step("fetch", fails), call_after_failure(turn), return_exceptions=True)
-        raise next(one for one in results if isinstance(one, CustomError))
+        raise next(error for error in results if isinstance(error, CustomError))
 
     for _ in range(2):
         with pytest.raises(CustomError):

@@ -101,10 +101,10 @@ def open_connections(database: Postgres) -> int:
 async def no_connection_is_open(database: Postgres) -> None:
     """Wait until agents have no open connection."""
 
-    async def none() -> bool:
+    async def has_none() -> bool:
         return await asyncio.to_thread(open_connections, database) == 0
 
-    await eventually_async(none, what="all connections are closed")
+    await eventually_async(has_none, what="all connections are closed")
 
 
 def agents(a2a: A2A) -> None:
@@ -154,13 +154,13 @@ async def test_runs_after_a_restart_of_the_database_complete(project: Worker, da
 
 async def test_a_connection_of_other_runs_is_closed_only_if_it_is_broken(project: Worker, database: Postgres) -> None:
     agents(project.a2a)
-    has_begun, goes_on = threading.Event(), threading.Event()
+    has_begun, may_continue = threading.Event(), threading.Event()
 
     @project.a2a.agent("long")
-    async def long(turn: Turn) -> str:
+    async def wait(turn: Turn) -> str:
         backends = [await sync_to_async(backend)()]
         has_begun.set()
-        await asyncio.to_thread(goes_on.wait, 60)
+        await asyncio.to_thread(may_continue.wait, 60)
         backends.append(await sync_to_async(backend)())
         return "the same" if backends[0] == backends[1] else "another"
 
@@ -179,7 +179,7 @@ async def test_a_connection_of_other_runs_is_closed_only_if_it_is_broken(project
     await asyncio.to_thread(database.start)
     assert await project.run("async-orm") != Completed(), "the connection broke under a run"
     assert await project.run("async-orm") == Completed(), "and is a new one for the next, beside the long one"
-    goes_on.set()
+    may_continue.set()
     assert await first == Completed()
     await no_connection_is_open(database)
 

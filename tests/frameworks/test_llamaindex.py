@@ -311,8 +311,8 @@ async def test_a_span_of_a_step_is_below_the_span_of_the_run(workflow: Any) -> N
 async def test_all_parts_of_a_message_reach_an_agent() -> None:
     workflow_agent = agent()
     image = Part(raw=b"\x00", media_type="image/png")
-    more = [Part(url="https://e.com/x", media_type=f"{kind}/x") for kind in ("audio", "video", "text")]
-    await events_of(workflow_agent, None, Part(text="look"), new_data_part({"n": 1}), image, *more)
+    url_parts = [Part(url="https://e.com/x", media_type=f"{kind}/x") for kind in ("audio", "video", "text")]
+    await events_of(workflow_agent, None, Part(text="look"), new_data_part({"n": 1}), image, *url_parts)
 
     [message] = workflow_agent.llm.messages_seen
     blocks = [block.model_dump(exclude_none=True, mode="json") for block in message.blocks]
@@ -342,15 +342,15 @@ class Travels(Workflow):
 
 
 async def test_the_message_is_the_start_event_of_a_workflow() -> None:
-    free = Calls(lambda ctx, ev: dict(ev.items()))
+    workflow = Calls(lambda ctx, ev: dict(ev.items()))
 
-    assert texts(await events_of(free, None, Part(text="hi"), new_data_part({"n": 2}))) == [
+    assert texts(await events_of(workflow, None, Part(text="hi"), new_data_part({"n": 2}))) == [
         {"user_msg": "hi", "n": 2.0}
     ]
     assert texts(await events_of(Travels(), None, Part(text="Rome"), new_data_part({"days": 2}))) == ["Rome 2"]
     assert texts(await events_of(Travels(), start_event=lambda turn: Trip(city=turn.text))) == ["hello 1"]
     with pytest.raises(Rejected, match="reads text and data parts"):
-        await events_of(free, None, Part(raw=b"\x00"))
+        await events_of(workflow, None, Part(raw=b"\x00"))
 
 
 @pytest.mark.filterwarnings("ignore:Skipping serialization")

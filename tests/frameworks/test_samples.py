@@ -25,7 +25,7 @@ FRAMEWORKS = {
     "crewai": "crewai",
 }
 
-INSTALLED = [of for of in FRAMEWORKS.values() if find_spec(of)]
+INSTALLED = [module for module in FRAMEWORKS.values() if find_spec(module)]
 """Samples whose framework is installed. CrewAI has a separate environment: see `make crewai`."""
 
 PROGRAM = """
@@ -48,7 +48,7 @@ def test_a_gateway_serves_what_is_installed_and_imports_none_of_it(missing: list
     assert process.returncode == 0, process.stderr
     agents, modules = json.loads(process.stdout)
     assert set(agents) & set(FRAMEWORKS) == {
-        name for name, of in FRAMEWORKS.items() if of in INSTALLED and of not in missing
+        name for name, module in FRAMEWORKS.items() if module in INSTALLED and module not in missing
     }
     assert {"echo", "booking", "words"} <= set(agents)
     assert not set(FRAMEWORKS.values()) & set(modules)

@@ -186,10 +186,10 @@ async def test_a_body_that_is_too_expensive_leaves_its_caller_the_tokens_it_has(
     body = message_json() | {"metadata": {"values": values(6)}, "configuration": {"returnImmediately": True}}
     async with limited(store, redis_server.store_url, keys, **limit_settings) as gateway:
         answers = [await gateway.http.post("/message:send", json=body, headers=AS_ANN) for _ in range(2)]
-        small = await gateway.http.get("/tasks", headers=AS_ANN)
+        small_response = await gateway.http.get("/tasks", headers=AS_ANN)
 
     assert [answer.status_code for answer in answers] == [200, 429], "seven tokens, then three are left"
-    assert small.status_code == 200
+    assert small_response.status_code == 200
 
 
 async def test_a_body_is_not_charged_if_no_token_is_left_for_its_operation(
@@ -200,9 +200,9 @@ async def test_a_body_is_not_charged_if_no_token_is_left_for_its_operation(
     async with limited(store, redis_server.store_url, keys, **limit_settings) as gateway:
         assert (await gateway.http.get("/tasks", headers=AS_ANN)).status_code == 200, "four of five tokens are left"
         expensive = await gateway.http.post("/message:send", json=body, headers=AS_ANN)
-        small = [(await gateway.http.get("/tasks", headers=AS_ANN)).status_code for _ in range(5)]
+        small_statuses = [(await gateway.http.get("/tasks", headers=AS_ANN)).status_code for _ in range(5)]
 
-    assert (expensive.status_code, small) == (429, [200] * 4 + [429])
+    assert (expensive.status_code, small_statuses) == (429, [200] * 4 + [429])
 
 
 async def test_values_that_cost_more_than_the_burst_take_all_of_it(
@@ -294,7 +294,7 @@ async def test_bodies_of_one_owner_that_arrive_at_once_are_bounded(
         arriving = [post(slow(), AS_ANN) for _ in range(2)]
         await eventually_async(have_begun, what="two bodies have begun")
         refusal = await post(b" " * 1_000_000 + content, AS_ANN)
-        small, of_bob = await post(content, AS_ANN), await post(b" " * 2_600_000 + content, AS_BOB)
+        small_response, bob_response = await post(content, AS_ANN), await post(b" " * 2_600_000 + content, AS_BOB)
         may_end.set()
         responses = await asyncio.gather(*arriving)
         second_refusal = await post(b" " * 2_600_000 + content, AS_ANN)
@@ -302,4 +302,6 @@ async def test_bodies_of_one_owner_that_arrive_at_once_are_bounded(
     assert (refusal.status_code, refusal.headers["retry-after"]) == (429, "5")
     details = refusal.json()["error"]["data" if path == "/" else "details"]
     assert details[0]["metadata"] == {"limit": "bodies", "retryAfter": "5"}
-    assert [response.status_code for response in (small, of_bob, *responses, second_refusal)] == [200] * 5
+    assert [response.status_code for response in (small_response, bob_response, *responses, second_refusal)] == [
+        200
+    ] * 5

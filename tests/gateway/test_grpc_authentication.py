@@ -149,13 +149,13 @@ async def test_little_of_a_request_is_received_before_its_caller_is_known() -> N
     try:
         async with counting_proxy(port) as proxy, grpc.aio.insecure_channel(f"127.0.0.1:{proxy.port}") as channel:
             stub = a2a_pb2_grpc.A2AServiceStub(channel)
-            large = stub.SendMessage(SendMessageRequest(tenant="x" * LARGE), timeout=LIMIT)
+            large_call = stub.SendMessage(SendMessageRequest(tenant="x" * LARGE), timeout=LIMIT)
             await authenticator.called.wait()
             for _ in range(30):  # each round trip lets the client send what the window allows
                 assert await stub.GetTask(GetTaskRequest(id="some"), timeout=LIMIT).code() == (
                     grpc.StatusCode.UNAUTHENTICATED
                 )
-            large.cancel()
+            large_call.cancel()
     finally:
         await server.stop(0)
     assert proxy.received < LARGE / 8

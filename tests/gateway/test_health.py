@@ -27,27 +27,27 @@ async def test_a_call_that_comes_back_gives_its_result_and_its_error() -> None:
 
 async def test_a_call_that_hangs_is_given_up_and_not_made_again(release: Event) -> None:
     calls = []
-    one = SingleCall(lambda: (calls.append(1), release.wait(30)))
+    call = SingleCall(lambda: (calls.append(1), release.wait(30)))
 
     for _ in range(3):
         with pytest.raises(TimeoutError):
-            await one.result(0.05)
+            await call.result(0.05)
 
     release.set()
-    assert one._made is not None
-    await asyncio.wait({one._made})
+    assert call._made is not None
+    await asyncio.wait({call._made})
     assert len(calls) == 1
 
 
 async def test_when_it_comes_back_it_is_made_anew(release: Event) -> None:
     calls = []
-    one = SingleCall(lambda: (calls.append(1), release.wait(30))[1])
+    call = SingleCall(lambda: (calls.append(1), release.wait(30))[1])
     with pytest.raises(TimeoutError):
-        await one.result(0.05)
+        await call.result(0.05)
 
     release.set()
 
-    assert one._made is not None
-    await asyncio.wait({one._made})
-    assert await one.result(5) is True
+    assert call._made is not None
+    await asyncio.wait({call._made})
+    assert await call.result(5) is True
     assert len(calls) == 2

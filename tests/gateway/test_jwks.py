@@ -218,7 +218,7 @@ async def test_with_a_refresh_task_a_known_key_never_waits_for_a_fetch(
 
 
 def test_only_usable_keys_of_a_set_are_accepted() -> None:
-    odd: list[Any] = [
+    odd_keys: list[Any] = [
         None,
         "first",
         {},
@@ -234,7 +234,7 @@ def test_only_usable_keys_of_a_set_are_accepted() -> None:
         OctKey.import_key("secret" * 10).as_dict(private=True),
     ]
     curve = ECKey.generate_key("P-256", {"kid": "curve"})
-    key_set = read_set({"keys": [*odd, *document(FIRST, curve)["keys"]]})
+    key_set = read_set({"keys": [*odd_keys, *document(FIRST, curve)["keys"]]})
 
     assert len(key_set) == 2
     assert key_set.named("curve", "ES256")

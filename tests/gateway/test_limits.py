@@ -111,8 +111,8 @@ async def test_an_answer_to_a_question_is_a_run_too(
         refusal = await gateway.try_to_send(taskId=paused_id)
         assert (refusal.status_code, refusal.headers["retry-after"]) == (429, "1")
         assert await seeds.everything() == data_before
-        more = await gateway.try_to_send(taskId=first["id"])
-        assert more.status_code == 200, "a message that waits for its own task's run begins none"
+        second_answer = await gateway.try_to_send(taskId=first["id"])
+        assert second_answer.status_code == 200, "a message that waits for its own task's run begins none"
 
         await gateway.http.post(f"/agents/echo/tasks/{first['id']}:cancel", headers={"A2A-Version": "1.0"})
 
@@ -322,7 +322,7 @@ async def test_a_large_body_of_a_caller_without_tokens_is_not_read(
 ) -> None:
     chunks = []
 
-    async def large() -> AsyncGenerator[bytes, None]:
+    async def large_body() -> AsyncGenerator[bytes, None]:
         for _ in range(5):
             chunks.append(1)
             yield b" " * 50_000
@@ -331,7 +331,7 @@ async def test_a_large_body_of_a_caller_without_tokens_is_not_read(
     async with limited(store, redis_server.store_url, keys, **limit_settings) as gateway:
         headers = AS_ANN | {"Content-Type": "application/json"}
         statuses = [(await gateway.http.get("/tasks", headers=headers)).status_code for _ in range(2)]
-        refusal = await gateway.http.post("/", content=large(), headers=headers)
+        refusal = await gateway.http.post("/", content=large_body(), headers=headers)
 
     assert [*statuses, refusal.status_code] == [200, 429, 429]
     assert not chunks
@@ -348,8 +348,8 @@ async def test_after_a_burst_the_rate_limits_requests(
         assert await read_task(first, "another") == (404, "")
         [bucket] = [key async for key in store.redis.scan_iter(keys.requests(Scope()))]
         assert 0 < await store.redis.pttl(bucket) <= 500_000
-        full = int(await store.redis.get(bucket))
-        await store.redis.set(bucket, full - 100_000_000, px=500_000)  # a hundred seconds later
+        bucket_value = int(await store.redis.get(bucket))
+        await store.redis.set(bucket, bucket_value - 100_000_000, px=500_000)  # a hundred seconds later
 
         assert [(await read_task(second))[0] for _ in range(2)] == [404, 429]
 

@@ -133,12 +133,12 @@ def test_a_module_that_cannot_be_imported_is_no_gateway_without_its_agents() -> 
 async def test_a_card_has_members_of_03_where_its_interfaces_serve_03(version: str | None) -> None:
     app = Celery("acme", set_as_current=False)
     app.conf.update(a2a_store_url="redis://127.0.0.1:1/0", a2a_auth_api_keys=api_key_entry("ann", "one"))
-    a2a, own = A2A(app), card("echo")
+    a2a, own_card = A2A(app), card("echo")
     if version is not None:
-        own.supported_interfaces.append(
+        own_card.supported_interfaces.append(
             AgentInterface(url="https://agents.example.com/", protocol_binding="JSONRPC", protocol_version=version)
         )
-    a2a.add_agent(own, "nowhere:Echo")
+    a2a.add_agent(own_card, "nowhere:Echo")
 
     async with served(a2a.asgi()) as http:
         agent_card = (await http.get(WELL_KNOWN)).json()

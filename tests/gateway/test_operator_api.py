@@ -256,7 +256,7 @@ async def test_a_webhook_that_was_given_up_is_replayed_and_its_address_stays_hid
     replay = await site.post(f"/webhooks/{task_id}/a%2Fhook:replay")
     assert (replay.json()["replayed"], replay.json()["state"]) == (True, "waiting")
     assert (await site.get("/webhooks?state=dead")).json()["webhooks"] == []
-    assert [one["id"] for one in (await site.get("/webhooks")).json()["webhooks"]] == ["a/hook"]
+    assert [webhook["id"] for webhook in (await site.get("/webhooks")).json()["webhooks"]] == ["a/hook"]
     assert (await site.post(f"/webhooks/{task_id}/other:replay")).status_code == 404
 
 

@@ -86,14 +86,14 @@ async def test_a_file_is_compressed_for_a_client_that_accepts_it(
     client: httpx.AsyncClient, accept_encoding: str, encoding: str | None
 ) -> None:
     answer = await client.get("/ui/style.css", headers={"Accept-Encoding": accept_encoding})
-    same = await client.get(
+    second_answer = await client.get(
         "/ui/style.css", headers={"Accept-Encoding": accept_encoding, "If-None-Match": answer.headers["etag"]}
     )
 
     assert answer.headers.get("content-encoding") == encoding
     assert answer.content == (UI / "style.css").read_bytes()
     assert answer.headers["vary"] == "Accept-Encoding"
-    assert same.status_code == 304
+    assert second_answer.status_code == 304
 
 
 def test_the_page_preloads_all_of_its_scripts() -> None:

@@ -121,7 +121,7 @@ async def test_a_version_that_is_not_served_is_refused_in_every_binding(gateway:
         await over_grpc(gateway, "ListTasks", {}, version),
     ]
 
-    assert {one.reason for one in errors} == {"VERSION_NOT_SUPPORTED"}
+    assert {error.reason for error in errors} == {"VERSION_NOT_SUPPORTED"}
 
 
 async def test_no_version_means_03_in_every_binding(gateway: Limited) -> None:
@@ -132,8 +132,8 @@ async def test_no_version_means_03_in_every_binding(gateway: Limited) -> None:
         await over_grpc(gateway, "ListTasks", {}, "0.3"),
     ]
 
-    assert {one.reason for one in errors} == {"VERSION_NOT_SUPPORTED"}
-    assert all("A2A-Version: 1.0" in one.message for one in errors)
+    assert {error.reason for error in errors} == {"VERSION_NOT_SUPPORTED"}
+    assert all("A2A-Version: 1.0" in error.message for error in errors)
 
 
 async def test_a_patch_number_does_not_count(gateway: Limited) -> None:
@@ -177,7 +177,7 @@ async def test_a_message_goes_to_the_tenant_of_its_body(gateway: Limited) -> Non
     task = (await gateway.http.post("/agents/echo/message:send", json=body, headers=V1)).json()["task"]
 
     pages = {
-        path: [one["id"] for one in (await gateway.http.get(f"/agents/echo{path}", headers=V1)).json()["tasks"]]
+        path: [task["id"] for task in (await gateway.http.get(f"/agents/echo{path}", headers=V1)).json()["tasks"]]
         for path in ("/acme/tasks", "/tasks?tenant=acme", "/tasks")
     }
 
@@ -202,8 +202,8 @@ async def test_an_unknown_tenant_is_one_answer_in_every_binding(gateway: Limited
         await over_grpc(gateway, "ListTasks", {"tenant": "nobody"}),
     ]
 
-    assert {one.reason for one in errors} == {"INVALID_PARAMS"}
-    assert all(one.fields == {"tenant": "Begins with the name of an agent: echo, other."} for one in errors)
+    assert {error.reason for error in errors} == {"INVALID_PARAMS"}
+    assert all(error.fields == {"tenant": "Begins with the name of an agent: echo, other."} for error in errors)
 
 
 async def test_the_shared_address_reaches_every_agent(gateway: Limited) -> None:
@@ -215,7 +215,7 @@ async def test_the_shared_address_reaches_every_agent(gateway: Limited) -> None:
         (await over_rpc(gateway, "ListTasks", {"tenant": "other"}))["result"]["tasks"],
     ]
 
-    assert [[one["id"] for one in page] for page in pages] == [[task["id"]]] * 3
+    assert [[task["id"] for task in page] for page in pages] == [[task["id"]]] * 3
 
 
 async def test_the_tenant_v1_is_no_version(gateway: Limited) -> None:
@@ -259,8 +259,8 @@ async def test_a_history_of_no_length_is_left_out(gateway: Limited, length: int)
     single_task = (await gateway.http.get(f"/tasks/{task['id']}?{query}", headers=V1)).json()
     [over] = (await over_rpc(gateway, "ListTasks", {"historyLength": length}))["result"]["tasks"]
 
-    assert {len(one.get("history", ())) for one in (list_entry, single_task, over)} == {length}
-    assert {"history" in one for one in (list_entry, single_task, over)} == {bool(length)}
+    assert {len(task_json.get("history", ())) for task_json in (list_entry, single_task, over)} == {length}
+    assert {"history" in task_json for task_json in (list_entry, single_task, over)} == {bool(length)}
 
 
 async def test_a_notification_is_carried_out_and_not_answered(gateway: Limited) -> None:

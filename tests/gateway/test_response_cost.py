@@ -230,8 +230,10 @@ async def test_a_response_is_delivered_and_the_next_request_is_refused_until_it_
         limited(store, redis_server.store_url, keys, **rate) as first_gateway,
         limited(store, redis_server.store_url, keys, **rate) as second_gateway,
     ):
-        first = await one.http.get(f"/tasks/{task_id}", headers=V1)
-        responses = [await gateway.http.get(f"/tasks/{task_id}", headers=V1) for gateway in (first_gateway, second_gateway)]
+        first = await first_gateway.http.get(f"/tasks/{task_id}", headers=V1)
+        responses = [
+            await gateway.http.get(f"/tasks/{task_id}", headers=V1) for gateway in (first_gateway, second_gateway)
+        ]
 
     [artifact] = first.json()["artifacts"]
     assert artifact["metadata"] == {"zeros": [0] * 4 * VALUES_PER_TOKEN}

@@ -175,14 +175,14 @@ async def test_an_empty_page_writes_nothing() -> None:
     assert served.bodies == ["id: 1\ndata: a\n\n", ""]
 
 
-@pytest.mark.parametrize("why", ["the client leaves", "the server stops"])
-async def test_a_stream_ends_on_these_conditions(why: str) -> None:
+@pytest.mark.parametrize("condition", ["the client leaves", "the server stops"])
+async def test_a_stream_ends_on_these_conditions(condition: str) -> None:
     source = Endless()
     served = Served(source.pages())
     running = asyncio.create_task(served.run())
     await served.began.wait()
 
-    if why == "the client leaves":
+    if condition == "the client leaves":
         served.left.set()
     else:
         for scope in served.leaving._streams:

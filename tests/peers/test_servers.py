@@ -228,11 +228,11 @@ async def test_the_receiver_accepts_webhooks(agent: RemoteAgent) -> None:
         task = await agent.submit(new_text_message("hello", role=Role.ROLE_USER), push=push)
 
         async def is_completed() -> bool:
-            return any(Result.of(one.event).state_name == "COMPLETED" for one in notifications)
+            return any(Result.of(notification.event).state_name == "COMPLETED" for notification in notifications)
 
         await eventually_async(is_completed, what="the end is posted")
 
-    assert {one.task_id for one in notifications} == {task.task_id}
+    assert {notification.task_id for notification in notifications} == {task.task_id}
 
 
 def test_the_command_answers_a_question(url: str, peer: Peer) -> None:

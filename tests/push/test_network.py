@@ -143,20 +143,20 @@ async def test_a_hanging_lookup_times_out_and_delays_no_other(monkeypatch: pytes
 
 
 async def test_a_cancelled_caller_does_not_cancel_the_lookup_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    has_begun, go_on = threading.Event(), threading.Event()
+    has_begun, may_continue = threading.Event(), threading.Event()
 
-    def waits(*_: Any, **__: Any) -> Any:
+    def wait_until_released(*_: Any, **__: Any) -> Any:
         has_begun.set()
-        go_on.wait(60)
+        may_continue.wait(60)
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("8.8.8.8", 0))]
 
-    monkeypatch.setattr("a2a_celery.push.network.socket.getaddrinfo", waits)
+    monkeypatch.setattr("a2a_celery.push.network.socket.getaddrinfo", wait_until_released)
     async with aclosing(SystemResolver(timeout=60)) as resolver:
         leaves, stays = [asyncio.create_task(resolver.resolve("a.example")) for _ in range(2)]
         await asyncio.to_thread(has_begun.wait, 60)
         leaves.cancel()
         await asyncio.gather(leaves, return_exceptions=True)
-        go_on.set()
+        may_continue.set()
 
         assert [str(address) for address in await stays] == ["8.8.8.8"]
 

@@ -52,11 +52,11 @@ def config(scheme: str = "", credentials: str = "", token: str = "") -> TaskPush
 
 
 def built(
-    event: Event, config: TaskPushNotificationConfig | None = None, protocol: str = "1.0", now: float | None = None
+    event: Event, config: TaskPushNotificationConfig | None = None, protocol: str = "1.0", now_s: float | None = None
 ) -> PostRequest:
     subscription_config = config or TaskPushNotificationConfig(url="https://a.example/hook")
     signer = Signer.of(subscription_config, [b"key"])
-    at = time.time() if now is None else now
+    at = time.time() if now_s is None else now_s
     return PostRequest.build(event, subscription_config, delivery_id="msg_1", now=at, signer=signer, protocol=protocol)
 
 
@@ -75,21 +75,21 @@ def test_an_event_is_a_stream_response(kind: str) -> None:
 
 @pytest.mark.parametrize("protocol", ["1.0", "0.3"])
 def test_a_large_task_goes_without_its_history(protocol: str) -> None:
-    large = Task(id="t", context_id="c", status=STATUS, artifacts=[ARTIFACT])
-    large.history.append(Message(message_id="m", role=Role.ROLE_USER, parts=[Part(text="x" * LARGE_TASK)]))
-    small = Task()
-    small.CopyFrom(large)
-    small.history[0].parts[0].text = "x" * (LARGE_TASK - large.ByteSize() + LARGE_TASK)
-    assert small.ByteSize() == LARGE_TASK
+    large_task = Task(id="t", context_id="c", status=STATUS, artifacts=[ARTIFACT])
+    large_task.history.append(Message(message_id="m", role=Role.ROLE_USER, parts=[Part(text="x" * LARGE_TASK)]))
+    small_task = Task()
+    small_task.CopyFrom(large_task)
+    small_task.history[0].parts[0].text = "x" * (LARGE_TASK - large_task.ByteSize() + LARGE_TASK)
+    assert small_task.ByteSize() == LARGE_TASK
 
-    payload = json.loads(built(large, protocol=protocol).body)
-    whole = json.loads(built(small, protocol=protocol).body)
+    payload = json.loads(built(large_task, protocol=protocol).body)
+    body = json.loads(built(small_task, protocol=protocol).body)
 
-    task, whole_task = (payload, whole) if protocol == "0.3" else (payload["task"], whole["task"])
+    task, whole_task = (payload, body) if protocol == "0.3" else (payload["task"], body["task"])
     assert "history" not in task
     assert len(whole_task.pop("history")) == 1
     assert task == whole_task
-    assert len(large.history) == 1
+    assert len(large_task.history) == 1
 
 
 def test_a_repetition_by_another_process_is_byte_identical() -> None:
@@ -133,7 +133,7 @@ def test_a_secret_signs_and_is_not_sent() -> None:
 
 
 def test_the_signature_is_of_this_post_and_its_time() -> None:
-    request = built(TASK, config(token="tok"), now=1_700_000_000.9)
+    request = built(TASK, config(token="tok"), now_s=1_700_000_000.9)
 
     assert request.headers["webhook-id"] == "msg_1"
     assert request.headers["webhook-timestamp"] == "1700000000"
@@ -215,13 +215,13 @@ def test_a_url_may_be_a_secret_itself(path: str, secrets: set[str]) -> None:
 
 def test_the_id_of_a_delivery_is_stable_and_unique() -> None:
     event = EventId(7, 1767225600000000)
-    same = ("t", "c", event)
+    arguments = ("t", "c", event)
     others = [
         *(("t", "c", EventId(8, event.recorded_us)), ("t", "c", EventId(7, event.recorded_us + 1))),
         *(("t", "d", event), ("tc", "", event), ("", "tc", event)),
     ]
 
-    assert delivery_id(*same) == delivery_id(*same)
-    assert delivery_id(*same).endswith("_7-1767225600000000")
-    assert len({delivery_id(*ids) for ids in (same, *others)}) == 6
+    assert delivery_id(*arguments) == delivery_id(*arguments)
+    assert delivery_id(*arguments).endswith("_7-1767225600000000")
+    assert len({delivery_id(*ids) for ids in (arguments, *others)}) == 6
     Signer().headers(delivery_id("t.1", "ü .\r\n", event), 0, b"")

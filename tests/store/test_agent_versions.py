@@ -136,10 +136,10 @@ async def test_a_requeued_task_belongs_to_the_version_of_its_dead_letter(seeds: 
     )
     assert await versions.open_tasks() == {}
 
-    new, _ = await seeds.requeued(claim.ref.task_id)
+    new_id, _ = await seeds.requeued(claim.ref.task_id)
 
     assert await versions.open_tasks() == {("agent", "1"): 1}
-    assert isinstance(await versions.claim(RunRef(new, 1), "2"), OtherVersion)
+    assert isinstance(await versions.claim(RunRef(new_id, 1), "2"), OtherVersion)
 
 
 async def test_workers_announce_and_withdraw_their_version_queues(store: AsyncStore, keys: Keys) -> None:

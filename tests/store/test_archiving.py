@@ -23,7 +23,7 @@ from tests.support.delivery_cursors import Webhooks
 from tests.support.seeds import ANN, BOB, CONTEXT, RETENTION, Seeds, chunk, status
 
 
-async def on(store: AsyncStore, keys: Keys) -> None:
+async def enable_archive(store: AsyncStore, keys: Keys) -> None:
     """Enable the archive in the installation record."""
     await store.redis.hset(keys.installation, mapping={"schema": SCHEMA, "archive": "1", "adopted": "1"})
 
@@ -49,7 +49,7 @@ async def read_list(store: AsyncStore, keys: Keys) -> tuple[list[str], int | Non
 async def test_an_ended_task_waits_without_an_expiry_until_it_is_due(
     store: AsyncStore, keys: Keys, seeds: Seeds
 ) -> None:
-    await on(store, keys)
+    await enable_archive(store, keys)
     claim = await seeds.claimed()
     await seeds.appended(claim, chunk("a"))
     await seeds.settled(claim, status(COMPLETED), before=1)
@@ -67,7 +67,7 @@ async def test_an_ended_task_waits_without_an_expiry_until_it_is_due(
 
 
 async def test_one_archiver_at_a_time_gets_the_oldest_tasks(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    await on(store, keys)
+    await enable_archive(store, keys)
     task_ids = [await seeds.ended(COMPLETED, scope=scope) for scope in (ANN, BOB, ANN)]
     await make_due(store, keys)
 
@@ -81,7 +81,7 @@ async def test_one_archiver_at_a_time_gets_the_oldest_tasks(store: AsyncStore, k
 async def test_an_archived_task_leaves_no_key_and_moves_the_border(
     store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks
 ) -> None:
-    await on(store, keys)
+    await enable_archive(store, keys)
     first = await seeds.ended(COMPLETED)
     task_id = await seeds.created()
     await webhooks.saved(task_id)
@@ -104,7 +104,7 @@ async def test_an_archived_task_leaves_no_key_and_moves_the_border(
 
 
 async def test_a_live_task_is_not_removed(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    await on(store, keys)
+    await enable_archive(store, keys)
     live_id = await seeds.created()
     await store.redis.zadd(keys.archive, {live_id: 1})
 
@@ -116,7 +116,7 @@ async def test_a_live_task_is_not_removed(store: AsyncStore, keys: Keys, seeds: 
 async def test_due_deliveries_outlive_their_archived_task(
     store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks
 ) -> None:
-    await on(store, keys)
+    await enable_archive(store, keys)
     task_id = await seeds.created()
     await webhooks.saved(task_id)
     await seeds.settled(await seeds.claimed(task_id), status(COMPLETED))
@@ -131,7 +131,7 @@ async def test_due_deliveries_outlive_their_archived_task(
 
 
 async def test_a_refused_task_delays_no_other_and_is_tried_again(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    await on(store, keys)
+    await enable_archive(store, keys)
     refused_id, other = await seeds.ended(COMPLETED), await seeds.ended(COMPLETED)
     await make_due(store, keys)
 
@@ -179,7 +179,7 @@ async def require_schema_of_a_used_store(store: AsyncStore, keys: Keys) -> None:
 
 
 async def test_the_lag_of_the_archive_is_reported(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    await on(store, keys)
+    await enable_archive(store, keys)
     late_id, _ = await seeds.ended(COMPLETED), await seeds.ended(COMPLETED)
     seconds, _ = await store.redis.time()
     await store.redis.zadd(keys.archive, {late_id: (seconds - 3600) * 1_000_000})
@@ -191,7 +191,7 @@ async def test_the_lag_of_the_archive_is_reported(store: AsyncStore, keys: Keys,
 
 
 async def test_a_dead_letter_lasts_until_its_task_is_removed(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    await on(store, keys)
+    await enable_archive(store, keys)
     claim = await seeds.claimed()
     await seeds.lost(claim.ref)
     [name] = await store.redis.zrange(keys.dead_letters, 0, -1)
@@ -217,7 +217,7 @@ async def test_without_an_archive_the_end_of_a_task_costs_one_check(
 
 
 async def test_concurrent_removals_count_each_task_once(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    await on(store, keys)
+    await enable_archive(store, keys)
     task_ids = [await seeds.ended(COMPLETED) for _ in range(5)]
 
     counts = await asyncio.gather(*(store.run(remove_archived(keys, task_ids)) for _ in range(4)))

@@ -206,18 +206,18 @@ async def test_a_task_is_never_read_in_part(blob_setup: BlobSetup, blob_seeds: S
         await blob_seeds.log(task_id)
     blob_setup.object_store.is_down = False
     [path] = blob_setup.blobs_of(task_id)
-    whole = path.read_bytes()
+    content = path.read_bytes()
 
-    path.write_bytes(whole[:-1])
+    path.write_bytes(content[:-1])
     with pytest.raises(BlobsUnavailable, match=r"is corrupt: it has \d+ bytes instead of"):
         await blob_seeds.task(task_id)
-    path.write_bytes(whole[:-1] + b"y")
+    path.write_bytes(content[:-1] + b"y")
     with pytest.raises(BlobsUnavailable, match="is corrupt: its content has another SHA-256 digest"):
         await blob_seeds.task(task_id)
     path.unlink()
     with pytest.raises(BlobsUnavailable, match="could not read the blob: not found"):
         await blob_seeds.task(task_id)
-    path.write_bytes(whole)
+    path.write_bytes(content)
     assert (await blob_seeds.task(task_id)).history[0].parts[0].text == LARGE
 
 

@@ -268,14 +268,14 @@ async def test_a_requeued_task_is_blocked_too(store: AsyncStore, keys: Keys, see
     first, second = await queued_tasks(seeds)
     await _lapse(seeds, first)
 
-    new, outcome = await seeds.requeued(first)
+    new_id, outcome = await seeds.requeued(first)
 
     assert outcome == "blocked"
-    assert (await due(seeds), await blocked_runs(seeds)) == ([f"{second}.1"], [f"{new}.1"])
+    assert (await due(seeds), await blocked_runs(seeds)) == ([f"{second}.1"], [f"{new_id}.1"])
     await _settle(seeds, second)
-    assert await due(seeds) == [f"{new}.1"]
-    await _lapse(seeds, new)
-    assert (await seeds.requeued(new))[1] == "requeued"
+    assert await due(seeds) == [f"{new_id}.1"]
+    await _lapse(seeds, new_id)
+    assert (await seeds.requeued(new_id))[1] == "requeued"
 
 
 async def test_concurrent_workers_run_each_task_once_and_one_at_a_time(

@@ -290,13 +290,13 @@ async def test_dead_letters_expire_with_their_tasks(store: AsyncStore, keys: Key
 async def test_a_short_retention_does_not_shorten_that_of_others(
     store: AsyncStore, keys: Keys, graveyard: Graveyard
 ) -> None:
-    long = await graveyard.create_dead_letter()
+    long_id = await graveyard.create_dead_letter()
     message_request = request(task_id="short", context_id=CONTEXT)
     await store.run(create_task(keys, ANN, "short", CONTEXT, message_request, caller=b"{}", retention=60))
 
     await graveyard.create_dead_letter("short")
 
-    assert set(await dead_letters(store, keys)) == {long, "short"}
+    assert set(await dead_letters(store, keys)) == {long_id, "short"}
     assert await store.redis.ttl(keys.dead_letters) > RETENTION - 60
 
 
@@ -330,7 +330,7 @@ async def test_each_list_has_its_tasks(
     pauses = listing(keys.pauses)[f"{task_id}-2"]
     await seeds.created(task_id=f"{task_id}-3")
     await graveyard.create_dead_letter(f"{task_id}-3")
-    dead = listing(keys.dead_letters)[f"{task_id}-3"]
+    dead_letter = listing(keys.dead_letters)[f"{task_id}-3"]
 
     assert (waiting_summary.state, waiting_summary.runner, waiting_summary.agent, waiting_summary.context_id) == (
         SUBMITTED,
@@ -342,7 +342,7 @@ async def test_each_list_has_its_tasks(
     assert waiting_summary.cancel_requested_us is None
     assert runs.since_us <= (runs.cancel_requested_us or 0) <= runs.now_us < runs.score
     assert (pauses.state, pauses.score) == (INPUT_REQUIRED, float("inf"))
-    assert (dead.state, dead.attempt, dead.max_attempts) == (FAILED, 1, 1)
+    assert (dead_letter.state, dead_letter.attempt, dead_letter.max_attempts) == (FAILED, 1, 1)
 
 
 async def test_a_long_list_is_complete_over_its_pages(

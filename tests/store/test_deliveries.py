@@ -24,11 +24,11 @@ from tests.support.seeds import ANN, RETENTION, Seeds, at_once, chunk, status
 HOUR_US = 3_600_000_000
 
 
-def operator_view(redis_server: EmbeddedRedis, keys: Keys, *, dead: bool) -> list[Delivery]:
+def operator_view(redis_server: EmbeddedRedis, keys: Keys, *, is_dead: bool) -> list[Delivery]:
     """Return the deliveries that an operator's sync client lists."""
     store = SyncStore(redis_server.store_url)
     try:
-        return list(deliveries(store, keys, dead=dead))
+        return list(deliveries(store, keys, dead=is_dead))
     finally:
         store.close()
 

@@ -372,15 +372,15 @@ async def test_postponing_a_claimed_or_an_unknown_run_does_nothing(store: AsyncS
 async def test_claimed_runs_are_the_active_ones_with_the_time_of_their_only_publish(
     store: AsyncStore, keys: Keys, seeds: Seeds, clock: Clock
 ) -> None:
-    single_run, repeated_run, queued_run, unmarked_run, ended_run, large = [
+    single_run, repeated_run, queued_run, unmarked_run, ended_run, large_run = [
         RunRef(await seeds.created(), 1) for _ in range(6)
     ]
-    for ref in (single_run, repeated_run, queued_run, ended_run, large):
+    for ref in (single_run, repeated_run, queued_run, ended_run, large_run):
         await store.run(mark_published(keys, ref, delay_us=AGAIN_US))
     await clock.make_due(repeated_run)
     await clock.take()
-    await store.redis.hset(keys.task(large.task_id).record, "options", "x" * (MAX_CLAIMED_OPTIONS + 1))
-    for ref in (single_run, repeated_run, unmarked_run, large):
+    await store.redis.hset(keys.task(large_run.task_id).record, "options", "x" * (MAX_CLAIMED_OPTIONS + 1))
+    for ref in (single_run, repeated_run, unmarked_run, large_run):
         await seeds.claimed(ref.task_id)
     await seeds.settled(await seeds.claimed(ended_run.task_id), status(FAILED))
     data_before = await seeds.everything()

@@ -191,9 +191,9 @@ async def test_a_message_from_before_a_retry_does_not_end_it(
     assert (await seeds.task(claim.ref.task_id)).status.state == (WORKING if is_unchanged else REJECTED)
 
 
-@pytest.mark.parametrize(("is_lost", "goes_on"), [(True, True), (False, False)])
+@pytest.mark.parametrize(("is_lost", "is_continued"), [(True, True), (False, False)])
 async def test_a_lost_worker_leads_to_the_next_attempt_at_once(
-    store: AsyncStore, keys: Keys, seeds: Seeds, end: Any, is_lost: bool, goes_on: bool
+    store: AsyncStore, keys: Keys, seeds: Seeds, end: Any, is_lost: bool, is_continued: bool
 ) -> None:
     ref = RunRef(await seeds.created(), 1)
     await store.run(claim_run(keys, ref, token="t", runner=RUNNER, lease_us=LEASE_US, working=True, max_attempts=2))
@@ -201,8 +201,8 @@ async def test_a_lost_worker_leads_to_the_next_attempt_at_once(
 
     answer = await end(ref.task_id, is_lost=is_lost)
 
-    assert (answer == Unchanged()) is goes_on
-    if goes_on:
+    assert (answer == Unchanged()) is is_continued
+    if is_continued:
         lease = await store.redis.zscore(keys.leases, ref.name)
         assert lease <= (start[0] + 10) * 1_000_000 < (start[0] * 1_000_000 + LEASE_US)
         assert await seeds.states(ref.task_id) == [SUBMITTED, WORKING]

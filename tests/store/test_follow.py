@@ -104,8 +104,8 @@ async def test_a_page_has_the_state_of_the_task(store: AsyncStore, keys: Keys, s
     assert (page.version, page.state, page.running) == (7, WORKING, True)
     at_end = await store.run(read_log(keys, claim.ref.task_id, 7))
     assert (at_end.entries, at_end.version) == ([], 7)
-    empty = await store.run(read_log(keys, "none", 0))
-    assert (empty.entries, empty.version) == ([], 0)
+    empty_page = await store.run(read_log(keys, "none", 0))
+    assert (empty_page.entries, empty_page.version) == ([], 0)
 
 
 async def test_a_reader_of_a_missing_task_ends(store: AsyncStore, keys: Keys, subscriber: PubSubListener) -> None:

@@ -306,8 +306,8 @@ async def test_a_turn_that_answers_a_question_reads_the_messages_before_it_again
     assert [history[index] for index in last.read_messages] == ["left", "right"]
     await conversation.settle(last, INPUT_REQUIRED, "what else?")
     await conversation.send(claim, "nothing")
-    new = await conversation.next_claim(last)
-    assert (new.ask_count, len(new.turn_messages), new.read_messages) == (0, 1, ())
+    newest_claim = await conversation.next_claim(last)
+    assert (newest_claim.ask_count, len(newest_claim.turn_messages), newest_claim.read_messages) == (0, 1, ())
     await seeds.require_consistent(claim.ref.task_id)
 
 
@@ -517,10 +517,10 @@ async def test_limits_and_repeats_are_those_of_any_message(
 
     second_result = await conversation.send(claim, "left", on_message, idempotency_key=key)
     conflict = await conversation.send(claim, "left", on_message, idempotency_key=IdempotencyKey("m1", "other", 60_000))
-    large = await conversation.send(claim, "left", on_message, max_bytes=1)
+    too_large = await conversation.send(claim, "left", on_message, max_bytes=1)
 
     assert second_result == Known(claim.ref.task_id, first.newest.version, 0)
-    assert (conflict, large) == (Conflict(), TooLarge())
+    assert (conflict, too_large) == (Conflict(), TooLarge())
     assert await seeds.everything() == data_before
     for _ in range(MAX_WAITING_TURNS - 1):
         await conversation.send(claim, "more", on_message)

@@ -95,13 +95,13 @@ async def test_a_run_that_was_returned_or_retried_receives_the_entries(
 
 @pytest.mark.parametrize("operation", ["append", "settle"])
 async def test_an_entry_of_an_old_run_is_refused(store: AsyncStore, keys: Keys, seeds: Seeds, operation: str) -> None:
-    old = await seeds.claimed(max_attempts=2)
-    await seeds.lost(old.ref)
-    new = await seeds.claimed(old.ref.task_id, run=2)
+    old_claim = await seeds.claimed(max_attempts=2)
+    await seeds.lost(old_claim.ref)
+    new_claim = await seeds.claimed(old_claim.ref.task_id, run=2)
     data_before = await seeds.everything()
 
     make: Any = append if operation == "append" else settle_run
-    for stranger in (old, replace(new, token="of another claim")):
+    for stranger in (old_claim, replace(new_claim, token="of another claim")):
         result = await store.run(make(keys, stranger.ref, token=stranger.token, before=0, events=[entry()]))
         assert result == RunLost()
 
@@ -224,16 +224,16 @@ async def test_a_requeued_task_continues_with_the_journal(store: AsyncStore, key
     assert 0 < await store.redis.ttl(keys.task(lost_claim.ref.task_id).journal) <= RETENTION
     assert await leaks(store, keys) == []
 
-    new, _ = await seeds.requeued(lost_claim.ref.task_id)
+    new_id, _ = await seeds.requeued(lost_claim.ref.task_id)
 
-    claim = await seeds.claimed(new)
+    claim = await seeds.claimed(new_id)
     assert claim.journal == {"a#1": entry("a#1")}
     assert claim.journal_origin == lost_claim.ref.task_id
-    assert await store.redis.ttl(keys.task(new).journal) == -1
+    assert await store.redis.ttl(keys.task(new_id).journal) == -1
     assert await journal(store, keys, lost_claim.ref.task_id) == {}
     assert await leaks(store, keys) == []
     await seeds.lost(claim.ref)
-    newest, _ = await seeds.requeued(new)
+    newest, _ = await seeds.requeued(new_id)
     assert (await seeds.claimed(newest)).journal_origin == lost_claim.ref.task_id
 
 
@@ -255,9 +255,9 @@ async def test_a_task_that_is_requeued_from_the_start_has_no_journal(
 async def test_a_task_whose_entries_were_removed_can_be_requeued(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     lost_claim = await lost_for_good(seeds, entry("a#1"), JournalEntry("a#1", "step", REMOVED, b""))
 
-    new, _ = await seeds.requeued(lost_claim.ref.task_id)
+    new_id, _ = await seeds.requeued(lost_claim.ref.task_id)
 
-    assert (await seeds.claimed(new)).journal == {}
+    assert (await seeds.claimed(new_id)).journal == {}
     assert await leaks(store, keys) == []
 
 
@@ -268,8 +268,8 @@ async def test_a_failed_run_leaves_a_dead_letter_on_request(store: AsyncStore, k
 
     assert isinstance(await store.run(read_dead_letter(keys, claim.ref.task_id)), DeadLetter)
     assert await leaks(store, keys) == []
-    new, _ = await seeds.requeued(claim.ref.task_id)
-    assert set((await seeds.claimed(new)).journal or ()) == {"a#1"}
+    new_id, _ = await seeds.requeued(claim.ref.task_id)
+    assert set((await seeds.claimed(new_id)).journal or ()) == {"a#1"}
 
 
 async def test_an_entry_costs_the_same_early_and_late(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:

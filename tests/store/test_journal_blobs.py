@@ -237,11 +237,11 @@ async def test_a_requeue_with_a_higher_threshold_stores_the_results_in_redis(
     blobs = Blobs(blob_setup.object_store, keys, 100_000)
     store = AsyncStore(redis_server.store_url, blobs)
 
-    new, _ = await Seeds(store, keys).requeued(dead_id)
+    new_id, _ = await Seeds(store, keys).requeued(dead_id)
 
-    assert await stored_entry(blob_setup, keys, new) == encode_entry(entry())
-    assert (await blob_seeds.claimed(new)).journal == {"fetch#1": entry()}
-    await blob_seeds.require_consistent(new)
+    assert await stored_entry(blob_setup, keys, new_id) == encode_entry(entry())
+    assert (await blob_seeds.claimed(new_id)).journal == {"fetch#1": entry()}
+    await blob_seeds.require_consistent(new_id)
     assert await leaks(blob_setup.store, keys) == []
     await store.aclose()
 

@@ -78,8 +78,10 @@ async def single_task(seeds: Seeds, **options: Any) -> str:
 async def try_to_answer(seeds: Seeds, task_id: str, limits: TaskLimits) -> object:
     """Send another message to the task, and return the result."""
     message_request = request("more", task_id, CONTEXT)
-    more = continue_task(seeds.keys, ANN, task_id, message_request, "", caller=b"{}", nonce=uuid4().hex, limits=limits)
-    return await seeds.store.run(more)
+    next_message = continue_task(
+        seeds.keys, ANN, task_id, message_request, "", caller=b"{}", nonce=uuid4().hex, limits=limits
+    )
+    return await seeds.store.run(next_message)
 
 
 async def stored_bytes(seeds: Seeds, task_id: str) -> int:
@@ -214,9 +216,9 @@ async def test_a_requeued_task_counts_as_queued_again(store: AsyncStore, keys: K
     await seeds.lost(claim.ref)
     assert await store.redis.zcard(keys.queue("agent")) == 0
 
-    new, _ = await seeds.requeued(claim.ref.task_id)
+    new_id, _ = await seeds.requeued(claim.ref.task_id)
 
-    assert await store.redis.zrange(keys.queue("agent"), 0, -1) == [new.encode()]
+    assert await store.redis.zrange(keys.queue("agent"), 0, -1) == [new_id.encode()]
     assert isinstance(await try_to_create(seeds, ONE), Limited)
 
 

@@ -92,10 +92,10 @@ class World:
         scope = Scope.parse(r["scope"])
         message_request = request("more", task_id, CONTEXT)
         limits = TaskLimits(AGENTS, queued=1000)
-        more = continue_task(
+        next_message = continue_task(
             self.seeds.keys, scope, task_id, message_request, "", caller=b"{}", nonce=uuid4().hex, limits=limits
         )
-        await self.seeds.store.run(more)
+        await self.seeds.store.run(next_message)
 
     async def cancel(self, task_id: str, r: dict[str, str]) -> None:
         await self.seeds.store.run(request_cancel(self.seeds.keys, Scope.parse(r["scope"]), task_id, CONTEXT))

@@ -227,7 +227,7 @@ async def test_expired_tasks_vanish_from_list_and_store(
 async def test_tasks_that_expired_before_their_time_in_the_list_hide_no_others(
     store: AsyncStore, keys: Keys, seeds: Seeds, lister: Lister
 ) -> None:
-    old = await seeds.ended(COMPLETED)
+    old_id = await seeds.ended(COMPLETED)
     expired_ids = [await seeds.ended(COMPLETED) for _ in range(3)]
     for task_id in expired_ids:  # as if the tasks had been written with a shorter retention
         names = keys.task(task_id)
@@ -235,7 +235,7 @@ async def test_tasks_that_expired_before_their_time_in_the_list_hide_no_others(
 
     ids = [task.id for page in await lister.pages(page_size=1) for task in page]
 
-    assert ids == [old]
+    assert ids == [old_id]
 
 
 @pytest.mark.parametrize("token", ["x", "Zm9v", "ü", "AAAA" * 50, "eyJ0cyI6MSwiaWQiOiJcdWQ4MDAifQ"])

@@ -70,7 +70,7 @@ async def recording(any_server: EmbeddedRedis) -> AsyncIterator[RecordingStore]:
 
 
 @pytest.fixture
-def long(recording: RecordingStore, keys: Keys) -> Seeds:
+def long_seeds(recording: RecordingStore, keys: Keys) -> Seeds:
     return Seeds(recording, keys)
 
 
@@ -94,13 +94,13 @@ async def folded_task(seeds: Seeds, task_id: str, until: int | None = None) -> T
 
 
 async def test_every_reader_gets_the_complete_task_in_small_replies(
-    recording: RecordingStore, keys: Keys, long: Seeds
+    recording: RecordingStore, keys: Keys, long_seeds: Seeds
 ) -> None:
-    claim = await long.claimed()
-    events = await write_chunks(long, claim)
+    claim = await long_seeds.claimed()
+    events = await write_chunks(long_seeds, claim)
     task_id = claim.ref.task_id
-    await long.created(task_id="short")
-    expected = await folded_task(long, task_id)
+    await long_seeds.created(task_id="short")
+    expected = await folded_task(long_seeds, task_id)
     further = request("go on", task_id, CONTEXT)
 
     stored_task = await recording.run(read_task(keys, ANN, task_id))
@@ -115,22 +115,22 @@ async def test_every_reader_gets_the_complete_task_in_small_replies(
     assert (len(without_artifacts[0].artifacts), len(without_artifacts[0].history)) == (0, 1)
     assert isinstance(waiting, Waiting)
     assert (waiting.task, waiting.is_resolved) == (expected, True)
-    assert {task.id: task for task in page.tasks} == {task_id: expected, "short": await long.task("short")}
+    assert {task.id: task for task in page.tasks} == {task_id: expected, "short": await long_seeds.task("short")}
     assert recording.most <= LIMIT + 20
 
-    await long.settled(claim, status(INPUT_REQUIRED), before=events)
-    next_claim = await long.claimed(task_id, run=2)
-    assert next_claim.task == await folded_task(long, task_id)
+    await long_seeds.settled(claim, status(INPUT_REQUIRED), before=events)
+    next_claim = await long_seeds.claimed(task_id, run=2)
+    assert next_claim.task == await folded_task(long_seeds, task_id)
     assert recording.most <= LIMIT + 20
 
 
 async def test_a_history_that_is_too_long_is_cut_as_a_short_one(
-    recording: RecordingStore, keys: Keys, long: Seeds
+    recording: RecordingStore, keys: Keys, long_seeds: Seeds
 ) -> None:
-    claim = await long.claimed()
+    claim = await long_seeds.claimed()
     updates = [status(WORKING, str(n)) for n in range(CHUNKS)]
     for start in range(0, len(updates), 500):
-        await long.appended(claim, *updates[start : start + 500], before=start)
+        await long_seeds.appended(claim, *updates[start : start + 500], before=start)
 
     for length, pages in ((LIMIT // 2, False), (LIMIT + 1, True)):
         recording.pages = 0
@@ -142,28 +142,30 @@ async def test_a_history_that_is_too_long_is_cut_as_a_short_one(
 
 
 async def test_events_written_between_two_pages_are_left_to_the_next_read(
-    recording: RecordingStore, keys: Keys, long: Seeds
+    recording: RecordingStore, keys: Keys, long_seeds: Seeds
 ) -> None:
-    claim = await long.claimed()
-    events = await write_chunks(long, claim)
+    claim = await long_seeds.claimed()
+    events = await write_chunks(long_seeds, claim)
 
     async def replace_task() -> None:
-        await long.appended(claim, chunk("all new", append=False), before=events)
-        await long.settled(claim, status(COMPLETED), before=events + 1)
+        await long_seeds.appended(claim, chunk("all new", append=False), before=events)
+        await long_seeds.settled(claim, status(COMPLETED), before=events + 1)
 
     recording.between = replace_task
     stored_task = await recording.run(read_task(keys, ANN, claim.ref.task_id))
 
-    log = await long.log(claim.ref.task_id)
-    assert stored_task == (await folded_task(long, claim.ref.task_id, events + 2), log[events + 1].id)
+    log = await long_seeds.log(claim.ref.task_id)
+    assert stored_task == (await folded_task(long_seeds, claim.ref.task_id, events + 2), log[events + 1].id)
     assert [len(artifact.parts) for artifact in stored_task[0].artifacts] == [2, CHUNKS]
-    [_, artifact] = (await long.task(claim.ref.task_id)).artifacts
+    [_, artifact] = (await long_seeds.task(claim.ref.task_id)).artifacts
     assert [part.text for part in artifact.parts] == ["all new"]
 
 
-async def test_a_task_deleted_between_two_pages_is_missing(recording: RecordingStore, keys: Keys, long: Seeds) -> None:
-    claim = await long.claimed()
-    await write_chunks(long, claim)
+async def test_a_task_deleted_between_two_pages_is_missing(
+    recording: RecordingStore, keys: Keys, long_seeds: Seeds
+) -> None:
+    claim = await long_seeds.claimed()
+    await write_chunks(long_seeds, claim)
     delete = Operation(script("delete_task"), keys.task(claim.ref.task_id), [str(ANN)], int)
 
     recording.between = lambda: recording.run(delete)
@@ -172,9 +174,11 @@ async def test_a_task_deleted_between_two_pages_is_missing(recording: RecordingS
     assert recording.pages == 2
 
 
-async def test_an_incomplete_log_is_reported_as_unavailable(recording: RecordingStore, keys: Keys, long: Seeds) -> None:
-    claim = await long.claimed()
-    await write_chunks(long, claim)
+async def test_an_incomplete_log_is_reported_as_unavailable(
+    recording: RecordingStore, keys: Keys, long_seeds: Seeds
+) -> None:
+    claim = await long_seeds.claimed()
+    await write_chunks(long_seeds, claim)
     await recording.redis.ltrim(keys.task(claim.ref.task_id).log, 0, 2 * PAGE)
 
     with pytest.raises(StoreUnavailable, match="log"):
@@ -182,10 +186,10 @@ async def test_an_incomplete_log_is_reported_as_unavailable(recording: Recording
 
 
 async def test_the_event_loop_runs_other_tasks_between_slices(
-    recording: RecordingStore, keys: Keys, long: Seeds
+    recording: RecordingStore, keys: Keys, long_seeds: Seeds
 ) -> None:
-    claim = await long.claimed()
-    events = await write_chunks(long, claim)
+    claim = await long_seeds.claimed()
+    events = await write_chunks(long_seeds, claim)
 
     async with counted_turns() as count:
         await asyncio.gather(*(recording.run(read_task(keys, ANN, claim.ref.task_id)) for _ in range(3)))
@@ -193,15 +197,15 @@ async def test_the_event_loop_runs_other_tasks_between_slices(
     assert count.turns >= 3 * events // SLICE  # readers take turns: one slice per iteration of the loop
 
 
-async def test_a_sync_store_reads_a_long_task(any_server: EmbeddedRedis, keys: Keys, long: Seeds) -> None:
-    claim = await long.claimed()
-    await write_chunks(long, claim)
+async def test_a_sync_store_reads_a_long_task(any_server: EmbeddedRedis, keys: Keys, long_seeds: Seeds) -> None:
+    claim = await long_seeds.claimed()
+    await write_chunks(long_seeds, claim)
     store = SyncStore(any_server.store_url)
 
     stored_task = await asyncio.to_thread(store.run, read_task(keys, ANN, claim.ref.task_id))
 
     assert stored_task is not None
-    assert stored_task[0] == await folded_task(long, claim.ref.task_id)
+    assert stored_task[0] == await folded_task(long_seeds, claim.ref.task_id)
     store.close()
 
 
@@ -213,11 +217,11 @@ async def test_large_parts_of_a_long_task_come_from_the_object_store(
     big = "x" * 2 * THRESHOLD
     await blob_seeds.appended(claim, chunk(big), before=CHUNKS + 5)
 
-    whole = await blob_seeds.store.run(read_task(keys, ANN, claim.ref.task_id))
+    task = await blob_seeds.store.run(read_task(keys, ANN, claim.ref.task_id))
     task_with_markers = await blob_seeds.store.run(read_task(keys, ANN, claim.ref.task_id, resolve_blobs=False))
 
-    assert whole is not None
+    assert task is not None
     assert task_with_markers is not None
-    assert whole[0].artifacts[1].parts[-1].text == big
-    assert len(whole[0].artifacts[1].parts) == CHUNKS + 1
+    assert task[0].artifacts[1].parts[-1].text == big
+    assert len(task[0].artifacts[1].parts) == CHUNKS + 1
     assert not task_with_markers[0].artifacts[1].parts[-1].text

@@ -223,7 +223,7 @@ async def _lapse(keys: Keys, seeds: Seeds) -> Operation[Any]:
     return lapse_run(keys, Lapsed(REF, "agent", 1, 1), await seeds.task("t"), 2, delay_us=0)
 
 
-async def dead(keys: Keys, seeds: Seeds) -> None:
+async def fail_as_lost(keys: Keys, seeds: Seeds) -> None:
     """Create task "t", and end its run as lost."""
     await claim_task(keys, seeds)
     await seeds.store.run(end_run(keys, REF, runner="r", event=status(FAILED, "over"), lost=True))
@@ -245,12 +245,12 @@ async def _states(keys: Keys, seeds: Seeds) -> Operation[Any]:
 
 
 async def _dead_letter(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await dead(keys, seeds)
+    await fail_as_lost(keys, seeds)
     return read_dead_letter(keys, "t")
 
 
 async def _requeue(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await dead(keys, seeds)
+    await fail_as_lost(keys, seeds)
     dead_letter = await seeds.store.run(read_dead_letter(keys, "t"))
     assert isinstance(dead_letter, DeadLetter)
     return requeue_task(keys, dead_letter, "new", retention=RETENTION, options=b"")

@@ -121,11 +121,11 @@ class TestList:
         }
 
     def test_the_text_output_is_a_table(self, command: Command) -> None:
-        heading, first, *_, more = command("list", "--all", "--limit", "4").stdout.splitlines()
+        heading, first, *_, note = command("list", "--all", "--limit", "4").stdout.splitlines()
 
         assert heading.split() == ["TASK", "STATE", "AGENT", "SINCE", "(UTC)", "TENANT", "OWNER", "CONTEXT"]
         assert first.split()[:3] == ["others", "SUBMITTED", "other"]
-        assert more == "… more tasks exist: raise --limit"
+        assert note == "… more tasks exist: raise --limit"
 
     @pytest.mark.parametrize(
         ("arguments", "error"),
@@ -349,17 +349,17 @@ async def test_dead_letters_are_selected(command: Command, seeds: Seeds) -> None
         claim = await seeds.claimed(task_id=await seeds.created(scope, task_id=task_id))
         await seeds.lost(claim.ref)
 
-    def dead(*filters: str) -> set[str]:
+    def dead_ids(*filters: str) -> set[str]:
         return ids(command("requeue", "--json", *filters))
 
-    assert await asyncio.to_thread(dead) == {"ann's", "bob's", "other's"}
-    assert await asyncio.to_thread(dead, "--tenant", "acme") == {"ann's", "other's"}
-    assert await asyncio.to_thread(dead, "--owner", "ann", "--agent", "agent") == {"ann's"}
-    assert await asyncio.to_thread(dead, "--until", "1h") == set()
-    assert await asyncio.to_thread(dead, "--limit", "1") == {"ann's"}
+    assert await asyncio.to_thread(dead_ids) == {"ann's", "bob's", "other's"}
+    assert await asyncio.to_thread(dead_ids, "--tenant", "acme") == {"ann's", "other's"}
+    assert await asyncio.to_thread(dead_ids, "--owner", "ann", "--agent", "agent") == {"ann's"}
+    assert await asyncio.to_thread(dead_ids, "--until", "1h") == set()
+    assert await asyncio.to_thread(dead_ids, "--limit", "1") == {"ann's"}
     second_output = await asyncio.to_thread(command, "requeue", "--all", "--owner", "bob/?*", "--json")
     assert [entry["requeuedFrom"] for entry in json_lines(second_output)] == ["bob's"]
-    assert await asyncio.to_thread(dead) == {"ann's", "other's"}
+    assert await asyncio.to_thread(dead_ids) == {"ann's", "other's"}
 
 
 class TestOneTask:

@@ -69,14 +69,14 @@ async def test_a_packed_task_is_read_as_before(store: AsyncStore, keys: Keys, se
     await store.run(continue_task(keys, ANN, task_id, message_request, "", caller=b"{}", nonce="1"))
     claim = await seeds.claimed(task_id, run=2)
     await seeds.appended(claim, *steps()[:1], chunk("a", task_id), chunk(f"b {CONTEXT}", task_id), chunk("c", "other"))
-    live = (await store.run(read_log(keys, task_id, 0))).entries
+    live_entries = (await store.run(read_log(keys, task_id, 0))).entries
 
     await seeds.settled(claim, *steps()[1:], status(WORKING, "busy"), status(COMPLETED, "done", end=1), before=4)
 
     assert await is_packed(seeds, task_id)
     page = await store.run(read_log(keys, task_id, 0))
-    assert page.entries[: len(live)] == live
-    assert live[: len(entries_before)] == entries_before
+    assert page.entries[: len(live_entries)] == live_entries
+    assert live_entries[: len(entries_before)] == entries_before
     assert [entry.version for entry in page.entries] == list(range(1, page.version + 1))
     await seeds.require_consistent(task_id)
     stored_steps = await store.run(read_steps(keys, task_id))
@@ -121,8 +121,8 @@ async def test_pages_of_a_packed_log(store: AsyncStore, keys: Keys, seeds: Seeds
         assert (page.entries, page.restored) == (entries[version:], False)
         limited = await store.run(read_log(keys, task_id, position, limit=2))
         assert limited.entries == entries[version : version + 2]
-        small = await store.run(read_log(keys, task_id, position, max_bytes=1))
-        assert small.entries == entries[version : version + 1]
+        small_page = await store.run(read_log(keys, task_id, position, max_bytes=1))
+        assert small_page.entries == entries[version : version + 1]
     assert (await store.run(read_log(keys, task_id, EventId(2, 7)))).restored
 
 

@@ -50,12 +50,12 @@ async def test_a_page_of_tasks_ends_before_it_is_too_large(store: AsyncStore, ke
 
 
 async def test_a_task_that_is_larger_than_a_page_gets_its_own_page(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    small, large = await large_task(seeds, 10), await large_task(seeds, TASKS_BYTES)
+    small_id, large_id = await large_task(seeds, 10), await large_task(seeds, TASKS_BYTES)
     newest = await large_task(seeds, 10)
 
     sized_pages = await pages(store, keys, include_artifacts=True)
 
-    assert [page for page, _ in sized_pages] == [[newest], [large], [small]]
+    assert [page for page, _ in sized_pages] == [[newest], [large_id], [small_id]]
 
 
 async def test_unread_artifacts_do_not_count(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:

@@ -59,10 +59,10 @@ async def test_a_config_beyond_the_limit_is_refused_and_a_replacement_is_not(
         await webhooks.saved(task_id, f"c{number}")
     data_before = await seeds.everything()
     message_request = request("more", task_id, CONTEXT)
-    more = continue_task(keys, ANN, task_id, message_request, "", caller=b"{}", nonce="n", push=new("more"))
+    next_message = continue_task(keys, ANN, task_id, message_request, "", caller=b"{}", nonce="n", push=new("more"))
 
     assert await store.run(save_push_config(keys, ANN, task_id, new("more"))) == TooManyConfigs()
-    assert await store.run(more) == TooManyConfigs()
+    assert await store.run(next_message) == TooManyConfigs()
     assert await seeds.everything() == data_before
     await webhooks.saved(task_id, "c3", b"another")
     configs = await store.run(list_push_configs(keys, ANN, task_id))

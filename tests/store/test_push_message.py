@@ -59,7 +59,7 @@ def create(keys: Keys, message: BrokerMessage | None, task_id: str = "t", **opti
     return create_task(keys, ANN, task_id, CONTEXT, message_request, message=message, **options)
 
 
-def more(keys: Keys, message: BrokerMessage | None, **options: Any) -> Any:
+def continue_operation(keys: Keys, message: BrokerMessage | None, **options: Any) -> Any:
     message_request = request("more", "t", CONTEXT)
     options = {"caller": b"{}", "nonce": "n", **options}
     return continue_task(keys, ANN, "t", message_request, "", broker_message=message, **options)
@@ -97,7 +97,7 @@ async def test_a_continued_task_is_in_the_queue_of_the_broker(
     await seeds.ended(INPUT_REQUIRED, task_id="t")
     run = await store.run(read_next_run(keys, "t"))
 
-    answer = await store.run(more(keys, await message(store, f"t.{run}")))
+    answer = await store.run(continue_operation(keys, await message(store, f"t.{run}")))
 
     assert isinstance(answer, Begun)
     assert (answer.run, answer.is_published) == (run, True)
@@ -152,9 +152,9 @@ async def test_a_queue_that_refuses_the_message_refuses_no_task(
 
 
 async def test_a_refused_message_is_not_pushed(store: AsyncStore, keys: Keys, broker: redis.asyncio.Redis) -> None:
-    full = TaskLimits(("agent",), waiting=0)
+    full_limits = TaskLimits(("agent",), waiting=0)
 
-    answer = await store.run(create(keys, await message(store), limits=full))
+    answer = await store.run(create(keys, await message(store), limits=full_limits))
 
     assert isinstance(answer, Limited)
     assert await queued_messages(broker) == []
@@ -189,7 +189,7 @@ async def test_a_repeated_call_to_continue_is_pushed_once(
     await seeds.ended(INPUT_REQUIRED, task_id="t")
     broker_message = await message(store, "t.2")
 
-    answers = [await store.run(more(keys, broker_message)) for _ in range(2)]
+    answers = [await store.run(continue_operation(keys, broker_message)) for _ in range(2)]
 
     assert [answer.is_published for answer in answers] == [True, True]
     assert await queued_messages(broker) == [b"the message"]
@@ -225,7 +225,7 @@ async def test_a_message_that_waits_for_the_end_of_a_run_is_not_pushed(
     await seeds.claimed(await seeds.created(task_id="t"))
     assert await store.run(read_next_run(keys, "t")) is None
 
-    answer = await store.run(more(keys, await message(store, "t.2")))
+    answer = await store.run(continue_operation(keys, await message(store, "t.2")))
 
     assert isinstance(answer, Waiting)
     assert await queued_messages(broker) == []

@@ -175,9 +175,9 @@ async def test_an_agent_runs_again_up_to_its_maximum_of_attempts(store: AsyncSto
 
 async def test_open_artifacts_of_a_lost_run_are_removed(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     claim = await lose_run(store, keys, seeds, max_attempts=2)
-    whole = chunk("whole", "w", append=False)
-    whole.last_chunk = True
-    await seeds.appended(claim, whole, chunk("half", "h", append=False), chunk(" more", "h"))
+    whole_chunk = chunk("whole", "w", append=False)
+    whole_chunk.last_chunk = True
+    await seeds.appended(claim, whole_chunk, chunk("half", "h", append=False), chunk(" more", "h"))
 
     await Recoverer(store, keys).tick()
 

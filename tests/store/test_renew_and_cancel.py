@@ -41,19 +41,19 @@ async def test_all_runs_of_a_process_are_renewed_in_one_call(store: AsyncStore, 
 
 
 async def test_a_renewal_returns_lost_runs_and_renews_the_others(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    current, stolen, over = [await seeds.claimed() for _ in range(3)]
-    await seeds.settled(over, status(COMPLETED))
+    current, stolen, ended_claim = [await seeds.claimed() for _ in range(3)]
+    await seeds.settled(ended_claim, status(COMPLETED))
     leases = [
         (current.ref, current.token),
         (stolen.ref, "not the token"),
-        (over.ref, over.token),
+        (ended_claim.ref, ended_claim.token),
         (RunRef("none", 1), "x"),
     ]
     leases.append((replace(current.ref, run=2), current.token))
 
     answer = await store.run(renew_runs(keys, leases, lease_us=LEASE_US))
 
-    lost_names = {stolen.ref.name, over.ref.name, "none.1", f"{current.ref.task_id}.2"}
+    lost_names = {stolen.ref.name, ended_claim.ref.name, "none.1", f"{current.ref.task_id}.2"}
     assert answer == Renewal(frozenset(lost_names), frozenset())
     leased_names = {name.decode() for name in await store.redis.zrange(keys.leases, 0, -1)}
     assert leased_names == {current.ref.name, stolen.ref.name}

@@ -105,8 +105,10 @@ async def test_a_pause_that_a_waiting_message_ends_at_once_is_notified(
     async with follower.listen(task_id, reply_channel, final_only=True) as signal:
         await create(store, keys, task_id, reply_channel)
         claim = await seeds.claimed(task_id)
-        more = request("more", task_id, CONTEXT)
-        await store.run(continue_task(keys, ANN, task_id, more, "", caller=b"{}", nonce="n"))  # the message waits
+        next_request = request("more", task_id, CONTEXT)
+        await store.run(
+            continue_task(keys, ANN, task_id, next_request, "", caller=b"{}", nonce="n")
+        )  # the message waits
         await seeds.settled(claim, status(INPUT_REQUIRED))
 
         await wait_for_signal(signal, version=2)

@@ -197,10 +197,10 @@ async def test_the_ticks_of_a_schedule_are_bounded(schedule: Schedule, store: As
     ticks = keys.ticks(NIGHTLY.schedule)
     await store.redis.zadd(ticks, {f"{AT + n} ": AT + n for n in range(1000)})
 
-    new = await schedule.tick(later_tick(1))
+    new_result = await schedule.tick(later_tick(1))
     too_old = await schedule.tick(later_tick(-1))
 
-    assert isinstance(new, Created)
+    assert isinstance(new_result, Created)
     assert too_old == TickRepeated("")
     assert await store.redis.zcard(ticks) == 1000
     assert await store.redis.zscore(ticks, f"{AT} ") is None
@@ -223,10 +223,10 @@ async def test_a_tick_costs_the_same_with_many_ticks_and_tasks(
 async def test_a_requeued_task_belongs_to_the_schedule(schedule: Schedule, seeds: Seeds) -> None:
     claim = await seeds.claimed(await schedule.start_task(NIGHTLY))
     await seeds.lost(claim.ref)
-    new, _ = await seeds.requeued(claim.ref.task_id)
+    new_id, _ = await seeds.requeued(claim.ref.task_id)
 
-    assert await schedule.ids_by_state() == {FAILED: [claim.ref.task_id], SUBMITTED: [new]}
-    assert (await seeds.task(new)).metadata["a2a_celery/schedule"] == NIGHTLY.schedule
+    assert await schedule.ids_by_state() == {FAILED: [claim.ref.task_id], SUBMITTED: [new_id]}
+    assert (await seeds.task(new_id)).metadata["a2a_celery/schedule"] == NIGHTLY.schedule
 
 
 async def test_other_tasks_have_no_schedule(seeds: Seeds, store: AsyncStore, keys: Keys) -> None:

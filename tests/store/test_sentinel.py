@@ -105,13 +105,13 @@ async def test_connections_leave_a_replaced_primary(
 
 async def test_a_silent_sentinel_is_skipped(group: SentinelGroup, keys: Keys) -> None:
     store, sync_store = AsyncStore(group.store_url), SyncStore(group.store_url)
-    silent = group.processes[group.sentinel_ports[0]]
-    silent.send_signal(signal.SIGSTOP)
+    silent_sentinel = group.processes[group.sentinel_ports[0]]
+    silent_sentinel.send_signal(signal.SIGSTOP)
 
     await store.ping()
     await asyncio.to_thread(sync_store.ping)
 
-    silent.send_signal(signal.SIGCONT)
+    silent_sentinel.send_signal(signal.SIGCONT)
     await store.aclose()
     sync_store.close()
 
@@ -154,8 +154,8 @@ async def test_primary_and_sentinels_have_separate_tls_and_passwords(tmp_path: P
 
         task_id = await create_when_available(store, keys)
         assert sync_store.run(read_task(keys, ANN, task_id))
-        for wrong in (url.replace("of-primary", "other"), url.replace("of-sentinels", "other")):
-            sync_client = SyncStore(wrong)
+        for wrong_url in (url.replace("of-primary", "other"), url.replace("of-sentinels", "other")):
+            sync_client = SyncStore(wrong_url)
             with pytest.raises(StoreUnavailable):
                 sync_client.ping()
             sync_client.close()

@@ -210,17 +210,17 @@ async def test_a_requeued_task_resumes_what_the_dead_one_had_saved(store: AsyncS
     claim = await seeds.claimed(session=True)
     await save_checkpoint(seeds, claim, state("1"))
     await seeds.lost(claim.ref)
-    new, _ = await seeds.requeued(claim.ref.task_id)
+    new_id, _ = await seeds.requeued(claim.ref.task_id)
 
-    assert (await seeds.claimed(new, session=True)).session == SavedSession(1, b"1", resumed=True)
+    assert (await seeds.claimed(new_id, session=True)).session == SavedSession(1, b"1", resumed=True)
 
 
 async def test_a_task_requeued_twice_resumes_the_session_too(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     claim = await seeds.claimed(session=True)
     await save_checkpoint(seeds, claim, state("1"))
     await seeds.lost(claim.ref)
-    new, _ = await seeds.requeued(claim.ref.task_id)
-    await seeds.lost((await seeds.claimed(new, session=True)).ref)
-    newest, _ = await seeds.requeued(new)
+    new_id, _ = await seeds.requeued(claim.ref.task_id)
+    await seeds.lost((await seeds.claimed(new_id, session=True)).ref)
+    newest, _ = await seeds.requeued(new_id)
 
     assert (await seeds.claimed(newest, session=True)).session == SavedSession(1, b"1", resumed=True)

@@ -113,11 +113,11 @@ async def test_blobs_live_and_expire_with_their_task(tasks: Seeds) -> None:
     task_id = await created(tasks, [Part(text=MESSAGE)])
     claim = await tasks.claimed(task_id)
     await tasks.appended(claim, chunk(LARGE))
-    live = await blobs_of(tasks, task_id)
+    live_blobs = await blobs_of(tasks, task_id)
     await tasks.settled(claim, status(COMPLETED, LARGE + "."), before=1)
     expiries = await blobs_of(tasks, task_id)
 
-    assert list(live.values()) == [-1, -1]
+    assert list(live_blobs.values()) == [-1, -1]
     assert len(expiries) == 3
     assert all(0 < seconds <= RETENTION for seconds in expiries.values())
     assert 0 < await tasks.store.redis.ttl(tasks.keys.blobs_of(task_id)) <= RETENTION
@@ -161,9 +161,9 @@ async def test_a_refused_operation_leaves_no_blob(tasks: Seeds, keys: Keys) -> N
     task_id = await created(tasks, [Part(text=MESSAGE)])
     claim = await tasks.claimed(task_id)
     blobs = await blobs_of(tasks, task_id)
-    full = TaskLimits(("agent",), store_bytes=1)
+    full_limits = TaskLimits(("agent",), store_bytes=1)
 
-    await continue_with(tasks, task_id, LARGE, limits=full)
+    await continue_with(tasks, task_id, LARGE, limits=full_limits)
     await continue_with(tasks, task_id, LARGE, max_bytes=6000)
     await tasks.store.run(append(keys, claim.ref, token="lost", before=0, events=[chunk(LARGE)]))
     assert await blobs_of(tasks, task_id) == blobs
@@ -186,16 +186,16 @@ async def test_a_repeated_call_changes_nothing(tasks: Seeds, keys: Keys) -> None
     assert len((await tasks.task(task_id)).artifacts[0].parts) == 1
 
 
-@pytest.mark.parametrize("how", ["waiting", "begun", "steer"])
-async def test_further_messages_reach_the_next_run(tasks: Seeds, how: str) -> None:
+@pytest.mark.parametrize("method", ["waiting", "begun", "steer"])
+async def test_further_messages_reach_the_next_run(tasks: Seeds, method: str) -> None:
     claim = await tasks.claimed()
     task_id = claim.ref.task_id
-    if how == "begun":
+    if method == "begun":
         await tasks.settled(claim, status(INPUT_REQUIRED))
         assert isinstance(await continue_with(tasks, task_id, MESSAGE), Begun)
     else:
-        result = await continue_with(tasks, task_id, MESSAGE, on_message="queue" if how == "waiting" else "steer")
-        assert isinstance(result, Waiting) == (how == "waiting")
+        result = await continue_with(tasks, task_id, MESSAGE, on_message="queue" if method == "waiting" else "steer")
+        assert isinstance(result, Waiting) == (method == "waiting")
         await tasks.settled(claim, status(INPUT_REQUIRED))
 
     next_claim = await tasks.claimed(task_id, run=2)
@@ -237,13 +237,13 @@ async def test_a_requeued_dead_letter_has_copies_of_its_blobs(
     assert isinstance(dead_letter, DeadLetter)
     assert operators.run(requeue_task(keys, dead_letter, "new", retention=RETENTION, options=b"")) == "requeued"
     operators.close()
-    old = await blobs_of(tasks, task_id)
+    old_blobs = await blobs_of(tasks, task_id)
     await tasks.store.redis.delete(*[key async for key in tasks.store.redis.scan_iter(f"*{{{task_id}}}*")])
 
     next_claim = await tasks.claimed("new")
 
-    assert all(0 < seconds <= RETENTION for seconds in old.values())
-    assert len(old) == 1  # the journal has moved
+    assert all(0 < seconds <= RETENTION for seconds in old_blobs.values())
+    assert len(old_blobs) == 1  # the journal has moved
     assert next_claim.request.message.parts[0].text == MESSAGE
     assert next_claim.journal == {"fetch#1": entry}
     assert (await tasks.task("new")).history[0].parts[0].text == MESSAGE
@@ -314,18 +314,18 @@ async def test_a_missing_or_corrupt_blob_is_reported(tasks: Seeds, keys: Keys) -
 
 
 async def test_a_process_with_an_object_store_reads_blobs_in_redis(
-    tasks: Seeds, blob_setup: BlobSetup, large: Seeds, keys: Keys
+    tasks: Seeds, blob_setup: BlobSetup, blob_seeds: Seeds, keys: Keys
 ) -> None:
     task_id = await created(tasks, [Part(text=MESSAGE)])
-    claim = await large.claimed(task_id)
+    claim = await blob_seeds.claimed(task_id)
 
-    await large.appended(claim, chunk(LARGE))
+    await blob_seeds.appended(claim, chunk(LARGE))
 
     assert claim.request.message.parts[0].text == MESSAGE
-    assert (await large.task(task_id)).artifacts[0].parts[0].text == LARGE
+    assert (await blob_seeds.task(task_id)).artifacts[0].parts[0].text == LARGE
     with pytest.raises(BlobsUnavailable, match="A2A_BLOB_URL"):
         await tasks.task(task_id)
-    await large.settled(claim, status(COMPLETED), before=1)
+    await blob_seeds.settled(claim, status(COMPLETED), before=1)
     assert all(0 < seconds <= RETENTION for seconds in (await blobs_of(tasks, task_id)).values())
 
 

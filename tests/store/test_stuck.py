@@ -29,8 +29,8 @@ async def test_a_run_that_may_not_begin_yet_is_not_stuck(
     store: AsyncStore, keys: Keys, seeds: Seeds, operator: SyncStore, minutes: int, is_stuck: bool
 ) -> None:
     task_id = await seeds.created()
-    begins = datetime.now(UTC) + timedelta(minutes=minutes)
-    await store.redis.hset(keys.task(task_id).record, "begins_at", int(begins.timestamp() * 1e6))
+    start = datetime.now(UTC) + timedelta(minutes=minutes)
+    await store.redis.hset(keys.task(task_id).record, "begins_at", int(start.timestamp() * 1e6))
 
     findings = list(stuck_tasks(operator, keys, 0))
 

@@ -393,8 +393,8 @@ async def test_signals_that_find_no_task_or_no_room_are_refused(
     store: AsyncStore, keys: Keys, seeds: Seeds, suspensions: Suspensions
 ) -> None:
     task_id, ended_id = await seeds.created(), await seeds.ended(COMPLETED)
-    full = [await suspensions.sent(task_id, "go", str(n).encode()) for n in range(MAX_STORED_SIGNALS)]
-    assert set(full) == {SignalStored()}
+    results = [await suspensions.sent(task_id, "go", str(n).encode()) for n in range(MAX_STORED_SIGNALS)]
+    assert set(results) == {SignalStored()}
     data_before = await seeds.everything()
 
     assert await suspensions.sent(task_id, "go", b"one more") == Full()
@@ -402,8 +402,8 @@ async def test_signals_that_find_no_task_or_no_room_are_refused(
     assert await suspensions.sent(ended_id, "go") == Ended(COMPLETED)
     of_another = send_signal(keys, BOB, task_id, name="go", payload=b"1", signal_id="x")
     assert await store.run(of_another) == Missing()
-    large = send_signal(keys, ANN, task_id, name="go", payload=b"1", signal_id="x", max_bytes=10)
-    assert await store.run(large) == TooLarge()
+    large_signal = send_signal(keys, ANN, task_id, name="go", payload=b"1", signal_id="x", max_bytes=10)
+    assert await store.run(large_signal) == TooLarge()
     limits = TaskLimits(("agent",), store_bytes=1)
     limited = send_signal(keys, ANN, task_id, name="go", payload=b"12", signal_id="x", limits=limits)
     assert isinstance(await store.run(limited), Limited)

@@ -128,7 +128,7 @@ async def test_a_redis_that_refuses_is_unavailable(
 
 
 @contextmanager
-def full(redis: Redis, home: Path) -> Iterator[None]:
+def exceed_memory(redis: Redis, home: Path) -> Iterator[None]:
     """Exceed the memory limit of the server."""
     redis.config_set("maxmemory", "1")
     yield
@@ -173,7 +173,7 @@ def without_replicas(redis: Redis, home: Path) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("fault", "code"),
     [
-        (full, "OOM"),
+        (exceed_memory, "OOM"),
         (unable_to_save, "MISCONF"),
         (replica, "READONLY"),
         (stale_replica, "MASTERDOWN"),

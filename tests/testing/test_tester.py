@@ -139,13 +139,13 @@ async def test_an_agent_that_works_for_too_long() -> None:
 
 
 async def test_a_run_that_does_not_begin(a2a: A2A) -> None:
-    has_begun, goes_on = asyncio.Event(), asyncio.Event()
+    has_begun, may_continue = asyncio.Event(), asyncio.Event()
 
     @a2a.add_lifespan
     @asynccontextmanager
     async def slow() -> AsyncIterator[None]:
         has_begun.set()
-        await goes_on.wait()
+        await may_continue.wait()
         yield
 
     @a2a.agent("echo")
@@ -171,7 +171,7 @@ async def test_a_run_that_does_not_begin(a2a: A2A) -> None:
                 await tester.wait(task)
             assert exc_info.value.result == task
         finally:
-            goes_on.set()
+            may_continue.set()
 
 
 async def test_limits_follow_the_clock() -> None:

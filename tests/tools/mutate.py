@@ -272,8 +272,10 @@ def _judge(mutants: Sequence[Mutant], tree: Scratch, options: argparse.Namespace
         records = earlier_results.get(mutant.id, [])
         if status_in(options.tier, records) is not None:
             continue
-        whole = {record["tier"] for record in records if record["tests"] == record["reaching"]}
-        record = sampler.judge(mutant, set().union(*(narrower_tests[tier] for tier in narrower if tier in whole)))
+        complete_tiers = {record["tier"] for record in records if record["tests"] == record["reaching"]}
+        record = sampler.judge(
+            mutant, set().union(*(narrower_tests[tier] for tier in narrower if tier in complete_tiers))
+        )
         print(f"{record['status']:<10}{mutant.id}  {record['before']}  →  {record['after']}", flush=True)
         if not options.only:
             options.results.parent.mkdir(parents=True, exist_ok=True)

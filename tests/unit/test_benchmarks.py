@@ -198,10 +198,10 @@ def test_a_ratio_twice_as_bad_as_recorded_is_a_collapse(project: float, more_is_
 
 
 def test_one_good_round_is_no_collapse() -> None:
-    slow, outlier = result([10, 10, 10], floor=[100, 100, 100]), result([10, 10, 60], floor=[100, 100, 100])
+    slow_result, outlier = result([10, 10, 10], floor=[100, 100, 100]), result([10, 10, 60], floor=[100, 100, 100])
     records = [result([100], floor=[100])]
 
-    assert collapsed([slow], records) == ["echo: a2a-celery / floor is 0.10 at best, and was 1.00 when recorded"]
+    assert collapsed([slow_result], records) == ["echo: a2a-celery / floor is 0.10 at best, and was 1.00 when recorded"]
     assert collapsed([outlier], records) == []
 
 
@@ -209,11 +209,11 @@ def test_recorded_results_are_read_unchanged(tmp_path: Path) -> None:
     file = tmp_path / "table.json"
     curves = {"a2a-celery": [[1.0, 2.0], [2.0, 3.0]]}
     idle = Result("idle", "memory", "KiB", {"a2a-celery": [2.0]}, False, [Target(16, at_least=False)], curves=curves)
-    whole = Record("4 cores", [result([80], floor=[100]), idle])
+    record = Record("4 cores", [result([80], floor=[100]), idle])
 
-    file.write_text(as_json(whole), encoding="utf-8")
+    file.write_text(as_json(record), encoding="utf-8")
 
-    assert recorded(file) == whole
+    assert recorded(file) == record
 
 
 def test_results_of_measures_in_ci_are_recorded() -> None:

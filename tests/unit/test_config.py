@@ -57,9 +57,9 @@ def test_an_optional_setting_can_be_unset_by_the_environment(text: str) -> None:
     assert load_settings({"a2a_store_url": REDIS, "a2a_grpc_port": 1}, {"A2A_GRPC_PORT": text}).grpc_port is None
 
 
-@pytest.mark.parametrize(("text", "on"), [("1", True), ("on", True), ("True", True), ("0", False), ("off", False)])
-def test_a_setting_that_is_on_or_off_is_a_word_in_the_environment(text: str, on: bool) -> None:
-    assert load_settings({"a2a_store_url": REDIS}, {"A2A_UI": text}).ui is on
+@pytest.mark.parametrize(("text", "is_on"), [("1", True), ("on", True), ("True", True), ("0", False), ("off", False)])
+def test_a_setting_that_is_on_or_off_is_a_word_in_the_environment(text: str, is_on: bool) -> None:
+    assert load_settings({"a2a_store_url": REDIS}, {"A2A_UI": text}).ui is is_on
 
 
 @pytest.mark.parametrize(("conf", "environ"), [({"a2a_ui": "on"}, {}), ({"a2a_ui": 1}, {}), ({}, {"A2A_UI": "maybe"})])
@@ -345,8 +345,8 @@ def test_a_url_of_sentinels_is_read_as_a_whole() -> None:
 def test_primary_and_sentinels_have_separate_tls(url: str, primary: str, sentinel: str) -> None:
     address = SentinelAddress.of(url)
 
-    plain = "redis://sentinel/0?"
-    assert (address.primary_url, address.sentinel_url) == (primary or plain, sentinel or plain)
+    plain_url = "redis://sentinel/0?"
+    assert (address.primary_url, address.sentinel_url) == (primary or plain_url, sentinel or plain_url)
 
 
 def test_without_a_redis_the_error_names_the_setting() -> None:

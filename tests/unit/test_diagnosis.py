@@ -290,9 +290,9 @@ def test_a_key_rotation_is_no_problem() -> None:
 
 
 def test_settings_of_the_gateway_alone_may_differ() -> None:
-    own = visible_settings(SETTINGS) | {"grpc_port": 50051, "public_url": "https://example.com"}
+    own_settings = visible_settings(SETTINGS) | {"grpc_port": 50051, "public_url": "https://example.com"}
 
-    assert findings_of("wrong", replace(HEALTHY, workers={"celery@one": report(settings=own)})) == []
+    assert findings_of("wrong", replace(HEALTHY, workers={"celery@one": report(settings=own_settings)})) == []
 
 
 def test_workers_need_no_webhook_settings() -> None:

@@ -52,7 +52,7 @@ def cells_after(marker: str) -> dict[str, list[str]]:
     """Return the rows of the table after the comment `marker`, by the unquoted first cell."""
     table = PAGE.partition(f"<!-- {marker}: ")[2].partition("-->\n")[2].partition("\n\n")[0].splitlines()[2:]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
-    cells = {first.strip('`"'): more for first, *more in rows}
+    cells = {first.strip('`"'): row_cells for first, *row_cells in rows}
     assert len(cells) == len(rows)
     return cells
 
@@ -65,8 +65,8 @@ def documented_classes() -> set[str]:
             if isinstance(node, ast.ClassDef):
                 bases[node.name] = {ast.unparse(base).rpartition(".")[2] for base in node.bases}
     names = {"A2ACeleryError", "AgentSignal"}
-    while more := {name for name, parents in bases.items() if parents & names} - names:
-        names |= more
+    while subclasses := {name for name, parents in bases.items() if parents & names} - names:
+        names |= subclasses
     return {name for name in names if not name.startswith("_")} - {"AgentSignal", *INTERNAL}
 
 

@@ -277,13 +277,13 @@ def test_a_thread_does_not_wait_for_a_listener_that_another_thread_runs() -> Non
     at: ContextVar[str] = ContextVar("at", default="elsewhere")
     at.set("here")
     machine = ExecutionStateMachine()
-    is_called, go_on = Event(), Event()
+    is_called, may_continue = Event(), Event()
     notifications: list[tuple[ExecutionState, str]] = []
 
     def slow(transition: Transition) -> None:
         notifications.append((transition.after, at.get()))
         is_called.set()
-        assert go_on.wait(20)
+        assert may_continue.wait(20)
 
     machine.add_listener(slow)
     other = Thread(target=machine.transition, args=(S.INITIALIZING,))
@@ -292,7 +292,7 @@ def test_a_thread_does_not_wait_for_a_listener_that_another_thread_runs() -> Non
 
     machine.transition(S.MODEL_CALL)  # while the listener runs in the other thread
     assert notifications == [(S.INITIALIZING, "elsewhere")]
-    go_on.set()
+    may_continue.set()
     other.join(20)
 
     assert notifications == [(S.INITIALIZING, "elsewhere"), (S.MODEL_CALL, "here")]

@@ -70,11 +70,11 @@ def labels(role: str) -> dict[str, str]:
 
 def selects(selector: Mapping[str, Any], role: str) -> bool:
     """Return whether a label selector matches the pods of `role`."""
-    own = labels(role)
-    by_label = all(own.get(key) == value for key, value in selector.get("matchLabels", {}).items())
+    pod_labels = labels(role)
+    by_label = all(pod_labels.get(key) == value for key, value in selector.get("matchLabels", {}).items())
     expressions = selector.get("matchExpressions", [])
     assert all(each["operator"] == "In" for each in expressions)
-    return by_label and all(own.get(each["key"]) in each["values"] for each in expressions)
+    return by_label and all(pod_labels.get(each["key"]) in each["values"] for each in expressions)
 
 
 def test_every_file_is_a_resource() -> None:

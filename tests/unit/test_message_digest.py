@@ -19,7 +19,7 @@ def request(body: dict[str, Any] | None = None, **message: Any) -> SendMessageRe
 
 
 @pytest.mark.parametrize(
-    "same",
+    "equal_request",
     [
         request(),
         request(metadata={"b": {"c": 2}, "a": 1}),
@@ -29,8 +29,8 @@ def request(body: dict[str, Any] | None = None, **message: Any) -> SendMessageRe
     ],
     ids=str,
 )
-def test_the_same_work_is_the_same_message(same: SendMessageRequest) -> None:
-    assert message_digest(same) == message_digest(request())
+def test_the_same_work_is_the_same_message(equal_request: SendMessageRequest) -> None:
+    assert message_digest(equal_request) == message_digest(request())
 
 
 @pytest.mark.parametrize(

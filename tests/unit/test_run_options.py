@@ -77,11 +77,11 @@ def test_an_expiry_does_not_move_when_a_run_is_published_again() -> None:
 
 
 def test_an_expiry_counts_from_the_time_at_which_a_run_may_begin() -> None:
-    begins = NOW + HOUR
+    start = NOW + HOUR
 
-    assert run_options({"expires": 60}, begins).over({}) == {"eta": begins, "expires": begins + timedelta(seconds=60)}
-    assert run_options({}, begins).over({"expires": 60}) == {"eta": begins, "expires": begins + timedelta(seconds=60)}
-    assert run_options({}, begins).over({}) == {"eta": begins}
+    assert run_options({"expires": 60}, start).over({}) == {"eta": start, "expires": start + timedelta(seconds=60)}
+    assert run_options({}, start).over({"expires": 60}) == {"eta": start, "expires": start + timedelta(seconds=60)}
+    assert run_options({}, start).over({}) == {"eta": start}
 
 
 @pytest.mark.parametrize(("seconds", "wins"), [(60, timedelta(seconds=60)), (7200, HOUR)])

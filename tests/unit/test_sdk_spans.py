@@ -50,7 +50,7 @@ async def test_with_tracing_the_sdk_s_spans_are_created(monkeypatch: pytest.Monk
 
 
 def test_the_switch_of_the_sdk_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
-    off = object()
-    monkeypatch.setattr(telemetry, "trace", off)
+    disabled_span = object()
+    monkeypatch.setattr(telemetry, "trace", disabled_span)
     only_where_traced()
-    assert telemetry.trace is off
+    assert telemetry.trace is disabled_span

@@ -93,8 +93,10 @@ def test_a_failure_shows_its_reference() -> None:
 
 
 def test_an_error_shows_its_reference_and_each_wrong_field_once() -> None:
-    wrong = {"errors": [{"field": "id", "message": "Field is required."}, {"field": "tenant", "message": "Unknown."}]}
+    error_body = {
+        "errors": [{"field": "id", "message": "Field is required."}, {"field": "tenant", "message": "Unknown."}]
+    }
 
     assert error_line(InternalError("Internal error", {"reference": "0123"})) == "Internal error [reference 0123]"
-    assert error_line(InvalidParamsError("id: wrong", wrong)) == "id: wrong; tenant: Unknown."
+    assert error_line(InvalidParamsError("id: wrong", error_body)) == "id: wrong; tenant: Unknown."
     assert error_line(InvalidParamsError("two\nlines")) == "two lines"

@@ -65,9 +65,9 @@ class TestView:
 
     @pytest.mark.parametrize(("agents", "workers"), [(50, 50), (50, 1), (1, 50), (1, 0)])
     def test_a_large_fleet_fits_a_small_terminal(self, agents: int, workers: int) -> None:
-        now = reading(1, agents=agents)
+        current_reading = reading(1, agents=agents)
         names = ["echo", *(f"agent-{number}" for number in range(1, agents))]
-        lines = View(now, now, names, [load(number) for number in range(workers)]).lines(80, 23)
+        lines = View(current_reading, current_reading, names, [load(number) for number in range(workers)]).lines(80, 23)
 
         assert len(lines) <= 23
         assert max(map(len, lines)) <= 80
@@ -76,10 +76,13 @@ class TestView:
             assert [line for line in lines if line.startswith("…")] == ["… 44 more agents", "… 44 more workers"]
 
     def test_without_workers_says_why(self) -> None:
-        now = reading()
+        current_reading = reading()
 
-        assert View(now, now, [], []).lines(80, 24)[-1] == "no worker replies"
-        assert View(now, now, [], [], "cannot query the workers: X").lines(80, 24)[-1] == "cannot query the workers: X"
+        assert View(current_reading, current_reading, [], []).lines(80, 24)[-1] == "no worker replies"
+        assert (
+            View(current_reading, current_reading, [], [], "cannot query the workers: X").lines(80, 24)[-1]
+            == "cannot query the workers: X"
+        )
 
     def test_json_has_the_same_values(self) -> None:
         fields = json.loads(View(reading(2, ended_count=30), reading(ended_count=10), ["echo"], [load(1)]).as_json())

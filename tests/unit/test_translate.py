@@ -77,11 +77,11 @@ def test_working_again_without_changes_is_ignored() -> None:
 
 def test_a_message_without_parts_is_left_out() -> None:
     event_translator = translator(WORKING)
-    empty = TaskStatusUpdateEvent(status=TaskStatus(state=COMPLETED, message=Message(message_id="m")))
-    busy = TaskStatusUpdateEvent(status=TaskStatus(state=WORKING, message=Message(message_id="m")))
+    empty_event = TaskStatusUpdateEvent(status=TaskStatus(state=COMPLETED, message=Message(message_id="m")))
+    busy_event = TaskStatusUpdateEvent(status=TaskStatus(state=WORKING, message=Message(message_id="m")))
 
-    assert event_translator.translate(busy) == []
-    [event] = event_translator.translate(empty)
+    assert event_translator.translate(busy_event) == []
+    [event] = event_translator.translate(empty_event)
 
     assert isinstance(event, TaskStatusUpdateEvent)
     assert not event.status.HasField("message")
@@ -93,9 +93,9 @@ def test_a_message_without_parts_is_left_out() -> None:
     [(INPUT_REQUIRED, NEEDS_INPUT), (AUTH_REQUIRED, NEEDS_AUTHORIZATION), (CANCELED, CANCELED_BY_AGENT)],
 )
 def test_a_pause_and_a_cancel_without_words_say_why(state: TaskState, text: str, parts: list[Part]) -> None:
-    silent = TaskStatusUpdateEvent(status=TaskStatus(state=state, message=Message(message_id="m", parts=parts)))
+    silent_event = TaskStatusUpdateEvent(status=TaskStatus(state=state, message=Message(message_id="m", parts=parts)))
 
-    for event in (silent, status(state), Task(status=silent.status)):
+    for event in (silent_event, status(state), Task(status=silent_event.status)):
         [translated_event] = translator(WORKING).translate(event)
 
         assert isinstance(translated_event, TaskStatusUpdateEvent)
@@ -245,9 +245,9 @@ def bad_values() -> list[Any]:
     message = Message(message_id="m", parts=[part])
     in_status = status(WORKING)
     in_status.status.message.CopyFrom(message)
-    whole = Task(status=TaskStatus(state=WORKING))
-    whole.metadata.fields["x"].number_value = math.inf
-    events: list[Any] = [message, in_status, whole]
+    whole_task = Task(status=TaskStatus(state=WORKING))
+    whole_task.metadata.fields["x"].number_value = math.inf
+    events: list[Any] = [message, in_status, whole_task]
     for place in ("metadata", "artifact.metadata"):
         event = chunk("a")
         holder = event

@@ -241,19 +241,19 @@ async def test_events_that_replace_lost_ones_are_posted_with_other_ids(
     task_id = claim.ref.task_id
     await hook_seeds.add(task_id, live_receiver.url())
     await seeds.appended(claim, chunk("kept"))
-    goes_on, is_released = threading.Event(), threading.Event()
-    live_receiver.plan("/hook", [once_set(goes_on), *[200] * (lost_posts - 1), once_set(is_released)])
+    may_continue, is_released = threading.Event(), threading.Event()
+    live_receiver.plan("/hook", [once_set(may_continue), *[200] * (lost_posts - 1), once_set(is_released)])
     async with delivering(hook_seeds):
         await asyncio.to_thread(live_receiver.wait_for, "/hook", 1)
         backup = await seeds.backup()
         await seeds.appended(claim, *(chunk(f"lost {n}") for n in range(4)), before=1)
         lost_entries = (await seeds.log(task_id))[-4:]
         if lost_posts:
-            goes_on.set()
+            may_continue.set()
             await asyncio.to_thread(live_receiver.wait_for, "/hook", 1 + lost_posts)
         await seeds.restore(backup)
         await seeds.settled(claim, *(chunk(f"other {n}") for n in range(5)), status(COMPLETED), before=1)
-        goes_on.set()
+        may_continue.set()
         is_released.set()
         log = await seeds.log(task_id)
 
@@ -279,8 +279,8 @@ def test_the_bound_is_documented() -> None:
 
 async def test_a_post_carries_the_time_of_the_store(hook_seeds: WebhookSeeds, live_receiver: Receiver) -> None:
     store, keys, secrets = hook_seeds.seeds.store, hook_seeds.seeds.keys, SETTINGS.secret_keys
-    poster, wrong = Poster(SETTINGS.push_networks), ManualClock()
-    role = Deliverer(store, keys, Sealer(secrets), poster, secrets, SETTINGS.lease_ttl, clock=wrong)
+    poster, wrong_clock = Poster(SETTINGS.push_networks), ManualClock()
+    role = Deliverer(store, keys, Sealer(secrets), poster, secrets, SETTINGS.lease_ttl, clock=wrong_clock)
     await hook_seeds.with_due_events(live_receiver.url())
     start, _ = await store.redis.time()
 
@@ -288,7 +288,7 @@ async def test_a_post_carries_the_time_of_the_store(hook_seeds: WebhookSeeds, li
     [post] = await asyncio.to_thread(live_receiver.wait_for, "/hook", 1, 30)
 
     end, _ = await store.redis.time()
-    assert wrong.time() < start <= int(post.headers["webhook-timestamp"]) <= end
+    assert wrong_clock.time() < start <= int(post.headers["webhook-timestamp"]) <= end
     await role.aclose()
 
 
@@ -415,16 +415,16 @@ async def test_a_large_delivery_to_a_slow_host_delays_no_small_one_and_frees_mem
     live_receiver.plan("/slow", [once_set(is_released)])
     role = deliverer_of(hook_seeds, Poster(SETTINGS.push_networks))
 
-    async def large(path: str) -> str:
+    async def add_large_delivery(path: str) -> str:
         claim = await hook_seeds.seeds.claimed()
         await hook_seeds.add(claim.ref.task_id, live_receiver.url(path))
         await hook_seeds.seeds.appended(claim, *(chunk("x" * deliverer.MAX_RESERVED_BYTES) for _ in range(3)))
         return claim.ref.task_id
 
-    slow = await large("/slow")
+    slow_id = await add_large_delivery("/slow")
     await role.tick()
     await asyncio.to_thread(live_receiver.wait_for, "/slow", 1, 30)
-    other = await large("/other")
+    other = await add_large_delivery("/other")
     await hook_seeds.with_due_events(live_receiver.url("/small"))
     await role.tick()
     await asyncio.to_thread(live_receiver.wait_for, "/small", 1, 30)
@@ -435,11 +435,11 @@ async def test_a_large_delivery_to_a_slow_host_delays_no_small_one_and_frees_mem
 
     await eventually_async(lambda: is_postponed(other), what="the other large delivery waits for memory")
     is_released.set()
-    await eventually_async(lambda: is_postponed(slow), what="the slow delivery frees memory")
+    await eventually_async(lambda: is_postponed(slow_id), what="the slow delivery frees memory")
 
     assert role.reserved_bytes == 0
     assert len(live_receiver.received("/slow")) == 1
-    assert (await hook_seeds.webhooks.delivery(slow)).failures == 0
+    assert (await hook_seeds.webhooks.delivery(slow_id)).failures == 0
 
     async def all_are_posted() -> bool:
         await role.tick()

@@ -125,9 +125,9 @@ async def test_a_state_older_than_the_written_one_is_dropped(
                 return meta
             return celery.backend.get_task_meta(name)
 
-    slow = Slow()
-    slow.backend = slow
-    assert await Results(store, keys, slow).observe(REF)
+    slow_app = Slow()
+    slow_app.backend = slow_app
+    assert await Results(store, keys, slow_app).observe(REF)
 
     assert [metadata["step"] for _, metadata in await events(store, keys)] == [2]
 

@@ -135,10 +135,10 @@ STEPS = {
 
 async def _run(client: Callable[..., AbstractAsyncContextManager[Any]], first: str, second: str, hook: str) -> None:
     binding = sys.argv[4:]
-    async with client(first, *binding) as one, client(second, *binding) as other:
-        table = Table(one, other, hook)
+    async with client(first, *binding) as first_client, client(second, *binding) as second_client:
+        table = Table(first_client, second_client, hook)
         for step, method in STEPS.items():
-            if not hasattr(one, method) or step in getattr(one, "lacks", ()):
+            if not hasattr(first_client, method) or step in getattr(first_client, "lacks", ()):
                 continue
             try:
                 async with asyncio.timeout(90):
