@@ -186,7 +186,7 @@ async def test_an_abandoned_delivery_is_not_due_until_it_is_replayed(
     await give_up(webhooks, await webhooks.one())
     await seeds.settled(claim, status(COMPLETED), before=1)
     assert await webhooks.take() == []
-    [delivery] = await asyncio.to_thread(operator_view, redis_server, keys, dead=True)
+    [delivery] = await asyncio.to_thread(operator_view, redis_server, keys, is_dead=True)
     assert (delivery.state, delivery.failure, delivery.delivered, delivery.version) == (
         "dead",
         {"reason": "no", "status": 410},
@@ -200,7 +200,7 @@ async def test_an_abandoned_delivery_is_not_due_until_it_is_replayed(
     assert await store.run(replay_delivery(keys, claim.ref.task_id, "c")) == "alive"
     assert await store.run(replay_delivery(keys, claim.ref.task_id, "other")) == "missing"
 
-    assert await asyncio.to_thread(operator_view, redis_server, keys, dead=True) == []
+    assert await asyncio.to_thread(operator_view, redis_server, keys, is_dead=True) == []
     cursor = await webhooks.one()
     assert (cursor.delivered, cursor.failures) == (2, 0)
     assert await webhooks.note(cursor, 4) == "done"
@@ -232,7 +232,7 @@ async def test_all_deliveries_are_listed_page_by_page_without_their_secrets(
     await at_once(*(webhooks.saved(task_id) for task_id in ids))
     await at_once(*(seeds.claimed(task_id) for task_id in ids))
 
-    deliveries = await asyncio.to_thread(operator_view, redis_server, keys, dead=False)
+    deliveries = await asyncio.to_thread(operator_view, redis_server, keys, is_dead=False)
 
     assert sorted(delivery.task_id for delivery in deliveries) == sorted(ids)
     assert {delivery.state for delivery in deliveries} == {"waiting"}
