@@ -49,7 +49,7 @@ async def due(blob_setup: BlobSetup, keys: Keys, texts: str) -> list[str]:
     return refs
 
 
-class Counted:
+class CountingArchive:
     """Archive that records the number of tasks in each call to `put`."""
 
     def __init__(self, archive: Archive) -> None:
@@ -69,7 +69,7 @@ async def test_large_parts_are_in_the_copy_and_not_all_in_memory_at_once(
 ) -> None:
     monkeypatch.setattr(archiver_module, "PORTION_BYTES", 3 * LARGE)
     tasks = await due(blob_setup, keys, "abcde")
-    counting_archive = Counted(archive)
+    counting_archive = CountingArchive(archive)
 
     await Archiver(blob_setup.store, keys, counting_archive, None).tick()  # type: ignore[arg-type]
 

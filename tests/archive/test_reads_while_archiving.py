@@ -27,7 +27,7 @@ from tests.support.leaks import leaks
 from tests.support.seeds import ANN, BOB, CONTEXT, RETENTION, Seeds, chunk, status
 
 
-class Moody:
+class UnreliableArchive:
     """Archive whose database can fail or refuse some tasks."""
 
     def __init__(self, archive: Archive) -> None:
@@ -71,7 +71,7 @@ class Moody:
 class Scene:
     """Store with an archive, a reader of both, and an archiver."""
 
-    def __init__(self, store: AsyncStore, keys: Keys, seeds: Seeds, archive: Moody) -> None:
+    def __init__(self, store: AsyncStore, keys: Keys, seeds: Seeds, archive: UnreliableArchive) -> None:
         self.store, self.keys, self.seeds, self.archive = store, keys, seeds, archive
         self.kept = TaskReader(store, keys, archive, RETENTION)
         self.clock = ManualClock()
@@ -114,7 +114,7 @@ class Scene:
 @pytest.fixture
 async def scene(store: AsyncStore, keys: Keys, seeds: Seeds, tmp_path: Path) -> AsyncIterator[Scene]:
     await store.redis.hset(keys.installation, mapping={"schema": SCHEMA, "archive": "1"})
-    archive = Moody(open_archive(sqlite(tmp_path)))
+    archive = UnreliableArchive(open_archive(sqlite(tmp_path)))
     yield Scene(store, keys, seeds, archive)
     await archive.aclose()
     assert await leaks(store, keys) == []

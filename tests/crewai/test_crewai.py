@@ -169,7 +169,7 @@ async def test_a_message_with_a_file_is_rejected() -> None:
     assert state(result) == REJECTED
 
 
-class Hanging(Script):
+class HangingModel(Script):
     """Model that streams until it is stopped."""
 
     has_started: Any = None
@@ -186,7 +186,7 @@ class Hanging(Script):
 
 
 async def test_a_cancel_stops_a_model_between_two_chunks() -> None:
-    model = Hanging(model="hanging", has_started=threading.Event(), has_stopped=threading.Event())
+    model = HangingModel(model="hanging", has_started=threading.Event(), has_stopped=threading.Event())
     async with tester_of(crewai_agent(crew_of(model))) as agent:
         submission = await agent.submit("x")
         await asyncio.to_thread(model.has_started.wait, 60)

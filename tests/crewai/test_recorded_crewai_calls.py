@@ -169,7 +169,7 @@ async def test_without_durable_each_attempt_makes_each_call(task: Task) -> None:
     assert (play.model.calls, play.calls) == ([0, 1, 0, 1], ["a", "a"])
 
 
-class Delegating(Play):
+class DelegatingCrew(Play):
     """Crew whose first agent delegates to the second one."""
 
     def _make(self, turn: Turn) -> Crew:
@@ -187,7 +187,7 @@ class Delegating(Play):
 
 async def test_work_that_an_agent_delegates_is_recorded(task: Task) -> None:
     delegation = ("delegate_work_to_coworker", {"task": "Look.", "context": "-", "coworker": "worker"})
-    play = Delegating([delegation], "done")
+    play = DelegatingCrew([delegation], "done")
     play.dies_at = 1
     await task.attempt(play.run)
     play.dies_at = None

@@ -114,14 +114,14 @@ class Calls:
         message._decoded_cache = body
         answers = self.answers
 
-        class Answered(RunRequest):
+        class RecordingRequest(RunRequest):
             def on_success(self, failed__retval__runtime: Any, **kwargs: Any) -> None:
                 answers[self.id] = failed__retval__runtime
 
             def revoked(self) -> bool:
                 return self.id in state.revoked
 
-        return Answered(message, app=task.app, task=task)
+        return RecordingRequest(message, app=task.app, task=task)
 
     async def wait_for_run(self, name: str) -> ControlledRun:
         await eventually_async(lambda: _is(name in self.runs), what=f"{name} begins")

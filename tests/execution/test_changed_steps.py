@@ -22,7 +22,7 @@ from .attempts import Task
 from .scene import TurnByTurn
 
 
-def names_of(*names: str) -> Callable[[Turn], Any]:
+def agent_with_steps(*names: str) -> Callable[[Turn], Any]:
     """Return an agent that executes steps with the given names, one after the other."""
 
     async def run(turn: Turn) -> None:
@@ -44,10 +44,10 @@ def names_of(*names: str) -> Callable[[Turn], Any]:
     ],
 )
 async def test_changed_code_ends_the_run(task: Task, old_steps: list[str], new_steps: list[str], text: str) -> None:
-    await task.attempt(names_of(*old_steps))
+    await task.attempt(agent_with_steps(*old_steps))
 
     with pytest.raises(StepsChanged) as exc_info:
-        await task.attempt(names_of(*new_steps))
+        await task.attempt(agent_with_steps(*new_steps))
 
     assert text in str(exc_info.value)
     assert "a2a requeue TASK --from-start" in str(exc_info.value)
@@ -55,9 +55,9 @@ async def test_changed_code_ends_the_run(task: Task, old_steps: list[str], new_s
 
 @pytest.mark.parametrize("new_steps", [["a", "b"], ["a", "b", "c"]])
 async def test_code_that_only_continues_is_not_changed(task: Task, new_steps: list[str]) -> None:
-    await task.attempt(names_of("a", "b"))
+    await task.attempt(agent_with_steps("a", "b"))
 
-    await task.attempt(names_of(*new_steps))
+    await task.attempt(agent_with_steps(*new_steps))
 
 
 async def test_changed_code_that_catches_everything_ends_the_run(task: Task) -> None:
@@ -66,7 +66,7 @@ async def test_changed_code_that_catches_everything_ends_the_run(task: Task) -> 
             await turn.step("b", asyncio.sleep, 0)
         return "well"
 
-    await task.attempt(names_of("a"))
+    await task.attempt(agent_with_steps("a"))
 
     with pytest.raises(StepsChanged):
         await task.attempt(catches)

@@ -30,7 +30,7 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
 
 
-def an_app(**agents: str) -> A2A:
+def make_app(**agents: str) -> A2A:
     app = Celery("acme", broker="memory://localhost", set_as_current=False)
     app.conf.a2a_store_url = "redis://127.0.0.1:1/0"
     a2a = A2A(app)
@@ -55,25 +55,25 @@ def start_worker(a2a: A2A) -> None:
 )
 def test_an_agent_that_cannot_be_imported_stops_the_worker_with_an_error(modules: None, code: str, reason: str) -> None:
     with pytest.raises(SystemExit) as exc_info:
-        start_worker(an_app(one="acme_fine:Agent", two=code))
+        start_worker(make_app(one="acme_fine:Agent", two=code))
 
     assert exc_info.value.code == f"Error: agent 'two': {code!r} cannot be loaded: {reason}"
 
 
 def test_an_import_that_kills_its_process_is_reported(modules: None) -> None:
-    assert import_errors(an_app(one="acme_dies:Agent").agents.values()) == {"one": NO_REPLY}
+    assert import_errors(make_app(one="acme_dies:Agent").agents.values()) == {"one": NO_REPLY}
 
 
 def test_the_checking_process_imports_no_agent(modules: None) -> None:
     """Side effects of an import, such as a connection, would not survive the fork of a pool process."""
-    start_worker(an_app(one="acme_fine:Agent"))
+    start_worker(make_app(one="acme_fine:Agent"))
 
     assert "acme_fine" not in sys.modules
 
 
 def test_the_output_of_an_import_is_not_that_of_a_command(modules: None, capfd: pytest.CaptureFixture[str]) -> None:
     """Scripts read the output of ``doctor --json``."""
-    assert import_errors(an_app(one="acme_fine:Agent").agents.values()) == {}
+    assert import_errors(make_app(one="acme_fine:Agent").agents.values()) == {}
 
     output = capfd.readouterr()
     assert output.out == ""
@@ -81,7 +81,7 @@ def test_the_output_of_an_import_is_not_that_of_a_command(modules: None, capfd: 
 
 
 def test_the_doctor_reports_a_failed_import(modules: None) -> None:
-    app = an_app(one="acme_missing:Agent")
+    app = make_app(one="acme_missing:Agent")
     app.celery.conf.broker_url = "redis://127.0.0.1:1/0"
 
     findings = diagnosis(survey(app, "http://127.0.0.1:1", timeout=0.1))
@@ -100,7 +100,7 @@ def test_an_agent_in_the_current_folder_is_imported_as_celery_imports_the_app(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
 
-    start_worker(an_app(one="acme_beside:Agent"))
+    start_worker(make_app(one="acme_beside:Agent"))
 
     assert load("acme_beside:Agent").__name__ == "Agent"
     assert sys.path.count(str(tmp_path)) == 1
@@ -125,7 +125,7 @@ def test_a_hanging_import_delays_no_other(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_worker_needs_only_the_agents_of_its_queues() -> None:
-    a2a = an_app(gpu="acme_missing:Agent")
+    a2a = make_app(gpu="acme_missing:Agent")
     start_worker(a2a)
 
     a2a.celery.amqp.queues.select(["gpu"])

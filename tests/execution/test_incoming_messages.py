@@ -55,7 +55,7 @@ async def poll(turn: Turn) -> list[str]:
     return [get_message_text(message) for message in await turn.poll_messages()]
 
 
-async def until_reading(scene: Scene) -> None:
+async def wait_until_reading(scene: Scene) -> None:
     """Wait until an agent has read the store once."""
 
     async def has_read() -> bool:
@@ -99,7 +99,7 @@ async def test_an_iteration_waits_for_a_notification_without_reading_the_store(s
 
     async with asyncio.timeout(20):
         listening = asyncio.create_task(listen())
-        await until_reading(scene)
+        await wait_until_reading(scene)
         for text in ("left", "done"):
             await send(scene, claim, text)
         assert scene.gate.calls.count("read_messages") == 1
@@ -131,7 +131,7 @@ async def test_concurrent_readers_share_the_messages(scene: Scene) -> None:
     iterator = turn.incoming()
     waiting: asyncio.Future[Message] = asyncio.ensure_future(anext(iterator))  # type: ignore[arg-type]
     async with asyncio.timeout(20):
-        await until_reading(scene)
+        await wait_until_reading(scene)
         for text in ("left", "right"):
             await send(scene, claim, text)
         assert await poll(turn) == ["left", "right"], "a reader that waits blocks no other"

@@ -20,7 +20,7 @@ from tests.support.waiting import LIMIT
 from .scene import TurnByTurn
 
 
-def an_app(events: list[str], *, fail: bool = False) -> A2A:
+def make_app(events: list[str], *, fail: bool = False) -> A2A:
     """Return an app with two lifespans and an agent that asks the client. If `fail` is true, the second lifespan fails
     at the first attempt."""
     a2a = A2A(Celery("test", broker="memory://", set_as_current=False))
@@ -57,7 +57,7 @@ async def test_lifespans_are_open_for_all_runs_of_a_process(
     store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis
 ) -> None:
     events: list[str] = []
-    a2a = an_app(events)
+    a2a = make_app(events)
     async with TurnByTurn(a2a, store, keys, redis_server.store_url) as turns:
         assert await turns.begin("asks") == (INPUT_REQUIRED, "Which city?")
         assert await turns.answer("asks", "Oslo") == ["Oslo"]
@@ -72,7 +72,7 @@ async def test_a_lifespan_that_fails_fails_the_run_and_is_tried_again(
     store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis
 ) -> None:
     events: list[str] = []
-    async with TurnByTurn(an_app(events, fail=True), store, keys, redis_server.store_url) as turns:
+    async with TurnByTurn(make_app(events, fail=True), store, keys, redis_server.store_url) as turns:
         assert await turns.begin("asks") == (FAILED, "The agent failed.")
         await store.redis.flushall()
         assert await turns.begin("asks") == (INPUT_REQUIRED, "Which city?")

@@ -17,7 +17,7 @@ from tests.support.clocks import ManualClock
 from tests.support.seeds import Seeds
 
 
-class Fetched:
+class FakeRequest:
     """Stand-in for the request of a message that a worker has received."""
 
     name = "a2a.echo"
@@ -67,7 +67,7 @@ async def test_new_runs_are_reported_at_once_and_known_ones_at_an_interval(
 
 
 def test_started_runs_and_other_tasks_are_not_prefetched(monkeypatch: pytest.MonkeyPatch) -> None:
-    active_request, prefetched_request, other = Fetched("a.1"), Fetched("b.2"), Fetched("a-celery-task")
+    active_request, prefetched_request, other = FakeRequest("a.1"), FakeRequest("b.2"), FakeRequest("a-celery-task")
     monkeypatch.setattr(state, "reserved_requests", {active_request, prefetched_request, other})
     monkeypatch.setattr(state, "active_requests", {active_request})
 
@@ -76,7 +76,7 @@ def test_started_runs_and_other_tasks_are_not_prefetched(monkeypatch: pytest.Mon
 
 def test_a_retry_that_arrived_before_the_end_of_its_execution_is_unfinished() -> None:
     state.reset_state()  # requests of earlier tests of this process
-    active_request, retry = Fetched("a.1"), Fetched("a.1")
+    active_request, retry = FakeRequest("a.1"), FakeRequest("a.1")
     state.task_reserved(active_request)
     state.task_accepted(active_request)
     state.task_scheduled(retry)

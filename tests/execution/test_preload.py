@@ -27,7 +27,7 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "modules", {**sys.modules})
 
 
-def an_app(**conf: Any) -> Celery:
+def make_app(**conf: Any) -> Celery:
     app = Celery("acme", broker="memory://localhost", set_as_current=False)
     app.conf.update(a2a_store_url="redis://127.0.0.1:1/0", **conf)
     a2a = A2A(app)
@@ -40,7 +40,7 @@ def an_app(**conf: Any) -> Celery:
 
 def test_the_agents_of_the_processs_queues_are_imported(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        thread = preload.preload(an_app())
+        thread = preload.preload(make_app())
         assert thread is not None
         thread.join(30)
 
@@ -50,7 +50,7 @@ def test_the_agents_of_the_processs_queues_are_imported(caplog: pytest.LogCaptur
 
 
 def test_nothing_is_imported_if_the_setting_is_off() -> None:
-    assert preload.preload(an_app(a2a_preload_agents=False)) is None
+    assert preload.preload(make_app(a2a_preload_agents=False)) is None
 
 
 @pytest.mark.parametrize(

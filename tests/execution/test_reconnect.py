@@ -16,12 +16,12 @@ from a2a_celery.execution.celery import reconnect
 def app() -> Celery:
     """App whose workers find an unresponsive broker at their first start."""
     app = Celery(broker="memory://", backend="cache+memory://", set_as_current=False)
-    app.steps["consumer"].add(Unanswered)
-    Unanswered.starts = 0
+    app.steps["consumer"].add(UnansweredStep)
+    UnansweredStep.starts = 0
     return app
 
 
-class Unanswered(bootsteps.StartStopStep):  # type: ignore[misc]
+class UnansweredStep(bootsteps.StartStopStep):  # type: ignore[misc]
     """Bootstep that requests a reply from the broker, like mingle. The first request times out. The second start of the
     step stops the worker."""
 
@@ -29,8 +29,8 @@ class Unanswered(bootsteps.StartStopStep):  # type: ignore[misc]
     starts = 0
 
     def start(self, parent: Any) -> None:
-        Unanswered.starts += 1
-        raise OperationalError("timed out") if Unanswered.starts == 1 else WorkerShutdown(0)
+        UnansweredStep.starts += 1
+        raise OperationalError("timed out") if UnansweredStep.starts == 1 else WorkerShutdown(0)
 
 
 def exit_code(app: Celery) -> int:
@@ -44,9 +44,9 @@ def exit_code(app: Celery) -> int:
 def test_a_worker_that_starts_while_its_broker_does_not_answer_connects_again(app: Celery) -> None:
     reconnect.connect(app)
 
-    assert (exit_code(app), Unanswered.starts) == (0, 2)
+    assert (exit_code(app), UnansweredStep.starts) == (0, 2)
 
 
 def test_celery_still_ends_such_a_worker(app: Celery) -> None:
     """If this test fails, Celery has fixed the problem, and `reconnect.ReconnectsWhileStarting` can be removed."""
-    assert (exit_code(app), Unanswered.starts) == (1, 1)
+    assert (exit_code(app), UnansweredStep.starts) == (1, 1)

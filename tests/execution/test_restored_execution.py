@@ -24,7 +24,7 @@ S = ExecutionState
 AGENT = Agent("a", card("a"), "function", None)
 
 
-def began(claim: Claim, scene: Scene) -> tuple[Execution, RunEventQueue]:
+def start_execution(claim: Claim, scene: Scene) -> tuple[Execution, RunEventQueue]:
     async def publish_next(run: object, options: bytes) -> None:
         raise AssertionError("nothing waits")
 
@@ -44,7 +44,7 @@ async def test_the_next_attempt_has_the_tool_in_which_the_last_one_was_lost(scen
     claim = await scene.seeds.claimed()
     steps = saved_steps(S.IDLE, S.INITIALIZING, S.TOOL_EXECUTION, tool="search")
 
-    execution, events = began(replace(claim, execution=steps), scene)
+    execution, events = start_execution(replace(claim, execution=steps), scene)
 
     death, loss, idle, initializing = execution.history[1:]
     assert (death.after, death.detail) == (S.TOOL_EXECUTION, {"tool": "search"})
@@ -69,7 +69,7 @@ async def test_the_next_turn_begins_with_the_last_state_of_the_previous_one(
 ) -> None:
     claim = replace(await scene.seeds.claimed(), execution=saved_steps(S.IDLE, S.INITIALIZING, end))
 
-    execution, _ = began(claim, scene)
+    execution, _ = start_execution(claim, scene)
 
     assert execution.history[-1].before is state_before
     assert execution.state is S.INITIALIZING
@@ -78,8 +78,8 @@ async def test_the_next_turn_begins_with_the_last_state_of_the_previous_one(
 async def test_a_turn_without_saved_steps_begins_with_the_state_of_its_task(scene: Scene) -> None:
     claim = await scene.seeds.claimed()
 
-    fresh, _ = began(claim, scene)
-    execution, _ = began(replace(claim, interrupted_state=INPUT_REQUIRED), scene)
+    fresh, _ = start_execution(claim, scene)
+    execution, _ = start_execution(replace(claim, interrupted_state=INPUT_REQUIRED), scene)
 
     assert [t.before for t in fresh.history] == [S.IDLE]
     assert [t.before for t in execution.history] == [S.INTERRUPTED]

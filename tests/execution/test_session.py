@@ -336,7 +336,9 @@ async def test_an_agent_without_a_session_gets_an_error_with_the_option(scene: S
     assert current_session() is None
 
 
-async def given_up(monkeypatch: pytest.MonkeyPatch, runs: Runs, session: ContextSession, state: dict[str, Any]) -> None:
+async def cancel_checkpoint(
+    monkeypatch: pytest.MonkeyPatch, runs: Runs, session: ContextSession, state: dict[str, Any]
+) -> None:
     """Make a checkpoint whose caller is cancelled before the reply."""
     monkeypatch.setattr(settlement, "RETRY_INTERVAL", 0.3)
     gate = runs.scene.gate
@@ -357,7 +359,7 @@ async def test_a_checkpoint_with_a_cancelled_caller_belongs_to_the_run(
     runs: Runs, is_repeated: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     claim, events, session = await runs.begin()
-    await given_up(monkeypatch, runs, session, {"a": 1})
+    await cancel_checkpoint(monkeypatch, runs, session, {"a": 1})
 
     if is_repeated:
         await session.checkpoint({"a": 2})

@@ -294,7 +294,7 @@ async def test_a_call_of_a_plain_task_is_a_run_only_if_it_was_published_as_one(
     assert (await scene.seeds.states(task_id))[-1] == state
 
 
-async def claimed_here(seeds: Seeds) -> str:
+async def claim_here(seeds: Seeds) -> str:
     """Claim a run as this process, and return the run's Celery id."""
     claim = await seeds.claimed()
     record = seeds.keys.task(claim.task.id).record
@@ -318,7 +318,7 @@ async def test_a_signal_ends_a_run_of_this_process_once(
     scene: Scene, redis_server: EmbeddedRedis, signal: Any, arguments: dict[str, Any], state: Any, text: str
 ) -> None:
     task = agent_task(redis_server)
-    name = await claimed_here(scene.seeds)
+    name = await claim_here(scene.seeds)
     ref = RunRef.of(name)
     assert ref is not None
     context = Context(id=name)
@@ -336,7 +336,7 @@ async def test_a_revoke_before_the_begin_ends_no_run_that_is_claimed(
     scene: Scene, redis_server: EmbeddedRedis, is_expired: bool, state: Any
 ) -> None:
     task = agent_task(redis_server)
-    running, queued_run = await claimed_here(scene.seeds), f"{await scene.seeds.created()}.1"
+    running, queued_run = await claim_here(scene.seeds), f"{await scene.seeds.created()}.1"
 
     for name in (running, queued_run):
         task_revoked.send(sender=task, request=Context(id=name), terminated=False, signum=None, expired=is_expired)
@@ -348,7 +348,7 @@ async def test_a_signal_about_an_ended_run_does_not_use_the_store(
     scene: Scene, redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = agent_task(redis_server)
-    name = await claimed_here(scene.seeds)
+    name = await claim_here(scene.seeds)
     outcomes: list[Any] = []
     monkeypatch.setattr(task.ender, "end", lambda *about, **more: outcomes.append(about))
 

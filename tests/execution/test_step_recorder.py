@@ -196,13 +196,13 @@ async def test_a_step_after_a_pause_does_not_show_the_pause_early(scene: Scene) 
 
 async def test_a_resumed_run_begins_where_it_was_interrupted(scene: Scene) -> None:
     claim = await scene.seeds.claimed()
-    assert begun_from(claim) == "IDLE"
+    assert state_before_begin(claim) == "IDLE"
 
     vars_of = {field: getattr(claim, field) for field in claim.__slots__}
-    assert begun_from(Claim(**{**vars_of, "interrupted_state": INPUT_REQUIRED})) == "INTERRUPTED"
+    assert state_before_begin(Claim(**{**vars_of, "interrupted_state": INPUT_REQUIRED})) == "INTERRUPTED"
 
 
-def begun_from(claim: Claim) -> str:
+def state_before_begin(claim: Claim) -> str:
     """Return the state from which the execution of `claim` enters INITIALIZING."""
 
     events = MagicMock(spec_set=["record", "steps"])
@@ -229,7 +229,7 @@ async def test_celery_events_have_names_without_contents(scene: Scene) -> None:
     assert "my secret" not in repr(events) + all_data
 
 
-class Recorded(trace.NonRecordingSpan):
+class RecordingSpan(trace.NonRecordingSpan):
     """Span that stores its events."""
 
     def __init__(self, recording: bool) -> None:
@@ -249,7 +249,7 @@ class Recorded(trace.NonRecordingSpan):
 async def test_a_recording_span_has_each_step_of_its_run(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("a2a_celery.execution.events.observers.tracing", lambda: Spans(trace.NoOpTracerProvider()))
     run = await play(scene)
-    span, other = Recorded(True), Recorded(False)
+    span, other = RecordingSpan(True), RecordingSpan(False)
 
     with trace.use_span(span), run.execution.tool_call("t"):
         pass

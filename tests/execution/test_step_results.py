@@ -75,7 +75,7 @@ async def test_each_kind_of_result_is_replayed(task: Task, value: Any) -> None:
 
 
 @dataclass
-class NotData:
+class Unserializable:
     """Dataclass with a field that cannot be serialized."""
 
     value: Any
@@ -99,7 +99,7 @@ def local_class() -> Any:
         (float("nan"), "cannot be recorded"),
         ([Inner("x")], "Return JSON data"),
         (local_class(), "define the class at the top of a module"),
-        (NotData(object()), "cannot be serialized"),
+        (Unserializable(object()), "cannot be serialized"),
         ("x" * 1000, "has 1002 bytes, and may have 1000 (a2a_step_max_bytes): set a2a_blob_url, so that"),
     ],
     ids=["object", "keys", "nan", "list", "local", "field", "large"],

@@ -116,7 +116,7 @@ def plain(text: str) -> str:
 a2a.expose(plain)
 
 
-class AsksEarly(AgentExecutor):
+class EarlyAsker(AgentExecutor):
     """SDK executor that asks a question and returns long after the question was stored."""
 
     schema = checked_schema({"type": "integer"})
@@ -132,7 +132,7 @@ class AsksEarly(AgentExecutor):
         raise NotImplementedError
 
 
-a2a.add_agent(card("early"), AsksEarly)
+a2a.add_agent(card("early"), EarlyAsker)
 
 TABLE = "Table(people=2, smoking=False)"
 
@@ -238,8 +238,8 @@ async def test_a_question_in_other_words_has_no_schema_for_the_gateway(
 async def test_an_executor_asks_with_a_schema(turns: TurnByTurn, store: AsyncStore, keys: Keys) -> None:
     assert await turns.begin("early") == (INPUT_REQUIRED, "How many?")
 
-    assert json.loads(await open_schema(store, keys) or "") == AsksEarly.schema
-    AsksEarly.schema = {"$ref": "https://example.com/schema"}
+    assert json.loads(await open_schema(store, keys) or "") == EarlyAsker.schema
+    EarlyAsker.schema = {"$ref": "https://example.com/schema"}
     assert (await turns.say("early", 2, Part(text="3")))[0] == INPUT_REQUIRED
     assert await open_schema(store, keys) is None, "clients could give no answer"
 

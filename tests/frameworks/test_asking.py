@@ -92,7 +92,7 @@ def made_with_pydantic_ai(tool: Any, *capabilities: AbstractCapability[Turn]) ->
     return pydantic_ai_agent(agent, deps=lambda turn: turn)
 
 
-class Swallows(AbstractCapability[Turn]):
+class ExceptionSwallower(AbstractCapability[Turn]):
     """Capability that returns a tool's exception as the tool's result."""
 
     async def wrap_tool_execute(self, ctx: Any, *, args: Any, handler: Any, **_: Any) -> Any:
@@ -177,7 +177,7 @@ a2a.agent("llamaindex-in-a-thread", description="Books.", session=True)(
 )
 a2a.add_agent(card("pydantic-ai"), made_with_pydantic_ai(book_async))
 a2a.add_agent(card("pydantic-ai-in-a-thread"), made_with_pydantic_ai(book_in_thread))
-a2a.add_agent(card("pydantic-ai-swallows"), made_with_pydantic_ai(book_async, Swallows()))
+a2a.add_agent(card("pydantic-ai-swallows"), made_with_pydantic_ai(book_async, ExceptionSwallower()))
 a2a.add_agent(card("openai-agents"), made_with_openai_agents(book_for_openai))
 a2a.add_agent(card("openai-agents-in-a-thread"), made_with_openai_agents(book_for_openai_in_thread))
 a2a.add_agent(card("openai-agents-swallows"), made_with_openai_agents(book_and_swallow))

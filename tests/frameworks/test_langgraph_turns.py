@@ -254,19 +254,19 @@ async def test_all_parts_of_a_message_reach_the_graph() -> None:
     ]
 
 
-class Plain(TypedDict):
+class PlainState(TypedDict):
     """State without messages."""
 
     text: str
 
 
-class Replaced(TypedDict):
+class ReplacedState(TypedDict):
     """State whose messages are replaced by each turn."""
 
     messages: list[AnyMessage]
 
 
-class WithDelta(MessagesState):
+class DeltaState(MessagesState):
     """State with a channel that needs all checkpoints."""
 
     log: Annotated[list[str], DeltaChannel(lambda log, writes: [*log, *chain(*writes)])]
@@ -281,9 +281,12 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "checkpointer": (lambda: chat().compile(checkpointer=InMemorySaver()), "the graph has a checkpointer: compile it"),
     "of a subgraph": (lambda: subgraph(checkpointer=InMemorySaver()), "the subgraph 'node' has a checkpointer"),
     "breakpoint": (lambda: chat().compile(interrupt_before=["node"]), r"call interrupt\(value\) in the node"),
-    "no messages": (lambda: one_node(lambda state: {}, Plain), "derive the state from langgraph.graph.MessagesState"),
-    "no reducer": (lambda: one_node(lambda state: {}, Replaced), "annotate messages"),
-    "delta": (lambda: one_node(lambda state: {}, WithDelta), "'log' is a DeltaChannel"),
+    "no messages": (
+        lambda: one_node(lambda state: {}, PlainState),
+        "derive the state from langgraph.graph.MessagesState",
+    ),
+    "no reducer": (lambda: one_node(lambda state: {}, ReplacedState), "annotate messages"),
+    "delta": (lambda: one_node(lambda state: {}, DeltaState), "'log' is a DeltaChannel"),
 }
 
 

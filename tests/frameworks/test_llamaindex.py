@@ -147,7 +147,7 @@ class Calls(Workflow):
         return StopEvent(result=await result if asyncio.iscoroutine(result) else result)
 
 
-class Blocks(Calls):
+class BlockingCalls(Calls):
     """Workflow whose step is a plain function."""
 
     @step
@@ -298,7 +298,7 @@ async def test_a_turn_that_is_stopped_between_chunks_stops_the_workflow() -> Non
     assert has_stopped.is_set()
 
 
-@pytest.mark.parametrize("workflow", [Calls, Blocks])
+@pytest.mark.parametrize("workflow", [Calls, BlockingCalls])
 async def test_a_span_of_a_step_is_below_the_span_of_the_run(workflow: Any) -> None:
     spans = []
     run = trace.NonRecordingSpan(trace.SpanContext(1, 2, is_remote=False))
@@ -333,7 +333,7 @@ class Trip(StartEvent):
     days: int = 1
 
 
-class Travels(Workflow):
+class TravelWorkflow(Workflow):
     """Workflow whose start event has fields."""
 
     @step
@@ -347,8 +347,8 @@ async def test_the_message_is_the_start_event_of_a_workflow() -> None:
     assert texts(await events_of(workflow, None, Part(text="hi"), new_data_part({"n": 2}))) == [
         {"user_msg": "hi", "n": 2.0}
     ]
-    assert texts(await events_of(Travels(), None, Part(text="Rome"), new_data_part({"days": 2}))) == ["Rome 2"]
-    assert texts(await events_of(Travels(), start_event=lambda turn: Trip(city=turn.text))) == ["hello 1"]
+    assert texts(await events_of(TravelWorkflow(), None, Part(text="Rome"), new_data_part({"days": 2}))) == ["Rome 2"]
+    assert texts(await events_of(TravelWorkflow(), start_event=lambda turn: Trip(city=turn.text))) == ["hello 1"]
     with pytest.raises(Rejected, match="reads text and data parts"):
         await events_of(workflow, None, Part(raw=b"\x00"))
 
@@ -376,7 +376,7 @@ class Fare(BaseModel):
     paid: int = 0
 
 
-class Pays(Workflow):
+class PaymentWorkflow(Workflow):
     """Workflow with a typed state."""
 
     @step
@@ -388,7 +388,7 @@ class Pays(Workflow):
 
 async def test_a_typed_state_is_stored() -> None:
     state: dict[str, Any] = {}
-    results = [texts(await events_of(Pays(), state)) for _ in range(3)]
+    results = [texts(await events_of(PaymentWorkflow(), state)) for _ in range(3)]
 
     assert results == [["1"], ["2"], ["3"]]
     assert MEMORY in state
@@ -403,7 +403,7 @@ async def test_runs_without_the_adapter_are_unchanged() -> None:
     assert (await handler, events) == ("free", [StopEvent])
 
 
-class Unfinished(Workflow):
+class UnfinishedWorkflow(Workflow):
     """Workflow with a step for an event that no step returns."""
 
     @step
@@ -433,10 +433,10 @@ class Hides(Workflow):
 
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "no workflow": (lambda: "workflow", "pass a Workflow, or a function"),
-    "a class": (lambda: Travels, "pass a Workflow, or a function"),
-    "invalid": (Unfinished, "the workflow is invalid: .*Done"),
+    "a class": (lambda: TravelWorkflow, "pass a Workflow, or a function"),
+    "invalid": (UnfinishedWorkflow, "the workflow is invalid: .*Done"),
     "local event": (Hides, "the event Hidden is not at the top level of a module"),
-    "runtime": (lambda: Pays(runtime=BaseRuntimeDecorator(BasicRuntime())), "create it without a runtime"),
+    "runtime": (lambda: PaymentWorkflow(runtime=BaseRuntimeDecorator(BasicRuntime())), "create it without a runtime"),
 }
 
 
@@ -448,7 +448,7 @@ def test_a_workflow_that_cannot_be_an_agent_is_refused(name: str) -> None:
 
 
 async def test_a_workflow_that_has_run_is_refused() -> None:
-    workflow = Pays()
+    workflow = PaymentWorkflow()
     await workflow.run()
 
     with pytest.raises(ConfigError, match="has already run in this process"):
@@ -457,10 +457,10 @@ async def test_a_workflow_that_has_run_is_refused() -> None:
 
 def test_reasons_that_are_no_list_are_refused() -> None:
     with pytest.raises(ConfigError, match="fail_on"):
-        llamaindex_agent(Pays(), fail_on="length")
+        llamaindex_agent(PaymentWorkflow(), fail_on="length")
 
 
 async def test_a_workflow_of_a_function_is_checked_in_its_run() -> None:
     with pytest.raises(ConfigError, match="is not a Workflow"):
         await events_of(lambda turn: "workflow")
-    assert isinstance((await events_of(lambda turn: Travels()))[-1], TaskStatusUpdateEvent)
+    assert isinstance((await events_of(lambda turn: TravelWorkflow()))[-1], TaskStatusUpdateEvent)

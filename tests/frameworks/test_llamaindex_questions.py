@@ -53,7 +53,7 @@ class Shown(InputRequiredEvent):
     amount: int
 
 
-class Returns(Workflow):
+class ReturnedQuestion(Workflow):
     """Workflow in which one step returns the question and a second step receives the answer."""
 
     def __init__(self, question: InputRequiredEvent) -> None:
@@ -193,7 +193,7 @@ class Trip(StartEvent):
     days: int
 
 
-class Travels(Workflow):
+class TravelWorkflow(Workflow):
     """Workflow whose start event has required fields."""
 
     @step
@@ -203,16 +203,16 @@ class Travels(Workflow):
 
 a2a = A2A(Celery("test", broker="memory://", set_as_current=False))
 AGENTS: dict[str, Any] = {
-    "returns": lambda _: Returns(InputRequiredEvent(prefix="On which day?")),
-    "empty": lambda _: Returns(InputRequiredEvent()),
-    "shown": lambda _: Returns(Shown(question="Pay?", amount=3)),
+    "returns": lambda _: ReturnedQuestion(InputRequiredEvent(prefix="On which day?")),
+    "empty": lambda _: ReturnedQuestion(InputRequiredEvent()),
+    "shown": lambda _: ReturnedQuestion(Shown(question="Pay?", amount=3)),
     "typed": ReturnsTyped(),
     "waits": Waits(),
     "written": Written(),
     "parallel": Parallel(),
     "turn": in_turn,
     "nobody": WaitsForAnotherSystem(),
-    "travels": Travels(),
+    "travels": TravelWorkflow(),
 }
 for agent_name, workflow in AGENTS.items():
     a2a.agent(agent_name, description="Asks.", session=True)(llamaindex_agent(workflow))

@@ -27,7 +27,7 @@ WORKS, SEEN = Event(), Event()
 """Events that the tool `hang` sets when it starts to work, and when it notices the cancellation."""
 
 
-class CallsTools(with_strands.StandIn):
+class ToolCaller(with_strands.StandIn):
     """Model that calls the named tools in one response, and then returns their results."""
 
     async def stream(self, messages: Messages, *args: Any, **kwargs: Any) -> AsyncIterator[StreamEvent]:
@@ -68,13 +68,13 @@ def hang(tool_context: ToolContext) -> str:
 
 
 def make(turn: Turn) -> Agent:
-    return Agent(model=CallsTools(), tools=[bed, board, hang], callback_handler=None)
+    return Agent(model=ToolCaller(), tools=[bed, board, hang], callback_handler=None)
 
 
 inn = strands_agent(make)
 
 
-class BooksTwice(with_agent_framework.StandIn):
+class DoubleBooker(with_agent_framework.StandIn):
     """Model that calls the tool twice in one response, and then returns its results."""
 
     def _inner_get_response(self, *, messages: Sequence[Message], **kwargs: Any) -> Any:
@@ -92,7 +92,7 @@ class BooksTwice(with_agent_framework.StandIn):
         return self._build_response_stream(updates())
 
 
-hotel = framework_agent(lambda turn: FrameworkAgent(BooksTwice(), name="hotel", tools=[with_agent_framework.book]))
+hotel = framework_agent(lambda turn: FrameworkAgent(DoubleBooker(), name="hotel", tools=[with_agent_framework.book]))
 
 
 async def say(agent: Callable[[Turn], AsyncIterator[str]], turn: Turn) -> str | list[dict[str, Any]]:

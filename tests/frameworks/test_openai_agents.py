@@ -65,7 +65,7 @@ def pay(context: RunContextWrapper[Turn], amount: int) -> str:
 TWO = {"c0": ("book", {"item": "a bed"}), "c1": ("pay", {"amount": 12}), "c2": ("pay", {"amount": 3})}
 
 
-class Hands(StandIn):
+class HandoffModel(StandIn):
     """Model that hands over to a different agent in each turn."""
 
     async def stream_response(
@@ -134,7 +134,7 @@ async def test_an_answer_to_a_question_that_is_no_longer_stored_fails() -> None:
 
 async def test_an_approval_of_an_agent_that_took_over_is_answered() -> None:
     clerk: Agent[None] = Agent(name="clerk", model=Calls(c0=TWO["c0"]), tools=[book])
-    door = openai_agent(Agent(name="door", model=Hands(), handoffs=[handoff(clerk)]))
+    door = openai_agent(Agent(name="door", model=HandoffModel(), handoffs=[handoff(clerk)]))
     state: dict[str, Any] = {}
     question = await say(door, turn(state, Part(text="hello")))
     assert question.parts[0].text == 'Approve book({"item":"a bed"})?'
@@ -163,7 +163,7 @@ class Place(BaseModel):
     name: str
 
 
-class Answers(StandIn):
+class AnswerModel(StandIn):
     """Model that returns its text in one chunk."""
 
     def __init__(self, text: str) -> None:
@@ -186,7 +186,7 @@ class Answers(StandIn):
     ],
 )
 async def test_an_output_that_is_no_text_is_data(output_type: Any, text: str, chunk: Any) -> None:
-    agent: Agent[None] = Agent(name="a", model=Answers(text), output_type=output_type)
+    agent: Agent[None] = Agent(name="a", model=AnswerModel(text), output_type=output_type)
 
     assert await say(openai_agent(agent), turn({}, Part(text="x"))) == [chunk]
 
@@ -233,7 +233,7 @@ async def test_a_cancelled_turn_stops_its_tools() -> None:
     assert state == {}
 
 
-class Hangs(StandIn):
+class HangingModel(StandIn):
     """Model whose response hangs until the model is stopped."""
 
     def __init__(self) -> None:
@@ -250,7 +250,7 @@ class Hangs(StandIn):
 
 
 async def test_a_turn_that_is_stopped_between_chunks_stops_the_model() -> None:
-    model = Hangs()
+    model = HangingModel()
     chunks = openai_agent(Agent(name="a", model=model))(turn({}, Part(text="x")))
     assert await anext(chunks) == "a"
 
@@ -276,7 +276,7 @@ async def test_tools_see_the_current_span() -> None:
 
 async def test_the_agents_of_the_app_are_unchanged() -> None:
     clerk: Agent[None] = Agent(name="clerk", model=StandIn(), tools=[book])
-    door: Agent[None] = Agent(name="door", model=Hands(), handoffs=[clerk])
+    door: Agent[None] = Agent(name="door", model=HandoffModel(), handoffs=[clerk])
     clerk.handoffs = [door]
     config_before = [(agent.model, list(agent.tools), list(agent.handoffs)) for agent in (door, clerk)]
 

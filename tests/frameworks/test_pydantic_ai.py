@@ -223,7 +223,7 @@ async def test_spans_of_the_agent_are_children_of_the_current_span() -> None:
     assert trace.get_current_span() is trace.INVALID_SPAN
 
 
-class CannotStream(Model):
+class NonStreamingModel(Model):
     """Model without streaming."""
 
     model_name = system = "cannot-stream"
@@ -242,7 +242,7 @@ def approving() -> FunctionToolset[Any]:
     ("options", "reason"),
     [
         ({"deps_type": Turn}, "deps_type = Turn: pass deps"),
-        ({"model": CannotStream()}, "CannotStream cannot stream"),
+        ({"model": NonStreamingModel()}, "NonStreamingModel cannot stream"),
         ({"toolsets": [approving()]}, r"tool 'book' needs an approval .* add DeferredToolRequests to its output_type"),
         ({"toolsets": [approving().prefixed("x")]}, "DeferredToolRequests"),
         ({"toolsets": [FunctionToolset([book]).approval_required()]}, "DeferredToolRequests"),

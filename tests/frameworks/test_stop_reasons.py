@@ -37,7 +37,7 @@ from workers import with_strands
 FAILS = "The agent stopped early: {}."
 
 
-class StopsFor(Agent):
+class StoppingAgent(Agent):
     """Strands agent that stops for `reason`."""
 
     def __init__(self, reason: Any) -> None:
@@ -50,7 +50,7 @@ class StopsFor(Agent):
         yield {"result": AgentResult(self._reason, message, EventLoopMetrics(), {}, interrupts=[])}
 
 
-class StopsForReason(TestModel):
+class StoppingModel(TestModel):
     """pydantic-ai model that finishes for `reason`."""
 
     def __init__(self, reason: Any) -> None:
@@ -84,7 +84,7 @@ EARLY = [
 async def test_a_strands_agent_that_stops_early_completes_with_the_reason(reason: str) -> None:
     state: dict[str, Any] = {}
 
-    text, last = await events_of(strands_agent(lambda _: StopsFor(reason)), state)
+    text, last = await events_of(strands_agent(lambda _: StoppingAgent(reason)), state)
 
     assert (text, end(last)) == ("half", (COMPLETED, "", own_metadata({"stopReason": reason})))
     assert "memory" in state
@@ -92,7 +92,7 @@ async def test_a_strands_agent_that_stops_early_completes_with_the_reason(reason
 
 @pytest.mark.parametrize("reason", EARLY)
 async def test_a_strands_agent_that_stops_early_fails_with_the_option(reason: str) -> None:
-    agent = strands_agent(lambda _: StopsFor(reason), fail_on={reason})
+    agent = strands_agent(lambda _: StoppingAgent(reason), fail_on={reason})
 
     _, last = await events_of(agent, {})
 
@@ -111,27 +111,27 @@ async def test_a_strands_agent_that_its_model_cuts_off_fails_with_the_reason() -
 
 @pytest.mark.parametrize("reason", ["end_turn", "stop_sequence"])
 async def test_a_complete_strands_agent_has_no_stop_reason(reason: str) -> None:
-    assert await events_of(strands_agent(lambda _: StopsFor(reason)), {}) == ["half"]
+    assert await events_of(strands_agent(lambda _: StoppingAgent(reason)), {}) == ["half"]
 
 
 async def test_strands_that_was_cancelled_is_canceled_and_forgets_the_turn() -> None:
     state: dict[str, Any] = {}
 
     with pytest.raises(asyncio.CancelledError):
-        await events_of(strands_agent(lambda _: StopsFor("cancelled")), state)
+        await events_of(strands_agent(lambda _: StoppingAgent("cancelled")), state)
 
     assert state == {}
 
 
 async def test_strands_pauses_without_interrupts_with_a_text() -> None:
     with pytest.raises(InputRequired, match=NEEDS_INPUT):
-        await events_of(strands_agent(lambda _: StopsFor("interrupt")), {})
+        await events_of(strands_agent(lambda _: StoppingAgent("interrupt")), {})
 
 
 @pytest.mark.parametrize("fail_on", ["max_tokens", ["max_token"], [1]])
 def test_strands_refuses_a_reason_that_never_comes(fail_on: Any) -> None:
     with pytest.raises(ConfigError, match="fail_on"):
-        strands_agent(lambda _: StopsFor("end_turn"), fail_on=fail_on)
+        strands_agent(lambda _: StoppingAgent("end_turn"), fail_on=fail_on)
 
 
 @pytest.mark.parametrize("reason", ["length", "content_filter"])
@@ -152,7 +152,7 @@ async def test_a_complete_agent_framework_agent_has_no_stop_reason() -> None:
 
 @pytest.mark.parametrize("reason", ["length", "content_filter", "error"])
 async def test_a_pydantic_ai_agent_that_stops_early_has_the_reason(reason: Any) -> None:
-    agent = pydantic_ai.Agent(StopsForReason(reason))
+    agent = pydantic_ai.Agent(StoppingModel(reason))
 
     text, completion = await events_of(pydantic_ai_agent(agent), {})
     _, failure = await events_of(pydantic_ai_agent(agent, fail_on=[reason]), {})
@@ -162,7 +162,7 @@ async def test_a_pydantic_ai_agent_that_stops_early_has_the_reason(reason: Any) 
 
 
 async def test_a_complete_pydantic_ai_agent_has_no_stop_reason() -> None:
-    assert await events_of(pydantic_ai_agent(pydantic_ai.Agent(StopsForReason("stop"))), {}) == ["half"]
+    assert await events_of(pydantic_ai_agent(pydantic_ai.Agent(StoppingModel("stop"))), {}) == ["half"]
 
 
 async def adk_end(state: TaskState, *reasons: FinishReason | None, fail_on: Sequence[str] = ()) -> Any:

@@ -249,7 +249,7 @@ API_KEY = {"apiKeySecurityScheme": {"location": "header", "name": "x-api-key"}}
 MTLS: dict[str, Any] = {"mtlsSecurityScheme": {}}
 
 
-def declaring(schemes: dict[str, Any], *requirements: tuple[str, ...]) -> Agent:
+def agent_with_schemes(schemes: dict[str, Any], *requirements: tuple[str, ...]) -> Agent:
     """Return an agent whose card declares `schemes`. Each of `requirements` names schemes that apply together."""
     expected_card = AgentCard()
     expected_card.CopyFrom(card("careful"))
@@ -260,7 +260,7 @@ def declaring(schemes: dict[str, Any], *requirements: tuple[str, ...]) -> Agent:
 
 @pytest.mark.parametrize("scheme", [BEARER, OAUTH, OIDC, API_KEY, MTLS])
 def test_a_card_that_declares_our_scheme_is_unchanged(scheme: dict[str, Any]) -> None:
-    agent = declaring({"mine": scheme}, ("mine",))
+    agent = agent_with_schemes({"mine": scheme}, ("mine",))
     secured_agent = secured(agent, authenticator_from_settings(settings(**TOKENS, **KEYS, **PROXY)))
     assert MessageToDict(secured_agent.card) == MessageToDict(agent.card)
 
@@ -268,19 +268,28 @@ def test_a_card_that_declares_our_scheme_is_unchanged(scheme: dict[str, Any]) ->
 @pytest.mark.parametrize(
     ("agent", "error"),
     [
-        (declaring({"mine": BEARER}, ("mine",)), "requires 'mine', and this gateway accepts apiKey"),
-        (declaring({"mine": MTLS}, ("mine",)), "requires 'mine'"),
+        (agent_with_schemes({"mine": BEARER}, ("mine",)), "requires 'mine', and this gateway accepts apiKey"),
+        (agent_with_schemes({"mine": MTLS}, ("mine",)), "requires 'mine'"),
         (
-            declaring(
+            agent_with_schemes(
                 {"mine": API_KEY | {"apiKeySecurityScheme": {"location": "query", "name": "x-api-key"}}}, ("mine",)
             ),
             "mine",
         ),
-        (declaring({"mine": {"apiKeySecurityScheme": {"location": "header", "name": "key"}}}, ("mine",)), "mine"),
-        (declaring({"mine": API_KEY}), "no security_requirements"),
-        (declaring({"mine": API_KEY}, ()), "a security requirement with no scheme"),
-        (declaring({"mine": API_KEY}, ("mine",), ("theirs",)), "'theirs', which is not among its security_schemes"),
-        (declaring({"mine": API_KEY, "tls": MTLS}, ("mine", "tls")), "a security requirement with mine and tls"),
+        (
+            agent_with_schemes({"mine": {"apiKeySecurityScheme": {"location": "header", "name": "key"}}}, ("mine",)),
+            "mine",
+        ),
+        (agent_with_schemes({"mine": API_KEY}), "no security_requirements"),
+        (agent_with_schemes({"mine": API_KEY}, ()), "a security requirement with no scheme"),
+        (
+            agent_with_schemes({"mine": API_KEY}, ("mine",), ("theirs",)),
+            "'theirs', which is not among its security_schemes",
+        ),
+        (
+            agent_with_schemes({"mine": API_KEY, "tls": MTLS}, ("mine", "tls")),
+            "a security requirement with mine and tls",
+        ),
     ],
 )
 def test_a_card_that_contradicts_is_refused(agent: Agent, error: str) -> None:
@@ -290,7 +299,7 @@ def test_a_card_that_contradicts_is_refused(agent: Agent, error: str) -> None:
 
 
 def test_without_authentication_a_card_may_declare_any_scheme() -> None:
-    agent = declaring({"mine": BEARER}, ("mine",))
+    agent = agent_with_schemes({"mine": BEARER}, ("mine",))
     assert secured(agent, None) is agent
 
 

@@ -162,11 +162,11 @@ async def test_a_host_of_the_settings_is_served(conf: dict[str, Any]) -> None:
 
 
 async def test_callers_whom_the_embedding_application_knows_may_use_any_host() -> None:
-    class Known(AuthenticationBackend):
+    class FixedAuthenticator(AuthenticationBackend):
         async def authenticate(self, conn: HTTPConnection) -> tuple[AuthCredentials, BaseUser]:
             return AuthCredentials(["authenticated"]), SimpleUser("ann")
 
-    asgi = AuthenticationMiddleware(gateway(), backend=Known())
+    asgi = AuthenticationMiddleware(gateway(), backend=FixedAuthenticator())
 
     assert await post(asgi, {}, address="https://agents.example.com") == 200
     assert await post(asgi, OTHERS["cross-site"], address="https://agents.example.com") == 403

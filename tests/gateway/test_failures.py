@@ -69,7 +69,7 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "follow", fail_later)
 
 
-def only_a_reference(error: Any, log: pytest.LogCaptureFixture) -> None:
+def require_reference_only(error: Any, log: pytest.LogCaptureFixture) -> None:
     """Require that `error` is an internal error with a reference, and that the log contains the reference."""
     assert error.reason == "INTERNAL_ERROR"
     assert error.message == "Internal error"
@@ -87,7 +87,7 @@ async def test_over_json_rpc(served: Served, caplog: pytest.LogCaptureFixture) -
     answer = (await served.http.post("/", json=body, headers=V1)).json()
 
     assert answer["error"]["code"] == -32603
-    only_a_reference(from_rpc(answer), caplog)
+    require_reference_only(from_rpc(answer), caplog)
 
 
 @pytest.mark.usefixtures("broken")
@@ -95,7 +95,7 @@ async def test_over_http(served: Served, caplog: pytest.LogCaptureFixture) -> No
     answer = await served.http.get("/tasks/x", headers=V1)
 
     assert answer.status_code == 500
-    only_a_reference(from_rest(answer), caplog)
+    require_reference_only(from_rest(answer), caplog)
 
 
 @pytest.mark.usefixtures("broken")
@@ -105,7 +105,7 @@ async def test_over_grpc(served: Served, caplog: pytest.LogCaptureFixture) -> No
             await a2a_pb2_grpc.A2AServiceStub(channel).GetTask(GetTaskRequest(id="x"), metadata=GRPC_V1, timeout=30)
 
     assert exc_info.value.code() is grpc.StatusCode.INTERNAL
-    only_a_reference(from_grpc(exc_info.value), caplog)
+    require_reference_only(from_grpc(exc_info.value), caplog)
 
 
 @pytest.mark.usefixtures("broken")
@@ -132,7 +132,7 @@ async def test_in_mid_stream_over_grpc(served: Served, caplog: pytest.LogCapture
         with pytest.raises(grpc.aio.AioRpcError) as exc_info:
             await events.read()
 
-    only_a_reference(from_grpc(exc_info.value), caplog)
+    require_reference_only(from_grpc(exc_info.value), caplog)
 
 
 @pytest.mark.usefixtures("broken")

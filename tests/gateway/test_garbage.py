@@ -96,7 +96,7 @@ async def repeat_over_grpc(address: str, method: str, body: bytes, calls: int) -
     return set(output.decode().split())
 
 
-class Known(Authenticator):
+class FixedAuthenticator(Authenticator):
     """Authenticator that identifies every caller as the same user."""
 
     async def identify(self, presented: PresentedCredentials) -> Identity:
@@ -108,7 +108,7 @@ class Known(Authenticator):
 @pytest.mark.parametrize("service", ["lf.a2a.v1.A2AService", "a2a.v1.A2AService"])
 @pytest.mark.parametrize(
     ("authenticator", "status"),
-    [(Authenticator([]), "UNAUTHENTICATED"), (Known([]), "INVALID_ARGUMENT"), (None, "INVALID_ARGUMENT")],
+    [(Authenticator([]), "UNAUTHENTICATED"), (FixedAuthenticator([]), "INVALID_ARGUMENT"), (None, "INVALID_ARGUMENT")],
     ids=["stranger", "malformed", "malformed, without authentication"],
 )
 async def test_a_refused_grpc_call_leaves_no_cycles(

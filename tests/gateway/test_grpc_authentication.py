@@ -19,7 +19,7 @@ from tests.support.fleet import free_port
 from tests.support.waiting import LIMIT
 
 
-class Broken(Authenticator):
+class BrokenAuthenticator(Authenticator):
     """Authenticator that raises the given error."""
 
     def __init__(self, error: Exception) -> None:
@@ -30,7 +30,7 @@ class Broken(Authenticator):
         raise self._error
 
 
-class Known(Authenticator):
+class FixedAuthenticator(Authenticator):
     """Authenticator that identifies every caller as the same user."""
 
     async def identify(self, presented: PresentedCredentials) -> Identity:
@@ -84,10 +84,10 @@ async def counting_proxy(port: int) -> AsyncIterator[CountingProxy]:
         yield proxy
 
 
-async def refused_by(error: Exception) -> Fault:
+async def authentication_error(error: Exception) -> Fault:
     """Return the error that a client receives if authentication raises `error`."""
     port = free_port()
-    server = GrpcServer({}, "127.0.0.1", port, 1024, Broken(error))
+    server = GrpcServer({}, "127.0.0.1", port, 1024, BrokenAuthenticator(error))
     await server.start()
     try:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
@@ -99,12 +99,12 @@ async def refused_by(error: Exception) -> Fault:
 
 
 async def test_an_internal_error_is_reported_without_its_text() -> None:
-    error = await refused_by(RuntimeError("a secret"))
+    error = await authentication_error(RuntimeError("a secret"))
     assert (error.status, error.reason, error.message) == ("INTERNAL", "INTERNAL_ERROR", "Internal error")
 
 
 async def test_without_keys_it_is_for_later() -> None:
-    error = await refused_by(KeysUnavailable())
+    error = await authentication_error(KeysUnavailable())
     assert (error.status, error.reason) == ("UNAVAILABLE", "SERVICE_UNAVAILABLE")
 
 
@@ -128,7 +128,7 @@ async def test_a_caller_is_refused_before_its_request_is_read(service: str, meth
         await server.stop(0)
 
 
-class Slow(Authenticator):
+class SlowAuthenticator(Authenticator):
     """Authenticator that never returns for the first caller and refuses all others."""
 
     def __init__(self) -> None:
@@ -143,7 +143,7 @@ class Slow(Authenticator):
 
 
 async def test_little_of_a_request_is_received_before_its_caller_is_known() -> None:
-    authenticator, port = Slow(), free_port()
+    authenticator, port = SlowAuthenticator(), free_port()
     server = GrpcServer({}, "127.0.0.1", port, 2 * LARGE, authenticator)
     await server.start()
     try:
@@ -164,7 +164,7 @@ async def test_little_of_a_request_is_received_before_its_caller_is_known() -> N
 @pytest.mark.parametrize("streams", [False, True])
 async def test_a_call_without_a_request_is_refused(streams: bool) -> None:
     port = free_port()
-    server = GrpcServer({}, "127.0.0.1", port, 1024, Known([]))
+    server = GrpcServer({}, "127.0.0.1", port, 1024, FixedAuthenticator([]))
 
     async def no_request() -> AsyncIterator[bytes]:
         for body in ():

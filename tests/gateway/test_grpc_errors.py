@@ -15,7 +15,7 @@ from tests.support.faults import Fault, from_grpc
 from tests.support.fleet import free_port
 
 
-class Refuses(Authenticator):
+class RefusingAuthenticator(Authenticator):
     """Authenticator that refuses every call with the given error."""
 
     def __init__(self, error: A2AError) -> None:
@@ -26,10 +26,10 @@ class Refuses(Authenticator):
         raise self._error
 
 
-async def refused_with(error: A2AError, *, streams: bool = False) -> Fault:
+async def error_over_grpc(error: A2AError, *, streams: bool = False) -> Fault:
     """Return `error` as a gRPC client receives it."""
     port = free_port()
-    server = GrpcServer({}, "127.0.0.1", port, 1024, Refuses(error))
+    server = GrpcServer({}, "127.0.0.1", port, 1024, RefusingAuthenticator(error))
     await server.start()
     try:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
@@ -60,13 +60,13 @@ async def refused_with(error: A2AError, *, streams: bool = False) -> Fault:
 async def test_the_error_info_has_the_data(
     error: A2AError, reason: str, metadata: dict[str, str], streams: bool
 ) -> None:
-    received_error = await refused_with(error, streams=streams)
+    received_error = await error_over_grpc(error, streams=streams)
 
     assert (received_error.reason, received_error.metadata) == (reason, metadata)
 
 
 async def test_wrong_fields_are_named_beside_it() -> None:
-    error = await refused_with(invalid("message.role", "it must be ROLE_USER"))
+    error = await error_over_grpc(invalid("message.role", "it must be ROLE_USER"))
 
     assert (error.reason, error.metadata) == ("INVALID_PARAMS", {})
     assert error.fields == {"message.role": "it must be ROLE_USER"}

@@ -54,7 +54,7 @@ def seeds(store: AsyncStore, keys: Keys) -> Seeds:
     return Seeds(store, keys)
 
 
-async def first_sent(gateway: Limited, **message: Any) -> dict[str, Any]:
+async def send_first(gateway: Limited, **message: Any) -> dict[str, Any]:
     """Send a message, and wait until the run of its task, which is the only run, is published."""
     task = await gateway.sent(**message)
 
@@ -90,7 +90,7 @@ async def test_every_limit_refuses_in_every_binding_and_stores_nothing(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, seeds: Seeds, limit: str
 ) -> None:
     async with limited(store, redis_server.store_url, keys, **LIMITS[limit]) as gateway:
-        await first_sent(gateway)
+        await send_first(gateway)
         data_before = await seeds.everything()
         for way in WAYS:
             require_refusal(await gateway.refusal(*way), limit, way)
@@ -106,7 +106,7 @@ async def test_an_answer_to_a_question_is_a_run_too(
 ) -> None:
     paused_id = await seeds.ended(INPUT_REQUIRED, scope=ANONYMOUS)
     async with limited(store, redis_server.store_url, keys, **LIMITS[limit]) as gateway:
-        first = await first_sent(gateway)
+        first = await send_first(gateway)
         data_before = await seeds.everything()
         refusal = await gateway.try_to_send(taskId=paused_id)
         assert (refusal.status_code, refusal.headers["retry-after"]) == (429, "1")
@@ -485,7 +485,7 @@ async def test_a_task_at_its_maximum_size_takes_no_more_messages(
 ) -> None:
     paused_id = await seeds.ended(INPUT_REQUIRED, scope=ANONYMOUS)
     async with limited(store, redis_server.store_url, keys, task_max_bytes=5_000) as gateway:
-        running = (await first_sent(gateway, text="x" * 1_000))["id"]
+        running = (await send_first(gateway, text="x" * 1_000))["id"]
         data_before = await seeds.everything()
         for task_id in (paused_id, running):
             answer = await gateway.try_to_send(taskId=task_id, text="x" * 3_000)

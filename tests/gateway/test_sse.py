@@ -66,7 +66,7 @@ async def stream_pages(*pages: list[StreamEvent], error: Exception | None = None
         raise error
 
 
-class Endless:
+class EndlessPages:
     """Endless pages that record whether they were closed."""
 
     def __init__(self) -> None:
@@ -115,7 +115,7 @@ async def test_an_error_of_the_first_page_is_the_callers_and_a_later_one_an_even
     assert served.bodies[1:] == ["event: error\ndata: LookupError\n\n", ""]
 
 
-class Silent:
+class SilentStream:
     """Running stream whose events the test sends, on a clock that the test moves."""
 
     def __init__(self) -> None:
@@ -139,7 +139,7 @@ class Silent:
 
 
 async def test_a_silent_stream_sends_pings() -> None:
-    stream = Silent()
+    stream = SilentStream()
     for count in range(1, 4):
         await stream.clock.until_waiting(sse.PING_AFTER)
         stream.clock.advance(sse.PING_AFTER)
@@ -152,7 +152,7 @@ async def test_a_silent_stream_sends_pings() -> None:
 
 
 async def test_an_event_postpones_the_ping() -> None:
-    stream = Silent()
+    stream = SilentStream()
     await stream.clock.until_waiting(sse.PING_AFTER)
     stream.clock.advance(sse.PING_AFTER - 1)
     stream.pages.put_nowait([StreamEvent(EventId(2), chunk("b"))])
@@ -177,7 +177,7 @@ async def test_an_empty_page_writes_nothing() -> None:
 
 @pytest.mark.parametrize("condition", ["the client leaves", "the server stops"])
 async def test_a_stream_ends_on_these_conditions(condition: str) -> None:
-    source = Endless()
+    source = EndlessPages()
     served = Served(source.pages())
     running = asyncio.create_task(served.run())
     await served.began.wait()
@@ -195,7 +195,7 @@ async def test_a_stream_ends_on_these_conditions(condition: str) -> None:
 
 
 async def test_a_cancellation_is_propagated() -> None:
-    source = Endless()
+    source = EndlessPages()
     served = Served(source.pages())
     running = asyncio.create_task(served.run())
     await served.began.wait()

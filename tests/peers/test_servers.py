@@ -77,7 +77,7 @@ PEERS = [
 ]
 
 
-def without(lack: str) -> pytest.MarkDecorator:
+def parametrize_without(lack: str) -> pytest.MarkDecorator:
     """Parametrize a test with the servers that have the feature `lack`."""
     able = [peer for peer in PEERS if lack not in peer.lacks]
     return pytest.mark.parametrize("peer", able, ids=str, indirect=True, scope="module")
@@ -139,7 +139,7 @@ async def test_a_turn_is_sent_streamed_and_read_again(agent: RemoteAgent) -> Non
     assert session.context_id == result.context_id == count_result.context_id
 
 
-@without("answer")
+@parametrize_without("answer")
 async def test_a_question_is_answered(agent: RemoteAgent) -> None:
     session = agent.session()
     question = await session.send("ask", deadline=60)
@@ -216,7 +216,7 @@ async def test_errors_are_those_of_the_protocol(agent: RemoteAgent) -> None:
     assert (await agent.cancel(result.task_id)).state_name == "COMPLETED", "it had ended before"
 
 
-@without("webhook")
+@parametrize_without("webhook")
 async def test_the_receiver_accepts_webhooks(agent: RemoteAgent) -> None:
     notifications: list[Notification] = []
 
@@ -243,7 +243,7 @@ def test_the_command_answers_a_question(url: str, peer: Peer) -> None:
     assert ("hello" if "answer" in peer.lacks else "blue it is") in output.stdout
 
 
-@without("answer")
+@parametrize_without("answer")
 def test_a_step_answers_a_question(url: str, call: CallTask) -> None:
     question = call.s(url, "ask", on_interrupt="return").apply().get()
     assert (question["state_name"], question["text"]) == ("INPUT_REQUIRED", "Which colour?")

@@ -189,7 +189,7 @@ def system(monkeypatch: pytest.MonkeyPatch) -> Iterator[System]:
 SLOW_NAMES = [f"slow{n}.example" for n in range(96)]
 
 
-async def given_up(resolver: SystemResolver, names: list[str]) -> None:
+async def require_timeouts(resolver: SystemResolver, names: list[str]) -> None:
     """Resolve all of `names` at once, and assert that each lookup times out."""
     results = await asyncio.gather(*map(resolver.resolve, names), return_exceptions=True)
     assert all(isinstance(error, TimeoutError) for error in results)
@@ -200,7 +200,7 @@ async def test_silent_name_servers_hold_up_no_name_that_was_found(system: System
     async with aclosing(SystemResolver(timeout=2, clock=clock)) as resolver:
         await resolver.resolve("good.example")
         clock.advance(CACHE_TTL)
-        asking = asyncio.create_task(given_up(resolver, SLOW_NAMES))
+        asking = asyncio.create_task(require_timeouts(resolver, SLOW_NAMES))
         await asyncio.to_thread(eventually, lambda: len(system.asked) == 1 + 32)
 
         assert await resolver.resolve("good.example")
@@ -213,7 +213,7 @@ async def test_silent_name_servers_hold_up_no_name_that_was_found(system: System
 async def test_a_lookup_without_waiting_callers_is_not_made(system: System) -> None:
     clock = ManualClock()
     async with aclosing(SystemResolver(timeout=2, clock=clock)) as resolver:
-        asking = asyncio.create_task(given_up(resolver, SLOW_NAMES))
+        asking = asyncio.create_task(require_timeouts(resolver, SLOW_NAMES))
         await asyncio.to_thread(eventually, lambda: len(system.asked) == 32)
         clock.advance(2)
         await asking
@@ -245,7 +245,7 @@ async def test_a_name_that_hangs_takes_one_thread_however_often_it_is_asked_for(
     clock = ManualClock()
     async with aclosing(SystemResolver(timeout=3, clock=clock)) as resolver:
         for _ in range(3):
-            asking = asyncio.create_task(given_up(resolver, ["slow.example"]))
+            asking = asyncio.create_task(require_timeouts(resolver, ["slow.example"]))
             await clock.until_waiting(3)
             await asyncio.to_thread(eventually, lambda: system.asked)
             clock.advance(3)

@@ -22,7 +22,7 @@ from a2a_celery.store.tasks.commands import continue_task
 from tests.support.seeds import ANN, CONTEXT, RETENTION, Seeds, chunk, request, status
 
 
-def foreign(claim: Claim) -> list[Claim]:
+def foreign_claims(claim: Claim) -> list[Claim]:
     """Return two claims without write access: one with a different token, one with a different run number."""
     return [replace(claim, token="another"), replace(claim, ref=replace(claim.ref, run=claim.ref.run + 1))]
 
@@ -56,7 +56,7 @@ async def test_a_writer_without_the_claim_writes_nothing(store: AsyncStore, keys
     claim = await seeds.claimed()
     data_before = await seeds.everything()
 
-    for stranger in foreign(claim):
+    for stranger in foreign_claims(claim):
         events = [status(COMPLETED)]
         append_result = await store.run(append(keys, stranger.ref, token=stranger.token, before=0, events=events))
         result = await store.run(settle_run(keys, stranger.ref, token=stranger.token, before=0, events=events))

@@ -21,7 +21,7 @@ from a2a_celery.store.tasks.results import Begun, Created, Ended, Full, Missing,
 from tests.support.seeds import ANN, BOB, CONTEXT, RETENTION, Seeds, request, status
 
 
-def further(
+def next_message(
     keys: Keys, task_id: str, text: str = "more", *, scope: Scope = ANN, context: str = "", nonce: str = "nonce"
 ):  # type: ignore[no-untyped-def]
     """Return the operation that sends another message to a task."""
@@ -95,7 +95,7 @@ async def test_a_message_to_a_paused_task_begins_the_next_run(
     await seeds.settled(claim, status(pause, "which?"))
     length = len(await seeds.log(task_id))
 
-    answer = await store.run(further(keys, task_id, "this"))
+    answer = await store.run(next_message(keys, task_id, "this"))
 
     task, log = await seeds.task(task_id), await seeds.log(task_id)
     assert isinstance(answer, Begun)
@@ -112,7 +112,7 @@ async def test_messages_to_an_open_run_wait_in_order(store: AsyncStore, keys: Ke
     task_id = claim.ref.task_id
     task_before = await seeds.task(task_id)
 
-    places = [await store.run(further(keys, task_id, word, nonce=word)) for word in ("one", "two", "three")]
+    places = [await store.run(next_message(keys, task_id, word, nonce=word)) for word in ("one", "two", "three")]
 
     assert [answer.place for answer in places] == [1, 2, 3]
     assert await seeds.task(task_id) == task_before  # a message that waits is not in the task yet
@@ -131,7 +131,7 @@ async def test_messages_to_an_open_run_wait_in_order(store: AsyncStore, keys: Ke
 async def test_a_message_to_a_queued_run_waits_too(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     task_id = await seeds.created()
 
-    answer = await store.run(further(keys, task_id))
+    answer = await store.run(next_message(keys, task_id))
 
     assert isinstance(answer, Waiting)
     assert answer.place == 1
@@ -140,10 +140,10 @@ async def test_a_message_to_a_queued_run_waits_too(store: AsyncStore, keys: Keys
 async def test_the_number_of_waiting_messages_is_limited(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     task_id = await seeds.created()
     for number in range(MAX_WAITING_TURNS):
-        await store.run(further(keys, task_id, nonce=str(number)))
+        await store.run(next_message(keys, task_id, nonce=str(number)))
     data_before = await seeds.everything()
 
-    answer = await store.run(further(keys, task_id, nonce="one more"))
+    answer = await store.run(next_message(keys, task_id, nonce="one more"))
 
     assert answer == Full()
     assert await seeds.everything() == data_before
@@ -156,7 +156,7 @@ async def test_a_message_to_an_ended_task_is_refused_with_its_state(
     task_id = await seeds.ended(state)
     data_before = await seeds.everything()
 
-    answer = await store.run(further(keys, task_id))
+    answer = await store.run(next_message(keys, task_id))
 
     assert answer == Ended(state)
     assert await seeds.everything() == data_before
@@ -166,20 +166,20 @@ async def test_a_message_that_names_another_context_is_refused(store: AsyncStore
     task_id = await seeds.ended(INPUT_REQUIRED)
     data_before = await seeds.everything()
 
-    answer = await store.run(further(keys, task_id, context="elsewhere"))
+    answer = await store.run(next_message(keys, task_id, context="elsewhere"))
 
     assert answer == WrongContext(CONTEXT)
     assert await seeds.everything() == data_before
-    assert isinstance(await store.run(further(keys, task_id, context=CONTEXT)), Begun)
+    assert isinstance(await store.run(next_message(keys, task_id, context=CONTEXT)), Begun)
 
 
 async def test_a_task_of_another_caller_is_missing(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     task_id = await seeds.ended(INPUT_REQUIRED)
     data_before = await seeds.everything()
 
-    answer = await store.run(further(keys, task_id, scope=BOB))
+    answer = await store.run(next_message(keys, task_id, scope=BOB))
 
-    assert answer == Missing() == await store.run(further(keys, "none"))
+    assert answer == Missing() == await store.run(next_message(keys, "none"))
     assert await store.run(read_task(keys, BOB, task_id)) is None
     assert await seeds.everything() == data_before
 
@@ -188,7 +188,7 @@ async def test_a_repeated_message_that_began_a_run_is_answered_as_before(
     store: AsyncStore, keys: Keys, seeds: Seeds
 ) -> None:
     task_id = await seeds.ended(INPUT_REQUIRED)
-    call = further(keys, task_id)
+    call = next_message(keys, task_id)
     first = await store.run(call)
     data_before = await seeds.everything()
 
@@ -200,7 +200,7 @@ async def test_a_repeated_message_that_began_a_run_is_answered_as_before(
 
 async def test_a_repeated_message_that_waits_is_answered_as_before(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     task_id = await seeds.created()
-    call = further(keys, task_id)
+    call = next_message(keys, task_id)
     first = await store.run(call)
     data_before = await seeds.everything()
 
@@ -212,7 +212,7 @@ async def test_a_repeated_message_that_waits_is_answered_as_before(store: AsyncS
 
 async def test_a_claim_of_the_next_run_shows_working_again(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     task_id = await seeds.ended(INPUT_REQUIRED)
-    await store.run(further(keys, task_id, "go on"))
+    await store.run(next_message(keys, task_id, "go on"))
 
     claim = await seeds.claimed(task_id, run=2)
 

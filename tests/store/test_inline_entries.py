@@ -26,7 +26,7 @@ SOON = 10.0
 """Seconds that following a log may take. Less than a listener's poll interval."""
 
 
-class Reads:
+class CountingStore:
     """Store that counts its operations."""
 
     def __init__(self, store: AsyncStore) -> None:
@@ -64,7 +64,7 @@ async def whole_log(store: AsyncStore, keys: Keys, task_id: str, version: int = 
 
 
 async def read_pages(
-    reads: Reads, keys: Keys, signal: LogSignal, task_id: str, until: int, *, version: int = 1, new: bool = True
+    reads: CountingStore, keys: Keys, signal: LogSignal, task_id: str, until: int, *, version: int = 1, new: bool = True
 ) -> list[LogPage]:
     """Return the pages after version `version` up to version `until`."""
     pages: list[LogPage] = []
@@ -86,7 +86,7 @@ def entries(pages: list[LogPage]) -> list[LogEntry]:
 async def test_a_stream_of_inline_entries_reads_no_log(
     store: AsyncStore, keys: Keys, subscriber: PubSubListener, seeds: Seeds
 ) -> None:
-    reads = Reads(store)
+    reads = CountingStore(store)
     async with follow_task(store, keys, subscriber) as (task_id, signal):
         reader = asyncio.create_task(read_pages(reads, keys, signal, task_id, until=6))
         claim = await seeds.claimed(task_id)
@@ -106,7 +106,7 @@ async def test_a_stream_of_inline_entries_reads_no_log(
 async def test_missed_entries_are_read_from_the_log(
     store: AsyncStore, keys: Keys, subscriber: PubSubListener, seeds: Seeds
 ) -> None:
-    reads = Reads(store)
+    reads = CountingStore(store)
     async with follow_task(store, keys, subscriber) as (task_id, signal):
         claim = await seeds.claimed(task_id)
         await seeds.appended(claim, chunk("a", append=False))
@@ -123,7 +123,7 @@ async def test_missed_entries_are_read_from_the_log(
 async def test_partly_known_inline_entries_start_after_the_known_ones(
     store: AsyncStore, keys: Keys, subscriber: PubSubListener, seeds: Seeds
 ) -> None:
-    reads = Reads(store)
+    reads = CountingStore(store)
     async with follow_task(store, keys, subscriber) as (task_id, signal):
         claim = await seeds.claimed(task_id)
         await seeds.appended(claim, chunk("a", append=False), chunk("b"), chunk("c"))
@@ -138,7 +138,7 @@ async def test_partly_known_inline_entries_start_after_the_known_ones(
 async def test_large_entries_are_read_from_the_log(
     store: AsyncStore, keys: Keys, subscriber: PubSubListener, seeds: Seeds
 ) -> None:
-    reads = Reads(store)
+    reads = CountingStore(store)
     async with follow_task(store, keys, subscriber) as (task_id, signal):
         reader = asyncio.create_task(read_pages(reads, keys, signal, task_id, until=5))
         claim = await seeds.claimed(task_id)
@@ -155,7 +155,7 @@ async def test_large_entries_are_read_from_the_log(
 async def test_a_large_entry_is_read_from_the_log_after_small_inline_ones(
     store: AsyncStore, keys: Keys, subscriber: PubSubListener, seeds: Seeds
 ) -> None:
-    reads = Reads(store)
+    reads = CountingStore(store)
     async with follow_task(store, keys, subscriber) as (task_id, signal):
         claim = await seeds.claimed(task_id)
         await seeds.appended(claim, chunk("a", append=False))
@@ -180,7 +180,7 @@ def test_a_notification_without_entries_clears_the_buffered_ones() -> None:
 async def test_entries_in_the_object_store_are_read_from_the_log(
     blob_setup: BlobSetup, keys: Keys, subscriber: PubSubListener, blob_seeds: Seeds
 ) -> None:
-    store, reads = blob_setup.store, Reads(blob_setup.store)
+    store, reads = blob_setup.store, CountingStore(blob_setup.store)
     async with follow_task(store, keys, subscriber) as (task_id, signal):
         reader = asyncio.create_task(read_pages(reads, keys, signal, task_id, until=3))
         claim = await blob_seeds.claimed(task_id)
@@ -240,7 +240,7 @@ async def test_inline_entries_do_not_serve_a_reader_of_another_history(
 async def test_the_buffer_for_a_slow_reader_is_bounded(
     store: AsyncStore, keys: Keys, subscriber: PubSubListener, seeds: Seeds
 ) -> None:
-    reads, notifications = Reads(store), BUFFER_BYTES // 5_000 + 1
+    reads, notifications = CountingStore(store), BUFFER_BYTES // 5_000 + 1
     async with follow_task(store, keys, subscriber) as (task_id, signal):
         claim = await seeds.claimed(task_id)
         for version in range(notifications):

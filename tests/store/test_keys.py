@@ -19,7 +19,7 @@ from tests.support.seeds import ANN, CONTEXT, RETENTION, Seeds, chunk, request, 
 ODD_IDS = ["plain", "a:b", "with space", "{brace}", "new\nline", "ünï", "%41", "t.1"]
 
 
-async def everything_that_can_happen(seeds: Seeds, task_id: str) -> None:
+async def create_all_keys(seeds: Seeds, task_id: str) -> None:
     """Run a task for which the store writes each kind of key."""
     claim = await seeds.claimed(await seeds.created(task_id=task_id))
     message_request = request("next", task_id, CONTEXT)
@@ -34,7 +34,7 @@ async def everything_that_can_happen(seeds: Seeds, task_id: str) -> None:
 
 @pytest.mark.parametrize("task_id", ODD_IDS)
 async def test_a_live_task_has_only_documented_keys(store: AsyncStore, keys: Keys, seeds: Seeds, task_id: str) -> None:
-    await everything_that_can_happen(seeds, task_id)
+    await create_all_keys(seeds, task_id)
 
     assert await leaks(store, keys) == []
     names = keys.task(task_id)
@@ -50,7 +50,7 @@ async def test_a_live_task_has_only_documented_keys(store: AsyncStore, keys: Key
 async def test_when_all_tasks_have_ended_every_key_expires(
     store: AsyncStore, keys: Keys, seeds: Seeds, task_id: str
 ) -> None:
-    await everything_that_can_happen(seeds, task_id)
+    await create_all_keys(seeds, task_id)
     claim = await seeds.claimed()
     await seeds.appended(claim, chunk("a"), status(COMPLETED))
     paused_id = await seeds.ended(INPUT_REQUIRED)

@@ -27,7 +27,7 @@ async def wait_for_signal(log_signal: LogSignal) -> None:
         await log_signal.wait(timeout=60)
 
 
-async def delivers(store: AsyncStore, log_signal: LogSignal) -> bool:
+async def is_delivered(store: AsyncStore, log_signal: LogSignal) -> bool:
     """Return whether a notification that `store` publishes on "channel" reaches `log_signal` within a second."""
     await store.redis.publish("channel", "1")
     with suppress(TimeoutError):
@@ -269,7 +269,7 @@ async def test_a_silent_connection_is_replaced(monkeypatch: pytest.MonkeyPatch) 
             server.process.send_signal(signal.SIGCONT)
 
             async def is_back() -> bool:
-                return await delivers(store, log_signal) and subscriber.channels == 1
+                return await is_delivered(store, log_signal) and subscriber.channels == 1
 
             await eventually_async(is_back, what="the subscriber is connected again")
     finally:
@@ -283,5 +283,5 @@ async def test_a_silent_connection_is_replaced(monkeypatch: pytest.MonkeyPatch) 
 async def test_the_first_listener_starts_the_subscriber(redis_server: EmbeddedRedis, store: AsyncStore) -> None:
     subscriber = PubSubListener(redis_server.store_url)
     async with subscriber.listen("channel") as log_signal:
-        await eventually_async(lambda: delivers(store, log_signal), what="the first listener starts the subscriber")
+        await eventually_async(lambda: is_delivered(store, log_signal), what="the first listener starts the subscriber")
     await subscriber.stop()

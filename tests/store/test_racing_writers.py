@@ -176,7 +176,7 @@ async def test_of_many_ends_at_once_exactly_one_is_written(
     task_id = claim.ref.task_id
     ends = [status(state, str(n)) for n in range(6) for state in sorted(TERMINAL)]
 
-    async with stores_beside(redis_server) as clients:
+    async with connect_to_server(redis_server) as clients:
         answers = await at_once(
             *(
                 clients[n % len(clients)].run(
@@ -205,7 +205,7 @@ async def test_a_cancel_a_claim_and_a_message_at_once_agree(
     task_id = await seeds.ended(INPUT_REQUIRED)
     message_request = request("more", task_id, CONTEXT)
 
-    async with stores_beside(redis_server) as clients:
+    async with connect_to_server(redis_server) as clients:
         cancellation, continuation, claim = await at_once(
             clients[0].run(request_cancel(keys, ANN, task_id, CONTEXT)),
             clients[1].run(continue_task(keys, ANN, task_id, message_request, "", caller=b"{}", nonce="n")),
@@ -220,7 +220,7 @@ async def test_a_cancel_a_claim_and_a_message_at_once_agree(
 
 
 @asynccontextmanager
-async def stores_beside(server: EmbeddedRedis) -> AsyncIterator[list[AsyncStore]]:
+async def connect_to_server(server: EmbeddedRedis) -> AsyncIterator[list[AsyncStore]]:
     """Connect four clients to the Redis server, and keep the server's data."""
     clients = [AsyncStore(server.store_url) for _ in range(4)]
     try:

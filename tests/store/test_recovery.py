@@ -77,7 +77,7 @@ async def test_a_worker_that_lost_its_run_can_write_nothing(store: AsyncStore, k
     assert (await seeds.task(claim.ref.task_id)).status.state == WORKING
 
 
-class Selective(AsyncStore):
+class SelectiveStore(AsyncStore):
     """Store that cannot read the task `unreadable` and is unavailable after `scans` reads of lapsed runs."""
 
     unreadable = ""
@@ -102,7 +102,7 @@ async def test_a_task_that_cannot_be_read_does_not_stop_the_recovery_of_others(
     redis_server: EmbeddedRedis, store: AsyncStore, keys: Keys, seeds: Seeds
 ) -> None:
     first, *others = [(await lose_run(store, keys, seeds)).ref.task_id for _ in range(4)]
-    selective, clock = Selective(redis_server.store_url), ManualClock()
+    selective, clock = SelectiveStore(redis_server.store_url), ManualClock()
     selective.unreadable = first
     recoverer = Recoverer(selective, keys, clock=clock)
 
@@ -122,7 +122,7 @@ async def test_an_unavailable_store_stops_the_scan_at_once(
     redis_server: EmbeddedRedis, store: AsyncStore, keys: Keys, seeds: Seeds
 ) -> None:
     claims = [await lose_run(store, keys, seeds) for _ in range(2)]
-    selective = Selective(redis_server.store_url)
+    selective = SelectiveStore(redis_server.store_url)
     selective.unreadable = "{"  # any task
     selective.scans = 1
 
@@ -195,7 +195,7 @@ async def test_a_cancel_request_of_a_lost_run_is_carried_out(store: AsyncStore, 
     assert await seeds.status_text(claim.ref.task_id) == CANCELED_BY_CLIENT
 
 
-async def half_restored(seeds: Seeds, **options: int) -> Claim:
+async def restore_half(seeds: Seeds, **options: int) -> Claim:
     """Claim a run, append six events, and restore a backup that lacks the last three. The lease continues."""
     claim = await seeds.claimed(**options)
     await seeds.appended(claim, *(chunk(str(n)) for n in range(3)))
@@ -230,7 +230,7 @@ async def test_a_run_whose_confirmed_events_the_store_lost_lapses(
     max_attempts: int,
     state: TaskState,
 ) -> None:
-    claim = await half_restored(seeds, max_attempts=max_attempts)
+    claim = await restore_half(seeds, max_attempts=max_attempts)
 
     first, second = await store.run(write(keys, claim)), await store.run(write(keys, claim))
     await Recoverer(store, keys).tick()
@@ -246,7 +246,7 @@ async def test_a_run_whose_confirmed_events_the_store_lost_lapses(
 async def test_a_cancel_applies_to_a_run_whose_confirmed_events_the_store_lost(
     store: AsyncStore, keys: Keys, seeds: Seeds
 ) -> None:
-    claim = await half_restored(seeds)
+    claim = await restore_half(seeds)
     await store.run(request_cancel(keys, ANN, claim.ref.task_id, CONTEXT))
 
     await store.run(settle_run(keys, claim.ref, token=claim.token, before=6, events=END))

@@ -61,7 +61,7 @@ async def events_of(stream: RedisTaskEventStream, version: TaskVersion) -> list[
         return [event async for event in stream.subscribe("t", after=version)]
 
 
-class Simple(AgentExecutor):
+class SimpleExecutor(AgentExecutor):
     """Executor that works, sends two chunks and completes."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
@@ -83,7 +83,7 @@ class Simple(AgentExecutor):
 
 @pytest.fixture
 async def handler(tasks: RedisTaskStore, stream: RedisTaskEventStream) -> AsyncIterator[DefaultRequestHandlerV2]:
-    handler = DefaultRequestHandlerV2(Simple(), tasks, card("simple"), event_stream=stream)
+    handler = DefaultRequestHandlerV2(SimpleExecutor(), tasks, card("simple"), event_stream=stream)
     yield handler
     await handler.aclose()
 

@@ -22,7 +22,7 @@ from tests.support.waiting import eventually_async
 Start = Callable[[A2A], Awaitable[None]]
 
 
-def an_app(url: str) -> A2A:
+def make_app(url: str) -> A2A:
     app = Celery("tests", broker="memory://localhost", set_as_current=False)
     app.conf.update(a2a_store_url=url, a2a_auth_api_keys=f"ann:sha256:{'0' * 64}")
     a2a = A2A(app)
@@ -72,7 +72,7 @@ def test_a_gateway_that_listens_beyond_this_machine_without_authentication_warns
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    a2a = an_app("redis://127.0.0.1:1/0")
+    a2a = make_app("redis://127.0.0.1:1/0")
     a2a.celery.conf.a2a_auth_api_keys = None
     monkeypatch.setattr("uvicorn.run", lambda *_, **__: None)
     for name in ("A2A_GRPC_HOST", "A2A_GRPC_PORT"):
@@ -98,7 +98,7 @@ def evicting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MortalRedis]:
 async def test_an_unavailable_store_is_one_line_with_its_address_and_the_reason(
     start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await start(an_app("redis://:s3cret@127.0.0.1:1/3"))
+    await start(make_app("redis://:s3cret@127.0.0.1:1/3"))
 
     [line] = warnings(caplog)
     assert line.startswith("the store at 127.0.0.1:1, database 3, is unavailable: Connection refused; ")
@@ -110,7 +110,7 @@ async def test_a_watcher_begins_when_the_store_is_available(tmp_path: Path, capl
     with mortal_redis(tmp_path) as server:
         server.die()
         stop = asyncio.Event()
-        watching = asyncio.ensure_future(an_app(server.store_url).watcher().run(stop))
+        watching = asyncio.ensure_future(make_app(server.store_url).watcher().run(stop))
 
         async def is_logged(text: str) -> bool:
             return text in caplog.text
@@ -130,11 +130,11 @@ async def test_a_policy_that_deletes_tasks_is_a_warning(
 ) -> None:
     with redis.Redis.from_url(evicting.store_url) as server:
         server.config_set("maxmemory-policy", "noeviction")
-        await start(an_app(evicting.store_url))
+        await start(make_app(evicting.store_url))
         assert warnings(caplog) == []
 
         server.config_set("maxmemory-policy", "allkeys-lru")
-        await start(an_app(evicting.store_url))
+        await start(make_app(evicting.store_url))
 
     [line] = warnings(caplog)
     assert line.startswith("the store's maxmemory-policy is allkeys-lru: Redis deletes tasks")

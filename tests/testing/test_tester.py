@@ -36,7 +36,7 @@ def a2a() -> A2A:
     return A2A(app)
 
 
-class Counting(AgentExecutor):
+class CountingExecutor(AgentExecutor):
     """Executor that counts its calls."""
 
     def __init__(self) -> None:
@@ -52,9 +52,9 @@ class Counting(AgentExecutor):
 
 
 async def test_each_worker_builds_its_own_executor() -> None:
-    async with AgentTester(Counting) as tester:
+    async with AgentTester(CountingExecutor) as tester:
         assert [(await tester.send("hello")).text for _ in range(3)] == ["1", "1", "2"]
-    async with AgentTester(Counting(), workers=1) as tester:
+    async with AgentTester(CountingExecutor(), workers=1) as tester:
         assert [(await tester.send("hello")).text for _ in range(2)] == ["1", "2"]
 
 

@@ -42,7 +42,7 @@ def tables() -> ModuleType:
 
 
 @pytest.fixture(scope="module")
-def built(tables: ModuleType) -> str:
+def built_page(tables: ModuleType) -> str:
     """Markdown of docs/errors.md, as built for the site."""
     page: str = tables.with_texts(PAGE)
     return page
@@ -110,22 +110,22 @@ def test_each_exception_is_listed() -> None:
         assert issubclass(getattr(modules[0], name), BaseException), name
 
 
-def test_each_marker_is_replaced_by_a_list(tables: ModuleType, built: str) -> None:
+def test_each_marker_is_replaced_by_a_list(tables: ModuleType, built_page: str) -> None:
     assert set(re.findall(r"<!-- generated: (.+?) -->", PAGE)) == set(tables.TEXTS)
-    assert "<!-- generated" not in built
+    assert "<!-- generated" not in built_page
     for text in (
         "- `message.role: Must be ROLE_USER in a client's message.`",
         "- `a2a_auth_jwt_key is a private key: set the public key instead`",
         "- `--execution reads the store anyway: leave out --store`",
     ):
-        assert text in built
+        assert text in built_page
 
 
-def test_the_lists_name_each_package_that_refuses_a_start(built: str) -> None:
+def test_the_lists_name_each_package_that_refuses_a_start(built_page: str) -> None:
     packages = {
         path.relative_to(ROOT / "a2a_celery").parts[0].removesuffix(".py")
         for path in (ROOT / "a2a_celery").rglob("*.py")
         if "raise ConfigError(\n" in path.read_text(encoding="utf-8")
     }
 
-    assert {package for package in packages if f"#### a2a_celery.{package}\n" not in built} == set()
+    assert {package for package in packages if f"#### a2a_celery.{package}\n" not in built_page} == set()

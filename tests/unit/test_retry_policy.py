@@ -118,7 +118,7 @@ def test_jitter_shortens_a_delay(retries: int, factor: int, maximum: int) -> Non
     assert 0 <= policy.backoff(retries) <= min(maximum, factor * 2 ** min(retries, 20))
 
 
-class Awkward(Exception):
+class AwkwardError(Exception):
     """Error with a response that cannot be read."""
 
     @property
@@ -133,7 +133,7 @@ class Awkward(Exception):
         (throttling_error("Fri, 13 Feb 2009 23:31:30 GMT"), 10.0),
         (throttling_error("86400"), 600.0),
         (throttling_error("soon"), None),
-        (Awkward(), None),
+        (AwkwardError(), None),
         (ValueError(), None),
         (None, None),
     ],

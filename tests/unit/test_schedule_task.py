@@ -76,11 +76,11 @@ def test_the_window_of_a_schedule(rule: Any, window: float) -> None:
 
 
 def test_another_schedule_of_celery_has_the_default_window() -> None:
-    class Moon:
+    class MoonSchedule:
         def remaining_estimate(self, last_run_at: datetime) -> timedelta:
             return timedelta()
 
-    assert window_of(Moon()) == DEFAULT_WINDOW
+    assert window_of(MoonSchedule()) == DEFAULT_WINDOW
 
 
 @pytest.mark.parametrize("rule", [0, -1, timedelta(0), "0 2 * * *", None, True, float("nan")])

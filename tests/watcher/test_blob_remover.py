@@ -20,7 +20,7 @@ from a2a_celery.watcher.service import Watcher
 
 
 @pytest.fixture
-async def without(store: AsyncStore, redis_server: EmbeddedRedis) -> A2A:
+async def app_without_blob_url(store: AsyncStore, redis_server: EmbeddedRedis) -> A2A:
     """App without `blob_url` on a store that has a task with blobs."""
     await require_schema(store, Keys())
     await store.run(register_blobs(Keys(), "t"))
@@ -31,25 +31,25 @@ async def without(store: AsyncStore, redis_server: EmbeddedRedis) -> A2A:
     return a2a
 
 
-async def test_no_watcher_starts(without: A2A) -> None:
-    watcher = Watcher(without.settings, without._publisher(), without.celery)
+async def test_no_watcher_starts(app_without_blob_url: A2A) -> None:
+    watcher = Watcher(app_without_blob_url.settings, app_without_blob_url._publisher(), app_without_blob_url.celery)
 
     with pytest.raises(ConfigError, match="a2a_blob_url is not set, and 1 tasks"):
         await watcher.run(asyncio.Event())
 
 
-async def test_no_gateway_starts(without: A2A) -> None:
-    asgi = without.asgi()
+async def test_no_gateway_starts(app_without_blob_url: A2A) -> None:
+    asgi = app_without_blob_url.asgi()
 
     with pytest.raises(ConfigError, match="a2a_blob_url is not set"):
         async with asgi.router.lifespan_context(asgi):
             pass
 
 
-async def test_no_worker_starts(without: A2A) -> None:
-    without.worker()  # a worker's signals are connected at its start
+async def test_no_worker_starts(app_without_blob_url: A2A) -> None:
+    app_without_blob_url.worker()  # a worker's signals are connected at its start
     with pytest.raises(SystemExit, match="a2a_blob_url is not set"):
-        worker_starts(SimpleNamespace(app=without.celery))
+        worker_starts(SimpleNamespace(app=app_without_blob_url.celery))
 
 
 def test_the_doctor_compares_urls_without_their_passwords() -> None:

@@ -30,7 +30,7 @@ def celery() -> Celery:
     return Celery(backend="cache+memory://", set_as_current=False)
 
 
-async def delegated_to(seeds: Seeds, keys: Keys, canvas: str) -> str:
+async def delegate_to(seeds: Seeds, keys: Keys, canvas: str) -> str:
     """Create a task that waits for `canvas`, and return its id."""
     claim = await seeds.claimed()
     await seeds.store.run(delegate_to_canvas(keys, claim.ref, token=claim.token, before=0, events=[], canvas=canvas))
@@ -61,7 +61,7 @@ async def end_of(seeds: Seeds, ender: CanvasFinalizer, task_id: str) -> TaskStat
 async def test_a_result_that_no_part_can_hold_fails_its_task(
     store: AsyncStore, keys: Keys, seeds: Seeds, celery: Celery, value: Any
 ) -> None:
-    task_id = await delegated_to(seeds, keys, canvas_of(celery, value))
+    task_id = await delegate_to(seeds, keys, canvas_of(celery, value))
 
     assert await end_of(seeds, CanvasFinalizer(store, keys, Results(store, keys, celery)), task_id) == FAILED
 
@@ -69,8 +69,8 @@ async def test_a_result_that_no_part_can_hold_fails_its_task(
 async def test_an_unreadable_canvas_delays_no_other(
     store: AsyncStore, keys: Keys, seeds: Seeds, celery: Celery
 ) -> None:
-    broken = await delegated_to(seeds, keys, Canvas(((), None), datetime.now(UTC)).to_json())
-    good = [await delegated_to(seeds, keys, canvas_of(celery, n)) for n in range(5)]
+    broken = await delegate_to(seeds, keys, Canvas(((), None), datetime.now(UTC)).to_json())
+    good = [await delegate_to(seeds, keys, canvas_of(celery, n)) for n in range(5)]
     ender = CanvasFinalizer(store, keys, Results(store, keys, celery))
 
     assert {await end_of(seeds, ender, task_id) for task_id in good} == {COMPLETED}

@@ -90,7 +90,7 @@ async def test_a_run_that_stays_unclaimed_is_published_less_and_less_often(
 
 
 async def test_a_tick_that_fails_does_not_end_the_loop() -> None:
-    class Shaky:
+    class ShakyRole:
         name = "shaky"
         every = 10.0
         ticks = 0
@@ -100,7 +100,7 @@ async def test_a_tick_that_fails_does_not_end_the_loop() -> None:
             if self.ticks < 3:
                 raise RuntimeError("not yet")
 
-    role, clock = Shaky(), ManualClock()
+    role, clock = ShakyRole(), ManualClock()
     loop = RoleLoop(role, clock=clock)
     loop.start()
     for ticks in range(1, 6):
@@ -286,7 +286,7 @@ async def test_a_silent_result_backend_is_called_once_per_tick(store: AsyncStore
     clock = ManualClock()
     run_names: list[str] = []
 
-    class Silent:
+    class SilentBackend:
         async def has(self, ref: RunRef) -> bool:
             run_names.append(ref.name)
             if down == "hangs":
@@ -300,7 +300,7 @@ async def test_a_silent_result_backend_is_called_once_per_tick(store: AsyncStore
     broker = Broker()
 
     async with asyncio.timeout(30):
-        await Dispatcher(store, keys, broker, 60, Silent(), clock=clock).tick()  # type: ignore[arg-type]
+        await Dispatcher(store, keys, broker, 60, SilentBackend(), clock=clock).tick()  # type: ignore[arg-type]
 
     assert len(broker.taken) == 5
     assert len(run_names) == 1

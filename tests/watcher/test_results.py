@@ -113,7 +113,7 @@ async def test_a_state_older_than_the_written_one_is_dropped(
     """A watcher with an older read of the result backend may write after a watcher with a newer read."""
     loop, stale = asyncio.get_running_loop(), {"status": "PROGRESS", "result": {"step": 1}}
 
-    class Slow:
+    class SlowBackend:
         backend: Any
 
         def get_task_meta(self, name: str) -> Any:
@@ -125,7 +125,7 @@ async def test_a_state_older_than_the_written_one_is_dropped(
                 return meta
             return celery.backend.get_task_meta(name)
 
-    slow_app = Slow()
+    slow_app = SlowBackend()
     slow_app.backend = slow_app
     assert await Results(store, keys, slow_app).observe(REF)
 
