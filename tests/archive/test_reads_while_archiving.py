@@ -78,7 +78,7 @@ class Scene:
         self.archiver = self.new_archiver()
 
     def new_archiver(self, retention: int | None = None) -> Archiver:
-        """Return the archiver of another watcher."""
+        """Return the archiver of a second watcher."""
         return Archiver(self.store, self.keys, self.archive, retention, clock=self.clock)
 
     async def due(self, *task_ids: str) -> None:

@@ -1,4 +1,5 @@
-"""Crews on real workers that are killed. No finished call is repeated, and a question is answered on another worker."""
+"""Crews on real workers that are killed. No finished call is repeated, and a second worker continues after the answer
+to a question."""
 
 from __future__ import annotations
 

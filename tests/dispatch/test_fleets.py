@@ -1,5 +1,5 @@
-"""Fleet ids in messages. A worker returns a message of another fleet to its queue unchanged, with growing delays, up to
-a limit."""
+"""Fleet ids in messages. A worker returns a message of a different fleet to its queue unchanged, with growing delays,
+up to a limit."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ async def server_url() -> AsyncIterator[str]:
 
 
 async def start_and_cancel(agents: LocalAgents, agent: str, is_begun: Callable[[], bool]) -> None:
-    """Start a task of `agent`, and cancel it as its client as soon as `is_begun` returns True."""
+    """Start a task of `agent`, and cancel it as its client when `is_begun` returns True."""
 
     async def has_begun() -> bool:
         return is_begun()

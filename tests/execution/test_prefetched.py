@@ -1,4 +1,4 @@
-"""Reports of prefetched runs to the store. New runs are reported at once, and known runs at an interval."""
+"""Reports of prefetched runs to the store. New runs are reported immediately, and known runs at an interval."""
 
 from __future__ import annotations
 

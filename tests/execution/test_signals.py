@@ -85,7 +85,7 @@ async def test_a_run_of_this_process_is_ended_and_others_are_not(scene: Scene, e
         (runner_prefix(7) + "a", 77, [SUBMITTED, WORKING]),
         (runner_prefix(77) + "a", 7, [SUBMITTED, WORKING]),
         ("elsewhere.7.a", 7, [SUBMITTED, WORKING]),
-        (f"{gethostname()}.7.a", 7, [SUBMITTED, WORKING]),  # on another machine with the same name
+        (f"{gethostname()}.7.a", 7, [SUBMITTED, WORKING]),  # on a different machine with the same name
         (runner_prefix(7) + "a", None, [SUBMITTED, WORKING]),
         (runner_prefix(7) + "a", 7, [SUBMITTED, WORKING, FAILED]),
     ]:

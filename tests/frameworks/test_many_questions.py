@@ -1,4 +1,4 @@
-"""Several open questions at once, and tools that a cancel request stops."""
+"""Several simultaneous open questions, and tools that a cancel request stops."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ SAMPLES: dict[str, ModuleType] = {
     "agent-framework": with_agent_framework,
     "strands": with_strands,
 }
-"""Samples by the names of their agents. The other frameworks have such a test in their own module."""
+"""Samples by the names of their agents. The tests of the other frameworks are in their own modules."""
 
 
 @pytest.mark.parametrize("name", SAMPLES)

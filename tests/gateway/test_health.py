@@ -13,7 +13,7 @@ from a2a_celery.gateway.health import SingleCall
 
 @pytest.fixture
 def release() -> Iterator[Event]:
-    """Event that lets the hanging call return. It is set after the test, so that no thread is left."""
+    """Event that lets the hanging call return. It is set after the test, so that no thread remains."""
     release = Event()
     yield release
     release.set()

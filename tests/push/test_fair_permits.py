@@ -1,4 +1,4 @@
-"""Fairness of permits. Silent servers of one owner take no permit that another owner needs."""
+"""Fairness of permits. Unresponsive receivers of one owner take no permit that a different owner needs."""
 
 from __future__ import annotations
 

@@ -190,7 +190,7 @@ SLOW_NAMES = [f"slow{n}.example" for n in range(96)]
 
 
 async def require_timeouts(resolver: SystemResolver, names: list[str]) -> None:
-    """Resolve all of `names` at once, and assert that each lookup times out."""
+    """Resolve all of `names` concurrently, and assert that each lookup times out."""
     results = await asyncio.gather(*map(resolver.resolve, names), return_exceptions=True)
     assert all(isinstance(error, TimeoutError) for error in results)
 

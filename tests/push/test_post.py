@@ -151,7 +151,7 @@ async def test_no_answer_is_tried_again(hooks: Receiver, way: str) -> None:
 
 
 async def test_a_refused_connection_is_retried(poster: Poster) -> None:
-    with socket.socket() as listener:  # otherwise another process might listen there
+    with socket.socket() as listener:  # otherwise a different process might listen on the port
         listener.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
 
@@ -293,7 +293,7 @@ async def test_a_path_that_never_answers_takes_no_other_posts_with_it(hooks: Rec
 
 
 async def test_connections_that_could_not_be_opened_hold_no_permit(hooks: Receiver) -> None:
-    with socket.socket() as listener:  # otherwise another process might listen there
+    with socket.socket() as listener:  # otherwise a different process might listen on the port
         listener.bind(("127.0.0.1", 0))
         refused_request = request(f"http://127.0.0.1:{listener.getsockname()[1]}/")
         async with Poster(LOCAL, circuit_breaker=CircuitBreaker(max_posts=2)) as poster:

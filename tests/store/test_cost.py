@@ -20,7 +20,7 @@ class Meter:
         self._store = store
 
     async def cost_of(self, operation: Operation[object]) -> dict[str, int]:
-        """Return the number of calls of each command, including those of scripts."""
+        """Return the number of calls to each command, including the calls by scripts."""
         await self._store.redis.script_load(operation.script.text)
         await self._store.ping()  # a new connection sends CLIENT SETINFO first
         calls_before = await self._calls()

@@ -1,4 +1,4 @@
-"""Runs that another process ends. A run ends once, and only if the expected runner holds it."""
+"""Runs that a different process ends. A run ends once, and only if the expected runner holds it."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ BY_SCRIPT = {
 
 @dataclass(frozen=True)
 class Case:
-    """Call of a script on a full store."""
+    """Call to a script on a full store."""
 
     name: str
     make: Make

@@ -285,7 +285,7 @@ def test_inline_entries_after_a_gap_replace_the_earlier_ones() -> None:
 
 
 def test_inline_entries_of_two_histories_are_not_joined() -> None:
-    """The store lost the entry after `first`, and recorded another entry at the same version."""
+    """The store lost the entry after `first`, and recorded a different entry at the same version."""
     first = InlineEntries(3, b"2", True, [b"70 x", b"80 x"], before_us=60)
     successor, other = (InlineEntries(4, b"2", True, [b"90 x"], before_us=before_us) for before_us in (80, 85))
 

@@ -38,7 +38,7 @@ the SDK's own request handler, which accepts messages in memory."""
 
 
 ENDS = ("end_task(", "end_stopped_run(")
-"""Calls of the functions that may end a task."""
+"""Text of the calls to the functions that may end a task."""
 
 
 def test_each_script_that_may_end_a_task_is_listed() -> None:

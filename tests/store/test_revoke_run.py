@@ -1,4 +1,5 @@
-"""Revocation of runs by operators. A run ends at once if no worker holds it, and otherwise only if it is terminated."""
+"""Revocation of runs by operators. A run that no worker holds ends immediately. A run that a worker holds ends only if
+it is terminated."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ STATES = {
     outcomes.NEEDS_INPUT: "INPUT_REQUIRED",
     outcomes.NEEDS_AUTHORIZATION: "AUTH_REQUIRED",
 }
-"""States of the final texts that no call of `Failure` or `Refused` names."""
+"""States of the final texts that no call to `Failure` or `Refused` names."""
 SENTENCES = {name: value for name, value in vars(outcomes).items() if name.isupper() and str(value).endswith(".")}
 
 

@@ -23,7 +23,7 @@ esac
 
 
 def restart(folder: Path, health: str) -> tuple[subprocess.CompletedProcess[str], list[str]]:
-    """Restart a service with one container, whose successor has the given health. Return the process, and the calls of
+    """Restart a service with one container, whose successor has the given health. Return the process, and the calls to
     docker except ``docker inspect``."""
     for name, text in (("docker", DOCKER), ("docker-compose", COMPOSE)):
         (folder / name).write_text(text)
