@@ -89,10 +89,10 @@ def test_a_refusal_on_an_open_connection_is_an_error_of_the_connection(
     queue = connection.SimpleQueue("q")
     refuse_writes(server, problem)
 
-    with pytest.raises(connection.connection_errors) as exc_info:
+    with pytest.raises(connection.connection_errors) as refused:
         queue.put("lost", retry=False)
 
-    assert problem in f"{getattr(exc_info.value, 'status_code', '')} {exc_info.value}"
+    assert problem in f"{getattr(refused.value, 'status_code', '')} {refused.value}"
 
 
 @pytest.mark.parametrize("server", installed_servers(), ids=str, indirect=True)
@@ -105,10 +105,10 @@ def test_a_refusal_in_a_script_is_an_error_of_the_connection(
     client = connection.channel().client
     refuse_writes(server, problem)
 
-    with pytest.raises(connection.connection_errors) as exc_info:
+    with pytest.raises(connection.connection_errors) as refused:
         client.eval("return redis.call('SET', KEYS[1], '1')", 1, "key")
 
-    assert problem in f"{getattr(exc_info.value, 'status_code', '')} {exc_info.value}"
+    assert problem in f"{getattr(refused.value, 'status_code', '')} {refused.value}"
 
 
 def test_a_mistake_in_a_script_is_not_an_error_of_the_connection(connect: Callable[[], Connection]) -> None:
