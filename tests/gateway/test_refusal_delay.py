@@ -19,13 +19,13 @@ from tests.support.waiting import eventually_async
 ANN = f"ann:sha256:{sha256(b'key').hexdigest()}"
 
 
-async def read(gateway: Limited, tenant: str = "") -> int:
+async def status_of_read(gateway: Limited, tenant: str = "") -> int:
     """Return the status of a request for a task that does not exist."""
     path = f"/agents/echo/{tenant}/tasks/none" if tenant else "/tasks/none"
     return (await gateway.http.get(path, headers={"A2A-Version": "1.0"})).status_code
 
 
-async def until_delayed(clock: ManualClock) -> None:
+async def wait_until_delayed(clock: ManualClock) -> None:
     """Wait until a response is delayed."""
 
     async def is_delayed() -> bool:
@@ -39,13 +39,17 @@ async def test_only_a_caller_that_does_not_wait_is_delayed(
 ) -> None:
     clock = ManualClock()
     async with limited(store, redis_server.store_url, keys, clock, owner_requests_per_second=0.01) as gateway:
-        at_once = [await read(gateway), await read(gateway), await read(gateway, "another")]
-        delayed = asyncio.create_task(read(gateway))
-        await until_delayed(clock)
-        assert not delayed.done()
+        immediate_statuses = [
+            await status_of_read(gateway),
+            await status_of_read(gateway),
+            await status_of_read(gateway, "another"),
+        ]
+        delayed_read = asyncio.create_task(status_of_read(gateway))
+        await wait_until_delayed(clock)
+        assert not delayed_read.done()
         clock.advance(REFUSAL_DELAY)
 
-        assert (at_once, await delayed) == ([404, 429, 404], 429)
+        assert (immediate_statuses, await delayed_read) == ([404, 429, 404], 429)
 
 
 async def test_the_delay_grows_with_the_number_of_delayed_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,11 +73,11 @@ async def test_strangers_are_delayed_if_there_are_many(
         return (await gateway.http.get("/tasks", headers={"A2A-Version": "1.0", "X-API-Key": key})).status_code
 
     async with limited(store, redis_server.store_url, keys, clock, auth_api_keys=(ANN,)) as gateway:
-        at_once = [await knock("wrong") for _ in range(FAILURES_PER_SECOND)]
-        delayed = asyncio.create_task(knock("wrong"))
-        await until_delayed(clock)
-        known = await knock("key")
+        immediate_statuses = [await knock("wrong") for _ in range(FAILURES_PER_SECOND)]
+        delayed_knock = asyncio.create_task(knock("wrong"))
+        await wait_until_delayed(clock)
+        status = await knock("key")
         clock.advance(REFUSAL_DELAY)
 
-        assert (set(at_once), known, await delayed) == ({401}, 200, 401)
+        assert (set(immediate_statuses), status, await delayed_knock) == ({401}, 200, 401)
         assert await knock("wrong") == 401, "a second later there are few again"
