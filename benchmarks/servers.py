@@ -11,7 +11,7 @@ from pathlib import Path
 
 import httpx
 
-from tests.support.databases import Postgres, running
+from tests.support.databases import Postgres, running_database
 from tests.support.fleet import Fleet, Gateway, Process, free_port, running_fleet
 from tests.support.waiting import eventually
 
@@ -75,7 +75,7 @@ def sdk(folder: Path, **environ: str) -> Iterator[Server]:
 @contextmanager
 def cluster(folder: Path) -> Iterator[Server]:
     """Run one server of the SDK's cluster mode, with a temporary PostgreSQL server."""
-    with running(Postgres) as database:
+    with running_database(Postgres) as database:
         environ = {"BENCHMARK_DATABASE_URL": database.url}
         with uvicorn("benchmarks.peers.cluster:app", folder, environ) as (url, pid):
             yield Server("cluster", url, {"server": pid})
@@ -102,7 +102,7 @@ def redis_of(fleet: Fleet) -> int:
 
 
 def _serves(server: Process, url: str) -> bool:
-    assert server.running, server.output()[-3000:]
+    assert server.is_running, server.output()[-3000:]
     with suppress(httpx.HTTPError):
         return httpx.get(url, timeout=2).status_code > 0
     return False

@@ -53,7 +53,7 @@ def one_authority(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     test connects to a public server.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SSL_CERT_FILE", str(Authority.in_folder(tmp_path_factory.mktemp("authority")).file))
+        patch.setenv("SSL_CERT_FILE", str(Authority.create_in(tmp_path_factory.mktemp("authority")).file))
         patch.delenv("SSL_CERT_DIR", raising=False)
         yield
 

@@ -124,7 +124,7 @@ def receiver(environment: Environment) -> Iterator[str]:
 
 
 def _answers(process: Process, url: str) -> bool:
-    assert process.running, process.output()
+    assert process.is_running, process.output()
     try:
         return httpx.get(url, timeout=2).status_code == 200
     except httpx.HTTPError:

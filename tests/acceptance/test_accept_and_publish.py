@@ -15,7 +15,7 @@ from tests.support.waiting import eventually
 PUBLISHED = b"published_at"
 
 
-def pushed(fleet: Fleet, gateway: Gateway) -> dict[str, Any]:
+def push_task(fleet: Fleet, gateway: Gateway) -> dict[str, Any]:
     """Send a message. Return its task, or {} if no script pushed the run to the queue."""
     with redis.Redis.from_url(fleet.redis.store_url) as client, client.monitor() as monitor:
         task = send(gateway, "echo", "hello", returnImmediately=True)
@@ -31,39 +31,39 @@ def pushed(fleet: Fleet, gateway: Gateway) -> dict[str, Any]:
 
 def test_a_killed_gateway_loses_no_accepted_message_and_needs_no_watcher(fleet: Fleet) -> None:
     gateway = fleet.gateway()
-    task = eventually(lambda: pushed(fleet, gateway), what="the store pushes a message")
+    task = eventually(lambda: push_task(fleet, gateway), what="the store pushes a message")
     gateway.kill()
 
     fleet.worker(pool="threads")
 
-    again = fleet.gateway()
-    eventually(lambda: state(read(again, "echo", task)) == "COMPLETED", what="the task is completed")
+    next_gateway = fleet.gateway()
+    eventually(lambda: state(read(next_gateway, "echo", task)) == "COMPLETED", what="the task is completed")
 
 
 def test_an_answered_question_is_queued_in_the_same_step(fleet: Fleet) -> None:
     gateway = fleet.gateway()
     fleet.worker(pool="threads")
-    eventually(lambda: pushed(fleet, gateway), what="the store pushes a message")
+    eventually(lambda: push_task(fleet, gateway), what="the store pushes a message")
     task = send(gateway, "ask", "hello")
     keys = Keys().task(str(task["id"]))
     with redis.Redis.from_url(fleet.redis.store_url) as client:
-        asked = client.hget(keys.record, PUBLISHED)
+        publish_state = client.hget(keys.record, PUBLISHED)
 
         message = {"messageId": "n", "taskId": task["id"], "role": "ROLE_USER", "parts": [{"text": "blue"}]}
         url = f"{gateway.url}/agents/ask/message:send"
         reply = httpx.post(url, json={"message": message}, headers=HEADERS, timeout=TIMEOUT)
         assert reply.status_code == 200, reply.text
 
-        answered = client.hget(keys.record, PUBLISHED)
-    assert asked.split()[0] == b"1"  # type: ignore[union-attr]
-    assert answered.split()[0] == b"2"  # type: ignore[union-attr]
+        next_publish_state = client.hget(keys.record, PUBLISHED)
+    assert publish_state.split()[0] == b"1"  # type: ignore[union-attr]
+    assert next_publish_state.split()[0] == b"2"  # type: ignore[union-attr]
 
 
 def test_a_setting_disables_it(fleet: Fleet) -> None:
     gateway = fleet.gateway(A2A_PUBLISH_ON_ACCEPT="false")
     fleet.worker(pool="threads")
 
-    tasks = [pushed(fleet, gateway) for _ in range(5)]
+    tasks = [push_task(fleet, gateway) for _ in range(5)]
 
     assert tasks == [{}] * 5
     assert state(send(gateway, "echo", "hello")) == "COMPLETED"

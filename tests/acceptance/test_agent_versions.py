@@ -29,8 +29,8 @@ AGENTS = ("versions", "asks", "changes")
 
 
 class TwoVersions:
-    """Fleet with workers of versions "1" and "2" of the same agents. Leases are short, so that watchers soon recover
-    lost runs."""
+    """Fleet with workers of versions "1" and "2" of the same agents. Leases are short, so that watchers quickly
+    recover lost runs."""
 
     def __init__(self, fleet: Fleet, pool: str) -> None:
         self.fleet = fleet
@@ -43,54 +43,59 @@ class TwoVersions:
 
     def worker(self, version: str) -> Process:
         """Start a worker with a version, and wait until it has announced its version queues."""
-        known = {served.worker for served in self.served()}
+        known_workers = {live_worker.worker for live_worker in self.live_workers()}
         worker = self.fleet.worker(pool=self._pool, concurrency=4, TEST_VERSION=version)
-        [self._nodes[worker]] = eventually(lambda: {s.worker for s in self.served()} - known, what="it is known")
+        [self._nodes[worker]] = eventually(
+            lambda: {s.worker for s in self.live_workers()} - known_workers, what="it is known"
+        )
         return worker
 
-    def served(self) -> list[VersionWorker]:
+    def live_workers(self) -> list[VersionWorker]:
         """Return the version queues that workers have announced."""
         return self._store.run(version_workers(Keys(DEFAULT_KEY_PREFIX)))
 
     def leave_queue(self, worker: Process) -> None:
         """Make a worker consume only its version queues, so that other workers receive all newly published runs."""
-        left = self.fleet.command("control", "-d", self._nodes[worker], "cancel_consumer", self.fleet.queue)
-        assert left.returncode == 0, left.stderr
+        result = self.fleet.command("control", "-d", self._nodes[worker], "cancel_consumer", self.fleet.queue)
+        assert result.returncode == 0, result.stderr
         worker.wait_for_output(f"Canceling queue {self.fleet.queue}")
 
     def stop(self, worker: Process) -> None:
         """Stop a worker, and wait until its version queues are withdrawn."""
         worker.stop()
-        eventually(lambda: self._nodes[worker] not in {served.worker for served in self.served()}, what="withdrawn")
+        eventually(
+            lambda: self._nodes[worker] not in {live_worker.worker for live_worker in self.live_workers()},
+            what="withdrawn",
+        )
 
     def send(self, agent: str) -> dict[str, Any]:
         """Send a message to an agent, and return the task without waiting for it to finish."""
         return send(self.gateway, agent, agent, returnImmediately=True)
 
-    def ended(self, agent: str, task: dict[str, Any]) -> dict[str, Any]:
+    def wait_for_end(self, agent: str, task: dict[str, Any]) -> dict[str, Any]:
         """Wait until the task is neither queued nor running, and return the task."""
         eventually(lambda: state(read(self.gateway, agent, task)) not in ("SUBMITTED", "WORKING"), what=f"{agent} ends")
         return read(self.gateway, agent, task)
 
-    def asked(self, agent: str) -> dict[str, Any]:
+    def create_question(self, agent: str) -> dict[str, Any]:
         """Send a message to an agent, wait until the agent has asked a question, and return the task."""
-        task = self.ended(agent, self.send(agent))
+        task = self.wait_for_end(agent, self.send(agent))
         assert state(task) == "INPUT_REQUIRED", task
         return task
 
-    def answered(self, agent: str, task: dict[str, Any]) -> dict[str, Any]:
+    def answer_question(self, agent: str, task: dict[str, Any]) -> dict[str, Any]:
         """Answer the question of a task, wait for the end of the turn, and return the task."""
         message = {"messageId": "answer", "role": "ROLE_USER", "taskId": task["id"], "parts": [{"text": "yes"}]}
         url = f"{self.gateway.url}/agents/{agent}/message:send"
         reply = httpx.post(url, json={"message": message}, headers=HEADERS, timeout=TIMEOUT)
         assert reply.status_code == 200, reply.text
-        return self.ended(agent, task)
+        return self.wait_for_end(agent, task)
 
-    def requeued(self, agent: str, task: dict[str, Any], *options: str) -> dict[str, Any]:
+    def requeue(self, agent: str, task: dict[str, Any], *options: str) -> dict[str, Any]:
         """Requeue the dead letter of a task, wait until the new task has finished, and return the new task."""
-        requeued = self.fleet.command("a2a", "requeue", task["id"], *options)
-        assert requeued.returncode == 0, requeued.stderr
-        return self.ended(agent, {"id": requeued.stdout.split(" task ")[1].strip().split(",")[0]})
+        result = self.fleet.command("a2a", "requeue", task["id"], *options)
+        assert result.returncode == 0, result.stderr
+        return self.wait_for_end(agent, {"id": result.stdout.split(" task ")[1].strip().split(",")[0]})
 
 
 @contextmanager
@@ -123,27 +128,29 @@ def test_a_turn_ends_on_its_version_although_workers_are_killed(tmp_path: Path, 
             first.kill()
             first = second
 
-        assert text_of(versions.ended("versions", task)) == "0 by 1, 1 by 1, 2 by 1"
+        assert text_of(versions.wait_for_end("versions", task)) == "0 by 1, 1 by 1, 2 by 1"
         assert newer.output().count("was published for workers with version 1") >= STEPS
-        assert text_of(versions.answered("asks", versions.asked("asks"))) == "0 by 2, yes, 1 by 2", "new tasks"
+        assert text_of(versions.answer_question("asks", versions.create_question("asks"))) == "0 by 2, yes, 1 by 2", (
+            "new tasks"
+        )
 
 
 @pytest.mark.merge
 def test_the_turn_of_an_answer_ends_on_the_version_that_asked(tmp_path: Path) -> None:
     with two_versions(tmp_path, "prefork", "redis") as versions:
         older = versions.worker("1")
-        task = versions.asked("asks")
+        task = versions.create_question("asks")
         versions.worker("2")
         versions.leave_queue(older)
 
-        assert text_of(versions.answered("asks", task)) == "0 by 1, yes, 1 by 1"
+        assert text_of(versions.answer_question("asks", task)) == "0 by 1, yes, 1 by 1"
 
 
 @pytest.mark.merge
 def test_operators_see_the_version_of_open_tasks(tmp_path: Path) -> None:
     with two_versions(tmp_path, "prefork", "redis") as versions:
         worker = versions.worker("1")
-        task = versions.asked("asks")
+        task = versions.create_question("asks")
         fleet, series = versions.fleet, 'a2a_version_tasks{agent="asks",version="1"} 1.0'
 
         eventually(lambda: series in httpx.get(f"{versions.gateway.url}/metrics").text, what="the metric shows it")
@@ -157,11 +164,11 @@ def test_operators_see_the_version_of_open_tasks(tmp_path: Path) -> None:
 def test_another_version_continues_when_no_worker_of_the_first_lives(tmp_path: Path) -> None:
     with two_versions(tmp_path, "prefork", "redis") as versions:
         older = versions.worker("1")
-        task = versions.asked("asks")
+        task = versions.create_question("asks")
         versions.stop(older)
         newer = versions.worker("2")
 
-        assert text_of(versions.answered("asks", task)) == "0 by 1, yes, 1 by 2"
+        assert text_of(versions.answer_question("asks", task)) == "0 by 1, yes, 1 by 2"
         assert "began with version 1 of agent 'asks', which no worker has" in newer.output()
 
 
@@ -177,9 +184,11 @@ def test_another_version_continues_when_the_last_worker_of_the_first_is_killed(t
         newer = versions.worker("2")
         older.kill()
 
-        assert text_of(versions.ended("versions", task)) == "0 by 1, 1 by 2, 2 by 2"
+        assert text_of(versions.wait_for_end("versions", task)) == "0 by 1, 1 by 2, 2 by 2"
         assert "began with version 1 of agent 'versions', which no worker has" in newer.output()
-        assert "1" not in {served.version for served in versions.served()}, "a killed worker counts for a time"
+        assert "1" not in {live_worker.version for live_worker in versions.live_workers()}, (
+            "a killed worker counts for a time"
+        )
 
 
 @pytest.mark.merge
@@ -187,17 +196,17 @@ def test_another_version_continues_when_the_last_worker_of_the_first_is_killed(t
 def test_another_version_whose_steps_differ_ends_the_task_with_a_way_on(tmp_path: Path, from_start: bool) -> None:
     with two_versions(tmp_path, "prefork", "redis") as versions:
         older = versions.worker("1")
-        task = versions.asked("changes")
+        task = versions.create_question("changes")
         versions.stop(older)
         newer = versions.worker("2")
-        failed = versions.answered("changes", task)
-        assert state(failed) == "FAILED"
+        failed_task = versions.answer_question("changes", task)
+        assert state(failed_task) == "FAILED"
         assert "Start a worker with version 1 and requeue the task (a2a requeue TASK)" in newer.output()
 
         if from_start:
-            requeued = versions.requeued("changes", failed, "--from-start")
+            requeued_task = versions.requeue("changes", failed_task, "--from-start")
         else:
             versions.leave_queue(versions.worker("1"))
-            requeued = versions.requeued("changes", failed)
+            requeued_task = versions.requeue("changes", failed_task)
 
-        assert text_of(requeued) == ("other 0 by 2, yes" if from_start else "0 by 1, yes")
+        assert text_of(requeued_task) == ("other 0 by 2, yes" if from_start else "0 by 1, yes")

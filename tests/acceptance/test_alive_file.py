@@ -19,10 +19,10 @@ def test_it_is_touched_as_long_as_the_store_is_reached(tmp_path: Path) -> None:
         eventually(lambda: alive.stat().st_mtime_ns > first, what="it says so again")
 
         fleet.redis.stop()
-        failed = "heartbeat: a tick failed"
-        watcher.wait_for_output(failed)
+        failure_line = "heartbeat: a tick failed"
+        watcher.wait_for_output(failure_line)
         alive.unlink(missing_ok=True)  # ticks before the outage have touched the file
-        eventually(lambda: watcher.output().count(failed) > 1, what="the watcher scans again")
+        eventually(lambda: watcher.output().count(failure_line) > 1, what="the watcher scans again")
         assert not alive.exists()
 
 
@@ -33,7 +33,7 @@ def test_the_key_may_be_in_a_file(fleet: Fleet, tmp_path: Path) -> None:
     assert "deliverer" in watcher.output()
 
     for command in (("a2a", "gateway", "--port", "0"), ("a2a", "watcher"), ("a2a", "dev", "--port", "0")):
-        done = fleet.command(*command, A2A_SECRET_KEY_FILE=str(tmp_path / "none"))
-        assert done.returncode == 1
-        [line] = done.stderr.splitlines()
+        result = fleet.command(*command, A2A_SECRET_KEY_FILE=str(tmp_path / "none"))
+        assert result.returncode == 1
+        [line] = result.stderr.splitlines()
         assert line == f"Error: A2A_SECRET_KEY_FILE = {tmp_path}/none: No such file or directory"

@@ -15,9 +15,9 @@ from a2a_celery.store import SyncStore
 from tests.acceptance.test_callers import ALICE, BOB, start_guarded
 from tests.conftest import require_server
 from tests.support.clients import message_json, rest
-from tests.support.databases import Postgres, running
+from tests.support.databases import Postgres, running_database
 from tests.support.fleet import Fleet, Gateway, running_fleet
-from tests.support.posts import DELIVERING, SECRET, with_config
+from tests.support.posts import DELIVERING, SECRET, body_with_config
 from tests.support.receiver import receiver
 from tests.support.scrapes import scrape
 from tests.support.waiting import eventually
@@ -33,45 +33,47 @@ class ArchivingFleet:
     gateway: Gateway
     database: Postgres
 
-    def ended(self, who: dict[str, str] = ALICE, **config: Any) -> dict[str, Any]:
+    def create_ended_task(self, caller: dict[str, str] = ALICE, **config: Any) -> dict[str, Any]:
         """Create a task, require that it is COMPLETED, and return it."""
         body = message_json("hello")
-        answer = rest(self.gateway, "POST", "/message:send", with_config(body, **config) if config else body, **who)
+        answer = rest(
+            self.gateway, "POST", "/message:send", body_with_config(body, **config) if config else body, **caller
+        )
         task: dict[str, Any] = answer.json()["task"]
         assert task["status"]["state"] == "TASK_STATE_COMPLETED"
         return task
 
-    def read(self, task_id: str, who: dict[str, str] = ALICE) -> tuple[int, dict[str, Any]]:
+    def read(self, task_id: str, caller: dict[str, str] = ALICE) -> tuple[int, dict[str, Any]]:
         """Request a task, and return the status code and the body of the response."""
-        answer = rest(self.gateway, "GET", f"/tasks/{task_id}", **who)
+        answer = rest(self.gateway, "GET", f"/tasks/{task_id}", **caller)
         return answer.status_code, answer.json()
 
-    def page(self, token: str = "", who: dict[str, str] = ALICE) -> dict[str, Any]:
+    def page(self, token: str = "", caller: dict[str, str] = ALICE) -> dict[str, Any]:
         """Return one page of the task list. A page has up to two tasks."""
-        answer = rest(self.gateway, "GET", f"/tasks?pageSize=2&includeArtifacts=true&pageToken={token}", **who)
+        answer = rest(self.gateway, "GET", f"/tasks?pageSize=2&includeArtifacts=true&pageToken={token}", **caller)
         assert answer.status_code == 200, answer.text
         page: dict[str, Any] = answer.json()
         return page
 
-    def pages(self, who: dict[str, str] = ALICE) -> Iterator[dict[str, Any]]:
+    def pages(self, caller: dict[str, str] = ALICE) -> Iterator[dict[str, Any]]:
         """Yield all pages in the order in which a client requests them."""
-        page = self.page(who=who)
+        page = self.page(caller=caller)
         yield page
         while page.get("nextPageToken"):
-            page = self.page(page["nextPageToken"], who)
+            page = self.page(page["nextPageToken"], caller)
             yield page
 
-    def in_store(self) -> set[str]:
+    def stored_ids(self) -> set[str]:
         """Return the ids of the tasks in Redis."""
         store = SyncStore(self.fleet.redis.store_url)
-        found = {key.decode().split("{")[1].split("}")[0] for key in store.redis.scan_iter("a2a:{*}:task")}
+        task_ids = {key.decode().split("{")[1].split("}")[0] for key in store.redis.scan_iter("a2a:{*}:task")}
         store.close()
-        return found
+        return task_ids
 
-    def left(self, *tasks: dict[str, Any]) -> None:
+    def wait_for_removal(self, *tasks: dict[str, Any]) -> None:
         """Wait until the tasks are no longer in Redis."""
         task_ids = {task["id"] for task in tasks}
-        eventually(lambda: not task_ids & self.in_store(), what="they are archived", every=0.1)
+        eventually(lambda: not task_ids & self.stored_ids(), what="they are archived", every=0.1)
 
     def reason_of(self, task: dict[str, Any], method: str, path: str, body: Any = None, **headers: str) -> str:
         """Send a request about a task, and return the reason of the error."""
@@ -82,9 +84,9 @@ class ArchivingFleet:
 
 
 @pytest.fixture(scope="module")
-def archiving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ArchivingFleet]:
+def archive_fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ArchivingFleet]:
     require_server(Postgres)
-    with running(Postgres) as database:
+    with running_database(Postgres) as database:
         assert isinstance(database, Postgres)
         env = {"A2A_ARCHIVE_URL": database.url, "A2A_RETENTION": str(RETENTION), **DELIVERING}
         with running_fleet(tmp_path_factory.mktemp("fleet"), **env) as fleet:
@@ -98,77 +100,79 @@ def proto(task: dict[str, Any]) -> Task:
     return ParseDict(task, Task())
 
 
-def test_lists_span_the_store_and_the_archive(archiving: ArchivingFleet) -> None:
+def test_lists_span_the_store_and_the_archive(archive_fleet: ArchivingFleet) -> None:
     with receiver() as hook:
         first = [
-            archiving.ended(url=hook.url(), authentication={"scheme": "Bearer", "credentials": "s3cr3t-of-the-hook"})
+            archive_fleet.create_ended_task(
+                url=hook.url(), authentication={"scheme": "Bearer", "credentials": "s3cr3t-of-the-hook"}
+            )
         ]
-        first += [archiving.ended() for _ in range(4)]
-        foreign = archiving.ended(BOB)
-        before = {task["id"]: archiving.read(task["id"])[1] for task in first}
-        archiving.left(*first, foreign)
-    later = [archiving.ended() for _ in range(3)]
+        first += [archive_fleet.create_ended_task() for _ in range(4)]
+        foreign = archive_fleet.create_ended_task(BOB)
+        tasks_before = {task["id"]: archive_fleet.read(task["id"])[1] for task in first}
+        archive_fleet.wait_for_removal(*first, foreign)
+    later_tasks = [archive_fleet.create_ended_task() for _ in range(3)]
 
-    listed, totals = [], []
-    for page in archiving.pages():
-        listed += page["tasks"]
+    task_list, totals = [], []
+    for page in archive_fleet.pages():
+        task_list += page["tasks"]
         totals.append(page["totalSize"])
-        archiving.ended()  # a newer task comes before the pages already read
+        archive_fleet.create_ended_task()  # a newer task comes before the pages already read
 
-    assert [task["id"] for task in listed] == [task["id"] for task in reversed(first + later)]
+    assert [task["id"] for task in task_list] == [task["id"] for task in reversed(first + later_tasks)]
     assert totals == [8 + more for more in range(len(totals))]
     for task in first:
-        assert archiving.read(task["id"]) == (200, before[task["id"]])
-        assert proto(next(one for one in listed if one["id"] == task["id"])) == proto(before[task["id"]])
-    assert archiving.read(first[0]["id"], BOB)[0] == archiving.read("unknown", BOB)[0] == 404
-    assert [task["id"] for page in archiving.pages(BOB) for task in page["tasks"]] == [foreign["id"]]
+        assert archive_fleet.read(task["id"]) == (200, tasks_before[task["id"]])
+        assert proto(next(item for item in task_list if item["id"] == task["id"])) == proto(tasks_before[task["id"]])
+    assert archive_fleet.read(first[0]["id"], BOB)[0] == archive_fleet.read("unknown", BOB)[0] == 404
+    assert [task["id"] for page in archive_fleet.pages(BOB) for task in page["tasks"]] == [foreign["id"]]
 
-    written = archiving.database.everything()
-    assert first[0]["id"] in written
-    assert not [secret for secret in ("s3cr3t-of-the-hook", SECRET, hook.url()) if secret in written]
+    sql_dump = archive_fleet.database.sql_dump()
+    assert first[0]["id"] in sql_dump
+    assert not [secret for secret in ("s3cr3t-of-the-hook", SECRET, hook.url()) if secret in sql_dump]
 
 
-def test_an_archived_task_has_ended_and_is_not_unknown(archiving: ArchivingFleet) -> None:
-    task, push = archiving.ended(), "/tasks/{}/pushNotificationConfigs"
-    archiving.left(task)
+def test_an_archived_task_has_ended_and_is_not_unknown(archive_fleet: ArchivingFleet) -> None:
+    task, push = archive_fleet.create_ended_task(), "/tasks/{}/pushNotificationConfigs"
+    archive_fleet.wait_for_removal(task)
 
-    again = message_json("more", taskId=task["id"])
-    assert archiving.reason_of(task, "POST", "/tasks/{}:cancel") == "TASK_NOT_CANCELABLE"
-    assert archiving.reason_of(task, "POST", "/message:send", again) == "UNSUPPORTED_OPERATION"
-    assert archiving.reason_of(task, "POST", "/message:stream", again) == "UNSUPPORTED_OPERATION"
-    assert archiving.reason_of(task, "POST", "/tasks/{}:subscribe") == "UNSUPPORTED_OPERATION"
-    assert archiving.reason_of(task, "POST", "/tasks/{}:subscribe", last_event_id="2") == "UNSUPPORTED_OPERATION"
+    second_body = message_json("more", taskId=task["id"])
+    assert archive_fleet.reason_of(task, "POST", "/tasks/{}:cancel") == "TASK_NOT_CANCELABLE"
+    assert archive_fleet.reason_of(task, "POST", "/message:send", second_body) == "UNSUPPORTED_OPERATION"
+    assert archive_fleet.reason_of(task, "POST", "/message:stream", second_body) == "UNSUPPORTED_OPERATION"
+    assert archive_fleet.reason_of(task, "POST", "/tasks/{}:subscribe") == "UNSUPPORTED_OPERATION"
+    assert archive_fleet.reason_of(task, "POST", "/tasks/{}:subscribe", last_event_id="2") == "UNSUPPORTED_OPERATION"
     config = {"url": "https://127.0.0.1/hook", "taskId": task["id"]}
-    assert archiving.reason_of(task, "POST", push, config) == "UNSUPPORTED_OPERATION"
-    assert archiving.reason_of(task, "GET", f"{push}/any") == "TASK_NOT_FOUND"  # the config is missing
-    assert rest(archiving.gateway, "GET", push.format(task["id"]), **ALICE).json().get("configs", []) == []
-    assert archiving.reason_of({"id": "unknown"}, "POST", "/tasks/{}:cancel") == "TASK_NOT_FOUND"
+    assert archive_fleet.reason_of(task, "POST", push, config) == "UNSUPPORTED_OPERATION"
+    assert archive_fleet.reason_of(task, "GET", f"{push}/any") == "TASK_NOT_FOUND"  # the config is missing
+    assert rest(archive_fleet.gateway, "GET", push.format(task["id"]), **ALICE).json().get("configs", []) == []
+    assert archive_fleet.reason_of({"id": "unknown"}, "POST", "/tasks/{}:cancel") == "TASK_NOT_FOUND"
     assert (
-        archiving.reason_of({"id": "unknown"}, "POST", "/message:send", message_json("x", taskId="unknown"))
+        archive_fleet.reason_of({"id": "unknown"}, "POST", "/message:send", message_json("x", taskId="unknown"))
         == "TASK_NOT_FOUND"
     )
-    assert archiving.read(task["id"])[1]["status"] == task["status"]
+    assert archive_fleet.read(task["id"])[1]["status"] == task["status"]
 
 
-def test_an_outage_of_the_database_loses_nothing(archiving: ArchivingFleet) -> None:
-    archived = archiving.ended()
-    archiving.left(archived)
-    [watcher] = [process for process in archiving.fleet.processes if process.name.startswith("watcher")]
+def test_an_outage_of_the_database_loses_nothing(archive_fleet: ArchivingFleet) -> None:
+    archived_task = archive_fleet.create_ended_task()
+    archive_fleet.wait_for_removal(archived_task)
+    [watcher] = [process for process in archive_fleet.fleet.processes if process.name.startswith("watcher")]
 
-    archiving.database.stop()
-    late = [archiving.ended() for _ in range(3)]
+    archive_fleet.database.stop()
+    late_tasks = [archive_fleet.create_ended_task() for _ in range(3)]
     eventually(lambda: "3 ended tasks are due" in watcher.output(), what="the watcher says it")
 
-    assert {task["id"] for task in late} <= archiving.in_store()
-    assert [archiving.read(task["id"])[0] for task in (*late, archived)] == [200, 200, 200, 503]
-    assert scrape(archiving.gateway.url).get("a2a_archive_waiting", state="due") == 3
-    assert scrape(archiving.gateway.url).get("a2a_archive_lag_seconds") > 0
-    doctor = archiving.fleet.command("a2a", "doctor")
+    assert {task["id"] for task in late_tasks} <= archive_fleet.stored_ids()
+    assert [archive_fleet.read(task["id"])[0] for task in (*late_tasks, archived_task)] == [200, 200, 200, 503]
+    assert scrape(archive_fleet.gateway.url).get("a2a_archive_waiting", state="due") == 3
+    assert scrape(archive_fleet.gateway.url).get("a2a_archive_lag_seconds") > 0
+    doctor = archive_fleet.fleet.command("a2a", "doctor")
     assert "wrong  archive: the archive failed: " in doctor.stdout
     assert "archivist" not in doctor.stdout + watcher.output(), "who asks the database is nobody's to read"
 
-    archiving.database.start()
-    archiving.left(*late)
-    assert [archiving.read(task["id"])[0] for task in (*late, archived)] == [200] * 4
-    assert [task["id"] for task in archiving.page()["tasks"]] == [task["id"] for task in reversed(late[1:])]
-    assert scrape(archiving.gateway.url).get("a2a_tasks_archived_total", agent="echo") >= 4
+    archive_fleet.database.start()
+    archive_fleet.wait_for_removal(*late_tasks)
+    assert [archive_fleet.read(task["id"])[0] for task in (*late_tasks, archived_task)] == [200] * 4
+    assert [task["id"] for task in archive_fleet.page()["tasks"]] == [task["id"] for task in reversed(late_tasks[1:])]
+    assert scrape(archive_fleet.gateway.url).get("a2a_tasks_archived_total", agent="echo") >= 4

@@ -33,13 +33,13 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SystemUnderTest
 
 def pool_of(system: SystemUnderTest) -> dict[str, Any]:
     """Return the pool statistics that the worker reports."""
-    options = {name: value for name, value in system.to_worker.items() if name != "reply"}
+    options = {name: value for name, value in system.worker_options.items() if name != "reply"}
     answers = eventually(lambda: system.celery.control.inspect(**options).stats())
     pool: dict[str, Any] = next(iter(answers.values()))["pool"]
     return pool
 
 
-def working(system: SystemUnderTest) -> int:
+def count_working(system: SystemUnderTest) -> int:
     """Return the number of WORKING tasks of the agent "silent"."""
     answer = rest(system.gateway, "GET", "/tasks?status=TASK_STATE_WORKING&pageSize=1", agent="silent")
     return int(answer.json()["totalSize"])
@@ -47,21 +47,21 @@ def working(system: SystemUnderTest) -> int:
 
 def test_remote_control_makes_it_larger_and_smaller(system: SystemUnderTest) -> None:
     tasks = [system.send("silent", "3600") for _ in range(3)]
-    eventually(lambda: working(system) == 1, what="one works")  # any of the three, in no order
+    eventually(lambda: count_working(system) == 1, what="one works")  # any of the three, in any order
     eventually(lambda: pool_of(system)["waiting"] == 2, what="the others wait")
     pool = pool_of(system)
     assert (pool["implementation"], pool["max-concurrency"], pool["agents"]) == (ASYNCIO_POOL, 1, 1)
 
-    assert system.celery.control.pool_grow(1, **system.to_worker)
-    eventually(lambda: working(system) == 2, what="there is room for a second")
-    assert system.celery.control.pool_shrink(1, **system.to_worker)
+    assert system.celery.control.pool_grow(1, **system.worker_options)
+    eventually(lambda: count_working(system) == 2, what="there is room for a second")
+    assert system.celery.control.pool_shrink(1, **system.worker_options)
     [third] = [task_id for task_id in tasks if system.is_in(task_id, "SUBMITTED")]
     system.revoke(third)
     for task_id in tasks:
         if task_id != third:
             rest(system.gateway, "POST", f"/tasks/{task_id}:cancel", agent="silent")
 
-    system.ended("silent", third)
+    system.wait_for_end("silent", third)
     assert system.log(third) == ["SUBMITTED", "CANCELED"], "it was revoked while it waited in the pool"
     system.require_celery_events(third, "revoked")
     assert pool_of(system)["max-concurrency"] == 1
@@ -69,7 +69,7 @@ def test_remote_control_makes_it_larger_and_smaller(system: SystemUnderTest) -> 
 
 
 def test_a_thousand_wait_and_their_worker_has_no_thread_for_each(system: SystemUnderTest) -> None:
-    assert system.celery.control.pool_grow(AGENTS + 10, **system.to_worker)
+    assert system.celery.control.pool_grow(AGENTS + 10, **system.worker_options)
     body = {"configuration": {"returnImmediately": True}}
     with ThreadPoolExecutor(8) as threads, httpx.Client(headers=V1, timeout=LIMIT) as http:
 
@@ -79,21 +79,21 @@ def test_a_thousand_wait_and_their_worker_has_no_thread_for_each(system: SystemU
             return task_id
 
         tasks = list(threads.map(send, range(AGENTS)))
-    eventually(lambda: working(system) == AGENTS, what="all work", every=0.5)
+    eventually(lambda: count_working(system) == AGENTS, what="all work", every=0.5)
 
     worker = psutil.Process(system.worker.pid)
     assert worker.num_threads() < FEW
     assert len(worker.net_connections("all")) < FEW
     assert pool_of(system)["agents"] == AGENTS
     system.require_working()
-    canceled = rest(system.gateway, "POST", f"/tasks/{tasks[500]}:cancel", agent="silent").json()
-    assert canceled["status"]["state"] == "TASK_STATE_CANCELED"
+    canceled_task = rest(system.gateway, "POST", f"/tasks/{tasks[500]}:cancel", agent="silent").json()
+    assert canceled_task["status"]["state"] == "TASK_STATE_CANCELED"
     system.celery.control.revoke(f"{tasks[501]}.1", terminate=True)
-    assert text_of(system.ended("silent", tasks[501])) == CANCELED_BY_OPERATOR
+    assert text_of(system.wait_for_end("silent", tasks[501])) == CANCELED_BY_OPERATOR
     system.require_celery_events(tasks[501], "revoked")
     eventually(lambda: pool_of(system)["agents"] == AGENTS - 2, what="the others go on")
 
     system.worker.kill()
     system.fleet.watcher()
-    eventually(lambda: working(system) == 0, what="a watcher ends them", every=0.5)
-    assert text_of(system.ended("silent", tasks[0])) == WORKER_LOST
+    eventually(lambda: count_working(system) == 0, what="a watcher ends them", every=0.5)
+    assert text_of(system.wait_for_end("silent", tasks[0])) == WORKER_LOST

@@ -18,10 +18,10 @@ from google.protobuf.json_format import MessageToDict, ParseDict
 from a2a_celery.cli.commands import a2a
 from a2a_celery.cli.main import main
 from a2a_celery.client import RemoteAgent
-from tests.acceptance.test_callers import fields_of, stored
+from tests.acceptance.test_callers import fields_of, stored_content
 from tests.support.agents import app
-from tests.support.clients import V1, Served, base_url, card_of, message_json, rest, rpc, serving
-from tests.support.credentials import WITH_TOKENS, api_key_entry, bearer, shared
+from tests.support.clients import V1, ServedFleet, base_url, card_of, message_json, rest, rpc, serve_fleet
+from tests.support.credentials import WITH_TOKENS, api_key_entry, bearer, shared_secret_token
 from tests.support.faults import CODES, fault, from_grpc, from_rest, from_rpc
 
 OLD, NEW, ACME = "the-old-key-of-bob", "the-new-key-of-bob", "a-key-of-carol-for-acme"
@@ -29,19 +29,19 @@ IDENTITY = "X-Client-Subject"
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def served_fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedFleet]:
     folder = tmp_path_factory.mktemp("fleet")
     keys = folder / "api_keys"
     entries = [api_key_entry("bob", OLD), api_key_entry("bob", NEW), api_key_entry("carol", ACME, "acme,beta")]
     keys.write_text("\n".join(entries) + "\n")
     proxies = {"A2A_AUTH_IDENTITY_HEADER": IDENTITY, "A2A_AUTH_PROXY_NETWORKS": "127.0.0.0/8"}
     secret = {"A2A_SECRET_KEY": "0" * 32, "A2A_AUTH_API_KEYS_FILE": str(keys)}
-    with serving(folder, pool="threads", concurrency=4, **WITH_TOKENS, **secret, **proxies) as served:
-        yield served
+    with serve_fleet(folder, pool="threads", concurrency=4, **WITH_TOKENS, **secret, **proxies) as served_fleet:
+        yield served_fleet
 
 
 def alice() -> dict[str, str]:
-    return bearer(shared("alice", tenants=["", "acme"]))
+    return bearer(shared_secret_token("alice", tenants=["", "acme"]))
 
 
 GOOD = [
@@ -54,20 +54,23 @@ GOOD = [
 
 
 @pytest.mark.parametrize(("headers", "owner"), GOOD)
-async def test_each_scheme_identifies_the_owner_over_every_binding(served: Served, headers: Any, owner: str) -> None:
-    given = headers()
+async def test_each_scheme_identifies_the_owner_over_every_binding(
+    served_fleet: ServedFleet, headers: Any, owner: str
+) -> None:
+    credentials = headers()
     answers = [
-        rpc(served.gateway, "SendMessage", message_json(), agent="data", **given)["result"],
-        rest(served.gateway, "POST", "/message:send", message_json(), agent="data", **given).json(),
-        await over_grpc(served, message_json() | {"tenant": "data"}, given),
+        rpc(served_fleet.gateway, "SendMessage", message_json(), agent="data", **credentials)["result"],
+        rest(served_fleet.gateway, "POST", "/message:send", message_json(), agent="data", **credentials).json(),
+        await over_grpc(served_fleet, message_json() | {"tenant": "data"}, credentials),
     ]
 
     for answer in answers:
         assert fields_of(answer)["user"] == owner
         assert fields_of(answer)["authenticated"] is True
-        assert not {name.lower() for name in given} & set(fields_of(answer)["headers"])
+        assert not {name.lower() for name in credentials} & set(fields_of(answer)["headers"])
     [mine] = {answer["task"]["id"] for answer in answers} & {
-        task["id"] for task in rest(served.gateway, "GET", "/tasks?pageSize=1", agent="data", **given).json()["tasks"]
+        task["id"]
+        for task in rest(served_fleet.gateway, "GET", "/tasks?pageSize=1", agent="data", **credentials).json()["tasks"]
     }
     assert mine == answers[-1]["task"]["id"]
 
@@ -80,9 +83,9 @@ def post(url: str, **options: Any) -> httpx.Response:
     return httpx.post(url, timeout=60, **options)
 
 
-async def over_grpc(served: Served, body: dict[str, Any], headers: dict[str, str]) -> dict[str, Any]:
+async def over_grpc(served_fleet: ServedFleet, body: dict[str, Any], headers: dict[str, str]) -> dict[str, Any]:
     metadata = [(name.lower(), value) for name, value in {**V1, **headers}.items()]
-    async with grpc.aio.insecure_channel(served.gateway.grpc) as channel:
+    async with grpc.aio.insecure_channel(served_fleet.gateway.grpc) as channel:
         stub = a2a_pb2_grpc.A2AServiceStub(channel)
         answer = await stub.SendMessage(ParseDict(body, SendMessageRequest()), metadata=metadata, timeout=60)
     return MessageToDict(answer)
@@ -100,8 +103,8 @@ BAD: list[tuple[str, dict[str, str]]] = [
 
 
 @pytest.mark.parametrize(("what", "headers"), BAD)
-async def test_anonymous_callers_are_refused(served: Served, what: str, headers: dict[str, str]) -> None:
-    url = base_url(served.gateway, "data")
+async def test_anonymous_callers_are_refused(served_fleet: ServedFleet, what: str, headers: dict[str, str]) -> None:
+    url = base_url(served_fleet.gateway, "data")
     hostile = {"content": b"{" * 100, "headers": {**V1, **headers}}
     answers = [
         post(f"{url}/", **hostile),
@@ -110,7 +113,7 @@ async def test_anonymous_callers_are_refused(served: Served, what: str, headers:
         post(f"{url}/v1/message:send", **hostile),
         get(f"{url}/tasks/some", headers=headers),
         get(f"{url}/nothing/here", headers=headers),
-        get(f"{served.url}/metrics", headers=headers),
+        get(f"{served_fleet.url}/metrics", headers=headers),
         post(f"{url}/.well-known/agent-card.json", **hostile),
     ]
 
@@ -118,104 +121,110 @@ async def test_anonymous_callers_are_refused(served: Served, what: str, headers:
         assert answer.status_code == 401
         challenge = 'Bearer realm="a2a"' + (', error="invalid_token"' if what else "")
         assert answer.headers["www-authenticate"] == f'{challenge}, ApiKey realm="a2a", ClientCertificate realm="a2a"'
-        found = from_rpc(answer.json()) if "jsonrpc" in answer.json() else from_rest(answer)
-        assert found.reason == "UNAUTHENTICATED"
-        assert found.message == "Authentication is required: use one of the schemes in the agent's card"
+        received_fault = from_rpc(answer.json()) if "jsonrpc" in answer.json() else from_rest(answer)
+        assert received_fault.reason == "UNAUTHENTICATED"
+        assert received_fault.message == "Authentication is required: use one of the schemes in the agent's card"
     assert ["jsonrpc" in answer.json() for answer in answers] == [True, True, *[False] * 6]
-    refused = await fault(served.gateway, "GRPC", "GetTask", {"id": "some"}, agent="data", **headers)
-    assert (refused.status, refused.message) == ("UNAUTHENTICATED", found.message)
+    refused_fault = await fault(served_fleet.gateway, "GRPC", "GetTask", {"id": "some"}, agent="data", **headers)
+    assert (refused_fault.status, refused_fault.message) == ("UNAUTHENTICATED", received_fault.message)
 
 
-async def test_anonymous_callers_are_refused_over_grpc_of_protocol_03(served: Served) -> None:
-    async with grpc.aio.insecure_channel(served.gateway.grpc) as channel:
+async def test_anonymous_callers_are_refused_over_grpc_of_protocol_03(served_fleet: ServedFleet) -> None:
+    async with grpc.aio.insecure_channel(served_fleet.gateway.grpc) as channel:
         stub = a2a_v0_3_pb2_grpc.A2AServiceStub(channel)
-        as_bob = (("x-api-key", NEW),)
-        with pytest.raises(grpc.aio.AioRpcError) as refused:
+        bob_metadata = (("x-api-key", NEW),)
+        with pytest.raises(grpc.aio.AioRpcError) as exc_info:
             await stub.GetTask(a2a_v0_3_pb2.GetTaskRequest(name="tasks/some"), timeout=60)
-        assert from_grpc(refused.value).reason == "UNAUTHENTICATED"
+        assert from_grpc(exc_info.value).reason == "UNAUTHENTICATED"
         with pytest.raises(grpc.aio.AioRpcError) as unknown:
-            await stub.GetTask(a2a_v0_3_pb2.GetTaskRequest(name="tasks/some"), metadata=as_bob, timeout=60)
+            await stub.GetTask(a2a_v0_3_pb2.GetTaskRequest(name="tasks/some"), metadata=bob_metadata, timeout=60)
         assert unknown.value.code() is grpc.StatusCode.NOT_FOUND
 
 
-async def test_what_is_no_request_is_not_looked_at_over_grpc(served: Served) -> None:
-    async with grpc.aio.insecure_channel(served.gateway.grpc) as channel:
+async def test_what_is_no_request_is_not_looked_at_over_grpc(served_fleet: ServedFleet) -> None:
+    async with grpc.aio.insecure_channel(served_fleet.gateway.grpc) as channel:
         call = channel.unary_unary("/lf.a2a.v1.A2AService/GetTask")
-        with pytest.raises(grpc.aio.AioRpcError) as refused:
+        with pytest.raises(grpc.aio.AioRpcError) as exc_info:
             await call(b"\xff\xff", timeout=60)
-    assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+    assert exc_info.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
-async def test_headers_that_come_twice_are_refused(served: Served) -> None:
-    for twice in ([("X-API-Key", NEW), ("X-API-Key", OLD)], [("Authorization", "Bearer a"), *alice().items()]):
-        answer = get(f"{served.url}/tasks", headers=[*V1.items(), *twice])
+async def test_headers_that_come_twice_are_refused(served_fleet: ServedFleet) -> None:
+    for duplicate_headers in (
+        [("X-API-Key", NEW), ("X-API-Key", OLD)],
+        [("Authorization", "Bearer a"), *alice().items()],
+    ):
+        answer = get(f"{served_fleet.url}/tasks", headers=[*V1.items(), *duplicate_headers])
         assert answer.status_code == 401
-        async with grpc.aio.insecure_channel(served.gateway.grpc) as channel:
-            metadata = [(name.lower(), value) for name, value in twice]
-            with pytest.raises(grpc.aio.AioRpcError) as refused:
+        async with grpc.aio.insecure_channel(served_fleet.gateway.grpc) as channel:
+            metadata = [(name.lower(), value) for name, value in duplicate_headers]
+            with pytest.raises(grpc.aio.AioRpcError) as exc_info:
                 await a2a_pb2_grpc.A2AServiceStub(channel).GetTask(
                     GetTaskRequest(id="some"), metadata=metadata, timeout=60
                 )
-        assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+        assert exc_info.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
-def test_cards_and_probes_need_no_credentials(served: Served) -> None:
+def test_cards_and_probes_need_no_credentials(served_fleet: ServedFleet) -> None:
     for path in ("/.well-known/agent-card.json", "/agents/data/.well-known/agent-card.json", "/health/live"):
-        assert get(f"{served.url}{path}").status_code == 200, path
-    assert get(f"{served.url}/health/ready").status_code in (200, 503)
-    assert get(f"{served.url}/metrics", headers={"X-API-Key": NEW}).status_code == 200
+        assert get(f"{served_fleet.url}{path}").status_code == 200, path
+    assert get(f"{served_fleet.url}/health/ready").status_code in (200, 503)
+    assert get(f"{served_fleet.url}/metrics", headers={"X-API-Key": NEW}).status_code == 200
 
 
-async def test_the_card_declares_the_schemes(served: Served) -> None:
-    card = MessageToDict(await card_of(served.gateway, "full"))
+async def test_the_card_declares_the_schemes(served_fleet: ServedFleet) -> None:
+    card = MessageToDict(await card_of(served_fleet.gateway, "full"))
     assert card["securitySchemes"] == {
         "bearer": {"httpAuthSecurityScheme": {"scheme": "Bearer", "bearerFormat": "JWT"}},
         "apiKey": {"apiKeySecurityScheme": {"location": "header", "name": "X-API-Key"}},
         "mutualTls": {"mtlsSecurityScheme": {}},
     }
-    alternatives = [list(one["schemes"]) for one in card["securityRequirements"]]
+    alternatives = [list(item["schemes"]) for item in card["securityRequirements"]]
     assert alternatives == [["bearer"], ["apiKey"], ["mutualTls"]]
-    extended = rpc(served.gateway, "GetExtendedAgentCard", agent="full", **alice())["result"]
-    assert extended["securityRequirements"] == card["securityRequirements"]
+    extended_card = rpc(served_fleet.gateway, "GetExtendedAgentCard", agent="full", **alice())["result"]
+    assert extended_card["securityRequirements"] == card["securityRequirements"]
 
 
 @pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON", "GRPC"])
 @pytest.mark.parametrize("tenant", ["", "gamma"])
-async def test_a_tenant_of_others_is_not_permitted(served: Served, binding: str, tenant: str) -> None:
+async def test_a_tenant_of_others_is_not_permitted(served_fleet: ServedFleet, binding: str, tenant: str) -> None:
     for method, params in (("GetTask", {"id": "some"}), ("SendMessage", message_json()), ("ListTasks", {})):
         headers = {**V1, "X-API-Key": ACME}
         match binding:
             case "JSONRPC":
                 body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "tenant": tenant}}
-                answer = post(f"{base_url(served.gateway, 'data')}/", json=body, headers=headers)
-                found = from_rpc(answer.json())
+                answer = post(f"{base_url(served_fleet.gateway, 'data')}/", json=body, headers=headers)
+                received_fault = from_rpc(answer.json())
                 assert answer.status_code == 403
             case "HTTP+JSON":
                 path = f"/{tenant}" if tenant else ""
-                url = base_url(served.gateway, "data") + path
+                url = base_url(served_fleet.gateway, "data") + path
                 answer = (
                     post(f"{url}/message:send", json=params, headers=headers)
                     if method == "SendMessage"
                     else get(f"{url}/tasks" + ("/some" if method == "GetTask" else ""), headers=headers)
                 )
-                found = from_rest(answer)
+                received_fault = from_rest(answer)
             case _:
                 agent = f"data/{tenant}" if tenant else "data"
-                found = await fault(served.gateway, "GRPC", method, params, agent=agent, X_API_Key=ACME)
-        assert found.reason == "PERMISSION_DENIED"
-        assert found.status == CODES["PERMISSION_DENIED"][("JSONRPC", "HTTP+JSON", "GRPC").index(binding)]
+                received_fault = await fault(served_fleet.gateway, "GRPC", method, params, agent=agent, X_API_Key=ACME)
+        assert received_fault.reason == "PERMISSION_DENIED"
+        assert received_fault.status == CODES["PERMISSION_DENIED"][("JSONRPC", "HTTP+JSON", "GRPC").index(binding)]
 
 
-def test_a_tenant_of_ones_own_is(served: Served) -> None:
+def test_a_tenant_of_ones_own_is(served_fleet: ServedFleet) -> None:
     body = message_json() | {"tenant": "beta"}
-    answer = fields_of(rpc(served.gateway, "SendMessage", body, agent="data", X_API_Key=ACME)["result"])
+    answer = fields_of(rpc(served_fleet.gateway, "SendMessage", body, agent="data", X_API_Key=ACME)["result"])
     assert (answer["user"], answer["tenant"]) == ("carol", "beta")
 
 
-def command(served: Served, *arguments: str, code: int = 0, **environ: str) -> str:
+def command(served_fleet: ServedFleet, *arguments: str, code: int = 0, **environ: str) -> str:
     """Run ``a2a <arguments>`` against the gateway, require the exit code, and return the output."""
     output = CliRunner().invoke(
-        a2a, [*arguments, "--url", served.url], obj=SimpleNamespace(app=app), env=dict.fromkeys(VARIABLES) | environ
+        a2a,
+        [*arguments, "--url", served_fleet.url],
+        obj=SimpleNamespace(app=app),
+        env=dict.fromkeys(VARIABLES) | environ,
     )
     assert output.exit_code == code, output.output
     return output.output
@@ -224,82 +233,86 @@ def command(served: Served, *arguments: str, code: int = 0, **environ: str) -> s
 VARIABLES = ("A2A_BEARER", "A2A_BEARER_FILE", "A2A_API_KEY", "A2A_API_KEY_FILE")
 
 
-def test_the_commands_say_who_they_are(served: Served, tmp_path: Path) -> None:
-    (tmp_path / "token").write_text(shared("alice", tenants=[""]) + "\n")
+def test_the_commands_say_who_they_are(served_fleet: ServedFleet, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text(shared_secret_token("alice", tenants=[""]) + "\n")
     (tmp_path / "key").write_text(NEW)
     ways: list[tuple[list[str], dict[str, str]]] = [
         (["--bearer-file", str(tmp_path / "token")], {}),
         (["--api-key-file", str(tmp_path / "key")], {"A2A_API_KEY": "another"}),
         ([], {"A2A_BEARER_FILE": str(tmp_path / "token")}),
         ([], {"A2A_API_KEY_FILE": str(tmp_path / "key")}),
-        ([], {"A2A_BEARER": shared("alice", tenants=[""])}),
+        ([], {"A2A_BEARER": shared_secret_token("alice", tenants=[""])}),
         ([], {"A2A_API_KEY": NEW}),
         (["--header", f"X-API-Key: {NEW}"], {}),
     ]
     for arguments, environ in ways:
-        assert "COMPLETED" in command(served, "send", "echo", "hi", *arguments, **environ)
-        url = base_url(served.gateway, "echo")
+        assert "COMPLETED" in command(served_fleet, "send", "echo", "hi", *arguments, **environ)
+        url = base_url(served_fleet.gateway, "echo")
         env = dict.fromkeys(VARIABLES) | environ
-        called = CliRunner().invoke(main, ["call", url, "hi", *arguments], env=env)
-        assert called.exit_code == 0, called.output
+        result = CliRunner().invoke(main, ["call", url, "hi", *arguments], env=env)
+        assert result.exit_code == 0, result.output
 
 
-def test_the_commands_say_what_is_missing(served: Served, tmp_path: Path) -> None:
-    refused = command(served, "send", "echo", "hi", code=1)
-    assert "requires authentication: pass --bearer-file or A2A_BEARER" in refused
+def test_the_commands_say_what_is_missing(served_fleet: ServedFleet, tmp_path: Path) -> None:
+    refused_result = command(served_fleet, "send", "echo", "hi", code=1)
+    assert "requires authentication: pass --bearer-file or A2A_BEARER" in refused_result
     (tmp_path / "two").write_text("a secret")
     for arguments in (["--bearer-file", str(tmp_path / "two")], ["--api-key-file", str(tmp_path / "none")]):
-        assert "secret" not in command(served, "send", "echo", "hi", *arguments, code=2)
-    called = CliRunner().invoke(
-        main, ["call", base_url(served.gateway, "echo"), "hi"], env=dict.fromkeys(VARIABLES) | {"A2A_API_KEY": "no"}
+        assert "secret" not in command(served_fleet, "send", "echo", "hi", *arguments, code=2)
+    result = CliRunner().invoke(
+        main,
+        ["call", base_url(served_fleet.gateway, "echo"), "hi"],
+        env=dict.fromkeys(VARIABLES) | {"A2A_API_KEY": "no"},
     )
-    assert called.exit_code == 1
-    assert "responded 401: check the credentials" in called.output
+    assert result.exit_code == 1
+    assert "responded 401: check the credentials" in result.output
 
 
 @pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON", "GRPC"])
-async def test_a_remote_agent_sends_its_credentials(served: Served, binding: str) -> None:
-    for given in ({"bearer": shared("alice", tenants=[""])}, {"api_key": NEW}):
-        url = base_url(served.gateway, "echo")
-        async with RemoteAgent(url, transports=[binding], **given) as agent:
+async def test_a_remote_agent_sends_its_credentials(served_fleet: ServedFleet, binding: str) -> None:
+    for credentials in ({"bearer": shared_secret_token("alice", tenants=[""])}, {"api_key": NEW}):
+        url = base_url(served_fleet.gateway, "echo")
+        async with RemoteAgent(url, transports=[binding], **credentials) as agent:
             assert (await agent.session().send("hi")).state_name == "COMPLETED"
 
 
-def test_a_gateway_of_several_processes_asks_too_and_a_bad_setting_is_one_line(served: Served) -> None:
+def test_a_gateway_of_several_processes_asks_too_and_a_bad_setting_is_one_line(served_fleet: ServedFleet) -> None:
     proxies = {"A2A_AUTH_PROXY_NETWORKS": "10.0.0.0/8"}
-    several = served.fleet.gateway(workers=2, wait=False, log_level="debug", **proxies)  # three processes
+    several = served_fleet.fleet.gateway(workers=2, wait=False, log_level="debug", **proxies)  # three processes
     several.wait_for_output("Application startup complete")
     for _ in range(4):
         assert httpx.get(f"{several.url}/tasks", timeout=60).status_code == 401
-    forwarded = {IDENTITY: "CN=mallory", "X-Forwarded-For": "10.0.0.1"}
-    assert httpx.get(f"{several.url}/tasks", headers=V1 | forwarded, timeout=60).status_code == 401
+    forwarded_headers = {IDENTITY: "CN=mallory", "X-Forwarded-For": "10.0.0.1"}
+    assert httpx.get(f"{several.url}/tasks", headers=V1 | forwarded_headers, timeout=60).status_code == 401
     for good in ({"X-API-Key": NEW}, alice()):
         assert httpx.get(f"{several.url}/tasks", headers={**V1, **good}, timeout=60).status_code == 200
-    bad = served.fleet.command("a2a", "gateway", "--workers", "2", A2A_AUTH_JWT_ALGORITHMS="none")
+    bad = served_fleet.fleet.command("a2a", "gateway", "--workers", "2", A2A_AUTH_JWT_ALGORITHMS="none")
     assert bad.returncode == 1
     assert "Error: a2a_auth_jwt_algorithms = none" in bad.stderr
     assert "Traceback" not in bad.stderr
 
 
-def test_the_address_of_the_connection_counts_not_that_of_a_header(served: Served) -> None:
-    forwarded = {IDENTITY: "CN=dora", "X-Forwarded-For": "192.0.2.7", "X-Forwarded-Proto": "https"}
-    answer = httpx.get(f"{served.url}/agents/data/tasks", headers={**V1, **forwarded}, timeout=60)
+def test_the_address_of_the_connection_counts_not_that_of_a_header(served_fleet: ServedFleet) -> None:
+    forwarded_headers = {IDENTITY: "CN=dora", "X-Forwarded-For": "192.0.2.7", "X-Forwarded-Proto": "https"}
+    answer = httpx.get(f"{served_fleet.url}/agents/data/tasks", headers={**V1, **forwarded_headers}, timeout=60)
     assert answer.status_code == 200, "the proxy is on this machine, whatever the client's address is"
-    card = httpx.get(f"{served.url}/.well-known/agent-card.json", headers=forwarded, timeout=60).json()
+    card = httpx.get(f"{served_fleet.url}/.well-known/agent-card.json", headers=forwarded_headers, timeout=60).json()
     assert card["supportedInterfaces"][0]["url"].startswith("https://"), "and the rest of its word is taken"
 
 
-def test_nothing_of_a_credential_is_written_down(served: Served) -> None:
-    given = shared("eve", tenants=[""])
-    spoilt = given[:-6] + "AAAAAA"
-    rest(served.gateway, "POST", "/message:send", message_json(), agent="data", **bearer(given))
-    rest(served.gateway, "GET", "/tasks", **bearer(spoilt))
-    rest(served.gateway, "GET", "/tasks", X_API_Key="a-key-that-nobody-has")
+def test_nothing_of_a_credential_is_written_down(served_fleet: ServedFleet) -> None:
+    token = shared_secret_token("eve", tenants=[""])
+    spoilt = token[:-6] + "AAAAAA"
+    rest(served_fleet.gateway, "POST", "/message:send", message_json(), agent="data", **bearer(token))
+    rest(served_fleet.gateway, "GET", "/tasks", **bearer(spoilt))
+    rest(served_fleet.gateway, "GET", "/tasks", X_API_Key="a-key-that-nobody-has")
 
-    written = stored(served.fleet) + "".join(process.output() for process in served.fleet.processes)
+    written_text = stored_content(served_fleet.fleet) + "".join(
+        process.output() for process in served_fleet.fleet.processes
+    )
 
-    assert "eve" in written
-    assert "a request was refused: a wrong signature" in written
-    assert "a request was refused: an unknown API key" in written
-    secrets = (OLD, NEW, ACME, "a-key-that-nobody-has", *given.split("."), spoilt, WITH_TOKENS["A2A_AUTH_JWT_KEY"])
-    assert not [secret for secret in secrets if secret in written]
+    assert "eve" in written_text
+    assert "a request was refused: a wrong signature" in written_text
+    assert "a request was refused: an unknown API key" in written_text
+    secrets = (OLD, NEW, ACME, "a-key-that-nobody-has", *token.split("."), spoilt, WITH_TOKENS["A2A_AUTH_JWT_KEY"])
+    assert not [secret for secret in secrets if secret in written_text]

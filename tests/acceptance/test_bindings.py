@@ -24,15 +24,15 @@ from a2a.utils.errors import (
 
 from tests.support.clients import (
     BINDINGS,
-    Served,
+    ServedFleet,
     card_of,
     collect,
     sdk_client,
     send,
-    serving,
+    serve_fleet,
     state,
     texts,
-    until_state,
+    wait_for_state,
 )
 from tests.support.clients import request as message
 
@@ -40,11 +40,11 @@ WAYS = [*((binding, "1.0") for binding in BINDINGS), ("JSONRPC", "0.3"), ("HTTP+
 
 
 @pytest.fixture(scope="module", params=["prefork", "threads"])
-def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def served_fleet(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedFleet]:
     # long enough for a loaded machine: "direct" must answer before its stream becomes a task
     folder = tmp_path_factory.mktemp("fleet")
-    with serving(folder, pool=request.param, concurrency=4, A2A_FIRST_EVENT_HOLD="20") as served:
-        yield served
+    with serve_fleet(folder, pool=request.param, concurrency=4, A2A_FIRST_EVENT_HOLD="20") as served_fleet:
+        yield served_fleet
 
 
 @pytest.fixture(params=WAYS, ids="-".join)
@@ -54,22 +54,22 @@ def way(request: pytest.FixtureRequest) -> tuple[str, str]:
 
 
 @pytest.fixture
-async def connect(served: Served, way: tuple[str, str]) -> AsyncIterator[object]:
+async def connect(served_fleet: ServedFleet, way: tuple[str, str]) -> AsyncIterator[object]:
     """Function that creates clients.
 
     ``connect(agent)`` returns a client for blocking calls, and ``connect(agent, streaming=True)`` a streaming client.
     """
     binding, version = way
-    opened = []
+    open_clients = []
 
     async def client(agent: str = "", *, streaming: bool = False) -> Client:
-        opening = sdk_client(served.gateway, agent, binding, version=version, streaming=streaming)
-        opened.append(opening)
-        return await opening.__aenter__()
+        client_context = sdk_client(served_fleet.gateway, agent, binding, version=version, streaming=streaming)
+        open_clients.append(client_context)
+        return await client_context.__aenter__()
 
     yield client
-    for opening in opened:
-        await opening.__aexit__(None, None, None)
+    for client_context in open_clients:
+        await client_context.__aexit__(None, None, None)
 
 
 async def test_a_blocking_send_gives_the_task_when_it_has_ended(connect) -> None:
@@ -116,13 +116,13 @@ async def test_separators_of_lines_in_a_stream_break_no_client(connect) -> None:
 
 async def test_a_task_is_read_as_it_ended(connect) -> None:
     client = await connect("full")
-    sent = await send(client, "said")
+    sent_task = await send(client, "said")
 
-    found = await client.get_task(GetTaskRequest(id=sent.id))
+    stored_task = await client.get_task(GetTaskRequest(id=sent_task.id))
 
-    assert found == sent
-    assert texts(found)[0] == "said!"
-    assert found.status.message.parts[0].text == "bye"
+    assert stored_task == sent_task
+    assert texts(stored_task)[0] == "said!"
+    assert stored_task.status.message.parts[0].text == "bye"
 
 
 async def test_a_running_task_is_followed_from_a_second_connection(connect) -> None:
@@ -133,21 +133,21 @@ async def test_a_running_task_is_followed_from_a_second_connection(connect) -> N
     assert events[0].HasField("task")
     assert events[0].task.id == task.id
     assert _last_state(events) == "COMPLETED"
-    seen = texts(events[0].task) + [
+    received_frames = texts(events[0].task) + [
         event.artifact_update.artifact.parts[0].text for event in events if event.HasField("artifact_update")
     ]
-    assert "".join(seen) == "0 1 2 3 4 5 "
+    assert "".join(received_frames) == "0 1 2 3 4 5 "
 
 
 async def test_a_running_task_is_cancelled(connect, way: tuple[str, str]) -> None:
     client = await connect("silent")
     task = await send(client, "60", immediately=True)
-    await until_state(client, task.id, "WORKING")
+    await wait_for_state(client, task.id, "WORKING")
 
-    canceled = await client.cancel_task(CancelTaskRequest(id=task.id))
+    canceled_task = await client.cancel_task(CancelTaskRequest(id=task.id))
 
-    assert state(canceled) == "CANCELED"
-    with pytest.raises(_as_received(way, TaskNotCancelableError)):
+    assert state(canceled_task) == "CANCELED"
+    with pytest.raises(_client_error(way, TaskNotCancelableError)):
         await client.cancel_task(CancelTaskRequest(id=task.id))
 
 
@@ -155,7 +155,7 @@ async def test_an_ended_task_takes_no_subscriber(connect, way: tuple[str, str]) 
     task = await send(await connect("echo"), "done")
     client = await connect("echo", streaming=True)
 
-    with pytest.raises(_as_received(way, UnsupportedOperationError)):
+    with pytest.raises(_client_error(way, UnsupportedOperationError)):
         await collect(client.subscribe(SubscribeToTaskRequest(id=task.id)))
 
 
@@ -163,7 +163,7 @@ async def test_an_unknown_task_is_not_found(connect, way: tuple[str, str]) -> No
     client = await connect("echo")
 
     for call in (client.get_task(GetTaskRequest(id="nobody")), client.cancel_task(CancelTaskRequest(id="nobody"))):
-        with pytest.raises(_as_received(way, TaskNotFoundError)):
+        with pytest.raises(_client_error(way, TaskNotFoundError)):
             await call
 
 
@@ -177,7 +177,7 @@ async def test_tasks_are_listed(connect, way: tuple[str, str]) -> None:
 
     page = await client.list_tasks(ListTasksRequest(context_id=task.context_id, include_artifacts=True))
 
-    assert [found.id for found in page.tasks] == [task.id]
+    assert [entry.id for entry in page.tasks] == [task.id]
     assert texts(page.tasks[0]) == ["listed"]
     assert page.total_size == 1
     assert page.next_page_token == ""
@@ -194,16 +194,16 @@ async def test_the_extended_card_is_given(connect) -> None:
 
 async def test_a_question_is_answered_by_naming_the_task(connect) -> None:
     client = await connect("ask")
-    asked = await send(client, "some")
-    assert state(asked) == "INPUT_REQUIRED"
-    assert asked.status.message.parts[0].text == "How many?"
+    question_task = await send(client, "some")
+    assert state(question_task) == "INPUT_REQUIRED"
+    assert question_task.status.message.parts[0].text == "How many?"
 
-    answered = await send(client, "7", task_id=asked.id)
+    answered_task = await send(client, "7", task_id=question_task.id)
 
-    assert answered.id == asked.id
-    assert answered.context_id == asked.context_id
-    assert state(answered) == "COMPLETED"
-    assert texts(answered) == ["7 it is"]
+    assert answered_task.id == question_task.id
+    assert answered_task.context_id == question_task.context_id
+    assert state(answered_task) == "COMPLETED"
+    assert texts(answered_task) == ["7 it is"]
 
 
 async def test_a_direct_answer_comes_without_a_task(connect) -> None:
@@ -214,16 +214,16 @@ async def test_a_direct_answer_comes_without_a_task(connect) -> None:
         assert events[0].message.parts[0].text == "directly"
 
 
-async def test_every_agent_has_a_card_of_its_own(served: Served) -> None:
+async def test_every_agent_has_a_card_of_its_own(served_fleet: ServedFleet) -> None:
     for agent in ("echo", "full", "sync-echo"):
-        assert (await card_of(served.gateway, agent)).name == agent
+        assert (await card_of(served_fleet.gateway, agent)).name == agent
 
 
-def _as_received(way: tuple[str, str], error: type[A2AError]) -> type[A2AError] | tuple[type[A2AError], ...]:
+def _client_error(way: tuple[str, str], error: type[A2AError]) -> type[A2AError] | tuple[type[A2AError], ...]:
     """Return the class of the error that the SDK's client raises.
 
-    For HTTP+JSON, the SDK's 0.3 client expects another error format than the SDK's own server sends, so it evaluates
-    only the status code.
+    For HTTP+JSON, the SDK's 0.3 client expects an error format that the SDK's own server does not send. The client
+    therefore evaluates only the status code.
     """
     return (A2AClientError, MethodNotFoundError) if way == ("HTTP+JSON", "0.3") else error
 

@@ -23,43 +23,46 @@ SHORT_VISIBILITY = "tests.support.short_visibility"
 ENDED = ("COMPLETED", "FAILED", "CANCELED", "REJECTED")
 
 
-def fetched(worker: Process, task: dict[str, Any]) -> bool:
-    """Return whether `worker` has received the Celery message of the task's first run."""
+def has_fetched(worker: Process, task: dict[str, Any]) -> bool:
+    """Return True if `worker` has received the Celery message of the task's first run."""
     return f"[{task['id']}.1] received" in worker.output()
 
 
 def is_reported(fleet: Fleet, task: dict[str, Any]) -> bool:
-    """Return whether the task's run is in a prefetch report in the store."""
+    """Return True if the task's run is in a prefetch report in the store."""
     store = SyncStore(fleet.redis.store_url)
-    waiting = store.redis.hget(Keys().task(task["id"]).record, "prefetched")
+    prefetch_field = store.redis.hget(Keys().task(task["id"]).record, "prefetched")
     store.close()
-    return waiting is not None
+    return prefetch_field is not None
 
 
 @pytest.mark.parametrize("pool", ["prefork", "solo"])
 def test_what_a_killed_worker_had_fetched_runs_elsewhere(tmp_path: Path, broker: str, pool: str) -> None:
     with running_fleet(tmp_path, broker, **LONG) as fleet:
-        gateway, doomed = fleet.gateway(), fleet.worker(pool=pool, concurrency=1)
+        gateway, doomed_worker = fleet.gateway(), fleet.worker(pool=pool, concurrency=1)
         fleet.watcher()
-        running = send(gateway, "silent", "600", returnImmediately=True)
-        eventually(lambda: state(read(gateway, "silent", running)) == "WORKING", what="it runs")
-        waiting = [send(gateway, "echo", str(number), returnImmediately=True) for number in range(2)]
+        running_task = send(gateway, "silent", "600", returnImmediately=True)
+        eventually(lambda: state(read(gateway, "silent", running_task)) == "WORKING", what="it runs")
+        waiting_tasks = [send(gateway, "echo", str(number), returnImmediately=True) for number in range(2)]
         if pool == "prefork":  # a solo worker fetches no message while it executes a run
-            eventually(lambda: all(is_reported(fleet, task) for task in waiting), what="the store knows of them")
-        later = [send(gateway, "echo", str(number), returnImmediately=True) for number in range(6)]
-        if pool == "prefork":  # any of them: a gateway publishes several at once
-            eventually(lambda: any(fetched(doomed, t) for t in later), what="the store does not know of one yet")
+            eventually(lambda: all(is_reported(fleet, task) for task in waiting_tasks), what="the store knows of them")
+        later_tasks = [send(gateway, "echo", str(number), returnImmediately=True) for number in range(6)]
+        if pool == "prefork":  # any of these runs, because a gateway publishes several at once
+            eventually(
+                lambda: any(has_fetched(doomed_worker, t) for t in later_tasks),
+                what="the store does not know of one yet",
+            )
 
-        doomed.kill()
+        doomed_worker.kill()
         fleet.worker(pool="threads")
 
-        for task in waiting + later:
+        for task in waiting_tasks + later_tasks:
             eventually(
                 lambda t=task: state(read(gateway, "echo", t)) in ENDED,
                 what="what had not begun runs elsewhere",
             )
             assert states_in(log_of(fleet.redis.store_url, task)) == ["WORKING", "COMPLETED"]
-        eventually(lambda: state(read(gateway, "silent", running)) == "FAILED", what="it is lost")
+        eventually(lambda: state(read(gateway, "silent", running_task)) == "FAILED", what="it is lost")
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
@@ -67,11 +70,11 @@ def test_a_run_beyond_the_visibility_timeout_starts_no_second_agent(tmp_path: Pa
     with running_fleet(tmp_path, app=SHORT_VISIBILITY, A2A_ACK_EMULATION="true", **LONG) as fleet:
         gateway = fleet.gateway()
         workers = [fleet.worker(pool=pool, concurrency=1) for _ in range(2)]
-        running = [send(gateway, "silent", "9", returnImmediately=True) for _ in range(2)]
-        eventually(lambda: all(state(read(gateway, "silent", t)) == "WORKING" for t in running), what="both work")
-        waiting = [send(gateway, "silent", "0", returnImmediately=True) for _ in range(4)]
+        running_tasks = [send(gateway, "silent", "9", returnImmediately=True) for _ in range(2)]
+        eventually(lambda: all(state(read(gateway, "silent", t)) == "WORKING" for t in running_tasks), what="both work")
+        waiting_tasks = [send(gateway, "silent", "0", returnImmediately=True) for _ in range(4)]
 
-        for task in running + waiting:
+        for task in running_tasks + waiting_tasks:
             eventually(lambda t=task: state(read(gateway, "silent", t)) in ENDED, what="it ends")
             log = log_of(fleet.redis.store_url, task)
             assert endings_in(log) == ["COMPLETED"]

@@ -37,12 +37,12 @@ GIVEN_UP = "will be published by the watcher"
 """Text that the gateway logs when it gives up publishing a run."""
 
 
-def accepted(gateway: Gateway, number: int) -> list[dict[str, Any]]:
+def send_tasks(gateway: Gateway, number: int) -> list[dict[str, Any]]:
     """Send `number` messages and return their tasks. Fail if the gateway has already given up publishing all of the
     runs when it accepts the last message."""
-    before = gateway.output().count(GIVEN_UP)
+    count_before = gateway.output().count(GIVEN_UP)
     tasks = [send(gateway, "echo", str(text), returnImmediately=True) for text in range(number)]
-    assert gateway.output().count(GIVEN_UP) - before < number, "each message waited for the broker"
+    assert gateway.output().count(GIVEN_UP) - count_before < number, "each message waited for the broker"
     return tasks
 
 
@@ -61,11 +61,11 @@ def test_a_redis_that_freezes_and_wakes_up(tmp_path: Path, redis_broker: MortalR
     with running_fleet(tmp_path, CELERY_BROKER_URL=redis_broker.broker_url, **SECONDS) as fleet:
         gateway, worker = fleet.gateway(), fleet.worker(pool=pool)
         fleet.watcher()
-        complete_once(fleet, gateway, accepted(gateway, PUBLISHERS))
+        complete_once(fleet, gateway, send_tasks(gateway, PUBLISHERS))
         assert redis_broker.process is not None
 
         redis_broker.process.send_signal(signal.SIGSTOP)
-        tasks = accepted(gateway, 3 * PUBLISHERS)
+        tasks = send_tasks(gateway, 3 * PUBLISHERS)
         eventually(
             lambda: gateway.output().count(GIVEN_UP) > PUBLISHERS,
             what="the gateway's threads give up",
@@ -73,8 +73,8 @@ def test_a_redis_that_freezes_and_wakes_up(tmp_path: Path, redis_broker: MortalR
         redis_broker.process.send_signal(signal.SIGCONT)
 
         complete_once(fleet, gateway, tasks)
-        complete_once(fleet, gateway, accepted(gateway, PUBLISHERS))
-        assert worker.running
+        complete_once(fleet, gateway, send_tasks(gateway, PUBLISHERS))
+        assert worker.is_running
 
 
 @pytest.mark.nightly
@@ -86,13 +86,13 @@ def test_a_worker_s_line_to_redis_that_dies_in_silence(tmp_path: Path, redis_bro
         gateway = fleet.gateway()
         worker = fleet.worker(pool="prefork", CELERY_BROKER_URL=f"redis://127.0.0.1:{line.port}/1")
         fleet.watcher()  # republishes runs whose messages are lost on the dead connection
-        complete_once(fleet, gateway, accepted(gateway, 1))
+        complete_once(fleet, gateway, send_tasks(gateway, 1))
 
         line.silence()
         line.heal()
 
-        complete_once(fleet, gateway, accepted(gateway, PUBLISHERS))
-        assert worker.running
+        complete_once(fleet, gateway, send_tasks(gateway, PUBLISHERS))
+        assert worker.is_running
 
 
 @pytest.fixture
@@ -114,12 +114,12 @@ def test_publishers_whose_lines_die_in_silence(tmp_path: Path, broker: str, line
     with running_fleet(tmp_path, broker, **SECONDS) as fleet:
         gateway = fleet.gateway(CELERY_BROKER_URL=address)
         fleet.worker(pool="threads", CELERY_BROKER_URL=past)
-        complete_once(fleet, gateway, accepted(gateway, 2 * PUBLISHERS))
+        complete_once(fleet, gateway, send_tasks(gateway, 2 * PUBLISHERS))
 
         through.silence()
-        tasks = accepted(gateway, 3 * PUBLISHERS)
-        canceled = accepted(gateway, PUBLISHERS + 1)
-        assert {state(cancel(gateway, "echo", task)) for task in canceled} == {"CANCELED"}
+        tasks = send_tasks(gateway, 3 * PUBLISHERS)
+        tasks_to_cancel = send_tasks(gateway, PUBLISHERS + 1)
+        assert {state(cancel(gateway, "echo", task)) for task in tasks_to_cancel} == {"CANCELED"}
         eventually(
             lambda: gateway.output().count(GIVEN_UP) > PUBLISHERS,
             what="the gateway's threads give up",
@@ -127,6 +127,6 @@ def test_publishers_whose_lines_die_in_silence(tmp_path: Path, broker: str, line
         through.heal()
 
         # only the gateway publishes, because no watcher runs
-        complete_once(fleet, gateway, accepted(gateway, PUBLISHERS))
+        complete_once(fleet, gateway, send_tasks(gateway, PUBLISHERS))
         fleet.watcher(CELERY_BROKER_URL=address)
         complete_once(fleet, gateway, tasks)

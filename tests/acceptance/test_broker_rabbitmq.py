@@ -26,17 +26,17 @@ def test_workers_and_gateways_go_on_and_nothing_runs_twice(tmp_path: Path, broke
         through = {"CELERY_BROKER_URL": f"amqp://{at.netloc.rpartition('@')[0]}@127.0.0.1:{line.port}{at.path}"}
         gateway, worker = fleet.gateway(**through, **SECONDS), fleet.worker(pool=pool, **through, **SECONDS)
         fleet.watcher(**through, **SECONDS)
-        running = [("silent", send(gateway, "silent", "5", returnImmediately=True))]
-        eventually(lambda: state(read(gateway, *running[0])) == "WORKING", what="it runs")
-        in_hand = [("echo", send(gateway, "echo", str(number), returnImmediately=True)) for number in range(6)]
+        running_tasks = [("silent", send(gateway, "silent", "5", returnImmediately=True))]
+        eventually(lambda: state(read(gateway, *running_tasks[0])) == "WORKING", what="it runs")
+        prefetched_tasks = [("echo", send(gateway, "echo", str(number), returnImmediately=True)) for number in range(6)]
 
         line.cut()
-        meanwhile = [("echo", send(gateway, "echo", "meanwhile", returnImmediately=True)) for _ in range(6)]
+        tasks_during_outage = [("echo", send(gateway, "echo", "meanwhile", returnImmediately=True)) for _ in range(6)]
         eventually(lambda: "published by the watcher" in gateway.output(), what="it is not published")
         line.restore()
 
-        after = [("echo", send(gateway, "echo", "after", returnImmediately=True)) for _ in range(6)]
-        for agent, task in running + in_hand + meanwhile + after:
+        tasks_after_outage = [("echo", send(gateway, "echo", "after", returnImmediately=True)) for _ in range(6)]
+        for agent, task in running_tasks + prefetched_tasks + tasks_during_outage + tasks_after_outage:
             eventually(
                 lambda a=agent, t=task: state(read(gateway, a, t)) not in ("SUBMITTED", "WORKING"),
                 what=f"{agent} ends",
@@ -44,4 +44,4 @@ def test_workers_and_gateways_go_on_and_nothing_runs_twice(tmp_path: Path, broke
             log = log_of(fleet.redis.store_url, task)
             assert endings_in(log) == ["COMPLETED"]
             assert states_in(log).count("WORKING") == 1
-        assert worker.running, worker.output()[-3000:]
+        assert worker.is_running, worker.output()[-3000:]

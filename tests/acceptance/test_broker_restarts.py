@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.fleet import Fleet, Gateway, Process, running_fleet
 from tests.support.records import endings_in, log_of, states_in
-from tests.support.restarts import MortalRedis, allow_writes, mortal_redis, refuse_writes, stopped
+from tests.support.restarts import MortalRedis, allow_writes, mortal_redis, refuse_writes, suspend_server
 from tests.support.talk import read, send, state
 from tests.support.waiting import LIMIT, eventually
 from tests.tiers import at_night
@@ -33,26 +33,26 @@ class Site:
     broker: MortalRedis
     gateway: Gateway
 
-    def sent(self, agent: str, text: str) -> tuple[str, dict[str, Any]]:
+    def send(self, agent: str, text: str) -> tuple[str, dict[str, Any]]:
         """Send a message, and return the agent's name and the task without waiting for the task to finish."""
         return agent, send(self.gateway, agent, text, returnImmediately=True)
 
-    def is_in(self, sent: tuple[str, dict[str, Any]], *states: str) -> bool:
-        """Return whether the task is in one of `states`."""
-        return state(read(self.gateway, *sent)) in states
+    def is_in(self, sent_task: tuple[str, dict[str, Any]], *states: str) -> bool:
+        """Return True if the task is in one of `states`."""
+        return state(read(self.gateway, *sent_task)) in states
 
-    def completes_once(self, sent: tuple[str, dict[str, Any]], within: float = LIMIT) -> list[str]:
+    def completes_once(self, sent_task: tuple[str, dict[str, Any]], within: float = LIMIT) -> list[str]:
         """Wait until the task has finished, and require that COMPLETED is the only terminal state in its log. Return
         the states in the log."""
-        ended = ("COMPLETED", "FAILED", "CANCELED", "REJECTED")
-        eventually(lambda: self.is_in(sent, *ended), within=within, what=f"{sent[0]} ends")
-        log = log_of(self.fleet.redis.store_url, sent[1])
+        final_states = ("COMPLETED", "FAILED", "CANCELED", "REJECTED")
+        eventually(lambda: self.is_in(sent_task, *final_states), within=within, what=f"{sent_task[0]} ends")
+        log = log_of(self.fleet.redis.store_url, sent_task[1])
         assert endings_in(log) == ["COMPLETED"]
         return states_in(log)
 
 
-def has_fetched(worker: Process, sent: tuple[str, dict[str, Any]]) -> bool:
-    return f"[{sent[1]['id']}.1] received" in worker.output()
+def has_fetched(worker: Process, sent_task: tuple[str, dict[str, Any]]) -> bool:
+    return f"[{sent_task[1]['id']}.1] received" in worker.output()
 
 
 @pytest.fixture
@@ -74,21 +74,23 @@ def site(tmp_path: Path) -> Iterator[Site]:
 def test_a_worker_with_messages_in_hand_survives_a_redis_restart(site: Site, pool: str, acks: str) -> None:
     site.fleet.watcher()
     worker = site.fleet.worker(pool=pool, concurrency=2, A2A_ACK_EMULATION=str(acks == "in Redis"))
-    running = [site.sent("silent", "8") for _ in range(1 if pool == "solo" else 2)]
-    eventually(lambda: all(site.is_in(task, "WORKING") for task in running), what="they run")
+    running_tasks = [site.send("silent", "8") for _ in range(1 if pool == "solo" else 2)]
+    eventually(lambda: all(site.is_in(task, "WORKING") for task in running_tasks), what="they run")
     # fewer messages than the worker may prefetch, so that it waits for more and detects the disconnect on two sockets
-    in_hand = [site.sent("echo", str(number)) for number in range(4)]
+    prefetched_tasks = [site.send("echo", str(number)) for number in range(4)]
     if pool != "solo":  # a solo worker fetches no message while it executes a run
-        eventually(lambda: all(has_fetched(worker, task) for task in in_hand), what="the worker has their messages")
+        eventually(
+            lambda: all(has_fetched(worker, task) for task in prefetched_tasks), what="the worker has their messages"
+        )
 
     site.broker.die()
-    meanwhile = [site.sent("echo", f"while it was away {number}") for number in range(3)]
+    tasks_during_outage = [site.send("echo", f"while it was away {number}") for number in range(3)]
     site.broker.start()
 
-    for task in (*running, *in_hand, *meanwhile):
+    for task in (*running_tasks, *prefetched_tasks, *tasks_during_outage):
         assert site.completes_once(task).count("WORKING") == 1
-    site.completes_once(site.sent("echo", "after"))
-    assert worker.running, worker.output()[-3000:]
+    site.completes_once(site.send("echo", "after"))
+    assert worker.is_running, worker.output()[-3000:]
 
 
 @pytest.mark.parametrize("acks", at_night(["in Redis", "in memory"], merge=["in memory"]))
@@ -96,34 +98,37 @@ def test_a_worker_with_messages_in_hand_survives_a_redis_that_refuses_writes(sit
     site.fleet.watcher()
     worker = site.fleet.worker(concurrency=2, A2A_ACK_EMULATION=str(acks == "in Redis"))
     for why, text in (("OOM", "maxmemory"), ("MISCONF", "able to persist")):
-        running = [site.sent("silent", "3") for _ in range(2)]
-        eventually(lambda tasks=running: all(site.is_in(task, "WORKING") for task in tasks))
-        in_hand = [site.sent("echo", f"{why} {number}") for number in range(2)]
-        eventually(lambda tasks=in_hand: all(has_fetched(worker, task) for task in tasks), what="it has their messages")
+        running_tasks = [site.send("silent", "3") for _ in range(2)]
+        eventually(lambda tasks=running_tasks: all(site.is_in(task, "WORKING") for task in tasks))
+        prefetched_tasks = [site.send("echo", f"{why} {number}") for number in range(2)]
+        eventually(
+            lambda tasks=prefetched_tasks: all(has_fetched(worker, task) for task in tasks),
+            what="it has their messages",
+        )
 
         refuse_writes(site.broker, why)
         if acks == "in Redis" or why == "MISCONF":  # without acknowledgements in Redis, a fetch needs no memory
             eventually(lambda text=text: text in worker.output(), what=f"the worker reports {why}")
-        meanwhile = site.sent("echo", f"during {why}")
+        task_during_outage = site.send("echo", f"during {why}")
         allow_writes(site.broker)
 
-        for task in (*running, *in_hand, meanwhile):
+        for task in (*running_tasks, *prefetched_tasks, task_during_outage):
             assert site.completes_once(task).count("WORKING") == 1
-    assert worker.running, worker.output()[-3000:]
+    assert worker.is_running, worker.output()[-3000:]
 
 
 @pytest.mark.parametrize("frozen", ["broker", "store"])
 def test_workers_stop_while_a_server_does_not_answer(site: Site, frozen: str) -> None:
     workers = [site.fleet.worker(pool=pool, concurrency=2) for pool in ("prefork", "threads")]
-    running = [site.sent("silent", "6") for _ in range(6)]
-    eventually(lambda: any(site.is_in(task, "WORKING") for task in running), what="they run")
+    running_tasks = [site.send("silent", "6") for _ in range(6)]
+    eventually(lambda: any(site.is_in(task, "WORKING") for task in running_tasks), what="they run")
 
     server = site.broker if frozen == "broker" else site.fleet.redis
-    with stopped(server):
+    with suspend_server(server):
         for worker in workers:
             worker.terminate()
         for worker in workers:
-            eventually(lambda w=worker: not w.running, what=f"{worker.name} is gone")
+            eventually(lambda w=worker: not w.is_running, what=f"{worker.name} is gone")
 
 
 def test_a_gateway_under_load_publishes_again_after_a_redis_restart(tmp_path: Path) -> None:
@@ -135,20 +140,20 @@ def test_a_gateway_under_load_publishes_again_after_a_redis_restart(tmp_path: Pa
         backend = {"CELERY_RESULT_BACKEND": broker.broker_url.replace("virtual_host=1", "virtual_host=2")}
         site = Site(fleet, broker, fleet.gateway(**backend))
         fleet.worker(pool="threads", concurrency=4, **backend)
-        with load(site) as accepted:
-            eventually(lambda: len(accepted) >= 40, what="messages flow")
+        with load(site) as accepted_tasks:
+            eventually(lambda: len(accepted_tasks) >= 40, what="messages flow")
             broker.die()
-            at_its_death = len(accepted)
-            eventually(lambda: len(accepted) >= at_its_death + 40, what="messages are accepted")
+            count_before_outage = len(accepted_tasks)
+            eventually(lambda: len(accepted_tasks) >= count_before_outage + 40, what="messages are accepted")
             broker.start()
-            at_its_return = len(accepted)
-            eventually(lambda: len(accepted) >= at_its_return + 40, what="messages flow")
+            count_after_outage = len(accepted_tasks)
+            eventually(lambda: len(accepted_tasks) >= count_after_outage + 40, what="messages flow")
         # no watcher runs yet, so only the gateway publishes
         for number in range(8):
-            site.completes_once(site.sent("echo", f"after {number}"))
+            site.completes_once(site.send("echo", f"after {number}"))
         fleet.watcher()
 
-        for task in accepted:
+        for task in accepted_tasks:
             assert site.completes_once(task).count("WORKING") == 1
         assert "Retry limit exceeded" not in fleet.logs()
 
@@ -156,19 +161,19 @@ def test_a_gateway_under_load_publishes_again_after_a_redis_restart(tmp_path: Pa
 @contextmanager
 def load(site: Site, senders: int = 4) -> Iterator[list[tuple[str, dict[str, Any]]]]:
     """Send messages from several threads until the block ends. Yield the growing list of accepted messages."""
-    accepted: list[tuple[str, dict[str, Any]]] = []
+    accepted_tasks: list[tuple[str, dict[str, Any]]] = []
     over = Event()
 
     def send_on() -> None:
         while not over.is_set():
-            accepted.append(site.sent("echo", str(len(accepted))))
+            accepted_tasks.append(site.send("echo", str(len(accepted_tasks))))
             over.wait(0.05)
 
     with ThreadPoolExecutor(senders) as pool:
-        sending = [pool.submit(send_on) for _ in range(senders)]
+        send_tasks = [pool.submit(send_on) for _ in range(senders)]
         try:
-            yield accepted
+            yield accepted_tasks
         finally:
             over.set()
-    for sender in sending:
+    for sender in send_tasks:
         sender.result()

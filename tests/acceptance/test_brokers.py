@@ -13,7 +13,7 @@ import pytest
 import redis
 
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
-from tests.support.clients import message_json, rest, sdk_client, send, serving, state, texts, until_state
+from tests.support.clients import message_json, rest, sdk_client, send, serve_fleet, state, texts, wait_for_state
 from tests.support.fleet import Fleet, running_fleet
 from tests.support.waiting import eventually
 
@@ -31,8 +31,8 @@ def second_redis(tmp_path: Path) -> Iterator[EmbeddedRedis]:
 
 
 async def test_a_message_runs_over_either_broker(tmp_path: Path, broker: str) -> None:
-    with serving(tmp_path, broker, pool="threads", grpc=False) as served:
-        async with sdk_client(served.gateway, "full", streaming=False) as client:
+    with serve_fleet(tmp_path, broker, pool="threads", grpc=False) as served_fleet:
+        async with sdk_client(served_fleet.gateway, "full", streaming=False) as client:
             task = await send(client, "over a broker")
 
     assert state(task) == "COMPLETED"
@@ -53,9 +53,9 @@ async def test_a_message_accepted_during_an_outage_of_the_broker_runs_after_it(
             second_redis.start()
             fleet.worker(pool="threads")
 
-            ended = [await until_state(client, task.id, "COMPLETED", "FAILED") for task in tasks]
+            ended_tasks = [await wait_for_state(client, task.id, "COMPLETED", "FAILED") for task in tasks]
 
-    assert [texts(task) for task in ended] == [["0"], ["1"], ["2"]]
+    assert [texts(task) for task in ended_tasks] == [["0"], ["1"], ["2"]]
 
 
 async def test_two_fleets_on_one_broker_run_each_its_own_tasks(tmp_path: Path, broker: str) -> None:
@@ -68,8 +68,10 @@ async def test_two_fleets_on_one_broker_run_each_its_own_tasks(tmp_path: Path, b
         for gateway, agent in ((gateways[0], "echo"), (gateways[1], "echo"), (gateways[0], "full")):
             async with sdk_client(gateway, agent, streaming=False) as client:
                 tasks = [await send(client, str(number), immediately=True) for number in range(6)]
-                ended = [await until_state(client, task.id, "COMPLETED", "FAILED", "REJECTED") for task in tasks]
-            assert [state(task) for task in ended] == ["COMPLETED"] * 6
+                ended_tasks = [
+                    await wait_for_state(client, task.id, "COMPLETED", "FAILED", "REJECTED") for task in tasks
+                ]
+            assert [state(task) for task in ended_tasks] == ["COMPLETED"] * 6
 
         doctor = fleet.command("a2a", "doctor")
 
@@ -81,7 +83,7 @@ async def test_an_unreachable_broker_delays_no_answer_and_is_no_error(tmp_path: 
         gateway = fleet.gateway()
         async with sdk_client(gateway, "echo", streaming=False) as client:
             task = await send(client, "hello", immediately=True)
-            assert state(await until_state(client, task.id, "SUBMITTED")) == "SUBMITTED"
+            assert state(await wait_for_state(client, task.id, "SUBMITTED")) == "SUBMITTED"
         eventually(lambda: "will be published by the watcher" in gateway.output())
 
         assert "Traceback" not in gateway.output()
@@ -89,12 +91,12 @@ async def test_an_unreachable_broker_delays_no_answer_and_is_no_error(tmp_path: 
 
 
 def test_a_celery_message_has_no_content_of_the_client_s_message(tmp_path: Path, broker: str) -> None:
-    with serving(tmp_path, broker, pool=None, grpc=False) as served:
+    with serve_fleet(tmp_path, broker, pool=None, grpc=False) as served_fleet:
         headers = {"Authorization": "Bearer s3cr3t", "Cookie": "session=s3cr3t"}
         body = message_json(SECRET) | {"configuration": {"returnImmediately": True}, "metadata": {"note": SECRET}}
-        task = rest(served.gateway, "POST", "/message:send", body, **headers).json()["task"]
+        task = rest(served_fleet.gateway, "POST", "/message:send", body, **headers).json()["task"]
 
-        (message,) = _queued(served.fleet)
+        (message,) = _queued_messages(served_fleet.fleet)
 
         text = json.dumps(message)
         assert SECRET not in text
@@ -119,21 +121,21 @@ def test_publishing_waits_for_no_result(tmp_path: Path) -> None:
     assert not [channel for channel in channels if b"celery-task-meta" in channel]
 
 
-def _queued(fleet: Fleet) -> list[dict[str, Any]]:
+def _queued_messages(fleet: Fleet) -> list[dict[str, Any]]:
     """Wait for messages in the fleet's queue, and return their headers, arguments and bodies."""
-    found: list[dict[str, Any]] = []
+    messages: list[dict[str, Any]] = []
     with kombu.Connection(fleet.broker_url) as connection:
         queue = connection.SimpleQueue(fleet.queue)
 
-        def taken() -> bool:
+        def has_message() -> bool:
             try:
                 message = queue.get(block=False)
             except queue.Empty:
-                return bool(found)
-            found.append({"headers": message.headers, "args": message.payload, "body": str(message.body)})
+                return bool(messages)
+            messages.append({"headers": message.headers, "args": message.payload, "body": str(message.body)})
             message.ack()
             return False
 
-        eventually(taken, what="a message waits in the broker")
+        eventually(has_message, what="a message waits in the broker")
         queue.close()
-    return found
+    return messages

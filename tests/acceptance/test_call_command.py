@@ -17,26 +17,26 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from a2a_celery.cli.main import main
-from tests.support.clients import Served, rest
+from tests.support.clients import ServedFleet, rest
 from tests.support.fleet import running_fleet
 from tests.support.terminal import CTRL_C, Terminal, terminal
 from tests.support.waiting import eventually
-from tests.support.webhooks import served as listening
+from tests.support.webhooks import serve_app as listening
 
 COMMAND = ("from a2a_celery.cli.main import main; main()", "call")
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def served_fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedFleet]:
     # long enough for a loaded machine: the hold for "direct" to answer, the grace for a second Ctrl-C
     env = {"A2A_FIRST_EVENT_HOLD": "20", "A2A_CANCEL_GRACE": "20"}
     with running_fleet(tmp_path_factory.mktemp("fleet"), app="tests.support.all_agents", **env) as fleet:
-        yield Served(fleet, fleet.gateway(), fleet.worker(pool="threads", concurrency=8))
+        yield ServedFleet(fleet, fleet.gateway(), fleet.worker(pool="threads", concurrency=8))
 
 
-def call(served: Served, agent: str, *arguments: str, code: int = 0, typed: str = "") -> Result:
-    """Run the command without a terminal, with `typed` as its stdin, and require the exit code."""
-    result = CliRunner().invoke(main, ["call", f"{served.url}/agents/{agent}", *arguments], input=typed)
+def call(served_fleet: ServedFleet, agent: str, *arguments: str, code: int = 0, input_text: str = "") -> Result:
+    """Run the command without a terminal, with `input_text` as its stdin, and require the exit code."""
+    result = CliRunner().invoke(main, ["call", f"{served_fleet.url}/agents/{agent}", *arguments], input=input_text)
     assert result.exit_code == code, result.output
     return result
 
@@ -47,8 +47,8 @@ def task_on(screen: Terminal) -> str:
 
 
 class TestOnATerminal:
-    def test_a_conversation_of_two_turns(self, served: Served) -> None:
-        with terminal(*COMMAND, f"{served.url}/agents/ask", "some") as screen:
+    def test_a_conversation_of_two_turns(self, served_fleet: ServedFleet) -> None:
+        with terminal(*COMMAND, f"{served_fleet.url}/agents/ask", "some") as screen:
             screen.shows("INPUT_REQUIRED: How many?\r\n> ")
             task_id = task_on(screen)
             screen.types("many\n")
@@ -59,16 +59,16 @@ class TestOnATerminal:
             assert screen.screen.endswith("artifact response: 7 it is\r\nCOMPLETED\r\n")
             assert screen.screen.count(f"task {task_id} ") == 3, "each answer went to the same task"
 
-    def test_what_authorization_needs_is_not_shown(self, served: Served) -> None:
-        with terminal(*COMMAND, f"{served.url}/agents/states", "AUTH_REQUIRED") as screen:
+    def test_what_authorization_needs_is_not_shown(self, served_fleet: ServedFleet) -> None:
+        with terminal(*COMMAND, f"{served_fleet.url}/agents/states", "AUTH_REQUIRED") as screen:
             screen.shows("AUTH_REQUIRED: AUTH_REQUIRED it is\r\n> ")
             screen.types("hunter2\n")
 
             assert screen.ends() == 0
             assert screen.screen.count("hunter2") == 1, "this agent says it, nobody else"
 
-    def test_ctrl_c_cancels_the_task(self, served: Served) -> None:
-        with terminal(*COMMAND, f"{served.url}/agents/patient", "wait") as screen:
+    def test_ctrl_c_cancels_the_task(self, served_fleet: ServedFleet) -> None:
+        with terminal(*COMMAND, f"{served_fleet.url}/agents/patient", "wait") as screen:
             screen.shows("WORKING")
             task_id = task_on(screen)
             screen.types(CTRL_C)
@@ -76,18 +76,18 @@ class TestOnATerminal:
             assert screen.ends() == 4
             assert f"cancelling task {task_id}; Ctrl-C again leaves it running" in screen.screen
             assert screen.screen.endswith("the task is CANCELED\r\n")
-            assert state_of(served, "patient", task_id) == "TASK_STATE_CANCELED"
+            assert state_of(served_fleet, "patient", task_id) == "TASK_STATE_CANCELED"
 
-    def test_ctrl_c_at_the_question_does_so_too(self, served: Served) -> None:
-        with terminal(*COMMAND, f"{served.url}/agents/ask", "some") as screen:
+    def test_ctrl_c_at_the_question_does_so_too(self, served_fleet: ServedFleet) -> None:
+        with terminal(*COMMAND, f"{served_fleet.url}/agents/ask", "some") as screen:
             screen.shows("> ")
             screen.types(CTRL_C)
 
             assert screen.ends() == 4
-            assert state_of(served, "ask", task_on(screen)) == "TASK_STATE_CANCELED"
+            assert state_of(served_fleet, "ask", task_on(screen)) == "TASK_STATE_CANCELED"
 
-    def test_a_second_ctrl_c_leaves_it(self, served: Served) -> None:
-        with terminal(*COMMAND, f"{served.url}/agents/block", "60") as screen:  # this call reads no stdin
+    def test_a_second_ctrl_c_leaves_it(self, served_fleet: ServedFleet) -> None:
+        with terminal(*COMMAND, f"{served_fleet.url}/agents/block", "60") as screen:  # this call reads no stdin
             screen.shows("WORKING")
             screen.types(CTRL_C)
             screen.shows("cancelling task")
@@ -97,8 +97,8 @@ class TestOnATerminal:
             assert f"left task {task_on(screen)}" in screen.screen
 
 
-def state_of(served: Served, agent: str, task_id: str) -> str:
-    state: str = rest(served.gateway, "GET", f"/tasks/{task_id}", agent=agent).json()["status"]["state"]
+def state_of(served_fleet: ServedFleet, agent: str, task_id: str) -> str:
+    state: str = rest(served_fleet.gateway, "GET", f"/tasks/{task_id}", agent=agent).json()["status"]["state"]
     return state
 
 
@@ -113,48 +113,48 @@ class TestInAScript:
         ],
     )
     def test_the_exit_code_is_that_of_the_final_state(
-        self, served: Served, agent: str, text: str, code: int, last: str
+        self, served_fleet: ServedFleet, agent: str, text: str, code: int, last: str
     ) -> None:
-        assert call(served, agent, text, code=code).stdout.splitlines()[-1].startswith(last)
+        assert call(served_fleet, agent, text, code=code).stdout.splitlines()[-1].startswith(last)
 
-    def test_without_input_it_ends_at_the_question(self, served: Served) -> None:
-        result = call(served, "ask", "some", "--no-input", code=5, typed="7\n")
+    def test_without_input_it_ends_at_the_question(self, served_fleet: ServedFleet) -> None:
+        result = call(served_fleet, "ask", "some", "--no-input", code=5, input_text="7\n")
 
         assert result.stdout.splitlines()[-1] == "INPUT_REQUIRED: How many?"
 
-    def test_answers_may_be_piped_until_there_are_none(self, served: Served) -> None:
-        assert call(served, "ask", "some", typed="7\n").stdout.splitlines()[-1] == "COMPLETED"
-        assert call(served, "ask", "some", typed="many\n", code=5).stdout.count("INPUT_REQUIRED") == 2
+    def test_answers_may_be_piped_until_there_are_none(self, served_fleet: ServedFleet) -> None:
+        assert call(served_fleet, "ask", "some", input_text="7\n").stdout.splitlines()[-1] == "COMPLETED"
+        assert call(served_fleet, "ask", "some", input_text="many\n", code=5).stdout.count("INPUT_REQUIRED") == 2
 
-    def test_lines_of_json(self, served: Served) -> None:
-        lines = call(served, "ask", "some", "--json", typed="7\n").stdout.splitlines()
+    def test_lines_of_json(self, served_fleet: ServedFleet) -> None:
+        lines = call(served_fleet, "ask", "some", "--json", input_text="7\n").stdout.splitlines()
 
         events = [json.loads(line) for line in lines]
         assert [next(iter(event)) for event in events].count("task") == 2
         assert events[-1]["statusUpdate"]["status"]["state"] == "TASK_STATE_COMPLETED"
 
-    def test_data_and_headers(self, served: Served) -> None:
-        shown = call(served, "data", "--data", '{"a": 1}', "-H", "X-Test: yes").stdout
+    def test_data_and_headers(self, served_fleet: ServedFleet) -> None:
+        output = call(served_fleet, "data", "--data", '{"a": 1}', "-H", "X-Test: yes").stdout
 
-        assert '"number": 1' in shown or '"number": 1.0' in shown
+        assert '"number": 1' in output or '"number": 1.0' in output
 
-    def test_chunks_of_a_stream_are_one_text(self, served: Served) -> None:
-        assert "artifact response: 0 1 2\n" in call(served, "count", "3").stdout
+    def test_chunks_of_a_stream_are_one_text(self, served_fleet: ServedFleet) -> None:
+        assert "artifact response: 0 1 2\n" in call(served_fleet, "count", "3").stdout
 
-    def test_files_are_saved(self, served: Served, tmp_path: Path) -> None:
-        result = call(served, "files", "hello", "--json", "--save", str(tmp_path / "out"))
+    def test_files_are_saved(self, served_fleet: ServedFleet, tmp_path: Path) -> None:
+        result = call(served_fleet, "files", "hello", "--json", "--save", str(tmp_path / "out"))
 
-        found = {path.name: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-        assert found == {"report.txt": b"hello", "made.png": b"\0"}
+        contents = {path.name: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+        assert contents == {"report.txt": b"hello", "made.png": b"\0"}
         assert [line.split()[0] for line in result.stderr.splitlines()] == ["saved", "saved"]
         assert all(json.loads(line) for line in result.stdout.splitlines())
 
-    def test_a_failure_shows_the_reference_that_the_worker_logs(self, served: Served) -> None:
-        found = re.search(r"\[reference (\w+)\]$", call(served, "fail", "x", code=1).stdout, re.MULTILINE)
+    def test_a_failure_shows_the_reference_that_the_worker_logs(self, served_fleet: ServedFleet) -> None:
+        match = re.search(r"\[reference (\w+)\]$", call(served_fleet, "fail", "x", code=1).stdout, re.MULTILINE)
 
-        assert found is not None
-        assert served.worker is not None
-        eventually(lambda: found[1] in served.worker.output(), what=f"the worker logs {found[1]}")
+        assert match is not None
+        assert served_fleet.worker is not None
+        eventually(lambda: match[1] in served_fleet.worker.output(), what=f"the worker logs {match[1]}")
 
     @pytest.mark.parametrize(
         ("arguments", "error"),
@@ -192,5 +192,5 @@ class TestInAScript:
         assert result.exit_code == 1
         assert "neither a message nor a task with a state" in result.output
 
-    def test_an_address_without_an_agent(self, served: Served) -> None:
-        assert "responded 404: check the agent's address" in call(served, "nobody", "x", code=1).output
+    def test_an_address_without_an_agent(self, served_fleet: ServedFleet) -> None:
+        assert "responded 404: check the agent's address" in call(served_fleet, "nobody", "x", code=1).output

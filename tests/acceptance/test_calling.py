@@ -10,8 +10,8 @@ from celery import chain, chord, group
 
 from a2a_celery.client.calling import CallFailed, CallInterrupted, CallRejected, CallTimedOut
 from a2a_celery.client.result import Result
+from tests.support.caller_fleet import Callers, running_callers, text_of
 from tests.support.callers import BEARER
-from tests.support.calling import Callers, calling, text_of
 from tests.support.celery_events import celery_events
 from tests.support.fleet import Process
 from tests.support.waiting import LIMIT, eventually
@@ -19,7 +19,7 @@ from tests.support.waiting import LIMIT, eventually
 
 @pytest.fixture(scope="module")
 def site(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callers]:
-    with calling(tmp_path_factory.mktemp("calling"), broker) as site:
+    with running_callers(tmp_path_factory.mktemp("calling"), broker) as site:
         yield site
 
 
@@ -40,11 +40,11 @@ def test_a_chain_passes_the_texts_of_agents_on(site: Callers) -> None:
 def test_a_chord_waits_for_all_of_its_agents(site: Callers) -> None:
     texts = [f"number {n}" for n in range(3)]
 
-    gathered = chord([site.call.s("echo", text) for text in texts], site.step("texts"))()
-    compared = chord([site.call.s("echo", text) for text in texts], site.call.s("echo", "Compare:"))()
+    text_results = chord([site.call.s("echo", text) for text in texts], site.step("texts"))()
+    comparison = chord([site.call.s("echo", text) for text in texts], site.call.s("echo", "Compare:"))()
 
-    assert gathered.get(timeout=LIMIT) == texts
-    assert text_of(compared) == "\n".join(["Compare:", *texts])
+    assert text_results.get(timeout=LIMIT) == texts
+    assert text_of(comparison) == "\n".join(["Compare:", *texts])
 
 
 @pytest.mark.usefixtures("worker")
@@ -62,9 +62,9 @@ def test_a_task_that_failed_stops_its_chain_and_fires_link_error(site: Callers) 
     last = steps.apply_async(link_error=site.step("note"))
     first = last.parent
 
-    with pytest.raises(CallFailed, match=r"the task failed: The agent failed\.") as caught:
+    with pytest.raises(CallFailed, match=r"the task failed: The agent failed\.") as exc_info:
         first.get(timeout=LIMIT)
-    assert caught.value.result.state_name == "FAILED"
+    assert exc_info.value.result.state_name == "FAILED"
     errback_text = eventually(lambda: site.app.backend.get(f"noted-{first.id}"), what="the errback ran")
     assert errback_text.decode().startswith("CallFailed: ")
     assert site.tasks("count") == []
@@ -72,30 +72,30 @@ def test_a_task_that_failed_stops_its_chain_and_fires_link_error(site: Callers) 
 
 @pytest.mark.usefixtures("worker")
 def test_each_end_that_is_no_answer_is_an_error_of_its_own(site: Callers) -> None:
-    rejected = site.call.delay(site.url("refuse"), "please")
-    late = site.call.delay(site.url("silent"), "59", timeout=1)
+    rejected_call = site.call.delay(site.url("refuse"), "please")
+    late_call = site.call.delay(site.url("silent"), "59", timeout=1)
 
     with pytest.raises(CallRejected, match=r"the agent rejected the task: Not today\."):
-        rejected.get(timeout=LIMIT)
+        rejected_call.get(timeout=LIMIT)
     with pytest.raises(CallTimedOut, match="not done within 1 s"):
-        late.get(timeout=LIMIT)
+        late_call.get(timeout=LIMIT)
     eventually(lambda: site.states("silent") == ["CANCELED"], what="what is late is cancelled")
 
 
 @pytest.mark.usefixtures("worker")
 def test_a_question_is_an_error_unless_it_is_asked_for(site: Callers) -> None:
-    with pytest.raises(CallInterrupted, match=r"the agent asks: How many\?") as caught:
+    with pytest.raises(CallInterrupted, match=r"the agent asks: How many\?") as exc_info:
         site.call.delay(site.url("ask"), "some").get(timeout=LIMIT)
-    asked = site.call.delay(site.url("ask"), "some", on_interrupt="return").get(timeout=LIMIT)
+    question_result = site.call.delay(site.url("ask"), "some", on_interrupt="return").get(timeout=LIMIT)
 
-    assert asked["stop_reason"] == "interrupt"
-    for task_id in (caught.value.result.task_id, asked["task_id"]):
+    assert question_result["stop_reason"] == "interrupt"
+    for task_id in (exc_info.value.result.task_id, question_result["task_id"]):
         assert text_of(site.call.delay(site.url("ask"), "7", task_id=task_id)) == "7 it is"
 
 
 @pytest.mark.usefixtures("worker")
 def test_a_revoked_step_cancels_its_task(site: Callers) -> None:
-    before = len(site.tasks("patient"))
+    count_before = len(site.tasks("patient"))
     step = site.call.delay(site.url("patient"), "work")
     site.waits(step)
 
@@ -103,7 +103,7 @@ def test_a_revoked_step_cancels_its_task(site: Callers) -> None:
 
     eventually(lambda: step.state == "REVOKED", what="the step is revoked")
     eventually(lambda: "CANCELED" in site.states("patient"), what="its task is canceled")
-    assert len(site.tasks("patient")) == before + 1
+    assert len(site.tasks("patient")) == count_before + 1
 
 
 @pytest.mark.usefixtures("worker")

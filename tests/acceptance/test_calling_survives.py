@@ -9,7 +9,7 @@ import pytest
 from celery import chain, group
 
 from a2a_celery.client.calling.progress import JITTER, WEBHOOK_POLL_INTERVAL_MIN
-from tests.support.calling import calling, text_of
+from tests.support.caller_fleet import running_callers, text_of
 from tests.support.fleet import free_port
 from tests.support.posts import DELIVERING
 from tests.support.waiting import LIMIT, eventually
@@ -17,7 +17,7 @@ from tests.tiers import at_night
 
 
 def test_a_chain_goes_on_when_the_gateway_in_its_middle_was_killed(tmp_path: Path) -> None:
-    with calling(tmp_path, "redis") as site:
+    with running_callers(tmp_path, "redis") as site:
         middle, last = site.fleet.gateway(), site.fleet.gateway()
         worker = site.worker()
         steps = chain(
@@ -31,37 +31,37 @@ def test_a_chain_goes_on_when_the_gateway_in_its_middle_was_killed(tmp_path: Pat
         site.waits(end.parent)
         middle.kill()
         eventually(lambda: "COMPLETED" in site.states("pace"), what="its work is done meanwhile")
-        before = worker.output().count(f"a2a.call[{end.parent.id}] retry")
+        count_before = worker.output().count(f"a2a.call[{end.parent.id}] retry")
         eventually(
-            lambda: worker.output().count(f"a2a.call[{end.parent.id}] retry") > before,
+            lambda: worker.output().count(f"a2a.call[{end.parent.id}] retry") > count_before,
             what="the step finds no gateway",
         )
-        site.fleet.again(middle)
+        site.fleet.restart_gateway(middle)
 
         assert text_of(end) == "It counts:\n" + "".join(f"{n} " for n in range(12))
         assert len(site.tasks("pace")) == 1, "nothing was sent twice"
 
 
 def test_a_step_waits_for_an_agent_that_is_not_up_yet(tmp_path: Path) -> None:
-    with calling(tmp_path, "redis", agents=False) as site:
+    with running_callers(tmp_path, "redis", agents=False) as site:
         site.worker()
-        stopped = site.fleet.gateway()
-        stopped.kill()
-        failing = site.call.delay(site.url("once", stopped), "one 0", unreachable_for=0.1)
-        step = site.call.delay(site.url("once", stopped), "two 0")
+        stopped_gateway = site.fleet.gateway()
+        stopped_gateway.kill()
+        failing_call = site.call.delay(site.url("once", stopped_gateway), "one 0", unreachable_for=0.1)
+        step = site.call.delay(site.url("once", stopped_gateway), "two 0")
         site.waits(step)
-        eventually(lambda: failing.state == "FAILURE", what="one step does not wait for so long")
+        eventually(lambda: failing_call.state == "FAILURE", what="one step does not wait for so long")
 
-        site.fleet.again(stopped)
+        site.fleet.restart_gateway(stopped_gateway)
         site.fleet.worker(pool="threads")
 
         assert text_of(step).startswith("two")
-        assert "is unreachable" in str(failing.result)
+        assert "is unreachable" in str(failing_call.result)
 
 
 @pytest.mark.parametrize("count", at_night([50, 200], merge=[50]))
 def test_many_calls_hold_no_worker(broker: str, tmp_path: Path, count: int) -> None:
-    with calling(tmp_path, broker, agents=False) as site:
+    with running_callers(tmp_path, broker, agents=False) as site:
         site.worker(pool="solo" if broker == "redis" else "prefork")  # solo on RabbitMQ is slow with any task
         steps = group(site.call.s("echo", str(n)) for n in range(count)).apply_async()
         eventually(lambda: all(step.state == "RETRY" for step in steps.results), what="all are under way")
@@ -77,26 +77,26 @@ def test_many_calls_hold_no_worker(broker: str, tmp_path: Path, count: int) -> N
 
 @pytest.mark.each_kind
 def test_a_killed_worker_s_calls_go_on_in_another(broker: str, tmp_path: Path) -> None:
-    with calling(tmp_path, broker, TEST_VISIBILITY="5") as site:
+    with running_callers(tmp_path, broker, TEST_VISIBILITY="5") as site:
         first = site.worker()
-        waiting = [site.call.delay(site.url("once"), f"number{n} 8") for n in range(3)]
-        for step in waiting:
+        waiting_tasks = [site.call.delay(site.url("once"), f"number{n} 8") for n in range(3)]
+        for step in waiting_tasks:
             site.waits(step)
         # between BRPOP and the list of unacknowledged messages, a message is only in the worker's memory: see the docs
         eventually(
-            lambda: all(first.output().count(f"a2a.call[{step.id}] received") >= 2 for step in waiting),
+            lambda: all(first.output().count(f"a2a.call[{step.id}] received") >= 2 for step in waiting_tasks),
             what="the worker has their next looks in hand",
         )
 
         first.kill()
         site.worker()
 
-        assert [text_of(step).split(",")[0] for step in waiting] == ["number0", "number1", "number2"]
+        assert [text_of(step).split(",")[0] for step in waiting_tasks] == ["number0", "number1", "number2"]
         assert site.states("once") == ["COMPLETED"] * 3
 
 
 def test_a_child_killed_while_it_sends_sends_the_same_again(tmp_path: Path) -> None:
-    with calling(tmp_path, "redis") as site:
+    with running_callers(tmp_path, "redis") as site:
         worker = site.worker(TEST_DIES_ONCE=str(tmp_path / "died"))
 
         step = site.call.delay(site.url("once"), "one 0")
@@ -104,13 +104,13 @@ def test_a_child_killed_while_it_sends_sends_the_same_again(tmp_path: Path) -> N
         assert text_of(step).startswith("one")
         assert (tmp_path / "died").exists()
         assert len(site.tasks("once")) == 1, "the agent knows its message again"
-        assert worker.running
+        assert worker.is_running
 
 
 @pytest.mark.each_kind
 def test_webhooks_end_the_wait(broker: str, tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{free_port()}/a2a"
-    with calling(tmp_path, broker, **DELIVERING) as site:
+    with running_callers(tmp_path, broker, **DELIVERING) as site:
         site.fleet.watcher()
         site.receiver(url)
         worker = site.worker(TEST_WEBHOOK=url)
@@ -130,31 +130,31 @@ def test_webhooks_end_the_wait(broker: str, tmp_path: Path) -> None:
 def test_webhooks_and_revokes_reach_a_step_whose_retry_was_prefetched(broker: str, tmp_path: Path) -> None:
     """A worker with free slots prefetches the retry before the execution that published the retry has finished."""
     url = f"http://127.0.0.1:{free_port()}/a2a"
-    with calling(tmp_path, broker, **DELIVERING) as site:
+    with running_callers(tmp_path, broker, **DELIVERING) as site:
         site.fleet.watcher()
         site.receiver(url)
         worker = site.worker(concurrency=2, TEST_WEBHOOK=url, TEST_PREFETCH="4", TEST_NO_LOOKS="1")
         slow = [site.call.delay(site.url("silent"), "4") for _ in range(3)]
-        revoked = [site.call.delay(site.url("patient"), "work") for _ in range(3)]
-        for step in (*slow, *revoked):
+        revoked_calls = [site.call.delay(site.url("patient"), "work") for _ in range(3)]
+        for step in (*slow, *revoked_calls):
             site.waits(step)
             worker.wait_for_output(f"a2a.call[{step.id}] retry")
 
-        for step in revoked:
+        for step in revoked_calls:
             step.revoke()
 
-        eventually(lambda: [step.state for step in revoked] == ["REVOKED"] * 3, what="the steps are revoked")
+        eventually(lambda: [step.state for step in revoked_calls] == ["REVOKED"] * 3, what="the steps are revoked")
         eventually(lambda: site.states("patient") == ["CANCELED"] * 3, what="their tasks are canceled")
         assert [text_of(step) for step in slow] == ["done"] * 3
 
 
 def test_a_forged_post_has_no_effect(tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{free_port()}/a2a"
-    with calling(tmp_path, "redis", agents=False) as site:
+    with running_callers(tmp_path, "redis", agents=False) as site:
         site.receiver(url)
 
         headers = {"X-A2A-Notification-Token": "guess"}
-        forged = httpx.post(f"{url}/some-step", json={"task": {"id": "t"}}, headers=headers, timeout=LIMIT)
+        forged_response = httpx.post(f"{url}/some-step", json={"task": {"id": "t"}}, headers=headers, timeout=LIMIT)
 
-        assert forged.status_code == 401
-        assert "x-a2a-notification-token is not the expected one" in forged.json()["detail"]
+        assert forged_response.status_code == 401
+        assert "x-a2a-notification-token is not the expected one" in forged_response.json()["detail"]

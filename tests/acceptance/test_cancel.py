@@ -47,14 +47,14 @@ def cancel(system: SystemUnderTest, agent: str, task_id: str) -> dict[str, Any]:
     return answer
 
 
-def canceled(system: SystemUnderTest, agent: str, task_id: str) -> dict[str, Any]:
+def cancel_task(system: SystemUnderTest, agent: str, task_id: str) -> dict[str, Any]:
     """Cancel the task, wait until it is terminal, and return it. CancelTask responds shortly after the grace period,
     even if the task is still WORKING."""
     task = cancel(system, agent, task_id)
-    return system.ended(agent, task_id) if task["status"]["state"] == "TASK_STATE_WORKING" else task
+    return system.wait_for_end(agent, task_id) if task["status"]["state"] == "TASK_STATE_WORKING" else task
 
 
-def begun(system: SystemUnderTest, agent: str, marks: Path) -> str:
+def begin_task(system: SystemUnderTest, agent: str, marks: Path) -> str:
     """Send a message, and wait until the agent has made its first mark. Return the task's id."""
     task_id = system.send(agent, str(marks))
     eventually(lambda: marks.exists() and marks.stat().st_size > 0, what=f"{agent} works")
@@ -76,9 +76,9 @@ def test_an_agent_that_ignores_its_cancel_is_ended_with_its_process(
     prefork: SystemUnderTest, tmp_path: Path, agent: str
 ) -> None:
     marks = tmp_path / "marks"
-    task_id = begun(prefork, agent, marks)
+    task_id = begin_task(prefork, agent, marks)
 
-    task = canceled(prefork, agent, task_id)
+    task = cancel_task(prefork, agent, task_id)
 
     with nothing_more_in(marks):
         assert task["status"]["state"] == "TASK_STATE_CANCELED"
@@ -95,9 +95,9 @@ def test_an_agent_that_ignores_its_limit_is_ended_with_its_process(
     prefork: SystemUnderTest, tmp_path: Path, agent: str
 ) -> None:
     marks = tmp_path / "marks"
-    task_id = begun(prefork, agent, marks)
+    task_id = begin_task(prefork, agent, marks)
 
-    assert text_of(prefork.ended(agent, task_id)) == OUT_OF_TIME
+    assert text_of(prefork.wait_for_end(agent, task_id)) == OUT_OF_TIME
     with nothing_more_in(marks):
         prefork.require_celery_events(task_id, "failed")
         prefork.require_working()
@@ -108,14 +108,14 @@ def test_an_agent_that_ignores_its_limit_is_ended_with_its_process(
 def test_a_plain_function_can_see_its_cancel_and_canceled_waits_for_it(
     system: SystemUnderTest, tmp_path: Path, agent: str
 ) -> None:
-    done = tmp_path / "done"
-    task_id = system.send(agent, str(done))
+    done_file = tmp_path / "done"
+    task_id = system.send(agent, str(done_file))
     eventually(lambda: len(system.log(task_id)) > 1 and "SUBMITTED" not in system.log(task_id)[-1])
 
     task = cancel(system, agent, task_id)
 
     assert task["status"]["state"] == "TASK_STATE_CANCELED"
-    assert done.read_text() == "tidied up"
+    assert done_file.read_text() == "tidied up"
     system.require_working()
     assert f"run {task_id}.1: its agent {IGNORED}" not in system.worker.output()
     log = system.log(task_id)
@@ -137,9 +137,9 @@ def test_on_pools_with_shared_processes_an_agent_is_abandoned_and_logged(
     if system.pool == "prefork":
         return
     marks = tmp_path / "marks"
-    task_id = begun(system, "deaf-function", marks)
+    task_id = begin_task(system, "deaf-function", marks)
 
-    assert canceled(system, "deaf-function", task_id)["status"]["state"] == "TASK_STATE_CANCELED"
+    assert cancel_task(system, "deaf-function", task_id)["status"]["state"] == "TASK_STATE_CANCELED"
 
     system.worker.wait_for_output(f"run {task_id}.1: its agent {IGNORED} and is abandoned")
     system.require_working()
@@ -149,10 +149,10 @@ def test_on_pools_with_shared_processes_an_agent_is_abandoned_and_logged(
 def test_a_released_run_is_stopped_by_force_too(tmp_path: Path) -> None:
     marks = tmp_path / "marks"
     with running_system(tmp_path, "prefork", A2A_LEASE_TTL="2", **SETTINGS) as system:
-        task_id = begun(system, "lost-once", marks)
+        task_id = begin_task(system, "lost-once", marks)
         system.fleet.worker()
         system.fleet.watcher()
-        with system.without_consumer():  # the next attempt must not reach a frozen worker
+        with system.pause_consumer():  # the next attempt must not reach a frozen worker
             system.worker.signal_group(signal.SIGSTOP)
             eventually(lambda: system.is_in(task_id, "COMPLETED"), what="the other worker does it")
             system.worker.signal_group(signal.SIGCONT)
@@ -183,7 +183,7 @@ def test_what_was_cancelled_in_its_queue_never_begins_also_on_a_worker_that_come
 
 def test_what_is_cancelled_in_the_queue_of_a_worker_is_revoked_there(prefork: SystemUnderTest, tmp_path: Path) -> None:
     marks = tmp_path / "marks"
-    with prefork.without_consumer():
+    with prefork.pause_consumer():
         task_id = prefork.send("deaf-function", str(marks))
         assert cancel(prefork, "deaf-function", task_id)["status"]["state"] == "TASK_STATE_CANCELED"
         prefork.worker.wait_for_output(f"{task_id}.1")  # the worker has received the revoke
@@ -195,7 +195,7 @@ def test_what_is_cancelled_in_the_queue_of_a_worker_is_revoked_there(prefork: Sy
 
 def test_what_waits_for_its_client_is_canceled_at_once_and_what_has_ended_can_not_be(prefork: SystemUnderTest) -> None:
     task_id = prefork.send("ask", "")
-    prefork.ended("ask", task_id)
+    prefork.wait_for_end("ask", task_id)
 
     assert cancel(prefork, "ask", task_id)["status"]["state"] == "TASK_STATE_CANCELED"
     assert prefork.log(task_id) == [*WORKED, "INPUT_REQUIRED", "CANCELED"]
@@ -208,7 +208,7 @@ def test_an_agent_that_blocks_the_loop_keeps_its_run_beyond_a_lease(tmp_path: Pa
         system.fleet.watcher()
         task_id = system.send("stuck", "8")
 
-        assert system.ended("stuck", task_id)["status"]["state"] == "TASK_STATE_COMPLETED"
+        assert system.wait_for_end("stuck", task_id)["status"]["state"] == "TASK_STATE_COMPLETED"
         assert system.log(task_id) == [*WORKED, "artifact", "COMPLETED"]
 
 
@@ -219,7 +219,7 @@ def test_a_plain_celery_task_is_stopped_alike(tmp_path: Path, pool: str) -> None
         task_id = system.send("sleeps", data={"seconds": 40})
         eventually(lambda: system.is_in(task_id, "WORKING"))
 
-        assert canceled(system, "sleeps", task_id)["status"]["state"] == "TASK_STATE_CANCELED"
+        assert cancel_task(system, "sleeps", task_id)["status"]["state"] == "TASK_STATE_CANCELED"
 
         assert IGNORED in system.worker.output()
         assert system.log(task_id) == [*WORKED, "CANCELED"]

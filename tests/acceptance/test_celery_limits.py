@@ -20,7 +20,7 @@ def test_celerys_limits_hold_on_every_pool(tmp_path: Path, pool: str, limit: str
         for agent in ("silent", "patient"):
             task_id = system.send(agent, "60")
 
-            assert text_of(system.ended(agent, task_id)) == OUT_OF_TIME
+            assert text_of(system.wait_for_end(agent, task_id)) == OUT_OF_TIME
             system.require_celery_events(task_id, "failed")
             assert system.log(task_id) == [*WORKED, "FAILED"]
         system.require_working()
@@ -31,7 +31,7 @@ def test_an_agent_that_blocks_the_loop_meets_celerys_hard_limit_once(tmp_path: P
     with running_system(tmp_path, "prefork", broker, TEST_TIME_LIMIT="3") as system:
         task_id = system.send("stuck", "60")
 
-        assert text_of(system.ended("stuck", task_id)) == OUT_OF_TIME
+        assert text_of(system.wait_for_end("stuck", task_id)) == OUT_OF_TIME
         system.require_celery_events(task_id, "failed", "failed")
         assert system.log(task_id) == [*WORKED, "FAILED"]
         system.require_working()
@@ -44,16 +44,16 @@ def test_a_result_backend_that_is_down_changes_no_end(tmp_path: Path, pool: str)
         rows += [("ends", "os._exit", WORKER_LOST), ("ends", "SIGKILL", WORKER_LOST)]
     with running_system(tmp_path, pool, CELERY_RESULT_BACKEND=NOWHERE) as system:
         for agent, message, text in rows:
-            assert text_of(system.ended(agent, system.send(agent, message))) == text
+            assert text_of(system.wait_for_end(agent, system.send(agent, message))) == text
         if pool == "prefork":
             task_id = system.send("silent", "60")
             eventually(lambda: system.is_in(task_id, "WORKING"))
             system.celery.control.revoke(f"{task_id}.1", terminate=True)
-            assert text_of(system.ended("silent", task_id)) == CANCELED_BY_OPERATOR
-        with system.without_consumer():
+            assert text_of(system.wait_for_end("silent", task_id)) == CANCELED_BY_OPERATOR
+        with system.pause_consumer():
             task_id = system.send("echo", "hello")
             system.revoke(task_id)
-        assert system.ended("echo", task_id)["status"]["state"] == "TASK_STATE_CANCELED"
+        assert system.wait_for_end("echo", task_id)["status"]["state"] == "TASK_STATE_CANCELED"
         system.require_working()
 
 
@@ -62,7 +62,7 @@ def test_an_agent_that_may_run_again_does_so_before_its_lease_is_over(tmp_path: 
         system.fleet.watcher(A2A_LEASE_TTL="2")  # a new watcher waits for half the TTL before it recovers runs
         task_id = system.send("phoenix", "hello")
 
-        assert system.ended("phoenix", task_id)["status"]["state"] == "TASK_STATE_COMPLETED"
+        assert system.wait_for_end("phoenix", task_id)["status"]["state"] == "TASK_STATE_COMPLETED"
         assert system.log(task_id) == [*WORKED, "WORKING", "artifact", "COMPLETED"]
 
 
@@ -74,5 +74,5 @@ def test_an_agent_that_may_run_again_does_not_when_someone_terminates_it(tmp_pat
 
         system.celery.control.revoke(f"{task_id}.1", terminate=True)
 
-        assert text_of(system.ended("steady", task_id)) == CANCELED_BY_OPERATOR
+        assert text_of(system.wait_for_end("steady", task_id)) == CANCELED_BY_OPERATOR
         assert system.log(task_id) == [*WORKED, "artifact", "CANCELED"]

@@ -1,5 +1,5 @@
-"""Signals of Celery. Receivers translate them into task events, and each outcome of a run sends the documented
-signals."""
+"""Celery signals. Receivers translate the signals into task events, and Celery sends the documented signals for each
+outcome of a run."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def cancel(system: SystemUnderTest, agent: str, task_id: str) -> None:
     assert answer.json()["status"]["state"] == "TASK_STATE_CANCELED"
 
 
-def canceled_while_it_runs(system: SystemUnderTest) -> str:
+def cancel_running_task(system: SystemUnderTest) -> str:
     """Cancel a task while its agent works. Return the task's id."""
     task_id = system.send("patient", "hi")
     eventually(lambda: system.is_in(task_id, "WORKING"))
@@ -87,24 +87,24 @@ def canceled_while_it_runs(system: SystemUnderTest) -> str:
     return task_id
 
 
-def canceled_in_its_queue(system: SystemUnderTest) -> str:
+def cancel_queued_task(system: SystemUnderTest) -> str:
     """Cancel a task before a worker fetches its message. Return the task's id."""
-    with system.without_consumer():
+    with system.pause_consumer():
         task_id = system.send("echo", "hello")
         cancel(system, "echo", task_id)
         eventually(lambda: f"{task_id}.1" in system.revoked_in_worker(), what="the worker knows the revoke")
     return task_id
 
 
-def revoked_in_its_queue(system: SystemUnderTest) -> str:
+def revoke_queued_run(system: SystemUnderTest) -> str:
     """Revoke a run before a worker fetches its message. Return the task's id."""
-    with system.without_consumer():
+    with system.pause_consumer():
         task_id = system.send("echo", "hello")
         system.revoke(task_id)
     return task_id
 
 
-def terminated(system: SystemUnderTest) -> str:
+def terminate_run(system: SystemUnderTest) -> str:
     """Revoke a run with ``terminate=True`` while its agent works. Return the task's id."""
     task_id = system.send("silent", "60")
     eventually(lambda: system.is_in(task_id, "WORKING"))
@@ -112,12 +112,12 @@ def terminated(system: SystemUnderTest) -> str:
     return task_id
 
 
-def expired(system: SystemUnderTest, message: str) -> str:
+def expire_run(system: SystemUnderTest, message: str) -> str:
     """Send a message whose run expires before a worker fetches it. Return the task's id."""
-    with system.without_consumer():
+    with system.pause_consumer():
         task_id = system.send("perishable", message)
-        sent = time.monotonic()
-        eventually(lambda: time.monotonic() > sent + 2, what="it expires")
+        send_time = time.monotonic()
+        eventually(lambda: time.monotonic() > send_time + 2, what="it expires")
     return task_id
 
 
@@ -143,15 +143,15 @@ WAYS: dict[str, dict[str, Callable[[SystemUnderTest], str]]] = {
         "Rejected": lambda system: system.send("raises", data={"what": "Rejected"}),
         "ValueError": lambda system: system.send("raises", data={"what": "ValueError"}),
     },
-    "REJECTED, expired": {"expires": lambda system: expired(system, "hello")},
+    "REJECTED, expired": {"expires": lambda system: expire_run(system, "hello")},
     "REJECTED, the worker has no such agent": {"ghost": lambda system: system.send("ghost", "hi")},
-    "CANCELED, by its client, while it ran": {"CancelTask": canceled_while_it_runs},
+    "CANCELED, by its client, while it ran": {"CancelTask": cancel_running_task},
     "CANCELED, by its agent": {"CancelledError": lambda system: system.send("ends", "CancelledError")},
     "CANCELED, by its client or an operator, before it began": {
-        "CancelTask": canceled_in_its_queue,
-        "revoke": revoked_in_its_queue,
+        "CancelTask": cancel_queued_task,
+        "revoke": revoke_queued_run,
     },
-    "CANCELED, by an operator, while it ran": {"terminate": terminated},
+    "CANCELED, by an operator, while it ran": {"terminate": terminate_run},
 }
 """Functions that cause the outcomes of the table, by row and name. Each returns the id of its task."""
 
@@ -163,10 +163,10 @@ def test_each_row_of_the_table_is_brought_about() -> None:
 @pytest.mark.every_cell
 @pytest.mark.parametrize(("row", "way"), [(row, way) for row, ways in WAYS.items() for way in ways])
 def test_each_end_sends_the_signals_of_the_table(signal_log: SignalLog, row: str, way: str, tmp_path: Path) -> None:
-    system, (on_prefork, elsewhere, event) = signal_log.system, table()[row]
-    expected = on_prefork if system.pool == "prefork" else elsewhere
+    system, (prefork_signals, other_signals, event) = signal_log.system, table()[row]
+    expected = prefork_signals if system.pool == "prefork" else other_signals
     names = [name.removeprefix("task_") for name in re.findall(r"`(task_\w+)`", expected)]
-    if "lost" in row and system.pool != "prefork":  # the loss of the run kills the shared worker, so use another
+    if "lost" in row and system.pool != "prefork":  # the loss would kill the shared worker, so use a separate fleet
         require_lost_worker(system, tmp_path, row, names)
         return
     task_id = WAYS[row][way](system)
@@ -206,18 +206,25 @@ def test_celerys_hard_limit_sends_two_failures(tmp_path: Path, broker: str) -> N
 
 
 def require_lost_worker(system: SystemUnderTest, folder: Path, row: str, names: list[str]) -> None:
-    """Require that the loss of a worker with its run sends the signals `names`, and that a watcher fails the run."""
+    """Require that Celery sends the signals `names` when a worker dies during a run, and that a watcher fails the run.
+
+    Args:
+        system: System whose pool and broker the lost worker uses.
+        folder: Folder of a new fleet, because the loss ends the worker.
+        row: Row of the documented table, which names the final state of the task.
+        names: Names of the signals in order, without the prefix "task_".
+    """
     log, app = folder / "signals", "tests.support.signal_log"
     env = {"app": app, "TEST_SIGNALS": str(log), "A2A_LEASE_TTL": "2"}
     broker = "redis" if system.fleet.broker_url == system.fleet.redis.broker_url else "rabbitmq"
-    with running_system(folder, system.pool, broker, **env) as lost:
-        task_id = lost.send("ends", "SIGKILL")
-        eventually(lambda: not lost.worker.running, what="the worker is gone")
-        lost.fleet.watcher()
-        eventually(lambda: lost.is_in(task_id, "FAILED"), what="a watcher ends the run")
-        lost.require_celery_events(task_id, "failed")
-        assert lost.log(task_id)[-1] in row
-        assert SignalLog(lost, log).signals_of(task_id) == names
+    with running_system(folder, system.pool, broker, **env) as lone_system:
+        task_id = lone_system.send("ends", "SIGKILL")
+        eventually(lambda: not lone_system.worker.is_running, what="the worker is gone")
+        lone_system.fleet.watcher()
+        eventually(lambda: lone_system.is_in(task_id, "FAILED"), what="a watcher ends the run")
+        lone_system.require_celery_events(task_id, "failed")
+        assert lone_system.log(task_id)[-1] in row
+        assert SignalLog(lone_system, log).signals_of(task_id) == names
 
 
 ENDS_FROM_SIGNALS = [
@@ -238,25 +245,25 @@ POOLS_WITHOUT = {
 
 
 @pytest.fixture(scope="module", params=POOLS)
-def receivers_only(
+def receiver_system(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, broker: str
 ) -> Iterator[SystemUnderTest]:
     folder = tmp_path_factory.mktemp(request.param)
-    with running_system(folder, request.param, broker, app="tests.support.receivers_only") as system:
+    with running_system(folder, request.param, broker, app="tests.support.receiver_agents") as system:
         yield system
 
 
 @pytest.mark.each_kind
 @pytest.mark.parametrize(
-    ("how", "message", "log", "text"), ENDS_FROM_SIGNALS, ids=[row[0] for row in ENDS_FROM_SIGNALS]
+    ("agent_name", "message", "log", "text"), ENDS_FROM_SIGNALS, ids=[row[0] for row in ENDS_FROM_SIGNALS]
 )
 def test_a_receiver_writes_the_end_that_the_run_did_not_write(
-    receivers_only: SystemUnderTest, how: str, message: str, log: list[str], text: str
+    receiver_system: SystemUnderTest, agent_name: str, message: str, log: list[str], text: str
 ) -> None:
-    system, agent = receivers_only, how
-    if system.pool in POOLS_WITHOUT.get(how, ()):
+    system, agent = receiver_system, agent_name
+    if system.pool in POOLS_WITHOUT.get(agent_name, ()):
         return
-    match how:
+    match agent_name:
         case "terminated":
             agent = "silent"
             task_id = system.send(agent, message)
@@ -264,15 +271,15 @@ def test_a_receiver_writes_the_end_that_the_run_did_not_write(
             system.celery.control.revoke(f"{task_id}.1", terminate=True)
         case "revoked":
             agent = "echo"
-            with system.without_consumer():
+            with system.pause_consumer():
                 task_id = system.send(agent, message)
                 system.revoke(task_id)
         case "expired":
             agent = "perishable"
-            task_id = expired(system, message)
+            task_id = expire_run(system, message)
         case "unreadable":
             agent = "echo"
-            with system.without_consumer(), system.celery.connection_for_write() as connection:
+            with system.pause_consumer(), system.celery.connection_for_write() as connection:
                 task_id = system.send(agent, message)
                 eventually(
                     lambda: connection.default_channel.queue_purge(system.fleet.queue), what="its message is gone"
@@ -287,24 +294,24 @@ def test_a_receiver_writes_the_end_that_the_run_did_not_write(
         case _:
             task_id = system.send(agent, message)
 
-    task = system.ended(agent, task_id)
+    task = system.wait_for_end(agent, task_id)
 
     assert text_of(task) == text
     assert system.log(task_id) == ["SUBMITTED", *log]
 
 
 @pytest.fixture(scope="module", params=POOLS)
-def unreleased(
+def retry_system(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, broker: str
 ) -> Iterator[SystemUnderTest]:
     folder = tmp_path_factory.mktemp(request.param)
-    with running_system(folder, request.param, broker, app="tests.support.unreleased") as system:
+    with running_system(folder, request.param, broker, app="tests.support.unwritten_retries") as system:
         yield system
 
 
 @pytest.mark.each_kind
-def test_a_receiver_writes_the_retry_that_the_run_did_not_write(unreleased: SystemUnderTest) -> None:
-    system = unreleased
+def test_a_receiver_writes_the_retry_that_the_run_did_not_write(retry_system: SystemUnderTest) -> None:
+    system = retry_system
     task_id = system.send("hours_later", data={})
 
     eventually(lambda: len(system.log(task_id)) == 3, what="the retry is written")
@@ -314,16 +321,16 @@ def test_a_receiver_writes_the_retry_that_the_run_did_not_write(unreleased: Syst
     assert retry.pop(NEXT_ATTEMPT_AT) == retry.pop(NAMESPACE + NEXT_ATTEMPT_AT)
     assert retry == own_metadata({ATTEMPT: 2, MAX_ATTEMPTS: 4})
     with Redis.from_url(system.fleet.redis.store_url) as redis:
-        phase, retried = redis.hmget(Keys("a2a").task(task_id).record, "phase", "retry_state")
-        assert (phase, retried) == (b"queued", b"1 1"), "it waits for its next attempt"
+        phase, retry_state = redis.hmget(Keys("a2a").task(task_id).record, "phase", "retry_state")
+        assert (phase, retry_state) == (b"queued", b"1 1"), "it waits for its next attempt"
 
 
 @pytest.mark.each_kind
-def test_the_next_attempt_writes_no_retry_a_second_time(unreleased: SystemUnderTest) -> None:
-    system = unreleased
+def test_the_next_attempt_writes_no_retry_a_second_time(retry_system: SystemUnderTest) -> None:
+    system = retry_system
     task_id = system.send("flaky", data={"succeed_at": 3})
 
-    system.ended("flaky", task_id)
+    system.wait_for_end("flaky", task_id)
 
     assert system.log(task_id) == ["SUBMITTED", "WORKING", "WORKING", "WORKING", "artifact", "COMPLETED"]
     assert attempts(system, task_id) == [own_metadata({ATTEMPT: attempt, MAX_ATTEMPTS: 3}) for attempt in (2, 3)]

@@ -42,7 +42,7 @@ class KilledWorkers:
         self._workers = {pool: self._start(pool) for pool in POOLS}
 
     def kill(self) -> None:
-        """Kill a worker, and start another one with its pool."""
+        """Kill a worker, and start a new worker with the same pool."""
         pool = self._choices.choice(POOLS)
         self._workers[pool].kill()
         self.killed.add(self._names[pool])
@@ -57,21 +57,21 @@ def is_completed(gateway: Gateway, agent: str, task: dict[str, Any]) -> bool:
     return state(read(gateway, agent, task)) == "COMPLETED"
 
 
-def repeated(lines: list[Line]) -> Iterator[tuple[Line, Line]]:
+def repetitions(lines: list[Line]) -> Iterator[tuple[Line, Line]]:
     """Yield each execution that does not continue with the next step, together with the execution before it."""
-    return ((before, line) for before, line in pairwise(lines) if line.step != before.step + 1)
+    return ((previous, line) for previous, line in pairwise(lines) if line.step != previous.step + 1)
 
 
-def require_only_running_steps_repeated(lines: list[Line], killed: set[str]) -> None:
+def require_only_running_steps_repeated(lines: list[Line], killed_tags: set[str]) -> None:
     """Require that each repeated step was the newest step of its task and that its worker was killed.
 
-    A repeated step is executed by another worker.
+    A repeated step is executed by a different worker.
     """
     assert {line.step for line in lines} == set(range(STEPS)), lines
-    for before, line in repeated(lines):
-        assert line.step == before.step, f"a recorded step was executed again: {lines}"
-        assert before.worker in killed, f"a step was executed again although its worker lived: {lines}"
-        assert line.worker != before.worker, lines
+    for previous, line in repetitions(lines):
+        assert line.step == previous.step, f"a recorded step was executed again: {lines}"
+        assert previous.worker in killed_tags, f"a step was executed again although its worker lived: {lines}"
+        assert line.worker != previous.worker, lines
 
 
 @pytest.mark.timeout(SECONDS * 1.25 + 400)
@@ -89,16 +89,16 @@ def test_only_steps_that_were_running_at_a_kill_are_executed_again(tmp_path: Pat
             for _ in range(TASKS_AT_ONCE):
                 agent, name = next(agents), f"task-{len(tasks)}"
                 tasks.append((agent, name, send(gateway, agent, name, returnImmediately=True)))
-            begun = tmp_path / f"{tasks[-choices.randint(1, TASKS_AT_ONCE)][1]}.lines"
-            eventually(begun.exists, what=f"{begun.stem} has begun")
+            start_file = tmp_path / f"{tasks[-choices.randint(1, TASKS_AT_ONCE)][1]}.lines"
+            eventually(start_file.exists, what=f"{start_file.stem} has begun")
             workers.kill()
 
         for agent, name, task in tasks:
             eventually(partial(is_completed, gateway, agent, task), what=f"{name} ends")
 
     executions = {name: read_lines(tmp_path, name) for _, name, _ in tasks}
-    doubled = sum(len(list(repeated(lines))) for lines in executions.values())
-    print(f"seed {SEED}: {len(tasks)} tasks, {len(workers.killed)} kills, {doubled} steps executed again")
+    repetition_count = sum(len(list(repetitions(lines))) for lines in executions.values())
+    print(f"seed {SEED}: {len(tasks)} tasks, {len(workers.killed)} kills, {repetition_count} steps executed again")
     for name, lines in executions.items():
         assert read_effects(tmp_path, name) == list(range(STEPS)), f"{name}: each effect once, by its key"
         require_only_running_steps_repeated(lines, workers.killed)
@@ -106,11 +106,11 @@ def test_only_steps_that_were_running_at_a_kill_are_executed_again(tmp_path: Pat
 
 
 def test_the_check_finds_a_repeated_step() -> None:
-    executed = [Line(n, "a") for n in range(STEPS)]
-    killed = [*executed[:4], *(Line(n, "b") for n in range(3, STEPS))]
+    whole_lines = [Line(n, "a") for n in range(STEPS)]
+    killed_lines = [*whole_lines[:4], *(Line(n, "b") for n in range(3, STEPS))]
 
-    require_only_running_steps_repeated(killed, {"a"})
+    require_only_running_steps_repeated(killed_lines, {"a"})
     with pytest.raises(AssertionError, match="lived"):
-        require_only_running_steps_repeated(killed, set())
+        require_only_running_steps_repeated(killed_lines, set())
     with pytest.raises(AssertionError, match="recorded"):
-        require_only_running_steps_repeated([*executed[:4], *(Line(n, "b") for n in range(2, STEPS))], {"a"})
+        require_only_running_steps_repeated([*whole_lines[:4], *(Line(n, "b") for n in range(2, STEPS))], {"a"})

@@ -49,7 +49,7 @@ def test_a_plain_function_calls_one_after_the_other(families: Families) -> None:
 @pytest.mark.usefixtures("worker")
 def test_two_children_work_at_once(families: Families, tmp_path: Path) -> None:  # noqa: F811
     first, second = tmp_path / "first", tmp_path / "second"
-    task = families.begun(f"wait {first}\nwait {second}", "calls")
+    task = families.begin(f"wait {first}\nwait {second}", "calls")
     children = families.children(task["id"], 2)
     for child in children:
         families.reaches(child, WORKING)
@@ -69,10 +69,10 @@ def test_a_child_that_does_not_complete_is_an_exception(families: Families, text
     task = send(families.gateway, "calls", text)
 
     [child] = families.children(task["id"], 1)
-    shown = text_of(task)
-    assert shown.startswith(f"{error}: child task {child} of agent child is {end}")
-    assert shown.endswith(f"| {end} | {child}")
-    assert "secret" not in shown
+    output_text = text_of(task)
+    assert output_text.startswith(f"{error}: child task {child} of agent child is {end}")
+    assert output_text.endswith(f"| {end} | {child}")
+    assert "secret" not in output_text
 
 
 @pytest.mark.usefixtures("worker")
@@ -91,7 +91,7 @@ def test_a_retry_receives_the_recorded_result(families: Families) -> None:  # no
 @pytest.mark.usefixtures("worker")
 @pytest.mark.parametrize("agent", ["calls", "calls-url"])
 def test_a_cancel_of_the_parent_cancels_the_child(families: Families, agent: str) -> None:  # noqa: F811
-    task = families.begun("forever", agent)
+    task = families.begin("forever", agent)
     [child] = families.children(task["id"], 1)
     families.reaches(child, WORKING)
 
@@ -110,7 +110,7 @@ def test_the_next_attempt_waits_for_the_same_child(families: Families, tmp_path:
     options = ("-Q", queue, "-P", "prefork", "-c", "1", "--without-mingle", "-l", "INFO")
     mortal = fleet.start("mortal-caller", "worker", "-n", f"1-{queue}@%h", *options)
     mortal.wait_for_output(" ready.")
-    task = families.begun(f"wait {go_on}", "mortal-calls")
+    task = families.begin(f"wait {go_on}", "mortal-calls")
     [child] = families.children(task["id"], 1)
     families.reaches(child, WORKING)
 
@@ -125,7 +125,7 @@ def test_the_next_attempt_waits_for_the_same_child(families: Families, tmp_path:
 
     families.reaches(task["id"], COMPLETED)
     assert text_of(read(families.gateway, "mortal-calls", task)) == "waited"
-    assert [one.task_id for one in families.family(task["id"]).children] == [child]
+    assert [item.task_id for item in families.family(task["id"]).children] == [child]
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads", "asyncio"])
@@ -140,7 +140,7 @@ def test_a_parent_holds_no_slot_while_its_child_works(families: Families, pool: 
     single = fleet.start(f"single-{pool}", "worker", "-n", f"{pool}-{queue}@%h", *options, **env)
     single.wait_for_output(" ready.")
 
-    task = families.begun("one\ntwo", "single-calls")
+    task = families.begin("one\ntwo", "single-calls")
 
     families.reaches(task["id"], COMPLETED)
     assert text_of(read(families.gateway, "single-calls", task)) == "|one |two"
@@ -150,7 +150,7 @@ def test_a_parent_holds_no_slot_while_its_child_works(families: Families, pool: 
 
 @pytest.mark.usefixtures("worker")
 def test_a_suspended_parent_is_cancelled_with_its_child(families: Families) -> None:  # noqa: F811
-    task = families.begun("forever", "calls")
+    task = families.begin("forever", "calls")
     [child] = families.children(task["id"], 1)
     eventually(lambda: "waitsFor" in str(read(families.gateway, "calls", task).get("metadata")), what="it is suspended")
 

@@ -1,5 +1,5 @@
-"""Tasks that an agent starts on a server without a2a_celery. They are cancelled with the agent's task, on every pool
-and broker."""
+"""Tasks that an agent starts on a server without a2a_celery, and that are cancelled with the agent's task, on every
+pool and broker."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from tests.support.waiting import eventually_async
 pytestmark = pytest.mark.each_kind
 
 DELEGATING = ("streams", "submits-in-a-thread", "submits-in-a-task", "publishes-a-chain")
-"""Agents of the support module. It is not imported, because the import would register the agents in a shared app."""
+"""Agents of `delegating_agents`. This module does not import `delegating_agents`, because the import would register the
+agents in a shared app."""
 
 POOLS = ("prefork", "threads", "solo", "asyncio")
 """Pools on which plain functions and steps can use asyncio. All greenlets of gevent share one thread."""
@@ -35,7 +36,7 @@ def system(
 
 
 @pytest.fixture
-async def elsewhere() -> AsyncIterator[tuple[Steps, str]]:
+async def remote_agent() -> AsyncIterator[tuple[Steps, str]]:
     executor = Steps()
     async with plain_server(executor) as url:
         yield executor, url
@@ -48,27 +49,27 @@ def has_polled(system: SystemUnderTest, root_id: str) -> bool:
 
 
 @pytest.mark.parametrize("agent", DELEGATING)
-@pytest.mark.parametrize("how", ["client", "operator"])
+@pytest.mark.parametrize("cause", ["client", "operator"])
 async def test_a_remote_task_is_cancelled_with_its_agent(
-    system: SystemUnderTest, elsewhere: tuple[Steps, str], agent: str, how: str
+    system: SystemUnderTest, remote_agent: tuple[Steps, str], agent: str, cause: str
 ) -> None:
-    if how == "operator" and system.pool == "prefork" and agent == "submits-in-a-task":
+    if cause == "operator" and system.pool == "prefork" and agent == "submits-in-a-task":
         return  # Celery terminates the process of a plain task
-    executor, url = elsewhere
+    executor, url = remote_agent
     task_id = await asyncio.to_thread(system.send, agent, url)
 
     async def has_begun() -> bool:
         if agent == "publishes-a-chain" and not has_polled(system, f"{task_id}.1"):
             return False  # a process that is killed earlier has not recorded the task that it has started
-        return bool(executor.begun) and system.is_in(task_id, "WORKING")
+        return bool(executor.begin) and system.is_in(task_id, "WORKING")
 
     await eventually_async(has_begun, what="the remote task begins")
-    if how == "client":
+    if cause == "client":
         await asyncio.to_thread(rest, system.gateway, "POST", f"/tasks/{task_id}:cancel", {}, agent=agent)
     else:
         await asyncio.to_thread(system.celery.control.terminate, f"{task_id}.1")
 
     async def is_canceled() -> bool:
-        return system.is_in(task_id, "CANCELED") and executor.canceled == executor.begun
+        return system.is_in(task_id, "CANCELED") and executor.canceled == executor.begin
 
     await eventually_async(is_canceled, what="the remote task is cancelled")

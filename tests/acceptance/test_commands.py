@@ -38,16 +38,16 @@ class Commands:
         """Run the command with --json, and return the parsed lines of its output."""
         return [json.loads(line) for line in self(*arguments, "--json").stdout.splitlines()]
 
-    def accepted(self, agent: str, text: str) -> str:
+    def accept_message(self, agent: str, text: str) -> str:
         """Send a message, and return the task's id without waiting for the task to finish."""
         (event,) = self.lines("send", agent, text, "--return-immediately")
         return str(event["task"]["id"])
 
     def eventually(self, task: str, state: str) -> None:
-        def in_state() -> bool:
+        def is_in_state() -> bool:
             return bool(self.lines("get", task)[0]["status"]["state"] == f"TASK_STATE_{state}")
 
-        eventually(in_state, what=state)
+        eventually(is_in_state, what=state)
 
 
 @pytest.fixture(scope="module")
@@ -105,28 +105,28 @@ class TestSend:
         (event,) = commands.lines("send", "data", "--data", '{"a": [1]}', "--no-stream", "-H", "X-Test: yes")
         assert event["task"]["history"][0]["parts"] == [{"data": {"a": [1]}}]
 
-        shown = commands("send", "data", "hello", "--no-stream").stdout.splitlines()[-1]
-        assert json.loads(shown.removeprefix("artifact response: "))["number"] == 1
+        output = commands("send", "data", "hello", "--no-stream").stdout.splitlines()[-1]
+        assert json.loads(output.removeprefix("artifact response: "))["number"] == 1
 
     def test_a_direct_answer_is_a_message(self, commands: Commands) -> None:
         assert commands("send", "direct", "0").stdout == "message: directly\n"
 
     def test_control_characters_of_an_agent_do_not_reach_the_terminal(self, commands: Commands) -> None:
-        shown = commands("send", "echo", "one\x1b[2J\r\ntwo").stdout
+        output = commands("send", "echo", "one\x1b[2J\r\ntwo").stdout
 
-        assert "\x1b" not in shown
-        assert "artifact response: one\N{REPLACEMENT CHARACTER}[2J\n  two\n" in shown
+        assert "\x1b" not in output
+        assert "artifact response: one\N{REPLACEMENT CHARACTER}[2J\n  two\n" in output
 
     def test_files_are_saved_at_the_end(self, commands: Commands, tmp_path: Path) -> None:
-        for number, how in enumerate(([], ["--no-stream"])):
-            commands("send", "files", "hello", *how, "--save", str(tmp_path / str(number)))
+        for number, options in enumerate(([], ["--no-stream"])):
+            commands("send", "files", "hello", *options, "--save", str(tmp_path / str(number)))
 
         assert {str(path.relative_to(tmp_path)): path.read_bytes() for path in tmp_path.rglob("*.txt")} == {
             "0/report.txt": b"hello",
             "1/report.txt": b"hello",
         }
-        refused = commands("send", "echo", "hello", "--return-immediately", "--save", str(tmp_path), code=2)
-        assert "--save needs the end of the task" in refused.stderr
+        result = commands("send", "echo", "hello", "--return-immediately", "--save", str(tmp_path), code=2)
+        assert "--save needs the end of the task" in result.stderr
 
     @pytest.mark.parametrize("agent", ["fail", "refuse"])
     def test_a_task_that_fails_is_an_answer_too(self, commands: Commands, agent: str) -> None:
@@ -146,7 +146,7 @@ class TestOneTask:
         assert f"Error: no task {task} of full at " in commands("get", task, "--agent", "full", code=1).stderr
 
     def test_tail_follows_it_to_its_end(self, commands: Commands) -> None:
-        task = commands.accepted("pace", "8 1.5")
+        task = commands.accept_message("pace", "8 1.5")
 
         events = commands.lines("tail", task)
 
@@ -165,7 +165,7 @@ class TestOneTask:
         assert "Error: the agent quiet does not stream" in commands("tail", task, code=1).stderr
 
     def test_cancel_shows_it_when_its_agent_has_stopped(self, commands: Commands) -> None:
-        task = commands.accepted("patient", "")
+        task = commands.accept_message("patient", "")
         commands.eventually(task, "WORKING")
 
         assert commands("cancel", task).stdout.splitlines()[1] == "CANCELED: Cancelled by the client."
@@ -180,8 +180,8 @@ class TestOneTask:
 
 @pytest.fixture(scope="module")
 def context(commands: Commands) -> str:
-    """Context with three tasks, in this order, of the agents echo, full and ask. The task of ask waits for an
-    answer."""
+    """Context with one task each of the agents "echo", "full" and "ask", created in this order. The task of "ask"
+    waits for an answer."""
     name = f"list-{uuid4()}"
     for agent in ("echo", "full", "ask"):
         commands("send", agent, "hello", "--context", name)
@@ -193,9 +193,9 @@ class TestList:
         heading, *rows = commands("list", "--context", context).stdout.splitlines()
 
         assert heading.split() == ["TASK", "STATE", "AGENT", "UPDATED", "CONTEXT"]
-        found = [re.fullmatch(rf"{ID}  (\S+) +(\S+) +\S+ \S+  {context}", row) for row in rows]
+        match = [re.fullmatch(rf"{ID}  (\S+) +(\S+) +\S+ \S+  {context}", row) for row in rows]
         states = ["INPUT_REQUIRED ask", "COMPLETED full", "COMPLETED echo"]
-        assert [f"{row[1]} {row[2]}" for row in found if row] == states
+        assert [f"{row[1]} {row[2]}" for row in match if row] == states
 
     def test_is_a_line_for_each_task_for_scripts(self, commands: Commands, context: str) -> None:
         assert [task["contextId"] for task in commands.lines("list", "--context", context)] == [context] * 3
@@ -278,9 +278,9 @@ def test_the_gateway_is_the_one_that_was_named_whatever_its_public_address_is(co
 
 
 def test_celery_knows_the_commands_and_they_need_neither_store_nor_broker(commands: Commands) -> None:
-    nothing = {"A2A_STORE_URL": "", "CELERY_BROKER_URL": "amqp://127.0.0.1:1"}
+    env = {"A2A_STORE_URL": "", "CELERY_BROKER_URL": "amqp://127.0.0.1:1"}
 
-    done = commands.fleet.command("a2a", "send", "echo", "hello", "--url", commands.url, **nothing)
+    result = commands.fleet.command("a2a", "send", "echo", "hello", "--url", commands.url, **env)
 
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.endswith("artifact response: hello\nCOMPLETED\n")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.endswith("artifact response: hello\nCOMPLETED\n")

@@ -32,9 +32,9 @@ def bash(program: str, **env: str) -> str:
     """Run a bash program with the commands of this environment on the PATH, and return the output."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("A2A_", "CELERY_"))}
     env = {**clean, "PATH": f"{BIN}{os.pathsep}{clean['PATH']}", **env}
-    done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, cwd=ROOT, env=env, check=True)
-    assert done.stderr == ""
-    return done.stdout
+    result = subprocess.run(["bash", "-c", program], capture_output=True, text=True, cwd=ROOT, env=env, check=True)
+    assert result.stderr == ""
+    return result.stdout
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def functions() -> str:
     return "\n".join(map(bash, setup))
 
 
-def completed(functions: str, line: str, **env: str) -> list[str]:
+def completion_words(functions: str, line: str, **env: str) -> list[str]:
     """Return bash's completions of `line`. The last word is incomplete, unless the line ends with a space."""
     words = line.split()
     number = len(words) - (not line.endswith(" "))
@@ -60,18 +60,18 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 
 
 def test_commands_options_and_agents_are_completed(functions: str) -> None:
-    assert completed(functions, "a2a-celery in") == ["init"]
-    assert completed(functions, "celery -A tests.support.agents a2a list --stu") == ["--stuck"]
-    assert completed(functions, "celery -A tests.support.agents a2a send sync-e") == ["sync-echo"]
+    assert completion_words(functions, "a2a-celery in") == ["init"]
+    assert completion_words(functions, "celery -A tests.support.agents a2a list --stu") == ["--stuck"]
+    assert completion_words(functions, "celery -A tests.support.agents a2a send sync-e") == ["sync-echo"]
 
 
 def test_an_app_that_cannot_be_loaded_completes_nothing(functions: str) -> None:
-    assert completed(functions, "celery -A tests.support.nothing a2a send ec") == []
+    assert completion_words(functions, "celery -A tests.support.nothing a2a send ec") == []
 
 
 def test_open_tasks_are_completed(fleet: Fleet, functions: str) -> None:
     task_id = send(fleet.gateway(), "echo", "no worker runs", returnImmediately=True)["id"]
     settings = {"A2A_STORE_URL": fleet.redis.store_url, "CELERY_BROKER_URL": fleet.broker_url}
 
-    assert completed(functions, "celery -A tests.support.agents a2a cancel ", **settings) == [task_id]
-    assert completed(functions, "celery -A tests.support.agents a2a requeue ", **settings) == []
+    assert completion_words(functions, "celery -A tests.support.agents a2a cancel ", **settings) == [task_id]
+    assert completion_words(functions, "celery -A tests.support.agents a2a requeue ", **settings) == []

@@ -22,19 +22,19 @@ def first_begins(context: Context) -> list[str]:
     """Return the messages in the order in which their first runs began. Fail if two runs were active at the same
     time."""
     order: list[str] = []
-    at_work: tuple[str, int] | None = None
+    active_run: tuple[str, int] | None = None
     for line in context.notes:
-        what, task_id, attempt, text = line.split()
-        if what == "begin":
+        kind, task_id, attempt, text = line.split()
+        if kind == "begin":
             if text not in order:
                 order.append(text)
-            lost_before = at_work is not None and at_work == (task_id, int(attempt) - 1)
-            assert at_work is None or lost_before, f"{line} while {at_work} was at work"
-            at_work = task_id, int(attempt)
+            lost_before = active_run is not None and active_run == (task_id, int(attempt) - 1)
+            assert active_run is None or lost_before, f"{line} while {active_run} was at work"
+            active_run = task_id, int(attempt)
         else:
-            assert at_work == (task_id, int(attempt)), line
-            at_work = None
-    assert at_work is None
+            assert active_run == (task_id, int(attempt)), line
+            active_run = None
+    assert active_run is None
     return order
 
 
@@ -54,7 +54,7 @@ def test_no_two_runs_of_a_context_overlap_whatever_is_killed(tmp_path: Path, bro
         eventually(lambda: any(len(context.notes) > TASKS for context in contexts), what="half is done")
         workers[1].kill()
         fleet.worker(concurrency=4)
-        ends = [context.ended(task) for context, task in tasks]
+        ends = [context.wait_for_end(task) for context, task in tasks]
 
     assert [state(end) for end in ends] == ["COMPLETED"] * len(tasks)
     for context in contexts:
@@ -68,12 +68,12 @@ def test_one_that_waits_is_shown_and_can_be_cancelled(tmp_path: Path) -> None:
         context_hold.touch()
         context = site.context("in-turn")
         first, second, third = (context.send(text, wait=False) for text in ("1", "2", "3"))
-        context.ended(first, "WORKING")
-        stuck = fleet.command("a2a", "list", "--stuck", "--older-than", "0.01").stdout
+        context.wait_for_end(first, "WORKING")
+        output = fleet.command("a2a", "list", "--stuck", "--older-than", "0.01").stdout
 
         assert cancel(site.gateway, "in-turn", second)["status"]["state"] == "TASK_STATE_CANCELED"
         context_hold.unlink()
 
-        assert state(context.ended(third)) == "COMPLETED", "published by who ended the first: no watcher runs"
-    assert stuck.count("another run of its context comes first") == 3, "two of them, and what to do about it"
+        assert state(context.wait_for_end(third)) == "COMPLETED", "published by who ended the first: no watcher runs"
+    assert output.count("another run of its context comes first") == 3, "two of them, and what to do about it"
     assert [line.split()[-1] for line in context.notes] == ["1", "1", "3", "3"]

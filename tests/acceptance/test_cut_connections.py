@@ -1,5 +1,5 @@
-"""Busy workers whose connection to RabbitMQ breaks. They consume messages again afterwards, on prefork and on
-threads."""
+"""Busy workers whose connection to RabbitMQ breaks. After the interruption, the workers consume messages again, on
+prefork and on threads."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ async def test_a_busy_worker_consumes_again_when_it_was_cut_off(tmp_path: Path, 
     try:
         await fleet.open()
         tasks = [await begin(fleet) for _ in range(6 * CONCURRENCY)]
-        await eventually_async(lambda: begun(fleet, tasks, CONCURRENCY), what="all of it is busy")
+        await eventually_async(lambda: have_begun(fleet, tasks, CONCURRENCY), what="all of it is busy")
 
         await fleet.restart_broker(1)
         tasks += [await begin(fleet) for _ in range(2 * CONCURRENCY)]
 
-        await eventually_async(lambda: begun(fleet, tasks, len(tasks)), what="all runs began")
+        await eventually_async(lambda: have_begun(fleet, tasks, len(tasks)), what="all runs began")
     except BaseException:
         print(fleet.logs())
         raise
@@ -40,13 +40,13 @@ async def test_a_busy_worker_consumes_again_when_it_was_cut_off(tmp_path: Path, 
 
 async def begin(fleet: ChaosFleet) -> str:
     """Send a message that keeps a worker busy for a moment. Return the task's id."""
-    body = message_json(Order(pause=0.3).to_text()) | {"configuration": {"returnImmediately": True}}
+    body = message_json(Order(pause=0.3).as_text()) | {"configuration": {"returnImmediately": True}}
     async with httpx.AsyncClient() as http:
         (gateway,) = fleet.slots_of("gateway")
         answer = await http.post(f"{gateway.url}/agents/once/message:send", json=body, headers=V1, timeout=60)
     return str(answer.json()["task"]["id"])
 
 
-async def begun(fleet: ChaosFleet, tasks: list[str], count: int) -> bool:
-    """Return whether `count` of the `tasks` have begun."""
+async def have_begun(fleet: ChaosFleet, tasks: list[str], count: int) -> bool:
+    """Return True if `count` of the `tasks` have begun."""
     return sum(bool(marks_of(fleet.marks, task)) for task in tasks) >= count

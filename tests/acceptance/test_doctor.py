@@ -25,9 +25,9 @@ ORDER = (
 
 def doctor(fleet: Fleet, *arguments: str, **env: str) -> tuple[int, str]:
     """Run ``a2a doctor``. Return the exit code and the output."""
-    done = fleet.command("a2a", "doctor", *arguments, **env)
-    assert "Traceback" not in done.stdout + done.stderr
-    return done.returncode, done.stdout + done.stderr
+    result = fleet.command("a2a", "doctor", *arguments, **env)
+    assert "Traceback" not in result.stdout + result.stderr
+    return result.returncode, result.stdout + result.stderr
 
 
 @pytest.mark.each_kind
@@ -51,7 +51,7 @@ def test_an_unhealthy_fleet_is_reported(tmp_path: Path) -> None:
         gateway = fleet.gateway()
         task = talk.send(gateway, "deaf-function", str(tmp_path / "marks"), returnImmediately=True)
         eventually((tmp_path / "marks").exists, what="it works")
-        assert talk.state(talk.canceled(gateway, "deaf-function", task)) == "CANCELED"
+        assert talk.state(talk.cancel_task(gateway, "deaf-function", task)) == "CANCELED"
         worker.wait_for_output("is abandoned")
 
         code, output = doctor(fleet, "--url", f"http://{NOWHERE}")
@@ -67,17 +67,17 @@ def test_an_unhealthy_fleet_is_reported(tmp_path: Path) -> None:
 def test_unreachable_servers_are_reported(tmp_path: Path) -> None:
     with running_fleet(tmp_path) as fleet:
         worker = fleet.worker(A2A_STORE_URL=f"redis://{NOWHERE}/0")
-        without_store = doctor(fleet, A2A_STORE_URL=f"redis://{NOWHERE}/1")
-        with_another = doctor(fleet)
+        storeless_result = doctor(fleet, A2A_STORE_URL=f"redis://{NOWHERE}/1")
+        fleet_result = doctor(fleet)
         worker.stop()
-        without_workers = doctor(fleet)
-        without_broker = doctor(fleet, CELERY_BROKER_URL=f"redis://{NOWHERE}/0")
+        workerless_result = doctor(fleet)
+        brokerless_result = doctor(fleet, CELERY_BROKER_URL=f"redis://{NOWHERE}/0")
 
-    assert [code for code, _ in (without_store, with_another, without_workers, without_broker)] == [1, 1, 1, 1]
-    assert "wrong  store: ConnectionError" in without_store[1]
-    assert "cannot reach the store" in with_another[1]
-    assert "wrong  workers: no worker replies" in without_workers[1]
-    assert "wrong  broker: " in without_broker[1]
+    assert [code for code, _ in (storeless_result, fleet_result, workerless_result, brokerless_result)] == [1, 1, 1, 1]
+    assert "wrong  store: ConnectionError" in storeless_result[1]
+    assert "cannot reach the store" in fleet_result[1]
+    assert "wrong  workers: no worker replies" in workerless_result[1]
+    assert "wrong  broker: " in brokerless_result[1]
 
 
 def test_failing_webhooks_are_reported(tmp_path: Path) -> None:
@@ -87,23 +87,23 @@ def test_failing_webhooks_are_reported(tmp_path: Path) -> None:
         hooks.plan("/gone", [], then=410)
         gateway = fleet.gateway()
         fleet.worker()
-        without_key = fleet.watcher(A2A_SECRET_KEY="")
+        keyless_watcher = fleet.watcher(A2A_SECRET_KEY="")
         for path in ("/failing", "/gone"):
             talk.send(gateway, "echo", taskPushNotificationConfig={"url": hooks.url(path)})
-        undelivered = doctor(fleet, "--url", gateway.url)
+        undelivered_result = doctor(fleet, "--url", gateway.url)
         gateway_without_key = doctor(fleet, "--url", gateway.url, A2A_SECRET_KEY="")
-        without_key.stop()
+        keyless_watcher.stop()
         fleet.watcher()
         hooks.wait_for("/failing", 2)
         hooks.wait_for("/gone", 1)
-        failing = eventually(
+        failing_result = eventually(
             lambda: output if "given up" in (output := doctor(fleet, "--url", gateway.url)[1]) else "",
             what="one is given up",
         )
 
-    assert (undelivered[0], gateway_without_key[0]) == (1, 1)
-    assert "has no A2A_SECRET_KEY, so it delivers nothing" in undelivered[1]
+    assert (undelivered_result[0], gateway_without_key[0]) == (1, 1)
+    assert "has no A2A_SECRET_KEY, so it delivers nothing" in undelivered_result[1]
     assert "wrong  secret key: A2A_SECRET_KEY is not set here" in gateway_without_key[1]
-    assert "note   webhooks: 1 unreachable now" in failing
-    assert "note   webhooks: 1 given up: celery -A … a2a deliveries list --dead" in failing
-    assert "replay --all" in failing
+    assert "note   webhooks: 1 unreachable now" in failing_result
+    assert "note   webhooks: 1 given up: celery -A … a2a deliveries list --dead" in failing_result
+    assert "replay --all" in failing_result

@@ -20,8 +20,8 @@ def test_what_a_drained_worker_has_fetched_runs_elsewhere(tmp_path: Path) -> Non
         def node(worker: Process) -> str:
             return f"{worker.name}-{fleet.queue}@{gethostname()}"
 
-        def until(agent: str, task: dict[str, object], wanted: str) -> None:
-            eventually(lambda: state(read(gateway, agent, task)) == wanted, what=f"{agent} {wanted}")
+        def until(agent: str, task: dict[str, object], expected_state: str) -> None:
+            eventually(lambda: state(read(gateway, agent, task)) == expected_state, what=f"{agent} {expected_state}")
 
         works = send(gateway, "silent", "600", returnImmediately=True)
         until("silent", works, "WORKING")
@@ -30,18 +30,18 @@ def test_what_a_drained_worker_has_fetched_runs_elsewhere(tmp_path: Path) -> Non
             first.wait_for_output(f"a2a.echo[{task['id']}.1] received")
         second = fleet.worker(pool="threads", concurrency=1)
 
-        [left] = a2a.rows("drain", "--worker", node(first), "--timeout", "0", code=1)
+        [remaining_row] = a2a.rows("drain", "--worker", node(first), "--timeout", "0", code=1)
 
-        assert left["returned"] == 3
-        assert left["running"] == [f"{works['id']}.1"]
+        assert remaining_row["returned"] == 3
+        assert remaining_row["running"] == [f"{works['id']}.1"]
         for task in waits:
             until("echo", task, "COMPLETED")
             assert f"run {task['id']}.2 of echo begins" in second.output()
         until("silent", works, "WORKING")
         versions = [row["text"] for row in a2a.rows("doctor", code=1) if row["check"] == "broker"]
         assert versions[0].startswith("reached: RabbitMQ 3.")
-        [canceled] = a2a.rows("cancel", "--all", "--yes")
-        assert canceled["outcome"] == "canceled"
-        drained = a2a.rows("drain", "--all", "--timeout", "30")
-        assert [row["worker"] for row in drained] == [node(first), node(second)]
-        assert {(row["state"], *row["queues"]) for row in drained} == {("drained", fleet.queue)}
+        [cancel_row] = a2a.rows("cancel", "--all", "--yes")
+        assert cancel_row["outcome"] == "canceled"
+        drain_row = a2a.rows("drain", "--all", "--timeout", "30")
+        assert [row["worker"] for row in drain_row] == [node(first), node(second)]
+        assert {(row["state"], *row["queues"]) for row in drain_row} == {("drained", fleet.queue)}

@@ -33,7 +33,7 @@ def fleet_on(folder: Path, broker: str, monkeypatch: pytest.MonkeyPatch, **more:
         yield fleet
 
 
-def reached(folder: Path, place: str) -> None:
+def wait_until_reached(folder: Path, place: str) -> None:
     """Wait until an agent hangs at a place."""
     eventually((folder / place).exists, what=f"the agent is at {place}")
 
@@ -47,9 +47,9 @@ def text_of(task: dict[str, Any]) -> str:
 def require_ended(gateway: Gateway, agent: str, task: dict[str, Any], text: str) -> None:
     """Wait until a task has finished, and require that it is COMPLETED with the result `text`."""
     eventually(lambda: state(read(gateway, agent, task)) not in ("SUBMITTED", "WORKING"), what=f"{agent} ends")
-    ended = read(gateway, agent, task)
-    assert state(ended) == "COMPLETED", ended
-    assert text_of(ended) == text
+    ended_task = read(gateway, agent, task)
+    assert state(ended_task) == "COMPLETED", ended_task
+    assert text_of(ended_task) == text
 
 
 @pytest.mark.each_kind
@@ -63,7 +63,7 @@ def test_steps_on_workers_that_are_killed_between_every_two(
         tasks = {agent: send(gateway, agent, agent, returnImmediately=True) for agent in AGENTS}
         for stops in zip(*map(places, AGENTS), strict=True):
             for place in stops:
-                reached(tmp_path, place)
+                wait_until_reached(tmp_path, place)
             worker.kill()
             worker = fleet.worker(pool=pool, concurrency=4)
 
@@ -80,7 +80,7 @@ def test_steps_of_a_worker_that_shuts_down(tmp_path: Path, monkeypatch: pytest.M
         gateway, _ = fleet.gateway(), fleet.watcher()
         worker = fleet.worker(pool=pool, concurrency=4)
         task = send(gateway, "parallel-steps", "parallel", returnImmediately=True)
-        reached(tmp_path, "parallel.after-0")
+        wait_until_reached(tmp_path, "parallel.after-0")
         worker.signal(signal.SIGQUIT)
         fleet.worker(pool=pool, concurrency=4)
 
@@ -94,15 +94,15 @@ def test_steps_of_a_task_that_is_requeued(tmp_path: Path, monkeypatch: pytest.Mo
     with fleet_on(tmp_path, "redis", monkeypatch) as fleet:
         gateway, worker, _ = fleet.gateway(), fleet.worker(), fleet.watcher()
         task = send(gateway, "once", "once", returnImmediately=True)
-        reached(tmp_path, "once.after-0")
+        wait_until_reached(tmp_path, "once.after-0")
         worker.kill()
         eventually(lambda: state(read(gateway, "once", task)) == "FAILED", what="the task is failed")
         fleet.worker()
 
-        requeued = fleet.command("a2a", "requeue", task["id"], *(["--from-start"] if from_start else []))
+        result = fleet.command("a2a", "requeue", task["id"], *(["--from-start"] if from_start else []))
 
-        assert requeued.returncode == 0, requeued.stderr
-        new = {"id": requeued.stdout.split(" task ")[1].strip().split(",")[0]}
+        assert result.returncode == 0, result.stderr
+        new = {"id": result.stdout.split(" task ")[1].strip().split(",")[0]}
         require_ended(gateway, "once", new, "result 0, result 2")
         assert lines("once", "executed") == (["0", "0", "2"] if from_start else ["0", "2"])
 
@@ -120,10 +120,10 @@ def test_large_results_on_workers_that_are_killed_and_shut_down(
     with fleet_on(tmp_path, "redis", monkeypatch, A2A_BLOB_URL=blobs.as_uri()) as fleet:
         gateway, _, worker = fleet.gateway(), fleet.watcher(), fleet.worker()
         task = send(gateway, "large-results", "large", returnImmediately=True)
-        reached(tmp_path, "large.after-0")
+        wait_until_reached(tmp_path, "large.after-0")
         worker.kill()
         worker = fleet.worker()
-        reached(tmp_path, "large.after-1")
+        wait_until_reached(tmp_path, "large.after-1")
         assert len(large_files(blobs)) == 2
         worker.signal(signal.SIGQUIT)
         fleet.worker()
@@ -141,16 +141,16 @@ def test_large_results_of_a_task_that_is_requeued(
     with fleet_on(tmp_path, "redis", monkeypatch, A2A_BLOB_URL=blobs.as_uri()) as fleet:
         gateway, worker, _ = fleet.gateway(), fleet.worker(), fleet.watcher()
         task = send(gateway, "large-once", "large", returnImmediately=True)
-        reached(tmp_path, "large.after-0")
+        wait_until_reached(tmp_path, "large.after-0")
         worker.kill()
         eventually(lambda: state(read(gateway, "large-once", task)) == "FAILED", what="the task is failed")
         assert len(large_files(blobs)) == 1, "the dead letter has its result"
         fleet.worker()
 
-        requeued = fleet.command("a2a", "requeue", task["id"], *(["--from-start"] if from_start else []))
+        result = fleet.command("a2a", "requeue", task["id"], *(["--from-start"] if from_start else []))
 
-        assert requeued.returncode == 0, requeued.stderr
-        new = {"id": requeued.stdout.split(" task ")[1].strip().split(",")[0]}
+        assert result.returncode == 0, result.stderr
+        new = {"id": result.stdout.split(" task ")[1].strip().split(",")[0]}
         require_ended(gateway, "large-once", new, LARGE_RESULT)
         assert lines("large", "executed") == (["0", "0", "1", "2"] if from_start else ["0", "1", "2"])
         eventually(lambda: not large_files(blobs), what="the large results of both tasks are removed")
@@ -162,7 +162,7 @@ def test_a_step_is_not_repeated_by_the_next_worker(tmp_path: Path, monkeypatch: 
         gateway, _ = fleet.gateway(), fleet.watcher()
         worker: Process = fleet.worker()
         task = send(gateway, "waits", "waits", returnImmediately=True)
-        reached(tmp_path, "waits.after-0")
+        wait_until_reached(tmp_path, "waits.after-0")
         worker.kill()
         fleet.worker()
 

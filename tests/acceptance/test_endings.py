@@ -80,7 +80,7 @@ def test_a_run_ends_once_with_its_sentence(
 ) -> None:
     task_id = system.send(agent, message)
 
-    task = system.ended(agent, task_id)
+    task = system.wait_for_end(agent, task_id)
 
     assert text_of(task) == text
     assert "secret" not in str(task)
@@ -90,29 +90,29 @@ def test_a_run_ends_once_with_its_sentence(
 
 
 def test_what_failed_can_be_found_in_the_workers_log(system: SystemUnderTest) -> None:
-    task = system.ended("ends", system.send("ends", "MemoryError"))
+    task = system.wait_for_end("ends", system.send("ends", "MemoryError"))
 
     assert task["status"]["message"]["metadata"]["reference"] in system.worker.output()
 
 
 @pytest.mark.every_cell
 def test_revoked_before_it_began(system: SystemUnderTest) -> None:
-    with system.without_consumer():
+    with system.pause_consumer():
         task_id = system.send("echo", "hello")
         system.revoke(task_id)
 
-    assert text_of(system.ended("echo", task_id)) == CANCELED_BY_OPERATOR
+    assert text_of(system.wait_for_end("echo", task_id)) == CANCELED_BY_OPERATOR
     system.require_celery_events(task_id, "revoked")
     assert system.log(task_id) == ["SUBMITTED", "CANCELED"]
 
 
 def test_expired_in_its_queue(system: SystemUnderTest) -> None:
-    with system.without_consumer():
+    with system.pause_consumer():
         task_id = system.send("perishable", "hello")
-        sent = time.monotonic()
-        eventually(lambda: time.monotonic() > sent + 2, what="it expires")
+        send_time = time.monotonic()
+        eventually(lambda: time.monotonic() > send_time + 2, what="it expires")
 
-    assert text_of(system.ended("perishable", task_id)) == NOT_BEGUN_IN_TIME
+    assert text_of(system.wait_for_end("perishable", task_id)) == NOT_BEGUN_IN_TIME
     system.require_celery_events(task_id, "revoked")
     assert system.log(task_id) == ["SUBMITTED", "REJECTED"]
 
@@ -120,7 +120,7 @@ def test_expired_in_its_queue(system: SystemUnderTest) -> None:
 def test_a_worker_that_does_not_know_the_agent(system: SystemUnderTest) -> None:
     task_id = system.send("ghost", "hello")
 
-    assert text_of(system.ended("ghost", task_id)) == AGENT_UNKNOWN
+    assert text_of(system.wait_for_end("ghost", task_id)) == AGENT_UNKNOWN
     system.require_celery_events(task_id, "failed")
     assert system.log(task_id) == ["SUBMITTED", "REJECTED"]
     system.require_working()
@@ -141,20 +141,20 @@ def test_the_end_of_a_copy_is_not_the_end_of_the_run(system: SystemUnderTest, tm
     system.require_celery_events(task_id, "revoked")
     may_end.touch()
 
-    system.ended("until", task_id)
+    system.wait_for_end("until", task_id)
 
     assert system.log(task_id) == [*WORKED, "artifact", "COMPLETED"]
     system.require_celery_events(task_id, "revoked", "succeeded")
 
 
 @pytest.mark.every_cell
-@pytest.mark.parametrize("how", ["os._exit", "SIGKILL"])
-def test_a_lost_child_process_fails_its_run(system: SystemUnderTest, how: str) -> None:
+@pytest.mark.parametrize("cause", ["os._exit", "SIGKILL"])
+def test_a_lost_child_process_fails_its_run(system: SystemUnderTest, cause: str) -> None:
     if system.pool != "prefork":  # the whole worker is lost, and a watcher fails the run
         return
-    task_id = system.send("ends", how)
+    task_id = system.send("ends", cause)
 
-    assert text_of(system.ended("ends", task_id)) == WORKER_LOST
+    assert text_of(system.wait_for_end("ends", task_id)) == WORKER_LOST
     system.require_celery_events(task_id, "failed")
     assert system.log(task_id) == [*WORKED, "FAILED"]
     system.require_working()
@@ -167,7 +167,7 @@ def test_terminated_while_it_runs(system: SystemUnderTest) -> None:
 
     system.celery.control.revoke(f"{task_id}.1", terminate=True)
 
-    task = system.ended("silent", task_id)
+    task = system.wait_for_end("silent", task_id)
     if system.pool == "solo":  # a busy solo worker reads no broadcast, but a watcher does: see test_revokes.py
         assert system.log(task_id) == [*WORKED, "artifact", "COMPLETED"]
     else:
@@ -186,14 +186,14 @@ def test_terminated_after_its_client_asked_to_cancel(system: SystemUnderTest, si
         return
     task_id = system.send("stuck", "60")
     eventually(lambda: system.is_in(task_id, "WORKING"))
-    asked = Keys("a2a").task(task_id).record
+    record_key = Keys("a2a").task(task_id).record
     with ThreadPoolExecutor(1) as thread:
         answer = thread.submit(rest, system.gateway, "POST", f"/tasks/{task_id}:cancel", agent="stuck")
-        eventually(lambda: system.store.redis.hget(asked, "cancel_requested") == b"1")
+        eventually(lambda: system.store.redis.hget(record_key, "cancel_requested") == b"1")
         system.celery.control.revoke(f"{task_id}.1", terminate=True, signal=signal)
         assert answer.result().json()["status"]["state"] == "TASK_STATE_CANCELED"
 
-    assert text_of(system.ended("stuck", task_id)) == CANCELED_BY_CLIENT
+    assert text_of(system.wait_for_end("stuck", task_id)) == CANCELED_BY_CLIENT
     system.require_celery_events(task_id, "revoked")
     assert system.log(task_id) == [*WORKED, "CANCELED"]
     system.require_working()

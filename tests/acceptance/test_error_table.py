@@ -19,7 +19,7 @@ from a2a_celery.gateway.bindings.endpoints import rest_error
 from a2a_celery.gateway.bindings.grpc_errors import status_code
 from a2a_celery.gateway.protocol_errors import EXTRA_RPC_CODES
 from a2a_celery.lifecycle.outcomes import INVALID_RESPONSE
-from tests.support.clients import BINDINGS, Served, message_json, rpc, serving
+from tests.support.clients import BINDINGS, ServedFleet, message_json, rpc, serve_fleet
 from tests.support.faults import CODES, Fault, fault, from_rest, from_rpc
 
 
@@ -74,44 +74,46 @@ invalid response of the agent ends the task as FAILED. Other tests check the map
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with serving(tmp_path_factory.mktemp("fleet"), pool="threads", concurrency=8) as served:
-        yield served
+def served_fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedFleet]:
+    with serve_fleet(tmp_path_factory.mktemp("fleet"), pool="threads", concurrency=8) as served_fleet:
+        yield served_fleet
 
 
 @pytest.fixture(scope="module")
-def ended(served: Served) -> str:
-    """Id of a COMPLETED task of "echo"."""
-    task_id: str = rpc(served.gateway, "SendMessage", message_json(), agent="echo")["result"]["task"]["id"]
+def ended_task_id(served_fleet: ServedFleet) -> str:
+    """Id of a COMPLETED task of the agent "echo"."""
+    task_id: str = rpc(served_fleet.gateway, "SendMessage", message_json(), agent="echo")["result"]["task"]["id"]
     return task_id
 
 
 def test_no_error_is_missing_here() -> None:
-    known = set(PROVOKED) | OF_A_BINDING | NEVER_RETURNED | set(EXTRA_RPC_CODES)  # see test_authentication.py
-    assert known == set(JSON_RPC_ERROR_CODE_MAP)
-    by_reason = {one.reason: JSON_RPC_ERROR_CODE_MAP[error] for error, one in PROVOKED.items()}
-    assert {reason: CODES[reason][0] for reason in by_reason} == by_reason
+    known_errors = set(PROVOKED) | OF_A_BINDING | NEVER_RETURNED | set(EXTRA_RPC_CODES)  # see test_authentication.py
+    assert known_errors == set(JSON_RPC_ERROR_CODE_MAP)
+    codes_by_reason = {provocation.reason: JSON_RPC_ERROR_CODE_MAP[error] for error, provocation in PROVOKED.items()}
+    assert {reason: CODES[reason][0] for reason in codes_by_reason} == codes_by_reason
 
 
 @pytest.mark.parametrize("binding", BINDINGS)
 @pytest.mark.parametrize("error", PROVOKED, ids=lambda error: error.__name__)
 async def test_each_error_conforms_to_the_specification(
-    served: Served, ended: str, binding: str, error: type[A2AError]
+    served_fleet: ServedFleet, ended_task_id: str, binding: str, error: type[A2AError]
 ) -> None:
-    one = PROVOKED[error]
-    params = {name: ended if value == "ENDED" else value for name, value in one.params.items()}
+    provocation = PROVOKED[error]
+    params = {name: ended_task_id if value == "ENDED" else value for name, value in provocation.params.items()}
 
     # fault() compares code, status and typed details of the response with CODES
-    found = await fault(served.gateway, binding, one.method, params, agent=one.agent, **one.headers)
+    received_fault = await fault(
+        served_fleet.gateway, binding, provocation.method, params, agent=provocation.agent, **provocation.headers
+    )
 
-    assert found.reason == one.reason
-    assert found.message
-    received = {*found.metadata, *found.fields}
-    assert received >= set(one.names), received
+    assert received_fault.reason == provocation.reason
+    assert received_fault.message
+    error_fields = {*received_fault.metadata, *received_fault.fields}
+    assert error_fields >= set(provocation.names), error_fields
 
 
-def test_an_agent_that_answers_nonsense_fails_its_task(served: Served) -> None:
-    task = rpc(served.gateway, "SendMessage", message_json(), agent="nonsense")["result"]["task"]
+def test_an_agent_that_answers_nonsense_fails_its_task(served_fleet: ServedFleet) -> None:
+    task = rpc(served_fleet.gateway, "SendMessage", message_json(), agent="nonsense")["result"]["task"]
 
     assert task["status"]["state"] == "TASK_STATE_FAILED"
     assert task["status"]["message"]["parts"] == [{"text": INVALID_RESPONSE}]
@@ -129,15 +131,15 @@ def test_an_invalid_agent_response_would_conform_to_the_specification() -> None:
     assert status_code(error).name == CODES["INVALID_AGENT_RESPONSE"][2]
 
 
-def post(served: Served, path: str, content: str, media_type: str = "application/json") -> httpx.Response:
+def post(served_fleet: ServedFleet, path: str, content: str, media_type: str = "application/json") -> httpx.Response:
     headers = {"A2A-Version": "1.0", "Content-Type": media_type}
-    return httpx.post(f"{served.url}/agents/echo{path}", content=content.encode(), headers=headers, timeout=60)
+    return httpx.post(f"{served_fleet.url}/agents/echo{path}", content=content.encode(), headers=headers, timeout=60)
 
 
-def refused(served: Served, path: str, content: str, media_type: str = "application/json") -> Fault:
+def post_invalid(served_fleet: ServedFleet, path: str, content: str, media_type: str = "application/json") -> Fault:
     """Post a raw body and return the error. The path "/" is that of JSON-RPC, and other paths are those of
     HTTP+JSON."""
-    answer = post(served, path, content, media_type)
+    answer = post(served_fleet, path, content, media_type)
     return from_rpc(answer.json()) if path == "/" else from_rest(answer)
 
 
@@ -153,11 +155,11 @@ def refused(served: Served, path: str, content: str, media_type: str = "applicat
     ],
 )
 def test_an_invalid_request_gets_the_error_of_its_binding(
-    served: Served, path: str, content: str, status: int, reason: str
+    served_fleet: ServedFleet, path: str, content: str, status: int, reason: str
 ) -> None:
-    found = refused(served, path, content)
+    received_fault = post_invalid(served_fleet, path, content)
 
-    assert (found.status, found.reason) == (status, reason)
+    assert (received_fault.status, received_fault.reason) == (status, reason)
 
 
 RPC_BODY = '{"jsonrpc": "2.0", "id": 1, "method": "ListTasks", "params": {}}'
@@ -176,24 +178,24 @@ REST_BODY = '{"message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"tex
         "json",
     ],
 )
-def test_a_body_of_another_media_type_is_refused(served: Served, path: str, media_type: str) -> None:
-    found = refused(served, path, RPC_BODY if path == "/" else REST_BODY, media_type)
+def test_a_body_of_another_media_type_is_refused(served_fleet: ServedFleet, path: str, media_type: str) -> None:
+    received_fault = post_invalid(served_fleet, path, RPC_BODY if path == "/" else REST_BODY, media_type)
 
-    assert found.reason == "CONTENT_TYPE_NOT_SUPPORTED"
-    assert found.status == CODES[found.reason][0 if path == "/" else 1]
-    assert "application/json" in found.message
+    assert received_fault.reason == "CONTENT_TYPE_NOT_SUPPORTED"
+    assert received_fault.status == CODES[received_fault.reason][0 if path == "/" else 1]
+    assert "application/json" in received_fault.message
 
 
 @pytest.mark.parametrize(
     "media_type",
     ["application/json", "application/a2a+json", "Application/JSON; charset=utf-8", "application/a2a+json;x=y"],
 )
-def test_json_under_any_of_its_names_is_read(served: Served, media_type: str) -> None:
-    assert "result" in post(served, "/", RPC_BODY, media_type).json()
-    assert post(served, "/message:send", REST_BODY, media_type).status_code == 200
+def test_json_under_any_of_its_names_is_read(served_fleet: ServedFleet, media_type: str) -> None:
+    assert "result" in post(served_fleet, "/", RPC_BODY, media_type).json()
+    assert post(served_fleet, "/message:send", REST_BODY, media_type).status_code == 200
 
 
-def test_a_request_without_a_body_needs_no_media_type(served: Served, ended: str) -> None:
-    answer = post(served, f"/tasks/{ended}:cancel", "", "text/plain")
+def test_a_request_without_a_body_needs_no_media_type(served_fleet: ServedFleet, ended_task_id: str) -> None:
+    answer = post(served_fleet, f"/tasks/{ended_task_id}:cancel", "", "text/plain")
 
     assert from_rest(answer).reason == "TASK_NOT_CANCELABLE"

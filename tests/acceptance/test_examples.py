@@ -37,8 +37,8 @@ class Project:
 
     def __init__(self, fleet: Fleet, example: Path, folder: Path) -> None:
         self.fleet, self.folder, self.port = fleet, folder / example.name, free_port()
-        ignored = shutil.ignore_patterns("*.sqlite3", "__pycache__")
-        shutil.copytree(example, self.folder, ignore=ignored)
+        ignore = shutil.ignore_patterns("*.sqlite3", "__pycache__")
+        shutil.copytree(example, self.folder, ignore=ignore)
         self.env = {"PATH": f"{BIN}:/usr/bin:/bin", "PYTHONPATH": f"{self.folder}:{ROOT}", "PYTHONUNBUFFERED": "1"}
 
     @property
@@ -47,8 +47,8 @@ class Project:
 
     def start(self, name: str, line: str) -> Process:
         """Run a line of the README in the folder of the copy."""
-        before, _, last = line.replace("8000", str(self.port)).rpartition("&& ")
-        shell = f"cd {shlex.quote(str(self.folder))} && {before and before + '&& '}exec {last}"
+        commands_before, _, last = line.replace("8000", str(self.port)).rpartition("&& ")
+        shell = f"cd {shlex.quote(str(self.folder))} && {commands_before and commands_before + '&& '}exec {last}"
         process = Process(name, ["bash", "-c", shell], self.env, self.folder.parent / f"{name}.log")
         self.fleet.processes.append(process)
         return process
@@ -65,7 +65,7 @@ def test_one_command_starts_the_agent_of_the_shop(shop: Project) -> None:
     program, *_, body = shlex.split(CURL)
     assert program == "curl"
 
-    task = requested(f"{shop.url}/message:send", json.loads(body))
+    task = request_task(f"{shop.url}/message:send", json.loads(body))
 
     assert task["status"]["state"] == "TASK_STATE_COMPLETED"
     assert task["artifacts"][0]["parts"][0]["data"] == {"order": 1, **TEA}
@@ -81,13 +81,13 @@ def test_pages_and_gateway_share_a_server(shop: Project) -> None:
         shop.start(f"process-{number}", command)
     eventually(lambda: serves(shop.url, "/orders/"), what="the pages are served")
 
-    delayed = httpx.post(f"{shop.url}/orders/", json=TEA, timeout=LIMIT)
-    now = httpx.post(f"{shop.url}/orders/now/", json={"product": "cups"}, timeout=LIMIT)
+    delayed_response = httpx.post(f"{shop.url}/orders/", json=TEA, timeout=LIMIT)
+    immediate_response = httpx.post(f"{shop.url}/orders/now/", json={"product": "cups"}, timeout=LIMIT)
     message = {"messageId": "1", "role": "ROLE_USER", "parts": [{"text": "spoons"}]}
-    task = requested(f"{shop.url}/a2a/message:send", {"message": message})
+    task = request_task(f"{shop.url}/a2a/message:send", {"message": message})
 
-    assert delayed.status_code == 202
-    assert now.json()["state"] == "COMPLETED"
+    assert delayed_response.status_code == 202
+    assert immediate_response.json()["state"] == "COMPLETED"
     assert task["artifacts"][0]["parts"][0]["data"] | {"order": 0} == {"order": 0, "product": "spoons", "quantity": 1}
     eventually(lambda: {"tea", "cups", "spoons"} == products(shop), what="all orders are stored")
 
@@ -107,15 +107,15 @@ def assistant(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
 
 
 @pytest.mark.parametrize(
-    ("approved", "text"),
+    ("decision", "text"),
     [("yes", "19.90 for order A7 was refunded. Sorry!"), ("no", "The refund of order A7 was declined. Sorry!")],
 )
-def test_a_person_decides_about_a_refund(assistant: Project, approved: str, text: str) -> None:
+def test_a_person_decides_about_a_refund(assistant: Project, decision: str, text: str) -> None:
     _, verb, url, message = shlex.split(REFUND)
 
     with terminal(CALL, verb, url.replace("http://localhost:8000", assistant.url), message) as screen:
         screen.shows("Pay this refund? (yes or no): ")
-        screen.types(f"{approved}\n")
+        screen.types(f"{decision}\n")
         screen.shows("Note to the customer")
         screen.types("Sorry!\n")
 
@@ -139,7 +139,7 @@ def test_each_queue_has_its_worker(fleet: Fleet) -> None:
     url = f"http://127.0.0.1:{port}"
     eventually(lambda: serves(url), what="the gateway serves")
 
-    tasks = [requested(f"{url}/agents/{agent}/message:send", json.loads(body)) for agent, body in MESSAGES]
+    tasks = [request_task(f"{url}/agents/{agent}/message:send", json.loads(body)) for agent, body in MESSAGES]
 
     texts = [task["artifacts"][0]["parts"][0]["text"] for task in tasks]
     assert texts == ["You said: hello", "78498 primes up to 1000000"]
@@ -154,7 +154,7 @@ def serves(url: str, path: str = "/health/live") -> bool:
         return False
 
 
-def requested(url: str, body: dict[str, Any]) -> dict[str, Any]:
+def request_task(url: str, body: dict[str, Any]) -> dict[str, Any]:
     """Post a SendMessage request and return the task."""
     response = httpx.post(url, json=body, headers={"A2A-Version": "1.0"}, timeout=LIMIT)
     assert response.status_code == 200, response.text

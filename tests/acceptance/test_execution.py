@@ -38,7 +38,7 @@ def send_to(gateway: Gateway, agent: str, task_id: str = "") -> dict[str, Any]:
     return task
 
 
-class Watched:
+class WatchedFleet:
     """Fleet of agents that record steps, and the Celery events of the fleet."""
 
     def __init__(self, fleet: Fleet, events: CeleryEvents) -> None:
@@ -63,7 +63,7 @@ class Watched:
             if e["task_id"] == task_id
         ]
 
-    def ended(self, agent: str, *states: str, task_id: str = "") -> str:
+    def run_task(self, agent: str, *states: str, task_id: str = "") -> str:
         """Send a message to `agent`, and wait until the task is in one of `states`. Return the task's id."""
         task = send_to(self.gateway, agent, task_id)
         eventually(lambda: state(read(self.gateway, agent, task)) in states, what=f"{agent}: {states}")
@@ -71,9 +71,9 @@ class Watched:
 
     def stored_steps(self, task_id: str) -> list[str]:
         """Return the stored steps of the task, as text."""
-        found = self.store.run(read_steps(Keys("a2a"), task_id))
-        assert found is not None
-        return [" ".join([s.transition.after, *map(str, s.transition.detail.values())]) for s in found.steps]
+        steps = self.store.run(read_steps(Keys("a2a"), task_id))
+        assert steps is not None
+        return [" ".join([s.transition.after, *map(str, s.transition.detail.values())]) for s in steps.steps]
 
     def get(self, task_id: str, *options: str) -> Result:
         """Run ``a2a get --execution`` in this process, with an operator's app."""
@@ -82,52 +82,52 @@ class Watched:
         A2A(app).add_agent(card("echo"), "no:code", name="echo")
         return CliRunner().invoke(a2a, ["get", task_id, "--execution", *options], obj=SimpleNamespace(app=app))
 
-    def shown(self, task_id: str) -> list[dict[str, Any]]:
+    def shown_steps(self, task_id: str) -> list[dict[str, Any]]:
         """Return the JSON output of ``a2a get --execution``."""
-        done = self.get(task_id, "--json")
-        assert done.exit_code == 0, done.output
-        return [json.loads(line) for line in done.stdout.splitlines()]
+        result = self.get(task_id, "--json")
+        assert result.exit_code == 0, result.output
+        return [json.loads(line) for line in result.stdout.splitlines()]
 
 
 @pytest.fixture(scope="module")
-def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
+def watched_fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WatchedFleet]:
     folder = tmp_path_factory.mktemp("fleet")
     with (
         running_fleet(folder, app="tests.support.steppers") as fleet,
         celery_events(fleet.broker_url) as events,
     ):
-        watched = Watched(fleet, events)
-        yield watched
-        watched.store.close()
+        watched_fleet = WatchedFleet(fleet, events)
+        yield watched_fleet
+        watched_fleet.store.close()
 
 
 @pytest.fixture(scope="module", params=["prefork", "threads"])
-def observed(request: pytest.FixtureRequest, watched: Watched) -> Iterator[Watched]:
+def observed_fleet(request: pytest.FixtureRequest, watched_fleet: WatchedFleet) -> Iterator[WatchedFleet]:
     """Fleet with a worker that sends events."""
-    watched.work(request.param, "-E")
-    yield watched
-    watched.worker.kill()
+    watched_fleet.work(request.param, "-E")
+    yield watched_fleet
+    watched_fleet.worker.kill()
 
 
 # This test must come first, because other workers could execute its task.
-def test_a_history_outlives_its_worker_and_is_stored_without_celery_events(watched: Watched) -> None:
-    watched.work("prefork")
-    task = send(watched.gateway, "waits", returnImmediately=True)
-    eventually(lambda: watched.stored_steps(task["id"])[1:] == ["TOOL_EXECUTION slow"], what="its step is stored")
-    watched.worker.kill()
-    last = watched.shown(task["id"])[-1]
+def test_a_history_outlives_its_worker_and_is_stored_without_celery_events(watched_fleet: WatchedFleet) -> None:
+    watched_fleet.work("prefork")
+    task = send(watched_fleet.gateway, "waits", returnImmediately=True)
+    eventually(lambda: watched_fleet.stored_steps(task["id"])[1:] == ["TOOL_EXECUTION slow"], what="its step is stored")
+    watched_fleet.worker.kill()
+    last = watched_fleet.shown_steps(task["id"])[-1]
     assert last["open"]
     assert last["seconds"] > 0
 
-    watched.fleet.watcher(A2A_LEASE_TTL="2")
-    eventually(lambda: state(read(watched.gateway, "waits", task)) == "FAILED", what="it is FAILED")
+    watched_fleet.fleet.watcher(A2A_LEASE_TTL="2")
+    eventually(lambda: state(read(watched_fleet.gateway, "waits", task)) == "FAILED", what="it is FAILED")
 
-    output = watched.get(task["id"]).stdout.splitlines()
+    output = watched_fleet.get(task["id"]).stdout.splitlines()
     assert output[0].endswith(": FAILED")
     assert output[1].split() == ["RUN", "ATTEMPT", "STATE", "WHEN", "FOR", "WHAT", "WORKER"]
     assert re.fullmatch(r"1 +1 +INITIALIZING +[-0-9]+ [0-9:.]+ +[0-9.]+ s +- +\S+", output[2])
     assert re.fullmatch(r"1 +1 +TOOL_EXECUTION +[-0-9]+ [0-9:.]+ +lost +tool slow +\S+", output[3])
-    assert watched.celery_events(task["id"]) == []
+    assert watched_fleet.celery_events(task["id"]) == []
 
 
 STEPS = ["INITIALIZING", "MODEL_CALL m1", "TOOL_EXECUTION search", "COMPLETED"]
@@ -143,26 +143,28 @@ STEPS = ["INITIALIZING", "MODEL_CALL m1", "TOOL_EXECUTION search", "COMPLETED"]
         ("plain", ["INITIALIZING", "TOOL_EXECUTION of a task", "COMPLETED"]),
     ],
 )
-def test_celery_events_report_each_step_of_every_kind_of_agent(observed: Watched, agent: str, steps: list[str]) -> None:
-    task_id = observed.ended(agent, "COMPLETED")
+def test_celery_events_report_each_step_of_every_kind_of_agent(
+    observed_fleet: WatchedFleet, agent: str, steps: list[str]
+) -> None:
+    task_id = observed_fleet.run_task(agent, "COMPLETED")
 
-    eventually(lambda: len(observed.celery_events(task_id)) >= len(steps), what="Celery's events")
+    eventually(lambda: len(observed_fleet.celery_events(task_id)) >= len(steps), what="Celery's events")
 
-    assert observed.celery_events(task_id) == steps
-    mine = [event for event in observed.events.whole if event.get("task_id") == task_id]
+    assert observed_fleet.celery_events(task_id) == steps
+    mine = [event for event in observed_fleet.events.whole if event.get("task_id") == task_id]
     assert {(e["uuid"], e["run"], e["attempt"], e["agent"]) for e in mine} == {(f"{task_id}.1", 1, 1, agent)}
     assert all(e["hostname"].startswith("w") for e in mine)
     assert SECRET not in repr(mine)
-    assert observed.stored_steps(task_id) == steps
+    assert observed_fleet.stored_steps(task_id) == steps
 
 
-def test_a_task_that_asked_shows_both_of_its_runs(observed: Watched) -> None:
-    task_id = observed.ended("asks", "INPUT_REQUIRED")
-    observed.ended("asks", "COMPLETED", task_id=task_id)
+def test_a_task_that_asked_shows_both_of_its_runs(observed_fleet: WatchedFleet) -> None:
+    task_id = observed_fleet.run_task("asks", "INPUT_REQUIRED")
+    observed_fleet.run_task("asks", "COMPLETED", task_id=task_id)
 
-    shown = observed.shown(task_id)
+    execution_json = observed_fleet.shown_steps(task_id)
 
-    assert [(row["run"], row["from"], row["state"]) for row in shown] == [
+    assert [(row["run"], row["from"], row["state"]) for row in execution_json] == [
         (1, "IDLE", "INITIALIZING"),
         (1, "INITIALIZING", "MODEL_CALL"),
         (1, "MODEL_CALL", "INTERRUPTED"),
@@ -170,31 +172,33 @@ def test_a_task_that_asked_shows_both_of_its_runs(observed: Watched) -> None:
         (2, "INITIALIZING", "MODEL_CALL"),
         (2, "MODEL_CALL", "COMPLETED"),
     ]
-    assert [row["seconds"] is None for row in shown] == [False, False, True] * 2
-    assert all(row["worker"] for row in shown)
+    assert [row["seconds"] is None for row in execution_json] == [False, False, True] * 2
+    assert all(row["worker"] for row in execution_json)
 
 
-def test_the_history_of_a_cancelled_task_ends_with_it(observed: Watched) -> None:
-    task = send(observed.gateway, "waits", returnImmediately=True)
-    eventually(lambda: observed.stored_steps(task["id"])[1:] == ["TOOL_EXECUTION slow"], what="its step is stored")
-    cancel(observed.gateway, "waits", task)
+def test_the_history_of_a_cancelled_task_ends_with_it(observed_fleet: WatchedFleet) -> None:
+    task = send(observed_fleet.gateway, "waits", returnImmediately=True)
+    eventually(
+        lambda: observed_fleet.stored_steps(task["id"])[1:] == ["TOOL_EXECUTION slow"], what="its step is stored"
+    )
+    cancel(observed_fleet.gateway, "waits", task)
 
-    assert observed.stored_steps(task["id"])[2:] == ["CANCELLED"]
+    assert observed_fleet.stored_steps(task["id"])[2:] == ["CANCELLED"]
 
 
-def test_clients_see_the_steps_of_an_agent_that_shows_them(observed: Watched) -> None:
-    url = f"{observed.gateway.url}/agents/{{}}/message:stream"
-    shown = {}
+def test_clients_see_the_steps_of_an_agent_that_shows_them(observed_fleet: WatchedFleet) -> None:
+    url = f"{observed_fleet.gateway.url}/agents/{{}}/message:stream"
+    shown_steps = {}
     for agent in ("steps", "blocking"):
         stream = httpx.post(url.format(agent), json=message_json(SECRET), headers=HEADERS, timeout=30)
         frames = [json.loads(line[5:]) for line in stream.text.splitlines() if line.startswith("data:")]
-        shown[agent] = [
+        shown_steps[agent] = [
             frame["statusUpdate"]["metadata"]["execution"]
             for frame in frames
             if "execution" in frame.get("statusUpdate", {}).get("metadata", {})
         ]
 
-    assert shown == {
+    assert shown_steps == {
         "steps": [{"state": "MODEL_CALL", "model": "m1"}, {"state": "TOOL_EXECUTION", "tool": "search"}],
         "blocking": [],
     }
@@ -210,7 +214,9 @@ def test_clients_see_the_steps_of_an_agent_that_shows_them(observed: Watched) ->
         ((), 1, "no task nothing"),
     ],
 )
-def test_what_cannot_be_shown_is_an_error(watched: Watched, options: tuple[str, ...], code: int, error: str) -> None:
-    done = watched.get("nothing", *options)
+def test_what_cannot_be_shown_is_an_error(
+    watched_fleet: WatchedFleet, options: tuple[str, ...], code: int, error: str
+) -> None:
+    result = watched_fleet.get("nothing", *options)
 
-    assert (done.exit_code, error in done.output) == (code, True), done.output
+    assert (result.exit_code, error in result.output) == (code, True), result.output

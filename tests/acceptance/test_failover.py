@@ -30,7 +30,7 @@ LEASE = {"A2A_LEASE_TTL": "4", "A2A_REDISPATCH_AFTER": "5"}
 
 
 @dataclass
-class Accepted:
+class AcceptedTask:
     """Accepted task. `after_failover` is true if the new primary accepted it."""
 
     url: str
@@ -44,26 +44,26 @@ class Load:
 
     gateways: list[Gateway]
     http: httpx.AsyncClient
-    accepted: list[Accepted] = field(default_factory=list)
-    refused: set[int] = field(default_factory=set)
+    accepted_tasks: list[AcceptedTask] = field(default_factory=list)
+    refusal_codes: set[int] = field(default_factory=set)
     failed_over: bool = False
-    stopping: bool = False
+    is_stopping: bool = False
 
     async def send_all(self, agent: str, text: str, **configuration: Any) -> None:
         """Send messages to `agent` until the load stops, and read each response completely."""
         for gateway in cycle(self.gateways):
-            if self.stopping:
+            if self.is_stopping:
                 return
             await self._send(f"{gateway.url}/agents/{agent}", text, configuration)
 
-    def ended(self, agent: str, *, after_failover: bool) -> int:
+    def count_completed(self, agent: str, *, after_failover: bool) -> int:
         """Return the number of COMPLETED tasks of `agent` that were accepted before or after the failover."""
         return sum(
             task.state == "COMPLETED" and task.after_failover == after_failover and f"/{agent}/" in task.url
-            for task in self.accepted
+            for task in self.accepted_tasks
         )
 
-    async def find(self, task: Accepted) -> str:
+    async def find(self, task: AcceptedTask) -> str:
         """Return the current state of a task, "LOST" if the task does not exist, or "" after another error."""
         response = await self.http.get(task.url)
         if response.status_code == 404:
@@ -77,17 +77,17 @@ class Load:
         url = f"{agent}/message:{'stream' if is_stream else 'send'}"
         async with self.http.stream("POST", url, json=body) as response:
             if response.status_code != 200:
-                self.refused.add(response.status_code)
+                self.refusal_codes.add(response.status_code)
                 return
-            task: Accepted | None = None
+            task: AcceptedTask | None = None
             async for line in response.aiter_lines():
-                shown = json.loads(line.removeprefix("data: ")) if line.startswith(("data: {", "{")) else {}
-                if "task" in shown and task is None:
-                    task = Accepted(f"{agent}/tasks/{shown['task']['id']}", self.failed_over)
-                    self.accepted.append(task)
-                of_task = shown.get("task") or shown.get("statusUpdate")
-                if task is not None and of_task:
-                    task.state = state(of_task)
+                event = json.loads(line.removeprefix("data: ")) if line.startswith(("data: {", "{")) else {}
+                if "task" in event and task is None:
+                    task = AcceptedTask(f"{agent}/tasks/{event['task']['id']}", self.failed_over)
+                    self.accepted_tasks.append(task)
+                task_json = event.get("task") or event.get("statusUpdate")
+                if task is not None and task_json:
+                    task.state = state(task_json)
 
 
 OWN, SHARED, CONFIRMED = "a broker of its own", "the broker behind the same Sentinels", "replicas that confirm"
@@ -131,53 +131,53 @@ async def test_a_killed_primary_hangs_nothing_and_loses_nothing_but_its_newest_w
                 clients.create_task(load.send_all("pace", "10 0.1"))
             clients.create_task(load.send_all("count", "3", returnImmediately=True))
             await wait_for_ends(load)
-            killed = await asyncio.to_thread(group.kill_primary)
-            await asyncio.to_thread(group.wait_for_failover, killed)
+            killed_port = await asyncio.to_thread(group.kill_primary)
+            await asyncio.to_thread(group.wait_for_failover, killed_port)
             load.failed_over = True
             await wait_for_ends(load)
-            load.stopping = True
+            load.is_stopping = True
 
-        found = {task.url: await has_ended(load, task) for task in load.accepted}
+        end_states = {task.url: await has_ended(load, task) for task in load.accepted_tasks}
 
-    lost = [task for task in load.accepted if found[task.url] == "LOST"]
+    lost_tasks = [task for task in load.accepted_tasks if end_states[task.url] == "LOST"]
     are_confirmed = "A2A_STORE_WAIT_REPLICAS" in fleet.environment
-    assert [task for task in lost if task.after_failover or are_confirmed] == []
-    assert load.refused <= {503}
-    assert {found[task.url] for task in load.accepted if task.after_failover} == {"COMPLETED"}
-    check_operators(fleet, gateways[0], group, killed)
+    assert [task for task in lost_tasks if task.after_failover or are_confirmed] == []
+    assert load.refusal_codes <= {503}
+    assert {end_states[task.url] for task in load.accepted_tasks if task.after_failover} == {"COMPLETED"}
+    check_operators(fleet, gateways[0], group, killed_port)
 
 
 async def wait_for_ends(load: Load) -> None:
     """Wait until tasks of each agent have been COMPLETED in the current phase, before or after the failover."""
 
     async def has_ends() -> bool:
-        ends = [load.ended(agent, after_failover=load.failed_over) for agent in ("echo", "pace")]
+        ends = [load.count_completed(agent, after_failover=load.failed_over) for agent in ("echo", "pace")]
         return all(number >= 3 for number in ends)
 
     await eventually_async(has_ends, what="tasks of each client are COMPLETED")
 
 
-async def has_ended(load: Load, task: Accepted) -> str:
+async def has_ended(load: Load, task: AcceptedTask) -> str:
     """Wait until the task is terminal or lost. Return its terminal state, or "LOST"."""
 
     async def end() -> str:
-        found = await load.find(task)
-        return found if found in (*ENDED, "LOST") else ""
+        task_state = await load.find(task)
+        return task_state if task_state in (*ENDED, "LOST") else ""
 
     return await eventually_async(end, what=f"{task} ends or is lost")
 
 
-def check_operators(fleet: Fleet, gateway: Gateway, group: SentinelGroup, killed: int) -> None:
+def check_operators(fleet: Fleet, gateway: Gateway, group: SentinelGroup, killed_port: int) -> None:
     """Restart the killed server as a replica. Require that revokes reach a run and that the doctor reports no
     problem."""
-    group.restart(killed)
+    group.restart(killed_port)
     eventually(lambda: group.online_replicas() == 2, what="the killed primary follows the new one")
     task = send(gateway, "silent", "600", returnImmediately=True)
 
     def is_canceled() -> bool:
         assert fleet.command("control", "terminate", "SIGTERM", f"{task['id']}.1").returncode in (0, 69)
-        found = httpx.get(f"{gateway.url}/agents/silent/tasks/{task['id']}", headers=HEADERS, timeout=LIMIT).json()
-        return state(found) == "CANCELED"
+        content = httpx.get(f"{gateway.url}/agents/silent/tasks/{task['id']}", headers=HEADERS, timeout=LIMIT).json()
+        return state(content) == "CANCELED"
 
     eventually(is_canceled, what="a revoke cancels the run")
     doctor = fleet.command("a2a", "doctor")

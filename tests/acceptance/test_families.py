@@ -48,11 +48,13 @@ class Families:
 
         return eventually(all_children, what=f"{number} children")
 
-    def reaches(self, task_id: str, wanted: int) -> None:
-        """Wait until a task is in the state `wanted`."""
-        eventually(lambda: self.family(task_id).task.state == wanted, what=f"{task_id} reaches {wanted}")
+    def reaches(self, task_id: str, expected_state: int) -> None:
+        """Wait until a task is in the state `expected_state`."""
+        eventually(
+            lambda: self.family(task_id).task.state == expected_state, what=f"{task_id} reaches {expected_state}"
+        )
 
-    def begun(self, text: str, agent: str = "starts") -> dict[str, Any]:
+    def begin(self, text: str, agent: str = "starts") -> dict[str, Any]:
         """Send a message, and return the task without waiting for it to finish."""
         return send(self.gateway, agent, text, returnImmediately=True)
 
@@ -75,14 +77,14 @@ def worker(families: Families) -> None:
 
 
 def require_canceled_family(families: Families, parent_id: str) -> None:
-    """Require that the cancellation of a task of `starts` has cancelled all descendants except the survivor."""
+    """Require that all descendants of a cancelled task of the agent "starts" are cancelled, except the survivor."""
     relay, survivor = families.children(parent_id, 2)
     [grandchild] = families.children(relay, 1)
     families.reaches(relay, CANCELED)
     families.reaches(grandchild, CANCELED)
-    stored = families.store.run(read_task(KEYS, None, relay))
-    assert stored is not None
-    assert stored[0].status.message.parts[0].text == CANCELED_BY_PARENT
+    stored_task = families.store.run(read_task(KEYS, None, relay))
+    assert stored_task is not None
+    assert stored_task[0].status.message.parts[0].text == CANCELED_BY_PARENT
     assert families.family(survivor).task.state == WORKING
     cancel(families.gateway, "waits", {"id": survivor})
 
@@ -90,7 +92,7 @@ def require_canceled_family(families: Families, parent_id: str) -> None:
 @pytest.mark.usefixtures("worker")
 @pytest.mark.parametrize("text", ["wait", "ask"], ids=["working", "input required"])
 def test_a_cancel_of_the_parent_cancels_the_family(families: Families, text: str) -> None:
-    task = families.begun(text)
+    task = families.begin(text)
     families.children(families.children(task["id"], 2)[0], 1)
     families.reaches(task["id"], INPUT_REQUIRED if text == "ask" else WORKING)
 
@@ -101,7 +103,7 @@ def test_a_cancel_of_the_parent_cancels_the_family(families: Families, text: str
 
 @pytest.mark.usefixtures("worker")
 def test_a_parent_that_fails_cancels_its_family(families: Families, tmp_path: Path) -> None:
-    task = families.begun(f"fail {tmp_path / 'go'}")
+    task = families.begin(f"fail {tmp_path / 'go'}")
     families.children(families.children(task["id"], 2)[0], 1)
 
     (tmp_path / "go").touch()
@@ -119,7 +121,7 @@ def test_a_parent_whose_worker_died_is_cancelled_with_its_family(families: Famil
     options = ("-n", f"{queue}@%h", "-Q", queue, "-P", "threads", "-c", "1", "--without-mingle")
     mortal = fleet.start("mortal", "worker", *options, "-l", "INFO")
     mortal.wait_for_output(" ready.")
-    task = families.begun("wait", "mortal")
+    task = families.begin("wait", "mortal")
     families.children(families.children(task["id"], 2)[0], 1)
 
     mortal.signal(signal.SIGKILL)
@@ -131,13 +133,13 @@ def test_a_parent_whose_worker_died_is_cancelled_with_its_family(families: Famil
 
 @pytest.mark.usefixtures("worker")
 def test_the_steps_of_a_canvas_are_children_too(families: Families) -> None:
-    task = families.begun("go", "steps")
+    task = families.begin("go", "steps")
 
-    echo, waiting = families.children(task["id"], 2)
-    assert [families.family(child).task.agent for child in (echo, waiting)] == ["echo", "waits"]
+    echo, waiting_child = families.children(task["id"], 2)
+    assert [families.family(child).task.agent for child in (echo, waiting_child)] == ["echo", "waits"]
 
     cancel(families.gateway, "steps", task)
-    families.reaches(waiting, CANCELED)
+    families.reaches(waiting_child, CANCELED)
 
 
 @pytest.mark.usefixtures("worker")
@@ -151,24 +153,24 @@ def test_an_agent_that_calls_itself_is_bounded(families: Families) -> None:
 
 @pytest.mark.usefixtures("worker")
 def test_a_family_is_shown_to_its_owner_and_to_operators(families: Families) -> None:
-    task = families.begun("done")
+    task = families.begin("done")
     relay, survivor = families.children(task["id"], 2)
     families.reaches(relay, WORKING)
     [grandchild] = families.children(relay, 1)
     eventually(lambda: state(read(families.gateway, "starts", task)) == "COMPLETED", what="the parent ends")
 
     url = f"{families.gateway.url}/agents"
-    shown = httpx.get(f"{url}/starts/families/{task['id']}", headers=HEADERS).json()
+    family_tree = httpx.get(f"{url}/starts/families/{task['id']}", headers=HEADERS).json()
     child = httpx.get(f"{url}/relays/families/{relay}", headers=HEADERS).json()
     other = httpx.get(f"{url}/relays/families/{task['id']}", headers=HEADERS)
     lines = Operator(families.fleet)("get", relay, "--tree").stdout.splitlines()
-    listed = Operator(families.fleet).rows("get", task["id"], "--tree")
+    rows = Operator(families.fleet).rows("get", task["id"], "--tree")
 
-    assert [(one["id"], one["agent"], one["cancelWithParent"]) for one in shown["children"]] == [
+    assert [(item["id"], item["agent"], item["cancelWithParent"]) for item in family_tree["children"]] == [
         (relay, "relays", True),
         (survivor, "waits", False),
     ]
-    assert shown["parent"] is None
+    assert family_tree["parent"] is None
     assert child["parent"]["id"] == task["id"]
     assert other.status_code == 404
     assert read(families.gateway, "relays", {"id": relay})["metadata"]["a2a_celery/parentTaskId"] == task["id"]
@@ -178,7 +180,7 @@ def test_a_family_is_shown_to_its_owner_and_to_operators(families: Families) -> 
         [grandchild, "waits", "WORKING"],
         [survivor, "waits", "WORKING"],
     ]
-    assert [(one["depth"], one["parent"], one["id"]) for one in listed] == [
+    assert [(item["depth"], item["parent"], item["id"]) for item in rows] == [
         (0, None, task["id"]),
         (1, task["id"], relay),
         (2, relay, grandchild),

@@ -10,7 +10,7 @@ import httpx
 import pytest
 import redis
 
-from tests.support.clients import V1, Served, message_json, serving
+from tests.support.clients import V1, ServedFleet, message_json, serve_fleet
 from tests.support.scrapes import scrape
 from tests.support.waiting import LIMIT
 
@@ -22,16 +22,18 @@ FLOOD = 100
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with serving(tmp_path_factory.mktemp("fleet"), pool="threads", concurrency=8, grpc=False, **LIMITS) as served:
-        yield served
+def served_fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedFleet]:
+    with serve_fleet(
+        tmp_path_factory.mktemp("fleet"), pool="threads", concurrency=8, grpc=False, **LIMITS
+    ) as served_fleet:
+        yield served_fleet
 
 
-async def test_another_tenant_does_not_feel_it(served: Served) -> None:
+async def test_another_tenant_does_not_feel_it(served_fleet: ServedFleet) -> None:
     loud: Counter[int] = Counter()
     over = asyncio.Event()
 
-    async with httpx.AsyncClient(base_url=f"{served.url}/agents/echo", headers=V1, timeout=LIMIT) as http:
+    async with httpx.AsyncClient(base_url=f"{served_fleet.url}/agents/echo", headers=V1, timeout=LIMIT) as http:
 
         async def flood() -> None:
             while not over.is_set() or loud.total() < FLOOD:
@@ -40,10 +42,10 @@ async def test_another_tenant_does_not_feel_it(served: Served) -> None:
                 )
                 loud.update(answer.status_code for answer in answers)
 
-        flooding = asyncio.create_task(flood())
+        flood_task = asyncio.create_task(flood())
         quiet = [await http.post("/quiet/message:send", json=message_json(str(number))) for number in range(10)]
         over.set()
-        await flooding
+        await flood_task
 
     assert [answer.status_code for answer in quiet] == [200] * 10
     texts = [answer.json()["task"]["artifacts"][0]["parts"][0]["text"] for answer in quiet]
@@ -51,9 +53,9 @@ async def test_another_tenant_does_not_feel_it(served: Served) -> None:
     assert set(loud) == {200, 429}
 
 
-def test_nothing_is_stored_of_what_was_refused(served: Served) -> None:
-    store = redis.Redis.from_url(served.fleet.redis.store_url)
-    metrics = scrape(served.url)
+def test_nothing_is_stored_of_what_was_refused(served_fleet: ServedFleet) -> None:
+    store = redis.Redis.from_url(served_fleet.fleet.redis.store_url)
+    metrics = scrape(served_fleet.url)
 
     tasks = list(store.scan_iter("a2a:{*}:task"))
 

@@ -1,4 +1,4 @@
-"""Model and tool calls of framework agents on real workers that are killed. No finished call is repeated."""
+"""Model and tool calls by framework agents on real workers that are killed. No finished call is repeated."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.test_durable_steps import reached
+from tests.acceptance.test_durable_steps import wait_until_reached
 from tests.support import durable_agents
 from tests.support.durable_agents import lines
 from tests.support.fleet import running_fleet
@@ -28,7 +28,7 @@ def test_calls_on_workers_that_are_killed(
         tasks = {agent: send(gateway, agent, agent, returnImmediately=True) for agent in AGENTS}
         for number in STOPS:
             for agent in AGENTS:
-                reached(tmp_path, f"{agent}.before-{number}")
+                wait_until_reached(tmp_path, f"{agent}.before-{number}")
             worker.kill()
             worker = fleet.worker(pool=pool, concurrency=len(AGENTS))
 
@@ -36,9 +36,11 @@ def test_calls_on_workers_that_are_killed(
             eventually(
                 lambda a=agent, t=task: state(read(gateway, a, t)) not in ("SUBMITTED", "WORKING"), what="an end"
             )
-            ended = read(gateway, agent, task)
-            assert state(ended) == "COMPLETED", ended
-            texts = ["".join(part.get("text", "") for part in one["parts"]).strip() for one in ended["artifacts"]]
+            ended_task = read(gateway, agent, task)
+            assert state(ended_task) == "COMPLETED", ended_task
+            texts = [
+                "".join(part.get("text", "") for part in item["parts"]).strip() for item in ended_task["artifacts"]
+            ]
             assert texts == [ANSWER]
             assert lines(agent, "questions") == [str(number) for number in range(len(ROUNDS))]
             assert sorted(lines(agent, "looked-up")) == ["a", "b", "c", "d", "e"]

@@ -10,10 +10,10 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from tests.acceptance.test_durable_steps import reached
+from tests.acceptance.test_durable_steps import wait_until_reached
 from tests.acceptance.test_structured_questions import Talk
 from tests.support import durable_agents
-from tests.support.clients import Served
+from tests.support.clients import ServedFleet
 from tests.support.durable_agents import lines
 from tests.support.fleet import Gateway, running_fleet
 from tests.support.talk import HEADERS, TIMEOUT, read, state
@@ -54,13 +54,13 @@ def test_an_agent_continues_after_its_last_step_on_another_worker(
         worker = fleet.worker(pool=pool, concurrency=2)
         task = say(gateway, "stop", context_id, returnImmediately=True)
         for name in STEPS:
-            reached(tmp_path, f"in-{name}")
+            wait_until_reached(tmp_path, f"in-{name}")
             worker.kill()
             worker = fleet.worker(pool=pool, concurrency=2)
         eventually(lambda: state(read(gateway, "works", task)) not in ("SUBMITTED", "WORKING"), what="an end")
 
-        ended = read(gateway, "works", task)
-        assert (state(ended), texts(ended)) == ("COMPLETED", ["first; stop"])
+        ended_task = read(gateway, "works", task)
+        assert (state(ended_task), texts(ended_task)) == ("COMPLETED", ["first; stop"])
         assert lines("stop", "nodes") == ["a", "a", "b", "b", "c", "c"]
         assert texts(say(gateway, "last", context_id)) == ["first; stop; last"]
         assert lines("last", "nodes") == list(STEPS)
@@ -70,17 +70,17 @@ def test_an_agent_continues_after_its_last_step_on_another_worker(
 @pytest.mark.parametrize("app", APPS)
 async def test_questions_are_answered_over_each_binding(tmp_path: Path, app: str) -> None:
     with running_fleet(tmp_path, "redis", app=app) as fleet:
-        served = Served(fleet, fleet.gateway(grpc=True), fleet.worker(pool="threads", concurrency=2))
+        served_fleet = ServedFleet(fleet, fleet.gateway(grpc=True), fleet.worker(pool="threads", concurrency=2))
         for binding in ("JSONRPC", "HTTP+JSON", "GRPC"):
-            talk = Talk(served, "asks", binding)
+            talk = Talk(served_fleet, "asks", binding)
             await talk.say({"text": "book"})
             assert (talk.state, talk.question[0]["text"]) == ("INPUT_REQUIRED", "Which city?")
-            served.worker.kill()
-            served = Served(fleet, served.gateway, fleet.worker(pool="threads", concurrency=2))
-            talk._served = served
+            served_fleet.worker.kill()
+            served_fleet = ServedFleet(fleet, served_fleet.gateway, fleet.worker(pool="threads", concurrency=2))
+            talk._fleet = served_fleet
             await talk.say({"text": "Paris"})
             assert (talk.state, talk.question[0]["text"]) == ("INPUT_REQUIRED", "Which day?")
-            refused = await talk.say({"data": {"day": 1}})
-            assert not refused.is_success, json.dumps(refused.data)
+            refused_answer = await talk.say({"data": {"day": 1}})
+            assert not refused_answer.is_success, json.dumps(refused_answer.data)
             await talk.say({"data": {"day": "Monday"}})
             assert (talk.state, talk.result) == ("COMPLETED", "Paris on Monday")

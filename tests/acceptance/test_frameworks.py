@@ -25,19 +25,21 @@ class Office:
         self.gateway: Gateway = fleet.gateway(grpc=True)
         first = fleet.worker(pool="prefork", concurrency=2)
         self.waiting = {agent.name: self.client(agent) for agent in BOOKING_AGENTS}
-        self.asked = {name: (client.say("hello"), client.say("book a table")) for name, client in self.waiting.items()}
+        self.first_results = {
+            name: (client.say("hello"), client.say("book a table")) for name, client in self.waiting.items()
+        }
         first.kill()
         self.worker: Process = fleet.worker(pool="threads", concurrency=4)
         self.store = SyncStore(fleet.redis.store_url)
 
     def steps(self, task_id: str) -> dict[tuple[int, str], list[str]]:
         """Return the states of each run of a task, by number and worker."""
-        found = self.store.run(read_steps(Keys("a2a"), task_id))
-        assert found is not None
+        steps = self.store.run(read_steps(Keys("a2a"), task_id))
+        assert steps is not None
         runs: dict[tuple[int, str], list[str]] = {}
-        for step in found.steps:
-            made = step.transition
-            text = f"{made.after} {made.detail.get('tool', '')}".strip()
+        for step in steps.steps:
+            transition = step.transition
+            text = f"{transition.after} {transition.detail.get('tool', '')}".strip()
             runs.setdefault((step.run, step.runner), []).append(text)
         return runs
 
@@ -56,14 +58,14 @@ def office(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Office]:
 @pytest.mark.parametrize("agent", BOOKING_AGENTS, ids=lambda agent: agent.name)
 def test_what_was_asked_on_a_worker_that_died_is_answered_on_another(office: Office, agent: BookingAgent) -> None:
     client = office.waiting[agent.name]
-    assert office.asked[agent.name] == ("COMPLETED You said: hello.", "INPUT_REQUIRED")
-    assert "book" in str(client.asked)
+    assert office.first_results[agent.name] == ("COMPLETED You said: hello.", "INPUT_REQUIRED")
+    assert "book" in str(client.question)
 
     assert client.agree() == "COMPLETED Done: a table is booked."
-    [((_, one), asking), ((_, other), answering)] = office.steps(client.task["id"]).items()
-    assert one != other
-    assert (asking[:2], asking[-1]) == (["INITIALIZING", "MODEL_CALL"], "INTERRUPTED")
-    assert answering == ["INITIALIZING", "TOOL_EXECUTION book", "MODEL_CALL", "COMPLETED"]
+    [((_, first_worker), question_steps), ((_, second_worker), answer_steps)] = office.steps(client.task["id"]).items()
+    assert first_worker != second_worker
+    assert (question_steps[:2], question_steps[-1]) == (["INITIALIZING", "MODEL_CALL"], "INTERRUPTED")
+    assert answer_steps == ["INITIALIZING", "TOOL_EXECUTION book", "MODEL_CALL", "COMPLETED"]
     assert client.say("and now?") == "COMPLETED You said: hello; book a table; and now?."
 
 
@@ -123,9 +125,9 @@ def test_conversations_side_by_side_do_not_meet(office: Office, agent: BookingAg
 
     names = ["Ada", "Bea", "Cid", "Dot"]
     with ThreadPoolExecutor(len(names)) as threads:
-        received = list(threads.map(talk, names))
+        transcripts = list(threads.map(talk, names))
 
-    assert [last for *_, last in received] == [f"COMPLETED You said: {n} 0; {n} 1; {n} 2." for n in names]
+    assert [last for *_, last in transcripts] == [f"COMPLETED You said: {n} 0; {n} 1; {n} 2." for n in names]
 
 
 @pytest.mark.parametrize("agent", BOOKING_AGENTS, ids=lambda agent: agent.name)
@@ -158,18 +160,18 @@ def test_an_answer_that_does_not_fit_the_schema_is_refused(office: Office, agent
 def test_an_answer_that_fits_no_question_is_asked_for_again(office: Office, agent: BookingAgent) -> None:
     client = office.client(agent)
     client.say("book a car")
-    asked = client.asked
-    wrong = agent.answer(asked, True)
+    question = client.question
+    wrong = agent.answer(question, True)
     name, value = next((name, value) for name, value in wrong["data"].items())
     wrong["data"][name] = {**value, "interruptId": "another"} if isinstance(value, dict) else "another"
 
     assert client.reply(wrong) == "INPUT_REQUIRED"
     assert "Answer each with a data part like" in client.task["status"]["message"]["parts"][0]["text"]
-    assert client.asked == asked
+    assert client.question == question
     assert client.reply({"text": "yes"}) == "COMPLETED Done: a car is booked."
     assert client.say("thanks") == "COMPLETED You said: book a car; thanks."
 
-    assert client.say(agent.answer(asked, True)) == "FAILED"
+    assert client.say(agent.answer(question, True)) == "FAILED"
     assert client.task["status"]["message"]["parts"] == [{"text": "The question is no longer open."}]
 
 
@@ -177,8 +179,8 @@ def test_an_answer_that_fits_no_question_is_asked_for_again(office: Office, agen
 def test_a_question_waits_while_the_context_goes_on(office: Office, agent: BookingAgent) -> None:
     client = office.client(agent)
     client.say("book a room")
-    waiting = client.task
+    waiting_task = client.task
 
     assert client.say("hello") == "COMPLETED You said: hello."
-    client.task = waiting
+    client.task = waiting_task
     assert client.agree() == "COMPLETED Done: a room is booked."

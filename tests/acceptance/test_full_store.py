@@ -24,7 +24,8 @@ def test_a_task_that_runs_when_the_store_is_full_completes(tmp_path: Path, pool:
 
         refuse_writes(fleet.redis, "OOM")
 
-        ended = eventually(
-            lambda: found if state(found := read(gateway, "silent", task)) != "WORKING" else {}, what="it ends"
+        ended_task = eventually(
+            lambda: current_task if state(current_task := read(gateway, "silent", task)) != "WORKING" else {},
+            what="it ends",
         )
-        assert state(ended) == "COMPLETED", fleet.logs()
+        assert state(ended_task) == "COMPLETED", fleet.logs()

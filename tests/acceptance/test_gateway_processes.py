@@ -1,4 +1,4 @@
-"""A gateway command with several processes that share only the ports."""
+"""Gateway command with several processes that share only their ports."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ HEADERS = {"A2A-Version": "1.0"}
 def test_gateway_processes_share_the_port_and_each_answers_about_any_task(fleet: Fleet) -> None:
     fleet.worker()
     gateway = fleet.gateway(grpc=True, workers=3)
-    serving = eventually(lambda: serving_processes(gateway.pid, gateway.url) or None, what="all serve")
-    assert len(serving) == 3
+    server_processes = eventually(lambda: serving_processes(gateway.pid, gateway.url) or None, what="all serve")
+    assert len(server_processes) == 3
 
     async def send_and_read(number: int) -> str:
         async with httpx.AsyncClient(
             headers=HEADERS, timeout=30
         ) as client:  # a new connection for each request, so that any process may respond
             message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": str(number)}]}
-            sent = await client.post(f"{gateway.url}/agents/echo/message:send", json={"message": message})
+            send_response = await client.post(f"{gateway.url}/agents/echo/message:send", json={"message": message})
         async with httpx.AsyncClient(headers=HEADERS, timeout=30) as client:
-            read = await client.get(f"{gateway.url}/agents/echo/tasks/{sent.json()['task']['id']}")
-        return str(read.json()["artifacts"][0]["parts"][0]["text"])
+            response = await client.get(f"{gateway.url}/agents/echo/tasks/{send_response.json()['task']['id']}")
+        return str(response.json()["artifacts"][0]["parts"][0]["text"])
 
     async def all_of_them() -> list[str]:
         return await asyncio.gather(*(send_and_read(number) for number in range(20)))
@@ -35,7 +35,7 @@ def test_gateway_processes_share_the_port_and_each_answers_about_any_task(fleet:
     assert asyncio.run(all_of_them()) == [str(number) for number in range(20)]
 
     gateway.stop()
-    eventually(lambda: not any(process.is_running() for process in serving), what="all processes have ended")
+    eventually(lambda: not any(process.is_running() for process in server_processes), what="all processes have ended")
 
 
 def test_a_gateway_logs_requests_only_if_asked(fleet: Fleet) -> None:
@@ -51,5 +51,9 @@ def test_a_gateway_logs_requests_only_if_asked(fleet: Fleet) -> None:
 
 def serving_processes(pid: int, url: str) -> list[psutil.Process]:
     """Return the gateway's serving processes, or [] until all three of them serve."""
-    found = [p for p in psutil.Process(pid).children(recursive=True) if "spawn_main" in " ".join(p.cmdline())]
-    return found if len(found) == 3 and httpx.get(f"{url}/health/live", timeout=30).status_code == 200 else []
+    child_processes = [p for p in psutil.Process(pid).children(recursive=True) if "spawn_main" in " ".join(p.cmdline())]
+    return (
+        child_processes
+        if len(child_processes) == 3 and httpx.get(f"{url}/health/live", timeout=30).status_code == 200
+        else []
+    )

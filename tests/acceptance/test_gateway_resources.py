@@ -37,17 +37,17 @@ async def send_and_leave(url: str, context: str) -> None:
     """Send three concurrent messages, and disconnect when their tasks are listed."""
     async with httpx.AsyncClient(headers=HEADERS, timeout=None) as client:
 
-        async def accepted() -> bool:
-            listed = await client.get(f"{url}/tasks?contextId={context}")
-            return len(listed.json()["tasks"]) == 3
+        async def is_accepted() -> bool:
+            response = await client.get(f"{url}/tasks?contextId={context}")
+            return len(response.json()["tasks"]) == 3
 
         message = body("600", contextId=context)
-        sending = [asyncio.create_task(client.post(f"{url}/message:send", json=message)) for _ in range(3)]
-        await eventually_async(accepted, what="the messages are accepted")
-        assert not any(call.done() for call in sending)
-        for call in sending:
+        send_task = [asyncio.create_task(client.post(f"{url}/message:send", json=message)) for _ in range(3)]
+        await eventually_async(is_accepted, what="the messages are accepted")
+        assert not any(call.done() for call in send_task)
+        for call in send_task:
             call.cancel()
-        await asyncio.wait(sending)
+        await asyncio.wait(send_task)
 
 
 def test_a_disconnected_client_frees_its_resources_and_cancels_nothing(site: tuple[Fleet, Gateway]) -> None:
@@ -68,34 +68,36 @@ def test_a_disconnected_client_frees_its_resources_and_cancels_nothing(site: tup
 
 def test_a_message_whose_task_ends_before_its_turn_is_refused(site: tuple[Fleet, Gateway]) -> None:
     url = f"{site[1].url}/agents/silent"
-    begun = body("6") | {"configuration": {"returnImmediately": True}}
-    task = httpx.post(f"{url}/message:send", json=begun, headers=HEADERS, timeout=30).json()["task"]
+    immediate_body = body("6") | {"configuration": {"returnImmediately": True}}
+    task = httpx.post(f"{url}/message:send", json=immediate_body, headers=HEADERS, timeout=30).json()["task"]
 
-    late = httpx.post(f"{url}/message:send", json=body("late", taskId=task["id"]), headers=HEADERS, timeout=30)
+    late_response = httpx.post(f"{url}/message:send", json=body("late", taskId=task["id"]), headers=HEADERS, timeout=30)
 
-    assert late.status_code == 400
-    assert late.json()["error"]["details"][0]["reason"] == "UNSUPPORTED_OPERATION"
-    assert "before the turn of this message" in late.json()["error"]["message"]
+    assert late_response.status_code == 400
+    assert late_response.json()["error"]["details"][0]["reason"] == "UNSUPPORTED_OPERATION"
+    assert "before the turn of this message" in late_response.json()["error"]["message"]
 
 
 def test_a_waiting_message_without_a_client_is_in_the_history_of_the_ended_task(site: tuple[Fleet, Gateway]) -> None:
     url = f"{site[1].url}/agents/silent"
-    at_once = {"configuration": {"returnImmediately": True}}
-    task = httpx.post(f"{url}/message:send", json=body("6") | at_once, headers=HEADERS, timeout=30).json()["task"]
-    accepted = httpx.post(
-        f"{url}/message:send", json=body("late", taskId=task["id"]) | at_once, headers=HEADERS, timeout=30
+    immediate_body = {"configuration": {"returnImmediately": True}}
+    task = httpx.post(f"{url}/message:send", json=body("6") | immediate_body, headers=HEADERS, timeout=30).json()[
+        "task"
+    ]
+    response = httpx.post(
+        f"{url}/message:send", json=body("late", taskId=task["id"]) | immediate_body, headers=HEADERS, timeout=30
     )
-    assert accepted.status_code == 200
+    assert response.status_code == 200
 
-    def read() -> dict[str, Any]:
-        found: dict[str, Any] = httpx.get(f"{url}/tasks/{task['id']}", headers=HEADERS, timeout=30).json()
-        return found
+    def read_task() -> dict[str, Any]:
+        response: dict[str, Any] = httpx.get(f"{url}/tasks/{task['id']}", headers=HEADERS, timeout=30).json()
+        return response
 
-    eventually(lambda: read()["status"]["state"] == "TASK_STATE_COMPLETED")
-    first, late = read()["history"]
+    eventually(lambda: read_task()["status"]["state"] == "TASK_STATE_COMPLETED")
+    first, late_message = read_task()["history"]
     assert "metadata" not in first
-    assert late["parts"] == [{"text": "late"}]
-    assert late["metadata"] == {"taskEndedFirst": True}
+    assert late_message["parts"] == [{"text": "late"}]
+    assert late_message["metadata"] == {"taskEndedFirst": True}
 
 
 def test_millions_of_values_delay_no_other_request(site: tuple[Fleet, Gateway]) -> None:
@@ -116,7 +118,7 @@ async def test_nor_do_they_over_grpc(site: tuple[Fleet, Gateway]) -> None:
         type(request.message.parts[0].data)(number_value=1) for _ in range(200_000)
     )
     async with grpc.aio.insecure_channel(site[1].grpc) as channel:
-        with pytest.raises(grpc.aio.AioRpcError) as refused:
+        with pytest.raises(grpc.aio.AioRpcError) as exc_info:
             await a2a_pb2_grpc.A2AServiceStub(channel).SendMessage(request, metadata=[("a2a-version", "1.0")])
 
-    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert exc_info.value.code() is grpc.StatusCode.INVALID_ARGUMENT

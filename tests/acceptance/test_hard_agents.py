@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.fleet import Fleet, Gateway, running_fleet
-from tests.support.talk import canceled, read, send, state
+from tests.support.talk import cancel_task, read, send, state
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.every_cell
@@ -35,7 +35,7 @@ def test_a_cancel_that_cancels_its_own_task_cancels(site: tuple[Fleet, Gateway])
     task = send(gateway, "cancels-itself", returnImmediately=True)
     eventually(lambda: state(read(gateway, "cancels-itself", task)) == "WORKING", what="it works")
 
-    assert state(canceled(gateway, "cancels-itself", task)) == "CANCELED"
+    assert state(cancel_task(gateway, "cancels-itself", task)) == "CANCELED"
 
 
 def test_an_executor_may_finish_its_work_after_its_final_event(site: tuple[Fleet, Gateway]) -> None:
@@ -52,10 +52,10 @@ def test_a_blocking_call_from_an_async_agent_is_refused_not_a_deadlock(site: tup
 
 def test_hanging_functions_take_no_thread_from_others(site: tuple[Fleet, Gateway]) -> None:
     gateway = site[1]
-    hanging = [send(gateway, "hangs", "90", returnImmediately=True) for _ in range(2)]
-    for task in hanging:
+    hanging_tasks = [send(gateway, "hangs", "90", returnImmediately=True) for _ in range(2)]
+    for task in hanging_tasks:
         eventually(lambda t=task: state(read(gateway, "hangs", t)) == "WORKING", what="it hangs")
-        assert state(canceled(gateway, "hangs", task)) == "CANCELED"
+        assert state(cancel_task(gateway, "hangs", task)) == "CANCELED"
 
     assert state(send(gateway, "hangs", "0")) == "COMPLETED"
 

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.clients import BINDINGS, Served, message_json, rest, serving, stream
+from tests.support.clients import BINDINGS, ServedFleet, message_json, rest, serve_fleet, stream
 from tests.support.faults import fault
 from tests.support.fleet import Fleet, Gateway, running_fleet
 from tests.support.waiting import eventually
@@ -25,7 +25,7 @@ def live(gateway: Gateway) -> int:
     return httpx.get(f"{gateway.url}/health/live", timeout=30).status_code
 
 
-def when(gateway: Gateway, status: int, part: str) -> str:
+def wait_for_readiness(gateway: Gateway, status: int, part: str) -> str:
     """Wait until the readiness check responds with `status`, and until `part` is a cause if `status` is 503. Return the
     text of `part`."""
 
@@ -38,32 +38,32 @@ def when(gateway: Gateway, status: int, part: str) -> str:
 
 @pytest.mark.each_kind
 def test_with_everything_there_it_is_ready(tmp_path: Path, broker: str) -> None:
-    with serving(tmp_path, broker, grpc=False) as served:
+    with serve_fleet(tmp_path, broker, grpc=False) as served_fleet:
         fine = (200, {"status": "ok", "store": "ok", "broker": "ok", "workers": "ok"})
-        eventually(lambda: ready(served.gateway) == fine, what="it is ready")
-        assert live(served.gateway) == 200
+        eventually(lambda: ready(served_fleet.gateway) == fine, what="it is ready")
+        assert live(served_fleet.gateway) == 200
 
 
 def test_without_a_worker_it_is_not_ready(fleet: Fleet) -> None:
     gateway = fleet.gateway()
-    assert "no worker answered" in when(gateway, 503, "workers")
+    assert "no worker answered" in wait_for_readiness(gateway, 503, "workers")
     assert live(gateway) == 200
 
     worker = fleet.worker()
-    when(gateway, 200, "workers")
+    wait_for_readiness(gateway, 200, "workers")
 
     worker.kill()
-    assert "no worker answered" in when(gateway, 503, "workers")
+    assert "no worker answered" in wait_for_readiness(gateway, 503, "workers")
 
 
 def test_a_worker_that_consumes_nothing_does_not_count(fleet: Fleet) -> None:
     gateway = fleet.gateway()
     fleet.worker(pool="solo")
-    when(gateway, 200, "workers")
+    wait_for_readiness(gateway, 200, "workers")
 
     fleet.command("control", "cancel_consumer", fleet.queue)
 
-    assert when(gateway, 503, "workers") == "no worker consumes a queue"
+    assert wait_for_readiness(gateway, 503, "workers") == "no worker consumes a queue"
 
 
 @pytest.mark.each_kind
@@ -71,20 +71,20 @@ def test_a_worker_that_consumes_nothing_does_not_count(fleet: Fleet) -> None:
 def test_a_worker_without_remote_control_counts_while_it_consumes(tmp_path: Path, broker: str, pool: str) -> None:
     with running_fleet(tmp_path, broker, TEST_ALONE="1", TEST_NO_REMOTE_CONTROL="1") as fleet:
         gateway = fleet.gateway()
-        when(gateway, 503, "workers")
+        wait_for_readiness(gateway, 503, "workers")
 
         worker = fleet.worker(pool=pool)
-        when(gateway, 200, "workers")
+        wait_for_readiness(gateway, 200, "workers")
 
         worker.kill()
-        assert "no worker answered" in when(gateway, 503, "workers")
+        assert "no worker answered" in wait_for_readiness(gateway, 503, "workers")
 
 
 def test_without_its_broker_it_is_not_ready_and_shows_no_address(tmp_path: Path) -> None:
     with running_fleet(tmp_path, CELERY_BROKER_URL="amqp://guest:topsecret@127.0.0.1:1//") as fleet:
         gateway = fleet.gateway()
 
-        text = when(gateway, 503, "broker")
+        text = wait_for_readiness(gateway, 503, "broker")
 
         _, body = ready(gateway)
         assert text.startswith(("unreachable", "no answer"))
@@ -111,14 +111,14 @@ def test_a_frozen_store_is_reported_and_does_not_prevent_a_shutdown(fleet: Fleet
 
 
 @pytest.fixture(scope="module")
-def storeless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def storeless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedFleet]:
     """Gateway whose store has been killed while it serves."""
-    with serving(tmp_path_factory.mktemp("fleet"), pool=None) as served:
-        assert rest(served.gateway, "GET", "/tasks").status_code == 200
-        assert served.fleet.redis.process is not None
-        served.fleet.redis.process.kill()
-        served.fleet.redis.process.wait()
-        yield served
+    with serve_fleet(tmp_path_factory.mktemp("fleet"), pool=None) as served_fleet:
+        assert rest(served_fleet.gateway, "GET", "/tasks").status_code == 200
+        assert served_fleet.fleet.redis.process is not None
+        served_fleet.fleet.redis.process.kill()
+        served_fleet.fleet.redis.process.wait()
+        yield served_fleet
 
 
 class TestWithoutItsStore:
@@ -136,21 +136,21 @@ class TestWithoutItsStore:
         ids=lambda value: value if isinstance(value, str) else "",
     )
     async def test_requests_are_refused_as_unavailable(
-        self, storeless: Served, binding: str, method: str, params: dict[str, Any]
+        self, storeless: ServedFleet, binding: str, method: str, params: dict[str, Any]
     ) -> None:
-        found = await fault(storeless.gateway, binding, method, params)
+        received_fault = await fault(storeless.gateway, binding, method, params)
 
-        assert found.reason == "SERVICE_UNAVAILABLE"
+        assert received_fault.reason == "SERVICE_UNAVAILABLE"
 
-    def test_readiness_names_the_cause(self, storeless: Served) -> None:
-        assert when(storeless.gateway, 503, "store") != "ok"
+    def test_readiness_names_the_cause(self, storeless: ServedFleet) -> None:
+        assert wait_for_readiness(storeless.gateway, 503, "store") != "ok"
         assert live(storeless.gateway) == 200
 
-    def test_it_serves_again_when_the_store_is_back(self, storeless: Served) -> None:
+    def test_it_serves_again_when_the_store_is_back(self, storeless: ServedFleet) -> None:
         storeless.fleet.redis.start()
         storeless.fleet.worker(pool="threads")
 
-        when(storeless.gateway, 200, "workers")
+        wait_for_readiness(storeless.gateway, 200, "workers")
         task = rest(storeless.gateway, "POST", "/message:send", message_json("back")).json()["task"]
 
         assert task["artifacts"][0]["parts"] == [{"text": "back"}]
@@ -158,20 +158,20 @@ class TestWithoutItsStore:
 
 
 async def test_a_stream_outlives_a_store_that_freezes_for_a_while(tmp_path: Path) -> None:
-    with serving(tmp_path, pool="threads", grpc=False) as served:
-        process = served.fleet.redis.process
+    with serve_fleet(tmp_path, pool="threads", grpc=False) as served_fleet:
+        process = served_fleet.fleet.redis.process
         assert process is not None
         async with (
             httpx.AsyncClient(timeout=60) as http,
-            stream(http, served.gateway, "/message:stream", message_json("20 0.1"), agent="pace") as events,
+            stream(http, served_fleet.gateway, "/message:stream", message_json("20 0.1"), agent="pace") as events,
         ):
-            seen = [await anext(events) for _ in range(5)]
+            received_frames = [await anext(events) for _ in range(5)]
             process.send_signal(signal.SIGSTOP)
             try:
-                when(served.gateway, 503, "store")
+                wait_for_readiness(served_fleet.gateway, 503, "store")
             finally:
                 process.send_signal(signal.SIGCONT)
-            seen += [frame async for frame in events]
+            received_frames += [frame async for frame in events]
 
-    assert [frame.version for frame in seen] == list(range(1, len(seen) + 1))
-    assert seen[-1].data["statusUpdate"]["status"]["state"] == "TASK_STATE_COMPLETED"
+    assert [frame.version for frame in received_frames] == list(range(1, len(received_frames) + 1))
+    assert received_frames[-1].data["statusUpdate"]["status"]["state"] == "TASK_STATE_COMPLETED"

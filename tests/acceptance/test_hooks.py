@@ -14,7 +14,8 @@ pytestmark = pytest.mark.each_kind
 
 AGENTS = ("function", "plain-function", "executor", "celery-task")
 SECRET = "a secret"
-"""Secret of the support module. It is not imported, because the import would register its agents in a shared app."""
+"""Secret of `hooked_agents`. This module does not import `hooked_agents`, because the import would register its agents
+in a shared app."""
 
 POOLS = ("prefork", "threads", "solo", "gevent", "asyncio")
 
@@ -28,14 +29,14 @@ def system(
         yield system
 
 
-def ended(system: SystemUnderTest, kind: str, text: str) -> dict[str, Any]:
+def run_task(system: SystemUnderTest, kind: str, text: str) -> dict[str, Any]:
     """Send a message, wait until the task has finished, and return the task."""
-    return system.ended(kind, system.send(kind, text))
+    return system.wait_for_end(kind, system.send(kind, text))
 
 
 @pytest.mark.parametrize("kind", AGENTS)
 def test_hooks_rewrite_the_events_and_add_metadata(system: SystemUnderTest, kind: str) -> None:
-    task = ended(system, kind, f"this is {SECRET}")
+    task = run_task(system, kind, f"this is {SECRET}")
 
     assert task["status"]["state"] == "TASK_STATE_COMPLETED"
     assert task["artifacts"][0]["parts"][0]["text"] == "this is ***"
@@ -45,7 +46,7 @@ def test_hooks_rewrite_the_events_and_add_metadata(system: SystemUnderTest, kind
 
 @pytest.mark.parametrize("kind", AGENTS)
 def test_a_hook_refuses_the_run(system: SystemUnderTest, kind: str) -> None:
-    task = ended(system, kind, "refuse")
+    task = run_task(system, kind, "refuse")
 
     assert (task["status"]["state"], text_of(task)) == ("TASK_STATE_REJECTED", "Not today.")
     assert task["metadata"]["after"] == "rejected"
@@ -54,9 +55,9 @@ def test_a_hook_refuses_the_run(system: SystemUnderTest, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", AGENTS)
 def test_a_hook_that_fails_drops_its_event_and_fails_the_run(system: SystemUnderTest, kind: str) -> None:
-    task = ended(system, kind, "exit")
+    task = run_task(system, kind, "exit")
 
     assert (task["status"]["state"], text_of(task)) == ("TASK_STATE_FAILED", AGENT_FAILED)
     assert task["status"]["message"]["metadata"]["reference"] in system.worker.output()
     assert "artifacts" not in task
-    assert ended(system, kind, "hello")["status"]["state"] == "TASK_STATE_COMPLETED"
+    assert run_task(system, kind, "hello")["status"]["state"] == "TASK_STATE_COMPLETED"

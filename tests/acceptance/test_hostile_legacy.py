@@ -10,17 +10,17 @@ import httpx
 import pytest
 
 from tests.acceptance.test_hostile import envelope, unexpected_tracebacks
-from tests.support.clients import V1, Served, serving
+from tests.support.clients import V1, ServedFleet, serve_fleet
 from tests.support.faults import OUR_WORDS, from_rest
 
 V03 = {"A2A-Version": "0.3", "Content-Type": "application/json"}
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with serving(tmp_path_factory.mktemp("fleet"), pool="threads", grpc=False) as served:
-        yield served
-        assert not unexpected_tracebacks(served.gateway.output())
+def served_fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedFleet]:
+    with serve_fleet(tmp_path_factory.mktemp("fleet"), pool="threads", grpc=False) as served_fleet:
+        yield served_fleet
+        assert not unexpected_tracebacks(served_fleet.gateway.output())
 
 
 @pytest.fixture
@@ -41,15 +41,17 @@ LEGACY = {
 
 @pytest.mark.parametrize("path", ["message:send", "message:stream"])
 @pytest.mark.parametrize("body", LEGACY.values(), ids=LEGACY)
-def test_a_bad_message_of_protocol_03_is_refused(served: Served, http: httpx.Client, path: str, body: str) -> None:
-    answer = http.post(f"{served.url}/v1/{path}", content=body, headers=V03)
+def test_a_bad_message_of_protocol_03_is_refused(
+    served_fleet: ServedFleet, http: httpx.Client, path: str, body: str
+) -> None:
+    answer = http.post(f"{served_fleet.url}/v1/{path}", content=body, headers=V03)
 
     assert from_rest(answer).status == 400
 
 
-def test_a_bad_history_length_of_protocol_03_is_refused(served: Served, http: httpx.Client) -> None:
-    for given in ("some", "-1", "1.5", "9" * 40):
-        answer = http.get(f"{served.url}/v1/tasks/x?historyLength={given}", headers=V03)
+def test_a_bad_history_length_of_protocol_03_is_refused(served_fleet: ServedFleet, http: httpx.Client) -> None:
+    for history_length in ("some", "-1", "1.5", "9" * 40):
+        answer = http.get(f"{served_fleet.url}/v1/tasks/x?historyLength={history_length}", headers=V03)
 
         assert from_rest(answer).status in (400, 404)
 
@@ -72,9 +74,9 @@ LEGACY_RPC: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("change", LEGACY_RPC.values(), ids=LEGACY_RPC)
 def test_a_bad_json_rpc_message_of_protocol_03_is_refused(
-    served: Served, http: httpx.Client, change: dict[str, Any]
+    served_fleet: ServedFleet, http: httpx.Client, change: dict[str, Any]
 ) -> None:
-    answer = http.post(f"{served.url}/", content=envelope(method="message/send", **change), headers=V03)
+    answer = http.post(f"{served_fleet.url}/", content=envelope(method="message/send", **change), headers=V03)
 
     assert answer.status_code == 200
     error = answer.json()["error"]
@@ -96,33 +98,41 @@ def legacy_error(http: httpx.Client, url: str, method: str, params: Any, headers
     return error
 
 
-def test_a_method_of_03_under_the_flag_of_10_is_not_found(served: Served, http: httpx.Client) -> None:
-    answer = http.post(f"{served.url}/", content=envelope(method="message/send", params=legacy_message()), headers=V1)
+def test_a_method_of_03_under_the_flag_of_10_is_not_found(served_fleet: ServedFleet, http: httpx.Client) -> None:
+    answer = http.post(
+        f"{served_fleet.url}/", content=envelope(method="message/send", params=legacy_message()), headers=V1
+    )
 
     assert answer.json()["error"]["code"] == -32601
 
 
 @pytest.mark.parametrize("method", ["message/send", "message/stream"])
-def test_errors_that_03_has_no_code_for_are_no_internal_errors(served: Served, http: httpx.Client, method: str) -> None:
-    error = legacy_error(http, f"{served.url}/agents/strict/", method, legacy_message(), V03)
+def test_errors_that_03_has_no_code_for_are_no_internal_errors(
+    served_fleet: ServedFleet, http: httpx.Client, method: str
+) -> None:
+    error = legacy_error(http, f"{served_fleet.url}/agents/strict/", method, legacy_message(), V03)
 
     assert error["code"] == -32004
     assert "extension" in error["message"]
 
 
 @pytest.mark.parametrize("method", ["message/send", "message/stream"])
-def test_what_is_wrong_with_a_message_of_03_is_named(served: Served, http: httpx.Client, method: str) -> None:
-    error = legacy_error(http, f"{served.url}/", method, legacy_message(contextId="x" * 257), V03)
+def test_what_is_wrong_with_a_message_of_03_is_named(
+    served_fleet: ServedFleet, http: httpx.Client, method: str
+) -> None:
+    error = legacy_error(http, f"{served_fleet.url}/", method, legacy_message(contextId="x" * 257), V03)
 
     assert error["code"] == -32602
-    assert [one["field"] for one in error["data"]["errors"]] == ["message.context_id"]
+    assert [item["field"] for item in error["data"]["errors"]] == ["message.context_id"]
 
 
-def test_the_error_for_an_incomplete_webhook_of_03_names_only_the_field(served: Served, http: httpx.Client) -> None:
+def test_the_error_for_an_incomplete_webhook_of_03_names_only_the_field(
+    served_fleet: ServedFleet, http: httpx.Client
+) -> None:
     config = {"url": "https://hooks.example.com/", "authentication": {"scheme": "Bearer"}}
     params = {"taskId": "t", "pushNotificationConfig": config}
 
-    error = legacy_error(http, f"{served.url}/", "tasks/pushNotificationConfig/set", params, V03)
+    error = legacy_error(http, f"{served_fleet.url}/", "tasks/pushNotificationConfig/set", params, V03)
 
     assert error["code"] == -32600
     assert error["data"]["errors"] == [

@@ -11,7 +11,7 @@ import httpx
 from tests.support.fleet import Fleet, Gateway
 
 ENOUGH = 1 << 23
-"""Number of header bytes that a server must not accept. It allows for the kernel's buffers."""
+"""Number of header bytes that a server must not accept. The number allows for the kernel's buffers."""
 
 HEADERS = {"A2A-Version": "1.0"}
 
@@ -21,22 +21,22 @@ def endless(gateway: Gateway, filler: bytes) -> tuple[int, bytes]:
     parts = urlsplit(gateway.url)
     with socket.create_connection((parts.hostname, parts.port), timeout=30) as client:
         client.sendall(b"GET /health/live HTTP/1.1\r\nHost: a\r\nX-Filler: ")
-        sent = 0
+        byte_count = 0
         with suppress(ConnectionError):
-            while sent < ENOUGH:
+            while byte_count < ENOUGH:
                 client.sendall(filler)
-                sent += len(filler)
+                byte_count += len(filler)
         with suppress(ConnectionError):
-            return sent, client.recv(4096)
-    return sent, b""
+            return byte_count, client.recv(4096)
+    return byte_count, b""
 
 
 def test_headers_without_an_end(fleet: Fleet) -> None:
     gateway = fleet.gateway()
 
     for filler in (b"a" * 4096, b"a\r\nX-Filler: " * 300):
-        sent, answer = endless(gateway, filler)
-        assert sent < ENOUGH
+        byte_count, answer = endless(gateway, filler)
+        assert byte_count < ENOUGH
         assert answer.startswith(b"HTTP/1.1 400 ") or not answer  # the response may be lost if data was unread
 
     assert httpx.get(f"{gateway.url}/health/live", timeout=30).status_code == 200

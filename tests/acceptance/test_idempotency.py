@@ -13,7 +13,7 @@ from a2a.types import ListTasksRequest, Message, SendMessageRequest, StreamRespo
 
 from tests.support.clients import (
     BINDINGS,
-    Served,
+    ServedFleet,
     collect,
     message_json,
     request,
@@ -21,7 +21,7 @@ from tests.support.clients import (
     rpc,
     sdk_client,
     send,
-    serving,
+    serve_fleet,
     state,
     texts,
 )
@@ -30,22 +30,22 @@ from tests.support.fleet import Gateway
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def served_fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedFleet]:
     # long enough for a loaded machine: "once-direct" must answer before its stream becomes a task
     hold = {"A2A_FIRST_EVENT_HOLD": "20"}
-    with serving(tmp_path_factory.mktemp("fleet"), pool="threads", concurrency=8, **hold) as served:
-        yield served
+    with serve_fleet(tmp_path_factory.mktemp("fleet"), pool="threads", concurrency=8, **hold) as served_fleet:
+        yield served_fleet
 
 
 @pytest.fixture(scope="module")
-def second(served: Served) -> Gateway:
+def second(served_fleet: ServedFleet) -> Gateway:
     """Second gateway of the same fleet."""
-    return served.fleet.gateway(grpc=True)
+    return served_fleet.fleet.gateway(grpc=True)
 
 
 @pytest.fixture(params=BINDINGS)
-async def client(served: Served, request: pytest.FixtureRequest) -> AsyncIterator[Client]:
-    async with sdk_client(served.gateway, "once", request.param, streaming=False) as client:
+async def client(served_fleet: ServedFleet, request: pytest.FixtureRequest) -> AsyncIterator[Client]:
+    async with sdk_client(served_fleet.gateway, "once", request.param, streaming=False) as client:
         yield client
 
 
@@ -55,35 +55,35 @@ async def streaming(second: Gateway, request: pytest.FixtureRequest) -> AsyncIte
         yield client
 
 
-def again(sent: SendMessageRequest) -> SendMessageRequest:
+def copy_request(message_request: SendMessageRequest) -> SendMessageRequest:
     """Return a copy of the request, for a client that repeats it because it received no response."""
     copy = SendMessageRequest()
-    copy.CopyFrom(sent)
+    copy.CopyFrom(message_request)
     return copy
 
 
-async def one(client: Client, sent: SendMessageRequest) -> Task:
-    [answer] = await collect(client.send_message(again(sent)))
+async def send_copy(client: Client, message_request: SendMessageRequest) -> Task:
+    [answer] = await collect(client.send_message(copy_request(message_request)))
     return answer.task
 
 
 async def test_the_same_message_is_the_same_task(client: Client, second: Gateway) -> None:
-    sent = request("hello 0")
+    message_request = request("hello 0")
 
-    first = await one(client, sent)
-    repeated = await one(client, sent)
+    first = await send_copy(client, message_request)
+    repeated_task = await send_copy(client, message_request)
     async with sdk_client(second, "once", "GRPC", streaming=False) as other:
-        elsewhere = await one(other, sent)
+        other_task = await send_copy(other, message_request)
 
     assert state(first) == "COMPLETED"
-    assert first == repeated == elsewhere
+    assert first == repeated_task == other_task
 
 
 async def test_while_it_runs_a_repeat_waits_for_the_same_task(client: Client, second: Gateway) -> None:
-    sent = request("slowly 1")
+    message_request = request("slowly 1")
 
     async with sdk_client(second, "once", streaming=False) as other:
-        answers = await asyncio.gather(*(one(c, sent) for c in (client, other) for _ in range(4)))
+        answers = await asyncio.gather(*(send_copy(c, message_request) for c in (client, other) for _ in range(4)))
 
     assert state(answers[0]) == "COMPLETED"
     assert all(answer == answers[0] for answer in answers)
@@ -91,32 +91,33 @@ async def test_while_it_runs_a_repeat_waits_for_the_same_task(client: Client, se
 
 
 async def test_at_once_a_repeat_gives_the_task_as_it_is(client: Client) -> None:
-    sent = request("later 1", immediately=True)
+    message_request = request("later 1", immediately=True)
 
-    early, waiting = await one(client, sent), again(sent)
-    waiting.configuration.return_immediately = False
-    ended = await one(client, waiting)
-    late = await one(client, sent)
+    early_task, waiting_request = await send_copy(client, message_request), copy_request(message_request)
+    waiting_request.configuration.return_immediately = False
+    ended_task = await send_copy(client, waiting_request)
+    late_task = await send_copy(client, message_request)
 
-    assert state(early) in ("SUBMITTED", "WORKING")
-    assert (ended.id, state(ended)) == (early.id, "COMPLETED")
-    assert late == ended
+    assert state(early_task) in ("SUBMITTED", "WORKING")
+    assert (ended_task.id, state(ended_task)) == (early_task.id, "COMPLETED")
+    assert late_task == ended_task
 
 
 async def test_a_repeated_stream_shows_the_task_and_what_follows(streaming: Client) -> None:
-    sent = request("streamed 1")
+    message_request = request("streamed 1")
 
     first, second = await asyncio.gather(
-        collect(streaming.send_message(again(sent))), collect(streaming.send_message(again(sent)))
+        collect(streaming.send_message(copy_request(message_request))),
+        collect(streaming.send_message(copy_request(message_request))),
     )
-    after = await collect(streaming.send_message(again(sent)))
+    repeated_events = await collect(streaming.send_message(copy_request(message_request)))
 
-    assert first[0].task.id == second[0].task.id == after[0].task.id
+    assert first[0].task.id == second[0].task.id == repeated_events[0].task.id
     for events in (first, second):
         assert ends(events) == "TASK_STATE_COMPLETED"
         assert [e.artifact_update.artifact.parts[0].text for e in events if e.HasField("artifact_update")]
-    assert len(after) == 1
-    assert state(after[0].task) == "COMPLETED"
+    assert len(repeated_events) == 1
+    assert state(repeated_events[0].task) == "COMPLETED"
 
 
 def ends(events: list[StreamResponse]) -> str:
@@ -125,9 +126,9 @@ def ends(events: list[StreamResponse]) -> str:
 
 
 @pytest.mark.parametrize("binding", BINDINGS)
-async def test_another_body_under_the_same_id_is_refused(served: Served, binding: str) -> None:
+async def test_another_body_under_the_same_id_is_refused(served_fleet: ServedFleet, binding: str) -> None:
     message_id = uuid4().hex
-    rpc(served.gateway, "SendMessage", message_json("hello 0", messageId=message_id), agent="once")
+    rpc(served_fleet.gateway, "SendMessage", message_json("hello 0", messageId=message_id), agent="once")
     others: list[dict[str, Any]] = [
         message_json("other 0", messageId=message_id),
         message_json("hello 0", messageId=message_id, contextId="another"),
@@ -136,18 +137,18 @@ async def test_another_body_under_the_same_id_is_refused(served: Served, binding
     ]
     for method in ("SendMessage", "SendStreamingMessage"):
         for other in others:
-            found = await fault(served.gateway, binding, method, other, agent="once")
+            received_fault = await fault(served_fleet.gateway, binding, method, other, agent="once")
 
-            assert found.reason == "INVALID_PARAMS"
-            assert list(found.fields) == ["message.message_id"]
+            assert received_fault.reason == "INVALID_PARAMS"
+            assert list(received_fault.fields) == ["message.message_id"]
 
 
 async def test_a_repeated_answer_begins_no_second_turn(client: Client) -> None:
-    asked = await send(client, "ask 0")
-    answer = request("this 0.5", task_id=asked.id)
+    question_task = await send(client, "ask 0")
+    answer = request("this 0.5", task_id=question_task.id)
 
-    first, second = await asyncio.gather(one(client, answer), one(client, answer))
-    third = await one(client, answer)
+    first, second = await asyncio.gather(send_copy(client, answer), send_copy(client, answer))
+    third = await send_copy(client, answer)
 
     assert state(first) == "COMPLETED"
     assert first == second == third
@@ -156,57 +157,57 @@ async def test_a_repeated_answer_begins_no_second_turn(client: Client) -> None:
 
 @pytest.mark.parametrize("binding", BINDINGS)
 async def test_a_repeated_message_that_had_no_turn_gets_the_same_response(
-    served: Served, second: Gateway, binding: str
+    served_fleet: ServedFleet, second: Gateway, binding: str
 ) -> None:
-    begun = message_json("hello 6") | {"configuration": {"returnImmediately": True}}
-    task = rpc(served.gateway, "SendMessage", begun, agent="once")["result"]["task"]
-    late = message_json("late 0", taskId=task["id"])
+    immediate_body = message_json("hello 6") | {"configuration": {"returnImmediately": True}}
+    task = rpc(served_fleet.gateway, "SendMessage", immediate_body, agent="once")["result"]["task"]
+    late_body = message_json("late 0", taskId=task["id"])
 
-    for gateway in (served.gateway, second):
-        found = await fault(gateway, binding, "SendMessage", late, agent="once")
+    for gateway in (served_fleet.gateway, second):
+        received_fault = await fault(gateway, binding, "SendMessage", late_body, agent="once")
 
-        assert found.reason == "UNSUPPORTED_OPERATION"
-        assert "before the turn of this message" in found.message
-        streamed = rest(gateway, "POST", "/message:stream", late, agent="once").text
-        assert "before the turn of this message" in streamed
+        assert received_fault.reason == "UNSUPPORTED_OPERATION"
+        assert "before the turn of this message" in received_fault.message
+        stream_text = rest(gateway, "POST", "/message:stream", late_body, agent="once").text
+        assert "before the turn of this message" in stream_text
 
 
 async def test_a_repeat_of_the_first_message_ends_where_its_turn_did(client: Client) -> None:
     question = request("ask 0")
-    asked = await one(client, question)
-    await one(client, request("ask more 1", immediately=True, task_id=asked.id))
+    question_task = await send_copy(client, question)
+    await send_copy(client, request("ask more 1", immediately=True, task_id=question_task.id))
 
-    repeated = await one(client, question)
+    repeated_task = await send_copy(client, question)
 
-    assert repeated.id == asked.id
-    assert state(repeated) == "INPUT_REQUIRED"
+    assert repeated_task.id == question_task.id
+    assert state(repeated_task) == "INPUT_REQUIRED"
 
 
-async def test_an_agent_that_does_not_ask_for_it_takes_every_message(served: Served) -> None:
-    async with sdk_client(served.gateway, "echo", streaming=False) as client:
-        sent = request("hello")
-        first, second = await one(client, sent), await one(client, sent)
+async def test_an_agent_that_does_not_ask_for_it_takes_every_message(served_fleet: ServedFleet) -> None:
+    async with sdk_client(served_fleet.gateway, "echo", streaming=False) as client:
+        message_request = request("hello")
+        first, second = await send_copy(client, message_request), await send_copy(client, message_request)
     assert first.id != second.id
 
 
-def test_another_tenant_may_use_the_same_id(served: Served) -> None:
+def test_another_tenant_may_use_the_same_id(served_fleet: ServedFleet) -> None:
     body = message_json("hello 0")
-    mine = rpc(served.gateway, "SendMessage", body, agent="once")["result"]["task"]
-    theirs = rpc(served.gateway, "SendMessage", body | {"tenant": "acme"}, agent="once")["result"]["task"]
+    mine = rpc(served_fleet.gateway, "SendMessage", body, agent="once")["result"]["task"]
+    theirs = rpc(served_fleet.gateway, "SendMessage", body | {"tenant": "acme"}, agent="once")["result"]["task"]
 
     assert mine["id"] != theirs["id"]
 
 
 @pytest.mark.parametrize("streams", [False, True])
-async def test_a_direct_answer_is_given_again(served: Served, streams: bool) -> None:
-    async with sdk_client(served.gateway, "once-direct", streaming=streams) as client:
-        sent = request("0")
+async def test_a_direct_answer_is_given_again(served_fleet: ServedFleet, streams: bool) -> None:
+    async with sdk_client(served_fleet.gateway, "once-direct", streaming=streams) as client:
+        message_request = request("0")
         answers: list[Message] = []
         for _ in range(3):
-            [answer] = await collect(client.send_message(again(sent)))
+            [answer] = await collect(client.send_message(copy_request(message_request)))
             answers.append(answer.message)
-        listed = await client.list_tasks(ListTasksRequest(context_id=answers[0].context_id, page_size=5))
+        task_list = await client.list_tasks(ListTasksRequest(context_id=answers[0].context_id, page_size=5))
 
     assert answers[0].parts[0].text == "directly"
     assert answers[0] == answers[1] == answers[2]  # the ids are equal too, so the agent ran once
-    assert listed.total_size == 0, "a message alone leaves no task"
+    assert task_list.total_size == 0, "a message alone leaves no task"

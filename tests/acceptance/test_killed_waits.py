@@ -14,7 +14,7 @@ import pytest
 from redis import Redis
 
 from a2a_celery.store import Keys
-from tests.acceptance.test_durable_steps import reached, require_ended
+from tests.acceptance.test_durable_steps import require_ended, wait_until_reached
 from tests.support import durable_agents
 from tests.support.clients import message_json, rest
 from tests.support.durable_agents import lines
@@ -70,7 +70,7 @@ class Waits:
     def kill_at(self, place: str) -> None:
         """Wait until each agent has reached a place, then kill the worker and the watcher, and start new ones."""
         for agent in RECEIVED:
-            reached(self.folder, f"{agent}.{place}")
+            wait_until_reached(self.folder, f"{agent}.{place}")
         self.kill()
         self.start()
 
@@ -119,10 +119,10 @@ def test_waits_of_each_kind_on_processes_that_are_killed(
         waits.kill_at("after")
         waits.kill_at("end")
 
-        for agent, received in RECEIVED.items():
+        for agent, expected_lines in RECEIVED.items():
             task = waits.tasks[agent]
-            require_ended(waits.gateway, agent, task, received)
-            assert set(lines(agent, "received")) == {received}, "each attempt receives the same value"
+            require_ended(waits.gateway, agent, task, expected_lines)
+            assert set(lines(agent, "received")) == {expected_lines}, "each attempt receives the same value"
             assert Counter(lines(agent, "executed")) == {"0": 1, "2": 1}, agent
             assert lines(agent, "effects") == ["0", "2"]
             assert endings_in(log_of(fleet.redis.store_url, task)) == ["COMPLETED"]

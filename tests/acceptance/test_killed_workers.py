@@ -1,4 +1,4 @@
-"""A worker that is killed between two steps of a run, without acknowledgements in the broker."""
+"""Workers that are killed between two steps of a run, without acknowledgements in the broker."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def count_fetched(worker: Process, tasks: list[dict[str, Any]]) -> int:
 
 @pytest.mark.parametrize("pool", POOLS)
 def test_a_run_survives_its_worker_at_each_step(tmp_path: Path, pool: str) -> None:
-    with running_fleet(tmp_path, app="tests.support.killed_at_step", **SETTINGS) as fleet:
+    with running_fleet(tmp_path, app="tests.support.kill_points", **SETTINGS) as fleet:
         gateway, watcher = fleet.gateway(), fleet.watcher()
         for agent, step, states in (
             ("echo", "fetched", ["WORKING", "COMPLETED"]),
@@ -47,9 +47,9 @@ def test_a_run_survives_its_worker_at_each_step(tmp_path: Path, pool: str) -> No
             ("steady", "claimed", ["WORKING", "WORKING", "COMPLETED"]),
             ("echo", "ended", ["WORKING", "COMPLETED"]),
         ):
-            doomed = fleet.worker(pool=pool, concurrency=1, KILLED_AT=step)
+            doomed_worker = fleet.worker(pool=pool, concurrency=1, KILLED_AT=step)
             task = send(gateway, agent, "0 0", returnImmediately=True)
-            eventually(lambda worker=doomed: not worker.running, what=f"the worker is killed: {step}")
+            eventually(lambda worker=doomed_worker: not worker.is_running, what=f"the worker is killed: {step}")
             rescuer = fleet.worker(pool=pool, concurrency=1)
 
             assert ends(fleet, gateway, agent, task) == states, (agent, step)
@@ -63,40 +63,46 @@ def test_the_runs_that_a_killed_worker_has_prefetched_survive(tmp_path: Path, po
     with running_fleet(tmp_path, **SETTINGS) as fleet:
         gateway = fleet.gateway()
         fleet.watcher()
-        doomed = fleet.worker(pool=pool, concurrency=1)
+        doomed_worker = fleet.worker(pool=pool, concurrency=1)
         active = send(gateway, "silent", "600", returnImmediately=True)
         eventually(lambda: state(read(gateway, "silent", active)) == "WORKING", what="it works")
-        waiting = [send(gateway, "echo", str(number), returnImmediately=True) for number in range(8)]
-        # any of them: a gateway publishes several at once
-        eventually(lambda: count_fetched(doomed, waiting) == PREFETCHED[pool], what="it has prefetched all that it may")
+        waiting_tasks = [send(gateway, "echo", str(number), returnImmediately=True) for number in range(8)]
+        # any of these runs, because a gateway publishes several at once
+        eventually(
+            lambda: count_fetched(doomed_worker, waiting_tasks) == PREFETCHED[pool],
+            what="it has prefetched all that it may",
+        )
 
-        doomed.kill()
+        doomed_worker.kill()
         fleet.worker(pool=pool, concurrency=1)
 
-        for task in waiting:
+        for task in waiting_tasks:
             assert ends(fleet, gateway, "echo", task) == ["WORKING", "COMPLETED"]
         assert ends(fleet, gateway, "silent", active) == ["WORKING", "FAILED"]
-        assert count_fetched(doomed, waiting) == PREFETCHED[pool], "the prefetch limit holds"
+        assert count_fetched(doomed_worker, waiting_tasks) == PREFETCHED[pool], "the prefetch limit holds"
 
 
 @pytest.mark.parametrize("pool", POOLS)
 def test_a_worker_that_stops_returns_what_it_has_prefetched(tmp_path: Path, pool: str) -> None:
     with running_fleet(tmp_path, **SETTINGS) as fleet:
         gateway = fleet.gateway()
-        stopping = fleet.worker(pool=pool, concurrency=1)
+        stopping_worker = fleet.worker(pool=pool, concurrency=1)
         active = send(gateway, "silent", "2", returnImmediately=True)
         eventually(lambda: state(read(gateway, "silent", active)) == "WORKING", what="it works")
-        waiting = [send(gateway, "echo", str(number), returnImmediately=True) for number in range(3)]
-        prefetched = min(PREFETCHED[pool], len(waiting))
-        eventually(lambda: count_fetched(stopping, waiting) >= prefetched, what="the worker has prefetched what it may")
+        waiting_tasks = [send(gateway, "echo", str(number), returnImmediately=True) for number in range(3)]
+        prefetched_count = min(PREFETCHED[pool], len(waiting_tasks))
+        eventually(
+            lambda: count_fetched(stopping_worker, waiting_tasks) >= prefetched_count,
+            what="the worker has prefetched what it may",
+        )
 
-        stopping.terminate()
+        stopping_worker.terminate()
         fleet.worker(pool=pool, concurrency=1)
 
-        for task in waiting:  # no watcher is running
+        for task in waiting_tasks:  # no watcher is running
             assert ends(fleet, gateway, "echo", task) == ["WORKING", "COMPLETED"]
         assert ends(fleet, gateway, "silent", active) == ["WORKING", "COMPLETED"]
-        eventually(lambda: not stopping.running, what="the worker ends")
+        eventually(lambda: not stopping_worker.is_running, what="the worker ends")
 
 
 @pytest.mark.parametrize("pool", ["prefork", "asyncio"])
@@ -104,12 +110,12 @@ def test_a_retry_that_waits_in_a_killed_worker_survives(tmp_path: Path, pool: st
     with running_fleet(tmp_path, app="tests.support.retry_agents", **SETTINGS) as fleet:
         gateway = fleet.gateway()
         fleet.watcher()
-        doomed = fleet.worker(pool=pool, concurrency=1)
+        doomed_worker = fleet.worker(pool=pool, concurrency=1)
         task = send(gateway, "throttled", "x", returnImmediately=True)
-        received = f"[{task['id']}.1] received"
-        eventually(lambda: doomed.output().count(received) == 2, what="the worker has fetched the retry")
+        received_line = f"[{task['id']}.1] received"
+        eventually(lambda: doomed_worker.output().count(received_line) == 2, what="the worker has fetched the retry")
 
-        doomed.kill()
+        doomed_worker.kill()
         fleet.worker(pool=pool, concurrency=1)
 
         assert ends(fleet, gateway, "throttled", task) == ["WORKING", "WORKING", "WORKING", "COMPLETED"]

@@ -23,8 +23,8 @@ async def ended_tasks(store_url: str, text: str) -> list[str]:
     """Create COMPLETED tasks, each with a message of `text`, and return their ids."""
     store, keys, ids = AsyncStore(store_url), Keys(), [f"task-{number:02}" for number in range(TASKS)]
     for task_id in ids:
-        scope, sent = Scope("echo"), request(text, task_id, CONTEXT)
-        await store.run(create_task(keys, scope, task_id, CONTEXT, sent, caller=b"{}", retention=3600))
+        scope, message_request = Scope("echo"), request(text, task_id, CONTEXT)
+        await store.run(create_task(keys, scope, task_id, CONTEXT, message_request, caller=b"{}", retention=3600))
         ref = RunRef(task_id, 1)
         await store.run(claim_run(keys, ref, token="k", runner="r", lease_us=LEASE_US, working=False))
         await store.run(settle_run(keys, ref, token="k", before=0, events=[status(COMPLETED)]))
@@ -42,14 +42,14 @@ def test_a_list_of_150_mib_comes_in_pages_and_grows_its_gateway_by_few_of_them(t
     with running_fleet(tmp_path) as fleet:
         gateway = fleet.gateway()
         ids = asyncio.run(ended_tasks(fleet.redis.store_url, "x" * (6 * MIB)))
-        before, found, sizes, token = peak_memory(gateway), [], [], ""
-        while not found or token:
+        memory_before, task_ids, sizes, token = peak_memory(gateway), [], [], ""
+        while not task_ids or token:
             url = f"{gateway.url}/agents/echo/tasks?pageSize=100&pageToken={token}"
             answer = httpx.get(url, headers=HEADERS, timeout=TIMEOUT)
-            found += [task["id"] for task in answer.json()["tasks"]]
+            task_ids += [task["id"] for task in answer.json()["tasks"]]
             sizes.append(len(answer.content))
             token = answer.json()["nextPageToken"]
 
-        assert found == ids[::-1]
+        assert task_ids == ids[::-1]
         assert max(sizes) < 8 * MIB
-        assert (peak_memory(gateway) - before) / MIB < 100
+        assert (peak_memory(gateway) - memory_before) / MIB < 100

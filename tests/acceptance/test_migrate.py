@@ -1,4 +1,5 @@
-"""Stores with another schema. Processes refuse to start, and ``a2a migrate`` describes and runs the migration."""
+"""Stores with a different schema version. Processes refuse to start, and ``a2a migrate`` describes and runs the
+migration."""
 
 from __future__ import annotations
 
@@ -18,24 +19,24 @@ OPTIONS = b'{"not_before_us":7,"trace":{"traceparent":"00-ab-cd-01"},"options":{
 
 
 @pytest.fixture
-def stored(fleet: Fleet) -> redis.Redis:
+def old_store(fleet: Fleet) -> redis.Redis:
     """Client of the fleet's store. The store contains a task of a release that did not write the schema."""
     store = SyncStore(fleet.redis.store_url)
-    sent = request(task_id="t", context_id=CONTEXT)
-    store.run(create_task(KEYS, ANN, "t", CONTEXT, sent, caller=b"{}", retention=60, options=OPTIONS))
+    message_request = request(task_id="t", context_id=CONTEXT)
+    store.run(create_task(KEYS, ANN, "t", CONTEXT, message_request, caller=b"{}", retention=60, options=OPTIONS))
     store.redis.hdel(KEYS.task("t").record, "begins_at", "trace")
     store.close()
     return SyncStore(fleet.redis.store_url).redis
 
 
-def test_an_older_store_is_refused_by_all_until_it_is_migrated(fleet: Fleet, stored: redis.Redis) -> None:
-    starting = {
+def test_an_older_store_is_refused_by_all_until_it_is_migrated(fleet: Fleet, old_store: redis.Redis) -> None:
+    start_commands = {
         "gateway": fleet.gateway(wait=False),
         "watcher": fleet.start("watcher-refused", "a2a", "watcher"),
         "worker": fleet.start("worker-refused", "worker", "-P", "solo"),
     }
-    for name, process in starting.items():
-        eventually(lambda process=process: not process.running, what=f"the {name} refuses")
+    for name, process in start_commands.items():
+        eventually(lambda process=process: not process.is_running, what=f"the {name} refuses")
         assert process.popen.returncode == 1, name
         assert "no schema yet" in process.output(), name
         change = "The migration copies the start time and the trace of each open"
@@ -44,20 +45,20 @@ def test_an_older_store_is_refused_by_all_until_it_is_migrated(fleet: Fleet, sto
 
     dry = fleet.command("a2a", "migrate", "--dry-run")
     assert (dry.returncode, dry.stdout.count("1 records would be changed")) == (0, 1)
-    assert stored.hget(KEYS.task("t").record, "trace") is None
+    assert old_store.hget(KEYS.task("t").record, "trace") is None
 
     older = SyncStore(fleet.redis.store_url)
     seconds, micros = older.redis.time()
     older.redis.zadd(KEYS.watchers, {'{"settings": {}, "watcher": "old:1"}': seconds * 1_000_000 + micros})
-    refused = fleet.command("a2a", "migrate")
-    assert refused.returncode == 1
-    assert "an older release are running: watcher old:1. Stop them" in refused.stderr
+    refused_result = fleet.command("a2a", "migrate")
+    assert refused_result.returncode == 1
+    assert "an older release are running: watcher old:1. Stop them" in refused_result.stderr
     older.redis.delete(KEYS.watchers)
     older.close()
 
-    done = fleet.command("a2a", "migrate")
-    assert (done.returncode, done.stdout.count("1 records were changed")) == (0, 1)
-    assert stored.hget(KEYS.task("t").record, "trace") == b"00-ab-cd-01"
+    result = fleet.command("a2a", "migrate")
+    assert (result.returncode, result.stdout.count("1 records were changed")) == (0, 1)
+    assert old_store.hget(KEYS.task("t").record, "trace") == b"00-ab-cd-01"
     assert rest(fleet.gateway(), "GET", "/tasks").status_code == 200
 
 
@@ -65,22 +66,22 @@ def test_a_newer_store_is_refused(fleet: Fleet) -> None:
     client = SyncStore(fleet.redis.store_url).redis
     client.hset(KEYS.installation, "schema", SCHEMA + 1)
 
-    done = fleet.command("a2a", "migrate")
+    result = fleet.command("a2a", "migrate")
 
-    assert done.returncode == 1
-    assert f"has schema {SCHEMA + 1} of a newer release" in done.stderr
+    assert result.returncode == 1
+    assert f"has schema {SCHEMA + 1} of a newer release" in result.stderr
 
 
 def test_an_archive_is_given_up_by_a_command(fleet: Fleet) -> None:
     client = SyncStore(fleet.redis.store_url).redis
     client.hset(KEYS.installation, mapping={"schema": SCHEMA, "archive": "1"})
 
-    refused = fleet.command("a2a", "watcher")
-    assert (refused.returncode, "set A2A_ARCHIVE_URL to" in refused.stderr) == (1, True)
-    done = fleet.command("a2a", "migrate", "--without-archive")
+    refused_result = fleet.command("a2a", "watcher")
+    assert (refused_result.returncode, "set A2A_ARCHIVE_URL to" in refused_result.stderr) == (1, True)
+    result = fleet.command("a2a", "migrate", "--without-archive")
 
-    assert done.returncode == 0
-    output = done.stdout.splitlines()
+    assert result.returncode == 0
+    output = result.stdout.splitlines()
     assert "nothing to do" in output[-2]
     assert output[-1] == "No archive: 0 ended tasks expire 604800 seconds from now."
     assert client.hget(KEYS.installation, "archive") == b""

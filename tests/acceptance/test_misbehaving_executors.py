@@ -50,10 +50,10 @@ class Site:
         """Return the complete log as texts, one for each entry. Require that the versions have no gap."""
         entries = self.store.run(read_log(Keys("a2a"), task_id, 0, limit=1000)).entries
         assert [entry.version for entry in entries] == list(range(1, len(entries) + 1))
-        return [shown(entry.event, task_id) for entry in entries]
+        return [event_text(entry.event, task_id) for entry in entries]
 
 
-def shown(event: Event, task_id: str) -> str:
+def event_text(event: Event, task_id: str) -> str:
     """Return an event of a log as text: "STATE text", "artifact=text" (or += for a chunk) or "client: text"."""
     match event:
         case TaskArtifactUpdateEvent():
@@ -84,7 +84,7 @@ def words(parts: Any) -> str:
 
 
 def snapshot(task: dict[str, Any]) -> list[str]:
-    """Return the task as texts: its history, its artifacts and its status, as `shown` writes them."""
+    """Return the task as texts: its history, its artifacts and its status, as `event_text` writes them."""
     status = task["status"]
     state = status["state"].removeprefix("TASK_STATE_")
     return [
@@ -96,7 +96,7 @@ def snapshot(task: dict[str, Any]) -> list[str]:
 
 @pytest.fixture(scope="module", params=["prefork", "threads"])
 def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    with running_fleet(tmp_path_factory.mktemp(request.param), app="tests.support.misbehaving") as fleet:
+    with running_fleet(tmp_path_factory.mktemp(request.param), app="tests.support.misbehaving_executors") as fleet:
         fleet.worker(pool=request.param, concurrency=4)
         store = SyncStore(fleet.redis.store_url)
         try:
@@ -131,12 +131,12 @@ PARTS: list[tuple[str, list[str], list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("part", "log", "left"), PARTS, ids=[part for part, _, _ in PARTS])
-def test_an_odd_order_has_its_meaning(site: Site, part: str, log: list[str], left: list[str]) -> None:
+@pytest.mark.parametrize(("part", "log", "remaining_texts"), PARTS, ids=[part for part, _, _ in PARTS])
+def test_an_odd_order_has_its_meaning(site: Site, part: str, log: list[str], remaining_texts: list[str]) -> None:
     task_id = site.send(part)["id"]
 
     eventually(lambda: site.log(task_id)[1:] == log, what=f"{part} ends")
-    assert snapshot(site.read(task_id)) == [f"user: {part}", *left]
+    assert snapshot(site.read(task_id)) == [f"user: {part}", *remaining_texts]
     site.send("nothing_at_all")  # the worker has continued, so late events have been written
     assert site.log(task_id) == ["SUBMITTED", *log]
 
@@ -165,7 +165,7 @@ def test_a_follow_up_may_begin_with_an_artifact_and_append_to_one_of_before(site
 
 
 @pytest.mark.parametrize(
-    ("part", "log", "left"),
+    ("part", "log", "remaining_texts"),
     [
         ("swallows_its_cancellation", [BY_CLIENT], [BY_CLIENT]),
         ("completes_when_cancelled", ["a=half", BY_CLIENT], ["a=half", BY_CLIENT]),
@@ -175,14 +175,16 @@ def test_a_follow_up_may_begin_with_an_artifact_and_append_to_one_of_before(site
         ("canceled_twice_when_cancelled", ["CANCELED first"], ["CANCELED first"]),
     ],
 )
-def test_what_a_client_cancels_is_canceled_once(site: Site, part: str, log: list[str], left: list[str]) -> None:
+def test_what_a_client_cancels_is_canceled_once(
+    site: Site, part: str, log: list[str], remaining_texts: list[str]
+) -> None:
     task_id = site.send(part, wait=False)["id"]
     eventually(lambda: site.log(task_id) == ["SUBMITTED", "WORKING"], what=f"{part} works")
 
     answer = rest(site.gateway, "POST", f"/tasks/{task_id}:cancel", agent="odd").json()
 
     assert site.log(task_id) == ["SUBMITTED", "WORKING", *log]
-    assert snapshot(answer) == snapshot(site.read(task_id)) == [f"user: {part}", *left]
+    assert snapshot(answer) == snapshot(site.read(task_id)) == [f"user: {part}", *remaining_texts]
 
 
 def test_a_time_limit_fails_the_run_although_the_executor_reports_a_cancel(site: Site) -> None:
@@ -198,17 +200,17 @@ def test_a_time_limit_fails_the_run_although_the_executor_reports_a_cancel(site:
 def test_an_answer_that_is_refused_leaves_the_task_waiting(site: Site, part: str, pause: str) -> None:
     task_id = site.send(part)["id"]
 
-    refused = [site.send(answer, task_id=task_id) for answer in ("x", "y")]
-    taken = site.send("7", task_id=task_id)
+    refused_responses = [site.send(answer, task_id=task_id) for answer in ("x", "y")]
+    accepted_task = site.send("7", task_id=task_id)
 
-    assert [snapshot(task)[-1] for task in refused] == [f"{pause} x is no number", f"{pause} y is no number"]
+    assert [snapshot(task)[-1] for task in refused_responses] == [f"{pause} x is no number", f"{pause} y is no number"]
     assert site.log(task_id) == [
         *("SUBMITTED", "WORKING", f"{pause} a number?"),
         *("client: x", "SUBMITTED", "WORKING", f"{pause} x is no number"),
         *("client: y", "SUBMITTED", "WORKING", f"{pause} y is no number"),
         *("client: 7", "SUBMITTED", "WORKING", "COMPLETED 7 it is"),
     ]
-    assert snapshot(taken) == [
+    assert snapshot(accepted_task) == [
         *(f"user: {part}", "agent: a number?", "user: x", "agent: x is no number"),
         *("user: y", "agent: y is no number", "user: 7", "COMPLETED 7 it is"),
     ]

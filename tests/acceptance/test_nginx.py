@@ -1,5 +1,5 @@
-"""nginx with compose/nginx.conf in front of a gateway. It forwards requests without buffering, and hides the paths for
-operators."""
+"""nginx with compose/nginx.conf in front of a gateway. nginx forwards requests without buffering, and hides the paths
+for operators."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ def nginx(gateway: Gateway, tmp_path: Path) -> Iterator[Nginx]:
         text = text.replace(old, new)
     (tmp_path / "nginx.conf").write_text(text)
     process = subprocess.Popen(["nginx", "-e", "/dev/stderr", "-c", str(tmp_path / "nginx.conf")])
-    found = Nginx(f"http://127.0.0.1:{port}", f"127.0.0.1:{grpc_port}", tmp_path)
-    eventually(lambda: _status(f"{found.url}/health/live") == 200, what="nginx reaches the gateway")
-    yield found
+    server = Nginx(f"http://127.0.0.1:{port}", f"127.0.0.1:{grpc_port}", tmp_path)
+    eventually(lambda: _status(f"{server.url}/health/live") == 200, what="nginx reaches the gateway")
+    yield server
     process.terminate()
     process.wait()
 
@@ -88,8 +88,8 @@ def _status(url: str) -> int:
 )
 def test_what_is_for_operators_is_not_passed_on(nginx: Nginx, gateway: Gateway, path: str) -> None:
     assert httpx.get(f"{nginx.url}{path}", headers=KEY).status_code == 404
-    for known in ("/metrics", "/operator/v1/overview"):
-        assert httpx.get(f"{gateway.url}{known}", headers=KEY).status_code == 200, "the gateway itself says it"
+    for known_path in ("/metrics", "/operator/v1/overview"):
+        assert httpx.get(f"{gateway.url}{known_path}", headers=KEY).status_code == 200, "the gateway itself says it"
 
 
 def test_a_body_goes_to_the_gateway_as_it_comes_and_nowhere_else(nginx: Nginx) -> None:

@@ -27,8 +27,8 @@ NOWHERE = "127.0.0.1:1"
 class Site:
     """Fleet with many problems.
 
-    No watcher runs, no worker sends events, and Redis evicts keys. One worker has fewer agents, another pool and
-    another lease TTL. One task was lost with its process, two tasks occupy their workers, and six tasks wait.
+    No watcher runs, no worker sends events, and Redis evicts keys. One worker has fewer agents, a different pool
+    and a different lease TTL. One task was lost with its process, two tasks occupy their workers, and six tasks wait.
     """
 
     fleet: Fleet
@@ -36,7 +36,7 @@ class Site:
     good: Process
     bad: Process
     a2a: Operator
-    lost: str
+    lost_task_id: str
     works: dict[str, str]
     """Ids of the tasks that occupy the "good" and the "bad" worker."""
 
@@ -46,12 +46,12 @@ class Site:
         """Return Celery's node name of the worker."""
         return f"{worker.name}-{self.fleet.queue}@{gethostname()}"
 
-    def is_in(self, agent: str, task_id: str, wanted: str) -> None:
-        """Wait until the task is in the state `wanted`."""
+    def is_in(self, agent: str, task_id: str, expected_state: str) -> None:
+        """Wait until the task is in the state `expected_state`."""
         task = {"id": task_id}
-        eventually(lambda: state(read(self.gateway, agent, task)) == wanted, what=f"{agent}: {wanted}")
+        eventually(lambda: state(read(self.gateway, agent, task)) == expected_state, what=f"{agent}: {expected_state}")
 
-    def begun(self, agent: str, text: str) -> str:
+    def begin(self, agent: str, text: str) -> str:
         """Send a message, and wait until a worker runs the task. Return the task's id."""
         task_id = str(send(self.gateway, agent, text, returnImmediately=True)["id"])
         self.is_in(agent, task_id, "WORKING")
@@ -68,20 +68,20 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         bad = fleet.worker(app="tests.support.few_agents", pool="threads", concurrency=1, A2A_LEASE_TTL="20")
         operator = Operator(fleet)
         operator.a2a.agent("unread", queue="nobody-reads-this")(_unread)
-        made = Site(fleet, gateway, good, bad, operator, "", {}, [])
+        site = Site(fleet, gateway, good, bad, operator, "", {}, [])
         # while the bad worker has left the queue, only the good worker receives the run that is lost with its process
-        operator.rows("drain", "--worker", made.node(bad))
-        made.lost = made.begun("patient", "")
+        operator.rows("drain", "--worker", site.node(bad))
+        site.lost_task_id = site.begin("patient", "")
         for child in psutil.Process(good.pid).children():
             child.kill()
-        made.is_in("patient", made.lost, "FAILED")
-        made.works["good"] = made.begun("silent", "600")
-        operator.rows("drain", "--worker", made.node(bad), "--undo")
-        operator.rows("drain", "--worker", made.node(good), "--timeout", "0", code=1)
-        made.works["bad"] = made.begun("silent", "600")
-        operator.rows("drain", "--worker", made.node(good), "--undo")
-        made.waits += [str(send(gateway, "echo", "a secret", returnImmediately=True)["id"]) for _ in range(6)]
-        yield made
+        site.is_in("patient", site.lost_task_id, "FAILED")
+        site.works["good"] = site.begin("silent", "600")
+        operator.rows("drain", "--worker", site.node(bad), "--undo")
+        operator.rows("drain", "--worker", site.node(good), "--timeout", "0", code=1)
+        site.works["bad"] = site.begin("silent", "600")
+        operator.rows("drain", "--worker", site.node(good), "--undo")
+        site.waits += [str(send(gateway, "echo", "a secret", returnImmediately=True)["id"]) for _ in range(6)]
+        yield site
         for worker in (good, bad):
             worker.kill()  # a graceful shutdown would wait for the runs
 
@@ -91,11 +91,11 @@ async def _unread(turn: object) -> str:
 
 
 def test_doctor_reports_all_problems_and_their_remedies(site: Site) -> None:
-    found = site.a2a.rows("doctor", "--url", site.gateway.url, code=1)
-    findings = {(row["check"], row["level"], row["about"]): row["text"] for row in found}
+    problems = site.a2a.rows("doctor", "--url", site.gateway.url, code=1)
+    findings = {(row["check"], row["level"], row["about"]): row["text"] for row in problems}
     good, bad = site.node(site.good), site.node(site.bad)
 
-    for where, text in {
+    for subject, text in {
         (
             "store",
             "wrong",
@@ -116,16 +116,16 @@ def test_doctor_reports_all_problems_and_their_remedies(site: Site) -> None:
         ("gateway", "ok", "gateway"): "is ready",
         ("cancelling", "ok", good): "enforces cancellation",
     }.items():
-        assert text in findings[where], where
+        assert text in findings[subject], subject
     assert "wrong, " in site.a2a("doctor", "--url", site.gateway.url, code=1).stdout.splitlines()[-1]
 
 
 def test_top_shows_active_and_prefetched_runs_of_each_worker(site: Site) -> None:
-    def prefetching() -> Any:
+    def prefetched_view() -> Any:
         [view] = site.a2a.rows("top", "--once")
         return view if sum(worker["prefetched"] for worker in view["workers"]) == len(site.waits) else None
 
-    view = eventually(prefetching, what="the workers report the runs that they have prefetched")
+    view = eventually(prefetched_view, what="the workers report the runs that they have prefetched")
     workers = {worker["worker"]: worker for worker in view["workers"]}
     assert sorted(workers) == sorted([site.node(site.good), site.node(site.bad)])
     assert {worker["active"] for worker in workers.values()} == {1}
@@ -168,13 +168,13 @@ def test_stats_counts_waiting_working_and_lost_tasks(site: Site) -> None:
 
 
 def test_stuck_and_lost_tasks_are_listed_by_owner(site: Site) -> None:
-    stuck = site.a2a.rows("list", "--stuck", "--older-than", "0")
-    assert {row["task"]: row["why"] for row in stuck} == dict.fromkeys(site.waits, "unclaimed")
+    stuck_tasks = site.a2a.rows("list", "--stuck", "--older-than", "0")
+    assert {row["task"]: row["why"] for row in stuck_tasks} == dict.fromkeys(site.waits, "unclaimed")
     assert site.a2a.rows("list", "--stuck", "--older-than", "0", "--owner", "nobody") == []
-    listed = site.a2a.rows("list", "--all", "--state", "working")
-    assert {row["task"] for row in listed} == set(site.works.values())
+    rows = site.a2a.rows("list", "--all", "--state", "working")
+    assert {row["task"] for row in rows} == set(site.works.values())
     [dead_letter] = site.a2a.rows("requeue", "--agent", "patient", "--since", "1h")
-    assert dead_letter["task"] == site.lost
+    assert dead_letter["task"] == site.lost_task_id
     assert site.a2a.rows("requeue", "--owner", "nobody") == []
     table = site.a2a("list", "--all").stdout
     assert table.count("\n") == 10
@@ -192,14 +192,14 @@ def page_commands() -> list[str]:
 def test_the_documented_commands_work(site: Site) -> None:
     """The test runs read-only commands as documented. It runs other commands with --dry-run, --undo or --help."""
     names: dict[str, Any] = {
-        "TASK": site.lost,
+        "TASK": site.lost_task_id,
         "celery@host-7": site.node(site.good),
         "host-7": gethostname(),
         "researcher": "echo",
         "gpu": site.fleet.queue,
         "http://127.0.0.1:8000": site.gateway.url,
     }
-    done = 0
+    executed_count = 0
     for line in page_commands():
         assert line.startswith("celery -A acme a2a ")
         words = [names.get(word, word) for word in shlex.split(line.removeprefix("celery -A acme a2a "))]
@@ -212,35 +212,35 @@ def test_the_documented_commands_work(site: Site) -> None:
             words += ["--once"]
         if words[0] == "cancel":
             words += ["--help"] if "--store" in words else ["--dry-run"]
-        if words[0] == "signal" or (words[0] == "requeue" and ("--all" in words or site.lost in words)):
+        if words[0] == "signal" or (words[0] == "requeue" and ("--all" in words or site.lost_task_id in words)):
             words += ["--help"]
         site.a2a(*words, code=int(words[0] == "doctor"))
-        done += 1
-    assert done > 10
+        executed_count += 1
+    assert executed_count > 10
 
 
 def test_cancel_and_drain_have_the_reported_effects(site: Site) -> None:
     a2a, bad, good = site.a2a, site.node(site.bad), site.node(site.good)
 
     # messages that the bad worker has fetched run on other workers, and the run that it has begun continues
-    [left] = a2a.rows("drain", "--worker", bad, "--timeout", "0", code=1)
-    assert (left["state"], left["running"]) == ("busy", [f"{site.works['bad']}.1"])
-    assert left["queues"] == [site.fleet.queue]
+    [remaining_row] = a2a.rows("drain", "--worker", bad, "--timeout", "0", code=1)
+    assert (remaining_row["state"], remaining_row["running"]) == ("busy", [f"{site.works['bad']}.1"])
+    assert remaining_row["queues"] == [site.fleet.queue]
     assert "is drained and does not consume" in a2a("doctor", "--url", site.gateway.url, code=1).stdout
     context = next(row["contextId"] for row in a2a.rows("list", "--all") if row["task"] == site.works["good"])
-    [stopped] = a2a.rows("cancel", "--all", "--yes", "--context", context)
-    assert (stopped["task"], stopped["outcome"]) == (site.works["good"], "canceled")
+    [cancel_row] = a2a.rows("cancel", "--all", "--yes", "--context", context)
+    assert (cancel_row["task"], cancel_row["outcome"]) == (site.works["good"], "canceled")
     for task_id in site.waits:
         site.is_in("echo", task_id, "COMPLETED")
-    assert left["returned"] > 0
+    assert remaining_row["returned"] > 0
     site.is_in("silent", site.works["bad"], "WORKING")
 
     # when that run is cancelled, the worker can be stopped
     output = a2a("cancel", "--all", "--yes", "--agent", "silent").stdout
     assert output == "1 task: 1 canceled, 0 had ended, 0 still running\n"
-    [drained] = a2a.rows("drain", "--worker", bad, "--shutdown")
-    assert drained["state"] == "shut_down"
-    eventually(lambda: not site.bad.running, what="the worker ends")
+    [drain_row] = a2a.rows("drain", "--worker", bad, "--shutdown")
+    assert drain_row["state"] == "shut_down"
+    eventually(lambda: not site.bad.is_running, what="the worker ends")
 
     # a queue that other agents use too, and that no other worker consumes
     output = a2a("drain", "--agent", "echo").stdout
@@ -253,9 +253,9 @@ def test_cancel_and_drain_have_the_reported_effects(site: Site) -> None:
     site.is_in("echo", waits, "COMPLETED")
 
     # lost tasks run again
-    [again] = a2a.rows("requeue", "--all", "--agent", "patient")
-    assert again["requeuedFrom"] == site.lost
-    site.is_in("patient", again["task"], "WORKING")
+    [requeue_row] = a2a.rows("requeue", "--all", "--agent", "patient")
+    assert requeue_row["requeuedFrom"] == site.lost_task_id
+    site.is_in("patient", requeue_row["task"], "WORKING")
 
 
 @pytest.mark.parametrize(
@@ -276,8 +276,8 @@ def test_unknown_workers_and_agents_are_reported(site: Site) -> None:
     assert "nobody@x does not reply" in site.a2a("drain", "--worker", "nobody@x", code=1).stderr
     assert "no worker that consumes nothing replies" in site.a2a("drain", "--queue", "nothing", code=1).stderr
     assert "no agent 'nobody'" in site.a2a("drain", "--agent", "nobody", code=1).stderr
-    without_store = Operator(site.fleet, a2a_store_url=f"redis://{NOWHERE}/0")
+    storeless_operator = Operator(site.fleet, a2a_store_url=f"redis://{NOWHERE}/0")
     for command in (("stats",), ("list", "--all"), ("cancel", "--all"), ("requeue",)):
-        assert "A2A_STORE_URL" in without_store(*command, code=1).stderr
-    without_broker = Operator(site.fleet, broker_url=f"amqp://{NOWHERE}")
-    assert "See CELERY_BROKER_URL" in without_broker("drain", "--all", code=1).stderr
+        assert "A2A_STORE_URL" in storeless_operator(*command, code=1).stderr
+    brokerless_operator = Operator(site.fleet, broker_url=f"amqp://{NOWHERE}")
+    assert "See CELERY_BROKER_URL" in brokerless_operator("drain", "--all", code=1).stderr

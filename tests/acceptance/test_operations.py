@@ -15,62 +15,62 @@ from a2a.types import CancelTaskRequest, GetTaskRequest, ListTasksRequest, ListT
 from tests.support import talk
 from tests.support.clients import (
     BINDINGS,
-    Served,
+    ServedFleet,
     collect,
     message_json,
     rest,
     rpc,
     sdk_client,
     send,
-    serving,
+    serve_fleet,
     state,
     texts,
-    until_state,
+    wait_for_state,
 )
 from tests.support.clients import request as message
 from tests.support.faults import fault
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with serving(tmp_path_factory.mktemp("fleet"), pool="threads", concurrency=20) as served:
-        yield served
+def served_fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedFleet]:
+    with serve_fleet(tmp_path_factory.mktemp("fleet"), pool="threads", concurrency=20) as served_fleet:
+        yield served_fleet
 
 
 @pytest.fixture(scope="module")
-def unmanned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def fleet_without_worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedFleet]:
     """Gateway without a worker."""
-    with serving(tmp_path_factory.mktemp("unmanned"), pool=None) as served:
-        yield served
+    with serve_fleet(tmp_path_factory.mktemp("unmanned"), pool=None) as served_fleet:
+        yield served_fleet
 
 
 @pytest.fixture
-async def echo(served: Served) -> AsyncIterator[Client]:
-    async with sdk_client(served.gateway, "echo", streaming=False) as client:
+async def echo(served_fleet: ServedFleet) -> AsyncIterator[Client]:
+    async with sdk_client(served_fleet.gateway, "echo", streaming=False) as client:
         yield client
 
 
 class TestWithoutAWorker:
     @pytest.mark.parametrize("binding", BINDINGS)
-    async def test_a_message_is_accepted_and_waits(self, unmanned: Served, binding: str) -> None:
-        async with sdk_client(unmanned.gateway, "echo", binding, streaming=False) as client:
+    async def test_a_message_is_accepted_and_waits(self, fleet_without_worker: ServedFleet, binding: str) -> None:
+        async with sdk_client(fleet_without_worker.gateway, "echo", binding, streaming=False) as client:
             task = await send(client, "hello", immediately=True)
 
             assert state(task) == "SUBMITTED"
             assert await client.get_task(GetTaskRequest(id=task.id)) == task
 
     @pytest.mark.parametrize("binding", BINDINGS)
-    async def test_a_queued_task_is_cancelled_at_once(self, unmanned: Served, binding: str) -> None:
-        async with sdk_client(unmanned.gateway, "echo", binding, streaming=False) as client:
+    async def test_a_queued_task_is_cancelled_at_once(self, fleet_without_worker: ServedFleet, binding: str) -> None:
+        async with sdk_client(fleet_without_worker.gateway, "echo", binding, streaming=False) as client:
             task = await send(client, "hello", immediately=True)
 
-            canceled = await client.cancel_task(CancelTaskRequest(id=task.id))
+            canceled_task = await client.cancel_task(CancelTaskRequest(id=task.id))
 
-            assert state(canceled) == "CANCELED"
-            assert canceled.status.timestamp.ToNanoseconds() >= task.status.timestamp.ToNanoseconds()
+            assert state(canceled_task) == "CANCELED"
+            assert canceled_task.status.timestamp.ToNanoseconds() >= task.status.timestamp.ToNanoseconds()
 
-    async def test_a_stream_shows_the_task_before_any_worker_does(self, unmanned: Served) -> None:
-        async with sdk_client(unmanned.gateway, "echo") as client:
+    async def test_a_stream_shows_the_task_before_any_worker_does(self, fleet_without_worker: ServedFleet) -> None:
+        async with sdk_client(fleet_without_worker.gateway, "echo") as client:
             events = client.send_message(message("hello"))
             first = await anext(events)
             assert state(first.task) == "SUBMITTED"
@@ -89,16 +89,18 @@ class TestLists:
         return [await send(echo, str(number), context_id=context_id) for number in range(7)]
 
     async def pages(self, client: Client, **params: Any) -> list[ListTasksResponse]:
-        found = [await client.list_tasks(ListTasksRequest(**params))]
-        while found[-1].next_page_token:
-            found.append(await client.list_tasks(ListTasksRequest(page_token=found[-1].next_page_token, **params)))
-        return found
+        task_pages = [await client.list_tasks(ListTasksRequest(**params))]
+        while task_pages[-1].next_page_token:
+            task_pages.append(
+                await client.list_tasks(ListTasksRequest(page_token=task_pages[-1].next_page_token, **params))
+            )
+        return task_pages
 
     @pytest.mark.parametrize("binding", BINDINGS)
     async def test_pages_show_every_task_once_newest_first(
-        self, served: Served, binding: str, tasks: list[Task]
+        self, served_fleet: ServedFleet, binding: str, tasks: list[Task]
     ) -> None:
-        async with sdk_client(served.gateway, "echo", binding) as client:
+        async with sdk_client(served_fleet.gateway, "echo", binding) as client:
             for size in (1, 2, 3, 7, 100):
                 pages = await self.pages(client, context_id=tasks[0].context_id, page_size=size)
 
@@ -108,29 +110,31 @@ class TestLists:
                 assert [len(page.tasks) for page in pages[:-1]] == [size] * (len(pages) - 1)
 
     @pytest.mark.parametrize("binding", BINDINGS)
-    async def test_filters_narrow_a_list(self, served: Served, binding: str, tasks: list[Task]) -> None:
+    async def test_filters_narrow_a_list(self, served_fleet: ServedFleet, binding: str, tasks: list[Task]) -> None:
         context_id = tasks[0].context_id
-        async with sdk_client(served.gateway, "echo", binding) as client:
-            in_state = await client.list_tasks(
+        async with sdk_client(served_fleet.gateway, "echo", binding) as client:
+            state_list = await client.list_tasks(
                 ListTasksRequest(context_id=context_id, status=TaskState.TASK_STATE_COMPLETED)
             )
-            in_other = await client.list_tasks(
+            other_state_list = await client.list_tasks(
                 ListTasksRequest(context_id=context_id, status=TaskState.TASK_STATE_WORKING)
             )
-            elsewhere = await client.list_tasks(ListTasksRequest(context_id="another"))
-            late = ListTasksRequest(context_id=context_id)
-            late.status_timestamp_after.CopyFrom(tasks[4].status.timestamp)
-            since = await client.list_tasks(late)
+            other_context_list = await client.list_tasks(ListTasksRequest(context_id="another"))
+            late_filter = ListTasksRequest(context_id=context_id)
+            late_filter.status_timestamp_after.CopyFrom(tasks[4].status.timestamp)
+            since = await client.list_tasks(late_filter)
 
-        assert len(in_state.tasks) == in_state.total_size == 7
-        assert not in_other.tasks
-        assert not elsewhere.tasks
+        assert len(state_list.tasks) == state_list.total_size == 7
+        assert not other_state_list.tasks
+        assert not other_context_list.tasks
         assert {task.id for task in tasks[5:]} <= {task.id for task in since.tasks} <= {task.id for task in tasks[4:]}
 
     @pytest.mark.parametrize("binding", BINDINGS)
-    async def test_artifacts_and_history_come_as_asked(self, served: Served, binding: str, tasks: list[Task]) -> None:
+    async def test_artifacts_and_history_come_as_asked(
+        self, served_fleet: ServedFleet, binding: str, tasks: list[Task]
+    ) -> None:
         context_id = tasks[0].context_id
-        async with sdk_client(served.gateway, "echo", binding) as client:
+        async with sdk_client(served_fleet.gateway, "echo", binding) as client:
             bare = await client.list_tasks(ListTasksRequest(context_id=context_id, history_length=0))
             full = await client.list_tasks(
                 ListTasksRequest(context_id=context_id, include_artifacts=True, history_length=1)
@@ -140,22 +144,26 @@ class TestLists:
         assert [texts(task) for task in full.tasks] == [[str(number)] for number in reversed(range(7))]
         assert all(len(task.history) == 1 for task in full.tasks)
 
-    async def test_a_list_without_artifacts_has_no_such_member(self, served: Served, tasks: list[Task]) -> None:
+    async def test_a_list_without_artifacts_has_no_such_member(
+        self, served_fleet: ServedFleet, tasks: list[Task]
+    ) -> None:
         query = f"contextId={tasks[0].context_id}"
-        over_http = rest(served.gateway, "GET", f"/tasks?{query}", agent="echo").json()
-        over_rpc = rpc(served.gateway, "ListTasks", {"contextId": tasks[0].context_id}, agent="echo")["result"]
-        with_them = rest(served.gateway, "GET", f"/tasks?{query}&includeArtifacts=true", agent="echo").json()
+        over_http = rest(served_fleet.gateway, "GET", f"/tasks?{query}", agent="echo").json()
+        over_rpc = rpc(served_fleet.gateway, "ListTasks", {"contextId": tasks[0].context_id}, agent="echo")["result"]
+        list_with_artifacts = rest(
+            served_fleet.gateway, "GET", f"/tasks?{query}&includeArtifacts=true", agent="echo"
+        ).json()
 
         assert not any("artifacts" in task for task in (*over_http["tasks"], *over_rpc["tasks"]))
         assert over_http["nextPageToken"] == over_rpc["nextPageToken"] == ""
-        assert all(task["artifacts"] for task in with_them["tasks"])
+        assert all(task["artifacts"] for task in list_with_artifacts["tasks"])
 
-    async def test_a_cancelled_task_moves_to_the_front(self, served: Served) -> None:
+    async def test_a_cancelled_task_moves_to_the_front(self, served_fleet: ServedFleet) -> None:
         context_id = uuid4().hex
-        async with sdk_client(served.gateway, "silent", streaming=False) as client:
+        async with sdk_client(served_fleet.gateway, "silent", streaming=False) as client:
             first, second = [await send(client, "60", immediately=True, context_id=context_id) for _ in range(2)]
-            await until_state(client, first.id, "WORKING")
-            await until_state(client, second.id, "WORKING")
+            await wait_for_state(client, first.id, "WORKING")
+            await wait_for_state(client, second.id, "WORKING")
             await client.cancel_task(CancelTaskRequest(id=first.id))
 
             page = await client.list_tasks(ListTasksRequest(context_id=context_id))
@@ -166,44 +174,44 @@ class TestLists:
             ]
             await client.cancel_task(CancelTaskRequest(id=second.id))
 
-    async def test_history_length_limits_what_a_task_shows(self, served: Served) -> None:
-        async with sdk_client(served.gateway, "ask", streaming=False) as client:
-            asked = await send(client, "some")
-            await send(client, "many", task_id=asked.id)
+    async def test_history_length_limits_what_a_task_shows(self, served_fleet: ServedFleet) -> None:
+        async with sdk_client(served_fleet.gateway, "ask", streaming=False) as client:
+            question_task = await send(client, "some")
+            await send(client, "many", task_id=question_task.id)
             for length, expected in ((0, 0), (1, 1), (2, 2), (100, None)):
-                task = await client.get_task(GetTaskRequest(id=asked.id, history_length=length))
-                whole = await client.get_task(GetTaskRequest(id=asked.id))
-                wanted = len(whole.history) if expected is None else expected
-                assert list(task.history) == list(whole.history)[len(whole.history) - wanted :]
-            await client.cancel_task(CancelTaskRequest(id=asked.id))
+                task = await client.get_task(GetTaskRequest(id=question_task.id, history_length=length))
+                complete_task = await client.get_task(GetTaskRequest(id=question_task.id))
+                expected_length = len(complete_task.history) if expected is None else expected
+                assert list(task.history) == list(complete_task.history)[len(complete_task.history) - expected_length :]
+            await client.cancel_task(CancelTaskRequest(id=question_task.id))
 
 
 class TestFollowUps:
-    async def test_messages_to_a_working_task_take_their_turn_in_order(self, served: Served) -> None:
-        async with sdk_client(served.gateway, "slow-ask", streaming=False) as client:
+    async def test_messages_to_a_working_task_take_their_turn_in_order(self, served_fleet: ServedFleet) -> None:
+        async with sdk_client(served_fleet.gateway, "slow-ask", streaming=False) as client:
             task = await send(client, "1", immediately=True)
             for text in ("2", "3"):
                 await send(client, text, immediately=True, task_id=task.id)
-            ended = await send(client, "stop", task_id=task.id)
+            ended_task = await send(client, "stop", task_id=task.id)
 
-        assert state(ended) == "COMPLETED"
-        assert texts(ended) == ["stopped"]
-        assert [part.text for m in ended.history for part in m.parts if m.role == 1] == ["1", "2", "3", "stop"]
+        assert state(ended_task) == "COMPLETED"
+        assert texts(ended_task) == ["stopped"]
+        assert [part.text for m in ended_task.history for part in m.parts if m.role == 1] == ["1", "2", "3", "stop"]
 
-    async def test_a_blocking_follow_up_returns_at_the_end_of_its_own_turn(self, served: Served) -> None:
-        async with sdk_client(served.gateway, "slow-ask", streaming=False) as client:
+    async def test_a_blocking_follow_up_returns_at_the_end_of_its_own_turn(self, served_fleet: ServedFleet) -> None:
+        async with sdk_client(served_fleet.gateway, "slow-ask", streaming=False) as client:
             task = await send(client, "1", immediately=True)
 
             answers = await asyncio.gather(*(send(client, text, task_id=task.id) for text in "23"))
 
             # a response has the state in which its turn ended, or the task's state if the next turn has also asked
             assert [state(answer) for answer in answers] == ["INPUT_REQUIRED"] * 2
-            received = {answer.status.message.parts[0].text for answer in answers}
-            assert received <= {"after 2?", "after 3?"}
+            reply_texts = {answer.status.message.parts[0].text for answer in answers}
+            assert reply_texts <= {"after 2?", "after 3?"}
             await client.cancel_task(CancelTaskRequest(id=task.id))
 
-    async def test_a_streamed_answer_goes_on_with_the_task(self, served: Served) -> None:
-        async with sdk_client(served.gateway, "ask") as client:
+    async def test_a_streamed_answer_goes_on_with_the_task(self, served_fleet: ServedFleet) -> None:
+        async with sdk_client(served_fleet.gateway, "ask") as client:
             (first, *_), last = await self.stream(client, "some"), None
             events = await self.stream(client, "7", task_id=first.task.id)
             last = events[-1]
@@ -215,33 +223,35 @@ class TestFollowUps:
     async def stream(self, client: Client, text: str, **fields: Any) -> list[Any]:
         return await collect(client.send_message(message(text, **fields)))
 
-    async def test_a_task_that_waits_is_cancelled_at_once(self, served: Served) -> None:
-        async with sdk_client(served.gateway, "ask", streaming=False) as client:
-            asked = await send(client, "some")
+    async def test_a_task_that_waits_is_cancelled_at_once(self, served_fleet: ServedFleet) -> None:
+        async with sdk_client(served_fleet.gateway, "ask", streaming=False) as client:
+            question_task = await send(client, "some")
 
-            canceled = await client.cancel_task(CancelTaskRequest(id=asked.id))
+            canceled_task = await client.cancel_task(CancelTaskRequest(id=question_task.id))
 
-        assert state(canceled) == "CANCELED"
+        assert state(canceled_task) == "CANCELED"
 
-    async def test_a_cancelled_tasks_waiting_messages_are_dropped(self, served: Served) -> None:
-        async with sdk_client(served.gateway, "slow-ask", streaming=False) as client:
+    async def test_a_cancelled_tasks_waiting_messages_are_dropped(self, served_fleet: ServedFleet) -> None:
+        async with sdk_client(served_fleet.gateway, "slow-ask", streaming=False) as client:
             task = await send(client, "1", immediately=True)
             await send(client, "2", immediately=True, task_id=task.id)
 
-            canceled = await client.cancel_task(CancelTaskRequest(id=task.id))
+            canceled_task = await client.cancel_task(CancelTaskRequest(id=task.id))
 
-            assert state(canceled) == "CANCELED"
-        found = await fault(served.gateway, "JSONRPC", "SendMessage", message_json(taskId=task.id), agent="slow-ask")
-        assert found.reason == "UNSUPPORTED_OPERATION"
+            assert state(canceled_task) == "CANCELED"
+        received_fault = await fault(
+            served_fleet.gateway, "JSONRPC", "SendMessage", message_json(taskId=task.id), agent="slow-ask"
+        )
+        assert received_fault.reason == "UNSUPPORTED_OPERATION"
 
-    async def test_an_agents_refusal_and_its_failure_end_the_task(self, served: Served) -> None:
+    async def test_an_agents_refusal_and_its_failure_end_the_task(self, served_fleet: ServedFleet) -> None:
         for agent, ends in (("refuse", "REJECTED"), ("fail", "FAILED")):
-            async with sdk_client(served.gateway, agent, streaming=False) as client:
+            async with sdk_client(served_fleet.gateway, agent, streaming=False) as client:
                 task = await send(client)
             assert state(task) == ends
             assert "secret" not in str(task)
 
-    async def test_a_context_may_hold_many_tasks(self, served: Served, echo: Client) -> None:
+    async def test_a_context_may_hold_many_tasks(self, served_fleet: ServedFleet, echo: Client) -> None:
         first = await send(echo, "one")
         second = await send(echo, "two", context_id=first.context_id, reference_task_ids=[first.id])
 
@@ -252,8 +262,10 @@ class TestFollowUps:
 
 class TestDirectAnswers:
     @pytest.mark.parametrize("binding", BINDINGS)
-    async def test_a_message_that_comes_late_ends_the_streamed_task(self, served: Served, binding: str) -> None:
-        async with sdk_client(served.gateway, "direct", binding) as client:
+    async def test_a_message_that_comes_late_ends_the_streamed_task(
+        self, served_fleet: ServedFleet, binding: str
+    ) -> None:
+        async with sdk_client(served_fleet.gateway, "direct", binding) as client:
             events = await collect(client.send_message(message("1.5")))
 
         assert events[0].HasField("task")
@@ -261,25 +273,25 @@ class TestDirectAnswers:
         assert events[-1].status_update.status.message.parts[0].text == "directly"
         assert not any(event.HasField("message") for event in events)
 
-    async def test_an_immediate_call_gives_a_task_that_ends_with_the_message(self, served: Served) -> None:
-        async with sdk_client(served.gateway, "direct", streaming=False) as client:
+    async def test_an_immediate_call_gives_a_task_that_ends_with_the_message(self, served_fleet: ServedFleet) -> None:
+        async with sdk_client(served_fleet.gateway, "direct", streaming=False) as client:
             task = await send(client, "0", immediately=True)
-            ended = await until_state(client, task.id, "COMPLETED")
+            ended_task = await wait_for_state(client, task.id, "COMPLETED")
 
-        assert ended.status.message.parts[0].text == "directly"
+        assert ended_task.status.message.parts[0].text == "directly"
 
     @pytest.mark.parametrize("streaming", [False, True])
-    async def test_a_message_alone_leaves_no_task_in_the_list(self, served: Served, streaming: bool) -> None:
+    async def test_a_message_alone_leaves_no_task_in_the_list(self, served_fleet: ServedFleet, streaming: bool) -> None:
         context = f"direct-{streaming}"
-        async with sdk_client(served.gateway, "direct", streaming=streaming) as client:
+        async with sdk_client(served_fleet.gateway, "direct", streaming=streaming) as client:
             [answer] = await collect(client.send_message(message("0", context_id=context)))
-            listed = await client.list_tasks(ListTasksRequest(context_id=context))
+            task_list = await client.list_tasks(ListTasksRequest(context_id=context))
 
         assert answer.HasField("message")
-        assert (list(listed.tasks), listed.total_size) == ([], 0)
+        assert (list(task_list.tasks), task_list.total_size) == ([], 0)
 
-    async def test_a_blocking_call_gives_a_message_alone_with_its_context(self, served: Served) -> None:
-        answer = rpc(served.gateway, "SendMessage", message_json("0", contextId="chat"), agent="direct")["result"]
+    async def test_a_blocking_call_gives_a_message_alone_with_its_context(self, served_fleet: ServedFleet) -> None:
+        answer = rpc(served_fleet.gateway, "SendMessage", message_json("0", contextId="chat"), agent="direct")["result"]
 
         assert list(answer) == ["message"]
         assert answer["message"]["contextId"] == "chat"
@@ -306,12 +318,12 @@ class TestABlockingMessage:
         ],
     )
     def test_is_answered_with_the_task_as_it_can_be_read(
-        self, served: Served, agent: str, text: str, length: int | None
+        self, served_fleet: ServedFleet, agent: str, text: str, length: int | None
     ) -> None:
-        wanted = {} if length is None else {"historyLength": length}
+        query = {} if length is None else {"historyLength": length}
 
-        task = talk.send(served.gateway, agent, text, **wanted)
+        task = talk.send(served_fleet.gateway, agent, text, **query)
 
-        url = f"{served.gateway.url}/agents/{agent}/tasks/{task['id']}"
-        assert task == httpx.get(url, params=wanted, headers=talk.HEADERS, timeout=talk.TIMEOUT).json()
+        url = f"{served_fleet.gateway.url}/agents/{agent}/tasks/{task['id']}"
+        assert task == httpx.get(url, params=query, headers=talk.HEADERS, timeout=talk.TIMEOUT).json()
         assert len(task.get("history", ())) <= (5 if length is None else length)

@@ -1,4 +1,4 @@
-"""Number of modules that one blocking SendMessage enters. The limit bounds how many modules a reader must open."""
+"""Number of modules that one blocking SendMessage request enters. The limit bounds what a reader must open."""
 
 from __future__ import annotations
 
@@ -23,24 +23,25 @@ TRIES = 5
 
 
 def test_a_message_enters_the_modules_that_the_page_names(tmp_path: Path) -> None:
-    named = set(re.findall(r"`([a-z_0-9/]+\.py)`", section("Modules on the path")))
-    assert len(named) <= MOST
+    page_modules = set(re.findall(r"`([a-z_0-9/]+\.py)`", section("Modules on the path")))
+    assert len(page_modules) <= MOST
     with running_fleet(tmp_path, app="tests.support.traced_modules", **{traced_modules.FOLDER: str(tmp_path)}) as fleet:
         worker, gateway = fleet.worker(pool="threads"), fleet.gateway()
         send(gateway.url)  # imports modules and opens connections
         for _ in range(TRIES):
             for process in (worker, gateway):
-                signalled(process, traced_modules.BEGIN, tmp_path, "begin")
+                signal_process(process, traced_modules.BEGIN, tmp_path, "begin")
             send(gateway.url)
-            in_worker, in_gateway = (
-                set(signalled(process, traced_modules.END, tmp_path, "end").split()) for process in (worker, gateway)
+            worker_modules, gateway_modules = (
+                set(signal_process(process, traced_modules.END, tmp_path, "end").split())
+                for process in (worker, gateway)
             )
-            assert "execution/run.py" in in_worker
-            assert "gateway/handler.py" in in_gateway
-            if in_worker | in_gateway <= named:
+            assert "execution/run.py" in worker_modules
+            assert "gateway/handler.py" in gateway_modules
+            if worker_modules | gateway_modules <= page_modules:
                 break
 
-    assert in_worker | in_gateway <= named
+    assert worker_modules | gateway_modules <= page_modules
 
 
 def section(title: str) -> str:
@@ -53,9 +54,9 @@ def send(url: str) -> None:
     assert answer.json()["task"]["status"]["state"] == "TASK_STATE_COMPLETED"
 
 
-def signalled(process: Process, number: int, folder: Path, written: str) -> str:
+def signal_process(process: Process, number: int, folder: Path, file_suffix: str) -> str:
     """Send the signal `number` to a process. Return the text that the process writes to ``<pid>.<written>``."""
-    path = folder / f"{process.pid}.{written}"
+    path = folder / f"{process.pid}.{file_suffix}"
     path.unlink(missing_ok=True)
     os.kill(process.pid, number)
     eventually(path.exists, what=f"{path} is written")

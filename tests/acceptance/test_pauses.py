@@ -104,15 +104,17 @@ def test_an_answer_reaches_another_worker_after_the_loss_of_the_first(fleet: Fle
 def test_an_unanswered_pause_ends(fleet: Fleet) -> None:
     fleet.worker(A2A_INPUT_TIMEOUT="1")
     gateway = fleet.gateway()
-    client, answered = Conversation(gateway, "ask"), Conversation(gateway, "interview")
+    client, second_client = Conversation(gateway, "ask"), Conversation(gateway, "interview")
     assert client.say("hello") == "INPUT_REQUIRED How many?"
-    assert answered.say("a survey") == "INPUT_REQUIRED Name?"
-    answered.say("Ada")
+    assert second_client.say("a survey") == "INPUT_REQUIRED Name?"
+    second_client.say("Ada")
     fleet.watcher()
     fleet.watcher()
 
     eventually(lambda: client.read() == "FAILED The client did not answer in time.", what="the pause ends")
-    eventually(lambda: answered.read() == "FAILED The client did not answer in time.", what="the other pause ends too")
+    eventually(
+        lambda: second_client.read() == "FAILED The client did not answer in time.", what="the other pause ends too"
+    )
     assert [message["role"] for message in client.task["history"]] == ["ROLE_USER", "ROLE_AGENT"]
 
 
@@ -124,6 +126,6 @@ def test_a_task_that_waits_for_ever_does(fleet: Fleet) -> None:
     client.say("hello")
 
     assert fleet.redis.process is not None
-    assert watcher.running
+    assert watcher.is_running
     assert client.read() == "INPUT_REQUIRED How many?"
     assert client.say("3") == "COMPLETED"

@@ -76,7 +76,7 @@ ENDS: list[tuple[str, dict[str, Any], list[str], list[Any], str | None, list[str
 
 
 @pytest.mark.parametrize(
-    ("agent", "data", "log", "given", "text", "events"),
+    ("agent", "data", "log", "expected_artifacts", "text", "events"),
     [pytest.param(*row, marks=pytest.mark.each_kind if row[0] in ("raises", "flaky") else ()) for row in ENDS],
     ids=lambda value: str(value)[:25],
 )
@@ -85,17 +85,17 @@ def test_a_task_ends_once_like_its_celery_task(
     agent: str,
     data: dict[str, Any],
     log: list[str],
-    given: list[Any],
+    expected_artifacts: list[Any],
     text: str | None,
     events: list[str],
 ) -> None:
     task_id = system.send(agent, data=data)
 
-    task = system.ended(agent, task_id)
+    task = system.wait_for_end(agent, task_id)
 
     assert text_of(task) == text
     assert "secret" not in str(task)
-    assert artifacts(task) == [task_id if one == "a task id" else one for one in given]
+    assert artifacts(task) == [task_id if item == "a task id" else item for item in expected_artifacts]
     eventually(lambda: len(system.events.ends_of(f"{task_id}.1")) >= len(events), what=f"{events}")
     assert sorted(system.events.ends_of(f"{task_id}.1")) == sorted(
         events
@@ -131,40 +131,42 @@ def test_a_text_is_the_one_argument_that_takes_it_and_whole_numbers_stay_whole(s
     body = message_json("u") | {"configuration": {"returnImmediately": True}}
     body["message"]["parts"].append({"data": {"width": 3}})
 
-    task = system.ended("resize", system.sent("resize", body))
+    task = system.wait_for_end("resize", system.send_body("resize", body))
 
     assert artifacts(task) == [{"url": "u", "width": 3, "height": 0, "whole": True}]
 
 
 def test_a_task_that_asks_is_called_again_with_all_answers(system: SystemUnderTest) -> None:
     task_id = system.send("asks", data={})
-    assert text_of(system.ended("asks", task_id)) == "Which city?"
+    assert text_of(system.wait_for_end("asks", task_id)) == "Which city?"
     system.send("asks", "Rome", task_id=task_id)
     eventually(lambda: system.log(task_id)[2:] == ["INPUT_REQUIRED", "SUBMITTED", "WORKING", "INPUT_REQUIRED"])
     system.send("asks", data={"size": 3}, task_id=task_id)
     eventually(lambda: system.is_in(task_id, "COMPLETED"))
 
-    assert artifacts(system.ended("asks", task_id)) == ["Rome 3"]
+    assert artifacts(system.wait_for_end("asks", task_id)) == ["Rome 3"]
 
 
 def test_a_retry_has_the_number_and_time_of_the_next_attempt(system: SystemUnderTest) -> None:
     task_id = system.send("later", data={})
 
-    metadata = system.ended("later", task_id)["metadata"]
+    metadata = system.wait_for_end("later", task_id)["metadata"]
 
     assert metadata == own_metadata({ATTEMPT: 2, MAX_ATTEMPTS: 4})
-    waiting = system.store.run(read_log(Keys("a2a"), task_id, 2)).entries[0].event
-    assert isinstance(waiting, TaskStatusUpdateEvent)
-    assert waiting.metadata[NEXT_ATTEMPT_AT].startswith("20")
+    retry_event = system.store.run(read_log(Keys("a2a"), task_id, 2)).entries[0].event
+    assert isinstance(retry_event, TaskStatusUpdateEvent)
+    assert retry_event.metadata[NEXT_ATTEMPT_AT].startswith("20")
 
 
 def test_custom_states_are_progress(system: SystemUnderTest) -> None:
     task_id = system.send("progress", data={"steps": 2})
-    system.ended("progress", task_id)
+    system.wait_for_end("progress", task_id)
 
     entries = system.store.run(read_log(Keys("a2a"), task_id, 0)).entries
-    shown = [dict(entry.event.metadata) for entry in entries if hasattr(entry.event, "status") and entry.event.metadata]
-    assert shown == [{"step": n, "of": 2} | own_metadata({CELERY_STATE: "PROGRESS"}) for n in (1, 2)]
+    metadata = [
+        dict(entry.event.metadata) for entry in entries if hasattr(entry.event, "status") and entry.event.metadata
+    ]
+    assert metadata == [{"step": n, "of": 2} | own_metadata({CELERY_STATE: "PROGRESS"}) for n in (1, 2)]
     assert system.result(task_id).state == "SUCCESS"
 
 
@@ -172,12 +174,12 @@ def test_custom_states_are_progress(system: SystemUnderTest) -> None:
 def test_reject_with_late_acknowledgement_puts_it_back(system: SystemUnderTest, tmp_path: Path) -> None:
     task_id = system.send("requeues", data={"folder": str(tmp_path)})
 
-    assert artifacts(system.ended("requeues", task_id)) == ["second time"]
+    assert artifacts(system.wait_for_end("requeues", task_id)) == ["second time"]
     assert system.log(task_id) == [*WORKED, "WORKING", "artifact", "COMPLETED"]
 
 
 def test_reject_refuses(system: SystemUnderTest) -> None:
-    assert text_of(system.ended("raises", system.send("raises", data={"what": "Reject"}))) == AGENT_REFUSED
+    assert text_of(system.wait_for_end("raises", system.send("raises", data={"what": "Reject"}))) == AGENT_REFUSED
 
 
 @pytest.mark.every_cell
@@ -185,7 +187,7 @@ def test_reject_refuses(system: SystemUnderTest) -> None:
 def test_celerys_time_limits(system: SystemUnderTest, agent: str) -> None:
     task_id = system.send(agent, data={"seconds": 5})
 
-    assert text_of(system.ended(agent, task_id)) == OUT_OF_TIME
+    assert text_of(system.wait_for_end(agent, task_id)) == OUT_OF_TIME
     assert system.log(task_id) == [*WORKED, "FAILED"]
 
 
@@ -193,7 +195,7 @@ def test_a_soft_limit_that_the_task_catches_is_its_own_affair(system: SystemUnde
     if system.pool == "prefork":  # only this pool raises SoftTimeLimitExceeded in the task
         task_id = system.send("soft", data={"seconds": 30, "tidy": True})
 
-        assert artifacts(system.ended("soft", task_id)) == ["tidied up"]
+        assert artifacts(system.wait_for_end("soft", task_id)) == ["tidied up"]
 
 
 @pytest.mark.every_cell
@@ -203,18 +205,20 @@ def test_a_task_that_ends_its_process(system: SystemUnderTest, what: str) -> Non
         return
     task_id = system.send("raises", data={"what": what})
 
-    assert text_of(system.ended("raises", task_id)) == (WORKER_LOST if system.pool == "prefork" else AGENT_FAILED)
+    assert text_of(system.wait_for_end("raises", task_id)) == (
+        WORKER_LOST if system.pool == "prefork" else AGENT_FAILED
+    )
     assert system.log(task_id) == [*WORKED, "FAILED"]
-    assert artifacts(system.ended("shout", system.send("shout", "still here"))) == ["STILL HERE"]
+    assert artifacts(system.wait_for_end("shout", system.send("shout", "still here"))) == ["STILL HERE"]
 
 
 @pytest.mark.each_kind
 def test_revoked_before_it_began(system: SystemUnderTest) -> None:
-    with system.without_consumer():
+    with system.pause_consumer():
         task_id = system.send("shout", "hello")
         system.revoke(task_id)
 
-    assert text_of(system.ended("shout", task_id)) == CANCELED_BY_OPERATOR
+    assert text_of(system.wait_for_end("shout", task_id)) == CANCELED_BY_OPERATOR
     assert system.log(task_id) == ["SUBMITTED", "CANCELED"]
 
 
@@ -227,7 +231,7 @@ def test_terminated_while_it_runs(system: SystemUnderTest) -> None:
 
     system.celery.control.revoke(f"{task_id}.1", terminate=True)
 
-    assert text_of(system.ended("sleeps", task_id)) == CANCELED_BY_OPERATOR
+    assert text_of(system.wait_for_end("sleeps", task_id)) == CANCELED_BY_OPERATOR
     assert system.log(task_id) == [*WORKED, "CANCELED"]
 
 
@@ -243,15 +247,15 @@ CANVASES = [
 ]
 
 
-@pytest.mark.parametrize(("how", "given", "text"), CANVASES)
+@pytest.mark.parametrize(("how", "expected_artifacts", "text"), CANVASES)
 def test_the_end_of_a_canvas_is_the_end_of_its_task(
-    system: SystemUnderTest, how: str, given: list[Any], text: str | None
+    system: SystemUnderTest, how: str, expected_artifacts: list[Any], text: str | None
 ) -> None:
     task_id = system.send("canvas", data={"how": how})
 
-    task = system.ended("canvas", task_id)
+    task = system.wait_for_end("canvas", task_id)
 
-    assert (artifacts(task), text_of(task)) == (given, text)
+    assert (artifacts(task), text_of(task)) == (expected_artifacts, text)
     assert "secret" not in str(task)
     assert system.log(task_id) == ([*WORKED, "FAILED"] if text else DONE)
 
@@ -263,11 +267,11 @@ def test_a_task_with_reject_on_worker_lost_runs_again_when_its_process_is_lost(b
     deaths.mkdir()
     with running_system(tmp_path, "prefork", broker, app="tests.support.plain_tasks") as system:
         system.fleet.watcher()
-        task = system.ended("dies", system.send("dies", data={"folder": str(deaths), "times": 2}))
-        once = system.ended("dies", system.send("dies", data={"folder": str(deaths), "times": 7}))
+        task = system.wait_for_end("dies", system.send("dies", data={"folder": str(deaths), "times": 2}))
+        ended_task = system.wait_for_end("dies", system.send("dies", data={"folder": str(deaths), "times": 7}))
 
     assert (state(task), artifacts(task)) == ("COMPLETED", ["after 2 deaths"])
-    assert state(once) == "FAILED", "the task has max_retries = 3"
+    assert state(ended_task) == "FAILED", "the task has max_retries = 3"
     assert len(list(deaths.iterdir())) == 2 + 4
 
 
@@ -287,7 +291,7 @@ def test_a_canvas_whose_end_no_watcher_can_read_fails_its_task(
     with running_system(tmp_path, pool, "redis", app="tests.support.plain_tasks", **env) as system:
         task_id = system.send("canvas", data={"how": "returned chain"})
 
-        assert state(system.ended("canvas", task_id)) == "FAILED"
+        assert state(system.wait_for_end("canvas", task_id)) == "FAILED"
         system.worker.wait_for_output(reason)
 
 
@@ -318,7 +322,7 @@ def test_whoever_else_calls_the_task_finds_it_unchanged(system: SystemUnderTest)
 
 def test_no_argument_shows_in_celerys_events(system: SystemUnderTest) -> None:
     task_id = system.send("shout", "a private word")
-    system.ended("shout", task_id)
+    system.wait_for_end("shout", task_id)
 
     assert "private" not in system.worker.output()
 
@@ -326,7 +330,7 @@ def test_no_argument_shows_in_celerys_events(system: SystemUnderTest) -> None:
 def test_a_worker_without_the_task(system: SystemUnderTest) -> None:
     task_id = system.send("ghost-task", data={})
 
-    assert text_of(system.ended("ghost-task", task_id)) == AGENT_UNKNOWN
+    assert text_of(system.wait_for_end("ghost-task", task_id)) == AGENT_UNKNOWN
 
 
 def test_a_worker_that_knows_nothing_of_runs(tmp_path: Path, broker: str) -> None:
@@ -335,32 +339,34 @@ def test_a_worker_that_knows_nothing_of_runs(tmp_path: Path, broker: str) -> Non
     with running_fleet(tmp_path, broker, app="tests.support.plain_tasks", A2A_REDISPATCH_AFTER="1") as fleet:
         gateway, _ = fleet.gateway(), fleet.worker(app="tests.support.old_release")
         fleet.watcher()
-        shouted = send(gateway, "shout", "hey", returnImmediately=True)
-        raised = send(gateway, "raises", "it", returnImmediately=True)
+        shout_task = send(gateway, "shout", "hey", returnImmediately=True)
+        error_task = send(gateway, "raises", "it", returnImmediately=True)
 
-        eventually(lambda: state(read(gateway, "shout", shouted)) == "COMPLETED")
-        eventually(lambda: state(read(gateway, "raises", raised)) == "FAILED")
-        assert artifacts(read(gateway, "shout", shouted)) == ["HEY as ever"]
-        assert text_of(read(gateway, "raises", raised)) == AGENT_FAILED
+        eventually(lambda: state(read(gateway, "shout", shout_task)) == "COMPLETED")
+        eventually(lambda: state(read(gateway, "raises", error_task)) == "FAILED")
+        assert artifacts(read(gateway, "shout", shout_task)) == ["HEY as ever"]
+        assert text_of(read(gateway, "raises", error_task)) == AGENT_FAILED
 
 
 @pytest.mark.every_cell
-@pytest.mark.parametrize("killed", [False, True], ids=["goes on", "killed"])
-def test_a_run_that_such_a_worker_began_is_left_to_it_while_it_lives(tmp_path: Path, broker: str, killed: bool) -> None:
-    begun = tmp_path / "begun"
+@pytest.mark.parametrize("is_killed", [False, True], ids=["goes on", "killed"])
+def test_a_run_that_such_a_worker_began_is_left_to_it_while_it_lives(
+    tmp_path: Path, broker: str, is_killed: bool
+) -> None:
+    start_file = tmp_path / "begun"
     with running_fleet(tmp_path, broker, app="tests.support.plain_tasks", A2A_REDISPATCH_AFTER="1") as fleet:
         gateway, worker = fleet.gateway(), fleet.worker(app="tests.support.old_release")
-        task = send(gateway, "waits", str(begun), returnImmediately=True)
-        eventually(begun.exists, what="the run begins")
+        task = send(gateway, "waits", str(start_file), returnImmediately=True)
+        eventually(start_file.exists, what="the run begins")
 
         fleet.watcher()
         eventually(lambda: state(read(gateway, "waits", task)) == "WORKING", what="a look")
 
         fleet.worker()  # a second copy of the run would begin on this worker
-        if killed:
+        if is_killed:
             worker.kill()
         else:
             (tmp_path / "begun.go").touch()
-        end = "FAILED" if killed else "COMPLETED"
+        end = "FAILED" if is_killed else "COMPLETED"
         eventually(lambda: state(read(gateway, "waits", task)) == end, what=end)
-        assert artifacts(read(gateway, "waits", task)) == ([] if killed else ["went on"])
+        assert artifacts(read(gateway, "waits", task)) == ([] if is_killed else ["went on"])

@@ -12,7 +12,7 @@ from tests.support.clients import message_json, rest
 from tests.support.fleet import Fleet, running_fleet
 from tests.support.waiting import eventually
 
-APP = "tests.support.preloaded"
+APP = "tests.support.preload_app"
 MODULE = """
 import os, pathlib
 (pathlib.Path(__file__).parent / f'imported-{os.getpid()}').touch()
@@ -55,9 +55,9 @@ def test_a_lifespan_is_left_when_its_process_stops(fleet: Fleet, tmp_path: Path,
     answer = rest(fleet.gateway(), "POST", "/message:send", message_json("hi"), agent="slow-import").json()
     task = answer["task"]
     assert task["status"]["state"] == "TASK_STATE_COMPLETED"
-    opened = processes(tmp_path, "opened")
-    assert len(opened) == 1
+    open_processes = processes(tmp_path, "opened")
+    assert len(open_processes) == 1
 
     worker.stop()
 
-    assert processes(tmp_path, "closed") == opened
+    assert processes(tmp_path, "closed") == open_processes

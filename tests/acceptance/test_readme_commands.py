@@ -60,33 +60,33 @@ def test_the_readmes_agent_is_served_by_the_readmes_commands(fleet: Fleet, tmp_p
     assert set(OPERATORS) < set(lines)
     celery = str(Path(sys.executable).parent / "celery")
     fleet.processes += [Process(c[-1], [celery, *c[1:]], env, tmp_path / f"{n}.log") for n, c in enumerate(commands)]
-    curl, with_webhook = (b.replace("8000", str(port)) for b in blocks("sh") if b.startswith("curl"))
+    curl, webhook_command = (b.replace("8000", str(port)) for b in blocks("sh") if b.startswith("curl"))
 
     def answer() -> dict[str, object] | None:
-        assert all(process.running for process in fleet.processes), fleet.logs()
-        done = subprocess.run(curl, shell=True, capture_output=True, text=True, timeout=30, check=False)
-        return json.loads(done.stdout) if done.stdout else None
+        assert all(process.is_running for process in fleet.processes), fleet.logs()
+        result = subprocess.run(curl, shell=True, capture_output=True, text=True, timeout=30, check=False)
+        return json.loads(result.stdout) if result.stdout else None
 
     task = eventually(answer, what="the README's request is answered")["task"]  # type: ignore[index]
     with receiver() as hooks:
-        posted_to = with_webhook.replace("https://you.example.com/a2a-events", hooks.url())
+        posted_to = webhook_command.replace("https://you.example.com/a2a-events", hooks.url())
         subprocess.run(posted_to, shell=True, check=True, capture_output=True, timeout=30)
-        eventually(lambda: b"Hello, Ada!" in b"".join(got.body for got in hooks.received()), what="it is posted")
-        eventually(lambda: b"COMPLETED" in hooks.received()[-1].body, what="the end is posted")
+        eventually(lambda: b"Hello, Ada!" in b"".join(got.body for got in hooks.requests()), what="it is posted")
+        eventually(lambda: b"COMPLETED" in hooks.requests()[-1].body, what="the end is posted")
         (tmp_path / "ask.py").write_text(blocks("python")[1].replace("8000", str(port)))
         [call] = [shlex.split(line.replace("8000", str(port))) for line in lines_with("a2a-celery call")]
         for caller in (
             [sys.executable, str(tmp_path / "ask.py")],
             [str(Path(sys.executable).parent / call[0]), *call[1:]],
         ):
-            done = subprocess.run(caller, capture_output=True, text=True, timeout=60, check=True)
-            assert "Hello, Ada!" in done.stdout
-            assert "COMPLETED" in done.stdout
+            result = subprocess.run(caller, capture_output=True, text=True, timeout=60, check=True)
+            assert "Hello, Ada!" in result.stdout
+            assert "COMPLETED" in result.stdout
         for command, text in OPERATORS.items():
             arguments = [celery, *shlex.split(command)[1:]]
-            done = subprocess.run(arguments, env=env, capture_output=True, text=True, timeout=60, check=False)
-            assert (done.returncode, done.stderr) == (0, ""), command
-            assert done.stdout.startswith(text), command
+            result = subprocess.run(arguments, env=env, capture_output=True, text=True, timeout=60, check=False)
+            assert (result.returncode, result.stderr) == (0, ""), command
+            assert result.stdout.startswith(text), command
     assert task["artifacts"][0]["parts"] == [{"text": "Hello, Ada!"}]  # type: ignore[index]
 
 
@@ -94,8 +94,8 @@ def test_the_readmes_agent_is_served_by_the_readmes_commands(fleet: Fleet, tmp_p
 def test_the_commands_for_working_on_it_are_what_ci_runs(command: str) -> None:
     ci = (ROOT / ".ci" / "run").read_text()
 
-    for one in command.split(" && "):
-        assert one in ci, one
+    for item in command.split(" && "):
+        assert item in ci, item
 
 
 def test_the_command_that_tries_it_is_what_ci_runs() -> None:

@@ -1,4 +1,4 @@
-"""Killed and frozen workers. Their runs fail or are retried, and no run is executed twice at the same time."""
+"""Killed and frozen workers. Watchers fail or retry the workers' runs, and no run is executed twice at a time."""
 
 from __future__ import annotations
 
@@ -19,37 +19,37 @@ LEASE = {"A2A_LEASE_TTL": "2", "A2A_REDISPATCH_AFTER": "3"}
 
 
 @pytest.fixture
-def leased(tmp_path, broker: str):  # type: ignore[no-untyped-def]
+def lease_fleet(tmp_path, broker: str):  # type: ignore[no-untyped-def]
     """Fleet with short leases, on each broker."""
     with running_fleet(tmp_path, broker, **LEASE) as fleet:
         yield fleet
 
 
-def test_a_worker_that_is_killed_fails_what_may_not_run_twice_and_gives_on_what_may(leased: Fleet) -> None:
-    gateway, doomed = leased.gateway(), leased.worker(concurrency=2)
-    once, again = (
+def test_a_worker_that_is_killed_fails_what_may_not_run_twice_and_gives_on_what_may(lease_fleet: Fleet) -> None:
+    gateway, doomed_worker = lease_fleet.gateway(), lease_fleet.worker(concurrency=2)
+    failed_task, retried_task = (
         send(gateway, "silent", "60", returnImmediately=True),
         send(gateway, "steady", "60 60", returnImmediately=True),
     )
-    eventually(lambda: state(read(gateway, "silent", once)) == "WORKING", what="the first works")
-    eventually(lambda: "artifacts" in read(gateway, "steady", again), what="the second has begun")
-    waiting = send(gateway, "echo", "prefetched or queued", returnImmediately=True)
-    doomed.kill()
-    leased.watcher()
-    leased.watcher()
-    leased.worker(concurrency=2)
+    eventually(lambda: state(read(gateway, "silent", failed_task)) == "WORKING", what="the first works")
+    eventually(lambda: "artifacts" in read(gateway, "steady", retried_task), what="the second has begun")
+    queued_task = send(gateway, "echo", "prefetched or queued", returnImmediately=True)
+    doomed_worker.kill()
+    lease_fleet.watcher()
+    lease_fleet.watcher()
+    lease_fleet.worker(concurrency=2)
 
-    eventually(lambda: state(read(gateway, "silent", once)) == "FAILED", what="the first is failed")
-    assert read(gateway, "silent", once)["status"]["message"]["parts"] == [{"text": "The worker was lost."}]
+    eventually(lambda: state(read(gateway, "silent", failed_task)) == "FAILED", what="the first is failed")
+    assert read(gateway, "silent", failed_task)["status"]["message"]["parts"] == [{"text": "The worker was lost."}]
     second_attempt = eventually(
-        lambda: [a for a in read(gateway, "steady", again)["artifacts"] if "attempt 2" in str(a)],
+        lambda: [a for a in read(gateway, "steady", retried_task)["artifacts"] if "attempt 2" in str(a)],
         what="the second runs again",
     )
     assert len(second_attempt) == 1
-    artifacts = read(gateway, "steady", again)["artifacts"]
+    artifacts = read(gateway, "steady", retried_task)["artifacts"]
     assert [a["parts"][0]["text"] for a in artifacts] == ["finished", "attempt 2 "], "only what was whole is kept"
     eventually(
-        lambda: state(read(gateway, "echo", waiting)) == "COMPLETED",
+        lambda: state(read(gateway, "echo", queued_task)) == "COMPLETED",
         what="what had not begun runs elsewhere",
     )
 
@@ -82,7 +82,7 @@ async def test_a_store_that_comes_back_without_its_newest_writes_fails_the_task_
     store = SyncStore(fleet.redis.store_url)
     backup: dict[bytes, bytes] = {}
     chunks: list[str] = []
-    read_again: list[Task] = []
+    reread_tasks: list[Task] = []
     backed_up = 0  # upper bound of the number of chunks in the backup: on a slow machine, the reader lags behind
     async with sdk_client(gateway, "pace") as client:
         async for event in client.send_message(request("600 0.2")):
@@ -90,19 +90,19 @@ async def test_a_store_that_comes_back_without_its_newest_writes_fails_the_task_
                 case "artifact_update":
                     chunks.append(event.artifact_update.artifact.parts[0].text)
                 case "task":
-                    read_again.append(event.task)
+                    reread_tasks.append(event.task)
             if len(chunks) == 3 and not backup:
                 backup = backup_of(store)
-                task = await client.get_task(GetTaskRequest(id=read_again[0].id))
+                task = await client.get_task(GetTaskRequest(id=reread_tasks[0].id))
                 backed_up = len(task.artifacts[0].parts)
-            if len(chunks) == backed_up + 7 and len(read_again) == 1:
+            if len(chunks) == backed_up + 7 and len(reread_tasks) == 1:
                 restore(store, backup)
             last = event
     store.close()
 
     assert TaskState.Name(last.status_update.status.state) == "TASK_STATE_FAILED"
-    anew = read_again[-1]
-    assert len(read_again) == 2
+    anew = reread_tasks[-1]
+    assert len(reread_tasks) == 2
     assert len(anew.artifacts[0].parts) <= backed_up
 
 
@@ -129,10 +129,10 @@ def test_an_agent_that_kills_its_workers_is_stopped_after_its_limit(fleet: Fleet
     task = send(gateway, "poison", "", returnImmediately=True)
     for _ in range(2):
         victim = fleet.worker(pool="solo", **LEASE)
-        eventually(lambda v=victim: not v.running, what="the worker dies of it")
+        eventually(lambda v=victim: not v.is_running, what="the worker dies of it")
 
     eventually(lambda: state(read(gateway, "poison", task)) == "FAILED", what="it is given up")
     fleet.worker(**LEASE)
     assert state(read(gateway, "poison", task)) == "FAILED"
-    done = send(gateway, "echo", "still here", returnImmediately=True)
-    eventually(lambda: state(read(gateway, "echo", done)) == "COMPLETED", what="others run")
+    echo_task = send(gateway, "echo", "still here", returnImmediately=True)
+    eventually(lambda: state(read(gateway, "echo", echo_task)) == "COMPLETED", what="others run")

@@ -15,8 +15,8 @@ from a2a_celery.store.log.pages import read_log
 from a2a_celery.store.webhooks.push_configs import ESCALATION
 from tests.support.clients import message_json, rest, rpc
 from tests.support.fleet import Fleet, Gateway, running_fleet
-from tests.support.posts import DELIVERING, version_of, with_config
-from tests.support.receiver import Received, Receiver, receiver
+from tests.support.posts import DELIVERING, body_with_config, version_of
+from tests.support.receiver import ReceivedPost, Receiver, receiver
 from tests.support.waiting import eventually
 
 CLIENT, OPERATOR = "/client", "/operator"
@@ -33,7 +33,7 @@ def fleet_with_webhooks(folder: Path, broker: str) -> Iterator[tuple[Fleet, Rece
 
 def ask(gateway: Gateway, hooks: Receiver, agent: str) -> str:
     """Send a message with a webhook, and wait until the agent has asked. Return the task's id."""
-    answer = rpc(gateway, "SendMessage", with_config(message_json("hello"), hooks.url(CLIENT)), agent=agent)
+    answer = rpc(gateway, "SendMessage", body_with_config(message_json("hello"), hooks.url(CLIENT)), agent=agent)
     task_id = str(answer["result"]["task"]["id"])
     eventually(lambda: get(gateway, agent, task_id)["status"]["state"] == "TASK_STATE_INPUT_REQUIRED", what="it asks")
     return task_id
@@ -52,13 +52,13 @@ def answer(gateway: Gateway, agent: str, task_id: str, text: str) -> dict[str, A
     return get(gateway, agent, task_id)
 
 
-def posted_metadata(posts: list[Received]) -> list[dict[str, Any]]:
+def posted_metadata(posts: list[ReceivedPost]) -> list[dict[str, Any]]:
     """Return the metadata of the posted reminders, without repeated posts.
 
     If a watcher is killed after a post, before it has recorded the post, another watcher repeats the post.
     """
-    by_version = {version_of(post): post.json() for post in posts}
-    updates = [event.get("statusUpdate", {}) for _, event in sorted(by_version.items())]
+    posts_by_version = {version_of(post): post.json() for post in posts}
+    updates = [event.get("statusUpdate", {}) for _, event in sorted(posts_by_version.items())]
     return [u["metadata"] for u in updates if NAMESPACE + REMINDER in u.get("metadata", {})]
 
 
@@ -72,17 +72,17 @@ def test_reminders_come_once_although_every_process_is_killed(
         for process in (gateway, worker, watcher):
             process.kill()
         watchers = [fleet.watcher(), fleet.watcher()]
-        eventually(lambda: posted_metadata(hooks.received(CLIENT)), what="the first reminder")
+        eventually(lambda: posted_metadata(hooks.requests(CLIENT)), what="the first reminder")
         for watcher in watchers:
             watcher.kill()
         fleet.watcher()
-        eventually(lambda: hooks.received(OPERATOR), what="the last reminder is escalated")
-        eventually(lambda: len(posted_metadata(hooks.received(CLIENT))) == 2, what="the last reminder")
+        eventually(lambda: hooks.requests(OPERATOR), what="the last reminder is escalated")
+        eventually(lambda: len(posted_metadata(hooks.requests(CLIENT))) == 2, what="the last reminder")
 
-        first, last = posted_metadata(hooks.received(CLIENT))
+        first, last = posted_metadata(hooks.requests(CLIENT))
         assert first == {NAMESPACE + REMINDER: 1}
         assert last == {NAMESPACE + REMINDER: 2, NAMESPACE + ESCALATED: True}
-        assert posted_metadata(hooks.received(OPERATOR)) == [last]
+        assert posted_metadata(hooks.requests(OPERATOR)) == [last]
         gateway = fleet.gateway()
         fleet.worker()
         assert get(gateway, agent, task_id)["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
@@ -92,11 +92,11 @@ def test_reminders_come_once_although_every_process_is_killed(
         for method in ("GetTaskPushNotificationConfig", "DeleteTaskPushNotificationConfig"):
             assert "error" in rpc(gateway, method, {"taskId": task_id, "id": ESCALATION}, agent=agent)
 
-        ended = answer(gateway, agent, task_id, reply)
+        ended_task = answer(gateway, agent, task_id, reply)
 
-        assert not any(key.startswith(NAMESPACE + REMINDER) for key in ended.get("metadata", {}))
-        eventually(lambda: "TASK_STATE_COMPLETED" in str(hooks.received(OPERATOR)[-1].body), what="it follows the task")
-        assert len(posted_metadata(hooks.received(CLIENT))) == 2
+        assert not any(key.startswith(NAMESPACE + REMINDER) for key in ended_task.get("metadata", {}))
+        eventually(lambda: "TASK_STATE_COMPLETED" in str(hooks.requests(OPERATOR)[-1].body), what="it follows the task")
+        assert len(posted_metadata(hooks.requests(CLIENT))) == 2
 
 
 def test_an_answer_cancels_the_reminders(tmp_path: Path) -> None:

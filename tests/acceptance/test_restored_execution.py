@@ -31,11 +31,11 @@ class Workers(Fold):
         self._worker: Process = fleet.worker(pool=pool)
 
     def replace(self) -> None:
-        """Kill the worker, and start another."""
+        """Kill the worker, and start a new worker."""
         self._worker.kill()
         self._worker = self.fleet.worker(pool=self._pool)
 
-    def moved(self, agent: str) -> list[str]:
+    def move_run(self, agent: str) -> list[str]:
         """Send a message, and replace the worker as soon as the run is in a tool call. Return the agent's output."""
         context = self.context(agent)
         task = context.send("go", wait=False)
@@ -46,7 +46,7 @@ class Workers(Fold):
 
         eventually(is_in_the_tool, what="its step is stored")
         self.replace()
-        history: list[str] = output_of(context.ended(task))
+        history: list[str] = output_of(context.wait_for_end(task))
         return history
 
 
@@ -62,7 +62,7 @@ def workers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 @pytest.mark.parametrize(("agent", "reason"), [("dies", "lost"), ("fails", "retried")])
 def test_the_next_attempt_knows_where_the_last_one_ended(workers: Workers, agent: str, reason: str) -> None:
-    assert workers.moved(agent) == [
+    assert workers.move_run(agent) == [
         BEGIN,
         "INITIALIZING to TOOL_EXECUTION search",
         f"TOOL_EXECUTION to ERROR {reason}",
@@ -73,15 +73,15 @@ def test_the_next_attempt_knows_where_the_last_one_ended(workers: Workers, agent
 
 def test_the_answer_and_the_next_task_of_a_session_continue_the_machine(workers: Workers) -> None:
     context = workers.context("converses")
-    asked = context.send("ask")
-    assert state(asked) == "INPUT_REQUIRED"
+    question_task = context.send("ask")
+    assert state(question_task) == "INPUT_REQUIRED"
     workers.replace()
 
-    answered = context.send("blue", asked)
+    answered_task = context.send("blue", question_task)
     history = [BEGIN, "INITIALIZING to INTERRUPTED", "INTERRUPTED to INITIALIZING"]
-    assert output_of(answered) == history
+    assert output_of(answered_task) == history
     workers.replace()
 
-    following = context.send("more")
-    assert following["id"] != asked["id"]
-    assert output_of(following) == [*history, "INITIALIZING to COMPLETED", "COMPLETED to INITIALIZING"]
+    third_task = context.send("more")
+    assert third_task["id"] != question_task["id"]
+    assert output_of(third_task) == [*history, "INITIALIZING to COMPLETED", "COMPLETED to INITIALIZING"]

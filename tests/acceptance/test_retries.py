@@ -53,14 +53,14 @@ def signals_of(system: SystemUnderTest, task_id: str) -> list[str]:
     return sorted(line for line in (system.fleet.folder / "signals").read_text().splitlines() if task_id in line)
 
 
-def waiting(system: SystemUnderTest, task_id: str, agent: str) -> dict[str, Any]:
+def wait_for_retry(system: SystemUnderTest, task_id: str, agent: str) -> dict[str, Any]:
     """Wait until the task's metadata contains the time of the next attempt, and return the task."""
 
-    def seen() -> dict[str, Any] | None:
+    def waiting_task() -> dict[str, Any] | None:
         task: dict[str, Any] = rest(system.gateway, "GET", f"/tasks/{task_id}", agent=agent).json()
         return task if NEXT_ATTEMPT_AT in task.get("metadata", {}) else None
 
-    task = eventually(seen, what="a retry waits")
+    task = eventually(waiting_task, what="a retry waits")
     assert task is not None
     assert task["status"]["state"] == "TASK_STATE_WORKING"
     return task
@@ -88,22 +88,24 @@ ENDS: list[tuple[str, str, list[str], list[str], str | None, list[str]]] = [
 
 @pytest.mark.each_kind
 @pytest.mark.parametrize(
-    ("agent", "message", "log", "given", "text", "events"), ENDS, ids=[f"{row[0]} {row[1]}".strip() for row in ENDS]
+    ("agent", "message", "log", "expected_log", "text", "events"),
+    ENDS,
+    ids=[f"{row[0]} {row[1]}".strip() for row in ENDS],
 )
 def test_a_run_is_retried_and_ends_once(
     system: SystemUnderTest,
     agent: str,
     message: str,
     log: list[str],
-    given: list[str],
+    expected_log: list[str],
     text: str | None,
     events: list[str],
 ) -> None:
     task_id = system.send(agent, message)
 
-    task = system.ended(agent, task_id)
+    task = system.wait_for_end(agent, task_id)
 
-    assert (texts(task), text_of(task)) == (given, text)
+    assert (texts(task), text_of(task)) == (expected_log, text)
     assert system.log(task_id) == log
     eventually(lambda: len(system.events.ends_of(f"{task_id}.1")) >= len(events), what=f"{events}")
     assert sorted(system.events.ends_of(f"{task_id}.1")) == sorted(
@@ -116,19 +118,19 @@ def test_a_run_is_retried_and_ends_once(
 
 @pytest.mark.each_kind
 def test_a_retry_is_a_status_a_signal_and_a_metric(system: SystemUnderTest) -> None:
-    before = retried_total(system, "flaky-function")
+    retries_before = retried_total(system, "flaky-function")
     task_id = system.send("flaky-function", "2")
 
-    task = system.ended("flaky-function", task_id)
+    task = system.wait_for_end("flaky-function", task_id)
 
     assert texts(task) == ["attempt 3"]
     assert task["metadata"] == own_metadata({ATTEMPT: 3, MAX_ATTEMPTS: 3})
-    shown = [(each[f"a2a_celery/{ATTEMPT}"], each[f"a2a_celery/{CAUSE}"]) for each in retries(system, task_id)]
-    assert shown == [(2, "ConnectionError"), (3, "ConnectionError")]
+    attempts = [(each[f"a2a_celery/{ATTEMPT}"], each[f"a2a_celery/{CAUSE}"]) for each in retries(system, task_id)]
+    assert attempts == [(2, "ConnectionError"), (3, "ConnectionError")]
     name = f"a2a.flaky-function {task_id}.1"
-    sent = [f"{name} {number} RunRetried('ConnectionError')" for number in (0, 1)]
-    eventually(lambda: signals_of(system, task_id) == sent, what="a signal for each retry")
-    eventually(lambda: retried_total(system, "flaky-function") == before + 2, what="the metric")
+    signal_lines = [f"{name} {number} RunRetried('ConnectionError')" for number in (0, 1)]
+    eventually(lambda: signals_of(system, task_id) == signal_lines, what="a signal for each retry")
+    eventually(lambda: retried_total(system, "flaky-function") == retries_before + 2, what="the metric")
 
 
 def retried_total(system: SystemUnderTest, agent: str) -> float:
@@ -140,10 +142,10 @@ def retried_total(system: SystemUnderTest, agent: str) -> float:
 
 @pytest.mark.each_kind
 def test_a_retry_has_the_state_of_its_turn_and_frees_its_slot(system: SystemUnderTest) -> None:
-    task_id = asked(system, "1")
+    task_id = ask_question(system, "1")
     system.send("later", "Ann", task_id=task_id)
 
-    task = system.ended("later", task_id)
+    task = system.wait_for_end("later", task_id)
 
     assert texts(task) == ["Ann, Ann, turn 2"]
     assert task["metadata"] == own_metadata({ATTEMPT: 2, MAX_ATTEMPTS: 2})
@@ -152,35 +154,35 @@ def test_a_retry_has_the_state_of_its_turn_and_frees_its_slot(system: SystemUnde
 @pytest.mark.each_kind
 @pytest.mark.parametrize("delay", ["300", "3600"], ids=["published", "held by the store"])
 def test_a_retry_that_waits_is_canceled_at_once(system: SystemUnderTest, delay: str) -> None:
-    task_ids = [asked(system, delay) for _ in range(3)]  # more tasks than slots
+    task_ids = [ask_question(system, delay) for _ in range(3)]  # more tasks than slots
     for task_id in task_ids:
         system.send("later", "Ann", task_id=task_id)
     for task_id in task_ids:
-        assert waiting(system, task_id, "later")["metadata"][f"a2a_celery/{CAUSE}"] == "LookupError"
+        assert wait_for_retry(system, task_id, "later")["metadata"][f"a2a_celery/{CAUSE}"] == "LookupError"
 
-        canceled = rest(system.gateway, "POST", f"/tasks/{task_id}:cancel", agent="later").json()
+        canceled_task = rest(system.gateway, "POST", f"/tasks/{task_id}:cancel", agent="later").json()
 
-        assert canceled["status"]["state"] == "TASK_STATE_CANCELED"
-        assert canceled["metadata"] == own_metadata({ATTEMPT: 2, MAX_ATTEMPTS: 2})
+        assert canceled_task["status"]["state"] == "TASK_STATE_CANCELED"
+        assert canceled_task["metadata"] == own_metadata({ATTEMPT: 2, MAX_ATTEMPTS: 2})
     system.require_working()
 
 
 @pytest.mark.each_kind
 @pytest.mark.parametrize("terminate", [False, True], ids=["revoke", "terminate"])
 def test_a_retry_that_waits_is_canceled_when_an_operator_revokes_it(system: SystemUnderTest, terminate: bool) -> None:
-    task_id = asked(system, "300")
+    task_id = ask_question(system, "300")
     system.send("later", "Ann", task_id=task_id)
-    waiting(system, task_id, "later")
+    wait_for_retry(system, task_id, "later")
 
     system.celery.control.revoke(f"{task_id}.2", terminate=terminate)
 
-    task = system.ended("later", task_id)
+    task = system.wait_for_end("later", task_id)
     assert task["status"]["state"] == "TASK_STATE_CANCELED"
     assert text_of(task) == CANCELED_BY_OPERATOR
     system.require_working()
 
 
-def asked(system: SystemUnderTest, delay: str) -> str:
+def ask_question(system: SystemUnderTest, delay: str) -> str:
     """Send a message, and wait until the agent has asked. Return the task's id."""
     task_id = system.send("later", delay)
     eventually(lambda: system.is_in(task_id, "INPUT_REQUIRED"), what="it asks")
@@ -188,22 +190,22 @@ def asked(system: SystemUnderTest, delay: str) -> str:
 
 
 @pytest.mark.each_kind
-@pytest.mark.parametrize("how", ["SIGTERM", "SIGKILL"])
+@pytest.mark.parametrize("loss", ["SIGTERM", "SIGKILL"])
 @pytest.mark.parametrize("pool", POOLS)
-def test_a_retry_outlives_the_worker_that_waits_for_its_time(tmp_path: Path, broker: str, pool: str, how: str) -> None:
+def test_a_retry_outlives_the_worker_that_waits_for_its_time(tmp_path: Path, broker: str, pool: str, loss: str) -> None:
     with running_system(tmp_path, pool, broker, TEST_SIGNALS=str(tmp_path / "signals"), **ENV) as system:
         system.fleet.watcher()
-        task_id = asked(system, "3")
+        task_id = ask_question(system, "3")
         system.send("later", "Ann", task_id=task_id)
-        waiting(system, task_id, "later")
+        wait_for_retry(system, task_id, "later")
 
-        if how == "SIGKILL":
+        if loss == "SIGKILL":
             system.worker.kill()
         else:
             system.worker.stop()
         system.fleet.worker(pool=pool, concurrency=2)
 
-        task = system.ended("later", task_id)
+        task = system.wait_for_end("later", task_id)
         assert texts(task) == ["Ann, Ann, turn 2"]
         assert task["metadata"] == own_metadata({ATTEMPT: 2, MAX_ATTEMPTS: 2})
 
@@ -219,12 +221,16 @@ def test_retries_and_attempts_after_lost_workers_are_counted_apart(tmp_path: Pat
         system.worker.kill()
         system.fleet.worker(pool=pool, concurrency=2)
 
-        task = system.ended("lost-and-retried", task_id)
+        task = system.wait_for_end("lost-and-retried", task_id)
         assert texts(task) == ["attempt 2, 2 retries"]
-        counted = [{ATTEMPT: 2, MAX_ATTEMPTS: 3}, {ATTEMPT: 2, MAX_ATTEMPTS: 2}, {ATTEMPT: 3, MAX_ATTEMPTS: 3}]
+        expected_attempts = [
+            {ATTEMPT: 2, MAX_ATTEMPTS: 3},
+            {ATTEMPT: 2, MAX_ATTEMPTS: 2},
+            {ATTEMPT: 3, MAX_ATTEMPTS: 3},
+        ]
         names = own_metadata({ATTEMPT: 0, MAX_ATTEMPTS: 0})
-        written = [{name: each[name] for name in names} for each in retries(system, task_id)]
-        assert written == [own_metadata(fields) for fields in counted]
+        attempts = [{name: each[name] for name in names} for each in retries(system, task_id)]
+        assert attempts == [own_metadata(fields) for fields in expected_attempts]
 
 
 def is_claimed(system: SystemUnderTest, task_id: str) -> bool:

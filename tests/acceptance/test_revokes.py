@@ -41,7 +41,7 @@ def require_canceled_by_operator(task: dict[str, Any], *commands: str) -> None:
 def open_gate(system: SystemUnderTest, gate: Path, task_id: str) -> None:
     """Let the run of "until" that occupies the worker finish, and require that the worker executes tasks again."""
     gate.touch()
-    system.ended("until", task_id)
+    system.wait_for_end("until", task_id)
     system.require_working()
 
 
@@ -50,35 +50,37 @@ def test_a_queued_run_is_canceled_while_the_slot_is_occupied(
     system: SystemUnderTest, tmp_path: Path, terminate: bool
 ) -> None:
     gate = tmp_path / "gate"
-    running = system.send("until", str(gate))
-    eventually(lambda: system.is_in(running, "WORKING"))
-    queued = system.send("echo", "hello")  # not earlier, because a broker may deliver messages out of order
+    running_task = system.send("until", str(gate))
+    eventually(lambda: system.is_in(running_task, "WORKING"))
+    queued_task = system.send("echo", "hello")  # not earlier, because a broker may deliver messages out of order
 
-    system.celery.control.revoke(f"{queued}.1", terminate=terminate)
+    system.celery.control.revoke(f"{queued_task}.1", terminate=terminate)
 
     # a worker that receives the message after the broadcast knows only that the run was revoked
-    require_canceled_by_operator(system.ended("echo", queued), "revoke", *(["terminate"] if terminate else []))
-    assert system.log(queued) == ["SUBMITTED", "CANCELED"]
-    assert system.is_in(running, "WORKING")
-    open_gate(system, gate, running)
-    eventually(lambda: system.events.ends_of(f"{queued}.1"))
+    require_canceled_by_operator(
+        system.wait_for_end("echo", queued_task), "revoke", *(["terminate"] if terminate else [])
+    )
+    assert system.log(queued_task) == ["SUBMITTED", "CANCELED"]
+    assert system.is_in(running_task, "WORKING")
+    open_gate(system, gate, running_task)
+    eventually(lambda: system.events.ends_of(f"{queued_task}.1"))
     # a worker of the solo pool may read the message before the broadcast
-    assert system.events.ends_of(f"{queued}.1") in (
+    assert system.events.ends_of(f"{queued_task}.1") in (
         [["revoked"], ["dropped"]] if system.pool == "solo" else [["revoked"]]
     )
 
 
 def test_a_running_run_goes_on_when_it_is_revoked_without_terminate(system: SystemUnderTest, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
-    running = system.send("until", str(gate))
-    eventually(lambda: system.is_in(running, "WORKING"))
-    queued = system.send("echo", "hello")  # not earlier, because a broker may deliver messages out of order
+    running_task = system.send("until", str(gate))
+    eventually(lambda: system.is_in(running_task, "WORKING"))
+    queued_task = system.send("echo", "hello")  # not earlier, because a broker may deliver messages out of order
 
-    system.celery.control.revoke([f"{running}.1", f"{queued}.1", "of-another-kind"])
-    system.ended("echo", queued)
-    open_gate(system, gate, running)
+    system.celery.control.revoke([f"{running_task}.1", f"{queued_task}.1", "of-another-kind"])
+    system.wait_for_end("echo", queued_task)
+    open_gate(system, gate, running_task)
 
-    assert system.log(running) == ["SUBMITTED", "WORKING", "artifact", "COMPLETED"]
+    assert system.log(running_task) == ["SUBMITTED", "WORKING", "artifact", "COMPLETED"]
 
 
 @pytest.mark.parametrize("agent", ["patient", "steady"], ids=["at most once", "may be tried again"])
@@ -88,7 +90,7 @@ def test_a_running_run_is_canceled_when_it_is_terminated(system: SystemUnderTest
 
     system.celery.control.terminate(f"{task_id}.1")
 
-    require_canceled_by_operator(system.ended(agent, task_id), "terminate")
+    require_canceled_by_operator(system.wait_for_end(agent, task_id), "terminate")
     assert [kind for kind in system.log(task_id) if kind != "artifact"] == ["SUBMITTED", "WORKING", "CANCELED"]
     assert system.store.redis.hget(Keys("a2a").task(task_id).record, "run") == b"1"
     system.require_working()

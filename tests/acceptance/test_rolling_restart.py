@@ -58,7 +58,7 @@ class Clients:
     async def _send(self, http: httpx.AsyncClient, agent: str, text: str, *, immediately: bool) -> None:
         body = message_json(text) | {"configuration": {"returnImmediately": immediately}}
 
-        async def sent() -> Any:
+        async def try_to_send() -> Any:
             try:
                 answer = await http.post(f"{self.url(agent)}/message:send", json=body)
             except httpx.TransportError:  # the request may have created a task, which must be COMPLETED too
@@ -66,10 +66,10 @@ class Clients:
             assert answer.status_code == 200, answer.text
             return answer.json()["task"]
 
-        task = await eventually_async(sent, what=f"{agent} is accepted")
+        task = await eventually_async(try_to_send, what=f"{agent} is accepted")
         self.known[task["id"]] = agent
 
-        async def ended() -> bool:
+        async def has_ended() -> bool:
             try:
                 answer = await http.get(f"{self.url(agent)}/tasks/{task['id']}")
             except httpx.TransportError:
@@ -77,10 +77,10 @@ class Clients:
             assert answer.status_code == 200, answer.text
             return str(answer.json()["status"]["state"]).removeprefix("TASK_STATE_") in ENDED
 
-        await eventually_async(ended, what=f"{agent} ends")
+        await eventually_async(has_ended, what=f"{agent} ends")
 
     @asynccontextmanager
-    async def _streaming(self, url: str) -> AsyncIterator[None]:
+    async def _open_stream(self, url: str) -> AsyncIterator[None]:
         self.streaming[url.partition("/agents/")[0]] += 1
         try:
             yield
@@ -100,7 +100,7 @@ class Clients:
                 else http.stream("POST", f"{url}/tasks/{task_id}:subscribe", headers={"Last-Event-ID": ids[-1]})
             )
             try:
-                async with call as response, self._streaming(url):
+                async with call as response, self._open_stream(url):
                     assert response.status_code == 200, (await response.aread()).decode()
                     self.resumed += bool(ids)
                     async for line in response.aiter_lines():
@@ -115,25 +115,25 @@ class Clients:
         assert [EventId.parse(event_id).version for event_id in ids] == list(range(1, len(ids) + 1))
 
 
-def replaced(fleet: Fleet, old: Process, new: Process) -> Process:
+def replace_process(fleet: Fleet, old: Process, new: Process) -> Process:
     """Stop `old` with SIGTERM, require that it exits without a traceback, and return `new`."""
     old.signal(15)
-    eventually(lambda: not old.running, what=f"{old.name} is gone: {old.output()[-2000:]}")
+    eventually(lambda: not old.is_running, what=f"{old.name} is gone: {old.output()[-2000:]}")
     assert "Traceback" not in old.output(), old.output()[-3000:]
     return new
 
 
 def restart_all(fleet: Fleet, clients: Clients, workers: list[Process], watchers: list[Process]) -> None:
     for pool, old in zip(("prefork", "threads"), workers, strict=True):
-        replaced(fleet, old, fleet.worker(pool=pool, concurrency=3))
+        replace_process(fleet, old, fleet.worker(pool=pool, concurrency=3))
     for n in (0, 1):
         old = clients.gateways[n]
         new = fleet.gateway()
         eventually(lambda url=old.url: clients.streaming[url] > 1, what="it has streams to cut")
         clients.gateways[n] = new
-        replaced(fleet, old, new)
+        replace_process(fleet, old, new)
     for old in watchers:
-        replaced(fleet, old, fleet.watcher())
+        replace_process(fleet, old, fleet.watcher())
 
 
 async def test_nothing_is_lost_and_nothing_fails(tmp_path: Path, broker: str) -> None:
@@ -149,15 +149,15 @@ async def test_nothing_is_lost_and_nothing_fails(tmp_path: Path, broker: str) ->
 
         store = SyncStore(fleet.redis.store_url)
         keys = Keys("a2a")
-        accepted = {key.decode().split("{")[1].split("}")[0] for key in store.redis.scan_iter("a2a:{*}:task")}
+        accepted_ids = {key.decode().split("{")[1].split("}")[0] for key in store.redis.scan_iter("a2a:{*}:task")}
         endings: Counter[str] = Counter()
-        for task_id in accepted:
+        for task_id in accepted_ids:
             eventually(lambda t=task_id: ends_of(store, keys, t), what=f"{task_id} ends")
             endings.update(ends_of(store, keys, task_id))
         store.close()
-        print(f"{broker}: {len(accepted)} tasks, {clients.resumed} streams resumed, {dict(endings)}")
-        assert set(clients.known) <= accepted
-        assert endings == {"COMPLETED": len(accepted)}
+        print(f"{broker}: {len(accepted_ids)} tasks, {clients.resumed} streams resumed, {dict(endings)}")
+        assert set(clients.known) <= accepted_ids
+        assert endings == {"COMPLETED": len(accepted_ids)}
         assert clients.resumed > 0
 
 

@@ -27,8 +27,8 @@ BY_THE_CLOCK = {
     "renew_runs", "mark_published", "read_memory", "report_prefetched",
     "PING", "SUBSCRIBE", "UNSUBSCRIBE", "HELLO", "CLIENT",
 }  # fmt: skip
-"""Commands that do not depend on the number of messages. They are sent at intervals, when a task gets its first
-subscriber, or when a process needs one more concurrent connection than before."""
+"""Commands whose number does not depend on the number of messages. Processes send them at intervals, when a task gets
+its first subscriber, or when a process needs one more concurrent connection than before."""
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Fleet, Gate
         yield fleet, gateway
 
 
-def streamed(gateway: Gateway, agent: str, text: str) -> list[str]:
+def stream_lines(gateway: Gateway, agent: str, text: str) -> list[str]:
     """Send a streaming message and return the data lines of the stream."""
     message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": text}]}
     url = f"{gateway.url}/agents/{agent}/message:stream"
@@ -56,7 +56,7 @@ def trips(fleet: Fleet, act: Callable[[], object], *, runs: int = 1) -> Counter[
     """Call `act`, and wait until `runs` runs have ended. Return the number of commands that processes sent, by name of
     the command or script."""
     client = redis.Redis.from_url(fleet.redis.store_url)
-    asked: Counter[str] = Counter()
+    commands: Counter[str] = Counter()
     with client.monitor() as monitor:
         act()
         for entry in monitor.listen():
@@ -66,25 +66,25 @@ def trips(fleet: Fleet, act: Callable[[], object], *, runs: int = 1) -> Counter[
             if entry["db"] != 0 or entry["client_type"] == "lua":
                 continue
             name = NAMES.get(words[1], words[1]) if words[0] == "EVALSHA" else words[0]
-            asked[name] += 1
-            if name == "settle_run" and asked[name] == runs:
+            commands[name] += 1
+            if name == "settle_run" and commands[name] == runs:
                 client.echo("that is all")
     client.close()
-    return Counter({name: times for name, times in asked.items() if name not in BY_THE_CLOCK})
+    return Counter({name: times for name, times in commands.items() if name not in BY_THE_CLOCK})
 
 
 def broker_commands(fleet: Fleet, act: Callable[[], object]) -> Counter[str]:
     """Call `act`. Return the number of commands that the broker's database received until shortly after that."""
-    asked: Counter[str] = Counter()
+    commands: Counter[str] = Counter()
     with redis.Redis.from_url(fleet.redis.store_url) as client, client.monitor() as monitor:
         act()
         client.echo("that is all")
         for entry in monitor.listen():
             name = entry["command"].split()[0]
             if name == "ECHO":
-                return asked
+                return commands
             if entry["db"] == 1:
-                asked[name] += 1
+                commands[name] += 1
     raise AssertionError("the connection of the monitor was closed")
 
 
@@ -94,10 +94,10 @@ def test_a_blocking_message_costs_its_gateway_one_and_its_worker_two(
 ) -> None:
     fleet, gateway = pair
 
-    asked = trips(fleet, lambda: [send(gateway, "echo", "hello") for _ in range(messages)], runs=messages)
+    commands = trips(fleet, lambda: [send(gateway, "echo", "hello") for _ in range(messages)], runs=messages)
 
     each = {"create_task": 1, "claim_run": 1, "settle_run": 1}
-    assert asked == {name: messages * times for name, times in each.items()}
+    assert commands == {name: messages * times for name, times in each.items()}
 
 
 @pytest.mark.parametrize("ack_emulation", [True, False])
@@ -108,11 +108,11 @@ def test_commands_of_a_run_at_a_redis_broker(tmp_path: Path, ack_emulation: bool
         gateway = fleet.gateway()
         send(gateway, "echo", "hello")
 
-        asked = broker_commands(fleet, lambda: [send(gateway, "echo", "hello") for _ in range(runs)])
+        commands = broker_commands(fleet, lambda: [send(gateway, "echo", "hello") for _ in range(runs)])
 
-    assert asked["LPUSH"] == runs
-    assert asked["HSET"] == (runs if ack_emulation else 0), "kombu records an unacknowledged message"
-    assert bool(asked["HDEL"]) == ack_emulation, "kombu removes it"
+    assert commands["LPUSH"] == runs
+    assert commands["HSET"] == (runs if ack_emulation else 0), "kombu records an unacknowledged message"
+    assert bool(commands["HDEL"]) == ack_emulation, "kombu removes it"
 
 
 def test_accepting_a_message_queues_its_run(pair: tuple[Fleet, Gateway]) -> None:
@@ -137,18 +137,18 @@ def test_accepting_a_message_queues_its_run(pair: tuple[Fleet, Gateway]) -> None
 def test_a_message_that_waits_for_nothing_costs_its_gateway_one(pair: tuple[Fleet, Gateway]) -> None:
     fleet, gateway = pair
 
-    asked = trips(fleet, lambda: send(gateway, "echo", "hello", returnImmediately=True))
+    commands = trips(fleet, lambda: send(gateway, "echo", "hello", returnImmediately=True))
 
-    assert asked == {"create_task": 1, "claim_run": 1, "settle_run": 1}
+    assert commands == {"create_task": 1, "claim_run": 1, "settle_run": 1}
 
 
 def test_whoever_waits_for_the_end_pays_for_no_event(pair: tuple[Fleet, Gateway]) -> None:
     fleet, gateway = pair
 
-    asked = trips(fleet, lambda: send(gateway, "pace", "5 0.2"))
+    commands = trips(fleet, lambda: send(gateway, "pace", "5 0.2"))
     asked_of_many = trips(fleet, lambda: send(gateway, "pace", "20 0.05"))
 
-    assert asked == {"create_task": 1, "claim_run": 1, "append": 5, "settle_run": 1}
+    assert commands == {"create_task": 1, "claim_run": 1, "append": 5, "settle_run": 1}
     assert asked_of_many.pop("append") <= 20
     assert asked_of_many == {"create_task": 1, "claim_run": 1, "settle_run": 1, "read_task": 1}, "the whole, once"
 
@@ -156,26 +156,26 @@ def test_whoever_waits_for_the_end_pays_for_no_event(pair: tuple[Fleet, Gateway]
 def test_an_event_of_a_stream_costs_a_write_and_no_read(pair: tuple[Fleet, Gateway]) -> None:
     fleet, gateway = pair
 
-    asked = trips(fleet, lambda: streamed(gateway, "pace", "5 0.2"))
+    commands = trips(fleet, lambda: stream_lines(gateway, "pace", "5 0.2"))
 
-    assert asked == {"create_task": 1, "claim_run": 1, "append": 5, "settle_run": 1}
+    assert commands == {"create_task": 1, "claim_run": 1, "append": 5, "settle_run": 1}
 
 
 def test_an_event_that_is_large_costs_a_read_too(pair: tuple[Fleet, Gateway]) -> None:
     fleet, gateway = pair
 
-    asked = trips(fleet, lambda: streamed(gateway, "echo", "x" * 20_000))
+    commands = trips(fleet, lambda: stream_lines(gateway, "echo", "x" * 20_000))
 
-    assert asked == {"create_task": 1, "claim_run": 1, "settle_run": 1, "read_log": 1}
+    assert commands == {"create_task": 1, "claim_run": 1, "settle_run": 1, "read_log": 1}
 
 
 def test_events_that_come_close_together_share_their_writes_and_reads(pair: tuple[Fleet, Gateway]) -> None:
     fleet, gateway = pair
 
-    asked = trips(fleet, lambda: streamed(gateway, "count", "1000"))
+    commands = trips(fleet, lambda: stream_lines(gateway, "count", "1000"))
 
-    writes, reads = asked.pop("append"), asked.pop("read_log", 0)
-    assert asked == {"create_task": 1, "claim_run": 1, "settle_run": 1}
+    writes, reads = commands.pop("append"), commands.pop("read_log", 0)
+    assert commands == {"create_task": 1, "claim_run": 1, "settle_run": 1}
     assert writes <= 1000 / 16
     assert reads <= writes, "no more than a ring each, where that would bring more than 8 KiB"
 
@@ -184,6 +184,6 @@ def test_reading_a_task_costs_one(pair: tuple[Fleet, Gateway]) -> None:
     fleet, gateway = pair
     task = send(gateway, "echo", "hello")
 
-    asked = trips(fleet, lambda: [read(gateway, "echo", task), send(gateway, "echo", "hello")])
+    commands = trips(fleet, lambda: [read(gateway, "echo", task), send(gateway, "echo", "hello")])
 
-    assert asked["read_task"] == 1
+    assert commands["read_task"] == 1

@@ -43,21 +43,21 @@ def ticks(fleet: Fleet, operator: Operator, schedule: str) -> list[datetime]:
     """Return the times of the ticks for which the schedule started tasks."""
     store = SyncStore(fleet.redis.store_url)
     try:
-        names = [entry["task"] for entry in listed(operator, schedule) if entry["task"]]
+        names = [entry["task"] for entry in schedule_rows(operator, schedule) if entry["task"]]
         tasks = [store.run(read_task(Keys(), None, task_id)) for task_id in names]
     finally:
         store.close()
     return sorted(datetime.fromisoformat(task[0].metadata["a2a_celery/scheduledAt"]) for task in tasks if task)
 
 
-def listed(operator: Operator, schedule: str) -> list[dict[str, Any]]:
+def schedule_rows(operator: Operator, schedule: str) -> list[dict[str, Any]]:
     """Return the tasks and the skipped ticks of a schedule."""
     return operator.rows("list", "--schedule", schedule, "--limit", "1000")
 
 
 def states(operator: Operator, schedule: str) -> Counter[str]:
     """Return the number of tasks in each state."""
-    return Counter(entry["state"] for entry in listed(operator, schedule) if entry["task"])
+    return Counter(entry["state"] for entry in schedule_rows(operator, schedule) if entry["task"])
 
 
 def test_two_beats_start_each_tick_once(fleet: Fleet) -> None:
@@ -67,17 +67,19 @@ def test_two_beats_start_each_tick_once(fleet: Fleet) -> None:
 
     eventually(lambda: states(operator, "often")["COMPLETED"] >= 4, what="ticks")
     worker.wait_for_output("was handled before")
-    eventually(lambda: [entry for entry in listed(operator, "skipping") if not entry["task"]], what="a skipped tick")
+    eventually(
+        lambda: [entry for entry in schedule_rows(operator, "skipping") if not entry["task"]], what="a skipped tick"
+    )
     eventually(lambda: states(operator, "queueing")["SUBMITTED"] >= 2, what="tasks wait")
     eventually(lambda: states(operator, "cancelling")["CANCELED"] >= 2, what="cancelled tasks")
-    running = [states(operator, schedule) for schedule in ("skipping", "queueing", "cancelling")]
+    running_tasks = [states(operator, schedule) for schedule in ("skipping", "queueing", "cancelling")]
     (fleet.folder / "gate").unlink()
     eventually(lambda: states(operator, "skipping")["COMPLETED"] >= 2, what="later ticks start tasks")
     eventually(lambda: states(operator, "queueing")["COMPLETED"] >= 2, what="waiting tasks run")
 
-    assert [count["WORKING"] <= 1 for count in running] == [True] * 3
-    assert running[0].total() == 1
-    gaps = [(later - earlier).total_seconds() for earlier, later in pairwise(ticks(fleet, operator, "often"))]
+    assert [count["WORKING"] <= 1 for count in running_tasks] == [True] * 3
+    assert running_tasks[0].total() == 1
+    gaps = [(current - previous).total_seconds() for previous, current in pairwise(ticks(fleet, operator, "often"))]
     assert min(gaps) >= 0.9
     assert "the tick at" in operator("list", "--schedule", "skipping").stdout
     minutes = ticks(fleet, operator, "each-minute")

@@ -1,4 +1,4 @@
-"""Sessions on real workers, which persist across tasks, workers and kills. Unreadable sessions are reported."""
+"""Sessions on real workers. A session persists across tasks, workers and kills. Unreadable sessions are reported."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fold]:
 def test_the_next_task_gets_the_session(site: Fold) -> None:
     context = site.context("remember")
 
-    one, two = output_of(context.send("one")), output_of(context.send("two"))
+    first_output, second_output = output_of(context.send("one")), output_of(context.send("two"))
 
-    assert (one["heard"], one["version"], one["history"]) == (["one"], 0, ["one"])
-    assert (two["heard"], two["version"]) == (["one", "two"], 1)
-    assert two["history"] == ["one", "two"], "its answers are data"
+    assert (first_output["heard"], first_output["version"], first_output["history"]) == (["one"], 0, ["one"])
+    assert (second_output["heard"], second_output["version"]) == (["one", "two"], 1)
+    assert second_output["history"] == ["one", "two"], "its answers are data"
     assert output_of(site.context("remember").send("three"))["heard"] == ["three"]
 
 
@@ -62,8 +62,8 @@ def test_a_failure_leaves_the_last_checkpoint(site: Fold, text: str) -> None:
     reference = part["text"].rpartition(" ")[2].strip(".)]")
     worker = site.fleet.processes[-1]
     worker.wait_for_output(reference)
-    stored = ["one", "fail"] if text == "fail" else ["one"]
-    assert output_of(context.send("two"))["heard"] == [*stored, "two"]
+    expected_words = ["one", "fail"] if text == "fail" else ["one"]
+    assert output_of(context.send("two"))["heard"] == [*expected_words, "two"]
 
 
 def test_plain_functions_executors_and_plain_tasks_have_one_too(site: Fold) -> None:
@@ -79,7 +79,7 @@ def test_an_executor_has_ended_before_the_next_of_its_context_begins(site: Fold)
 
     tasks = [context.send("x", wait=False) for _ in range(3)]
 
-    assert sorted(output_of(context.ended(task)) for task in tasks) == ["1", "2", "3"]
+    assert sorted(output_of(context.wait_for_end(task)) for task in tasks) == ["1", "2", "3"]
     assert [line.split()[0] for line in context.notes] == ["said", "over"] * 3
 
 
@@ -95,10 +95,10 @@ def test_one_of_two_concurrent_runs_gets_a_conflict(site: Fold) -> None:
     hold.touch()
     tasks = [context.send(text, wait=False) for text in ("one", "other")]
     for task in tasks:
-        context.ended(task, "WORKING")
+        context.wait_for_end(task, "WORKING")
     hold.unlink()
 
-    ends = [context.ended(task) for task in tasks]
+    ends = [context.wait_for_end(task) for task in tasks]
 
     assert sorted(map(state, ends)) == ["COMPLETED", "FAILED"]
     [loser] = [end for end in ends if state(end) == "FAILED"]
@@ -113,9 +113,9 @@ def test_what_a_killed_worker_had_goes_on_from_its_last_checkpoint(tmp_path: Pat
     with running_fleet(tmp_path, app=APP, TEST_NOTES=str(tmp_path), A2A_SECRET_KEY=KEY, **LEASE) as fleet:
         site, worker = Fold(fleet, tmp_path), fleet.worker()
         fleet.watcher()
-        asked, context = site.context("remember"), site.context("five-steps")
-        asked.send("one")
-        question = asked.send("ask")
+        asking_context, context = site.context("remember"), site.context("five-steps")
+        asking_context.send("one")
+        question = asking_context.send("ask")
         task = context.send("go", wait=False)
         eventually(
             lambda: "TOOL_EXECUTION 3 in attempt 1" in context.notes, what="it is in the midst of the third step"
@@ -123,8 +123,8 @@ def test_what_a_killed_worker_had_goes_on_from_its_last_checkpoint(tmp_path: Pat
         worker.kill()
         fleet.worker()
 
-        assert output_of(asked.send("blue", question))["heard"] == ["one", "ask", "ask", "blue"]
-        task = context.ended(task)
+        assert output_of(asking_context.send("blue", question))["heard"] == ["one", "ask", "ask", "blue"]
+        task = context.wait_for_end(task)
 
     assert state(task) == "COMPLETED"
     assert context.notes == [
@@ -141,10 +141,10 @@ def test_no_worker_opens_a_session_without_its_key(tmp_path: Path) -> None:
         context.send("one")
         worker.stop()
 
-        done = fleet.command("worker", "-P", "solo", A2A_SECRET_KEY="")
-        assert done.returncode == 1
-        last = done.stderr.splitlines()[-1]
-        assert last.startswith("Error: a2a_secret_key is not set, but webhooks or sessions"), done.stderr
+        result = fleet.command("worker", "-P", "solo", A2A_SECRET_KEY="")
+        assert result.returncode == 1
+        last = result.stderr.splitlines()[-1]
+        assert last.startswith("Error: a2a_secret_key is not set, but webhooks or sessions"), result.stderr
 
         store = SyncStore(fleet.redis.store_url)
         store.redis.delete(Keys().secrets)  # like an operator who has lost the key

@@ -66,7 +66,7 @@ def words(folder: Path, task_id: str) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
-def begun(system: SystemUnderTest, folder: Path, agent: str, message: str) -> str:
+def begin_task(system: SystemUnderTest, folder: Path, agent: str, message: str) -> str:
     """Send a message, and wait until the agent works and has written an artifact. Return the task's id."""
     task_id = system.send(agent, message)
     eventually(lambda: "begins 1" in words(folder, task_id), what=f"{agent} begins")
@@ -91,7 +91,7 @@ def stop(worker: Process, kind: str) -> None:
 
 
 def wait_for_exit(worker: Process, within: float = STOPS) -> None:
-    eventually(lambda: not worker.running, within=within, what=f"{worker.name} has ended: {worker.output()[-3000:]}")
+    eventually(lambda: not worker.is_running, within=within, what=f"{worker.name} has ended: {worker.output()[-3000:]}")
 
 
 def new_worker(system: SystemUnderTest, pool: str, kind: str = "", **env: str) -> Process:
@@ -109,7 +109,7 @@ def new_worker(system: SystemUnderTest, pool: str, kind: str = "", **env: str) -
 )
 def test_a_run_that_may_be_run_again_is_returned(system: SystemUnderTest, folder: Path, pool: str, kind: str) -> None:
     worker = new_worker(system, pool, kind)
-    task_id = begun(system, folder, "worth-another", "until 0")
+    task_id = begin_task(system, folder, "worth-another", "until 0")
 
     stop(worker, kind)
 
@@ -122,15 +122,15 @@ def test_a_run_that_may_be_run_again_is_returned(system: SystemUnderTest, folder
         return
     wait_for_exit(worker)
     assert system.log(task_id) == [*WORKED, "artifact", "WORKING", "WORKING"]
-    after = new_worker(system, pool)
-    task = system.ended("worth-another", task_id)
+    second_worker = new_worker(system, pool)
+    task = system.wait_for_end("worth-another", task_id)
     assert system.log(task_id)[3:] == ["WORKING", "WORKING", "artifact", "COMPLETED"]
     assert words(folder, task_id) == ["begins 1", "cleaned up", "begins 2"]
     assert task["metadata"] == own_metadata({ATTEMPT: 2, MAX_ATTEMPTS: 3, RETURNED_ATTEMPT: 1})
     texts = ["".join(part["text"] for part in artifact["parts"]) for artifact in task["artifacts"]]
     assert texts == ["finished", "attempt 2 done"]
     system.require_celery_events(task_id, "cancelled")
-    after.stop()
+    second_worker.stop()
 
 
 @pytest.mark.parametrize(
@@ -144,13 +144,13 @@ def test_a_run_that_must_not_begin_twice_fails_at_once(
     system: SystemUnderTest, folder: Path, pool: str, kind: str
 ) -> None:
     worker = new_worker(system, pool, kind)
-    task_id = begun(system, folder, "once-only", "until")
+    task_id = begin_task(system, folder, "once-only", "until")
 
     stop(worker, kind)
 
     if kind == "warm":
         may_end(folder, task_id)
-    task = system.ended("once-only", task_id)
+    task = system.wait_for_end("once-only", task_id)
     wait_for_exit(worker)
     if kind == "warm":
         assert system.log(task_id) == [*WORKED, "artifact", "COMPLETED"]
@@ -165,7 +165,7 @@ def test_a_run_that_must_not_begin_twice_fails_at_once(
 @pytest.mark.parametrize("pool", at_night(POOLS, merge=["prefork"]))
 def test_what_ends_within_the_soft_time_has_ended(system: SystemUnderTest, folder: Path, pool: str) -> None:
     worker = system.fleet.worker(pool=pool, concurrency=2, TEST_SOFT_SHUTDOWN="6")
-    task_id = begun(system, folder, "once-only", "until")
+    task_id = begin_task(system, folder, "once-only", "until")
 
     stop(worker, "soft")
     may_end(folder, task_id)
@@ -175,22 +175,22 @@ def test_what_ends_within_the_soft_time_has_ended(system: SystemUnderTest, folde
 
 
 @pytest.mark.parametrize(
-    ("pool", "kind", "fetched"),  # a busy solo worker prefetches no run, a busy gevent worker one
+    ("pool", "kind", "fetched_count"),  # a busy solo worker prefetches no run, a busy gevent worker one
     [*((pool, kind, 4) for pool in ("prefork", "threads") for kind in ("warm", "cold")), ("gevent", "warm", 1)],
 )
 def test_what_waits_in_a_worker_runs_elsewhere_at_once(
-    brokers_site: SystemUnderTest, pool: str, kind: str, fetched: int
+    brokers_site: SystemUnderTest, pool: str, kind: str, fetched_count: int
 ) -> None:
     system, folder = brokers_site, brokers_site.fleet.folder
     worker = new_worker(system, pool, kind)
-    busy = [begun(system, folder, "worth-another", "until 0") for _ in range(2)]
-    waiting = [system.send("once-only", "0") for _ in range(fetched)]
-    eventually(lambda: all(f"{t}.1" in worker.output() for t in waiting), what="it has them")
+    busy = [begin_task(system, folder, "worth-another", "until 0") for _ in range(2)]
+    waiting_tasks = [system.send("once-only", "0") for _ in range(fetched_count)]
+    eventually(lambda: all(f"{t}.1" in worker.output() for t in waiting_tasks), what="it has them")
     other = new_worker(system, pool)
 
     stop(worker, kind)
 
-    for task_id in waiting:
+    for task_id in waiting_tasks:
         eventually(lambda task_id=task_id: system.is_in(task_id, "COMPLETED"), what="it runs")
         assert system.log(task_id) == [*WORKED, "artifact", "COMPLETED"]
         assert words(folder, task_id) == ["begins 1"]
@@ -200,7 +200,7 @@ def test_what_waits_in_a_worker_runs_elsewhere_at_once(
             may_end(folder, task_id)
     wait_for_exit(worker)
     for task_id in busy:
-        system.ended("worth-another", task_id)
+        system.wait_for_end("worth-another", task_id)
         assert system.is_in(task_id, "COMPLETED")
     other.stop()
 
@@ -239,10 +239,10 @@ def test_an_agent_that_can_not_be_stopped_does_not_hold_up_its_worker(
 
     eventually(lambda: len(system.log(task_id)) == 4, what="it is handed back")
     wait_for_exit(worker)
-    after = new_worker(system, pool)
-    assert system.ended(agent, task_id)["metadata"]["attempt"] == 2
+    second_worker = new_worker(system, pool)
+    assert system.wait_for_end(agent, task_id)["metadata"]["attempt"] == 2
     assert system.is_in(task_id, "COMPLETED")
-    after.stop()
+    second_worker.stop()
 
 
 @pytest.mark.parametrize("pool", at_night(POOLS, merge=["prefork", "threads"]))
@@ -250,16 +250,16 @@ def test_a_client_that_asked_to_cancel_gets_that(system: SystemUnderTest, folder
     worker = new_worker(system, pool)
     task_id = system.send("blocks-loop", "")
     eventually(lambda: words(folder, task_id) == ["blocked"], what="it is blocked")
-    asked = Keys("a2a").task(task_id).record
+    record_key = Keys("a2a").task(task_id).record
     with ThreadPoolExecutor(1) as thread:
         answer = thread.submit(rest, system.gateway, "POST", f"/tasks/{task_id}:cancel", agent="blocks-loop")
-        eventually(lambda: system.store.redis.hget(asked, "cancel_requested") == b"1")
+        eventually(lambda: system.store.redis.hget(record_key, "cancel_requested") == b"1")
 
         stop(worker, "second SIGTERM")
 
         task = answer.result().json()
     if task["status"]["state"] == "TASK_STATE_WORKING":  # the response arrives after the grace period
-        task = system.ended("blocks-loop", task_id)
+        task = system.wait_for_end("blocks-loop", task_id)
 
     assert task["status"]["state"] == "TASK_STATE_CANCELED"
     assert system.log(task_id) == [*WORKED, "WORKING", "CANCELED"]
@@ -285,10 +285,10 @@ def test_a_plain_celery_task_is_returned_or_fails_alike(
     wait_for_exit(worker)
     if agent == "plain-once":
         assert system.log(task_id) == [*WORKED, "FAILED"]
-        assert text_of(system.ended(agent, task_id)) == WORKER_LOST
+        assert text_of(system.wait_for_end(agent, task_id)) == WORKER_LOST
         return
-    after = new_worker(system, pool)
-    system.ended(agent, task_id)
+    second_worker = new_worker(system, pool)
+    system.wait_for_end(agent, task_id)
     assert system.log(task_id) == [*WORKED, "WORKING", "artifact", "COMPLETED"]
     assert words(folder, task_id) == ["begins 1", "begins 2"]
-    after.stop()
+    second_worker.stop()

@@ -36,18 +36,24 @@ def test_a_hundred_clients_for_a_minute_lose_nothing_and_leave_nothing(fleet: Fl
     store = redis.Redis.from_url(fleet.redis.store_url)
 
     asyncio.run(soak(url, WARM_UP))
-    before, connected = memory(dev), eventually(lambda: settled(store), what="the warm-up is over")
+    memory_before, connection_count = (
+        memory(dev),
+        eventually(lambda: idle_connections(store), what="the warm-up is over"),
+    )
     outcomes = asyncio.run(soak(url, SECONDS))
-    after = memory(dev)
+    memory_after = memory(dev)
 
     assert set(outcomes) == {"ok"}, outcomes
     assert sum(outcomes.values()) > CLIENTS
     assert store.zcard("a2a:leases") == store.zcard("a2a:dispatch") == 0
-    eventually(lambda: 0 < settled(store) <= connected + 2, what=f"no more than {connected} connections are left")
+    eventually(
+        lambda: 0 < idle_connections(store) <= connection_count + 2,
+        what=f"no more than {connection_count} connections are left",
+    )
     assert not store.pubsub_channels("a2a:{*"), "a stream is still followed"
     assert not store.pubsub_channels("*celery-task-meta*"), "somebody waits for Celery results"
-    for name, size in after.items():
-        assert size < before[name] * MAX_GROWTH, f"{name}: {before[name]} → {size} bytes"
+    for name, size in memory_after.items():
+        assert size < memory_before[name] * MAX_GROWTH, f"{name}: {memory_before[name]} → {size} bytes"
 
 
 async def soak(url: str, seconds: float) -> Counter[str]:
@@ -77,8 +83,8 @@ async def send(http: httpx.AsyncClient, url: str, text: str) -> str:
     task = answer.json()["task"]
     if task["artifacts"][0]["parts"] != [{"text": text}]:
         return f"another's answer: {task}"
-    read = await http.get(f"{url}/agents/echo/tasks/{task['id']}")
-    return "ok" if read.json()["status"]["state"] == "TASK_STATE_COMPLETED" else read.text
+    response = await http.get(f"{url}/agents/echo/tasks/{task['id']}")
+    return "ok" if response.json()["status"]["state"] == "TASK_STATE_COMPLETED" else response.text
 
 
 async def stream(http: httpx.AsyncClient, url: str, text: str) -> str:
@@ -90,7 +96,7 @@ async def stream(http: httpx.AsyncClient, url: str, text: str) -> str:
 
 
 def ready(dev: Process, url: str) -> bool:
-    assert dev.running, dev.output()[-3000:]
+    assert dev.is_running, dev.output()[-3000:]
     try:
         return httpx.get(f"{url}/health/ready", timeout=5).status_code == 200
     except httpx.HTTPError:
@@ -99,17 +105,17 @@ def ready(dev: Process, url: str) -> bool:
 
 def memory(dev: Process) -> dict[str, int]:
     """Return the resident memory of the gateway, the worker with its children, and the watcher, in bytes."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for child in psutil.Process(dev.pid).children(recursive=True):
         line = " ".join(child.cmdline())
         for name in ("gateway", "watcher", "worker"):
             if f" {name}" in line:
-                found[name] += child.memory_info().rss
+                counts[name] += child.memory_info().rss
                 break
-    assert set(found) == {"gateway", "watcher", "worker"}, found
-    return dict(found)
+    assert set(counts) == {"gateway", "watcher", "worker"}, counts
+    return dict(counts)
 
 
-def settled(store: redis.Redis) -> int:
+def idle_connections(store: redis.Redis) -> int:
     """Return the number of Redis connections, or 0 while a stream is open."""
     return 0 if store.pubsub_channels("a2a:{*") else len(store.client_list())

@@ -1,4 +1,4 @@
-"""Reasons that clients receive from framework agents which stop early."""
+"""Stop reasons that clients receive from framework agents that stop early."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def end(task: dict[str, Any]) -> tuple[str, str, str]:
     """Return the state of a task, the text of its status, and the text of its artifacts."""
     message = task["status"].get("message", {"parts": []})
     parts = [part for artifact in task.get("artifacts", []) for part in artifact["parts"]]
-    texts = ["".join(part.get("text", "") for part in found) for found in (message["parts"], parts)]
+    texts = ["".join(part.get("text", "") for part in part_list) for part_list in (message["parts"], parts)]
     return task["status"]["state"].removeprefix("TASK_STATE_"), texts[0], texts[1]
 
 

@@ -26,7 +26,7 @@ from tests.support.clients import (
     service,
     stream,
     texts,
-    until_state,
+    wait_for_state,
 )
 from tests.support.fleet import Fleet, Gateway, running_fleet
 from tests.support.waiting import eventually, eventually_async
@@ -64,41 +64,41 @@ async def test_streams_of_fifty_running_tasks_are_whole_and_in_order(pair: Pair,
         # even on a loaded machine, no task may finish before each has a subscriber
         tasks = await asyncio.gather(*(send(client, "10 1", immediately=True) for _ in range(50)))
 
-        async def followed(number: int, task_id: str) -> list[Frame]:
+        async def follow(number: int, task_id: str) -> list[Frame]:
             headers = {"Last_Event_ID": "0"} if number % 2 else {}
-            return await _subscribed(http, pair.a, "pace", task_id, **headers)
+            return await _subscribe(http, pair.a, "pace", task_id, **headers)
 
-        streams = await asyncio.gather(*(followed(number, task.id) for number, task in enumerate(tasks)))
+        streams = await asyncio.gather(*(follow(number, task.id) for number, task in enumerate(tasks)))
 
-        for number, (seen, task) in enumerate(zip(streams, tasks, strict=True)):
-            ids = [frame.version for frame in seen]
+        for number, (task_frames, task) in enumerate(zip(streams, tasks, strict=True)):
+            ids = [frame.version for frame in task_frames]
             assert ids == list(range(1 if number % 2 else ids[0], ids[-1] + 1)), task.id
-            assert _state(seen[-1]) == "TASK_STATE_COMPLETED"
-            assert "task" in seen[0].data
-            assert _text_of(seen) == "0 1 2 3 4 5 6 7 8 9 "
-            assert {frame.event for frame in seen} == {"message"}
+            assert _state(task_frames[-1]) == "TASK_STATE_COMPLETED"
+            assert "task" in task_frames[0].data
+            assert _text_of(task_frames) == "0 1 2 3 4 5 6 7 8 9 "
+            assert {frame.event for frame in task_frames} == {"message"}
 
 
 async def test_two_streams_of_one_task_show_the_same(pair: Pair, http: httpx.AsyncClient) -> None:
     task_id = _begin(pair.a, "pace", "10 0.1")
 
-    one, two = await asyncio.gather(
-        *(_subscribed(http, gateway, "pace", task_id, Last_Event_ID="0") for gateway in (pair.a, pair.b))
+    first_stream, second_stream = await asyncio.gather(
+        *(_subscribe(http, gateway, "pace", task_id, Last_Event_ID="0") for gateway in (pair.a, pair.b))
     )
 
-    assert one == two
-    assert _text_of(one) == "0 1 2 3 4 5 6 7 8 9 "
+    assert first_stream == second_stream
+    assert _text_of(first_stream) == "0 1 2 3 4 5 6 7 8 9 "
 
 
 async def test_an_ended_task_is_replayed_after_any_event_on_any_gateway(pair: Pair, http: httpx.AsyncClient) -> None:
     task_id = rest(pair.a, "POST", "/message:send", message_json("4"), agent="count").json()["task"]["id"]
-    whole = await _subscribed(http, pair.a, "count", task_id, Last_Event_ID="0")
-    assert [frame.version for frame in whole] == list(range(1, len(whole) + 1))
+    complete_stream = await _subscribe(http, pair.a, "count", task_id, Last_Event_ID="0")
+    assert [frame.version for frame in complete_stream] == list(range(1, len(complete_stream) + 1))
 
-    for after in range(len(whole) + 1):
+    for version in range(len(complete_stream) + 1):
         for gateway in (pair.a, pair.b):
-            replayed = await _subscribed(http, gateway, "count", task_id, Last_Event_ID=str(after))
-            assert replayed == whole[after:]
+            remaining_frames = await _subscribe(http, gateway, "count", task_id, Last_Event_ID=str(version))
+            assert remaining_frames == complete_stream[version:]
 
 
 @pytest.mark.parametrize("method", ["SendStreamingMessage", "message/stream"])
@@ -113,19 +113,19 @@ async def test_a_json_rpc_stream_is_numbered_from_the_first_event(
     headers = {"A2A-Version": "0.3" if legacy else "1.0"}
 
     async with http.stream("POST", f"{pair.a.url}/agents/count/", json=body, headers=headers, timeout=60) as response:
-        seen = [frame async for frame in frames(response)]
+        received_frames = [frame async for frame in frames(response)]
 
-    assert [frame.version for frame in seen] == list(range(1, len(seen) + 1))
-    assert all(frame.data["id"] == "s" for frame in seen)
-    assert len(seen) >= 5
+    assert [frame.version for frame in received_frames] == list(range(1, len(received_frames) + 1))
+    assert all(frame.data["id"] == "s" for frame in received_frames)
+    assert len(received_frames) >= 5
 
 
-@pytest.mark.parametrize("given", ["x", "-1", "1.5", "99999", "9" * 30, "1,2"])
-def test_an_impossible_last_event_id_is_an_invalid_parameter(pair: Pair, given: str) -> None:
+@pytest.mark.parametrize("last_event_id", ["x", "-1", "1.5", "99999", "9" * 30, "1,2"])
+def test_an_impossible_last_event_id_is_an_invalid_parameter(pair: Pair, last_event_id: str) -> None:
     task_id = _begin(pair.a, "echo", "hello")
 
-    answer = rest(pair.b, "POST", f"/tasks/{task_id}:subscribe", agent="echo", Last_Event_ID=given)
-    error = rpc(pair.b, "SubscribeToTask", {"id": task_id}, agent="echo", Last_Event_ID=given)["error"]
+    answer = rest(pair.b, "POST", f"/tasks/{task_id}:subscribe", agent="echo", Last_Event_ID=last_event_id)
+    error = rpc(pair.b, "SubscribeToTask", {"id": task_id}, agent="echo", Last_Event_ID=last_event_id)["error"]
 
     assert answer.status_code == 400
     for details in (answer.json()["error"]["details"], error["data"]):
@@ -141,27 +141,27 @@ async def test_a_client_that_leaves_in_mid_stream_cancels_nothing(pair: Pair, ht
     task_id = first.data["task"]["id"]
 
     async with sdk_client(pair.b, "pace") as client:
-        task = await until_state(client, task_id, "COMPLETED", "CANCELED", "FAILED")
+        task = await wait_for_state(client, task_id, "COMPLETED", "CANCELED", "FAILED")
 
     assert texts(task) == ["0 1 2 3 4 5 6 7 "]
 
 
 async def test_a_client_that_gives_up_on_a_blocking_send_cancels_nothing(pair: Pair, http: httpx.AsyncClient) -> None:
     body, headers = message_json("5", contextId="impatient"), {"A2A-Version": "1.0"}
-    sending = asyncio.create_task(http.post(f"{pair.a.url}/agents/silent/message:send", json=body, headers=headers))
+    send_task = asyncio.create_task(http.post(f"{pair.a.url}/agents/silent/message:send", json=body, headers=headers))
 
-    async def listed() -> list[dict[str, Any]]:
+    async def working_tasks() -> list[dict[str, Any]]:
         query = "/tasks?contextId=impatient&status=TASK_STATE_WORKING"
-        found: list[dict[str, Any]] = rest(pair.b, "GET", query, agent="silent").json()["tasks"]
-        return found
+        tasks: list[dict[str, Any]] = rest(pair.b, "GET", query, agent="silent").json()["tasks"]
+        return tasks
 
-    [task] = await eventually_async(listed, what="it works")
-    sending.cancel()
-    await asyncio.wait({sending})
+    [task] = await eventually_async(working_tasks, what="it works")
+    send_task.cancel()
+    await asyncio.wait({send_task})
 
-    assert sending.cancelled()
+    assert send_task.cancelled()
     async with sdk_client(pair.b, "silent") as client:
-        await until_state(client, task["id"], "COMPLETED")
+        await wait_for_state(client, task["id"], "COMPLETED")
 
 
 async def test_a_reader_that_does_not_read_slows_no_other_and_misses_nothing(
@@ -172,7 +172,7 @@ async def test_a_reader_that_does_not_read_slows_no_other_and_misses_nothing(
         first = await anext(slow)
         task_id = first.data["task"]["id"]
 
-        quick = await _subscribed(http, pair.a, "count", task_id, Last_Event_ID="0")
+        quick = await _subscribe(http, pair.a, "count", task_id, Last_Event_ID="0")
 
         assert _state(quick[-1]) == "TASK_STATE_COMPLETED"
         assert [first, *[frame async for frame in slow]] == quick
@@ -183,48 +183,48 @@ async def test_a_reader_that_does_not_read_slows_no_other_and_misses_nothing(
 async def test_a_stream_survives_the_loss_of_its_wake_line(pair: Pair, http: httpx.AsyncClient) -> None:
     store = redis.Redis.from_url(pair.fleet.redis.store_url)
     async with stream(http, pair.a, "/message:stream", message_json("10 0.2"), agent="pace") as events:
-        seen = [await anext(events) for _ in range(3)]
+        received_frames = [await anext(events) for _ in range(3)]
         assert store.client_kill_filter(_type="pubsub") >= 1
-        seen += [frame async for frame in events]
+        received_frames += [frame async for frame in events]
 
-    assert [frame.version for frame in seen] == list(range(1, len(seen) + 1))
-    assert _text_of(seen) == "0 1 2 3 4 5 6 7 8 9 "
+    assert [frame.version for frame in received_frames] == list(range(1, len(received_frames) + 1))
+    assert _text_of(received_frames) == "0 1 2 3 4 5 6 7 8 9 "
 
 
 async def test_a_killed_gateways_stream_goes_on_at_another_without_a_gap(pair: Pair, http: httpx.AsyncClient) -> None:
-    doomed = pair.fleet.gateway()
-    seen: list[Frame] = []
+    doomed_gateway = pair.fleet.gateway()
+    received_frames: list[Frame] = []
 
     async def watch() -> None:
-        async with stream(http, doomed, "/message:stream", message_json("15 0.2"), agent="pace") as events:
+        async with stream(http, doomed_gateway, "/message:stream", message_json("15 0.2"), agent="pace") as events:
             async for frame in events:
-                seen.append(frame)
-                if len(seen) == 5:
-                    doomed.kill()
+                received_frames.append(frame)
+                if len(received_frames) == 5:
+                    doomed_gateway.kill()
 
     with pytest.raises(httpx.RemoteProtocolError):
         await watch()
-    task_id = seen[0].data["task"]["id"]
+    task_id = received_frames[0].data["task"]["id"]
 
-    seen += await _subscribed(http, pair.b, "pace", task_id, Last_Event_ID=seen[-1].id)
+    received_frames += await _subscribe(http, pair.b, "pace", task_id, Last_Event_ID=received_frames[-1].id)
 
-    assert [frame.version for frame in seen] == list(range(1, len(seen) + 1))
-    assert _text_of(seen).split() == [str(number) for number in range(15)]
-    assert _state(seen[-1]) == "TASK_STATE_COMPLETED"
+    assert [frame.version for frame in received_frames] == list(range(1, len(received_frames) + 1))
+    assert _text_of(received_frames).split() == [str(number) for number in range(15)]
+    assert _state(received_frames[-1]) == "TASK_STATE_COMPLETED"
 
 
 async def test_a_follow_up_is_hidden_from_streams_and_its_answer_is_not(pair: Pair, http: httpx.AsyncClient) -> None:
-    asked = rest(pair.a, "POST", "/message:send", message_json("some"), agent="ask").json()["task"]
+    question_task = rest(pair.a, "POST", "/message:send", message_json("some"), agent="ask").json()["task"]
 
-    async with stream(http, pair.b, f"/tasks/{asked['id']}:subscribe", agent="ask") as events:
+    async with stream(http, pair.b, f"/tasks/{question_task['id']}:subscribe", agent="ask") as events:
         first = await anext(events)
         assert first.data["task"]["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
-        rest(pair.a, "POST", "/message:send", message_json("7", taskId=asked["id"]), agent="ask")
-        seen = [frame async for frame in events]
+        rest(pair.a, "POST", "/message:send", message_json("7", taskId=question_task["id"]), agent="ask")
+        received_frames = [frame async for frame in events]
 
-    assert _text_of(seen) == "7 it is"
-    assert _state(seen[-1]) == "TASK_STATE_COMPLETED"
-    assert sorted(frame.version for frame in seen) == [frame.version for frame in seen]
+    assert _text_of(received_frames) == "7 it is"
+    assert _state(received_frames[-1]) == "TASK_STATE_COMPLETED"
+    assert sorted(frame.version for frame in received_frames) == [frame.version for frame in received_frames]
 
 
 @pytest.mark.parametrize("tenant", ["", "/acme"])
@@ -235,10 +235,10 @@ async def test_a_task_is_subscribed_to_with_get_too(pair: Pair, http: httpx.Asyn
     async with stream(http, pair.b, path, agent="ask", method="GET") as events:
         first = await anext(events)
         rest(pair.a, "POST", f"{tenant}/message:send", answer, agent="ask")
-        seen = [frame async for frame in events]
+        received_frames = [frame async for frame in events]
 
     assert first.data["task"]["id"] == task["id"]
-    assert _state(seen[-1]) == "TASK_STATE_COMPLETED"
+    assert _state(received_frames[-1]) == "TASK_STATE_COMPLETED"
 
 
 @pytest.mark.parametrize("binding", BINDINGS)
@@ -251,11 +251,11 @@ async def test_a_stream_without_a_reader_is_closed(pair: Pair, http: httpx.Async
 
     async with sdk_client(pair.a, "silent", binding) as client:
         streams = [client.subscribe(SubscribeToTaskRequest(id=task_id)) for task_id in task_ids]
-        for one in streams:
-            assert (await anext(one)).HasField("task")
+        for response in streams:
+            assert (await anext(response)).HasField("task")
         assert len(listened_to()) >= 10
-        for one in streams:
-            await one.aclose()  # type: ignore[attr-defined]
+        for response in streams:
+            await response.aclose()  # type: ignore[attr-defined]
 
     eventually(lambda: not listened_to(), what="the gateway hangs up")
     for task_id in task_ids:
@@ -266,21 +266,21 @@ async def test_a_stream_without_a_reader_is_closed(pair: Pair, http: httpx.Async
 async def test_every_binding_resumes_after_an_event(pair: Pair, binding: str) -> None:
     task_id = rest(pair.a, "POST", "/message:send", message_json("4"), agent="count").json()["task"]["id"]
 
-    async def events(after: int) -> list[StreamResponse]:
+    async def events(version: int) -> list[StreamResponse]:
         async with sdk_client(pair.b, "count", binding) as client:
-            context = service(last_event_id=str(after))
+            context = service(last_event_id=str(version))
             return await collect(client.subscribe(SubscribeToTaskRequest(id=task_id), context=context))
 
-    whole = await events(0)
+    complete_stream = await events(0)
 
-    assert whole[0].HasField("task")
-    assert whole[-1].status_update.status.state == TaskState.TASK_STATE_COMPLETED
-    assert [await events(after) for after in range(len(whole) + 1)] == [
-        whole[after:] for after in range(len(whole) + 1)
+    assert complete_stream[0].HasField("task")
+    assert complete_stream[-1].status_update.status.state == TaskState.TASK_STATE_COMPLETED
+    assert [await events(version) for version in range(len(complete_stream) + 1)] == [
+        complete_stream[version:] for version in range(len(complete_stream) + 1)
     ]
 
 
-async def _subscribed(
+async def _subscribe(
     http: httpx.AsyncClient, gateway: Gateway, agent: str, task_id: str, **headers: str
 ) -> list[Frame]:
     async with stream(http, gateway, f"/tasks/{task_id}:subscribe", agent=agent, **headers) as events:
@@ -298,13 +298,15 @@ def _state(frame: Frame) -> str:
     return state
 
 
-def _text_of(seen: list[Frame]) -> str:
+def _text_of(frames: list[Frame]) -> str:
     """Return the text of all artifacts of a stream. If the stream starts with a task, the task contains the earlier
     text."""
     text = ""
-    if "task" in seen[0].data:
-        text += "".join(p["text"] for artifact in seen[0].data["task"].get("artifacts", []) for p in artifact["parts"])
-    for frame in seen:
+    if "task" in frames[0].data:
+        text += "".join(
+            p["text"] for artifact in frames[0].data["task"].get("artifacts", []) for p in artifact["parts"]
+        )
+    for frame in frames:
         if "artifactUpdate" in frame.data:
             text += "".join(part["text"] for part in frame.data["artifactUpdate"]["artifact"]["parts"])
     return text

@@ -12,9 +12,9 @@ from click.testing import CliRunner
 
 from a2a_celery.cli.main import main
 from a2a_celery.client import AnswerRefused, InputRequest, RemoteAgent
-from tests.support.asking import Answer, ask
-from tests.support.clients import Served, base_url, rest
+from tests.support.clients import ServedFleet, base_url, rest
 from tests.support.fleet import running_fleet
+from tests.support.operation_calls import Answer, ask
 from tests.support.structured_agents import Table
 from tests.support.terminal import terminal
 from tests.support.waiting import LIMIT
@@ -24,16 +24,16 @@ TABLE = {"people": 2, "name": "Ada"}
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def served_fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedFleet]:
     with running_fleet(tmp_path_factory.mktemp("fleet"), app="tests.support.structured_agents") as fleet:
-        yield Served(fleet, fleet.gateway(grpc=True), fleet.worker(pool="prefork", concurrency=2))
+        yield ServedFleet(fleet, fleet.gateway(grpc=True), fleet.worker(pool="prefork", concurrency=2))
 
 
 class Talk:
     """Conversation in one task over one binding."""
 
-    def __init__(self, served: Served, agent: str, binding: str) -> None:
-        self._served, self._agent, self._binding = served, agent, binding
+    def __init__(self, served_fleet: ServedFleet, agent: str, binding: str) -> None:
+        self._fleet, self._agent, self._binding = served_fleet, agent, binding
         self._sent = 0
         self.task: dict[str, Any] = {}
 
@@ -43,16 +43,18 @@ class Talk:
         message: dict[str, Any] = {"messageId": f"m{self._sent}", "role": "ROLE_USER", "parts": list(parts)}
         if self.task:
             message["taskId"] = self.task["id"]
-        params, gateway = {"message": message}, self._served.gateway
+        params, gateway = {"message": message}, self._fleet.gateway
         answer = await ask(gateway, self._binding, "SendMessage", params, "", self._agent, {})
         if answer.is_success:
             self.task = answer.data.get("result", answer.data)["task"]
         return answer
 
-    def stored(self) -> dict[str, Any]:
+    def current_task(self) -> dict[str, Any]:
         """Return the current task from the gateway."""
-        found: dict[str, Any] = rest(self._served.gateway, "GET", f"/tasks/{self.task['id']}", agent=self._agent).json()
-        return found
+        response: dict[str, Any] = rest(
+            self._fleet.gateway, "GET", f"/tasks/{self.task['id']}", agent=self._agent
+        ).json()
+        return response
 
     @property
     def state(self) -> str:
@@ -73,7 +75,7 @@ def violations(answer: Answer) -> list[tuple[str, str]]:
     error = answer.data["error"]
     details = error.get("details", error.get("data"))
     [bad_request] = [detail for detail in details if detail["@type"].endswith("BadRequest")]
-    return [(one["field"], one["description"]) for one in bad_request["fieldViolations"]]
+    return [(item["field"], item["description"]) for item in bad_request["fieldViolations"]]
 
 
 @pytest.fixture(params=["JSONRPC", "HTTP+JSON", "GRPC"])
@@ -81,8 +83,10 @@ def binding(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-async def test_a_question_carries_its_schema_and_gets_an_answer_that_fits(served: Served, binding: str) -> None:
-    talk = Talk(served, "table", binding)
+async def test_a_question_carries_its_schema_and_gets_an_answer_that_fits(
+    served_fleet: ServedFleet, binding: str
+) -> None:
+    talk = Talk(served_fleet, "table", binding)
 
     await talk.say({"text": "a table, please"})
     assert talk.state == "INPUT_REQUIRED"
@@ -97,27 +101,29 @@ async def test_a_question_carries_its_schema_and_gets_an_answer_that_fits(served
     assert (talk.state, talk.result) == ("COMPLETED", "2 for Ada, lunch")
 
 
-async def test_an_answer_that_does_not_fit_is_refused_and_nothing_is_lost(served: Served, binding: str) -> None:
-    talk = Talk(served, "table", binding)
+async def test_an_answer_that_does_not_fit_is_refused_and_nothing_is_lost(
+    served_fleet: ServedFleet, binding: str
+) -> None:
+    talk = Talk(served_fleet, "table", binding)
     await talk.say({"text": "a table, please"})
-    before = talk.stored()
+    task_before = talk.current_task()
 
-    refused = await talk.say({"text": "well:"}, {"data": {"people": 30, "meal": "tea"}})
+    refused_answer = await talk.say({"text": "well:"}, {"data": {"people": 30, "meal": "tea"}})
 
-    assert refused.status in (200, 400, "INVALID_ARGUMENT")
-    assert sorted(violations(refused)) == [
+    assert refused_answer.status in (200, 400, "INVALID_ARGUMENT")
+    assert sorted(violations(refused_answer)) == [
         ("message.parts[1].data", "Missing: name."),
         ("message.parts[1].data.meal", "'tea' is not one of ['lunch', 'dinner']."),
         ("message.parts[1].data.people", "30 is greater than the maximum of 20."),
     ]
     assert not (await talk.say({"text": "a big one"})).is_success
-    assert talk.stored() == before
+    assert talk.current_task() == task_before
     await talk.say({"data": TABLE})
     assert talk.question[0]["text"] == "Shall I book it?"
 
 
-async def test_the_agents_own_validator_asks_again_with_the_reason(served: Served, binding: str) -> None:
-    talk = Talk(served, "table", binding)
+async def test_the_agents_own_validator_asks_again_with_the_reason(served_fleet: ServedFleet, binding: str) -> None:
+    talk = Talk(served_fleet, "table", binding)
     await talk.say({"text": "a table, please"})
 
     await talk.say({"data": TABLE | {"people": 3}})
@@ -130,8 +136,8 @@ async def test_the_agents_own_validator_asks_again_with_the_reason(served: Serve
     assert talk.result == "not booked"
 
 
-async def test_several_questions_are_answered_together(served: Served, binding: str) -> None:
-    talk = Talk(served, "survey", binding)
+async def test_several_questions_are_answered_together(served_fleet: ServedFleet, binding: str) -> None:
+    talk = Talk(served_fleet, "survey", binding)
     await talk.say({"text": "go"})
     assert talk.question[0]["text"] == "size: Which size?\ncolour: Which colour?\nnote: Anything else?"
 
@@ -141,8 +147,8 @@ async def test_several_questions_are_answered_together(served: Served, binding: 
     assert (talk.state, talk.result) == ("COMPLETED", "4 red none")
 
 
-async def test_a_plain_task_asks_too(served: Served) -> None:
-    talk = Talk(served, "plain", "HTTP+JSON")
+async def test_a_plain_task_asks_too(served_fleet: ServedFleet) -> None:
+    talk = Talk(served_fleet, "plain", "HTTP+JSON")
     await talk.say({"text": "hello"})
 
     assert not (await talk.say({"data": {"people": "two"}})).is_success
@@ -151,19 +157,19 @@ async def test_a_plain_task_asks_too(served: Served) -> None:
     assert (talk.state, talk.result) == ("COMPLETED", "hello: 2 for Ada")
 
 
-def test_a_client_of_protocol_0_3_recognises_and_answers_the_question(served: Served) -> None:
-    task = legacy(served, [{"kind": "text", "text": "a table"}])["result"]
+def test_a_client_of_protocol_0_3_recognises_and_answers_the_question(served_fleet: ServedFleet) -> None:
+    task = legacy(served_fleet, [{"kind": "text", "text": "a table"}])["result"]
 
     [schema] = [part for part in task["status"]["message"]["parts"] if part["kind"] == "data"]
     assert schema["metadata"][SCHEMA_KEY] is True
-    refused = legacy(served, [{"kind": "data", "data": {"people": 2}}], taskId=task["id"])
-    assert "Missing: name" in refused["error"]["message"]
-    answered = legacy(served, [{"kind": "data", "data": TABLE}], taskId=task["id"])
-    assert answered["result"]["status"]["message"]["parts"][0]["text"] == "Shall I book it?"
+    refused_answer = legacy(served_fleet, [{"kind": "data", "data": {"people": 2}}], taskId=task["id"])
+    assert "Missing: name" in refused_answer["error"]["message"]
+    answered_task = legacy(served_fleet, [{"kind": "data", "data": TABLE}], taskId=task["id"])
+    assert answered_task["result"]["status"]["message"]["parts"][0]["text"] == "Shall I book it?"
 
 
-def test_a_terminal_prompts_for_each_field(served: Served) -> None:
-    url = f"{served.url}/agents/table"
+def test_a_terminal_prompts_for_each_field(served_fleet: ServedFleet) -> None:
+    url = f"{served_fleet.url}/agents/table"
     with terminal("from a2a_celery.cli.main import main; main()", "call", url, "a table") as screen:
         screen.shows("INPUT_REQUIRED: Which table? (answer: people, meal, name, smoking, budget, guests)")
         screen.shows("People (How many of you are coming?; a whole number): ")
@@ -190,19 +196,19 @@ def test_a_terminal_prompts_for_each_field(served: Served) -> None:
         assert "artifact response: 2 for Ada, lunch" in screen.screen
 
 
-def test_a_script_answers_with_a_line_of_json(served: Served) -> None:
+def test_a_script_answers_with_a_line_of_json(served_fleet: ServedFleet) -> None:
     lines = f"{json.dumps(TABLE)}\ntrue\n"
 
-    result = CliRunner().invoke(main, ["call", f"{served.url}/agents/table", "a table"], input=lines)
-    refused = CliRunner().invoke(main, ["call", f"{served.url}/agents/table", "a table"], input="many\n")
+    result = CliRunner().invoke(main, ["call", f"{served_fleet.url}/agents/table", "a table"], input=lines)
+    refused_result = CliRunner().invoke(main, ["call", f"{served_fleet.url}/agents/table", "a table"], input="many\n")
 
     assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, "COMPLETED")
-    assert refused.exit_code == 1
-    assert "This text is not JSON" in refused.output
+    assert refused_result.exit_code == 1
+    assert "This text is not JSON" in refused_result.output
 
 
-async def test_the_clients_helper_answers(served: Served) -> None:
-    async with RemoteAgent(f"{served.url}/agents/table") as agent:
+async def test_the_clients_helper_answers(served_fleet: ServedFleet) -> None:
+    async with RemoteAgent(f"{served_fleet.url}/agents/table") as agent:
         session = agent.session()
         request = InputRequest.of(await session.send("a table"))
         assert request is not None
@@ -216,10 +222,10 @@ async def test_the_clients_helper_answers(served: Served) -> None:
     assert (result.state_name, result.text) == ("COMPLETED", "2 for Ada, dinner")
 
 
-def legacy(served: Served, parts: list[dict[str, Any]], **fields: Any) -> dict[str, Any]:
+def legacy(served_fleet: ServedFleet, parts: list[dict[str, Any]], **fields: Any) -> dict[str, Any]:
     """Send a message to the agent "table" over protocol 0.3 and return the response."""
     message = {"kind": "message", "messageId": "m", "role": "user", "parts": parts, **fields}
     body = {"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": {"message": message}}
-    url = f"{base_url(served.gateway, 'table')}/"
-    found: dict[str, Any] = httpx.post(url, json=body, headers={"A2A-Version": "0.3"}, timeout=LIMIT).json()
-    return found
+    url = f"{base_url(served_fleet.gateway, 'table')}/"
+    response: dict[str, Any] = httpx.post(url, json=body, headers={"A2A-Version": "0.3"}, timeout=LIMIT).json()
+    return response

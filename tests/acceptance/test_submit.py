@@ -26,7 +26,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory, broker: str) -> Iterator[Fle
 
 
 @pytest.fixture(scope="module")
-def submitting(fleet: Fleet) -> Iterator[A2A]:
+def submitter(fleet: Fleet) -> Iterator[A2A]:
     """App in the test process, without a gateway."""
     app = Celery("submitting", broker=fleet.broker_url, set_as_current=False)
     app.conf.update(task_default_queue=fleet.queue, a2a_store_url=fleet.redis.store_url)
@@ -38,14 +38,14 @@ def submitting(fleet: Fleet) -> Iterator[A2A]:
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads", "asyncio"])
-def test_a_task_without_a_gateway(fleet: Fleet, submitting: A2A, pool: str) -> None:
-    following = submitting.submit("count", "3", owner="ann").events()
-    events = [next(following)]
+def test_a_task_without_a_gateway(fleet: Fleet, submitter: A2A, pool: str) -> None:
+    event_stream = submitter.submit("count", "3", owner="ann").events()
+    events = [next(event_stream)]
     worker = fleet.worker(pool=pool)
 
-    handles = [submitting.submit("echo", f"number {n}", owner="ann") for n in range(3)]
+    handles = [submitter.submit("echo", f"number {n}", owner="ann") for n in range(3)]
     results = [handle.result(timeout=LIMIT) for handle in handles]
-    events += following
+    events += event_stream
 
     assert [(result.state, result.text) for result in results] == [(COMPLETED, f"number {n}") for n in range(3)]
     assert events[0].HasField("task")
@@ -54,11 +54,11 @@ def test_a_task_without_a_gateway(fleet: Fleet, submitting: A2A, pool: str) -> N
     worker.stop()
 
 
-def test_many_coroutines_submit_and_cancel(fleet: Fleet, submitting: A2A) -> None:
+def test_many_coroutines_submit_and_cancel(fleet: Fleet, submitter: A2A) -> None:
     worker = fleet.worker(pool="threads", concurrency=4)
 
     async def submit_all() -> None:
-        handles = await asyncio.gather(*(submitting.submit_async("silent", "60") for _ in range(4)))
+        handles = await asyncio.gather(*(submitter.submit_async("silent", "60") for _ in range(4)))
         events = handles[0].events_async()
         async for event in events:
             if WORKING in (event.status_update.status.state, event.task.status.state):
@@ -70,25 +70,27 @@ def test_many_coroutines_submit_and_cancel(fleet: Fleet, submitting: A2A) -> Non
     worker.stop()
 
 
-def test_the_stored_task_is_the_one_of_send_message(fleet: Fleet, submitting: A2A) -> None:
+def test_the_stored_task_is_the_one_of_send_message(fleet: Fleet, submitter: A2A) -> None:
     gateway = fleet.gateway()
     body = message_json("hello") | {"configuration": {"returnImmediately": True}}
     keys, store = Keys("a2a"), SyncStore(fleet.redis.store_url)
-    sent = rest(gateway, "POST", "/message:send", body, agent="echo").json()["task"]["id"]
-    submitted = submitting.submit("echo", "hello").task_id
-    records = [store.redis.hgetall(keys.task(task_id).record) for task_id in (sent, submitted)]
+    gateway_task_id = rest(gateway, "POST", "/message:send", body, agent="echo").json()["task"]["id"]
+    submitted_task_id = submitter.submit("echo", "hello").task_id
+    records = [store.redis.hgetall(keys.task(task_id).record) for task_id in (gateway_task_id, submitted_task_id)]
     store.close()
 
     own = {b"reply_channel", b"final_only", b"published_at"}
     assert records[0].keys() - own == records[1].keys() - own
     for field in (b"scope", b"state", b"options", b"retention", b"phase", b"turn", b"attempt"):
         assert records[0].get(field) == records[1].get(field), field
-    shown = rest(gateway, "GET", f"/tasks/{submitted}", agent="echo").json()
-    assert shown["history"][0]["parts"] == [{"text": "hello"}]
+    stored_task = rest(gateway, "GET", f"/tasks/{submitted_task_id}", agent="echo").json()
+    assert stored_task["history"][0]["parts"] == [{"text": "hello"}]
     worker = fleet.worker(pool="threads")
     eventually(
         lambda: (
-            rest(gateway, "GET", f"/tasks/{submitted}", agent="echo").json()["status"]["state"].endswith("COMPLETED")
+            rest(gateway, "GET", f"/tasks/{submitted_task_id}", agent="echo")
+            .json()["status"]["state"]
+            .endswith("COMPLETED")
         )
     )
     worker.stop()

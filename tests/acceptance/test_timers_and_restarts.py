@@ -52,18 +52,18 @@ class Site:
         """Start a worker and a watcher."""
         self.processes = [self.fleet.worker(pool="threads", concurrency=8), self.fleet.watcher()]
 
-    def suspended(self) -> dict[str, float]:
+    def due_times(self) -> dict[str, float]:
         """Return the due time of each suspended run, in µs of the store's clock."""
         with Redis.from_url(self.store.store_url) as redis:
-            return {name.decode(): due for name, due in redis.zrange(KEYS.suspended, 0, -1, withscores=True)}
+            return {name.decode(): due for name, due in redis.zrange(KEYS.due_times, 0, -1, withscores=True)}
 
     def bring_forward(self, names: list[str], seconds: float) -> dict[str, float]:
         """Make the suspended runs due in `seconds`, at intervals of a quarter of a second. Return their times."""
         with Redis.from_url(self.store.store_url) as redis:
-            whole, micros = redis.time()
-            now = whole * 1_000_000 + micros
-            due = {name: now + (seconds + number / 4) * 1_000_000 for number, name in enumerate(names)}
-            redis.zadd(KEYS.suspended, due, xx=True)
+            whole_seconds, micros = redis.time()
+            now_us = whole_seconds * 1_000_000 + micros
+            due = {name: now_us + (seconds + number / 4) * 1_000_000 for number, name in enumerate(names)}
+            redis.zadd(KEYS.due_times, due, xx=True)
         return due
 
     def is_ready(self) -> bool:
@@ -78,15 +78,15 @@ class Site:
     def begun_at(self, task: dict[str, Any]) -> tuple[float, float]:
         """Return the times of the task's creation and of its newest run's claim, in seconds."""
         log = [entry.event for entry in log_of(self.store.store_url, task)]
-        [created] = [event.status.timestamp for event in log if isinstance(event, Task)]
-        working = [e.status for e in log if isinstance(e, TaskStatusUpdateEvent) and e.status.state == WORKING]
-        return created.ToMicroseconds() / 1e6, working[-1].timestamp.ToMicroseconds() / 1e6
+        [created_at] = [event.status.timestamp for event in log if isinstance(event, Task)]
+        working_statuses = [e.status for e in log if isinstance(e, TaskStatusUpdateEvent) and e.status.state == WORKING]
+        return created_at.ToMicroseconds() / 1e6, working_statuses[-1].timestamp.ToMicroseconds() / 1e6
 
     def delay_of_a_message(self) -> float:
         """Return the longest time between the creation and the claim of a plain message, in seconds."""
         for task in self.messages:
             eventually(lambda t=task: state(read(self.gateway, "echo", t)) == "COMPLETED", what="a message is answered")
-        return max(claimed - created for created, claimed in map(self.begun_at, self.messages))
+        return max(begun_at - created_at for created_at, begun_at in map(self.begun_at, self.messages))
 
 
 @contextmanager
@@ -98,29 +98,29 @@ def site(folder: Path, broker: str) -> Iterator[Site]:
             yield Site(fleet, store, fleet.gateway(), [], interrupt, restore)
 
 
-@pytest.mark.parametrize("restarted", ["everything", "store and broker"])
+@pytest.mark.parametrize("server_name", ["everything", "store and broker"])
 @pytest.mark.parametrize("broker", ["redis", "rabbitmq"], indirect=True)
-def test_sleeps_end_at_their_time_after_restarts(tmp_path: Path, broker: str, restarted: str) -> None:
+def test_sleeps_end_at_their_time_after_restarts(tmp_path: Path, broker: str, server_name: str) -> None:
     with site(tmp_path, broker) as system:
         system.start()
         tasks = [send(system.gateway, "sleeper", str(HOUR), returnImmediately=True) for _ in range(TIMERS)]
-        eventually(lambda: len(system.suspended()) == TIMERS, what="all sleep")
-        before = system.suspended()
+        eventually(lambda: len(system.due_times()) == TIMERS, what="all sleep")
+        due_before = system.due_times()
 
-        if restarted == "everything":
+        if server_name == "everything":
             for process in (system.gateway, *system.processes):
                 process.kill()
         system.interrupt()
         system.store.die()
         system.store.start()
         system.restore()
-        if restarted == "everything":
-            system.gateway = system.fleet.again(system.gateway)
+        if server_name == "everything":
+            system.gateway = system.fleet.restart_gateway(system.gateway)
             system.start()
 
-        assert system.suspended() == before, "a restart changes no time"
+        assert system.due_times() == due_before, "a restart changes no time"
         eventually(system.is_ready, what="the gateway is ready")
-        first, *others = before
+        first, *others = due_before
         system.bring_forward([first], 0)
         eventually(lambda: system.is_ended(first.partition(".")[0]), what="all processes work again", every=0.1)
         system.messages.clear()
@@ -129,7 +129,7 @@ def test_sleeps_end_at_their_time_after_restarts(tmp_path: Path, broker: str, re
             eventually(lambda n=name: system.is_ended(n.partition(".")[0]), what="a sleep ends", every=0.1)
 
         delay = system.delay_of_a_message()
-        late = [system.begun_at(task)[1] - due[f"{task['id']}.2"] / 1e6 for task in tasks if f"{task['id']}.2" in due]
-        assert min(late) > -0.001, late
-        assert max(late) < PRECISION + delay, (late, delay)
-        print(f"late {[round(seconds, 3) for seconds in late]}, a plain message {delay:.3f} s")
+        delays = [system.begun_at(task)[1] - due[f"{task['id']}.2"] / 1e6 for task in tasks if f"{task['id']}.2" in due]
+        assert min(delays) > -0.001, delays
+        assert max(delays) < PRECISION + delay, (delays, delay)
+        print(f"late {[round(seconds, 3) for seconds in delays]}, a plain message {delay:.3f} s")

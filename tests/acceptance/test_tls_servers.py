@@ -21,24 +21,26 @@ PAGE = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
 STORE, BROKER, GATEWAY, WORKER = (f"{name}-pa55word-5d1f0c9b" for name in ("store", "broker", "gateway", "worker"))
 KEY = "a-key-for-the-tests-of-32-characters-and-more"
 SECRETS = (STORE, BROKER, GATEWAY, WORKER, KEY)
-APP = "tests.support.secured"
+APP = "tests.support.tls_agents"
 
 
 def rules() -> list[str]:
     """Return the documented lines of an aclfile, with passwords."""
-    found = [line for block in re.findall(r"```acl\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]
-    return [line.replace("STORE_PASSWORD", STORE).replace("BROKER_PASSWORD", BROKER) for line in found]
+    lines = [line for block in re.findall(r"```acl\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]
+    return [line.replace("STORE_PASSWORD", STORE).replace("BROKER_PASSWORD", BROKER) for line in lines]
 
 
 def permissions() -> dict[str, list[str]]:
     """Return the patterns of the documented permissions to configure, write and read, by user."""
-    found = re.findall(r"^rabbitmqctl set_permissions -p acme (\S+) '(.*)' '(.*)' '(.*)'$", PAGE, re.MULTILINE)
-    return {name: patterns for name, *patterns in found}
+    permission_rows = re.findall(
+        r"^rabbitmqctl set_permissions -p acme (\S+) '(.*)' '(.*)' '(.*)'$", PAGE, re.MULTILINE
+    )
+    return {name: patterns for name, *patterns in permission_rows}
 
 
 def environment(**env: str) -> dict[str, str]:
-    allowed = {"A2A_SECRET_KEY": KEY, "A2A_ALLOW_NETWORKS": "127.0.0.0/8"}
-    return allowed | {"A2A_CANCEL_GRACE": "1", "A2A_REDISPATCH_AFTER": "2", "TEST_EVENTS": "1"} | env
+    base_env = {"A2A_SECRET_KEY": KEY, "A2A_ALLOW_NETWORKS": "127.0.0.0/8"}
+    return base_env | {"A2A_CANCEL_GRACE": "1", "A2A_REDISPATCH_AFTER": "2", "TEST_EVENTS": "1"} | env
 
 
 def send(gateway: Gateway, agent: str, data: Any, **fields: Any) -> dict[str, Any]:
@@ -54,33 +56,33 @@ def send(gateway: Gateway, agent: str, data: Any, **fields: Any) -> dict[str, An
 def does_everything(fleet: Fleet, gateway: Gateway, worker: Process, **env: str) -> str:
     """Use runs, canvases, retries, cancels, webhooks and operator commands, and return the doctor's findings."""
     texts = [send(gateway, "echo", "hello"), send(gateway, "flaky", {"succeed_at": 2})]
-    texts += [send(gateway, "canvas", {"how": how}) for how in ("chord", "returned chain")]
+    texts += [send(gateway, "canvas", {"how": canvas_kind}) for canvas_kind in ("chord", "returned chain")]
     assert {task["status"]["state"] for task in texts} == {"TASK_STATE_COMPLETED"}, texts
     hook = {"url": "http://127.0.0.1:9/", "token": "t"}
     waits = send(gateway, "ask", "hello", taskPushNotificationConfig=hook)
-    listed = rest(gateway, "GET", f"/tasks/{waits['id']}/pushNotificationConfigs", agent="ask")
-    assert len(listed.json()["configs"]) == 1, listed.text
-    for config in listed.json()["configs"]:  # no server listens there, and the doctor would report it
+    config_list = rest(gateway, "GET", f"/tasks/{waits['id']}/pushNotificationConfigs", agent="ask")
+    assert len(config_list.json()["configs"]) == 1, config_list.text
+    for config in config_list.json()["configs"]:  # no server listens there, and the doctor would report it
         rest(gateway, "DELETE", f"/tasks/{waits['id']}/pushNotificationConfigs/{config['id']}", agent="ask")
-    running = send(gateway, "sleeps", {"seconds": 60}, returnImmediately=True)["id"]
-    eventually(lambda: f"run {running}.1 of sleeps begins" in worker.output(), what="it runs")
-    canceled = talk.canceled(gateway, "sleeps", {"id": running})
-    assert canceled["status"]["state"] == "TASK_STATE_CANCELED", canceled
+    running_task = send(gateway, "sleeps", {"seconds": 60}, returnImmediately=True)["id"]
+    eventually(lambda: f"run {running_task}.1 of sleeps begins" in worker.output(), what="it runs")
+    canceled_task = talk.cancel_task(gateway, "sleeps", {"id": running_task})
+    assert canceled_task["status"]["state"] == "TASK_STATE_CANCELED", canceled_task
 
     doctor = fleet.command("a2a", "doctor", "--url", gateway.url, **env)
-    found = doctor.stdout.splitlines()  # one of the test agents uses late acknowledgements, even on RabbitMQ
-    wrong = [line for line in found if line.startswith("wrong") and "timeouts:" not in line]
-    assert found, doctor.stderr
+    lines = doctor.stdout.splitlines()  # one of the test agents uses late acknowledgements, even on RabbitMQ
+    wrong = [line for line in lines if line.startswith("wrong") and "timeouts:" not in line]
+    assert lines, doctor.stderr
     assert wrong == [], doctor.stdout
-    listing = fleet.command("a2a", "list", "--stuck", **env)
-    assert listing.returncode == 0, listing.stderr
+    result = fleet.command("a2a", "list", "--stuck", **env)
+    assert result.returncode == 0, result.stderr
     metrics = rest(gateway, "GET", "/metrics").text
-    outputs = [doctor.stdout, doctor.stderr, listing.stdout, listing.stderr, listed.text, metrics]
+    outputs = [doctor.stdout, doctor.stderr, result.stdout, result.stderr, config_list.text, metrics]
     return "\n".join([*outputs, *(process.output() for process in fleet.processes)])
 
 
 def test_redis_with_tls_and_users_for_store_and_broker(tmp_path: Path) -> None:
-    authority = Authority.in_folder(tmp_path)
+    authority = Authority.create_in(tmp_path)
     with redis_with_tls(tmp_path, authority, "\n".join(rules())) as server, auditor(server) as audit:
         files = server.files
         tls = (
@@ -109,7 +111,7 @@ def test_redis_with_tls_and_users_for_store_and_broker(tmp_path: Path) -> None:
 
 
 def test_rabbitmq_with_tls_and_users_for_gateways_and_workers(tmp_path: Path) -> None:
-    authority = Authority.in_folder(tmp_path)
+    authority = Authority.create_in(tmp_path)
     passwords = {"a2a-gateway": GATEWAY, "a2a-worker": WORKER}
     users = {name: (passwords[name], patterns) for name, patterns in permissions().items()}
     with rabbitmq_with_tls(tmp_path, authority, "acme", users) as server:
@@ -146,8 +148,8 @@ def test_what_does_not_answer_is_named_without_its_password(tmp_path: Path) -> N
     }
     with running_fleet(tmp_path, app="tests.support.plain_tasks") as fleet:
         for command in (("doctor",), ("list", "--stuck"), ("deliveries",)):
-            ended = fleet.command("a2a", *command, **env)
+            result = fleet.command("a2a", *command, **env)
 
-            assert ended.returncode != 0
-            assert ended.stdout + ended.stderr, command
-            assert not finds({" ".join(command): (ended.stdout + ended.stderr).encode()}, SECRETS)
+            assert result.returncode != 0
+            assert result.stdout + result.stderr, command
+            assert not finds({" ".join(command): (result.stdout + result.stderr).encode()}, SECRETS)

@@ -59,7 +59,7 @@ class Reader:
         caller.stdin.close()
         return caller
 
-    def received(self) -> str:
+    def client_output(self) -> str:
         """Return the output of the client."""
         return (self.folder / "call.log").read_text()
 
@@ -74,10 +74,10 @@ def test_the_agent_asks(reader: Reader) -> None:
     dev = reader.start("dev", "celery -A trip a2a dev", "--port", str(reader.port))
     dev.wait_for_output("# Ready")
 
-    assert reader.call("3").wait(LIMIT) == 0, reader.received()
+    assert reader.call("3").wait(LIMIT) == 0, reader.client_output()
 
-    assert "How many days do you have in Lisbon?" in reader.received()
-    assert "Lisbon in 3 days." in reader.received()
+    assert "How many days do you have in Lisbon?" in reader.client_output()
+    assert "Lisbon in 3 days." in reader.client_output()
 
 
 def test_the_agent_survives_its_worker(reader: Reader) -> None:
@@ -93,13 +93,13 @@ def test_the_agent_survives_its_worker(reader: Reader) -> None:
     worker.wait_for_output(" ready.")
 
     caller = reader.call("4")
-    eventually(lambda: "Day 2" in reader.received(), what="the second day arrives")
+    eventually(lambda: "Day 2" in reader.client_output(), what="the second day arrives")
     assert "kill -9 $(cat worker.pid)" in COMMANDS
     worker.kill()
     second = reader.start("second-worker", worker_command)
 
-    assert caller.wait(LIMIT) == 0, reader.received() + reader.fleet.logs()
-    days = re.findall(r"Day (\d): the (\w+)\.", reader.received())
+    assert caller.wait(LIMIT) == 0, reader.client_output() + reader.fleet.logs()
+    days = re.findall(r"Day (\d): the (\w+)\.", reader.client_output())
     places = [("1", "harbour"), ("2", "market"), ("3", "museum"), ("4", "harbour")]
     assert days[-4:] == places
     assert days[:2] == places[:2]

@@ -48,9 +48,12 @@ def phase(fleet: Fleet, task: dict[str, Any]) -> str:
         return (redis.hget(Keys("a2a").task(task["id"]).record, "phase") or b"").decode()
 
 
-def reach(fleet: Fleet, tasks: dict[str, dict[str, Any]], wanted: str) -> None:
-    """Wait until the newest runs of all tasks are in the phase `wanted`."""
-    eventually(lambda: {phase(fleet, task) for task in tasks.values()} == {wanted}, what=f"all runs are {wanted}")
+def reach(fleet: Fleet, tasks: dict[str, dict[str, Any]], expected_phase: str) -> None:
+    """Wait until the newest runs of all tasks are in the phase `expected_phase`."""
+    eventually(
+        lambda: {phase(fleet, task) for task in tasks.values()} == {expected_phase},
+        what=f"all runs are {expected_phase}",
+    )
 
 
 def approve(gateway: Gateway, task: dict[str, Any], by: str) -> None:
@@ -88,7 +91,7 @@ def test_runs_that_wait_continue_after_an_interruption_of_the_broker(tmp_path: P
         for agent, text in (("approval", "approved by Ann and Bob"), ("calls", "waited")):
             [artifact] = read(gateway, agent, tasks[agent])["artifacts"]
             assert artifact["parts"][0]["text"] == text
-        assert worker.running, worker.output()[-3000:]
+        assert worker.is_running, worker.output()[-3000:]
 
 
 def say(gateway: Gateway, agent: str, task: dict[str, Any], text: str) -> None:
@@ -102,9 +105,9 @@ def require_result(gateway: Gateway, agent: str, task: dict[str, Any], *texts: s
     """Wait until the task has finished, and require that it is COMPLETED and that its artifacts have the texts
     `texts`."""
     eventually(lambda: state(read(gateway, agent, task)) != "WORKING", what=f"{agent} ends")
-    ended = read(gateway, agent, task)
-    assert state(ended) == "COMPLETED", ended
-    assert ["".join(part["text"] for part in artifact["parts"]) for artifact in ended["artifacts"]] == list(texts)
+    ended_task = read(gateway, agent, task)
+    assert state(ended_task) == "COMPLETED", ended_task
+    assert ["".join(part["text"] for part in artifact["parts"]) for artifact in ended_task["artifacts"]] == list(texts)
 
 
 @pytest.mark.parametrize("broker", ["redis", "rabbitmq"], indirect=True)
@@ -136,7 +139,7 @@ def test_messages_to_working_agents_arrive_during_an_interruption_of_the_broker(
         require_result(gateway, "yields-to-messages", tasks["yields-to-messages"], "2 finish")
         for task in tasks.values():
             assert endings_in(log_of(fleet.redis.store_url, task)) == ["COMPLETED"]
-        assert worker.running, worker.output()[-3000:]
+        assert worker.is_running, worker.output()[-3000:]
 
 
 @pytest.mark.parametrize("broker", ["redis", "rabbitmq"], indirect=True)

@@ -45,15 +45,15 @@ def serves(url: str) -> bool:
 
 
 def test_routes_and_clients_see_the_same_tasks(web: str) -> None:
-    created = httpx.post(f"{web}/counts", json={"text": "one two three"}, timeout=LIMIT)
-    task_id = created.json()["task"]
+    response = httpx.post(f"{web}/counts", json={"text": "one two three"}, timeout=LIMIT)
+    task_id = response.json()["task"]
     result = httpx.get(f"{web}/counts/{task_id}?wait={LIMIT}", timeout=2 * LIMIT)
     events = httpx.get(f"{web}/counts/{task_id}/events", timeout=LIMIT)
     task = httpx.get(f"{web}/a2a/tasks/{task_id}", headers=V1, timeout=LIMIT)
     card = httpx.get(f"{web}/a2a/.well-known/agent-card.json")
     unknown = httpx.get(f"{web}/counts/nobody")
 
-    assert created.status_code == 202
+    assert response.status_code == 202
     assert result.json() == {"state": "COMPLETED", "text": "3 words"}
     assert events.text.endswith("\n\n")
     assert "TASK_STATE_COMPLETED" in events.text.splitlines()[-2]
@@ -64,9 +64,11 @@ def test_routes_and_clients_see_the_same_tasks(web: str) -> None:
 
 def test_a_client_answers_the_agent_through_the_mounted_gateway(web: str) -> None:
     question = {"message": {"messageId": "1", "role": "ROLE_USER", "parts": [{"data": {}}]}}
-    asked = httpx.post(f"{web}/a2a/message:send", json=question, headers=V1, timeout=LIMIT).json()["task"]
-    answer = {"messageId": "2", "taskId": asked["id"], "role": "ROLE_USER", "parts": [{"text": "one two"}]}
-    answered = httpx.post(f"{web}/a2a/message:send", json={"message": answer}, headers=V1, timeout=LIMIT).json()["task"]
+    question_task = httpx.post(f"{web}/a2a/message:send", json=question, headers=V1, timeout=LIMIT).json()["task"]
+    answer = {"messageId": "2", "taskId": question_task["id"], "role": "ROLE_USER", "parts": [{"text": "one two"}]}
+    answered_task = httpx.post(f"{web}/a2a/message:send", json={"message": answer}, headers=V1, timeout=LIMIT).json()[
+        "task"
+    ]
 
-    assert asked["status"]["message"]["parts"] == [{"text": "Which text?"}]
-    assert answered["artifacts"][0]["parts"] == [{"text": "2 words"}]
+    assert question_task["status"]["message"]["parts"] == [{"text": "Which text?"}]
+    assert answered_task["artifacts"][0]["parts"] == [{"text": "2 words"}]

@@ -24,7 +24,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from a2a_celery.store import Keys
 from a2a_celery.store.webhooks.push_configs import MAX_PUSH_CONFIGS
-from tests.support.clients import BINDINGS, Served, card_of, message_json, rest, rpc, sdk_client, serving
+from tests.support.clients import BINDINGS, ServedFleet, card_of, message_json, rest, rpc, sdk_client, serve_fleet
 from tests.support.faults import fault
 from tests.support.waiting import LIMIT
 
@@ -36,20 +36,20 @@ CREDENTIALS = "s3cret-cr3dentials"
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def served_fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedFleet]:
     """Fleet without a watcher, so that nothing is posted."""
     secrets = {"A2A_SECRET_KEY": SECRET_KEY, "A2A_ALLOW_NETWORKS": "127.0.0.0/8"}
-    with serving(tmp_path_factory.mktemp("fleet"), pool="threads", concurrency=8, **secrets) as served:
-        yield served
+    with serve_fleet(tmp_path_factory.mktemp("fleet"), pool="threads", concurrency=8, **secrets) as served_fleet:
+        yield served_fleet
 
 
 @pytest.fixture(scope="module")
-def task_id(served: Served) -> str:
+def task_id(served_fleet: ServedFleet) -> str:
     """Id of a task that waits for an answer."""
-    task = rpc(served.gateway, "SendMessage", message_json("hello"), agent="ask")["result"]["task"]
+    task = rpc(served_fleet.gateway, "SendMessage", message_json("hello"), agent="ask")["result"]["task"]
     assert task["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
-    found: str = task["id"]
-    return found
+    found_id: str = task["id"]
+    return found_id
 
 
 def config(task_id: str, config_id: str = "") -> TaskPushNotificationConfig:
@@ -60,66 +60,72 @@ def config(task_id: str, config_id: str = "") -> TaskPushNotificationConfig:
 
 
 @pytest.mark.parametrize("binding", BINDINGS)
-async def test_a_config_is_made_read_listed_and_deleted(served: Served, task_id: str, binding: str) -> None:
-    async with sdk_client(served.gateway, "ask", binding) as client:
-        made = await client.create_task_push_notification_config(config(task_id))
-        named = await client.create_task_push_notification_config(config(task_id, f"mine {binding}"))
-        get = GetTaskPushNotificationConfigRequest(task_id=task_id, id=made.id)
-        everything = ListTaskPushNotificationConfigsRequest(task_id=task_id)
+async def test_a_config_is_made_read_listed_and_deleted(served_fleet: ServedFleet, task_id: str, binding: str) -> None:
+    async with sdk_client(served_fleet.gateway, "ask", binding) as client:
+        created_config = await client.create_task_push_notification_config(config(task_id))
+        named_config = await client.create_task_push_notification_config(config(task_id, f"mine {binding}"))
+        get = GetTaskPushNotificationConfigRequest(task_id=task_id, id=created_config.id)
+        list_request = ListTaskPushNotificationConfigsRequest(task_id=task_id)
 
-        assert made.id
-        assert (made.task_id, made.url, made.authentication.scheme) == (task_id, HOOK, "Bearer")
-        assert await client.get_task_push_notification_config(get) == made
-        listed = await client.list_task_push_notification_configs(everything)
-        assert made in listed.configs
-        assert named in listed.configs
-        assert not listed.next_page_token
-        assert SECRET not in str(listed)
-        assert CREDENTIALS not in f"{made}{listed}"
+        assert created_config.id
+        assert (created_config.task_id, created_config.url, created_config.authentication.scheme) == (
+            task_id,
+            HOOK,
+            "Bearer",
+        )
+        assert await client.get_task_push_notification_config(get) == created_config
+        config_list = await client.list_task_push_notification_configs(list_request)
+        assert created_config in config_list.configs
+        assert named_config in config_list.configs
+        assert not config_list.next_page_token
+        assert SECRET not in str(config_list)
+        assert CREDENTIALS not in f"{created_config}{config_list}"
 
-        delete = DeleteTaskPushNotificationConfigRequest(task_id=task_id, id=made.id)
+        delete = DeleteTaskPushNotificationConfigRequest(task_id=task_id, id=created_config.id)
         await client.delete_task_push_notification_config(delete)
         await client.delete_task_push_notification_config(delete)  # a repeated deletion has no effect
-        assert made not in (await client.list_task_push_notification_configs(everything)).configs
+        assert created_config not in (await client.list_task_push_notification_configs(list_request)).configs
         with pytest.raises(TaskNotFoundError):
             await client.get_task_push_notification_config(get)
         await client.delete_task_push_notification_config(
-            DeleteTaskPushNotificationConfigRequest(task_id=task_id, id=named.id)
+            DeleteTaskPushNotificationConfigRequest(task_id=task_id, id=named_config.id)
         )
 
 
 @pytest.mark.parametrize("binding", BINDINGS)
-async def test_a_config_that_comes_with_a_message_is_the_tasks(served: Served, binding: str) -> None:
-    async with sdk_client(served.gateway, "echo", binding, streaming=False) as client:
+async def test_a_config_that_comes_with_a_message_is_the_tasks(served_fleet: ServedFleet, binding: str) -> None:
+    async with sdk_client(served_fleet.gateway, "echo", binding, streaming=False) as client:
         body = message_json("hello") | {"configuration": {"taskPushNotificationConfig": {"url": HOOK, "id": "mine"}}}
         task = Task()
         async for answer in client.send_message(ParseDict(body, SendMessageRequest())):
             task = answer.task
 
-        found = await client.get_task_push_notification_config(
+        stored_config = await client.get_task_push_notification_config(
             GetTaskPushNotificationConfigRequest(task_id=task.id, id="mine")
         )
-        assert (found.id, found.task_id, found.url) == ("mine", task.id, HOOK)
+        assert (stored_config.id, stored_config.task_id, stored_config.url) == ("mine", task.id, HOOK)
 
 
 @pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON"])
-async def test_a_client_of_0_3_sets_a_config_as_well(served: Served, task_id: str, binding: str) -> None:
-    async with sdk_client(served.gateway, "ask", binding, version="0.3") as client:
-        made = await client.create_task_push_notification_config(config(task_id, f"old {binding}"))
+async def test_a_client_of_0_3_sets_a_config_as_well(served_fleet: ServedFleet, task_id: str, binding: str) -> None:
+    async with sdk_client(served_fleet.gateway, "ask", binding, version="0.3") as client:
+        created_config = await client.create_task_push_notification_config(config(task_id, f"old {binding}"))
 
-        assert (made.id, made.url) == (f"old {binding}", HOOK)
+        assert (created_config.id, created_config.url) == (f"old {binding}", HOOK)
 
 
-def test_a_message_to_a_task_adds_a_config_and_another_callers_task_has_none(served: Served) -> None:
-    task = rpc(served.gateway, "SendMessage", message_json("hello"), agent="ask")["result"]["task"]
+def test_a_message_to_a_task_adds_a_config_and_another_callers_task_has_none(served_fleet: ServedFleet) -> None:
+    task = rpc(served_fleet.gateway, "SendMessage", message_json("hello"), agent="ask")["result"]["task"]
     hook = {"configuration": {"taskPushNotificationConfig": {"url": HOOK}}}
-    rpc(served.gateway, "SendMessage", message_json("blue", taskId=task["id"]) | hook, agent="ask")
+    rpc(served_fleet.gateway, "SendMessage", message_json("blue", taskId=task["id"]) | hook, agent="ask")
 
-    listed = rpc(served.gateway, "ListTaskPushNotificationConfigs", {"taskId": task["id"]}, agent="ask")
-    elsewhere = rpc(served.gateway, "ListTaskPushNotificationConfigs", {"taskId": task["id"]}, agent="echo")
+    config_list = rpc(served_fleet.gateway, "ListTaskPushNotificationConfigs", {"taskId": task["id"]}, agent="ask")
+    other_agent_list = rpc(
+        served_fleet.gateway, "ListTaskPushNotificationConfigs", {"taskId": task["id"]}, agent="echo"
+    )
 
-    assert len(listed["result"]["configs"]) == 1
-    assert elsewhere["error"]["code"] == -32001
+    assert len(config_list["result"]["configs"]) == 1
+    assert other_agent_list["error"]["code"] == -32001
 
 
 REFUSED = [
@@ -141,17 +147,17 @@ REFUSED = [
 @pytest.mark.parametrize(("url", "error"), REFUSED, ids=lambda value: repr(value)[:30])
 @pytest.mark.parametrize("binding", BINDINGS)
 async def test_a_forbidden_url_is_refused_with_the_reason(
-    served: Served, task_id: str, binding: str, url: str, error: str
+    served_fleet: ServedFleet, task_id: str, binding: str, url: str, error: str
 ) -> None:
     params = {"taskId": task_id, "url": url}
-    made = await fault(served.gateway, binding, "CreateTaskPushNotificationConfig", params, agent="ask")
+    create_fault = await fault(served_fleet.gateway, binding, "CreateTaskPushNotificationConfig", params, agent="ask")
     body = message_json("hello") | {"configuration": {"taskPushNotificationConfig": {"url": url}}}
-    sent = await fault(served.gateway, binding, "SendMessage", body, agent="echo")
+    send_fault = await fault(served_fleet.gateway, binding, "SendMessage", body, agent="echo")
 
-    assert made.reason == sent.reason == "INVALID_PARAMS"
+    assert create_fault.reason == send_fault.reason == "INVALID_PARAMS"
     if url:  # the SDK detects a missing required field
-        assert made.fields["url"].startswith(error)
-        assert sent.fields["configuration.task_push_notification_config.url"].startswith(error)
+        assert create_fault.fields["url"].startswith(error)
+        assert send_fault.fields["configuration.task_push_notification_config.url"].startswith(error)
 
 
 @pytest.mark.parametrize("binding", BINDINGS)
@@ -166,70 +172,76 @@ async def test_a_forbidden_url_is_refused_with_the_reason(
     ],
     ids=lambda value: str(value)[:20],
 )
-async def test_what_is_no_header_is_refused(served: Served, task_id: str, binding: str, field: str, value: Any) -> None:
+async def test_what_is_no_header_is_refused(
+    served_fleet: ServedFleet, task_id: str, binding: str, field: str, value: Any
+) -> None:
     params = {"taskId": task_id, "url": HOOK, field: value}
 
-    found = await fault(served.gateway, binding, "CreateTaskPushNotificationConfig", params, agent="ask")
+    received_fault = await fault(served_fleet.gateway, binding, "CreateTaskPushNotificationConfig", params, agent="ask")
 
-    assert found.reason == "INVALID_PARAMS"
-    assert next(iter(found.fields)).startswith(field)
+    assert received_fault.reason == "INVALID_PARAMS"
+    assert next(iter(received_fault.fields)).startswith(field)
 
 
 @pytest.mark.parametrize("binding", BINDINGS)
-async def test_a_task_has_so_many_configs_and_no_more(served: Served, binding: str) -> None:
-    task = rpc(served.gateway, "SendMessage", message_json("hello"), agent="ask")["result"]["task"]
+async def test_a_task_has_so_many_configs_and_no_more(served_fleet: ServedFleet, binding: str) -> None:
+    task = rpc(served_fleet.gateway, "SendMessage", message_json("hello"), agent="ask")["result"]["task"]
     for number in range(MAX_PUSH_CONFIGS):
         body = {"url": HOOK, "id": f"{number}"}
         assert rest(
-            served.gateway, "POST", f"/tasks/{task['id']}/pushNotificationConfigs", body, agent="ask"
+            served_fleet.gateway, "POST", f"/tasks/{task['id']}/pushNotificationConfigs", body, agent="ask"
         ).is_success
 
     params = {"taskId": task["id"], "url": HOOK}
-    made = await fault(served.gateway, binding, "CreateTaskPushNotificationConfig", params, agent="ask")
+    create_fault = await fault(served_fleet.gateway, binding, "CreateTaskPushNotificationConfig", params, agent="ask")
     body = message_json("blue", taskId=task["id"]) | {"configuration": {"taskPushNotificationConfig": {"url": HOOK}}}
-    sent = await fault(served.gateway, binding, "SendMessage", body, agent="ask")
+    send_fault = await fault(served_fleet.gateway, binding, "SendMessage", body, agent="ask")
 
-    assert made.reason == sent.reason == "UNSUPPORTED_OPERATION"
-    again = {"url": f"{HOOK}/again", "id": "3"}  # replaces the config with this id
-    assert rest(served.gateway, "POST", f"/tasks/{task['id']}{CONFIGS}", again, agent="ask").is_success
+    assert create_fault.reason == send_fault.reason == "UNSUPPORTED_OPERATION"
+    replacement = {"url": f"{HOOK}/again", "id": "3"}  # replaces the config with this id
+    assert rest(served_fleet.gateway, "POST", f"/tasks/{task['id']}{CONFIGS}", replacement, agent="ask").is_success
 
 
 @pytest.mark.parametrize("binding", BINDINGS)
-async def test_configs_come_in_pages(served: Served, binding: str) -> None:
-    task = rpc(served.gateway, "SendMessage", message_json("hello"), agent="ask")["result"]["task"]
+async def test_configs_come_in_pages(served_fleet: ServedFleet, binding: str) -> None:
+    task = rpc(served_fleet.gateway, "SendMessage", message_json("hello"), agent="ask")["result"]["task"]
     for name in ("c", "a", "b"):
         body = {"url": HOOK, "id": name}
         assert rest(
-            served.gateway, "POST", f"/tasks/{task['id']}/pushNotificationConfigs", body, agent="ask"
+            served_fleet.gateway, "POST", f"/tasks/{task['id']}/pushNotificationConfigs", body, agent="ask"
         ).is_success
     pages, token = [], ""
 
-    async with sdk_client(served.gateway, "ask", binding) as client:
+    async with sdk_client(served_fleet.gateway, "ask", binding) as client:
         while not pages or token:
-            asked = ListTaskPushNotificationConfigsRequest(task_id=task["id"], page_size=2, page_token=token)
-            page = await client.list_task_push_notification_configs(asked)
+            list_request = ListTaskPushNotificationConfigsRequest(task_id=task["id"], page_size=2, page_token=token)
+            page = await client.list_task_push_notification_configs(list_request)
             pages.append([config.id for config in page.configs])
             token = page.next_page_token
 
     assert pages == [["a", "b"], ["c"]]
     params = {"taskId": task["id"], "pageSize": -1}
-    found = await fault(served.gateway, binding, "ListTaskPushNotificationConfigs", params, agent="ask")
-    assert list(found.fields) == ["page_size"]
+    received_fault = await fault(served_fleet.gateway, binding, "ListTaskPushNotificationConfigs", params, agent="ask")
+    assert list(received_fault.fields) == ["page_size"]
 
 
 @pytest.mark.parametrize("binding", BINDINGS)
-async def test_an_unknown_task_has_no_configs(served: Served, binding: str) -> None:
+async def test_an_unknown_task_has_no_configs(served_fleet: ServedFleet, binding: str) -> None:
     for method, params in (
         ("CreateTaskPushNotificationConfig", {"taskId": "nobody", "url": HOOK}),
         ("GetTaskPushNotificationConfig", {"taskId": "nobody", "id": "x"}),
         ("ListTaskPushNotificationConfigs", {"taskId": "nobody"}),
         ("DeleteTaskPushNotificationConfig", {"taskId": "nobody", "id": "x"}),
     ):
-        assert (await fault(served.gateway, binding, method, params, agent="echo")).reason == "TASK_NOT_FOUND", method
+        assert (await fault(served_fleet.gateway, binding, method, params, agent="echo")).reason == "TASK_NOT_FOUND", (
+            method
+        )
 
 
 @pytest.mark.parametrize("binding", BINDINGS)
-async def test_an_agent_without_push_notifications_refuses_each_operation(served: Served, binding: str) -> None:
+async def test_an_agent_without_push_notifications_refuses_each_operation(
+    served_fleet: ServedFleet, binding: str
+) -> None:
     for method, params in (
         ("CreateTaskPushNotificationConfig", {"taskId": "nobody", "url": HOOK}),
         ("GetTaskPushNotificationConfig", {"taskId": "nobody", "id": "x"}),
@@ -237,48 +249,48 @@ async def test_an_agent_without_push_notifications_refuses_each_operation(served
         ("DeleteTaskPushNotificationConfig", {"taskId": "nobody", "id": "x"}),
         ("SendMessage", message_json() | {"configuration": {"taskPushNotificationConfig": {"url": HOOK}}}),
     ):
-        found = await fault(served.gateway, binding, method, params, agent="quiet")
-        assert found.reason == "PUSH_NOTIFICATION_NOT_SUPPORTED", method
+        received_fault = await fault(served_fleet.gateway, binding, method, params, agent="quiet")
+        assert received_fault.reason == "PUSH_NOTIFICATION_NOT_SUPPORTED", method
 
 
-def test_a_tenant_is_not_stored_with_a_config(served: Served) -> None:
+def test_a_tenant_is_not_stored_with_a_config(served_fleet: ServedFleet) -> None:
     """The client could choose a very long tenant, and the task's scope contains the tenant already."""
     config = {"url": HOOK, "id": "mine", "tenant": "x" * 100_000}
     body = message_json("hello") | {"configuration": {"taskPushNotificationConfig": config}}
-    task = rpc(served.gateway, "SendMessage", body, agent="ask")["result"]["task"]
+    task = rpc(served_fleet.gateway, "SendMessage", body, agent="ask")["result"]["task"]
 
-    with redis.Redis.from_url(served.fleet.redis.store_url) as store:
-        stored = store.hgetall(Keys("a2a").task(task["id"]).push)
+    with redis.Redis.from_url(served_fleet.fleet.redis.store_url) as store:
+        stored_configs = store.hgetall(Keys("a2a").task(task["id"]).push)
 
-    assert stored
-    assert max(map(len, stored.values())) < 2000
+    assert stored_configs
+    assert max(map(len, stored_configs.values())) < 2000
 
 
-async def test_an_extended_card_has_the_push_capability_of_the_public_one(served: Served) -> None:
-    async with sdk_client(served.gateway, "full") as client:
+async def test_an_extended_card_has_the_push_capability_of_the_public_one(served_fleet: ServedFleet) -> None:
+    async with sdk_client(served_fleet.gateway, "full") as client:
         assert (await client.get_extended_agent_card(GetExtendedAgentCardRequest())).capabilities.push_notifications
 
 
-async def test_the_cards_say_what_there_is(served: Served) -> None:
-    assert (await card_of(served.gateway, "echo")).capabilities.push_notifications
-    assert not (await card_of(served.gateway, "quiet")).capabilities.push_notifications
+async def test_the_cards_say_what_there_is(served_fleet: ServedFleet) -> None:
+    assert (await card_of(served_fleet.gateway, "echo")).capabilities.push_notifications
+    assert not (await card_of(served_fleet.gateway, "quiet")).capabilities.push_notifications
 
 
-def test_unknown_events_are_refused(served: Served, task_id: str) -> None:
+def test_unknown_events_are_refused(served_fleet: ServedFleet, task_id: str) -> None:
     path = f"/tasks/{task_id}{CONFIGS}"
 
-    answer = rest(served.gateway, "POST", path, {"url": HOOK}, agent="ask", A2A_Push_Events="status, everything")
+    answer = rest(served_fleet.gateway, "POST", path, {"url": HOOK}, agent="ask", A2A_Push_Events="status, everything")
 
     assert answer.status_code == 400
     assert "status, terminal, artifacts" in answer.text
 
 
-def test_metrics_have_the_state_of_webhooks(served: Served) -> None:
-    task = rpc(served.gateway, "SendMessage", message_json("hello"), agent="ask")["result"]["task"]
+def test_metrics_have_the_state_of_webhooks(served_fleet: ServedFleet) -> None:
+    task = rpc(served_fleet.gateway, "SendMessage", message_json("hello"), agent="ask")["result"]["task"]
     hook = {"configuration": {"taskPushNotificationConfig": {"url": HOOK}}}
-    rpc(served.gateway, "SendMessage", message_json("blue", taskId=task["id"]) | hook, agent="ask")
+    rpc(served_fleet.gateway, "SendMessage", message_json("blue", taskId=task["id"]) | hook, agent="ask")
 
-    text = httpx.get(f"{served.url}/metrics", timeout=LIMIT)
+    text = httpx.get(f"{served_fleet.url}/metrics", timeout=LIMIT)
 
     assert text.headers["content-type"].startswith("text/plain; version=")
     metrics = {

@@ -29,9 +29,9 @@ from a2a_celery.store.webhooks.deliveries import deliveries
 from tests.support.clients import message_json, rpc
 from tests.support.clocks import ManualClock
 from tests.support.fleet import Fleet, Gateway, Process, running_fleet
-from tests.support.posts import DELIVERING, shown, with_config
+from tests.support.posts import DELIVERING, body_with_config, visible_events
 from tests.support.waiting import eventually, eventually_async
-from tests.support.webhooks import served
+from tests.support.webhooks import serve_app
 
 OLD, NEW = ("whsk_" + base64.b64encode(bytes([number]) * 32).decode() for number in (1, 2))
 TASKS, CHUNKS = 8, "6"
@@ -70,11 +70,11 @@ class Recorder:
 
 def signer_of(headers: dict[str, str], body: bytes) -> str:
     """Return the key that signed a post. Fail if neither `OLD` nor `NEW` did."""
-    signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
+    signed_content = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
     [signature] = [text for text in headers["webhook-signature"].split() if text.startswith("v1a,")]
     for key in (OLD, NEW):
         try:
-            public(key).verify(base64.b64decode(signature.removeprefix("v1a,")), signed)
+            public(key).verify(base64.b64decode(signature.removeprefix("v1a,")), signed_content)
         except InvalidSignature:
             continue
         return key
@@ -106,17 +106,17 @@ class Deployment:
 
     def send(self, url: str) -> str:
         """Send a message with a webhook, and return the id of the task."""
-        body = with_config(message_json(CHUNKS) | {"configuration": {"returnImmediately": True}}, url)
+        body = body_with_config(message_json(CHUNKS) | {"configuration": {"returnImmediately": True}}, url)
         task_id: str = rpc(self.gateway, "SendMessage", body, agent="count")["result"]["task"]["id"]
         return task_id
 
 
 async def test_a_key_is_changed_with_posts_under_way(tmp_path: Path) -> None:
-    handled: defaultdict[str, list[tuple[int, Event]]] = defaultdict(list)
+    handled_events: defaultdict[str, list[tuple[int, Event]]] = defaultdict(list)
 
     async def handle(notification: Notification) -> None:
         await asyncio.sleep(0.05)
-        handled[notification.task_id].append((notification.version, notification.event))
+        handled_events[notification.task_id].append((notification.version, notification.event))
 
     (tmp_path / "keys").write_text(OLD)
     with running_fleet(tmp_path, **DELIVERING) as fleet:
@@ -132,22 +132,22 @@ async def test_a_key_is_changed_with_posts_under_way(tmp_path: Path) -> None:
             return await asyncio.to_thread(lambda: any(deliveries(store, Keys("a2a"))))
 
         async def begun_posts(number: int) -> None:
-            async def reached() -> bool:
+            async def has_enough() -> bool:
                 return len(recorder.posts) >= number
 
-            await eventually_async(reached, what=f"{number} posts")
+            await eventually_async(has_enough, what=f"{number} posts")
 
         async def require_nothing_due() -> None:
-            async def done() -> bool:
+            async def is_done() -> bool:
                 return not await is_due()
 
-            await eventually_async(done, within=120, what="no delivery is due")
+            await eventually_async(is_done, within=120, what="no delivery is due")
 
-        async with served(recorder) as url:
+        async with serve_app(recorder) as url:
             for keys in ((OLD, NEW), (NEW, OLD), (NEW,)):
-                before = len(recorder.posts)
+                posts_before = len(recorder.posts)
                 tasks += [await asyncio.to_thread(deployment.send, f"{url}/hook") for _ in range(TASKS)]
-                await begun_posts(before + TASKS)
+                await begun_posts(posts_before + TASKS)
                 assert await is_due(), "the keys must change during deliveries"
                 await asyncio.to_thread(deployment.restart, *keys)
                 await require_nothing_due()
@@ -156,51 +156,51 @@ async def test_a_key_is_changed_with_posts_under_way(tmp_path: Path) -> None:
             tasks.append(await asyncio.to_thread(deployment.send, f"{url}/hook"))
             await begun_posts(last + 3)
             await require_nothing_due()
-            delivered = list(recorder.posts)
-            by_old = next(post for post in recorder.posts if signer_of(*post[:2]) == OLD)
-            by_new = recorder.posts[-1]
-            await answers_to_forgeries(url, by_old, by_new)
+            delivered_posts = list(recorder.posts)
+            old_key_post = next(post for post in recorder.posts if signer_of(*post[:2]) == OLD)
+            new_key_post = recorder.posts[-1]
+            await answers_to_forgeries(url, old_key_post, new_key_post)
 
         # 503: the post of a stopped watcher was repeated while the receiver still handled the first
-        assert {status for _, _, status in delivered} <= {204, 503}
-        signers = [signer_of(headers, body) for headers, body, _ in delivered]
+        assert {status for _, _, status in delivered_posts} <= {204, 503}
+        signers = [signer_of(headers, body) for headers, body, _ in delivered_posts]
         assert (set(signers), set(signers[last:])) == ({OLD, NEW}, {NEW})
         for task_id in tasks:
-            assert handled[task_id] == sorted(shown(store, task_id).items())
+            assert handled_events[task_id] == sorted(visible_events(store, task_id).items())
         store.close()
 
 
 async def answers_to_forgeries(
-    url: str, by_old: tuple[dict[str, str], bytes, int], by_new: tuple[dict[str, str], bytes, int]
+    url: str, old_key_post: tuple[dict[str, str], bytes, int], new_key_post: tuple[dict[str, str], bytes, int]
 ) -> None:
-    """Require that the receiver rejects a withdrawn key, another body, another id and an old recording, and accepts a
-    repeated post."""
+    """Require that the receiver rejects posts with a withdrawn key, a different body, a different id or an old time,
+    and accepts a repeated post."""
     async with httpx.AsyncClient(trust_env=False) as http:
-        headers, body, _ = by_new
-        del headers["content-length"], by_old[0]["content-length"]
+        headers, body, _ = new_key_post
+        del headers["content-length"], old_key_post[0]["content-length"]
 
         async def status(headers: dict[str, str], body: bytes, to: str = url) -> int:
             answer = await http.post(f"{to}/hook", headers=headers, content=body)
             return answer.status_code
 
-        assert await status(*by_old[:2]) == 401
+        assert await status(*old_key_post[:2]) == 401
         assert await status(headers, body + b" ") == 401
         assert await status(headers | {"webhook-id": "msg_" + "0" * 32 + "_1"}, body) == 401
         assert await status(headers | {"webhook-timestamp": str(int(headers["webhook-timestamp"]) + 1)}, body) == 401
         assert await status(headers, body) == 204
 
-        late = Verifier(public_keys=PublicKeys([printed(NEW)]), clock=ManualClock(time.time() + 400))
+        late_verifier = Verifier(public_keys=PublicKeys([public_key_text(NEW)]), clock=ManualClock(time.time() + 400))
 
         async def endpoint(request: Request) -> Response:
-            await receive(request, late)
+            await receive(request, late_verifier)
             return Response(status_code=204)
 
         app = Starlette(routes=[Route("/hook", endpoint, methods=["POST"])])
-        async with served(app) as later:
-            assert await status(headers, body, later) == 401
+        async with serve_app(app) as late_url:
+            assert await status(headers, body, late_url) == 401
 
 
-def printed(key: str) -> str:
+def public_key_text(key: str) -> str:
     return "whpk_" + base64.b64encode(public(key).public_bytes_raw()).decode()
 
 
@@ -210,22 +210,22 @@ def test_doctor_names_what_is_on_and_a_key_that_no_gateway_publishes(tmp_path: P
         fleet.watcher(A2A_WEBHOOK_PRIVATE_KEY=OLD)
         eventually(lambda: "ok     watchers: " in fleet.command("a2a", "doctor").stdout, what="it has announced itself")
         right = fleet.command("a2a", "doctor", A2A_WEBHOOK_PRIVATE_KEY=f"{OLD} {NEW}").stdout
-        outdated = fleet.command("a2a", "doctor", A2A_WEBHOOK_PRIVATE_KEY=NEW).stdout
+        output = fleet.command("a2a", "doctor", A2A_WEBHOOK_PRIVATE_KEY=NEW).stdout
         none = fleet.command("a2a", "doctor").stdout
 
-    assert f"signatures of webhooks: HMAC-SHA256 (v1) and Ed25519 (v1a) with {printed(OLD)}" in right
-    assert f"published too: {printed(NEW)}" in right
+    assert f"signatures of webhooks: HMAC-SHA256 (v1) and Ed25519 (v1a) with {public_key_text(OLD)}" in right
+    assert f"published too: {public_key_text(NEW)}" in right
     assert "ok     signatures: watchers sign with published keys" in right
-    for text in (outdated, none):
-        assert f"signs webhooks with {printed(OLD)}, which gateways with" in text
+    for text in (output, none):
+        assert f"signs webhooks with {public_key_text(OLD)}, which gateways with" in text
     assert "signatures of webhooks: HMAC-SHA256 (v1)\n" in none
-    assert OLD not in right + outdated + none
+    assert OLD not in right + output + none
 
 
 @pytest.mark.parametrize(
     ("role", "env", "why"),
     [
-        ("watcher", {"A2A_WEBHOOK_PUBLIC_KEYS": printed(OLD)}, "this watcher has no private key"),
+        ("watcher", {"A2A_WEBHOOK_PUBLIC_KEYS": public_key_text(OLD)}, "this watcher has no private key"),
         ("watcher", {"A2A_WEBHOOK_PRIVATE_KEY": "whsk_AAAA"}, "base64 of 32 or 64 bytes"),
         ("gateway", {"A2A_WEBHOOK_PUBLIC_KEYS": NEW}, "a private key"),
         ("gateway", {"A2A_WEBHOOK_PRIVATE_KEY": NEW, "A2A_SECRET_KEY": ""}, "needs a2a_secret_key"),
@@ -235,9 +235,9 @@ def test_what_can_not_be_honoured_ends_the_process_in_one_line(
     tmp_path: Path, role: str, env: dict[str, str], why: str
 ) -> None:
     with running_fleet(tmp_path, **DELIVERING) as fleet:
-        ended = fleet.command("a2a", role, *(("--port", "0") if role == "gateway" else ()), **env)
+        result = fleet.command("a2a", role, *(("--port", "0") if role == "gateway" else ()), **env)
 
-    assert ended.returncode == 1
-    assert why in ended.stderr
-    assert "Traceback" not in ended.stderr
-    assert NEW not in ended.stderr
+    assert result.returncode == 1
+    assert why in result.stderr
+    assert "Traceback" not in result.stderr
+    assert NEW not in result.stderr

@@ -25,8 +25,8 @@ from a2a_celery.store.webhooks.push_configs import secrets_in_use
 from tests.support.celery_events import CeleryEvents, celery_events
 from tests.support.clients import BINDINGS, message_json, rest, rpc, sdk_client
 from tests.support.fleet import Fleet, Gateway, free_port, running_fleet
-from tests.support.receiver import Received, Receiver, echo, receiver
-from tests.support.secret_scan import FORMS, commands, finds, saved, values
+from tests.support.receiver import ReceivedPost, Receiver, echo, receiver
+from tests.support.secret_scan import FORMS, commands, finds, saved_database, values
 from tests.support.waiting import eventually
 
 KEY = "a-key-for-the-tests-of-32-characters-and-more"
@@ -58,20 +58,20 @@ class Traces:
     events: CeleryEvents
     hooks: Receiver
     answers: dict[str, str] = field(default_factory=dict)
-    recorded: bytes = b""
+    redis_commands: bytes = b""
     """Commands that Redis received."""
 
     def places(self) -> dict[str, bytes]:
         """Return all data that the fleet's processes wrote, by place."""
         with redis.Redis.from_url(self.fleet.redis.store_url) as store:
-            found = {"the store": values(store), "the file that Redis saves": saved(store)}
+            contents = {"the store": values(store), "the file that Redis saves": saved_database(store)}
             with redis.Redis.from_url(self.fleet.redis.store_url, db=1) as broker:
-                found["the broker"] = values(broker)
-        found |= {f"the log of {p.name}": p.log.read_bytes() for p in self.fleet.processes}
-        found |= {f"the answer to {what}": text.encode() for what, text in self.answers.items()}
+                contents["the broker"] = values(broker)
+        contents |= {f"the log of {p.name}": p.log.read_bytes() for p in self.fleet.processes}
+        contents |= {f"the answer to {operation}": text.encode() for operation, text in self.answers.items()}
         # as JSON and as Python, because texts of events may be either
-        whole = json.dumps(self.events.whole, default=repr) + repr(self.events.whole)
-        return found | {"Celery's events": whole.encode(), "commands to Redis": self.recorded}
+        event_text = json.dumps(self.events.whole, default=repr) + repr(self.events.whole)
+        return contents | {"Celery's events": event_text.encode(), "commands to Redis": self.redis_commands}
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,7 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Traces]:
         running_fleet(tmp_path_factory.mktemp("fleet"), **env) as fleet,
         receiver() as hooks,
         celery_events(fleet.broker_url) as events,
-        commands(fleet.redis.store_url.removeprefix("unix://")) as recorded,
+        commands(fleet.redis.store_url.removeprefix("unix://")) as recorder,
     ):
         hooks.plan(FINE, [], then=echo(200))
         hooks.plan(FAILING, [], then=echo(500))
@@ -99,7 +99,7 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Traces]:
         traces = Traces(fleet, gateway, events, hooks)
         use_all_features(traces)
         look_at_flower(traces, flower)
-        traces.recorded = recorded()
+        traces.redis_commands = recorder()
         yield traces
 
 
@@ -114,55 +114,55 @@ def use_all_features(traces: Traces) -> None:
     for path in (FINE, FAILING, REFUSED_FOREVER):
         config = {"taskPushNotificationConfig": hook(hooks, path)}
         body = message_json("hello") | {"configuration": config}
-        sent = rpc(gateway, "SendMessage", body, agent="ask")
-        answers[f"SendMessage {path}"] = json.dumps(sent)
-        tasks.append(sent["result"]["task"]["id"])
+        response = rpc(gateway, "SendMessage", body, agent="ask")
+        answers[f"SendMessage {path}"] = json.dumps(response)
+        tasks.append(response["result"]["task"]["id"])
     task, *_ = tasks
     for binding, version in WAYS:
         text = asyncio.run(operations(gateway, binding, version, task, hooks))
         answers[f"the operations over {binding} {version}"] = text
-    signed = hook(hooks, FINE, SIGNING, id="signed")
+    config = hook(hooks, FINE, SIGNING, id="signed")
     answers["a config that signs"] = rest(
-        gateway, "POST", f"/tasks/{task}/pushNotificationConfigs", signed, agent="ask"
+        gateway, "POST", f"/tasks/{task}/pushNotificationConfigs", config, agent="ask"
     ).text
     # the error must not quote the invalid value
     for number, wrong in enumerate(WRONG):
         config = hook(hooks, FINE) | wrong
-        refused = rest(gateway, "POST", f"/tasks/{task}/pushNotificationConfigs", config, agent="ask")
-        assert refused.status_code == 400, refused.text
+        refusal = rest(gateway, "POST", f"/tasks/{task}/pushNotificationConfigs", config, agent="ask")
+        assert refusal.status_code == 400, refusal.text
         inline = {"configuration": {"taskPushNotificationConfig": config}}
         text = rpc(gateway, "SendMessage", message_json("hello") | inline, agent="ask")
         assert "error" in text
-        answers[f"wrong config {number}"] = refused.text + json.dumps(text)
-    # a value of another type, because pydantic quotes it in its error
-    malformed = {"pushNotificationConfig": {"url": 1, "token": [TOKEN], "authentication": CREDENTIALS}}
+        answers[f"wrong config {number}"] = refusal.text + json.dumps(text)
+    # a value of the wrong type, because pydantic quotes the value in its error
+    malformed_body = {"pushNotificationConfig": {"url": 1, "token": [TOKEN], "authentication": CREDENTIALS}}
     for method, params in (
-        ("tasks/pushNotificationConfig/set", {"taskId": task, **malformed}),
-        ("message/send", {"message": message_json("hello")["message"], "configuration": malformed}),
+        ("tasks/pushNotificationConfig/set", {"taskId": task, **malformed_body}),
+        ("message/send", {"message": message_json("hello")["message"], "configuration": malformed_body}),
     ):
         assert "error" in rpc(gateway, method, params, agent="ask", A2A_Version="0.3")
     rpc(gateway, "SendMessage", message_json("7", taskId=task), agent="ask")
     answers["GetTask"] = json.dumps(rpc(gateway, "GetTask", {"id": task}, agent="ask"))
     answers["ListTasks"] = json.dumps(rpc(gateway, "ListTasks", {"includeArtifacts": True}, agent="ask"))
-    eventually(lambda: ended(hooks) == len(WAYS) + 2, what="all configs hear of the end")
+    eventually(lambda: count_ended(hooks) == len(WAYS) + 2, what="all configs hear of the end")
     hooks.wait_for(FAILING, 2)
     hooks.wait_for(REFUSED_FOREVER, 1)
     answers["a2a deliveries list"] = eventually(
         lambda: text if {"dead", "failing"} <= set((text := operator(traces, "list")).split()) else "",
         what="one line fails and one is dead",
     )
-    for number, (path, failed) in enumerate(zip((FAILING, REFUSED_FOREVER), tasks[1:], strict=True)):
-        listed = rpc(gateway, "ListTaskPushNotificationConfigs", {"taskId": failed}, agent="ask")
-        [config_id] = [config["id"] for config in listed["result"]["configs"]]
-        shown = operator(traces, "show", failed, config_id)
-        assert json.loads(shown)["status"] == (500, 410)[number], path
-        assert "[…]" in shown, "the receiver said the request again, and that is cut out"
-        answers[f"a2a deliveries show {path}"] = shown
-        webhook = f"/webhooks/{failed}/{config_id}"
-        pinged = rest(gateway, "POST", f"{webhook}:ping", agent="ask")
-        owned = rest(gateway, "GET", f"{webhook}/deliveries", agent="ask")
-        assert (pinged.status_code, owned.json()["deliveries"][-1]["status"]) == (202, (500, 410)[number])
-        answers[f"its owner reads {path}"] = pinged.text + owned.text
+    for number, (path, failed_task) in enumerate(zip((FAILING, REFUSED_FOREVER), tasks[1:], strict=True)):
+        config_list = rpc(gateway, "ListTaskPushNotificationConfigs", {"taskId": failed_task}, agent="ask")
+        [config_id] = [config["id"] for config in config_list["result"]["configs"]]
+        output = operator(traces, "show", failed_task, config_id)
+        assert json.loads(output)["status"] == (500, 410)[number], path
+        assert "[…]" in output, "the receiver said the request again, and that is cut out"
+        answers[f"a2a deliveries show {path}"] = output
+        webhook = f"/webhooks/{failed_task}/{config_id}"
+        ping = rest(gateway, "POST", f"{webhook}:ping", agent="ask")
+        deliveries = rest(gateway, "GET", f"{webhook}/deliveries", agent="ask")
+        assert (ping.status_code, deliveries.json()["deliveries"][-1]["status"]) == (202, (500, 410)[number])
+        answers[f"its owner reads {path}"] = ping.text + deliveries.text
     answers["a2a deliveries list --json"] = operator(traces, "list", "--json")
     answers["/metrics"] = rest(gateway, "GET", "/metrics").text
     answers["a2a doctor"] = traces.fleet.command("a2a", "doctor", "--url", gateway.url).stdout
@@ -188,9 +188,9 @@ def flower_response(flower: str, page: str) -> str:
     return answer.text if answer.is_success and answer.text not in ("{}", "") else ""
 
 
-def ended(hooks: Receiver) -> int:
+def count_ended(hooks: Receiver) -> int:
     """Return the number of configs that received the COMPLETED event."""
-    ends = [got for got in hooks.received(FINE) if b"completed" in got.body.lower()]
+    ends = [got for got in hooks.requests(FINE) if b"completed" in got.body.lower()]
     return len({got.headers["webhook-id"].rpartition("_")[0] for got in ends})  # a config of 0.3 may receive it twice
 
 
@@ -199,25 +199,25 @@ async def operations(gateway: Gateway, binding: str, version: str, task_id: str,
     name = f"one {version} {binding}"
     config = ParseDict(hook(hooks, FINE, id=name, taskId=task_id), TaskPushNotificationConfig())
     async with sdk_client(gateway, "ask", binding, version=version) as client:
-        made = await client.create_task_push_notification_config(config)
-    everything = rpc(gateway, "ListTaskPushNotificationConfigs", {"taskId": task_id}, agent="ask")
-    one = rpc(gateway, "GetTaskPushNotificationConfig", {"taskId": task_id, "id": name}, agent="ask")
-    assert "error" not in one
-    return "\n".join([MessageToJson(made), json.dumps(everything), json.dumps(one)])
+        created_config = await client.create_task_push_notification_config(config)
+    config_list = rpc(gateway, "ListTaskPushNotificationConfigs", {"taskId": task_id}, agent="ask")
+    stored_config = rpc(gateway, "GetTaskPushNotificationConfig", {"taskId": task_id, "id": name}, agent="ask")
+    assert "error" not in stored_config
+    return "\n".join([MessageToJson(created_config), json.dumps(config_list), json.dumps(stored_config)])
 
 
 def operator(traces: Traces, *arguments: str) -> str:
-    done = traces.fleet.command("a2a", "deliveries", *arguments)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    result = traces.fleet.command("a2a", "deliveries", *arguments)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
 
 
 def test_the_receiver_gets_them(traces: Traces) -> None:
-    first, *_ = traces.hooks.received(FAILING)
+    first, *_ = traces.hooks.requests(FAILING)
 
     assert first.headers["authorization"] == f"Bearer {CREDENTIALS}"
     assert first.headers["x-a2a-notification-token"] == TOKEN
-    assert SIGNING not in {got.headers.get("x-a2a-notification-token") for got in traces.hooks.received()}
+    assert SIGNING not in {got.headers.get("x-a2a-notification-token") for got in traces.hooks.requests()}
 
 
 def test_they_are_nowhere_else(traces: Traces) -> None:
@@ -232,8 +232,8 @@ def test_they_are_nowhere_else(traces: Traces) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_the_scan_finds_what_is_planted(fleet: Fleet, form: str) -> None:
-    [written, *_] = FORMS[form](TOKEN)
-    within = f"before {written} behind"
+    [encoded_token, *_] = FORMS[form](TOKEN)
+    within = f"before {encoded_token} behind"
     with redis.Redis.from_url(fleet.redis.store_url) as client:
         for plant in (
             lambda: client.set("planted", within),
@@ -244,14 +244,19 @@ def test_the_scan_finds_what_is_planted(fleet: Fleet, form: str) -> None:
             lambda: client.zadd("planted", {within: 1}),
             lambda: client.set(within, "value"),
         ):
-            with commands(fleet.redis.store_url.removeprefix("unix://")) as recorded:
+            with commands(fleet.redis.store_url.removeprefix("unix://")) as recorder:
                 plant()
-                eventually(lambda: b"planted" in recorded() or b"before" in recorded(), what="the command is recorded")
-            places = {"values": values(client), "file": saved(client), "told": recorded(), "log": within.encode()}
-            found = " ".join(finds(places, SECRETS))
-            assert all(f"secret 1 is in {place}, as {form}" in found for place in places), found
+                eventually(lambda: b"planted" in recorder() or b"before" in recorder(), what="the command is recorded")
+            places = {
+                "values": values(client),
+                "file": saved_database(client),
+                "told": recorder(),
+                "log": within.encode(),
+            }
+            finding_text = " ".join(finds(places, SECRETS))
+            assert all(f"secret 1 is in {place}, as {form}" in finding_text for place in places), finding_text
             client.flushall()
-            assert finds({"values": values(client), "file": saved(client)}, SECRETS) == []
+            assert finds({"values": values(client), "file": saved_database(client)}, SECRETS) == []
 
 
 NEW = "another-key-for-the-tests-of-32-characters-and-more"
@@ -271,7 +276,7 @@ def end(gateway: Gateway, task_id: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def sealed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+def sealing_fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     """Fleet without a running gateway or watcher. Its store contains a config."""
     with running_fleet(tmp_path_factory.mktemp("sealed"), A2A_SECRET_KEY=KEY, A2A_ALLOW_NETWORKS=LOOPBACK) as fleet:
         gateway = fleet.gateway()
@@ -291,13 +296,13 @@ STARTS = {
 @pytest.mark.parametrize("command", STARTS)
 @pytest.mark.parametrize(("key", "why"), [("", "is not set"), (NEW, "lacks the secret ")])
 def test_nothing_starts_that_could_not_open_the_configs_there_are(
-    sealed: Fleet, command: str, key: str, why: str
+    sealing_fleet: Fleet, command: str, key: str, why: str
 ) -> None:
-    done = sealed.command(*STARTS[command], A2A_SECRET_KEY=key)
+    result = sealing_fleet.command(*STARTS[command], A2A_SECRET_KEY=key)
 
-    [line] = done.stderr.splitlines()
-    assert done.returncode == 1
-    assert done.stdout == ""
+    [line] = result.stderr.splitlines()
+    assert result.returncode == 1
+    assert result.stdout == ""
     assert line.startswith(f"Error: a2a_secret_key {why}")
     assert "set the A2A_SECRET_KEY of the process that stored them" in line
     assert KEY not in line
@@ -309,8 +314,8 @@ def test_any_key_will_do_where_there_are_no_configs(fleet: Fleet, key: str) -> N
     gateway = fleet.gateway(A2A_SECRET_KEY=key)
     watcher = fleet.watcher(A2A_SECRET_KEY=key)
 
-    assert gateway.running
-    assert watcher.running
+    assert gateway.is_running
+    assert watcher.is_running
     assert ("deliverer" in watcher.output()) == bool(key)
 
 
@@ -322,29 +327,29 @@ def test_a_key_is_changed_under_configs_that_stay(tmp_path: Path) -> None:
         gateway = fleet.gateway()
         fleet.worker(pool="threads")
         old = waiting_task(gateway, {"url": hooks.url("/old"), "id": "derived"})
-        owned = waiting_task(gateway, {"url": hooks.url("/owned"), "token": SIGNING})
+        waiting_task_id = waiting_task(gateway, {"url": hooks.url("/owned"), "token": SIGNING})
         gateway.stop()
         watcher = fleet.watcher(A2A_SECRET_KEY=f"{NEW} {KEY}")
         gateway = fleet.gateway(A2A_SECRET_KEY=f"{NEW} {KEY}")
         new = waiting_task(gateway, {"url": hooks.url("/new"), "id": "derived"})
-        for task_id in (old, owned, new):
+        for task_id in (old, waiting_task_id, new):
             end(gateway, task_id)
 
         for path, task_id in (("/old", old), ("/new", new)):
-            for got in until_completed(hooks, path):
+            for got in wait_until_completed(hooks, path):
                 signatures = got.headers["webhook-signature"].split()
                 assert len(signatures) == 2
                 for key in (NEW, KEY):
                     secret = format_secret(derive_secret(key.encode(), task_id, "derived"))
                     Webhook(secret).verify(got.body, got.headers)
-                    one = [s for s in signatures if signs(secret, got, s)]
-                    assert len(one) == 1, "each signature is one key's"
-        for got in until_completed(hooks, "/owned"):
+                    matching_secrets = [s for s in signatures if signs(secret, got, s)]
+                    assert len(matching_secrets) == 1, "each signature is one key's"
+        for got in wait_until_completed(hooks, "/owned"):
             assert len(got.headers["webhook-signature"].split()) == 1
             Webhook(SIGNING).verify(got.body, got.headers)
 
-        used = used_secrets(fleet)
-        assert used == {fingerprint_of(KEY.encode()), fingerprint_of(NEW.encode())}
+        secrets_in_use = used_secrets(fleet)
+        assert secrets_in_use == {fingerprint_of(KEY.encode()), fingerprint_of(NEW.encode())}
         with redis.Redis.from_url(fleet.redis.store_url) as client:
             first = client.zrange(Keys().sealed_with(fingerprint_of(NEW.encode())), 0, -1)
         assert [new.encode() in member for member in first] == [True], "only the new config is sealed with the new key"
@@ -353,21 +358,21 @@ def test_a_key_is_changed_under_configs_that_stay(tmp_path: Path) -> None:
         assert fleet.command("a2a", "watcher", A2A_SECRET_KEY=NEW).returncode == 1, "the old key is still needed"
         with redis.Redis.from_url(fleet.redis.store_url) as client:
             client.delete(Keys().secrets)  # the procedure of docs/webhooks.md for a lost key
-        assert fleet.watcher(A2A_SECRET_KEY=NEW).running
+        assert fleet.watcher(A2A_SECRET_KEY=NEW).is_running
 
 
-def until_completed(hooks: Receiver, path: str) -> list[Received]:
+def wait_until_completed(hooks: Receiver, path: str) -> list[ReceivedPost]:
     """Wait until COMPLETED has been posted to `path`, and return all posts to `path`."""
 
-    def ended() -> list[Received]:
-        got = hooks.received(path)
-        return got if any(b"TASK_STATE_COMPLETED" in one.body for one in got) else []
+    def posts_at_end() -> list[ReceivedPost]:
+        got = hooks.requests(path)
+        return got if any(b"TASK_STATE_COMPLETED" in post.body for post in got) else []
 
-    return eventually(ended, what=f"{path} hears of the end")
+    return eventually(posts_at_end, what=f"{path} hears of the end")
 
 
-def signs(secret: str, got: Received, signature: str) -> bool:
-    """Return whether `signature` is a signature of the post with `secret`."""
+def signs(secret: str, got: ReceivedPost, signature: str) -> bool:
+    """Return True if `signature` is a signature of the post with `secret`."""
     try:
         Webhook(secret).verify(got.body, {**got.headers, "webhook-signature": signature})
     except WebhookVerificationError:

@@ -19,10 +19,10 @@ from a2a_celery.store import Keys, SyncStore
 from a2a_celery.store.webhooks.deliveries import deliveries
 from tests.support.clients import message_json, rpc
 from tests.support.fleet import Fleet, Gateway, running_fleet
-from tests.support.posts import DELIVERING, SECRET, require_all, require_signed, shown, with_config
+from tests.support.posts import DELIVERING, SECRET, body_with_config, require_all, require_signed, visible_events
 from tests.support.receiver import Receiver, Reply, Step, receiver
 from tests.support.waiting import eventually, eventually_async
-from tests.support.webhooks import served
+from tests.support.webhooks import serve_app
 
 TASKS = 300
 KILLED_EVERY = 300
@@ -38,15 +38,15 @@ SLOW = Reply(200, wait=0.03)
 
 
 @pytest.fixture
-def delivering(tmp_path: Path) -> Iterator[Fleet]:
+def delivery_fleet(tmp_path: Path) -> Iterator[Fleet]:
     """Fleet with short leases that may post to this machine."""
     with running_fleet(tmp_path, **DELIVERING) as fleet:
         yield fleet
 
 
 @pytest.fixture
-def store(delivering: Fleet) -> Iterator[SyncStore]:
-    store = SyncStore(delivering.redis.store_url)
+def store(delivery_fleet: Fleet) -> Iterator[SyncStore]:
+    store = SyncStore(delivery_fleet.redis.store_url)
     yield store
     store.close()
 
@@ -54,22 +54,25 @@ def store(delivering: Fleet) -> Iterator[SyncStore]:
 @pytest.fixture
 def hosts() -> Iterator[list[Receiver]]:
     """Three receivers, because a watcher limits the concurrent posts to each host."""
-    with receiver() as one, receiver() as two, receiver() as three:
-        yield [one, two, three]
+    with receiver() as first, receiver() as second, receiver() as third:
+        yield [first, second, third]
 
 
-def sent(gateway: Gateway, agent: str, text: str, url: str) -> str:
+def send_with_webhook(gateway: Gateway, agent: str, text: str, url: str) -> str:
     """Send a message with a webhook. Return the task's id without waiting for the turn."""
-    body = with_config(message_json(text) | {"configuration": {"returnImmediately": True}}, url)
+    body = body_with_config(message_json(text) | {"configuration": {"returnImmediately": True}}, url)
     task_id: str = rpc(gateway, "SendMessage", body, agent=agent)["result"]["task"]["id"]
     return task_id
 
 
-def all_delivered(gateway: Gateway, store: SyncStore, sent: dict[str, str]) -> bool:
-    """Return whether all tasks are terminal or interrupted, and no delivery is outstanding."""
+def all_delivered(gateway: Gateway, store: SyncStore, task_by_path: dict[str, str]) -> bool:
+    """Return True if all tasks are terminal or interrupted, and no delivery is outstanding."""
     if any(deliveries(store, Keys("a2a"))):
         return False
-    states = [rpc(gateway, "GetTask", {"id": t}, agent=agent)["result"]["status"]["state"] for t, agent in sent.items()]
+    states = [
+        rpc(gateway, "GetTask", {"id": t}, agent=agent)["result"]["status"]["state"]
+        for t, agent in task_by_path.items()
+    ]
     return not {"TASK_STATE_SUBMITTED", "TASK_STATE_WORKING"} & set(states) and not any(deliveries(store, Keys("a2a")))
 
 
@@ -79,16 +82,16 @@ def watchers_that_are_killed(fleet: Fleet, hosts: list[Receiver]) -> Iterator[li
     at each kill."""
     watchers, kills, over = [fleet.watcher(), fleet.watcher()], [], threading.Event()
 
-    def kills_again_and_again() -> None:
+    def kill_repeatedly() -> None:
         while not over.wait(0.01):
-            posts = sum(len(hooks.received()) for hooks in hosts)
+            posts = sum(len(hooks.requests()) for hooks in hosts)
             if posts >= (kills[-1] if kills else 0) + KILLED_EVERY:
                 watchers.pop(0).kill()
                 kills.append(posts)
                 watchers.append(fleet.watcher())
 
     with ThreadPoolExecutor(1) as pool:
-        killer = pool.submit(kills_again_and_again)
+        killer = pool.submit(kill_repeatedly)
         try:
             yield kills
         finally:
@@ -98,10 +101,10 @@ def watchers_that_are_killed(fleet: Fleet, hosts: list[Receiver]) -> Iterator[li
 
 @pytest.mark.nightly
 def test_every_event_of_300_tasks_comes_in_order_while_watchers_are_killed(
-    delivering: Fleet, store: SyncStore, hosts: list[Receiver]
+    delivery_fleet: Fleet, store: SyncStore, hosts: list[Receiver]
 ) -> None:
-    gateway = delivering.gateway()
-    delivering.worker(pool="threads", concurrency=8)
+    gateway = delivery_fleet.gateway()
+    delivery_fleet.worker(pool="threads", concurrency=8)
     tasks: dict[str, tuple[str, Receiver, str]] = {}
     plans: dict[str, list[Step]] = {}
 
@@ -111,50 +114,53 @@ def test_every_event_of_300_tasks_comes_in_order_while_watchers_are_killed(
         chance = random.Random(number)
         plans[path] = [500 if chance.random() < 0.02 else SLOW for _ in range(100)]
         hooks.plan(path, plans[path])
-        tasks[sent(gateway, agent, text, hooks.url(path))] = agent, hooks, path
+        tasks[send_with_webhook(gateway, agent, text, hooks.url(path))] = agent, hooks, path
 
-    with watchers_that_are_killed(delivering, hosts) as kills:
+    with watchers_that_are_killed(delivery_fleet, hosts) as kills:
         with ThreadPoolExecutor(4) as pool:
             list(pool.map(begin, range(TASKS)))
         agents = {task_id: agent for task_id, (agent, *_) in tasks.items()}
         eventually(lambda: all_delivered(gateway, store, agents), what="nothing is owed")
 
-    taken_again = 0
+    repetition_count = 0
     for task_id, (_, hooks, path) in tasks.items():
-        posts = hooks.received(path)
+        posts = hooks.requests(path)
         require_signed(posts)
-        require_all(posts, shown(store, task_id))
-        taken = [got.headers["webhook-id"] for got, step in zip(posts, plans[path], strict=False) if step is SLOW]
-        taken_again += len(taken) - len(set(taken))
+        require_all(posts, visible_events(store, task_id))
+        taken_ids = [got.headers["webhook-id"] for got, step in zip(posts, plans[path], strict=False) if step is SLOW]
+        repetition_count += len(taken_ids) - len(set(taken_ids))
     assert len(tasks) == TASKS
     assert len(kills) >= KILLS
-    assert taken_again, "no watcher was killed with a post under way"
+    assert repetition_count, "no watcher was killed with a post under way"
 
 
 async def test_what_handles_notifications_sees_each_event_once_while_watchers_are_killed(
-    delivering: Fleet, store: SyncStore
+    delivery_fleet: Fleet, store: SyncStore
 ) -> None:
-    handled: defaultdict[str, list[tuple[int, Event]]] = defaultdict(list)
+    handled_events: defaultdict[str, list[tuple[int, Event]]] = defaultdict(list)
 
     async def handle(notification: Notification) -> None:
         await asyncio.sleep(0.05)
-        handled[notification.task_id].append((notification.version, notification.event))
+        handled_events[notification.task_id].append((notification.version, notification.event))
 
     async def so_many(number: int) -> None:
-        async def reached() -> bool:
-            return sum(map(len, handled.values())) >= number
+        async def has_enough() -> bool:
+            return sum(map(len, handled_events.values())) >= number
 
-        await eventually_async(reached, what=f"{number} are handled")
+        await eventually_async(has_enough, what=f"{number} are handled")
 
-    gateway = await asyncio.to_thread(delivering.gateway)
-    await asyncio.to_thread(delivering.worker, pool="threads", concurrency=8)
-    async with served(receiver_app(handle, secrets=[SECRET])) as url:
-        tasks = {await asyncio.to_thread(sent, gateway, "count", "20", f"{url}/hook"): "count" for _ in range(10)}
+    gateway = await asyncio.to_thread(delivery_fleet.gateway)
+    await asyncio.to_thread(delivery_fleet.worker, pool="threads", concurrency=8)
+    async with serve_app(receiver_app(handle, secrets=[SECRET])) as url:
+        tasks = {
+            await asyncio.to_thread(send_with_webhook, gateway, "count", "20", f"{url}/hook"): "count"
+            for _ in range(10)
+        }
         for kill in (1, 2):
-            watcher = await asyncio.to_thread(delivering.watcher)
+            watcher = await asyncio.to_thread(delivery_fleet.watcher)
             await so_many(50 * kill)
             await asyncio.to_thread(watcher.kill)
-        await asyncio.to_thread(delivering.watcher)
+        await asyncio.to_thread(delivery_fleet.watcher)
 
         async def over() -> bool:
             return await asyncio.to_thread(all_delivered, gateway, store, tasks)
@@ -162,4 +168,4 @@ async def test_what_handles_notifications_sees_each_event_once_while_watchers_ar
         await eventually_async(over, what="nothing is owed")
 
     for task_id in tasks:
-        assert handled[task_id] == sorted(shown(store, task_id).items())
+        assert handled_events[task_id] == sorted(visible_events(store, task_id).items())

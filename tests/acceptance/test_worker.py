@@ -49,7 +49,7 @@ class Site:
 
     def cancel(self, agent: str, task_id: str) -> dict[str, Any]:
         """Cancel the task, wait until it is terminal, and return it."""
-        return talk.canceled(self.gateway, agent, {"id": task_id})
+        return talk.cancel_task(self.gateway, agent, {"id": task_id})
 
 
 @pytest.fixture(scope="module", params=["prefork", "threads"])
@@ -66,15 +66,15 @@ def test_all_runs_of_a_process_share_one_event_loop(site: Site) -> None:
     for task in tasks:
         data = task["artifacts"][0]["parts"][0]["data"]
         loops[data["pid"]].add(data["loop"])
-    assert all(len(of_process) == 1 for of_process in loops.values()), loops
+    assert all(len(loop_ids) == 1 for loop_ids in loops.values()), loops
     if site.worker.output().count("prefork"):
         assert site.worker.pid not in loops  # the loops are created in the child processes, after the fork
 
 
 def test_an_executor_is_built_in_the_process_and_on_the_loop_that_runs_it(site: Site) -> None:
-    built, runs = (part["text"] for part in site.send("heavy", "")["artifacts"][0]["parts"])
+    built_on, runs = (part["text"] for part in site.send("heavy", "")["artifacts"][0]["parts"])
 
-    assert built == runs
+    assert built_on == runs
     assert "a2a-runs" in runs
 
 
@@ -125,9 +125,9 @@ def test_an_exception_stays_in_the_workers_log(site: Site) -> None:
 
 def test_a_run_that_arrives_twice_runs_once(site: Site) -> None:
     task = site.send("silent", "0.5", returnImmediately=True)
-    again = Celery(broker=site.fleet.broker_url)
+    second_app = Celery(broker=site.fleet.broker_url)
     for _ in range(3):
-        again.send_task("a2a.silent", (task["id"], 1), task_id=f"{task['id']}.1", queue=site.fleet.queue)
+        second_app.send_task("a2a.silent", (task["id"], 1), task_id=f"{task['id']}.1", queue=site.fleet.queue)
 
     eventually(lambda: state(site.get("silent", task["id"])) == "COMPLETED", what="the task completes")
     eventually(lambda: site.worker.output().count(f"run {task['id']}.1 dropped") == 3, what="three copies are dropped")

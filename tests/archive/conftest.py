@@ -10,7 +10,7 @@ import pytest
 from a2a_celery.archive import Archive, open_archive
 from a2a_celery.store import AsyncStore, Keys
 from tests.conftest import require_server
-from tests.support.databases import Maria, Postgres, running
+from tests.support.databases import Maria, Postgres, running_database
 from tests.support.seeds import Seeds
 
 
@@ -27,7 +27,7 @@ def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         return
     kind = Postgres if request.param == "postgresql" else Maria
     require_server(kind)
-    with running(kind) as server:
+    with running_database(kind) as server:
         yield server.url
 
 

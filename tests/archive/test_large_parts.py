@@ -17,7 +17,7 @@ from a2a_celery.store.tasks.commands import list_tasks, read_task, request_cance
 from a2a_celery.watcher import archiver as archiver_module
 from a2a_celery.watcher.archiver import Archiver
 from tests.archive.conftest import sqlite
-from tests.support.blob_setup import BlobSetup, created, remove_due_blobs
+from tests.support.blob_setup import BlobSetup, create_task_with_parts, remove_due_blobs
 from tests.support.seeds import ANN, CONTEXT, RETENTION, Seeds
 
 LARGE = 5000
@@ -42,7 +42,7 @@ async def due(blob_setup: BlobSetup, keys: Keys, texts: str) -> list[str]:
     order."""
     refs = []
     for place, text in enumerate(texts):
-        task_id = await created(Seeds(blob_setup.store, keys), [Part(text=text * LARGE)])
+        task_id = await create_task_with_parts(Seeds(blob_setup.store, keys), [Part(text=text * LARGE)])
         await blob_setup.store.run(request_cancel(keys, ANN, task_id, CONTEXT))
         await blob_setup.store.redis.zadd(keys.archive, {task_id: place + 1})
         refs.append(task_id)

@@ -1,7 +1,7 @@
 """Tests of the operator's page in a real browser. `pytest` without arguments does not run them, but `pytest
 tests/browser` does.
 
-They need the extra `browser`, and Debian's packages chromium and chromium-driver. If these are missing, the tests fail.
+The tests need the extra `browser`, and Debian's packages chromium and chromium-driver. Without them, the tests fail.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from collections.abc import Iterator
 import pytest
 from selenium import webdriver
 
-from tests.support.browser import WIDE, Page, chromium, missing
+from tests.support.browser import WIDE, Page, chromium, missing_programs
 from tests.support.fleet import Fleet, Gateway, running_fleet
 
 
 @pytest.fixture(scope="session")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
     """Chromium for all tests."""
-    if missing():
-        pytest.fail(f"no {missing()} here: apt-get install chromium chromium-driver")
-    with chromium(tmp_path_factory.mktemp("chromium")) as opened:
-        yield opened
+    if missing_programs():
+        pytest.fail(f"no {missing_programs()} here: apt-get install chromium chromium-driver")
+    with chromium(tmp_path_factory.mktemp("chromium")) as driver:
+        yield driver
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Fleet, Gateway]]:
+def fleet_and_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Fleet, Gateway]]:
     """Fleet whose gateway serves the page."""
     folder = tmp_path_factory.mktemp("fleet")
     with running_fleet(folder, app="tests.support.page_agents", A2A_UI="on") as fleet:
@@ -34,10 +34,10 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Fleet, Ga
 
 
 @pytest.fixture
-def page(browser: webdriver.Chrome, served: tuple[Fleet, Gateway]) -> Iterator[Page]:
+def page(browser: webdriver.Chrome, fleet_and_gateway: tuple[Fleet, Gateway]) -> Iterator[Page]:
     """Page in a wide window with the light colour scheme. After the test, require that the console has no violations of
     the Content-Security-Policy and no script errors."""
-    page = Page(browser, served[1].url)
+    page = Page(browser, fleet_and_gateway[1].url)
     page.shape(WIDE)
     yield page
     assert page.console() == []

@@ -14,7 +14,7 @@ PHONE = (390, 800)
 
 
 @pytest.fixture
-def asked(page: Page) -> Page:
+def question_page(page: Page) -> Page:
     """Page with the question of the agent "table"."""
     page.open().agent("table")
     page.send("a table, please")
@@ -26,65 +26,67 @@ def labels(page: Page) -> list[str]:
     return page.texts("#task .answer-form label")
 
 
-def test_a_form_is_filled_in_with_keys(asked: Page) -> None:
+def test_a_form_is_filled_in_with_keys(question_page: Page) -> None:
     optional = ["Meal (optional)", "Smoking (optional)", "Budget (optional)", "Guests (optional)"]
-    assert labels(asked) == ["People", optional[0], "Your name", *optional[1:]]
-    assert asked.text("#task .answer-field .hint") == "How many of you are coming?"
-    assert not asked.all("#task .question .composer"), "the form is the only way to answer"
-    assert "$defs" not in asked.text("#task .question-text")
-    asked.until(lambda: "Which table?" in asked.texts("#tasks .groups .line"), "the list shows the question alone")
+    assert labels(question_page) == ["People", optional[0], "Your name", *optional[1:]]
+    assert question_page.text("#task .answer-field .hint") == "How many of you are coming?"
+    assert not question_page.all("#task .question .composer"), "the form is the only way to answer"
+    assert "$defs" not in question_page.text("#task .question-text")
+    question_page.until(
+        lambda: "Which table?" in question_page.texts("#tasks .groups .line"), "the list shows the question alone"
+    )
 
-    asked.tab_to("People")
-    asked.press("2", Keys.TAB)
-    asked.press("l", Keys.TAB)  # selects "lunch"
-    asked.press("Ada", Keys.TAB)
-    asked.press(Keys.SPACE, Keys.TAB)
-    asked.press("10.5", Keys.TAB)
-    asked.press(Keys.CONTROL, "a")
-    asked.press('["Bob"]', Keys.TAB)
-    assert asked.focused() == "Answer"
-    asked.press(Keys.ENTER)
+    question_page.tab_to("People")
+    question_page.press("2", Keys.TAB)
+    question_page.press("l", Keys.TAB)  # selects "lunch"
+    question_page.press("Ada", Keys.TAB)
+    question_page.press(Keys.SPACE, Keys.TAB)
+    question_page.press("10.5", Keys.TAB)
+    question_page.press(Keys.CONTROL, "a")
+    question_page.press('["Bob"]', Keys.TAB)
+    assert question_page.focused_text() == "Answer"
+    question_page.press(Keys.ENTER)
 
-    asked.shows("#task .question-text", "Shall I book it?")
-    assert labels(asked) == ["Answer"]
-    asked.tab_to("Answer")
-    asked.press(Keys.SPACE, Keys.ENTER)
-    asked.shows("#task article .text", "2 for Ada, lunch")
-    sent = asked.content("#task .message.user .data")
-    assert all(text in sent for text in ('"people": 2', '"meal": "lunch"', '"smoking": true', "10.5", '"Bob"'))
-
-
-def test_a_refused_answer_stays_with_the_reason_at_its_field(asked: Page) -> None:
-    asked.script("document.querySelector('#task .answer-form').noValidate = true")
-    asked.tab_to("People")
-    asked.press("30")
-    asked.tab_to("Your name")
-    asked.press("Ada", Keys.ENTER)
-
-    asked.shows("#task .field-error", "30 is greater than the maximum of 20.")
-    assert asked.focused().startswith("People")
-    asked.press(Keys.CONTROL, "a")
-    asked.press("3", Keys.ENTER)
-    asked.shows("#task .question-text", "people: our tables are for an even number of people.")
-    asked.tab_to("People")
-    asked.press(Keys.CONTROL, "a")
-    asked.press("4", Keys.ENTER)
-    asked.shows("#task .question-text", "Shall I book it?")
-    asked.open()
+    question_page.shows("#task .question-text", "Shall I book it?")
+    assert labels(question_page) == ["Answer"]
+    question_page.tab_to("Answer")
+    question_page.press(Keys.SPACE, Keys.ENTER)
+    question_page.shows("#task article .text", "2 for Ada, lunch")
+    sent_text = question_page.content("#task .message.user .data")
+    assert all(text in sent_text for text in ('"people": 2', '"meal": "lunch"', '"smoking": true', "10.5", '"Bob"'))
 
 
-def test_invalid_json_is_refused_at_its_field(asked: Page) -> None:
-    asked.tab_to("People")
-    asked.press("2")
-    asked.tab_to("Your name")
-    asked.press("Ada")
-    asked.tab_to("Guests")
-    asked.press("Bob")
-    asked.tab_to("Answer")
-    asked.press(Keys.ENTER)
+def test_a_refused_answer_stays_with_the_reason_at_its_field(question_page: Page) -> None:
+    question_page.script("document.querySelector('#task .answer-form').noValidate = true")
+    question_page.tab_to("People")
+    question_page.press("30")
+    question_page.tab_to("Your name")
+    question_page.press("Ada", Keys.ENTER)
 
-    asked.shows("#task .field-error", "Not JSON")
-    assert asked.focused().startswith("Guests")
+    question_page.shows("#task .field-error", "30 is greater than the maximum of 20.")
+    assert question_page.focused_text().startswith("People")
+    question_page.press(Keys.CONTROL, "a")
+    question_page.press("3", Keys.ENTER)
+    question_page.shows("#task .question-text", "people: our tables are for an even number of people.")
+    question_page.tab_to("People")
+    question_page.press(Keys.CONTROL, "a")
+    question_page.press("4", Keys.ENTER)
+    question_page.shows("#task .question-text", "Shall I book it?")
+    question_page.open()
+
+
+def test_invalid_json_is_refused_at_its_field(question_page: Page) -> None:
+    question_page.tab_to("People")
+    question_page.press("2")
+    question_page.tab_to("Your name")
+    question_page.press("Ada")
+    question_page.tab_to("Guests")
+    question_page.press("Bob")
+    question_page.tab_to("Answer")
+    question_page.press(Keys.ENTER)
+
+    question_page.shows("#task .field-error", "Not JSON")
+    assert question_page.focused_text().startswith("Guests")
 
 
 def test_several_questions_are_one_form(page: Page) -> None:
@@ -93,7 +95,7 @@ def test_several_questions_are_one_form(page: Page) -> None:
     page.shows("#task .question-text", "size: Which size?")
 
     assert labels(page) == ["size", "colour", "note"]
-    page.one("#task .answer-form input").click()
+    page.element("#task .answer-form input").click()
     page.press("3", Keys.TAB)
     page.press("b", Keys.TAB)
     page.press("none", Keys.ENTER)
@@ -102,10 +104,10 @@ def test_several_questions_are_one_form(page: Page) -> None:
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("size", [PHONE, WIDE], ids=["phone", "wide"])
-def test_a_form_fits_the_screen(asked: Page, size: tuple[int, int], dark: bool) -> None:
-    asked.shape(size, dark=dark)
-    asked.one("#task .answer-form")
+def test_a_form_fits_the_screen(question_page: Page, size: tuple[int, int], dark: bool) -> None:
+    question_page.shape(size, dark=dark)
+    question_page.element("#task .answer-form")
 
-    assert asked.script(SIDEWAYS) == []
-    assert asked.script(CUT_OFF) == []
-    assert violations(asked.browser) == []
+    assert question_page.script(SIDEWAYS) == []
+    assert question_page.script(CUT_OFF) == []
+    assert violations(question_page.browser) == []

@@ -64,7 +64,7 @@ async def seed(url: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Fleet, Gateway]]:
+def fleet_and_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Fleet, Gateway]]:
     """Fleet and gateway with many tasks, without workers."""
     folder = tmp_path_factory.mktemp("fleet")
     with running_fleet(folder, app="tests.support.page_agents", A2A_UI="on", A2A_OPERATORS="*") as fleet:
@@ -75,17 +75,17 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Fleet, Ga
 
 @pytest.mark.parametrize(("address", "css", "text"), VIEWS.values(), ids=VIEWS)
 def test_the_first_view_is_small(
-    browser: webdriver.Chrome, served: tuple[Fleet, Gateway], address: str, css: str, text: str
+    browser: webdriver.Chrome, fleet_and_gateway: tuple[Fleet, Gateway], address: str, css: str, text: str
 ) -> None:
-    page = Page(browser, served[1].url)
+    page = Page(browser, fleet_and_gateway[1].url)
     page.open(address)
     page.shows(css, text)
 
     agents = page.script(AGENTS)
     page.until(lambda: len(cards(page)) == agents, "all cards are read")
-    loaded = page.script(LOADED)
-    files = [size for path, size in loaded if path.startswith("/ui/") and path != "/ui/agents.json"]
-    data = {path: size for path, size in loaded if not path.startswith("/ui/") and path not in cards(page)}
+    load_times = page.script(LOADED)
+    files = [size for path, size in load_times if path.startswith("/ui/") and path != "/ui/agents.json"]
+    data = {path: size for path, size in load_times if not path.startswith("/ui/") and path not in cards(page)}
     assert len(files) <= MAX_FILES
     assert sum(files) <= MAX_FILE_BYTES
     assert sum(data.values()) <= MAX_DATA_BYTES, data
@@ -93,9 +93,9 @@ def test_the_first_view_is_small(
 
 @pytest.mark.parametrize(("view", "path"), [("overview", "/operator/v1/overview"), ("tasks", "/operator/v1/tasks")])
 def test_the_data_of_a_view_is_requested_before_the_cards(
-    browser: webdriver.Chrome, served: tuple[Fleet, Gateway], view: str, path: str
+    browser: webdriver.Chrome, fleet_and_gateway: tuple[Fleet, Gateway], view: str, path: str
 ) -> None:
-    page = Page(browser, served[1].url)
+    page = Page(browser, fleet_and_gateway[1].url)
     page.open(f"#view={view}")
     page.until(lambda: cards(page) and path in paths(page), "a card and the data are read")
 
@@ -103,9 +103,9 @@ def test_the_data_of_a_view_is_requested_before_the_cards(
 
 
 def test_the_overview_is_requested_once_in_each_interval(
-    browser: webdriver.Chrome, served: tuple[Fleet, Gateway]
+    browser: webdriver.Chrome, fleet_and_gateway: tuple[Fleet, Gateway]
 ) -> None:
-    page = Page(browser, served[1].url)
+    page = Page(browser, fleet_and_gateway[1].url)
     page.open("#view=overview")
     page.until(lambda: page.script(INTERVALS), "the overview is requested again")
 
@@ -113,16 +113,16 @@ def test_the_overview_is_requested_once_in_each_interval(
 
 
 def test_the_browser_requests_no_script_of_the_page_again(
-    browser: webdriver.Chrome, served: tuple[Fleet, Gateway]
+    browser: webdriver.Chrome, fleet_and_gateway: tuple[Fleet, Gateway]
 ) -> None:
-    page = Page(browser, served[1].url)
+    page = Page(browser, fleet_and_gateway[1].url)
     for _ in range(2):
         page.open()
-        page.one("#agents .list")
+        page.element("#agents .list")
 
-    transferred = page.script(
+    transfer_size = page.script(
         "return performance.getEntriesByType('resource').filter(one => /\\.(js|css)$/.test(one.name))"
         ".map(one => one.transferSize)"
     )
-    assert transferred
-    assert set(transferred) == {0}
+    assert transfer_size
+    assert set(transfer_size) == {0}

@@ -16,11 +16,11 @@ from tests.support.restricted_server import Card, RestrictedServer
 
 @asynccontextmanager
 async def page_beside(
-    browser: webdriver.Chrome, steps: Steps, lacking: RestrictedServer, *, streaming: bool = True
+    browser: webdriver.Chrome, steps: Steps, server: RestrictedServer, *, streaming: bool = True
 ) -> AsyncIterator[Page]:
     """Open the page on a restricted server. After the block, require that the page has not violated its
     Content-Security-Policy."""
-    async with plain_server(steps, streaming=streaming, around=lacking) as url:
+    async with plain_server(steps, streaming=streaming, around=server) as url:
         page = Page(browser, url)
         page.shape(WIDE)
         yield page
@@ -53,13 +53,15 @@ async def test_a_token_is_asked_for_and_sent_and_forgotten_with_the_page(browser
     async with page_beside(browser, steps, RestrictedServer(token="open sesame")) as page:
         await does(page.open)
         await does(page.shows, "#notices", "requires a token")
-        await does(lambda: page.one("#credential-value").send_keys("open sesame\n"))
+        await does(lambda: page.element("#credential-value").send_keys("open sesame\n"))
         await does(page.shows, "#credentials-button", "Signed in")
         await does(page.agent, "plain")
         await does(page.send, "go")
         await does(page.shows, "#task .badge", "Working")
-        stored = await does(page.script, "return [document.cookie, sessionStorage.length, localStorage.length].join()")
-        assert stored == ",0,0"
+        stored_state = await does(
+            page.script, "return [document.cookie, sessionStorage.length, localStorage.length].join()"
+        )
+        assert stored_state == ",0,0"
         await steps.given.put(None)
         await does(page.shows, "#task .badge", "Completed")
         await does(page.open)
@@ -87,8 +89,8 @@ def legacy(card: Card, _: str) -> Card:
     return {"name": "old", "url": "https://example.com/", "protocolVersion": "0.3.0", "preferredTransport": "JSONRPC"}
 
 
-def elsewhere(card: Card, base: str) -> Card:
-    """Return a card that names another origin, and HTTP+JSON as its only binding."""
+def card_of_other_origin(card: Card, base: str) -> Card:
+    """Return a card that names a different origin, and HTTP+JSON as its only binding."""
     return {
         **card,
         "supportedInterfaces": [
@@ -115,15 +117,15 @@ async def test_an_agent_that_the_page_can_not_speak_to(
 
 async def test_a_card_that_names_another_address_and_http_json(browser: webdriver.Chrome) -> None:
     steps, does = Steps(), asyncio.to_thread
-    async with page_beside(browser, steps, RestrictedServer(card=elsewhere)) as page:
+    async with page_beside(browser, steps, RestrictedServer(card=card_of_other_origin)) as page:
         await does(page.open)
         await does(page.agent, "plain")
         await does(page.shows, "#tasks .about", "The card names https://example.com")
         await does(page.send, "go")
         await does(page.shows, "#task .badge", "Working")
         await does(page.shows, "#tasks .groups h4", "Working")
-        await does(lambda: page.one("#task .title .danger").click())
-        await does(lambda: page.one("dialog .danger").click())
+        await does(lambda: page.element("#task .title .danger").click())
+        await does(lambda: page.element("dialog .danger").click())
         await does(page.shows, "#task .badge", "Canceled")
 
 
@@ -165,6 +167,6 @@ async def test_no_address_in_a_card_leads_to_another_origin(browser: webdriver.C
     async with page_beside(browser, Steps(), RestrictedServer()) as page:
         await asyncio.to_thread(page.open)
         urls = ["https://example.com/a?b=c", "https://example.com//example.net/a", "//example.net//example.com"]
-        found = [await asyncio.to_thread(page.script, ASKED_AT, url) for url in urls]
+        origins = [await asyncio.to_thread(page.script, ASKED_AT, url) for url in urls]
 
-    assert found == ["HERE/a?b=c", "HERE//example.net/a", "HERE//example.com"]
+    assert origins == ["HERE/a?b=c", "HERE//example.net/a", "HERE//example.com"]

@@ -29,7 +29,7 @@ def test_agents_and_their_live_tasks_are_listed_by_state(page: Page) -> None:
     page.shows("#tasks .groups .line", "How many?")
     page.agent("patient")
     page.shows("#tasks .groups h4", "Working")
-    page.one("#tasks .groups a").click()
+    page.element("#tasks .groups a").click()
     page.shows("#task .title", "work")
 
 
@@ -57,12 +57,14 @@ def test_a_task_that_is_opened_later_shows_its_whole_log(page: Page) -> None:
     page.until(lambda: "900" in page.content("#task .log").replace(",", "") or len(page.versions()) == 200, "the log")
     newest = page.versions()[-1]
     assert page.versions() == list(range(newest - 199, newest + 1))
-    shown = page.script("return [...document.querySelectorAll('.events .event-time')].map(cell => cell.textContent)")
-    now = page.script("const now = new Date(); return now.toTimeString().slice(0, 5)")
-    assert [time for time in shown if not re.fullmatch(r"\d\d:\d\d:\d\d\.\d{3}", time)] == []
-    assert {time[:3] for time in shown} <= {now[:3], f"{(int(now[:2]) - 1) % 24:02}:"}, "times of the events"
+    times = page.script("return [...document.querySelectorAll('.events .event-time')].map(cell => cell.textContent)")
+    local_time = page.script("const now = new Date(); return now.toTimeString().slice(0, 5)")
+    assert [time for time in times if not re.fullmatch(r"\d\d:\d\d:\d\d\.\d{3}", time)] == []
+    assert {time[:3] for time in times} <= {local_time[:3], f"{(int(local_time[:2]) - 1) % 24:02}:"}, (
+        "times of the events"
+    )
     while page.all("#task .log > button"):
-        page.one("#task .log > button").click()
+        page.element("#task .log > button").click()
     assert page.versions() == list(range(1, newest + 1))
     assert page.text("#task article .text").split()[-1] == "899"
 
@@ -94,13 +96,13 @@ def test_a_task_links_to_its_parent_and_its_children(page: Page) -> None:
     url = page.url.replace("/ui/", "/agents/echo/message:send")
     child = httpx.post(url, json=message, headers={"A2A-Version": "1.0"}, timeout=30).json()["task"]["id"]
 
-    page.one("#task .family summary").click()
+    page.element("#task .family summary").click()
     page.shows("#task .family li", child)
-    page.one("#task .family a").click()
+    page.element("#task .family a").click()
     page.shows("#task .ids", child)
-    page.one("#task .family summary").click()
+    page.element("#task .family summary").click()
     page.shows("#task .family h4", "Parent task")
-    page.one("#task .family a").click()
+    page.element("#task .family a").click()
     page.shows("#task .ids", parent)
 
 
@@ -108,26 +110,28 @@ def test_cancelling_asks_first_and_stops_the_agent(page: Page) -> None:
     page.open().agent("patient")
     page.send("wait")
     page.shows("#task .badge", "Working")
-    page.one("#task .title .danger").click()
-    page.one("dialog button").click()
+    page.element("#task .title .danger").click()
+    page.element("dialog button").click()
     assert not page.all("dialog")
     assert page.text("#task .badge") == "Working"
 
-    page.one("#task .title .danger").click()
-    page.one("dialog .danger").click()
+    page.element("#task .title .danger").click()
+    page.element("dialog .danger").click()
     page.shows("#task .badge", "Canceled")
     assert not page.all("#task .title .danger")
 
 
-def test_a_gateway_that_is_restarted_costs_no_event(page: Page, served: tuple[Fleet, Gateway], tmp_path: Path) -> None:
-    fleet, gateway = served
+def test_a_gateway_that_is_restarted_costs_no_event(
+    page: Page, fleet_and_gateway: tuple[Fleet, Gateway], tmp_path: Path
+) -> None:
+    fleet, gateway = fleet_and_gateway
     page.open().agent("halves")
     page.send(f"120 {tmp_path / 'go-on'}")
     page.until(lambda: len(page.versions()) > 5, "it streams")
     gateway.signal_group(signal.SIGKILL)
     gateway.popen.wait(10)
     page.shows("#task .connection", "Connection lost")
-    again = fleet.again(gateway)
+    next_gateway = fleet.restart_gateway(gateway)
     try:
         page.shows("#task .connection", "Live")
         (tmp_path / "go-on").touch()
@@ -135,8 +139,8 @@ def test_a_gateway_that_is_restarted_costs_no_event(page: Page, served: tuple[Fl
         assert page.text("#task article .text").split() == [str(number) for number in range(120)]
         assert page.versions() == list(range(1, page.versions()[-1] + 1))
     finally:
-        fleet.processes.remove(again)
-        served[1].popen = again.popen  # the fleet's gateway for the next tests
+        fleet.processes.remove(next_gateway)
+        fleet_and_gateway[1].popen = next_gateway.popen  # the fleet's gateway for the next tests
 
 
 def test_pages_that_were_left_hold_no_connection(page: Page) -> None:
@@ -153,12 +157,12 @@ def test_pages_that_were_left_hold_no_connection(page: Page) -> None:
 
 def test_output_of_an_agent_is_shown_as_text(page: Page) -> None:
     page.open().agent("hostile")
-    page.one("#tasks .about summary").click()
+    page.element("#tasks .about summary").click()
     assert page.text("#tasks .lead") == f"Says {MARK}"
     page.send(f"{MARK} {RTL}")
     page.shows("#task .question-text", "script link")
-    asked = page.content("#task .question-text")
-    assert MARK in asked
+    question_text = page.content("#task .question-text")
+    assert MARK in question_text
     page.answer(MARK)
     page.shows("#task .badge", "Completed")
 
@@ -180,8 +184,8 @@ def test_output_of_an_agent_is_shown_as_text(page: Page) -> None:
 
 def test_errors_of_the_protocol_are_shown_with_their_details(page: Page) -> None:
     page.open().agent("echo")
-    page.one("#tasks > div > .more summary").click()
-    page.one("#task-id").send_keys("nothing-of-that-name\n")
+    page.element("#tasks > div > .more summary").click()
+    page.element("#task-id").send_keys("nothing-of-that-name\n")
     page.shows("#notices", "This task does not exist")
     page.shows("#notices dl", "TASK_NOT_FOUND")
     page.shows("#task .empty", "This task does not exist")
@@ -190,7 +194,7 @@ def test_errors_of_the_protocol_are_shown_with_their_details(page: Page) -> None
     page.send("hello")
     page.shows("#notices", "requires an extension")
     page.shows("#tasks .composer .hint", "Not sent")
-    assert page.one("#tasks .composer textarea").get_attribute("value") == "hello"
+    assert page.element("#tasks .composer textarea").get_attribute("value") == "hello"
 
 
 def test_a_failure_shows_its_reference(page: Page) -> None:
@@ -233,24 +237,24 @@ def test_it_fits_and_can_be_read(page: Page, size: tuple[int, int], dark: bool) 
 def test_dialogs_forms_and_errors_are_accessible(page: Page, size: tuple[int, int], dark: bool) -> None:
     page.shape(size, dark=dark)
     page.open().agent("patient")
-    page.one("#tasks .about summary").click()
-    page.one("#credentials-button").click()
-    page.one("#credential-value")
-    page.one("#tasks > div > .more summary").click()
-    page.one("#task-id").send_keys("nothing-of-that-name\n")
+    page.element("#tasks .about summary").click()
+    page.element("#credentials-button").click()
+    page.element("#credential-value")
+    page.element("#tasks > div > .more summary").click()
+    page.element("#task-id").send_keys("nothing-of-that-name\n")
     page.shows("#notices", "This task does not exist")
     assert violations(page.browser) == []
 
     page.open("#card=/agents/patient/.well-known/agent-card.json")
     page.send("wait")
     page.shows("#task .badge", "Working")
-    page.one("#task .family summary").click()
+    page.element("#task .family summary").click()
     page.shows("#task .family .hint", "None")
     assert violations(page.browser) == []
-    page.one("#task .title .danger").click()
-    page.one("dialog .danger")
+    page.element("#task .title .danger").click()
+    page.element("dialog .danger")
     assert violations(page.browser) == []
-    page.one("dialog .danger").click()
+    page.element("dialog .danger").click()
     page.shows("#task .badge", "Canceled")
 
 
@@ -267,7 +271,7 @@ def test_no_pane_scrolls_sideways(page: Page, size: tuple[int, int]) -> None:
     page.open("#card=/agents/patient/.well-known/agent-card.json")
     page.shows("#tasks .groups .line", "Compare the offers")
     assert page.script(SIDEWAYS) == []
-    page.one("#tasks .switch button:last-child").click()
+    page.element("#tasks .switch button:last-child").click()
     page.until(lambda: "Working" in page.text("#tasks .groups li .badge"), "the list of all tasks")
     assert page.script(SIDEWAYS) == []
 
@@ -353,7 +357,7 @@ def test_all_of_it_is_done_with_keys(page: Page) -> None:
     page.shows("#task .badge", "Working")
     page.tab_to("Cancel …")
     page.press(Keys.ENTER)
-    assert page.focused() == "Keep it running"
+    assert page.focused_text() == "Keep it running"
     page.press(Keys.TAB)
     page.press(Keys.ENTER)
     page.shows("#task .badge", "Canceled")

@@ -146,7 +146,7 @@ def rows(page: Page) -> list[str]:
     return [" ".join(text.split()) for text in page.texts("#view tbody tr")]
 
 
-def completed(page: Page, agent: str) -> int:
+def count_completed(page: Page, agent: str) -> int:
     """Return the number of completed tasks of an agent in the overview."""
     return int(page.script(COMPLETED, agent))
 
@@ -157,8 +157,8 @@ def test_a_question_is_answered_in_the_inbox(page: Page, scene: Scene) -> None:
     page.open("#view=inbox")
     page.shows("#view article", "How many?")
 
-    page.one("#view article textarea").send_keys("7")
-    page.one("#view article button.primary").click()
+    page.element("#view article textarea").send_keys("7")
+    page.element("#view article button.primary").click()
 
     scene.wait_for("ask", task, "TASK_STATE_COMPLETED")
     page.shows("#view", "Nothing waits for you")
@@ -168,11 +168,11 @@ def test_a_form_of_the_inbox_is_made_from_the_schema_and_keeps_a_refused_answer(
     task = scene.send("table", "a table")
     scene.wait_for("table", task, "TASK_STATE_INPUT_REQUIRED")
     page.open("#view=inbox")
-    page.one("#view article .answer-form button")
+    page.element("#view article .answer-form button")
     inputs = page.all("#view article .answer-form input:not([type=checkbox])")
     assert inputs
 
-    page.one("#view article h3 a").click()
+    page.element("#view article h3 a").click()
 
     page.shows("#task .badge", "Needs an answer")
     assert page.task_id() == task
@@ -183,7 +183,7 @@ def test_what_is_typed_in_the_inbox_stays_while_other_questions_come(page: Page,
     first = scene.send("ask", "begin")
     scene.wait_for("ask", first, "TASK_STATE_INPUT_REQUIRED")
     page.open("#view=inbox")
-    page.one("#view article textarea").send_keys("4 of th")
+    page.element("#view article textarea").send_keys("4 of th")
     second = scene.send("ask", "again")
     page.until(lambda: len(page.all("#view article")) == 2, "the second question")
 
@@ -201,16 +201,16 @@ def test_the_overview_counts_and_draws_what_ends(page: Page, scene: Scene) -> No
     tiles = dict(zip(page.texts("#view .tile dt"), page.texts("#view .tile dd strong"), strict=True))
     assert int(tiles["Dead letters"]) > 0
     page.until(lambda: rows(page), "the agents")
-    before = completed(page, "count")
+    completions_before = count_completed(page, "count")
 
     for _ in range(3):
         scene.send("count", "5")
 
     page.until(lambda: "/min" in page.text("#view .charts figure"), "a rate")
-    label = str(page.one("#view .charts svg").get_attribute("aria-label"))
+    label = str(page.element("#view .charts svg").get_attribute("aria-label"))
     assert label.startswith("Ended tasks: all ")
-    page.until(lambda: page.one("#view .chart .line").get_attribute("d"), "a line")
-    page.until(lambda: completed(page, "count") == before + 3, "the agent's counts")
+    page.until(lambda: page.element("#view .chart .line").get_attribute("d"), "a line")
+    page.until(lambda: count_completed(page, "count") == completions_before + 3, "the agent's counts")
 
 
 def test_open_tasks_are_listed_by_phase_searched_and_opened(page: Page, scene: Scene) -> None:
@@ -220,42 +220,42 @@ def test_open_tasks_are_listed_by_phase_searched_and_opened(page: Page, scene: S
     page.until(lambda: any(task in row and "Working" in row for row in rows(page)), "the running task")
     assert not any(other in row for row in rows(page))
 
-    page.one("#fleet-search").send_keys("no such thing")
+    page.element("#fleet-search").send_keys("no such thing")
     page.until(lambda: rows(page) == [], "the search")
-    page.one("#fleet-search").clear()
-    page.one("#fleet-search").send_keys("patient")
+    page.element("#fleet-search").clear()
+    page.element("#fleet-search").send_keys("patient")
     page.until(lambda: any(task in row for row in rows(page)), "the search finds it")
 
-    [paused] = [tab for tab in page.all("#view .tabs a") if tab.text == "Need a person"]
-    paused.click()
-    page.one("#fleet-search").clear()
-    page.one("#fleet-search").send_keys("ask")
+    [paused_tab] = [tab for tab in page.all("#view .tabs a") if tab.text == "Need a person"]
+    paused_tab.click()
+    page.element("#fleet-search").clear()
+    page.element("#fleet-search").send_keys("ask")
     page.until(lambda: any(other in row and "Needs an answer" in row for row in rows(page)), "the paused task")
-    page.one("#fleet-search").clear()
-    page.one("#fleet-search").send_keys(task, Keys.ENTER)
+    page.element("#fleet-search").clear()
+    page.element("#fleet-search").send_keys(task, Keys.ENTER)
     page.shows("#view .facts-list", task)
-    for agent, one in (("patient", task), ("ask", other)):
-        scene.cancel(agent, one)
+    for agent, expected_task in (("patient", task), ("ask", other)):
+        scene.cancel(agent, expected_task)
 
 
 def test_tasks_of_an_owner_are_filtered_with_ended_ones(page: Page, scene: Scene) -> None:
-    ended, other = scene.send("count", "5"), scene.send("ask", "begin")
-    scene.wait_for("count", ended, "TASK_STATE_COMPLETED")
+    ended_task, other = scene.send("count", "5"), scene.send("ask", "begin")
+    scene.wait_for("count", ended_task, "TASK_STATE_COMPLETED")
     page.open("#view=tasks")
-    page.one("#view .tabs a")
+    page.element("#view .tabs a")
     [tab] = [tab for tab in page.all("#view .tabs a") if tab.text == "By owner or schedule"]
     tab.click()
-    page.until(lambda: {ended, other} <= {row.split()[0] for row in rows(page)}, "open and ended tasks")
+    page.until(lambda: {ended_task, other} <= {row.split()[0] for row in rows(page)}, "open and ended tasks")
 
-    page.one("#filter-agent").send_keys("count")
-    page.one("#filter-state").send_keys("Completed")
-    page.one("#filter-agent").submit()
+    page.element("#filter-agent").send_keys("count")
+    page.element("#filter-state").send_keys("Completed")
+    page.element("#filter-agent").submit()
 
     page.until(lambda: rows(page) and all("count" in row and "Completed" in row for row in rows(page)), "the filters")
     assert "agent=count&state=TASK_STATE_COMPLETED" in page.browser.current_url
-    page.one("#filter-owner").send_keys("nobody", Keys.ENTER)
+    page.element("#filter-owner").send_keys("nobody", Keys.ENTER)
     page.until(lambda: rows(page) == [], "an owner without tasks")
-    page.one("#filter-schedule").send_keys("nightly report", Keys.ENTER)
+    page.element("#filter-schedule").send_keys("nightly report", Keys.ENTER)
     page.shows("#view .problem", "Leave it out, or leave out the schedule")
     scene.cancel("ask", other)
 
@@ -266,12 +266,12 @@ def test_a_schedule_is_shown_with_its_tasks_and_skipped_ticks(page: Page, scene:
     [row] = rows(page)
     assert row.startswith("nightly report 0 2 * * * patient – Skips ticks while a task runs")
 
-    page.one("#view tbody a").click()
+    page.element("#view tbody a").click()
 
     page.until(lambda: [row.split()[0] for row in rows(page)] == [scene.scheduled], "the task of the schedule")
     page.shows("#view section.card", "Skipped ticks")
     assert len(page.all("#view .ticks li")) == 1
-    assert page.one("#filter-schedule").get_attribute("value") == "nightly report"
+    assert page.element("#filter-schedule").get_attribute("value") == "nightly report"
 
 
 def test_a_list_of_open_tasks_follows_the_fleet(page: Page, scene: Scene) -> None:
@@ -288,18 +288,18 @@ def test_a_list_of_open_tasks_follows_the_fleet(page: Page, scene: Scene) -> Non
 def test_a_dead_letter_is_requeued(page: Page, scene: Scene) -> None:
     page.open("#view=dead")
     page.until(lambda: len(rows(page)) >= 3, "the dead letters")
-    before = rows(page)
-    dead = before[0].split()[0]
-    assert "patient" in before[0]
-    assert page.text("#views a[href='#view=dead'] .count").startswith(str(len(before)))
+    rows_before = rows(page)
+    dead = rows_before[0].split()[0]
+    assert "patient" in rows_before[0]
+    assert page.text("#views a[href='#view=dead'] .count").startswith(str(len(rows_before)))
 
-    page.one("#view tbody button").click()
+    page.element("#view tbody button").click()
 
     page.shows("#view .result", "Requeued as")
     assert not any(dead in row for row in rows(page))
-    new = page.one("#view .result a").text
+    new = page.element("#view .result a").text
     scene.wait_for("patient", new, "TASK_STATE_WORKING")
-    page.one("#view .result a").click()
+    page.element("#view .result a").click()
     page.shows("#view .facts-list", new)
     scene.cancel("patient", new)
 
@@ -310,7 +310,7 @@ def test_a_webhook_that_was_given_up_is_replayed(page: Page, scene: Scene) -> No
     page.open("#view=webhooks")
     page.until(lambda: any(task in row and "Given up" in row and "410" in row for row in rows(page)), "it is given up")
 
-    page.one(f"#view button[aria-label*='{task}']").click()
+    page.element(f"#view button[aria-label*='{task}']").click()
 
     page.until(lambda: not any(task in row for row in rows(page)), "it is delivered")
     scene.hooks.wait_for("/gone", 2)
@@ -334,7 +334,7 @@ def test_a_timeline_shows_runs_events_and_deliveries(page: Page, scene: Scene) -
     lines = page.text("#view .timeline")
     for text in ("Submitted · #1", "Working · #2", "Artifact · #", "Completed · #", "Running · ", "Webhook my-hook"):
         assert text in lines, text
-    page.one("#view .links a").click()
+    page.element("#view .links a").click()
     page.shows("#task .ids", task)
 
 
@@ -355,7 +355,7 @@ def test_a_timeline_links_to_parent_and_children(page: Page, scene: Scene) -> No
     page.open(f"#view=task&id={parent}")
     page.shows("#view .relatives li", "Child")
 
-    page.one("#view .relatives a").click()
+    page.element("#view .relatives a").click()
 
     page.shows("#view .facts-list", child)
     page.shows("#view .relatives li", "Parent")
@@ -386,20 +386,20 @@ def test_names_that_clients_choose_are_shown_as_text(page: Page, scene: Scene) -
         assert "taken" not in page.browser.title
     page.open(f"#{urlencode({'view': 'tasks', 'phase': 'any', 'owner': MARK})}")
     page.shows("#view .empty", "No stored task matches")
-    assert page.one("#filter-owner").get_attribute("value") == MARK
+    assert page.element("#filter-owner").get_attribute("value") == MARK
 
 
 def test_tasks_of_an_agent_are_filtered_by_state_and_text(page: Page, scene: Scene) -> None:
     for text in ("alpha", "beta"):
         scene.wait_for("echo", scene.send("echo", text), "TASK_STATE_COMPLETED")
     page.open().agent("echo")
-    page.one("#tasks .switch button:last-child").click()
+    page.element("#tasks .switch button:last-child").click()
     page.until(lambda: len(page.all("#tasks .groups li")) >= 2, "all tasks")
 
-    page.one("#tasks input[type=search]").send_keys("beta")
+    page.element("#tasks input[type=search]").send_keys("beta")
     page.until(lambda: ["beta" in text for text in page.texts("#tasks .groups li")] == [True], "the found task")
-    page.one("#tasks input[type=search]").clear()
-    page.one("#tasks .filters select").send_keys("Failed")
+    page.element("#tasks input[type=search]").clear()
+    page.element("#tasks .filters select").send_keys("Failed")
     page.shows("#tasks", "No task is in this state")
 
 
@@ -410,21 +410,21 @@ def test_a_caller_without_the_role_sees_neither_views_nor_tasks_of_others(
     gateway = scene.fleet.gateway(A2A_AUTH_API_KEYS=entries, A2A_OPERATORS="ops")
     page = Page(browser, gateway.url)
     page.shape(WIDE)
-    seen = {}
+    view_texts = {}
     for owner in ("bob", "ops"):
         page.open("#view=dead")
         page.until(lambda: "API key" in page.text("#credential-kind"), "the schemes of the card")
-        page.one("#credential-kind").send_keys("API key")
-        page.one("#credential-value").send_keys(f"{owner}-key" if owner == "bob" else "operator-key", Keys.ENTER)
+        page.element("#credential-kind").send_keys("API key")
+        page.element("#credential-value").send_keys(f"{owner}-key" if owner == "bob" else "operator-key", Keys.ENTER)
         page.shows("#credentials-button", f"Signed in as {owner}")
-        seen[owner] = page.texts("#views a")
+        view_texts[owner] = page.texts("#views a")
         if owner == "bob":
             page.shows("#view [role=status]", "needs the operator’s role")
             assert rows(page) == []
         else:
             page.until(lambda: rows(page), "the dead letters")
-    assert [text.split()[0] for text in seen["bob"]] == ["Agents", "Inbox"]
-    assert len(seen["ops"]) == len(VIEWS)
+    assert [text.split()[0] for text in view_texts["bob"]] == ["Agents", "Inbox"]
+    assert len(view_texts["ops"]) == len(VIEWS)
     page.console()
 
 
@@ -437,8 +437,8 @@ def test_views_are_accessible_and_fit_the_window(page: Page, scene: Scene, size:
     problems = {}
     for name, address in {**ADDRESSES, "task": f"#view=task&id={task}"}.items():
         page.open(address)
-        shown = "#agents .list a" if name == "agents" else SHOWN
-        page.until(lambda shown=shown: page.all(shown), f"the view {name}")
+        selector = "#agents .list a" if name == "agents" else SHOWN
+        page.until(lambda selector=selector: page.all(selector), f"the view {name}")
         if folder := os.environ.get("SCREENSHOTS"):
             page.browser.save_screenshot(str(Path(folder) / f"{name}-{size[0]}-{'dark' if dark else 'light'}.png"))
         page.until(lambda: page.script(LINK_IS_VISIBLE), f"the link of the view {name} is visible")
@@ -446,7 +446,7 @@ def test_views_are_accessible_and_fit_the_window(page: Page, scene: Scene, size:
                            ".some(one => one.scrollWidth > one.clientWidth)")  # fmt: skip
         problems[name] = [*violations(page.browser), *(["wider than the window"] if wide else [])]
 
-    assert {name: found for name, found in problems.items() if found} == {}
+    assert {name: problem for name, problem in problems.items() if problem} == {}
 
 
 def test_views_are_reached_and_used_with_keys(page: Page) -> None:
@@ -455,12 +455,12 @@ def test_views_are_reached_and_used_with_keys(page: Page) -> None:
     page.tab_to("Dead letters")
     page.press(Keys.ENTER)
     page.shows("#view h2", "Dead letters")
-    page.until(lambda: page.focused() == "Dead letters", "the title has the focus")
+    page.until(lambda: page.focused_text() == "Dead letters", "the title has the focus")
     page.until(lambda: rows(page), "the dead letters")
     page.tab_to("Requeue task")
     page.press(Keys.ENTER)
     page.shows("#view .result", "Requeued as")
-    assert page.focused() == "Dead letters"
+    assert page.focused_text() == "Dead letters"
 
 
 def test_a_browser_at_the_root_of_a_gateway_is_sent_to_the_page(browser: webdriver.Chrome, scene: Scene) -> None:

@@ -14,7 +14,7 @@ from tests.support.accessibility import violations
 from tests.support.browser import Page
 from tests.support.clients import message_json, rpc
 from tests.support.fleet import Fleet, Gateway, running_fleet
-from tests.support.posts import DELIVERING, with_config
+from tests.support.posts import DELIVERING, body_with_config
 from tests.support.receiver import Receiver, receiver
 
 DESKTOP, PHONE = (1280, 900), (390, 844)
@@ -22,7 +22,7 @@ LONG_URL = "/" + "a-path-of-one-long-word" * 12
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Fleet, Gateway]]:
+def fleet_and_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Fleet, Gateway]]:
     """Fleet with a watcher, whose gateway serves the page."""
     folder = tmp_path_factory.mktemp("fleet")
     with running_fleet(folder, app="tests.support.page_agents", A2A_UI="on", **DELIVERING) as fleet:
@@ -38,43 +38,43 @@ def hooks() -> Iterator[Receiver]:
 
 
 @pytest.fixture
-def page(browser: webdriver.Chrome, served: tuple[Fleet, Gateway]) -> Iterator[Page]:
-    page = Page(browser, served[1].url)
+def page(browser: webdriver.Chrome, fleet_and_gateway: tuple[Fleet, Gateway]) -> Iterator[Page]:
+    page = Page(browser, fleet_and_gateway[1].url)
     page.shape(DESKTOP)
     yield page
     assert page.console() == []
 
 
-def opened(page: Page, gateway: Gateway, *urls: str) -> dict[str, Any]:
+def open_webhooks(page: Page, gateway: Gateway, *urls: str) -> dict[str, Any]:
     """Create a task with a webhook at each URL, and show it in the page with the list of webhooks open. Return the
     task."""
-    params = with_config(message_json("begin"), urls[0], id="hook-0")
+    params = body_with_config(message_json("begin"), urls[0], id="hook-0")
     task: dict[str, Any] = rpc(gateway, "SendMessage", params, agent="ask")["result"]["task"]
     for number, url in enumerate(urls[1:], start=1):
         config = {"taskId": task["id"], "url": url, "id": f"hook-{number}"}
         assert "result" in rpc(gateway, "CreateTaskPushNotificationConfig", config, agent="ask")
     page.open(f"#card=/agents/ask/.well-known/agent-card.json&task={task['id']}")
-    page.one(".webhooks > summary").click()
+    page.element(".webhooks > summary").click()
     return task
 
 
 def rows(page: Page) -> list[str]:
     """Return the rows of the first webhook's deliveries, newest first."""
-    found = page.script("return [...document.querySelector('.deliveries').children].map(row => row.innerText)")
-    return [" ".join(text.split()) for text in found]
+    row_texts = page.script("return [...document.querySelector('.deliveries').children].map(row => row.innerText)")
+    return [" ".join(text.split()) for text in row_texts]
 
 
-def photographed(page: Page, name: str) -> None:
+def save_screenshot(page: Page, name: str) -> None:
     """Save a screenshot for visual inspection in the folder SCREENSHOTS, if that environment variable is set."""
     if folder := os.environ.get("SCREENSHOTS"):
         page.browser.save_screenshot(str(Path(folder) / f"{name}.png"))
 
 
 def test_a_webhook_is_shown_with_its_last_deliveries(
-    page: Page, served: tuple[Fleet, Gateway], hooks: Receiver
+    page: Page, fleet_and_gateway: tuple[Fleet, Gateway], hooks: Receiver
 ) -> None:
     hooks.plan("/hook", [500])
-    opened(page, served[1], hooks.url("/hook"))
+    open_webhooks(page, fleet_and_gateway[1], hooks.url("/hook"))
 
     page.shows(".webhook .badge", "Up to date")
     assert any("Failed 500" in row and "answered 500" in row for row in rows(page))
@@ -83,9 +83,9 @@ def test_a_webhook_is_shown_with_its_last_deliveries(
     assert not [button for button in page.all(".webhook button") if button.text == "Replay what failed"]
 
 
-def test_what_was_given_up_is_replayed(page: Page, served: tuple[Fleet, Gateway], hooks: Receiver) -> None:
+def test_what_was_given_up_is_replayed(page: Page, fleet_and_gateway: tuple[Fleet, Gateway], hooks: Receiver) -> None:
     hooks.plan("/hook", [410])
-    opened(page, served[1], hooks.url("/hook"))
+    open_webhooks(page, fleet_and_gateway[1], hooks.url("/hook"))
     page.shows(".webhook .badge", "Given up")
 
     [replay] = [button for button in page.all(".webhook button") if button.text == "Replay what failed"]
@@ -95,38 +95,40 @@ def test_what_was_given_up_is_replayed(page: Page, served: tuple[Fleet, Gateway]
     assert "Gone 410" in rows(page)[-1]
 
 
-def test_one_event_is_replayed_and_a_ping_is_sent(page: Page, served: tuple[Fleet, Gateway], hooks: Receiver) -> None:
-    opened(page, served[1], hooks.url("/hook"))
+def test_one_event_is_replayed_and_a_ping_is_sent(
+    page: Page, fleet_and_gateway: tuple[Fleet, Gateway], hooks: Receiver
+) -> None:
+    open_webhooks(page, fleet_and_gateway[1], hooks.url("/hook"))
     page.shows(".webhook .badge", "Up to date")
-    before = len(hooks.received("/hook"))
+    count_before = len(hooks.requests("/hook"))
 
-    page.one(".deliveries li:last-child button").click()
-    hooks.wait_for("/hook", before + 1)
-    again = hooks.received("/hook")[-1]
-    assert again.headers["webhook-id"] == hooks.received("/hook")[0].headers["webhook-id"]
+    page.element(".deliveries li:last-child button").click()
+    hooks.wait_for("/hook", count_before + 1)
+    repeated_post = hooks.requests("/hook")[-1]
+    assert repeated_post.headers["webhook-id"] == hooks.requests("/hook")[0].headers["webhook-id"]
 
     [ping] = [button for button in page.all(".webhook button") if button.text == "Send a test ping"]
     ping.click()
     page.until(lambda: "Ping Delivered 200" in rows(page)[0], "the ping is shown")
-    assert hooks.received("/hook")[-1].json()["type"] == "webhook.ping"
+    assert hooks.requests("/hook")[-1].json()["type"] == "webhook.ping"
 
 
 @pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
 def test_nothing_is_wider_than_the_window(
-    page: Page, served: tuple[Fleet, Gateway], hooks: Receiver, size: tuple[int, int]
+    page: Page, fleet_and_gateway: tuple[Fleet, Gateway], hooks: Receiver, size: tuple[int, int]
 ) -> None:
     hooks.plan(LONG_URL, [503, 410])
     page.shape(size)
-    opened(page, served[1], hooks.url(LONG_URL), hooks.url("/other"))
+    open_webhooks(page, fleet_and_gateway[1], hooks.url(LONG_URL), hooks.url("/other"))
     page.until(lambda: "Gone" in page.content(".deliveries"), "the deliveries are shown")
-    page.one(".webhook").click()
+    page.element(".webhook").click()
     page.script("document.querySelector('.webhooks').scrollIntoView()")
-    photographed(page, f"webhooks-{size[0]}")
+    save_screenshot(page, f"webhooks-{size[0]}")
 
     assert violations(page.browser) == []
-    for scrolled in ("html", "#task", ".webhook", ".deliveries"):
+    for selector in ("html", "#task", ".webhook", ".deliveries"):
         overflow = "const one = document.querySelector(arguments[0]); return one.scrollWidth - one.clientWidth"
-        assert page.script(overflow, scrolled) <= 0, scrolled
+        assert page.script(overflow, selector) <= 0, selector
 
 
 def test_an_agent_without_push_notifications_has_no_list_of_webhooks(page: Page) -> None:
@@ -142,6 +144,6 @@ def test_a_task_without_webhooks_is_shown_as_such(page: Page) -> None:
     page.send("begin")
     page.shows("#task .question-text", "How many?")
 
-    page.one(".webhooks > summary").click()
+    page.element(".webhooks > summary").click()
 
     page.shows(".webhooks .hint", "None")

@@ -28,7 +28,7 @@ from a2a_celery.client.calling.progress import (
 from a2a_celery.client.calling.worker import WAKEUP_TTL, PendingWakeups
 from a2a_celery.client.result import Result
 from tests.support.clocks import ManualClock
-from tests.support.webhooks import post, served, status_event
+from tests.support.webhooks import post, serve_app, status_event
 
 URL = "https://agents.example.com/a"
 NOW = 1_000_000.0
@@ -178,8 +178,8 @@ class TestErrors:
         assert isinstance(error, CallFailed)
 
         backend = Backend(app)
-        stored = json.loads(json.dumps(backend.prepare_exception(error, serializer="json")))
-        for copy in (backend.exception_to_python(stored), pickle.loads(pickle.dumps(error))):
+        stored_error = json.loads(json.dumps(backend.prepare_exception(error, serializer="json")))
+        for copy in (backend.exception_to_python(stored_error), pickle.loads(pickle.dumps(error))):
             assert isinstance(copy, CallFailed)
             assert copy.result == error.result
             assert str(copy) == str(error)
@@ -191,7 +191,7 @@ class TestErrors:
 
 class TestPauses:
     @pytest.mark.parametrize(
-        ("progress", "after", "options", "expected"),
+        ("progress", "delay", "options", "expected"),
         [
             (CallProgress(NOW, "t"), 0, {}, POLL_INTERVAL_MIN),
             (CallProgress(NOW, "t"), 40, {}, 10),
@@ -202,8 +202,8 @@ class TestPauses:
             (CallProgress(NOW, "t", has_webhook=True, failing_since=NOW), 20, {}, 10),
         ],
     )
-    def test_when_it_looks_again(self, progress: CallProgress, after: float, options: Any, expected: float) -> None:
-        pauses = [progress.pause(NOW + after, **options) for _ in range(50)]
+    def test_when_it_looks_again(self, progress: CallProgress, delay: float, options: Any, expected: float) -> None:
+        pauses = [progress.pause(NOW + delay, **options) for _ in range(50)]
 
         assert all(0.8 * expected <= pause <= 1.2 * expected for pause in pauses)
         assert len(set(pauses)) > 1, "those that began together come apart"
@@ -269,33 +269,33 @@ class TestWebhook:
         assert LONG_SECRET not in repr(hook)
 
     async def test_only_who_knows_a_step_s_secret_wakes_it_and_only_at_an_end(self, app: Celery) -> None:
-        hook, woken = Webhook("https://me.example.com/a2a", LONG_SECRET), []
-        app.control.broadcast = lambda command, arguments: woken.append((command, arguments))
+        hook, woken_steps = Webhook("https://me.example.com/a2a", LONG_SECRET), []
+        app.control.broadcast = lambda command, arguments: woken_steps.append((command, arguments))
         own_token, other_token = hook.config(STEP).token, hook.config("other").token
-        done, working = status_event(state=TaskState.TASK_STATE_COMPLETED), status_event()
+        end_post, working_post = status_event(state=TaskState.TASK_STATE_COMPLETED), status_event()
         question = status_event(state=TaskState.TASK_STATE_INPUT_REQUIRED)
-        by_token = {"X-A2A-Notification-Token": own_token}
+        token_headers = {"X-A2A-Notification-Token": own_token}
 
-        async with served(hook.app(app)) as url, httpx.AsyncClient() as http:
+        async with serve_app(hook.app(app)) as url, httpx.AsyncClient() as http:
 
-            async def posted(signed_post: Any, **headers: str) -> int:
+            async def post_status(signed_post: Any, **headers: str) -> int:
                 response = await http.post(
                     f"{url}/a2a/{STEP}", headers={**signed_post.headers, **headers}, content=signed_post.body
                 )
                 return response.status_code
 
-            assert await posted(post(event=done, secrets=(other_token,))) == 401
-            assert await posted(post(event=done, secrets=(own_token,), at=NOW)) == 401, "long ago"
-            assert await posted(post(event=working, secrets=(own_token,))) == 204
-            assert woken == []
-            assert await posted(post(event=done, secrets=(own_token,))) == 204
-            assert await posted(post(event=question, secrets=(other_token,)), **by_token) == 204
-        assert woken == [("a2a_wake", {"celery_id": STEP})] * 2
+            assert await post_status(post(event=end_post, secrets=(other_token,))) == 401
+            assert await post_status(post(event=end_post, secrets=(own_token,), at=NOW)) == 401, "long ago"
+            assert await post_status(post(event=working_post, secrets=(own_token,))) == 204
+            assert woken_steps == []
+            assert await post_status(post(event=end_post, secrets=(own_token,))) == 204
+            assert await post_status(post(event=question, secrets=(other_token,)), **token_headers) == 204
+        assert woken_steps == [("a2a_wake", {"celery_id": STEP})] * 2
 
     async def test_it_consents_to_a_sender_that_asks_first(self, app: Celery) -> None:
         asks = {"WebHook-Request-Origin": "agents.example.com"}
         hook = Webhook("https://me.example.com/a2a", LONG_SECRET)
-        async with served(hook.app(app)) as url, httpx.AsyncClient() as http:
+        async with serve_app(hook.app(app)) as url, httpx.AsyncClient() as http:
             response = await http.options(f"{url}/{STEP}", headers=asks)
 
         assert response.headers["WebHook-Allowed-Origin"] == "agents.example.com"
@@ -308,7 +308,7 @@ class TestWebhook:
         app.control.broadcast = fail_to_broadcast
         signed_post = post(event=status_event(state=TaskState.TASK_STATE_FAILED), secrets=(hook.config(STEP).token,))
 
-        async with served(hook.app(app)) as url, httpx.AsyncClient() as http:
+        async with serve_app(hook.app(app)) as url, httpx.AsyncClient() as http:
             response = await http.post(f"{url}/{STEP}", headers=signed_post.headers, content=signed_post.body)
 
         assert (response.status_code, response.headers["retry-after"]) == (503, "5")

@@ -22,7 +22,7 @@ from a2a_celery.client.calling import CallTask, Remote, call_task, client_loop, 
 from a2a_celery.client.calling.client_loop import ClientLoops
 from a2a_celery.client.calling.worker import CallRequest, RevocationMonitor, a2a_wake
 from a2a_celery.client.result import Result
-from tests.support.webhooks import served
+from tests.support.webhooks import serve_app
 
 URL = "https://agents.example.com/a"
 NOW = 1_000_000.0
@@ -43,7 +43,7 @@ def call(app: Celery) -> CallTask:
 
 
 @pytest.mark.parametrize(
-    ("kwargs", "redelivered", "canceled"),
+    ("kwargs", "is_redelivered", "cancel_options"),
     [
         ({"task_id": "asked"}, True, {"task_id": "asked"}),
         ({"task_id": "asked", "progress": {"began": NOW}}, False, {"task_id": "asked"}),
@@ -53,23 +53,23 @@ def call(app: Celery) -> CallTask:
     ],
 )
 def test_a_revoked_step_cancels_the_task_that_it_is_about(
-    monkeypatch: pytest.MonkeyPatch, app: Celery, call: CallTask, kwargs: Any, redelivered: bool, canceled: Any
+    monkeypatch: pytest.MonkeyPatch, app: Celery, call: CallTask, kwargs: Any, is_redelivered: bool, cancel_options: Any
 ) -> None:
     """The cancellation repeats the step's message only to find an unknown task, and never sends it as an additional
     message."""
     cancellations: list[dict[str, Any]] = []
     monkeypatch.setattr(worker, "publish_cancel", lambda task, info, **kwargs: cancellations.append(kwargs))
     message = TaskMessage("a2a.call", STEP, args=["seven"], kwargs={"url": URL, **kwargs})
-    message.delivery_info = {"redelivered": redelivered}
+    message.delivery_info = {"redelivered": is_redelivered}
 
     request = CallRequest(message, app=app, task=call, eventer=None)
 
     monkeypatch.setattr(request, "_announce_revoked", lambda *_: None)
     monkeypatch.setattr("celery.worker.request.revoked_tasks", {STEP})
     assert request.revoked()
-    if canceled is not None and "content" in canceled:
-        canceled = {**canceled, "message_id": call.message_id_of(STEP)}
-    assert cancellations == ([] if canceled is None else [{"url": URL, **canceled}])
+    if cancel_options is not None and "content" in cancel_options:
+        cancel_options = {**cancel_options, "message_id": call.message_id_of(STEP)}
+    assert cancellations == ([] if cancel_options is None else [{"url": URL, **cancel_options}])
 
 
 @pytest.fixture
@@ -121,10 +121,10 @@ async def test_an_eager_step_waits_for_its_agent_and_sends_once(app: Celery, cal
             return JSONResponse({"task": task})
         return JSONResponse(task)
 
-    async with served(Starlette(routes=[Route("/{path:path}", agent, methods=["GET", "POST"])])) as url:
-        done = await asyncio.to_thread(lambda: call.s(url, "hello").apply(task_id=STEP).get())
+    async with serve_app(Starlette(routes=[Route("/{path:path}", agent, methods=["GET", "POST"])])) as url:
+        result = await asyncio.to_thread(lambda: call.s(url, "hello").apply(task_id=STEP).get())
 
-    assert (done["state_name"], done["task_id"]) == ("COMPLETED", "t")
+    assert (result["state_name"], result["task_id"]) == ("COMPLETED", "t")
     [request] = request_bodies
     assert request["message"]["messageId"] == call.message_id_of(STEP)
     assert request["configuration"]["returnImmediately"]
@@ -151,10 +151,10 @@ async def test_a_step_that_can_t_look_any_more_cancels_what_it_began(
             return card_at(request)
         return JSONResponse({"task": WORKING}) if request.method == "POST" else look
 
-    async with served(Starlette(routes=[Route("/{path:path}", agent, methods=["GET", "POST"])])) as url:
-        ended = await asyncio.to_thread(lambda: call.s(url, "hello").apply(task_id=STEP))
+    async with serve_app(Starlette(routes=[Route("/{path:path}", agent, methods=["GET", "POST"])])) as url:
+        step_result = await asyncio.to_thread(lambda: call.s(url, "hello").apply(task_id=STEP))
 
-    assert isinstance(ended.result, RemoteError)
+    assert isinstance(step_result.result, RemoteError)
     assert cancellations == [{"url": url, "task_id": "t"}]
 
 
@@ -178,12 +178,12 @@ async def test_an_agent_that_drips_holds_no_slot_for_ever(monkeypatch: pytest.Mo
     async def agent(request: Request) -> Response:
         return card_at(request) if "well-known" in request.url.path else StreamingResponse(drops())
 
-    async with served(Starlette(routes=[Route("/{path:path}", agent, methods=["GET", "POST"])])) as url:
+    async with serve_app(Starlette(routes=[Route("/{path:path}", agent, methods=["GET", "POST"])])) as url:
         step = call.s(url, "hello", unreachable_for=0.1)
-        ended = await asyncio.wait_for(asyncio.to_thread(lambda: step.apply(task_id=STEP)), 20)
+        step_result = await asyncio.wait_for(asyncio.to_thread(lambda: step.apply(task_id=STEP)), 20)
 
-    assert isinstance(ended.result, AgentUnreachable)
-    assert "sent no complete response within 0.5 s" in str(ended.result)
+    assert isinstance(step_result.result, AgentUnreachable)
+    assert "sent no complete response within 0.5 s" in str(step_result.result)
 
 
 async def test_what_a_server_knows_one_remote_by_is_not_shown_by_another() -> None:
@@ -196,7 +196,7 @@ async def test_what_a_server_knows_one_remote_by_is_not_shown_by_another() -> No
         answer.set_cookie("session", caller.removeprefix("Bearer "))
         return answer
 
-    async with served(Starlette(routes=[Route("/{path:path}", agent, methods=["GET", "POST"])])) as url:
+    async with serve_app(Starlette(routes=[Route("/{path:path}", agent, methods=["GET", "POST"])])) as url:
         calls = ClientLoops().current()
 
         async def look(remote: Remote) -> Result:
@@ -212,23 +212,23 @@ async def test_what_a_server_knows_one_remote_by_is_not_shown_by_another() -> No
 @pytest.mark.parametrize("has_message", [True, False])
 async def test_a_copy_of_an_answer_finds_the_task_that_it_has_ended(call: CallTask, has_message: bool) -> None:
     """Simulate a worker that was killed after the agent received the answer and before the result was stored."""
-    refused = {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "UNSUPPORTED_OPERATION"}
+    error_info = {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "UNSUPPORTED_OPERATION"}
     history = [{"messageId": call.message_id_of(STEP if has_message else "another")}]
 
     async def agent(request: Request) -> Response:
         if "well-known" in request.url.path:
             return card_at(request)
         if request.method == "POST":
-            return JSONResponse({"error": {"code": 400, "message": "It has ended.", "details": [refused]}}, 400)
+            return JSONResponse({"error": {"code": 400, "message": "It has ended.", "details": [error_info]}}, 400)
         return JSONResponse({"id": "t", "status": {"state": "TASK_STATE_COMPLETED"}, "history": history})
 
-    async with served(Starlette(routes=[Route("/{path:path}", agent, methods=["GET", "POST"])])) as url:
-        ended = await asyncio.to_thread(lambda: call.s(url, "seven", task_id="t").apply(task_id=STEP))
+    async with serve_app(Starlette(routes=[Route("/{path:path}", agent, methods=["GET", "POST"])])) as url:
+        step_result = await asyncio.to_thread(lambda: call.s(url, "seven", task_id="t").apply(task_id=STEP))
 
     if has_message:
-        assert ended.get()["state_name"] == "COMPLETED"
+        assert step_result.get()["state_name"] == "COMPLETED"
     else:
-        assert isinstance(ended.result, CallRefused)
+        assert isinstance(step_result.result, CallRefused)
 
 
 @pytest.mark.parametrize("question", ["Which colour?", "How many?"], ids=["another question", "asked once more"])
@@ -248,7 +248,7 @@ async def test_a_question_that_a_step_answers_is_no_answer_to_it(call: CallTask,
         task = {"id": "t", "status": status}
         return JSONResponse({"task": task} if request.method == "POST" else task)
 
-    async with served(Starlette(routes=[Route("/{path:path}", agent, methods=["GET", "POST"])])) as url:
+    async with serve_app(Starlette(routes=[Route("/{path:path}", agent, methods=["GET", "POST"])])) as url:
         step = call.s(url, "seven", task_id="t", on_interrupt="return")
         answer = await asyncio.to_thread(lambda: step.apply(task_id=STEP).get())
 
@@ -274,7 +274,7 @@ async def test_credentials_go_with_each_request_and_the_connection_is_shared() -
         return JSONResponse({"id": "t", "status": {"state": "TASK_STATE_WORKING"}})
 
     fresh = iter("123456789")
-    async with served(Starlette(routes=[Route("/{path:path}", agent, methods=["GET", "POST"])])) as url:
+    async with serve_app(Starlette(routes=[Route("/{path:path}", agent, methods=["GET", "POST"])])) as url:
         remote = Remote(url, headers=lambda: {"X-Fresh": next(fresh)}, bearer="hush")
         calls = ClientLoops().current()
 
@@ -282,10 +282,10 @@ async def test_credentials_go_with_each_request_and_the_connection_is_shared() -
             async with calls.agent(remote) as client:
                 return await client.get("t")
 
-        def twice() -> list[Result]:
+        def call_twice() -> list[Result]:
             return [calls.run(look()), calls.run(look())]
 
-        results = await asyncio.to_thread(twice)
+        results = await asyncio.to_thread(call_twice)
 
     assert [result.state_name for result in results] == ["WORKING", "WORKING"]
     assert [path for path, _, _ in requests] == ["/.well-known/agent-card.json", "/tasks/t", "/tasks/t"]

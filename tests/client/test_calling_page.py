@@ -43,14 +43,14 @@ def test_its_programs_make_the_steps_that_they_say(programs: dict[str, Any]) -> 
 
 def test_its_options_are_the_task_s() -> None:
     rows = re.findall(r"^\| (`.+?) \| (.*?) \|", PAGE, re.MULTILINE)
-    documented = {name: default.strip("`") for names, default in rows for name in re.findall(r"`(\w+)`", names)}
+    documented_options = {name: default.strip("`") for names, default in rows for name in re.findall(r"`(\w+)`", names)}
     parameters = inspect.signature(CallTask.run).parameters
     real = {name: parameters[name].default for name in parameters.keys() - {"self", "content", "url", "progress"}}
 
-    assert documented.keys() == real.keys()
-    assert documented["timeout"] == f"{real['timeout']:.0f}"
-    assert documented["unreachable_for"] == f"{real['unreachable_for']:.0f}"
-    assert documented["on_interrupt"].strip('"') == real["on_interrupt"]
+    assert documented_options.keys() == real.keys()
+    assert documented_options["timeout"] == f"{real['timeout']:.0f}"
+    assert documented_options["unreachable_for"] == f"{real['unreachable_for']:.0f}"
+    assert documented_options["on_interrupt"].strip('"') == real["on_interrupt"]
 
 
 def test_its_numbers_are_the_code_s() -> None:

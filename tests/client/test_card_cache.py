@@ -16,7 +16,7 @@ from a2a_celery.client import AgentUnreachable, CallRefused, CardCache, InvalidR
 from a2a_celery.client.connection import card_cache
 from a2a_celery.client.connection.card_cache import MAX_AGE
 from tests.support.clocks import ManualClock
-from tests.support.webhooks import served
+from tests.support.webhooks import serve_app
 
 CARD = "/.well-known/agent-card.json"
 
@@ -38,7 +38,7 @@ class Cards:
         return self.answer
 
 
-class Asking:
+class CachingAgent:
     """Card cache that requests its cards from `Cards`."""
 
     def __init__(self, url: str, http: httpx.AsyncClient, cards: Cards) -> None:
@@ -53,17 +53,17 @@ class Asking:
 
 
 @pytest.fixture
-async def asking() -> AsyncIterator[Asking]:
+async def caching_agent() -> AsyncIterator[CachingAgent]:
     cards = Cards()
 
     async def endpoint(request: Request) -> Response:
         return await cards(request)
 
     async with (
-        served(Starlette(routes=[Route(path, endpoint) for path in (CARD, f"/tenants/{{name}}{CARD}")])) as url,
+        serve_app(Starlette(routes=[Route(path, endpoint) for path in (CARD, f"/tenants/{{name}}{CARD}")])) as url,
         httpx.AsyncClient() as http,
     ):
-        yield Asking(url, http, cards)
+        yield CachingAgent(url, http, cards)
 
 
 @pytest.mark.parametrize(
@@ -77,49 +77,51 @@ async def asking() -> AsyncIterator[Asking]:
         ("x=1", MAX_AGE),
     ],
 )
-async def test_a_card_is_cached_as_long_as_its_server_allows(asking: Asking, cache_control: str, life: float) -> None:
-    asking.cards.headers["cache-control"] = cache_control
+async def test_a_card_is_cached_as_long_as_its_server_allows(
+    caching_agent: CachingAgent, cache_control: str, life: float
+) -> None:
+    caching_agent.cards.headers["cache-control"] = cache_control
 
-    for now, times in ((0.0, 1), (life * 0.9, 1 if life else 2), (life, 2 if life else 3)):
-        asking.cards.clock.advance(now - asking.cards.clock.time())
-        await asking()
-        assert len(asking.cards.asked) == times
-    assert asking.cards.asked[0].headers["x-test"] == "yes"
-
-
-async def test_an_old_one_is_asked_for_with_its_etag(asking: Asking) -> None:
-    asking.cards.headers = {"etag": '"1"', "cache-control": "max-age=60"}
-    await asking()
-    asking.cards.clock.advance(60)
-    assert await asking() == "one"
-    assert asking.cards.asked[-1].headers["if-none-match"] == '"1"'
-    asking.cards.clock.advance(59)
-    await asking()
-    assert len(asking.cards.asked) == 2, "304 made it new again"
-
-    asking.cards.clock.advance(1)
-    asking.cards.headers["etag"] = '"2"'
-    asking.cards.answer = JSONResponse({"name": "two"})
-    assert await asking() == "two"
+    for current_time, times in ((0.0, 1), (life * 0.9, 1 if life else 2), (life, 2 if life else 3)):
+        caching_agent.cards.clock.advance(current_time - caching_agent.cards.clock.time())
+        await caching_agent()
+        assert len(caching_agent.cards.asked) == times
+    assert caching_agent.cards.asked[0].headers["x-test"] == "yes"
 
 
-async def test_or_with_its_date(asking: Asking) -> None:
-    asking.cards.headers = {"last-modified": "Sat, 21 Nov 2026 00:00:00 GMT", "cache-control": "no-cache"}
-    await asking()
-    await asking()
+async def test_an_old_one_is_asked_for_with_its_etag(caching_agent: CachingAgent) -> None:
+    caching_agent.cards.headers = {"etag": '"1"', "cache-control": "max-age=60"}
+    await caching_agent()
+    caching_agent.cards.clock.advance(60)
+    assert await caching_agent() == "one"
+    assert caching_agent.cards.asked[-1].headers["if-none-match"] == '"1"'
+    caching_agent.cards.clock.advance(59)
+    await caching_agent()
+    assert len(caching_agent.cards.asked) == 2, "304 made it new again"
 
-    assert asking.cards.asked[-1].headers["if-modified-since"] == "Sat, 21 Nov 2026 00:00:00 GMT"
+    caching_agent.cards.clock.advance(1)
+    caching_agent.cards.headers["etag"] = '"2"'
+    caching_agent.cards.answer = JSONResponse({"name": "two"})
+    assert await caching_agent() == "two"
 
 
-async def test_an_old_one_is_better_than_none(asking: Asking) -> None:
-    asking.cards.headers["cache-control"] = "no-cache"
-    await asking()
-    asking.cards.answer = Response(status_code=503)
-    assert await asking() == "one"
+async def test_or_with_its_date(caching_agent: CachingAgent) -> None:
+    caching_agent.cards.headers = {"last-modified": "Sat, 21 Nov 2026 00:00:00 GMT", "cache-control": "no-cache"}
+    await caching_agent()
+    await caching_agent()
 
-    asking.cache.forget(asking.url)
+    assert caching_agent.cards.asked[-1].headers["if-modified-since"] == "Sat, 21 Nov 2026 00:00:00 GMT"
+
+
+async def test_an_old_one_is_better_than_none(caching_agent: CachingAgent) -> None:
+    caching_agent.cards.headers["cache-control"] = "no-cache"
+    await caching_agent()
+    caching_agent.cards.answer = Response(status_code=503)
+    assert await caching_agent() == "one"
+
+    caching_agent.cache.forget(caching_agent.url)
     with pytest.raises(AgentUnreachable, match="responded 503"):
-        await asking()
+        await caching_agent()
 
 
 @pytest.mark.parametrize(
@@ -134,21 +136,23 @@ async def test_an_old_one_is_better_than_none(asking: Asking) -> None:
     ],
     ids=["404", "302", "no JSON", "a list", "a number for a name", "nulls"],
 )
-async def test_an_invalid_card_is_an_error(asking: Asking, answer: Any, error: type[Exception]) -> None:
-    asking.cards.answer = answer
+async def test_an_invalid_card_is_an_error(caching_agent: CachingAgent, answer: Any, error: type[Exception]) -> None:
+    caching_agent.cards.answer = answer
     with pytest.raises(error):
-        await asking()
+        await caching_agent()
 
 
-async def test_agents_have_a_card_each(asking: Asking) -> None:
-    assert await asking(f"{asking.url}/") == "one"
+async def test_agents_have_a_card_each(caching_agent: CachingAgent) -> None:
+    assert await caching_agent(f"{caching_agent.url}/") == "one"
     with pytest.raises(CallRefused):
-        await asking(f"{asking.url}/other")
+        await caching_agent(f"{caching_agent.url}/other")
 
 
-async def test_the_number_of_cached_cards_is_limited(asking: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_number_of_cached_cards_is_limited(
+    caching_agent: CachingAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(card_cache, "MAX_CARDS", 2)
     for name in ("1", "2", "3", "2", "3", "1"):
-        await asking(f"{asking.url}/tenants/{name}")
+        await caching_agent(f"{caching_agent.url}/tenants/{name}")
 
-    assert [request.path_params["name"] for request in asking.cards.asked] == ["1", "2", "3", "1"]
+    assert [request.path_params["name"] for request in caching_agent.cards.asked] == ["1", "2", "3", "1"]

@@ -11,7 +11,7 @@ from kombu.exceptions import OperationalError
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.client.notifications import Notification
 from a2a_celery.client.receiver import celery_handler, receiver_app
-from tests.support.webhooks import SECRET, post, served, status_event
+from tests.support.webhooks import SECRET, post, serve_app, status_event
 
 EVENTS = [
     StreamResponse(task=Task(id="t", context_id="c")),
@@ -43,7 +43,7 @@ async def test_each_event_is_published_once_and_in_order(redis_server: EmbeddedR
         """Do nothing, because no worker runs in this test."""
 
     receiver = receiver_app(celery_handler(on_event, queue="a2a-events"), secrets=[SECRET])
-    async with served(receiver) as url, httpx.AsyncClient() as http:
+    async with serve_app(receiver) as url, httpx.AsyncClient() as http:
         posts = [post(number, event=status_event(f"t{number}")) for number in (1, 2, 2, 3)]
         statuses = [(await http.post(url, headers=item.headers, content=item.body)).status_code for item in posts]
 
@@ -68,7 +68,7 @@ async def test_what_the_broker_does_not_take_comes_again() -> None:
                 raise OperationalError("the broker is away")
 
     task = UnreachableBroker()
-    async with served(receiver_app(celery_handler(task), secrets=[SECRET])) as url, httpx.AsyncClient() as http:
+    async with serve_app(receiver_app(celery_handler(task), secrets=[SECRET])) as url, httpx.AsyncClient() as http:
         signed_post = post()
         statuses = [
             (await http.post(url, headers=signed_post.headers, content=signed_post.body)).status_code for _ in range(3)

@@ -28,9 +28,9 @@ def program(number: int, url: str) -> dict[str, Any]:
     return namespace
 
 
-def columns(after: str) -> dict[str, str]:
-    """Return the first and second columns of the first table after `after`."""
-    table = re.search(r"^\|.*?(?=\n[^|]|\Z)", PAGE.partition(after)[2], re.MULTILINE | re.DOTALL)
+def columns(heading: str) -> dict[str, str]:
+    """Return the first and second columns of the first table after `heading`."""
+    table = re.search(r"^\|.*?(?=\n[^|]|\Z)", PAGE.partition(heading)[2], re.MULTILINE | re.DOTALL)
     assert table is not None
     cells = [line.strip("|").split("|") for line in table[0].strip().splitlines()][2:]
     return {first.strip(): second.strip() for first, second, *_ in cells}
@@ -52,12 +52,12 @@ async def test_a_session_is_restored_from_its_database_row() -> None:
 
 def test_the_states_are_those_of_the_code() -> None:
     reasons = columns("<!-- states")
-    later = reasons.pop("of a later version of A2A")
+    unknown_reason = reasons.pop("of a later version of A2A")
 
     assert reasons == {
         state_name(state): f'`"{reason}"`' if reason else "`None`" for state, reason in STOP_REASONS.items()
     }
-    assert later == "`None`"
+    assert unknown_reason == "`None`"
 
 
 def test_the_exit_codes_are_those_of_the_command() -> None:
@@ -91,14 +91,14 @@ def test_its_numbers_are_the_codes() -> None:
 
 def test_the_other_libraries_are_those_of_the_tests() -> None:
     table = PAGE.partition("<!-- peers")[2].partition("Known limitations")[0]
-    documented = set(re.findall(r"^\| (\S+) \| (\S+) \|", table, re.MULTILINE)) - {
+    documented_versions = set(re.findall(r"^\| (\S+) \| (\S+) \|", table, re.MULTILINE)) - {
         ("library", "version"),
         ("---", "---"),
     }
     requirements = "\n".join(path.read_text() for path in PEERS.glob("sdk-*.txt"))
     npm = json.loads((PEERS / "package.json").read_text())["dependencies"]
 
-    assert documented == {
+    assert documented_versions == {
         *re.findall(r"^([\w-]+)(?:\[[\w,-]+\])?==(\S+)$", requirements, re.MULTILINE),
         *(tuple(name.removeprefix("npm:").rsplit("@", 1)) for name in npm.values() if name.startswith("npm:")),
     }

@@ -31,8 +31,8 @@ async def deduplicator(redis_server: EmbeddedRedis, request: pytest.FixtureReque
     if request.param == "memory":
         yield MemoryDeduplicator()
         return
-    decoded = request.param != "redis"
-    async with redis.asyncio.Redis.from_url(redis_server.store_url, decode_responses=decoded) as client:
+    decodes_responses = request.param != "redis"
+    async with redis.asyncio.Redis.from_url(redis_server.store_url, decode_responses=decodes_responses) as client:
         await client.flushall()
         yield RedisDeduplicator(client)
 
@@ -40,35 +40,35 @@ async def deduplicator(redis_server: EmbeddedRedis, request: pytest.FixtureReque
 async def handle(deduplicator: Deduplicator, line: str, version: int, recorded_us: int = 0) -> ClaimStatus:
     """Claim an event, and settle it as handled if it is new."""
     event_id = EventId(version, recorded_us)
-    standing = await deduplicator.claim(line, event_id, "me", HOLD)
-    if standing is NEW:
+    claim_state = await deduplicator.claim(line, event_id, "me", HOLD)
+    if claim_state is NEW:
         await deduplicator.settle(line, event_id, "me", handled=True)
-    return standing
+    return claim_state
 
 
 async def test_a_version_that_is_not_higher_is_a_repeat(deduplicator: Deduplicator) -> None:
-    arriving = [1, 1, 3, 2, 3, 9, 10, 9]
+    versions = [1, 1, 3, 2, 3, 9, 10, 9]
 
-    assert [await handle(deduplicator, "a", version) for version in arriving] == [
+    assert [await handle(deduplicator, "a", version) for version in versions] == [
         NEW, DUPLICATE, NEW, DUPLICATE, DUPLICATE, NEW, NEW, DUPLICATE
     ]  # fmt: skip
 
 
 async def test_later_events_with_versions_of_lost_ones_are_new(deduplicator: Deduplicator) -> None:
     """The sender's store has lost events 4 to 6, and has recorded other events with these versions."""
-    before = [(3, 30), (4, 40), (5, 50), (6, 60)]
+    earlier_events = [(3, 30), (4, 40), (5, 50), (6, 60)]
     since = [(4, 400), (5, 500), (5, 500), (6, 600), (7, 700)]
 
-    standings = [await handle(deduplicator, "a", *event) for event in (*before, (4, 40), *since, (6, 60))]
+    standings = [await handle(deduplicator, "a", *event) for event in (*earlier_events, (4, 40), *since, (6, 60))]
 
     assert standings == [NEW] * 4 + [DUPLICATE] + [NEW, NEW, DUPLICATE, NEW, NEW] + [DUPLICATE]
 
 
 async def test_versions_without_times_are_compared_alone(deduplicator: Deduplicator) -> None:
     """Posts of an older release contain versions without times, and can arrive before and after the sender's update."""
-    arriving = [(2, 20), (2, 0), (3, 0), (3, 30), (4, 40), (3, 30), (4, 0), (5, 0)]
+    versions = [(2, 20), (2, 0), (3, 0), (3, 30), (4, 40), (3, 30), (4, 0), (5, 0)]
 
-    assert [await handle(deduplicator, "a", *event) for event in arriving] == [
+    assert [await handle(deduplicator, "a", *event) for event in versions] == [
         NEW, DUPLICATE, NEW, DUPLICATE, NEW, DUPLICATE, DUPLICATE, NEW
     ]  # fmt: skip
 
@@ -155,10 +155,10 @@ async def test_the_claim_of_a_dead_process_expires(client: redis.asyncio.Redis) 
     dead, alive = RedisDeduplicator(client), RedisDeduplicator(client)
     assert await dead.claim("a", EventId(1), "dead", 0.2) is NEW
 
-    async def again() -> bool:
+    async def is_claimed() -> bool:
         return await alive.claim("a", EventId(1), "alive", HOLD) is NEW
 
-    await eventually_async(again, what="the line is free")
+    await eventually_async(is_claimed, what="the line is free")
 
 
 async def test_receivers_that_share_a_prefix_share_what_they_know(client: redis.asyncio.Redis) -> None:
@@ -173,8 +173,8 @@ async def test_every_key_expires(client: redis.asyncio.Redis) -> None:
     await handle(deduplicator, "a", 1)
     await deduplicator.claim("a", EventId(2), "me", HOLD)
 
-    left = {key.decode(): await client.ttl(key) for key in await client.keys()}
+    lifetimes = {key.decode(): await client.ttl(key) for key in await client.keys()}
 
-    assert left.keys() == {"a2a-deduplication:{a}:handled", "a2a-deduplication:{a}:holder"}
-    assert 990 < left["a2a-deduplication:{a}:handled"] <= 1000
-    assert HOLD - 10 < left["a2a-deduplication:{a}:holder"] <= HOLD
+    assert lifetimes.keys() == {"a2a-deduplication:{a}:handled", "a2a-deduplication:{a}:holder"}
+    assert 990 < lifetimes["a2a-deduplication:{a}:handled"] <= 1000
+    assert HOLD - 10 < lifetimes["a2a-deduplication:{a}:holder"] <= HOLD

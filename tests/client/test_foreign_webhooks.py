@@ -29,13 +29,13 @@ from a2a_celery.client.receiver import (
 )
 from a2a_celery.errors import ConfigError
 from tests.support.clocks import START, ManualClock
-from tests.support.webhooks import OTHER_SECRET, SECRET, post, served
+from tests.support.webhooks import OTHER_SECRET, SECRET, post, serve_app
 
 TOKEN = "chosen-by-the-client"
 STATUS = {"statusUpdate": {"taskId": "t1", "contextId": "c", "status": {"state": "TASK_STATE_WORKING"}}}
 
 
-def unsigned(token: str = "", authorization: str = "") -> dict[str, str]:
+def unsigned_headers(token: str = "", authorization: str = "") -> dict[str, str]:
     """Return the headers of a post without a signature."""
     headers = {"X-A2A-Notification-Token": token, "Authorization": authorization}
     return {name: value for name, value in headers.items() if value}
@@ -48,13 +48,13 @@ def read(headers: dict[str, str], *, body: Any = STATUS, **options: Any) -> Noti
 @pytest.mark.parametrize(
     ("headers", "options"),
     [
-        (unsigned(TOKEN), {"token": TOKEN}),
-        (unsigned(authorization="Bearer hush"), {"authorization": "Bearer hush"}),
-        (unsigned(TOKEN, "Bearer hush"), {"token": TOKEN, "authorization": "Bearer hush"}),
-        (unsigned(SECRET), {"secrets": [SECRET]}),
-        (unsigned(SECRET), {"secrets": [OTHER_SECRET, SECRET]}),
-        (unsigned(TOKEN), {"secrets": [TOKEN.encode()]}),
-        (unsigned(SECRET, "Bearer hush"), {"secrets": [SECRET], "authorization": "Bearer hush"}),
+        (unsigned_headers(TOKEN), {"token": TOKEN}),
+        (unsigned_headers(authorization="Bearer hush"), {"authorization": "Bearer hush"}),
+        (unsigned_headers(TOKEN, "Bearer hush"), {"token": TOKEN, "authorization": "Bearer hush"}),
+        (unsigned_headers(SECRET), {"secrets": [SECRET]}),
+        (unsigned_headers(SECRET), {"secrets": [OTHER_SECRET, SECRET]}),
+        (unsigned_headers(TOKEN), {"secrets": [TOKEN.encode()]}),
+        (unsigned_headers(SECRET, "Bearer hush"), {"secrets": [SECRET], "authorization": "Bearer hush"}),
     ],
 )
 def test_a_post_without_a_signature_is_authenticated_by_its_config(
@@ -71,34 +71,34 @@ def test_a_post_without_a_signature_is_authenticated_by_its_config(
 @pytest.mark.parametrize(
     ("headers", "options"),
     [
-        (unsigned(), {"token": TOKEN}),
-        (unsigned("another"), {"token": TOKEN}),
-        (unsigned(TOKEN), {"token": TOKEN, "authorization": "Bearer hush"}),
-        (unsigned(authorization="Bearer hush"), {"token": TOKEN, "authorization": "Bearer hush"}),
-        (unsigned(OTHER_SECRET), {"secrets": [SECRET]}),
-        (unsigned(TOKEN), {"secrets": [SECRET], "token": TOKEN}),
-        (unsigned(authorization="Bearer hush"), {"secrets": [SECRET], "authorization": "Bearer hush"}),
-        (unsigned(SECRET), {"secrets": [SECRET], "authorization": "Bearer hush"}),
-        (unsigned("\udcff"), {"token": TOKEN}),
+        (unsigned_headers(), {"token": TOKEN}),
+        (unsigned_headers("another"), {"token": TOKEN}),
+        (unsigned_headers(TOKEN), {"token": TOKEN, "authorization": "Bearer hush"}),
+        (unsigned_headers(authorization="Bearer hush"), {"token": TOKEN, "authorization": "Bearer hush"}),
+        (unsigned_headers(OTHER_SECRET), {"secrets": [SECRET]}),
+        (unsigned_headers(TOKEN), {"secrets": [SECRET], "token": TOKEN}),
+        (unsigned_headers(authorization="Bearer hush"), {"secrets": [SECRET], "authorization": "Bearer hush"}),
+        (unsigned_headers(SECRET), {"secrets": [SECRET], "authorization": "Bearer hush"}),
+        (unsigned_headers("\udcff"), {"token": TOKEN}),
     ],
 )
 def test_a_post_with_fewer_credentials_than_its_config_is_refused(
     headers: dict[str, str], options: dict[str, Any]
 ) -> None:
-    with pytest.raises(NotificationRefused) as refused:
+    with pytest.raises(NotificationRefused) as exc_info:
         read(headers, **options)
 
-    assert isinstance(refused.value, NotAuthentic | MalformedNotification)
-    assert not any(secret in str(refused.value) for secret in (TOKEN, SECRET, "hush"))
+    assert isinstance(exc_info.value, NotAuthentic | MalformedNotification)
+    assert not any(secret in str(exc_info.value) for secret in (TOKEN, SECRET, "hush"))
 
 
 def test_a_signature_that_is_there_counts_also_beside_the_token() -> None:
     """An attacker who reads an unsigned post must not be able to replay it as a signed post."""
-    forged = post(secrets=(OTHER_SECRET,), at=int(START))
-    forged.headers["X-A2A-Notification-Token"] = SECRET
+    forged_post = post(secrets=(OTHER_SECRET,), at=int(START))
+    forged_post.headers["X-A2A-Notification-Token"] = SECRET
 
     with pytest.raises(NotAuthentic):
-        Verifier([SECRET], clock=ManualClock()).verify(forged.headers, forged.body)
+        Verifier([SECRET], clock=ManualClock()).verify(forged_post.headers, forged_post.body)
 
 
 @pytest.mark.parametrize("options", [{}, {"secrets": []}, {"token": ""}, {"authorization": ""}])
@@ -124,7 +124,7 @@ def test_a_verifier_that_would_take_every_post_is_refused(options: dict[str, Any
     ids=["1.0", "1.0 task", "0.3 task", "0.3 update", "a bare task"],
 )
 def test_events_are_read_in_each_form_that_servers_post(body: dict[str, Any]) -> None:
-    event = read(unsigned(TOKEN), body=body, token=TOKEN).event
+    event = read(unsigned_headers(TOKEN), body=body, token=TOKEN).event
 
     assert isinstance(event, Task | TaskStatusUpdateEvent)
     assert event.status.state == TaskState.TASK_STATE_WORKING
@@ -133,7 +133,7 @@ def test_events_are_read_in_each_form_that_servers_post(body: dict[str, Any]) ->
 @pytest.mark.parametrize("body", [{}, [], "text", {"jsonrpc": "2.0"}])
 def test_a_body_that_is_no_event_is_refused(body: Any) -> None:
     with pytest.raises(MalformedNotification, match="none of"):
-        read(unsigned(TOKEN), body=body, token=TOKEN)
+        read(unsigned_headers(TOKEN), body=body, token=TOKEN)
 
 
 @pytest.fixture
@@ -160,7 +160,7 @@ async def test_the_sdks_own_server_posts_to_a_receiver(http: httpx.AsyncClient, 
             receiver = receiver_app(note, authorization="Bearer hush")
     event = TaskStatusUpdateEvent(task_id="t1", status=TaskStatus(state=TaskState.TASK_STATE_WORKING))
     configs = InMemoryPushNotificationConfigStore()
-    async with served(receiver) as url:
+    async with serve_app(receiver) as url:
         config.url = url
         await configs.set_info("t1", config, ServerCallContext())
         sender = BasePushNotificationSender(http, configs)

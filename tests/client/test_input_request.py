@@ -159,7 +159,7 @@ def test_several_questions_are_fields_with_the_texts_as_descriptions() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "entered", "value"),
+    ("kind", "input_text", "value"),
     [
         ("string", " Oslo ", " Oslo "),
         ("integer", " 3 ", 3),
@@ -171,12 +171,12 @@ def test_several_questions_are_fields_with_the_texts_as_descriptions() -> None:
         ("json", "[1]", [1]),
     ],
 )
-def test_what_a_reader_enters_becomes_a_value(kind: Any, entered: str, value: Any) -> None:
-    assert AnswerField("a", kind, "A", choices=("red", 2)).parse(entered) == value
+def test_what_a_reader_enters_becomes_a_value(kind: Any, input_text: str, value: Any) -> None:
+    assert AnswerField("a", kind, "A", choices=("red", 2)).parse(input_text) == value
 
 
 @pytest.mark.parametrize(
-    ("kind", "entered", "remedy"),
+    ("kind", "input_text", "remedy"),
     [
         ("integer", "1.5", "enter a whole number"),
         ("number", "many", "enter a number"),
@@ -185,9 +185,9 @@ def test_what_a_reader_enters_becomes_a_value(kind: Any, entered: str, value: An
         ("json", "[", "enter JSON"),
     ],
 )
-def test_what_is_no_value_is_answered_with_a_remedy(kind: Any, entered: str, remedy: str) -> None:
+def test_what_is_no_value_is_answered_with_a_remedy(kind: Any, input_text: str, remedy: str) -> None:
     with pytest.raises(ValueError, match=remedy):
-        AnswerField("a", kind, "A", choices=("red", 2)).parse(entered)
+        AnswerField("a", kind, "A", choices=("red", 2)).parse(input_text)
 
 
 KEYWORDS = st.sampled_from(

@@ -19,9 +19,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from a2a_celery.client import AgentSession, AgentUnreachable, NotConnected, RemoteAgent, ResponseLost, Result
 from a2a_celery.lifecycle.states import COMPLETED
 from a2a_celery.store import AsyncStore, Keys
-from tests.support.clients import Served, sdk_client, stream
+from tests.support.clients import ServedFleet, sdk_client, stream
 from tests.support.fleet import running_fleet
-from tests.support.lossy import CutsStreams, losing_answers
+from tests.support.lossy_transports import CutsStreams, losing_answers
 from tests.support.plain_server import Steps, plain_server
 from tests.support.proxy import Proxy, proxy
 from tests.support.seeds import Seeds, chunk, status
@@ -29,10 +29,10 @@ from tests.support.waiting import eventually_async
 
 
 @pytest.fixture(scope="module")
-def served_fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def served_fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedFleet]:
     with running_fleet(tmp_path_factory.mktemp("fleet")) as fleet:
         gateway = fleet.gateway(grpc=True)
-        yield Served(fleet, gateway, fleet.worker(pool="threads", concurrency=8))
+        yield ServedFleet(fleet, gateway, fleet.worker(pool="threads", concurrency=8))
 
 
 def chunks(events: list[StreamResponse]) -> str:
@@ -55,7 +55,7 @@ async def until(condition: Callable[[], bool]) -> None:
 NUMBERS = "".join(f"{number} " for number in range(20))
 
 
-async def test_streams_outlive_a_gateway_that_is_killed(served_fleet: Served) -> None:
+async def test_streams_outlive_a_gateway_that_is_killed(served_fleet: ServedFleet) -> None:
     """Kill the gateway with SIGKILL while events arrive over each binding, and restart the gateway at the same
     address."""
     events_by_binding: dict[str, list[StreamResponse]] = {"JSONRPC": [], "HTTP+JSON": [], "GRPC": []}
@@ -81,20 +81,22 @@ async def test_streams_outlive_a_gateway_that_is_killed(served_fleet: Served) ->
         assert (result.state_name, result.text) == ("COMPLETED", NUMBERS), binding
         assert chunks(events) == NUMBERS, binding
     for binding in ("JSONRPC", "HTTP+JSON"):  # gRPC events have no ids, so a complete task replaces missed events
-        received = [MessageToDict(event) for event in events_by_binding[binding]]
-        assert received == await log(served_fleet, sessions[binding].task_id), "each event once"
+        received_events = [MessageToDict(event) for event in events_by_binding[binding]]
+        assert received_events == await log(served_fleet, sessions[binding].task_id), "each event once"
     # the second task comes from the new stream or from GetTask
     assert sum(event.HasField("task") for event in events_by_binding["GRPC"]) >= 2
 
 
 @pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON"])
-async def test_numbered_events_come_once_however_often_their_stream_is_cut(served_fleet: Served, binding: str) -> None:
+async def test_numbered_events_come_once_however_often_their_stream_is_cut(
+    served_fleet: ServedFleet, binding: str
+) -> None:
     line = CutsStreams(3, 0, 2, 0, 1)
     async with httpx.AsyncClient(transport=line, timeout=60) as http:
         session = RemoteAgent(f"{served_fleet.url}/agents/pace", http=http, transports=[binding]).session()
         events = [event async for event in session.stream("12 0.1", deadline=60)]
 
-    assert not line.after, "it was cut so often"
+    assert not line.event_counts, "it was cut so often"
     assert [MessageToDict(event) for event in events] == await log(served_fleet, session.task_id)
     assert session.result.state_name == "COMPLETED"
 
@@ -111,7 +113,7 @@ async def test_a_client_whose_newest_events_the_store_lost_begins_anew(tmp_path:
     with running_fleet(tmp_path) as fleet:
         gateway, store = fleet.gateway(), AsyncStore(fleet.redis.store_url)
         session, seeds = RemoteAgent(f"{gateway.url}/agents/pace").session(), Seeds(store, Keys("a2a"))
-        watching = asyncio.create_task(watch(session))
+        watch_task = asyncio.create_task(watch(session))
         await until(lambda: bool(events))
         claim = await seeds.claimed(session.task_id, max_attempts=2)
         await seeds.appended(claim, chunk("kept "))
@@ -122,7 +124,7 @@ async def test_a_client_whose_newest_events_the_store_lost_begins_anew(tmp_path:
         await seeds.restore(backup)
         await seeds.settled(claim, *(chunk(f"other {n} ") for n in range(5)), status(COMPLETED), before=1)
         await asyncio.to_thread(fleet.gateway, instead_of=gateway)
-        await watching
+        await watch_task
         await store.aclose()
 
     expected = "kept other 0 other 1 other 2 other 3 other 4 "
@@ -130,7 +132,7 @@ async def test_a_client_whose_newest_events_the_store_lost_begins_anew(tmp_path:
     assert chunks(events) == expected
 
 
-async def log(served_fleet: Served, task_id: str) -> list[object]:
+async def log(served_fleet: ServedFleet, task_id: str) -> list[object]:
     """Return all events of a task from a stream that starts with the first event."""
     async with httpx.AsyncClient() as http:
         path = f"/tasks/{task_id}:subscribe"
@@ -141,7 +143,7 @@ async def log(served_fleet: Served, task_id: str) -> list[object]:
 class TestLostAnswers:
     """Messages that reach the server, but whose responses are lost."""
 
-    async def test_an_idempotent_agent_is_sent_it_again(self, served_fleet: Served) -> None:
+    async def test_an_idempotent_agent_is_sent_it_again(self, served_fleet: ServedFleet) -> None:
         async with losing_answers(times=3) as http:
             agent = RemoteAgent(f"{served_fleet.url}/agents/once", http=http, idempotent=True)
             session = agent.session(context_id="again")
@@ -151,7 +153,7 @@ class TestLostAnswers:
             assert result.text.startswith("word, run 1 ")
             assert await tasks_of(served_fleet, "once", "again") == [result.task_id]
 
-    async def test_another_is_not(self, served_fleet: Served) -> None:
+    async def test_another_is_not(self, served_fleet: ServedFleet) -> None:
         async with losing_answers() as http:
             agent = RemoteAgent(f"{served_fleet.url}/agents/echo", http=http)
             message = agent.session().message("hello")
@@ -160,10 +162,10 @@ class TestLostAnswers:
                 async for _ in agent.stream(message, deadline=60):
                     pass
             with pytest.raises(ResponseLost):
-                async with losing_answers() as again:
-                    await RemoteAgent(f"{served_fleet.url}/agents/echo", http=again).submit(message)
+                async with losing_answers() as losing_agent:
+                    await RemoteAgent(f"{served_fleet.url}/agents/echo", http=losing_agent).submit(message)
 
-    async def test_in_a_known_context_its_task_is_found(self, served_fleet: Served) -> None:
+    async def test_in_a_known_context_its_task_is_found(self, served_fleet: ServedFleet) -> None:
         async with losing_answers() as http:
             session = RemoteAgent(f"{served_fleet.url}/agents/echo", http=http).session(context_id="found")
 
@@ -172,7 +174,7 @@ class TestLostAnswers:
             assert (result.state_name, result.text) == ("COMPLETED", "hello")
             assert await tasks_of(served_fleet, "echo", "found") == [result.task_id]
 
-    async def test_so_is_the_task_that_it_answered(self, served_fleet: Served) -> None:
+    async def test_so_is_the_task_that_it_answered(self, served_fleet: ServedFleet) -> None:
         async with RemoteAgent(f"{served_fleet.url}/agents/ask") as agent:
             question = await agent.session().send("some", deadline=60)
         async with losing_answers() as http:
@@ -184,7 +186,7 @@ class TestLostAnswers:
             assert (result.task_id, result.text) == (question.task_id, "7 it is")
 
 
-async def tasks_of(served_fleet: Served, agent: str, context_id: str) -> list[str]:
+async def tasks_of(served_fleet: ServedFleet, agent: str, context_id: str) -> list[str]:
     async with sdk_client(served_fleet.gateway, agent) as client:
         return [task.id for task in (await client.list_tasks(ListTasksRequest(context_id=context_id))).tasks]
 
@@ -209,17 +211,17 @@ class Plain:
 async def plain(binding: str, *, streaming: bool = True, **options: float) -> AsyncIterator[Plain]:
     """Run an SDK server, and yield it with a client that calls its agent through the proxy, over `binding`."""
     steps = Steps()
-    served: list[Plain] = []
+    plain_servers: list[Plain] = []
 
-    def counting(asgi: ASGIApp) -> ASGIApp:
-        async def counted(scope: Scope, receive: Receive, send: Send) -> None:
-            for counted_server in served:
+    def count_requests(asgi: ASGIApp) -> ASGIApp:
+        async def counting_app(scope: Scope, receive: Receive, send: Send) -> None:
+            for counted_server in plain_servers:
                 counted_server.requests += 1
             await asgi(scope, receive, send)
 
-        return counted
+        return counting_app
 
-    async with plain_server(steps, streaming=streaming, around=counting) as url:
+    async with plain_server(steps, streaming=streaming, around=count_requests) as url:
         async with RemoteAgent(url) as question:
             card = AgentCard()
             card.CopyFrom(await question.card())
@@ -230,8 +232,8 @@ async def plain(binding: str, *, streaming: bool = True, **options: float) -> As
             interface.url = interface.url.replace(str(server.port), str(line.port))
             card.supported_interfaces.append(interface)
             async with RemoteAgent(url, card=card, transports=[binding], **options) as agent:  # type: ignore[arg-type]
-                served.append(Plain(steps, line, agent))
-                yield served[0]
+                plain_servers.append(Plain(steps, line, agent))
+                yield plain_servers[0]
 
 
 @pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON", "GRPC"])
@@ -245,7 +247,7 @@ async def test_a_cut_stream_of_the_sdks_server_is_subscribed_to_again(binding: s
                 events.append(event)
             return session.result
 
-        watching = asyncio.create_task(watch())
+        watch_task = asyncio.create_task(watch())
         await server.say("one ")
         await until(lambda: chunks(events) == "one ")
         server.line.cut()
@@ -255,7 +257,7 @@ async def test_a_cut_stream_of_the_sdks_server_is_subscribed_to_again(binding: s
         await server.say("three ")
         await server.steps.given.put(None)
 
-        result = await watching
+        result = await watch_task
 
     assert (result.state_name, result.text) == ("COMPLETED", "one two three ")
     assert chunks(events) == "one two three "
@@ -269,16 +271,16 @@ async def test_a_cut_that_nothing_happened_in_is_not_seen() -> None:
             async for event in server.agent.session().stream("go", deadline=60):
                 events.append(event)
 
-        watching = asyncio.create_task(watch())
+        watch_task = asyncio.create_task(watch())
         await server.say("one ")
         await until(lambda: chunks(events) == "one ")
         for _ in range(2):
-            before = server.requests
+            request_count = server.requests
             server.line.cut()
             server.line.restore()
-            await until(lambda before=before: server.requests > before)  # type: ignore[misc]
+            await until(lambda count=request_count: server.requests > count)  # type: ignore[misc]
         await server.steps.given.put(None)
-        await watching
+        await watch_task
 
     states = [TaskState.Name(event.task.status.state) for event in events if event.HasField("task")]
     assert states in (["TASK_STATE_SUBMITTED"], ["TASK_STATE_SUBMITTED", "TASK_STATE_COMPLETED"]), (
@@ -289,7 +291,7 @@ async def test_a_cut_that_nothing_happened_in_is_not_seen() -> None:
 async def test_an_agent_without_streams_is_looked_at_again() -> None:
     async with plain("JSONRPC", streaming=False) as server:
         session = server.agent.session()
-        sending = asyncio.create_task(session.send("go", deadline=60))
+        send_task = asyncio.create_task(session.send("go", deadline=60))
         await server.say("one ")
         await until(lambda: bool(session.task_id))
         server.line.cut()
@@ -297,7 +299,7 @@ async def test_an_agent_without_streams_is_looked_at_again() -> None:
         server.line.restore()
         await server.steps.given.put(None)
 
-        result = await sending
+        result = await send_task
 
     assert (result.state_name, result.text) == ("COMPLETED", "one two ")
 
@@ -305,13 +307,13 @@ async def test_an_agent_without_streams_is_looked_at_again() -> None:
 async def test_a_message_that_never_left_is_sent_when_there_is_a_way() -> None:
     async with plain("JSONRPC") as server:
         server.line.cut()
-        sending = asyncio.create_task(server.agent.session().send("go", deadline=60))
+        send_task = asyncio.create_task(server.agent.session().send("go", deadline=60))
         await server.steps.given.put(None)
-        await asyncio.wait({sending}, timeout=0.3)  # the client retries
-        assert not sending.done()
+        await asyncio.wait({send_task}, timeout=0.3)  # the client retries
+        assert not send_task.done()
         server.line.restore()
 
-        assert (await sending).state_name == "COMPLETED"
+        assert (await send_task).state_name == "COMPLETED"
 
 
 async def test_reconnecting_has_a_timeout() -> None:
@@ -321,12 +323,12 @@ async def test_reconnecting_has_a_timeout() -> None:
         with pytest.raises(NotConnected):
             await session.send("go")
         server.line.restore()
-        sending = asyncio.create_task(session.send("go"))
+        send_task = asyncio.create_task(session.send("go"))
         await server.say("one ")
         await until(lambda: bool(session.task_id))
         server.line.cut()
         with pytest.raises(AgentUnreachable):
-            await sending
+            await send_task
 
 
 async def test_a_missing_task_is_an_error() -> None:

@@ -37,7 +37,7 @@ from a2a_celery.client.session import DEADLINE
 from a2a_celery.clock import SYSTEM_CLOCK, Clock
 from tests.support.agents import card
 from tests.support.clocks import ManualClock
-from tests.support.webhooks import served
+from tests.support.webhooks import serve_app
 
 
 @asynccontextmanager
@@ -53,7 +53,7 @@ async def odd_peer(
             return answer
         return JSONResponse({"jsonrpc": "2.0", "id": body["id"], "result": answer})
 
-    async with served(Starlette(routes=[Route("/", rpc, methods=["POST"])])) as url:
+    async with serve_app(Starlette(routes=[Route("/", rpc, methods=["POST"])])) as url:
         peer_card = card("odd", streaming=streaming)
         peer_card.supported_interfaces.add(url=f"{url}/", protocol_binding="JSONRPC", protocol_version=version)
         async with RemoteAgent(url, card=peer_card, clock=clock) as agent:
@@ -135,7 +135,7 @@ T_WORKS = {"id": "t", "contextId": "c", "status": {"state": "TASK_STATE_WORKING"
 T_IS_DONE = {"id": "t", "contextId": "c", "status": {"state": "TASK_STATE_COMPLETED"}}
 
 
-def numbered(*results: Any) -> Response:
+def numbered_events(*results: Any) -> Response:
     """Return an SSE response whose events have ids."""
     frames = [{"jsonrpc": "2.0", "id": 1, "result": result} for result in results]
     body = "".join(f"id: {number}\ndata: {json.dumps(frame)}\n\n" for number, frame in enumerate(frames, start=1))
@@ -148,7 +148,10 @@ async def test_streams_with_ids_but_without_stored_events_are_followed_to_the_en
     stream."""
 
     def answers(method: str) -> Any:
-        streams = {"SendStreamingMessage": numbered({"task": T_WORKS}), "SubscribeToTask": numbered(*events)}
+        streams = {
+            "SendStreamingMessage": numbered_events({"task": T_WORKS}),
+            "SubscribeToTask": numbered_events(*events),
+        }
         return streams.get(method, T_IS_DONE)
 
     async with odd_peer(answers, streaming=True) as agent:
@@ -157,22 +160,22 @@ async def test_streams_with_ids_but_without_stored_events_are_followed_to_the_en
 
 async def test_a_server_that_fails_for_a_while_is_asked_again() -> None:
     """A gateway whose store is unavailable responds with InternalError over JSON-RPC."""
-    left = 0
+    failure_count = 0
 
     def answers(method: str) -> Any:
-        nonlocal left
+        nonlocal failure_count
         if method == "SendStreamingMessage":
-            return numbered({"task": T_WORKS})
-        left -= 1
-        if left >= 0:
+            return numbered_events({"task": T_WORKS})
+        failure_count -= 1
+        if failure_count >= 0:
             return JSONResponse({"jsonrpc": "2.0", "id": 1, "error": {"code": -32603, "message": "try again later"}})
-        return numbered({"task": T_IS_DONE}) if method == "SubscribeToTask" else T_IS_DONE
+        return numbered_events({"task": T_IS_DONE}) if method == "SubscribeToTask" else T_IS_DONE
 
     async with odd_peer(answers, streaming=True) as agent:
         for begin in (lambda session: session.send("hello", deadline=30), lambda session: session.wait(deadline=30)):
-            left = 4
+            failure_count = 4
             assert (await begin(agent.session(Session("c", "t", 2)))).state_name == "COMPLETED"
-            assert left < 0
+            assert failure_count < 0
 
 
 async def test_a_timeout_of_the_callers_own_is_no_deadline() -> None:
@@ -192,12 +195,12 @@ async def test_the_agents_own_refusals_are_the_protocols_errors() -> None:
 
 
 async def test_a_task_in_an_unknown_state_is_polled_until_the_deadline() -> None:
-    dreaming = {"id": "t", "contextId": "c", "status": {"state": "TASK_STATE_DREAMING"}}
-    async with odd_peer(lambda method: {"task": dreaming} if method == "SendMessage" else dreaming) as agent:
-        with pytest.raises(DeadlineExceeded) as caught:
+    unknown_task = {"id": "t", "contextId": "c", "status": {"state": "TASK_STATE_DREAMING"}}
+    async with odd_peer(lambda method: {"task": unknown_task} if method == "SendMessage" else unknown_task) as agent:
+        with pytest.raises(DeadlineExceeded) as exc_info:
             await agent.session().send("hello", deadline=3)
 
-    assert caught.value.result == Result.of(dreaming)
+    assert exc_info.value.result == Result.of(unknown_task)
 
 
 async def test_an_agent_that_never_responded_is_unreachable_at_once() -> None:
@@ -230,7 +233,7 @@ def cut_off(*results: Any) -> Response:
     return StreamingResponse(frames(), media_type="text/event-stream")
 
 
-def paused(question: str) -> dict[str, Any]:
+def paused_task(question: str) -> dict[str, Any]:
     message = {"messageId": question, "role": "ROLE_AGENT", "parts": [{"text": question}]}
     return {"id": "t", "contextId": "c", "status": {"state": "TASK_STATE_INPUT_REQUIRED", "message": message}}
 
@@ -287,11 +290,11 @@ async def test_the_task_that_a_message_answers_is_looked_at_also_before_the_stre
 
 async def test_a_question_that_was_asked_before_is_no_answer_when_the_stream_is_lost() -> None:
     """a2a-js starts the stream that follows an answer with the stored task."""
-    tasks = [paused("How many?"), paused("How many?"), paused("Which colour?")]
+    tasks = [paused_task("How many?"), paused_task("How many?"), paused_task("Which colour?")]
 
     def answers(method: str) -> Any:
         if method == "SendStreamingMessage":
-            return cut_off({"task": paused("How many?")})
+            return cut_off({"task": paused_task("How many?")})
         if method == "SubscribeToTask":
             return JSONResponse({"jsonrpc": "2.0", "id": 1, "error": {"code": -32004, "message": "not here"}})
         return tasks.pop(0)
@@ -349,7 +352,7 @@ async def test_errors_of_version_03_over_http_are_read(body: Any, status: int, e
     async def rest(request: Request) -> Response:
         return JSONResponse(body, status)
 
-    async with served(Starlette(routes=[Route("/v1/tasks/{path:path}", rest, methods=["GET", "POST"])])) as url:
+    async with serve_app(Starlette(routes=[Route("/v1/tasks/{path:path}", rest, methods=["GET", "POST"])])) as url:
         peer_card = card("odd")
         peer_card.supported_interfaces.add(url=url, protocol_binding="HTTP+JSON", protocol_version="0.3")
         async with RemoteAgent(url, card=peer_card) as agent:

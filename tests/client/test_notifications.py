@@ -33,7 +33,7 @@ def verifier(*secrets: str | bytes, **options: object) -> Verifier:
     return Verifier(secrets or (SECRET,), clock=ManualClock(NOW), **options)  # type: ignore[arg-type]
 
 
-def refused(check: Verifier, signed_post: Post) -> str:
+def refusal_text(check: Verifier, signed_post: Post) -> str:
     """Return the class and the text of the exception for a rejected post."""
     with pytest.raises(NotificationRefused) as refusal:
         check.verify(signed_post.headers, signed_post.body)
@@ -107,13 +107,13 @@ def test_signatures_of_other_schemes_are_passed_over() -> None:
     signed_post = post(at=NOW)
     good = signed_post.headers["webhook-signature"]
 
-    for beside in (f"v1a,AAAA {good}", f"{good} v9 , v1", f"v1,not-base64! {good}"):
-        signed_post.headers["webhook-signature"] = beside
+    for signatures in (f"v1a,AAAA {good}", f"{good} v9 , v1", f"v1,not-base64! {good}"):
+        signed_post.headers["webhook-signature"] = signatures
         assert verifier().verify(signed_post.headers, signed_post.body).version == 1
 
     signed_post.headers["webhook-signature"] = good.replace("v1,", "v1a,")
     assert (
-        refused(verifier(), signed_post)
+        refusal_text(verifier(), signed_post)
         == "NotAuthentic: The header webhook-signature has no signature of the scheme v1."
     )
 
@@ -145,7 +145,7 @@ def test_a_secret_that_is_none_is_refused_at_start_and_not_repeated(secrets: lis
     assert error.value.__cause__ is None
 
 
-def changed(field: str, value: str) -> Post:
+def changed_post(field: str, value: str) -> Post:
     """Return a valid post with one changed header."""
     signed_post = post(at=NOW)
     return Post({**signed_post.headers, field: value}, signed_post.body)
@@ -154,17 +154,17 @@ def changed(field: str, value: str) -> Post:
 @pytest.mark.parametrize(
     "signed_post",
     [
-        changed("webhook-id", f"{DELIVERY_ID}_2"),
-        changed("webhook-timestamp", str(int(NOW) - 1)),
+        changed_post("webhook-id", f"{DELIVERY_ID}_2"),
+        changed_post("webhook-timestamp", str(int(NOW) - 1)),
         Post(post(at=NOW).headers, post(at=NOW).body + b" "),
         post(secrets=(OTHER_SECRET,), at=NOW),
-        changed("webhook-signature", "v1,"),
-        changed("webhook-signature", "v1,\udc80\ud800"),
+        changed_post("webhook-signature", "v1,"),
+        changed_post("webhook-signature", "v1,\udc80\ud800"),
     ],
     ids=["id", "timestamp", "body", "another's secret", "empty", "no text"],
 )
 def test_what_was_changed_or_signed_by_others_is_not_authentic(signed_post: Post) -> None:
-    error = refused(verifier(), signed_post)
+    error = refusal_text(verifier(), signed_post)
 
     assert error == "NotAuthentic: No signature of this id, time and body was made with a known secret."
 
@@ -177,7 +177,7 @@ def test_what_was_changed_or_signed_by_others_is_not_authentic(signed_post: Post
     ],
 )
 def test_what_was_signed_long_ago_or_in_the_future_is_refused(at: float, reason: str) -> None:
-    assert refused(verifier(), post(at=at)) == reason
+    assert refusal_text(verifier(), post(at=at)) == reason
     assert verifier(tolerance=400).verify(post(at=at).headers, post(at=at).body).version == 1
 
 
@@ -186,12 +186,12 @@ def test_the_edge_of_the_tolerance_is_inside(at: float) -> None:
     assert verifier().verify(post(at=at).headers, post(at=at).body).timestamp == at
 
 
-@pytest.mark.parametrize("missing", ["webhook-id", "webhook-timestamp", "webhook-signature"])
-def test_a_header_that_is_missing_is_named(missing: str) -> None:
+@pytest.mark.parametrize("header", ["webhook-id", "webhook-timestamp", "webhook-signature"])
+def test_a_header_that_is_missing_is_named(header: str) -> None:
     signed_post = post(at=NOW)
-    del signed_post.headers[missing]
+    del signed_post.headers[header]
 
-    assert refused(verifier(), signed_post) == f"MalformedNotification: The header {missing} is missing."
+    assert refusal_text(verifier(), signed_post) == f"MalformedNotification: The header {header} is missing."
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_a_header_that_is_missing_is_named(missing: str) -> None:
     ["x", "x_", "_1", "x_0", "x_01", "x_-1", "x_1-", "x_1-x", "x_1.5", "x_٣", f"x_{10**15}", "x.y_1", "x_1\n", "a{b_1"],
 )
 def test_an_id_has_a_line_and_a_version(identity: str) -> None:
-    text = refused(verifier(), changed("webhook-id", identity))
+    text = refusal_text(verifier(), changed_post("webhook-id", identity))
     assert text.startswith("MalformedNotification: The header webhook-id")
 
 
@@ -226,7 +226,7 @@ def test_an_id_has_the_time_of_its_event() -> None:
 
 @pytest.mark.parametrize("timestamp", ["now", "1.5", "1e9", "-1", "+1", " 1", "٣", "nan", "9" * 13])
 def test_a_timestamp_is_whole_seconds(timestamp: str) -> None:
-    error = refused(verifier(), changed("webhook-timestamp", timestamp))
+    error = refusal_text(verifier(), changed_post("webhook-timestamp", timestamp))
 
     assert error == "MalformedNotification: The header webhook-timestamp is not a whole number of seconds since 1970."
 
@@ -246,7 +246,7 @@ def test_a_timestamp_is_whole_seconds(timestamp: str) -> None:
     ],
 )
 def test_a_body_that_is_no_event_is_refused(body: str, reason: str) -> None:
-    assert reason in refused(verifier(), post(body=body, at=NOW))
+    assert reason in refusal_text(verifier(), post(body=body, at=NOW))
 
 
 def test_a_body_that_is_no_text_is_refused() -> None:
@@ -255,7 +255,9 @@ def test_a_body_that_is_no_text_is_refused() -> None:
     signature = f"v1,{base64.b64encode(mac.digest()).decode()}"
     headers = {"webhook-id": identity, "webhook-timestamp": str(int(NOW)), "webhook-signature": signature}
 
-    assert refused(verifier(key), Post(headers, body)).startswith("MalformedNotification: The body is not the JSON")
+    assert refusal_text(verifier(key), Post(headers, body)).startswith(
+        "MalformedNotification: The body is not the JSON"
+    )
 
 
 def test_a_large_body_is_refused_whoever_signed_it() -> None:
@@ -263,7 +265,7 @@ def test_a_large_body_is_refused_whoever_signed_it() -> None:
     size = len(signed_post.body)
 
     assert verifier(max_bytes=size).verify(signed_post.headers, signed_post.body).version == 1
-    assert refused(verifier(max_bytes=size - 1), signed_post) == (
+    assert refusal_text(verifier(max_bytes=size - 1), signed_post) == (
         f"NotificationTooLarge: A notification may have at most {size - 1} bytes."
     )
 
@@ -282,7 +284,7 @@ def test_credentials_are_looked_at_when_they_are_known(option: str, header: str,
     assert check.verify(good.headers, good.body).version == 1
     assert verifier().verify(other.headers, other.body).version == 1
     for signed_post in (other, none):
-        assert refused(check, signed_post) == f"NotAuthentic: The header {header.lower()} is not the expected one."
+        assert refusal_text(check, signed_post) == f"NotAuthentic: The header {header.lower()} is not the expected one."
 
 
 def test_every_refusal_has_a_status_and_none_ends_the_subscription() -> None:
@@ -297,7 +299,7 @@ def test_every_refusal_has_a_status_and_none_ends_the_subscription() -> None:
     assert all(issubclass(kind, NotificationRefused) for kind in types)
 
 
-def spoiled(good: str) -> st.SearchStrategy[str]:
+def spoiled_texts(good: str) -> st.SearchStrategy[str]:
     """Return a strategy for arbitrary texts, the valid text `good`, and texts that end with `good`."""
     texts = st.text(st.characters(codec=None), max_size=40)
     return st.one_of(texts, st.just(good), texts.map(lambda text: good + text))
@@ -306,7 +308,7 @@ def spoiled(good: str) -> st.SearchStrategy[str]:
 @given(st.data())
 def test_nothing_that_is_posted_raises_anything_else(data: st.DataObject) -> None:
     signed_post = post(at=NOW)
-    headers = {name: data.draw(spoiled(value), label=name) for name, value in signed_post.headers.items()}
+    headers = {name: data.draw(spoiled_texts(value), label=name) for name, value in signed_post.headers.items()}
     body = data.draw(st.one_of(st.just(signed_post.body), st.binary(max_size=40)), label="body")
 
     try:

@@ -45,55 +45,55 @@ async def answer(app: Starlette, post: Post, path: str = "/hook") -> httpx.Respo
         return await http.post(path, headers=post.headers, content=post.body)
 
 
-async def unwanted(notification: Notification) -> None:
+async def reject(notification: Notification) -> None:
     raise AssertionError(f"{notification} is no event")
 
 
 async def own_route(request: Request) -> Response:
     notification = await receive(request, Verifier([SECRET]))
     async with handle_once(notification, MemoryDeduplicator()):
-        await unwanted(notification)
+        await reject(notification)
     return Response(status_code=204)
 
 
 RECEIVERS = {
-    "secrets": receiver_app(unwanted, secrets=[SECRET]),
-    "credentials": receiver_app(unwanted, authorization=f"Bearer {CREDENTIALS}"),
+    "secrets": receiver_app(reject, secrets=[SECRET]),
+    "credentials": receiver_app(reject, authorization=f"Bearer {CREDENTIALS}"),
     "a route of one's own": Starlette(routes=[Route("/hook", own_route, methods=["POST"])]),
 }
 
 
 @pytest.mark.parametrize("app", RECEIVERS.values(), ids=RECEIVERS.keys())
 async def test_a_ping_is_accepted_and_not_handled(app: Starlette) -> None:
-    accepted = await answer(app, ping())
+    response = await answer(app, ping())
 
-    assert (accepted.status_code, accepted.content) == (204, b"")
+    assert (response.status_code, response.content) == (204, b"")
 
 
 async def test_a_ping_by_the_token_alone_is_accepted() -> None:
-    accepted = await answer(receiver_app(unwanted, token="plain"), ping("plain"))
+    response = await answer(receiver_app(reject, token="plain"), ping("plain"))
 
-    assert accepted.status_code == 204
+    assert response.status_code == 204
 
 
 async def test_a_ping_that_is_signed_with_another_secret_is_refused() -> None:
-    refused = await answer(receiver_app(unwanted, secrets=[OTHER_SECRET]), ping())
+    response = await answer(receiver_app(reject, secrets=[OTHER_SECRET]), ping())
 
-    assert refused.status_code == 401
+    assert response.status_code == 401
 
 
 async def test_a_ping_that_was_changed_is_refused() -> None:
     signed_ping = ping()
 
-    with pytest.raises(Exception, match="No signature of this id") as refused:
+    with pytest.raises(Exception, match="No signature of this id") as response:
         Verifier([SECRET]).verify(signed_ping.headers, signed_ping.body.replace(b'"t"', b'"u"'))
-    assert not isinstance(refused.value, Ping)
+    assert not isinstance(response.value, Ping)
 
 
 async def test_the_receiver_of_calls_from_celery_accepts_a_ping() -> None:
     webhook = Webhook("https://example.com/wake", "a secret of 32 characters, or more")
     config = webhook.config("step-1")
 
-    accepted = await answer(webhook.app(Celery("calls", broker="memory://")), ping(config.token), "/step-1")
+    response = await answer(webhook.app(Celery("calls", broker="memory://")), ping(config.token), "/step-1")
 
-    assert accepted.status_code == 204
+    assert response.status_code == 204

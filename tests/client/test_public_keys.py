@@ -27,7 +27,7 @@ from a2a_celery.crypto.webhook_keys import MAX_KEYS, jwk_set
 from a2a_celery.errors import ConfigError
 from a2a_celery.push import Signer, format_public_key
 from tests.support.clocks import ManualClock
-from tests.support.webhooks import DELIVERY_ID, OTHER_SECRET, SECRET, Post, post, served
+from tests.support.webhooks import DELIVERY_ID, OTHER_SECRET, SECRET, Post, post, serve_app
 
 ROOT = Path(__file__).resolve().parents[2]
 URL = "https://agents.example.com/.well-known/jwks.json"
@@ -46,10 +46,10 @@ def document(*keys: Ed25519PrivateKey) -> dict[str, Any]:
 def signed_by(*keys: Ed25519PrivateKey, at: float = NOW, secret: str = OTHER_SECRET) -> Post:
     """Return a post with one signature for each of `keys` and one for `secret`."""
     signed_post = post(at=at, secrets=(secret,))
-    by_keys = (
+    key_verifiers = (
         Signer(private_keys=keys).headers(f"{DELIVERY_ID}_1", int(at), signed_post.body).get("webhook-signature", "")
     )
-    signed_post.headers["webhook-signature"] = f"{signed_post.headers['webhook-signature']} {by_keys}".strip()
+    signed_post.headers["webhook-signature"] = f"{signed_post.headers['webhook-signature']} {key_verifiers}".strip()
     return signed_post
 
 
@@ -84,7 +84,7 @@ def verifier(endpoint: Endpoint, clock: ManualClock) -> Verifier:
     return Verifier(public_keys=keys, clock=ManualClock(NOW))
 
 
-async def judged(verifier: Verifier, signed_post: Post) -> str:
+async def verdict(verifier: Verifier, signed_post: Post) -> str:
     """Verify a post. Return "fine", or the status and text of the exception."""
     try:
         await verifier.verify_async(signed_post.headers, signed_post.body)
@@ -120,9 +120,9 @@ def test_given_keys_verify_before_and_after_a_rotation() -> None:
 )
 async def test_a_forged_post_is_refused(change: dict[str, str], status: int) -> None:
     signed_post = signed_by(OLD)
-    forged = Post(signed_post.headers | change, signed_post.body)
+    forged_post = Post(signed_post.headers | change, signed_post.body)
 
-    judgement = await judged(Verifier(public_keys=PublicKeys(whpk(OLD)), clock=ManualClock(NOW)), forged)
+    judgement = await verdict(Verifier(public_keys=PublicKeys(whpk(OLD)), clock=ManualClock(NOW)), forged_post)
 
     assert judgement.startswith(f"{status} "), judgement
 
@@ -131,40 +131,40 @@ async def test_another_body_is_refused_and_a_recording_too() -> None:
     check = Verifier(public_keys=PublicKeys(whpk(OLD)), clock=ManualClock(NOW))
     current, old = signed_by(OLD), signed_by(OLD, at=NOW - 301)
 
-    assert await judged(check, Post(current.headers, current.body + b" ")) == UNKNOWN
-    assert (await judged(check, old)).startswith("401 Signed 301 s ago")
-    assert await judged(check, signed_by(OTHER)) == UNKNOWN
+    assert await verdict(check, Post(current.headers, current.body + b" ")) == UNKNOWN
+    assert (await verdict(check, old)).startswith("401 Signed 301 s ago")
+    assert await verdict(check, signed_by(OTHER)) == UNKNOWN
 
 
 async def test_a_secret_and_a_key_are_good_beside_each_other() -> None:
     check = Verifier([SECRET], public_keys=PublicKeys(whpk(OLD)), clock=ManualClock(NOW))
 
-    assert await judged(check, signed_by(OLD)) == "fine"
-    assert await judged(check, signed_by(OTHER, secret=SECRET)) == "fine"
-    assert await judged(check, signed_by(secret=SECRET)) == "fine"
-    assert "with a known secret or key" in await judged(check, signed_by(OTHER))
+    assert await verdict(check, signed_by(OLD)) == "fine"
+    assert await verdict(check, signed_by(OTHER, secret=SECRET)) == "fine"
+    assert await verdict(check, signed_by(secret=SECRET)) == "fine"
+    assert "with a known secret or key" in await verdict(check, signed_by(OTHER))
 
 
 async def test_only_so_many_signatures_are_checked() -> None:
     check = Verifier(public_keys=PublicKeys(whpk(OLD)), clock=ManualClock(NOW))
 
-    assert await judged(check, signed_by(*[OTHER] * (MAX_SIGNATURES - 1), OLD)) == "fine"
-    assert await judged(check, signed_by(*[OTHER] * MAX_SIGNATURES, OLD)) == UNKNOWN
+    assert await verdict(check, signed_by(*[OTHER] * (MAX_SIGNATURES - 1), OLD)) == "fine"
+    assert await verdict(check, signed_by(*[OTHER] * MAX_SIGNATURES, OLD)) == UNKNOWN
 
 
 async def test_keys_are_fetched_once_and_again_when_they_are_old(
     verifier: Verifier, endpoint: Endpoint, clock: ManualClock
 ) -> None:
-    assert [await judged(verifier, signed_by(OLD)) for _ in range(3)] == ["fine"] * 3
+    assert [await verdict(verifier, signed_by(OLD)) for _ in range(3)] == ["fine"] * 3
     assert endpoint.request_count == 1
 
     clock.advance(REFRESH_EVERY)
-    assert await judged(verifier, signed_by(OLD)) == "fine"
+    assert await verdict(verifier, signed_by(OLD)) == "fine"
     assert endpoint.request_count == 2
 
 
 async def test_posts_that_come_at_once_wait_for_one_fetch(verifier: Verifier, endpoint: Endpoint) -> None:
-    judgements = await asyncio.gather(*(judged(verifier, signed_by(OLD)) for _ in range(20)))
+    judgements = await asyncio.gather(*(verdict(verifier, signed_by(OLD)) for _ in range(20)))
 
     assert (judgements, endpoint.request_count) == (["fine"] * 20, 1)
 
@@ -172,28 +172,28 @@ async def test_posts_that_come_at_once_wait_for_one_fetch(verifier: Verifier, en
 async def test_a_rotation_in_three_steps_refuses_nothing(
     verifier: Verifier, endpoint: Endpoint, clock: ManualClock
 ) -> None:
-    assert await judged(verifier, signed_by(OLD)) == "fine"
+    assert await verdict(verifier, signed_by(OLD)) == "fine"
     endpoint.answer = document(OLD, NEW)
     clock.advance(REFRESH_EVERY)
-    assert await judged(verifier, signed_by(OLD)) == "fine"
-    assert [await judged(verifier, signed_by(key)) for key in (NEW, OLD, NEW)] == ["fine"] * 3
+    assert await verdict(verifier, signed_by(OLD)) == "fine"
+    assert [await verdict(verifier, signed_by(key)) for key in (NEW, OLD, NEW)] == ["fine"] * 3
     assert endpoint.request_count == 2
 
     endpoint.answer = document(NEW)
     clock.advance(REFRESH_EVERY)
-    assert [await judged(verifier, signed_by(key)) for key in (NEW, OLD)] == ["fine", UNKNOWN]
+    assert [await verdict(verifier, signed_by(key)) for key in (NEW, OLD)] == ["fine", UNKNOWN]
 
 
 async def test_an_unknown_key_is_looked_for_now_and_then(
     verifier: Verifier, endpoint: Endpoint, clock: ManualClock
 ) -> None:
-    assert await judged(verifier, signed_by(OLD)) == "fine"
+    assert await verdict(verifier, signed_by(OLD)) == "fine"
     endpoint.answer = document(OLD, NEW)
 
-    assert [await judged(verifier, signed_by(NEW)) for _ in range(5)] == [UNKNOWN] * 5
+    assert [await verdict(verifier, signed_by(NEW)) for _ in range(5)] == [UNKNOWN] * 5
     assert endpoint.request_count == 1, "anybody could make us ask"
     clock.advance(UNKNOWN_KEY_REFRESH_EVERY)
-    assert [await judged(verifier, signed_by(key)) for key in (NEW, OLD)] == ["fine"] * 2
+    assert [await verdict(verifier, signed_by(key)) for key in (NEW, OLD)] == ["fine"] * 2
     assert endpoint.request_count == 2
 
 
@@ -214,15 +214,15 @@ async def test_without_keys_the_sender_tries_again_and_known_keys_stay(
 ) -> None:
     endpoint.answer = answer
     unavailable = f"503 {PublicKeysUnavailable()}"
-    assert [await judged(verifier, signed_by(OLD)) for _ in range(2)] == [unavailable] * 2
+    assert [await verdict(verifier, signed_by(OLD)) for _ in range(2)] == [unavailable] * 2
     assert endpoint.request_count == 1
 
     endpoint.answer = document(OLD)
     clock.advance(RETRY_AFTER)
-    assert await judged(verifier, signed_by(OLD)) == "fine"
+    assert await verdict(verifier, signed_by(OLD)) == "fine"
     endpoint.answer = answer
     clock.advance(REFRESH_EVERY)
-    assert [await judged(verifier, signed_by(key)) for key in (OLD, NEW, OLD)] == ["fine", UNKNOWN, "fine"]
+    assert [await verdict(verifier, signed_by(key)) for key in (OLD, NEW, OLD)] == ["fine", UNKNOWN, "fine"]
     assert endpoint.request_count == 3, "each post would wait for a server that is away"
 
 
@@ -238,14 +238,14 @@ async def test_other_keys_of_a_set_are_passed_over(verifier: Verifier, endpoint:
     ]
     endpoint.answer = {"keys": [*unusable, own | {"use": "enc", "x": document(OTHER)["keys"][0]["x"]}, own]}
 
-    assert await judged(verifier, signed_by(OLD)) == "fine"
-    assert await judged(verifier, signed_by(OTHER)) == UNKNOWN
+    assert await verdict(verifier, signed_by(OLD)) == "fine"
+    assert await verdict(verifier, signed_by(OTHER)) == UNKNOWN
 
 
 async def test_only_so_many_keys_are_read(verifier: Verifier, endpoint: Endpoint) -> None:
     endpoint.answer = {"keys": [*document(OTHER)["keys"] * MAX_KEYS, *document(OLD)["keys"]]}
 
-    assert await judged(verifier, signed_by(OLD)) == UNKNOWN
+    assert await verdict(verifier, signed_by(OLD)) == UNKNOWN
 
 
 async def test_a_receiver_answers_503_until_it_has_keys(endpoint: Endpoint) -> None:
@@ -256,7 +256,7 @@ async def test_a_receiver_answers_503_until_it_has_keys(endpoint: Endpoint) -> N
         raise AssertionError(notification)
 
     signed_post = signed_by(OLD)
-    async with served(receiver_app(handle, public_keys=keys)) as url, httpx.AsyncClient(trust_env=False) as http:
+    async with serve_app(receiver_app(handle, public_keys=keys)) as url, httpx.AsyncClient(trust_env=False) as http:
         answer = await http.post(url, headers=signed_post.headers, content=signed_post.body)
 
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
@@ -272,10 +272,10 @@ async def test_no_proxy_stands_between_a_machine_and_itself(monkeypatch: pytest.
     async def keys_of_the_sender(scope: Any, receive: Any, send: Any) -> None:
         await JSONResponse(document(OLD))(scope, receive, send)
 
-    async with served(keys_of_the_sender) as url:
+    async with serve_app(keys_of_the_sender) as url:
         for address in (url, url.replace("127.0.0.1", "localhost")):
             check = Verifier(public_keys=PublicKeys(jwks_url=f"{address}/keys"), clock=ManualClock(NOW))
-            assert await judged(check, signed_by(OLD)) == "fine"
+            assert await verdict(check, signed_by(OLD)) == "fine"
 
 
 @pytest.mark.parametrize(
@@ -287,10 +287,10 @@ def test_keys_that_anybody_could_change_are_refused(url: str) -> None:
 
 
 def test_a_url_with_a_password_is_refused_without_the_password() -> None:
-    with pytest.raises(ConfigError, match="jwks_url must not contain a user or password") as refused:
+    with pytest.raises(ConfigError, match="jwks_url must not contain a user or password") as exc_info:
         PublicKeys(jwks_url="https://me:s3cret@agents.example.com/keys")
 
-    assert "s3cret" not in str(refused.value)
+    assert "s3cret" not in str(exc_info.value)
 
 
 @pytest.mark.parametrize(
@@ -304,10 +304,10 @@ def test_a_url_with_a_password_is_refused_without_the_password() -> None:
     ],
 )
 def test_what_is_no_public_key_is_refused(keys: Any, reason: str) -> None:
-    with pytest.raises(ConfigError, match=reason) as refused:
+    with pytest.raises(ConfigError, match=reason) as exc_info:
         PublicKeys(keys)
 
-    assert "AAAA" not in str(refused.value)
+    assert "AAAA" not in str(exc_info.value)
 
 
 def test_the_page_has_the_refresh_interval_of_keys() -> None:

@@ -30,7 +30,7 @@ from a2a_celery.client.receiver import (
     receive,
     receiver_app,
 )
-from tests.support.webhooks import OTHER_SECRET, SECRET, Post, post, served, status_event
+from tests.support.webhooks import OTHER_SECRET, SECRET, Post, post, serve_app, status_event
 
 
 class Handler:
@@ -68,7 +68,7 @@ async def send_post(http: httpx.AsyncClient, url: str, signed_post: Post) -> htt
 
 
 async def test_a_line_is_handled_in_order_and_each_event_once(handler: Handler, http: httpx.AsyncClient) -> None:
-    async with served(receiver_app(handler, secrets=[SECRET])) as url:
+    async with serve_app(receiver_app(handler, secrets=[SECRET])) as url:
         answers = [await send_post(http, url, post(version)) for version in (1, 1, 2, 4, 2, 4, 5)]
 
     assert [(answer.status_code, answer.content) for answer in answers] == [(204, b"")] * 7
@@ -82,51 +82,51 @@ async def test_the_handler_gets_the_event(http: httpx.AsyncClient) -> None:
         notifications.append(notification)
 
     event = status_event("t9", TaskState.TASK_STATE_COMPLETED)
-    async with served(receiver_app(note, secrets=[SECRET])) as url:
+    async with serve_app(receiver_app(note, secrets=[SECRET])) as url:
         await send_post(http, url, post(event=event))
 
     assert [(item.task_id, item.event) for item in notifications] == [("t9", event.status_update)]
 
 
 async def test_a_refused_post_gets_the_reason_and_is_not_handled(handler: Handler, http: httpx.AsyncClient) -> None:
-    unsigned = post()
-    del unsigned.headers["webhook-signature"]
-    posts = [unsigned, post(secrets=(OTHER_SECRET,)), post(at=1_000), post(body="{}"), post(body=" " * 600)]
-    async with served(receiver_app(handler, secrets=[SECRET], max_bytes=500)) as url:
+    unsigned_post = post()
+    del unsigned_post.headers["webhook-signature"]
+    posts = [unsigned_post, post(secrets=(OTHER_SECRET,)), post(at=1_000), post(body="{}"), post(body=" " * 600)]
+    async with serve_app(receiver_app(handler, secrets=[SECRET], max_bytes=500)) as url:
         answers = [await send_post(http, url, signed_post) for signed_post in posts]
-        read = await http.get(url)
+        response = await http.get(url)
 
     assert [answer.status_code for answer in answers] == [400, 401, 401, 400, 413]
     assert [answer.json()["detail"].split()[0] for answer in answers] == ["The", "No", "Signed", "The", "A"]
-    assert (read.status_code, read.json()) == (405, {"detail": "Method Not Allowed"})
+    assert (response.status_code, response.json()) == (405, {"detail": "Method Not Allowed"})
     assert handler.handled == []
 
 
 async def test_a_body_of_unsaid_size_is_read_no_further_than_allowed(handler: Handler, http: httpx.AsyncClient) -> None:
-    async def in_chunks() -> AsyncIterator[bytes]:
+    async def chunks() -> AsyncIterator[bytes]:
         for _ in range(3):
             yield b" " * 200
 
-    async with served(receiver_app(handler, secrets=[SECRET], max_bytes=500)) as url:
-        answer = await http.post(url, headers=post().headers, content=in_chunks())
+    async with serve_app(receiver_app(handler, secrets=[SECRET], max_bytes=500)) as url:
+        answer = await http.post(url, headers=post().headers, content=chunks())
     assert answer.status_code == 413
 
-    read = 0
+    read_count = 0
 
     async def endless() -> Message:
-        nonlocal read
-        read += 200
+        nonlocal read_count
+        read_count += 200
         return {"type": "http.request", "body": b" " * 200, "more_body": True}
 
     request = Request({"type": "http", "method": "POST", "headers": []}, endless)
     with pytest.raises(HTTPException, match="at most 500 bytes"):
         await receive(request, Verifier([SECRET], max_bytes=500))
-    assert read == 600
+    assert read_count == 600
 
     request = Request({"type": "http", "method": "POST", "headers": [(b"content-length", b"501")]}, endless)
     with pytest.raises(HTTPException, match="at most 500 bytes"):
         await receive(request, Verifier([SECRET], max_bytes=500))
-    assert read == 600, "one that says its size is not read at all"
+    assert read_count == 600, "one that says its size is not read at all"
 
 
 async def test_a_sender_that_hangs_up_before_its_body_is_no_error_of_ours() -> None:
@@ -142,7 +142,7 @@ async def test_what_the_handler_raises_is_logged_here_and_sent_again(
     handler: Handler, http: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     errors = [ZeroDivisionError("hunter2"), HTTPException(204), TimeoutError("hunter2")]
-    async with served(receiver_app(handler, secrets=[SECRET])) as url:
+    async with serve_app(receiver_app(handler, secrets=[SECRET])) as url:
         answers = []
         for handler.error in errors:
             answers.append(await send_post(http, url, post()))
@@ -153,27 +153,27 @@ async def test_what_the_handler_raises_is_logged_here_and_sent_again(
     assert {answer.text for answer in answers} == {'{"detail":"The notification was not handled."}'}
     assert [answer.status_code for answer in last] == [204, 204]
     assert handler.handled == ["1"]
-    logged = [record for record in caplog.records if record.name.startswith("a2a_celery")]
-    assert [record.exc_info and record.exc_info[1] for record in logged] == errors
-    assert all("of task t1" in record.getMessage() for record in logged)
+    log_records = [record for record in caplog.records if record.name.startswith("a2a_celery")]
+    assert [record.exc_info and record.exc_info[1] for record in log_records] == errors
+    assert all("of task t1" in record.getMessage() for record in log_records)
 
 
 async def test_a_handler_that_takes_too_long_is_stopped_and_the_event_comes_again(
     handler: Handler, http: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with served(receiver_app(handler, secrets=[SECRET], time_limit=0.05)) as url:
+    async with serve_app(receiver_app(handler, secrets=[SECRET], time_limit=0.05)) as url:
         handler.go_on.clear()
-        late = await send_post(http, url, post())
+        late_response = await send_post(http, url, post())
         handler.go_on.set()
-        again = await send_post(http, url, post())
+        second_response = await send_post(http, url, post())
 
-    assert (late.status_code, again.status_code) == (500, 204)
+    assert (late_response.status_code, second_response.status_code) == (500, 204)
     assert handler.handled == ["1"]
     assert "took more than 0.05 s" in caplog.text
 
 
 async def test_two_copies_at_once_are_handled_once(handler: Handler, http: httpx.AsyncClient) -> None:
-    async with served(receiver_app(handler, secrets=[SECRET])) as url:
+    async with serve_app(receiver_app(handler, secrets=[SECRET])) as url:
         handler.go_on.clear()
         first = asyncio.create_task(send_post(http, url, post()))
         await handler.begun.wait()
@@ -190,15 +190,15 @@ async def test_two_copies_at_once_are_handled_once(handler: Handler, http: httpx
 
 async def test_a_sender_that_hangs_up_finds_its_event_handled(handler: Handler, http: httpx.AsyncClient) -> None:
     """The receiver runs a handler only once, even if the handler is slower than the sender's timeout."""
-    async with served(receiver_app(handler, secrets=[SECRET])) as url:
+    async with serve_app(receiver_app(handler, secrets=[SECRET])) as url:
         handler.go_on.clear()
         impatient = asyncio.create_task(send_post(http, url, post()))
         await handler.begun.wait()
         impatient.cancel()
         await asyncio.gather(impatient, return_exceptions=True)
-        meanwhile = await send_post(http, url, post())
+        second_response = await send_post(http, url, post())
         handler.go_on.set()
-        statuses = [meanwhile.status_code]
+        statuses = [second_response.status_code]
         while statuses[-1] == 503:
             statuses.append((await send_post(http, url, post())).status_code)
 
@@ -218,11 +218,11 @@ async def test_receivers_in_several_processes_share_a_redis(
         redis.asyncio.Redis.from_url(address) as second_client,
     ):
         await first_client.flushall()
-        async with served(replica(first_client)) as first_url, served(replica(second_client)) as second_url:
+        async with serve_app(replica(first_client)) as first_url, serve_app(replica(second_client)) as second_url:
             handler.go_on.clear()
             first = asyncio.create_task(send_post(http, first_url, post()))
             await handler.begun.wait()
-            meanwhile = await send_post(http, second_url, post())
+            second_response = await send_post(http, second_url, post())
             handler.go_on.set()
             answers = [
                 await first,
@@ -230,15 +230,15 @@ async def test_receivers_in_several_processes_share_a_redis(
                 await send_post(http, second_url, post(2)),
             ]
 
-    assert meanwhile.status_code == 503
+    assert second_response.status_code == 503
     assert [answer.status_code for answer in answers] == [204, 204, 204]
     assert handler.handled == ["1", "2"]
 
 
 async def test_events_in_the_place_of_lost_ones_are_handled(handler: Handler, http: httpx.AsyncClient) -> None:
-    """The sender's store has lost events 2 and 3, and has recorded another event 2."""
+    """The sender's store has lost events 2 and 3, and has recorded a different event 2."""
     posts = [post(1, recorded_us=10), post(2, recorded_us=20), post(3, recorded_us=30), post(2, recorded_us=200)]
-    async with served(receiver_app(handler, secrets=[SECRET])) as url:
+    async with serve_app(receiver_app(handler, secrets=[SECRET])) as url:
         answers = [await send_post(http, url, signed_post) for signed_post in (*posts, posts[1], posts[3])]
 
     assert [answer.status_code for answer in answers] == [204] * 6
@@ -268,7 +268,7 @@ async def test_without_its_memory_a_receiver_lets_the_sender_come_again(
     deduplicator = Forgetful()
     deduplicator.fails = fails
     handler.error = ZeroDivisionError() if fails == "settle False" else None
-    async with served(receiver_app(handler, secrets=[SECRET], deduplicator=deduplicator)) as url:
+    async with serve_app(receiver_app(handler, secrets=[SECRET], deduplicator=deduplicator)) as url:
         answer = await send_post(http, url, post())
 
     assert answer.status_code == (500 if fails == "settle False" else 503)
@@ -280,7 +280,7 @@ async def test_without_its_memory_a_receiver_lets_the_sender_come_again(
 async def test_the_app_answers_wherever_it_is_put(handler: Handler, http: httpx.AsyncClient) -> None:
     app = receiver_app(handler, secrets=[SECRET])
     site = Starlette(routes=[Route("/exact", app), Mount("/mounted", app)])
-    async with served(site) as url:
+    async with serve_app(site) as url:
         paths = ["/exact", "/mounted/", "/mounted/deeper"]
         statuses = [(await send_post(http, url + path, post(n))).status_code for n, path in enumerate(paths, start=1)]
 
@@ -297,7 +297,7 @@ async def test_a_route_of_ones_own_has_the_same_rules(http: httpx.AsyncClient) -
             outcomes.append((notification.version, new))
         return Response(status_code=202)
 
-    async with served(Starlette(routes=[Route("/events", events, methods=["POST"])])) as url:
+    async with serve_app(Starlette(routes=[Route("/events", events, methods=["POST"])])) as url:
         posts = [post(1), post(1), post(2), post(3, secrets=(OTHER_SECRET,))]
         answers = [await send_post(http, f"{url}/events", signed_post) for signed_post in posts]
 
@@ -310,12 +310,12 @@ async def test_a_handler_that_is_cancelled_has_not_handled_anything() -> None:
     signed_post, deduplicator, has_begun = post(), MemoryDeduplicator(), asyncio.Event()
     notification = Verifier([SECRET]).verify(signed_post.headers, signed_post.body)
 
-    async def handling() -> None:
+    async def handle_and_wait() -> None:
         async with handle_once(notification, deduplicator):
             has_begun.set()
             await asyncio.Event().wait()
 
-    handling_task = asyncio.create_task(handling())
+    handling_task = asyncio.create_task(handle_and_wait())
     await has_begun.wait()
     handling_task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -334,7 +334,7 @@ async def test_secrets_and_credentials_are_in_no_log(
     good = {"X-A2A-Notification-Token": "a-good-token", "Authorization": "Bearer a-good-key"}
     bad = [{**good, "Authorization": "Bearer a-bad-key"}, {**good, "X-A2A-Notification-Token": "a-bad-token"}]
     posts = [post(**good), *(post(**headers) for headers in bad), post(secrets=(OTHER_SECRET,), **good)]
-    async with served(app) as url:
+    async with serve_app(app) as url:
         answers = [await send_post(http, url, signed_post) for signed_post in posts]
 
     assert [answer.status_code for answer in answers] == [500, 401, 401, 401]
@@ -344,7 +344,7 @@ async def test_secrets_and_credentials_are_in_no_log(
 
 
 @pytest.mark.parametrize(
-    ("origins", "origin", "allowed"),
+    ("origins", "origin", "allowed_origin"),
     [
         (("*",), "agents.example.com", "agents.example.com"),
         (("agents.example.com",), "Agents.example.com", "Agents.example.com"),
@@ -354,13 +354,13 @@ async def test_secrets_and_credentials_are_in_no_log(
     ],
 )
 async def test_it_consents_to_the_origins_that_it_is_for(
-    handler: Handler, http: httpx.AsyncClient, origins: tuple[str, ...], origin: str | None, allowed: str | None
+    handler: Handler, http: httpx.AsyncClient, origins: tuple[str, ...], origin: str | None, allowed_origin: str | None
 ) -> None:
-    async with served(receiver_app(handler, secrets=[SECRET], origins=origins)) as url:
+    async with serve_app(receiver_app(handler, secrets=[SECRET], origins=origins)) as url:
         answer = await http.options(url, headers={"WebHook-Request-Origin": origin} if origin else {})
 
-    assert answer.headers.get("WebHook-Allowed-Origin") == allowed
-    assert answer.status_code == (403 if allowed is None else 200)
+    assert answer.headers.get("WebHook-Allowed-Origin") == allowed_origin
+    assert answer.status_code == (403 if allowed_origin is None else 200)
     assert handler.handled == []
 
 

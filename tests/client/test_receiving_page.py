@@ -14,7 +14,7 @@ from google.protobuf.json_format import Parse
 
 from a2a_celery.client import notifications, receiver
 from a2a_celery.client.notifications import Notification
-from tests.support.webhooks import OTHER_SECRET, SECRET, Post, post, served, status_event
+from tests.support.webhooks import OTHER_SECRET, SECRET, Post, post, serve_app, status_event
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "webhooks-receiving.md").read_text(encoding="utf-8")
 
@@ -37,7 +37,7 @@ def secret(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def answers(app: Any, *posts: Post) -> list[int]:
     """Send posts to the documented URL and return the statuses of the responses."""
-    async with served(app) as url, httpx.AsyncClient() as http:
+    async with serve_app(app) as url, httpx.AsyncClient() as http:
         return [
             (await http.post(f"{url}/a2a-events", headers=signed_post.headers, content=signed_post.body)).status_code
             for signed_post in posts
@@ -58,16 +58,16 @@ async def test_the_application_stores_reports() -> None:
     assert statuses == [204] * 5 + [401]
     assert service["reports"] == {("t1", "a"): "All is well.", ("t1", "b"): "A plan."}
 
-    whole = Task(id="t1", artifacts=[Artifact(artifact_id="a", parts=[Part(text="Anew.")])])
-    assert await answers(service["app"], post(6, event=StreamResponse(task=whole))) == [204]
+    complete_task = Task(id="t1", artifacts=[Artifact(artifact_id="a", parts=[Part(text="Anew.")])])
+    assert await answers(service["app"], post(6, event=StreamResponse(task=complete_task))) == [204]
     assert service["reports"]["t1", "a"] == "Anew."
 
 
 async def test_the_route_stores_states() -> None:
     service = code("A route of your own")
-    done = post(2, event=status_event("t1", TaskState.TASK_STATE_COMPLETED))
+    end_post = post(2, event=status_event("t1", TaskState.TASK_STATE_COMPLETED))
 
-    statuses = await answers(service["app"], done, post(1), post(3, secrets=(OTHER_SECRET,)))
+    statuses = await answers(service["app"], end_post, post(1), post(3, secrets=(OTHER_SECRET,)))
 
     assert statuses == [204, 204, 401]
     assert service["states"] == {"t1": TaskState.TASK_STATE_COMPLETED}, "the older status came late and is dropped"
@@ -85,9 +85,9 @@ def test_the_handler_for_workers_is_a_task_that_reads_what_is_published(capsys: 
 def test_the_request_that_asks_for_notifications_is_one() -> None:
     [request] = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)
 
-    parsed = Parse(request, SendMessageRequest())  # fails for fields that are not in the specification
+    message_request = Parse(request, SendMessageRequest())  # fails for fields that are not in the specification
 
-    assert parsed.configuration.task_push_notification_config.url == "https://you.example.com/a2a-events"
+    assert message_request.configuration.task_push_notification_config.url == "https://you.example.com/a2a-events"
 
 
 def test_its_numbers_are_the_codes() -> None:

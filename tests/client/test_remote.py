@@ -44,12 +44,12 @@ class TestSessions:
         async with RemoteAgent(states) as agent:
             session = agent.session()
             question = await session.send("INPUT_REQUIRED")
-            saved = json.dumps(session.to_dict())
+            session_json = json.dumps(session.to_dict())
         async with RemoteAgent(states) as agent:
-            session = agent.session(json.loads(saved))
-            answered = await session.send("seven")
+            session = agent.session(json.loads(session_json))
+            answer_result = await session.send("seven")
 
-        assert (answered.task_id, answered.text) == (question.task_id, "after seven")
+        assert (answer_result.task_id, answer_result.text) == (question.task_id, "after seven")
 
     async def test_the_next_task_refers_to_the_last(self, states: str) -> None:
         async with RemoteAgent(states) as agent:
@@ -92,11 +92,11 @@ class TestSessions:
     )
     async def test_a_message_without_a_session(self, states: str, content: Any) -> None:
         async with RemoteAgent(states) as agent:
-            submitted = await agent.submit(content)
-            streamed = Result.of(*[event async for event in agent.stream(content)])
-            tasks = [(await agent.get(result.task_id)).raw for result in (submitted, streamed)]
+            submit_result = await agent.submit(content)
+            stream_result = Result.of(*[event async for event in agent.stream(content)])
+            tasks = [(await agent.get(result.task_id)).raw for result in (submit_result, stream_result)]
 
-        assert submitted.task_id != streamed.task_id
+        assert submit_result.task_id != stream_result.task_id
         for task in tasks:
             assert isinstance(task, Task)
             assert [part.text for part in task.history[0].parts] == ["COMPLETED"]
@@ -113,12 +113,12 @@ class TestEnds:
     async def test_a_deadline_leaves_the_task_alone(self) -> None:
         async with plain_server(Steps()) as url, RemoteAgent(url) as agent:
             session = agent.session()
-            with pytest.raises(DeadlineExceeded, match=r"longer than 4 s") as caught:
+            with pytest.raises(DeadlineExceeded, match=r"longer than 4 s") as exc_info:
                 await session.send("wait", deadline=4)
 
-            assert caught.value.result.state_name == "WORKING"
-            assert caught.value.result.task_id == session.task_id
-            assert isinstance(caught.value, TimeoutError)
+            assert exc_info.value.result.state_name == "WORKING"
+            assert exc_info.value.result.task_id == session.task_id
+            assert isinstance(exc_info.value, TimeoutError)
             with pytest.raises(DeadlineExceeded):
                 await session.wait(deadline=0.1)
             assert (await agent.get(session.task_id)).stop_reason is None
@@ -127,12 +127,12 @@ class TestEnds:
     async def test_a_cancel_ends_whoever_waits(self) -> None:
         async with plain_server(Steps()) as url, RemoteAgent(url) as agent:
             session = agent.session()
-            waiting = asyncio.create_task(session.send("wait"))
-            await eventually_async(working(session))
+            waiting_call = asyncio.create_task(session.send("wait"))
+            await eventually_async(is_working(session))
 
             await agent.cancel(session.task_id)
 
-            assert (await waiting).state_name == "CANCELED"
+            assert (await waiting_call).state_name == "CANCELED"
 
     async def test_what_has_ended_is_not_cancelled_but_given(self, states: str) -> None:
         async with RemoteAgent(states) as agent:
@@ -151,15 +151,15 @@ class TestEnds:
     async def test_a_cancelled_caller_cancels_the_task_with_the_option(self, cancel_on_exit: bool) -> None:
         async with plain_server(Steps()) as url, RemoteAgent(url) as agent:
             session = agent.session()
-            waiting = asyncio.create_task(session.send("wait", cancel_on_exit=cancel_on_exit))
-            await eventually_async(working(session))
+            waiting_call = asyncio.create_task(session.send("wait", cancel_on_exit=cancel_on_exit))
+            await eventually_async(is_working(session))
 
-            waiting.cancel()
+            waiting_call.cancel()
             with suppress(asyncio.CancelledError):
-                await waiting
+                await waiting_call
 
-            stored = await agent.get(session.task_id)
-            assert stored.state_name == ("CANCELED" if cancel_on_exit else "WORKING")
+            stored_result = await agent.get(session.task_id)
+            assert stored_result.state_name == ("CANCELED" if cancel_on_exit else "WORKING")
             await agent.cancel(session.task_id)
 
     async def test_a_deadline_cancels_the_task_with_the_option(self) -> None:
@@ -182,7 +182,7 @@ class TestEnds:
             assert (await agent.get(session.task_id)).state_name == "CANCELED"
 
 
-def working(session: Session) -> Callable[[], Any]:
+def is_working(session: Session) -> Callable[[], Any]:
     """Return a function that returns whether the session's task is working."""
 
     async def is_so() -> bool:
@@ -212,32 +212,32 @@ class RecordedHeaders:
 
 class TestCredentials:
     async def test_they_go_with_every_request(self) -> None:
-        received, tokens = RecordedHeaders(), iter(range(10))
+        recorded_headers, tokens = RecordedHeaders(), iter(range(10))
 
         async def fresh() -> dict[str, str]:
             return {"X-Token": str(next(tokens))}
 
-        async with plain_server(States(), around=received) as url:
+        async with plain_server(States(), around=recorded_headers) as url:
             for credentials in ({"headers": fresh}, {"bearer": "b"}, {"api_key": "k"}, {"headers": {"X-A": "1"}}):
                 async with RemoteAgent(url, **credentials) as agent:  # type: ignore[arg-type]
                     await agent.session().send("COMPLETED")
 
         for path in ("/.well-known/agent-card.json", "/"):
-            first, second, third, fourth = received.headers[path]
+            first, second, third, fourth = recorded_headers.headers[path]
             assert first["x-token"] in {"0", "1"}
             assert second["authorization"] == "Bearer b"
             assert third["x-api-key"] == "k"
             assert fourth["x-a"] == "1"
 
     async def test_an_api_key_is_sent_in_the_place_of_the_card(self) -> None:
-        keyed = card("keyed")
+        keyed_card = card("keyed")
         scheme = APIKeySecurityScheme(location="header", name="X-Acme-Key")
-        keyed.security_schemes["key"].CopyFrom(SecurityScheme(api_key_security_scheme=scheme))
-        assert await Credentials(api_key="k").headers(keyed) == {"X-Acme-Key": "k"}
+        keyed_card.security_schemes["key"].CopyFrom(SecurityScheme(api_key_security_scheme=scheme))
+        assert await Credentials(api_key="k").headers(keyed_card) == {"X-Acme-Key": "k"}
 
-        keyed.security_schemes["key"].api_key_security_scheme.location = "query"
+        keyed_card.security_schemes["key"].api_key_security_scheme.location = "query"
         with pytest.raises(ConfigError, match="use a header"):
-            await Credentials(api_key="k").headers(keyed)
+            await Credentials(api_key="k").headers(keyed_card)
 
     @pytest.mark.parametrize(
         "options", [{"bearer": ""}, {"api_key": ""}, {"transports": ["SOAP"]}, {"transports": "GRPC"}]

@@ -55,10 +55,14 @@ def agent(server: Callable[..., Any], **options: Any) -> RemoteAgent:
 
 
 @pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON"])
-@pytest.mark.parametrize("gzipped", [False, True])
-async def test_an_answer_without_end_is_not_read_to_its_end(binding: str, gzipped: bool) -> None:
-    packed = gzip.compress(b'{"a": "' + b" " * 10 * MOST)
-    server = Odd(b"", first=packed, Content_Encoding="gzip") if gzipped else Odd(b" " * 40_000, first=b'{"a": "')
+@pytest.mark.parametrize("is_compressed", [False, True])
+async def test_an_answer_without_end_is_not_read_to_its_end(binding: str, is_compressed: bool) -> None:
+    compressed_body = gzip.compress(b'{"a": "' + b" " * 10 * MOST)
+    server = (
+        Odd(b"", first=compressed_body, Content_Encoding="gzip")
+        if is_compressed
+        else Odd(b" " * 40_000, first=b'{"a": "')
+    )
     async with agent(server, card=card(URL, binding)) as client:
         with pytest.raises(InvalidResponse, match=f"more than {MOST} bytes"):
             await client.get("t")
@@ -84,10 +88,10 @@ async def test_a_stream_of_many_events_may_be_longer() -> None:
     server = Odd(b"data: " + event + b"\n\n", **EVENTS)
     async with agent(server, card=card(URL, "HTTP+JSON")) as client:
         events = client.stream(new_text_message("hello", role=Role.ROLE_USER))
-        received = [await anext(events) for _ in range(20)]
+        received_events = [await anext(events) for _ in range(20)]
         await events.aclose()
 
-    assert len(received) == 20
+    assert len(received_events) == 20
     assert server.taken > 3 * MOST
 
 
@@ -110,10 +114,10 @@ async def test_an_agent_at_https_leads_to_no_http() -> None:
 
 
 async def test_another_interface_is_used_instead_of_one_in_clear() -> None:
-    mixed = card("http://agent.example.com")
-    mixed.supported_interfaces.extend(card(URL, "HTTP+JSON").supported_interfaces)
+    mixed_card = card("http://agent.example.com")
+    mixed_card.supported_interfaces.extend(card(URL, "HTTP+JSON").supported_interfaces)
     server = Odd(b"x")
-    async with agent(server, card=mixed) as client:
+    async with agent(server, card=mixed_card) as client:
         with pytest.raises(InvalidResponse):
             await client.get("t")
 

@@ -135,21 +135,21 @@ class TestWhatThereIsToRead:
         assert (result.task_id, result.context_id, result.text) == ("t", "c", "a")
 
     def test_parts_without_text_are_parts_too(self) -> None:
-        answered = task(TaskState.TASK_STATE_COMPLETED)
-        answered.artifacts.add(artifact_id="f", parts=[Part(raw=b"\x00", filename="f.bin")])
+        answered_task = task(TaskState.TASK_STATE_COMPLETED)
+        answered_task.artifacts.add(artifact_id="f", parts=[Part(raw=b"\x00", filename="f.bin")])
 
-        result = Result.of(answered)
+        result = Result.of(answered_task)
 
         assert (result.text, [part.raw for part in result.parts]) == ("", [b"\x00"])
         assert Result.from_dict(json.loads(json.dumps(result.to_dict()))) == result
 
     def test_collected_results_are_not_shared(self) -> None:
-        first, gathered = task(TaskState.TASK_STATE_WORKING), ResultBuilder()
-        gathered.add(first)
-        early = gathered.result()
-        gathered.add(chunk("x"))
+        first, builder = task(TaskState.TASK_STATE_WORKING), ResultBuilder()
+        builder.add(first)
+        early = builder.result()
+        builder.add(chunk("x"))
 
-        assert (len(first.artifacts), len(early.artifacts), len(gathered.result().artifacts)) == (0, 0, 1)
+        assert (len(first.artifacts), len(early.artifacts), len(builder.result().artifacts)) == (0, 0, 1)
 
 
 NOTHING: list[Any] = [
@@ -204,9 +204,9 @@ EMPTY: list[Any] = [
     ],
 )
 def test_a_pause_without_words_still_asks(state: TaskState, text: str, artifacts: tuple[str, ...]) -> None:
-    paused = task(state, "", *artifacts)
+    paused_task = task(state, "", *artifacts)
 
-    for answer in (paused, Result.of(paused), TaskStatusUpdateEvent(task_id="t", status=paused.status)):
+    for answer in (paused_task, Result.of(paused_task), TaskStatusUpdateEvent(task_id="t", status=paused_task.status)):
         assert [part.text for part in input_requests(answer)] == [text]
 
 
@@ -239,8 +239,8 @@ def test_an_answer_without_content_is_an_empty_result(answer: Any) -> None:
 def test_json_that_few_have_thought_of_is_read_and_saved_all_the_same(text: str) -> None:
     result = Result.of(json.loads(text))
 
-    saved = json.dumps(result.to_dict(), allow_nan=False)
-    assert Result.from_dict(json.loads(saved)).task_id == result.task_id
+    saved_json = json.dumps(result.to_dict(), allow_nan=False)
+    assert Result.from_dict(json.loads(saved_json)).task_id == result.task_id
 
 
 def test_a_null_in_data_is_a_value() -> None:
@@ -283,15 +283,21 @@ def test_readable_parts_are_kept_beside_unreadable_ones(state: str) -> None:
 )
 def test_the_shapes_of_version_0_3(state: str, name: str) -> None:
     message = {"kind": "message", "role": "agent", "messageId": "m", "parts": [{"kind": "text", "text": "it"}]}
-    whole = {"kind": "task", "id": "t", "contextId": "c", "status": {"state": state, "message": message}}
-    update = {"kind": "status-update", "taskId": "t", "contextId": "c", "status": whole["status"], "final": False}
+    complete_task = {"kind": "task", "id": "t", "contextId": "c", "status": {"state": state, "message": message}}
+    update = {
+        "kind": "status-update",
+        "taskId": "t",
+        "contextId": "c",
+        "status": complete_task["status"],
+        "final": False,
+    }
 
-    for answer in (whole, update, {"jsonrpc": "2.0", "id": 1, "result": whole}):
+    for answer in (complete_task, update, {"jsonrpc": "2.0", "id": 1, "result": complete_task}):
         result = Result.of(answer)
         assert (result.state_name, result.text, result.task_id, result.context_id) == (name, "it", "t", "c")
     artifact = {"artifactId": "a", "parts": [{"kind": "text", "text": "made"}]}
     artifact_update = {"kind": "artifact-update", "taskId": "t", "contextId": "c", "artifact": artifact}
-    assert [part.text for a in Result.of(whole, artifact_update).artifacts for part in a.parts] == ["made"]
+    assert [part.text for a in Result.of(complete_task, artifact_update).artifacts for part in a.parts] == ["made"]
     assert Result.of(message).text == "it"
 
 
@@ -307,11 +313,11 @@ def test_garbage_is_no_saved_result(data: Any) -> None:
 
 
 def test_a_saved_result_can_be_read_without_this_class() -> None:
-    saved = Result.of(task(TaskState.TASK_STATE_INPUT_REQUIRED, "How many?")).to_dict()
+    saved_data = Result.of(task(TaskState.TASK_STATE_INPUT_REQUIRED, "How many?")).to_dict()
 
-    assert saved["task"]["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
-    del saved["task"]
-    assert saved == {
+    assert saved_data["task"]["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
+    del saved_data["task"]
+    assert saved_data == {
         "version": 1,
         "stop_reason": "interrupt",
         "state": TaskState.TASK_STATE_INPUT_REQUIRED,

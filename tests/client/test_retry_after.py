@@ -22,7 +22,7 @@ from a2a_celery.client.errors import translate_errors
 from a2a_celery.store import AsyncStore, Keys, Scope
 from tests.support.clients import BINDINGS
 from tests.support.clocks import ManualClock
-from tests.support.limited import Limited, limited
+from tests.support.local_gateway import LocalGateway, local_gateway
 from tests.support.waiting import eventually_async
 
 NOW = 1_000_000.0
@@ -41,25 +41,25 @@ def clock() -> ManualClock:
 @pytest.fixture
 async def gateway(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, clock: ManualClock
-) -> AsyncIterator[Limited]:
+) -> AsyncIterator[LocalGateway]:
     rate = {"owner_requests_per_second": 1 / EVERY, "owner_request_burst": 1}
-    async with limited(store, redis_server.store_url, keys, clock, **rate) as limited_gateway:
+    async with local_gateway(store, redis_server.store_url, keys, clock, **rate) as limited_gateway:
         yield limited_gateway
 
 
-async def refusals(gateway: Limited) -> int:
+async def refusals(gateway: LocalGateway) -> int:
     metrics = (await gateway.http.get("/metrics")).text
-    counted = [line for line in metrics.splitlines() if line.startswith("a2a_gateway_refusals_total{")]
-    return sum(int(float(line.rpartition(" ")[2])) for line in counted)
+    counter = [line for line in metrics.splitlines() if line.startswith("a2a_gateway_refusals_total{")]
+    return sum(int(float(line.rpartition(" ")[2])) for line in counter)
 
 
 @pytest.mark.parametrize("binding", BINDINGS)
-async def test_a_message_waits_for_the_requested_time(gateway: Limited, clock: ManualClock, binding: str) -> None:
+async def test_a_message_waits_for_the_requested_time(gateway: LocalGateway, clock: ManualClock, binding: str) -> None:
     agent = RemoteAgent(
         "http://test", http=gateway.http, transports=[binding], reconnect_timeout=2 * EVERY, clock=clock
     )
     await agent.submit(agent.session().message("one"))
-    sending = asyncio.create_task(agent.submit(agent.session().message("two")))
+    send_task = asyncio.create_task(agent.submit(agent.session().message("two")))
 
     async def waits() -> list[float]:
         return [seconds for seconds in clock.waits if seconds >= 1]  # shorter waits are the gateway's
@@ -68,7 +68,7 @@ async def test_a_message_waits_for_the_requested_time(gateway: Limited, clock: M
     assert EVERY - 120 < seconds <= EVERY * 1.1
     await gateway.store.redis.delete(gateway.keys.requests(Scope("echo")))  # the rate limit in the store expires too
     clock.advance(seconds)
-    await sending
+    await send_task
     await agent.close()
 
     assert await refusals(gateway) == 1, "one try too early, and none before its time"
@@ -79,17 +79,17 @@ async def test_a_message_waits_for_the_requested_time(gateway: Limited, clock: M
 async def test_a_wait_beyond_the_deadline_fails_at_once(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, binding: str
 ) -> None:
-    async with limited(store, redis_server.store_url, keys, owner_requests_per_second=0.001) as gateway:
+    async with local_gateway(store, redis_server.store_url, keys, owner_requests_per_second=0.001) as gateway:
         agent = RemoteAgent("http://test", http=gateway.http, transports=[binding], reconnect_timeout=500)
         first = await agent.submit(agent.session().message("hello"))
-        with pytest.raises(TooManyRequests) as raised:
+        with pytest.raises(TooManyRequests) as exc_info:
             await agent.submit(agent.session().message("hello"))
         with pytest.raises(TooManyRequests):
             await agent.get(first.task_id)
         await agent.close()
 
-        assert raised.value.retry_after is not None
-        assert 900 < raised.value.retry_after <= 1000
+        assert exc_info.value.retry_after is not None
+        assert 900 < exc_info.value.retry_after <= 1000
         assert await refusals(gateway) == 2
 
 
@@ -108,29 +108,29 @@ def test_any_server_may_say_when(
 ) -> None:
     response = httpx.Response(status, headers={"Retry-After": header}, request=httpx.Request("POST", "http://a"))
 
-    with pytest.raises(AgentUnreachable) as raised, translate_errors("http://a"):
+    with pytest.raises(AgentUnreachable) as exc_info, translate_errors("http://a"):
         response.raise_for_status()
 
-    assert type(raised.value) is kind
-    assert raised.value.retry_after == expected
+    assert type(exc_info.value) is kind
+    assert exc_info.value.retry_after == expected
 
 
 async def test_a_server_may_say_it_as_retry_info() -> None:
     status = status_pb2.Status(code=code_pb2.RESOURCE_EXHAUSTED, message="no")
-    again = error_details_pb2.RetryInfo()
-    again.retry_delay.FromMilliseconds(2500)
-    status.details.add().Pack(again)
+    retry_info = error_details_pb2.RetryInfo()
+    retry_info.retry_delay.FromMilliseconds(2500)
+    status.details.add().Pack(retry_info)
 
     async def get_task(request: GetTaskRequest, context: Any) -> None:
         context.set_trailing_metadata((("grpc-status-details-bin", status.SerializeToString()),))
         await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "no")
 
     async with speaking_grpc(get_task) as agent:
-        with pytest.raises(TooManyRequests) as raised:
+        with pytest.raises(TooManyRequests) as exc_info:
             await agent.get("t")
 
-    assert raised.value.retry_after == 2.5
-    assert MessageToDict(again) == {"retryDelay": "2.500s"}
+    assert exc_info.value.retry_after == 2.5
+    assert MessageToDict(retry_info) == {"retryDelay": "2.500s"}
 
 
 @asynccontextmanager
@@ -173,7 +173,7 @@ async def test_what_is_too_large_for_the_server_is_not_sent_again(
 ) -> None:
     """gRPC uses the same status code for a message that is too large and for too many requests."""
     async with (
-        limited(store, redis_server.store_url, keys, max_request_bytes=100_000) as gateway,
+        local_gateway(store, redis_server.store_url, keys, max_request_bytes=100_000) as gateway,
         RemoteAgent(
             "http://test", http=gateway.http, transports=["GRPC"], idempotent=idempotent, reconnect_timeout=5
         ) as agent,
@@ -186,21 +186,21 @@ async def test_waiting_has_an_end() -> None:
     clock = ManualClock()
     backoff, error = ReconnectBackoff(100, clock), TooManyRequests("no", 30)
     for _ in range(3):
-        waiting = asyncio.create_task(backoff.wait(error))
+        waiting_call = asyncio.create_task(backoff.wait(error))
         await asyncio.sleep(0)
         [seconds] = clock.waits
         assert 30 <= seconds <= 33
         clock.advance(seconds)
-        await waiting
+        await waiting_call
     with pytest.raises(TooManyRequests):
         await backoff.wait(error)
 
 
 def test_a_step_is_postponed_for_the_requested_time() -> None:
     step = CallProgress(NOW, "t").missed(NOW, 40, unreachable_for=600)
-    again = CallProgress.read(step.to_dict(), NOW)
+    progress_copy = CallProgress.read(step.to_dict(), NOW)
 
-    assert again == step
+    assert progress_copy == step
     assert step.pause(NOW) >= 40
     assert step.pause(NOW, timeout=10) == 10
     assert step.pause(NOW, visibility=30) == 10, "its broker would deliver it again; so it is put off once more"

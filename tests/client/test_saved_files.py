@@ -12,7 +12,7 @@ from a2a_celery.cli.client.saved_files import save_files
 from a2a_celery.client import Result
 
 
-def saved(folder: Path, *parts: Part) -> dict[str, bytes]:
+def files_of(folder: Path, *parts: Part) -> dict[str, bytes]:
     """Save the parts of an artifact, and return the content of each file below the parent of `folder`."""
     save_files(Result(Task(artifacts=[Artifact(artifact_id="report", parts=parts)])), folder)
     files = [path for path in folder.parent.rglob("*") if path.is_file()]
@@ -38,13 +38,13 @@ def saved(folder: Path, *parts: Part) -> dict[str, bytes]:
     ],
 )
 def test_a_name_stays_in_the_folder(filename: str, name: str, tmp_path: Path) -> None:
-    assert saved(tmp_path / "out", Part(raw=b"1", filename=filename)) == {name: b"1"}
+    assert files_of(tmp_path / "out", Part(raw=b"1", filename=filename)) == {name: b"1"}
 
 
 def test_a_file_without_a_name_is_named_for_its_artifact(tmp_path: Path) -> None:
     image, other = Part(raw=b"1", media_type="image/png"), Part(raw=b"2")
 
-    assert saved(tmp_path / "out", image, other) == {"report.png": b"1", "report": b"2"}
+    assert files_of(tmp_path / "out", image, other) == {"report.png": b"1", "report": b"2"}
 
 
 def test_no_file_is_replaced_and_no_link_followed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -53,7 +53,7 @@ def test_no_file_is_replaced_and_no_link_followed(tmp_path: Path, capsys: pytest
     (folder / "a.txt").symlink_to(tmp_path / "elsewhere")
     (folder / "a-2.txt").write_bytes(b"mine")
 
-    paths = saved(folder, *(Part(raw=content, filename="a.txt") for content in (b"1", b"22")))
+    paths = files_of(folder, *(Part(raw=content, filename="a.txt") for content in (b"1", b"22")))
 
     assert paths == {"a-2.txt": b"mine", "a-3.txt": b"1", "a-4.txt": b"22"}
     assert capsys.readouterr().err.splitlines() == [
@@ -73,4 +73,4 @@ def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("a file")
 
     with pytest.raises(click.ClickException, match="taken: "):
-        saved(tmp_path / "taken", Part(raw=b"1", filename="a.txt"))
+        files_of(tmp_path / "taken", Part(raw=b"1", filename="a.txt"))

@@ -1,4 +1,4 @@
-"""Sessions of a client: target of the next message, and saved sessions."""
+"""Client sessions: the target of the next message, and saved sessions."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import pytest
 from a2a.types import AgentCard, Task, TaskState
 
 from a2a_celery.client import RemoteAgent, Result, StopReason, input_requests
-from tests.support.clients import Served
+from tests.support.clients import ServedFleet
 from tests.support.fleet import running_fleet
 from tests.support.plain_server import plain_server
 from tests.support.states import States
@@ -57,11 +57,11 @@ TABLE = {
 
 
 @pytest.fixture(scope="module")
-def served_fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def served_fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedFleet]:
     with running_fleet(tmp_path_factory.mktemp("fleet"), app="tests.support.states") as fleet:
         gateway = fleet.gateway(grpc=True)
         worker = fleet.worker(pool="threads", concurrency=4)
-        yield Served(fleet, gateway, worker)
+        yield ServedFleet(fleet, gateway, worker)
 
 
 @asynccontextmanager
@@ -92,14 +92,14 @@ async def check_case(agent: RemoteAgent, name: str, case: Case) -> None:
     assert Case(result.stop_reason, result.state, result.text) == case, name
     assert [part.text for part in input_requests(result)] == ([case.text] if session.is_interrupted else []), name
     assert (session.task_id, session.context_id) == (result.task_id, result.context_id), name
-    assert without_history(result) == without_history(await agent.get(result.task_id)), name
+    assert task_without_history(result) == task_without_history(await agent.get(result.task_id)), name
     if case.stop_reason == "interrupt":
-        answered = await session.send("seven", deadline=60)
-        assert (answered.task_id, answered.text) == (result.task_id, "after seven")
-        assert answered.stop_reason == "end_turn"
+        answer_result = await session.send("seven", deadline=60)
+        assert (answer_result.task_id, answer_result.text) == (result.task_id, "after seven")
+        assert answer_result.stop_reason == "end_turn"
 
 
-def without_history(result: Result) -> Result:
+def task_without_history(result: Result) -> Result:
     """Return the result's task without its history, because streams do not contain the history."""
     task = Task()
     assert isinstance(result.raw, Task)
@@ -110,7 +110,7 @@ def without_history(result: Result) -> Result:
 
 @pytest.mark.parametrize("streams", [True, False], ids=["streams", "polls"])
 @pytest.mark.parametrize(("binding", "version"), OUR_BINDINGS)
-async def test_a_gateway_of_ours(served_fleet: Served, binding: str, version: str, streams: bool) -> None:
+async def test_a_gateway_of_ours(served_fleet: ServedFleet, binding: str, version: str, streams: bool) -> None:
     name = "states" if streams else "states-without-streams"
     async with agent_at(f"{served_fleet.url}/agents/{name}", binding, version) as agent:
         await check_table(agent)

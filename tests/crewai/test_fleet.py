@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.test_cancel import IGNORED
-from tests.acceptance.test_durable_steps import reached
+from tests.acceptance.test_durable_steps import wait_until_reached
 from tests.support import durable_agents
 from tests.support.booking_agents import BookingAgent, Client, book_over
 from tests.support.clients import BINDINGS
@@ -33,7 +33,7 @@ def test_calls_on_workers_that_are_killed(tmp_path: Path, monkeypatch: pytest.Mo
         worker = fleet.worker(pool=pool, concurrency=2)
         task = send(gateway, "weather", "weather", returnImmediately=True)
         for number in STOPS:
-            reached(tmp_path, f"crewai.before-{number}")
+            wait_until_reached(tmp_path, f"crewai.before-{number}")
             worker.kill()
             worker = fleet.worker(pool=pool, concurrency=2)
         eventually(lambda: state(read(gateway, "weather", task)) not in ("SUBMITTED", "WORKING"), what="an end")
@@ -55,7 +55,7 @@ def test_feedback_reaches_another_worker(tmp_path: Path, monkeypatch: pytest.Mon
         worker = fleet.worker(pool="prefork", concurrency=2)
         for feedback, output in (("write", "good"), ("shorter", "better")):
             status = client.say(feedback) if not client.task else client.reply({"text": feedback})
-            assert (status, client.asked["data"]["taskOutput"]["output"]) == ("INPUT_REQUIRED", output)
+            assert (status, client.question["data"]["taskOutput"]["output"]) == ("INPUT_REQUIRED", output)
             worker.kill()
             worker = fleet.worker(pool="threads", concurrency=2)
 
@@ -71,7 +71,7 @@ class Office:
         self.gateway = fleet.gateway(grpc=True)
         first = fleet.worker(pool="prefork", concurrency=2)
         self.waiting = self.client()
-        self.asked = self.waiting.say("hello"), self.waiting.say("book a table")
+        self.first_results = self.waiting.say("hello"), self.waiting.say("book a table")
         first.kill()
         self.worker: Process = fleet.worker(pool="threads", concurrency=4)
 
@@ -87,7 +87,7 @@ def office(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Office]:
 
 def test_what_was_asked_on_a_worker_that_died_is_answered_on_another(office: Office) -> None:
     client = office.waiting
-    assert office.asked == ("COMPLETED You said: hello.", "INPUT_REQUIRED")
+    assert office.first_results == ("COMPLETED You said: hello.", "INPUT_REQUIRED")
     with pytest.raises(AssertionError, match=r"message\.parts"):
         client.reply({"text": "maybe"})
 

@@ -1,4 +1,4 @@
-"""App of another project, on top of this project's image. Its agents create spans."""
+"""App of a different project, built on this project's image. Its agents create spans."""
 
 import asyncio
 

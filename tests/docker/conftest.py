@@ -11,22 +11,22 @@ import pytest
 from selenium import webdriver
 
 from tests.support.browser import chromium
-from tests.support.browser import missing as missing_browser
+from tests.support.browser import missing_programs as missing_browser
 
-from .engine import missing
+from .engine import missing_docker
 
-why_missing = cache(missing)
+why_missing = cache(missing_docker)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
     """Skip the test if no Docker engine is available. In CI, exit instead, so that there is one message for all
     tests."""
-    why = why_missing()
-    if why and os.environ.get("CI"):
-        pytest.exit(f"no Docker engine here ({why}), and CI needs one", returncode=1)
-    if why:
-        pytest.skip(f"no Docker engine here ({why})")
+    reason = why_missing()
+    if reason and os.environ.get("CI"):
+        pytest.exit(f"no Docker engine here ({reason}), and CI needs one", returncode=1)
+    if reason:
+        pytest.skip(f"no Docker engine here ({reason})")
 
 
 @pytest.fixture
@@ -36,5 +36,5 @@ def browser(tmp_path: Path) -> Iterator[webdriver.Chrome]:
         if os.environ.get("CI"):
             pytest.fail(f"no {missing_browser()} here, and CI needs them")
         pytest.skip(f"no {missing_browser()} here")
-    with chromium(tmp_path) as opened:
-        yield opened
+    with chromium(tmp_path) as driver:
+        yield driver

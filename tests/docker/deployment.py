@@ -27,7 +27,7 @@ HEALTHY = 180.0
 
 
 PURPOSES = ("build", "up", "doctor", "rabbitmq", "observability")
-"""Purposes of the commands of docs/deployment.md, as in `documented`."""
+"""Purposes of the commands of docs/deployment.md, as in `commands_for`."""
 
 
 def documented_commands() -> list[str]:
@@ -38,18 +38,18 @@ def documented_commands() -> list[str]:
     return [line.partition("  #")[0].strip() for block in blocks for line in block.splitlines()]
 
 
-def documented(what: str) -> list[str]:
+def commands_for(what: str) -> list[str]:
     """Return the documented commands for one of `PURPOSES`."""
     commands = documented_commands()
     up = next(number for number, command in enumerate(commands) if " up " in command)
-    found = {"build": commands[:up], "up": [commands[up]]}
+    command_groups = {"build": commands[:up], "up": [commands[up]]}
     for command in commands[up + 1 :]:
         purpose = next(
             (purpose for purpose in PURPOSES[2:] if f"/{purpose}.yaml" in command or f" {purpose} " in command),
             "observability",
         )
-        found.setdefault(purpose, []).append(command)
-    return found[what]
+        command_groups.setdefault(purpose, []).append(command)
+    return command_groups[what]
 
 
 class Deployment:
@@ -107,8 +107,8 @@ class Deployment:
 
     def inspect(self, container: str) -> dict[str, Any]:
         """Return Docker's description of a container."""
-        found: dict[str, Any] = json.loads(run(f"docker inspect {container}", self.folder, self.env))[0]
-        return found
+        description: dict[str, Any] = json.loads(run(f"docker inspect {container}", self.folder, self.env))[0]
+        return description
 
     def kill(self, container: str) -> None:
         """Kill the container with ``docker kill``, so that Docker does not restart it."""
@@ -170,21 +170,21 @@ class Deployment:
 
 
 @contextmanager
-def deployment(deployed: Deployment) -> Iterator[Deployment]:
+def run_deployment(deployment: Deployment) -> Iterator[Deployment]:
     """Run the deployment with four workers, and remove it completely after the block."""
     try:
-        for command in [*documented("build"), *documented(deployed.what)]:
-            deployed.run(command)
-        deployed.wait_until_ready()
-        yield deployed
+        for command in [*commands_for("build"), *commands_for(deployment.what)]:
+            deployment.run(command)
+        deployment.wait_until_ready()
+        yield deployment
     except BaseException:
-        print(deployed.logs())
+        print(deployment.logs())
         raise
     finally:
         subprocess.run(
-            ["docker-compose", *deployed.files, "down", "-v", "-t", "2", "--remove-orphans"],
-            cwd=deployed.folder,
-            env=deployed.env,
+            ["docker-compose", *deployment.files, "down", "-v", "-t", "2", "--remove-orphans"],
+            cwd=deployment.folder,
+            env=deployment.env,
             check=False,
             capture_output=True,
         )

@@ -8,22 +8,22 @@ from pathlib import Path
 IMAGE = "a2a-celery"
 
 
-def missing() -> str:
+def missing_docker() -> str:
     """Return the reason why no Docker engine is available, or "" if an engine is available."""
     try:
-        done = subprocess.run(["docker", "info"], capture_output=True, text=True, timeout=60, check=False)
+        result = subprocess.run(["docker", "info"], capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired) as e:
         return f"docker info: {type(e).__name__}"
-    return "" if done.returncode == 0 else f"docker info: {(done.stderr.splitlines() or ['no answer'])[-1]}"
+    return "" if result.returncode == 0 else f"docker info: {(result.stderr.splitlines() or ['no answer'])[-1]}"
 
 
 def run(command: str, folder: Path, env: dict[str, str], within: float = 300) -> str:
     """Run a shell command in `folder` and return its output. If the command fails, fail with the output."""
-    done = subprocess.run(
+    result = subprocess.run(
         command, shell=True, cwd=folder, env=env, capture_output=True, text=True, timeout=within, check=False
     )
-    assert done.returncode == 0, f"{command}\n{done.stdout[-6000:]}\n{done.stderr[-6000:]}"
-    return done.stdout
+    assert result.returncode == 0, f"{command}\n{result.stdout[-6000:]}\n{result.stderr[-6000:]}"
+    return result.stdout
 
 
 def buildable(command: str) -> str:

@@ -134,7 +134,7 @@ class Hosts:
         task: dict[str, Any] = rest(self.gateways[0], "GET", f"/tasks/{task_id}", agent=agent).json()
         return task
 
-    def listed(self, agent: str, state: str = "") -> list[str]:
+    def task_ids(self, agent: str, state: str = "") -> list[str]:
         """Return the ids of the tasks of `agent` in the state `state`, or in any state if `state` is ""."""
         query = "/tasks?pageSize=100" + (f"&status=TASK_STATE_{state}" if state else "")
         return [task["id"] for task in rest(self.gateways[0], "GET", query, agent=agent).json()["tasks"]]
@@ -153,10 +153,10 @@ class Hosts:
         """Wait until a worker has received a run, and return the worker."""
         name = f"[{task_id}.{run}]"
 
-        def found() -> CeleryTestNode | None:
+        def running_node() -> CeleryTestNode | None:
             return next((worker for worker in self.workers if name in worker.logs()), None)
 
-        worker = eventually(found, every=0.2, what=f"a worker gets {name}")
+        worker = eventually(running_node, every=0.2, what=f"a worker gets {name}")
         assert worker is not None
         return worker
 

@@ -15,7 +15,7 @@ from tests.support import ROOT
 from tests.support.fleet import free_port
 from tests.support.waiting import LIMIT, eventually
 
-from .deployment import documented
+from .deployment import commands_for
 from .engine import buildable, run
 
 FOLDER = ROOT / "examples" / "two_queues"
@@ -26,12 +26,12 @@ def test_the_agents_answer_on_their_queues(tmp_path: Path) -> None:
     port = free_port()
     project = f"two-queues-{uuid4().hex[:8]}"
     env = {**os.environ, "A2A_PORT": str(port), "COMPOSE_PROJECT_NAME": project, "DOCKER_BUILDKIT": "0"}
-    for command in documented("build"):
+    for command in commands_for("build"):
         run(buildable(command), ROOT, env)
     try:
         run(UP.replace("up --build", "up -d"), FOLDER, env)  # the image is built, with the host's network
         eventually(lambda: serves(port), every=0.5, what="the gateway serves")
-        answers = [sent(shlex.split(curl), port) for curl in CURLS.replace("\\\n", "").splitlines()]
+        answers = [send_request(shlex.split(curl), port) for curl in CURLS.replace("\\\n", "").splitlines()]
     except BaseException:
         print(run("docker-compose logs --no-color --tail=60", FOLDER, env))
         raise
@@ -48,7 +48,7 @@ def serves(port: int) -> bool:
         return False
 
 
-def sent(curl: list[str], port: int) -> str:
+def send_request(curl: list[str], port: int) -> str:
     """Send the request of a documented curl command, and return the text of the artifact."""
     url = next(word for word in curl if word.startswith("http://")).replace("8000", str(port))
     headers = {"A2A-Version": "1.0", "Content-Type": "application/json"}

@@ -1,4 +1,4 @@
-"""Fleet on separate hosts with pytest-celery, whose workers, watchers, gateways and brokers die or are cut off."""
+"""Fleet on separate hosts, run with pytest-celery. Workers, watchers, gateways and brokers die or are cut off."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ EACH_BROKER = pytest.mark.parametrize(
 image = build(path=str(ROOT), dockerfile="compose/Dockerfile", tag=IMAGE, network_mode="host", rm=True)
 
 
-def of_our_image(command: Any, wrapper: type, **options: Any) -> Any:
+def project_container(command: Any, wrapper: type, **options: Any) -> Any:
     """Return a fixture for a container of the image that compose/Dockerfile builds."""
     return container(
         image="{image.id}",
@@ -65,8 +65,8 @@ def of_our_image(command: Any, wrapper: type, **options: Any) -> Any:
     )
 
 
-default_worker_container = of_our_image(fxtr("default_worker_command"), WorkerContainer)
-other_worker_container = of_our_image(fxtr("default_worker_command"), WorkerContainer)
+default_worker_container = project_container(fxtr("default_worker_command"), WorkerContainer)
+other_worker_container = project_container(fxtr("default_worker_command"), WorkerContainer)
 default_rabbitmq_broker = container(
     image="{default_rabbitmq_broker_image}",
     ports=fxtr("default_rabbitmq_broker_ports"),
@@ -74,9 +74,11 @@ default_rabbitmq_broker = container(
     wrapper_class=ListeningRabbitMQ,
     timeout=RABBITMQ_CONTAINER_TIMEOUT,
 )
-gateway_container = of_our_image(list(GatewayContainer.COMMAND), GatewayContainer, ports={GatewayContainer.PORT: None})
-watcher_container = of_our_image(list(WatcherContainer.COMMAND), WatcherContainer)
-other_watcher_container = of_our_image(list(WatcherContainer.COMMAND), WatcherContainer)
+gateway_container = project_container(
+    list(GatewayContainer.COMMAND), GatewayContainer, ports={GatewayContainer.PORT: None}
+)
+watcher_container = project_container(list(WatcherContainer.COMMAND), WatcherContainer)
+other_watcher_container = project_container(list(WatcherContainer.COMMAND), WatcherContainer)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -132,7 +134,7 @@ def text_of(task: dict[str, Any]) -> str:
 def test_a_worker_dies_and_comes_back(hosts: Hosts) -> None:
     tasks = [hosts.begin("story", "tell") for _ in range(24)]  # three for each process of both workers
     victim, survivor = hosts.workers
-    eventually(lambda: len(hosts.listed("story", "WORKING")) >= 6, every=0.2, what="both work")
+    eventually(lambda: len(hosts.task_ids("story", "WORKING")) >= 6, every=0.2, what="both work")
 
     victim.kill()
 
@@ -140,29 +142,29 @@ def test_a_worker_dies_and_comes_back(hosts: Hosts) -> None:
         assert text_of(hosts.wait_for("story", task_id, "COMPLETED")) == STORY
     restart(victim)
     survivor.kill()
-    after = hosts.begin("echo", "again")
-    assert text_of(hosts.wait_for("echo", after, "COMPLETED")) == "again"
-    assert hosts.runner_of(after) is victim
+    last_task = hosts.begin("echo", "again")
+    assert text_of(hosts.wait_for("echo", last_task, "COMPLETED")) == "again"
+    assert hosts.runner_of(last_task) is victim
 
 
 @EACH_BROKER
 def test_a_worker_that_is_cut_off_changes_nothing_any_more(hosts: Hosts) -> None:
-    once, again = hosts.begin("slow", "300"), hosts.begin("story", "tell")  # the first outlasts the test
-    hosts.wait_for("slow", once, "WORKING")
-    worker = hosts.runner_of(once)
+    slow_id, story_id = hosts.begin("slow", "300"), hosts.begin("story", "tell")  # the first outlasts the test
+    hosts.wait_for("slow", slow_id, "WORKING")
+    worker = hosts.runner_of(slow_id)
 
     with cut_off(worker):
-        failed = hosts.wait_for("slow", once, "FAILED")
-        assert text_of(hosts.wait_for("story", again, "COMPLETED")) == STORY
+        failed_task = hosts.wait_for("slow", slow_id, "FAILED")
+        assert text_of(hosts.wait_for("story", story_id, "COMPLETED")) == STORY
 
-    assert failed["status"]["message"]["parts"] == [{"text": "The worker was lost."}]
-    stopped = f"run {once}.1 is stopped: another worker has its lease"
-    eventually(lambda: stopped in worker.logs(), every=0.2, what="the worker finds that it lost it")
-    assert hosts.read("slow", once) == failed
+    assert failed_task["status"]["message"]["parts"] == [{"text": "The worker was lost."}]
+    stop_line = f"run {slow_id}.1 is stopped: another worker has its lease"
+    eventually(lambda: stop_line in worker.logs(), every=0.2, what="the worker finds that it lost it")
+    assert hosts.read("slow", slow_id) == failed_task
     [other] = [node for node in hosts.workers if node is not worker]
     other.kill()
-    after = hosts.begin("echo", "back")
-    hosts.wait_for("echo", after, "COMPLETED")
+    last_task = hosts.begin("echo", "back")
+    hosts.wait_for("echo", last_task, "COMPLETED")
 
 
 @pytest.mark.parametrize("celery_broker", ["celery_redis_broker"], indirect=True)  # the broker does not matter
@@ -187,29 +189,29 @@ def test_one_watcher_is_enough_and_without_any_tasks_wait(hosts: Hosts) -> None:
 def test_a_broker_dies_and_a_gateway_under_a_stream(hosts: Hosts) -> None:
     broker = hosts.setup.broker
     broker.kill()
-    waiting = [hosts.begin("echo", f"{number}") for number in range(4)]
-    assert {hosts.state("echo", task_id) for task_id in waiting} == {"SUBMITTED"}
+    waiting_tasks = [hosts.begin("echo", f"{number}") for number in range(4)]
+    assert {hosts.state("echo", task_id) for task_id in waiting_tasks} == {"SUBMITTED"}
     restart(broker)
-    for number, task_id in enumerate(waiting):
+    for number, task_id in enumerate(waiting_tasks):
         assert text_of(hosts.wait_for("echo", task_id, "COMPLETED")) == f"{number}"
 
-    seen: list[str] = []
+    event_ids: list[str] = []
     with pytest.raises(httpx.HTTPError):
-        follow_and_kill(hosts, seen)
+        follow_and_kill(hosts, event_ids)
     restart(hosts.gateways[0])
-    [task_id] = hosts.listed("slow")  # the task may already be COMPLETED
+    [task_id] = hosts.task_ids("slow")  # the task may already be COMPLETED
     url = f"{hosts.gateways[0].url}/agents/slow/tasks/{task_id}:subscribe"
-    seen += ids_of(url, None, {"Last-Event-ID": seen[-1]})
-    assert [EventId.parse(event_id).version for event_id in seen] == list(range(1, len(seen) + 1))
+    event_ids += ids_of(url, None, {"Last-Event-ID": event_ids[-1]})
+    assert [EventId.parse(event_id).version for event_id in event_ids] == list(range(1, len(event_ids) + 1))
     assert text_of(hosts.wait_for("slow", task_id, "COMPLETED")) == "20 steps done"
 
 
-def follow_and_kill(hosts: Hosts, seen: list[str]) -> None:
+def follow_and_kill(hosts: Hosts, event_ids: list[str]) -> None:
     """Follow an agent with twenty steps of one second, and kill its gateway during the stream."""
     url = f"{hosts.gateways[0].url}/agents/slow/message:stream"
     for event_id in ids_of(url, message_json("20"), {}):
-        seen.append(event_id)
-        if len(seen) == 5:
+        event_ids.append(event_id)
+        if len(event_ids) == 5:
             hosts.gateways[0].kill()
 
 

@@ -18,11 +18,11 @@ import pytest
 
 from tests.support import ROOT
 from tests.support.clients import message_json, rest
-from tests.support.collector import Collected, path_to
+from tests.support.collector import CollectedSpan, path_to
 from tests.support.dashboards import alerts, metrics_in, panels
 from tests.support.waiting import eventually
 
-from .deployment import Deployment, deployment
+from .deployment import Deployment, run_deployment
 from .engine import buildable, run
 from .traces import spans
 
@@ -36,10 +36,10 @@ VERSIONS = "a2a_version_tasks"
 
 
 @pytest.fixture(scope="module")
-def observed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    """Deployment by the commands of docs/deployment.md, with an app on top of the image."""
+def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    """Deployment with the commands of docs/deployment.md, whose image adds an app to the project's image."""
     images = {name: f"a2a-celery-test-{name}" for name in ("jaeger", "prometheus", "grafana")}
-    deployed = Deployment(
+    checkout = Deployment(
         tmp_path_factory.mktemp("observed") / "checkout",
         "observability",
         A2A_IMAGE="a2a-celery-test-acme",
@@ -48,92 +48,103 @@ def observed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
     )
     for name, image in images.items():
         stand_in = f"docker build -t {image} -f {HERE}/stand_ins/{name}.Dockerfile {HERE}/stand_ins"
-        run(buildable(stand_in), HERE, deployed.env)
-    build_acme(deployed, tmp_path_factory.mktemp("acme"))
-    with deployment(deployed) as observed:
-        yield observed
+        run(buildable(stand_in), HERE, checkout.env)
+    build_acme(checkout, tmp_path_factory.mktemp("acme"))
+    with run_deployment(checkout) as deployment:
+        yield deployment
 
 
-def build_acme(deployed: Deployment, folder: Path) -> None:
+def build_acme(deployment: Deployment, folder: Path) -> None:
     """Build the image of docs/deployment.md#your-agents."""
     [dockerfile] = re.findall(r"^```dockerfile\n(.*?)^```", (ROOT / "docs/deployment.md").read_text(), re.M | re.S)
     (folder / "Dockerfile").write_text(dockerfile)
     shutil.copy(HERE / "acme.py", folder)
-    deployed.run("docker build -t a2a-celery -f compose/Dockerfile .")
-    run(buildable("docker build -t a2a-celery-test-acme ."), folder, deployed.env)
+    deployment.run("docker build -t a2a-celery -f compose/Dockerfile .")
+    run(buildable("docker build -t a2a-celery-test-acme ."), folder, deployment.env)
 
 
 @pytest.fixture(scope="module")
-def receiver(observed: Deployment) -> Iterator[str]:
+def receiver(deployment: Deployment) -> Iterator[str]:
     """Run a webhook receiver at http://hook in the watchers' network, and yield the id of its container."""
     code = f"-v {HERE}/receiver.py:/receiver.py:ro"
-    place = f"--network {observed.project}_default --network-alias hook"
-    started = run(f"docker run -d {place} {code} python:3.11-slim-bookworm python -u /receiver.py", HERE, observed.env)
-    yield started.strip()
-    run(f"docker rm -f {started.strip()}", HERE, observed.env)
+    place = f"--network {deployment.project}_default --network-alias hook"
+    container_id = run(
+        f"docker run -d {place} {code} python:3.11-slim-bookworm python -u /receiver.py", HERE, deployment.env
+    )
+    yield container_id.strip()
+    run(f"docker rm -f {container_id.strip()}", HERE, deployment.env)
 
 
-def ask(observed: Deployment, query: str) -> list[dict[str, Any]]:
+def ask(deployment: Deployment, query: str) -> list[dict[str, Any]]:
     """Return Prometheus's response to a query."""
-    answer = httpx.get(f"{observed.prometheus}/api/v1/query", params={"query": query}, timeout=30).json()
+    answer = httpx.get(f"{deployment.prometheus}/api/v1/query", params={"query": query}, timeout=30).json()
     assert answer["status"] == "success", (query, answer)
-    found: list[dict[str, Any]] = answer["data"]["result"]
-    return found
+    samples: list[dict[str, Any]] = answer["data"]["result"]
+    return samples
 
 
-def collected(observed: Deployment, trace: str) -> list[Collected]:
+def collected_spans(deployment: Deployment, trace: str) -> list[CollectedSpan]:
     """Return the spans of a trace from the collector's output."""
-    text = observed.compose("exec", "-T", "jaeger", "cat", "/tmp/traces")
+    text = deployment.compose("exec", "-T", "jaeger", "cat", "/tmp/traces")
     return [span for span in spans(text) if span.trace == trace]
 
 
-def test_the_whole_path_is_in_one_trace_that_a_collector_wrote(observed: Deployment, receiver: str) -> None:
+def test_the_whole_path_is_in_one_trace_that_a_collector_wrote(deployment: Deployment, receiver: str) -> None:
     trace, call = token_hex(16), token_hex(8)
     hook = {"configuration": {"taskPushNotificationConfig": {"url": "http://hook/"}, "returnImmediately": True}}
     body = message_json("hello") | hook
-    answer = rest(observed, "POST", "/message:send", body, agent="thinker", traceparent=f"00-{trace}-{call}-01")
+    answer = rest(deployment, "POST", "/message:send", body, agent="thinker", traceparent=f"00-{trace}-{call}-01")
     assert answer.status_code == 200, answer.text
-    wanted = {"a2a SendMessage", "publish a2a.thinker", "run a2a.thinker", "thinks", "store settle_run", "POST webhook"}
+    span_names = {
+        "a2a SendMessage",
+        "publish a2a.thinker",
+        "run a2a.thinker",
+        "thinks",
+        "store settle_run",
+        "POST webhook",
+    }
 
-    def complete() -> list[Collected] | None:
-        found = collected(observed, trace)
-        return found if wanted <= {span.name for span in found} else None
+    def complete() -> list[CollectedSpan] | None:
+        trace_spans = collected_spans(deployment, trace)
+        return trace_spans if span_names <= {span.name for span in trace_spans} else None
 
-    found = eventually(complete, every=1, what="the trace is whole")
+    trace_spans = eventually(complete, every=1, what="the trace is whole")
 
-    assert found is not None
-    by_name = {span.name: span for span in found}
-    request, run_span = by_name["a2a SendMessage"], by_name["run a2a.thinker"]
+    assert trace_spans is not None
+    spans_by_name = {span.name: span for span in trace_spans}
+    request, run_span = spans_by_name["a2a SendMessage"], spans_by_name["run a2a.thinker"]
     assert (request.service, request.parent, request.attributes["a2a.agent"]) == ("gateway", call, "thinker")
-    assert [(span.service, span.scope, span.name) for span in path_to(by_name["thinks"], found)] == [
+    assert [(span.service, span.scope, span.name) for span in path_to(spans_by_name["thinks"], trace_spans)] == [
         ("gateway", "a2a_celery", "a2a SendMessage"),
         ("gateway", "a2a_celery", "publish a2a.thinker"),
         ("worker", "a2a_celery", "run a2a.thinker"),
         ("worker", "acme", "thinks"),
     ]
-    assert "a2a.appended" in {event for span in found for event in span.events}
-    assert [span.service for span in path_to(by_name["store settle_run"], found)] == ["gateway"] * 2 + ["worker"] * 2
-    posts = [span for span in found if span.name == "POST webhook"]
-    assert {(span.service, path_to(span, found)[0].id) for span in posts} == {("watcher", request.id)}
+    assert "a2a.appended" in {event for span in trace_spans for event in span.events}
+    assert [span.service for span in path_to(spans_by_name["store settle_run"], trace_spans)] == ["gateway"] * 2 + [
+        "worker"
+    ] * 2
+    posts = [span for span in trace_spans if span.name == "POST webhook"]
+    assert {(span.service, path_to(span, trace_spans)[0].id) for span in posts} == {("watcher", request.id)}
     assert run_span.attributes["a2a.outcome"] == "completed"
-    output = run(f"docker logs {receiver}", HERE, observed.env)
-    arrived = {line for line in output.splitlines() if trace in line}
-    assert arrived, output
-    assert arrived <= {f"posted in 00-{trace}-{span.id}-01" for span in posts}  # a failed post is retried
+    output = run(f"docker logs {receiver}", HERE, deployment.env)
+    trace_lines = {line for line in output.splitlines() if trace in line}
+    assert trace_lines, output
+    assert trace_lines <= {f"posted in 00-{trace}-{span.id}-01" for span in posts}  # a failed post is retried
 
 
-def test_prometheus_takes_the_files_as_they_are(observed: Deployment) -> None:
-    output = observed.compose(
+def test_prometheus_takes_the_files_as_they_are(deployment: Deployment) -> None:
+    output = deployment.compose(
         "exec", "-T", "prometheus", "promtool", "check", "config", "/etc/prometheus/prometheus.yaml"
     )
     assert f"SUCCESS: {len(alerts())} rules found" in output
 
-    def found() -> dict[str, list[str]]:
-        targets = httpx.get(f"{observed.prometheus}/api/v1/targets", timeout=30).json()["data"]["activeTargets"]
+    def target_list() -> dict[str, list[str]]:
+        targets = httpx.get(f"{deployment.prometheus}/api/v1/targets", timeout=30).json()["data"]["activeTargets"]
         return {job: sorted(it["health"] for it in targets if it["labels"]["job"] == job) for job in JOBS}
 
-    eventually(lambda: found() == JOBS, every=1, what="every gateway and watcher is scraped")
-    rules = httpx.get(f"{observed.prometheus}/api/v1/rules", timeout=30).json()["data"]["groups"][0]["rules"]
+    eventually(lambda: target_list() == JOBS, every=1, what="every gateway and watcher is scraped")
+    rules = httpx.get(f"{deployment.prometheus}/api/v1/rules", timeout=30).json()["data"]["groups"][0]["rules"]
     assert [rule for rule in rules if rule.get("lastError")] == []
     assert [rule["name"] for rule in rules] == list(alerts())
 
@@ -141,64 +152,66 @@ def test_prometheus_takes_the_files_as_they_are(observed: Deployment) -> None:
 JOBS = {"gateway": ["up", "up"], "watcher": ["up", "up"], "flower": ["up"]}
 
 
-def test_each_alert_is_raised_by_what_it_is_for_and_by_nothing_else(observed: Deployment) -> None:
-    image = observed.env["PROMETHEUS_IMAGE"]
+def test_each_alert_is_raised_by_what_it_is_for_and_by_nothing_else(deployment: Deployment) -> None:
+    image = deployment.env["PROMETHEUS_IMAGE"]
     command = (
         f"docker run --rm --entrypoint promtool -v {ROOT}:/src:ro {image} test rules /src/tests/docker/alerts_test.yaml"
     )
 
-    assert "SUCCESS" in run(command, HERE, observed.env)
+    assert "SUCCESS" in run(command, HERE, deployment.env)
 
 
-def test_the_dashboard_has_something_to_show(observed: Deployment, receiver: str) -> None:
-    shown = [query for title, each in panels().items() if title not in (FAILED_TICKS, REFUSED) for query in each]
-    queries = [query for query in shown if VERSIONS not in metrics_in(query)]
-    missing = list(queries)
+def test_the_dashboard_has_something_to_show(deployment: Deployment, receiver: str) -> None:
+    shown_queries = [
+        query for title, each in panels().items() if title not in (FAILED_TICKS, REFUSED) for query in each
+    ]
+    queries = [query for query in shown_queries if VERSIONS not in metrics_in(query)]
+    missing_queries = list(queries)
 
     def all_answer() -> bool:
-        traffic(observed)
-        missing[:] = [query for query in missing if not ask(observed, query)]
-        return not missing
+        traffic(deployment)
+        missing_queries[:] = [query for query in missing_queries if not ask(deployment, query)]
+        return not missing_queries
 
     try:
         eventually(all_answer, every=3)
     except AssertionError:
-        raise AssertionError(f"nothing answers to {missing}") from None
+        raise AssertionError(f"nothing answers to {missing_queries}") from None
     for name in {name for query in [*queries, *alerts().values()] for name in metrics_in(query)}:
-        assert ask(observed, f'{{__name__=~"{name}(_bucket)?"}}'), name
+        assert ask(deployment, f'{{__name__=~"{name}(_bucket)?"}}'), name
     for expression in alerts().values():
-        ask(observed, expression)
+        ask(deployment, expression)
 
 
-def traffic(observed: Deployment) -> None:
+def traffic(deployment: Deployment) -> None:
     """Send requests of each kind: a stream, a webhook, a cancellation and an invalid request."""
     hook = {"configuration": {"taskPushNotificationConfig": {"url": "http://hook/"}}}
-    streamed = rest(observed, "POST", "/message:stream", message_json() | hook, agent="thinker")
-    assert "COMPLETED" in streamed.text
-    begun = message_json() | {"configuration": {"returnImmediately": True}}
-    task_id = rest(observed, "POST", "/message:send", begun, agent="sleeper").json()["task"]["id"]
-    working = lambda: "WORKING" in rest(observed, "GET", f"/tasks/{task_id}", agent="sleeper").text  # noqa: E731
-    eventually(working, every=0.1, what="it sleeps")
-    assert rest(observed, "POST", f"/tasks/{task_id}:cancel", {}, agent="sleeper").status_code == 200
-    assert rest(observed, "GET", "/tasks/unknown", agent="sleeper").status_code == 404
+    stream_response = rest(deployment, "POST", "/message:stream", message_json() | hook, agent="thinker")
+    assert "COMPLETED" in stream_response.text
+    immediate_body = message_json() | {"configuration": {"returnImmediately": True}}
+    task_id = rest(deployment, "POST", "/message:send", immediate_body, agent="sleeper").json()["task"]["id"]
+    is_working = lambda: "WORKING" in rest(deployment, "GET", f"/tasks/{task_id}", agent="sleeper").text  # noqa: E731
+    eventually(is_working, every=0.1, what="it sleeps")
+    assert rest(deployment, "POST", f"/tasks/{task_id}:cancel", {}, agent="sleeper").status_code == 200
+    assert rest(deployment, "GET", "/tasks/unknown", agent="sleeper").status_code == 404
 
 
-def test_grafana_gets_files_that_it_can_read(observed: Deployment) -> None:
+def test_grafana_gets_files_that_it_can_read(deployment: Deployment) -> None:
     for path in (
         "/etc/grafana/provisioning/datasources/a2a.yaml",
         "/etc/grafana/provisioning/dashboards/a2a.yaml",
         "/etc/grafana/dashboards/a2a.json",
         "/run/secrets/grafana_password",
     ):
-        assert observed.compose("exec", "-T", "grafana", "cat", path).strip(), path
+        assert deployment.compose("exec", "-T", "grafana", "cat", path).strip(), path
 
 
-def test_prometheus_reports_an_outage_of_redis(observed: Deployment) -> None:
-    [redis] = observed.containers("redis")
+def test_prometheus_reports_an_outage_of_redis(deployment: Deployment) -> None:
+    [redis] = deployment.containers("redis")
 
-    observed.kill(redis)
+    deployment.kill(redis)
 
     [failed_ticks] = panels()[FAILED_TICKS]
     for query in (alerts()["A2ANoGateway"], failed_ticks):
-        eventually(lambda query=query: ask(observed, query), every=1, what=query)  # type: ignore[misc]
-    assert ask(observed, alerts()["A2ANoWatcher"]) == []
+        eventually(lambda query=query: ask(deployment, query), every=1, what=query)  # type: ignore[misc]
+    assert ask(deployment, alerts()["A2ANoWatcher"]) == []

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from tests.support.collector import Collected
+from tests.support.collector import CollectedSpan
 
 SPAN_KINDS = {
     f"SPAN_KIND_{kind}": number
@@ -14,18 +14,18 @@ SPAN_KINDS = {
 }
 
 
-def spans(text: str) -> list[Collected]:
+def spans(text: str) -> list[CollectedSpan]:
     """Return all spans in the output."""
-    return [span for resource in text.split("ResourceSpans #")[1:] for span in _of_resource(resource)]
+    return [span for resource in text.split("ResourceSpans #")[1:] for span in _resource_spans(resource)]
 
 
-def _of_resource(text: str) -> Iterator[Collected]:
+def _resource_spans(text: str) -> Iterator[CollectedSpan]:
     service = _values(text.partition("ScopeSpans #")[0]).get("service.name", "")
-    for scoped in text.split("ScopeSpans #")[1:]:
-        scope = _field(scoped, "InstrumentationScope").split()[0]
-        for span in re.split(r"^Span #\d+$", scoped, flags=re.MULTILINE)[1:]:
+    for scope_text in text.split("ScopeSpans #")[1:]:
+        scope = _field(scope_text, "InstrumentationScope").split()[0]
+        for span in re.split(r"^Span #\d+$", scope_text, flags=re.MULTILINE)[1:]:
             header, _, events = span.partition("\nEvents:\n")
-            yield Collected(
+            yield CollectedSpan(
                 service,
                 scope,
                 _field(header, "Name           :"),
@@ -40,9 +40,9 @@ def _of_resource(text: str) -> Iterator[Collected]:
 
 
 def _field(text: str, name: str) -> str:
-    found = re.search(rf"^ *{name} *(.*)$", text, re.MULTILINE)
-    assert found is not None, f"{name} is not in {text}"
-    return found[1].strip()
+    match = re.search(rf"^ *{name} *(.*)$", text, re.MULTILINE)
+    assert match is not None, f"{name} is not in {text}"
+    return match[1].strip()
 
 
 def _values(text: str) -> dict[str, Any]:

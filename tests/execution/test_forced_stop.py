@@ -13,12 +13,12 @@ import pytest
 
 from a2a_celery.execution.process import forced_stop
 from a2a_celery.execution.process.forced_stop import oversee
-from tests.support.loops import in_thread
+from tests.support.loops import run_in_thread
 
 
 @pytest.fixture
 def loop() -> Iterator[asyncio.AbstractEventLoop]:
-    with in_thread(asyncio.new_event_loop()) as loop:
+    with run_in_thread(asyncio.new_event_loop()) as loop:
         yield loop
 
 

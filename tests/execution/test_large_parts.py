@@ -14,7 +14,7 @@ from a2a_celery.lifecycle.outcomes import OUT_OF_REACH
 from a2a_celery.lifecycle.states import COMPLETED, FAILED, WORKING
 from a2a_celery.store import Keys, Operation
 from a2a_celery.store.runs.commands import Claim, Dropped, RetryUnrecorded, RunRef, claim_run
-from tests.support.blob_setup import BlobSetup, created
+from tests.support.blob_setup import BlobSetup, create_task_with_parts
 from tests.support.seeds import LEASE_US, Seeds, chunk, status
 
 from .scene import Gate, Scene, until
@@ -117,7 +117,7 @@ async def test_an_agent_gets_its_complete_task_or_does_not_run(
     blob_scene: Scene, blob_setup: BlobSetup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("a2a_celery.execution.events.settlement.BLOB_TIMEOUT", 0.05)
-    task_id = await created(blob_scene.seeds, [Part(text=LARGE)])
+    task_id = await create_task_with_parts(blob_scene.seeds, [Part(text=LARGE)])
 
     def claiming(resolve_blobs: bool = True) -> Operation[Claim | Dropped | RetryUnrecorded]:
         return claim_run(

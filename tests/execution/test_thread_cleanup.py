@@ -23,7 +23,7 @@ from a2a_celery.lifecycle import Completed, Outcome
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.tasks.commands import create_task
 from tests.conftest import require_server
-from tests.support.databases import Postgres, running
+from tests.support.databases import Postgres, running_database
 from tests.support.seeds import ANN, CONTEXT, RETENTION, request
 from tests.support.waiting import eventually_async
 
@@ -34,7 +34,7 @@ APPLICATION = "agents-of-a-test"
 def database() -> Iterator[Postgres]:
     """PostgreSQL server that Django is configured to use."""
     require_server(Postgres)
-    with running(Postgres) as server, pytest.MonkeyPatch.context() as patch:
+    with running_database(Postgres) as server, pytest.MonkeyPatch.context() as patch:
         assert isinstance(server, Postgres)
         patch.setenv("TEST_DJANGO_DATABASE", server.url.replace("+asyncpg", ""))
         patch.setenv("DJANGO_SETTINGS_MODULE", "tests.support.django_project")

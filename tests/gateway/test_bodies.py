@@ -27,7 +27,7 @@ from a2a_celery.gateway.middleware import bodies
 from a2a_celery.gateway.operations.limits import BYTES_PER_TOKEN, VALUES_PER_TOKEN
 from a2a_celery.store import AsyncStore, Keys
 from tests.support.clients import GRPC_V1, message_json
-from tests.support.limited import limited
+from tests.support.local_gateway import local_gateway
 from tests.support.waiting import LIMIT, eventually_async
 
 ANN = f"ann:sha256:{sha256(b'key').hexdigest()}"
@@ -141,7 +141,7 @@ async def test_the_values_of_a_body_take_tokens_before_they_are_parsed(
     limit_settings = {"owner_requests_per_second": 0.1, "owner_request_burst": 10, "auth_api_keys": (ANN,)}
     params = message_json() | {"metadata": {"values": values(4)}, "configuration": {"returnImmediately": True}}
     body = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": params} if path == "/" else params
-    async with limited(store, redis_server.store_url, keys, **limit_settings) as gateway:
+    async with local_gateway(store, redis_server.store_url, keys, **limit_settings) as gateway:
         answers = [await gateway.http.post(path, json=body, headers=AS_ANN) for _ in range(3)]
 
     assert [answer.status_code for answer in answers] == [200, 200, 429], "five tokens each"
@@ -153,7 +153,7 @@ async def test_the_bytes_of_a_body_take_tokens(store: AsyncStore, redis_server: 
     limit_settings = {"owner_requests_per_second": 0.1, "owner_request_burst": 10, "auth_api_keys": (ANN,)}
     configuration = {"returnImmediately": True, "historyLength": 0}
     body = message_json("x" * 4 * BYTES_PER_TOKEN) | {"configuration": configuration}
-    async with limited(store, redis_server.store_url, keys, **limit_settings) as gateway:
+    async with local_gateway(store, redis_server.store_url, keys, **limit_settings) as gateway:
         answers = [await gateway.http.post("/message:send", json=body, headers=AS_ANN) for _ in range(3)]
 
     assert [answer.status_code for answer in answers] == [200, 200, 429], "five tokens each"
@@ -171,7 +171,7 @@ async def test_a_body_that_is_too_expensive_is_refused_before_it_is_read(
         yield b" " * 3 * BYTES_PER_TOKEN
         await never.wait()
 
-    async with limited(store, redis_server.store_url, keys, **most) as gateway:
+    async with local_gateway(store, redis_server.store_url, keys, **most) as gateway:
         assert (await gateway.http.get("/tasks", headers=AS_ANN)).status_code == 200, "four of five tokens are left"
         headers = AS_ANN | declared | {"Content-Type": "application/json"}
         response = await gateway.http.post(path, content=endless(), headers=headers)
@@ -184,7 +184,7 @@ async def test_a_body_that_is_too_expensive_leaves_its_caller_the_tokens_it_has(
 ) -> None:
     limit_settings = {"owner_requests_per_second": 0.1, "owner_request_burst": 10, "auth_api_keys": (ANN,)}
     body = message_json() | {"metadata": {"values": values(6)}, "configuration": {"returnImmediately": True}}
-    async with limited(store, redis_server.store_url, keys, **limit_settings) as gateway:
+    async with local_gateway(store, redis_server.store_url, keys, **limit_settings) as gateway:
         answers = [await gateway.http.post("/message:send", json=body, headers=AS_ANN) for _ in range(2)]
         small_response = await gateway.http.get("/tasks", headers=AS_ANN)
 
@@ -197,7 +197,7 @@ async def test_a_body_is_not_charged_if_no_token_is_left_for_its_operation(
 ) -> None:
     limit_settings = {"owner_requests_per_second": 0.01, "owner_request_burst": 5, "auth_api_keys": (ANN,)}
     body = message_json() | {"metadata": {"values": values(4)}, "configuration": {"returnImmediately": True}}
-    async with limited(store, redis_server.store_url, keys, **limit_settings) as gateway:
+    async with local_gateway(store, redis_server.store_url, keys, **limit_settings) as gateway:
         assert (await gateway.http.get("/tasks", headers=AS_ANN)).status_code == 200, "four of five tokens are left"
         expensive = await gateway.http.post("/message:send", json=body, headers=AS_ANN)
         small_statuses = [(await gateway.http.get("/tasks", headers=AS_ANN)).status_code for _ in range(5)]
@@ -210,7 +210,7 @@ async def test_values_that_cost_more_than_the_burst_take_all_of_it(
 ) -> None:
     limit_settings = {"owner_requests_per_second": 0.1, "owner_request_burst": 3, "auth_api_keys": (ANN,)}
     body = message_json() | {"metadata": {"values": values(8)}, "configuration": {"returnImmediately": True}}
-    async with limited(store, redis_server.store_url, keys, **limit_settings) as gateway:
+    async with local_gateway(store, redis_server.store_url, keys, **limit_settings) as gateway:
         answers = [
             await gateway.http.post("/message:send", json=body, headers=AS_ANN),
             await gateway.http.get("/tasks", headers=AS_ANN),
@@ -229,7 +229,7 @@ async def test_over_grpc_too_what_is_refused_before_it_is_parsed_takes_a_token(
     metadata = (*GRPC_V1, ("x-api-key", "key"))
     codes = []
     async with (
-        limited(store, redis_server.store_url, keys, **limit_settings) as gateway,
+        local_gateway(store, redis_server.store_url, keys, **limit_settings) as gateway,
         grpc.aio.insecure_channel(gateway.grpc) as channel,
     ):
         send: Any = channel.unary_unary("/lf.a2a.v1.A2AService/SendMessage")
@@ -254,7 +254,7 @@ async def test_over_grpc_a_rejected_caller_is_rejected_before_its_next_request_i
         yield b""
 
     async with (
-        limited(store, redis_server.store_url, keys, **limit_settings) as gateway,
+        local_gateway(store, redis_server.store_url, keys, **limit_settings) as gateway,
         grpc.aio.insecure_channel(gateway.grpc) as channel,
     ):
         send: Any = channel.unary_unary("/lf.a2a.v1.A2AService/SendMessage")
@@ -282,7 +282,7 @@ async def test_bodies_of_one_owner_that_arrive_at_once_are_bounded(
         await may_end.wait()
         yield content
 
-    async with limited(store, redis_server.store_url, keys, auth_api_keys=(ANN, BOB)) as gateway:
+    async with local_gateway(store, redis_server.store_url, keys, auth_api_keys=(ANN, BOB)) as gateway:
 
         def post(body: bytes | AsyncGenerator[bytes, None], headers: dict[str, str]) -> asyncio.Task[httpx.Response]:
             call = gateway.http.post(path, content=body, headers=headers | {"Content-Type": "application/json"})

@@ -26,7 +26,7 @@ SECRET = "/srv/secret/place"
 V1, V03 = {"A2A-Version": "1.0"}, {"A2A-Version": "0.3"}
 
 
-class Served:
+class BrokenGateway:
     """Gateway in the test process."""
 
     http: httpx.AsyncClient
@@ -34,9 +34,9 @@ class Served:
 
 
 @pytest.fixture
-async def served(redis_server: EmbeddedRedis) -> AsyncIterator[Served]:
+async def gateway(redis_server: EmbeddedRedis) -> AsyncIterator[BrokenGateway]:
     app = Celery("broken", broker="memory://")
-    served, port = Served(), free_port()
+    gateway, port = BrokenGateway(), free_port()
     app.conf.update(a2a_store_url=redis_server.store_url, a2a_key_prefix="broken", a2a_grpc_port=port)
     a2a = A2A(app)
 
@@ -45,13 +45,13 @@ async def served(redis_server: EmbeddedRedis) -> AsyncIterator[Served]:
         return turn.text
 
     asgi = a2a.asgi(standalone=True)
-    served.grpc = f"127.0.0.1:{port}"
+    gateway.grpc = f"127.0.0.1:{port}"
     async with (
         asgi.router.lifespan_context(asgi),
         httpx.AsyncClient(transport=httpx.ASGITransport(asgi), base_url="http://test", timeout=30) as http,
     ):
-        served.http = http
-        yield served
+        gateway.http = http
+        yield gateway
 
 
 @pytest.fixture
@@ -81,26 +81,26 @@ def require_reference_only(error: Any, log: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.mark.usefixtures("broken")
-async def test_over_json_rpc(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+async def test_over_json_rpc(gateway: BrokenGateway, caplog: pytest.LogCaptureFixture) -> None:
     body = {"jsonrpc": "2.0", "id": 1, "method": "GetTask", "params": {"id": "x"}}
 
-    answer = (await served.http.post("/", json=body, headers=V1)).json()
+    answer = (await gateway.http.post("/", json=body, headers=V1)).json()
 
     assert answer["error"]["code"] == -32603
     require_reference_only(from_rpc(answer), caplog)
 
 
 @pytest.mark.usefixtures("broken")
-async def test_over_http(served: Served, caplog: pytest.LogCaptureFixture) -> None:
-    answer = await served.http.get("/tasks/x", headers=V1)
+async def test_over_http(gateway: BrokenGateway, caplog: pytest.LogCaptureFixture) -> None:
+    answer = await gateway.http.get("/tasks/x", headers=V1)
 
     assert answer.status_code == 500
     require_reference_only(from_rest(answer), caplog)
 
 
 @pytest.mark.usefixtures("broken")
-async def test_over_grpc(served: Served, caplog: pytest.LogCaptureFixture) -> None:
-    async with grpc.aio.insecure_channel(served.grpc) as channel:
+async def test_over_grpc(gateway: BrokenGateway, caplog: pytest.LogCaptureFixture) -> None:
+    async with grpc.aio.insecure_channel(gateway.grpc) as channel:
         with pytest.raises(grpc.aio.AioRpcError) as exc_info:
             await a2a_pb2_grpc.A2AServiceStub(channel).GetTask(GetTaskRequest(id="x"), metadata=GRPC_V1, timeout=30)
 
@@ -109,10 +109,10 @@ async def test_over_grpc(served: Served, caplog: pytest.LogCaptureFixture) -> No
 
 
 @pytest.mark.usefixtures("broken")
-async def test_in_mid_stream_over_http_and_json_rpc(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+async def test_in_mid_stream_over_http_and_json_rpc(gateway: BrokenGateway, caplog: pytest.LogCaptureFixture) -> None:
     rpc_body = {"jsonrpc": "2.0", "id": 1, "method": "SendStreamingMessage", "params": message_json()}
     for path, body in (("/message:stream", message_json()), ("/", rpc_body)):
-        async with served.http.stream("POST", path, json=body, headers=V1) as response:
+        async with gateway.http.stream("POST", path, json=body, headers=V1) as response:
             first, last = [frame async for frame in frames(response)]
 
         assert first.version == 1
@@ -124,9 +124,9 @@ async def test_in_mid_stream_over_http_and_json_rpc(served: Served, caplog: pyte
 
 
 @pytest.mark.usefixtures("broken")
-async def test_in_mid_stream_over_grpc(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+async def test_in_mid_stream_over_grpc(gateway: BrokenGateway, caplog: pytest.LogCaptureFixture) -> None:
     request = ParseDict(message_json(), SendMessageRequest())
-    async with grpc.aio.insecure_channel(served.grpc) as channel:
+    async with grpc.aio.insecure_channel(gateway.grpc) as channel:
         events = a2a_pb2_grpc.A2AServiceStub(channel).SendStreamingMessage(request, metadata=GRPC_V1, timeout=30)
         assert (await events.read()).HasField("task")
         with pytest.raises(grpc.aio.AioRpcError) as exc_info:
@@ -136,10 +136,10 @@ async def test_in_mid_stream_over_grpc(served: Served, caplog: pytest.LogCapture
 
 
 @pytest.mark.usefixtures("broken")
-async def test_over_protocol_03(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+async def test_over_protocol_03(gateway: BrokenGateway, caplog: pytest.LogCaptureFixture) -> None:
     request_body = {"jsonrpc": "2.0", "id": 1, "method": "tasks/get", "params": {"id": "x"}}
-    over_rpc = await served.http.post("/", json=request_body, headers=V03)
-    over_http = await served.http.get("/v1/tasks/x", headers=V03)
+    over_rpc = await gateway.http.post("/", json=request_body, headers=V03)
+    over_http = await gateway.http.get("/v1/tasks/x", headers=V03)
 
     assert over_rpc.json()["error"]["code"] == -32603
     assert over_http.status_code == 500
@@ -147,12 +147,12 @@ async def test_over_protocol_03(served: Served, caplog: pytest.LogCaptureFixture
 
 
 @pytest.mark.usefixtures("broken")
-async def test_in_mid_stream_over_protocol_03(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+async def test_in_mid_stream_over_protocol_03(gateway: BrokenGateway, caplog: pytest.LogCaptureFixture) -> None:
     message = {"messageId": "m", "role": "user", "kind": "message", "parts": [{"kind": "text", "text": "x"}]}
     rpc_body = {"jsonrpc": "2.0", "id": 1, "method": "message/stream", "params": {"message": message}}
     http_body = {"request": {"messageId": "m", "role": "ROLE_USER", "content": [{"text": "x"}]}}
     for path, body in (("/v1/message:stream", http_body), ("/", rpc_body)):
-        async with served.http.stream("POST", path, json=body, headers=V03) as response:
+        async with gateway.http.stream("POST", path, json=body, headers=V03) as response:
             first, last = [frame async for frame in frames(response)]
 
         assert first.version == 1
@@ -162,7 +162,7 @@ async def test_in_mid_stream_over_protocol_03(served: Served, caplog: pytest.Log
 
 
 async def test_an_error_in_a_response_to_03_is_not_blamed_on_the_request(
-    served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    gateway: BrokenGateway, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def answer(*_: Any, **__: Any) -> object:
         return object()  # cannot be converted to protocol 0.3
@@ -170,19 +170,19 @@ async def test_an_error_in_a_response_to_03_is_not_blamed_on_the_request(
     monkeypatch.setattr(handler.GatewayHandler, "_read", answer)
 
     with caplog.at_level(logging.ERROR):
-        error = from_rest(await served.http.get("/v1/tasks/x", headers=V03))
+        error = from_rest(await gateway.http.get("/v1/tasks/x", headers=V03))
 
     assert error.status == 500
     assert error.reason == "INTERNAL_ERROR"
 
 
-async def test_the_text_of_an_error_names_the_valid_value(served: Served) -> None:
+async def test_the_text_of_an_error_names_the_valid_value(gateway: BrokenGateway) -> None:
     message = message_json()["message"] | {"role": "user"}
     body = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": {"message": message}}
-    rpc = (await served.http.post("/", json=body, headers=V1)).json()
-    rest = (await served.http.post("/message:send", json={"message": message}, headers=V1)).json()
+    rpc = (await gateway.http.post("/", json=body, headers=V1)).json()
+    rest = (await gateway.http.post("/message:send", json={"message": message}, headers=V1)).json()
     legacy = body | {"method": "message/send", "params": {"message": {"role": "person", "messageId": "1", "parts": []}}}
-    rpc_03 = (await served.http.post("/", json=legacy, headers=V03)).json()
+    rpc_03 = (await gateway.http.post("/", json=legacy, headers=V03)).json()
 
     text = 'message.role: Send ROLE_USER: A2A 1.0 has no role "user".'
     assert [answer["error"]["message"] for answer in (rpc, rest)] == [text, text]

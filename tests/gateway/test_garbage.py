@@ -19,7 +19,7 @@ from a2a_celery.store import AsyncStore, Keys
 from tests.support.clocks import ManualClock
 from tests.support.fleet import free_port
 from tests.support.garbage import cyclic_garbage
-from tests.support.limited import Limited, limited
+from tests.support.local_gateway import LocalGateway, local_gateway
 
 REQUESTS = 20
 STRAY = REQUESTS // 2
@@ -38,7 +38,7 @@ def is_of_gateway(name: str) -> bool:
     return name in GATEWAY_TYPES or name.startswith(("frame of ", "traceback of "))
 
 
-async def missing_task(gateway: Limited, binding: str) -> int:
+async def missing_task(gateway: LocalGateway, binding: str) -> int:
     """Return the HTTP status of a request for a task that does not exist."""
     headers = {"A2A-Version": "1.0"}
     if binding == "HTTP+JSON":
@@ -58,7 +58,9 @@ async def test_a_request_leaves_no_cycles(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(protocol_errors, "REFUSAL_DELAY", 0)
-    async with limited(store, redis_server.store_url, keys, ManualClock(), owner_requests_per_second=rate) as gateway:
+    async with local_gateway(
+        store, redis_server.store_url, keys, ManualClock(), owner_requests_per_second=rate
+    ) as gateway:
         statuses = {await missing_task(gateway, binding) for _ in range(REQUESTS)}
         with cyclic_garbage() as garbage:
             for _ in range(REQUESTS):

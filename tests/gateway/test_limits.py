@@ -19,7 +19,7 @@ from a2a_celery.lifecycle.states import COMPLETED, INPUT_REQUIRED
 from a2a_celery.store import AsyncStore, Keys, Operation, Scope
 from tests.support.clients import GRPC_V1, message_json
 from tests.support.faults import from_grpc
-from tests.support.limited import WAYS, Limited, Refusal, limited
+from tests.support.local_gateway import WAYS, LocalGateway, Refusal, local_gateway
 from tests.support.seeds import CONTEXT, Seeds, status
 from tests.support.waiting import eventually_async
 
@@ -54,9 +54,9 @@ def seeds(store: AsyncStore, keys: Keys) -> Seeds:
     return Seeds(store, keys)
 
 
-async def send_first(gateway: Limited, **message: Any) -> dict[str, Any]:
+async def send_first(gateway: LocalGateway, **message: Any) -> dict[str, Any]:
     """Send a message, and wait until the run of its task, which is the only run, is published."""
-    task = await gateway.sent(**message)
+    task = await gateway.send_message(**message)
 
     async def is_published() -> bool:
         [(_, due)] = await gateway.store.redis.zrange(gateway.keys.dispatch, 0, -1, withscores=True)
@@ -89,7 +89,7 @@ def require_refusal(refusal: Refusal, limit: str, way: tuple[str, str, str]) -> 
 async def test_every_limit_refuses_in_every_binding_and_stores_nothing(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, seeds: Seeds, limit: str
 ) -> None:
-    async with limited(store, redis_server.store_url, keys, **LIMITS[limit]) as gateway:
+    async with local_gateway(store, redis_server.store_url, keys, **LIMITS[limit]) as gateway:
         await send_first(gateway)
         data_before = await seeds.everything()
         for way in WAYS:
@@ -105,7 +105,7 @@ async def test_an_answer_to_a_question_is_a_run_too(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, seeds: Seeds, limit: str
 ) -> None:
     paused_id = await seeds.ended(INPUT_REQUIRED, scope=ANONYMOUS)
-    async with limited(store, redis_server.store_url, keys, **LIMITS[limit]) as gateway:
+    async with local_gateway(store, redis_server.store_url, keys, **LIMITS[limit]) as gateway:
         first = await send_first(gateway)
         data_before = await seeds.everything()
         refusal = await gateway.try_to_send(taskId=paused_id)
@@ -116,19 +116,19 @@ async def test_an_answer_to_a_question_is_a_run_too(
 
         await gateway.http.post(f"/agents/echo/tasks/{first['id']}:cancel", headers={"A2A-Version": "1.0"})
 
-        assert (await gateway.sent(taskId=paused_id))["status"]["state"] == "TASK_STATE_SUBMITTED"
+        assert (await gateway.send_message(taskId=paused_id))["status"]["state"] == "TASK_STATE_SUBMITTED"
 
 
 async def test_tasks_of_all_agents_count_and_a_queue_is_an_agents_own(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys
 ) -> None:
-    async with limited(store, redis_server.store_url, keys, owner_max_waiting_tasks=2) as gateway:
-        await gateway.sent("echo")
-        await gateway.sent("other")
+    async with local_gateway(store, redis_server.store_url, keys, owner_max_waiting_tasks=2) as gateway:
+        await gateway.send_message("echo")
+        await gateway.send_message("other")
         assert (await gateway.try_to_send("echo")).status_code == 429
         assert (await gateway.try_to_send("echo", "another")).status_code == 200
-    async with limited(store, redis_server.store_url, keys, agent_max_queue=1) as gateway:
-        await gateway.sent("echo")
+    async with local_gateway(store, redis_server.store_url, keys, agent_max_queue=1) as gateway:
+        await gateway.send_message("echo")
         assert (await gateway.try_to_send("echo", "another")).status_code == 429
         assert (await gateway.try_to_send("other")).status_code == 200
 
@@ -137,11 +137,11 @@ async def test_tasks_of_all_agents_count_and_a_queue_is_an_agents_own(
 async def test_a_repetition_of_an_accepted_message_is_never_refused(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, seeds: Seeds, limit: str
 ) -> None:
-    async with limited(store, redis_server.store_url, keys, **LIMITS[limit]) as gateway:
-        task = await gateway.sent(messageId="again")
+    async with local_gateway(store, redis_server.store_url, keys, **LIMITS[limit]) as gateway:
+        task = await gateway.send_message(messageId="again")
         assert (await gateway.try_to_send()).status_code == 429
 
-        assert (await gateway.sent(messageId="again"))["id"] == task["id"]
+        assert (await gateway.send_message(messageId="again"))["id"] == task["id"]
 
 
 async def test_tasks_that_wait_for_their_client_refuse_new_ones_in_every_binding_and_no_answers(
@@ -149,13 +149,13 @@ async def test_tasks_that_wait_for_their_client_refuse_new_ones_in_every_binding
 ) -> None:
     paused_id = await seeds.ended(INPUT_REQUIRED, scope=ANONYMOUS)
     await seeds.ended(COMPLETED, scope=ANONYMOUS)
-    async with limited(store, redis_server.store_url, keys, owner_max_paused_tasks=1) as gateway:
+    async with local_gateway(store, redis_server.store_url, keys, owner_max_paused_tasks=1) as gateway:
         data_before = await seeds.everything()
         for way in WAYS:
             require_refusal(await gateway.refusal(*way), "paused", way)
         assert await seeds.everything() == data_before
 
-        assert (await gateway.sent(taskId=paused_id))["status"]["state"] == "TASK_STATE_SUBMITTED"
+        assert (await gateway.send_message(taskId=paused_id))["status"]["state"] == "TASK_STATE_SUBMITTED"
         assert (await gateway.try_to_send()).status_code == 200
 
 
@@ -164,8 +164,8 @@ async def test_a_webhook_beyond_the_owner_s_limit_is_refused(
 ) -> None:
     config = {"url": "https://hooks.example.com/a"}
     setting = {"owner_max_webhooks": 1, "secret_key": "0123456789abcdef0123456789abcdef"}
-    async with limited(store, redis_server.store_url, keys, **setting) as gateway:
-        task = await gateway.sent()
+    async with local_gateway(store, redis_server.store_url, keys, **setting) as gateway:
+        task = await gateway.send_message()
         path, version = f"/tasks/{task['id']}/pushNotificationConfigs", {"A2A-Version": "1.0"}
         responses = [await gateway.http.post(path, json=config, headers=version) for _ in range(2)]
         brought = message_json() | {"configuration": {"taskPushNotificationConfig": config}}
@@ -181,12 +181,12 @@ async def test_stored_bytes_refuse_every_message_in_every_binding(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, seeds: Seeds, setting: str
 ) -> None:
     limit = {"owner_max_stored_bytes": "owner_bytes", "store_max_bytes": "store_bytes"}[setting]
-    async with limited(store, redis_server.store_url, keys, **{setting: 12_000}) as gateway:
-        task = await gateway.sent(text="x" * 3_000)
+    async with local_gateway(store, redis_server.store_url, keys, **{setting: 12_000}) as gateway:
+        task = await gateway.send_message(text="x" * 3_000)
         assert (await gateway.try_to_send(text="x" * 3_000)).status_code == 429
         assert (await gateway.try_to_send(text="x" * 3_000, taskId=task["id"])).status_code == 429, "it would wait"
         assert (await gateway.try_to_send()).status_code == 200, "there is room for a small one"
-    async with limited(store, redis_server.store_url, keys, **{setting: 10}) as gateway:
+    async with local_gateway(store, redis_server.store_url, keys, **{setting: 10}) as gateway:
         data_before = await seeds.everything()
         for way in WAYS:
             require_refusal(await gateway.refusal(*way), limit, way)
@@ -209,7 +209,7 @@ async def test_above_the_watermark_no_message_is_accepted_and_what_runs_ends(
     above_the_watermark: dict[str, Any],
 ) -> None:
     running, paused_id = await seeds.claimed(scope=ANONYMOUS), await seeds.ended(INPUT_REQUIRED, scope=ANONYMOUS)
-    async with limited(store, redis_server.store_url, keys, **above_the_watermark) as gateway:
+    async with local_gateway(store, redis_server.store_url, keys, **above_the_watermark) as gateway:
         data_before = await seeds.everything()
         for way in WAYS:
             require_refusal(await gateway.refusal(*way), "memory", way)
@@ -224,11 +224,11 @@ async def test_above_the_watermark_no_message_is_accepted_and_what_runs_ends(
 async def test_above_the_watermark_a_message_that_was_accepted_is_found_again(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, above_the_watermark: dict[str, Any]
 ) -> None:
-    async with limited(store, redis_server.store_url, keys, store_watermark=None) as gateway:
-        task = await gateway.sent(messageId="again")
-    async with limited(store, redis_server.store_url, keys, **above_the_watermark) as gateway:
+    async with local_gateway(store, redis_server.store_url, keys, store_watermark=None) as gateway:
+        task = await gateway.send_message(messageId="again")
+    async with local_gateway(store, redis_server.store_url, keys, **above_the_watermark) as gateway:
         assert (await gateway.try_to_send()).status_code == 429
-        assert (await gateway.sent(messageId="again"))["id"] == task["id"]
+        assert (await gateway.send_message(messageId="again"))["id"] == task["id"]
 
 
 async def test_of_two_gateways_one_gets_the_last_slot(
@@ -236,8 +236,8 @@ async def test_of_two_gateways_one_gets_the_last_slot(
 ) -> None:
     url, limit_settings = redis_server.store_url, {"owner_max_concurrent_tasks": 7}
     async with (
-        limited(store, url, keys, **limit_settings) as first,
-        limited(store, url, keys, **limit_settings) as second,
+        local_gateway(store, url, keys, **limit_settings) as first,
+        local_gateway(store, url, keys, **limit_settings) as second,
     ):
         answers = await asyncio.gather(*(gateway.try_to_send() for _ in range(20) for gateway in (first, second)))
 
@@ -245,7 +245,7 @@ async def test_of_two_gateways_one_gets_the_last_slot(
     assert await store.redis.zcard(keys.scope_index(ANONYMOUS) + "1") == 7
 
 
-async def read_task(gateway: Limited, tenant: str = "", of: str = "none") -> tuple[int, str]:
+async def read_task(gateway: LocalGateway, tenant: str = "", of: str = "none") -> tuple[int, str]:
     """Request a task at the cost of one token. Return the status and the Retry-After header of the response."""
     path = f"/agents/echo/{tenant}/tasks/{of}" if tenant else f"/tasks/{of}"
     answer = await gateway.http.get(path, headers={"A2A-Version": "1.0"})
@@ -258,7 +258,7 @@ async def test_a_tenant_that_a_caller_may_not_use_is_no_owner_of_its_own(
     entry = f"alice:sha256:{sha256(b'key').hexdigest()}:acme"
     alice = {"A2A-Version": "1.0", "X-API-Key": "key"}
     limit_settings = {"owner_requests_per_second": 0.01, "auth_api_keys": (entry,)}
-    async with limited(store, redis_server.store_url, keys, **limit_settings) as gateway:
+    async with local_gateway(store, redis_server.store_url, keys, **limit_settings) as gateway:
         data_before = await seeds.everything()
         for tenant in ("beta", "gamma", "delta"):
             assert (await gateway.http.get(f"/agents/echo/{tenant}/tasks/none", headers=alice)).status_code == 403
@@ -278,7 +278,7 @@ async def test_a_caller_gets_no_more_by_naming_many_tenants(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, limit: str
 ) -> None:
     limit_settings = {limit: 0.01 if limit.endswith("second") else 1, "auth_api_keys": (ANN,)}
-    async with limited(store, redis_server.store_url, keys, **limit_settings) as gateway:
+    async with local_gateway(store, redis_server.store_url, keys, **limit_settings) as gateway:
         body = message_json() | {"configuration": {"returnImmediately": True}}
         paths = [f"/agents/echo/tenant-{n}/message:send" for n in range(5)]
         answers = [await gateway.http.post(path, json=body, headers=AS_ANN) for path in paths]
@@ -307,7 +307,7 @@ async def test_a_request_refused_before_parsing_takes_a_token(
         "max_request_bytes": 1_000_000,
     }
     headers = AS_ANN | {"Content-Type": "application/json"} | ({"A2A-Version": "0.3"} if "v1" in path else {})
-    async with limited(store, redis_server.store_url, keys, **limit_settings) as gateway:
+    async with local_gateway(store, redis_server.store_url, keys, **limit_settings) as gateway:
         answers = [await gateway.http.post(path, content=BAD_BODIES[bad], headers=headers) for _ in range(4)]
         good = await gateway.http.get("/tasks", headers=AS_ANN)
 
@@ -328,7 +328,7 @@ async def test_a_large_body_of_a_caller_without_tokens_is_not_read(
             yield b" " * 50_000
 
     limit_settings = {"owner_requests_per_second": 0.01, "auth_api_keys": (ANN,)}
-    async with limited(store, redis_server.store_url, keys, **limit_settings) as gateway:
+    async with local_gateway(store, redis_server.store_url, keys, **limit_settings) as gateway:
         headers = AS_ANN | {"Content-Type": "application/json"}
         statuses = [(await gateway.http.get("/tasks", headers=headers)).status_code for _ in range(2)]
         refusal = await gateway.http.post("/", content=large_body(), headers=headers)
@@ -341,7 +341,7 @@ async def test_after_a_burst_the_rate_limits_requests(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys
 ) -> None:
     url, rate = redis_server.store_url, {"owner_requests_per_second": 0.01, "owner_request_burst": 5}
-    async with limited(store, url, keys, **rate) as first, limited(store, url, keys, **rate) as second:
+    async with local_gateway(store, url, keys, **rate) as first, local_gateway(store, url, keys, **rate) as second:
         assert [await read_task(first) for _ in range(5)] == [(404, "")] * 5
         status_code, retry_after = await read_task(first)
         assert (status_code, 60 < int(retry_after) <= 100) == (429, True)
@@ -355,7 +355,7 @@ async def test_after_a_burst_the_rate_limits_requests(
 
 
 async def test_a_flood_does_not_reach_the_store(store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys) -> None:
-    async with limited(store, redis_server.store_url, keys, owner_requests_per_second=0.01) as gateway:
+    async with local_gateway(store, redis_server.store_url, keys, owner_requests_per_second=0.01) as gateway:
         assert [(await read_task(gateway))[0] for _ in range(2)] == [404, 429]
         await store.redis.delete(keys.requests(Scope()))
 
@@ -367,8 +367,8 @@ async def test_a_flood_does_not_reach_the_store(store: AsyncStore, redis_server:
 async def test_without_limits_nothing_is_asked_of_the_store(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, seeds: Seeds
 ) -> None:
-    async with limited(store, redis_server.store_url, keys) as gateway:
-        await gateway.sent()
+    async with local_gateway(store, redis_server.store_url, keys) as gateway:
+        await gateway.send_message()
         card = await gateway.http.get("/.well-known/agent-card.json")
 
     assert card.status_code == 200
@@ -378,7 +378,7 @@ async def test_without_limits_nothing_is_asked_of_the_store(
 async def test_the_retry_time_follows_the_duration_of_runs(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, seeds: Seeds
 ) -> None:
-    async with limited(store, redis_server.store_url, keys, owner_max_concurrent_tasks=2) as gateway:
+    async with local_gateway(store, redis_server.store_url, keys, owner_max_concurrent_tasks=2) as gateway:
         for seconds in (30, 50):  # with two concurrent runs
             claim = await seeds.claimed(scope=ANONYMOUS)
             record = keys.task(claim.ref.task_id).record
@@ -401,7 +401,7 @@ async def test_an_unavailable_store_is_called_once(
         calls.append(operation.script.name)
         raise StoreUnavailable("down")
 
-    async with limited(store, redis_server.store_url, keys, owner_requests_per_second=1) as gateway:
+    async with local_gateway(store, redis_server.store_url, keys, owner_requests_per_second=1) as gateway:
         monkeypatch.setattr(AsyncStore, "run", raise_unavailable)
         answers = [await gateway.http.get("/tasks/none", headers={"A2A-Version": "1.0"}) for _ in range(3)]
         card = await gateway.http.get("/extendedAgentCard", headers={"A2A-Version": "1.0"})
@@ -414,7 +414,7 @@ async def test_an_unavailable_store_is_called_once(
 STREAM_WAYS = [way for way in WAYS if way[2] == "SendStreamingMessage"]
 
 
-def has_free_place(gateway: Limited) -> Callable[[], Awaitable[bool]]:
+def has_free_place(gateway: LocalGateway) -> Callable[[], Awaitable[bool]]:
     """Return a function that reports whether the only slot for a stream is free again."""
 
     async def is_free() -> bool:
@@ -440,7 +440,7 @@ async def test_streams_of_an_owner_are_bounded_over_all_bindings_together(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys
 ) -> None:
     limits = {"owner_max_streams": 2, "first_event_hold": 0}
-    async with limited(store, redis_server.store_url, keys, **limits) as gateway, gateway.served() as http:
+    async with local_gateway(store, redis_server.store_url, keys, **limits) as gateway, gateway.serve() as http:
         rpc = {"jsonrpc": "2.0", "id": 1, "method": "SendStreamingMessage", "params": message_json()}
         async with (
             grpc.aio.insecure_channel(gateway.grpc) as channel,
@@ -467,8 +467,8 @@ async def test_the_end_of_a_stream_frees_its_slot(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, seeds: Seeds, ends: str
 ) -> None:
     limits = {"owner_max_streams": 1, "first_event_hold": 0}
-    async with limited(store, redis_server.store_url, keys, **limits) as gateway, gateway.served() as http:
-        task_id = (await gateway.sent())["id"]
+    async with local_gateway(store, redis_server.store_url, keys, **limits) as gateway, gateway.serve() as http:
+        task_id = (await gateway.send_message())["id"]
         path, version = f"/tasks/{task_id}:subscribe", {"A2A-Version": "1.0"}
         async with http.stream("GET", path, headers=version) as stream:
             assert stream.status_code == 200
@@ -484,7 +484,7 @@ async def test_a_task_at_its_maximum_size_takes_no_more_messages(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, seeds: Seeds
 ) -> None:
     paused_id = await seeds.ended(INPUT_REQUIRED, scope=ANONYMOUS)
-    async with limited(store, redis_server.store_url, keys, task_max_bytes=5_000) as gateway:
+    async with local_gateway(store, redis_server.store_url, keys, task_max_bytes=5_000) as gateway:
         running = (await send_first(gateway, text="x" * 1_000))["id"]
         data_before = await seeds.everything()
         for task_id in (paused_id, running):
@@ -517,7 +517,7 @@ LONG = "x" * 257
 async def test_a_name_that_is_too_long_is_refused(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, method: str, path: str, field: str
 ) -> None:
-    async with limited(store, redis_server.store_url, keys) as gateway:
+    async with local_gateway(store, redis_server.store_url, keys) as gateway:
         answer = await gateway.http.request(method, path, headers={"A2A-Version": "1.0"})
 
     assert answer.status_code == 400
@@ -541,7 +541,7 @@ async def test_over_grpc_too_a_message_has_an_end(
 ) -> None:
     request = ParseDict(message_json(**many), SendMessageRequest())
     async with (
-        limited(store, redis_server.store_url, keys) as gateway,
+        local_gateway(store, redis_server.store_url, keys) as gateway,
         grpc.aio.insecure_channel(gateway.grpc) as channel,
     ):
         with pytest.raises(grpc.aio.AioRpcError) as exc_info:
@@ -554,9 +554,9 @@ async def test_over_grpc_too_a_message_has_an_end(
 async def test_a_message_packed_small_is_measured_unpacked(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, seeds: Seeds, version: str
 ) -> None:
-    async with limited(store, redis_server.store_url, keys, max_request_bytes=100_000) as gateway:
+    async with local_gateway(store, redis_server.store_url, keys, max_request_bytes=100_000) as gateway:
         data_before = await seeds.everything()
-        refusal = await gateway.refusal("GRPC", version, "SendMessage", message_json("x" * 200_000), packed=True)
+        refusal = await gateway.refusal("GRPC", version, "SendMessage", message_json("x" * 200_000), is_compressed=True)
 
         assert refusal.status == "RESOURCE_EXHAUSTED"
         assert await seeds.everything() == data_before
@@ -582,7 +582,7 @@ async def test_an_unexpected_body_is_limited_too(
             byte_count += 1
             yield b"x" * 10_000
 
-    async with limited(store, redis_server.store_url, keys, max_request_bytes=100_000) as gateway:
+    async with local_gateway(store, redis_server.store_url, keys, max_request_bytes=100_000) as gateway:
         version = "0.3" if path.startswith("/v1") else "1.0"
         answer = await gateway.http.request(method, path, content=endless(), headers={"A2A-Version": version})
 

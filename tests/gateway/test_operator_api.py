@@ -30,7 +30,7 @@ from a2a_celery.store.webhooks.deliveries import abandon_delivery
 from tests.support.clients import message_json
 from tests.support.credentials import api_key_entry
 from tests.support.delivery_cursors import Webhooks
-from tests.support.limited import limited
+from tests.support.local_gateway import local_gateway
 from tests.support.posts import SECRET_KEY
 from tests.support.seeds import Seeds, status
 
@@ -71,7 +71,7 @@ class Site:
 @asynccontextmanager
 async def serving(store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, **settings: Any) -> AsyncIterator[Site]:
     options = {"secret_key": SECRET_KEY, "allow_networks": ["127.0.0.0/8"], "ui": True, **settings}
-    async with limited(store, redis_server.store_url, keys, **options) as gateway:
+    async with local_gateway(store, redis_server.store_url, keys, **options) as gateway:
         yield Site(gateway.http, store, keys)
 
 

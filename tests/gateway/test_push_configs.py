@@ -11,7 +11,7 @@ import pytest
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.store import AsyncStore, Keys
 from tests.support.clients import V1, message_json
-from tests.support.limited import limited
+from tests.support.local_gateway import local_gateway
 
 
 @pytest.mark.parametrize("address", ["10.0.0.1", "8.8.8.8", None])
@@ -30,7 +30,7 @@ async def test_the_answer_is_no_oracle_for_names_of_the_network(
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 443))]
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
-    async with limited(store, redis_server.store_url, keys, secret_key="s" * 32) as gateway:
+    async with local_gateway(store, redis_server.store_url, keys, secret_key="s" * 32) as gateway:
         hook = {"taskPushNotificationConfig": {"url": "https://vault.internal/"}, "returnImmediately": True}
         response = await gateway.http.post("/message:send", json=message_json() | {"configuration": hook}, headers=V1)
         assert response.status_code == 200, response.text

@@ -13,13 +13,13 @@ from a2a_celery.gateway.auth.authenticator import FAILURES_PER_SECOND
 from a2a_celery.gateway.protocol_errors import REFUSAL_DELAY, RefusalDelay
 from a2a_celery.store import AsyncStore, Keys
 from tests.support.clocks import ManualClock
-from tests.support.limited import Limited, limited
+from tests.support.local_gateway import LocalGateway, local_gateway
 from tests.support.waiting import eventually_async
 
 ANN = f"ann:sha256:{sha256(b'key').hexdigest()}"
 
 
-async def status_of_read(gateway: Limited, tenant: str = "") -> int:
+async def status_of_read(gateway: LocalGateway, tenant: str = "") -> int:
     """Return the status of a request for a task that does not exist."""
     path = f"/agents/echo/{tenant}/tasks/none" if tenant else "/tasks/none"
     return (await gateway.http.get(path, headers={"A2A-Version": "1.0"})).status_code
@@ -38,7 +38,7 @@ async def test_only_a_caller_that_does_not_wait_is_delayed(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys
 ) -> None:
     clock = ManualClock()
-    async with limited(store, redis_server.store_url, keys, clock, owner_requests_per_second=0.01) as gateway:
+    async with local_gateway(store, redis_server.store_url, keys, clock, owner_requests_per_second=0.01) as gateway:
         immediate_statuses = [
             await status_of_read(gateway),
             await status_of_read(gateway),
@@ -72,7 +72,7 @@ async def test_strangers_are_delayed_if_there_are_many(
     async def knock(key: str) -> int:
         return (await gateway.http.get("/tasks", headers={"A2A-Version": "1.0", "X-API-Key": key})).status_code
 
-    async with limited(store, redis_server.store_url, keys, clock, auth_api_keys=(ANN,)) as gateway:
+    async with local_gateway(store, redis_server.store_url, keys, clock, auth_api_keys=(ANN,)) as gateway:
         immediate_statuses = [await knock("wrong") for _ in range(FAILURES_PER_SECOND)]
         delayed_knock = asyncio.create_task(knock("wrong"))
         await wait_until_delayed(clock)

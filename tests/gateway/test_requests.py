@@ -26,7 +26,7 @@ from a2a_celery.lifecycle.states import COMPLETED
 from a2a_celery.store import AsyncStore, Keys, Scope
 from tests.support.clients import message_json
 from tests.support.faults import Fault, from_grpc, from_rest, from_rpc
-from tests.support.limited import Limited, limited
+from tests.support.local_gateway import LocalGateway, local_gateway
 from tests.support.seeds import Seeds
 
 V1 = {"A2A-Version": "1.0"}
@@ -42,25 +42,25 @@ REQUEST_TYPES = {
 
 
 @pytest.fixture
-async def gateway(store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys) -> AsyncIterator[Limited]:
+async def gateway(store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys) -> AsyncIterator[LocalGateway]:
     """Gateway with two agents, without a worker."""
-    async with limited(store, redis_server.store_url, keys) as gateway:
+    async with local_gateway(store, redis_server.store_url, keys) as gateway:
         yield gateway
 
 
-async def over_rpc(gateway: Limited, method: str, params: Any, **headers: str) -> dict[str, Any]:
+async def over_rpc(gateway: LocalGateway, method: str, params: Any, **headers: str) -> dict[str, Any]:
     body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
     answer: dict[str, Any] = (await gateway.http.post("/", json=body, headers=V1 | headers)).json()
     return answer
 
 
 @asynccontextmanager
-async def stub(gateway: Limited) -> AsyncIterator[Any]:
+async def stub(gateway: LocalGateway) -> AsyncIterator[Any]:
     async with grpc.aio.insecure_channel(gateway.grpc) as channel:
         yield a2a_pb2_grpc.A2AServiceStub(channel)  # type: ignore[no-untyped-call]
 
 
-async def over_grpc(gateway: Limited, method: str, params: Any, version: str | None = "1.0") -> Fault:
+async def over_grpc(gateway: LocalGateway, method: str, params: Any, version: str | None = "1.0") -> Fault:
     metadata = () if version is None else (("a2a-version", version),)
     async with stub(gateway) as service:
         with pytest.raises(grpc.aio.AioRpcError) as exc_info:
@@ -82,14 +82,14 @@ QUERIES = {
 
 
 @pytest.mark.parametrize(("path", "field"), QUERIES.values(), ids=QUERIES)
-async def test_the_error_names_the_invalid_part_of_a_query(gateway: Limited, path: str, field: str) -> None:
+async def test_the_error_names_the_invalid_part_of_a_query(gateway: LocalGateway, path: str, field: str) -> None:
     error = from_rest(await gateway.http.get(path, headers=V1))
 
     assert (error.status, error.reason, list(error.fields)) == (400, "INVALID_PARAMS", [field])
 
 
-async def test_a_lawful_query_is_read(gateway: Limited) -> None:
-    task = await gateway.sent()
+async def test_a_lawful_query_is_read(gateway: LocalGateway) -> None:
+    task = await gateway.send_message()
     query = "status=TASK_STATE_SUBMITTED&pageSize=1&includeArtifacts=true&historyLength=0&unknown=1"
     time_filter = "statusTimestampAfter=2020-01-01T00:00:00Z"
 
@@ -99,7 +99,7 @@ async def test_a_lawful_query_is_read(gateway: Limited) -> None:
 
 
 @pytest.mark.parametrize("status", ["TASK_STATE_RUNNING", "working", 42])
-async def test_an_unknown_status_is_refused_in_every_binding(gateway: Limited, status: str | int) -> None:
+async def test_an_unknown_status_is_refused_in_every_binding(gateway: LocalGateway, status: str | int) -> None:
     error = from_rpc(await over_rpc(gateway, "ListTasks", {"status": status}))
 
     assert (error.reason, list(error.fields)) == ("INVALID_PARAMS", ["status"])
@@ -109,7 +109,7 @@ async def test_an_unknown_status_is_refused_in_every_binding(gateway: Limited, s
 
 
 @pytest.mark.parametrize("version", ["1.1", "1.7", "0.5", "2.0", "1", "one"])
-async def test_a_version_that_is_not_served_is_refused_in_every_binding(gateway: Limited, version: str) -> None:
+async def test_a_version_that_is_not_served_is_refused_in_every_binding(gateway: LocalGateway, version: str) -> None:
     version_header = {"A2A-Version": version}
     errors = [
         from_rest(await gateway.http.get("/tasks", headers=version_header)),
@@ -124,7 +124,7 @@ async def test_a_version_that_is_not_served_is_refused_in_every_binding(gateway:
     assert {error.reason for error in errors} == {"VERSION_NOT_SUPPORTED"}
 
 
-async def test_no_version_means_03_in_every_binding(gateway: Limited) -> None:
+async def test_no_version_means_03_in_every_binding(gateway: LocalGateway) -> None:
     errors = [
         from_rest(await gateway.http.get("/tasks")),
         from_rpc(await over_rpc(gateway, "ListTasks", {}, **{"A2A-Version": ""})),
@@ -136,14 +136,14 @@ async def test_no_version_means_03_in_every_binding(gateway: Limited) -> None:
     assert all("A2A-Version: 1.0" in error.message for error in errors)
 
 
-async def test_a_patch_number_does_not_count(gateway: Limited) -> None:
+async def test_a_patch_number_does_not_count(gateway: LocalGateway) -> None:
     assert (await gateway.http.get("/tasks", headers={"A2A-Version": "1.0.1"})).status_code == 200
     assert "result" in await over_rpc(gateway, "ListTasks", {}, **{"A2A-Version": "1.0.7"})
     async with stub(gateway) as service:
         await service.ListTasks(ListTasksRequest(), metadata=(("a2a-version", "1.0.1"),), timeout=30)
 
 
-async def test_a_method_of_03_under_10_is_none(gateway: Limited) -> None:
+async def test_a_method_of_03_under_10_is_none(gateway: LocalGateway) -> None:
     assert from_rpc(await over_rpc(gateway, "message/send", {})).status == -32601
 
 
@@ -161,9 +161,9 @@ TENANTS = {
 
 @pytest.mark.parametrize(("verb", "path", "body"), TENANTS.values(), ids=TENANTS)
 async def test_a_tenant_counts_wherever_http_json_names_it(
-    gateway: Limited, verb: str, path: str, body: dict[str, Any]
+    gateway: LocalGateway, verb: str, path: str, body: dict[str, Any]
 ) -> None:
-    task = await gateway.sent(tenant="acme")
+    task = await gateway.send_message(tenant="acme")
 
     response = await gateway.http.request(verb, path.format(id=task["id"]), json=body or None, headers=V1)
     elsewhere = await gateway.http.get(f"/agents/echo/tasks/{task['id']}", headers=V1)
@@ -172,7 +172,7 @@ async def test_a_tenant_counts_wherever_http_json_names_it(
     assert elsewhere.status_code == 404
 
 
-async def test_a_message_goes_to_the_tenant_of_its_body(gateway: Limited) -> None:
+async def test_a_message_goes_to_the_tenant_of_its_body(gateway: LocalGateway) -> None:
     body = message_json() | {"configuration": {"returnImmediately": True}, "tenant": "acme"}
     task = (await gateway.http.post("/agents/echo/message:send", json=body, headers=V1)).json()["task"]
 
@@ -185,7 +185,7 @@ async def test_a_message_goes_to_the_tenant_of_its_body(gateway: Limited) -> Non
 
 
 @pytest.mark.parametrize("path", ["/agents/echo/acme/tasks?tenant=other", "/agents/echo/acme/message:send"])
-async def test_a_request_names_one_tenant(gateway: Limited, path: str) -> None:
+async def test_a_request_names_one_tenant(gateway: LocalGateway, path: str) -> None:
     body = message_json() | {"tenant": "other"}
     verb = "POST" if path.endswith("send") else "GET"
 
@@ -194,7 +194,7 @@ async def test_a_request_names_one_tenant(gateway: Limited, path: str) -> None:
     assert (error.status, list(error.fields)) == (400, ["tenant"])
 
 
-async def test_an_unknown_tenant_is_one_answer_in_every_binding(gateway: Limited) -> None:
+async def test_an_unknown_tenant_is_one_answer_in_every_binding(gateway: LocalGateway) -> None:
     errors = [
         from_rest(await gateway.http.get("/tasks?tenant=nobody", headers=V1)),
         from_rest(await gateway.http.get("/nobody/tasks", headers=V1)),
@@ -206,8 +206,8 @@ async def test_an_unknown_tenant_is_one_answer_in_every_binding(gateway: Limited
     assert all(error.fields == {"tenant": "Begins with the name of an agent: echo, other."} for error in errors)
 
 
-async def test_the_shared_address_reaches_every_agent(gateway: Limited) -> None:
-    task = await gateway.sent("other")
+async def test_the_shared_address_reaches_every_agent(gateway: LocalGateway) -> None:
+    task = await gateway.send_message("other")
 
     pages = [
         (await gateway.http.get("/tasks?tenant=other", headers=V1)).json()["tasks"],
@@ -218,7 +218,7 @@ async def test_the_shared_address_reaches_every_agent(gateway: Limited) -> None:
     assert [[task["id"] for task in page] for page in pages] == [[task["id"]]] * 3
 
 
-async def test_the_tenant_v1_is_no_version(gateway: Limited) -> None:
+async def test_the_tenant_v1_is_no_version(gateway: LocalGateway) -> None:
     body = message_json() | {"configuration": {"returnImmediately": True}}
 
     answer = await gateway.http.post("/agents/echo/v1/message:send", json=body, headers=V1)
@@ -242,7 +242,7 @@ async def test_the_tenant_v1_is_no_version(gateway: Limited) -> None:
     ],
 )
 async def test_an_error_of_http_json_has_the_media_type_of_a2a(
-    gateway: Limited, verb: str, path: str, body: str | None
+    gateway: LocalGateway, verb: str, path: str, body: str | None
 ) -> None:
     answer = await gateway.http.request(verb, path, content=body, headers=V1)
 
@@ -251,8 +251,8 @@ async def test_an_error_of_http_json_has_the_media_type_of_a2a(
 
 
 @pytest.mark.parametrize("length", [0, 1])
-async def test_a_history_of_no_length_is_left_out(gateway: Limited, length: int) -> None:
-    task = await gateway.sent()
+async def test_a_history_of_no_length_is_left_out(gateway: LocalGateway, length: int) -> None:
+    task = await gateway.send_message()
 
     query = f"historyLength={length}"
     [list_entry] = (await gateway.http.get(f"/tasks?{query}", headers=V1)).json()["tasks"]
@@ -263,7 +263,7 @@ async def test_a_history_of_no_length_is_left_out(gateway: Limited, length: int)
     assert {"history" in task_json for task_json in (list_entry, single_task, over)} == {bool(length)}
 
 
-async def test_a_notification_is_carried_out_and_not_answered(gateway: Limited) -> None:
+async def test_a_notification_is_carried_out_and_not_answered(gateway: LocalGateway) -> None:
     for method in ("SendMessage", "SendStreamingMessage"):
         body = {"jsonrpc": "2.0", "method": method, "params": message_json()}
         answer = await gateway.http.post("/", json=body, headers=V1)
@@ -286,7 +286,7 @@ async def test_a_notification_is_carried_out_and_not_answered(gateway: Limited) 
     ],
 )
 async def test_an_envelope_is_one_of_json_rpc(
-    gateway: Limited, change: dict[str, Any], code: int | None, request_id: int | None
+    gateway: LocalGateway, change: dict[str, Any], code: int | None, request_id: int | None
 ) -> None:
     body = {"jsonrpc": "2.0", "id": 1, "method": "ListTasks", "params": {}} | change
 
@@ -303,7 +303,7 @@ def part(raw: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("raw", ["no base64!", "AAAAA", "A", "AA=A", "A===", "\u00e9AAA", "AA==="])
-async def test_what_is_no_base64_is_refused(gateway: Limited, raw: str) -> None:
+async def test_what_is_no_base64_is_refused(gateway: LocalGateway, raw: str) -> None:
     rest = await gateway.http.post("/message:send", json=part(raw), headers=V1)
     rpc = await over_rpc(gateway, "SendMessage", part(raw))
 
@@ -312,7 +312,7 @@ async def test_what_is_no_base64_is_refused(gateway: Limited, raw: str) -> None:
 
 
 @pytest.mark.parametrize("raw", ["", "AAAA", "AA==", "AA", "-_-_", "+/+/"])
-async def test_base64_of_any_kind_is_read(gateway: Limited, raw: str) -> None:
+async def test_base64_of_any_kind_is_read(gateway: LocalGateway, raw: str) -> None:
     assert "result" in await over_rpc(gateway, "SendMessage", part(raw))
 
 
@@ -322,7 +322,7 @@ NO_BASE64_OF_03 = ["no base64!", "AAAAA", "AA", "AA=A", "A===", "\u00e9AAA", "-_
 
 @pytest.mark.parametrize("content", NO_BASE64_OF_03)
 @pytest.mark.parametrize("method", ["send", "stream"])
-async def test_a_file_that_is_no_base64_is_refused_under_03(gateway: Limited, method: str, content: str) -> None:
+async def test_a_file_that_is_no_base64_is_refused_under_03(gateway: LocalGateway, method: str, content: str) -> None:
     parts = [{"kind": "text", "text": "a"}, {"kind": "file", "file": {"bytes": content}}]
     params = {"message": {"kind": "message", "messageId": "m", "role": "user", "parts": parts}}
     file_part = {"file": {"fileWithBytes": b64encode(content.encode()).decode()}}
@@ -338,7 +338,7 @@ async def test_a_file_that_is_no_base64_is_refused_under_03(gateway: Limited, me
 
 
 @pytest.mark.parametrize("content", ["no base64!", "AA=A"])
-async def test_bytes_that_are_no_base64_are_refused_over_http_under_03(gateway: Limited, content: str) -> None:
+async def test_bytes_that_are_no_base64_are_refused_over_http_under_03(gateway: LocalGateway, content: str) -> None:
     message = {"messageId": "m", "role": "ROLE_USER", "content": [{"file": {"fileWithBytes": content}}]}
 
     rest = await gateway.http.post("/agents/echo/v1/message:send", json={"message": message}, headers=V03)
@@ -346,7 +346,7 @@ async def test_bytes_that_are_no_base64_are_refused_over_http_under_03(gateway: 
     assert rest.status_code == 400
 
 
-async def test_base64_is_read_under_03(gateway: Limited) -> None:
+async def test_base64_is_read_under_03(gateway: LocalGateway) -> None:
     parts = [{"kind": "file", "file": {"bytes": content}} for content in ("", "AAAA", "AA==", "+/+/")]
     message = {"kind": "message", "messageId": "m", "role": "user", "parts": parts}
     params = {"message": message, "configuration": {"blocking": False}}
@@ -355,7 +355,7 @@ async def test_base64_is_read_under_03(gateway: Limited) -> None:
 
 
 async def test_an_event_source_of_an_ended_task_gets_no_content(
-    gateway: Limited, store: AsyncStore, keys: Keys
+    gateway: LocalGateway, store: AsyncStore, keys: Keys
 ) -> None:
     seeds = Seeds(store, keys)
     ended_id = await seeds.ended(COMPLETED, scope=Scope("echo"))
@@ -374,7 +374,7 @@ async def test_an_event_source_of_an_ended_task_gets_no_content(
     assert from_rest(await subscribe("GET")).reason == "UNSUPPORTED_OPERATION"
 
 
-async def test_frames_end_in_line_feeds(gateway: Limited, store: AsyncStore, keys: Keys) -> None:
+async def test_frames_end_in_line_feeds(gateway: LocalGateway, store: AsyncStore, keys: Keys) -> None:
     seeds = Seeds(store, keys)
     ended_id = await seeds.ended(COMPLETED, scope=Scope("echo"))
 
@@ -387,7 +387,7 @@ async def test_frames_end_in_line_feeds(gateway: Limited, store: AsyncStore, key
 
 @pytest.mark.parametrize("request_id", ["a\nb", "\x1b[2J", "x" * 100_000], ids=["lines", "escape", "long"])
 async def test_an_id_comes_back_and_spoils_no_log(
-    gateway: Limited, request_id: str, caplog: pytest.LogCaptureFixture
+    gateway: LocalGateway, request_id: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     body = {"jsonrpc": "2.0", "id": request_id, "method": "nothing" + request_id}
     answer = (await gateway.http.post("/", json=body, headers=V1)).json()

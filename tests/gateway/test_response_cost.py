@@ -34,7 +34,7 @@ from a2a_celery.store import AsyncStore, Keys, Scope
 from a2a_celery.store.runs.commands import Claim
 from a2a_celery.store.tasks.commands import MAX_DEBT
 from tests.support.clients import GRPC_V1, V1
-from tests.support.limited import Limited, limited
+from tests.support.local_gateway import LocalGateway, local_gateway
 from tests.support.seeds import Seeds, chunk, status
 from tests.support.waiting import eventually_async
 
@@ -44,7 +44,7 @@ SLOW = {"owner_requests_per_second": 1 / TOKEN_SECONDS, "owner_request_burst": 1
 """Rate limit at which no token returns during a test."""
 
 V03 = {"A2A-Version": "0.3"}
-Read = Callable[[Limited, str], Awaitable[Any]]
+Read = Callable[[LocalGateway, str], Awaitable[Any]]
 
 
 @pytest.fixture
@@ -53,13 +53,13 @@ def seeds(store: AsyncStore, keys: Keys) -> Seeds:
 
 
 @pytest.fixture
-async def gateway(store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys) -> AsyncIterator[Limited]:
+async def gateway(store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys) -> AsyncIterator[LocalGateway]:
     """Gateway with a rate limit, without a worker."""
-    async with limited(store, redis_server.store_url, keys, **SLOW) as gateway:
+    async with local_gateway(store, redis_server.store_url, keys, **SLOW) as gateway:
         yield gateway
 
 
-async def spent_tokens(gateway: Limited) -> int:
+async def spent_tokens(gateway: LocalGateway) -> int:
     """Return the number of tokens that the anonymous owner has spent."""
     full_at = int(await gateway.store.redis.get(gateway.keys.requests(Scope())) or 0)
     seconds, microseconds = await gateway.store.redis.time()
@@ -83,7 +83,7 @@ async def complete_task(seeds: Seeds, text: str = "", values: int = 0) -> str:
 def http_read(path: str, **headers: str) -> Read:
     """Return a function that sends a GET request for a task."""
 
-    async def get_task(gateway: Limited, task_id: str) -> None:
+    async def get_task(gateway: LocalGateway, task_id: str) -> None:
         response = await gateway.http.get(path.format(task_id), headers=V1 | headers)
         assert (response.status_code, task_id in response.text) == (200, True)
 
@@ -93,7 +93,7 @@ def http_read(path: str, **headers: str) -> Read:
 def rpc_read(method: str, version: str = "1.0", **headers: str) -> Read:
     """Return a function that sends a JSON-RPC request for a task."""
 
-    async def call_get_task(gateway: Limited, task_id: str) -> None:
+    async def call_get_task(gateway: LocalGateway, task_id: str) -> None:
         params = {"includeArtifacts": True} if method == "ListTasks" else {"id": task_id}
         body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
         response = await gateway.http.post("/", json=body, headers=headers | {"A2A-Version": version})
@@ -103,19 +103,19 @@ def rpc_read(method: str, version: str = "1.0", **headers: str) -> Read:
     return call_get_task
 
 
-async def get_over_grpc(gateway: Limited, task_id: str) -> None:
+async def get_over_grpc(gateway: LocalGateway, task_id: str) -> None:
     async with grpc.aio.insecure_channel(gateway.grpc) as channel:
         stub: Any = a2a_pb2_grpc.A2AServiceStub(channel)  # type: ignore[no-untyped-call]
         await stub.GetTask(GetTaskRequest(id=task_id), metadata=GRPC_V1, timeout=30)
 
 
-async def list_over_grpc(gateway: Limited, task_id: str) -> None:
+async def list_over_grpc(gateway: LocalGateway, task_id: str) -> None:
     async with grpc.aio.insecure_channel(gateway.grpc) as channel:
         stub: Any = a2a_pb2_grpc.A2AServiceStub(channel)  # type: ignore[no-untyped-call]
         await stub.ListTasks(ListTasksRequest(include_artifacts=True), metadata=GRPC_V1, timeout=30)
 
 
-async def replay_over_grpc(gateway: Limited, task_id: str) -> None:
+async def replay_over_grpc(gateway: LocalGateway, task_id: str) -> None:
     metadata = (*GRPC_V1, ("last-event-id", "0"))
     async with grpc.aio.insecure_channel(gateway.grpc) as channel:
         stub: Any = a2a_pb2_grpc.A2AServiceStub(channel)  # type: ignore[no-untyped-call]
@@ -123,7 +123,7 @@ async def replay_over_grpc(gateway: Limited, task_id: str) -> None:
         assert [event async for event in call]
 
 
-async def get_over_older_grpc(gateway: Limited, task_id: str) -> None:
+async def get_over_older_grpc(gateway: LocalGateway, task_id: str) -> None:
     async with grpc.aio.insecure_channel(gateway.grpc) as channel:
         stub: Any = a2a_v0_3_pb2_grpc.A2AServiceStub(channel)  # type: ignore[no-untyped-call]
         await stub.GetTask(a2a_v0_3_pb2.GetTaskRequest(name=f"tasks/{task_id}"), timeout=30)
@@ -152,7 +152,7 @@ READS = {
 
 
 @pytest.mark.parametrize("read_once", READS.values(), ids=list(READS))
-async def test_the_bytes_of_a_response_take_tokens(gateway: Limited, seeds: Seeds, read_once: Read) -> None:
+async def test_the_bytes_of_a_response_take_tokens(gateway: LocalGateway, seeds: Seeds, read_once: Read) -> None:
     task_id = await complete_task(seeds, text="x" * 4 * BYTES_PER_TOKEN)
 
     await read_once(gateway, task_id)
@@ -161,7 +161,7 @@ async def test_the_bytes_of_a_response_take_tokens(gateway: Limited, seeds: Seed
 
 
 @pytest.mark.parametrize("read_once", JSON_READS.values(), ids=list(JSON_READS))
-async def test_the_values_of_a_response_take_tokens(gateway: Limited, seeds: Seeds, read_once: Read) -> None:
+async def test_the_values_of_a_response_take_tokens(gateway: LocalGateway, seeds: Seeds, read_once: Read) -> None:
     task_id = await complete_task(seeds, values=4 * VALUES_PER_TOKEN)
 
     await read_once(gateway, task_id)
@@ -170,7 +170,7 @@ async def test_the_values_of_a_response_take_tokens(gateway: Limited, seeds: See
 
 
 @pytest.mark.parametrize("read_once", READS.values(), ids=list(READS))
-async def test_a_small_response_takes_one_token(gateway: Limited, seeds: Seeds, read_once: Read) -> None:
+async def test_a_small_response_takes_one_token(gateway: LocalGateway, seeds: Seeds, read_once: Read) -> None:
     task_id = await complete_task(seeds, text="x" * (LARGE_RESULT // 2))
 
     await read_once(gateway, task_id)
@@ -179,10 +179,10 @@ async def test_a_small_response_takes_one_token(gateway: Limited, seeds: Seeds, 
 
 
 async def test_a_task_at_the_start_of_a_stream_takes_tokens_and_its_new_events_take_none(
-    gateway: Limited, seeds: Seeds
+    gateway: LocalGateway, seeds: Seeds
 ) -> None:
     claim = await claim_with_artifact(seeds, text="x" * 4 * BYTES_PER_TOKEN)
-    async with gateway.served() as http, http.stream("GET", f"/tasks/{claim.ref.task_id}:subscribe", headers=V1) as new:
+    async with gateway.serve() as http, http.stream("GET", f"/tasks/{claim.ref.task_id}:subscribe", headers=V1) as new:
         lines = new.aiter_lines()
         assert claim.ref.task_id in await anext(line async for line in lines if line.startswith("data"))
         at_start = await spent_tokens(gateway)
@@ -199,9 +199,9 @@ PAGE = (Path(__file__).resolve().parents[2] / "docs" / "limits.md").read_text(en
 """Rate in the example of docs/limits.md. There is no limit by default."""
 
 
-async def test_a_stream_of_many_small_chunks_takes_one_token(gateway: Limited, seeds: Seeds) -> None:
+async def test_a_stream_of_many_small_chunks_takes_one_token(gateway: LocalGateway, seeds: Seeds) -> None:
     claim = await seeds.claimed(scope=SCOPE)
-    async with gateway.served() as http, http.stream("GET", f"/tasks/{claim.ref.task_id}:subscribe", headers=V1) as new:
+    async with gateway.serve() as http, http.stream("GET", f"/tasks/{claim.ref.task_id}:subscribe", headers=V1) as new:
         lines = new.aiter_lines()
         await anext(lines)
         for number in range(0, 10_000, 1000):
@@ -213,7 +213,7 @@ async def test_a_stream_of_many_small_chunks_takes_one_token(gateway: Limited, s
     assert await spent_tokens(gateway) == 1
 
 
-async def test_a_task_of_100_kib_can_be_polled_each_second(gateway: Limited, seeds: Seeds) -> None:
+async def test_a_task_of_100_kib_can_be_polled_each_second(gateway: LocalGateway, seeds: Seeds) -> None:
     task_id = await complete_task(seeds, text="x" * 100 * 1024)
 
     await JSON_READS["GetTask"](gateway, task_id)
@@ -227,8 +227,8 @@ async def test_a_response_is_delivered_and_the_next_request_is_refused_until_it_
     task_id = await complete_task(seeds, values=4 * VALUES_PER_TOKEN)
     rate = {"owner_requests_per_second": 0.1, "owner_request_burst": 2}
     async with (
-        limited(store, redis_server.store_url, keys, **rate) as first_gateway,
-        limited(store, redis_server.store_url, keys, **rate) as second_gateway,
+        local_gateway(store, redis_server.store_url, keys, **rate) as first_gateway,
+        local_gateway(store, redis_server.store_url, keys, **rate) as second_gateway,
     ):
         first = await first_gateway.http.get(f"/tasks/{task_id}", headers=V1)
         responses = [
@@ -246,7 +246,7 @@ async def test_a_response_is_delivered_and_the_next_request_is_refused_until_it_
 async def test_a_debt_is_bounded(store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, seeds: Seeds) -> None:
     task_id = await complete_task(seeds, text="x" * 40 * BYTES_PER_TOKEN)
     rate = {"owner_requests_per_second": 0.1, "owner_request_burst": 2}
-    async with limited(store, redis_server.store_url, keys, **rate) as gateway:
+    async with local_gateway(store, redis_server.store_url, keys, **rate) as gateway:
         statuses = [(await gateway.http.get(f"/tasks/{task_id}", headers=V1)).status_code]
         refusal = await gateway.http.get(f"/tasks/{task_id}", headers=V1)
 
@@ -290,7 +290,7 @@ async def test_lists_at_once_are_read_one_after_another(
 
     monkeypatch.setattr(TaskReader, "page", record)
     rate = {"owner_requests_per_second": 0.1, "owner_request_burst": 10}
-    async with limited(store, redis_server.store_url, keys, **rate) as gateway:
+    async with local_gateway(store, redis_server.store_url, keys, **rate) as gateway:
         path = "/tasks?includeArtifacts=true"
         answers = await asyncio.gather(*(gateway.http.get(path, headers=V1) for _ in range(10)))
 
@@ -326,7 +326,7 @@ async def test_of_a_burst_few_large_tasks_are_read_before_the_first_is_paid(
     task_id = await complete_task(seeds, text="x" * 40 * BYTES_PER_TOKEN)
     reads = recorded_reads(monkeypatch)
     rate = {"owner_requests_per_second": 0.1, "owner_request_burst": 20}
-    async with limited(store, redis_server.store_url, keys, **rate) as gateway:
+    async with local_gateway(store, redis_server.store_url, keys, **rate) as gateway:
         answers = await asyncio.gather(*(READS[reader](gateway, task_id) for _ in range(20)), return_exceptions=True)
 
     assert len([answer for answer in answers if answer is None]) == 1
@@ -338,7 +338,7 @@ async def test_small_tasks_at_once_are_all_read(
 ) -> None:
     task_id = await complete_task(seeds, text="small")
     rate = {"owner_requests_per_second": 0.1, "owner_request_burst": 20}
-    async with limited(store, redis_server.store_url, keys, **rate) as gateway:
+    async with local_gateway(store, redis_server.store_url, keys, **rate) as gateway:
         paths = [f"/tasks/{task_id}", "/tasks/none"] * 10
         answers = await asyncio.gather(*(gateway.http.get(path, headers=V1) for path in paths))
 
@@ -346,7 +346,7 @@ async def test_small_tasks_at_once_are_all_read(
 
 
 async def test_a_response_that_cannot_be_written_lets_the_next_one_be_written(
-    gateway: Limited, seeds: Seeds, monkeypatch: pytest.MonkeyPatch
+    gateway: LocalGateway, seeds: Seeds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fails(*_: object) -> list[bytes]:
         raise ValueError("JSON has no nan")
@@ -363,7 +363,7 @@ async def test_a_response_that_cannot_be_written_lets_the_next_one_be_written(
 
 @pytest.mark.parametrize("reader", ["0.3 GetTask", "0.3 JSON-RPC GetTask", "0.3 JSON-RPC replay"])
 async def test_a_large_result_of_the_older_protocol_is_converted_in_a_thread(
-    gateway: Limited, seeds: Seeds, monkeypatch: pytest.MonkeyPatch, reader: str
+    gateway: LocalGateway, seeds: Seeds, monkeypatch: pytest.MonkeyPatch, reader: str
 ) -> None:
     threads: list[str] = []
     convert = legacy._convert
@@ -383,7 +383,7 @@ async def test_a_large_result_of_the_older_protocol_is_converted_in_a_thread(
 
 @pytest.mark.parametrize("reader", ["0.3 GetTask", "0.3 replay"])
 async def test_a_large_result_is_written_as_json_of_the_older_protocol_in_a_thread(
-    gateway: Limited, seeds: Seeds, monkeypatch: pytest.MonkeyPatch, reader: str
+    gateway: LocalGateway, seeds: Seeds, monkeypatch: pytest.MonkeyPatch, reader: str
 ) -> None:
     threads: list[str] = []
     write = proto_utils.ToProto.artifact
@@ -404,7 +404,7 @@ async def test_a_burst_of_subscriptions_to_a_large_task_reads_few_tasks_before_t
     claim = await claim_with_artifact(seeds, text="x" * 40 * BYTES_PER_TOKEN)
     reads = recorded_reads(monkeypatch)
     rate = {"owner_requests_per_second": 0.1, "owner_request_burst": 20}
-    async with limited(store, redis_server.store_url, keys, **rate) as gateway, gateway.served() as http:
+    async with local_gateway(store, redis_server.store_url, keys, **rate) as gateway, gateway.serve() as http:
         statuses: list[int] = []
 
         async def subscribe() -> None:
@@ -427,10 +427,10 @@ async def test_a_burst_of_subscriptions_to_a_large_task_reads_few_tasks_before_t
     assert len(reads) <= UNPAID_READS, "what is refused is not read"
 
 
-async def test_subscriptions_that_wait_for_news_let_others_read(gateway: Limited, seeds: Seeds) -> None:
+async def test_subscriptions_that_wait_for_news_let_others_read(gateway: LocalGateway, seeds: Seeds) -> None:
     claim = await claim_with_artifact(seeds, text="x" * 4 * BYTES_PER_TOKEN)
     path = f"/tasks/{claim.ref.task_id}:subscribe"
-    async with gateway.served() as http, AsyncExitStack() as stack:
+    async with gateway.serve() as http, AsyncExitStack() as stack:
         first = await stack.enter_async_context(http.stream("GET", path, headers=V1))
         newest = await anext(line.removeprefix("id: ") async for line in first.aiter_lines() if line.startswith("id"))
         for _ in range(2 * UNPAID_READS):

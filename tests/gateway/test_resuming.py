@@ -18,7 +18,7 @@ from a2a_celery.lifecycle.states import COMPLETED
 from a2a_celery.store import AsyncStore, Keys, Scope
 from a2a_celery.store.runs.commands import Claim
 from tests.support.clients import GRPC_V1, V1, Frame, frames
-from tests.support.limited import Limited, limited
+from tests.support.local_gateway import LocalGateway, local_gateway
 from tests.support.seeds import Seeds, chunk, status
 
 SCOPE = Scope("echo")
@@ -26,18 +26,18 @@ BINDINGS = ["HTTP+JSON", "JSONRPC", "JSONRPC 0.3", "GRPC"]
 
 
 @pytest.fixture
-async def gateway(store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys) -> AsyncIterator[Limited]:
+async def gateway(store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys) -> AsyncIterator[LocalGateway]:
     """Gateway with two agents, without a worker."""
-    async with limited(store, redis_server.store_url, keys) as gateway:
+    async with local_gateway(store, redis_server.store_url, keys) as gateway:
         yield gateway
 
 
-async def over_rest(gateway: Limited, task_id: str, last: str, method: str = "POST") -> httpx.Response:
+async def over_rest(gateway: LocalGateway, task_id: str, last: str, method: str = "POST") -> httpx.Response:
     path = f"/tasks/{task_id}:subscribe"
     return await gateway.http.request(method, path, headers=V1 | {"Last-Event-ID": last})
 
 
-async def resume(gateway: Limited, binding: str, task_id: str, last: EventId | str) -> list[dict[str, Any]]:
+async def resume(gateway: LocalGateway, binding: str, task_id: str, last: EventId | str) -> list[dict[str, Any]]:
     """Resume a stream after the event `last`, and return its remaining events."""
     if binding == "GRPC":
         metadata = (*GRPC_V1, ("last-event-id", str(last)))
@@ -62,7 +62,7 @@ async def write_chunks(seeds: Seeds, chunks: int) -> Claim:
     return claim
 
 
-async def test_events_are_numbered_with_their_times(gateway: Limited, store: AsyncStore, keys: Keys) -> None:
+async def test_events_are_numbered_with_their_times(gateway: LocalGateway, store: AsyncStore, keys: Keys) -> None:
     seeds = Seeds(store, keys)
     claim = await write_chunks(seeds, 2)
     await seeds.settled(claim, status(COMPLETED), before=2)
@@ -76,7 +76,7 @@ async def test_events_are_numbered_with_their_times(gateway: Limited, store: Asy
 @pytest.mark.parametrize("binding", BINDINGS)
 @pytest.mark.parametrize("extra_entries", [0, 2, 6], ids=["fewer events", "as many", "more"])
 async def test_a_client_whose_last_event_is_lost_gets_the_task(
-    gateway: Limited, store: AsyncStore, keys: Keys, binding: str, extra_entries: int
+    gateway: LocalGateway, store: AsyncStore, keys: Keys, binding: str, extra_entries: int
 ) -> None:
     """The task ends before the client returns. The task's last version is lower than, equal to, or higher than the
     client's version."""
@@ -102,7 +102,7 @@ async def test_a_client_whose_last_event_is_lost_gets_the_task(
 
 
 async def test_a_stream_that_has_only_sent_the_task_sends_it_again(
-    gateway: Limited, store: AsyncStore, keys: Keys
+    gateway: LocalGateway, store: AsyncStore, keys: Keys
 ) -> None:
     """The store loses the newest events of the task, and then records more events than it has lost."""
     seeds = Seeds(store, keys)
@@ -124,7 +124,7 @@ async def test_a_stream_that_has_only_sent_the_task_sends_it_again(
 
 
 async def test_the_task_has_the_id_after_which_its_client_resumes(
-    gateway: Limited, store: AsyncStore, keys: Keys
+    gateway: LocalGateway, store: AsyncStore, keys: Keys
 ) -> None:
     seeds = Seeds(store, keys)
     claim = await write_chunks(seeds, 1)
@@ -142,7 +142,7 @@ async def test_the_task_has_the_id_after_which_its_client_resumes(
 
 @pytest.mark.parametrize("binding", BINDINGS)
 async def test_a_version_alone_is_accepted_as_an_id(
-    gateway: Limited, store: AsyncStore, keys: Keys, binding: str
+    gateway: LocalGateway, store: AsyncStore, keys: Keys, binding: str
 ) -> None:
     seeds = Seeds(store, keys)
     claim = await write_chunks(seeds, 2)

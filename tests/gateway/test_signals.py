@@ -23,7 +23,7 @@ from a2a_celery.store.tasks.signals import MAX_STORED_SIGNALS
 from tests.support.agents import card
 from tests.support.clients import message_json
 from tests.support.credentials import api_key_entry
-from tests.support.limited import limited
+from tests.support.local_gateway import local_gateway
 from tests.support.seeds import LEASE_US, Seeds, status
 from tests.support.suspensions import Suspensions, wait_for
 from tests.support.waiting import LIMIT, eventually_async
@@ -68,7 +68,7 @@ class Site:
 async def serving(store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, **settings: Any) -> AsyncIterator[Site]:
     """Run a gateway with authentication."""
     users = [api_key_entry("ann", "one"), api_key_entry("bob", "two")]
-    async with limited(store, redis_server.store_url, keys, auth_api_keys=users, **settings) as gateway:
+    async with local_gateway(store, redis_server.store_url, keys, auth_api_keys=users, **settings) as gateway:
         yield Site(gateway.http, store, keys)
 
 

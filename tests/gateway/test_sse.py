@@ -31,7 +31,7 @@ async def text_of(event: Event) -> str:
     return event.artifact.parts[0].text
 
 
-class Served:
+class StreamToClient:
     """Stream of `pages` to a client that may disconnect."""
 
     def __init__(self, pages: Pages, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -81,38 +81,38 @@ class EndlessPages:
 
 
 async def test_a_page_is_one_write() -> None:
-    served = Served(
+    stream = StreamToClient(
         stream_pages(
             [StreamEvent(EventId(1), chunk("a"))], [StreamEvent(EventId(2), chunk("b")), StreamEvent(None, chunk("c"))]
         )
     )
 
-    await served.run()
+    await stream.run()
 
-    headers = dict(served.sent[0]["headers"])
+    headers = dict(stream.sent[0]["headers"])
     assert headers[b"content-type"] == b"text/event-stream; charset=utf-8"
     assert headers[b"cache-control"] == b"no-store"
-    assert served.bodies == ["id: 1\ndata: a\n\n", "id: 2\ndata: b\n\ndata: c\n\n", ""]
-    assert [message["more_body"] for message in served.sent[1:]] == [True, True, False]
+    assert stream.bodies == ["id: 1\ndata: a\n\n", "id: 2\ndata: b\n\ndata: c\n\n", ""]
+    assert [message["more_body"] for message in stream.sent[1:]] == [True, True, False]
 
 
 async def test_a_large_event_is_written_in_pieces() -> None:
     large = "x" * (sse.WRITE // 2)
-    served = Served(stream_pages([StreamEvent(EventId(n), chunk(large)) for n in range(5)]))
+    stream = StreamToClient(stream_pages([StreamEvent(EventId(n), chunk(large)) for n in range(5)]))
 
-    await served.run()
+    await stream.run()
 
-    assert [body.count("id: ") for body in served.bodies] == [2, 2, 1, 0]
+    assert [body.count("id: ") for body in stream.bodies] == [2, 2, 1, 0]
 
 
 async def test_an_error_of_the_first_page_is_the_callers_and_a_later_one_an_event() -> None:
     with pytest.raises(LookupError):
-        await Served(stream_pages(error=LookupError())).run()
+        await StreamToClient(stream_pages(error=LookupError())).run()
 
-    served = Served(stream_pages([StreamEvent(EventId(1), chunk("a"))], error=LookupError()))
-    await served.run()
+    stream = StreamToClient(stream_pages([StreamEvent(EventId(1), chunk("a"))], error=LookupError()))
+    await stream.run()
 
-    assert served.bodies[1:] == ["event: error\ndata: LookupError\n\n", ""]
+    assert stream.bodies[1:] == ["event: error\ndata: LookupError\n\n", ""]
 
 
 class SilentStream:
@@ -121,8 +121,8 @@ class SilentStream:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.pages: asyncio.Queue[list[StreamEvent] | None] = asyncio.Queue()
-        self.served = Served(self._read(), self.clock)
-        self.running = asyncio.create_task(self.served.run())
+        self.stream = StreamToClient(self._read(), self.clock)
+        self.running = asyncio.create_task(self.stream.run())
 
     async def _read(self) -> Pages:
         yield [StreamEvent(EventId(1), chunk("a"))]
@@ -133,7 +133,7 @@ class SilentStream:
         """Wait until these bodies have been written after the first one."""
 
         async def is_written() -> bool:
-            return self.served.bodies[1:] == list(bodies)
+            return self.stream.bodies[1:] == list(bodies)
 
         await eventually_async(is_written, what=f"bodies {bodies}")
 
@@ -147,7 +147,7 @@ async def test_a_silent_stream_sends_pings() -> None:
     stream.pages.put_nowait(None)
     await stream.running
 
-    assert stream.served.bodies[1:] == [*[sse.PING] * 3, ""]
+    assert stream.stream.bodies[1:] == [*[sse.PING] * 3, ""]
     assert stream.clock.waits == []
 
 
@@ -168,37 +168,37 @@ async def test_an_event_postpones_the_ping() -> None:
 
 
 async def test_an_empty_page_writes_nothing() -> None:
-    served = Served(stream_pages([], [StreamEvent(EventId(1), chunk("a"))], []))
+    stream = StreamToClient(stream_pages([], [StreamEvent(EventId(1), chunk("a"))], []))
 
-    await served.run()
+    await stream.run()
 
-    assert served.bodies == ["id: 1\ndata: a\n\n", ""]
+    assert stream.bodies == ["id: 1\ndata: a\n\n", ""]
 
 
 @pytest.mark.parametrize("condition", ["the client leaves", "the server stops"])
 async def test_a_stream_ends_on_these_conditions(condition: str) -> None:
     source = EndlessPages()
-    served = Served(source.pages())
-    running = asyncio.create_task(served.run())
-    await served.began.wait()
+    stream = StreamToClient(source.pages())
+    running = asyncio.create_task(stream.run())
+    await stream.began.wait()
 
     if condition == "the client leaves":
-        served.left.set()
+        stream.left.set()
     else:
-        for scope in served.leaving._streams:
+        for scope in stream.leaving._streams:
             scope()
     await running
 
     assert source.closed
-    assert served.sent[-1]["more_body"]
-    assert not served.leaving._streams
+    assert stream.sent[-1]["more_body"]
+    assert not stream.leaving._streams
 
 
 async def test_a_cancellation_is_propagated() -> None:
     source = EndlessPages()
-    served = Served(source.pages())
-    running = asyncio.create_task(served.run())
-    await served.began.wait()
+    stream = StreamToClient(source.pages())
+    running = asyncio.create_task(stream.run())
+    await stream.began.wait()
 
     running.cancel()
     await asyncio.wait({running})

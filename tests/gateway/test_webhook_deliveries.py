@@ -24,7 +24,7 @@ from a2a_celery.store.webhooks.deliveries import (
 from tests.support.clients import message_json
 from tests.support.credentials import api_key_entry
 from tests.support.delivery_cursors import LEASE_US, Webhooks
-from tests.support.limited import limited
+from tests.support.local_gateway import local_gateway
 from tests.support.posts import SECRET, SECRET_KEY
 
 HOUR_US = 3_600_000_000
@@ -80,7 +80,7 @@ class Site:
 async def serving(store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, **settings: Any) -> AsyncIterator[Site]:
     users = [api_key_entry("alice", "one"), api_key_entry("bob", "two"), api_key_entry("alice", "three", "acme")]
     options = {"secret_key": SECRET_KEY, "allow_networks": ["127.0.0.0/8"], "auth_api_keys": users, **settings}
-    async with limited(store, redis_server.store_url, keys, **options) as gateway:
+    async with local_gateway(store, redis_server.store_url, keys, **options) as gateway:
         yield Site(gateway.http, store, keys)
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from tests.conftest import require_peers
 from tests.support.fleet import Gateway
-from tests.support.receiver import Received, Receiver
+from tests.support.receiver import ReceivedPost, Receiver
 from tests.support.waiting import eventually
 
 from .environments import program
@@ -125,7 +125,7 @@ def test_a_client_sees_what_every_client_sees(
     if "webhooks" in saw:
         shown, task_id = saw["webhooks"]
         saw["webhooks"] = [shown, last_state(hooks, f"{path}/task", task_id)]
-        assert not any(b"ancel" in post.body for post in hooks.received(f"{path}/deleted"))
+        assert not any(b"ancel" in post.body for post in hooks.requests(f"{path}/deleted"))
     expected = {**TABLE, **peer.sees.get(binding, {})}
     assert saw == {step: value for step, value in expected.items() if step not in peer.lacks}
 
@@ -144,15 +144,15 @@ def last_state(hooks: Receiver, path: str, task_id: str) -> str:
     """Wait until a terminal state of the task has been posted to the webhook, and return that state."""
 
     def terminal() -> str:
-        states = [state for post in hooks.received(path) if (state := state_of(post, task_id))]
+        states = [state for post in hooks.requests(path) if (state := state_of(post, task_id))]
         return states[-1] if states and states[-1] in ("COMPLETED", "CANCELED", "FAILED") else ""
 
     post = eventually(terminal, what=f"the end of {task_id} is posted to {path}")
-    assert {post.headers["x-a2a-notification-token"] for post in hooks.received(path)} == {TOKEN}
+    assert {post.headers["x-a2a-notification-token"] for post in hooks.requests(path)} == {TOKEN}
     return post
 
 
-def state_of(post: Received, task_id: str) -> str:
+def state_of(post: ReceivedPost, task_id: str) -> str:
     """Return the state in a post, or "" if the post has no state. A body of 0.3 is a task, or an update with its
     kind."""
     body = json.loads(post.body)

@@ -35,7 +35,7 @@ from tests.conftest import require_peers
 from tests.support.clocks import ManualClock
 from tests.support.fleet import free_port
 from tests.support.waiting import eventually, eventually_async
-from tests.support.webhooks import served
+from tests.support.webhooks import serve_app
 
 from .environments import program
 
@@ -223,7 +223,7 @@ async def test_the_receiver_accepts_webhooks(agent: RemoteAgent) -> None:
     async def note(notification: Notification) -> None:
         notifications.append(notification)
 
-    async with served(receiver_app(note, token=TOKEN)) as hook:
+    async with serve_app(receiver_app(note, token=TOKEN)) as hook:
         push = TaskPushNotificationConfig(url=hook, token=TOKEN)
         task = await agent.submit(new_text_message("hello", role=Role.ROLE_USER), push=push)
 

@@ -40,7 +40,7 @@ async def test_only_a_receiver_that_names_the_origin_consents(step: Step, consen
         hooks.plan("/hook", [], then=step)
         async with Poster(LOCAL) as poster:
             assert await poster.has_consent(hooks.url(), ORIGIN) is consents
-        [post, *_] = hooks.received()
+        [post, *_] = hooks.requests()
 
     assert (post.method, post.body) == ("OPTIONS", b"")
     assert post.headers["webhook-request-origin"] == ORIGIN

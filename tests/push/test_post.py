@@ -62,7 +62,7 @@ async def result_of(poster: Poster, hooks: Receiver, step: behaviour.Step) -> Po
 async def test_a_post_arrives_as_it_was_made(poster: Poster, hooks: Receiver) -> None:
     assert await poster.post(request(hooks.url("/hook?a=b"), b'{"x":"\xc3\xbc"}', X_Y="z")) == Delivered(200)
 
-    (post,) = hooks.received("/hook")
+    (post,) = hooks.requests("/hook")
     assert (post.method, post.path, post.body) == ("POST", "/hook?a=b", b'{"x":"\xc3\xbc"}')
     assert post.headers["authorization"] == "Bearer s3cret-credentials"
     assert post.headers["host"] == f"127.0.0.1:{hooks.port}"
@@ -74,7 +74,7 @@ async def test_a_post_arrives_as_it_was_made(poster: Poster, hooks: Receiver) ->
 async def test_an_ipv6_host_is_named_in_brackets(poster: Poster, hooks: Receiver) -> None:
     assert await poster.post(request(hooks.url(host="[::ffff:127.0.0.1]"))) == Delivered(200)
 
-    host = hooks.received()[0].headers["host"]
+    host = hooks.requests()[0].headers["host"]
     assert host in (f"[::ffff:7f00:1]:{hooks.port}", f"[::ffff:127.0.0.1]:{hooks.port}")  # Python 3.13 has the second
 
 
@@ -106,7 +106,7 @@ async def test_no_redirect_is_followed(poster: Poster, hooks: Receiver, status: 
 
     assert isinstance(result, Retry)
     assert "not followed" in result.reason
-    assert hooks.received("/elsewhere") == []
+    assert hooks.requests("/elsewhere") == []
 
 
 @pytest.mark.parametrize("status", [429, 503])
@@ -259,7 +259,7 @@ async def test_a_connection_closed_by_the_server_is_no_failed_post(poster: Poste
     hooks.plan("/hook", [200, behaviour.HANG_UP, 200])
 
     assert [await poster.post(request(hooks.url())) for _ in range(2)] == [Delivered(200)] * 2
-    assert len(hooks.received()) == 3
+    assert len(hooks.requests()) == 3
     assert hooks.connections == 2
 
 
@@ -271,7 +271,7 @@ async def test_connections_that_the_server_closed_while_idle_fail_no_post(poster
     second = await asyncio.gather(*(poster.post(request(hooks.url())) for _ in range(8)))
 
     assert first + second == [Delivered(200)] * 16
-    assert len(hooks.received()) == 16
+    assert len(hooks.requests()) == 16
 
 
 async def test_a_path_that_never_answers_takes_no_other_posts_with_it(hooks: Receiver) -> None:
@@ -308,7 +308,7 @@ async def test_a_cookie_is_never_sent_back(poster: Poster, hooks: Receiver) -> N
     for _ in range(2):
         await poster.post(request(hooks.url()))
 
-    assert not any("cookie" in post.headers for post in hooks.received())
+    assert not any("cookie" in post.headers for post in hooks.requests())
 
 
 async def test_no_proxy_is_taken_from_the_environment(hooks: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -348,7 +348,7 @@ async def test_a_name_that_rebinds_is_refused_as_soon_as_it_does(hooks: Receiver
 
         assert await poster.post(request(url)) == Delivered(200)
         assert isinstance(await poster.post(request(url)), PostRefused)
-    assert len(hooks.received()) == 1
+    assert len(hooks.requests()) == 1
 
 
 async def test_public_addresses_are_not_posted_to_without_tls() -> None:
@@ -363,7 +363,7 @@ async def test_public_addresses_are_not_posted_to_without_tls() -> None:
 async def test_a_header_that_was_never_checked_smuggles_nothing(poster: Poster, hooks: Receiver, value: str) -> None:
     assert isinstance(await poster.post(request(hooks.url(), Authorization=value)), PostRefused)
 
-    assert hooks.received() == []
+    assert hooks.requests() == []
 
 
 async def test_a_host_gets_so_many_posts_at_once(hooks: Receiver) -> None:
@@ -395,7 +395,7 @@ async def test_a_dead_host_beside_a_live_one() -> None:
     assert all(isinstance(result, Retry) for result in first)
     assert all(isinstance(result, Deferred) for result in waiting)
     assert results == [Delivered(200)] * 20
-    assert len(dead.received()) == 5
+    assert len(dead.requests()) == 5
 
 
 async def test_error_responses_do_not_start_a_cooldown(poster: Poster, hooks: Receiver) -> None:

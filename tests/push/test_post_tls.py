@@ -17,7 +17,7 @@ from .fake_resolver import LOCAL, FakeResolver
 
 @pytest.fixture
 def authority(tmp_path: Path) -> Authority:
-    return Authority.in_folder(tmp_path)
+    return Authority.create_in(tmp_path)
 
 
 async def post(hooks: Receiver, trust: ssl.SSLContext | None, host: str = "a.example"):  # type: ignore[no-untyped-def]
@@ -29,7 +29,7 @@ async def post(hooks: Receiver, trust: ssl.SSLContext | None, host: str = "a.exa
 async def test_the_name_of_the_certificate_is_the_hosts_and_not_the_addresses(authority: Authority) -> None:
     with receiver(authority.server("a.example")) as hooks:
         assert await post(hooks, authority.client()) == Delivered(200)
-        (request_received,) = hooks.received()
+        (request_received,) = hooks.requests()
 
     assert request_received.headers["host"] == f"a.example:{hooks.port}"
 
@@ -47,7 +47,7 @@ async def test_the_server_gets_the_name(authority: Authority) -> None:
 async def test_a_certificate_for_another_name_is_none(authority: Authority) -> None:
     with receiver(authority.server("a.example")) as hooks:
         result = await post(hooks, authority.client(), "b.example")
-        assert hooks.received() == []
+        assert hooks.requests() == []
 
     assert isinstance(result, Retry)
     assert result.reason.startswith("TLS: Hostname mismatch")
@@ -56,7 +56,7 @@ async def test_a_certificate_for_another_name_is_none(authority: Authority) -> N
 async def test_an_untrusted_authority_is_refused(authority: Authority) -> None:
     with receiver(authority.server("a.example")) as hooks:
         result = await post(hooks, None)
-        assert hooks.received() == []
+        assert hooks.requests() == []
 
     assert isinstance(result, Retry)
     assert result.reason.startswith("TLS: ")

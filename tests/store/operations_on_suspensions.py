@@ -10,7 +10,7 @@ from a2a_celery.store.runs.commands import RunRef
 from a2a_celery.store.runs.suspension import resume_due_runs, suspend_run, take_signal
 from a2a_celery.store.tasks.signals import send_signal
 from tests.support.seeds import ANN, Seeds, status
-from tests.support.suspensions import received, wait_for
+from tests.support.suspensions import received_entry, wait_for
 
 REF = RunRef("t", 1)
 
@@ -34,7 +34,7 @@ async def _resume_due(keys: Keys, seeds: Seeds) -> Operation[Any]:
 async def _take_signal(keys: Keys, seeds: Seeds) -> Operation[Any]:
     token = await _claim(seeds)
     await seeds.store.run(send_signal(keys, ANN, "t", name="go", payload=b"1", signal_id="s"))
-    return take_signal(keys, REF, token=token, confirmed=0, signal="go", received=received("go"))
+    return take_signal(keys, REF, token=token, confirmed=0, signal="go", received=received_entry("go"))
 
 
 async def _send_signal(keys: Keys, seeds: Seeds) -> Operation[Any]:

@@ -18,7 +18,7 @@ from a2a_celery.store.tasks.commands import create_task
 from a2a_celery.store.tasks.dead_letters import DeadLetter, read_dead_letter, requeue_task
 from a2a_celery.store.tasks.results import Created
 from a2a_celery.watcher.archiver import BlobRemover
-from tests.support.blob_setup import BlobSetup, created, remove_due_blobs, sent
+from tests.support.blob_setup import BlobSetup, create_task_with_parts, parts_request, remove_due_blobs
 from tests.support.seeds import ANN, CONTEXT, RETENTION, Seeds, chunk, status
 from tests.support.waiting import eventually_async
 
@@ -28,7 +28,7 @@ LARGE = "x" * 5000
 async def test_a_requeued_dead_letter_has_copies_of_its_blobs(
     blob_setup: BlobSetup, blob_seeds: Seeds, keys: Keys, redis_server: EmbeddedRedis
 ) -> None:
-    task_id = await created(blob_seeds, [Part(text=LARGE)])
+    task_id = await create_task_with_parts(blob_seeds, [Part(text=LARGE)])
     claim = await blob_seeds.claimed(task_id)
     assert (await blob_seeds.lost(claim.ref)).outcome == "failed"
     operators = SyncStore(redis_server.store_url, blob_setup.blobs)
@@ -46,8 +46,8 @@ async def test_a_requeued_dead_letter_has_copies_of_its_blobs(
 
 
 async def test_blobs_are_removed_after_their_task_expired(blob_setup: BlobSetup, blob_seeds: Seeds, keys: Keys) -> None:
-    live_id = await created(blob_seeds, [Part(text=LARGE)])
-    ended_id = await created(blob_seeds, [Part(text=LARGE)])
+    live_id = await create_task_with_parts(blob_seeds, [Part(text=LARGE)])
+    ended_id = await create_task_with_parts(blob_seeds, [Part(text=LARGE)])
     await blob_seeds.settled(await blob_seeds.claimed(ended_id), chunk(LARGE), status(COMPLETED))
 
     await remove_due_blobs(blob_setup, keys)
@@ -65,7 +65,7 @@ async def test_blobs_are_removed_after_their_task_expired(blob_setup: BlobSetup,
 
 async def test_blobs_of_a_killed_writer_are_removed(blob_setup: BlobSetup, blob_seeds: Seeds, keys: Keys) -> None:
     operation = create_task(
-        keys, ANN, "orphan", CONTEXT, sent([Part(text=LARGE)], "orphan"), caller=b"{}", retention=RETENTION
+        keys, ANN, "orphan", CONTEXT, parts_request([Part(text=LARGE)], "orphan"), caller=b"{}", retention=RETENTION
     )
     await blob_setup.blobs.put(operation, blob_setup.store.run)  # the writer is killed here
     await BlobRemover(blob_setup.store, keys, blob_setup.blobs).tick()
@@ -81,7 +81,7 @@ async def test_a_task_is_not_created_with_blobs_that_may_have_been_removed(
     blob_setup: BlobSetup, blob_seeds: Seeds, keys: Keys
 ) -> None:
     operation = create_task(
-        keys, ANN, "late", CONTEXT, sent([Part(text=LARGE)], "late"), caller=b"{}", retention=RETENTION
+        keys, ANN, "late", CONTEXT, parts_request([Part(text=LARGE)], "late"), caller=b"{}", retention=RETENTION
     )
     call = await blob_setup.blobs.put(operation, blob_setup.store.run)  # the process is frozen here for a long time
     await remove_due_blobs(blob_setup, keys)

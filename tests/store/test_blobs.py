@@ -28,7 +28,7 @@ from a2a_celery.store.runs.commands import Claim, RunRef, append, claim_run
 from a2a_celery.store.tasks.commands import continue_task, read_task
 from a2a_celery.store.tasks.listing import list_page
 from a2a_celery.store.tasks.results import Begun
-from tests.support.blob_setup import THRESHOLD, BlobSetup, created
+from tests.support.blob_setup import THRESHOLD, BlobSetup, create_task_with_parts
 from tests.support.seeds import ANN, LEASE_US, RETENTION, Seeds, chunk, request, status
 
 LARGE = "x" * 5000
@@ -85,7 +85,7 @@ async def test_every_reader_gets_the_written_parts(
     blob_setup: BlobSetup, blob_seeds: Seeds, keys: Keys, size: int
 ) -> None:
     parts = parts_of_each_kind(size)
-    task_id = await created(blob_seeds, parts)
+    task_id = await create_task_with_parts(blob_seeds, parts)
     claim = await blob_seeds.claimed(task_id)
     await blob_seeds.appended(claim, with_parts(parts), with_parts(parts, append=True))
     pause = status(INPUT_REQUIRED)
@@ -105,7 +105,7 @@ async def test_every_reader_gets_the_written_parts(
 
 
 async def test_redis_holds_references_only(blob_setup: BlobSetup, blob_seeds: Seeds, store: AsyncStore) -> None:
-    task_id = await created(blob_seeds, [Part(text=LARGE)])
+    task_id = await create_task_with_parts(blob_seeds, [Part(text=LARGE)])
     claim = await blob_seeds.claimed(task_id)
     await blob_seeds.appended(claim, chunk(LARGE + "1"))
 
@@ -172,7 +172,7 @@ async def test_a_repeated_call_writes_a_blob_once(blob_setup: BlobSetup, blob_se
 
 
 async def test_two_tasks_share_no_blob(blob_setup: BlobSetup, blob_seeds: Seeds) -> None:
-    first, second = [await created(blob_seeds, [Part(text=LARGE)]) for _ in range(2)]
+    first, second = [await create_task_with_parts(blob_seeds, [Part(text=LARGE)]) for _ in range(2)]
 
     assert [path.name for path in blob_setup.blobs_of(first)] == [path.name for path in blob_setup.blobs_of(second)]
     assert blob_setup.blobs_of(first) != blob_setup.blobs_of(second)
@@ -186,7 +186,7 @@ async def test_nothing_is_stored_while_the_object_store_is_unavailable(
     blob_setup.object_store.is_down = True
 
     with pytest.raises(BlobsUnavailable):
-        await created(blob_seeds, [Part(text=LARGE)], "new")
+        await create_task_with_parts(blob_seeds, [Part(text=LARGE)], "new")
     with pytest.raises(BlobsUnavailable):
         await blob_seeds.appended(claim, chunk(LARGE))
 
@@ -198,7 +198,7 @@ async def test_nothing_is_stored_while_the_object_store_is_unavailable(
 
 
 async def test_a_task_is_never_read_in_part(blob_setup: BlobSetup, blob_seeds: Seeds, keys: Keys) -> None:
-    task_id = await created(blob_seeds, [Part(text=LARGE)])
+    task_id = await create_task_with_parts(blob_seeds, [Part(text=LARGE)])
     blob_setup.object_store.is_down = True
     with pytest.raises(BlobsUnavailable):
         await blob_seeds.task(task_id)
@@ -224,7 +224,7 @@ async def test_a_task_is_never_read_in_part(blob_setup: BlobSetup, blob_seeds: S
 async def test_a_process_without_blob_url_refuses_tasks_with_blobs(
     blob_setup: BlobSetup, blob_seeds: Seeds, store: AsyncStore, keys: Keys
 ) -> None:
-    task_id = await created(blob_seeds, [Part(text=LARGE)])
+    task_id = await create_task_with_parts(blob_seeds, [Part(text=LARGE)])
 
     with pytest.raises(BlobsUnavailable, match="A2A_BLOB_URL"):
         await store.run(read_task(keys, ANN, task_id))
@@ -234,7 +234,7 @@ async def test_a_process_without_blob_url_refuses_tasks_with_blobs(
 
 
 async def test_a_client_can_not_write_a_reference(blob_setup: BlobSetup, blob_seeds: Seeds) -> None:
-    victim = await created(blob_seeds, [Part(text=LARGE + "secret")])
+    victim = await create_task_with_parts(blob_seeds, [Part(text=LARGE + "secret")])
     name = blob_setup.object_store.written[-1]
     table = f'[[0,"{name}",5006]]'.encode()
     guesses = [
@@ -242,7 +242,7 @@ async def test_a_client_can_not_write_a_reference(blob_setup: BlobSetup, blob_se
         Part(url=f"a2a-celery-blob:{'0' * 32}:5006:{name}"),
     ]
 
-    task_id = await created(blob_seeds, guesses)
+    task_id = await create_task_with_parts(blob_seeds, guesses)
 
     assert victim not in task_id
     assert list((await blob_seeds.task(task_id)).history[0].parts) == guesses
@@ -256,7 +256,7 @@ async def test_a_page_ends_early_after_large_parts(
 ) -> None:
     monkeypatch.setattr("a2a_celery.store.codec.LOG_BLOB_BYTES", 12_000)
     monkeypatch.setattr("a2a_celery.store.tasks.listing.PAGE_BLOB_BYTES", 12_000)
-    ids = [await created(blob_seeds, [Part(text=LARGE)]) for _ in range(5)]
+    ids = [await create_task_with_parts(blob_seeds, [Part(text=LARGE)]) for _ in range(5)]
     claim = await blob_seeds.claimed(ids[0])
     await blob_seeds.appended(claim, *(chunk(f"{n} {LARGE}") for n in range(6)))
 
@@ -292,7 +292,7 @@ async def test_a_page_without_artifacts_reads_none(blob_setup: BlobSetup, blob_s
 
 
 async def test_recovery_needs_no_object_store(blob_setup: BlobSetup, blob_seeds: Seeds, keys: Keys) -> None:
-    task_id = await created(blob_seeds, [Part(text=LARGE)])
+    task_id = await create_task_with_parts(blob_seeds, [Part(text=LARGE)])
     claim = await blob_seeds.claimed(task_id, max_attempts=2)
     other_chunk = chunk(LARGE + "closed", "closed", append=False)
     other_chunk.last_chunk = True
@@ -326,7 +326,7 @@ async def test_a_further_message_is_accepted_although_the_task_cannot_be_read(
 
 
 async def test_a_claim_can_be_asked_for_its_parts_later(blob_setup: BlobSetup, blob_seeds: Seeds, keys: Keys) -> None:
-    task_id = await created(blob_seeds, [Part(text=LARGE)])
+    task_id = await create_task_with_parts(blob_seeds, [Part(text=LARGE)])
     blob_setup.object_store.is_down = True
 
     def claim(resolve_blobs: bool):  # type: ignore[no-untyped-def]

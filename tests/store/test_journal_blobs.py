@@ -24,7 +24,7 @@ from a2a_celery.store.runs.release import release_run
 from a2a_celery.store.tasks.commands import continue_task
 from a2a_celery.store.tasks.dead_letters import DeadLetter, read_dead_letter, requeue_task
 from a2a_celery.watcher.archiver import BlobRemover
-from tests.support.blob_setup import BlobSetup, created, remove_due_blobs
+from tests.support.blob_setup import BlobSetup, create_task_with_parts, remove_due_blobs
 from tests.support.leaks import leaks
 from tests.support.seeds import ANN, CONTEXT, RETENTION, Seeds, chunk, request, status
 
@@ -267,7 +267,7 @@ async def test_a_task_is_not_requeued_with_results_that_may_have_been_removed(
 async def test_the_blobs_of_a_journal_expire_with_a_dead_letter(
     blob_setup: BlobSetup, blob_seeds: Seeds, keys: Keys
 ) -> None:
-    dead_id = await created(blob_seeds, [Part(text="y" * 5000)])
+    dead_id = await create_task_with_parts(blob_seeds, [Part(text="y" * 5000)])
     await lost_for_good(blob_seeds, entry(), task_id=dead_id)
     await remove_due_blobs(blob_setup, keys)
     assert blobs_in(blob_setup, dead_id) == {".", "journal-1"}

@@ -25,7 +25,7 @@ from a2a_celery.store.operation import SCRIPTS
 from a2a_celery.store.tasks.commands import create_task, read_task, request_cancel
 from a2a_celery.store.tasks.results import Created
 from a2a_celery.store.tasks.signals import SignalStored, send_signal
-from tests.support.blob_setup import THRESHOLD, sent
+from tests.support.blob_setup import THRESHOLD, parts_request
 from tests.support.restarts import installed_servers
 from tests.support.seeds import ANN, CONTEXT, RETENTION, Seeds, status
 from tests.support.sentinels import SentinelGroup, running_sentinels
@@ -88,7 +88,7 @@ async def test_a_replica_has_the_large_parts_of_an_accepted_message(
 ) -> None:
     blobs = Blobs(None, keys, THRESHOLD)
     options: dict[str, Any] = {"caller": b"{}", "retention": RETENTION}
-    operation = create_task(keys, ANN, "t", CONTEXT, sent([Part(text="x" * 5000)], "t"), **options)
+    operation = create_task(keys, ANN, "t", CONTEXT, parts_request([Part(text="x" * 5000)], "t"), **options)
     if blocking:
         operators = SyncStore(group.store_url, blobs, wait_replicas=1)
         assert isinstance(operators.run(operation), Created)

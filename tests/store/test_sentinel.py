@@ -125,7 +125,7 @@ def test_an_unknown_primary_name_is_reported(group: SentinelGroup) -> None:
 
 
 async def test_primary_and_sentinels_have_separate_tls_and_passwords(tmp_path: Path, keys: Keys) -> None:
-    authority = Authority.in_folder(tmp_path)
+    authority = Authority.create_in(tmp_path)
     key, certificate = authority.issue("redis", "127.0.0.1")
     tls = {"tls-cert-file": certificate, "tls-key-file": key, "tls-ca-cert-file": authority.file}
     shared = {**tls, "tls-replication": "yes", "tls-auth-clients": "no", "port": "0"}

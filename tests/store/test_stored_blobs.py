@@ -25,7 +25,7 @@ from a2a_celery.store.sdk import RedisTaskStore
 from a2a_celery.store.tasks.commands import TaskLimits, continue_task, create_task
 from a2a_celery.store.tasks.dead_letters import DeadLetter, read_dead_letter, requeue_task
 from a2a_celery.store.tasks.results import Begun, Created, Ended, NotCreated, Waiting
-from tests.support.blob_setup import THRESHOLD, BlobSetup, created, sent
+from tests.support.blob_setup import THRESHOLD, BlobSetup, create_task_with_parts, parts_request
 from tests.support.seeds import ANN, CONTEXT, RETENTION, Seeds, chunk, status
 
 LARGE = "x" * 5000
@@ -62,7 +62,7 @@ async def size_of(tasks: Seeds, task_id: str) -> int:
 
 async def continue_with(tasks: Seeds, task_id: str, text: str, **options: Any) -> Any:
     """Send a further message with one part."""
-    message_request = sent([Part(text=text)], task_id)
+    message_request = parts_request([Part(text=text)], task_id)
     options = {"caller": b"{}", "nonce": uuid4().hex} | options
     return await tasks.store.run(continue_task(tasks.keys, ANN, task_id, message_request, "", **options))
 
@@ -83,7 +83,7 @@ async def test_a_large_message_never_enters_lua_and_is_stored_once(
         return replies
 
     monkeypatch.setattr(RoundTrips, "make", recording)
-    task_id = await created(tasks, [Part(text=MESSAGE)])
+    task_id = await create_task_with_parts(tasks, [Part(text=MESSAGE)])
     claim = await tasks.claimed(task_id)
     await tasks.appended(claim, chunk(LARGE))
     await tasks.settled(claim, status(COMPLETED, LARGE), before=1)
@@ -102,7 +102,7 @@ async def test_a_large_message_of_smaller_parts_does_not_enter_lua(redis_server:
     store = AsyncStore(redis_server.store_url, Blobs(None, tasks.keys, 256 * 1024))
     parts = [Part(text=str(n) * 100_000) for n in range(5)]
 
-    task_id = await created(Seeds(store, tasks.keys), parts)
+    task_id = await create_task_with_parts(Seeds(store, tasks.keys), parts)
 
     assert len(await blobs_of(tasks, task_id)) == len(parts)
     assert list((await tasks.task(task_id)).history[0].parts) == parts
@@ -110,7 +110,7 @@ async def test_a_large_message_of_smaller_parts_does_not_enter_lua(redis_server:
 
 
 async def test_blobs_live_and_expire_with_their_task(tasks: Seeds) -> None:
-    task_id = await created(tasks, [Part(text=MESSAGE)])
+    task_id = await create_task_with_parts(tasks, [Part(text=MESSAGE)])
     claim = await tasks.claimed(task_id)
     await tasks.appended(claim, chunk(LARGE))
     live_blobs = await blobs_of(tasks, task_id)
@@ -124,7 +124,7 @@ async def test_blobs_live_and_expire_with_their_task(tasks: Seeds) -> None:
 
 
 async def test_blobs_are_deleted_with_their_task(tasks: Seeds) -> None:
-    task_id = await created(tasks, [Part(text=MESSAGE)])
+    task_id = await create_task_with_parts(tasks, [Part(text=MESSAGE)])
     await tasks.store.run(Operation(script("delete_task"), tasks.keys.task(task_id), [str(ANN)], int))
 
     assert await blobs_of(tasks, task_id) == {}
@@ -135,7 +135,7 @@ async def test_blobs_count_once_toward_the_size_and_the_sums(tasks: Seeds, keys:
 
     async def create(text: str) -> Any:
         task_id = str(uuid4())
-        message_request = sent([Part(text=text)], task_id)
+        message_request = parts_request([Part(text=text)], task_id)
         options: dict[str, Any] = {"caller": b"{}", "retention": RETENTION, "limits": limits}
         operation = create_task(keys, ANN, task_id, CONTEXT, message_request, **options)
         return task_id, await tasks.store.run(operation)
@@ -158,7 +158,7 @@ async def test_blobs_count_once_toward_the_size_and_the_sums(tasks: Seeds, keys:
 
 
 async def test_a_refused_operation_leaves_no_blob(tasks: Seeds, keys: Keys) -> None:
-    task_id = await created(tasks, [Part(text=MESSAGE)])
+    task_id = await create_task_with_parts(tasks, [Part(text=MESSAGE)])
     claim = await tasks.claimed(task_id)
     blobs = await blobs_of(tasks, task_id)
     full_limits = TaskLimits(("agent",), store_bytes=1)
@@ -227,7 +227,7 @@ async def test_the_blobs_of_a_journal_are_deleted_with_the_journal(tasks: Seeds,
 async def test_a_requeued_dead_letter_has_copies_of_its_blobs(
     tasks: Seeds, keys: Keys, redis_server: EmbeddedRedis
 ) -> None:
-    task_id = await created(tasks, [Part(text=MESSAGE)])
+    task_id = await create_task_with_parts(tasks, [Part(text=MESSAGE)])
     claim = await tasks.claimed(task_id)
     entry = JournalEntry("fetch#1", "step", "json", b'"' + b"x" * 5000 + b'"', 1, 1)
     await tasks.appended(claim, entry)
@@ -282,12 +282,12 @@ async def test_a_task_of_another_engine_has_blobs(tasks: Seeds, keys: Keys) -> N
 
 async def test_a_full_store_refuses_a_large_message(tasks: Seeds) -> None:
     redis = tasks.store.redis
-    task_id = await created(tasks, [Part(text=MESSAGE)])
+    task_id = await create_task_with_parts(tasks, [Part(text=MESSAGE)])
     data_before = await tasks.everything()
     await redis.config_set("maxmemory", 1)
     try:
         with pytest.raises(StoreUnavailable, match="OOM"):
-            await created(tasks, [Part(text=MESSAGE)], "refused")
+            await create_task_with_parts(tasks, [Part(text=MESSAGE)], "refused")
         with pytest.raises(StoreUnavailable, match="OOM"):
             await continue_with(tasks, task_id, LARGE)
     finally:
@@ -297,7 +297,7 @@ async def test_a_full_store_refuses_a_large_message(tasks: Seeds) -> None:
 
 
 async def test_a_missing_or_corrupt_blob_is_reported(tasks: Seeds, keys: Keys) -> None:
-    task_id = await created(tasks, [Part(text=MESSAGE)])
+    task_id = await create_task_with_parts(tasks, [Part(text=MESSAGE)])
     [name] = await blobs_of(tasks, task_id)
     key = keys.blob(task_id, name)
     content = await tasks.store.redis.get(key)
@@ -316,7 +316,7 @@ async def test_a_missing_or_corrupt_blob_is_reported(tasks: Seeds, keys: Keys) -
 async def test_a_process_with_an_object_store_reads_blobs_in_redis(
     tasks: Seeds, blob_setup: BlobSetup, blob_seeds: Seeds, keys: Keys
 ) -> None:
-    task_id = await created(tasks, [Part(text=MESSAGE)])
+    task_id = await create_task_with_parts(tasks, [Part(text=MESSAGE)])
     claim = await blob_seeds.claimed(task_id)
 
     await blob_seeds.appended(claim, chunk(LARGE))
@@ -332,6 +332,6 @@ async def test_a_process_with_an_object_store_reads_blobs_in_redis(
 async def test_a_server_without_the_script_receives_its_text(tasks: Seeds) -> None:
     await tasks.store.redis.script_flush()
 
-    task_id = await created(tasks, [Part(text=MESSAGE)])
+    task_id = await create_task_with_parts(tasks, [Part(text=MESSAGE)])
 
     assert (await tasks.task(task_id)).history[0].parts[0].text == MESSAGE

@@ -33,7 +33,7 @@ from a2a_celery.store.tasks.commands import TaskLimits, continue_task, request_c
 from a2a_celery.store.tasks.results import CanceledNow, Ended, Full, Limited, Missing, TooLarge, Waiting
 from a2a_celery.store.tasks.signals import MAX_STORED_SIGNALS, SignalResumed, SignalStored, send_signal
 from tests.support.seeds import ANN, BOB, CONTEXT, LEASE_US, RETENTION, Seeds, at_once, chunk, request, status
-from tests.support.suspensions import Suspensions, received, timed_out, timer, wait_for
+from tests.support.suspensions import Suspensions, received_entry, timed_out, timer, wait_for
 
 HOUR_US = 3_600_000_000
 
@@ -340,7 +340,7 @@ async def test_a_wait_that_may_not_wait_records_its_timeout(
         token=claim.token,
         confirmed=0,
         signal="go",
-        received=received("go"),
+        received=received_entry("go"),
         timeout=timed_out("go"),
     )
 
@@ -355,7 +355,7 @@ async def test_only_the_holder_of_the_claim_takes_a_signal(
     claim = await seeds.claimed()
     await suspensions.sent(claim.ref.task_id, "go")
 
-    stolen = take_signal(keys, claim.ref, token="other", confirmed=0, signal="go", received=received("go"))
+    stolen = take_signal(keys, claim.ref, token="other", confirmed=0, signal="go", received=received_entry("go"))
 
     assert await store.run(stolen) == RunLost()
     assert await suspensions.taken(claim, "go") is not None
@@ -448,7 +448,9 @@ async def test_bytes_of_a_signal_count_while_it_is_stored(
     sizes = [int(await store.redis.hget(record, "size"))]
     await suspensions.sent(claim.ref.task_id, "go", b"x" * 100)
     sizes.append(int(await store.redis.hget(record, "size")))
-    await store.run(take_signal(keys, claim.ref, token=claim.token, confirmed=0, signal="go", received=received("go")))
+    await store.run(
+        take_signal(keys, claim.ref, token=claim.token, confirmed=0, signal="go", received=received_entry("go"))
+    )
     sizes.append(int(await store.redis.hget(record, "size")))
 
     assert all(sizes[0] < size for size in sizes[1:])

@@ -25,5 +25,5 @@ def violations(browser: Chrome) -> list[str]:
     """
     browser.set_script_timeout(LIMIT)
     browser.execute_script(AXE.read_text())
-    found: list[str] = browser.execute_async_script(RUN)
-    return found
+    items: list[str] = browser.execute_async_script(RUN)
+    return items

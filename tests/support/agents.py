@@ -81,8 +81,10 @@ async def count(turn: Turn) -> AsyncIterator[str]:
 @a2a.agent("files")
 async def files(turn: Turn) -> Artifact:
     """Return two files: one whose name attempts path traversal, and one without a name."""
-    named = Part(raw=turn.text.encode(), filename="../../report.txt", media_type="text/plain")
-    return Artifact(artifact_id="made", parts=[Part(text="two files"), named, Part(raw=b"\0", media_type="image/png")])
+    named_part = Part(raw=turn.text.encode(), filename="../../report.txt", media_type="text/plain")
+    return Artifact(
+        artifact_id="made", parts=[Part(text="two files"), named_part, Part(raw=b"\0", media_type="image/png")]
+    )
 
 
 @a2a.agent("sync-count")
@@ -130,10 +132,10 @@ async def data(turn: Turn) -> dict[str, object]:
 async def suspended(turn: Turn) -> str:
     """Wait briefly for the signal "late", and then without a timeout for the signal "go"."""
     try:
-        late = await turn.wait_for("late", timeout=0.2)
+        late_text = await turn.wait_for("late", timeout=0.2)
     except TimeoutError:
-        late = "without late"
-    return f"go {await turn.wait_for('go')}, {late}"
+        late_text = "without late"
+    return f"go {await turn.wait_for('go')}, {late_text}"
 
 
 @a2a.agent("ask")
@@ -257,14 +259,14 @@ class Whole(AgentExecutor):
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         ids = {"id": context.task_id, "context_id": context.context_id}
-        working = TaskStatus(state=TaskState.TASK_STATE_WORKING)
-        await event_queue.enqueue_event(Task(**ids, status=working))  # type: ignore[arg-type]
+        working_status = TaskStatus(state=TaskState.TASK_STATE_WORKING)
+        await event_queue.enqueue_event(Task(**ids, status=working_status))  # type: ignore[arg-type]
         artifact = Artifact(artifact_id="a", parts=[new_text_part("whole")])
         await event_queue.enqueue_event(
             TaskArtifactUpdateEvent(task_id=context.task_id, context_id=context.context_id, artifact=artifact)
         )
-        completed = TaskStatus(state=TaskState.TASK_STATE_COMPLETED)
-        await event_queue.enqueue_event(Task(**ids, status=completed))  # type: ignore[arg-type]
+        completed_status = TaskStatus(state=TaskState.TASK_STATE_COMPLETED)
+        await event_queue.enqueue_event(Task(**ids, status=completed_status))  # type: ignore[arg-type]
 
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
         return

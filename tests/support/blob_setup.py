@@ -65,7 +65,7 @@ class BlobSetup:
         return sorted((self.folder / f"task-{task_id}").glob("*"))
 
 
-def sent(parts: list[Part], task_id: str) -> SendMessageRequest:
+def parts_request(parts: list[Part], task_id: str) -> SendMessageRequest:
     """Return a SendMessage request with `parts`."""
     message_request = request(task_id=task_id, context_id=CONTEXT)
     del message_request.message.parts[:]
@@ -73,11 +73,11 @@ def sent(parts: list[Part], task_id: str) -> SendMessageRequest:
     return message_request
 
 
-async def created(seeds: Seeds, parts: list[Part], task_id: str = "", **options: bool) -> str:
+async def create_task_with_parts(seeds: Seeds, parts: list[Part], task_id: str = "", **options: bool) -> str:
     """Create a task from a message with `parts` and return the task's id."""
     task_id = task_id or str(uuid4())
     operation = create_task(
-        seeds.keys, ANN, task_id, CONTEXT, sent(parts, task_id), caller=b"{}", retention=RETENTION, **options
+        seeds.keys, ANN, task_id, CONTEXT, parts_request(parts, task_id), caller=b"{}", retention=RETENTION, **options
     )
     assert isinstance(await seeds.store.run(operation), Created)
     return task_id

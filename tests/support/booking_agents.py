@@ -1,4 +1,4 @@
-"""Booking agents of workers/, the answer format of each framework, and a client of the agents."""
+"""Booking agents in workers/, the answer format of each framework, and a client of the agents."""
 
 from __future__ import annotations
 
@@ -24,35 +24,35 @@ from .talk import HEADERS, TIMEOUT
 Part = dict[str, Any]
 
 
-def _strands_answer(asked: Part, agreed: bool) -> Part:
-    [interrupt] = asked["data"]["interrupts"]
-    response = "yes" if agreed else "no"
+def _strands_answer(question: Part, is_agreed: bool) -> Part:
+    [interrupt] = question["data"]["interrupts"]
+    response = "yes" if is_agreed else "no"
     return {"data": {"interruptResponse": {"interruptId": interrupt["interruptId"], "response": response}}}
 
 
-def _agent_framework_answer(asked: Part, agreed: bool) -> Part:
-    [request] = asked["data"]["userInputRequests"]
-    return {"data": {"type": "function_approval_response", "id": request["id"], "approved": agreed}}
+def _agent_framework_answer(question: Part, is_agreed: bool) -> Part:
+    [request] = question["data"]["userInputRequests"]
+    return {"data": {"type": "function_approval_response", "id": request["id"], "approved": is_agreed}}
 
 
-def _adk_answer(asked: Part, agreed: bool) -> Part:
-    call = asked["data"]
-    response = {"id": call["id"], "name": call["name"], "response": {"confirmed": agreed}}
+def _adk_answer(question: Part, is_agreed: bool) -> Part:
+    call = question["data"]
+    response = {"id": call["id"], "name": call["name"], "response": {"confirmed": is_agreed}}
     return {"data": response, "metadata": {"adk_type": "function_response"}}
 
 
-def _approval(asked: Part, agreed: bool) -> Part:
-    [call_id] = asked["data"]["properties"]
-    return {"data": {call_id: agreed}}
+def _approval(question: Part, is_agreed: bool) -> Part:
+    [call_id] = question["data"]["properties"]
+    return {"data": {call_id: is_agreed}}
 
 
-def _interrupt_answer(asked: Part, agreed: bool) -> Part:
-    return {"text": "yes" if agreed else "no"}
+def _interrupt_answer(question: Part, is_agreed: bool) -> Part:
+    return {"text": "yes" if is_agreed else "no"}
 
 
-def _approved(asked: Part, agreed: bool) -> Part:
-    assert list(asked["data"]["properties"]) == ["approved"]
-    return {"data": {"approved": agreed}}
+def _approval_property(question: Part, is_agreed: bool) -> Part:
+    assert list(question["data"]["properties"]) == ["approved"]
+    return {"data": {"approved": is_agreed}}
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ BOOKING_AGENTS = [
     BookingAgent("pydantic-ai", _approval),
     BookingAgent("openai-agents", _approval),
     BookingAgent("langgraph", _interrupt_answer),
-    BookingAgent("llamaindex", _approved),
+    BookingAgent("llamaindex", _approval_property),
 ]
 
 WITH_SCHEMA = ("pydantic-ai", "openai-agents", "llamaindex")
@@ -109,10 +109,12 @@ async def book_over(gateway: Gateway, agent: BookingAgent, binding: str) -> str:
     """Book a table with the SDK's client over a binding, approve the agent's question, and return the text of the last
     artifact."""
     async with sdk_client(gateway, agent.name, binding, streaming=False) as client:
-        asked = await send(client, "book a table")
-        assert state(asked) == "INPUT_REQUIRED", asked
-        [question] = [MessageToDict(part) for part in asked.status.message.parts if part.HasField("data")]
-        message = Message(message_id=str(uuid4()), role=Role.ROLE_USER, task_id=asked.id, context_id=asked.context_id)
+        question_task = await send(client, "book a table")
+        assert state(question_task) == "INPUT_REQUIRED", question_task
+        [question] = [MessageToDict(part) for part in question_task.status.message.parts if part.HasField("data")]
+        message = Message(
+            message_id=str(uuid4()), role=Role.ROLE_USER, task_id=question_task.id, context_id=question_task.context_id
+        )
         message.parts.append(ParseDict(agent.answer(question, True), A2APart()))
         [response] = [event async for event in client.send_message(SendMessageRequest(message=message))]
         assert state(response.task) == "COMPLETED", response
@@ -149,9 +151,9 @@ class Client:
         """Send a part to the current task."""
         return self._send(part, {"taskId": self.task["id"]}, {})
 
-    def agree(self, agreed: bool = True) -> str:
+    def agree(self, is_agreed: bool = True) -> str:
         """Approve or reject the open question."""
-        return self.reply(self.agent.answer(self.asked, agreed))
+        return self.reply(self.agent.answer(self.question, is_agreed))
 
     def cancel(self) -> str:
         """Cancel the current task."""
@@ -162,7 +164,7 @@ class Client:
         return self._read(httpx.get(f"{self._url}/tasks/{self.task['id']}", headers=HEADERS, timeout=TIMEOUT))
 
     @property
-    def asked(self) -> Part:
+    def question(self) -> Part:
         """Return the data part of the open question."""
         [part] = [part for part in self.task["status"]["message"]["parts"] if "data" in part]
         return dict(part)

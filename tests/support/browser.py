@@ -26,7 +26,7 @@ return '';
 long text."""
 
 
-def missing() -> str:
+def missing_programs() -> str:
     """Return the names of the missing programs of Chromium, or "" if all are installed."""
     return " and ".join(name for name in ("chromium", "chromedriver") if which(name) is None)
 
@@ -43,11 +43,11 @@ def chromium(folder: Path) -> Iterator[webdriver.Chrome]:
         options.add_argument(f"--{silent}")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     options.add_experimental_option("prefs", {"download.default_directory": str(folder / "downloads")})
-    opened = webdriver.Chrome(options=options, service=webdriver.ChromeService(which("chromedriver")))
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(which("chromedriver")))
     try:
-        yield opened
+        yield driver
     finally:
-        opened.quit()
+        driver.quit()
 
 
 FOCUSED = """
@@ -80,7 +80,7 @@ class Page:
         """Return the visible elements that match `css`."""
         return [element for element in self.browser.find_elements(By.CSS_SELECTOR, css) if element.is_displayed()]
 
-    def one(self, css: str) -> WebElement:
+    def element(self, css: str) -> WebElement:
         """Wait for a visible element that matches `css` and return the first."""
         self.until(lambda: bool(self.all(css)), f"{css} is shown")
         return self.all(css)[0]
@@ -91,7 +91,7 @@ class Page:
 
     def texts(self, css: str) -> list[str]:
         """Return the texts of the visible elements that match `css`."""
-        return [found.text for found in self.all(css)]
+        return [element.text for element in self.all(css)]
 
     def content(self, css: str) -> str:
         """Return the text content of the first element that matches `css`."""
@@ -118,9 +118,9 @@ class Page:
 
     def agent(self, name: str) -> None:
         """Select an agent."""
-        self.until(lambda: name in [found.text for found in self.all("#agents .list strong")], f"agent {name}")
-        [found] = [a for a in self.all("#agents .list a") if a.find_element(By.TAG_NAME, "strong").text == name]
-        found.click()
+        self.until(lambda: name in [element.text for element in self.all("#agents .list strong")], f"agent {name}")
+        [element] = [a for a in self.all("#agents .list a") if a.find_element(By.TAG_NAME, "strong").text == name]
+        element.click()
         self.shows("#tasks h2", name)
 
     def send(self, text: str) -> None:
@@ -145,7 +145,7 @@ class Page:
         """Return the id of the selected task."""
         return self.text("#task .ids code")
 
-    def focused(self) -> str:
+    def focused_text(self) -> str:
         """Return the label or the text of the focused element."""
         return str(self.script(FOCUSED))
 
@@ -156,7 +156,7 @@ class Page:
     def tab_to(self, name: str) -> None:
         """Press the tab key until an element whose label starts with `name` has the focus."""
         for _ in range(100):
-            if self.focused().startswith(name):
+            if self.focused_text().startswith(name):
                 return
             self.press(Keys.TAB)
         raise AssertionError(f"{name!r} is not reached with the tab key")
@@ -173,5 +173,5 @@ class Page:
         return [line for line in lines if "Failed to load resource" not in line]
 
     def _write(self, form: str, text: str) -> None:
-        self.one(f"{form} textarea").send_keys(text)
-        self.one(f"{form} textarea").send_keys(Keys.CONTROL, Keys.ENTER)
+        self.element(f"{form} textarea").send_keys(text)
+        self.element(f"{form} textarea").send_keys(Keys.CONTROL, Keys.ENTER)

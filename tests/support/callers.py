@@ -1,4 +1,4 @@
-"""App without agents and without a store. Its workers execute the tasks of `a2a.call`."""
+"""App without agents and without a store, whose workers execute `a2a.call` tasks."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class CeleryEvents:
                         channel.connection.client.drain_events(timeout=0.2)
                     except TimeoutError:
                         pass
-                    except TypeError:  # an event of another fleet on the same broker, in another format
+                    except TypeError:  # an event of another fleet on the same broker, in a different format
                         pass
 
     def _take(self, event: dict[str, Any]) -> None:

@@ -104,18 +104,20 @@ class ChaosRun:
         """Wait until all clients have finished and all tasks are terminal. Stop waiting if none of them advances for
         `SETTLED` seconds."""
         began = time.monotonic()
-        late = set(scenarios)
-        done: set[asyncio.Task[None]] = set()
-        while late:
-            ended, late = await asyncio.wait(late, timeout=SETTLED, return_when=asyncio.FIRST_COMPLETED)
-            if not ended:
+        pending = set(scenarios)
+        done_tasks: set[asyncio.Task[None]] = set()
+        while pending:
+            ended_tasks, pending = await asyncio.wait(pending, timeout=SETTLED, return_when=asyncio.FIRST_COMPLETED)
+            if not ended_tasks:
                 break
-            done |= ended
-        for task in late:
+            done_tasks |= ended_tasks
+        for task in pending:
             task.cancel()
-        self.problems += [f"a client failed: {t.exception()!r}" for t in done if not t.cancelled() and t.exception()]
         self.problems += [
-            f"a client still waits: {c.transcript}" for c in self.clients if not c.transcript.done and late
+            f"a client failed: {t.exception()!r}" for t in done_tasks if not t.cancelled() and t.exception()
+        ]
+        self.problems += [
+            f"a client still waits: {c.transcript}" for c in self.clients if not c.transcript.is_done and pending
         ]
         store, keys = AsyncStore(self.fleet.store.url), Keys()
         open_ones: list[Record] = []
@@ -146,10 +148,10 @@ class ChaosRun:
                 burst = [Client(scenario, [slot.url], http, self.responses) for _ in range(10)]
                 self.clients += burst
                 await asyncio.wait([asyncio.create_task(c.run()) for c in burst], timeout=SERVING)
-                if all(c.transcript.done for c in burst):
+                if all(c.transcript.is_done for c in burst):
                     silent.discard(slot.name)
-                served = [c.transcript.task_id for c in burst if c.transcript.task_id]
-                idle -= {mark.process for task_id in served for mark in marks_of(self.fleet.marks, task_id)}
+                served_ids = [c.transcript.task_id for c in burst if c.transcript.task_id]
+                idle -= {mark.process for task_id in served_ids for mark in marks_of(self.fleet.marks, task_id)}
         self.problems += [f"{name} no longer works" for name in sorted(silent | idle)]
 
     async def _check(self) -> None:
@@ -180,8 +182,8 @@ class ChaosRun:
         yield f"  disruptions without a target: {self.disruptor.skipped}"
         yield f"  clients not started, because the machine was too slow: {self.not_begun}"
         yield f"  responses to clients: {dict(sorted(self.responses.items()))}"
-        yield f"  streams resumed: {sum(c.transcript.resumed for c in self.clients)}"
-        yield f"  seconds until a lost run was released: {_spread(findings.release_seconds)}"
+        yield f"  streams resumed: {sum(c.transcript.resume_count for c in self.clients)}"
+        yield f"  seconds until a lost run was recovered: {_spread(findings.recovery_seconds)}"
         yield f"  of these without outages: {_spread(findings.wait_seconds)}"
         yield f"  causes of losses: {dict(sorted(findings.causes.items()))}"
         yield f"  seconds from then to the next attempt: {_spread(findings.restart_seconds)}"
@@ -210,5 +212,7 @@ class ChaosRun:
 def _spread(seconds: list[float]) -> str:
     if not seconds:
         return "none"
-    ordered = sorted(seconds)
-    return f"{len(ordered)}, p50 {ordered[len(ordered) // 2]:.1f} s, max {ordered[-1]:.1f} s"
+    sorted_seconds = sorted(seconds)
+    return (
+        f"{len(sorted_seconds)}, p50 {sorted_seconds[len(sorted_seconds) // 2]:.1f} s, max {sorted_seconds[-1]:.1f} s"
+    )

@@ -49,7 +49,7 @@ class Order:
     pause: float = 0.0
     fails: bool = False
 
-    def to_text(self) -> str:
+    def as_text(self) -> str:
         """Return the order as the text of a message."""
         return json.dumps(asdict(self))
 
@@ -94,7 +94,7 @@ def marks_of(folder: Path, task_id: str) -> list[Mark]:
 
 
 @contextmanager
-def marked(task_id: str, turn: int, attempt: int) -> Iterator[str]:
+def mark_run(task_id: str, turn: int, attempt: int) -> Iterator[str]:
     """Mark the start and the end of a run, and yield the run's tag."""
     run = uuid4().hex[:8]
 
@@ -118,7 +118,7 @@ def marked(task_id: str, turn: int, attempt: int) -> Iterator[str]:
 async def work(turn: Turn) -> AsyncIterator[str]:
     """Execute the order in the message."""
     order = Order(**json.loads(turn.text))
-    with marked(turn.task_id, turn.number, turn.attempt) as tag:
+    with mark_run(turn.task_id, turn.number, turn.attempt) as tag:
         answers = [await turn.ask(f"Question {number}?") for number in range(order.asks)]
         for number in range(order.chunks):
             await asyncio.sleep(order.pause)
@@ -130,7 +130,7 @@ async def work(turn: Turn) -> AsyncIterator[str]:
 def sync_work(turn: Turn) -> Iterator[str]:
     """Execute the order in the message from a plain function."""
     order = Order(**json.loads(turn.text))
-    with marked(turn.task_id, turn.number, turn.attempt) as tag:
+    with mark_run(turn.task_id, turn.number, turn.attempt) as tag:
         answers = [turn.blocking.ask(f"Question {number}?") for number in range(order.asks)]
         for number in range(order.chunks):
             time.sleep(order.pause)
@@ -141,7 +141,7 @@ def sync_work(turn: Turn) -> Iterator[str]:
 
 async def talk(turn: Turn) -> AsyncIterator[str]:
     """Send a chunk for each message. Request input until the message is "stop"."""
-    with marked(turn.task_id, turn.number, turn.attempt) as tag:
+    with mark_run(turn.task_id, turn.number, turn.attempt) as tag:
         await asyncio.sleep(0.3)
         yield f"{tag}.0={turn.text} "
         if turn.text != "stop":

@@ -41,8 +41,8 @@ class Record:
         """Return the ids of the client's messages in the log, in order."""
         first = self.log[0].event
         assert isinstance(first, Task)
-        later = [e.event for e in self.log if kind_of(e.event) is EventKind.CLIENT_MESSAGE]
-        return [m.message_id for m in [first.history[0], *later] if isinstance(m, Message)]
+        client_messages = [e.event for e in self.log if kind_of(e.event) is EventKind.CLIENT_MESSAGE]
+        return [m.message_id for m in [first.history[0], *client_messages] if isinstance(m, Message)]
 
 
 @dataclass
@@ -54,9 +54,9 @@ class Findings:
         problems: Violated rules.
         evidence: Logs and marks of the tasks with problems.
         causes: Counts of lost runs by the kind of incident.
-        release_seconds: For each lost run, the seconds from the incident to the release.
-        wait_seconds: `release_seconds` without the outages of the store and the watchers.
-        restart_seconds: Seconds from each release to the start of the next attempt.
+        recovery_seconds: For each lost run, the seconds from the incident until the store recorded the loss.
+        wait_seconds: `recovery_seconds` without the outages of the store and the watchers.
+        restart_seconds: Seconds from each recorded loss to the start of the next attempt.
         doubles: Number of messages that were accepted or executed twice.
     """
 
@@ -64,7 +64,7 @@ class Findings:
     problems: list[str] = field(default_factory=list)
     evidence: list[str] = field(default_factory=list)
     causes: Counter[str] = field(default_factory=Counter)
-    release_seconds: list[float] = field(default_factory=list)
+    recovery_seconds: list[float] = field(default_factory=list)
     wait_seconds: list[float] = field(default_factory=list)
     restart_seconds: list[float] = field(default_factory=list)
     doubles: int = 0
@@ -104,17 +104,17 @@ def check(
         clock_moves: Wall-clock time and new offset in seconds of each move of the store's clock.
     """
     findings = Findings()
-    by_message: dict[str, list[Record]] = defaultdict(list)
+    records_by_message: dict[str, list[Record]] = defaultdict(list)
     for record in records:
         for message_id in record.message_ids:
-            by_message[message_id].append(record)
+            records_by_message[message_id].append(record)
     for record in records:
         own = marks_of(marks, record.task.id)
         problems = [*log_problems(record), *mark_problems(record, own, incidents)]
         problems += loss_problems(record, own, incidents, findings, real_times(record.log, clock_moves))
         add_problems(findings, record, own, problems)
     for transcript in transcripts:
-        records_by_id = {r.task.id: r for m in transcript.sent for r in by_message[m]}
+        records_by_id = {r.task.id: r for m in transcript.sent_ids for r in records_by_message[m]}
         findings.problems += [
             f"client {transcript.scenario.number} ({transcript.scenario.kind}): {problem}"
             for problem in transcript.wrong
@@ -131,7 +131,7 @@ def check(
             )
         if not records_by_id:
             findings.ends[transcript.scenario.kind]["never accepted"] += 1
-            if transcript.accepted:
+            if transcript.accepted_ids:
                 findings.problems.append(f"client {transcript.scenario.number}: it was accepted, but has no task")
     return findings
 
@@ -161,30 +161,30 @@ def log_problems(record: Record) -> Iterator[str]:
     answers = [e for e in log if kind_of(e.event) is EventKind.ANSWER]
     ends = sum(is_terminal(state) for state in states) + len(answers)
     last = log[-1].event
-    ended = (isinstance(last, TaskStatusUpdateEvent) and is_terminal(last.status.state)) or log[-1] in answers
-    if ends != 1 or not ended:
-        yield f"it has {ends} ends, and the last event is no end" if not ended else f"it has {ends} ends"
+    has_ended = (isinstance(last, TaskStatusUpdateEvent) and is_terminal(last.status.state)) or log[-1] in answers
+    if ends != 1 or not has_ended:
+        yield f"it has {ends} ends, and the last event is no end" if not has_ended else f"it has {ends} ends"
     yield from word_problems(log)
 
 
 def word_problems(log: list[LogEntry]) -> Iterator[str]:
     """Yield a problem if the words of two runs are mixed, or if the words of a run are incomplete."""
-    turn, attempt, run, following = 1, 1, "", 0
+    turn, attempt, run, word_count = 1, 1, "", 0
     for entry in log:
         event = entry.event
         if kind_of(event) is EventKind.CLIENT_MESSAGE:
-            turn, attempt, run, following = turn + 1, 1, "", 0
+            turn, attempt, run, word_count = turn + 1, 1, "", 0
         elif isinstance(event, TaskStatusUpdateEvent) and "attempt" in event.metadata.fields:
-            attempt, run, following = int(event.metadata["attempt"]), "", 0
+            attempt, run, word_count = int(event.metadata["attempt"]), "", 0
         for word in words_of(event):
             if not word.startswith(f"{turn}.{attempt}."):
                 yield f"event {entry.version} is of another run than {turn}.{attempt}: {word}"
                 return
             speaker, number = word.split("=")[0].split(".")[2:]
-            if (run or speaker) != speaker or int(number) != following:
-                yield f"event {entry.version} is not word {following} of run {run}, but {word}: it ran twice"
+            if (run or speaker) != speaker or int(number) != word_count:
+                yield f"event {entry.version} is not word {word_count} of run {run}, but {word}: it ran twice"
                 return
-            run, following = speaker, following + 1
+            run, word_count = speaker, word_count + 1
 
 
 def words_of(event: object) -> list[str]:
@@ -207,44 +207,44 @@ def mark_problems(record: Record, marks: list[Mark], incidents: list[Incident]) 
     most = MOST_RUNS.get(record.agent, 1)
     yield from (f"run {run} began twice ({count} times)" for run, count in times.items() if count > 1)
     yield from (f"it ran twice or more: attempt {attempt} of {most}" for _, attempt in times if attempt > most)
-    ordered = sorted(starts, key=lambda mark: mark.clock)
-    if [(m.turn, m.attempt) for m in ordered] != sorted((m.turn, m.attempt) for m in ordered):
+    ordered_marks = sorted(starts, key=lambda mark: mark.clock)
+    if [(m.turn, m.attempt) for m in ordered_marks] != sorted((m.turn, m.attempt) for m in ordered_marks):
         yield "its runs began out of order"
-    for earlier, later in pairwise(ordered):
-        stop = stops.get(earlier.run)
-        if stop is not None and stop.clock > later.clock:
-            lost = LostRun(earlier.turn, earlier.attempt, later.real, earlier)
-            if earlier.turn != later.turn or cause_of(lost, incidents) is None:
-                yield f"runs {earlier.tag} and {later.tag} overlapped, and the first was not lost"
+    for previous, current in pairwise(ordered_marks):
+        stop = stops.get(previous.run)
+        if stop is not None and stop.clock > current.clock:
+            lost_run = LostRun(previous.turn, previous.attempt, current.real, previous)
+            if previous.turn != current.turn or cause_of(lost_run, incidents) is None:
+                yield f"runs {previous.tag} and {current.tag} overlapped, and the first was not lost"
 
 
 def loss_problems(
     record: Record, marks: list[Mark], incidents: list[Incident], findings: Findings, times: list[float]
 ) -> Iterator[str]:
-    """Yield a problem for each lost run without a cause and for each late release. Add the measured seconds to
-    `findings`."""
+    """Yield a problem for each lost run without a cause, and for each loss that was recorded too late. Add the
+    measured seconds to `findings`."""
     starts = {(mark.turn, mark.attempt): mark for mark in marks if mark.what == "start"}
-    for lost in losses(record.log, starts, times):
-        cause = cause_of(lost, incidents)
+    for lost_run in losses(record.log, starts, times):
+        cause = cause_of(lost_run, incidents)
         if cause is None:
-            yield f"run {lost.turn}.{lost.attempt} was lost at {lost.at:.3f} without a reason"
+            yield f"run {lost_run.turn}.{lost_run.attempt} was lost at {lost_run.at:.3f} without a reason"
             continue
         most = MOST_RUNS.get(record.agent, 1)
         findings.causes[f"{cause.kind} ({'once' if most == 1 else 'again'})"] += 1
         if cause.of == "store" and most == 1:  # with further attempts, the worker abandons the run
-            yield f"run {lost.turn}.{lost.attempt} was released although its worker only lost the store: {cause}"
-        if lost.final and lost.attempt < most:
-            yield f"it failed with the loss of run {lost.turn}.{lost.attempt}; its agent has {most} attempts"
-        if lost.at == inf:
+            yield f"run {lost_run.turn}.{lost_run.attempt} was lost although its worker only lost the store: {cause}"
+        if lost_run.final and lost_run.attempt < most:
+            yield f"it failed with the loss of run {lost_run.turn}.{lost_run.attempt}; its agent has {most} attempts"
+        if lost_run.at == inf:
             continue
-        findings.release_seconds.append(lost.at - cause.begin)
-        wait_seconds = recoverable_seconds(cause.begin, lost.at, incidents)
+        findings.recovery_seconds.append(lost_run.at - cause.begin)
+        wait_seconds = recoverable_seconds(cause.begin, lost_run.at, incidents)
         findings.wait_seconds.append(wait_seconds)
         if wait_seconds > LEASE_AND_SCAN + SLACK:
-            yield f"run {lost.turn}.{lost.attempt}, lost to {cause}, was released after {wait_seconds:.1f} s"
-        successor = starts.get((lost.turn, lost.attempt + 1))
+            yield f"run {lost_run.turn}.{lost_run.attempt}, lost to {cause}, was recovered after {wait_seconds:.1f} s"
+        successor = starts.get((lost_run.turn, lost_run.attempt + 1))
         if successor is not None:
-            findings.restart_seconds.append(successor.real - lost.at)
+            findings.restart_seconds.append(successor.real - lost_run.at)
 
 
 def real_times(log: list[LogEntry], clock_moves: list[tuple[float, float]]) -> list[float]:
@@ -269,7 +269,13 @@ def real_times(log: list[LogEntry], clock_moves: list[tuple[float, float]]) -> l
 
 
 def losses(log: list[LogEntry], starts: dict[tuple[int, int], Mark], times: list[float]) -> Iterator[LostRun]:
-    """Yield the runs that were released from their workers. `times` contains the wall-clock time of each log entry."""
+    """Yield the lost runs: runs that the store took from a worker and then retried or failed.
+
+    Args:
+        log: Log of the task.
+        starts: Mark of the start of each run, by turn and attempt.
+        times: Wall-clock time of each log entry.
+    """
     turn, attempt = 1, 1
     for entry, at in zip(log, times, strict=True):
         event = entry.event
@@ -289,16 +295,16 @@ def transcript_problems(record: Record, transcript: Transcript) -> Iterator[str]
     """Yield a problem for each difference between the log and the client's transcript, and for an invalid final
     state."""
     state = record.task.status.state
-    reported = transcript.state.removeprefix("TASK_STATE_")
-    if transcript.done and reported and reported != TaskState.Name(state)[11:]:
-        yield f"its client received {reported}, but it is {TaskState.Name(state)}"
-    if transcript.canceled and state != CANCELED:
+    reported_state = transcript.state.removeprefix("TASK_STATE_")
+    if transcript.is_done and reported_state and reported_state != TaskState.Name(state)[11:]:
+        yield f"its client received {reported_state}, but it is {TaskState.Name(state)}"
+    if transcript.is_canceled and state != CANCELED:
         yield "its client received the state CANCELED"
-    arrived = [m for m in record.message_ids if m in transcript.sent]
-    if arrived != transcript.sent[: len(arrived)] or len(set(arrived)) != len(arrived):
-        yield f"its messages arrived as {arrived}, and were sent as {transcript.sent}"
-    if state == COMPLETED and not set(transcript.accepted) <= set(arrived):
-        yield f"messages {set(transcript.accepted) - set(arrived)} were accepted, and are not in it"
+    arrived_ids = [m for m in record.message_ids if m in transcript.sent_ids]
+    if arrived_ids != transcript.sent_ids[: len(arrived_ids)] or len(set(arrived_ids)) != len(arrived_ids):
+        yield f"its messages arrived as {arrived_ids}, and were sent as {transcript.sent_ids}"
+    if state == COMPLETED and not set(transcript.accepted_ids) <= set(arrived_ids):
+        yield f"messages {set(transcript.accepted_ids) - set(arrived_ids)} were accepted, and are not in it"
     yield from end_problems(record, transcript)
     yield from stream_problems(record, transcript)
 
@@ -331,16 +337,16 @@ def end_problems(record: Record, transcript: Transcript) -> Iterator[str]:
 
 def stream_problems(record: Record, transcript: Transcript) -> Iterator[str]:
     """Yield a problem unless the client's stream had each event after the first once and in order."""
-    if not transcript.seen or "message" in transcript.seen[0][1]:
+    if not transcript.events or "message" in transcript.events[0][1]:
         return
-    numbers = [number for number, _ in transcript.seen]
-    shown = [e.version for e in record.log if kind_of(e.event) is not EventKind.CLIENT_MESSAGE]
-    expected = [number for number in shown if numbers[0] < number <= numbers[-1]]
+    numbers = [number for number, _ in transcript.events]
+    shown_versions = [e.version for e in record.log if kind_of(e.event) is not EventKind.CLIENT_MESSAGE]
+    expected = [number for number in shown_versions if numbers[0] < number <= numbers[-1]]
     if numbers[1:] != expected:
         yield f"its client saw events {numbers}, and {expected} followed the first"
-    by_version = {entry.version: entry.event for entry in record.log}
-    for number, data in transcript.seen[1:]:
-        event = by_version.get(number)
+    events_by_version = {entry.version: entry.event for entry in record.log}
+    for number, data in transcript.events[1:]:
+        event = events_by_version.get(number)
         update = data.get("artifactUpdate")
         if update and isinstance(event, TaskArtifactUpdateEvent):
             parts = [part.get("text", "") for part in update["artifact"]["parts"]]

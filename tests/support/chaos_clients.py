@@ -17,7 +17,7 @@ from .clients import Frame, frames
 
 HEADERS = {"A2A-Version": "1.0"}
 TIMEOUT = httpx.Timeout(15.0, connect=3.0)
-"""Timeouts in seconds, after which a client tries another gateway."""
+"""Timeouts in seconds, after which a client tries the next gateway."""
 
 ENDED = {f"TASK_STATE_{state}" for state in ("COMPLETED", "FAILED", "CANCELED", "REJECTED")}
 PAUSED = {"TASK_STATE_INPUT_REQUIRED", "TASK_STATE_AUTH_REQUIRED"}
@@ -30,34 +30,34 @@ class Transcript:
     Attributes:
         scenario: Scenario of the client.
         context_id: Id of the client's context.
-        sent: Ids of the client's messages, in order.
-        accepted: Ids of the messages that a gateway has accepted.
+        sent_ids: Ids of the client's messages, in order.
+        accepted_ids: Ids of the messages that a gateway has accepted.
         task_id: Id of the task, or "" before the first response.
         state: Last received state of the task.
-        seen: Versions and data of the SSE events of the stream.
+        events: Versions and data of the SSE events of the stream.
         direct: Text of a response that is a message.
-        canceled: The client cancelled the task, and received the state CANCELED.
-        resumed: Number of times that the client resumed the stream.
-        done: The client finished the scenario without a problem.
+        is_canceled: The client cancelled the task, and received the state CANCELED.
+        resume_count: Number of times that the client resumed the stream.
+        is_done: The client finished the scenario without a problem.
         wrong: Responses that no client may receive.
     """
 
     scenario: Scenario
     context_id: str
-    sent: list[str] = field(default_factory=list)
-    accepted: list[str] = field(default_factory=list)
+    sent_ids: list[str] = field(default_factory=list)
+    accepted_ids: list[str] = field(default_factory=list)
     task_id: str = ""
     state: str = ""
-    seen: list[tuple[int, Any]] = field(default_factory=list)
+    events: list[tuple[int, Any]] = field(default_factory=list)
     direct: str = ""
-    canceled: bool = False
-    resumed: int = 0
-    done: bool = False
+    is_canceled: bool = False
+    resume_count: int = 0
+    is_done: bool = False
     wrong: list[str] = field(default_factory=list)
 
 
-class Refused(Exception):
-    """Final error response of a gateway."""
+class Refusal(Exception):
+    """Error response of a gateway for which a retry is useless."""
 
     def __init__(self, status: int, error: dict[str, Any]) -> None:
         super().__init__(f"{status}: {error}")
@@ -82,30 +82,30 @@ class Client:
             if scenario.follow_ups:
                 await self._send_follow_ups()
             elif scenario.cancel_after is not None:
-                await self._send(scenario.order.to_text(), immediately=True)
+                await self._send(scenario.order.as_text(), immediately=True)
                 await asyncio.sleep(scenario.cancel_after)
                 await self._cancel()
-            elif scenario.how == "stream":
-                await self._stream(scenario.order.to_text())
+            elif scenario.call_kind == "stream":
+                await self._stream(scenario.order.as_text())
             elif scenario.agent == "plain":
-                await self._send_once(scenario.order.to_text(), immediately=scenario.how == "poll")
+                await self._send_once(scenario.order.as_text(), immediately=scenario.call_kind == "poll")
             else:
-                await self._send(scenario.order.to_text(), immediately=scenario.how == "poll")
+                await self._send(scenario.order.as_text(), immediately=scenario.call_kind == "poll")
             await self._wait_for_end()
-            transcript.done = True
-        except Refused as e:
+            transcript.is_done = True
+        except Refusal as e:
             transcript.wrong.append(f"refused: {e}")
         except AssertionError as e:
             transcript.wrong.append(f"wrong response: {e}")
 
     async def _wait_for_end(self) -> None:
         """Poll until the task is terminal, and answer the agent's questions."""
-        transcript, answered = self.transcript, 0
+        transcript, answer_count = self.transcript, 0
         while transcript.task_id and transcript.state not in ENDED:
             if transcript.state in PAUSED:
-                answered += 1
-                assert answered <= transcript.scenario.order.asks, f"one question too many: {transcript.state}"
-                await self._send(f"answer-{answered}", immediately=transcript.scenario.how == "poll")
+                answer_count += 1
+                assert answer_count <= transcript.scenario.order.asks, f"one question too many: {transcript.state}"
+                await self._send(f"answer-{answer_count}", immediately=transcript.scenario.call_kind == "poll")
                 continue
             await asyncio.sleep(0.5)
             self._update_task(await self._request("GET", f"/tasks/{transcript.task_id}"))
@@ -119,7 +119,7 @@ class Client:
             last = number == transcript.scenario.follow_ups
             try:
                 await self._send("stop" if last else f"message-{number}", immediately=not last)
-            except Refused as e:
+            except Refusal as e:
                 await self._require_ended(e, "UNSUPPORTED_OPERATION")  # a worker was lost
                 return
 
@@ -127,22 +127,22 @@ class Client:
         transcript = self.transcript
         try:
             task = await self._request("POST", f"/tasks/{transcript.task_id}:cancel", {})
-        except Refused as e:
+        except Refusal as e:
             await self._require_ended(e, "TASK_NOT_CANCELABLE")
         else:
             self._update_task(task)
-        transcript.canceled = transcript.state == "TASK_STATE_CANCELED"
+        transcript.is_canceled = transcript.state == "TASK_STATE_CANCELED"
 
-    async def _require_ended(self, refused: Refused, reason: str) -> None:
+    async def _require_ended(self, refusal: Refusal, reason: str) -> None:
         """Require that the gateway rejected a request because the task is terminal."""
         self._update_task(await self._request("GET", f"/tasks/{self.transcript.task_id}"))
-        assert refused.reason == reason, refused
-        assert self.transcript.state in ENDED, f"refused, but the task has not ended: {refused}"
+        assert refusal.reason == reason, refusal
+        assert self.transcript.state in ENDED, f"refused, but the task has not ended: {refusal}"
 
     def _message(self, text: str, *, immediately: bool = False) -> dict[str, Any]:
         transcript = self.transcript
-        transcript.sent.append(uuid4().hex)
-        message = {"messageId": transcript.sent[-1], "role": "ROLE_USER", "parts": [{"text": text}]}
+        transcript.sent_ids.append(uuid4().hex)
+        message = {"messageId": transcript.sent_ids[-1], "role": "ROLE_USER", "parts": [{"text": text}]}
         message |= {"taskId": transcript.task_id} if transcript.task_id else {"contextId": transcript.context_id}
         return {"message": message, "configuration": {"returnImmediately": immediately}}
 
@@ -159,7 +159,7 @@ class Client:
 
     def _accept(self, answer: dict[str, Any], *, immediately: bool) -> None:
         transcript = self.transcript
-        transcript.accepted.append(transcript.sent[-1])
+        transcript.accepted_ids.append(transcript.sent_ids[-1])
         if "message" in answer:
             transcript.direct = answer["message"]["parts"][0]["text"]
             return
@@ -179,7 +179,7 @@ class Client:
         """Retry a request until a gateway responds, and return the response.
 
         Raises:
-            Refused: The response is an error for which a retry is useless.
+            Refusal: The response is an error for which a retry is useless.
         """
         while True:
             answer = await self._try_request(method, path, body)
@@ -201,13 +201,13 @@ class Client:
         return self._raise_if_final(answer.status_code, answer.text)
 
     def _raise_if_final(self, status: int, text: str) -> None:
-        """Raise `Refused` unless the request may be retried after the error response."""
+        """Raise `Refusal` unless the request may be retried after the error response."""
         try:
             error = json.loads(text)["error"]
         except (ValueError, KeyError):
             raise AssertionError(f"no clean error: {status} {text}") from None
         if status not in (429, 503):  # 429: the store is nearly full
-            raise Refused(status, error)
+            raise Refusal(status, error)
 
     def _next_url(self) -> str:
         self._turn += 1
@@ -220,7 +220,7 @@ class Client:
         while True:
             path, headers, payload = "/message:stream", HEADERS, body
             if transcript.task_id:
-                transcript.resumed += 1
+                transcript.resume_count += 1
                 path, payload = f"/tasks/{transcript.task_id}:subscribe", None
                 headers = {**HEADERS, "Last-Event-ID": self._last_event_id}
             try:
@@ -247,14 +247,14 @@ class Client:
                         self._raise_if_final(frame.data["error"]["code"], json.dumps(frame.data))
                         return False
                     self._add_frame(frame)
-        assert self._stream_is_over(), f"the stream ended early, after {self.transcript.seen[-1:]}"
+        assert self._stream_is_over(), f"the stream ended early, after {self.transcript.events[-1:]}"
         return True
 
     def _add_frame(self, frame: Frame) -> None:
         transcript = self.transcript
-        transcript.accepted = transcript.sent[:]
+        transcript.accepted_ids = transcript.sent_ids[:]
         self._last_event_id = frame.id
-        transcript.seen.append((frame.version, frame.data))
+        transcript.events.append((frame.version, frame.data))
         match frame.data:
             case {"task": task}:
                 self._update_task(task)

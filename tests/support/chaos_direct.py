@@ -12,7 +12,7 @@ from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.events import EventQueue
 from a2a.types import Message, Role
 
-from .chaos_agents import Order, marked
+from .chaos_agents import Order, mark_run
 
 time.sleep(0.7)
 
@@ -24,7 +24,7 @@ class Direct(AgentExecutor):
         assert context.task_id is not None
         order = Order(**json.loads(context.get_user_input()))
         attempt = context.call_context.state["a2a_attempt"]
-        with marked(context.task_id, 1, attempt) as tag:
+        with mark_run(context.task_id, 1, attempt) as tag:
             await asyncio.sleep(order.pause)
             answer = Message(message_id=uuid4().hex, role=Role.ROLE_AGENT, parts=[new_text_part(f"{tag}.0=")])
             await event_queue.enqueue_event(answer)

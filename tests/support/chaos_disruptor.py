@@ -7,7 +7,7 @@ import os
 import signal
 from contextlib import suppress
 
-from .chaos_fleet import ChaosFleet, Incident, ProcessSlot, now
+from .chaos_fleet import ChaosFleet, Incident, ProcessSlot, wall_time
 from .chaos_plan import CLOCKS, Disruption
 
 
@@ -37,18 +37,18 @@ class Disruptor:
         """Restart processes that exited without a disruption, until cancelled."""
         while True:
             for slot in self._fleet.slots:
-                if slot.state == "up" and slot.process is not None and not slot.process.running:
+                if slot.state == "up" and slot.process is not None and not slot.process.is_running:
                     await self._found_dead(slot)
             await asyncio.sleep(0.2)
 
     async def _found_dead(self, slot: ProcessSlot) -> None:
         assert slot.process is not None
         slot.state = "down"
-        incident = Incident(f"died {slot.kind}", slot.process.name, slot.process.pid, now())
+        incident = Incident(f"died {slot.kind}", slot.process.name, slot.process.pid, wall_time())
         self._fleet.incidents.append(incident)
         self.died.append(f"{slot.process.name} ended unexpectedly: \n{slot.process.output()[-3000:]}")
         await self._fleet.start_process(slot)
-        incident.end = now()
+        incident.end = wall_time()
 
     async def _disrupt(self, disruption: Disruption) -> None:
         verb, target = disruption.kind.split()
@@ -70,12 +70,12 @@ class Disruptor:
             await self._freeze(disruption, slot)
 
     def _add_incident(self, disruption: Disruption, process: str = "", pid: int = 0) -> Incident:
-        incident = Incident(disruption.kind, process, pid, now())
+        incident = Incident(disruption.kind, process, pid, wall_time())
         self._fleet.incidents.append(incident)
         return incident
 
     async def _hit_server(self, disruption: Disruption, target: str) -> None:
-        if any(i.of == target and i.end > now() for i in self._fleet.incidents):
+        if any(i.of == target and i.end > wall_time() for i in self._fleet.incidents):
             self.skipped += 1
             return
         fleet = self._fleet
@@ -110,7 +110,7 @@ class Disruptor:
                 await fleet.refuse_writes(fleet.store, "OOM", disruption.lasts)
             case "fill", _ if fleet.broker is not None:
                 await fleet.refuse_writes(fleet.broker, "OOM", disruption.lasts)
-        incident.end = now()
+        incident.end = wall_time()
 
     async def _kill(self, disruption: Disruption, slot: ProcessSlot) -> None:
         assert slot.process is not None
@@ -119,7 +119,7 @@ class Disruptor:
         await asyncio.to_thread(slot.process.kill)
         await asyncio.sleep(disruption.lasts)
         await self._fleet.start_process(slot)
-        incident.end = now()
+        incident.end = wall_time()
 
     async def _freeze(self, disruption: Disruption, slot: ProcessSlot) -> None:
         assert slot.process is not None
@@ -128,7 +128,7 @@ class Disruptor:
         slot.process.signal_group(signal.SIGSTOP)
         await asyncio.sleep(disruption.lasts)
         slot.process.signal_group(signal.SIGCONT)
-        incident.end = now()
+        incident.end = wall_time()
         slot.state = "up"
 
     async def _hit_child(self, disruption: Disruption, verb: str, slot: ProcessSlot) -> None:
@@ -143,4 +143,4 @@ class Disruptor:
             if verb == "freeze":
                 await asyncio.sleep(disruption.lasts)
                 os.kill(pid, signal.SIGCONT)
-        incident.end = now()
+        incident.end = wall_time()

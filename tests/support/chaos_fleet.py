@@ -72,7 +72,7 @@ class BreakableProxy:
         self._flows.set()
 
     async def open(self) -> None:
-        self._server = await asyncio.start_server(self._connected, "127.0.0.1", self.port)
+        self._server = await asyncio.start_server(self._relay, "127.0.0.1", self.port)
 
     async def shut(self) -> None:
         """Reset all connections and refuse new connections until `open`."""
@@ -88,7 +88,7 @@ class BreakableProxy:
         await asyncio.sleep(seconds)
         self._flows.set()
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             far_reader, far_writer = await asyncio.open_connection(*self._to)
         except OSError:
@@ -207,10 +207,10 @@ class ChaosFleet(Fleet):
         self.redis.stop()
         self.marks = marks
         self._server, self.clock, self._disk = server, clock, disk
-        stored = disk.folder if disk else folder
-        self.clock_moves: list[tuple[float, float]] = [(now(), 0.0)]
-        self.redis = self.store = PortRedis(stored / "store", server, clock)
-        self.replica = self._replica(stored / "replica") if failover else None
+        data_folder = disk.folder if disk else folder
+        self.clock_moves: list[tuple[float, float]] = [(wall_time(), 0.0)]
+        self.redis = self.store = PortRedis(data_folder / "store", server, clock)
+        self.replica = self._replica(data_folder / "replica") if failover else None
         self.broker = PortRedis(folder / "broker", server) if broker == "redis" else None
         self.proxy: BreakableProxy | None = None
         self._env["A2A_STORE_URL"] = self.store.url
@@ -264,7 +264,7 @@ class ChaosFleet(Fleet):
 
         async def ready() -> bool:
             assert slot.process is not None
-            return not slot.process.running or await slot.ready(slot.process)
+            return not slot.process.is_running or await slot.ready(slot.process)
 
         await eventually_async(ready, what=f"{name} is up")
         slot.state = "up"
@@ -355,16 +355,16 @@ class ChaosFleet(Fleet):
         """Set the store's clock `offset` seconds ahead of this machine's clock."""
         if self.clock is not None:
             self.clock.set_offset(offset)
-            self.clock_moves.append((now(), offset))
+            self.clock_moves.append((wall_time(), offset))
 
     async def cut_store(self) -> None:
         """Kill all client connections of the store."""
-        await _cut(self.store)
+        await _close_connections(self.store)
 
     async def cut_broker(self) -> None:
         """Kill all client connections of the broker."""
         if self.broker is not None:
-            await _cut(self.broker)
+            await _close_connections(self.broker)
         if self.proxy is not None:
             await self.proxy.shut()
             await self.proxy.open()
@@ -391,9 +391,9 @@ class ChaosFleet(Fleet):
             slots.append(ProcessSlot(f"gateway-{number}", ["a2a", "gateway", "--port", port], _serves(url), url=url))
         for number, (pool, concurrency) in enumerate(workers):
             arguments = ["worker", "-n", f"{{name}}-{self.queue}@%h", "-P", pool, "-c", str(concurrency), "-l", "INFO"]
-            slots.append(ProcessSlot(f"worker-{number}", arguments, _printed(" ready.")))
+            slots.append(ProcessSlot(f"worker-{number}", arguments, _has_printed(" ready.")))
         for number in range(watchers):
-            slots.append(ProcessSlot(f"watcher-{number}", ["a2a", "watcher"], _printed("watcher started")))
+            slots.append(ProcessSlot(f"watcher-{number}", ["a2a", "watcher"], _has_printed("watcher started")))
         return slots
 
 
@@ -403,7 +403,7 @@ async def _restart(server: PortRedis, downtime: float) -> None:
     await asyncio.to_thread(server.start)
 
 
-async def _cut(server: PortRedis) -> None:
+async def _close_connections(server: PortRedis) -> None:
     async with redis.asyncio.Redis.from_url(server.store_url) as client:
         for kind in ("normal", "pubsub"):
             await client.execute_command("CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes")
@@ -412,8 +412,12 @@ async def _cut(server: PortRedis) -> None:
 async def _has_all(primary: redis.asyncio.Redis, replica: redis.asyncio.Redis) -> bool:
     """Return True if the replica has received and saved all writes of the primary."""
     at, has = await primary.info("replication"), await replica.info("replication")
-    saving = await replica.info("persistence")
-    is_saved = saving["aof_enabled"] and not saving["aof_rewrite_in_progress"] and not saving["aof_rewrite_scheduled"]
+    persistence = await replica.info("persistence")
+    is_saved = (
+        persistence["aof_enabled"]
+        and not persistence["aof_rewrite_in_progress"]
+        and not persistence["aof_rewrite_scheduled"]
+    )
     is_linked = has["role"] == "slave" and has["master_link_status"] == "up"
     return bool(is_saved and is_linked and has["slave_repl_offset"] >= at["master_repl_offset"])
 
@@ -425,7 +429,7 @@ async def _freeze(server: PortRedis, seconds: float) -> None:
     server.process.send_signal(signal.SIGCONT)
 
 
-def _printed(text: str) -> Callable[[Process], Awaitable[bool]]:
+def _has_printed(text: str) -> Callable[[Process], Awaitable[bool]]:
     async def ready(process: Process) -> bool:
         return text in process.output()
 
@@ -443,10 +447,10 @@ def _serves(url: str) -> Callable[[Process], Awaitable[bool]]:
     return ready
 
 
-def now() -> float:
+def wall_time() -> float:
     """Return the wall-clock time in seconds since the epoch."""
     return time.time()
 
 
 LEASE_AND_SCAN = LEASE + 1.0
-"""Seconds until a lost run is released while the store and a watcher run."""
+"""Seconds within which a lost run is recovered if the store and a watcher are available."""

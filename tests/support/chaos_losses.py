@@ -19,12 +19,12 @@ CATCHING_UP = 2.0
 
 @dataclass(frozen=True)
 class LostRun:
-    """Run that the store released from a worker.
+    """Run that the store took from a worker and then retried or failed.
 
     Attributes:
         turn: Number of the turn.
         attempt: Number of the attempt.
-        at: Wall-clock time of the release in seconds.
+        at: Wall-clock time in seconds at which the store recorded the loss.
         start: Mark of the run's start, or None if the agent did not start.
         final: The task failed without a further attempt.
     """
@@ -36,18 +36,18 @@ class LostRun:
     final: bool = False
 
 
-def cause_of(lost: LostRun, incidents: list[Incident]) -> Incident | None:
+def cause_of(lost_run: LostRun, incidents: list[Incident]) -> Incident | None:
     """Return the incident that caused the loss of a run, or None if no incident explains the loss.
 
     The cause is the first incident of the run's process or of the store while the run executed. For a run without a
     mark, the process is unknown. The cause is then the last incident of any worker or of the store.
     """
-    start = lost.start
-    # a process that was frozen during the claim may start the run after its release
-    began = min(start.real, lost.at) if start is not None else 0.0
-    matching = []
+    start = lost_run.start
+    # a process that was frozen during the claim may start the run after the store has taken it
+    began = min(start.real, lost_run.at) if start is not None else 0.0
+    matching_causes = []
     for incident in incidents:
-        if not incident.begin <= lost.at:
+        if not incident.begin <= lost_run.at:
             continue
         if start is None:
             fits = incident.of in ("worker", "child", "store")
@@ -58,10 +58,10 @@ def cause_of(lost: LostRun, incidents: list[Incident]) -> Incident | None:
         else:
             fits = incident.of == "worker" and incident.process == start.process and incident.end >= began
         if fits:
-            matching.append(incident)
-    if not matching:
+            matching_causes.append(incident)
+    if not matching_causes:
         return None
-    own = [i for i in matching if i.of != "store"] or matching
+    own = [i for i in matching_causes if i.of != "store"] or matching_causes
     return max(own, key=lambda i: i.begin) if start is None else min(own, key=lambda i: i.begin)
 
 

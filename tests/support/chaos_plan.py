@@ -31,7 +31,7 @@ class Scenario:
         kind: Key of `SCENARIO_WEIGHTS`.
         agent: Name of the agent.
         order: Order that the client sends to the agent.
-        how: Wait for the response ("block"), read the stream ("stream"), or poll the task ("poll").
+        call_kind: Wait for the response ("block"), read the stream ("stream"), or poll the task ("poll").
         gateway: Offset in the round-robin order of the gateways.
         cancel_after: Seconds after which the client cancels the task, or None to not cancel.
         follow_ups: Number of follow-up messages.
@@ -42,7 +42,7 @@ class Scenario:
     kind: str
     agent: str
     order: Order
-    how: str
+    call_kind: str
     gateway: int
     cancel_after: float | None = None
     follow_ups: int = 0
@@ -147,7 +147,7 @@ def plan(seed: int, seconds: float) -> Plan:
 
 def scenario(number: int, kind: str, at: float, chance: random.Random) -> Scenario:
     """Draw the details of a scenario."""
-    how = chance.choice(["block", "stream", "poll"])
+    call_kind = chance.choice(["block", "stream", "poll"])
     agent = {"plain echo": "plain", "talk": "talk", "steady talk": "talk-steady", "direct": "direct"}.get(kind, "once")
     agent = {"steady direct": "direct-steady", "sync": "sync", "steady sync": "sync-steady"}.get(kind, agent)
     if agent == "once" and kind.startswith("steady"):
@@ -155,11 +155,11 @@ def scenario(number: int, kind: str, at: float, chance: random.Random) -> Scenar
     cancel_after, follow_ups, order = None, 0, Order()
     match kind:
         case "plain echo":
-            how = chance.choice(["block", "poll"])
+            call_kind = chance.choice(["block", "poll"])
         case "long stream":
-            how, order = "stream", Order(chunks=chance.randint(100, 800), pause=chance.choice([0.0, 0.005]))
+            call_kind, order = "stream", Order(chunks=chance.randint(100, 800), pause=chance.choice([0.0, 0.005]))
         case "steady stream":
-            how, order = "stream", Order(chunks=chance.randint(5, 40), pause=0.1)
+            call_kind, order = "stream", Order(chunks=chance.randint(5, 40), pause=0.1)
         case "silent" | "steady silent":
             order = Order(pause=chance.uniform(1, 5))
         case "ask" | "steady ask":
@@ -170,14 +170,14 @@ def scenario(number: int, kind: str, at: float, chance: random.Random) -> Scenar
             order = Order(chunks=chance.randint(0, 5), fails=True)
         case "cancel running":
             agent = chance.choice(["once", "steady", "sync"])
-            how, order, cancel_after = "poll", Order(chunks=15, pause=0.5), chance.uniform(0.5, 4)
+            call_kind, order, cancel_after = "poll", Order(chunks=15, pause=0.5), chance.uniform(0.5, 4)
         case "cancel queued":
-            how, order, cancel_after = "poll", Order(pause=5), 0.0
+            call_kind, order, cancel_after = "poll", Order(pause=5), 0.0
         case "sync" | "steady sync":
             order = Order(chunks=chance.randint(1, 6), pause=chance.choice([0.0, 0.3]))
         case "talk" | "steady talk":
-            how, follow_ups = "poll", chance.randint(1, 5)
-    return Scenario(number, at, kind, agent, order, how, chance.randrange(2), cancel_after, follow_ups)
+            call_kind, follow_ups = "poll", chance.randint(1, 5)
+    return Scenario(number, at, kind, agent, order, call_kind, chance.randrange(2), cancel_after, follow_ups)
 
 
 def disruptions(chance: random.Random, seconds: float) -> Iterator[Disruption]:

@@ -39,7 +39,7 @@ KNOWN_RPC_CODES = {-32700, *range(-32603, -32599), *range(-32009, -32000)}
 
 
 @dataclass
-class Served:
+class ServedFleet:
     """Running fleet with one gateway and at most one worker."""
 
     fleet: Fleet
@@ -52,7 +52,7 @@ class Served:
 
 
 @contextmanager
-def serving(
+def serve_fleet(
     folder: Path,
     broker: str = "redis",
     *,
@@ -60,12 +60,12 @@ def serving(
     concurrency: int = 2,
     grpc: bool = True,
     **env: str,
-) -> Iterator[Served]:
+) -> Iterator[ServedFleet]:
     """Run a fleet with a gateway and a worker. If `pool` is None, start no worker."""
     with running_fleet(folder, broker, **env) as fleet:
         gateway = fleet.gateway(grpc=grpc)
         worker = fleet.worker(pool=pool, concurrency=concurrency) if pool else None
-        yield Served(fleet, gateway, worker)
+        yield ServedFleet(fleet, gateway, worker)
 
 
 async def card_of(gateway: Gateway, agent: str = "") -> AgentCard:
@@ -123,15 +123,15 @@ async def collect(events: AsyncIterator[StreamResponse]) -> list[StreamResponse]
     return [event async for event in events]
 
 
-async def until_state(client: Client, task_id: str, *states: str, within: float = LIMIT) -> Task:
+async def wait_for_state(client: Client, task_id: str, *states: str, within: float = LIMIT) -> Task:
     """Wait until the task is in one of `states` ("WORKING", …) and return it."""
-    wanted = {TaskState.Value(f"TASK_STATE_{state}") for state in states}
+    wanted_states = {TaskState.Value(f"TASK_STATE_{state}") for state in states}
 
-    async def reached() -> Task | None:
+    async def matching_task() -> Task | None:
         task = await client.get_task(GetTaskRequest(id=task_id))
-        return task if task.status.state in wanted else None
+        return task if task.status.state in wanted_states else None
 
-    task = await eventually_async(reached, within=within, what=f"{task_id} is {' or '.join(states)}")
+    task = await eventually_async(matching_task, within=within, what=f"{task_id} is {' or '.join(states)}")
     assert task is not None
     return task
 
@@ -155,7 +155,9 @@ def message_json(text: str = "hello", **fields: Any) -> dict[str, Any]:
 def rpc(gateway: Gateway, method: str, params: Any = None, *, agent: str = "", **headers: str) -> dict[str, Any]:
     """Make a JSON-RPC call and return the response. Fail if the response is not a JSON-RPC response."""
     body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {} if params is None else params}
-    answer = httpx.post(f"{base_url(gateway, agent)}/", json=body, headers={**V1, **_dashed(headers)}, timeout=LIMIT)
+    answer = httpx.post(
+        f"{base_url(gateway, agent)}/", json=body, headers={**V1, **_header_names(headers)}, timeout=LIMIT
+    )
     assert answer.status_code == 200, answer.text
     response: dict[str, Any] = answer.json()
     assert response["jsonrpc"] == "2.0"
@@ -168,10 +170,10 @@ def rest(
 ) -> httpx.Response:
     """Send an HTTP+JSON request and return the response."""
     url = base_url(gateway, agent) + path
-    return httpx.request(method, url, json=body, headers={**V1, **_dashed(headers)}, timeout=LIMIT)
+    return httpx.request(method, url, json=body, headers={**V1, **_header_names(headers)}, timeout=LIMIT)
 
 
-def _dashed(headers: dict[str, str]) -> dict[str, str]:
+def _header_names(headers: dict[str, str]) -> dict[str, str]:
     return {name.replace("_", "-"): value for name, value in headers.items()}
 
 
@@ -220,7 +222,7 @@ async def stream(
 ) -> AsyncIterator[AsyncIterator[Frame]]:
     """Open an HTTP+JSON stream. Fail unless the response is a stream."""
     url = base_url(gateway, agent) + path
-    async with http.stream(method, url, json=body, headers={**V1, **_dashed(headers)}, timeout=LIMIT) as response:
+    async with http.stream(method, url, json=body, headers={**V1, **_header_names(headers)}, timeout=LIMIT) as response:
         if response.status_code != 200:
             raise AssertionError(f"{response.status_code}: {(await response.aread()).decode()}")
         yield frames(response)

@@ -47,9 +47,9 @@ class ManualClock(Clock):
         if seconds <= 0:
             await asyncio.sleep(0)
             return
-        woken = asyncio.Event()
-        with self._wait(seconds, woken.set):
-            await woken.wait()
+        wake_event = asyncio.Event()
+        with self._wait(seconds, wake_event.set):
+            await wake_event.wait()
 
     @asynccontextmanager
     async def timeout(self, seconds: float | None) -> AsyncIterator[asyncio.Timeout]:
@@ -71,14 +71,14 @@ class ManualClock(Clock):
     async def until_waiting(self, *seconds: float) -> None:
         """Wait until the active sleeps and timeouts have exactly the remaining times `seconds`."""
 
-        async def as_expected() -> bool:
+        async def is_expected() -> bool:
             return self.waits == sorted(seconds)
 
-        await eventually_async(as_expected, what=f"waits of {seconds} s, not {self.waits}")
+        await eventually_async(is_expected, what=f"waits of {seconds} s, not {self.waits}")
 
     def advance(self, seconds: float) -> None:
-        """Move the clock forward, and complete the sleeps and timeouts that are due. Their coroutines continue at the
-        next await."""
+        """Move the clock forward, and complete the sleeps and timeouts that are due. The waiting coroutines continue
+        at the next await."""
         self._seconds = round(self._seconds + seconds, 6)  # rounded like deadlines, so that sums are equal
         for wait, (until, end) in list(self._waits.items()):
             if until <= self._seconds:

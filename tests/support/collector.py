@@ -16,7 +16,7 @@ from .waiting import eventually
 
 
 @dataclass(frozen=True)
-class Collected:
+class CollectedSpan:
     """Exported span. `parent` is "" for a root span."""
 
     service: str
@@ -28,14 +28,14 @@ class Collected:
     kind: int
     attributes: dict[str, Any] = field(hash=False)
     events: tuple[str, ...]
-    failed: bool
+    has_failed: bool
 
 
 class Collector:
     """HTTP server that stores the received spans."""
 
     def __init__(self) -> None:
-        self._spans: list[Collected] = []
+        self._spans: list[CollectedSpan] = []
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
@@ -47,21 +47,21 @@ class Collector:
         self._server.shutdown()
         self._server.server_close()
 
-    def of_trace(self, trace: str) -> list[Collected]:
+    def spans_of(self, trace: str) -> list[CollectedSpan]:
         """Return the received spans of `trace`."""
         return [span for span in tuple(self._spans) if span.trace == trace]
 
-    def wait_for(self, trace: str, *names: str) -> list[Collected]:
+    def wait_for(self, trace: str, *names: str) -> list[CollectedSpan]:
         """Wait until the spans of `trace` include all of `names`, and return them."""
 
-        def complete() -> list[Collected] | None:
-            spans = self.of_trace(trace)
+        def complete() -> list[CollectedSpan] | None:
+            spans = self.spans_of(trace)
             return spans if set(names) <= {span.name for span in spans} else None
 
         try:
             return eventually(complete, what=f"spans {names} arrive")
         except AssertionError as e:
-            raise AssertionError(f"{e}; there are {sorted(span.name for span in self.of_trace(trace))}") from e
+            raise AssertionError(f"{e}; there are {sorted(span.name for span in self.spans_of(trace))}") from e
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         spans = self._spans
@@ -83,15 +83,15 @@ class Collector:
         return Handler
 
 
-def read(request: ExportTraceServiceRequest) -> Iterator[Collected]:
+def read(request: ExportTraceServiceRequest) -> Iterator[CollectedSpan]:
     """Yield the spans of an export request."""
-    for of_process in request.resource_spans:
-        service = _values(of_process.resource.attributes).get("service.name", "")
-        for of_scope in of_process.scope_spans:
-            for span in of_scope.spans:
-                yield Collected(
+    for resource_spans in request.resource_spans:
+        service = _values(resource_spans.resource.attributes).get("service.name", "")
+        for scope_spans in resource_spans.scope_spans:
+            for span in scope_spans.spans:
+                yield CollectedSpan(
                     service,
-                    of_scope.scope.name,
+                    scope_spans.scope.name,
                     span.name,
                     span.trace_id.hex(),
                     span.span_id.hex(),
@@ -110,17 +110,17 @@ def _values(attributes: Any) -> dict[str, Any]:
 @contextmanager
 def collector() -> Iterator[Collector]:
     """Run a collector."""
-    collecting = Collector()
+    collector = Collector()
     try:
-        yield collecting
+        yield collector
     finally:
-        collecting.close()
+        collector.close()
 
 
-def path_to(span: Collected, spans: list[Collected]) -> list[Collected]:
+def path_to(span: CollectedSpan, spans: list[CollectedSpan]) -> list[CollectedSpan]:
     """Return the path from the root span to `span`, as far as `spans` contains the parents."""
-    by_id = {it.id: it for it in spans}
+    spans_by_id = {it.id: it for it in spans}
     path = [span]
-    while path[0].parent in by_id:
-        path.insert(0, by_id[path[0].parent])
+    while path[0].parent in spans_by_id:
+        path.insert(0, spans_by_id[path[0].parent])
     return path

@@ -36,13 +36,13 @@ class Context:
         assert answer.status_code == 200, answer.text
         return answer.json()["task"]  # type: ignore[no-any-return]
 
-    def ended(self, task: dict[str, Any], *ends: str) -> dict[str, Any]:
+    def wait_for_end(self, task: dict[str, Any], *ends: str) -> dict[str, Any]:
         """Wait until the task is in one of the states `ends`, by default any terminal state, and return the task."""
-        wanted = ends or ("COMPLETED", "FAILED", "CANCELED", "REJECTED")
+        wanted_states = ends or ("COMPLETED", "FAILED", "CANCELED", "REJECTED")
 
         def look() -> dict[str, Any] | None:
             current = read(self._gateway, self.agent, task)
-            return current if state(current) in wanted else None
+            return current if state(current) in wanted_states else None
 
         return eventually(look, what=f"{self.agent} ends") or {}
 

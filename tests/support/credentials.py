@@ -25,8 +25,8 @@ def rsa_key(kid: str | None = "first") -> RSAKey:
 
 def claims(owner: Any = "alice", **others: Any) -> dict[str, Any]:
     """Return valid claims of `owner`, updated with `others`. None as a value removes a claim."""
-    now = int(time.time())
-    good = {"iss": ISSUER, "aud": AUDIENCE, "sub": owner, "iat": now, "exp": now + 600}
+    current_time = int(time.time())
+    good = {"iss": ISSUER, "aud": AUDIENCE, "sub": owner, "iat": current_time, "exp": current_time + 600}
     return {name: value for name, value in (good | others).items() if value is not None}
 
 
@@ -40,7 +40,7 @@ def token(
     return jwt.encode(head, claims(owner, **others), key, registry=registry)
 
 
-def shared(owner: str, **others: Any) -> str:
+def shared_secret_token(owner: str, **others: Any) -> str:
     """Return a token signed with the shared secret."""
     return token(SHARED, "HS256", owner, **others)
 
@@ -50,9 +50,9 @@ def api_key_entry(owner: str, key: str, tenants: str = "") -> str:
     return f"{owner}:sha256:{sha256(key.encode()).hexdigest()}" + (f":{tenants}" if tenants else "")
 
 
-def bearer(given: str) -> dict[str, str]:
+def bearer(token: str) -> dict[str, str]:
     """Return the Authorization header for a token."""
-    return {"Authorization": f"Bearer {given}"}
+    return {"Authorization": f"Bearer {token}"}
 
 
 WITH_TOKENS = {

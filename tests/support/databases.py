@@ -37,10 +37,21 @@ class Postgres:
         self.url = f"postgresql+asyncpg://archivist:secret-of-the-archive@127.0.0.1:{self._port}/postgres"
         password = folder / "password"
         password.write_text("secret-of-the-archive")
-        as_server("postgres", folder)
+        set_owner("postgres", folder)
         # a natural-language collation, so that queries that compare bytes must name a collation
-        sorting = ("--locale", "C.UTF-8", "--locale-provider", "icu", "--icu-locale", "en-US")
-        options = ("-D", self._data, "-U", "archivist", "--pwfile", password, "-A", "scram-sha-256", "-N", *sorting)
+        sort_options = ("--locale", "C.UTF-8", "--locale-provider", "icu", "--icu-locale", "en-US")
+        options = (
+            "-D",
+            self._data,
+            "-U",
+            "archivist",
+            "--pwfile",
+            password,
+            "-A",
+            "scram-sha-256",
+            "-N",
+            *sort_options,
+        )
         self._run("initdb", *options)
 
     def start(self) -> None:
@@ -53,7 +64,7 @@ class Postgres:
         with suppress(subprocess.CalledProcessError):
             self._run("pg_ctl", "stop", "-w", "-m", "immediate", "-D", self._data)
 
-    def everything(self) -> str:
+    def sql_dump(self) -> str:
         """Return the contents of the database as SQL."""
         dump = self._folder / "dump.sql"
         self._run("pg_dump", "-f", dump, self.url.replace("+asyncpg", ""))
@@ -84,7 +95,7 @@ class Maria:
         self._port = free_port()
         self._server: subprocess.Popen[bytes] | None = None
         self.url = f"mysql+aiomysql://archivist:secret-of-the-archive@127.0.0.1:{self._port}/archive"
-        as_server("mysql", folder)
+        set_owner("mysql", folder)
         run(
             "mysql",
             [
@@ -118,7 +129,7 @@ class Maria:
             *(f"--{name}={value}" for name, value in options.items()),
         ]
         with (self._folder / "log").open("ab") as log:
-            self._server = subprocess.Popen([*as_user("mysql"), *command], stdout=log, stderr=log)
+            self._server = subprocess.Popen([*user_prefix("mysql"), *command], stdout=log, stderr=log)
         eventually(self._answers, what="MariaDB answers")
 
     def stop(self) -> None:
@@ -137,7 +148,7 @@ class Maria:
 
 
 @contextmanager
-def running(kind: type[Postgres] | type[Maria]) -> Iterator[Postgres | Maria]:
+def running_database(kind: type[Postgres] | type[Maria]) -> Iterator[Postgres | Maria]:
     """Run a temporary server."""
     folder = Path(tempfile.mkdtemp(prefix="a2a-sql-"))
     server: Postgres | Maria | None = None
@@ -151,12 +162,12 @@ def running(kind: type[Postgres] | type[Maria]) -> Iterator[Postgres | Maria]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def as_user(user: str) -> list[str]:
+def user_prefix(user: str) -> list[str]:
     """Return a command prefix that changes the user from root to `user`, or [] if the tests do not run as root."""
     return ["runuser", "-u", user, "--"] if os.geteuid() == 0 else []
 
 
-def as_server(user: str, folder: Path) -> None:
+def set_owner(user: str, folder: Path) -> None:
     """If the tests run as root, make `user` the owner of the folder and the files in the folder."""
     if os.geteuid() == 0:
         for path in (folder, *folder.iterdir()):
@@ -167,7 +178,9 @@ def run(user: str, command: list[str]) -> None:
     """Run a command to completion. If the command fails, add the output to the error."""
     with tempfile.TemporaryFile() as output:  # a server that the command starts would keep a pipe open
         try:
-            subprocess.run([*as_user(user), *command], check=True, stdout=output, stderr=output, cwd="/", timeout=120)
+            subprocess.run(
+                [*user_prefix(user), *command], check=True, stdout=output, stderr=output, cwd="/", timeout=120
+            )
         except subprocess.CalledProcessError as e:
             output.seek(0)
             e.add_note(output.read().decode(errors="replace")[-3000:])

@@ -22,7 +22,7 @@ LEASE_US = 60_000_000
 def new(
     config_id: str = "c", sealed: bytes = b"sealed", fingerprint: str = "f0", account_limit: int | None = None
 ) -> NewPushConfig:
-    """Return a config of Ann. `account_limit` is the maximum number of configs of an account, or None for no limit."""
+    """Return a config of Ann's account. `account_limit` is its maximum number of configs, or None for no limit."""
     return NewPushConfig(config_id, sealed, fingerprint, ANN.account, account_limit)
 
 
@@ -75,6 +75,6 @@ class Webhooks:
 
     async def delivery(self, task_id: str, config_id: str = "c") -> Delivery:
         """Return the delivery state of a config."""
-        found = await self.store.run(read_delivery(self.keys, task_id, config_id))
-        assert found is not None
-        return found
+        delivery = await self.store.run(read_delivery(self.keys, task_id, config_id))
+        assert delivery is not None
+        return delivery

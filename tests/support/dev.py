@@ -38,29 +38,29 @@ class Dev:
     @property
     def url(self) -> str:
         """Return the gateway's address."""
-        found = re.search(r"^# Ready: \d+ agents? at (\S+)", self.output(), re.MULTILINE)
-        assert found, self.output()
-        return found[1]
+        match = re.search(r"^# Ready: \d+ agents? at (\S+)", self.output(), re.MULTILINE)
+        assert match, self.output()
+        return match[1]
 
     @property
     def home(self) -> Path:
         """Return the folder of the embedded Redis."""
-        found = re.search(r"embedded Redis at unix://(\S+)/redis.sock", self.output())
-        assert found, self.output()
-        return Path(found[1])
+        match = re.search(r"embedded Redis at unix://(\S+)/redis.sock", self.output())
+        assert match, self.output()
+        return Path(match[1])
 
     @property
     def block(self) -> str:
         """Return the output from the line "# Ready" on, which suggests commands."""
-        found = re.search(r"^# Ready:.*^# Ctrl-C stops everything$", self.output(), re.MULTILINE | re.DOTALL)
-        assert found, self.output()
-        return found[0]
+        match = re.search(r"^# Ready:.*^# Ctrl-C stops everything$", self.output(), re.MULTILINE | re.DOTALL)
+        assert match, self.output()
+        return match[0]
 
     def command(self, step: int) -> str:
         """Return the suggested command with the number `step`."""
-        found = re.search(rf"^# {step}\. .*?\n(.*?)\n#", self.block, re.MULTILINE | re.DOTALL)
-        assert found, self.block
-        return found[1]
+        match = re.search(rf"^# {step}\. .*?\n(.*?)\n#", self.block, re.MULTILINE | re.DOTALL)
+        assert match, self.block
+        return match[1]
 
     def output(self) -> str:
         return self.log.read_text(errors="replace")
@@ -102,8 +102,10 @@ class Dev:
 
     def require_stopped(self, since: float) -> None:
         """Require that no process and no folder remains `STOP` + `STOP_MARGIN` seconds after `since`."""
-        left = max(0.0, STOP + STOP_MARGIN - (monotonic() - since))
-        eventually(lambda: not any(map(_alive, self._known.values())), within=left, what=f"all gone: {self._alive()}")
+        remaining = max(0.0, STOP + STOP_MARGIN - (monotonic() - since))
+        eventually(
+            lambda: not any(map(_alive, self._known.values())), within=remaining, what=f"all gone: {self._alive()}"
+        )
         eventually(lambda: not self.home.exists(), what="its folder is gone")
 
     def _alive(self) -> list[str]:
@@ -128,8 +130,8 @@ def busy(dev: Dev, agent: str, text: str) -> str:
     ).json()["task"]
 
     def works() -> bool:
-        found = httpx.get(f"{dev.url}/agents/{agent}/tasks/{task['id']}", headers={"A2A-Version": "1.0"}, timeout=20)
-        return bool(found.json()["status"]["state"] == "TASK_STATE_WORKING")
+        content = httpx.get(f"{dev.url}/agents/{agent}/tasks/{task['id']}", headers={"A2A-Version": "1.0"}, timeout=20)
+        return bool(content.json()["status"]["state"] == "TASK_STATE_WORKING")
 
     eventually(works, what="the agent works")
     return str(task["id"])

@@ -1,5 +1,5 @@
-"""Agents with durable steps. Each agent hangs at the places where a test kills the worker, and the next attempt
-continues."""
+"""Agents with durable steps. Each agent hangs at the places where a test kills the worker. The next attempt continues
+after the last completed step."""
 
 from __future__ import annotations
 

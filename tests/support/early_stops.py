@@ -52,7 +52,7 @@ class CutOff(with_strands.StandIn):
 
 
 class Finishes(with_agent_framework.StandIn):
-    """Model of agent-framework that reports `reason` as finish reason."""
+    """agent-framework model whose responses have the finish reason `reason`."""
 
     def __init__(self, reason: str) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ def cancels_itself(turn: Turn) -> strands.Agent:
 
 
 def finishes(_: Turn) -> agent_framework.Agent[Any]:
-    """Return an agent of agent-framework whose model stops early."""
+    """Return an agent-framework agent whose model stops early."""
     return agent_framework.Agent(Finishes("length"), name="cut")
 
 

@@ -1,4 +1,4 @@
-"""Module of an executor that cannot be created."""
+"""Executor that exits the process when it is created, in a separate module."""
 
 import sys
 

@@ -32,7 +32,7 @@ async def begin(agent: str, text: str, *, cancel_with_parent: bool = True) -> st
         return (await remote.submit(remote.session().message(text))).task_id
 
 
-async def until_exists(path: str) -> None:
+async def wait_until_exists(path: str) -> None:
     """Wait until the test has created a file."""
     while not Path(path).exists():  # noqa: ASYNC110, ASYNC240
         await asyncio.sleep(0.02)
@@ -51,7 +51,7 @@ async def starts(turn: Turn) -> str:
         await asyncio.get_running_loop().create_future()
     match turn.text.split(maxsplit=1):
         case ["fail", path]:
-            await until_exists(path)
+            await wait_until_exists(path)
             raise RuntimeError
     return "done"
 
@@ -96,14 +96,14 @@ async def child(turn: Turn) -> str:
         case ["ask"]:
             return await turn.ask("How many?")
         case ["wait", path]:
-            await until_exists(path)
+            await wait_until_exists(path)
             return "waited"
         case ["forever"]:
             await asyncio.get_running_loop().create_future()
     return f"{turn.caller.user}|{turn.text}"
 
 
-def described(error: ChildFailed) -> str:
+def describe_failure(error: ChildFailed) -> str:
     """Return the details of the exception that a parent receives for a failed child."""
     return f"{type(error).__name__}: {error} | {error.state} | {error.task_id}"
 
@@ -114,7 +114,7 @@ async def calls(turn: Turn) -> str:
     try:
         results = await asyncio.gather(*(turn.call("child", line) for line in turn.text.splitlines()))
     except ChildFailed as error:
-        return described(error)
+        return describe_failure(error)
     return " ".join(result.text for result in results)
 
 

@@ -117,7 +117,7 @@ async def fault(
 def from_rpc(answer: dict[str, Any]) -> Fault:
     """Return the error of a JSON-RPC response."""
     error = answer["error"]
-    return _typed(error["code"], error["message"], error["data"])
+    return _typed_fault(error["code"], error["message"], error["data"])
 
 
 def from_rest(answer: Any) -> Fault:
@@ -125,7 +125,7 @@ def from_rest(answer: Any) -> Fault:
     error = answer.json()["error"]
     assert error["code"] == answer.status_code
     assert error["status"]
-    return _typed(error["code"], error["message"], error["details"])
+    return _typed_fault(error["code"], error["message"], error["details"])
 
 
 def from_grpc(error: grpc.aio.AioRpcError) -> Fault:
@@ -134,16 +134,16 @@ def from_grpc(error: grpc.aio.AioRpcError) -> Fault:
         if key == "grpc-status-details-bin":
             status = status_pb2.Status.FromString(value)  # type: ignore[arg-type]
             details = []
-            for packed in status.details:
+            for any_detail in status.details:
                 for kind in (error_details_pb2.ErrorInfo, error_details_pb2.BadRequest):
-                    if packed.Is(kind.DESCRIPTOR):
-                        detail = kind.FromString(packed.value)
-                        details.append({"@type": packed.type_url, **MessageToDict(detail)})
-            return _typed(error.code().name, error.details() or "", details)
+                    if any_detail.Is(kind.DESCRIPTOR):
+                        detail = kind.FromString(any_detail.value)
+                        details.append({"@type": any_detail.type_url, **MessageToDict(detail)})
+            return _typed_fault(error.code().name, error.details() or "", details)
     raise AssertionError(f"an error without details: {error.code()} {error.details()}")
 
 
-def _typed(status: int | str, message: str, details: list[dict[str, Any]]) -> Fault:
+def _typed_fault(status: int | str, message: str, details: list[dict[str, Any]]) -> Fault:
     info, *more = details
     assert info["@type"] == "type.googleapis.com/google.rpc.ErrorInfo", details
     assert info["domain"] == "a2a-protocol.org"
@@ -159,13 +159,13 @@ def _typed(status: int | str, message: str, details: list[dict[str, Any]]) -> Fa
 
 def _over_rest(gateway: Gateway, method: str, params: dict[str, Any], agent: str, headers: dict[str, str]) -> Any:
     _, verb, path = REQUESTS[method]
-    remaining = dict(params)
+    rest_params = dict(params)
     for name in ("id", "taskId"):
         if "{" + name + "}" in path:
-            path = path.replace("{" + name + "}", str(remaining.pop(name)))
+            path = path.replace("{" + name + "}", str(rest_params.pop(name)))
     if verb == "GET":
-        path += "?" + "&".join(f"{name}={value}" for name, value in remaining.items())
-    return rest(gateway, verb, path, remaining if verb == "POST" else None, agent=agent, **headers)
+        path += "?" + "&".join(f"{name}={value}" for name, value in rest_params.items())
+    return rest(gateway, verb, path, rest_params if verb == "POST" else None, agent=agent, **headers)
 
 
 async def _over_grpc(

@@ -38,7 +38,7 @@ PORTS = range(
 )
 """Ports for this test process. The ports of concurrent test processes are disjoint."""
 
-_given: set[int] = set()
+_reserved_ports: set[int] = set()
 
 
 def free_port() -> int:
@@ -49,11 +49,11 @@ def free_port() -> int:
     """
     while True:
         port = random.SystemRandom().choice(PORTS)
-        if port in _given:
+        if port in _reserved_ports:
             continue
         with socket.socket() as s, suppress(OSError):
             s.bind(("127.0.0.1", port))
-            _given.add(port)
+            _reserved_ports.add(port)
             return port
 
 
@@ -74,7 +74,7 @@ class Process:
         return self.popen.pid
 
     @property
-    def running(self) -> bool:
+    def is_running(self) -> bool:
         return self.popen.poll() is None
 
     def output(self) -> str:
@@ -84,14 +84,14 @@ class Process:
     def wait_for_output(self, text: str, within: float = LIMIT) -> None:
         """Wait until the output contains `text`. Fail if the process exits before the output contains `text`."""
 
-        def printed() -> bool:
-            running = self.running  # check before reading, because a process may print the text and exit
+        def has_printed() -> bool:
+            is_running = self.is_running  # check before reading, because a process may print the text and exit
             if text in self.output():
                 return True
-            assert running, f"{self.name} ended:\n{self.output()[-3000:]}"
+            assert is_running, f"{self.name} ended:\n{self.output()[-3000:]}"
             return False
 
-        eventually(printed, within=within, what=f"{self.name} prints {text!r}")
+        eventually(has_printed, within=within, what=f"{self.name} prints {text!r}")
 
     def signal(self, number: int) -> None:
         """Send a signal to the process only."""
@@ -108,8 +108,8 @@ class Process:
         self.popen.wait(LIMIT)
 
     def terminate(self) -> None:
-        """Send SIGTERM unless it has been sent before. A second SIGTERM makes a worker drop its runs."""
-        if self.running and not self._terminated:
+        """Send SIGTERM unless it has already been sent. A second SIGTERM makes a worker drop its runs."""
+        if self.is_running and not self._terminated:
             self._terminated = True
             self.signal(signal.SIGTERM)
 
@@ -205,7 +205,7 @@ class Fleet:
             eventually(lambda: self._alive(gateway), what="the gateway serves")
         return gateway
 
-    def again(self, gateway: Gateway) -> Gateway:
+    def restart_gateway(self, gateway: Gateway) -> Gateway:
         """Start a new process at the address of a killed gateway."""
         process = Gateway(f"{gateway.name}-again", gateway.command, gateway.env, gateway.log)
         process.url, process.grpc = gateway.url, gateway.grpc
@@ -269,7 +269,7 @@ class Fleet:
         return "\n".join(f"--- {p.name}\n{p.output()[-2000:]}" for p in self.processes)
 
     def _alive(self, gateway: Gateway) -> bool:
-        assert gateway.running, f"the gateway ended:\n{gateway.output()[-3000:]}"
+        assert gateway.is_running, f"the gateway ended:\n{gateway.output()[-3000:]}"
         try:
             return httpx.get(f"{gateway.url}/health/live", timeout=2).status_code == 200
         except httpx.HTTPError:

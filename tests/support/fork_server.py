@@ -93,7 +93,7 @@ FRAMEWORKS = {
 }
 """Additional modules that a server imports, by app. Each of these apps has a separate server.
 
-A server skips frameworks that are not installed, because the environment of CrewAI has no others.
+A server skips frameworks that are not installed, because CrewAI's environment has no other framework.
 """
 
 READ_AT_IMPORT = ("CELERY_CUSTOM_WORKER_POOL",)
@@ -124,9 +124,9 @@ def start(
     if _needs_fresh_interpreter(command, env):
         errors = errors or output
         return subprocess.Popen(command, env=env, cwd=ROOT, stdout=output, stderr=errors, start_new_session=True)
-    imported = tuple((name, env[name]) for name in READ_AT_IMPORT if name in env)
+    import_env = tuple((name, env[name]) for name in READ_AT_IMPORT if name in env)
     frameworks = next((FRAMEWORKS[word] for word in command if word in FRAMEWORKS), ())
-    return _server(imported, frameworks).fork(command, env, output, errors or output)
+    return _server(import_env, frameworks).fork(command, env, output, errors or output)
 
 
 def _needs_fresh_interpreter(command: list[str], env: Mapping[str, str]) -> bool:
@@ -137,8 +137,12 @@ def _needs_fresh_interpreter(command: list[str], env: Mapping[str, str]) -> bool
     """
     if FRESH_PROCESSES in os.environ:
         return True
-    changed = (name for name in env if name.startswith(FRESH) and env[name] != os.environ.get(name))
-    return command[:2] != [sys.executable, "-m"] or "gevent" in command or any(name != UNBUFFERED for name in changed)
+    changed_names = (name for name in env if name.startswith(FRESH) and env[name] != os.environ.get(name))
+    return (
+        command[:2] != [sys.executable, "-m"]
+        or "gevent" in command
+        or any(name != UNBUFFERED for name in changed_names)
+    )
 
 
 class ForkedProcess:
@@ -191,10 +195,10 @@ class ForkedProcess:
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._reading:
             if self.returncode is None:
-                left = None if deadline is None else max(deadline - time.monotonic(), 0) * 1000
+                timeout_ms = None if deadline is None else max(deadline - time.monotonic(), 0) * 1000
                 poll = select.poll()  # select() accepts no file descriptor above 1023
                 poll.register(self._status, select.POLLIN)
-                if poll.poll(left):
+                if poll.poll(timeout_ms):
                     data = os.read(self._status, 4)
                     os.close(self._status)
                     assert data, f"the fork server ended before process {self.pid}"
@@ -205,19 +209,19 @@ class ForkedProcess:
 class _Server:
     """Client of one server process."""
 
-    def __init__(self, imported: tuple[tuple[str, str], ...], frameworks: tuple[str, ...]) -> None:
+    def __init__(self, import_env: tuple[tuple[str, str], ...], frameworks: tuple[str, ...]) -> None:
         self._lock = threading.Lock()
-        self._socket, served = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket, server_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         env = {name: value for name, value in os.environ.items() if not name.startswith(("A2A_", "CELERY_"))}
         self._popen = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.fork_server", str(served.fileno()), *frameworks],
+            [sys.executable, "-m", "tests.support.fork_server", str(server_socket.fileno()), *frameworks],
             cwd=ROOT,
-            env={**env, **dict(imported), UNBUFFERED: "1", "OPENBLAS_NUM_THREADS": "1"},
-            pass_fds=[served.fileno()],
+            env={**env, **dict(import_env), UNBUFFERED: "1", "OPENBLAS_NUM_THREADS": "1"},
+            pass_fds=[server_socket.fileno()],
             stdin=subprocess.DEVNULL,
             start_new_session=True,
         )
-        served.close()
+        server_socket.close()
 
     def fork(self, command: list[str], env: Mapping[str, str], output: IO[bytes], errors: IO[bytes]) -> ForkedProcess:
         readable, writable = os.pipe()
@@ -233,8 +237,8 @@ class _Server:
 
 
 @functools.cache
-def _server(imported: tuple[tuple[str, str], ...], frameworks: tuple[str, ...]) -> _Server:
-    return _Server(imported, frameworks)
+def _server(import_env: tuple[tuple[str, str], ...], frameworks: tuple[str, ...]) -> _Server:
+    return _Server(import_env, frameworks)
 
 
 def _serve(control: socket.socket, frameworks: list[str]) -> None:
@@ -249,17 +253,17 @@ def _serve(control: socket.socket, frameworks: list[str]) -> None:
     threads = os.listdir("/proc/self/task")
     assert len(threads) == 1, f"an import started a thread, which a fork would lose: {threading.enumerate()}"
 
-    woken, wakes = os.pipe()
-    os.set_blocking(woken, False)
-    os.set_blocking(wakes, False)
-    signal.set_wakeup_fd(wakes)
+    wake_reader, wake_writer = os.pipe()
+    os.set_blocking(wake_reader, False)
+    os.set_blocking(wake_writer, False)
+    signal.set_wakeup_fd(wake_writer)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     statuses: dict[int, int] = {}  # process id: write end of its status pipe
     while True:
-        ready, _, _ = select.select([control, woken], [], [])
-        if woken in ready:
+        ready, _, _ = select.select([control, wake_reader], [], [])
+        if wake_reader in ready:
             with suppress(BlockingIOError):
-                os.read(woken, 4096)
+                os.read(wake_reader, 4096)
             _reap(statuses)
         if control not in ready:
             continue
@@ -271,7 +275,7 @@ def _serve(control: socket.socket, frameworks: list[str]) -> None:
         if pid == 0:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            for descriptor in (woken, wakes, control.detach(), status, *statuses.values()):
+            for descriptor in (wake_reader, wake_writer, control.detach(), status, *statuses.values()):
                 os.close(descriptor)
             _become(json.loads(data), output, errors)
             return

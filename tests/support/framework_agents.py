@@ -67,7 +67,7 @@ async def weather(task: str, city: str) -> str:
 
 
 class Model(with_agent_framework.StandIn):
-    """Model of agent-framework that looks up the weather in rounds."""
+    """agent-framework model that looks up the weather over several rounds of tool calls."""
 
     def __init__(self, task: str) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ a2a.agent("agent-framework", description="Knows the weather.", session=True, max
 
 
 class AdkModel(BaseLlm):
-    """Model of ADK that looks up the weather in rounds."""
+    """ADK model that looks up the weather over several rounds of tool calls."""
 
     async def generate_content_async(
         self, llm_request: LlmRequest, stream: bool = False
@@ -132,7 +132,7 @@ a2a.add_agent(card("adk"), executor, session=True, max_attempts=5)
 
 
 class StrandsModel(with_strands.StandIn):
-    """Model of strands that looks up the weather in rounds."""
+    """Strands model that looks up the weather over several rounds of tool calls."""
 
     async def stream(self, messages: Messages, *args: Any, **kwargs: Any) -> AsyncIterator[StreamEvent]:
         """Yield the response."""
@@ -164,7 +164,7 @@ a2a.agent("strands", description="Knows the weather.", session=True, max_attempt
 
 
 async def respond(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[str | DeltaToolCalls]:
-    """Yield a response like a pydantic-ai model that looks up the weather in rounds."""
+    """Yield a response as a pydantic-ai model that looks up the weather over several rounds of tool calls."""
     cities = await question("pydantic-ai", sum(isinstance(message, ModelResponse) for message in messages))
     for word in [] if cities else ANSWER.split(" "):
         yield f"{word} "
@@ -183,14 +183,14 @@ a2a.add_agent(card("pydantic-ai"), pydantic_ai_agent(meteorologist), max_attempt
 
 
 class OpenAIModel(with_openai_agents.StandIn):
-    """Model of the OpenAI Agents SDK that looks up the weather in rounds."""
+    """OpenAI Agents SDK model that looks up the weather over several rounds of tool calls."""
 
     async def stream_response(
         self, system_instructions: str | None, input: Any, *args: Any, **kwargs: Any
     ) -> AsyncIterator[TResponseStreamEvent]:
         """Yield the response."""
-        known = sum(item.get("type") == "function_call_output" for item in input)
-        cities = await question("openai-agents", min(known, len(ROUNDS) - 1))
+        result_count = sum(item.get("type") == "function_call_output" for item in input)
+        cities = await question("openai-agents", min(result_count, len(ROUNDS) - 1))
         for word in [] if cities else ANSWER.split(" "):
             yield with_openai_agents.text_delta(f"{word} ")
         calls = [function_call("look_up_city_with_key", {"city": city}, call_id=f"call-{city}") for city in cities]
@@ -209,7 +209,7 @@ a2a.add_agent(card("openai-agents"), openai_agent(forecaster), max_attempts=5)
 
 
 class LlamaModel(with_llamaindex.StandIn):
-    """Model of LlamaIndex that looks up the weather in rounds."""
+    """LlamaIndex model that looks up the weather over several rounds of tool calls."""
 
     @llm_chat_callback()
     async def astream_chat(self, messages: Sequence[llama.ChatMessage], **kwargs: Any) -> llama.ChatResponseAsyncGen:

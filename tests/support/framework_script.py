@@ -1,4 +1,5 @@
-"""Script of the models of `framework_agents`, in a separate module so that tests need not import all frameworks."""
+"""Script that the models of `framework_agents` follow, in a separate module so that tests need not import all
+frameworks."""
 
 from __future__ import annotations
 

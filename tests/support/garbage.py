@@ -48,10 +48,10 @@ def cyclic_garbage() -> Iterator[Garbage]:
         gc.set_debug(0)
         gc.collect()  # empty Python's free lists, because they are not garbage
         garbage.types.update(map(_type_name, gc.garbage))
-        allocated = tracemalloc.get_traced_memory()[0]
+        allocated_bytes = tracemalloc.get_traced_memory()[0]
         gc.garbage.clear()
         gc.collect()
-        garbage.bytes = allocated - tracemalloc.get_traced_memory()[0]
+        garbage.bytes = allocated_bytes - tracemalloc.get_traced_memory()[0]
     finally:
         gc.set_debug(0)
         tracemalloc.stop()

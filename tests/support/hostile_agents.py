@@ -30,11 +30,11 @@ async def asks_number(turn: Turn) -> str:
 @a2a.agent("steered", on_message="steer")
 async def steered(turn: Turn) -> str:
     """Work for half a second and count the messages that arrive."""
-    read = 0
+    message_count = 0
     for _ in range(5):
         await asyncio.sleep(0.1)
-        read += len(await turn.poll_messages())
-    return f"{read} messages"
+        message_count += len(await turn.poll_messages())
+    return f"{message_count} messages"
 
 
 def say(number: int, frame: FrameType | None) -> None:

@@ -106,21 +106,21 @@ values = st.one_of(
 )
 
 
-class Known:
+class KnownIds:
     """Strategies for requests with ids of known tasks and configs, or with invalid ids."""
 
-    def __init__(self, known: Sequence[str]) -> None:
-        self.ids = st.one_of(st.sampled_from([*known, "t", "x" * 257]), text)
+    def __init__(self, task_ids: Sequence[str]) -> None:
+        self.ids = st.one_of(st.sampled_from([*task_ids, "t", "x" * 257]), text)
 
     def requests(self) -> st.SearchStrategy[Request]:
         """Draw a request over any binding."""
         return st.one_of(
-            *(rpc(self.ids, version, made) for version, made in (("1.0", GOOD), ("0.3", GOOD_03))),
+            *(rpc(self.ids, version, template) for version, template in (("1.0", GOOD), ("0.3", GOOD_03))),
             rest(self.ids, "1.0", [(verb, path, GOOD[method]) for method, (_, verb, path) in REQUESTS.items()]),
             rest(self.ids, "0.3", REST_03),
             rest(self.ids, "1.0", OWN_PATHS),
             rest(self.ids, "1.0", OPERATOR_PATHS, places=("",)),
-            elsewhere(),
+            other_request(),
             call(self.ids, "1.0", "lf.a2a.v1", {name: (REQUESTS[name][0], good) for name, good in GOOD.items()}),
             call(self.ids, "0.3", "a2a.v1", GRPC_03),
         )
@@ -131,10 +131,10 @@ def rpc(draw: st.DrawFn, ids: st.SearchStrategy[str], version: str, good: dict[s
     """Draw a JSON-RPC request."""
     method = draw(st.sampled_from(sorted(good)))
     body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": good[method]}
-    value = draw(values) if _one_in(draw, 20) else spoiled(draw, body, ids)
+    value = draw(values) if _one_in(draw, 20) else mutated_copy(draw, body, ids)
     agents = ["/", "/", *(f"{place}/" for place in AGENTS), "/agents/ask", "/acme"]
     path = draw(st.sampled_from(agents))
-    return _http(draw, f"JSON-RPC {version}", "POST", path, _written(draw, value), version)
+    return _http(draw, f"JSON-RPC {version}", "POST", path, _unusual_json(draw, value), version)
 
 
 @st.composite
@@ -142,28 +142,28 @@ def rest(
     draw: st.DrawFn,
     ids: st.SearchStrategy[str],
     version: str,
-    made: Sequence[tuple[str, str, Any]],
+    templates: Sequence[tuple[str, str, Any]],
     places: Sequence[str] = ("", "", "", *AGENTS, "/acme", "/agents/nobody"),
 ) -> Request:
-    """Draw an HTTP+JSON request to a path of `made` below one of `places`."""
-    verb, path, good = draw(st.sampled_from(made))
+    """Draw an HTTP+JSON request to a path of `templates` below one of `places`."""
+    verb, path, good = draw(st.sampled_from(templates))
     for name in ("{id}", "{taskId}", "{config}"):
         if name in path:
-            path = path.replace(name, _quoted(draw(ids)))
+            path = path.replace(name, _json_string(draw(ids)))
     path = draw(st.sampled_from(places)) + path
-    value = draw(values) if _one_in(draw, 20) else spoiled(draw, good, ids)
+    value = draw(values) if _one_in(draw, 20) else mutated_copy(draw, good, ids)
     body = b""
     if verb == "GET" and isinstance(value, dict):
-        path += "?" + "&".join(f"{_quoted(name)}={_quoted(field)}" for name, field in value.items())
+        path += "?" + "&".join(f"{_json_string(name)}={_json_string(field)}" for name, field in value.items())
     if verb != "GET" or _one_in(draw, 10):
-        body = _written(draw, value)
+        body = _unusual_json(draw, value)
     if _one_in(draw, 15):
         verb = draw(st.sampled_from(VERBS))
     return _http(draw, f"HTTP+JSON {version}", verb, path, body, version)
 
 
 @st.composite
-def elsewhere(draw: st.DrawFn) -> Request:
+def other_request(draw: st.DrawFn) -> Request:
     """Draw an HTTP request that belongs to no operation."""
     verb, path = draw(st.sampled_from(VERBS)), draw(st.sampled_from(ELSEWHERE))
     return _http(draw, "HTTP", verb, path, draw(st.binary(max_size=60)), draw(st.sampled_from(["1.0", "0.3"])))
@@ -175,13 +175,13 @@ def call(
     ids: st.SearchStrategy[str],
     version: str,
     package: str,
-    made: dict[str, tuple[type[Message], dict[str, Any]]],
+    operations: dict[str, tuple[type[Message], dict[str, Any]]],
 ) -> Request:
     """Draw a gRPC call."""
-    method = draw(st.sampled_from(sorted(made)))
-    kind, good = made[method]
+    method = draw(st.sampled_from(sorted(operations)))
+    kind, good = operations[method]
     try:
-        body = ParseDict(spoiled(draw, good, ids), kind(), ignore_unknown_fields=True).SerializeToString()
+        body = ParseDict(mutated_copy(draw, good, ids), kind(), ignore_unknown_fields=True).SerializeToString()
     except Exception:  # protobuf raises many types, including SystemError
         body = ParseDict(good, kind()).SerializeToString()
     body = _bytes(draw, body)
@@ -194,7 +194,7 @@ def call(
     return Grpc(f"gRPC {version}", f"/{package}.A2AService/{method}", body, streams, tuple(metadata))
 
 
-def spoiled(draw: st.DrawFn, good: Any, ids: st.SearchStrategy[str]) -> Any:
+def mutated_copy(draw: st.DrawFn, good: Any, ids: st.SearchStrategy[str]) -> Any:
     """Draw a copy of `good` with ids from `ids` and up to three mutated values."""
     root = {"root": copy.deepcopy(good)}
     for holder, key in list(_places(root)):
@@ -229,7 +229,7 @@ def _places(value: Any, depth: int = 0) -> Iterator[tuple[Any, Any]]:
             yield from _places(inner, depth + 1)
 
 
-def _written(draw: st.DrawFn, value: Any) -> bytes:
+def _unusual_json(draw: st.DrawFn, value: Any) -> bytes:
     """Draw an encoding of `value` as JSON that may be unusual or invalid."""
     plain = draw(st.booleans())
     return _bytes(draw, _json(value, plain).encode("utf-8", "surrogatepass"))
@@ -237,27 +237,27 @@ def _written(draw: st.DrawFn, value: Any) -> bytes:
 
 def _json(value: Any, plain: bool) -> str:
     """Return JSON, even for deeply nested values and large numbers, which Python's encoder rejects."""
-    written: list[str] = []
-    left: list[Any] = [value]
-    while left:
-        match left.pop():
+    fragments: list[str] = []
+    remaining: list[Any] = [value]
+    while remaining:
+        match remaining.pop():
             case _Raw(text):
-                written.append(text)
+                fragments.append(text)
             case dict() as fields:
                 inner: list[Any] = [_Raw("{")]
                 for name, field in fields.items():
                     inner += [_Raw("," * (len(inner) > 1) + json.dumps(name, ensure_ascii=plain) + ":"), field]
-                left += [*inner, _Raw("}")][::-1]
+                remaining += [*inner, _Raw("}")][::-1]
             case list() as items:
                 inner = [_Raw("[")]
                 for item in items:
                     inner += [_Raw("," * (len(inner) > 1)), item]
-                left += [*inner, _Raw("]")][::-1]
+                remaining += [*inner, _Raw("]")][::-1]
             case int() as number if number > 2**70:
-                written.append(f"1{'0' * 400}")
+                fragments.append(f"1{'0' * 400}")
             case other:
-                written.append(json.dumps(other, ensure_ascii=plain))
-    return "".join(written)
+                fragments.append(json.dumps(other, ensure_ascii=plain))
+    return "".join(fragments)
 
 
 @dataclass(frozen=True)
@@ -267,16 +267,16 @@ class _Raw:
 
 def _bytes(draw: st.DrawFn, body: bytes) -> bytes:
     """Draw `body`, corrupted about once in seven draws."""
-    where = draw(st.integers(0, len(body)))
+    position = draw(st.integers(0, len(body)))
     match draw(st.integers(0, 55)):
         case 11:
-            return body[:where]
+            return body[:position]
         case 14:
-            return body[:where] + draw(st.binary(min_size=1, max_size=4)) + body[where:]
+            return body[:position] + draw(st.binary(min_size=1, max_size=4)) + body[position:]
         case 17:
             return b"\xef\xbb\xbf" + body
         case 20:
-            return body[:where] + b"\xc0\xaf\x00" + body[where:]
+            return body[:position] + b"\xc0\xaf\x00" + body[position:]
         case 23:
             return body.decode("utf-8", "replace").encode("utf-16")
         case 26:
@@ -321,6 +321,6 @@ def _one_in(draw: st.DrawFn, number: int) -> bool:
     return bool(draw(st.integers(0, number)) == number // 2 + 1)
 
 
-def _quoted(value: Any) -> str:
+def _json_string(value: Any) -> str:
     text = value if isinstance(value, str) else _json(value, plain=True)
     return quote_from_bytes(text[:3000].encode("utf-8", "surrogatepass"), safe="")

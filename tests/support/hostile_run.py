@@ -55,14 +55,14 @@ class HostileRun:
         self.wrong: list[str] = []
 
     async def send(self, requests: Sequence[Request]) -> None:
-        """Send the requests that have not been sent before. Wait until fewer than `AT_ONCE` requests are pending."""
+        """Send the requests that have not yet been sent. Wait until fewer than `AT_ONCE` requests are pending."""
         new = [request for request in dict.fromkeys(requests) if hash(request) not in self._known]
         self._known |= set(map(hash, new))
-        self._under_way |= {asyncio.create_task(self._one(request)) for request in new}
+        self._under_way |= {asyncio.create_task(self._make_request(request)) for request in new}
         while len(self._under_way) >= AT_ONCE:
-            done, self._under_way = await asyncio.wait(self._under_way, return_when=asyncio.FIRST_COMPLETED)
-            for one in done:
-                one.result()
+            done_tasks, self._under_way = await asyncio.wait(self._under_way, return_when=asyncio.FIRST_COMPLETED)
+            for item in done_tasks:
+                item.result()
 
     async def aclose(self) -> None:
         """Wait for the pending responses and disconnect."""
@@ -75,30 +75,33 @@ class HostileRun:
         return grpc.aio.insecure_channel(self._grpc)
 
     @property
-    def sent(self) -> int:
+    def request_count(self) -> int:
         return sum(self.answered.values())
 
     def table(self) -> str:
         """Return the counts of the responses, one line per binding."""
-        lines = [f"{self.sent} requests"]
+        lines = [f"{self.request_count} requests"]
         for binding in sorted({binding for binding, _ in self.answered}):
-            found = sorted((status, n) for (b, status), n in self.answered.items() if b == binding)
-            lines.append(f"{binding:>14}: {sum(n for _, n in found):6} = " + ", ".join(f"{s} {n}" for s, n in found))
+            status_counts = sorted((status, n) for (b, status), n in self.answered.items() if b == binding)
+            lines.append(
+                f"{binding:>14}: {sum(n for _, n in status_counts):6} = "
+                + ", ".join(f"{s} {n}" for s, n in status_counts)
+            )
         return "\n".join(lines)
 
-    async def _one(self, request: Request) -> None:
+    async def _make_request(self, request: Request) -> None:
         try:
             if isinstance(request, Grpc):
-                status, answer, sent = *(await self._call(request)), request.body
+                status, answer, sent_bytes = *(await self._call(request)), request.body
             else:
-                status, answer, sent = *(await self._exchange(request)), request.line
+                status, answer, sent_bytes = *(await self._exchange(request)), request.line
         except TimeoutError:
-            status, answer, sent = "no answer in time", b"", b""
+            status, answer, sent_bytes = "no answer in time", b"", b""
             self.wrong.append(f"{request!r:.3000}: no answer within {LIMIT:g} s")
         self.answered[request.binding, status] += 1
-        found = [*self._misbehaviour(request, status, answer), *self._leaks(answer, sent)]
-        if found and len(self.wrong) < MOST_WRONG:
-            self.wrong.append(f"{', '.join(found)}: {request!r:.3000} → {status} {answer[:1500]!r}")
+        problems = [*self._misbehaviour(request, status, answer), *self._leaks(answer, sent_bytes)]
+        if problems and len(self.wrong) < MOST_WRONG:
+            self.wrong.append(f"{', '.join(problems)}: {request!r:.3000} → {status} {answer[:1500]!r}")
 
     async def _exchange(self, request: Http) -> tuple[str, bytes]:
         """Send a request. Return the status of the first response and all received bytes."""
@@ -147,7 +150,7 @@ class HostileRun:
             unary = self._channel.unary_unary(request.method)(request.body, metadata=request.metadata, timeout=LIMIT)
             with suppress(grpc.aio.AioRpcError):
                 came = await unary
-            return await _ended(unary, came)
+            return await _call_status(unary, came)
         stream = self._channel.unary_stream(request.method)(request.body, metadata=request.metadata, timeout=LIMIT)
         try:
             while True:
@@ -160,13 +163,13 @@ class HostileRun:
             return "streams on", came
         except grpc.aio.AioRpcError:
             pass
-        return await _ended(stream, came)
+        return await _call_status(stream, came)
 
-    def _leaks(self, answer: bytes, sent: bytes) -> list[str]:
+    def _leaks(self, answer: bytes, sent_bytes: bytes) -> list[str]:
         # most errors quote the request, and a request may contain such a text
-        response, request_text = answer.decode("utf-8", "replace"), sent.decode("utf-8", "replace")
+        response, request_text = answer.decode("utf-8", "replace"), sent_bytes.decode("utf-8", "replace")
         # responses of the operator API contain names of workers and versions of libraries
-        words = self._secrets if b" /operator/v1/" in sent else self._words
+        words = self._secrets if b" /operator/v1/" in sent_bytes else self._words
         return [f"contains {word!r}" for word in words if word in response and word not in request_text]
 
     def _misbehaviour(self, request: Request, status: str, answer: bytes) -> list[str]:
@@ -177,19 +180,19 @@ class HostileRun:
             return [f"is a {status}"]
         if b"/metrics" in request.line:  # metrics are not a response of the protocol
             return []
-        known = KNOWN_RPC_CODES - {-32603} | {FOREIGN_HOST}
-        return [f"has the error {code}" for code in _codes(answer) if code not in known]
+        known_codes = KNOWN_RPC_CODES - {-32603} | {FOREIGN_HOST}
+        return [f"has the error {code}" for code in _codes(answer) if code not in known_codes]
 
 
-async def _ended(call: grpc.aio.Call, came: bytes) -> tuple[str, bytes]:
+async def _call_status(call: grpc.aio.Call, came: bytes) -> tuple[str, bytes]:
     metadata = b"".join(v if isinstance(v, bytes) else v.encode() for _, v in await call.trailing_metadata() or ())
     return (await call.code()).name, came + (await call.details() or "").encode() + metadata
 
 
 def _is_whole(came: bytes) -> bool:
     """Return True if a response is complete, or has started without a Content-Length."""
-    head, found, body = came.partition(b"\r\n\r\n")
-    if not found or head.startswith(b"HTTP/1.1 100"):
+    head, separator, body = came.partition(b"\r\n\r\n")
+    if not separator or head.startswith(b"HTTP/1.1 100"):
         return False
     length = re.search(rb"(?i)\r\ncontent-length: *(\d+)", head)
     return len(body) >= int(length[1]) if length else True
@@ -197,10 +200,10 @@ def _is_whole(came: bytes) -> bool:
 
 def _codes(answer: bytes) -> list[int]:
     """Return the codes of the JSON-RPC errors in a response."""
-    found = []
+    codes = []
     for text in re.findall(rb'\{"(?:jsonrpc|id|error)".*\}', answer):
         with suppress(ValueError):
             error = json.loads(text).get("error")
             if isinstance(error, dict) and isinstance(error.get("code"), int) and error["code"] < 0:
-                found.append(error["code"])
-    return found
+                codes.append(error["code"])
+    return codes

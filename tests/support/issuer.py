@@ -19,20 +19,20 @@ class Issuer:
 
     Attributes:
         keys: Keys of the JWK Set. The first key signs tokens.
-        asked: Number of fetches of the JWK Set.
-        away: Respond to fetches with an error.
+        fetch_count: Number of fetches of the JWK Set.
+        is_down: Respond to fetches with an error.
         url: URL of the JWK Set.
     """
 
     def __init__(self) -> None:
         self.keys: list[RSAKey] = [rsa_key("first")]
-        self.asked = 0
-        self.away = False
+        self.fetch_count = 0
+        self.is_down = False
         self.url = ""
 
     def document(self) -> bytes:
         """Count a fetch and return the JWK Set."""
-        self.asked += 1
+        self.fetch_count += 1
         return json.dumps({"keys": [key.as_dict(private=False) for key in self.keys]}).encode()
 
     def headers(self, owner: str, **claims: Any) -> dict[str, str]:
@@ -41,13 +41,13 @@ class Issuer:
 
 
 @contextmanager
-def issuing() -> Iterator[Issuer]:
+def running_issuer() -> Iterator[Issuer]:
     """Run an issuer with an HTTP server."""
     issuer = Issuer()
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            if issuer.away:
+            if issuer.is_down:
                 self.send_error(503)
                 return
             self.send_response(200)

@@ -79,7 +79,7 @@ async def asker(turn: Turn) -> str:
 
 
 class Booking(BaseModel):
-    """A table to book."""
+    """Answer that names the table to book."""
 
     people: int
     name: str
@@ -88,8 +88,8 @@ class Booking(BaseModel):
 @a2a.agent("booker")
 async def booker(turn: Turn) -> str:
     """Ask a question with a schema."""
-    booking = await turn.ask("Which table?", schema=Booking)
-    return f"{booking.people} for {booking.name}"
+    choice = await turn.ask("Which table?", schema=Booking)
+    return f"{choice.people} for {choice.name}"
 
 
 @a2a.agent("silent", cancel_grace=2)
@@ -101,7 +101,7 @@ async def silent(turn: Turn) -> None:
 
 @a2a.agent("failing")
 async def failing(turn: Turn) -> None:
-    """Fail with a text for the client. If the message is "secret", raise another exception."""
+    """Fail with a text for the client. If the message is "secret", raise a different exception."""
     if turn.text == "secret":
         raise ValueError("a secret")
     raise Failed(turn.text)
@@ -154,7 +154,7 @@ async def waiter(turn: Turn) -> str:
 
 @a2a.agent("caller")
 async def caller(turn: Turn) -> str:
-    """Call another agent."""
+    """Call the agent "echo"."""
     return (await turn.call("echo", turn.text)).text * 2
 
 

@@ -72,7 +72,7 @@ class RealFleet:
 
 
 class Scenario:
-    """Client of the agent of a system."""
+    """Client of a system's agent."""
 
     def __init__(self, system: System, folder: Path) -> None:
         self.system, self.client, self._folder = system, system.client, folder
@@ -90,47 +90,47 @@ class Scenario:
         """Send a message and return without waiting for the turn."""
         return await self.client.submit(Session().message(content))
 
-    async def result(self, begun: Result) -> Result:
+    async def result(self, first_result: Result) -> Result:
         """Return the result of a turn that `begin` has started."""
-        session = self.client.session(Session(begun.context_id, begun.task_id, begun.state))
+        session = self.client.session(Session(first_result.context_id, first_result.task_id, first_result.state))
         return await session.wait(deadline=LIMIT)
 
     async def events(self, content: Any) -> list[StreamResponse]:
         """Send a message and return the events of the turn."""
         return [event async for event in self.client.stream(Session().message(content), deadline=LIMIT)]
 
-    def places(self, begun: Result) -> list[str]:
+    def places(self, first_result: Result) -> list[str]:
         """Return the places that the agent has recorded for the task."""
-        path = self._folder / begun.task_id
+        path = self._folder / first_result.task_id
         return path.read_text().splitlines() if path.exists() else []
 
-    async def until_at(self, begun: Result, place: str) -> None:
+    async def wait_for_place(self, first_result: Result, place: str) -> None:
         """Wait until the agent has recorded `place`."""
 
         async def is_reached() -> bool:
-            return place in self.places(begun)
+            return place in self.places(first_result)
 
         await eventually_async(is_reached, what=f"the agent is at {place!r}")
 
-    async def until_metadata(self, begun: Result, key: str) -> None:
+    async def wait_for_metadata(self, first_result: Result, key: str) -> None:
         """Wait until the metadata of the task has `key`."""
 
         async def is_there() -> bool:
-            task = (await self.client.get(begun.task_id)).raw
+            task = (await self.client.get(first_result.task_id)).raw
             return task is not None and key in task.metadata
 
         await eventually_async(is_there, what=f"the task has {key}")
 
 
 @asynccontextmanager
-async def simulated(agent: str) -> AsyncIterator[System]:
+async def simulated_system(agent: str) -> AsyncIterator[System]:
     """Run `agent` in a simulation."""
     async with AgentTester(a2a, agent) as tester:
         yield Simulation(tester)
 
 
 @asynccontextmanager
-async def on_fleet(fleet: AgentFleet, agent: str) -> AsyncIterator[System]:
+async def fleet_system(fleet: AgentFleet, agent: str) -> AsyncIterator[System]:
     """Run `agent` on `fleet`."""
     async with fleet.agent(agent) as client:
         yield RealFleet(fleet, agent, client)

@@ -52,9 +52,9 @@ def ask(state: MessagesState) -> dict[str, Any]:
 
 
 works = StateGraph(MessagesState)
-for before, name in zip((START, *NODES), NODES, strict=False):
+for previous, name in zip((START, *NODES), NODES, strict=False):
     works.add_node(name, node(name))
-    works.add_edge(before, name)
+    works.add_edge(previous, name)
 works.add_node("answer", answer)
 works.add_edge(NODES[-1], "answer")
 a2a.add_agent(card("works"), langgraph_agent(works), max_attempts=5)

@@ -41,11 +41,11 @@ async def leaks(store: AsyncStore, keys: Keys) -> list[str]:  # noqa: PLR0915
         r"|blobs|blob:.*)",
         re.DOTALL,
     )
-    listed = re.compile(rf"{prefix}:(tasks|context|owner|schedule):.*:(?P<state>\d)")
+    index_pattern = re.compile(rf"{prefix}:(tasks|context|owner|schedule):.*:(?P<state>\d)")
     dead = {tag.decode() for tag in await redis.zrange(keys.dead_letters, 0, -1)}
     problems: list[str] = []
 
-    waiting = {tag for name in (keys.archive, keys.archive_refused) for tag in await redis.zrange(name, 0, -1)}
+    waiting_tags = {tag for name in (keys.archive, keys.archive_refused) for tag in await redis.zrange(name, 0, -1)}
     names = [name async for name in redis.scan_iter()]
     async with redis.pipeline(transaction=False) as pipe:
         for name in names:
@@ -68,12 +68,12 @@ async def leaks(store: AsyncStore, keys: Keys) -> list[str]:  # noqa: PLR0915
             continue  # expired or deleted since the scan
         if match := own.fullmatch(key):
             tag = match["id"]
-            problems += _task_key_leaks(key, expires, await record_of(tag), tag in dead, tag.encode() in waiting)
-        elif match := listed.fullmatch(key):
+            problems += _task_key_leaks(key, expires, await record_of(tag), tag in dead, tag.encode() in waiting_tags)
+        elif match := index_pattern.fullmatch(key):
             state = int(match["state"])
             for member in await redis.zrange(raw, 0, -1):
                 record = await record_of(member.decode())
-                if state in TERMINAL and (expires < 0) != (member in waiting):
+                if state in TERMINAL and (expires < 0) != (member in waiting_tags):
                     problems.append(f"{key}: a list of ended tasks without an expiry")
                 if record and int(record[b"state"]) != state:
                     problems.append(f"{key}: lists {member!r}, which is in state {record[b'state']!r}")
@@ -164,8 +164,8 @@ async def leaks(store: AsyncStore, keys: Keys) -> list[str]:  # noqa: PLR0915
         ):
             problems += await _delivery_leaks(store, keys, key, expires)
         elif key == keys.delivery_outcomes:
-            counted = {name.decode() for name in await redis.hkeys(key)}
-            problems += [f"{key}: {name}" for name in counted - {"delivered", "failed", "given_up"}]
+            counted_fields = {name.decode() for name in await redis.hkeys(key)}
+            problems += [f"{key}: {name}" for name in counted_fields - {"delivered", "failed", "given_up"}]
         elif key == keys.metrics:
             problems += [f"{key}: {name!r}" for name in await redis.hkeys(raw) if not METRIC.fullmatch(name)]
         elif key == keys.secrets:
@@ -240,5 +240,5 @@ def _task_key_leaks(key: str, expires: int, record: dict[bytes, bytes], dead: bo
         return [f"{key}: a journal of an ended task"]
     if key.endswith(":signals"):
         return [f"{key}: signals of an ended task"]
-    retained = [field for field in FIELDS_OF_LIVE_TASKS if record.get(field)]
-    return [f"{key}: has {retained} of an ended task"] if retained and key.endswith(":task") else []
+    retained_fields = [field for field in FIELDS_OF_LIVE_TASKS if record.get(field)]
+    return [f"{key}: has {retained_fields} of an ended task"] if retained_fields and key.endswith(":task") else []

@@ -10,7 +10,7 @@ from threading import Thread
 
 
 @contextmanager
-def in_thread(loop: asyncio.AbstractEventLoop) -> Iterator[asyncio.AbstractEventLoop]:
+def run_in_thread(loop: asyncio.AbstractEventLoop) -> Iterator[asyncio.AbstractEventLoop]:
     """Run `loop` in a thread, as a worker process does, while the block runs. Then close `loop`."""
     thread = Thread(target=loop.run_forever)
     thread.start()
@@ -39,8 +39,8 @@ async def counted_turns() -> AsyncIterator[TurnCount]:
             count.turns += 1
             await asyncio.sleep(0)
 
-    counting = asyncio.create_task(count_turns())
+    count_task = asyncio.create_task(count_turns())
     try:
         yield count
     finally:
-        counting.cancel()
+        count_task.cancel()

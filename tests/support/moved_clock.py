@@ -36,6 +36,6 @@ def is_available() -> bool:
 @cache
 def library() -> Path:
     """Compile the library and return its path."""
-    built = Path(mkdtemp(prefix="a2a-clock-")) / "moved_clock.so"
-    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", str(built), str(SOURCE), "-ldl"], check=True)
-    return built
+    library_path = Path(mkdtemp(prefix="a2a-clock-")) / "moved_clock.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", str(library_path), str(SOURCE), "-ldl"], check=True)
+    return library_path

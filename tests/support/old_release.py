@@ -35,7 +35,7 @@ def raises(what: str) -> str:
 
 @app.task(name="tests.support.plain_tasks.waits")
 def waits(path: str) -> str:
-    """Create a file at the start, and wait until the test has created another file."""
+    """Create a file at the start, and wait until the test has created a second file."""
     Path(path).touch()
     wait_for(Path(f"{path}.go"))
     return "went on"

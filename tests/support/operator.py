@@ -27,9 +27,9 @@ class Operator:
 
     def __call__(self, *arguments: str, code: int = 0) -> Result:
         """Run ``celery -A … a2a <arguments>`` and require the exit code `code`."""
-        done = CliRunner().invoke(commands, arguments, obj=SimpleNamespace(app=self.celery))
-        assert done.exit_code == code, done.output
-        return done
+        result = CliRunner().invoke(commands, arguments, obj=SimpleNamespace(app=self.celery))
+        assert result.exit_code == code, result.output
+        return result
 
     def rows(self, *arguments: str, code: int = 0) -> list[dict[str, Any]]:
         """Run a command with ``--json`` and return the parsed lines."""

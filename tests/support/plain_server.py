@@ -21,7 +21,7 @@ from starlette.applications import Starlette
 
 from .agents import card as agent_card
 from .fleet import free_port
-from .webhooks import served
+from .webhooks import serve_app
 
 
 class Steps(AgentExecutor):
@@ -76,7 +76,7 @@ async def plain_server(
         server.add_insecure_port(address)
         await server.start()
         stack.push_async_callback(server.stop, 0)
-        url = await stack.enter_async_context(served(around(Starlette(routes=routes))))
+        url = await stack.enter_async_context(serve_app(around(Starlette(routes=routes))))
         for version in ("1.0", "0.3"):
             for binding, at in (("JSONRPC", f"{url}/"), ("HTTP+JSON", url), ("GRPC", address)):
                 card.supported_interfaces.append(

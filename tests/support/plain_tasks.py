@@ -173,7 +173,7 @@ def breaks(_: Any = None) -> None:
 
 @app.task(bind=True)
 def canvas(self: Task, how: str) -> Any:
-    """Start a canvas, return one, or replace the task with one, as `how` says."""
+    """Start a canvas, return one, or replace the task with one, depending on `how`."""
     match how:
         case "returned chain":
             return chain(add.s(1, 2), add.s(3)).apply_async()

@@ -14,7 +14,7 @@ from a2a_celery.lifecycle.client_events import client_event
 from a2a_celery.store import Keys, SyncStore
 from a2a_celery.store.log.pages import read_log
 
-from .receiver import Received
+from .receiver import ReceivedPost
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 SECRET_KEY = "0123456789abcdef0123456789abcdef"
@@ -22,7 +22,7 @@ DELIVERING = {"A2A_SECRET_KEY": SECRET_KEY, "A2A_ALLOW_NETWORKS": "127.0.0.0/8",
 """Settings of a fleet that delivers to webhooks on this machine."""
 
 
-def with_config(body: dict[str, Any], url: str, **config: Any) -> dict[str, Any]:
+def body_with_config(body: dict[str, Any], url: str, **config: Any) -> dict[str, Any]:
     """Return a copy of the SendMessage parameters `body` with a push-notification config for `url`. `config` contains
     other fields of the config."""
     configuration = {**body.get("configuration", {})}
@@ -30,19 +30,19 @@ def with_config(body: dict[str, Any], url: str, **config: Any) -> dict[str, Any]
     return {**body, "configuration": configuration}
 
 
-def version_of(got: Received) -> int:
+def version_of(got: ReceivedPost) -> int:
     """Return the version of the delivered event."""
     return EventId.parse(got.headers["webhook-id"].rpartition("_")[2]).version
 
 
-def event_of(got: Received) -> Event:
+def event_of(got: ReceivedPost) -> Event:
     """Return the delivered event."""
     response = Parse(got.body, StreamResponse())
     event: Event = getattr(response, response.WhichOneof("payload"))
     return event
 
 
-def states(posts: Iterable[Received]) -> list[str]:
+def states(posts: Iterable[ReceivedPost]) -> list[str]:
     """Return the delivered states, and "artifact" for artifact updates."""
     events = [event_of(got) for got in posts]
     return [
@@ -53,27 +53,27 @@ def states(posts: Iterable[Received]) -> list[str]:
     ]
 
 
-def require_signed(posts: Iterable[Received], secret: str = SECRET) -> None:
+def require_signed(posts: Iterable[ReceivedPost], secret: str = SECRET) -> None:
     """Require that an independent library verifies the signature of each post with `secret`."""
     for got in posts:
         Webhook(secret).verify(got.body, got.headers)
 
 
-def first_posts(posts: Iterable[Received]) -> list[Received]:
+def first_posts(posts: Iterable[ReceivedPost]) -> list[ReceivedPost]:
     """Return the first delivery of each event in order of arrival. Fail if two deliveries of an event differ."""
-    firsts: dict[str, Received] = {}
+    firsts: dict[str, ReceivedPost] = {}
     for got in posts:
         first = firsts.setdefault(got.headers["webhook-id"], got)
         assert first.body == got.body, f"{got.headers['webhook-id']} came with another body"
     return list(firsts.values())
 
 
-def folded(posts: Sequence[Received]) -> Task:
+def fold_posts(posts: Sequence[ReceivedPost]) -> Task:
     """Return the task that results from the events of `posts`, which must be complete."""
     return fold(LogEntry(number, 0, event_of(got)) for number, got in enumerate(posts, start=1))
 
 
-def shown(store: SyncStore, task_id: str) -> dict[int, Event]:
+def visible_events(store: SyncStore, task_id: str) -> dict[int, Event]:
     """Return the events of a task's log that clients receive, by version."""
     entries = store.run(read_log(Keys("a2a"), task_id, 0, limit=1_000_000)).entries
     assert isinstance(entries[0].event, Task)
@@ -82,9 +82,9 @@ def shown(store: SyncStore, task_id: str) -> dict[int, Event]:
     return {version: event for version, event in events.items() if event is not None}
 
 
-def require_all(posts: Iterable[Received], expected: Mapping[int, Event], *, after: int = 0) -> None:
-    """Require that exactly the events of `expected` with versions above `after` were delivered, in order."""
+def require_all(posts: Iterable[ReceivedPost], expected: Mapping[int, Event], *, after_version: int = 0) -> None:
+    """Require that exactly the events of `expected` with versions above `after_version` were delivered, in order."""
     firsts = first_posts(posts)
-    assert [version_of(got) for got in firsts] == [version for version in sorted(expected) if version > after]
+    assert [version_of(got) for got in firsts] == [version for version in sorted(expected) if version > after_version]
     for got in firsts:
         assert event_of(got) == expected[version_of(got)], got.headers["webhook-id"]

@@ -47,7 +47,7 @@ class Proxy:
         self._listener = self._listen(self.port)
 
     def silence(self) -> None:
-        """Discard all data without closing connections. This affects open connections permanently, and new connections
+        """Discard all data without closing connections. Open connections are affected permanently, and new connections
         until `heal`."""
         self._silent = True
         for pair in self._pairs:

@@ -31,7 +31,7 @@ PHRASE = b"As Planned"
 
 
 @dataclass(frozen=True)
-class Received:
+class ReceivedPost:
     """Received request."""
 
     number: int
@@ -60,7 +60,7 @@ class Reply:
     wait: float = 0.0
 
 
-Misbehaviour = Callable[[asyncio.StreamWriter, Received], Awaitable[None]]
+Misbehaviour = Callable[[asyncio.StreamWriter, ReceivedPost], Awaitable[None]]
 """Function that writes a response, after which the server closes the connection."""
 Step = int | Reply | Misbehaviour
 
@@ -70,9 +70,9 @@ def slow(seconds: float, status: int = 200) -> Reply:
     return Reply(status, wait=seconds)
 
 
-def retry_after(when: float | str, status: int = 429) -> Reply:
+def retry_after(delay: float | str, status: int = 429) -> Reply:
     """Respond with a Retry-After header in seconds or as an HTTP date."""
-    return Reply(status, (("Retry-After", str(when)),))
+    return Reply(status, (("Retry-After", str(delay)),))
 
 
 def redirect(to: str, status: int = 302) -> Reply:
@@ -83,7 +83,7 @@ def redirect(to: str, status: int = 302) -> Reply:
 def silent() -> Misbehaviour:
     """Send no response and keep the connection open."""
 
-    async def stays(writer: asyncio.StreamWriter, _: Received) -> None:
+    async def stays(writer: asyncio.StreamWriter, _: ReceivedPost) -> None:
         await asyncio.sleep(FOR_EVER)
 
     return stays
@@ -93,18 +93,18 @@ def together(count: int) -> Misbehaviour:
     """Respond to `count` requests after all of them have arrived."""
     all_are_here = asyncio.Barrier(count)
 
-    async def answers(writer: asyncio.StreamWriter, _: Received) -> None:
+    async def answers(writer: asyncio.StreamWriter, _: ReceivedPost) -> None:
         await all_are_here.wait()
         writer.write(_head(200, (("Content-Length", "0"),)))
 
     return answers
 
 
-def once_set(released: threading.Event) -> Misbehaviour:
-    """Respond after the test has set `released`."""
+def once_set(event: threading.Event) -> Misbehaviour:
+    """Respond after the test has set `event`."""
 
-    async def answers(writer: asyncio.StreamWriter, _: Received) -> None:
-        await asyncio.to_thread(released.wait, FOR_EVER)
+    async def answers(writer: asyncio.StreamWriter, _: ReceivedPost) -> None:
+        await asyncio.to_thread(event.wait, FOR_EVER)
         writer.write(_head(200, (("Content-Length", "0"),)))
 
     return answers
@@ -113,19 +113,19 @@ def once_set(released: threading.Event) -> Misbehaviour:
 def writes(data: bytes) -> Misbehaviour:
     """Write `data` and disconnect."""
 
-    async def writes_it(writer: asyncio.StreamWriter, _: Received) -> None:
+    async def writes_it(writer: asyncio.StreamWriter, _: ReceivedPost) -> None:
         writer.write(data)
 
     return writes_it
 
 
-def endless(beginning: bytes, again: bytes, every: float = 0.0) -> Misbehaviour:
-    """Write `beginning`, and then `again` every `every` seconds until the client disconnects."""
+def endless(beginning: bytes, repetition: bytes, every: float = 0.0) -> Misbehaviour:
+    """Write `beginning`, and then `repetition` every `every` seconds until the client disconnects."""
 
-    async def goes_on(writer: asyncio.StreamWriter, _: Received) -> None:
+    async def goes_on(writer: asyncio.StreamWriter, _: ReceivedPost) -> None:
         writer.write(beginning)
         while True:
-            writer.write(again)
+            writer.write(repetition)
             await writer.drain()
             await asyncio.sleep(every)
 
@@ -135,7 +135,7 @@ def endless(beginning: bytes, again: bytes, every: float = 0.0) -> Misbehaviour:
 def echo(status: int = 500) -> Misbehaviour:
     """Respond with the headers and the body of the request, as careless servers do."""
 
-    async def writes_request(writer: asyncio.StreamWriter, got: Received) -> None:
+    async def writes_request(writer: asyncio.StreamWriter, got: ReceivedPost) -> None:
         body = json.dumps(got.headers).encode() + b"\n" + got.body
         headers = [(f"X-Echo-{name}", value) for name, value in got.headers.items()]
         writer.write(_head(status, (*headers, ("Content-Length", str(len(body))))) + body)
@@ -165,9 +165,9 @@ ENDLESS_HEADERS = endless(b"HTTP/1.1 200 OK\r\n", b"X-More: " + b"x" * 1000 + b"
 ENDLESS_CONTINUE = endless(b"", b"HTTP/1.1 103 Early Hints\r\n\r\n", 0.01)
 
 
-async def _while_connected(reader: asyncio.StreamReader, answering: Coroutine[Any, Any, bool]) -> bool:
-    """Return the result of `answering`, or False if the client disconnects first."""
-    answer, hung_up = asyncio.create_task(answering), asyncio.create_task(_hung_up(reader))
+async def _while_connected(reader: asyncio.StreamReader, response_coroutine: Coroutine[Any, Any, bool]) -> bool:
+    """Return the result of `response_coroutine`, or False if the client disconnects first."""
+    answer, hung_up = asyncio.create_task(response_coroutine), asyncio.create_task(_hung_up(reader))
     try:
         await asyncio.wait({answer, hung_up}, return_when=asyncio.FIRST_COMPLETED)
         return await answer if answer.done() else False
@@ -180,10 +180,10 @@ async def _while_connected(reader: asyncio.StreamReader, answering: Coroutine[An
 async def _hung_up(reader: asyncio.StreamReader) -> None:
     """Wait until the client has disconnected, without reading the next request."""
 
-    async def at_end() -> bool:
+    async def is_at_end() -> bool:
         return reader.at_eof()
 
-    await eventually_async(at_end)
+    await eventually_async(is_at_end)
 
 
 class Receiver:
@@ -194,7 +194,7 @@ class Receiver:
         self._lock = threading.Lock()
         self._plans: defaultdict[str, deque[Step]] = defaultdict(deque)
         self._then: dict[str, Step] = {}
-        self._got: list[Received] = []
+        self._got: list[ReceivedPost] = []
         self._under_way: Counter[str] = Counter()
         self._most: Counter[str] = Counter()
         self._socket = socket.create_server(("127.0.0.1", 0), backlog=1024)
@@ -217,15 +217,15 @@ class Receiver:
             self._plans[path] = deque(steps)
             self._then[path] = then
 
-    def received(self, path: str | None = None) -> list[Received]:
+    def requests(self, path: str | None = None) -> list[ReceivedPost]:
         """Return the requests to `path`, or to all paths if `path` is None, in order. `path` has no query."""
         with self._lock:
             return [got for got in self._got if path is None or got.path.partition("?")[0] == path]
 
-    def wait_for(self, path: str | None = None, count: int = 1, within: float = 60.0) -> list[Received]:
-        """Wait until `received` returns at least `count` requests for `path`, and return them."""
+    def wait_for(self, path: str | None = None, count: int = 1, within: float = 60.0) -> list[ReceivedPost]:
+        """Wait until `requests` returns at least `count` requests for `path`, and return them."""
         return eventually(
-            lambda: got if len(got := self.received(path)) >= count else [], within=within, what=f"{count} to {path}"
+            lambda: got if len(got := self.requests(path)) >= count else [], within=within, what=f"{count} to {path}"
         )
 
     def most_at_once(self, path: str) -> int:
@@ -268,21 +268,21 @@ class Receiver:
             with suppress(OSError, RuntimeError):
                 writer.close()
 
-    async def _read(self, reader: asyncio.StreamReader) -> Received:
+    async def _read(self, reader: asyncio.StreamReader) -> ReceivedPost:
         first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")[:-2]
         method, path, _ = first.split(" ")
         headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
         body = await reader.readexactly(int(headers.get("content-length", "0")))
         return self._note(method, path, headers, body)
 
-    def _note(self, method: str, path: str, headers: dict[str, str], body: bytes) -> Received:
+    def _note(self, method: str, path: str, headers: dict[str, str], body: bytes) -> ReceivedPost:
         with self._lock:
-            got = Received(len(self._got) + 1, time.time(), method, path, headers, body)
+            got = ReceivedPost(len(self._got) + 1, time.time(), method, path, headers, body)
             self._got.append(got)
         return got
 
     @contextmanager
-    def _next_step(self, got: Received) -> Iterator[Step]:
+    def _next_step(self, got: ReceivedPost) -> Iterator[Step]:
         """Yield the planned step of a request. The request counts as pending while the block runs."""
         path = got.path.partition("?")[0]
         with self._lock:
@@ -295,7 +295,7 @@ class Receiver:
             with self._lock:
                 self._under_way[path] -= 1
 
-    async def _answer(self, got: Received, writer: asyncio.StreamWriter) -> bool:
+    async def _answer(self, got: ReceivedPost, writer: asyncio.StreamWriter) -> bool:
         """Respond to a request. Return True if the connection stays open."""
         with self._next_step(got) as step:
             if not isinstance(step, int | Reply):

@@ -1,4 +1,4 @@
-"""Reads of a task's log from the store, without the gateway."""
+"""Functions that read a task's log from the store, without the gateway."""
 
 from __future__ import annotations
 

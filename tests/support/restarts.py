@@ -65,7 +65,7 @@ def mortal_redis(folder: Path, clock: MovedClock | None = None) -> Iterator[Mort
 
 
 @contextmanager
-def stopped(server: EmbeddedRedis) -> Iterator[None]:
+def suspend_server(server: EmbeddedRedis) -> Iterator[None]:
     """Suspend the server with SIGSTOP while the block runs. Clients can connect, but receive no response."""
     assert server.process is not None
     server.process.send_signal(signal.SIGSTOP)
@@ -99,9 +99,9 @@ def _cannot_save(client: redis.Redis) -> bool:
     except redis.ResponseError as e:
         if "in progress" not in str(e):
             raise
-    for saving in psutil.Process(client.info("server")["process_id"]).children():
+    for child in psutil.Process(client.info("server")["process_id"]).children():
         with suppress(psutil.NoSuchProcess):  # the save has just finished
-            saving.kill()
+            child.kill()
     return bool(client.info("persistence")["rdb_last_bgsave_status"] == "err")
 
 

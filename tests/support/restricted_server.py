@@ -43,10 +43,10 @@ class RestrictedServer:
                 return JSONResponse({"error": {"code": 401, "message": "Who is it?"}}, status_code=401)
             if body["method"] in self._methods:
                 return JSONResponse({"jsonrpc": "2.0", "id": body["id"], "error": {"code": -32601, "message": "No."}})
-            return _Passed(app, await request.body())
+            return _ReplayingResponse(app, await request.body())
 
         async def card(request: Request) -> Response:
-            body = await _asked(app, request)
+            body = await _read_body(app, request)
             return JSONResponse(self._card(json.loads(body), str(request.base_url)))
 
         return Starlette(
@@ -54,22 +54,22 @@ class RestrictedServer:
         )
 
 
-class _Passed(Response):
-    """Response of an ASGI application to a request whose body has already been read."""
+class _ReplayingResponse(Response):
+    """Response that calls an ASGI application with a request body that has already been read."""
 
     def __init__(self, app: ASGIApp, body: bytes) -> None:
         super().__init__()
         self._app = app
-        self._given = [{"type": "http.request", "body": body, "more_body": False}]
+        self._messages = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        async def again() -> Any:
-            return self._given.pop() if self._given else await receive()
+        async def replay() -> Any:
+            return self._messages.pop() if self._messages else await receive()
 
-        await self._app(scope, again, send)
+        await self._app(scope, replay, send)
 
 
-async def _asked(app: ASGIApp, request: Request) -> bytes:
+async def _read_body(app: ASGIApp, request: Request) -> bytes:
     chunks: list[bytes] = []
 
     async def send(message: Any) -> None:

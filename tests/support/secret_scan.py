@@ -1,8 +1,10 @@
 """Search for secrets in common encodings in all data that a deployment writes.
 
-with redis_commands(client) as commands:
-    ... what a deployment does ...
-found = finds({"redis": dump(client), "commands": commands(), "log": log}, secrets)
+Example::
+
+    with commands(path) as recorded:
+        ... the actions of a deployment ...
+    findings = finds({"redis": values(client), "commands": recorded(), "log": log}, secrets)
 """
 
 from __future__ import annotations
@@ -39,8 +41,8 @@ def finds(places: Mapping[str, bytes], secrets: Iterable[str]) -> list[str]:
         f"secret {number} is in {place}, as {form}"
         for place, content in places.items()
         for number, secret in enumerate(secrets, 1)
-        for form, written in FORMS.items()
-        if any(text.encode() in content for text in written(secret))
+        for form, encode in FORMS.items()
+        if any(text.encode() in content for text in encode(secret))
     ]
 
 
@@ -49,12 +51,12 @@ def values(client: redis.Redis) -> bytes:
     return b"\n".join(b"\n".join([key, *_parts(client, key)]) for key in client.scan_iter(count=1000))
 
 
-def saved(client: redis.Redis) -> bytes:
+def saved_database(client: redis.Redis) -> bytes:
     """Save an uncompressed RDB file of all databases and return the content."""
     client.config_set("rdbcompression", "no")
     client.save()
-    where: dict[str, str] = {**client.config_get("dir"), **client.config_get("dbfilename")}
-    return (Path(where["dir"]) / where["dbfilename"]).read_bytes()
+    file_config: dict[str, str] = {**client.config_get("dir"), **client.config_get("dbfilename")}
+    return (Path(file_config["dir"]) / file_config["dbfilename"]).read_bytes()
 
 
 @contextmanager
@@ -73,7 +75,7 @@ def commands(path: str) -> Iterator[Callable[[], bytes]]:
         thread = threading.Thread(target=listen, name="monitor", daemon=True)
         thread.start()
         try:
-            yield lambda: bytes(output) + _unescaped(bytes(output))
+            yield lambda: bytes(output) + _unescape(bytes(output))
         finally:
             connection.shutdown(socket.SHUT_RDWR)
             thread.join(10)
@@ -99,7 +101,7 @@ def _parts(client: redis.Redis, key: bytes) -> list[bytes]:
     return [part or b"" for part in answer]
 
 
-def _unescaped(line: bytes) -> bytes:
+def _unescape(line: bytes) -> bytes:
     """Return output of MONITOR without escape sequences."""
     escape = re.compile(rb"\\(?:x([0-9a-f]{2})|(.))")
     return escape.sub(lambda m: bytes.fromhex(m[1].decode()) if m[1] else m[2], line)
@@ -108,7 +110,7 @@ def _unescaped(line: bytes) -> bytes:
 def _base64_within(secret: str, altchars: bytes) -> list[str]:
     """Return the middle of the secret's base64 encoding at each of the three offsets in a longer text."""
     middles = []
-    for before in range(3):
-        text = base64.b64encode(b"\0" * before + secret.encode(), altchars).decode().rstrip("=")
-        middles.append(text[(before * 8 + 5) // 6 : -1])
+    for offset in range(3):
+        text = base64.b64encode(b"\0" * offset + secret.encode(), altchars).decode().rstrip("=")
+        middles.append(text[(offset * 8 + 5) // 6 : -1])
     return middles

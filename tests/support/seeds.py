@@ -83,14 +83,14 @@ class Seeds:
     ) -> str:
         """Create a queued task and return its id."""
         task_id = task_id or str(uuid4())
-        sent = request(task_id=task_id, context_id=context_id)
+        message_request = request(task_id=task_id, context_id=context_id)
         await self.store.run(
             create_task(
                 self.keys,
                 scope,
                 task_id,
                 context_id,
-                sent,
+                message_request,
                 caller=b"{}",
                 retention=retention,
                 serialize_context=serialize_context,
@@ -101,9 +101,11 @@ class Seeds:
     async def ticked(self, tick: Tick, scope: Scope = ANN) -> Created | TickSkipped | TickRepeated:
         """Create the task of a schedule's tick, and return the store's result."""
         task_id = tick.task_id(self.keys)
-        sent = request(task_id=task_id, context_id=task_id)
+        message_request = request(task_id=task_id, context_id=task_id)
         result: Any = await self.store.run(
-            create_task(self.keys, scope, task_id, task_id, sent, caller=b"{}", retention=RETENTION, tick=tick)
+            create_task(
+                self.keys, scope, task_id, task_id, message_request, caller=b"{}", retention=RETENTION, tick=tick
+            )
         )
         assert isinstance(result, Created | TickSkipped | TickRepeated), result
         return result
@@ -161,8 +163,8 @@ class Seeds:
     async def lost(self, ref: RunRef) -> Lapse:
         """Expire the lease of a claimed run, and recover the run as a watcher does."""
         await self.store.redis.zadd(self.keys.leases, {ref.name: 1})
-        [lapsed] = [lapse for lapse in await self.store.run(lapsed_runs(self.keys, limit=100)) if lapse.ref == ref]
-        return await begin_next_attempt(self.store, self.keys, lapsed, delay_us=0)
+        [lapsed_run] = [lapse for lapse in await self.store.run(lapsed_runs(self.keys, limit=100)) if lapse.ref == ref]
+        return await begin_next_attempt(self.store, self.keys, lapsed_run, delay_us=0)
 
     async def requeued(self, task_id: str) -> tuple[str, str]:
         """Resubmit a dead letter. Return the id of the new task and the store's result."""
@@ -224,22 +226,22 @@ class Seeds:
         """Return the value of every key except the metrics. Two results are equal if nothing was written between the
         calls."""
         redis = self.store.redis
-        stored: dict[str, object] = {}
+        values: dict[str, object] = {}
         async for key in redis.scan_iter():
             if key.decode() == self.keys.metrics:
                 continue
             match await redis.type(key):
                 case b"hash":
-                    stored[key.decode()] = await redis.hgetall(key)
+                    values[key.decode()] = await redis.hgetall(key)
                 case b"list":
-                    stored[key.decode()] = await redis.lrange(key, 0, -1)
+                    values[key.decode()] = await redis.lrange(key, 0, -1)
                 case b"zset":
-                    stored[key.decode()] = await redis.zrange(key, 0, -1, withscores=True)
+                    values[key.decode()] = await redis.zrange(key, 0, -1, withscores=True)
                 case b"string":
-                    stored[key.decode()] = await redis.get(key)
+                    values[key.decode()] = await redis.get(key)
                 case kind:
                     raise AssertionError(f"{key!r}: the key has the unknown type {kind!r}")
-        return stored
+        return values
 
 
 async def at_once(*calls: Any) -> list[Any]:

@@ -51,9 +51,9 @@ class SentinelGroup:
         self._program = server or installed_servers()[-1]
         self._options = options
         self._sentinel_lines = sentinel_lines
-        at_once: dict[str, Any] = {"retry": Retry(NoBackoff(), 0), "socket_timeout": 1}
-        self._client = {**at_once, **(client or {})}
-        self._sentinel_client = {**at_once, **(sentinel_client or {})}
+        client_options: dict[str, Any] = {"retry": Retry(NoBackoff(), 0), "socket_timeout": 1}
+        self._client = {**client_options, **(client or {})}
+        self._sentinel_client = {**client_options, **(sentinel_client or {})}
         self._port_option = port_option
         self.ports = [free_port() for _ in range(1 + replicas)]
         self.sentinel_ports = [free_port() for _ in range(3)]
@@ -108,12 +108,12 @@ class SentinelGroup:
         self.processes[port].wait()
         return port
 
-    def wait_for_failover(self, killed: int) -> int:
-        """Wait until a server other than the one on port `killed` is the primary, and return the new primary's port."""
+    def wait_for_failover(self, killed_port: int) -> int:
+        """Wait until a server other than the one on `killed_port` is the primary, and return the new primary's port."""
 
         def is_writable() -> int:
             port = self.primary()
-            if port in (0, killed):
+            if port in (0, killed_port):
                 return 0
             with self.client(port) as client:
                 return port if client.role()[0] == b"master" else 0

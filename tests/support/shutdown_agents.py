@@ -25,7 +25,7 @@ def write_line(task_id: str, word: str) -> None:
         file.write(f"{word}\n")
 
 
-async def working(task_id: str, how_long: str) -> None:
+async def do_work(task_id: str, how_long: str) -> None:
     """Sleep for a number of seconds. For "until", wait until the test has created a file."""
     if how_long == "until":
         while not (Path(os.environ["TEST_FOLDER"]) / f"{task_id}.may-end").exists():  # noqa: ASYNC110 - the test creates it
@@ -44,7 +44,7 @@ async def work(turn: Turn) -> AsyncIterator[object]:
         await turn.artifact("finished", artifact_id="first")
     yield f"attempt {turn.attempt} "
     try:
-        await working(turn.task.id, turn.text.split()[turn.attempt - 1])
+        await do_work(turn.task.id, turn.text.split()[turn.attempt - 1])
     except asyncio.CancelledError:
         await asyncio.sleep(0.1)
         write_line(turn.task.id, "cleaned up")

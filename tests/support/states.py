@@ -53,8 +53,10 @@ class States(AgentExecutor):
             await event_queue.enqueue_event(new_text_message("MESSAGE it is", role=Role.ROLE_AGENT, **ids))
             return
         if context.current_task is None:
-            submitted = TaskStatus(state=TaskState.TASK_STATE_SUBMITTED)
-            task = Task(id=ids["task_id"], context_id=ids["context_id"], status=submitted, history=[context.message])
+            submitted_status = TaskStatus(state=TaskState.TASK_STATE_SUBMITTED)
+            task = Task(
+                id=ids["task_id"], context_id=ids["context_id"], status=submitted_status, history=[context.message]
+            )
             await event_queue.enqueue_event(task)
 
         async def status(state: int, text: str = "") -> None:

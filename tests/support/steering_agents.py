@@ -24,7 +24,7 @@ def may_end(task_id: str) -> bool:
     return (Path(os.environ["TEST_FOLDER"]) / f"{task_id}.may-end").exists()
 
 
-async def until_allowed(task_id: str) -> None:
+async def wait_until_allowed(task_id: str) -> None:
     """Wait until the test has allowed the agent to return."""
     while not may_end(task_id):  # noqa: ASYNC110 - the test creates the file
         await asyncio.sleep(0.05)
@@ -55,14 +55,14 @@ def sync_listens(turn: Turn) -> Iterator[str]:
 @a2a.agent("polls", on_message="steer")
 async def polls(turn: Turn) -> str:
     """Wait for the permission of the test, and then read the messages that have arrived."""
-    await until_allowed(turn.task_id)
+    await wait_until_allowed(turn.task_id)
     return " ".join([turn.text, *map(get_message_text, await turn.poll_messages())])
 
 
 @a2a.agent("ignores", on_message="steer")
 async def ignores(turn: Turn) -> str:
     """Return the first message without reading later messages."""
-    await until_allowed(turn.task_id)
+    await wait_until_allowed(turn.task_id)
     return turn.text
 
 
@@ -70,10 +70,10 @@ async def ignores(turn: Turn) -> str:
 async def asks(turn: Turn) -> str:
     """Read a message and ask a question. Return the texts of both messages and the answer."""
     async for message in turn.incoming():
-        steering = get_message_text(message)
+        steer_text = get_message_text(message)
         break
-    answer = await turn.ask(f"After {steering}?")
-    return f"{turn.text} {steering} {answer}"
+    answer = await turn.ask(f"After {steer_text}?")
+    return f"{turn.text} {steer_text} {answer}"
 
 
 class Listens(Patient):
@@ -110,7 +110,7 @@ def sync_yields_to_messages(turn: Turn) -> str:
 
 
 class YieldsToMessages(Patient):
-    """Executor that works until a message interrupts the run, and reports CANCELED, as executors of frameworks do."""
+    """Executor that works until a message interrupts the run, and reports CANCELED, as framework executors do."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         """If the message begins with "work", work until cancelled. Otherwise, return the message."""
@@ -139,12 +139,12 @@ async def ignores_interrupts(turn: Turn) -> str:
 @a2a.agent("refuses", on_message="reject")
 async def refuses(turn: Turn) -> str:
     """Work until the test allows the agent to return."""
-    await until_allowed(turn.task_id)
+    await wait_until_allowed(turn.task_id)
     return turn.text
 
 
 @a2a.agent("queues")
 async def queues(turn: Turn) -> str:
     """Wait for the permission of the test, and ask a question."""
-    await until_allowed(turn.task_id)
+    await wait_until_allowed(turn.task_id)
     return f"{turn.text} {await turn.ask('which?')}"

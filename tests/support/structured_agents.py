@@ -23,7 +23,7 @@ class Meal(Enum):
 
 
 class Table(BaseModel):
-    """The table to book."""
+    """Answer that describes the table to book."""
 
     people: int = Field(ge=1, le=20, description="How many of you are coming?")
     meal: Meal = Meal.DINNER
@@ -42,10 +42,10 @@ class Table(BaseModel):
 
 @a2a.agent("table")
 async def table(turn: Turn) -> str:
-    """Book a table: ask which table, and then for a confirmation."""
-    wanted = await turn.ask("Which table?", schema=Table)
+    """Book a table. Ask which table to book, and then ask for confirmation."""
+    booking = await turn.ask("Which table?", schema=Table)
     sure = await turn.ask("Shall I book it?", schema=bool)
-    return f"{wanted.people} for {wanted.name}, {wanted.meal.value}" if sure else "not booked"
+    return f"{booking.people} for {booking.name}, {booking.meal.value}" if sure else "not booked"
 
 
 @a2a.agent("survey")
@@ -67,8 +67,8 @@ def plain(text: str, size: int = 0) -> str:
     """Ask from a plain Celery task."""
     turn = current_turn()
     assert turn is not None
-    wanted = turn.blocking.ask("Which table?", schema=Table)
-    return f"{text}: {wanted.people} for {wanted.name}"
+    booking = turn.blocking.ask("Which table?", schema=Table)
+    return f"{text}: {booking.people} for {booking.name}"
 
 
 a2a.expose(plain)

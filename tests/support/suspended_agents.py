@@ -17,18 +17,18 @@ from .agents import a2a, app
 async def sleeper(turn: Turn) -> str:
     """Sleep, and return the delay of the wake-up in seconds."""
     seconds = float(turn.text)
-    started = await turn.step("started", time.time)
+    start_time = await turn.step("started", time.time)
     await turn.sleep(seconds)
-    return f"{time.time() - started - seconds:.3f}"
+    return f"{time.time() - start_time - seconds:.3f}"
 
 
 @a2a.agent("blocking-sleeper", description="Sleeps in a thread for the number of seconds in the message.")
 def blocking_sleeper(turn: Turn) -> str:
     """Behave like `sleeper`, as a plain function."""
     seconds = float(turn.text)
-    started = turn.blocking.step("started", time.time)
+    start_time = turn.blocking.step("started", time.time)
     turn.blocking.sleep(seconds)
-    return f"{time.time() - started - seconds:.3f}"
+    return f"{time.time() - start_time - seconds:.3f}"
 
 
 @a2a.agent("approval", description="Waits for an approval for the number of seconds in the message.")

@@ -11,7 +11,7 @@ from a2a_celery.store.tasks.signals import SentSignal, send_signal
 from tests.support.seeds import Seeds
 
 
-def received(name: str, number: int = 1) -> JournalEntry:
+def received_entry(name: str, number: int = 1) -> JournalEntry:
     """Return the journal entry of a wait that received a signal, without the payload."""
     return JournalEntry(f"{name}#{number}", "wait", "json", b"", number)
 
@@ -23,12 +23,12 @@ def timed_out(name: str, number: int = 1) -> JournalEntry:
 
 def wait_for(name: str, number: int = 1, *, wait_us: int | None = None, until_us: int | None = None) -> Wait:
     """Return a wait for the signal `name`."""
-    return Wait(received(name, number), timed_out(name, number), name, wait_us, until_us)
+    return Wait(received_entry(name, number), timed_out(name, number), name, wait_us, until_us)
 
 
 def timer(*, wait_us: int | None = None, until_us: int | None = None) -> Wait:
     """Return a wait without a signal, which can only time out."""
-    return Wait(received("sleep"), timed_out("sleep"), "", wait_us, until_us)
+    return Wait(received_entry("sleep"), timed_out("sleep"), "", wait_us, until_us)
 
 
 class Suspensions:
@@ -59,7 +59,7 @@ class Suspensions:
         """Consume a signal for the run of `claim`."""
         return await self.store.run(
             take_signal(
-                self.keys, claim.ref, token=claim.token, confirmed=0, signal=name, received=received(name, number)
+                self.keys, claim.ref, token=claim.token, confirmed=0, signal=name, received=received_entry(name, number)
             )
         )
 

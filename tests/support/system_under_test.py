@@ -41,9 +41,9 @@ class SystemUnderTest:
             body["message"]["parts"] = [{"data": data}]
         if task_id:
             body["message"]["taskId"] = task_id
-        return self.sent(agent, body)
+        return self.send_body(agent, body)
 
-    def sent(self, agent: str, body: dict[str, Any]) -> str:
+    def send_body(self, agent: str, body: dict[str, Any]) -> str:
         """Send a SendMessage request and return the task's id."""
         task_id: str = rest(self.gateway, "POST", "/message:send", body, agent=agent).json()["task"]["id"]
         return task_id
@@ -63,7 +63,7 @@ class SystemUnderTest:
         """Return True if the task's current state is one of `states`."""
         return [change for change in self.log(task_id) if change != "artifact"][-1] in states
 
-    def ended(self, agent: str, task_id: str) -> dict[str, Any]:
+    def wait_for_end(self, agent: str, task_id: str) -> dict[str, Any]:
         """Wait until the task is terminal or interrupted, and return the task from the gateway."""
         ends = ("COMPLETED", "FAILED", "CANCELED", "REJECTED", "INPUT_REQUIRED", "AUTH_REQUIRED")
         eventually(lambda: self.is_in(task_id, *ends), what=f"{agent} ends")
@@ -79,23 +79,25 @@ class SystemUnderTest:
     def require_working(self) -> None:
         """Require that the worker still runs tasks."""
         task_id = self.send("echo", "still here")
-        assert text_of(self.ended("echo", task_id)) is None
+        assert text_of(self.wait_for_end("echo", task_id)) is None
         assert self.log(task_id) == ["SUBMITTED", "WORKING", "artifact", "COMPLETED"]
 
     @contextmanager
-    def without_consumer(self) -> Iterator[None]:
+    def pause_consumer(self) -> Iterator[None]:
         """Stop the worker's consumer while the block runs."""
         ping = self.celery.control.ping
-        eventually(lambda: ping(self.to_worker["destination"]), what="gevent reads commands only after it is ready")
+        eventually(
+            lambda: ping(self.worker_options["destination"]), what="gevent reads commands only after it is ready"
+        )
         line = "Canceling queue"  # the worker logs it after its reply
-        before = self.worker.output().count(line)
-        assert self.celery.control.cancel_consumer(self.fleet.queue, **self.to_worker)
-        eventually(lambda: self.worker.output().count(line) > before, what="the worker stops consuming")
+        count_before = self.worker.output().count(line)
+        assert self.celery.control.cancel_consumer(self.fleet.queue, **self.worker_options)
+        eventually(lambda: self.worker.output().count(line) > count_before, what="the worker stops consuming")
         yield
-        assert self.celery.control.add_consumer(self.fleet.queue, **self.to_worker)
+        assert self.celery.control.add_consumer(self.fleet.queue, **self.worker_options)
 
     @property
-    def to_worker(self) -> dict[str, Any]:
+    def worker_options(self) -> dict[str, Any]:
         """Options of a control command to this worker that waits for a reply."""
         node = f"{self.worker.name}-{self.fleet.queue}@{gethostname()}"
         return {"destination": [node], "reply": True, "timeout": 30}
@@ -106,11 +108,11 @@ class SystemUnderTest:
 
     def revoke(self, task_id: str) -> None:
         """Revoke the first run, and wait for the worker's reply."""
-        assert self.celery.control.revoke(f"{task_id}.1", **self.to_worker)
+        assert self.celery.control.revoke(f"{task_id}.1", **self.worker_options)
 
     def revoked_in_worker(self) -> list[str]:
         """Return the ids of the Celery tasks that the worker has recorded as revoked."""
-        replies = self.celery.control.inspect(self.to_worker["destination"]).revoked() or {}
+        replies = self.celery.control.inspect(self.worker_options["destination"]).revoked() or {}
         return [celery_id for ids in replies.values() for celery_id in ids]
 
 

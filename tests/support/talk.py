@@ -41,7 +41,7 @@ def cancel(gateway: Gateway, agent: str, task: dict[str, Any]) -> dict[str, Any]
     return task_json
 
 
-def canceled(gateway: Gateway, agent: str, task: dict[str, Any]) -> dict[str, Any]:
+def cancel_task(gateway: Gateway, agent: str, task: dict[str, Any]) -> dict[str, Any]:
     """Cancel `task`, wait until the task is no longer SUBMITTED or WORKING, and return it.
 
     CancelTask may return before the task is CANCELED.
@@ -49,7 +49,7 @@ def canceled(gateway: Gateway, agent: str, task: dict[str, Any]) -> dict[str, An
     cancel(gateway, agent, task)
     going_on = ("SUBMITTED", "WORKING")
     return eventually(
-        lambda: found if state(found := read(gateway, agent, task)) not in going_on else {},
+        lambda: current_task if state(current_task := read(gateway, agent, task)) not in going_on else {},
         what=f"{agent} ends",
     )
 

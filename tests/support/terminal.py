@@ -46,14 +46,14 @@ class Terminal:
     def shows(self, text: str, times: int = 1) -> None:
         """Wait until the output contains `text` at least `times` times. Fail if the program exits before that."""
 
-        def shown() -> bool:
+        def is_shown() -> bool:
             more_may_come = self.popen.poll() is None or self._reader.is_alive()
             if self.screen.count(text) >= times:
                 return True
             assert more_may_come, f"it ended:\n{self.screen}"
             return False
 
-        eventually(shown, what=f"{text!r} is shown in\n{self.screen}")
+        eventually(is_shown, what=f"{text!r} is shown in\n{self.screen}")
 
     def types(self, text: str) -> None:
         """Type `text`. A newline stands for the Enter key."""

@@ -44,12 +44,12 @@ class Server:
 
     @property
     def files(self) -> dict[str, str]:
-        """Return the environment variables that the app in `secured` reads."""
+        """Return the environment variables that the app in `tls_agents` reads."""
         key, certificate = self.client
         return {"TEST_CA": str(self.authority.file), "TEST_KEY": str(key), "TEST_CERTIFICATE": str(certificate)}
 
 
-def missing(what: str) -> NoReturn:
+def skip_without(what: str) -> NoReturn:
     """Skip the test because `what` is missing. In CI, fail instead."""
     if os.environ.get("CI"):
         pytest.fail(f"no {what} here, and CI needs it")
@@ -103,7 +103,7 @@ def rabbitmq_with_tls(
     """
     program = next((path for path in RABBITMQ if path.exists()), None)
     if program is None:
-        missing("rabbitmq-server")
+        skip_without("rabbitmq-server")
     key, certificate = authority.issue("rabbitmq", "127.0.0.1")
     server = Server(free_port(), authority, authority.issue("client"))
     (folder / "definitions.json").write_text(json.dumps(_definitions(vhost, users)))
@@ -136,8 +136,8 @@ def rabbitmq_with_tls(
     with (folder / "rabbitmq.log").open("wb") as log:
         process = subprocess.Popen([str(program)], env=env, stdout=log, stderr=log, start_new_session=True)
     try:
-        started = folder / "rabbitmq.log"
-        eventually(lambda: "Starting broker... completed" in started.read_text(), what="RabbitMQ starts")
+        log_file = folder / "rabbitmq.log"
+        eventually(lambda: "Starting broker... completed" in log_file.read_text(), what="RabbitMQ starts")
         yield server
     finally:
         with suppress(ProcessLookupError):
@@ -149,15 +149,15 @@ def _definitions(vhost: str, users: Mapping[str, tuple[str, Sequence[str]]]) -> 
     """Return the definitions that RabbitMQ loads at its start."""
     permissions = []
     for name, (_, patterns) in users.items():
-        configure, write, read = patterns
-        permissions.append({"user": name, "vhost": vhost, "configure": configure, "write": write, "read": read})
-    hashed = {
+        configure, write, read_pattern = patterns
+        permissions.append({"user": name, "vhost": vhost, "configure": configure, "write": write, "read": read_pattern})
+    hash_result = {
         name: base64.b64encode(SALT + hashlib.sha256(SALT + password.encode()).digest()).decode()
         for name, (password, _) in users.items()
     }
-    how = {"hashing_algorithm": "rabbit_password_hashing_sha256", "tags": ""}
+    user_fields = {"hashing_algorithm": "rabbit_password_hashing_sha256", "tags": ""}
     return {
-        "users": [{"name": name, "password_hash": password, **how} for name, password in hashed.items()],
+        "users": [{"name": name, "password_hash": password, **user_fields} for name, password in hash_result.items()],
         "vhosts": [{"name": vhost}],
         "permissions": permissions,
     }
@@ -169,10 +169,10 @@ def built_with_tls() -> Path:
         program = Path(folder) / "redis-server"
         if program.exists():
             # a server with TLS support exits with an error that names the missing option
-            tried = subprocess.run([program, "--port", "0", "--tls-port", "1"], capture_output=True, check=False)
-            if b"tls-cert-file" in tried.stdout:
+            result = subprocess.run([program, "--port", "0", "--tls-port", "1"], capture_output=True, check=False)
+            if b"tls-cert-file" in result.stdout:
                 return program
-    missing("redis-server with TLS")
+    skip_without("redis-server with TLS")
 
 
 def _answers(server: Server, process: subprocess.Popen[bytes], log: Path) -> bool:

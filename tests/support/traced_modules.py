@@ -25,21 +25,21 @@ PACKAGE = str(Path(a2a_celery.__file__).parent) + os.sep
 REPORTERS = frozenset({"a2a-prefetched", "a2a-announcer"})
 """Names of threads that send periodic reports and do not process messages."""
 
-_entered: set[str] = set()
+_entered_modules: set[str] = set()
 
 
 def _record(frame: FrameType, event: str, _: object) -> None:
     if event == "call" and threading.current_thread().name not in REPORTERS:
-        _entered.add(frame.f_code.co_filename)
+        _entered_modules.add(frame.f_code.co_filename)
 
 
 def _begin(*_: object) -> None:
-    _entered.clear()
+    _entered_modules.clear()
     _write("begin", "")
 
 
 def _end(*_: object) -> None:
-    modules = (name.removeprefix(PACKAGE) for name in _entered.copy() if name.startswith(PACKAGE))
+    modules = (name.removeprefix(PACKAGE) for name in _entered_modules.copy() if name.startswith(PACKAGE))
     _write("end", "\n".join(sorted(modules)))
 
 

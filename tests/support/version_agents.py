@@ -46,18 +46,18 @@ async def versions(turn: Turn) -> str:
 
 @a2a.agent("asks", description="Executes a step, and asks.", version=VERSION)
 async def asks(turn: Turn) -> str:
-    before = await work(0)
+    first_result = await work(0)
     answer = await turn.ask("Go on?")
-    return f"{before}, {answer}, {await work(1)}"
+    return f"{first_result}, {answer}, {await work(1)}"
 
 
 @step
 async def other_work(n: int) -> str:
-    """Return the same text as `work` with a prefix, as another step."""
+    """Return the same text as `work` with a prefix, as a different step."""
     return f"other {n} by {VERSION}"
 
 
 @a2a.agent("changes", description="Has another first step in each version.", version=VERSION)
 async def changes(turn: Turn) -> str:
-    before = await (work if VERSION == "1" else other_work)(0)
-    return f"{before}, {await turn.ask('Go on?')}"
+    first_result = await (work if VERSION == "1" else other_work)(0)
+    return f"{first_result}, {await turn.ask('Go on?')}"

@@ -28,16 +28,16 @@ async def stop_once(task: str, place: str) -> None:
 
 
 async def wait_between_steps(task: str, wait: Callable[[], Awaitable[str]]) -> str:
-    """Execute a step, wait, and execute another step. Hang once at each place."""
+    """Execute a step, wait, and execute a second step. Hang once at each place."""
     await work(task, 0)
     await stop_once(task, "before")
     write_line(task, "waits", "now")
-    received = await wait()
-    write_line(task, "received", received)
+    signal_name = await wait()
+    write_line(task, "received", signal_name)
     await stop_once(task, "after")
     await work(task, 2)
     await stop_once(task, "end")
-    return received
+    return signal_name
 
 
 @a2a.agent("sleeps", description="Sleeps.", max_attempts=ATTEMPTS)
@@ -68,12 +68,12 @@ def waits_in_thread(turn: Turn) -> str:
     turn.blocking.step("first", take_effect, task, 0)
     stop("before")
     write_line(task, "waits", "now")
-    received = str(turn.blocking.wait_for("go")["by"])
-    write_line(task, "received", received)
+    signal_name = str(turn.blocking.wait_for("go")["by"])
+    write_line(task, "received", signal_name)
     stop("after")
     turn.blocking.step("second", take_effect, task, 2)
     stop("end")
-    return received
+    return signal_name
 
 
 @a2a.agent("asks-number", description="Asks for a number.", max_attempts=ATTEMPTS)
@@ -129,7 +129,7 @@ async def interrupted(turn: Turn) -> str:
 
 
 async def work_as_child(name: str) -> str:
-    """Execute a step, wait until the test creates a file, and execute another step."""
+    """Execute a step, wait until the test creates a file, and execute a second step."""
     await work(name, 0)
     write_line(name, "waits", "now")
     while not (FOLDER / "child.go-on").exists():  # noqa: ASYNC110 - the test creates the file

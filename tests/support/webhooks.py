@@ -55,14 +55,14 @@ def post(
     """Return the request for `event` or `body`, signed with each of `secrets` at the time `at`, or now if `at` is
     None."""
     text = MessageToJson(event or status_event(), indent=None) if body is None else body
-    message_id, now = f"{delivery_id}_{EventId(version, recorded_us)}", int(time.time() if at is None else at)
-    signed_at = datetime.fromtimestamp(now, UTC)
+    message_id, current_time = f"{delivery_id}_{EventId(version, recorded_us)}", int(time.time() if at is None else at)
+    signed_at = datetime.fromtimestamp(current_time, UTC)
     signatures = [Webhook(secret).sign(message_id, signed_at, text) for secret in secrets]
     return Post(
         {
             "content-type": "application/a2a+json",
             "webhook-id": message_id,
-            "webhook-timestamp": str(now),
+            "webhook-timestamp": str(current_time),
             "webhook-signature": " ".join(signatures),
             **headers,
         },
@@ -71,19 +71,19 @@ def post(
 
 
 @asynccontextmanager
-async def served(app: ASGIApp) -> AsyncIterator[str]:
+async def serve_app(app: ASGIApp) -> AsyncIterator[str]:
     """Serve `app` with uvicorn on the running event loop and yield the URL."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=5))
-        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        server_task = asyncio.create_task(server.serve(sockets=[listener]))
 
-        async def started() -> bool:
+        async def has_started() -> bool:
             return server.started
 
         try:
-            await eventually_async(started, what="uvicorn serves")
+            await eventually_async(has_started, what="uvicorn serves")
             yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         finally:
             server.should_exit = True
-            await serving
+            await server_task

@@ -12,7 +12,7 @@ from a2a.utils.errors import A2AError
 
 from a2a_celery.client import Result
 from a2a_celery.testing import AgentFleet
-from tests.support.kit_systems import Scenario, on_fleet, simulated
+from tests.support.kit_systems import Scenario, fleet_system, simulated_system
 
 Open = Callable[[str], AbstractAsyncContextManager[Scenario]]
 
@@ -40,7 +40,7 @@ def scenario(request: pytest.FixtureRequest, folder: Path) -> Open:
 
     @asynccontextmanager
     async def open_scenario(agent: str) -> AsyncIterator[Scenario]:
-        async with simulated(agent) if fleet is None else on_fleet(fleet, agent) as system:
+        async with simulated_system(agent) if fleet is None else fleet_system(fleet, agent) as system:
             yield Scenario(system, folder)
 
     return open_scenario
@@ -104,7 +104,7 @@ async def test_a_question_with_a_schema(scenario: Open) -> None:
 async def test_a_cancel_stops_the_agent(scenario: Open) -> None:
     async with scenario("silent") as case:
         session = await case.begin("work")
-        await case.until_at(session, "working")
+        await case.wait_for_place(session, "working")
 
         assert end_of(await case.client.cancel(session.task_id)) == ("CANCELED", "Cancelled by the client.")
 
@@ -121,7 +121,7 @@ async def test_failures(scenario: Open) -> None:
 async def test_recorded_steps_are_not_repeated_after_a_crash(scenario: Open) -> None:
     async with scenario("stepper") as case:
         session = await case.begin("work")
-        await case.until_at(session, "b in attempt 1")
+        await case.wait_for_place(session, "b in attempt 1")
 
         await case.system.crash()
 
@@ -132,7 +132,7 @@ async def test_recorded_steps_are_not_repeated_after_a_crash(scenario: Open) -> 
 async def test_a_crash_without_another_attempt(scenario: Open) -> None:
     async with scenario("fragile") as case:
         session = await case.begin("work")
-        await case.until_at(session, "working")
+        await case.wait_for_place(session, "working")
 
         await case.system.crash()
 
@@ -143,7 +143,7 @@ async def test_a_crash_without_another_attempt(scenario: Open) -> None:
 async def test_a_retry(scenario: Open, agent: str, text: str) -> None:
     async with scenario(agent) as case:
         session = await case.begin("hello")
-        await case.until_metadata(session, "nextAttemptAt")
+        await case.wait_for_metadata(session, "nextAttemptAt")
 
         await case.system.advance(3)
 
@@ -153,7 +153,7 @@ async def test_a_retry(scenario: Open, agent: str, text: str) -> None:
 async def test_a_sleep(scenario: Open) -> None:
     async with scenario("sleeper") as case:
         session = await case.begin("sleep")
-        await case.until_metadata(session, "a2a_celery/continuesAt")
+        await case.wait_for_metadata(session, "a2a_celery/continuesAt")
 
         await case.system.advance(6)
 
@@ -163,7 +163,7 @@ async def test_a_sleep(scenario: Open) -> None:
 async def test_a_signal(scenario: Open) -> None:
     async with scenario("waiter") as case:
         session = await case.begin("86400")
-        await case.until_metadata(session, "a2a_celery/waitsFor")
+        await case.wait_for_metadata(session, "a2a_celery/waitsFor")
 
         await case.system.signal(session.task_id, "approval", {"by": "Ann"})
 
@@ -173,7 +173,7 @@ async def test_a_signal(scenario: Open) -> None:
 async def test_a_signal_that_does_not_arrive(scenario: Open) -> None:
     async with scenario("waiter") as case:
         session = await case.begin("2")
-        await case.until_metadata(session, "a2a_celery/waitsFor")
+        await case.wait_for_metadata(session, "a2a_celery/waitsFor")
 
         await case.system.advance(2)
 

@@ -51,7 +51,7 @@ def main() -> None:
         page.shows("#view .tiles", "Running")
         for number in range(CALLS):
             page.script(SEND, "../agents/echo/message:send", str(number))
-        page.until(lambda: len(str(page.one("#view .line").get_attribute("d"))) > LINE, "a chart")
+        page.until(lambda: len(str(page.element("#view .line").get_attribute("d"))) > LINE, "a chart")
         browser.save_screenshot(str(IMAGES / "overview.png"))
 
 

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 import pytest
 
 from a2a_celery.concurrency import new_loop, result_of, wait_for
-from tests.support.loops import in_thread
+from tests.support.loops import run_in_thread
 
 FASTEST = "uvloop" if find_spec("uvloop") else "asyncio"
 
@@ -20,7 +20,7 @@ FASTEST = "uvloop" if find_spec("uvloop") else "asyncio"
 @pytest.fixture(params=[True, False])
 def loop(request: pytest.FixtureRequest) -> Iterator[asyncio.AbstractEventLoop]:
     """Event loop that runs in a thread, as the loop of a worker does."""
-    with in_thread(new_loop(uvloop=request.param)) as loop:
+    with run_in_thread(new_loop(uvloop=request.param)) as loop:
         yield loop
 
 

@@ -7,7 +7,7 @@ import pytest
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.runs.commands import RunRef
 from a2a_celery.store.runs.publication import mark_published
-from tests.support.dispatching import DUE_NOW_US, create_operation
+from tests.support.dispatcher_setup import DUE_NOW_US, create_operation
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from a2a_celery.store import AsyncStore, Keys, Operation
 from a2a_celery.store.runs.commands import RunRef, claim_run
 from a2a_celery.store.runs.publication import mark_published
 from a2a_celery.watcher.dispatcher import DISPATCH_BATCH
-from tests.support.dispatching import DUE_NOW_US, Broker, create_operation, dispatcher
+from tests.support.dispatcher_setup import DUE_NOW_US, Broker, create_operation, dispatcher
 
 
 async def test_runs_in_a_long_queue_are_not_published_again(store: AsyncStore, keys: Keys, due: list[str]) -> None:

@@ -49,7 +49,7 @@ async def test_posts_beyond_the_hourly_budget_wait_visibly_and_arrive_later(stor
         ] * 2
         assert waiting.due_us - waiting.now_us > 10 * 60 * 1e6
         assert metrics.registry.get_sample_value("a2a_watcher_posts_deferred_for_bytes_total") == 2
-        assert len(live_receiver.received()) == 2
+        assert len(live_receiver.requests()) == 2
 
         clock.advance(3600)
         await store.redis.delete(*[key async for key in store.redis.scan_iter(f"{keys.prefix}:byte_bucket:*")])
@@ -57,7 +57,7 @@ async def test_posts_beyond_the_hourly_budget_wait_visibly_and_arrive_later(stor
         await role.tick()
         await asyncio.gather(*role._deliveries)
 
-        assert len(live_receiver.received()) == 3
+        assert len(live_receiver.requests()) == 3
     last_delivery = await hook_seeds.webhooks.delivery(task_id)
     await role.aclose()
     assert (last_delivery.state, last_delivery.failure) == ("delivered", {})

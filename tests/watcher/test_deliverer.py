@@ -124,12 +124,12 @@ async def test_many_deliveries_to_a_dead_host_delay_no_other(
             await hook_seeds.with_due_events(live_receiver.url(f"/{number}"))
 
             async def has_come(path: str = f"/{number}") -> bool:
-                return bool(live_receiver.received(path))
+                return bool(live_receiver.requests(path))
 
             await eventually_async(has_come, what=f"the post to the live host, number {number}")
         await eventually_async(only_the_dead_wait)
 
-    assert 0 < len(dead_receiver.received()) < DEAD_WEBHOOKS / 100
+    assert 0 < len(dead_receiver.requests()) < DEAD_WEBHOOKS / 100
 
 
 async def test_an_event_is_posted_at_once(
@@ -161,7 +161,7 @@ async def test_an_event_whose_large_part_is_lost_is_a_failure_and_is_given_up_in
     async with delivering(hook_seeds, backoff=Backoff(first=0.01, give_up_after=0.5)):
         await eventually_async(is_given_up)
 
-    assert live_receiver.received("/lost") == []
+    assert live_receiver.requests("/lost") == []
 
 
 async def test_deliveries_that_only_wait_for_a_dead_host_are_given_up_too(
@@ -187,7 +187,7 @@ async def test_deliveries_that_only_wait_for_a_dead_host_are_given_up_too(
     await role.aclose()
 
     assert await redis.zcard(given_up) == 3 * PER_TASK
-    assert len(dead_receiver.received()) < 3 * PER_TASK
+    assert len(dead_receiver.requests()) < 3 * PER_TASK
     delivery = [await hook_seeds.webhooks.delivery(task_ids[0], f"c{number}") for number in range(PER_TASK)]
     assert all(line.failure["reason"] for line in delivery)
 
@@ -268,7 +268,7 @@ async def test_events_that_replace_lost_ones_are_posted_with_other_ids(
 
 def event_ids(hooks: Receiver) -> list[EventId]:
     """Return the event ids from the headers of the received posts."""
-    return [EventId.parse(post.headers["webhook-id"].rpartition("_")[2]) for post in hooks.received("/hook")]
+    return [EventId.parse(post.headers["webhook-id"].rpartition("_")[2]) for post in hooks.requests("/hook")]
 
 
 def test_the_bound_is_documented() -> None:
@@ -399,7 +399,7 @@ async def test_large_events_are_delivered_within_the_memory_budget(
     await eventually_async(is_delivered, what="everything is delivered")
     await asyncio.gather(*role._deliveries)
 
-    assert {post.path for post in live_receiver.received()} == {f"/{number}" for number in range(count)} | {"/small"}
+    assert {post.path for post in live_receiver.requests()} == {f"/{number}" for number in range(count)} | {"/small"}
     assert max(store.reserved_sizes) <= deliverer.MAX_RESERVED_BYTES
     assert max(store.reserved_sizes) >= 2 * size, "several at once"
     assert role.reserved_bytes == 0
@@ -438,7 +438,7 @@ async def test_a_large_delivery_to_a_slow_host_delays_no_small_one_and_frees_mem
     await eventually_async(lambda: is_postponed(slow_id), what="the slow delivery frees memory")
 
     assert role.reserved_bytes == 0
-    assert len(live_receiver.received("/slow")) == 1
+    assert len(live_receiver.requests("/slow")) == 1
     assert (await hook_seeds.webhooks.delivery(slow_id)).failures == 0
 
     async def all_are_posted() -> bool:
@@ -446,5 +446,5 @@ async def test_a_large_delivery_to_a_slow_host_delays_no_small_one_and_frees_mem
         return not await hook_seeds.seeds.store.redis.zcard(hook_seeds.seeds.keys.deliveries)
 
     await eventually_async(all_are_posted)
-    assert [len(live_receiver.received(path)) for path in ("/slow", "/other")] == [3, 3]
+    assert [len(live_receiver.requests(path)) for path in ("/slow", "/other")] == [3, 3]
     await role.aclose()

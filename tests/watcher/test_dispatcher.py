@@ -24,7 +24,7 @@ from a2a_celery.watcher.celery.results import Results
 from a2a_celery.watcher.dispatcher import BROKER_RETRY_US, RESULTS_TIMEOUT, Dispatcher
 from a2a_celery.watcher.role_loop import MIN_TICK_INTERVAL, RoleLoop
 from tests.support.clocks import ManualClock
-from tests.support.dispatching import DUE_NOW_US, Broker, create_operation, dispatcher
+from tests.support.dispatcher_setup import DUE_NOW_US, Broker, create_operation, dispatcher
 from tests.support.seeds import status
 
 

@@ -142,8 +142,8 @@ async def test_a_ping_is_signed_and_no_event(scene: Scene, hooks: Receiver) -> N
     async with watching(scene):
         await scene.attempts(2)
 
-    ping = next(post for post in hooks.received("/hook") if post.headers["webhook-id"].endswith("_ping-1"))
-    event = next(post for post in hooks.received("/hook") if post is not ping)
+    ping = next(post for post in hooks.requests("/hook") if post.headers["webhook-id"].endswith("_ping-1"))
+    event = next(post for post in hooks.requests("/hook") if post is not ping)
     require_signed([ping])
     body = ping.json()
     assert (body["type"], body["data"]) == ("webhook.ping", {"taskId": scene.task_id, "id": "c"})
@@ -167,7 +167,7 @@ async def test_requests_are_served_by_the_successor_of_a_killed_watcher(scene: S
     async with watching(scene):
         await scene.attempts(3)
 
-    posted_ids = [post.headers["webhook-id"].rpartition("_")[2] for post in hooks.received("/hook")]
+    posted_ids = [post.headers["webhook-id"].rpartition("_")[2] for post in hooks.requests("/hook")]
     assert posted_ids[1:] == ["ping-1", "ping-1", str(await scene.event_id(1))]
 
 
@@ -197,7 +197,7 @@ async def test_a_ping_to_an_address_that_is_not_allowed_is_refused_and_names_no_
     attempts = (await scene.delivery()).attempts
     assert {(attempt.outcome, attempt.status, attempt.latency_ms) for attempt in attempts} == {("refused", None, None)}
     assert {attempt.reason for attempt in attempts} == {"its host was not found or is forbidden for webhooks"}
-    assert hooks.received("/hook") == []
+    assert hooks.requests("/hook") == []
 
 
 async def test_a_name_that_is_not_found_looks_like_one_that_is_forbidden(scene: Scene) -> None:

@@ -25,7 +25,7 @@ from a2a_celery.store.runs.commands import RunRef, claim_run
 from a2a_celery.store.tasks.commands import read_task
 from a2a_celery.watcher.celery.result_listener import ResultListener
 from a2a_celery.watcher.celery.results import Results
-from tests.support.dispatching import create_operation
+from tests.support.dispatcher_setup import create_operation
 from tests.support.proxy import proxy
 from tests.support.waiting import eventually_async
 

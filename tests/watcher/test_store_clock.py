@@ -21,7 +21,7 @@ from a2a_celery.watcher.recoverer import PauseExpirer, Recoverer
 from a2a_celery.watcher.reminder_poster import ReminderPoster
 from a2a_celery.watcher.role_loop import StoreClock
 from tests.support.clocks import ManualClock
-from tests.support.dispatching import DUE_NOW_US, Broker, create_operation, dispatcher
+from tests.support.dispatcher_setup import DUE_NOW_US, Broker, create_operation, dispatcher
 from tests.support.moved_clock import MovedClock
 from tests.support.restarts import mortal_redis
 from tests.support.seeds import Seeds, at_once, status

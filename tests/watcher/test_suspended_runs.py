@@ -8,7 +8,7 @@ from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.runs.commands import RunRef
 from a2a_celery.watcher.metrics import WatcherMetrics
 from a2a_celery.watcher.role_loop import StoreClock
-from tests.support.dispatching import Broker, dispatcher
+from tests.support.dispatcher_setup import Broker, dispatcher
 from tests.support.seeds import Seeds
 from tests.support.suspensions import Suspensions, timer
 

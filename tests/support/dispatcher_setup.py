@@ -40,11 +40,11 @@ class Broker:
         self.waiting = False
         self.asked: list[str] = []
 
-    def queue_of(self, agent: str, chosen: RunOptions) -> str | None:
-        return chosen.celery.get("queue", "celery")
+    def queue_of(self, agent: str, options: RunOptions) -> str | None:
+        return options.celery.get("queue", "celery")
 
-    def priority_of(self, agent: str, chosen: RunOptions) -> int | None:
-        return chosen.celery.get("priority")
+    def priority_of(self, agent: str, options: RunOptions) -> int | None:
+        return options.celery.get("priority")
 
     async def is_empty(self, queue: str) -> bool:
         if self.down:

@@ -1,6 +1,6 @@
 """Agents of `endings` whose runs cannot settle tasks, so that only receivers of Celery's signals settle them.
 
-For the agent "count", Celery fails before the call of the agent. Celery then sends ``task_internal_error``. In pools in
+For the agent "count", Celery fails before it calls the agent. Celery then sends ``task_internal_error``. In pools in
 which Celery traces the run, Celery also sends ``task_failure``.
 """
 

@@ -54,7 +54,7 @@ class Callers:
         return {"TEST_CALL_QUEUE": self.queue, "TEST_REMOTE": self.url("echo")}
 
     def step(self, task: str, *args: Any, **kwargs: Any) -> Any:
-        """Return a signature of a task of the app by its name."""
+        """Return a signature of the app's task with this name."""
         return self.app.signature(f"{APP}.{task}", args=args, kwargs=kwargs)
 
     def tasks(self, agent: str) -> list[dict[str, Any]]:
@@ -78,7 +78,7 @@ def text_of(result: AsyncResult) -> str:
 
 
 @contextmanager
-def calling(folder: Path, broker: str, *, agents: bool = True, **env: str) -> Iterator[Callers]:
+def running_callers(folder: Path, broker: str, *, agents: bool = True, **env: str) -> Iterator[Callers]:
     """Run a gateway and, if `agents` is true, a worker with eight threads that executes the agents. The test starts the
     workers that call the agents."""
     with running_fleet(folder, broker, **env) as fleet:
@@ -89,7 +89,7 @@ def calling(folder: Path, broker: str, *, agents: bool = True, **env: str) -> It
         queue = f"{fleet.queue}-calls"
         fleet.queues.append(queue)
         app.conf.task_default_queue = queue
-        call = call_task(app, remotes={"echo": "http://127.0.0.1:1"})  # workers have another address for "echo"
+        call = call_task(app, remotes={"echo": "http://127.0.0.1:1"})  # workers have a different address for "echo"
         try:
             yield Callers(fleet, gateway, app, call, queue)
         finally:

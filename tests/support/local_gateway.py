@@ -57,7 +57,7 @@ class Refusal:
     details: list[dict[str, Any]] = field(default_factory=list)
 
 
-class Limited:
+class LocalGateway:
     """Gateway on the store of the test, with an HTTP client."""
 
     def __init__(
@@ -69,7 +69,7 @@ class Limited:
         self.store = store
         self.keys = keys
 
-    async def sent(self, agent: str = "echo", tenant: str = "", **fields: Any) -> dict[str, Any]:
+    async def send_message(self, agent: str = "echo", tenant: str = "", **fields: Any) -> dict[str, Any]:
         """Send a message, and return the task without waiting for a terminal state."""
         answer = await self.try_to_send(agent, tenant, **fields)
         assert answer.status_code == 200, answer.text
@@ -82,19 +82,19 @@ class Limited:
         return [task["id"] for task in answer.json()["tasks"]]
 
     @asynccontextmanager
-    async def served(self) -> AsyncIterator[httpx.AsyncClient]:
+    async def serve(self) -> AsyncIterator[httpx.AsyncClient]:
         """Serve over real connections and yield a client. Streams then arrive while the gateway writes them."""
         server = uvicorn.Server(uvicorn.Config(self._asgi, port=free_port(), lifespan="off", log_level="warning"))
-        serving = asyncio.create_task(server._serve())
+        server_task = asyncio.create_task(server._serve())
 
-        async def started() -> bool:
+        async def has_started() -> bool:
             return server.started
 
-        await eventually_async(started, what="the server listens")
+        await eventually_async(has_started, what="the server listens")
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.config.port}", timeout=30) as http:
             yield http
         server.should_exit = True
-        await serving
+        await server_task
 
     async def try_to_send(self, agent: str = "echo", tenant: str = "", **fields: Any) -> httpx.Response:
         """Send a message over HTTP+JSON and return the response."""
@@ -103,7 +103,13 @@ class Limited:
         return await self.http.post(path, json=body, headers={"A2A-Version": "1.0"})
 
     async def refusal(
-        self, binding: str, version: str, method: str, params: Mapping[str, Any] | None = None, *, packed: bool = False
+        self,
+        binding: str,
+        version: str,
+        method: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        is_compressed: bool = False,
     ) -> Refusal:
         """Send a request and return the error response. Fail if the gateway accepts the request.
 
@@ -112,16 +118,16 @@ class Limited:
             version: "1.0" or "0.3".
             method: "SendMessage" or "SendStreamingMessage".
             params: Parameters of the method, or None for a valid message.
-            packed: Compress gRPC requests with gzip.
+            is_compressed: Compress gRPC requests with gzip.
         """
-        sent = dict(params or message_json())
+        message_params = dict(params or message_json())
         match binding:
             case "JSONRPC":
-                return await self._over_rpc(version, method, sent)
+                return await self._over_rpc(version, method, message_params)
             case "HTTP+JSON":
-                return await self._over_rest(version, method, sent)
+                return await self._over_rest(version, method, message_params)
             case _:
-                return await self._over_grpc(version, method, sent, packed)
+                return await self._over_grpc(version, method, message_params, is_compressed)
 
     async def _over_rpc(self, version: str, method: str, params: dict[str, Any]) -> Refusal:
         if version == "0.3":
@@ -144,9 +150,9 @@ class Limited:
         assert error["status"] == "RESOURCE_EXHAUSTED"
         return Refusal(answer.status_code, answer.headers.get("retry-after", ""), error["code"], error["details"])
 
-    async def _over_grpc(self, version: str, method: str, params: dict[str, Any], packed: bool) -> Refusal:
-        how = grpc.Compression.Gzip if packed else None
-        async with grpc.aio.insecure_channel(self.grpc, compression=how) as channel:
+    async def _over_grpc(self, version: str, method: str, params: dict[str, Any], is_compressed: bool) -> Refusal:
+        compression = grpc.Compression.Gzip if is_compressed else None
+        async with grpc.aio.insecure_channel(self.grpc, compression=compression) as channel:
             call: Any
             if version == "0.3":
                 stub: Any = a2a_v0_3_pb2_grpc.A2AServiceStub(channel)  # type: ignore[no-untyped-call]
@@ -157,14 +163,14 @@ class Limited:
             try:
                 answer = [event async for event in call] if method in STREAMS else await call
             except grpc.aio.AioRpcError as e:
-                return _of_grpc(e)
+                return _grpc_refusal(e)
         raise AssertionError(f"not refused: {answer}")
 
 
 @asynccontextmanager
-async def limited(
+async def local_gateway(
     store: AsyncStore, store_url: str, keys: Keys, clock: Clock = SYSTEM_CLOCK, **settings: Any
-) -> AsyncIterator[Limited]:
+) -> AsyncIterator[LocalGateway]:
     """Run a gateway without workers. The names of `settings` have no prefix ``a2a_``."""
     app, port = Celery("limited", broker="memory://", set_as_current=False), free_port()
     conf = {f"a2a_{name}": value for name, value in settings.items()}
@@ -183,7 +189,7 @@ async def limited(
         asgi.router.lifespan_context(asgi),
         httpx.AsyncClient(transport=httpx.ASGITransport(asgi), base_url="http://test", timeout=30) as http,
     ):
-        yield Limited(http, f"127.0.0.1:{port}", store, keys, asgi)
+        yield LocalGateway(http, f"127.0.0.1:{port}", store, keys, asgi)
 
 
 def _legacy(params: dict[str, Any]) -> dict[str, Any]:
@@ -197,13 +203,13 @@ def _legacy_request(params: dict[str, Any]) -> Any:
     return ParseDict(json.loads(json.dumps(body)), a2a_v0_3_pb2.SendMessageRequest())
 
 
-def _of_grpc(error: grpc.aio.AioRpcError) -> Refusal:
+def _grpc_refusal(error: grpc.aio.AioRpcError) -> Refusal:
     metadata = {str(key): value for key, value in error.trailing_metadata() or ()}
     details: list[dict[str, Any]] = []
     if "grpc-status-details-bin" in metadata:
         status = status_pb2.Status.FromString(metadata["grpc-status-details-bin"])  # type: ignore[arg-type]
-        for packed in status.details:
+        for any_detail in status.details:
             for kind in (error_details_pb2.ErrorInfo, error_details_pb2.RetryInfo):
-                if packed.Is(kind.DESCRIPTOR):
-                    details.append({"@type": packed.type_url, **MessageToDict(kind.FromString(packed.value))})
+                if any_detail.Is(kind.DESCRIPTOR):
+                    details.append({"@type": any_detail.type_url, **MessageToDict(kind.FromString(any_detail.value))})
     return Refusal(error.code().name, str(metadata.get("retry-after", "")), None, details)

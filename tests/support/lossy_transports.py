@@ -13,20 +13,20 @@ END = b"\n\n"
 
 
 class LosesAnswers(httpx.AsyncHTTPTransport):
-    """Transport that loses the first `times` responses to the requests that `wanted` selects."""
+    """Transport that loses the first `times` responses to the requests that `condition` selects."""
 
-    def __init__(self, wanted: Wanted, times: int = 1) -> None:
+    def __init__(self, condition: Wanted, times: int = 1) -> None:
         super().__init__()
-        self._wanted = wanted
-        self._left = times
+        self._condition = condition
+        self._remaining = times
         self.lost = 0
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Send `request`."""
         response = await super().handle_async_request(request)
-        if not self._left or not self._wanted(request):
+        if not self._remaining or not self._condition(request):
             return response
-        self._left -= 1
+        self._remaining -= 1
         self.lost += 1
         assert isinstance(response.stream, AsyncIterator | httpx.AsyncByteStream)
         async for _ in response.stream:  # the response has begun, so the message is accepted
@@ -37,40 +37,40 @@ class LosesAnswers(httpx.AsyncHTTPTransport):
 
 class CutsStreams(httpx.AsyncHTTPTransport):
     """Transport that breaks off SSE streams. The n-th stream breaks off after as many events as the n-th number in
-    `after`. Later streams are complete."""
+    `event_counts`. Later streams are complete."""
 
-    def __init__(self, *after: int) -> None:
+    def __init__(self, *event_counts: int) -> None:
         super().__init__()
-        self.after = list(after)
+        self.event_counts = list(event_counts)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Send `request`."""
         response = await super().handle_async_request(request)
-        if self.after and "event-stream" in response.headers.get("content-type", ""):
+        if self.event_counts and "event-stream" in response.headers.get("content-type", ""):
             assert isinstance(response.stream, httpx.AsyncByteStream)
-            response.stream = _Cut(response.stream, self.after.pop(0))
+            response.stream = _Cut(response.stream, self.event_counts.pop(0))
         return response
 
 
 class _Cut(httpx.AsyncByteStream):
     """Stream that breaks off between two events, even if one packet contains both."""
 
-    def __init__(self, whole: httpx.AsyncByteStream, after: int) -> None:
-        self._whole = whole
-        self._left = after
+    def __init__(self, stream: httpx.AsyncByteStream, event_count: int) -> None:
+        self._stream = stream
+        self._remaining = event_count
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         buffer = b""
-        async for chunk in self._whole:
+        async for chunk in self._stream:
             *events, buffer = (buffer + chunk).split(END)
             for event in events:
-                if not self._left:
+                if not self._remaining:
                     raise httpx.ReadError("the stream was cut")
-                self._left -= 1
+                self._remaining -= 1
                 yield event + END
 
     async def aclose(self) -> None:
-        await self._whole.aclose()
+        await self._stream.aclose()
 
 
 def sends(request: httpx.Request) -> bool:
@@ -78,6 +78,6 @@ def sends(request: httpx.Request) -> bool:
     return b"Send" in request.content or "/message:" in request.url.path
 
 
-def losing_answers(wanted: Wanted = sends, times: int = 1) -> httpx.AsyncClient:
+def losing_answers(condition: Wanted = sends, times: int = 1) -> httpx.AsyncClient:
     """Return a client that loses responses. The parameters are those of `LosesAnswers`."""
-    return httpx.AsyncClient(transport=LosesAnswers(wanted, times), timeout=60)
+    return httpx.AsyncClient(transport=LosesAnswers(condition, times), timeout=60)

@@ -20,8 +20,10 @@ __all__ = ["app"]
 async def mirror(turn: Turn) -> AsyncIterator[Artifact | str]:
     """Return the parts of the message as an artifact, and list the part sizes of the related tasks' artifacts."""
     yield Artifact(artifact_id="given", parts=list(turn.message.parts))
-    seen = [len(part.SerializeToString()) for task in turn.related_tasks for a in task.artifacts for part in a.parts]
-    yield f"seen {seen}"
+    part_sizes = [
+        len(part.SerializeToString()) for task in turn.related_tasks for a in task.artifacts for part in a.parts
+    ]
+    yield f"seen {part_sizes}"
 
 
 @a2a.agent("make")

@@ -1,4 +1,4 @@
-"""Calls of A2A operations over each binding. Their responses have a common type for comparisons."""
+"""Calls to A2A operations over each binding, with a common type for their responses."""
 
 from __future__ import annotations
 
@@ -62,7 +62,13 @@ class Answer:
 
 
 async def ask(
-    gateway: Gateway, binding: str, operation: str, params: dict[str, Any], tenant: str, agent: str, who: dict[str, str]
+    gateway: Gateway,
+    binding: str,
+    operation: str,
+    params: dict[str, Any],
+    tenant: str,
+    agent: str,
+    credentials: dict[str, str],
 ) -> Answer:
     """Call an operation over a binding and return the response.
 
@@ -73,17 +79,17 @@ async def ask(
         params: Parameters of the operation.
         tenant: Tenant, or "" for none.
         agent: Name of the agent.
-        who: Headers that authenticate the caller.
+        credentials: Headers that authenticate the caller.
     """
     match binding:
         case "JSONRPC":
-            return await _over_rpc(gateway, operation, params | {"tenant": tenant}, agent, {**V1, **who})
+            return await _over_rpc(gateway, operation, params | {"tenant": tenant}, agent, {**V1, **credentials})
         case "HTTP+JSON":
-            return await _over_rest(gateway, operation, params, tenant, agent, {**V1, **who})
+            return await _over_rest(gateway, operation, params, tenant, agent, {**V1, **credentials})
         case "GRPC":
-            return await _over_grpc(gateway, operation, params | {"tenant": f"{agent}/{tenant}"}, {**V1, **who})
+            return await _over_grpc(gateway, operation, params | {"tenant": f"{agent}/{tenant}"}, {**V1, **credentials})
         case _:
-            headers = {"A2A-Version": "0.3", **who}
+            headers = {"A2A-Version": "0.3", **credentials}
             return await _over_rpc(gateway, LEGACY[operation], _legacy(operation, params), agent, headers)
 
 
@@ -98,14 +104,14 @@ async def _over_rest(
     gateway: Gateway, operation: str, params: dict[str, Any], tenant: str, agent: str, headers: dict[str, str]
 ) -> Answer:
     _, verb, path = REQUESTS[operation]
-    remaining = dict(params)
+    rest_params = dict(params)
     for name in ("id", "taskId"):
         if "{" + name + "}" in path:
-            path = path.replace("{" + name + "}", str(remaining.pop(name)))
-    if verb == "GET" and remaining:
-        path += "?" + "&".join(f"{name}={value}" for name, value in remaining.items())
+            path = path.replace("{" + name + "}", str(rest_params.pop(name)))
+    if verb == "GET" and rest_params:
+        path += "?" + "&".join(f"{name}={value}" for name, value in rest_params.items())
     url = base_url(gateway, agent) + (f"/{tenant}" if tenant else "") + path
-    return await _over_http(verb, url, remaining if verb == "POST" else None, headers)
+    return await _over_http(verb, url, rest_params if verb == "POST" else None, headers)
 
 
 async def _over_http(verb: str, url: str, body: Any, headers: dict[str, str]) -> Answer:
@@ -143,8 +149,8 @@ async def _over_grpc(gateway: Gateway, operation: str, params: dict[str, Any], h
 
 def _refusal(error: grpc.aio.AioRpcError) -> Answer:
     """Return the error with all its details."""
-    packed = dict(error.trailing_metadata() or ())["grpc-status-details-bin"]
-    details = MessageToDict(status_pb2.Status.FromString(packed))  # type: ignore[arg-type]
+    status_bytes = dict(error.trailing_metadata() or ())["grpc-status-details-bin"]
+    details = MessageToDict(status_pb2.Status.FromString(status_bytes))  # type: ignore[arg-type]
     return Answer(error.code().name, (), json.dumps({"error": details}))
 
 
