@@ -34,10 +34,10 @@ def module_tree(module: str) -> ast.AST:
 def test_the_tests_use_the_documented_configuration() -> None:
     documented_settings = settings(*SNIPPETS)
 
-    test_settings = settings(module_tree("signed"), module_tree("secured"))
+    test_settings = settings(module_tree("signing_app"), module_tree("tls_agents"))
     assert {name: test_settings.get(name) for name in documented_settings} == documented_settings
     assert "app.setup_security()" in PAGE
-    assert "app.setup_security()" in (ROOT / "tests" / "support" / "signed.py").read_text(encoding="utf-8")
+    assert "app.setup_security()" in (ROOT / "tests" / "support" / "signing_app.py").read_text(encoding="utf-8")
 
 
 def test_the_tests_set_the_documented_tls_files() -> None:
@@ -47,7 +47,7 @@ def test_the_tests_set_the_documented_tls_files() -> None:
             [ast.literal_eval(key) for key in dict_node.keys if key] for dict_node in dicts if len(dict_node.keys) == 4
         ]
 
-    assert keys(SNIPPETS[0]) == keys(module_tree("secured"))
+    assert keys(SNIPPETS[0]) == keys(module_tree("tls_agents"))
     assert re.findall(r"(ssl_\w+)=", PAGE.partition("A2A_STORE_URL=")[2].partition("```")[0]) == [
         "ssl_ca_certs",
         "ssl_certfile",
