@@ -12,7 +12,8 @@ from typing import Any
 import grpc.aio
 import httpx
 import pytest
-from a2a.types import Message, Part, SendMessageRequest
+from a2a.types import ListTasksRequest, Message, Part, Role, SendMessageRequest
+from a2a.types.a2a_pb2_grpc import A2AServiceStub
 from google.protobuf.json_format import ParseDict
 from google.protobuf.message import Message as Proto
 from starlette.applications import Starlette
@@ -205,18 +206,40 @@ async def test_a_body_is_not_charged_if_no_token_is_left_for_its_operation(
     assert (expensive.status_code, small_statuses) == (429, [200] * 4 + [429])
 
 
-async def test_values_that_cost_more_than_the_burst_take_all_of_it(
+async def test_a_body_that_costs_more_than_the_burst_leaves_a_debt(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys
 ) -> None:
-    limit_settings = {"owner_requests_per_second": 0.1, "owner_request_burst": 3, "auth_api_keys": (ANN,)}
+    limit_settings = {"owner_requests_per_second": 0.2, "owner_request_burst": 3, "auth_api_keys": (ANN,)}
     body = message_json() | {"metadata": {"values": values(8)}, "configuration": {"returnImmediately": True}}
     async with local_gateway(store, redis_server.store_url, keys, **limit_settings) as gateway:
-        answers = [
-            await gateway.http.post("/message:send", json=body, headers=AS_ANN),
-            await gateway.http.get("/tasks", headers=AS_ANN),
-        ]
+        accepted = await gateway.http.post("/message:send", json=body, headers=AS_ANN)
+        refused = await gateway.http.get("/tasks", headers=AS_ANN)
 
-    assert [answer.status_code for answer in answers] == [200, 429]
+    assert (accepted.status_code, refused.status_code) == (200, 429)
+    assert 20 < int(refused.headers["retry-after"]) <= 35, "seven tokens are missing"
+
+
+async def test_over_grpc_too_a_body_that_costs_more_than_the_burst_leaves_a_debt(
+    store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys
+) -> None:
+    limit_settings = {"owner_requests_per_second": 0.2, "owner_request_burst": 3, "auth_api_keys": (ANN,)}
+    message = Message(message_id="m", role=Role.ROLE_USER, parts=[Part(text="x" * 8 * BYTES_PER_TOKEN)])
+    request = SendMessageRequest(message=message, tenant="echo")
+    request.configuration.return_immediately = True
+    request.configuration.history_length = 0
+    metadata = (*GRPC_V1, ("x-api-key", "key"))
+    async with (
+        local_gateway(store, redis_server.store_url, keys, **limit_settings) as gateway,
+        grpc.aio.insecure_channel(gateway.grpc) as channel,
+    ):
+        stub = A2AServiceStub(channel)  # type: ignore[no-untyped-call]
+        await stub.SendMessage(request, metadata=metadata, timeout=LIMIT)
+        with pytest.raises(grpc.aio.AioRpcError) as exc_info:
+            await stub.ListTasks(ListTasksRequest(tenant="echo"), metadata=metadata, timeout=LIMIT)
+
+    assert exc_info.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    trailers = dict(exc_info.value.trailing_metadata() or ())
+    assert 20 < int(trailers["retry-after"]) <= 35, "seven tokens are missing"
 
 
 @pytest.mark.parametrize(

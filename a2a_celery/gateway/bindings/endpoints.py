@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 from a2a.auth.user import User
@@ -29,10 +28,10 @@ from ...integrations.starlette import drop_body
 from ..auth.schemes import Identity
 from ..cards import ADDRESS
 from ..handler import GatewayHandler
-from ..middleware.bodies import BODIES, CHARGE, ArrivingBodies, BodyCharge, read_bounded, require_json
+from ..middleware.bodies import BODIES, CHARGE, ArrivingBodies, read_bounded, require_json
 from ..middleware.disconnect import CLIENT_CLOSED_REQUEST, cancel_on_disconnect
 from ..middleware.extensions import CARDS, Endpoint
-from ..operations.limits import METER, ResponseMeter
+from ..operations.limits import METER, BodyCharge, ResponseMeter
 from ..operations.turns import EVENT_IDS
 from ..protocol_errors import REACHED, RETRY_SECONDS, RequestTooLargeError, record_limit_error, to_a2a, with_retry_after
 from .json_results import one_line
@@ -225,7 +224,7 @@ def count_unparsed(
 
     async def counted(request: Request) -> Response:
         owner = CALLERS.build_user(request).user_name
-        request.scope[CHARGE] = BodyCharge(partial(limits.charge_body, agent, owner))
+        charge = request.scope[CHARGE] = BodyCharge(limits, agent, owner)
         meter = request.scope[METER] = ResponseMeter()
         try:
             if _may_be_large(request):
@@ -237,6 +236,7 @@ def count_unparsed(
             record_limit_error(request.scope.setdefault(RETRY_SECONDS, []), e)
             response = with_retry_after(format_error(e), request)
         finally:
+            await charge.settle()
             await meter.pay()
         return response
 

@@ -33,7 +33,7 @@ from ..auth.grpc import AuthenticationInterceptor, caller
 from ..handler import GatewayHandler
 from ..middleware.bodies import parse_soon, run_in_thread
 from ..middleware.extensions import active_extensions
-from ..operations.limits import METER, ResponseMeter
+from ..operations.limits import METER, BodyCharge, ResponseMeter
 from ..protocol_errors import REACHED
 from .endpoints import require_version
 from .grpc_errors import retry_after, set_error, status_code
@@ -220,8 +220,9 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         parse, request = method.request_deserializer, _request_of(details.method)
 
         async def unary(body: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+            charge = self._body_charge()
             try:
-                await self._charge(body, request)
+                await self._check_body(body, request, charge)
                 response = await method.unary_unary(await parse_soon(len(body), parse, body), context)
                 if context.code() is not None:  # the servicer has set an error
                     await self._count()
@@ -229,36 +230,42 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
             except Exception as e:
                 set_error(map_legacy_error(await self._count(e) or e, _call.get()), context)
             finally:
-                await _pay()
+                await _pay(charge)
 
         async def stream(body: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncGenerator[Any, None]:
+            charge = self._body_charge()
             try:
-                await self._charge(body, request)
+                await self._check_body(body, request, charge)
                 parsed = await parse_soon(len(body), parse, body)
                 async with aclosing(method.unary_stream(parsed, context)) as events:
                     async for event in events:
-                        await _pay()
+                        await _pay(charge)
                         yield event
                 if context.code() is not None:  # the servicer has set an error
                     await self._count()
             except Exception as e:
                 set_error(map_legacy_error(await self._count(e) or e, _call.get()), context)
             finally:
-                await _pay()
+                await _pay(charge)
 
         if method.response_streaming:
             return grpc.unary_stream_rpc_method_handler(stream, None, method.response_serializer)
         return grpc.unary_unary_rpc_method_handler(unary, None, method.response_serializer)
 
-    async def _charge(self, body: bytes, request: Descriptor) -> None:
+    def _body_charge(self) -> BodyCharge | None:
+        if self._handler is None:
+            return None
+        return BodyCharge(self._handler.limits, self._handler.agent.name, _owner())
+
+    async def _check_body(self, body: bytes, request: Descriptor, charge: BodyCharge | None) -> None:
         """Charge the caller's rate limit for `body`, a serialized `request`.
 
         Raises:
             LimitExceededError: The caller has too few tokens.
             InvalidParamsError: The body has too many fields, or is malformed.
         """
-        if self._handler is not None:
-            await self._handler.limits.charge_body(self._handler.agent.name, _owner(), len(body))
+        if charge is not None:
+            await charge.pay(len(body))
         is_large = len(body) > MAX_SMALL_BODY
         if is_large and await run_in_thread(count_fields, body, request, MAX_FIELDS) > MAX_FIELDS:
             raise InvalidParamsError(
@@ -282,8 +289,10 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         return None
 
 
-async def _pay() -> None:
-    """Charge the caller's rate limit for the result of the current call."""
+async def _pay(charge: BodyCharge | None) -> None:
+    """Charge the caller's rate limit for the rest of the body's cost and for the result of the current call."""
+    if charge is not None:
+        await charge.settle()
     call = _call.get()
     if call is not None:
         await call.state[METER].pay()

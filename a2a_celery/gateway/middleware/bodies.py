@@ -12,7 +12,7 @@ import asyncio
 import json
 import re
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import islice
@@ -86,27 +86,6 @@ of large requests."""
 
 BODY_WAIT = 5
 """Retry-After of a body that is refused because other bodies of its owner are arriving, in seconds."""
-
-
-class BodyCharge:
-    """Charge for the body of one request.
-
-    Args:
-        charge: Coroutine function that receives the bytes and the JSON values of the body, and the tokens that were
-            charged before. The function charges the missing tokens, and returns the sum.
-    """
-
-    def __init__(self, charge: Callable[[int, int, int], Awaitable[int]]) -> None:
-        self._charge = charge
-        self._paid = 0
-
-    async def pay(self, size: int, values: int = 0) -> None:
-        """Charge for `size` bytes and `values` JSON values, except for what earlier calls have charged.
-
-        Raises:
-            LimitExceededError: The caller has too few tokens.
-        """
-        self._paid = await self._charge(size, values, self._paid)
 
 
 class ArrivingBodies:

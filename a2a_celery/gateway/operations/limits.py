@@ -116,18 +116,16 @@ class OwnerLimits:
         with suppress(StoreUnavailable):
             await self._count(agent, Scope(owner=owner))
 
-    async def charge_body(self, agent: str, owner: str, size: int, values: int = 0, paid: int = 0) -> int:
-        """Charge the rate limit of `owner` for a body of `size` bytes and `values` JSON values, before a request is
-        built from the body.
+    async def charge_body(self, agent: str, owner: str, cost: int, paid: int = 0) -> int:
+        """Charge the rate limit of `owner` for a body before a request is built from the body.
 
-        The body is refused unless one token remains for the operation itself. The cost of a body is limited to the size
-        of the bucket without this token.
+        The body is refused unless one token remains for the operation itself. The charge is limited to the size of the
+        bucket without this token.
 
         Args:
             agent: Agent that receives the request.
             owner: Owner of the request, or "" for an unauthenticated caller.
-            size: Number of bytes in the body.
-            values: Number of JSON values in the body.
+            cost: Number of tokens that the body costs.
             paid: Number of tokens that earlier calls have charged for the body.
 
         Returns:
@@ -136,20 +134,18 @@ class OwnerLimits:
         Raises:
             LimitExceededError: The owner has too few tokens.
         """
-        cost = min(tokens_of(size, values), self._burst - 1)
-        if cost <= paid:
+        charged = min(cost, self._burst - 1)
+        if charged <= paid:
             return paid
         with suppress(StoreUnavailable):
-            await self._count(agent, Scope(owner=owner), cost - paid, spare=1)
-        return cost
+            await self._count(agent, Scope(owner=owner), charged - paid, spare=1)
+        return charged
 
-    async def charge_response(self, scope: Scope, size: int, values: int) -> None:
-        """Charge the owner of `scope` for a response of `size` bytes and `values` JSON values, even if the owner has
-        too few tokens.
+    async def overdraw(self, scope: Scope, cost: int) -> None:
+        """Charge the owner of `scope` `cost` tokens for work that is done, even if the owner has too few tokens.
 
-        The response is sent in any case. Until enough tokens are refilled, the owner's further requests are rejected.
+        Until enough tokens are refilled, the owner's further requests are rejected.
         """
-        cost = tokens_of(size, values)
         if cost > 0 and self._per_second is not None:
             with suppress(StoreUnavailable):
                 wait = await self._store.run(
@@ -274,6 +270,31 @@ def scope_of(context: ServerCallContext) -> Scope:
     return Scope(tenant=context.tenant, owner=context.user.user_name)
 
 
+class BodyCharge:
+    """Charge for the body of one request of `owner` to `agent`."""
+
+    def __init__(self, limits: OwnerLimits, agent: str, owner: str) -> None:
+        self._limits = limits
+        self._agent = agent
+        self._owner = owner
+        self._cost = self._paid = 0
+
+    async def pay(self, size: int, values: int = 0) -> None:
+        """Charge the owner for `size` bytes and `values` JSON values, except for what earlier calls have charged.
+
+        Raises:
+            LimitExceededError: The owner has too few tokens.
+        """
+        cost = tokens_of(size, values)
+        self._paid = await self._limits.charge_body(self._agent, self._owner, cost, self._paid)
+        self._cost = cost
+
+    async def settle(self) -> None:
+        """Charge the tokens that exceed the owner's bucket, after the operation has used its own token."""
+        cost, self._paid = self._cost - self._paid, self._cost
+        await self._limits.overdraw(Scope(owner=self._owner), cost)
+
+
 METER = "a2a_response_meter"
 """Key of a request's scope and its call context for the `ResponseMeter` of the request."""
 
@@ -313,7 +334,7 @@ class ResponseMeter:
     def __init__(self) -> None:
         self._size = self._values = 0  # not charged yet
         self._has_begun = self._is_large = False
-        self._charge: Callable[[int, int], Awaitable[None]] | None = None
+        self._overdraw: Callable[[int], Awaitable[None]] | None = None
         self._turn: asyncio.Lock | None = None
         self._read: asyncio.Semaphore | None = None
 
@@ -348,7 +369,7 @@ class ResponseMeter:
             return
         if is_first:  # a stream may wait for its client between two results
             await self.take_turn(limits, agent, scope)
-        self._charge = partial(limits.charge_response, scope)
+        self._overdraw = partial(limits.overdraw, scope)
         self._size += size
 
     def add_values(self, values: int) -> None:
@@ -361,8 +382,8 @@ class ResponseMeter:
         size, values = self._size, self._values
         self._size, self._values = size % BYTES_PER_TOKEN, values % VALUES_PER_TOKEN
         try:
-            if self._charge is not None:
-                await self._charge(size, values)
+            if self._overdraw is not None:
+                await self._overdraw(tokens_of(size, values))
         finally:
             turn, self._turn = self._turn, None
             if turn is not None:
