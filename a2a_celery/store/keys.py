@@ -260,7 +260,7 @@ class Keys:
 
     @property
     def delivery_notifications(self) -> str:
-        """Channel that receives a message when delivery cursors or requested posts become due immediately."""
+        """Pub/sub channel that notifies the watchers of delivery cursors and requested posts that are due now."""
         return f"{self.deliveries}:notifications"
 
     @property

@@ -45,7 +45,7 @@ def quick(tmp_path: Path) -> Iterator[Fleet]:
 
 
 def operator_app(fleet: Fleet, **conf: str) -> A2A:
-    """Return the fleet's app as in an operator's process. `conf` overrides settings."""
+    """Return a Celery app with the fleet's settings, for the operator's commands. `conf` overrides settings."""
     app = Celery("tests", broker=fleet.broker_url, set_as_current=False)
     app.conf.update({"task_default_queue": fleet.queue, "a2a_store_url": fleet.redis.store_url} | conf)
     fleet_agents = A2A(app)

@@ -21,7 +21,7 @@ PEERS = ROOT / "tests" / "peers"
 
 
 def program(number: int, url: str) -> dict[str, Any]:
-    """Run a documented program with the agent at `url`, and return the names that it defines."""
+    """Run a program of the page with the agent at `url`, and return the program's global variables."""
     text = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[number]
     namespace: dict[str, Any] = {"__name__": "service"}
     exec(compile(text.replace("https://agent.example.com", url), "client.md", "exec"), namespace)

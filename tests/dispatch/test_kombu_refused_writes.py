@@ -100,7 +100,7 @@ def test_a_refusal_on_an_open_connection_is_an_error_of_the_connection(
 def test_a_refusal_in_a_script_is_an_error_of_the_connection(
     server: MortalRedis, connect: Callable[[], Connection], problem: str
 ) -> None:
-    """kombu renews bindings, and redis-py releases kombu's lock, in scripts."""
+    """A script of kombu renews a binding, and a script of redis-py releases kombu's lock."""
     connection = connect()
     client = connection.channel().client
     refuse_writes(server, problem)

@@ -318,7 +318,7 @@ async def test_records_are_encrypted_and_need_their_secret(task: Task, store: As
 
 
 class Model(MockFunctionCallingLLM):
-    """Model that calls the tools of one round in each response, and finally returns the results."""
+    """Model that requests one round of tool calls in each response, and then returns the results."""
 
     rounds: list[list[str]]
     work: Any

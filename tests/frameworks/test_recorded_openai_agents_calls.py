@@ -33,10 +33,10 @@ class Place:
 
 
 class Script:
-    """Agent whose model calls the tools of one round in each response, and finally returns the results.
+    """Agent whose model requests one round of tool calls in each response, and then returns the results.
 
     Attributes:
-        calls: Model requests, by number, and tool calls in all attempts.
+        calls: Model requests (by number) and tool calls of all attempts.
         dies_at: Number of the model request at which the worker dies.
     """
 

@@ -34,10 +34,10 @@ class Place(BaseModel):
 
 
 class Script:
-    """Agent whose model calls the tools of one round in each response, and finally returns the results.
+    """Agent whose model requests one round of tool calls in each response, and then returns the results.
 
     Attributes:
-        calls: Model requests, by number, and tool calls in all attempts.
+        calls: Model requests (by number) and tool calls of all attempts.
         dies_at: Number of the model request at which the worker dies.
         throttled: Number of the model request that the model throttles once.
         stateful: Whether the provider of the model stores the conversation.

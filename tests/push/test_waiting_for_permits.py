@@ -1,4 +1,7 @@
-"""Waiting for a permit. A post waits briefly for a busy host, but not in a cooldown or when many posts already wait."""
+"""Posts that wait for a permit of a busy host.
+
+A post waits briefly, unless the host is in a cooldown or many other posts wait.
+"""
 
 from __future__ import annotations
 

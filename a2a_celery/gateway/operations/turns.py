@@ -90,11 +90,16 @@ class TurnWatch:
     def read(
         self, entries: Iterable[LogEntry], task: Task, *, after_version: int = 0, until: int = 0
     ) -> tuple[list[StreamEvent], bool]:
-        """Return the visible events of `entries`, the next log entries of `task`, and True if the entries end the turn.
+        """Select the events of a task that a stream sends.
 
         Args:
-            after_version: Version of the task that the client has received. Entries up to this version are not visible.
+            entries: Next log entries of the task, in order.
+            task: Task of the stream.
+            after_version: Version of the task that the client has received. Entries up to this version are not sent.
             until: Newest version when the stream began. An entry before this version does not end the turn.
+
+        Returns:
+            The events to send, and True if one of the entries ends the turn.
         """
         shown_events: list[StreamEvent] = []
         for entry in entries:
