@@ -264,7 +264,7 @@ def test_a_schedule_is_shown_with_its_tasks_and_skipped_ticks(page: Page, scene:
     page.open("#view=schedules")
     page.until(lambda: rows(page), "the schedule")
     [row] = rows(page)
-    assert row.startswith("nightly report 0 2 * * * patient – Skips ticks while a task runs")
+    assert row.startswith("nightly report 0 2 * * * patient – Skips ticks")
 
     page.element("#view tbody a").click()
 
@@ -429,7 +429,7 @@ def test_a_caller_without_the_role_sees_neither_views_nor_tasks_of_others(
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
+@pytest.mark.parametrize("size", [WIDE, (820, 1100), NARROW], ids=["wide", "middle", "narrow"])
 def test_views_are_accessible_and_fit_the_window(page: Page, scene: Scene, size: tuple[int, int], dark: bool) -> None:
     task = scene.send("count", "5", "/line")
     scene.wait_for("ask", scene.send("ask", "begin"), "TASK_STATE_INPUT_REQUIRED")

@@ -19,7 +19,7 @@ export class DeadLettersView {
     this.result = el("p", { role: "status", class: "result" });
     this.table = new Table(
       "Dead letters",
-      [["Task", createLink], ["Agent"], ["Owner"], ["Failed", () => timeElement("")], ["Attempts"], ["", () => this.#button()]],
+      [["Task", createLink], ["Agent", null, "word"], ["Owner"], ["Failed", () => timeElement("")], ["Attempts"], ["", () => this.#button()]],
       ({ id }) => id,
       ([link, agent, owner, failureTime, attempts, button], task) => {
         setLink(link, views.addressOf(task.id), task.id);

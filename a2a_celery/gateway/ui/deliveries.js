@@ -39,7 +39,7 @@ class Deliveries {
     this.state = state;
     this.table = new Table(
       title,
-      [["Task", createLink], ["Webhook"], ["Agent"], ["State", () => el("span", { class: "badge" })], ["Events", null, "number"], ["Failures", null, "number"], ["Since", () => timeElement("")], ["Reason"], ["", () => this.#button()]],
+      [["Task", createLink], ["Webhook"], ["Agent", null, "word"], ["State", () => el("span", { class: "badge" })], ["Events", null, "number"], ["Failures", null, "number"], ["Since", () => timeElement("")], ["Reason"], ["", () => this.#button()]],
       ({ task, id }) => `${task} ${id}`,
       ([link, name, agent, badge, events, failures, since, reason, button], webhook) => {
         setLink(link, view.views.addressOf(webhook.task), webhook.task);

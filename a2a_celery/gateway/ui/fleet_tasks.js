@@ -35,7 +35,7 @@ export class FleetTasksView {
     this.empty = el("p", { class: "empty", hidden: true });
     this.table = new Table(
       "Tasks",
-      [["Task", createLink], ["Agent"], ["Owner"], ["State", () => badge("")], ["Since", () => timeElement("")], ["Attempt"], ["Worker"]],
+      [["Task", createLink], ["Agent", null, "word"], ["Owner"], ["State", () => badge("")], ["Since", () => timeElement("")], ["Attempt"], ["Worker"]],
       ({ id }) => id,
       ([link, agent, owner, state, since, attempt, worker], task) => {
         setLink(link, views.addressOf(task.id), task.id);

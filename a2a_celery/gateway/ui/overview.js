@@ -36,7 +36,7 @@ export class OverviewView {
     ];
     this.agents = new Table(
       "Agents",
-      [["Agent"], ["Oldest waiting", null, "number"], ...TERMINAL_STATES.map(([title]) => [title, null, "number"]), ["Workers lost", null, "number"]],
+      [["Agent", null, "word"], ["Oldest waiting", null, "number"], ...TERMINAL_STATES.map(([title]) => [title, null, "number"]), ["Workers lost", null, "number"]],
       ([name]) => name,
       ([agent, oldest, ...cells], [name, agentCounts]) => {
         setText(agent, name);

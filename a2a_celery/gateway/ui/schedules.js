@@ -7,7 +7,7 @@ import { Table, createLink, setLink } from "./table.js";
 import { badge, showState, showTime, timeElement } from "./texts.js";
 
 const INTERVAL = 5000;
-const OVERLAPS = { skip: "Skips ticks while a task runs", queue: "Queues tasks", cancel: "Cancels earlier tasks" };
+const OVERLAPS = { skip: "Skips ticks", queue: "Queues tasks", cancel: "Cancels tasks" };
 
 export class SchedulesView {
   constructor(views) {
@@ -15,7 +15,7 @@ export class SchedulesView {
     this.empty = el("p", { class: "empty", hidden: true }, "No schedules. No entry of Celery beat in this app submits a message.");
     this.table = new Table(
       "Schedules",
-      [["Schedule", createLink], ["When"], ["Agent"], ["Owner"], ["Overlap"], ["Newest task", () => badge("")], ["Since", () => timeElement("")], ["Skipped ticks", null, "number"], ["Last skipped", () => timeElement("")]],
+      [["Schedule", createLink], ["When"], ["Agent", null, "word"], ["Owner"], ["Overlap"], ["Newest task", () => badge("")], ["Since", () => timeElement("")], ["Skipped", null, "number"], ["Last skipped", () => timeElement("")]],
       ({ name }) => name,
       ([link, timing, agent, owner, overlap, state, since, skippedTicks, lastSkipped], schedule) => {
         setLink(link, `#${new URLSearchParams({ view: "tasks", phase: "any", schedule: schedule.name })}`, schedule.name);

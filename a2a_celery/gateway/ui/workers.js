@@ -13,7 +13,7 @@ export class WorkersView {
     this.empty = el("p", { class: "empty", hidden: true }, "No worker replies. Start one with celery -A … worker.");
     this.workers = new Table(
       "Workers",
-      [["Worker"], ["State", () => el("span", { class: "badge" })], ["Pool"], ["Queues"], ["Agents"], ["Version"]],
+      [["Worker"], ["State", () => el("span", { class: "badge" })], ["Pool", null, "word"], ["Queues"], ["Agents"], ["Version"]],
       ({ name }) => name,
       ([name, badge, pool, queues, agents, version], worker) => {
         const [state, text] = stateOf(worker);
@@ -28,7 +28,7 @@ export class WorkersView {
     );
     this.queues = new Table(
       "Queues",
-      [["Agent"], ["Queue"], ["Workers", () => el("span", { class: "badge" })], ["Oldest waiting", null, "number"]],
+      [["Agent", null, "word"], ["Queue"], ["Workers", () => el("span", { class: "badge" })], ["Oldest waiting", null, "number"]],
       ({ agent }) => agent,
       ([agent, queue, badge, oldest], entry) => {
         setText(agent, entry.agent);
