@@ -162,7 +162,7 @@ class Agent:
         extended_card: AgentCard | None,
         options: Mapping[str, Any],
     ) -> Agent:
-        """Return an agent.
+        """Return an agent whose options are divided into fields of `Agent`, retry options, and options for Celery.
 
         Args:
             name: Name of the agent.

@@ -158,8 +158,11 @@ class NewTask:
 
 
 async def built(request: SendMessageRequest, operation: Callable[[], Operation[T]]) -> Operation[T]:
-    """Return the result of `operation`, which encodes `request`. A large request is encoded in a thread, so that the
-    event loop can serve other requests."""
+    """Return the store operation that the function `operation` builds.
+
+    The function encodes `request`. A large request is encoded in a thread, so that the event loop can serve other
+    requests.
+    """
     return operation() if request.ByteSize() <= LARGE_REQUEST else await asyncio.to_thread(operation)
 
 

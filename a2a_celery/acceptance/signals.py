@@ -131,7 +131,7 @@ class SignalSender:
 
 
 def _resumed(sent: SentSignal, signal: Signal) -> SignalResumed | None:
-    """Return the run that a signal resumed, or None if the signal was stored.
+    """Return the result for a signal that has resumed a run, or None if the signal was stored.
 
     Raises:
         SignalRefused: The signal was not accepted.

@@ -74,7 +74,7 @@ class Archive(Protocol):
         """Check that the archive accepts writes, without storing a task."""
 
     async def read(self, scope: Scope, task_id: str) -> Archived | None:
-        """Return the task, or None if `scope` has no such task."""
+        """Return the archived task with the id `task_id`, or None if `scope` has no such task."""
 
     async def page(
         self, criteria: Filter, *, size: int, cursor: tuple[int, str] | None = None, artifacts: bool = False

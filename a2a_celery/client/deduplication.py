@@ -1,9 +1,9 @@
 """Deduplication of notifications. Duplicates are dropped, and one consumer at a time handles a subscription's events.
 
 A subscription is one webhook of one task. Its sender posts the events in order, each after the previous event was
-acknowledged with 2xx. An event whose version is not higher than the last handled version is therefore a duplicate. The
-exception is an event with a later time, because the sender's store has lost events and reused their versions. Only the
-id of the last handled event is stored for each subscription.
+acknowledged with 2xx. An event whose version is not higher than the last handled version is therefore a duplicate,
+unless its time is later. A later time shows that the sender's store has lost events and reused their versions, so the
+event is handled. Only the id of the last handled event is stored for each subscription.
 """
 
 from __future__ import annotations

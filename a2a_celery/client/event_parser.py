@@ -72,7 +72,7 @@ def parse_event(answer: object) -> Event | None:
 
 
 def to_json(message: Proto) -> Any:
-    """Return the ProtoJSON of `message`. NaN and infinite numbers, which JSON cannot represent, become null."""
+    """Return `message` as a ProtoJSON value. NaN and infinite numbers, which JSON cannot represent, become null."""
     try:
         return MessageToDict(message)
     except SerializeToJsonError:

@@ -254,7 +254,7 @@ def _simplified(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _referenced(reference: str, root: Mapping[str, Any]) -> Any:
-    """Return the schema to which a reference such as ``#/$defs/Colour`` points, or None."""
+    """Return the schema to which a reference such as ``#/$defs/Colour`` points, or None if there is no such schema."""
     schema: Any = root
     for step in reference.removeprefix("#").split("/")[1:]:
         key = unquote(step).replace("~1", "/").replace("~0", "~")

@@ -95,7 +95,7 @@ class _Handler(BaseEventHandler):
     """Event handler that passes each event to the run that emitted the event."""
 
     def handle(self, event: BaseEvent, **kwargs: Any) -> None:
-        """Pass the event to the calls of the current run."""
+        """Pass the event to the `ModelCalls` of the current run. Events outside an observed run are ignored."""
         execution = current_execution()
         calls = None if execution is None else _CALLS.get(execution)
         if calls is not None:

@@ -190,13 +190,13 @@ class GatewayHandler(RequestHandler):
     def on_message_send_stream(
         self, params: SendMessageRequest, context: ServerCallContext
     ) -> AsyncGenerator[Event, None]:
-        """Return the events of `message_pages` one at a time."""
+        """Return an iterator over the single events of `message_pages`."""
         return events_of(self.message_pages(params, context), context.state.get(EVENT_IDS))
 
     def on_subscribe_to_task(
         self, params: SubscribeToTaskRequest, context: ServerCallContext
     ) -> AsyncGenerator[Event, None]:
-        """Return the events of `subscription_pages` one at a time."""
+        """Return an iterator over the single events of `subscription_pages`."""
         return events_of(self.subscription_pages(params, context), context.state.get(EVENT_IDS))
 
     @operation("GetTask", bounded=True)

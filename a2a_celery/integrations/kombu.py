@@ -90,13 +90,12 @@ def _creates_client_per_command(channel: type) -> bool:
 
 
 def patch_closed_channels(channel: type) -> bool:
-    """Make channels raise a connection error if their connection was garbage-collected. Without the patch, the worker
-    exits.
+    """Make channels raise a connection error if their connection is closed. Without the patch, the worker exits.
 
-    With kombu 5.7.0 (celery/kombu#582), a worker closes its garbage-collected connection after a Redis restart. If
-    unacknowledged messages are returned to the queue at that point, ``Channel._connparams`` reads
-    ``connection.client.hostname``, although the client is None. Celery handles only connection errors at this point, so
-    the worker exits with "Unrecoverable error: AttributeError".
+    After a Redis restart, a Celery worker closes its connection with kombu's ``Connection.collect()``, which sets the
+    client of the transport to None (kombu 5.7.0, celery/kombu#582). If a channel then returns unacknowledged messages
+    to their queue, ``Channel._connparams`` raises AttributeError on ``connection.client.hostname``. Celery handles only
+    connection errors at this point, so the worker exits with "Unrecoverable error: AttributeError".
     """
     KOMBU.require(channel, "_connparams")
     connparams = channel._connparams  # type: ignore[attr-defined]

@@ -30,7 +30,7 @@ class DelegatingModel(Model):
         return await self.model.get_response(*args, **kwargs)
 
     def stream_response(self, *args: Any, **kwargs: Any) -> AsyncIterator[TResponseStreamEvent]:
-        """Return the events of the wrapped model."""
+        """Return an iterator over the events of the wrapped model."""
         return self.model.stream_response(*args, **kwargs)
 
     def get_retry_advice(self, request: ModelRetryAdviceRequest) -> ModelRetryAdvice | None:

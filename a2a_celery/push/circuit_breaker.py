@@ -305,8 +305,8 @@ class CircuitBreaker:
         host.cooldown_until = self._clock.monotonic() + host.cooldown * (0.5 + self._random() / 2)
 
     def _remember_idle(self, name: str, host: _Host) -> None:
-        """Store the state of an idle host. Beyond the limit, remove the oldest idle host of the owner with the most
-        idle hosts."""
+        """Store the state of an idle host. While there are more than `max_hosts` idle hosts, remove the oldest idle
+        host of the owner with the most idle hosts."""
         self._idle.setdefault(host.owner, OrderedDict())[name] = None
         self._idle_count += 1
         while self._idle_count > self._max_hosts:

@@ -70,7 +70,7 @@ URL = "http://agents.test"
 class NoResults(Results):
     """Stand-in for the result backend, because a simulation has no workers without this package."""
 
-    async def has(self, ref: RunRef) -> bool:
+    async def reconcile(self, ref: RunRef) -> bool:
         """Return False, because no worker without this package has the run."""
         return False
 

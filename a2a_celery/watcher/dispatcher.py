@@ -222,14 +222,14 @@ class Dispatcher:
     async def _is_on_plain_worker(self, ref: RunRef) -> bool:
         """Return True if a worker without this package has the run of a plain Celery task.
 
-        If the worker has ended the Celery task, the run is also ended. A result backend that does not reply is queried
-        only once per tick, so that other runs can be published.
+        If the worker has ended the Celery task, this method also ends the run. A result backend that does not reply is
+        queried only once per tick, so that other runs can be published.
         """
         if not self._results_reply:
             return False
         try:
             async with self._clock.timeout(RESULTS_TIMEOUT):
-                return await self._results.has(ref)
+                return await self._results.reconcile(ref)
         except Exception as e:
             logger.warning("run %s: the result backend does not reply: %r", ref.name, e)
             self._results_reply = False

@@ -23,7 +23,7 @@ from ..telemetry.names import package_metrics
 
 POST_TIME_BUCKETS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 20.0)
 MAX_TICK_AGE = 60.0
-"""Seconds without a tick after which a role is considered hung. The slowest role waits for the store and for posts,
+"""Seconds without a tick after which a role counts as hung. The slowest role waits for the store and for posts,
 which take up to 15 s."""
 
 

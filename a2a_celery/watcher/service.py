@@ -121,7 +121,7 @@ class Watcher:
             await store.aclose()
 
     async def _wait_for_store(self, store: AsyncStore, keys: Keys, sealer: Sealer | None, until: asyncio.Event) -> bool:
-        """Return True when the store is available, or False if `until` is set first."""
+        """Wait until the store is available, and return True. Return False if `until` is set first."""
         report = True
         while not await check_store(store, keys, self._settings, sealer, report=report):
             report = False

@@ -51,7 +51,7 @@ class TwoVersions:
         return worker
 
     def live_workers(self) -> list[VersionWorker]:
-        """Return the version queues that workers have announced."""
+        """Return an entry for each version queue that a worker has announced."""
         return self._store.run(version_workers(Keys(DEFAULT_KEY_PREFIX)))
 
     def leave_queue(self, worker: Process) -> None:

@@ -234,5 +234,5 @@ def test_retries_and_attempts_after_lost_workers_are_counted_apart(tmp_path: Pat
 
 
 def is_claimed(system: SystemUnderTest, task_id: str) -> bool:
-    """Return True while a worker has a lease for the first run."""
+    """Return True if a worker holds the lease of the task's first run."""
     return system.store.redis.zscore(Keys("a2a").leases, f"{task_id}.1") is not None

@@ -34,15 +34,15 @@ FRAMEWORKS = ("adk", "agent-framework", "strands", "pydantic-ai", "openai-agents
 """Extras of the table. tests/crewai runs the code of the section "CrewAI"."""
 
 
-def programs(section: str) -> list[str]:
-    """Return the programs of a section: the agent's module, and the agent's line in the app."""
+def code_blocks(section: str) -> list[str]:
+    """Return the Python code blocks of a section: the agent's module, and the line that adds the agent to the app."""
     text = PAGE.partition(f"## {section}\n")[2].partition("\n## ")[0]
     return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
 
 
 @pytest.mark.parametrize("section", SECTIONS)
 def test_the_code_runs(section: str) -> None:
-    module, line = programs(section)
+    module, line = code_blocks(section)
     model = MockFunctionCallingLLM() if section == "LlamaIndex" else "test"
     namespace: dict[str, Any] = {"book": print, "client": None, "model": model, "__name__": "acme.clerk"}
     a2a = A2A(Celery("acme", set_as_current=False))

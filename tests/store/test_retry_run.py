@@ -73,7 +73,8 @@ async def _record_by_run(store: AsyncStore, keys: Keys) -> None:
 
 
 async def _next_attempt(store: AsyncStore, keys: Keys) -> None:
-    """Claim the next attempt first, as if its Celery message had arrived at the same process before the signal."""
+    """Claim the run and then its next attempt, as if the message of the retry had arrived at this process before
+    Celery's ``task_retry`` signal."""
     await store.run(claim(keys))
     await store.run(claim(keys, retries=1, retried=status(WORKING, attempt=2)))
 

@@ -20,7 +20,7 @@ from a2a_celery.integrations.kombu import patch_closed_channels
 
 
 def closed(channel: type) -> Any:
-    """Return a channel whose connection was garbage-collected."""
+    """Return a channel whose connection is closed."""
     closed_channel: Any = object.__new__(channel)
     closed_channel.connection = SimpleNamespace(client=None, default_port=6379)
     return closed_channel

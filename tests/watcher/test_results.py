@@ -204,7 +204,7 @@ async def test_a_result_that_does_not_apply_ends_nothing(
     celery.backend.mark_as_done("t.1", "done")
 
     with caplog.at_level(logging.INFO):
-        assert not await results.has(REF)
+        assert not await results.reconcile(REF)
 
     assert "run t.1: its result does not apply" in caplog.text
     assert await events(store, keys) == []
@@ -216,8 +216,8 @@ async def test_a_result_ends_the_run_of_a_lost_notification(
     celery.backend.mark_as_done("t.1", "done")
 
     with caplog.at_level(logging.INFO):
-        assert await results.has(REF)
-        assert await results.has(REF)
+        assert await results.reconcile(REF)
+        assert await results.reconcile(REF)
 
     assert "run t.1 ended by its result" in caplog.text
     assert await events(store, keys) == ["artifact", (COMPLETED, {})]

@@ -21,7 +21,7 @@ from ..result import Result
 
 
 def to_portable(content: Any) -> Any:
-    """Return `content` as JSON for a Celery message.
+    """Return `content` as a JSON value for a Celery message.
 
     Raises:
         TypeError: JSON cannot represent `content`.
@@ -216,7 +216,7 @@ def call_error(kind: type[CallEnded], url: str, problem: str, result: Result) ->
 
 
 def result_data(result: Result) -> dict[str, Any]:
-    """Return `result` as JSON. The task's history is omitted, to keep Celery messages and results small."""
+    """Return `result` as a JSON object. The task's history is omitted, to keep Celery messages and results small."""
     data = result.to_dict()
     if data["task"]:
         data["task"].pop("history", None)

@@ -77,7 +77,7 @@ class CallProgress:
         return cls(began=now) if data is None else cls(**data)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the progress as JSON."""
+        """Return the progress as a JSON object."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     def reached(self, task_id: str, *, has_webhook: bool, question: str | None = None) -> CallProgress:

@@ -301,7 +301,7 @@ class CallTask(Task):  # type: ignore[misc]
             publish_cancel(self.canceler, self.request.delivery_info, url=url, task_id=progress.task_id)
 
     def _check(self, url: str, content: tuple[Any, ...], options: dict[str, Any]) -> list[Any]:
-        """Validate the arguments and return `content` as JSON for a Celery message.
+        """Validate the arguments and return `content` as a list of JSON values for a Celery message.
 
         Raises:
             ConfigError: `url` is invalid or unknown.

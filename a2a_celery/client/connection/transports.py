@@ -147,7 +147,7 @@ class ResponseLimit:
         self._read = 0
 
     def watch(self, response: httpx.Response) -> None:
-        """Make reads of `response` raise InvalidResponse when the limit is exceeded."""
+        """Make reads of `response` raise InvalidResponse when the number of bytes exceeds the limit."""
         chunks = response.aiter_bytes
 
         async def bounded(chunk_size: int | None = None) -> AsyncGenerator[bytes, None]:

@@ -331,7 +331,7 @@ class TurnStream:
             await events.aclose()
 
     async def _poll(self, task_id: str) -> StreamResponse | None:
-        """Return the task if its turn is over. Return None if more events may follow on the stream."""
+        """Return the current task as an event if its turn is over. Return None if more events may follow."""
         if not task_id:
             return None
         try:

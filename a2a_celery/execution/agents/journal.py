@@ -343,8 +343,8 @@ class RunJournal:
 
     @staticmethod
     def _owner_task() -> object:
-        """Return a reference to the current asyncio task, or None outside a task. The reference is weak, because the
-        task's context refers to the journal."""
+        """Return a weak reference to the current asyncio task, or None outside a task. A strong reference would create
+        a cycle, because the task's context refers to the journal."""
         task = asyncio.current_task()
         return None if task is None else ref(task)
 

@@ -160,7 +160,7 @@ def _importable_name(cls: Any) -> str | None:
 
 
 def _protobuf_class(full_name: str) -> Any:
-    """Return the class of a protobuf type, or None.
+    """Return the class of a protobuf type, or None if there is no such type.
 
     The class is found by its type name, because the ``__module__`` of a generated class may not be importable.
     """

@@ -516,7 +516,7 @@ class Turn:
         return await self._events.messages.poll()
 
     def incoming(self) -> AsyncGenerator[Message, None]:
-        """Return an endless iterator over the messages that arrive. Leave the loop with ``break``.
+        """Return an endless async iterator over the messages that arrive. Leave the loop with ``break``.
 
         Raises:
             ConfigError: The agent is not registered with ``on_message="steer"``. Raised during the iteration.

@@ -262,7 +262,7 @@ class RunRequest(RequestInternals, Request):  # type: ignore[misc]
     def revoked(self) -> bool:
         """Return True if the run must not begin, because it has expired, was revoked, or belongs to another fleet.
 
-        An expired or revoked run is ended. The message of another fleet's run is returned to its queue.
+        This method also ends an expired or revoked run, and returns the message of another fleet's run to its queue.
         """
         if self.is_run and fleet_of(self.request_dict) != self.task.requeuer.fleet:
             self._return_to_fleet()

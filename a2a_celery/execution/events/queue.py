@@ -500,7 +500,7 @@ class RunEventQueue(EventQueue):
         self._state = max(self._state, state)
 
     def _next_batch(self) -> list[RunRecord]:
-        """Return the events to write next, without a state that is held back; see `EndPolicy` and `_stays_silent`."""
+        """Return the records to write next, without a state that is held back; see `EndPolicy` and `_stays_silent`."""
         ready = list(self._pending)
         if self.paused or (self._end_policy is not EndPolicy.IMMEDIATE and self.ended):
             while ready and isinstance(ready.pop(), Step | JournalEntry):

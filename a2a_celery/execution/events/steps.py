@@ -153,7 +153,8 @@ class Execution(ExecutionStateMachine):
 
 
 def end_of(outcome: Outcome, state: TaskState) -> Choice:
-    """Return the end state of a run. An error has a fixed reason, which contains no text from the agent."""
+    """Return the end state of a run, and the detail of the transition to this state. An error has a fixed reason, which
+    contains no text from the agent."""
     match outcome:
         case Completed():
             return end_in(state)
@@ -179,7 +180,8 @@ def end_of(outcome: Outcome, state: TaskState) -> Choice:
 
 
 def end_in(state: TaskState) -> Choice:
-    """Return the end state of a run that leaves its task in `state`."""
+    """Return the end state of a run that leaves its task in `state`, and the detail of the transition to the end
+    state."""
     match state:
         case task_states.FAILED:
             return ExecutionState.ERROR, {"reason": "failed"}

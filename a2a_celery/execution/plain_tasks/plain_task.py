@@ -91,7 +91,8 @@ class TaskAdapter:
         return max_attempts(self.task)
 
     def lend_thread(self, run: Future[Outcome | None]) -> Outcome | None:
-        """Call the task in this thread when its run has been claimed. Return the outcome of `run`."""
+        """Call the task in this thread when its run has been claimed. Return the outcome of `run`, or None if this
+        worker did not claim the run."""
         run.add_done_callback(lambda _: self._calls.put(None))
         call = self._calls.get()
         if call is not None:

@@ -47,7 +47,11 @@ class ThreadedCall(Adapter, Protocol):
         ...
 
     def lend_thread(self, run: Future[Outcome | None]) -> Outcome | None:
-        """Call the task in this thread when its run has been claimed. Return the outcome when `run` has ended."""
+        """Call the task in this thread when its run has been claimed.
+
+        Returns:
+            The outcome of `run`, or None if this worker did not claim the run.
+        """
         ...
 
     def options(self, stored: bytes) -> RunOptions:

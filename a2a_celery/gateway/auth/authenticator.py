@@ -36,7 +36,7 @@ class Authenticator:
         self._failures: deque[float] = deque(maxlen=FAILURES_PER_SECOND)  # times of the newest failures
 
     async def identify(self, presented: PresentedCredentials) -> Identity:
-        """Return the caller with the presented credentials.
+        """Return the identity of the caller with the presented credentials.
 
         Raises:
             CredentialsRefused: The caller is unknown. After many failures, the error is delayed; see

@@ -33,7 +33,7 @@ class Backend(AuthenticationBackend):
         self._public = public
 
     async def authenticate(self, conn: HTTPConnection) -> tuple[AuthCredentials, BaseUser] | None:
-        """Return the caller, or None for a public path.
+        """Return the credentials and the identity of the caller, or None for a public path.
 
         Raises:
             AuthenticationError: The caller is unknown or cannot be authenticated now.

@@ -137,7 +137,7 @@ class Scheme(Protocol):
         """Return the scheme as it appears on the card."""
 
     async def identify(self, presented: PresentedCredentials) -> Identity | None:
-        """Return the caller, or None if the request has no credentials of this scheme.
+        """Return the identity of the caller, or None if the request has no credentials of this scheme.
 
         Raises:
             CredentialsRefused: The credentials are invalid.
@@ -176,8 +176,8 @@ class ApiKeys:
         return SecurityScheme(api_key_security_scheme=APIKeySecurityScheme(location="header", name=self._header))
 
     async def identify(self, presented: PresentedCredentials) -> Identity | None:
-        """Return the owner of the key, or None if the request has no key. The check of an unknown key takes as long as
-        the check of a known key."""
+        """Return the identity to which the key belongs, or None if the request has no key. The check of an unknown key
+        takes as long as the check of a known key."""
         key = presented.single(self._header)
         if key is None:
             return None
@@ -222,7 +222,7 @@ class ProxyIdentity:
         return SecurityScheme(mtls_security_scheme=MutualTlsSecurityScheme())
 
     async def identify(self, presented: PresentedCredentials) -> Identity | None:
-        """Return the subject of the certificate, or None if the header is missing."""
+        """Return the identity of the certificate's subject, or None if the request has no header with the subject."""
         self.require_trusted_proxy(presented)
         subject = presented.single(self._header)
         if subject is None:
@@ -234,7 +234,7 @@ class ProxyIdentity:
         return Identity(subject)
 
     def require_trusted_proxy(self, presented: PresentedCredentials) -> None:
-        """Raise CredentialsRefused if the header is present and the peer is not a trusted proxy."""
+        """Raise CredentialsRefused if the header with the subject is present and the peer is not a trusted proxy."""
         if presented.values(self._header.lower()) and not _is_in(presented.peer, self._networks):
             raise CredentialsRefused(RefusalReason.PROXY)
 

@@ -64,7 +64,7 @@ class BearerTokens:
         return SecurityScheme(http_auth_security_scheme=HTTPAuthSecurityScheme(scheme="Bearer", bearer_format="JWT"))
 
     async def identify(self, presented: PresentedCredentials) -> Identity | None:
-        """Return the owner in the bearer token, or None if the request has no bearer token."""
+        """Return the identity in the bearer token, or None if the request has no bearer token."""
         scheme, _, token = (presented.single("authorization") or "").partition(" ")
         if scheme.lower() != "bearer":
             return None

@@ -97,8 +97,8 @@ class LegacyRpc(AdaptedErrors, JSONRPC03Adapter):
     async def handle_request(  # type: ignore[override]  # streams are not sse-starlette's
         self, request_id: Any, method: str, body: dict[str, Any], request: Request
     ) -> Response:
-        """Return the SDK's response. A stream is returned as an `EventStream`, and the error of a stream that exceeds a
-        limit as a JSON response."""
+        """Return the SDK's response, with a stream converted to an `EventStream`. The response to a stream request that
+        exceeds a limit is a JSON response."""
         response = await super().handle_request(request_id, method, body, request)
         if not isinstance(response, EventSourceResponse):
             return response
@@ -280,7 +280,7 @@ class LegacyRestHandler(REST03Handler):
 
     @validate_version(PROTOCOL_VERSION_0_3)
     async def on_get_task(self, request: Request, context: ServerCallContext) -> dict[str, Any]:
-        """Return the current task."""
+        """Return the current task as a JSON object."""
         length = request.query_params.get("historyLength")
         query = TaskQueryParams(id=request.path_params["id"], history_length=int(length) if length else None)
         params = conversions.to_core_get_task_request(GetTaskRequest(id="", params=query))

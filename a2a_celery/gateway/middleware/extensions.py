@@ -21,7 +21,8 @@ CARDS = "a2a_cards"
 
 
 def active_extensions(card: AgentCard, requested: set[str]) -> str:
-    """Return the requested extensions of `card` in the format of the header, or "" if there are none."""
+    """Return the requested extensions of `card` in the format of the header ``A2A-Extensions``, or "" if there are
+    none."""
     return ",".join(sorted({extension.uri for extension in card.capabilities.extensions} & requested))
 
 

@@ -1,5 +1,5 @@
-"""Answers to questions with a JSON Schema. An answer is validated before it is stored, and contains no arguments of a
-plain Celery task."""
+"""Answers to questions with a JSON Schema. An answer is validated before it is stored. An answer is not used as
+arguments of a plain Celery task, because `Turn.ask` returns the answer."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def require_fitting_answer(schema: bytes, message: Message) -> None:
 def messages_with_arguments(task: Task, message: Message) -> list[Message]:
     """Return the client messages, including the new `message`, that may contain arguments of a plain Celery task.
 
-    An answer to a question with a schema contains no arguments, because `Turn.ask` returns the answer.
+    Answers to questions with a schema are excluded, because `Turn.ask` returns them.
     """
     messages, is_answer = [], False
     for candidate in [*task.history, *([task.status.message] if task.status.HasField("message") else []), message]:

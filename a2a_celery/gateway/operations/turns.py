@@ -290,13 +290,13 @@ class TurnFollower:
     def entries(
         self, task_id: str, signal: LogSignal, after: EventId, *, resolve_blobs: bool = True
     ) -> AsyncGenerator[LogEntry, None]:
-        """Return the entries of a log after the event `after`; see `follow`."""
+        """Return an iterator over the entries of a log after the event `after`; see `follow`."""
         return entries_of(self.pages(task_id, signal, after, resolve_blobs=resolve_blobs))
 
     def pages(
         self, task_id: str, signal: LogSignal, after: EventId, *, new: bool = False, resolve_blobs: bool = True
     ) -> AsyncGenerator[LogPage, None]:
-        """Return the pages of a log after the event `after`; see `follow`."""
+        """Return an iterator over the pages of a log after the event `after`; see `follow`."""
         follower, observer = self._follower, self._metrics.lag_observer()
         return follow(
             follower.store,

@@ -84,10 +84,12 @@ def check_history_length(holder: Proto, field: str = "history_length") -> None:
 
 
 def last_event_id(context: ServerCallContext) -> EventId | None:
-    """Return the event after which a stream resumes, or None if the client sent no event id.
+    """Return the event id in the request's ``Last-Event-ID`` header, or None if the header is missing or empty.
+
+    The stream of the response resumes after the event with this id.
 
     Raises:
-        InvalidParamsError: The header is not an event id.
+        InvalidParamsError: The value of the header is not an event id.
     """
     text = context.state.get("headers", {}).get(LAST_EVENT_ID)
     if not text:

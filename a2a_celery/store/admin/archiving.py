@@ -29,7 +29,7 @@ class DueArchival:
 
     Attributes:
         now_us: Time of the store in µs.
-        tasks: Ids and scopes of the tasks, oldest first, or None if another archiver has the lease.
+        tasks: Ids and scopes of the tasks, oldest first, or None if another archiver holds the lease.
     """
 
     now_us: int

@@ -76,11 +76,12 @@ class TaskSummaryPage:
 
 
 def scan_list(keys: Keys, name: str, *, cursor: int = 0) -> Operation[TaskSummaryPage]:
-    """Read a page of a list. A task may appear twice.
+    """Read a page of a list. A task may appear on several pages.
 
     Args:
         keys: Keys of the deployment.
-        name: ``keys.leases``, ``dispatch``, ``blocked``, ``canvases``, ``suspended``, ``pauses`` or ``dead_letters``.
+        name: Redis key of the list: `leases`, `dispatch`, `blocked`, `canvases`, `suspended`, `pauses` or
+            `dead_letters` of `keys`.
         cursor: Cursor of the page, or 0 for the first page.
     """
     of_runs = name in (keys.leases, keys.dispatch, keys.blocked, keys.canvases, keys.suspended)

@@ -14,7 +14,8 @@ from .start_check import ANNOUNCEMENT_TTL_US
 
 @dataclass(frozen=True, slots=True)
 class VersionWorker:
-    """Worker that consumes a version queue, which contains runs for one version of an agent's code."""
+    """Worker and one of the version queues that it consumes. A version queue contains the runs for one version of an
+    agent's code."""
 
     worker: str
     queue: str
@@ -29,11 +30,11 @@ def announce_versions(
 
     Args:
         keys: Keys of the deployment.
-        served: Version queues of the worker, or an empty sequence to only read the announcements.
+        served: Entry for each version queue of the worker, or an empty sequence to only read the announcements.
         withdraws: True to withdraw the announcement of `served` instead.
 
     Returns:
-        The version queues of all workers.
+        An entry for each version queue of each worker.
     """
 
     def parse(reply: Sequence[bytes]) -> list[VersionWorker]:

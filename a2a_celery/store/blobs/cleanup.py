@@ -21,7 +21,7 @@ REMOVE_FOR_US = 300_000_000
 
 
 def blobs_in_use(keys: Keys) -> Operation[int]:
-    """Return the number of tasks with blobs, plus the number of orphaned blob folders that were not removed yet."""
+    """Count the tasks with blobs and the orphaned blob folders that have not been removed yet."""
     return Operation(script("blobs_in_use"), [keys.blobs, keys.orphaned_blobs], [], int)
 
 

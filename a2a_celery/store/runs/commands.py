@@ -98,7 +98,7 @@ class RunRef:
 
     @classmethod
     def of(cls, name: str) -> RunRef | None:
-        """Return the run whose Celery task has the id `name`, or None if no run has such an id."""
+        """Return a reference to the run whose Celery task has the id `name`, or None if no run has such an id."""
         task_id, _, run = name.rpartition(".")
         return cls(task_id, int(run)) if task_id and run.isascii() and run.isdecimal() else None
 

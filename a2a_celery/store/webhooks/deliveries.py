@@ -3,7 +3,7 @@
 A delivery cursor is the position of a push-notification config in the log of its task. The log itself is the queue.
 Each script that writes an event schedules the cursors of the task. A deliverer leases due cursors, reads the log after
 the last delivered event, and records the outcome of each post. The store ignores the outcome if the deliverer no longer
-has the lease, for example because another deliverer has leased the cursor.
+holds the lease, for example because another deliverer has leased the cursor.
 """
 
 from __future__ import annotations
@@ -267,7 +267,7 @@ def record_delivery(
 
     Returns:
         "more" if further events are undelivered and the cursor stays leased for `lease_us`. "done" if all events are
-        delivered and the lease has ended. "lost" if the deliverer no longer has the lease, the config was deleted or
+        delivered and the lease has ended. "lost" if the deliverer no longer holds the lease, the config was deleted or
         replaced, the task is missing, or the store has lost the event. If the store has lost the event, the cursor is
         due immediately, at its stored position.
     """
@@ -297,7 +297,7 @@ def postpone_delivery(
         attempt: Attempt to record, or None.
 
     Returns:
-        False if the deliverer no longer has the lease.
+        False if the deliverer no longer holds the lease.
     """
     as_failure = counts if counts == "age" else int(counts)
     arguments: list[Argument] = [after_us, as_failure, json.dumps(failure) if failure else "", _stored(attempt)]
@@ -310,7 +310,7 @@ def abandon_delivery(
     """Give up a delivery until it is replayed or its config is replaced. The position of the cursor does not change.
 
     Returns:
-        False if the deliverer no longer has the lease.
+        False if the deliverer no longer holds the lease.
     """
     return _settle("abandon_delivery", keys, cursor, [json.dumps(failure), _stored(attempt)], bool)
 

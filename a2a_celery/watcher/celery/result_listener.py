@@ -30,7 +30,7 @@ PING_INTERVAL = 3.0
 """Seconds without a notification after which the listener pings the server."""
 
 MAX_SILENCE = 10.0
-"""Seconds without any reply after which the connection is considered broken."""
+"""Seconds without any reply after which the listener treats the connection as broken."""
 
 RECONNECT_INTERVAL = 1.0
 """Seconds between two attempts to subscribe, or to read a run, while the store or the result backend is unavailable."""

@@ -85,11 +85,14 @@ class Results:
                 logger.info("run %s ended by its result: %s", ref.name, reply)
         return True
 
-    async def has(self, ref: RunRef) -> bool:
-        """Return True if a worker without this package has started or ended the run `ref`.
+    async def reconcile(self, ref: RunRef) -> bool:
+        """Compare the run `ref` with the result backend, and end the run if its Celery task has ended.
 
-        If the worker has ended the Celery task, the run and its A2A task are ended. A worker without this package has
-        no lease, so a run is considered lost and is ended if the worker does not reply to a query.
+        A worker without this package holds no lease. If the worker of a started run does not reply to a query, this
+        method therefore treats the run as lost and ends it.
+
+        Returns:
+            True if a worker without this package has started or ended the run.
         """
         own, is_known = _result_of(ref), False
         ended = await self._look(own)
@@ -206,7 +209,7 @@ class Results:
 
 
 class CanvasFinalizer:
-    """Watcher role that ends the tasks whose canvas has ended. Each task is ended by only one of the watchers."""
+    """Watcher role that ends the tasks whose canvas has ended. Only one of the watchers ends each task."""
 
     name = "canvas finalizer"
     every = 0.5

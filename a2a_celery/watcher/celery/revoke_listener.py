@@ -67,7 +67,7 @@ class Revoke:
 
 
 class RevokeListener:
-    """Listener that cancels revoked runs. An active run is cancelled only if the command has `terminate`."""
+    """Listener that cancels revoked runs. An active run is cancelled only if the revoke command has `terminate`."""
 
     def __init__(self, store: AsyncStore, keys: Keys, app: Celery, clock: Clock = SYSTEM_CLOCK) -> None:
         self._store = store
