@@ -71,8 +71,8 @@ class NotAuthentic(NotificationRefused):
 
 
 class TimestampOutOfRange(NotAuthentic):
-    """Error for a notification that was signed too long ago or in the future, because it was replayed or a clock is
-    wrong."""
+    """Error for a notification that was signed too long ago or in the future. The notification was replayed, or a clock
+    is wrong."""
 
 
 class PublicKeysUnavailable(NotificationRefused):

@@ -303,7 +303,8 @@ def _expires(queue: Any) -> bool:
 
 
 class _NoClient:
-    """Redis client that rejects commands. `ping` does nothing, because kombu calls it when a channel is opened."""
+    """Redis client that rejects all commands except `ping`, which kombu sends when it opens a channel. `ping` does
+    nothing."""
 
     def ping(self) -> None:
         pass

@@ -89,8 +89,8 @@ def unmap_address(address: Address) -> Address:
 
 
 def network_of(address: Address) -> str:
-    """Return the /24 network of an IPv4 address or the /64 network of an IPv6 address, because such a network usually
-    has one operator."""
+    """Return the /24 network of an IPv4 address or the /64 network of an IPv6 address. Such a network usually has one
+    operator."""
     address = _embedded_ipv4(address)
     return str(ip_network((address, 24 if address.version == 4 else 64), strict=False))
 

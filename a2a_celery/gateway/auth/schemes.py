@@ -203,11 +203,11 @@ OWN_SITE = ("same-origin", "none")
 class ProxyIdentity:
     """Authentication by the identity in `header`, which only the proxies in `networks` may send.
 
-    If another address sends the header, the request is refused, because a proxy is missing or forwards the headers of
-    clients.
+    A request with the header from any other address is refused. Either a proxy is missing in `networks`, or a proxy
+    forwards the headers of clients.
 
     A browser presents its user's certificate on behalf of the pages of every site, so a request that the browser marks
-    as coming from another site is refused. Source: Fetch Metadata Request Headers (W3C), ``Sec-Fetch-Site``.
+    as coming from a different site is refused. Source: Fetch Metadata Request Headers (W3C), ``Sec-Fetch-Site``.
     """
 
     name = "mutualTls"
