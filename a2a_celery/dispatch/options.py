@@ -47,7 +47,7 @@ class RunOptions:
         celery: Options for ``apply_async``.
         not_before: Earliest start, or None.
         not_after: Latest start, or None.
-        call: Call of a plain Celery task, or None for a run of an agent.
+        call: Call to a plain Celery task, or None for a run of an agent.
         retries: Number of earlier retries.
         trace: Headers of the trace to which the run belongs (``telemetry.tracing``), or empty.
     """
@@ -78,7 +78,7 @@ class RunOptions:
             not_before: Earliest start that the client requests, or None.
             not_after: Latest start that the client requests, or None.
             now: Current time.
-            call: Call of a plain Celery task, or None for a run of an agent.
+            call: Call to a plain Celery task, or None for a run of an agent.
 
         Raises:
             TypeError: `route` is not a mapping.

@@ -117,5 +117,5 @@ def memory(dev: Process) -> dict[str, int]:
 
 
 def idle_connections(store: redis.Redis) -> int:
-    """Return the number of Redis connections, or 0 while a stream is open."""
+    """Return the number of Redis connections, or 0 if a stream is open."""
     return 0 if store.pubsub_channels("a2a:{*") else len(store.client_list())

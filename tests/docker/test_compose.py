@@ -184,7 +184,7 @@ def found_on_its_page(deployment: Deployment, browser: Chrome, task_id: str) -> 
 
 
 def only_run(browser: Chrome, task_id: str) -> str:
-    """Return the text of the table's only row, or "" while the table has other rows."""
+    """Return the text of the table's only row, or "" if the table has other rows."""
     try:
         rows = [row.text for row in browser.find_elements(By.CSS_SELECTOR, "#tasks-table tbody tr")]
     except StaleElementReferenceException:  # the row is being drawn

@@ -42,7 +42,7 @@ class CountingStore:
 async def follow_task(
     store: AsyncStore, keys: Keys, subscriber: PubSubListener, *, final_only: bool = False
 ) -> AsyncIterator[tuple[str, LogSignal]]:
-    """Create a task and yield its id and the signal of its creator."""
+    """Create a task and yield its id and the `LogSignal` of its creator."""
     await is_up(subscriber, store)
     async with subscriber.listen("it rings everybody when it comes up, and hears behind that"):
         pass

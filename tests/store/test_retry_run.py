@@ -32,7 +32,7 @@ def claim(keys: Keys, retries: int = 0, runner: str = f"{RUNNER}x", **more: Any)
 
 
 def retry(keys: Keys) -> Any:
-    """Return the operation with which the signal receiver records the retry after the first attempt."""
+    """Return the operation with which the receiver of Celery's ``task_retry`` signal records the first retry."""
     event = status(WORKING, attempt=2)
     return retry_run(keys, REF, runner=RUNNER, event=event, options=OPTIONS, retries=1, delay_us=0)
 

@@ -163,7 +163,7 @@ class ForkedProcess:
         self._reading = threading.Lock()
 
     def poll(self) -> int | None:
-        """Return the exit code, negative for a signal, or None while the process runs."""
+        """Return the exit code, which is negative if a signal ended the process, or None if the process is running."""
         return self._read_status(0)
 
     def wait(self, timeout: float | None = None) -> int:

@@ -123,7 +123,7 @@ a2a.add_agent(card("flaky-executor"), Flaky, max_retries=1)
 
 @task_retry.connect
 def record(sender: Any, request: Any, reason: Retry, **_: Any) -> None:
-    """Write the arguments of the signal to a file."""
+    """Write the arguments of Celery's ``task_retry`` signal to a file."""
     with Path(os.environ["TEST_SIGNALS"]).open("a") as file:
         file.write(f"{sender.name} {request.id} {request.retries} {reason.exc!r}\n")
 

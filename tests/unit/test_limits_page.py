@@ -69,7 +69,7 @@ def test_its_numbers_are_the_codes() -> None:
     cost = " ".join(PAGE.partition("## Cost of large bodies and responses")[2].partition("\n## ")[0].split())
     assert f"one additional token per {BYTES_PER_TOKEN // 1024} KiB and one per {VALUES_PER_TOKEN} JSON values" in cost
     assert f"A result of at most {LARGE_RESULT // 1024} KiB" in cost
-    assert f"The debt is at most {MAX_DEBT} seconds." in cost
+    assert f"tokens that the owner receives in {MAX_DEBT} seconds." in cost
 
 
 def test_its_pages_are_the_codes() -> None:
@@ -79,7 +79,7 @@ def test_its_pages_are_the_codes() -> None:
     assert f"{listing.PAGE_BLOB_BYTES // 2**20} MiB of large parts" in of_tasks
     of_webhooks = [deliverer.LOG_PAGE_ENTRIES, deliverer.LOG_PAGE_BYTES // 2**10, deliverer.MAX_RESERVED_BYTES // 2**20]
     assert [int(number) for number in re.findall(r"\d+", cells["a page of a task's log, for webhooks"])] == of_webhooks
-    assert of_log == f"{log.PAGE} entries; {log.PAGE_BYTES // 2**20} MiB and one entry"
+    assert of_log == f"{log.PAGE} entries; {log.PAGE_BYTES // 2**20} MiB plus one entry"
 
 
 def test_every_link_leads_somewhere() -> None:

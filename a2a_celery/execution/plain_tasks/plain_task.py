@@ -55,7 +55,8 @@ CURRENT: ContextVar[TaskAdapter] = ContextVar("a2a_celery_plain_task")
 
 
 class Carried(Ignore):  # type: ignore[misc]
-    """Exception that carries an agent's signal past Celery's autoretry, which would treat the signal as a failure."""
+    """Exception that carries an `AgentSignal` past Celery's autoretry, which would treat the `AgentSignal` as a
+    failure."""
 
     def __init__(self, signal: AgentSignal) -> None:
         super().__init__(str(signal))

@@ -77,9 +77,7 @@ _installed: WeakKeyDictionary[Celery, Installed] = WeakKeyDictionary()
 def install(app: Celery, installed: Installed, *receivers: Receivers) -> None:
     """Store the worker components of `app` for signal receivers, and connect the receivers.
 
-    All apps of the process share the receivers.
-
-    The signals hold strong references to the receivers.
+    All apps of the process share the receivers. Celery's signals hold strong references to them.
     """
     _installed[app] = installed
     for signal, receiver in (pair for pairs in receivers for pair in pairs):

@@ -169,8 +169,8 @@ class MessageAcceptor:
         """Accept a message and subscribe to its task.
 
         Yields:
-            The accepted message, and a signal for every later write to its task. With `final_only`, the signal is set
-            only for interrupted and terminal states.
+            The accepted message, and a `LogSignal` that is notified of every later write to its task or, with
+            `final_only`, only of interrupted and terminal states.
         """
         task_id = params.message.task_id or str(uuid4())
         reply_channel = None if params.message.task_id else self._follower.reply_channel(final_only=final_only)

@@ -225,17 +225,17 @@ class PubSubListener:
     ) -> AbstractAsyncContextManager[LogSignal]:
         """Subscribe to a channel for the duration of a ``with`` block.
 
-        The signal of the ``with`` statement is notified of each message of the channel and of each reconnect of the
-        listener.
+        The `LogSignal` of the ``with`` statement is notified of each message of the channel and of each reconnect of
+        the listener.
 
         A reply channel of this process carries the messages of many channels, each preceded by the channel's name. The
         subscription to a reply channel stays open, so listening through it takes no round trip.
 
         Args:
             channel: Name of the channel.
-            through: Reply channel that carries the messages, or "" to subscribe to `channel` itself. Only one signal
-                for each channel may listen through a reply channel.
-            final_only: True if only final states notify the signal.
+            through: Reply channel that carries the messages, or "" to subscribe to `channel` itself. Only one
+                `LogSignal` for each channel may listen through a reply channel.
+            final_only: True if only final states notify the `LogSignal`.
         """
         signal = LogSignal(final_only=final_only)
         return self._listen_through(through, channel, signal) if through else self._listen(channel, signal)
@@ -473,12 +473,13 @@ class LogFollower:
     ) -> AbstractAsyncContextManager[LogSignal]:
         """Subscribe to the notifications of a task for the duration of a ``with`` block.
 
-        The signal of the ``with`` statement is notified of new log entries. Enter the block before you read the log.
+        The `LogSignal` of the ``with`` statement is notified of new log entries. Enter the block before you read the
+        log.
 
         Args:
             task_id: Id of the task.
             reply_channel: Reply channel with which the task was created, or None. A reply channel saves a round trip.
-            final_only: True if only final states notify the signal.
+            final_only: True if only final states notify the `LogSignal`.
         """
         return self.listener.listen(
             self.keys.task(task_id).notifications,
