@@ -46,7 +46,7 @@ class Deduplicator(Protocol):
             subscription_id: The notification's `subscription_id`.
             event_id: The notification's `event_id`.
             holder: Unique name of the holder of the claim.
-            hold: Seconds after which an unsettled claim expires, in case its process has died.
+            hold: Seconds after which an unsettled claim expires, in case the holder's process has died.
 
         Returns:
             NEW if the holder now has the claim; otherwise DUPLICATE or IN_PROGRESS.

@@ -59,12 +59,12 @@ class GatewayShutdown:
         _cancel_all(self._waiting)
 
     def waiting(self) -> CancelScope:
-        """Return a scope for a waiting call, which ends early when the gateway shuts down."""
+        """Return a scope that ends a waiting call early when the gateway shuts down."""
         return CancelScope(self._waiting)
 
     def streaming(self) -> CancelScope:
-        """Return a scope for a stream, which ends as soon as the server stops, because the server would otherwise wait
-        for every stream."""
+        """Return a scope that ends a stream as soon as the server stops, because the server would otherwise wait for
+        every stream."""
         if self._watching is None:
             self._watching = asyncio.create_task(self._end_streams(), name="a2a-end-streams")
         return CancelScope(self._streams)

@@ -138,7 +138,11 @@ class RequestInternals:
         self._announce_cancelled(emit_retry=False)
 
     def announce_terminated(self: Any, reason: str) -> None:
-        """Announce that the process of the request was terminated."""
+        """Announce that the process of the request was terminated.
+
+        Args:
+            reason: Text that Celery's event and signal contain as `signum`, as in Celery's own announcement.
+        """
         self._announce_revoked("terminated", True, reason, False)
 
     def release_message(self: Any, headers: dict[str, Any]) -> None:

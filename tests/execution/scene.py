@@ -149,7 +149,7 @@ class TurnByTurn:
         return ["".join(part.text for part in artifact.parts) for artifact in task.artifacts]
 
     async def say(self, agent: str, run: int, *parts: Part) -> tuple[TaskState, str]:
-        """Send another message without the gateway's validation of an answer, and perform run `run`.
+        """Send another message without the gateway's validation of an answer, and execute run `run`.
 
         Return the task's state and the text of its status.
         """
@@ -163,7 +163,7 @@ class TurnByTurn:
         return await self.perform(agent, run)
 
     async def perform(self, agent: str, run: int, *, retries: int = 0) -> tuple[TaskState, str]:
-        """Perform a run, or the retry of a run. Return the task's state and the text of its status."""
+        """Execute a run, or the retry of a run. Return the task's state and the text of its status."""
         code = self._a2a.agents[agent].code
         if isinstance(code, Task):
             await asyncio.to_thread(perform_run, code, f"t.{run}", text="x")

@@ -55,7 +55,7 @@ async def remove_journals(blob_setup: BlobSetup, keys: Keys) -> None:
 
 
 async def lost_for_good(seeds: Seeds, *entries: JournalEntry, task_id: str = "") -> Claim:
-    """Claim a run, and let its task fail because the worker of the last attempt is lost. Return the claim."""
+    """Claim a run, append `entries` to its journal, and fail its task by the loss of its worker. Return the claim."""
     claim = await seeds.claimed(task_id)
     await seeds.appended(claim, *entries)
     assert (await seeds.lost(claim.ref)).outcome == "failed"

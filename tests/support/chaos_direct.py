@@ -1,4 +1,4 @@
-"""Executor that responds with a message and no task. The import is slow, like the import of a framework."""
+"""Executor that responds with a message instead of a task. The import is slow, like the import of a framework."""
 
 from __future__ import annotations
 

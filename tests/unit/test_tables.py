@@ -1,4 +1,4 @@
-"""Output of commands. Tables fit a terminal and are complete in a pipe, and failures include their reference."""
+"""Output of commands. Tables fit a terminal and are not truncated in a pipe, and failures include their reference."""
 
 from __future__ import annotations
 

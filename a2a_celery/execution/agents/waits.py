@@ -55,7 +55,7 @@ class BegunWait:
 
 
 class Waits:
-    """Waits of one run. `begin_sleep` and `begin_wait` are thread-safe.
+    """Sleeps and waits for signals of one run, recorded in its journal. `begin_sleep` and `begin_wait` are thread-safe.
 
     Raises:
         ConfigError: The run executes a plain Celery task.

@@ -99,8 +99,8 @@ class LeaseKeeper:
             del self._leased[name], self._until[name]
 
     def notified(self, notification: bytes) -> None:
-        """Handle a notification on the channel of the process. The notification contains the name of a run to
-        cancel, or the name of a run and the effect of a message on the run."""
+        """Handle a notification on the channel of this process. The notification contains the name of a run to cancel,
+        or the name of a run and the effect of a message on the run."""
         name, _, effect = notification.decode().partition(" ")
         run = self._leased.get(name)
         if run is None:

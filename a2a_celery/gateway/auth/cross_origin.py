@@ -1,4 +1,4 @@
-"""Protection of a gateway without authentication against the web pages that its users visit.
+"""Checks that protect a gateway without authentication from the web pages that its users visit.
 
 A browser on the same machine or network can reach the gateway. Two checks protect the gateway from pages of other
 sites:
