@@ -340,7 +340,7 @@ class A2A:
                 agent's `idempotency_window`.
             owner: Name of the user who owns the task, as the gateway authenticates it, or "" for no owner.
             tenant: Tenant of the task.
-            context_id: Context of the task, or "" for a new context.
+            context_id: Id of the task's context, or "" for a new context.
             metadata: Metadata of the request as JSON values, or None for no metadata.
             extensions: URIs of the extensions that the caller requests.
             cancel_with_parent: True if the new task is cancelled when its parent ends without a result. The parent is
@@ -409,7 +409,7 @@ class A2A:
             message: See `submit`.
             owner: See `submit`.
             tenant: See `submit`.
-            context_id: Context of all tasks, or "" for a new context at each tick.
+            context_id: Id of the context of all tasks, or "" for a new context at each tick.
             metadata: See `submit`.
             extensions: See `submit`.
             overlap: Effect of a tick while a task of the schedule is SUBMITTED or WORKING. "skip": no task is started.
@@ -479,7 +479,8 @@ class A2A:
         )
 
     async def signal_async(self, task_id: str, name: str, payload: Any = None, *, signal_id: str | None = None) -> bool:
-        """Send a signal as `signal` does, without blocking the event loop."""
+        """Send a signal and return True if a run waited for the signal, as `signal` does, without blocking the event
+        loop."""
         from .acceptance.signals import Signal, SignalSender
 
         signal = Signal.of(task_id, name, payload, signal_id)

@@ -34,7 +34,7 @@ class Filter:
     Attributes:
         scope: Scope of the tasks.
         not_after_us: Latest time of the status, in µs since 1970.
-        context_id: Context of the tasks, or "" for any context.
+        context_id: Id of the tasks' context, or "" for any context.
         state: State of the tasks, or None for any state.
         not_before_us: Earliest time of the status, in µs since 1970, or None for no limit.
     """

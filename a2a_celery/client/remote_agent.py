@@ -173,8 +173,8 @@ class RemoteAgent:
         Args:
             saved: Session to resume: a `Session`, or the dict that `Session.to_dict` returned. By default, a new
                 session is created.
-            context_id: Context of a new session, or "" to let the agent choose the context. The argument is ignored if
-                `saved` is set.
+            context_id: Id of the context of a new session, or "" to let the agent choose the context. The argument is
+                ignored if `saved` is set.
 
         Raises:
             ValueError: `saved` is not a session.

@@ -66,7 +66,7 @@ class ChildCall:
     Attributes:
         target: Name of an agent of the app, URL of an agent, or ``client.RemoteAgent``.
         content: Content of the message.
-        context_id: Context of the child, or "" for a new one.
+        context_id: Id of the child's context, or "" for a new context.
         key: UUID that is the same in every run of the turn.
         caller: Caller of the parent. A called agent of the app works on behalf of the same caller.
         parent_id: Id of the parent.

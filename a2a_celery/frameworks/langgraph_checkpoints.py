@@ -65,7 +65,7 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
 
     Args:
         journal: Journal of the run, or None to store nothing.
-        context_id: Context of the task, to which encrypted entries are bound.
+        context_id: Id of the task's context, to which encrypted entries are bound.
         count_answers: Function that returns the number of the client's answers that the turn has received. By default,
             the number is 0.
         full_history: True to hold all checkpoints of the turn. If False, only the newest checkpoint of a namespace is

@@ -20,7 +20,7 @@ class TurnRecords:
         journal: Journal of the run, or None to store nothing.
         kind: Kind of the journal's entries.
         form: Encoding of the records.
-        context_id: Context of the task.
+        context_id: Id of the task's context.
     """
 
     def __init__(self, journal: RunJournal | None, kind: str, form: str, context_id: str) -> None:

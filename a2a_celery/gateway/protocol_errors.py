@@ -182,8 +182,8 @@ def too_many_requests(
 
     Args:
         payload: Error as JSON in the format of its binding. A RetryInfo is added to its details.
-        seconds: Value of Retry-After.
-        media_type: Media type of the response.
+        seconds: Seconds after which the caller may retry, sent in the header Retry-After.
+        media_type: Media type of the response, or None for the default of Starlette's `JSONResponse`.
     """
     error_json = payload.get("error", {})
     details = error_json.get("details", error_json.get("data"))

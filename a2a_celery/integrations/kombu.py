@@ -61,6 +61,9 @@ def reuse_clients(channel: type) -> bool:
     kombu 5.7.0 creates a client for each message that it publishes, and two clients for each message that a worker
     fetches. For each client, redis-py fills a table of about 170 callbacks, which takes as long as two or three
     commands. A client can be shared, because each command acquires a connection from the pool.
+
+    Returns:
+        True if the class had the defect and is now patched.
     """
     KOMBU.require(channel, "_create_client")
     create = channel._create_client  # type: ignore[attr-defined]
@@ -96,6 +99,9 @@ def patch_closed_channels(channel: type) -> bool:
     client of the transport to None (kombu 5.7.0, celery/kombu#582). If a channel then returns unacknowledged messages
     to their queue, ``Channel._connparams`` raises AttributeError on ``connection.client.hostname``. Celery handles only
     connection errors at this point, so the worker exits with "Unrecoverable error: AttributeError".
+
+    Returns:
+        True if the class had the defect and is now patched.
     """
     KOMBU.require(channel, "_connparams")
     connparams = channel._connparams  # type: ignore[attr-defined]
@@ -133,6 +139,9 @@ def patch_refused_writes(transport: type) -> bool:
     A full Redis server delivers a message and then refuses to record the message as unacknowledged. kombu raises an
     exception, and the message is lost. With the patch, the worker executes the message. If the worker is killed, the
     message is not redelivered.
+
+    Returns:
+        True if the transport had the defect and is now patched.
     """
     if issubclass(OutOfMemoryError, transport.connection_errors):  # type: ignore[attr-defined]
         return False

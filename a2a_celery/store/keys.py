@@ -436,7 +436,7 @@ class Keys:
 
         Args:
             scope: Agent, tenant and owner. None in a field matches any value.
-            context_id: Context of the sets, or None for the `scope_index` sets.
+            context_id: Id of the context of the sets, or None for the `scope_index` sets.
         """
         parts = "/".join("*" if part is None else quoted(part) for part in scope)
         rest = f"tasks:{parts}" if context_id is None else f"context:{parts}:{quoted(context_id)}"

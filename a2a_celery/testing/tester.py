@@ -152,7 +152,7 @@ class AgentTester:
 
         Args:
             content: Text, bytes, JSON data, parts or a complete message.
-            context_id: Context of the task, or "" for a new context.
+            context_id: Id of the task's context, or "" for a new context.
 
         Returns:
             The task, which has ended or asks a question. If the agent waits for a signal, or for more than a second

@@ -44,7 +44,7 @@ class Module:
         return len(self.text.splitlines())
 
     def mentions(self, words: Iterable[str]) -> bool:
-        """Return whether the text contains one of `words`. A file without them need not be parsed."""
+        """Return True if the text contains one of `words`. A file without them need not be parsed."""
         return any(word in self.text for word in words)
 
     def functions(self) -> Iterator[FunctionNode]:

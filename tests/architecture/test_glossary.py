@@ -16,7 +16,7 @@ def avoided_words() -> dict[str, set[str]]:
 
 
 def uses(name: str, word: str, term: set[str]) -> bool:
-    """Return whether a name contains the word outside the term, such as "letter" outside of "dead_letter"."""
+    """Return True if a name contains the word outside the term, such as "letter" outside of "dead_letter"."""
     return word in words(name) and not (word in term and term <= words(name))
 
 

@@ -183,7 +183,7 @@ class TestEnds:
 
 
 def is_working(session: Session) -> Callable[[], Any]:
-    """Return a function that returns whether the session's task is working."""
+    """Return a function that returns True if the session's task is working."""
 
     async def is_so() -> bool:
         return session.state == 2

@@ -53,7 +53,7 @@ def prepared_message(publisher: Publisher, options: RunOptions = RunOptions(), r
 
 
 def never_prepared(publisher: Publisher, options: RunOptions = RunOptions()) -> bool:  # noqa: B008
-    """Return whether the publisher prepares no message for a run with `options`."""
+    """Return True if the publisher prepares no message for a run with `options`."""
     return publisher.prepare("echo", "t", 1, options) is None
 
 

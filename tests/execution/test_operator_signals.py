@@ -34,7 +34,7 @@ async def agents(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> 
 
 
 async def send(agents: LocalAgents, way: str, *arguments: Any, **options: Any) -> bool:
-    """Send a signal by the blocking or by the asynchronous method."""
+    """Send a signal by the blocking or by the asynchronous method. Return True if a run waited for the signal."""
     if way == "async":
         return await agents.a2a.signal_async(*arguments, **options)
     return await asyncio.to_thread(agents.a2a.signal, *arguments, **options)

@@ -34,7 +34,7 @@ GRPC_TYPES = {"traceback", "frame", "RPCState", "_ServicerContext", "AbortError"
 
 
 def is_of_gateway(name: str) -> bool:
-    """Return whether objects with this name in `Garbage.types` may come from the gateway."""
+    """Return True if objects with this name in `Garbage.types` may come from the gateway."""
     return name in GATEWAY_TYPES or name.startswith(("frame of ", "traceback of "))
 
 

@@ -415,7 +415,7 @@ STREAM_WAYS = [way for way in WAYS if way[2] == "SendStreamingMessage"]
 
 
 def has_free_place(gateway: LocalGateway) -> Callable[[], Awaitable[bool]]:
-    """Return a function that reports whether the only slot for a stream is free again."""
+    """Return a function that returns True if the only slot for a stream is free again."""
 
     async def is_free() -> bool:
         async with grpc.aio.insecure_channel(gateway.grpc) as channel:

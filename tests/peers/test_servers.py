@@ -175,7 +175,7 @@ async def gather(events: AsyncIterator[StreamResponse], builder: ResultBuilder) 
 
 
 async def is_working(agent: RemoteAgent, task_id: str) -> bool:
-    """Return whether the task is WORKING. The server is polled, because a server of 0.3 sends no earlier state to a
+    """Return True if the task is WORKING. The server is polled, because a server of 0.3 sends no earlier state to a
     subscriber."""
     return task_id != "" and (await agent.get(task_id)).state == WORKING
 

@@ -302,7 +302,7 @@ async def test_a_short_retention_does_not_shorten_that_of_others(
 
 @pytest.fixture
 def listing(redis_server: EmbeddedRedis, keys: Keys) -> Any:
-    """Function that reads the list `name` and returns its tasks by id."""
+    """Function that reads the list with the key `name` and returns its tasks by id."""
 
     def read_summaries(name: str) -> dict[str, TaskSummary]:
         store = SyncStore(redis_server.store_url)

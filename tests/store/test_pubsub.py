@@ -28,7 +28,7 @@ async def wait_for_signal(log_signal: LogSignal) -> None:
 
 
 async def is_delivered(store: AsyncStore, log_signal: LogSignal) -> bool:
-    """Return whether a notification that `store` publishes on "channel" reaches `log_signal` within a second."""
+    """Return True if a notification that `store` publishes on "channel" reaches `log_signal` within a second."""
     await store.redis.publish("channel", "1")
     with suppress(TimeoutError):
         async with asyncio.timeout(1):
@@ -73,7 +73,7 @@ async def drain(*signals: LogSignal) -> None:
 
 
 async def is_signalled_within(log_signal: LogSignal, seconds: float) -> bool:
-    """Return whether a notification arrives within `seconds`."""
+    """Return True if a notification arrives within `seconds`."""
     began = asyncio.get_running_loop().time()
     await log_signal.wait(timeout=seconds)
     return asyncio.get_running_loop().time() - began < seconds

@@ -46,7 +46,7 @@ async def create_when_available(store: AsyncStore, keys: Keys) -> str:
 
 
 def is_replicated(group: SentinelGroup) -> bool:
-    """Return whether a replica has confirmed all writes of the primary."""
+    """Return True if a replica has confirmed all writes of the primary."""
     with group.client(group.primary()) as client:
         return bool(client.wait(1, 1000) >= 1)
 

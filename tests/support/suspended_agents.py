@@ -68,5 +68,5 @@ async def idle_sleeper(turn: Turn) -> str:
 
 @app.task(name="tests.approve")
 def approve(task_id: str, payload: Any) -> bool:
-    """Send an approval from a Celery task."""
+    """Send an approval from a Celery task. Return True if a run waited for the approval."""
     return a2a.signal(task_id, "approval", payload)

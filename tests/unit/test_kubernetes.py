@@ -69,7 +69,7 @@ def labels(role: str) -> dict[str, str]:
 
 
 def selects(selector: Mapping[str, Any], role: str) -> bool:
-    """Return whether a label selector matches the pods of `role`."""
+    """Return True if a label selector matches the pods of `role`."""
     pod_labels = labels(role)
     by_label = all(pod_labels.get(key) == value for key, value in selector.get("matchLabels", {}).items())
     expressions = selector.get("matchExpressions", [])

@@ -260,7 +260,7 @@ class Turn:
             agent: Name of an agent of this app, URL of an agent, or `RemoteAgent`. An agent of this app is called
                 without HTTP, on behalf of this task's caller.
             message: Text, bytes, JSON data, parts or a complete message.
-            context_id: Context of the child, or "" for a new context.
+            context_id: Id of the child's context, or "" for a new context.
 
         Returns:
             The ``client.Result`` of the completed child, or of the message of a remote agent that created no task.

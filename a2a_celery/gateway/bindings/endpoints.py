@@ -171,7 +171,7 @@ def guard_rest(
     Args:
         routes: Routes to wrap.
         max_bytes: Maximum size of a body.
-        around: Decorator to apply to each checked endpoint.
+        around: Function that decorates each checked endpoint.
 
     Returns:
         The new routes.

@@ -129,12 +129,12 @@ def step_json(duration: StepDuration) -> dict[str, Any]:
 
 
 def steps_json(task_id: str, steps: Steps, trace_url: str | None) -> dict[str, Any]:
-    """Return a task without its contents.
+    """Return the steps and other fields of a task as a JSON object, without the contents of the task.
 
     Args:
         task_id: Id of the task.
         steps: The task's steps and its other fields.
-        trace_url: The setting `trace_url`.
+        trace_url: Value of the setting `trace_url`, or None if it is not set.
     """
     trace_id = next(iter(steps.trace.split("-")[1:2]), "")
     return {

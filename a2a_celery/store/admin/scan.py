@@ -119,7 +119,7 @@ def read_states(keys: Keys, task_ids: Sequence[str]) -> Operation[list[TaskState
 
 
 def listed(store: SyncStore, keys: Keys, name: str) -> Iterator[TaskSummary]:
-    """Yield each task of the list `name` once, in no particular order.
+    """Yield each task of the list with the key `name` once, in no particular order; see `scan_list`.
 
     Raises:
         StoreUnavailable: Redis cannot be reached, or refuses the command.

@@ -53,7 +53,7 @@ class RetriedByCelery:
     """Claimed run that Celery retries, if its worker has not recorded the retry.
 
     Attributes:
-        context_id: Context of the task.
+        context_id: Id of the task's context.
         options: Stored options of the run.
     """
 
@@ -66,7 +66,7 @@ class Unclaimed:
     """Run of a plain task that no worker with this package has claimed.
 
     Attributes:
-        context_id: Context of the task.
+        context_id: Id of the task's context.
         recorded: State in the result backend that was recorded last, or "".
     """
 

@@ -485,7 +485,7 @@ def list_tasks(
         scope: Agent, tenant and owner of the tasks.
         retention: Seconds for which ended tasks are stored.
         page_size: Maximum number of tasks on the page.
-        context_id: Context of the tasks, or "" for all contexts.
+        context_id: Id of the tasks' context, or "" for all contexts.
         state: State of the tasks, or None for all states.
         not_before_us: Earliest time of the status in µs since 1970, or None for no limit.
         cursor: Time of the status in µs since 1970, and quoted id, of the last task on the previous page, or None.

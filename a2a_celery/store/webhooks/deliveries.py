@@ -260,7 +260,7 @@ def record_delivery(
     Args:
         keys: Keys of the deployment.
         cursor: Leased cursor.
-        event_id: Last event that was delivered, or to which the config does not subscribe.
+        event_id: Id of the last event that was delivered, or to which the config does not subscribe.
         lease_us: Duration of the renewed lease in µs.
         posted: True if the event was posted. A delivered event resets the failures.
         attempt: Attempt to record, or None.
