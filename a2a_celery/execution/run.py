@@ -131,8 +131,7 @@ def _requested_end(claim: Claim, events: RunEventQueue) -> Outcome | None:
 
 
 def _signal_in(error: BaseException, claim: Claim) -> Outcome | None:
-    """Return the outcome of `error` if it is an `AgentSignal`, or of the first `AgentSignal` in an exception group, or
-    None."""
+    """Return the outcome of the first `AgentSignal` in `error`, which may be an exception group, or None."""
     if isinstance(error, AgentSignal):
         return outcome_of(error, claim)
     if not isinstance(error, BaseExceptionGroup):

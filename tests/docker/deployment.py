@@ -154,8 +154,8 @@ class Deployment:
         return run(f"docker ps --format '{{{{.Names}}}} {{{{.Status}}}}' {project}", self.folder, self.env).splitlines()
 
     def _is_ready(self) -> bool:
-        """Return True if the gateway is ready. The request goes to the gateway itself, because nginx does not forward the
-        path of the readiness check."""
+        """Return True if the gateway is ready. The gateway itself receives the request, because nginx does not forward
+        the path of the readiness check."""
         ask = "from urllib.request import urlopen; urlopen('http://127.0.0.1:8000/health/ready', timeout=10)"
         try:
             self.compose("exec", "-T", "gateway", "python", "-S", "-c", f'"{ask}"')
