@@ -81,7 +81,7 @@ class PublicKeys:
 
     @property
     def is_unavailable(self) -> bool:
-        """True while the keys at `jwks_url` are unknown."""
+        """True if the keys at `jwks_url` have not been fetched yet."""
         return self._url is not None and self._fetched is None
 
     def verify(self, signed: bytes, signatures: Iterable[str]) -> bool:

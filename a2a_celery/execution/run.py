@@ -239,7 +239,7 @@ class Run:
         self.may_be_elsewhere = agent.max_attempts > 1
 
     async def perform(self) -> Outcome | None:
-        """Perform the run.
+        """Execute the run.
 
         Returns:
             The outcome, or None if this worker did not claim the run.

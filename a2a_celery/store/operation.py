@@ -47,7 +47,7 @@ class Script:
 
 @dataclass(frozen=True, slots=True)
 class Operation(Generic[T]):
-    """Call of a Lua script, and the parser of the script's reply.
+    """Call to a Lua script, and the parser of the script's reply.
 
     Attributes:
         script: Script to call.

@@ -122,7 +122,7 @@ class Backlog:
 
 
 class Dispatcher:
-    """Watcher role that publishes the due runs. Each run is published by only one of the watchers."""
+    """Watcher role that publishes the due runs. Only one of the watchers publishes each run."""
 
     name = "dispatcher"
     every = 0.5

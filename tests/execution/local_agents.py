@@ -35,7 +35,7 @@ class LocalAgents:
         return task_id
 
     async def perform(self, agent: str, task_id: str, run: int = 1) -> Any:
-        """Perform a run of the task, and return Celery's result with its state."""
+        """Execute a run of the task, and return Celery's result with its state."""
         entry = self.a2a.celery.tasks[f"a2a.{agent}"]
         return await asyncio.to_thread(perform_run, entry, f"{task_id}.{run}", task_id, run)
 

@@ -52,7 +52,7 @@ async def agents(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> 
 
 
 async def perform(agents: LocalAgents, handle: TaskHandle, run: int = 1) -> None:
-    """Perform a run of the task, as a worker does."""
+    """Execute a run of the task, as a worker does."""
     await agents.perform(handle.agent, handle.task_id, run)
 
 

@@ -212,7 +212,7 @@ class SuspendableAgents(LocalAgents):
         return await self.go_on(agent, run)
 
     async def go_on(self, agent: str, run: int) -> str:
-        """Perform run `run`. Return the text of the task's artifacts."""
+        """Execute run `run`. Return the text of the task's artifacts."""
         await self.perform(agent, "t", run)
         task = await self.seeds.task("t")
         return "|".join("".join(part.text for part in artifact.parts) for artifact in task.artifacts)

@@ -418,8 +418,8 @@ def read_delivery(keys: Keys, task_id: str, config_id: str, scope: Scope | None 
 
 
 def scan_deliveries(keys: Keys, *, dead: bool = False, cursor: int = 0) -> Operation[DeliveryPage]:
-    """Read a page of the deliveries with undelivered events, or of the deliveries that were given up. A delivery may
-    appear twice."""
+    """Read a page of the deliveries with undelivered events, or of the deliveries that were given up. A
+    delivery may appear on several pages."""
 
     def parse(reply: Sequence[Any]) -> DeliveryPage:
         following, now_us, *summaries = reply
