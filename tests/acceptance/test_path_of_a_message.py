@@ -1,4 +1,4 @@
-"""Number of modules that one blocking SendMessage request enters. The limit bounds what a reader must open."""
+"""Number of modules that one blocking SendMessage request enters. A limit on this number bounds the code that a reader must open."""
 
 from __future__ import annotations
 

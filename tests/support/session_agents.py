@@ -85,7 +85,7 @@ async def at_once(turn: Turn) -> str:
 
 
 class Counting(AgentExecutor):
-    """Executor that counts in the session, sends the final status and continues to work for 0.1 s."""
+    """Executor that increments a counter in the session, sends the final status and works for a further 0.1 s."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         assert context.task_id is not None
