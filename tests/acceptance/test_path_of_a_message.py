@@ -1,4 +1,5 @@
-"""Number of modules that one blocking SendMessage request enters. A limit on this number bounds the code that a reader must open."""
+"""Number of modules that one blocking SendMessage request enters. A limit on this number bounds the code that a
+reader must open."""
 
 from __future__ import annotations
 

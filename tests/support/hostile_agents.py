@@ -38,8 +38,8 @@ async def steered(turn: Turn) -> str:
 
 
 def say(number: int, frame: FrameType | None) -> None:
-    """Print the number of asyncio tasks. This handler of SIGUSR1 runs in the main thread, like the
-    gateway's event loop."""
+    """Print the number of asyncio tasks. This handler of SIGUSR1 runs in the main thread, like the gateway's
+    event loop."""
     names = Counter(getattr(task.get_coro(), "__qualname__", "?") for task in asyncio.all_tasks())
     sys.stderr.write(f"asyncio tasks: {sum(names.values())} {dict(names)}\n")
 
