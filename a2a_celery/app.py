@@ -52,7 +52,7 @@ LifespanFactory = TypeVar("LifespanFactory", bound=Callable[[], AbstractAsyncCon
 
 EXTENSION_KEY = "a2a_celery"
 
-_imported: WeakSet[Celery] = WeakSet()
+_imported_apps: WeakSet[Celery] = WeakSet()
 """Apps whose modules have been imported."""
 
 
@@ -62,13 +62,13 @@ def import_modules(app: Celery) -> None:
     The modules may define agents. Further calls skip the import, because receivers of Celery's ``import_modules``
     signal may be slow. For example, the Django fixup checks all models.
     """
-    if app in _imported:
+    if app in _imported_apps:
         return
-    _imported.add(app)  # before the import, because a module may call `A2A.asgi`
+    _imported_apps.add(app)  # before the import, because a module may call `A2A.asgi`
     try:
         app.loader.import_default_modules()
     except BaseException:
-        _imported.discard(app)
+        _imported_apps.discard(app)
         raise
 
 
@@ -427,19 +427,19 @@ class A2A:
             raise ConfigError(f"there is a schedule {name!r} already: pass another name")
         fields: dict[str, Any] = {"owner": owner, "tenant": tenant, "context_id": context_id, "metadata": metadata}
         fields |= {"extensions": extensions, "overlap": overlap, "window": window_of(schedule)}
-        scheduled = ScheduledMessage.of(self.agents, name, agent, message, **fields)
+        scheduled_message = ScheduledMessage.of(self.agents, name, agent, message, **fields)
         queue = self.agents[agent].options.get("queue")
         options = {**({"queue": queue} if queue else {}), **options}
         self._schedules.add(name)
-        task = self.celery.signature(NAME, kwargs=scheduled.arguments(), options=options)
+        task = self.celery.signature(NAME, kwargs=scheduled_message.arguments(), options=options)
         self.celery.add_periodic_task(schedule, task, name=name)
 
     def _submit_tick(self, arguments: Mapping[str, Any], at_us: int) -> dict[str, str]:
         from .schedules import ScheduledMessage, submit_tick
 
         submissions = self._submissions  # imports the modules of the app
-        scheduled = ScheduledMessage.of(self.agents, **arguments)
-        return submissions.run(lambda process: submit_tick(process, scheduled, at_us))
+        scheduled_message = ScheduledMessage.of(self.agents, **arguments)
+        return submissions.run(lambda process: submit_tick(process, scheduled_message, at_us))
 
     @cached_property
     def _submissions(self) -> Submissions:
@@ -570,7 +570,7 @@ class A2A:
         if self._simulated_publisher is not None:
             raise RuntimeError("this A2A object is in use by another AgentTester: leave its block first")
         names = ("loaded", "_submissions")
-        saved: dict[str, Any] = {name: self.__dict__.pop(name) for name in names if name in self.__dict__}
+        cached_values: dict[str, Any] = {name: self.__dict__.pop(name) for name in names if name in self.__dict__}
         self.__dict__["loaded"], self._simulated_publisher = loaded, publisher
         try:
             yield
@@ -579,7 +579,7 @@ class A2A:
             if submissions is not None:
                 submissions.close()
             del self.__dict__["loaded"]
-            self.__dict__.update(saved)
+            self.__dict__.update(cached_values)
             self._simulated_publisher = None
 
     def _publisher(self) -> Publisher:

@@ -44,9 +44,9 @@ class Caller:
         return json.dumps(asdict(self), separators=(",", ":")).encode()
 
     @classmethod
-    def from_json(cls, stored: bytes) -> Caller:
+    def from_json(cls, content: bytes) -> Caller:
         """Parse the output of `to_json`."""
-        fields: dict[str, Any] = json.loads(stored)
+        fields: dict[str, Any] = json.loads(content)
         return cls(**{**fields, "extensions": tuple(fields["extensions"])})
 
     def call_context(self) -> ServerCallContext:

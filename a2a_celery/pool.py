@@ -92,10 +92,10 @@ class AsyncioPool(PoolInfo, TaskPool):  # type: ignore[misc]
     def on_stop(self) -> None:
         """Discard the waiting calls, and wait for all active calls."""
         if self._loop is not None:
-            asyncio.run_coroutine_threadsafe(self._drained(), self._loop).result()
+            asyncio.run_coroutine_threadsafe(self._drain(), self._loop).result()
         super().on_stop()
 
-    async def _drained(self) -> None:
+    async def _drain(self) -> None:
         self._stopping = True
         self._waiting.clear()  # the messages return to the broker, and the runs are requeued in the store
         while self._begun:
@@ -122,9 +122,9 @@ class AsyncioPool(PoolInfo, TaskPool):  # type: ignore[misc]
             call = self._waiting.popleft()
             task = asyncio.create_task(call.make(), name=f"a2a-call-{call.request.id}")
             self._begun.add(task)
-            task.add_done_callback(self._ended)
+            task.add_done_callback(self._on_end)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _on_end(self, task: asyncio.Task[None]) -> None:
         self._begun.discard(task)
         if not task.cancelled() and task.exception() is not None:
             logger.error("%s failed", task.get_name(), exc_info=task.exception())

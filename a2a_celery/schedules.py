@@ -63,9 +63,9 @@ class ScheduledMessage:
             metadata = jsonable(options.pop("metadata", None))
         except (TypeError, InvalidAgentResponseError) as e:
             raise ConfigError(f"schedule {schedule!r}: {e}") from None
-        scheduled = cls(schedule, agent, portable, metadata=metadata, **options)
-        scheduled._check(agents[agent])
-        return scheduled
+        scheduled_message = cls(schedule, agent, portable, metadata=metadata, **options)
+        scheduled_message._check(agents[agent])
+        return scheduled_message
 
     def arguments(self) -> dict[str, Any]:
         """Return the keyword arguments of the Celery task as a JSON object. Except for `window`, arguments with default
@@ -119,7 +119,7 @@ class ScheduledMessage:
             raise error("a tick creates a task: pass a message without a task id")
 
 
-async def submit_tick(process: SubmissionProcess, scheduled: ScheduledMessage, at_us: int) -> dict[str, str]:
+async def submit_tick(process: SubmissionProcess, scheduled_message: ScheduledMessage, at_us: int) -> dict[str, str]:
     """Submit the message of a tick.
 
     Returns:
@@ -129,10 +129,15 @@ async def submit_tick(process: SubmissionProcess, scheduled: ScheduledMessage, a
         A2AError: The message is refused, for example because it exceeds a limit.
         StoreUnavailable: The store is unavailable. The call can be repeated.
     """
-    tick = Tick(scheduled.schedule, at_us, round(scheduled.window * 1_000_000), cast(Overlap, scheduled.overlap))
-    request = scheduled.request(tick.task_id(process.keys))
-    result = await process.submitter.submit_tick(scheduled.agent, request, scheduled.caller, tick)
-    return _outcome(result, tick, scheduled.agent)
+    tick = Tick(
+        scheduled_message.schedule,
+        at_us,
+        round(scheduled_message.window * 1_000_000),
+        cast(Overlap, scheduled_message.overlap),
+    )
+    request = scheduled_message.request(tick.task_id(process.keys))
+    result = await process.submitter.submit_tick(scheduled_message.agent, request, scheduled_message.caller, tick)
+    return _outcome(result, tick, scheduled_message.agent)
 
 
 def _outcome(result: Created | TickSkipped | TickRepeated, tick: Tick, agent: str) -> dict[str, str]:

@@ -281,21 +281,21 @@ class TaskHandle:
             async with asyncio.timeout(timeout):
                 final = await process.follower.final_task(self._scope, self.task_id)
         except TimeoutError:
-            stored = await self._read(process)
-            if is_final(stored):
-                return Result.of(stored)
-            raise DeadlineExceeded(f"the task {self.task_id} took longer than {timeout} s", Result.of(stored)) from None
+            task = await self._read(process)
+            if is_final(task):
+                return Result.of(task)
+            raise DeadlineExceeded(f"the task {self.task_id} took longer than {timeout} s", Result.of(task)) from None
         if final is None:
             raise not_found(self.task_id)
         return Result.of(final.answer or final.task)
 
     async def _read(self, process: SubmissionProcess, *, complete: bool = True) -> Task:
         length = None if complete else 0
-        read = read_task(process.keys, self._scope, self.task_id, history_length=length, artifacts=complete)
-        stored = await run_with_retry(process.store, read)
-        if stored is None:
+        operation = read_task(process.keys, self._scope, self.task_id, history_length=length, artifacts=complete)
+        snapshot = await run_with_retry(process.store, operation)
+        if snapshot is None:
             raise not_found(self.task_id)
-        return stored[0]
+        return snapshot[0]
 
     async def _cancel(self, process: SubmissionProcess) -> Result:
         context_id = self.context_id or (await self._read(process, complete=False)).context_id
@@ -344,10 +344,10 @@ class EventReader:
                 await signal.wait(after=self._after.version)
 
     async def _task(self, process: SubmissionProcess) -> Task:
-        stored = await run_with_retry(process.store, read_task(process.keys, self._scope, self._task_id))
-        if stored is None:
+        snapshot = await run_with_retry(process.store, read_task(process.keys, self._scope, self._task_id))
+        if snapshot is None:
             raise not_found(self._task_id)
-        task, self._after = stored
+        task, self._after = snapshot
         self._context_id = task.context_id
         self.is_over = is_final(task)
         return task

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import redis.asyncio
 
 from a2a_celery.store import Keys
-from a2a_celery.store.client.round_trips import packed
+from a2a_celery.store.client.round_trips import pack_commands
 
 from .peers.seeded import seeded_context, seeded_id
 
@@ -45,7 +45,7 @@ class TaskTemplate:
         times = set(AT.findall(b"\n".join(word for command in commands for word in command)))
         self._times = {time: int(time) for time in times if abs(int(time) - at) < FAR}
         marks = b"|".join(map(re.escape, (*self._ids, *self._times)))
-        self._pieces = re.split(b"(" + marks + b")", packed(commands))
+        self._pieces = re.split(b"(" + marks + b")", pack_commands(commands))
 
     @classmethod
     async def of(cls, client: redis.asyncio.Redis, keys: Keys, task_id: str, context_id: str) -> TaskTemplate:

@@ -94,7 +94,7 @@ Agent = Callable[[Turn, RunEventQueue, int], Awaitable[None]]
 async def measure(store: CountingStore, agent: Agent, count: int) -> Cost:
     """Run `agent` with `count` events or steps in a new task. Return the cost of one event or step."""
     keys = Keys("benchmark")
-    claim = await Seeds(store, keys).claimed()
+    claim = await Seeds(store, keys).claim_run()
 
     async def publish_next(run: RunRef, options: bytes) -> None:
         raise AssertionError("the run has no successor")

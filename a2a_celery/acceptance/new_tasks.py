@@ -121,18 +121,18 @@ class BrokerMessages:
         stored."""
         if not self.is_enabled:
             return None
-        prepared = self._publisher.prepare(agent, ref.task_id, ref.run, options)
-        if prepared is None:
+        message = self._publisher.prepare(agent, ref.task_id, ref.run, options)
+        if message is None:
             return None
         return BrokerMessage(
             ref.name,
-            prepared.server,
-            prepared.database,
+            message.server,
+            message.database,
             self._database,
-            prepared.queue,
-            prepared.body,
-            prepared.event_channel,
-            prepared.event,
+            message.queue,
+            message.body,
+            message.event_channel,
+            message.event,
             options.republish_in(self._clock.now(), self._settings),
         )
 

@@ -92,15 +92,15 @@ class SignalSender:
         thread of the agents' loop, which cannot run a second loop."""
         store = SyncStore(self._settings.store_url, wait_replicas=self._settings.store_wait_replicas)
         try:
-            resumed = _resumed(store.run(self._operation(signal)), signal)
-            if resumed is not None and not resumed.is_blocked:
+            resumption = _resumption(store.run(self._operation(signal)), signal)
+            if resumption is not None and not resumption.is_blocked:
                 try:
-                    self._publisher().publish(resumed.agent, signal.task_id, resumed.ref.run, resumed.options)
+                    self._publisher().publish(resumption.agent, signal.task_id, resumption.ref.run, resumption.options)
                 except BrokerUnavailable as e:
-                    logger.warning("run %s: a watcher publishes it: %s", resumed.ref.name, e)
+                    logger.warning("run %s: a watcher publishes it: %s", resumption.ref.name, e)
                 else:
-                    store.run(mark_published(self._keys, resumed.ref, delay_us=self._delay_us(resumed)))
-            return resumed is not None
+                    store.run(mark_published(self._keys, resumption.ref, delay_us=self._delay_us(resumption)))
+            return resumption is not None
         finally:
             store.close()
 
@@ -108,37 +108,37 @@ class SignalSender:
         """Send `signal` without blocking the event loop; see `A2A.signal`."""
         store = AsyncStore(self._settings.store_url, wait_replicas=self._settings.store_wait_replicas)
         try:
-            resumed = _resumed(await store.run(self._operation(signal)), signal)
-            if resumed is not None and not resumed.is_blocked:
+            resumption = _resumption(await store.run(self._operation(signal)), signal)
+            if resumption is not None and not resumption.is_blocked:
                 try:
                     await self._publisher().publish_async(
-                        resumed.agent, signal.task_id, resumed.ref.run, resumed.options
+                        resumption.agent, signal.task_id, resumption.ref.run, resumption.options
                     )
                 except BrokerUnavailable as e:
-                    logger.warning("run %s: a watcher publishes it: %s", resumed.ref.name, e)
+                    logger.warning("run %s: a watcher publishes it: %s", resumption.ref.name, e)
                 else:
-                    await store.run(mark_published(self._keys, resumed.ref, delay_us=self._delay_us(resumed)))
-            return resumed is not None
+                    await store.run(mark_published(self._keys, resumption.ref, delay_us=self._delay_us(resumption)))
+            return resumption is not None
         finally:
             await store.aclose()
 
     def _operation(self, signal: Signal) -> Operation[SentSignal]:
         return signal.operation(self._keys, self._settings.task_max_bytes, self._without_signals)
 
-    def _delay_us(self, resumed: SignalResumed) -> int:
+    def _delay_us(self, resumption: SignalResumed) -> int:
         """Return the delay in µs after which a watcher publishes the run again if no worker has claimed it."""
-        return RunOptions.from_json(resumed.options).republish_in(SYSTEM_CLOCK.now(), self._settings)
+        return RunOptions.from_json(resumption.options).republish_in(SYSTEM_CLOCK.now(), self._settings)
 
 
-def _resumed(sent: SentSignal, signal: Signal) -> SignalResumed | None:
+def _resumption(result: SentSignal, signal: Signal) -> SignalResumed | None:
     """Return the result for a signal that has resumed a run, or None if the signal was stored.
 
     Raises:
         SignalRefused: The signal was not accepted.
     """
-    match sent:
+    match result:
         case SignalResumed():
-            return sent
+            return result
         case Missing():
             raise SignalRefused(f"no task {signal.task_id}: its id is wrong, or a2a_retention has passed")
         case SignalUnreceived(agent):

@@ -99,10 +99,10 @@ class TaskSubmitter:
             case Known():
                 scope = Scope(agent_name, caller.tenant, caller.user)
                 head = read_task(self._keys, scope, answer.task_id, history_length=0, artifacts=False)
-                stored = await self._store.run(head)
-                if stored is None:
+                snapshot = await self._store.run(head)
+                if snapshot is None:
                     raise not_found(answer.task_id)
-                return answer.task_id, stored[0].context_id
+                return answer.task_id, snapshot[0].context_id
             case _:
                 raise self._error_of(agent_name, answer)
 

@@ -30,12 +30,10 @@ MAX_REFERENCES = 16
 """Maximum number of tasks that a message may refer to, because the worker reads all of them before the agent starts."""
 
 
-def require_extensions(card: AgentCard, requested: Collection[str]) -> None:
+def require_extensions(card: AgentCard, uris: Collection[str]) -> None:
     """Raise ExtensionSupportRequiredError if the client did not request an extension that the card requires."""
     missing = sorted(
-        extension.uri
-        for extension in card.capabilities.extensions
-        if extension.required and extension.uri not in requested
+        extension.uri for extension in card.capabilities.extensions if extension.required and extension.uri not in uris
     )
     if missing:
         raise ExtensionSupportRequiredError(
@@ -117,10 +115,10 @@ def require_fields(params: Proto) -> None:
 
 
 def _complete(message: Proto) -> bool:
-    required, below = _checked(message.DESCRIPTOR)
-    filled = {field.name: value for field, value in message.ListFields()}
-    return required <= filled.keys() and all(
-        _complete(inner) for name in below if name in filled for inner in _messages(filled[name])
+    required_names, below = _required_fields(message.DESCRIPTOR)
+    values = {field.name: value for field, value in message.ListFields()}
+    return required_names <= values.keys() and all(
+        _complete(inner) for name in below if name in values for inner in _messages(values[name])
     )
 
 
@@ -131,10 +129,10 @@ def _messages(value: Any) -> Iterable[Any]:
 
 
 @cache
-def _checked(kind: Any) -> tuple[frozenset[str], tuple[str, ...]]:
+def _required_fields(kind: Any) -> tuple[frozenset[str], tuple[str, ...]]:
     """Return the required fields of a message type, and the fields whose message types have required fields."""
-    required = frozenset(field.name for field in kind.fields if _is_required(field))
-    return required, tuple(
+    required_names = frozenset(field.name for field in kind.fields if _is_required(field))
+    return required_names, tuple(
         field.name for field in kind.fields if field.message_type is not None and _requires(field.message_type, ())
     )
 

@@ -19,7 +19,7 @@ from sqlalchemy.orm.attributes import set_committed_value
 
 from ..errors import ArchiveUnavailable, ConfigError
 from ..store import Scope
-from ..store.keys import quoted
+from ..store.keys import quote_key_part
 from . import Archived, ArchivedPage, Filter
 from .table import ArchivedTask, ArchiveTaskStore, at_us, column_of, owner_of
 
@@ -66,10 +66,10 @@ class DatabaseArchive:
             await session.rollback()
 
     async def read(self, scope: Scope, task_id: str) -> Archived | None:
-        conditions = (ArchivedTask.id == column_of(quoted(task_id)), ArchivedTask.owner == owner_of(scope))
+        conditions = (ArchivedTask.id == column_of(quote_key_part(task_id)), ArchivedTask.owner == owner_of(scope))
         async with self._session() as session:
-            archived = (await session.execute(select(ArchivedTask).where(*conditions))).scalar_one_or_none()
-            return None if archived is None else Archived(scope, self._rows.task_of(archived), archived.version)
+            row = (await session.execute(select(ArchivedTask).where(*conditions))).scalar_one_or_none()
+            return None if row is None else Archived(scope, self._rows.task_of(row), row.version)
 
     async def page(
         self, criteria: Filter, *, size: int, cursor: tuple[int, str] | None = None, artifacts: bool = False
@@ -156,7 +156,7 @@ def _clauses(criteria: Filter) -> list[ColumnElement[bool]]:
         ArchivedTask.last_updated <= at_us(criteria.not_after_us),
     ]
     if criteria.context_id:
-        clauses.append(ArchivedTask.context_id == column_of(quoted(criteria.context_id)))
+        clauses.append(ArchivedTask.context_id == column_of(quote_key_part(criteria.context_id)))
     if criteria.state is not None:
         clauses.append(ArchivedTask.state == int(criteria.state))
     if criteria.not_before_us is not None:
@@ -167,8 +167,8 @@ def _clauses(criteria: Filter) -> list[ColumnElement[bool]]:
 def _is_after(time: datetime, task_id: str) -> ColumnElement[bool]:
     """Return the condition that a row follows the given time and id in the order of pages: newest first, equal times by
     descending id."""
-    updated = ArchivedTask.last_updated
-    return or_(updated < time, and_(updated == time, ArchivedTask.id < task_id))
+    updated_at = ArchivedTask.last_updated
+    return or_(updated_at < time, and_(updated_at == time, ArchivedTask.id < task_id))
 
 
 def _kind_of(error: Exception) -> str:

@@ -22,7 +22,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from ..integrations.a2a_sdk import RowConversion
 from ..store import Scope
-from ..store.keys import quoted
+from ..store.keys import quote_key_part
 from . import Archived
 
 TABLE = "a2a_archive"
@@ -97,14 +97,14 @@ class ArchiveTaskStore(RowConversion, DatabaseTaskStore):
         super().__init__(engine, table_name="tasks")
         self.task_model = ArchivedTask  # type: ignore[assignment]
 
-    def row_of(self, archived: Archived) -> ArchivedTask:
-        task = archived.task
+    def row_of(self, archived_task: Archived) -> ArchivedTask:
+        task = archived_task.task
         row = self._in_json(task)
         if row is None:
             state = TaskStatus(state=task.status.state, timestamp=task.status.timestamp)
             row = self._row(Task(id=task.id, context_id=task.context_id, status=state))
             row.whole = b64encode(task.SerializeToString()).decode()
-        row.owner, row.version = owner_of(archived.scope), archived.version
+        row.owner, row.version = owner_of(archived_task.scope), archived_task.version
         return row
 
     def task_of(self, row: ArchivedTask) -> Task:
@@ -126,6 +126,6 @@ class ArchiveTaskStore(RowConversion, DatabaseTaskStore):
 
     def _row(self, task: Task) -> ArchivedTask:
         row: ArchivedTask = self.to_row(task)
-        row.id, row.context_id = column_of(quoted(task.id)), column_of(quoted(task.context_id))
+        row.id, row.context_id = column_of(quote_key_part(task.id)), column_of(quote_key_part(task.context_id))
         row.state = int(task.status.state)
         return row

@@ -14,7 +14,7 @@ from click.shell_completion import CompletionItem
 
 from ..app import A2A, import_modules
 from ..store import Keys, SyncStore
-from ..store.admin.scan import listed, open_tasks
+from ..store.admin.scan import list_summaries, open_tasks
 from .output import state_name
 
 MAX_TASKS = 200
@@ -59,7 +59,7 @@ def _open_tasks(a2a: A2A) -> Iterator[CompletionItem]:
 def _dead_letters(a2a: A2A) -> Iterator[CompletionItem]:
     store, keys = SyncStore(a2a.settings.store_url), Keys(a2a.settings.key_prefix)
     try:
-        for task in islice(listed(store, keys, keys.dead_letters), MAX_TASKS):
+        for task in islice(list_summaries(store, keys, keys.dead_letters), MAX_TASKS):
             yield CompletionItem(task.ref.task_id, help=task.agent)
     finally:
         store.close()

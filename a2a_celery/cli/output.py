@@ -35,7 +35,7 @@ __all__ = [
     "table",
     "task_lines",
     "task_table",
-    "truncated",
+    "truncate_text",
     "with_reference",
 ]
 
@@ -66,7 +66,7 @@ def event_line(event: StreamResponse) -> str:
         case "task":
             return task_lines(event.task)
         case "message":
-            return _labelled("message", event.message.parts)
+            return _text_with_label("message", event.message.parts)
         case "status_update":
             return _status(event.status_update.status)
         case "artifact_update":
@@ -114,10 +114,10 @@ class EventPrinter:
 
     def _continue(self, chunk: str) -> None:
         text = self._separator + chunk
-        stripped = text.rstrip()
+        printed_text = text.rstrip()
         if chunk.strip():
-            click.echo("\n  ".join(map(_printable, stripped.splitlines())), nl=False)
-            text = text[len(stripped) :]
+            click.echo("\n  ".join(map(_printable, printed_text.splitlines())), nl=False)
+            text = text[len(printed_text) :]
         self._separator = text
 
 
@@ -131,8 +131,8 @@ def task_table(tasks: Sequence[tuple[str, Task]]) -> Iterable[str]:
     """Yield a heading and a line for each (agent, task) pair."""
     cells = []
     for agent, task in tasks:
-        updated = task.status.timestamp.ToDatetime().strftime("%Y-%m-%d %H:%M:%S")
-        cells.append((task.id, state_name(task.status.state), agent, updated, task.context_id))
+        updated_at = task.status.timestamp.ToDatetime().strftime("%Y-%m-%d %H:%M:%S")
+        cells.append((task.id, state_name(task.status.state), agent, updated_at, task.context_id))
     return table(("TASK", "STATE", "AGENT", "UPDATED", "CONTEXT"), cells)
 
 
@@ -154,11 +154,11 @@ def table(heading: Sequence[str], lines: Iterable[Sequence[str]], width: int | N
         gap = " "
         _narrow(widths, width - (len(widths) - 1))
     for line in cells:
-        text = gap.join(f"{truncated(cell, most):{most}}" for cell, most in zip(line, widths, strict=True)).rstrip()
-        yield text if width is None else truncated(text, width)
+        text = gap.join(f"{truncate_text(cell, most):{most}}" for cell, most in zip(line, widths, strict=True)).rstrip()
+        yield text if width is None else truncate_text(text, width)
 
 
-def truncated(text: str, most: int) -> str:
+def truncate_text(text: str, most: int) -> str:
     """Return `text`, or its beginning and an ellipsis if it is longer than `most` characters."""
     return text if len(text) <= most else text[: most - 1] + "…"
 
@@ -225,7 +225,7 @@ def field_prompt(field: AnswerField) -> str:
 
 
 def _status(status: TaskStatus) -> str:
-    line = _labelled(state_name(status.state), status.message.parts if status.HasField("message") else ())
+    line = _text_with_label(state_name(status.state), status.message.parts if status.HasField("message") else ())
     reference = status.message.metadata.fields.get("reference")
     return with_reference(line, reference and reference.string_value)
 
@@ -245,21 +245,21 @@ def _suspension(task: Task) -> Iterator[str]:
 
 def _artifact(artifact: Artifact) -> str:
     # chunks of streamed text are shown as a single text
-    return _labelled(f"artifact {artifact.name or artifact.artifact_id}", artifact.parts, between_texts="")
+    return _text_with_label(f"artifact {artifact.name or artifact.artifact_id}", artifact.parts, between_texts="")
 
 
 def _is_text(artifact: Artifact) -> bool:
     return bool(artifact.artifact_id) and all(part.HasField("text") for part in artifact.parts)
 
 
-def _labelled(label: str, parts: Iterable[Part], between_texts: str = " ") -> str:
+def _text_with_label(label: str, parts: Iterable[Part], between_texts: str = " ") -> str:
     text = ""
     for is_text, group in groupby(parts, key=lambda part: part.HasField("text")):
         content = (between_texts if is_text else " ").join(map(_part, group))
         text = f"{text} {content}" if text else content
     # continuation lines are indented, so that they visibly belong to the text
-    indented = "\n  ".join(_printable(line) for line in text.splitlines()).rstrip()
-    return f"{_printable(label)}: {indented}" if indented else _printable(label)
+    indented_text = "\n  ".join(_printable(line) for line in text.splitlines()).rstrip()
+    return f"{_printable(label)}: {indented_text}" if indented_text else _printable(label)
 
 
 def _part(part: Part) -> str:

@@ -112,10 +112,14 @@ def text_with_zones(text: str) -> str:
 
 
 def _status_with_zone(status: Any) -> Any:
-    zoned = with_zones(status)
-    if isinstance(zoned, dict) and isinstance(at := zoned.get("timestamp"), str) and NAIVE_TIME.fullmatch(at):
-        return {**zoned, "timestamp": f"{at}Z"}
-    return zoned
+    zoned_status = with_zones(status)
+    if (
+        isinstance(zoned_status, dict)
+        and isinstance(at := zoned_status.get("timestamp"), str)
+        and NAIVE_TIME.fullmatch(at)
+    ):
+        return {**zoned_status, "timestamp": f"{at}Z"}
+    return zoned_status
 
 
 def _make_finite(message: Proto) -> None:
@@ -181,12 +185,12 @@ def _with_legacy_defaults(value: Any, name: str = "") -> Any:
         return [_with_legacy_defaults(item, name) for item in value]
     if not isinstance(value, dict):
         return value
-    filled = {key: inner if key in _OPEN else _with_legacy_defaults(inner, key) for key, inner in value.items()}
+    fields = {key: inner if key in _OPEN else _with_legacy_defaults(inner, key) for key, inner in value.items()}
     if name in ("message", "history"):
-        return _LEGACY_DEFAULTS["message"] | {"parts": []} | filled
+        return _LEGACY_DEFAULTS["message"] | {"parts": []} | fields
     if name in ("artifact", "artifacts"):
-        return {"artifactId": "", "parts": []} | filled
-    return {"state": "unknown"} | filled if name == "status" else filled
+        return {"artifactId": "", "parts": []} | fields
+    return {"state": "unknown"} | fields if name == "status" else fields
 
 
 def parse_leniently(data: Mapping[str, Any], kind: type[_P]) -> _P:

@@ -65,24 +65,24 @@ class AnswerField:
         Raises:
             ValueError: `text` is not a value of this kind. The text of the error is an instruction to the user.
         """
-        entered = text.strip()
+        stripped_text = text.strip()
         match self.kind:
             case "string":
                 return text
             case "integer" | "number":
-                return _number(entered, self.kind)
-            case "boolean" if entered.lower() in YES + NO:
-                return entered.lower() in YES
+                return _number(stripped_text, self.kind)
+            case "boolean" if stripped_text.lower() in YES + NO:
+                return stripped_text.lower() in YES
             case "boolean":
                 raise ValueError("enter yes or no")
             case "choice":
-                matches = [choice for choice in self.choices if entered == choice_text(choice)]
+                matches = [choice for choice in self.choices if stripped_text == choice_text(choice)]
                 if not matches:
                     raise ValueError(f"enter one of: {', '.join(map(choice_text, self.choices))}")
                 return matches[0]
             case "json":
                 try:
-                    return json.loads(entered)
+                    return json.loads(stripped_text)
                 except (ValueError, RecursionError) as e:
                     raise ValueError(f"enter JSON: {e}") from None
 
@@ -192,14 +192,14 @@ def _is_enforceable(schema: Mapping[str, Any]) -> bool:
 def fields_of(schema: Mapping[str, Any]) -> list[AnswerField]:
     """Return the form fields for answers to `schema`. An object with properties has a field for each property, and any
     other schema has a single field."""
-    outer = _simplified(schema, schema)
+    outer = _simplify(schema, schema)
     properties = outer.get("properties")
     if not isinstance(properties, Mapping) or not properties:
         return [_field("", outer, outer, required=True)]
-    required = outer.get("required")
-    names = required if isinstance(required, list) else []
+    required_names = outer.get("required")
+    names = required_names if isinstance(required_names, list) else []
     return [
-        _field(str(name), schema_of_property, _simplified(schema_of_property, schema), required=name in names)
+        _field(str(name), schema_of_property, _simplify(schema_of_property, schema), required=name in names)
         for name, schema_of_property in sorted(properties.items(), key=_place)
     ]
 
@@ -209,8 +209,8 @@ def _place(item: tuple[str, Any]) -> tuple[float, str]:
     return (place if isinstance(place, int | float) else float("inf")), str(item[0])
 
 
-def _field(name: str, declared: Any, inner: Mapping[str, Any], *, required: bool) -> AnswerField:
-    declared = declared if isinstance(declared, Mapping) else {}
+def _field(name: str, schema: Any, inner: Mapping[str, Any], *, required: bool) -> AnswerField:
+    schema = schema if isinstance(schema, Mapping) else {}
     choices = inner.get("enum")
     kind: Any = inner.get("type")
     if isinstance(choices, list) and choices and not any(isinstance(choice, dict | list) for choice in choices):
@@ -219,7 +219,7 @@ def _field(name: str, declared: Any, inner: Mapping[str, Any], *, required: bool
         kind = "json"
 
     def text(key: str) -> str:
-        return next((source[key] for source in (declared, inner) if isinstance(source.get(key), str)), "")
+        return next((source[key] for source in (schema, inner) if isinstance(source.get(key), str)), "")
 
     return AnswerField(
         name,
@@ -227,19 +227,19 @@ def _field(name: str, declared: Any, inner: Mapping[str, Any], *, required: bool
         text("title") or name or "Answer",
         text("description"),
         required,
-        declared.get("default"),
+        schema.get("default"),
         tuple(choices) if kind == "choice" and isinstance(choices, list) else (),
     )
 
 
-def _simplified(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
+def _simplify(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
     """Resolve the references of `schema`, and remove null from its alternatives. If several types remain, the returned
     schema has no type."""
     for _ in range(MAX_REFERENCES):
         if not isinstance(schema, Mapping):
             break
         if isinstance(reference := schema.get("$ref"), str):
-            schema = _referenced(reference, root)
+            schema = _find_schema(reference, root)
             continue
         types = schema.get("type")
         if isinstance(types, list):
@@ -253,7 +253,7 @@ def _simplified(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
     return {}
 
 
-def _referenced(reference: str, root: Mapping[str, Any]) -> Any:
+def _find_schema(reference: str, root: Mapping[str, Any]) -> Any:
     """Return the schema to which a reference such as ``#/$defs/Colour`` points, or None if there is no such schema."""
     schema: Any = root
     for step in reference.removeprefix("#").split("/")[1:]:

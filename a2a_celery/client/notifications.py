@@ -221,7 +221,7 @@ class Verifier:
                 "public_keys must be a PublicKeys: PublicKeys(['whpk_…']) or PublicKeys(jwks_url='https://…')"
             )
         self._keys = [_key(secret, number) for number, secret in enumerate(secrets, start=1)]
-        self._tokens = [secret if isinstance(secret, bytes) else _encoded(secret) for secret in secrets]
+        self._tokens = [secret if isinstance(secret, bytes) else _encode_header(secret) for secret in secrets]
         self._tolerance = tolerance
         self._expected = {
             name: value for name, value in ((TOKEN, token), ("authorization", authorization)) if value is not None
@@ -291,7 +291,7 @@ class Verifier:
         if self._keys or self._public_keys is not None:
             if not fields.get(TOKEN) or not self._keys:
                 raise MalformedNotification(f"The header {ID} is missing.")
-            if not any(hmac.compare_digest(_encoded(fields[TOKEN]), token) for token in self._tokens):
+            if not any(hmac.compare_digest(_encode_header(fields[TOKEN]), token) for token in self._tokens):
                 raise NotAuthentic(f"The header {TOKEN} is not the expected one.")
         self._require_expected(fields)
         if _PING_FORM.fullmatch(fields.get(ID, "")):
@@ -300,21 +300,21 @@ class Verifier:
 
     def _require_expected(self, fields: Mapping[str, str]) -> None:
         for name, value in self._expected.items():
-            if not hmac.compare_digest(_encoded(fields.get(name, "")), _encoded(value)):
+            if not hmac.compare_digest(_encode_header(fields.get(name, "")), _encode_header(value)):
                 raise NotAuthentic(f"The header {name} is not the expected one.")
 
     def _require_signature(self, fields: Mapping[str, str], body: bytes) -> None:
-        signed = f"{fields[ID]}.{fields[TIMESTAMP]}.".encode() + body
-        expected = [base64.b64encode(hmac.digest(key, signed, "sha256")) for key in self._keys]
-        received = _signatures(fields[SIGNATURE], SCHEME) if self._keys else []
+        signed_content = f"{fields[ID]}.{fields[TIMESTAMP]}.".encode() + body
+        expected = [base64.b64encode(hmac.digest(key, signed_content, "sha256")) for key in self._keys]
+        received_signatures = _signatures(fields[SIGNATURE], SCHEME) if self._keys else []
         theirs_by_key = _signatures(fields[SIGNATURE], PUBLIC_SCHEME) if self._public_keys is not None else []
-        if not received and not theirs_by_key:
+        if not received_signatures and not theirs_by_key:
             schemes = " or ".join(self._schemes)
             raise NotAuthentic(f"The header {SIGNATURE} has no signature of the scheme {schemes}.")
-        if any(hmac.compare_digest(own, _encoded(their)) for own in expected for their in received):
+        if any(hmac.compare_digest(own, _encode_header(their)) for own in expected for their in received_signatures):
             return
         if self._public_keys is not None and theirs_by_key:
-            if self._public_keys.verify(signed, theirs_by_key):
+            if self._public_keys.verify(signed_content, theirs_by_key):
                 return
             if self._public_keys.is_unavailable:
                 raise PublicKeysUnavailable
@@ -332,7 +332,7 @@ def _signatures(header: str, scheme: str) -> list[str]:
     return [entry.removeprefix(scheme) for entry in header.split() if entry.startswith(scheme)]
 
 
-def _encoded(header: str) -> bytes:
+def _encode_header(header: str) -> bytes:
     """Encode a header, including the surrogates that some servers leave in headers."""
     return header.encode(errors="surrogatepass")
 
@@ -345,9 +345,9 @@ def _key(secret: str | bytes, number: int) -> bytes:
             raise ConfigError(
                 f"secret {number}: a string must begin with {SECRET_PREFIX}; pass the key itself as bytes"
             )
-        encoded = secret.removeprefix(SECRET_PREFIX)
+        encoded_key = secret.removeprefix(SECRET_PREFIX)
         try:
-            key = base64.b64decode(encoded + "=" * (-len(encoded) % 4), validate=True)
+            key = base64.b64decode(encoded_key + "=" * (-len(encoded_key) % 4), validate=True)
         except (binascii.Error, ValueError):
             raise ConfigError(f"secret {number}: what follows {SECRET_PREFIX} is not base64") from None
     if not key:

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from ..clock import SYSTEM_CLOCK, Clock
 from ..crypto.jwk_sets import fetch_failure, fetch_jwk_set, jwks_url_mistake
-from ..crypto.webhook_keys import decoded, keys_in, public_key_bytes
+from ..crypto.webhook_keys import decode_base64, keys_in, public_key_bytes
 from ..errors import ConfigError
 from ..telemetry.logs import about
 from ..telemetry.names import Action
@@ -86,7 +86,7 @@ class PublicKeys:
 
     def verify(self, signed: bytes, signatures: Iterable[str]) -> bool:
         """Return True if one of the base64 `signatures` over `signed` was made with a known key."""
-        candidates = [decoded(signature) for signature in list(signatures)[:MAX_SIGNATURES]]
+        candidates = [decode_base64(signature) for signature in list(signatures)[:MAX_SIGNATURES]]
         keys = (*self._given, *(self._fetched or ()))
         return any(_is_valid(key, signature, signed) for signature in candidates for key in keys)
 
@@ -127,9 +127,9 @@ class PublicKeys:
             logger.warning("could not fetch the keys at %s (%s); %s", url, fetch_failure(e), effect, extra=extra)
 
 
-def _is_valid(key: Ed25519PublicKey, signature: bytes, signed: bytes) -> bool:
+def _is_valid(key: Ed25519PublicKey, signature: bytes, content: bytes) -> bool:
     try:
-        key.verify(signature, signed)
+        key.verify(signature, content)
     except InvalidSignature:
         return False
     return True

@@ -86,7 +86,7 @@ async def receive(request: Request, verifier: Verifier) -> Notification:
     try:
         return await verifier.verify_async(request.headers, await body_of(request, verifier.max_bytes))
     except PublicKeysUnavailable as e:
-        raise _later(str(e)) from e
+        raise _retry_error(str(e)) from e
     except Ping as e:
         logger.info("received a test ping: this receiver and its secrets are configured correctly")
         raise HTTPException(e.status) from None
@@ -110,7 +110,7 @@ def consent(request: Request, origins: Sequence[str] = ("*",)) -> Response:
     Source: CloudEvents, HTTP 1.1 Web Hooks for Event Delivery 1.0.2, section 4.2 (validation response).
     """
     origin = request.headers.get("webhook-request-origin", "")
-    if not origin or not {"*", origin.lower()} & {allowed.lower() for allowed in origins}:
+    if not origin or not {"*", origin.lower()} & {allowed_origin.lower() for allowed_origin in origins}:
         raise HTTPException(403, "This receiver accepts no events from that origin.")
     return Response(status_code=200, headers={"Allow": "POST", "WebHook-Allowed-Origin": origin})
 
@@ -146,9 +146,9 @@ async def handle_once(
     try:
         status = await deduplicator.claim(subscription_id, event_id, holder, time_limit + CLAIM_GRACE)
     except Exception as e:
-        raise _later("The deduplicator is unavailable.", e) from e
+        raise _retry_error("The deduplicator is unavailable.", e) from e
     if status is ClaimStatus.IN_PROGRESS:
-        raise _later("An event of this subscription is being handled.")
+        raise _retry_error("An event of this subscription is being handled.")
     if status is ClaimStatus.DUPLICATE:
         yield False
         return
@@ -161,7 +161,7 @@ async def handle_once(
     try:
         await deduplicator.settle(subscription_id, event_id, holder, handled=True)
     except Exception as e:
-        raise _later("The notification could not be recorded as handled.", e) from e
+        raise _retry_error("The notification could not be recorded as handled.", e) from e
 
 
 def receiver_app(
@@ -291,8 +291,8 @@ async def body_of(request: Request, max_bytes: int) -> bytes:
         NotificationTooLarge: The body has more than `max_bytes` bytes.
         ClientDisconnect: The sender disconnected before the end of the body.
     """
-    declared = request.headers.get("content-length", "")
-    if declared.isdecimal() and int(declared) > max_bytes:
+    declared_length = request.headers.get("content-length", "")
+    if declared_length.isdecimal() and int(declared_length) > max_bytes:
         raise NotificationTooLarge(max_bytes)
     body = bytearray()
     async for chunk in request.stream():
@@ -310,7 +310,7 @@ async def _release_claim(deduplicator: Deduplicator, notification: Notification,
         logger.exception("could not release the claim of %s; the claim expires", notification.id)
 
 
-def _later(detail: str, cause: Exception | None = None) -> HTTPException:
+def _retry_error(detail: str, cause: Exception | None = None) -> HTTPException:
     if cause is not None:
         logger.error("%s", detail, exc_info=cause)
     return HTTPException(503, detail, headers={"Retry-After": str(RETRY_DELAY)})

@@ -214,7 +214,7 @@ class RemoteAgent:
 
         async def send() -> Result:
             result = Result.of(await self._turn_stream().submit(request))
-            self._started(result.task_id, result.state)
+            self._register_child(result.task_id, result.state)
             return result
 
         sending = asyncio.ensure_future(send())
@@ -246,7 +246,7 @@ class RemoteAgent:
         request = SendMessageRequest(message=Session().message(message))
         self._name_parent(request)
         events = turn.send(request)
-        return self._bounded(turn, events, deadline, cancel_on_exit, starts=True)
+        return self._limit_events(turn, events, deadline, cancel_on_exit, starts=True)
 
     def follow(
         self, task_id: str, *, deadline: float | None = None, cancel_on_exit: bool = False
@@ -264,7 +264,7 @@ class RemoteAgent:
             A2AError: The agent refuses the call, for example with TaskNotFoundError.
         """
         turn = self._turn_stream()
-        return self._bounded(turn, turn.follow(task_id), deadline, cancel_on_exit)
+        return self._limit_events(turn, turn.follow(task_id), deadline, cancel_on_exit)
 
     async def get(self, task_id: str) -> Result:
         """Return the current state of a task.
@@ -276,7 +276,7 @@ class RemoteAgent:
         connection = await self._connect(False)
         with translate_errors(self.url):
             result = Result.of(await connection.client.get_task(GetTaskRequest(id=task_id)))
-        self._ended(task_id, result.state)
+        self._unregister_child(task_id, result.state)
         return result
 
     async def cancel(self, task_id: str) -> Result:
@@ -299,7 +299,7 @@ class RemoteAgent:
                 result = Result.of(await connection.client.cancel_task(request))
         except TaskNotCancelableError:
             return await self.get(request.id)
-        self._ended(request.id, result.state)
+        self._unregister_child(request.id, result.state)
         return result
 
     def _name_parent(self, request: SendMessageRequest) -> None:
@@ -308,7 +308,7 @@ class RemoteAgent:
         if children is not None:
             name_parent(request.message, children.parent_id, cancel=self._cancel_with_parent)
 
-    def _started(self, task_id: str, state: int | None) -> None:
+    def _register_child(self, task_id: str, state: int | None) -> None:
         """Register the task with the current agent run, if there is one, so that cancelling the run cancels the
         task."""
         children = self._child_tasks()
@@ -322,9 +322,9 @@ class RemoteAgent:
                 await agent._cancel(CancelTaskRequest(id=task_id, metadata={CANCELED_BY: BY_PARENT}))
 
         children.add(f"task {task_id} of {self.url}", cancel)
-        self._ended(task_id, state)
+        self._unregister_child(task_id, state)
 
-    def _ended(self, task_id: str, state: int | None) -> None:
+    def _unregister_child(self, task_id: str, state: int | None) -> None:
         children = self._child_tasks()
         if children is not None and state in TERMINAL:
             children.remove(f"task {task_id} of {self.url}")
@@ -349,7 +349,7 @@ class RemoteAgent:
         backoff = ReconnectBackoff(self._patience, self._clock)
         return TurnStream(self._connect, self.url, backoff, idempotent=self._idempotent, clock=self._clock)
 
-    async def _bounded(
+    async def _limit_events(
         self, turn: TurnStream, events: Events, deadline: float | None, cancel_on_exit: bool, *, starts: bool = False
     ) -> Events:
         clock = self._clock
@@ -363,9 +363,9 @@ class RemoteAgent:
                     first = None
                     if starts and turn.builder.task_id:
                         starts = False
-                        self._started(turn.builder.task_id, None)
+                        self._register_child(turn.builder.task_id, None)
                     if turn.is_over:
-                        self._ended(turn.builder.task_id, turn.builder.state)
+                        self._unregister_child(turn.builder.task_id, turn.builder.state)
                     yield event
             except StopAsyncIteration:
                 return
@@ -382,7 +382,7 @@ class RemoteAgent:
             except (asyncio.CancelledError, GeneratorExit):
                 if first is not None:
                     await self._finish(first)
-                    self._started(turn.builder.task_id, None)
+                    self._register_child(turn.builder.task_id, None)
                 if cancel_on_exit and turn.builder.task_id and not turn.is_over:
                     await self._cancel_at_last(turn.builder.task_id)
                 raise

@@ -144,8 +144,8 @@ class AgentSession(Session):
         result: Result of the latest turn, set at the end of each turn even if the turn ends with an error.
     """
 
-    def __init__(self, agent: SessionAgent, saved: Session) -> None:
-        super().__init__(saved.context_id, saved.task_id, saved.state)
+    def __init__(self, agent: SessionAgent, saved_session: Session) -> None:
+        super().__init__(saved_session.context_id, saved_session.task_id, saved_session.state)
         self.agent = agent
         self.result = Result()
 
@@ -190,8 +190,8 @@ class AgentSession(Session):
             A2AError: The agent refuses the message.
         """
         events = self.agent.stream(self.message(content), deadline=deadline, cancel_on_exit=cancel_on_exit)
-        async with aclosing(self._record(events)) as recorded:
-            async for event in recorded:
+        async with aclosing(self._record(events)) as recorded_events:
+            async for event in recorded_events:
                 yield event
 
     async def wait(self, *, deadline: float | None = DEADLINE, cancel_on_exit: bool = False) -> Result:
@@ -211,8 +211,8 @@ class AgentSession(Session):
             A2AError: The agent refuses the call, for example with TaskNotFoundError.
         """
         events = self.agent.follow(self._task(), deadline=deadline, cancel_on_exit=cancel_on_exit)
-        async with aclosing(self._record(events)) as recorded:
-            async for _ in recorded:
+        async with aclosing(self._record(events)) as recorded_events:
+            async for _ in recorded_events:
                 pass
         return self.result
 

@@ -38,7 +38,9 @@ class Sealer:
     def __init__(self, secret_keys: Sequence[bytes]) -> None:
         if not secret_keys:
             raise ValueError("a sealer needs a secret key")
-        self._keys = {fingerprint_of(secret): AESGCM(_derived(secret, b"seal", 32)) for secret in reversed(secret_keys)}
+        self._keys = {
+            fingerprint_of(secret): AESGCM(_derive_key(secret, b"seal", 32)) for secret in reversed(secret_keys)
+        }
         self._first = fingerprint_of(secret_keys[0])
 
     @property
@@ -105,10 +107,10 @@ def require_secrets(sealer: Sealer | None, in_use: Collection[str]) -> None:
 
 def fingerprint_of(secret: bytes) -> str:
     """Return 16 hexadecimal digits that identify `secret` without revealing it."""
-    return _derived(secret, b"fingerprint", FINGERPRINT_BYTES).hex()
+    return _derive_key(secret, b"fingerprint", FINGERPRINT_BYTES).hex()
 
 
-def _derived(secret: bytes, purpose: bytes, length: int) -> bytes:
+def _derive_key(secret: bytes, purpose: bytes, length: int) -> bytes:
     return HKDF(SHA256(), length, salt=None, info=b"a2a-celery " + purpose).derive(secret)
 
 

@@ -29,7 +29,7 @@ def private_key_bytes(text: str) -> bytes:
     Raises:
         ValueError: The text is not a private key. The message does not repeat the text.
     """
-    key = decoded(text.removeprefix(PRIVATE_KEY_PREFIX)) if text.startswith(PRIVATE_KEY_PREFIX) else b""
+    key = decode_base64(text.removeprefix(PRIVATE_KEY_PREFIX)) if text.startswith(PRIVATE_KEY_PREFIX) else b""
     if len(key) not in (KEY_BYTES, 2 * KEY_BYTES):
         raise ValueError(f"a private key for webhooks is {PRIVATE_KEY_PREFIX} and base64 of 32 or 64 bytes")
     return key
@@ -43,7 +43,7 @@ def public_key_bytes(text: str) -> bytes:
     """
     if text.startswith(PRIVATE_KEY_PREFIX):
         raise ValueError(f"a private key ({PRIVATE_KEY_PREFIX}…) is among the public keys: replace the key")
-    key = decoded(text.removeprefix(PUBLIC_KEY_PREFIX)) if text.startswith(PUBLIC_KEY_PREFIX) else b""
+    key = decode_base64(text.removeprefix(PUBLIC_KEY_PREFIX)) if text.startswith(PUBLIC_KEY_PREFIX) else b""
     if len(key) != KEY_BYTES:
         raise ValueError(f"a public key for webhooks is {PUBLIC_KEY_PREFIX} and base64 of 32 bytes")
     return key
@@ -62,11 +62,11 @@ def keys_in(document: Any) -> tuple[bytes, ...]:
     entries = document.get("keys") if isinstance(document, dict) else None
     if not isinstance(entries, list):
         raise ValueError("not a JWK Set: it has no list of keys")
-    keys = [decoded(entry["x"]) for entry in entries if _is_ed25519(entry)]
+    keys = [decode_base64(entry["x"]) for entry in entries if _is_ed25519(entry)]
     return tuple(key for key in keys if len(key) == KEY_BYTES)[:MAX_KEYS]
 
 
-def decoded(text: str) -> bytes:
+def decode_base64(text: str) -> bytes:
     """Decode base64 or base64url, with or without padding. Return b"" if `text` is neither."""
     standard = text.translate(str.maketrans("-_", "+/")).rstrip("=")
     try:
@@ -76,9 +76,9 @@ def decoded(text: str) -> bytes:
 
 
 def _jwk(key: bytes) -> dict[str, str]:
-    required = {"crv": "Ed25519", "kty": "OKP", "x": _base64url(key)}
-    canonical = json.dumps(required, separators=(",", ":"), sort_keys=True).encode()
-    return {**required, "kid": _base64url(hashlib.sha256(canonical).digest()), "use": "sig", "alg": "EdDSA"}
+    required_fields = {"crv": "Ed25519", "kty": "OKP", "x": _base64url(key)}
+    canonical = json.dumps(required_fields, separators=(",", ":"), sort_keys=True).encode()
+    return {**required_fields, "kid": _base64url(hashlib.sha256(canonical).digest()), "use": "sig", "alg": "EdDSA"}
 
 
 def _is_ed25519(entry: Any) -> bool:

@@ -109,8 +109,8 @@ class CallSignature:
         unknown = sorted(set(values) - set(self.arguments))
         if unknown and not self.takes_more:
             raise BadCall(f"There is no argument {unknown[0]!r}: {self._expected_content()}")
-        required = [argument.name for argument in self.arguments.values() if argument.required]
-        missing = [name for name in required if name not in values]
+        required_names = [argument.name for argument in self.arguments.values() if argument.required]
+        missing = [name for name in required_names if name not in values]
         if missing:
             raise BadCall(f"{missing[0]} is missing: {self._expected_content()}")
         _require_no_kombu_value(values)  # several parts or messages may form such an object
@@ -156,8 +156,8 @@ class CallSignature:
     def _expected_content(self) -> str:
         if not self.arguments:
             return "send a data part, an object."
-        required = [argument.name for argument in self.arguments.values() if argument.required]
-        example = dict.fromkeys(required or self.arguments, "…")
+        required_names = [argument.name for argument in self.arguments.values() if argument.required]
+        example = dict.fromkeys(required_names or self.arguments, "…")
         return f"send a data part like {json.dumps(example, ensure_ascii=False)}. Arguments: {self}."
 
 
@@ -169,8 +169,8 @@ def _argument(parameter: inspect.Parameter, hint: Any) -> Argument:
             check.json_schema()  # a type that JSON cannot represent is not checked
         except (PydanticSchemaGenerationError, PydanticUserError):
             check = None
-    required = parameter.default is inspect.Parameter.empty
-    return Argument(parameter.name, required, hint in (str, Any, str | None), check, str(parameter).replace("'", ""))
+    is_required = parameter.default is inspect.Parameter.empty
+    return Argument(parameter.name, is_required, hint in (str, Any, str | None), check, str(parameter).replace("'", ""))
 
 
 def _require_no_kombu_value(value: Mapping[str, Any]) -> None:

@@ -54,21 +54,21 @@ class Canvas:
     until: datetime
 
     @classmethod
-    def of(cls, app: Celery, result: ResultBase, time_limit: float | None, ignored: Mapping[str, str]) -> Canvas:
+    def of(cls, app: Celery, result: ResultBase, time_limit: float | None, ignored_tasks: Mapping[str, str]) -> Canvas:
         """Return the canvas that ends with `result`.
 
         Args:
             app: App whose result backend the watchers read.
             result: Result of the last task or group.
             time_limit: Maximum duration of the canvas in seconds, or None for the time for which `app` stores results.
-            ignored: Names of the tasks that store no result, by Celery id.
+            ignored_tasks: Names of the tasks that store no result, by Celery id.
 
         Raises:
             ConfigError: Watchers cannot read the result of the canvas.
         """
         if problem := unreadable_results(app):
             raise ConfigError(f"a watcher cannot read how a canvas ends: {problem}")
-        if name := next((ignored[task.id] for task in _tasks(result) if task.id in ignored), None):
+        if name := next((ignored_tasks[task.id] for task in _tasks(result) if task.id in ignored_tasks), None):
             raise ConfigError(
                 f"a watcher cannot read how a canvas ends: its last task {name!r} ignores its result, by option or by "
                 "task_ignore_result: set ignore_result=False on it"
@@ -84,9 +84,9 @@ class Canvas:
         return json.dumps({"result": self.result, "until": self.until.timestamp()}, separators=(",", ":"))
 
     @classmethod
-    def from_json(cls, stored: bytes) -> Canvas:
+    def from_json(cls, content: bytes) -> Canvas:
         """Parse the output of `to_json`."""
-        fields = json.loads(stored)
+        fields = json.loads(content)
         return cls(fields["result"], datetime.fromtimestamp(fields["until"], UTC))
 
     def ids(self) -> list[str]:
@@ -98,9 +98,9 @@ class Canvas:
         result backend."""
         result = result_from_tuple(self.result, app)
         for link in _links(result):
-            failed = next((task for task in _tasks(link) if task.state in states.PROPAGATE_STATES), None)
-            if failed is not None:
-                return CanvasResult(_outcome(failed.result, failed.state), error=failed.result)
+            failed_task = next((task for task in _tasks(link) if task.state in states.PROPAGATE_STATES), None)
+            if failed_task is not None:
+                return CanvasResult(_outcome(failed_task.result, failed_task.state), error=failed_task.result)
         if result.ready():
             return CanvasResult(Completed(), _value(result))
         return CanvasResult(Failure(OUT_OF_TIME)) if SYSTEM_CLOCK.now() >= self.until else None
@@ -133,12 +133,12 @@ def ignored_results(app: Celery, headers: Mapping[str, Any], body: Any) -> dict[
     Returns:
         Names of the tasks by Celery id.
     """
-    ignored = {headers["id"]: headers["task"]} if headers.get("ignore_result") else {}
+    ignored_tasks = {headers["id"]: headers["task"]} if headers.get("ignore_result") else {}
     if isinstance(body, tuple):
-        embedded = body[2]
-        for signature in (*(embedded.get("chain") or ()), embedded.get("chord")):
-            ignored |= _ignored_in(app, signature)
-    return ignored
+        embedded_signatures = body[2]
+        for signature in (*(embedded_signatures.get("chain") or ()), embedded_signatures.get("chord")):
+            ignored_tasks |= _ignored_in(app, signature)
+    return ignored_tasks
 
 
 def _ignored_in(app: Celery, signature: Any) -> dict[str, str]:

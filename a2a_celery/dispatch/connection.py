@@ -101,18 +101,18 @@ logger = logging.getLogger(__name__)
 HEALTH_CHECK_INTERVAL = 10
 """Seconds between two checks of an idle connection. A dead connection is closed after twice this time."""
 
-_guarded: WeakSet[Celery] = WeakSet()
+_guarded_apps: WeakSet[Celery] = WeakSet()
 
 
 def guard_workers(app: Celery) -> None:
     """Call `guard` for each worker of `app` before the worker connects to the broker."""
-    _guarded.add(app)
+    _guarded_apps.add(app)
     celeryd_init.connect(_before_a_worker_connects, weak=False, dispatch_uid="a2a_celery.broker_guards")
 
 
 def _before_a_worker_connects(instance: Any = None, **_: Any) -> None:
     try:
-        if instance.app in _guarded:
+        if instance.app in _guarded_apps:
             guard(instance.app)
     except Exception:
         logger.exception("could not set the timeouts of the worker's broker connection")
@@ -195,9 +195,9 @@ class PublishingThreads(Generic[T]):
             thread = Thread(target=self._serve, name=f"a2a-publish-{len(self._threads)}", daemon=True)
             self._threads.append(thread)
             thread.start()
-        done: asyncio.Future[None] = loop.create_future()
-        self._requests.put(_Request(run, loop, done))
-        return done
+        completion: asyncio.Future[None] = loop.create_future()
+        self._requests.put(_Request(run, loop, completion))
+        return completion
 
     def _serve(self) -> None:
         size = MAX_BATCH if self._at_once == 1 else 1
@@ -216,5 +216,5 @@ class PublishingThreads(Generic[T]):
 
 
 def _settle_all(results: Sequence[tuple[asyncio.Future[None], Exception | None]]) -> None:
-    for done, error in results:
-        settle(done, None, error)
+    for completion, error in results:
+        settle(completion, None, error)

@@ -108,20 +108,22 @@ class MessagePreparer:
             try:
                 if not self._is_plain(options):
                     return None
-                recorded = self._record(publish)
+                recorded_call = self._record(publish)
             except BrokerNeeded as e:
                 logger.debug("a run will be published after its message is accepted: %s", e)
                 return None
             except Exception:  # publishing the run reports the cause
                 return None
             server = self._server
-            if recorded.queue is not None and recorded.queue.name not in self._declared:
+            if recorded_call.queue is not None and recorded_call.queue.name not in self._declared:
                 server = None
-                self._declare_soon(recorded.queue)
+                self._declare_soon(recorded_call.queue)
             self._check_soon()
-        if server is None or len(recorded.body) > MAX_BODY:
+        if server is None or len(recorded_call.body) > MAX_BODY:
             return None
-        return PreparedMessage(*server, recorded.key, recorded.body, recorded.event_channel, recorded.event)
+        return PreparedMessage(
+            *server, recorded_call.key, recorded_call.body, recorded_call.event_channel, recorded_call.event
+        )
 
     def suspend(self) -> None:
         """Prepare no further messages until the next check, because the broker is not the server of the store."""
@@ -172,9 +174,9 @@ class MessagePreparer:
     def _check(self) -> None:
         """Read the run id of the broker's process, and declare the queues that messages have needed."""
         server: tuple[str, int] | None = None
-        declared: set[str] = set()
+        declared_names: set[str] = set()
         with self._lock:
-            undeclared = dict(self._undeclared)
+            undeclared_names = dict(self._undeclared)
         try:
             with self._pool.acquire() as producer:
                 channel = producer.channel
@@ -183,17 +185,17 @@ class MessagePreparer:
                 # Valkey 8 names the field server_mode
                 if information.get("redis_mode", information.get("server_mode")) == "standalone":
                     server = (str(information["run_id"]), int(channel.pool.connection_kwargs["db"]))
-                for queue in undeclared.values():
+                for queue in undeclared_names.values():
                     producer.maybe_declare(queue)
-                declared = set(undeclared)
+                declared_names = set(undeclared_names)
         except Exception as e:  # each transport raises its own exceptions
             logger.debug("could not check the broker: %s: %s", type(e).__name__, e)
         with self._lock:
             if server != self._server:
                 self._declared.clear()
             self._server, self._is_suspended = server, False
-            self._declared |= declared
-            for name in declared:
+            self._declared |= declared_names
+            for name in declared_names:
                 self._undeclared.pop(name, None)
             self._is_checking = False
 

@@ -118,9 +118,9 @@ class RunOptions:
         return json.dumps(fields, separators=(",", ":")).encode() if fields else b""
 
     @classmethod
-    def from_json(cls, stored: bytes) -> RunOptions:
+    def from_json(cls, content: bytes) -> RunOptions:
         """Parse the output of `to_json`."""
-        fields = json.loads(stored) if stored else {}
+        fields = json.loads(content) if content else {}
         times = _time(fields.get("not_before_us")), _time(fields.get("not_after_us"))
         call = fields.get("call")
         rest = fields.get("retries", 0), fields.get("trace", {})
@@ -205,8 +205,8 @@ def require_readable(app: Celery, agents: Iterable[Agent]) -> None:
     _require(app, app.conf.task_serializer, "task_serializer")
     for agent in agents:
         if agent.kind == "task":  # Celery sets a task's serializer to the app's at the first access
-            written = agent.code.serializer or app.conf.task_serializer
-            _require(app, written, f"the serializer of task {agent.code.name}, which is a2a.expose'd,")
+            serializer = agent.code.serializer or app.conf.task_serializer
+            _require(app, serializer, f"the serializer of task {agent.code.name}, which is a2a.expose'd,")
 
 
 def _require(app: Celery, serializer: str, owner: str) -> None:
@@ -214,9 +214,9 @@ def _require(app: Celery, serializer: str, owner: str) -> None:
     if serializer not in types:
         remedy = "call app.setup_security()" if serializer == "auth" else "install it"
         raise ConfigError(f"{owner} is {serializer!r}, which kombu does not know: {remedy}")
-    accepted = list(app.conf.accept_content)
-    if {serializer, types[serializer]}.isdisjoint(accepted):
+    accepted_types = list(app.conf.accept_content)
+    if {serializer, types[serializer]}.isdisjoint(accepted_types):
         raise ConfigError(
-            f"{owner} is {serializer!r}, and workers accept {', '.join(accepted)} only (accept_content): "
+            f"{owner} is {serializer!r}, and workers accept {', '.join(accepted_types)} only (accept_content): "
             "they would drop each run. Configure the app before its tasks are exposed, with both settings alike"
         )

@@ -114,7 +114,7 @@ class Publisher:
             except BatchPublishError:
                 return self._publish_batch(runs)
         except Exception as e:
-            return [self._refused(run, e) for run in runs]
+            return [self._refusal(run, e) for run in runs]
 
     def _publish_batch(self, runs: Sequence[_Run]) -> list[Exception | None]:
         errors: list[Exception | None] = []
@@ -126,18 +126,18 @@ class Publisher:
                     errors.append(None)
                 except Exception as e:  # each transport raises its own exceptions
                     if self._pool.is_dead(e):  # do not wait for the timeout of each further run
-                        return errors + [self._refused(other, e) for other in runs[len(errors) :]]
-                    errors.append(self._refused(run, e))
+                        return errors + [self._refusal(other, e) for other in runs[len(errors) :]]
+                    errors.append(self._refusal(run, e))
         return errors
 
-    def _refused(self, run: _Run, error: Exception) -> BrokerUnavailable:
+    def _refusal(self, run: _Run, error: Exception) -> BrokerUnavailable:
         kind = BrokerUnavailable if self._pool.is_dead(error) else RunNotAccepted
-        refused = kind(f"the broker did not accept run {run.name}: {type(error).__name__}: {error}")
-        refused.__cause__ = error
-        return refused
+        refusal = kind(f"the broker did not accept run {run.name}: {type(error).__name__}: {error}")
+        refusal.__cause__ = error
+        return refusal
 
     def _publish(self, run: _Run, producer: Any, spans: ExitStack) -> None:
-        chosen = RunOptions.from_json(run.options)
+        run_options = RunOptions.from_json(run.options)
         options = {
             "task_id": run.name,
             "producer": producer,
@@ -146,14 +146,14 @@ class Publisher:
             "ignore_result": True,
             "retry": True,
             "retry_policy": RETRY_POLICY,
-            **chosen.over(self._options.get(run.agent, {})),
+            **run_options.over(self._options.get(run.agent, {})),
         }
         if run.version_queue:
             options |= {"queue": version_queue(self._app, run.version_queue), "exchange": "", "routing_key": ""}
-        spans.enter_context(_traced(run.agent, options, chosen))
+        spans.enter_context(_trace_publish(run.agent, options, run_options))
         if self._fleet_headers:
             options["headers"] = {**options.get("headers", {}), **self._fleet_headers}
-        if chosen.call is None:
+        if run_options.call is None:
             # Send by name, because a watcher may publish runs of agents that its version of the app does not have. Use
             # the app's current serializer, because a task keeps the serializer of its first access.
             options["serializer"] = self._app.conf.task_serializer
@@ -162,10 +162,10 @@ class Publisher:
             representations = {"argsrepr": repr(arguments), "kwargsrepr": "{}"}
             options = _expiring_in_a_worker(options)
             self._app.send_task(
-                entry_name(run.agent), args=arguments, retries=chosen.retries, **representations, **options
+                entry_name(run.agent), args=arguments, retries=run_options.retries, **representations, **options
             )
         else:
-            self._call(chosen.call, chosen.retries, options)
+            self._call(run_options.call, run_options.retries, options)
 
     def _call(self, call: Call, retries: int, options: dict[str, Any]) -> None:
         """Publish a plain Celery task as its other callers do, with the header that makes the call a run.
@@ -199,7 +199,7 @@ class Publisher:
         if self._is_too_slow("a watcher will publish run %s.%d", task_id, run):
             return
         run_of = _Run(agent, task_id, run, options)
-        self._keep(self._publishing.publish(run_of)).add_done_callback(partial(_published, run_of, callback))
+        self._keep(self._publishing.publish(run_of)).add_done_callback(partial(_complete_publish, run_of, callback))
 
     def revoke_soon(self, celery_ids: list[str], *, terminate: bool = False) -> None:
         """Revoke Celery tasks in the background. With `terminate`, running tasks are also terminated.
@@ -286,18 +286,18 @@ class Publisher:
             mailbox.producer_pool = None  # the app's pool has no timeouts
             mailbox.abcast("revoke", {"task_id": celery_ids, "terminate": terminate, "signal": "SIGTERM"})
 
-    def _in_background(self, work: Coroutine[Any, Any, None], dropped: str, *args: object) -> None:
-        if self._is_too_slow(dropped, *args):
+    def _in_background(self, work: Coroutine[Any, Any, None], warning: str, *args: object) -> None:
+        if self._is_too_slow(warning, *args):
             work.close()
         else:
             self._keep(asyncio.create_task(work))
 
-    def _is_too_slow(self, dropped: str, *args: object) -> bool:
-        """Return True if the backlog is full. In this case, log a warning in which `dropped`, formatted with `args`,
-        says what is not sent."""
+    def _is_too_slow(self, warning: str, *args: object) -> bool:
+        """Return True if the backlog is full. In this case, log `warning`, formatted with `args`, which says what is
+        not sent."""
         if len(self._background) < MAX_BACKLOG:
             return False
-        logger.warning(f"the broker is too slow: {dropped}", *args)
+        logger.warning(f"the broker is too slow: {warning}", *args)
         return True
 
     def _keep(self, under_way: asyncio.Future[None]) -> asyncio.Future[None]:
@@ -306,14 +306,14 @@ class Publisher:
         return under_way
 
 
-def _published(run: _Run, callback: Callable[[], None], done: asyncio.Future[None]) -> None:
-    if done.cancelled():
+def _complete_publish(run: _Run, callback: Callable[[], None], completion: asyncio.Future[None]) -> None:
+    if completion.cancelled():
         return
     try:
-        done.result()
+        completion.result()
     except BrokerUnavailable as e:
-        refused = about(Action.RUN_NOT_PUBLISHED, run.name, agent=run.agent)
-        logger.warning("run %s will be published by the watcher: %s", run.name, e, extra=refused)
+        log_fields = about(Action.RUN_NOT_PUBLISHED, run.name, agent=run.agent)
+        logger.warning("run %s will be published by the watcher: %s", run.name, e, extra=log_fields)
     else:
         callback()
 
@@ -332,13 +332,13 @@ def _expiring_in_a_worker(options: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def _traced(agent: str, options: dict[str, Any], chosen: RunOptions) -> Iterator[None]:
+def _trace_publish(agent: str, options: dict[str, Any], run_options: RunOptions) -> Iterator[None]:
     """Trace the publishing of a run in the ``with`` block, and set the trace headers if there is a trace."""
     spans = tracing()
     if spans is None:
-        options |= {"headers": dict(chosen.trace)} if chosen.trace else {}
+        options |= {"headers": dict(run_options.trace)} if run_options.trace else {}
         yield
         return
-    with spans.publishing(agent, options["task_id"], chosen.trace) as headers:
+    with spans.publishing(agent, options["task_id"], run_options.trace) as headers:
         options["headers"] = headers
         yield

@@ -56,8 +56,8 @@ def returned_headers(headers: Mapping[str, Any], now: datetime) -> dict[str, Any
         return None
     eta = max(now + min(FIRST_DELAY * 2 ** min(returns, 16), LONGEST_DELAY), _time(headers.get("eta")) or now)
     # kombu has decompressed the body
-    returned = {name: value for name, value in headers.items() if name != "compression"}
-    return returned | {"eta": eta.isoformat(), RETURNS_HEADER: returns + 1}
+    kept_headers = {name: value for name, value in headers.items() if name != "compression"}
+    return kept_headers | {"eta": eta.isoformat(), RETURNS_HEADER: returns + 1}
 
 
 def _time(iso: object) -> datetime | None:
@@ -118,16 +118,16 @@ def version_queue(app: Celery, name: str) -> Queue:
     )
 
 
-def version_queues(app: Celery, agents: Iterable[Agent], consumed: Iterable[str]) -> dict[str, Agent]:
-    """Return the version queues of a worker that consumes the queues `consumed`, with the agent of each version queue.
+def version_queues(app: Celery, agents: Iterable[Agent], queue_names: Iterable[str]) -> dict[str, Agent]:
+    """Return the version queues of a worker that consumes `queue_names`, with the agent of each version queue.
 
     A `route` may send the runs of its agent to any queue.
     """
-    versioned = [(agent, agent.version, queue_of(app, agent)) for agent in agents if agent.version is not None]
+    version_agents = [(agent, agent.version, queue_of(app, agent)) for agent in agents if agent.version is not None]
     return {
         version_queue_name(queue, agent.name, version): agent
-        for queue in consumed
-        for agent, version, own_queue in versioned
+        for queue in queue_names
+        for agent, version, own_queue in version_agents
         if agent.route is not None or own_queue == queue
     }
 

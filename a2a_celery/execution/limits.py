@@ -107,12 +107,12 @@ async def out_of_time(limits: Limits, arrived_at: float, idle_clock: IdleClock) 
     limit."""
     idle_clock.touch()
     while True:
-        left = time_left(limits, arrived_at, idle_clock)
-        if left == inf:
+        seconds = time_left(limits, arrived_at, idle_clock)
+        if seconds == inf:
             await asyncio.get_running_loop().create_future()
-        if left <= 0:
+        if seconds <= 0:
             return
-        await idle_clock.clock.sleep(left)
+        await idle_clock.clock.sleep(seconds)
 
 
 MAX_CAUSE = 64
@@ -133,7 +133,7 @@ class Retries:
     @property
     def count(self) -> int:
         """Number of retries before this run."""
-        return self._stored.retries
+        return self._stored_options.retries
 
     def request(
         self,
@@ -178,12 +178,12 @@ class Retries:
         if self._is_exhausted:
             return None
         limit = None if self._max_retries is None else self._max_retries + 1
-        retried = Retried(self.count + 2, limit, begins_at.isoformat() if begins_at else "", _class_name(cause))
+        retry = Retried(self.count + 2, limit, begins_at.isoformat() if begins_at else "", _class_name(cause))
         # `not_after` limits the start of the first attempt only
-        return retried, replace(self._stored, retries=self.count + 1, not_before=begins_at, not_after=None)
+        return retry, replace(self._stored_options, retries=self.count + 1, not_before=begins_at, not_after=None)
 
     @property
-    def _stored(self) -> RunOptions:
+    def _stored_options(self) -> RunOptions:
         return RunOptions.from_json(self._options)
 
     @property
@@ -220,11 +220,11 @@ def cause_of(retry: Retry) -> BaseException | None:
     If an exception cannot be pickled, Celery's constructor replaces it with an exception of a base class or with a
     wrapper. In this case, the original exception is returned.
     """
-    cause, handled = cast(BaseException | None, retry.exc), retry.__cause__ or retry.__context__
-    if cause is None or handled is None:
+    cause, original = cast(BaseException | None, retry.exc), retry.__cause__ or retry.__context__
+    if cause is None or original is None:
         return cause
-    is_replaced = isinstance(cause, UnpickleableExceptionWrapper) or isinstance(handled, type(cause))
-    return handled if is_replaced else cause
+    is_replaced = isinstance(cause, UnpickleableExceptionWrapper) or isinstance(original, type(cause))
+    return original if is_replaced else cause
 
 
 def without_cycle(retry: Retry) -> Retry:

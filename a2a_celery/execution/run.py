@@ -79,12 +79,12 @@ from .agents.session import open_session
 from .events.observers import CeleryEventEmitter, begin_execution
 from .events.queue import RunEventQueue
 from .events.release import RunRelease
-from .events.run_telemetry import ended, report_begin, reported
+from .events.run_telemetry import report_begin, report_end, report_problem
 from .events.settlement import publishing
 from .events.steps import CURRENT_EXECUTION, Execution
 from .limits import Limits, Retries, error_without_retry, out_of_time, time_left
-from .plain_tasks.threaded_call import ThreadedCall, canvas_release, retried
-from .process.forced_stop import Stop, abandoned
+from .plain_tasks.threaded_call import ThreadedCall, canvas_release, retry_release
+from .process.forced_stop import Stop, abandoned_runs
 from .process.leases import LeaseKeeper
 
 logger = logging.getLogger(__name__)
@@ -107,11 +107,11 @@ async def run_agent(adapter: Adapter, claim: Claim, events: RunEventQueue) -> Ou
     except AgentSignal:
         raise
     except BaseException as error:
-        requested = _requested_end(claim, events) or _signal_in(error, claim)
-        if requested is None or events.stopping:
+        requested_end = _requested_end(claim, events) or _signal_in(error, claim)
+        if requested_end is None or events.stopping:
             raise
         logger.info("run %s ends with its question or wait; its agent raised %r", claim.ref.name, error)
-        return requested
+        return requested_end
     finally:
         if events.steps_changed is not None and not events.stopping:
             raise events.steps_changed  # even if the agent caught the error
@@ -171,7 +171,7 @@ REFUSALS = (
 """A2A errors about the client's message, whose text is sent to the client. All other A2A errors are failures."""
 
 
-def refused(error: A2AError, claim: Claim) -> Paused | Rejection:
+def refusal(error: A2AError, claim: Claim) -> Paused | Rejection:
     """Return the outcome of an A2A error about the client's message.
 
     A first message is rejected. After a refused answer, the task stays interrupted and waits for another answer.
@@ -200,7 +200,6 @@ class RunHost(Protocol):
 
     def force(self, ref: RunRef, stop: Stop) -> None:
         """Exit this process to end an agent that ignores `stop`. The method returns if the process cannot exit."""
-        ...
 
 
 class Run:
@@ -251,7 +250,8 @@ class Run:
             adapter = UnusableAdapter(self._report("its agent cannot be loaded"))
         claim = None if self._stopped else await self._claim(adapter)
         if claim is None:
-            return ended(Lost() if self._stopped else None, self.ref, self._agent.name, self._clock.monotonic() - began)
+            loss = Lost() if self._stopped else None
+            return report_end(loss, self.ref, self._agent.name, self._clock.monotonic() - began)
         report_begin(claim, self._agent.name)
         self._hooks = run_hooks(self._host.hooks, self._agent, claim)
         self._events = events = self._open_log(claim, adapter)
@@ -260,13 +260,13 @@ class Run:
         self._execution = begin_execution(self._agent, claim, events, runner=runner, emitter=self._emitter, hook=hook)
         with self._host.leases.renewing(self):
             try:
-                agent, late, woken = self._set_out(adapter, claim, events)
+                agent, timer, wakeup = self._set_out(adapter, claim, events)
                 try:
-                    await woken  # awaited here, because each additional frame stays in memory while the agent waits
+                    await wakeup  # awaited here, because each additional frame stays in memory while the agent waits
                 finally:
-                    if late:
-                        late.cancel()
-                outcome = await self._outcome(agent, late, adapter, claim, events)
+                    if timer:
+                        timer.cancel()
+                outcome = await self._outcome(agent, timer, adapter, claim, events)
                 if self._stopped is Stop.TERMINATED or isinstance(as_left(outcome, events.state), Canceled):
                     self._children.cancel_all()  # including tasks that the agent started while it was stopping
                 outcome = await self._after_run(outcome, events)
@@ -281,7 +281,7 @@ class Run:
             if events.blob_error is not None:
                 outcome = Failure(OUT_OF_REACH, reference=self._report("its parts cannot be stored", events.blob_error))
                 await self._settle(claim, events, outcome)
-        return ended(as_left(outcome, events.state), self.ref, self._agent.name, self._clock.monotonic() - began)
+        return report_end(as_left(outcome, events.state), self.ref, self._agent.name, self._clock.monotonic() - began)
 
     def ask_to_cancel(self) -> None:
         self.stop(Stop.CANCEL)
@@ -393,16 +393,16 @@ class Run:
             The asyncio task of the agent, the asyncio task of the timer or None if the run has no limit, and a future
             that is resolved when the agent ends or must be stopped.
         """
-        woken = self._woken = events.aborted.future()  # a single future for all reasons, to save memory
-        agent = asyncio.create_task(self._guarded(adapter, claim, events), name=f"a2a-agent-{self.ref.name}")
+        wakeup = self._woken = events.aborted.future()  # a single future for all reasons, to save memory
+        agent = asyncio.create_task(self._run_safely(adapter, claim, events), name=f"a2a-agent-{self.ref.name}")
         agent.add_done_callback(self._wake)
         if self._stopped:
             asyncio.get_running_loop().call_soon(self._wake)  # after the agent's first step
         if self._limits == Limits():
-            return agent, None, woken  # no timer task for a run without a limit
-        late = asyncio.create_task(out_of_time(self._limits, self._arrived_at, events.idle_clock))
-        late.add_done_callback(self._wake)
-        return agent, late, woken
+            return agent, None, wakeup  # no timer task for a run without a limit
+        timer = asyncio.create_task(out_of_time(self._limits, self._arrived_at, events.idle_clock))
+        timer.add_done_callback(self._wake)
+        return agent, timer, wakeup
 
     def _wake(self, _: object = None) -> None:
         if self._woken is not None and not self._woken.done():
@@ -411,7 +411,7 @@ class Run:
     async def _outcome(
         self,
         agent: asyncio.Task[Outcome],
-        late: asyncio.Task[None] | None,
+        timer: asyncio.Task[None] | None,
         adapter: Adapter,
         claim: Claim,
         events: RunEventQueue,
@@ -419,7 +419,7 @@ class Run:
         """Return the outcome of the agent. If the agent has not ended, stop it first."""
         if agent.done():
             return agent.result()
-        if late and late.done() and not events.aborted.is_set():
+        if timer and timer.done() and not events.aborted.is_set():
             self.stop(Stop.OUT_OF_TIME)
         stop = self._stopped or (Stop.STUCK if events.blob_error else Stop.LOST)
         extra = about(Action.RUN_STOPPED, self.ref.name, agent=self._agent.name, why=stop.value)
@@ -451,8 +451,8 @@ class Run:
             self._host.force(self.ref, stop)
             extra = about(Action.RUN_ABANDONED, self.ref.name, agent=self._agent.name)
             logger.error("run %s: its agent ignores the stop and is abandoned", self.ref.name, extra=extra)
-            abandoned.add(self.ref.name)
-            agent.add_done_callback(lambda _: abandoned.discard(self.ref.name))
+            abandoned_runs.add(self.ref.name)
+            agent.add_done_callback(lambda _: abandoned_runs.discard(self.ref.name))
         match stop:
             case Stop.CANCEL:
                 return Canceled()  # even after a normal return, because agents swallow cancellations
@@ -471,7 +471,7 @@ class Run:
         except BaseException:  # see _guarded
             logger.info("run %s: the cancel() of its agent failed", self.ref.name, exc_info=True)
 
-    async def _guarded(self, adapter: Adapter, claim: Claim, events: RunEventQueue) -> Outcome:
+    async def _run_safely(self, adapter: Adapter, claim: Claim, events: RunEventQueue) -> Outcome:
         """Return the outcome of the agent. No exception of an agent may reach the event loop, which all runs share."""
         CURRENT_EXECUTION.set(self._execution)  # in the asyncio task of the agent
         self._children.trace_of_run = lambda: RunOptions.from_json(claim.options).trace
@@ -490,7 +490,7 @@ class Run:
         except asyncio.CancelledError:
             return Canceled(CANCELED_BY_AGENT)
         except BaseException as error:  # including SystemExit and KeyboardInterrupt, which would stop the loop
-            return self._retried(error, events) or self._ended_by(error, claim)
+            return self._next_retry(error, events) or self._ended_by(error, claim)
 
     def _cancel_children(self, outcome: Outcome, events: RunEventQueue) -> None:
         """Cancel the child tasks if the run ended without a result, or if the turn's next run starts them again.
@@ -501,7 +501,7 @@ class Run:
         if without_result or isinstance(outcome, Retried | Superseded):
             self._children.cancel_all(is_retried=isinstance(outcome, Retried))
 
-    def _retried(self, error: BaseException, events: RunEventQueue) -> Retried | None:
+    def _next_retry(self, error: BaseException, events: RunEventQueue) -> Retried | None:
         """Return the retry that follows `error`, or None.
 
         A run whose agent has already ended the task is not retried. Errors about the message or the object store are
@@ -511,16 +511,16 @@ class Run:
             return None
         cause = error.__cause__ if isinstance(error, StepFailed) else None
         try:
-            after = events.retries.after(cause or error)
+            retry_and_options = events.retries.after(cause or error)
         except ValueError as wrong:
             self._report("its agent raised a Retry without a valid time", wrong)
             return None
-        if after is None:
+        if retry_and_options is None:
             return None
-        retried, self._retry_options = after
-        extra = about(Action.RUN_RETRIED, self.ref.name, agent=self._agent.name, attempt=retried.attempt)
-        logger.warning("run %s: attempt %d follows", self.ref.name, retried.attempt, exc_info=error, extra=extra)
-        return retried
+        retry, self._retry_options = retry_and_options
+        extra = about(Action.RUN_RETRIED, self.ref.name, agent=self._agent.name, attempt=retry.attempt)
+        logger.warning("run %s: attempt %d follows", self.ref.name, retry.attempt, exc_info=error, extra=extra)
+        return retry
 
     def _ended_by(self, error: BaseException, claim: Claim) -> Outcome:
         """Return the outcome of a run whose agent raised an exception."""
@@ -531,7 +531,7 @@ class Run:
                 return outcome_of(error, claim)
             case _ if isinstance(error, REFUSALS):
                 logger.info("run %s: its agent refused the message: %.1000r", self.ref.name, str(error))
-                return refused(error, claim)
+                return refusal(error, claim)
             case BlobsUnavailable():
                 return Failure(OUT_OF_REACH, reference=self._report("its input cannot be read", error))
             case StepsChanged():
@@ -547,7 +547,7 @@ class Run:
 
     def _report(self, problem: str, error: BaseException | None = None) -> str:
         """Log `error`, or the current exception, and return the reference in the log line."""
-        return reported(self.ref, self._agent.name, problem, error)
+        return report_problem(self.ref, self._agent.name, problem, error)
 
     async def _after_run(self, outcome: Outcome, events: RunEventQueue) -> Outcome:
         """Call the `after_run` hooks and return the outcome, which is a failure if a hook failed on an event."""
@@ -586,9 +586,9 @@ class Run:
             case Lost():
                 await events.abandon()
             case Retried() if self._call is not None:
-                make_release = retried(self._host.keys, claim, self._call, self._host.settings)
-                released = await events.release(final, make_release, drops_open_artifacts=True)
-                self._call.retry_is_written = isinstance(released, Released)
+                make_release = retry_release(self._host.keys, claim, self._call, self._host.settings)
+                release = await events.release(final, make_release, drops_open_artifacts=True)
+                self._call.retry_is_written = isinstance(release, Released)
             case Retried() if self._retry_options is not None:
                 return await self._release.retry(events, final, self._retry_options)
             case Suspended():

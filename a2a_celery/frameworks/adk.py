@@ -69,12 +69,12 @@ class ContextSessionService(BaseSessionService):
         memory = _memory()
         if KEY in memory:
             raise AlreadyExistsError(f"this context already has the ADK session {memory[KEY]['id']!r}")
-        saved = _own(state or {})
+        saved_state = _own(state or {})
         session = Session(
             id=session_id or platform_uuid.new_uuid(),
             app_name=app_name,
             user_id=user_id,
-            state=saved,
+            state=saved_state,
             last_update_time=platform_time.get_time(),
         )
         memory[KEY] = session.model_dump(mode="json")
@@ -84,10 +84,14 @@ class ContextSessionService(BaseSessionService):
         self, *, app_name: str, user_id: str, session_id: str, config: GetSessionConfig | None = None
     ) -> Session | None:
         """Return the session of the context, or None if it does not exist; see BaseSessionService."""
-        saved = _memory().get(KEY)
-        if saved is None or (saved["app_name"], saved["user_id"], saved["id"]) != (app_name, user_id, session_id):
+        saved_state = _memory().get(KEY)
+        if saved_state is None or (saved_state["app_name"], saved_state["user_id"], saved_state["id"]) != (
+            app_name,
+            user_id,
+            session_id,
+        ):
             return None
-        session = Session.model_validate(saved)
+        session = Session.model_validate(saved_state)
         if config and config.after_timestamp is not None:
             session.events = [event for event in session.events if event.timestamp >= config.after_timestamp]
         if config and config.num_recent_events is not None:
@@ -101,24 +105,24 @@ class ContextSessionService(BaseSessionService):
             SessionNotFoundError: The context has no such session.
             ValueError: The event changes state that is shared with other contexts.
         """
-        saved = _memory().get(KEY)
-        if saved is None or saved["id"] != session.id:
+        saved_state = _memory().get(KEY)
+        if saved_state is None or saved_state["id"] != session.id:
             raise SessionNotFoundError(f"this context has no ADK session {session.id!r}")
         if event.partial:
             return event
         delta = _own(event.actions.state_delta) if event.actions else {}
         event = await super().append_event(session, event)
-        session.last_update_time = saved["last_update_time"] = event.timestamp
-        saved["state"].update(delta)
-        saved["events"].append(event.model_dump(mode="json", exclude_none=True))
+        session.last_update_time = saved_state["last_update_time"] = event.timestamp
+        saved_state["state"].update(delta)
+        saved_state["events"].append(event.model_dump(mode="json", exclude_none=True))
         return event
 
     async def list_sessions(self, *, app_name: str, user_id: str | None = None) -> ListSessionsResponse:
         """Return the session of this context, without its events. Sessions of other contexts are not visible."""
-        saved = _memory().get(KEY)
-        if saved is None or saved["app_name"] != app_name or user_id not in (None, saved["user_id"]):
+        saved_state = _memory().get(KEY)
+        if saved_state is None or saved_state["app_name"] != app_name or user_id not in (None, saved_state["user_id"]):
             return ListSessionsResponse()
-        return ListSessionsResponse(sessions=[Session.model_validate({**saved, "events": []})])
+        return ListSessionsResponse(sessions=[Session.model_validate({**saved_state, "events": []})])
 
     async def delete_session(self, *, app_name: str, user_id: str, session_id: str) -> None:
         """Delete the session of the context; see BaseSessionService."""
@@ -153,14 +157,14 @@ class ExecutionSteps(BasePlugin):
 
     async def _report_usage(self, context: ExecutorContext, last: TaskStatusUpdateEvent) -> TaskStatusUpdateEvent:
         execution, session = current_execution(), current_session()
-        paused = {} if session is None else session.state.get(PAUSED_USAGE, {})
-        usage = Usage(paused.pop(last.task_id, None))
+        paused_usage = {} if session is None else session.state.get(PAUSED_USAGE, {})
+        usage = Usage(paused_usage.pop(last.task_id, None))
         if execution is not None:
             usage.add_all(self._usages.pop(execution, Usage()))
         if not is_interrupted(last.status.state):
             return usage.apply(last)
         if session is not None:
-            newest = list(paused.items())[1 - MAX_PAUSED :]
+            newest = list(paused_usage.items())[1 - MAX_PAUSED :]
             session.state[PAUSED_USAGE] = {**dict(newest), last.task_id: usage.by_model}
         return last
 
@@ -181,10 +185,10 @@ class ExecutionSteps(BasePlugin):
         key = _model_key(callback_context)
         if self._durable and not _is_streaming(callback_context):
             request = (callback_context.agent_name, _without_ids(llm_request.contents))
-            recorded = self._calls.begin(key, MODEL, MODEL, request)
-            if recorded is not None:
-                _apply(EventActions.model_validate(recorded["actions"]), callback_context)
-                return LlmResponse.model_validate(recorded["response"])
+            record = self._calls.begin(key, MODEL, MODEL, request)
+            if record is not None:
+                _apply(EventActions.model_validate(record["actions"]), callback_context)
+                return LlmResponse.model_validate(record["response"])
         self._steps.model_call(key, llm_request.model or "")
         return None
 
@@ -212,10 +216,10 @@ class ExecutionSteps(BasePlugin):
     ) -> dict[str, Any] | None:
         key = _tool_key(tool_context)
         if self._durable and not tool.is_long_running:
-            recorded = self._calls.begin(key, TOOL, tool.name, (tool_context.agent_name, tool_args))
-            if recorded is not None:
-                _apply(EventActions.model_validate(recorded["actions"]), tool_context)
-                result: dict[str, Any] = recorded["result"]
+            record = self._calls.begin(key, TOOL, tool.name, (tool_context.agent_name, tool_args))
+            if record is not None:
+                _apply(EventActions.model_validate(record["actions"]), tool_context)
+                result: dict[str, Any] = record["result"]
                 return result
         self._steps.tool_call(key, tool.name)
         return None
@@ -245,14 +249,14 @@ def stop_reasons(*, fail_on: Collection[str] = ()) -> ExecuteInterceptor:
         ConfigError: `fail_on` is a string, or contains a reason other than those in `EARLY`.
     """
     early_stops = EarlyStops(fail_on, EARLY)
-    finished: WeakKeyDictionary[ExecutorContext, FinishReason | None] = WeakKeyDictionary()
+    finish_reasons: WeakKeyDictionary[ExecutorContext, FinishReason | None] = WeakKeyDictionary()
 
     async def after_event(context: ExecutorContext, a2a_event: A2AEvent, event: Event) -> A2AEvent:
-        finished[context] = event.finish_reason or finished.get(context)
+        finish_reasons[context] = event.finish_reason or finish_reasons.get(context)
         return a2a_event
 
     async def after_agent(context: ExecutorContext, last: TaskStatusUpdateEvent) -> TaskStatusUpdateEvent:
-        reason = finished.pop(context, None)
+        reason = finish_reasons.pop(context, None)
         if reason is not None and reason.name.lower() in EARLY and last.status.state == COMPLETED:
             early_stops.apply(last, reason.name.lower())
         return last
@@ -286,11 +290,11 @@ async def _finish(call: RecordedCall, result: dict[str, Any], actions: EventActi
         await call.finish({**result, "actions": changes})
 
 
-def _apply(recorded: EventActions, context: CallbackContext) -> None:
+def _apply(actions: EventActions, context: CallbackContext) -> None:
     """Repeat the state changes and other actions of a recorded call."""
-    context.state.update(recorded.state_delta)
-    for name in recorded.model_fields_set - {"state_delta"}:
-        setattr(context.actions, name, getattr(recorded, name))
+    context.state.update(actions.state_delta)
+    for name in actions.model_fields_set - {"state_delta"}:
+        setattr(context.actions, name, getattr(actions, name))
 
 
 def _memory() -> dict[str, Any]:
@@ -311,6 +315,6 @@ def _own(state: dict[str, Any]) -> dict[str, Any]:
         raise ValueError(
             f"state {foreign[0]!r}: only state of one context can be stored; remove the prefix, or store it elsewhere"
         )
-    saved = {name: value for name, value in state.items() if not name.startswith(State.TEMP_PREFIX)}
-    json_state: dict[str, Any] = to_jsonable_python(saved)
+    own_state = {name: value for name, value in state.items() if not name.startswith(State.TEMP_PREFIX)}
+    json_state: dict[str, Any] = to_jsonable_python(own_state)
     return json_state

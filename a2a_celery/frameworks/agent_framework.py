@@ -158,7 +158,7 @@ def _request(context: ChatContext) -> list[Any]:
 def _recording_stream(updates: Updates, call: RecordedCall) -> Updates:
     """Wrap the stream `updates` so that the response is recorded before the stream ends."""
 
-    async def recorded() -> AsyncGenerator[ChatResponseUpdate, None]:
+    async def record_updates() -> AsyncGenerator[ChatResponseUpdate, None]:
         try:
             async for update in updates:
                 yield update
@@ -169,7 +169,7 @@ def _recording_stream(updates: Updates, call: RecordedCall) -> Updates:
         additional = {"additional_properties": response.additional_properties}  # not in to_dict
         await call.finish(response.to_dict() | additional)
 
-    return ResponseStream(recorded(), finalizer=lambda _: updates.get_final_response())
+    return ResponseStream(record_updates(), finalizer=lambda _: updates.get_final_response())
 
 
 def _recorded_stream(response: ChatResponse[Any]) -> Updates:
@@ -274,10 +274,10 @@ def _answers(turn: Turn, requests: list[dict[str, Any]]) -> list[Content]:
         return _contents(turn)
     if not decisions and len(approvals) == 1 and turn.text.strip().lower() in WORDS:
         decisions = dict.fromkeys(approvals, WORDS[turn.text.strip().lower()])
-    if decisions.keys() != approvals.keys() or not all(approved in (True, False) for approved in decisions.values()):
+    if decisions.keys() != approvals.keys() or not all(approval in (True, False) for approval in decisions.values()):
         example = {"type": ANSWER, "id": next(iter(approvals)), "approved": True}
         raise _asking(requests, f"Answer each with a data part like {json.dumps(example)}.")
-    return [approvals[request].to_function_approval_response(bool(approved)) for request, approved in decisions.items()]
+    return [approvals[request].to_function_approval_response(bool(approval)) for request, approval in decisions.items()]
 
 
 def _contents(turn: Turn) -> list[Content]:

@@ -76,8 +76,8 @@ def refuse_late_answer(turn: Turn) -> None:
         Failed: The message answers a question that is no longer stored.
     """
     history = list(turn.task.history)
-    earlier = [message for message in history if message.message_id != turn.message.message_id]
-    question = earlier[-1] if earlier and earlier[-1].role == Role.ROLE_AGENT else None
+    earlier_messages = [message for message in history if message.message_id != turn.message.message_id]
+    question = earlier_messages[-1] if earlier_messages and earlier_messages[-1].role == Role.ROLE_AGENT else None
     if question is not None and schema_in(question.parts) is not None:
         raise Failed(NOTHING_WAITS)
 

@@ -33,12 +33,12 @@ class Conversation:
     def __init__(self, turn: Turn) -> None:
         self._task_id = turn.task_id
         self._state = turn.session.state
-        paused = self._state.get("paused", {}).get(turn.task_id, {})
-        self.questions: list[dict[str, Any]] = paused.get("questions", [])
+        pause = self._state.get("paused", {}).get(turn.task_id, {})
+        self.questions: list[dict[str, Any]] = pause.get("questions", [])
         """Open questions of the task."""
-        self.memory: dict[str, Any] | None = paused.get("memory") or self._state.get("memory")
+        self.memory: dict[str, Any] | None = pause.get("memory") or self._state.get("memory")
         """State from which the turn continues, or None if no state is stored."""
-        self.usage = Usage(copy.deepcopy(paused.get("usage", {})))
+        self.usage = Usage(copy.deepcopy(pause.get("usage", {})))
         """Tokens of the turn, including those before its open questions."""
 
     def go_on(self, memory: dict[str, Any]) -> None:
@@ -48,11 +48,11 @@ class Conversation:
 
     def pause(self, memory: dict[str, Any], questions: list[dict[str, Any]]) -> None:
         """Store `memory` as the state from which the answer to `questions` continues."""
-        paused = self._state.setdefault("paused", {})
-        paused.pop(self._task_id, None)
-        paused[self._task_id] = {"memory": memory, "questions": questions, "usage": self.usage.by_model}
-        for oldest in list(paused)[:-MAX_PAUSED]:
-            del paused[oldest]
+        pauses = self._state.setdefault("paused", {})
+        pauses.pop(self._task_id, None)
+        pauses[self._task_id] = {"memory": memory, "questions": questions, "usage": self.usage.by_model}
+        for oldest in list(pauses)[:-MAX_PAUSED]:
+            del pauses[oldest]
 
 
 def data_of(message: Message) -> Iterator[dict[str, Any]]:
@@ -64,7 +64,7 @@ def data_of(message: Message) -> Iterator[dict[str, Any]]:
                 yield data
 
 
-def completed(task_id: str, context_id: str) -> TaskStatusUpdateEvent:
+def completed_status(task_id: str, context_id: str) -> TaskStatusUpdateEvent:
     """Return the final status of a completed turn."""
     return TaskStatusUpdateEvent(task_id=task_id, context_id=context_id, status=TaskStatus(state=COMPLETED))
 
@@ -129,7 +129,7 @@ class EarlyStops:
 
     def event(self, reason: str, task_id: str, context_id: str) -> TaskStatusUpdateEvent:
         """Return the final status of a turn that stopped for `reason`."""
-        event = completed(task_id, context_id)
+        event = completed_status(task_id, context_id)
         self.apply(event, reason)
         return event
 
@@ -144,7 +144,7 @@ class EarlyStops:
         if reason:
             yield usage.apply(self.event(reason, turn.task_id, turn.context_id))
         elif usage.by_model:
-            yield usage.apply(completed(turn.task_id, turn.context_id))
+            yield usage.apply(completed_status(turn.task_id, turn.context_id))
 
     def apply(self, event: TaskStatusUpdateEvent, reason: str) -> None:
         """Add the stop reason to the turn's final status `event`. A reason in `fail_on` changes the state to FAILED."""

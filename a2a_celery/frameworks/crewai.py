@@ -33,7 +33,7 @@ from ..errors import ConfigError, Rejected
 from ..execution.agents.turn import Turn
 from ..lifecycle.events import parts_of
 from ..lifecycle.questions import Question, whole_numbers
-from .conversation import Conversation, EarlyStops, completed, data_of
+from .conversation import Conversation, EarlyStops, completed_status, data_of
 from .crewai_calls import CrewCalls, CrewStopped, ModelCall
 
 Event = TaskArtifactUpdateEvent | TaskStatusUpdateEvent
@@ -151,7 +151,7 @@ class _CrewRun:
         if reason and reason.lower() not in DONE:
             end = early_stops.event(reason, turn.task_id, turn.context_id)
         else:
-            end = completed(turn.task_id, turn.context_id)
+            end = completed_status(turn.task_id, turn.context_id)
         return self._calls.usage.apply(end)
 
     async def _work(self, thread: DaemonThreads) -> CrewOutput:

@@ -166,20 +166,20 @@ class CrewCalls:
 
         The copy has the class of its model, because CrewAI recognizes providers by their classes.
         """
-        copied = copy(llm)
-        if copied.stream is None:
-            copied.stream = True
-        call = copied.call
+        model_copy = copy(llm)
+        if model_copy.stream is None:
+            model_copy.stream = True
+        call = model_copy.call
 
         def call_recorded(messages: Any, *args: Any, **kwargs: Any) -> Any:
-            return self._call_model(copied, messages, kwargs, lambda: call(messages, *args, **kwargs))
+            return self._call_model(model_copy, messages, kwargs, lambda: call(messages, *args, **kwargs))
 
         async def call_recorded_in_thread(*args: Any, **kwargs: Any) -> Any:
             return await asyncio.to_thread(call_recorded, *args, **kwargs)
 
-        copied.call = call_recorded
-        copied.acall = call_recorded_in_thread
-        return copied
+        model_copy.call = call_recorded
+        model_copy.acall = call_recorded_in_thread
+        return model_copy
 
     def _call_model(self, llm: BaseLLM, messages: Any, options: dict[str, Any], call: Callable[[], Any]) -> Any:
         self._raise_if_stopping()
@@ -187,35 +187,35 @@ class CrewCalls:
         task = options.get("from_task")
         model_call = ModelCall("" if task is None else str(task.id))
         request = (llm.model, messages)
-        recorded = RecordedCall.begin_blocking(MODEL, MODEL, request) if self._durable else None
-        if recorded is not None and recorded.result is not None:
-            return self._replay(llm.model, model_call, recorded.result, options)
-        steps, before = OpenSteps(), llm.get_token_usage_summary()
+        recorded_call = RecordedCall.begin_blocking(MODEL, MODEL, request) if self._durable else None
+        if recorded_call is not None and recorded_call.result is not None:
+            return self._replay(llm.model, model_call, recorded_call.result, options)
+        steps, usage_before = OpenSteps(), llm.get_token_usage_summary()
         token = MODEL_CALL.set(model_call)
         steps.model_call(MODEL, llm.model)
         try:
             response = call()
         except BaseException:
-            if recorded is not None:
-                recorded.abandon()
+            if recorded_call is not None:
+                recorded_call.abandon()
             raise
         finally:
             steps.end(MODEL)
             MODEL_CALL.reset(token)
-        usage = model_call.usage or _counts(llm.get_token_usage_summary().delta_since(before))
+        usage = model_call.usage or _counts(llm.get_token_usage_summary().delta_since(usage_before))
         self._count(llm.model, usage, model_call.finish_reason)
-        dumped = None if recorded is None else _dumped_response(response)
-        if recorded is None:
+        content = None if recorded_call is None else _dumped_response(response)
+        if recorded_call is None:
             return response
-        if dumped is None:
-            recorded.skip(TypeError(f"a response of the type {type(response).__qualname__}"))
+        if content is None:
+            recorded_call.skip(TypeError(f"a response of the type {type(response).__qualname__}"))
             return response
-        recorded.finish_blocking({"response": dumped, "usage": usage, "finish_reason": model_call.finish_reason})
-        return _loaded_response(dumped, options)
+        recorded_call.finish_blocking({"response": content, "usage": usage, "finish_reason": model_call.finish_reason})
+        return _loaded_response(content, options)
 
-    def _replay(self, model: str, model_call: ModelCall, recorded: dict[str, Any], options: dict[str, Any]) -> Any:
-        response = _loaded_response(recorded["response"], options)
-        self._count(model, recorded["usage"], recorded["finish_reason"])
+    def _replay(self, model: str, model_call: ModelCall, record: dict[str, Any], options: dict[str, Any]) -> Any:
+        response = _loaded_response(record["response"], options)
+        self._count(model, record["usage"], record["finish_reason"])
         if isinstance(response, str) and response:
             self._on_text(model_call, response)
         return response
@@ -334,7 +334,7 @@ def _dumped_call(call_id: str, name: str, arguments: Any) -> dict[str, Any]:
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": text}}
 
 
-def _loaded_response(dumped: dict[str, Any], options: dict[str, Any]) -> Any:
-    if "model" in dumped:
-        return options["response_model"].model_validate(dumped["model"])
-    return dumped["text"] if "text" in dumped else dumped["calls"]
+def _loaded_response(content: dict[str, Any], options: dict[str, Any]) -> Any:
+    if "model" in content:
+        return options["response_model"].model_validate(content["model"])
+    return content["text"] if "text" in content else content["calls"]

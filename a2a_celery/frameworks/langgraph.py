@@ -34,7 +34,7 @@ from ..execution.agents.journal import CURRENT as JOURNAL
 from ..execution.agents.turn import Turn
 from ..lifecycle.outcomes import NEEDS_INPUT
 from ..lifecycle.questions import Question, whole_numbers
-from .conversation import EarlyStops, OpenSteps, completed
+from .conversation import EarlyStops, OpenSteps, completed_status
 from .langgraph_checkpoints import TurnCheckpointSaver, TurnProgress
 from .usage import Usage
 
@@ -76,10 +76,10 @@ def langgraph_agent(
         ConfigError: The graph cannot run as an agent, or `fail_on` is not a collection of strings.
     """
     early_stops = EarlyStops(fail_on, None)
-    compiled = _checked(graph)
+    compiled_graph = _compile(graph)
 
     async def answer(turn: Turn) -> AsyncGenerator[Event, None]:
-        run = _GraphRun(compiled, turn)
+        run = _GraphRun(compiled_graph, turn)
         try:
             async with aclosing(run.stream()) as events:
                 async for event in events:
@@ -285,21 +285,21 @@ class _CallCallbacks(BaseCallbackHandler):
         self._steps.end(run_id)
 
 
-def _checked(graph: Graph | Builder) -> Graph:
+def _compile(graph: Graph | Builder) -> Graph:
     """Compile the graph if necessary, and check that it can run as an agent.
 
     Raises:
         ConfigError: The graph cannot run as an agent.
     """
-    compiled = graph.compile() if isinstance(graph, StateGraph) else graph
-    if not isinstance(compiled, CompiledStateGraph):
+    compiled_graph = graph.compile() if isinstance(graph, StateGraph) else graph
+    if not isinstance(compiled_graph, CompiledStateGraph):
         raise ConfigError(f"graph = {graph!r}: a StateGraph, or the result of its compile()")
-    graphs: dict[str, Pregel[Any, Any, Any, Any]] = {"the graph": compiled}
-    for name, subgraph in compiled.get_subgraphs(recurse=True):
+    graphs: dict[str, Pregel[Any, Any, Any, Any]] = {"the graph": compiled_graph}
+    for name, subgraph in compiled_graph.get_subgraphs(recurse=True):
         if isinstance(subgraph, Pregel):
             graphs[f"the subgraph {name!r}"] = subgraph
     for name, member in graphs.items():
-        if member.checkpointer is not None and (member is compiled or not isinstance(member.checkpointer, bool)):
+        if member.checkpointer is not None and (member is compiled_graph or not isinstance(member.checkpointer, bool)):
             raise ConfigError(
                 f"{name} has a checkpointer: compile it without one, because its checkpoints are stored with the task "
                 "and its context"
@@ -315,8 +315,8 @@ def _checked(graph: Graph | Builder) -> Graph:
                     f"{name}: {channel!r} is a DeltaChannel, which needs all checkpoints of a conversation: annotate "
                     "it with a reducer function instead"
                 )
-    _require_messages(compiled)
-    return compiled
+    _require_messages(compiled_graph)
+    return compiled_graph
 
 
 def _require_messages(graph: Graph) -> None:
@@ -337,7 +337,7 @@ def _end(
     if reason and reason.lower() not in DONE:
         end = early_stops.event(reason, turn.task_id, turn.context_id)
     else:
-        end = completed(turn.task_id, turn.context_id)
+        end = completed_status(turn.task_id, turn.context_id)
     usage = Usage()
     for model, tokens in progress.usage.items():
         inputs, outputs = tokens.get("input_token_details", {}), tokens.get("output_token_details", {})

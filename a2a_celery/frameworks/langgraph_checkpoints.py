@@ -121,11 +121,11 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
             if self._written.get(key) != record:
                 contents[key] = self._dump(record)
         contents |= dict.fromkeys(self._written.keys() - records.keys())
-        written, self._written = self._written, records
+        previous_records, self._written = self._written, records
         try:
             await self._turn_records.replace(contents)
         except Exception:
-            self._written = written
+            self._written = previous_records
             raise
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
@@ -149,12 +149,12 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        saved = self._memory.put(config, checkpoint, metadata, new_versions)
+        saved_config = self._memory.put(config, checkpoint, metadata, new_versions)
         if not self._full_history:
-            self._remove_finished(saved["configurable"]["checkpoint_ns"])
+            self._remove_finished(saved_config["configurable"]["checkpoint_ns"])
         self.progress.answer_count = self._count_answers()
         await self.save()
-        return saved
+        return saved_config
 
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
@@ -227,8 +227,8 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
         }
         for place in memory.writes.keys() - live:
             del memory.writes[place]
-        used = {blob for place in live for blob in self._blobs(place)}
-        for blob in memory.blobs.keys() - used:
+        live_blobs = {blob for place in live for blob in self._blobs(place)}
+        for blob in memory.blobs.keys() - live_blobs:
             del memory.blobs[blob]
 
     def _blobs(self, place: tuple[str, str, str]) -> Iterator[tuple[str, str, str, str | int | float]]:

@@ -58,7 +58,7 @@ from ..execution.agents.turn import Turn
 from ..lifecycle.events import parts_of
 from ..lifecycle.outcomes import NEEDS_INPUT
 from ..lifecycle.questions import Question, whole_numbers
-from .conversation import EarlyStops, completed, data_of
+from .conversation import EarlyStops, completed_status, data_of
 from .llamaindex_runs import RunRecorder, record_runs
 from .usage import Usage
 
@@ -179,7 +179,7 @@ class _WorkflowRun:
         if progress.finish_reason and progress.finish_reason.lower() not in DONE:
             end = early_stops.event(progress.finish_reason, turn.task_id, turn.context_id)
         else:
-            end = completed(turn.task_id, turn.context_id)
+            end = completed_status(turn.task_id, turn.context_id)
         return Usage(progress.usage).apply(end)
 
     async def _events_of(self, handler: WorkflowHandler) -> AsyncGenerator[A2AEvent, None]:
@@ -239,8 +239,8 @@ class _WorkflowRun:
             return event_type(**values)
         except ValidationError as invalid:
             names = sorted({str(error["loc"][0]) for error in invalid.errors() if error["loc"]})
-            started: StartEvent = await turn.ask(f"Please send: {', '.join(names)}.", schema=event_type)
-            return started
+            start_event: StartEvent = await turn.ask(f"Please send: {', '.join(names)}.", schema=event_type)
+            return start_event
 
     async def _answer(self, handler: WorkflowHandler) -> None:
         """Ask the open questions of a waiting workflow, and send the answers to the workflow.
@@ -415,10 +415,10 @@ def _start_values(turn: Turn, event_type: type[StartEvent]) -> dict[str, Any]:
     for data in data_of(turn.message):
         values |= whole_numbers(data)
     fields = event_type.model_fields
-    required = [name for name, field in fields.items() if field.is_required() and name not in values]
-    is_text = len(required) == 1 and fields[required[0]].annotation is str
+    required_names = [name for name, field in fields.items() if field.is_required() and name not in values]
+    is_text = len(required_names) == 1 and fields[required_names[0]].annotation is str
     if turn.text:
-        values.setdefault(required[0] if is_text else "user_msg", turn.text)
+        values.setdefault(required_names[0] if is_text else "user_msg", turn.text)
     return values
 
 

@@ -180,7 +180,7 @@ class RunRecorder:
         self._written = self._records.read()
         self._unwritten: dict[str, bytes | None] = {}
         self.continues_turn = bool(self._written)
-        snapshot = self._restored() if self.continues_turn else self._fresh(state)
+        snapshot = self._restore() if self.continues_turn else self._fresh(state)
         self._state: dict[str, Any] = snapshot["state"]
         self._sequence: int = snapshot["journal_seq"]
         self._waits = self.continues_turn and _is_waiting(snapshot)
@@ -299,10 +299,10 @@ class RunRecorder:
     def _fresh(self, state: dict[str, Any] | None) -> dict[str, Any]:
         """Return the snapshot of a new workflow context with `state`, and queue the snapshot for the journal."""
         snapshot = Context(self._workflow, serializer=self._serializer).to_dict(include_state=False)
-        self._unwritten[BASE] = _dumped(snapshot)
+        self._unwritten[BASE] = _dump(snapshot)
         return {**snapshot, STATE: state or {}}
 
-    def _restored(self) -> dict[str, Any]:
+    def _restore(self) -> dict[str, Any]:
         """Rebuild the workflow context after the last recorded tick.
 
         If that tick is a failure that ended the workflow, the context precedes the failed step.
@@ -331,7 +331,7 @@ class RunRecorder:
 
     async def _write(self) -> None:
         self.progress.answer_count = self._count_answers()
-        entries = {**_state_entries(self.state()), PROGRESS: _dumped(asdict(self.progress))}
+        entries = {**_state_entries(self.state()), PROGRESS: _dump(asdict(self.progress))}
         contents: dict[str, bytes | None] = dict(self._unwritten)
         contents |= {key: content for key, content in entries.items() if self._written.get(key) != content}
         contents |= {key: None for key in self._written if _is_state(key) and key not in entries}
@@ -387,8 +387,8 @@ class RecordingRuntime(BaseRuntimeDecorator):
 
     def register(self, workflow: Workflow) -> RegisteredWorkflow:
         """Register the workflow with steps that report to the run's recorder."""
-        registered = super().register(workflow)
-        return replace(registered, steps={name: _observed(step) for name, step in registered.steps.items()})
+        workflow_copy = super().register(workflow)
+        return replace(workflow_copy, steps={name: _observe_step(step) for name, step in workflow_copy.steps.items()})
 
     def get_internal_adapter(self, workflow: Workflow) -> InternalRunAdapter:
         """Return the adapter of the current run, which reports to the run's recorder if there is one."""
@@ -446,8 +446,8 @@ def record_runs(workflow: Workflow) -> None:
         ) from problem
 
 
-def _observed(step: StepWorkerFunction) -> StepWorkerFunction:
-    async def observed(**arguments: Any) -> Any:
+def _observe_step(step: StepWorkerFunction) -> StepWorkerFunction:
+    async def run_step(**arguments: Any) -> Any:
         recorder = _RECORDERS.get(get_current_run_id() or "")
         if recorder is None:
             return await step(**arguments)
@@ -458,7 +458,7 @@ def _observed(step: StepWorkerFunction) -> StepWorkerFunction:
                 _make_serializable(result.result.tool_output)
         return results
 
-    return cast(StepWorkerFunction, observed)
+    return cast(StepWorkerFunction, run_step)
 
 
 def _make_serializable(output: ToolOutput) -> None:
@@ -494,11 +494,11 @@ def _fields(event: Event | None) -> dict[str, Any]:
     if event is None:
         return {}
     fields = {**{name: getattr(event, name) for name in type(event).model_fields}, **dict(event.items())}
-    loaded: dict[str, Any] = json.loads(json.dumps(fields, default=str))
-    return loaded
+    json_fields: dict[str, Any] = json.loads(json.dumps(fields, default=str))
+    return json_fields
 
 
-def _dumped(data: Mapping[str, Any]) -> bytes:
+def _dump(data: Mapping[str, Any]) -> bytes:
     return json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode()
 
 
@@ -524,7 +524,7 @@ def _state_entries(state: dict[str, Any]) -> dict[str, bytes]:
     data = state["state_data"]
     values = data["_data"] if isinstance(data, dict) else {}
     rest = {**state, "state_data": {**data, "_data": {}}} if isinstance(data, dict) else state
-    return {STATE: _dumped(rest), **{f"{STATE}/{key}": str(value).encode() for key, value in values.items()}}
+    return {STATE: _dump(rest), **{f"{STATE}/{key}": str(value).encode() for key, value in values.items()}}
 
 
 def _joined_state(entries: Mapping[str, bytes]) -> dict[str, Any]:

@@ -40,7 +40,7 @@ from ..execution.agents.step_results import decode_result, encode_result
 from ..execution.agents.turn import Turn
 from ..integrations.openai_agents import DelegatingModel, WrappingProvider, is_agent_tool, with_copied_target
 from .approvals import APPROVAL, asking, decisions, pending_call, refuse_late_answer
-from .conversation import Conversation, OpenSteps, completed
+from .conversation import Conversation, OpenSteps, completed_status
 from .recorded_calls import MODEL, TOOL, RecordedCall
 from .usage import Usage
 
@@ -79,15 +79,15 @@ def openai_agent(
     streams_text = agent.output_type in (None, str)
 
     async def answer(turn: Turn) -> AsyncGenerator[Any, None]:
-        stored = Conversation(turn)
-        copies = _RecordedAgents(turn, durable, stored.usage)
+        conversation = Conversation(turn)
+        copies = _RecordedAgents(turn, durable, conversation.usage)
         starting = cast(Agent[ContextT], copies.agent(agent))
         run_context = None if context is None else context(turn)
         result = Runner.run_streamed(
             starting,
-            await _begin(turn, stored, starting, run_context),
+            await _begin(turn, conversation, starting, run_context),
             context=run_context,
-            run_config=copies.configured(config),
+            run_config=copies.recording_config(config),
             max_turns=max_turns,
         )
         is_streamed = False
@@ -98,12 +98,12 @@ def openai_agent(
                     yield text
         turn.stop_if_asking()
         if result.interruptions:
-            raise _pause(stored, result)
-        stored.go_on({ITEMS: to_jsonable_python(result.to_input_list())})
+            raise _pause(conversation, result)
+        conversation.go_on({ITEMS: to_jsonable_python(result.to_input_list())})
         if not (is_streamed and isinstance(result.final_output, str)):
             yield to_jsonable_python(result.final_output)
-        if stored.usage.by_model:
-            yield stored.usage.apply(completed(turn.task_id, turn.context_id))
+        if conversation.usage.by_model:
+            yield conversation.usage.apply(completed_status(turn.task_id, turn.context_id))
 
     return answer
 
@@ -126,9 +126,11 @@ class _RecordedAgents:
         if id(agent) not in self._copies:
             model = self.model(agent.model) if isinstance(agent.model, Model) else agent.model
             tools = [self._tool(tool) if isinstance(tool, FunctionTool) else tool for tool in agent.tools]
-            copied = agent.clone(model=model, model_settings=agent.model_settings, tools=tools)
-            self._copies[id(agent)] = self._copies[id(copied)] = copied  # before the handoffs, which may be circular
-            copied.handoffs = [
+            agent_copy = agent.clone(model=model, model_settings=agent.model_settings, tools=tools)
+            self._copies[id(agent)] = self._copies[id(agent_copy)] = (
+                agent_copy  # before the handoffs, which may be circular
+            )
+            agent_copy.handoffs = [
                 with_copied_target(handoff, self.agent) if isinstance(handoff, Handoff) else self.agent(handoff)
                 for handoff in agent.handoffs
             ]
@@ -138,21 +140,21 @@ class _RecordedAgents:
         """Return a model that records the responses of `model`."""
         return _RecordedModel(model, self._turn, self._durable, self._usage)
 
-    def configured(self, config: RunConfig) -> RunConfig:
+    def recording_config(self, config: RunConfig) -> RunConfig:
         """Return a copy of `config` whose models record their responses."""
         model = self.model(config.model) if isinstance(config.model, Model) else config.model
         return replace(config, model=model, model_provider=WrappingProvider(config.model_provider, self.model))
 
     def _tool(self, tool: FunctionTool) -> FunctionTool:
-        copied = copy(tool)
-        invoke = copied.on_invoke_tool
+        tool_copy = copy(tool)
+        invoke = tool_copy.on_invoke_tool
 
         @wraps(invoke)
         async def invoke_recorded(context: ToolContext[Any], arguments: str) -> Any:
             return await self._call(tool, arguments, lambda: invoke(context, arguments))
 
-        copied.on_invoke_tool = invoke_recorded
-        return copied
+        tool_copy.on_invoke_tool = invoke_recorded
+        return tool_copy
 
     async def _call(self, tool: FunctionTool, arguments: str, invoke: Callable[[], Any]) -> Any:
         self._turn.stop_if_asking()
@@ -251,39 +253,39 @@ async def _record_result(call: RecordedCall, name: str, result: Any) -> None:
     await call.finish({"form": form, "content": b64encode(content).decode() if form == "bytes" else content.decode()})
 
 
-def _loaded_result(recorded: dict[str, str]) -> Any:
-    form, content = recorded["form"], recorded["content"]
+def _loaded_result(record: dict[str, str]) -> Any:
+    form, content = record["form"], record["content"]
     return decode_result(form, b64decode(content) if form == "bytes" else content.encode())
 
 
 async def _begin(
-    turn: Turn, stored: Conversation, agent: Agent[ContextT], context: ContextT | None
+    turn: Turn, conversation: Conversation, agent: Agent[ContextT], context: ContextT | None
 ) -> list[TResponseInputItem] | RunState[ContextT]:
     """Return the input of the run: the conversation with the new message, or the paused state with the client's
     decisions."""
-    memory = stored.memory or {}
-    if not stored.questions:
+    memory = conversation.memory or {}
+    if not conversation.questions:
         refuse_late_answer(turn)
         message = {"role": "user", "content": _contents(turn)}
         return [*memory.get(ITEMS, []), message]
-    decided = decisions(turn, stored.questions)
+    choices = decisions(turn, conversation.questions)
     state = await RunState.from_json(agent, memory[STATE], context_override=RunContextWrapper(context=context))
     for interruption in state.get_interruptions():
-        if decided[str(interruption.call_id)]:
+        if choices[str(interruption.call_id)]:
             state.approve(interruption)
         else:
             state.reject(interruption)
     return cast(RunState[ContextT], state)
 
 
-def _pause(stored: Conversation, result: RunResultStreaming) -> InputRequired:
+def _pause(conversation: Conversation, result: RunResultStreaming) -> InputRequired:
     """Store the state of the run, and return the question about its interruptions."""
     state = result.to_state().to_json(context_serializer=lambda _: {})
     pending = [
         pending_call(APPROVAL, str(item.call_id), item.name or "", item.arguments or "")
         for item in result.interruptions
     ]
-    stored.pause({STATE: to_jsonable_python(state)}, pending)
+    conversation.pause({STATE: to_jsonable_python(state)}, pending)
     return asking(pending)
 
 

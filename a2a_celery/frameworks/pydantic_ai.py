@@ -121,8 +121,8 @@ def pydantic_ai_agent(
     streams_text = str in set(_output_types(agent.output_type))
 
     async def answer(turn: Turn) -> AsyncGenerator[Any, None]:
-        stored = Conversation(turn)
-        conversation, prompt, results = _begin(turn, stored)
+        stored_conversation = Conversation(turn)
+        conversation, prompt, results = _begin(turn, stored_conversation)
         is_streamed = False
         async with agent.run_stream_events(
             prompt,
@@ -130,7 +130,7 @@ def pydantic_ai_agent(
             deferred_tool_results=results,
             deps=None if deps is None else deps(turn),
             usage_limits=usage_limits,
-            capabilities=[_CallCapability(turn, durable, stored.usage)],
+            capabilities=[_CallCapability(turn, durable, stored_conversation.usage)],
         ) as events:
             async for event in events:
                 text = _text_of(event) if streams_text else ""
@@ -141,12 +141,12 @@ def pydantic_ai_agent(
         result = events.result
         assert result is not None
         if isinstance(result.output, DeferredToolRequests):
-            raise _pause(stored, result.conversation, result.output)
-        stored.go_on(_dumped_conversation(replace(result.conversation, usage=RunUsage())))
+            raise _pause(stored_conversation, result.conversation, result.output)
+        stored_conversation.go_on(_dumped_conversation(replace(result.conversation, usage=RunUsage())))
         if not (is_streamed and isinstance(result.output, str)):
             yield _content(result.output)
         reason = result.response.finish_reason
-        for end in early_stops.final_status(turn, reason if reason in EARLY else None, stored.usage):
+        for end in early_stops.final_status(turn, reason if reason in EARLY else None, stored_conversation.usage):
             yield end
 
     return answer
@@ -180,22 +180,22 @@ class _CallCapability(AbstractCapability[Any]):
         handler: Callable[[dict[str, Any]], Any],
     ) -> Any:
         self.turn.stop_if_asking()
-        recorded = RecordedCall.begin(TOOL, call.tool_name, args) if self.durable else None
-        if recorded is None:
+        recorded_call = RecordedCall.begin(TOOL, call.tool_name, args) if self.durable else None
+        if recorded_call is None:
             return await self._execute(call.tool_name, args, handler)
-        if recorded.result is not None:
-            return _loaded_result(recorded.result)
+        if recorded_call.result is not None:
+            return _loaded_result(recorded_call.result)
         state = self._state(ctx)
         try:
-            with recorded.executing():
+            with recorded_call.executing():
                 result = await self._execute(call.tool_name, args, handler)
         except (ToolRetryError, ToolFailedError) as error:
             failure = _dumped_failure(error)
             if failure is not None and self._state(ctx) == state:
-                await recorded.finish(failure)
+                await recorded_call.finish(failure)
             raise
         if self._state(ctx) == state:
-            await _record_result(recorded, result)
+            await _record_result(recorded_call, result)
         return result
 
     async def _execute(self, name: str, args: dict[str, Any], handler: Callable[[dict[str, Any]], Any]) -> Any:
@@ -230,7 +230,7 @@ class _RecordedResponses(WrapperModel):
     ) -> ModelResponse:
         call = self._begin(messages)
         if call is not None and call.result is not None:
-            return self._counted(_loaded_response(call.result))
+            return self._count_tokens(_loaded_response(call.result))
         steps = OpenSteps()
         steps.model_call(MODEL, self.model_name)
         try:
@@ -238,7 +238,7 @@ class _RecordedResponses(WrapperModel):
         finally:
             steps.end(MODEL)
         await _record_response(call, response)
-        return self._counted(response)
+        return self._count_tokens(response)
 
     @asynccontextmanager
     async def request_stream(
@@ -251,7 +251,7 @@ class _RecordedResponses(WrapperModel):
         call = self._begin(messages)
         if call is not None and call.result is not None:
             yield CompletedStreamedResponse(
-                self._counted(_loaded_response(call.result)),
+                self._count_tokens(_loaded_response(call.result)),
                 model_request_parameters=model_request_parameters,
                 replay_events=True,
             )
@@ -265,9 +265,9 @@ class _RecordedResponses(WrapperModel):
                 yield stream
         finally:
             steps.end(MODEL)
-        await _record_response(call, self._counted(stream.get()))
+        await _record_response(call, self._count_tokens(stream.get()))
 
-    def _counted(self, response: ModelResponse) -> ModelResponse:
+    def _count_tokens(self, response: ModelResponse) -> ModelResponse:
         """Add the tokens of `response` to the turn's usage, and return the response."""
         tokens = response.usage
         self._usage.add(
@@ -294,8 +294,8 @@ async def _record_response(call: RecordedCall | None, response: ModelResponse) -
         await call.finish(ModelMessagesTypeAdapter.dump_python([response], mode="json", exclude_none=True))
 
 
-def _loaded_response(recorded: Any) -> ModelResponse:
-    [response] = ModelMessagesTypeAdapter.validate_python(recorded)
+def _loaded_response(record: Any) -> ModelResponse:
+    [response] = ModelMessagesTypeAdapter.validate_python(record)
     assert isinstance(response, ModelResponse)
     return response
 
@@ -321,11 +321,11 @@ _TOOL_RETURN: TypeAdapter[ToolReturn[Any]] = TypeAdapter(ToolReturn[Any])
 async def _record_result(call: RecordedCall, result: Any) -> None:
     is_plain = not isinstance(result, ToolReturn)
     try:
-        dumped = _TOOL_RETURN.dump_python(ToolReturn(result) if is_plain else result, mode="json")
+        content = _TOOL_RETURN.dump_python(ToolReturn(result) if is_plain else result, mode="json")
     except ValueError as problem:
         call.skip(problem)
     else:
-        await call.finish({"result": dumped, "is_plain": is_plain})
+        await call.finish({"result": content, "is_plain": is_plain})
 
 
 def _dumped_failure(error: ToolRetryError | ToolFailedError) -> dict[str, Any] | None:
@@ -340,46 +340,48 @@ def _dumped_failure(error: ToolRetryError | ToolFailedError) -> dict[str, Any] |
             return None
 
 
-def _loaded_result(recorded: dict[str, Any]) -> Any:
-    if "retry" in recorded:
-        raise ModelRetry(recorded["retry"])
-    if "failed" in recorded:
-        raise ToolFailed(recorded["failed"])
-    result = _TOOL_RETURN.validate_python(recorded["result"])
-    return result.return_value if recorded["is_plain"] else result
+def _loaded_result(record: dict[str, Any]) -> Any:
+    if "retry" in record:
+        raise ModelRetry(record["retry"])
+    if "failed" in record:
+        raise ToolFailed(record["failed"])
+    result = _TOOL_RETURN.validate_python(record["result"])
+    return result.return_value if record["is_plain"] else result
 
 
 def _begin(
-    turn: Turn, stored: Conversation
+    turn: Turn, stored_conversation: Conversation
 ) -> tuple[ModelConversation, Sequence[UserContent] | None, DeferredToolResults | None]:
     """Return the conversation so far, and the message of the turn as a prompt or as the results of deferred calls."""
     conversation = ModelConversation(conversation_id=turn.context_id)
-    if stored.memory is not None:
-        conversation = ConversationTypeAdapter.validate_python(stored.memory)
+    if stored_conversation.memory is not None:
+        conversation = ConversationTypeAdapter.validate_python(stored_conversation.memory)
     requests = conversation.deferred_tool_requests
-    if requests is None or not stored.questions:
+    if requests is None or not stored_conversation.questions:
         refuse_late_answer(turn)
         return conversation, _prompt(turn), None
-    decided = decisions(turn, stored.questions)
-    approvals = {call.tool_call_id: decided[call.tool_call_id] for call in requests.approvals}
-    calls = {call.tool_call_id: decided[call.tool_call_id] for call in requests.calls}
+    choices = decisions(turn, stored_conversation.questions)
+    approvals = {call.tool_call_id: choices[call.tool_call_id] for call in requests.approvals}
+    calls = {call.tool_call_id: choices[call.tool_call_id] for call in requests.calls}
     return conversation, None, requests.build_results(approvals=approvals, calls=calls)
 
 
-def _pause(stored: Conversation, conversation: ModelConversation, requests: DeferredToolRequests) -> InputRequired:
+def _pause(
+    stored_conversation: Conversation, conversation: ModelConversation, requests: DeferredToolRequests
+) -> InputRequired:
     """Store the conversation with its deferred calls, and return the question about these calls."""
     pending = [
         pending_call(kind, call.tool_call_id, call.tool_name, call.args, requests.metadata.get(call.tool_call_id))
         for kind, calls in ((APPROVAL, requests.approvals), (RESULT, requests.calls))
         for call in calls
     ]
-    stored.pause(_dumped_conversation(conversation), pending)
+    stored_conversation.pause(_dumped_conversation(conversation), pending)
     return asking(pending)
 
 
 def _dumped_conversation(conversation: ModelConversation) -> dict[str, Any]:
-    dumped: dict[str, Any] = ConversationTypeAdapter.dump_python(conversation, mode="json", exclude_none=True)
-    return dumped
+    content: dict[str, Any] = ConversationTypeAdapter.dump_python(conversation, mode="json", exclude_none=True)
+    return content
 
 
 def _text_of(event: Any) -> str:
@@ -432,8 +434,8 @@ def _require_deferred_output(agent: AbstractAgent[Any, Any]) -> None:
         return
     capabilities: list[AbstractCapability[Any]] = []
     agent.root_capability.apply(capabilities.append)
-    unhandled = AbstractCapability.handle_deferred_tool_calls
-    if any(type(capability).handle_deferred_tool_calls is not unhandled for capability in capabilities):
+    default_handler = AbstractCapability.handle_deferred_tool_calls
+    if any(type(capability).handle_deferred_tool_calls is not default_handler for capability in capabilities):
         return
     toolsets: list[AbstractToolset[Any]] = list(agent.toolsets)
     for toolset in agent.toolsets:

@@ -40,7 +40,7 @@ class RecordedCall:
     def __init__(self, journal: RunJournal, call: JournalCall) -> None:
         self._journal = journal
         self._call = call
-        self.result = None if call.entry is None else self._recorded(call.entry.form, call.entry.content)
+        self.result = None if call.entry is None else self._decode_result(call.entry.form, call.entry.content)
 
     @classmethod
     def begin(cls, kind: str, name: str, arguments: Any) -> RecordedCall | None:
@@ -120,7 +120,7 @@ class RecordedCall:
         """Mark the call as unfinished. A later run makes the call again."""
         self._journal.defer(self._call, UNFINISHED, b"")
 
-    def _recorded(self, form: str, content: bytes) -> Any:
+    def _decode_result(self, form: str, content: bytes) -> Any:
         if form == FAILURE:
             raise self.load_failure(content.decode())
         return json.loads(content)
@@ -141,8 +141,8 @@ class OpenCalls:
         execution, call = current_execution(), RecordedCall.begin(kind, name, arguments)
         if execution is None or call is None:
             return None
-        for ended in [other for other, (run, _) in self._open.items() if run.state in ENDS]:
-            del self._open[ended]  # a cancelled agent does not report the end of its calls
+        for ended_key in [other for other, (run, _) in self._open.items() if run.state in ENDS]:
+            del self._open[ended_key]  # a cancelled agent does not report the end of its calls
         if call.result is None:
             self._open[key] = execution, call
         return call.result

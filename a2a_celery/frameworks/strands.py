@@ -146,9 +146,9 @@ class _CallMiddleware:
         is_recorded = self._durable and not context.model.stateful
         call = RecordedCall.begin(MODEL, MODEL, _request(context)) if is_recorded else None
         if call is not None and call.result is not None:
-            for recorded in _recorded_response(call.result):
-                self._count(model, recorded)
-                yield recorded
+            for recorded_event in _recorded_response(call.result):
+                self._count(model, recorded_event)
+                yield recorded_event
             return
         steps = OpenSteps()
         steps.model_call(self, model)
@@ -230,19 +230,21 @@ def _request(context: InvokeModelContext) -> list[Any]:
 
 def _dumped_response(event: ModelStopReason) -> dict[str, Any]:
     response = {"stop_reason": event.stop_reason, "usage": event.usage, "metrics": event.metrics}
-    dumped: dict[str, Any] = encode_bytes_values(response | {"message": event.message})
-    return dumped
+    content: dict[str, Any] = encode_bytes_values(response | {"message": event.message})
+    return content
 
 
 def _recorded_response(response: dict[str, Any]) -> Iterator[TypedEvent]:
     """Yield the text of a recorded response as one chunk, and then the complete response."""
-    loaded = decode_bytes_values(response)
-    blocks = loaded["message"]["content"]
-    cited = [part for block in blocks if "citationsContent" in block for part in block["citationsContent"]["content"]]
-    text = "".join(block["text"] for block in [*blocks, *cited] if "text" in block)
+    content = decode_bytes_values(response)
+    blocks = content["message"]["content"]
+    citations = [
+        part for block in blocks if "citationsContent" in block for part in block["citationsContent"]["content"]
+    ]
+    text = "".join(block["text"] for block in [*blocks, *citations] if "text" in block)
     if text:
         yield TypedEvent({"data": text})
-    yield ModelStopReason(**loaded)
+    yield ModelStopReason(**content)
 
 
 def _dumped_result(call: RecordedCall, event: ToolResultEvent) -> dict[str, Any]:
@@ -253,9 +255,9 @@ def _dumped_result(call: RecordedCall, event: ToolResultEvent) -> dict[str, Any]
 
 def _loaded_result(call: RecordedCall, tool_use_id: str) -> ToolResultEvent:
     """Return the recorded result of a tool call, with the id that the model assigned to the call in this run."""
-    recorded = cast(dict[str, Any], call.result)
-    failure = recorded["failure"]
-    result = decode_bytes_values(recorded["result"]) | {"toolUseId": tool_use_id}
+    record = cast(dict[str, Any], call.result)
+    failure = record["failure"]
+    result = decode_bytes_values(record["result"]) | {"toolUseId": tool_use_id}
     return ToolResultEvent(result, exception=None if failure is None else call.load_failure(failure))
 
 

@@ -37,7 +37,7 @@ class TurnRecords:
             SessionError: The records are encrypted, and the current `secret_key` is missing or cannot decrypt them.
         """
         entries = {} if self._journal is None else self._journal.entries(self._kind)
-        return {key: self._opened(entry.content, entry.form) for key, entry in entries.items()}
+        return {key: self._open(entry.content, entry.form) for key, entry in entries.items()}
 
     async def replace(self, contents: Mapping[str, bytes | None]) -> None:
         """Replace records in one write. A content of None removes the record.
@@ -48,14 +48,14 @@ class TurnRecords:
         """
         if self._journal is None:
             return
-        sealed = {key: None if content is None else self._sealed(content) for key, content in contents.items()}
+        sealed_contents = {key: None if content is None else self._seal(content) for key, content in contents.items()}
         form = self._form if self._sealer is None else f"sealed {self._form}"
-        await self._journal.replace(self._kind, form, sealed)
+        await self._journal.replace(self._kind, form, sealed_contents)
 
-    def _sealed(self, content: bytes) -> bytes:
+    def _seal(self, content: bytes) -> bytes:
         return content if self._sealer is None else self._sealer.seal(content, self._kind, self._context_id)
 
-    def _opened(self, content: bytes, form: str) -> bytes:
+    def _open(self, content: bytes, form: str) -> bytes:
         if form == self._form:
             return content
         problem = f"the {self._kind}s of context {self._context_id!r} cannot be opened"

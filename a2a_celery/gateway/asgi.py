@@ -36,7 +36,7 @@ from ..telemetry.log_redaction import redact_logs
 from ..telemetry.sdk import only_where_traced
 from .auth.authenticator import Authenticator
 from .auth.cross_origin import CrossOriginProtection
-from .auth.from_settings import authenticator_from_settings, secured
+from .auth.from_settings import authenticator_from_settings, secure_agent
 from .auth.http import authentication
 from .bindings.endpoints import (
     A2AJsonResponse,
@@ -94,7 +94,7 @@ class GatewayServices:
         store: AsyncStore | None = None,
     ) -> None:
         self.authenticator = authenticator_from_settings(settings, clock)
-        agents = {name: secured(agent, self.authenticator) for name, agent in agents.items()}
+        agents = {name: secure_agent(agent, self.authenticator) for name, agent in agents.items()}
         self.blobs = blobs_of(settings)
         self.store = store or TracedStore(settings.store_url, self.blobs, wait_replicas=settings.store_wait_replicas)
         self.shutdown = GatewayShutdown()

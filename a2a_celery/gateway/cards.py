@@ -64,7 +64,7 @@ def card_routes(agent: Agent, settings: Settings, path: str) -> list[Route]:
     def with_address(endpoint: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
         async def get_card(request: Request) -> Response:
             _base_url.set(settings.public_url or str(request.base_url))
-            return _dated(await endpoint(request), request, since)
+            return _date_response(await endpoint(request), request, since)
 
         return get_card
 
@@ -78,7 +78,7 @@ def card_routes(agent: Agent, settings: Settings, path: str) -> list[Route]:
     return [Route(route.path, with_address(route.endpoint), methods=["GET"]) for route in routes]
 
 
-def _dated(response: Response, request: Request, since: datetime) -> Response:
+def _date_response(response: Response, request: Request, since: datetime) -> Response:
     """Return `response` with Last-Modified, or 304 if the client's copy is current.
 
     Source: RFC 9110, section 13.1.3 (If-None-Match takes precedence).
@@ -89,10 +89,10 @@ def _dated(response: Response, request: Request, since: datetime) -> Response:
         return response
     try:
         copy_time = parsedate_to_datetime(copy_date)
-        unchanged = (copy_time if copy_time.tzinfo else copy_time.replace(tzinfo=UTC)) >= since
+        is_current = (copy_time if copy_time.tzinfo else copy_time.replace(tzinfo=UTC)) >= since
     except (ValueError, OverflowError):
         return response
-    if not unchanged:
+    if not is_current:
         return response
     headers = {name: value for name, value in response.headers.items() if not name.startswith("content-")}
     return Response(status_code=304, headers=headers)
@@ -150,10 +150,10 @@ def card_of(agent: Agent, settings: Settings) -> AgentCard:
         )
     if card.capabilities.HasField("push_notifications"):
         return card
-    filled = AgentCard()
-    filled.CopyFrom(card)
-    filled.capabilities.push_notifications = bool(settings.secret_key)
-    return filled
+    agent_card = AgentCard()
+    agent_card.CopyFrom(card)
+    agent_card.capabilities.push_notifications = bool(settings.secret_key)
+    return agent_card
 
 
 def public_card(agent: Agent, settings: Settings, path: str, base_url: str) -> AgentCard:
@@ -171,10 +171,10 @@ def public_card(agent: Agent, settings: Settings, path: str, base_url: str) -> A
 def _with_interfaces(card: AgentCard, agent: Agent, settings: Settings, path: str, base_url: str) -> AgentCard:
     if card.supported_interfaces:
         return card
-    filled = AgentCard()
-    filled.CopyFrom(card)
-    filled.supported_interfaces.extend(_interfaces(settings, agent.name, path, base_url))
-    return filled
+    card_copy = AgentCard()
+    card_copy.CopyFrom(card)
+    card_copy.supported_interfaces.extend(_interfaces(settings, agent.name, path, base_url))
+    return card_copy
 
 
 @lru_cache(maxsize=256)  # callers may send any Host header

@@ -112,18 +112,18 @@ class GatewayHandler(RequestHandler):
         """
         self._check_send(params, context)
         if params.configuration.return_immediately:
-            accepted = await self._acceptor.accept(params, context, self._scope(context))
-            return apply_history_length(accepted.task, params.configuration)
+            accepted_message = await self._acceptor.accept(params, context, self._scope(context))
+            return apply_history_length(accepted_message.task, params.configuration)
         scope, length = self._scope(context), _history_length(params.configuration)
-        async with self._acceptor.accepting(params, context, scope, final_only=True) as (accepted, signal):
+        async with self._acceptor.accepting(params, context, scope, final_only=True) as (accepted_message, signal):
             end = None
             with self.shutdown.waiting():
-                end = await self._turns.wait_for_end(accepted, signal, scope, length)
+                end = await self._turns.wait_for_end(accepted_message, signal, scope, length)
         if isinstance(end, Message):
-            await self._turns.unlist(accepted.task.id)
+            await self._turns.unlist(accepted_message.task.id)
         if isinstance(end, Message | Task):
             return end
-        task = await self._read(accepted.task.id, context, params.configuration)
+        task = await self._read(accepted_message.task.id, context, params.configuration)
         if end is not None and not (is_terminal(task.status.state) or is_interrupted(task.status.state)):
             task.status.CopyFrom(end)  # a queued message has started the next turn
         return task
@@ -142,10 +142,10 @@ class GatewayHandler(RequestHandler):
         self._check_send(params, context)
         checks.require_streaming(self._card)
         async with (
-            self._acceptor.accepting(params, context, self._scope(context)) as (accepted, signal),
-            aclosing(self._turns.stream_pages(accepted, signal, params.configuration)) as pages,
+            self._acceptor.accepting(params, context, self._scope(context)) as (accepted_message, signal),
+            aclosing(self._turns.stream_pages(accepted_message, signal, params.configuration)) as pages,
         ):
-            del params, context, accepted  # a long stream must not keep the request in memory
+            del params, context, accepted_message  # a long stream must not keep the request in memory
             async for page in pages:
                 yield page
                 del page
@@ -161,29 +161,29 @@ class GatewayHandler(RequestHandler):
         """
         self._check(params, context)
         checks.require_streaming(self._card)
-        after = checks.last_event_id(context)
+        last_id = checks.last_event_id(context)
         async with self._follower.listen(params.id) as signal:
-            stored = await self._task_reader.read(self._scope(context), params.id)
-            task, newest = stored.task, stored.newest
-            if (after is None or stored.archived) and is_terminal(task.status.state):
+            stored_task = await self._task_reader.read(self._scope(context), params.id)
+            task, newest = stored_task.task, stored_task.newest
+            if (last_id is None or stored_task.archived) and is_terminal(task.status.state):
                 state = TaskState.Name(task.status.state)
                 raise UnsupportedOperationError(
                     f"The task has ended ({state}): read it with GetTask", data={"taskId": task.id}
                 )
-            if after is None:
+            if last_id is None:
                 yield [StreamEvent(newest, task, is_stored=True)]
-                after = newest
-            elif after.version > newest.version and not after.recorded_us:
+                last_id = newest
+            elif last_id.version > newest.version and not last_id.recorded_us:
                 raise invalid(LAST_EVENT_ID, f"The newest event of the task is {newest}.")
-            if not after.differs_from(newest) and is_terminal(task.status.state):
+            if not last_id.differs_from(newest) and is_terminal(task.status.state):
                 return
-            watch, ended = TurnWatch(), False
+            watch, has_ended = TurnWatch(), False
             task = Task(id=task.id, context_id=task.context_id)  # a long stream must not keep the task in memory
-            del params, context, stored
-            async with aclosing(self._turns.pages(task.id, signal, after)) as pages:
-                while not ended and (page := await anext(pages, None)) is not None:
+            del params, context, stored_task
+            async with aclosing(self._turns.pages(task.id, signal, last_id)) as pages:
+                while not has_ended and (page := await anext(pages, None)) is not None:
                     newest = EventId(0) if page.restored else newest  # event versions have restarted
-                    events, ended = watch.read(page.entries, task, until=newest.version)
+                    events, has_ended = watch.read(page.entries, task, until=newest.version)
                     yield events
                     del events, page
 
@@ -233,10 +233,10 @@ class GatewayHandler(RequestHandler):
         self._check(params, context)
         scope = self._scope(context)
         async with self._follower.listen(params.id) as signal:
-            stored = await self._task_reader.read(
+            stored_task = await self._task_reader.read(
                 scope, params.id, history_length=0, artifacts=False, resolve_blobs=False
             )
-            context_id = stored.task.context_id
+            context_id = stored_task.task.context_id
             text = CANCELED_BY_PARENT if _is_by_parent(params) else CANCELED_BY_CLIENT
             result = await self._store.run(tasks.request_cancel(self._keys, scope, params.id, context_id, text=text))
             log_cancel_request(self.agent.name, params.id, result)

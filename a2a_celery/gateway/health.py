@@ -88,11 +88,11 @@ class Health:
         return self._app.control.inspect(timeout=WORKER_TIMEOUT, limit=1).active_queues()
 
     async def _workers(self) -> None:
-        announced = await self._announced_queues()
-        if any(announced):
+        queue_announcements = await self._announced_queues()
+        if any(queue_announcements):
             return
         answers = await self._inspecting.result(WORKER_TIMEOUT + BROKER_TIMEOUT)
-        if not answers and not announced:
+        if not answers and not queue_announcements:
             raise _Missing(f"no worker answered within {WORKER_TIMEOUT:g} s: start one with celery -A … worker")
         if not any(queues for queues in (answers or {}).values()):
             raise _Missing("no worker consumes a queue")
@@ -133,8 +133,8 @@ class SingleCall:
         self._made = call = loop.create_future()
         # A daemon thread instead of to_thread: at exit, Python waits for the threads of to_thread, even if one hangs.
         Thread(target=self._make, args=(loop, call), name="a2a-health", daemon=True).start()
-        done, _ = await asyncio.wait({call}, timeout=timeout)
-        if not done:
+        completed_calls, _ = await asyncio.wait({call}, timeout=timeout)
+        if not completed_calls:
             call.add_done_callback(lambda late: late.cancelled() or late.exception())
             raise TimeoutError
         return call.result()
@@ -186,23 +186,25 @@ NO_AUTHENTICATION = (
 )
 
 
-def report_start(app: Celery, loaded: LoadedSettings) -> None:
+def report_start(app: Celery, loaded_settings: LoadedSettings) -> None:
     """Log the configuration of a gateway."""
-    logger.info("store: %s", store_line(loaded))
+    logger.info("store: %s", store_line(loaded_settings))
     logger.info("broker: %s", broker_line(app))
-    enabled = authentication_line(loaded)
-    logger.log(logging.INFO if enabled else logging.WARNING, "authentication: %s", enabled or NO_AUTHENTICATION)
-    signatures = signatures_line(loaded.settings)
+    authentication = authentication_line(loaded_settings)
+    logger.log(
+        logging.INFO if authentication else logging.WARNING, "authentication: %s", authentication or NO_AUTHENTICATION
+    )
+    signatures = signatures_line(loaded_settings.settings)
     if signatures:
         logger.info("signatures of webhooks: %s", signatures)
-    others = settings_line(loaded)
+    others = settings_line(loaded_settings)
     if others:
         logger.info("settings: %s", others)
 
 
-def store_line(loaded: LoadedSettings) -> str:
+def store_line(loaded_settings: LoadedSettings) -> str:
     """Return the store's address, and the source of the setting `store_url`."""
-    return _with_source(url_address(loaded.settings.store_url), loaded, "store_url")
+    return _with_source(url_address(loaded_settings.settings.store_url), loaded_settings, "store_url")
 
 
 def broker_line(app: Celery) -> str:
@@ -213,22 +215,24 @@ def broker_line(app: Celery) -> str:
     return f"{app.connection_for_write().as_uri()} ({source})"
 
 
-def authentication_line(loaded: LoadedSettings) -> str:
+def authentication_line(loaded_settings: LoadedSettings) -> str:
     """Return the enabled authentication schemes and the sources of their settings, or "" if there are none."""
-    enabled = {name for name in SCHEMES if getattr(loaded.settings, name) is not None}
-    return ", ".join(_with_source(scheme, loaded, name) for name, scheme in SCHEMES.items() if name in enabled)
+    scheme_names = {name for name in SCHEMES if getattr(loaded_settings.settings, name) is not None}
+    return ", ".join(
+        _with_source(scheme, loaded_settings, name) for name, scheme in SCHEMES.items() if name in scheme_names
+    )
 
 
-def settings_line(loaded: LoadedSettings) -> str:
+def settings_line(loaded_settings: LoadedSettings) -> str:
     """Return the configured settings, except `store_url` and the settings in `SCHEMES`, with their sources. The values
     of secrets are omitted."""
-    values = visible_settings(loaded.settings)
+    values = visible_settings(loaded_settings.settings)
     return ", ".join(
-        _with_source(f"{name} = {values[name]!r}" if name in values else name, loaded, name)
-        for name in loaded.sources
+        _with_source(f"{name} = {values[name]!r}" if name in values else name, loaded_settings, name)
+        for name in loaded_settings.sources
         if name != "store_url" and name not in SCHEMES
     )
 
 
-def _with_source(text: str, loaded: LoadedSettings, name: str) -> str:
-    return f"{text} ({loaded.sources.get(name, 'the default')})"
+def _with_source(text: str, loaded_settings: LoadedSettings, name: str) -> str:
+    return f"{text} ({loaded_settings.sources.get(name, 'the default')})"

@@ -191,8 +191,8 @@ class FleetCollector(Collector):
         store_metrics = self._store_metrics
         yield self._by_agent(names.TASKS_ENDED, "ended", {str(int(state)): _short(state) for state in sorted(TERMINAL)})
         yield self._by_agent(names.RUNS_LOST, "lost", {outcome: outcome for outcome in LOST})
-        retried = {agent: times for (agent, _), times in store_metrics.counted("retried").items()}
-        yield self._counted(names.RUNS_RETRIED, retried)
+        retry_counts = {agent: times for (agent, _), times in store_metrics.counted("retried").items()}
+        yield self._counter_family(names.RUNS_RETRIED, retry_counts)
         for kind, metric in TIMES.items():
             yield self._times(kind, metric)
         yield _gauge(names.RUNS, {(phase,): many for phase, many in store_metrics.runs.items()})
@@ -201,8 +201,8 @@ class FleetCollector(Collector):
         yield _gauge(names.PAUSES, {(): store_metrics.paused})
         yield _gauge(names.DEAD_LETTERS, {(): store_metrics.dead_letters})
         yield _gauge(names.VERSION_TASKS, {(*key,): tasks for key, tasks in store_metrics.counted("version").items()})
-        archived = {agent: times for (agent, _), times in store_metrics.counted("archived").items()}
-        yield self._counted(names.TASKS_ARCHIVED, archived)
+        archive_counts = {agent: times for (agent, _), times in store_metrics.counted("archived").items()}
+        yield self._counter_family(names.TASKS_ARCHIVED, archive_counts)
         yield _gauge(
             names.ARCHIVE_WAITING, {("due",): store_metrics.to_archive, ("refused",): store_metrics.archive_refused}
         )
@@ -214,17 +214,17 @@ class FleetCollector(Collector):
         yield _gauge(names.WEBHOOKS, {(state,): getattr(self._posts, state) for state in ("waiting", "dead")})
 
     def _by_agent(self, metric: Metric, kind: str, labels: dict[str, str]) -> PrometheusMetric:
-        counted = self._store_metrics.counted(kind)
+        counts = self._store_metrics.counted(kind)
         family = CounterMetricFamily(metric.name, metric.help, labels=metric.labels)
-        for agent in dict.fromkeys([*self._agents, *(agent for agent, _ in counted)]):
+        for agent in dict.fromkeys([*self._agents, *(agent for agent, _ in counts)]):
             for label, name in labels.items():
-                family.add_metric([agent, name], counted.get((agent, label), 0))
+                family.add_metric([agent, name], counts.get((agent, label), 0))
         return family
 
-    def _counted(self, metric: Metric, counted: dict[str, int]) -> PrometheusMetric:
+    def _counter_family(self, metric: Metric, counts: dict[str, int]) -> PrometheusMetric:
         family = CounterMetricFamily(metric.name, metric.help, labels=metric.labels)
-        for agent in dict.fromkeys([*self._agents, *counted]):
-            family.add_metric([agent], counted.get(agent, 0))
+        for agent in dict.fromkeys([*self._agents, *counts]):
+            family.add_metric([agent], counts.get(agent, 0))
         return family
 
     def _times(self, kind: str, metric: Metric) -> PrometheusMetric:

@@ -82,12 +82,12 @@ def list_route(agents: Iterable[str], role: OperatorRole) -> Route:
     of the caller, and whether the caller is an operator."""
     cards = [{"name": name, "card": f"../agents/{name}/.well-known/agent-card.json"} for name in agents]
 
-    async def listed(request: Request) -> Response:
+    async def list_agents(request: Request) -> Response:
         owner = CALLERS.build_user(request).user_name
         content = {"agents": cards, "owner": owner, "operator": role.includes(owner)}
         return JSONResponse(content, headers={**HEADERS, "Cache-Control": "no-store"})
 
-    return Route(f"{PATH}/agents.json", listed, methods=["GET"])
+    return Route(f"{PATH}/agents.json", list_agents, methods=["GET"])
 
 
 def root_route(*, has_page: bool) -> Route:
@@ -136,14 +136,14 @@ def _contents() -> dict[str, bytes]:
 
 def _file(content: bytes, media_type: str, file_headers: Mapping[str, str] = HEADERS) -> Callable[[Request], Response]:
     tag = f'W/"{sha256(content).hexdigest()[:32]}"'  # weak, because the compressed file has the same tag
-    compressed = gzip.compress(content, mtime=0)
+    compressed_content = gzip.compress(content, mtime=0)
 
     def serve(request: Request) -> Response:
         headers = {**file_headers, "ETag": tag, "Vary": "Accept-Encoding"}
         if has_current_copy(request, tag):
             return Response(status_code=304, headers=headers)
         if ACCEPTS_GZIP.search(request.headers.get("accept-encoding", "")):
-            return Response(compressed, media_type=media_type, headers={**headers, "Content-Encoding": "gzip"})
+            return Response(compressed_content, media_type=media_type, headers={**headers, "Content-Encoding": "gzip"})
         return Response(content, media_type=media_type, headers=headers)
 
     return serve

@@ -52,7 +52,7 @@ class AdaptedErrors:
         return error, 200
 
     def _generate_error_response(self, request_id: Any, error: Any) -> JSONResponse:
-        adapted, status = self.adapt_error(error)
-        response: JSONResponse = super()._generate_error_response(request_id, adapted)  # type: ignore[misc]
+        adapted_error, status = self.adapt_error(error)
+        response: JSONResponse = super()._generate_error_response(request_id, adapted_error)  # type: ignore[misc]
         response.status_code = status
         return response

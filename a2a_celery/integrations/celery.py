@@ -93,10 +93,10 @@ def _has_ended(child: Any) -> bool:
 
 
 def _tracks_ended_children(pool: Any) -> bool:
-    added: list[Any] = []
-    hub = SimpleNamespace(add_reader=lambda fd, *_: added.append(fd))
+    descriptors: list[Any] = []
+    hub = SimpleNamespace(add_reader=lambda fd, *_: descriptors.append(fd))
     pool._track_child_process(object.__new__(pool), SimpleNamespace(_sentinel_poll=None), hub)
-    return bool(added)
+    return bool(descriptors)
 
 
 class RequestInternals:
@@ -203,13 +203,13 @@ class PoolInfo:
 def memory_broker(app: Celery) -> Iterator[None]:
     """Make `app` publish to kombu's in-memory transport and use an in-memory result backend inside a ``with`` block."""
     CELERY.require(app.amqp, "_producer_pool")
-    before = {name: app.conf.get(name) for name in ("broker_write_url", "result_backend")}
+    previous_values = {name: app.conf.get(name) for name in ("broker_write_url", "result_backend")}
     _replace_pools(app)
     app.conf.update(broker_write_url="memory://", result_backend="cache+memory://")
     try:
         yield
     finally:
-        app.conf.update(before)
+        app.conf.update(previous_values)
         _replace_pools(app)
 
 

@@ -118,10 +118,10 @@ def patch_closed_channels(channel: type) -> bool:
 
 
 def _fails_on_a_closed_connection(channel: type) -> bool:
-    closed: Any = object.__new__(channel)
-    closed.connection = SimpleNamespace(client=None, default_port=0)
+    closed_channel: Any = object.__new__(channel)
+    closed_channel.connection = SimpleNamespace(client=None, default_port=0)
     try:
-        closed._connparams()
+        closed_channel._connparams()
     except AttributeError as e:
         return e.obj is None
     except Exception:
@@ -225,7 +225,7 @@ def skip_ack_emulation(transport: type, skips: Callable[[Any], bool]) -> None:
             super().restore_unacked(client)
 
         def _push_back(self, messages: Sequence[Any], *, client: Any = None, leftmost: bool = False) -> None:
-            with self.channel.conn_or_acquire(client) as connected, connected.pipeline() as pipe:
+            with self.channel.conn_or_acquire(client) as connected_client, connected_client.pipeline() as pipe:
                 for message in messages:
                     exchange, key = message.delivery_info["exchange"], message.delivery_info["routing_key"]
                     self.channel._do_restore_message(message._raw, exchange, key, pipe, leftmost)

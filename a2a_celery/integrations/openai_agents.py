@@ -62,22 +62,22 @@ def is_agent_tool(tool: FunctionTool) -> bool:
     return tool._is_agent_tool
 
 
-def with_copied_target(handoff: Handoff[Any, Any], copied: Callable[[Agent[Any]], Agent[Any]]) -> Handoff[Any, Any]:
-    """Return a copy of `handoff` that hands over to ``copied(agent)`` instead of the original agent.
+def with_copied_target(handoff: Handoff[Any, Any], copy_agent: Callable[[Agent[Any]], Agent[Any]]) -> Handoff[Any, Any]:
+    """Return a copy of `handoff` that hands over to ``copy_agent(agent)`` instead of the original agent.
 
     Args:
         handoff: Handoff to an agent.
-        copied: Function that returns the copy of an agent. The function must return the same copy
+        copy_agent: Function that returns the copy of an agent. The function must return the same copy
             each time it is called with an agent.
     """
     invoke: Callable[[RunContextWrapper[Any], str], Awaitable[Agent[Any]]] = handoff.on_invoke_handoff
 
     async def invoke_copied(context: RunContextWrapper[Any], arguments: str) -> Agent[Any]:
-        return copied(await invoke(context, arguments))
+        return copy_agent(await invoke(context, arguments))
 
     result = copy(handoff)
     result.on_invoke_handoff = invoke_copied
     target = None if handoff._agent_ref is None else handoff._agent_ref()
     if isinstance(target, Agent):
-        result._agent_ref = ref(copied(target))
+        result._agent_ref = ref(copy_agent(target))
     return result

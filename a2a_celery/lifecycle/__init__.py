@@ -3,7 +3,7 @@
 The package performs no I/O and depends on neither Redis nor Celery.
 """
 
-from .events import Event, EventId, EventKind, LogEntry, decode, encode, kind_of, opened
+from .events import Event, EventId, EventKind, LogEntry, decode, encode, event_of_response, kind_of
 from .fold import apply, fold
 from .outcomes import (
     Canceled,
@@ -47,11 +47,11 @@ __all__ = [
     "as_left",
     "decode",
     "encode",
+    "event_of_response",
     "final_event",
     "fold",
     "is_interrupted",
     "is_legal",
     "is_terminal",
     "kind_of",
-    "opened",
 ]

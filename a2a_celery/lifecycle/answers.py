@@ -97,25 +97,25 @@ def _candidates(message: Message) -> tuple[str, list[Any]]:
         raise AnswerRefused("message.parts", [Violation("", "Send one data part with the complete answer.")])
     if data:
         field = f"message.parts[{data[0]}].data"
-        return field, [_bounded(field, whole_numbers(MessageToDict(message.parts[data[0]].data)))]
+        return field, [_require_bounded(field, whole_numbers(MessageToDict(message.parts[data[0]].data)))]
     texts = [number for number, part in enumerate(message.parts) if part.HasField("text")]
     text = get_message_text(message)
     if not text.strip():
         raise AnswerRefused("message.parts", [Violation("", "Send the answer as a data part, or as JSON text.")])
     field = f"message.parts[{texts[0]}].text"
-    _bounded(field, text)
+    _require_bounded(field, text)
     try:
         value = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
         return field, [text]
-    return field, [_bounded(field, whole_numbers(value)), text]
+    return field, [_require_bounded(field, whole_numbers(value)), text]
 
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
 
 
-def _bounded(field: str, value: Any) -> Any:
+def _require_bounded(field: str, value: Any) -> Any:
     if depth_exceeds(value):
         raise AnswerRefused(field, [Violation("", f"The answer is nested deeper than {MAX_DEPTH} levels.")])
     if len(json.dumps(value)) > MAX_ANSWER_BYTES:
@@ -179,8 +179,8 @@ class AnswerTypes:
         if not questions or not all(isinstance(key, str) and key for key in questions):
             raise ValueError("ask_all requires at least one question, and each key must be a non-empty string")
         self._types = {key: AnswerType(_schema_of(question)) for key, question in questions.items()}
-        combined = {key: (questions[key].text, answer_type.schema) for key, answer_type in self._types.items()}
-        self.schema = checked_schema(combined_schema(combined))
+        combined_fields = {key: (questions[key].text, answer_type.schema) for key, answer_type in self._types.items()}
+        self.schema = checked_schema(combined_schema(combined_fields))
 
     def parse(self, message: Message) -> dict[str, Any]:
         """Return the answers in `message`, keyed like the questions.
@@ -190,14 +190,14 @@ class AnswerTypes:
         """
         values = fitting_answer(self.schema, message)
         answers: dict[str, Any] = {}
-        refused: list[Violation] = []
+        violations: list[Violation] = []
         for key, answer_type in self._types.items():
             try:
                 answers[key] = answer_type.validated(values[key], f".{key}")
             except AnswerRefused as e:
-                refused += e.violations
-        if refused:
-            raise AnswerRefused("message.parts", refused)
+                violations += e.violations
+        if violations:
+            raise AnswerRefused("message.parts", violations)
         return answers
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from a2a.types import Message, TaskStatusUpdateEvent
 
 from .events import Event, EventKind, LogEntry, kind_of
-from .fold import answered
+from .fold import answer_status
 
 
 def client_event(entry: LogEntry, task_id: str, context_id: str) -> Event | None:
@@ -18,7 +18,7 @@ def client_event(entry: LogEntry, task_id: str, context_id: str) -> Event | None
             message = Message()
             message.CopyFrom(entry.event)
             message.task_id = task_id
-            status = answered(message, entry.recorded_us)
+            status = answer_status(message, entry.recorded_us)
             return TaskStatusUpdateEvent(task_id=task_id, context_id=context_id, status=status)
         case _:
             return entry.event

@@ -113,8 +113,8 @@ def kind_of(event: Event) -> EventKind:
 
 def encode(event: Event) -> bytes:
     """Return the stored form of `event`, which is a serialized StreamResponse."""
-    stored: bytes = stream_response(event).SerializeToString()
-    return stored
+    content: bytes = stream_response(event).SerializeToString()
+    return content
 
 
 def stream_response(event: Event) -> StreamResponse:
@@ -136,17 +136,17 @@ def stream_response(event: Event) -> StreamResponse:
             raise TypeError(f"not an A2A event: {type(event).__name__}")
 
 
-def decode(stored: bytes, recorded_us: int | None = None) -> Event:
+def decode(content: bytes, recorded_us: int | None = None) -> Event:
     """Decode a stored event.
 
     Args:
-        stored: Stored form of the event.
+        content: Stored form of the event.
         recorded_us: Time that replaces the timestamp of a status, in µs since 1970, or None to keep the timestamp.
     """
-    return opened(StreamResponse.FromString(stored), recorded_us)
+    return event_of_response(StreamResponse.FromString(content), recorded_us)
 
 
-def opened(response: StreamResponse, recorded_us: int | None = None) -> Event:
+def event_of_response(response: StreamResponse, recorded_us: int | None = None) -> Event:
     """Return the event in a parsed `response`; see `decode`."""
     event: Event = getattr(response, response.WhichOneof("payload"))
     if recorded_us is not None and isinstance(event, Task | TaskStatusUpdateEvent):
@@ -206,9 +206,9 @@ def jsonable(value: Any) -> Any:
     if value is None or isinstance(value, str | bytes | ProtoMessage):
         return value
     try:
-        converted = to_jsonable_python(value, bytes_mode="base64")
-        json.dumps(converted, allow_nan=False)
-        return converted
+        json_value = to_jsonable_python(value, bytes_mode="base64")
+        json.dumps(json_value, allow_nan=False)
+        return json_value
     except (PydanticSerializationError, ValueError) as e:
         raise InvalidAgentResponseError(
             f"the agent returned a value of type {type(value).__name__}, which is not JSON"

@@ -182,12 +182,12 @@ class ExecutionStateMachine:
             ValueError: `to` is not a state.
             TypeError: A value of `detail` is not a `Scalar`.
         """
-        after = ExecutionState(to)
+        state_after = ExecutionState(to)
         for name, value in detail.items():
             if not is_scalar(value):
                 raise TypeError(f"{name} = {value!r}: must be a string, a finite number, True, False or None")
         with self._lock:
-            transition = self._move(after, detail)
+            transition = self._move(state_after, detail)
         self._notify_listeners()
         return transition
 
@@ -266,10 +266,10 @@ class ExecutionStateMachine:
             raise InvalidSaved("state", f"{machine._state} is not {last.after}, the last state of the history")
         return machine
 
-    def _move(self, after: ExecutionState, detail: Mapping[str, Scalar]) -> Transition:
-        if not self.may(after):
-            raise IllegalTransition(self._state, after)
-        transition = self._add(after, self._clock(), dict(detail))
+    def _move(self, state_after: ExecutionState, detail: Mapping[str, Scalar]) -> Transition:
+        if not self.may(state_after):
+            raise IllegalTransition(self._state, state_after)
+        transition = self._add(state_after, self._clock(), dict(detail))
         if self._listeners:
             self._pending.append((transition, self._listeners, copy_context()))
         return transition
@@ -281,10 +281,10 @@ class ExecutionStateMachine:
         if self._state is not ExecutionState.IDLE:
             self._add(ExecutionState.IDLE, at_us, {})
 
-    def _add(self, after: ExecutionState, at_us: int, detail: dict[str, Scalar]) -> Transition:
+    def _add(self, state_after: ExecutionState, at_us: int, detail: dict[str, Scalar]) -> Transition:
         number = self._history[-1].number + 1 if self._history else 1
-        transition = Transition(number, self._state, after, at_us, MappingProxyType(detail))
-        self._state = after
+        transition = Transition(number, self._state, state_after, at_us, MappingProxyType(detail))
+        self._state = state_after
         self._remember(transition)
         return transition
 
@@ -315,11 +315,11 @@ class ExecutionStateMachine:
 def _transition(entry: Any, path: str, previous: Transition | None) -> Transition:
     types = {"number": int, "from": str, "to": str, "at_us": int, "detail": dict}
     fields = fields_of(entry, path, types)
-    before, after = _state(fields["from"], f"{path}.from"), _state(fields["to"], f"{path}.to")
-    if after not in EXECUTION_TRANSITIONS[before]:
-        raise InvalidSaved(f"{path}.to", str(IllegalTransition(before, after)))
-    if previous is not None and before is not previous.after:
-        raise InvalidSaved(f"{path}.from", f"{before} does not follow {previous.after}")
+    state_before, state_after = _state(fields["from"], f"{path}.from"), _state(fields["to"], f"{path}.to")
+    if state_after not in EXECUTION_TRANSITIONS[state_before]:
+        raise InvalidSaved(f"{path}.to", str(IllegalTransition(state_before, state_after)))
+    if previous is not None and state_before is not previous.after:
+        raise InvalidSaved(f"{path}.from", f"{state_before} does not follow {previous.after}")
     number = fields["number"]
     if number < 1 or (previous is not None and number != previous.number + 1):
         raise InvalidSaved(f"{path}.number", f"{number} does not follow {previous.number if previous else 0}")
@@ -328,7 +328,7 @@ def _transition(entry: Any, path: str, previous: Transition | None) -> Transitio
     for name, value in fields["detail"].items():
         if not isinstance(name, str) or not is_scalar(value):
             raise InvalidSaved(f"{path}.detail", f"{name!r}: {value!r} is not a string, a number, True, False or None")
-    return Transition(number, before, after, fields["at_us"], MappingProxyType(dict(fields["detail"])))
+    return Transition(number, state_before, state_after, fields["at_us"], MappingProxyType(dict(fields["detail"])))
 
 
 def _state(value: str, path: str) -> ExecutionState:
@@ -360,12 +360,14 @@ class Step:
 
 def encode_step(step: Step) -> bytes:
     """Return `step` as a JSON array for storage, because an array is smaller than an object."""
-    moved = step.transition
-    content = [moved.number, moved.before, moved.after, moved.at_us, dict(moved.detail)]
+    transition = step.transition
+    content = [transition.number, transition.before, transition.after, transition.at_us, dict(transition.detail)]
     return _to_json([step.run, step.attempt, step.runner, *content]).encode("utf-8", "replace")
 
 
-def decode_step(stored: bytes) -> Step:
-    run, attempt, runner, number, before, after, at_us, detail = json.loads(stored)
-    transition = Transition(number, ExecutionState(before), ExecutionState(after), at_us, MappingProxyType(detail))
+def decode_step(content: bytes) -> Step:
+    run, attempt, runner, number, state_before, state_after, at_us, detail = json.loads(content)
+    transition = Transition(
+        number, ExecutionState(state_before), ExecutionState(state_after), at_us, MappingProxyType(detail)
+    )
     return Step(run, attempt, runner, transition)

@@ -55,12 +55,12 @@ def fold(log: Iterable[LogEntry]) -> Task:
     Raises:
         ValueError: The log is empty, does not begin with a task, or has a gap.
     """
-    folded = TaskFold()
+    task_fold = TaskFold()
     for entry in log:
-        folded.add(entry)
-    if folded.task is None:
+        task_fold.add(entry)
+    if task_fold.task is None:
         raise ValueError("the log is empty")
-    return folded.task
+    return task_fold.task
 
 
 def apply(task: Task | None, entry: LogEntry) -> Task:
@@ -68,9 +68,9 @@ def apply(task: Task | None, entry: LogEntry) -> Task:
     task."""
     event = entry.event
     if isinstance(event, Task):
-        replaced = Task()
-        replaced.CopyFrom(event)
-        return replaced
+        task_copy = Task()
+        task_copy.CopyFrom(event)
+        return task_copy
     assert task is not None
     match event:
         case TaskStatusUpdateEvent():
@@ -81,7 +81,7 @@ def apply(task: Task | None, entry: LogEntry) -> Task:
             artifact_id = event.artifact.artifact_id
             _set_artifact(task, event, next((a for a in task.artifacts if a.artifact_id == artifact_id), None))
         case Message() if kind_of(event) is EventKind.ANSWER:
-            set_status(task, answered(event, entry.recorded_us))
+            set_status(task, answer_status(event, entry.recorded_us))
         case Message():
             _retire_status_message(task)
             task.history.append(event)
@@ -99,7 +99,7 @@ def set_status(task: Task, status: TaskStatus) -> None:
             task.ClearField("metadata")
 
 
-def answered(message: Message, recorded_us: int) -> TaskStatus:
+def answer_status(message: Message, recorded_us: int) -> TaskStatus:
     """Return the status of a task that the agent has completed with `message`."""
     return TaskStatus(state=COMPLETED, message=message, timestamp=timestamp(recorded_us))
 

@@ -59,8 +59,8 @@ def encode_entry(entry: JournalEntry) -> bytes:
     return header.encode() + b"\n" + entry.content
 
 
-def decode_entry(key: str, stored: bytes) -> JournalEntry:
+def decode_entry(key: str, encoded_entry: bytes) -> JournalEntry:
     """Decode the stored form of an entry with the key `key`."""
-    header, _, content = stored.partition(b"\n")
+    header, _, content = encoded_entry.partition(b"\n")
     kind, form, position = json.loads(header)
     return JournalEntry(key, kind, form, content, position)

@@ -178,8 +178,8 @@ def checked_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_keywords(schema: dict[str, Any]) -> None:
-    if refused := sorted(_REFUSED & schema.keys()):
-        raise ValueError(f"the schema of a question uses {refused[0]}: remove it, and use $ref with #/$defs/…")
+    if refused_keywords := sorted(_REFUSED & schema.keys()):
+        raise ValueError(f"the schema of a question uses {refused_keywords[0]}: remove it, and use $ref with #/$defs/…")
     if "patternProperties" in schema:
         raise ValueError("the schema of a question uses patternProperties: use properties or additionalProperties")
     reference = schema.get("$ref", "#")

@@ -58,7 +58,7 @@ def _validator_class() -> Any:
     """Return a new validator class that counts the keyword checks of all its instances."""
     count = 0
 
-    def counted(keyword: Keyword) -> Keyword:
+    def count_checks(keyword: Keyword) -> Keyword:
         def check(*arguments: Any) -> Iterator[Any]:
             nonlocal count
             count += 1
@@ -69,7 +69,7 @@ def _validator_class() -> Any:
         return check
 
     keywords = {**Draft202012Validator.VALIDATORS, "pattern": _pattern, "uniqueItems": _unique_items}
-    return validators.extend(Draft202012Validator, {name: counted(keyword) for name, keyword in keywords.items()})
+    return validators.extend(Draft202012Validator, {name: count_checks(keyword) for name, keyword in keywords.items()})
 
 
 def _pattern(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterator[Any]:

@@ -46,12 +46,12 @@ def encode_payload(payload: Any) -> bytes:
         ValueError: `payload` cannot be represented in JSON, or is larger than `MAX_PAYLOAD_BYTES`.
     """
     try:
-        encoded = json.dumps(payload, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
+        content = json.dumps(payload, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
     except (TypeError, ValueError, RecursionError) as e:
         raise ValueError(f"the payload of a signal is not JSON: {e}") from None
-    if len(encoded) > MAX_PAYLOAD_BYTES:
+    if len(content) > MAX_PAYLOAD_BYTES:
         raise ValueError(
-            f"the payload of a signal has {len(encoded):,} bytes as JSON, more than the maximum of "
+            f"the payload of a signal has {len(content):,} bytes as JSON, more than the maximum of "
             f"{MAX_PAYLOAD_BYTES:,}: store the data elsewhere and send its address"
         )
-    return encoded
+    return content

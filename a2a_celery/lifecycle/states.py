@@ -50,6 +50,6 @@ def is_interrupted(state: TaskState) -> bool:
     return state in INTERRUPTED
 
 
-def is_legal(before: TaskState, after: TaskState) -> bool:
-    """Return True if a task may change from `before` to `after`."""
-    return after in LEGAL.get(before, frozenset())
+def is_legal(state: TaskState, next_state: TaskState) -> bool:
+    """Return True if a task may change from `state` to `next_state`."""
+    return next_state in LEGAL.get(state, frozenset())

@@ -176,13 +176,13 @@ class CircuitBreaker:
                     host, retry_in, "the host does not respond: its cooldown has not ended", is_unavailable=True
                 )
             if host.is_probed:
-                retry_in = self._jittered(PROBE_RETRY_INTERVAL)
+                retry_in = self._add_jitter(PROBE_RETRY_INTERVAL)
                 return self._defer(host, retry_in, "the host did not respond and is being probed", is_unavailable=True)
-        deferred = self._share_deferral(host, owner, host.network if host is not None else "")
-        if deferred is not None or host is None:
-            return deferred
+        deferral = self._share_deferral(host, owner, host.network if host is not None else "")
+        if deferral is not None or host is None:
+            return deferral
         if host.in_flight >= self._max_per_host and not (can_wait and len(host.waiters) < MAX_WAITERS):
-            return self._defer(host, self._jittered(BUSY_RETRY_INTERVAL), HOST_IS_BUSY)
+            return self._defer(host, self._add_jitter(BUSY_RETRY_INTERVAL), HOST_IS_BUSY)
         return None
 
     def try_acquire(self, name: str, *, owner: str = "") -> Permit | Deferred:
@@ -190,9 +190,9 @@ class CircuitBreaker:
 
         The caller must release the permit.
         """
-        deferred = self.deferral(name, owner=owner)
-        if deferred is not None:
-            return deferred
+        deferral = self.deferral(name, owner=owner)
+        if deferral is not None:
+            return deferral
         host = self._hosts.get(name)
         is_probe = host is not None and host.cooldown > 0
         permit = self._grant(name, owner, is_probe=is_probe)
@@ -206,28 +206,28 @@ class CircuitBreaker:
         is_busy = host is not None and host.in_flight >= self._max_per_host and timeout > 0
         if host is None or not is_busy or self.deferral(name, owner=owner, can_wait=True) is not None:
             return self.try_acquire(name, owner=owner)
-        granted: asyncio.Future[Permit | None] = asyncio.get_running_loop().create_future()
-        host.waiters.append((owner, granted))
+        grant: asyncio.Future[Permit | None] = asyncio.get_running_loop().create_future()
+        host.waiters.append((owner, grant))
         try:
             async with self._clock.timeout(timeout):
-                return await granted or self.try_acquire(name, owner=owner)
+                return await grant or self.try_acquire(name, owner=owner)
         except (TimeoutError, asyncio.CancelledError) as e:
-            if (owner, granted) in host.waiters:
-                host.waiters.remove((owner, granted))
-            elif not granted.cancelled() and (permit := granted.result()) is not None:  # granted at the last moment
+            if (owner, grant) in host.waiters:
+                host.waiters.remove((owner, grant))
+            elif not grant.cancelled() and (permit := grant.result()) is not None:  # granted at the last moment
                 permit.release(None)
             if isinstance(e, TimeoutError):
-                return self._defer(host, self._jittered(BUSY_RETRY_INTERVAL), HOST_IS_BUSY)
+                return self._defer(host, self._add_jitter(BUSY_RETRY_INTERVAL), HOST_IS_BUSY)
             raise
 
     def _share_deferral(self, host: _Host | None, owner: str, network: str) -> Deferred | None:
         free = self._free_for(host)
-        deferred = self._over_share(self._owners, owner, free, "owner")
-        if deferred is None and network:
-            deferred = self._over_share(self._networks, network, free, "network")
-        if deferred is None and free <= 0:
-            deferred = Deferred(self._jittered(BUSY_RETRY_INTERVAL), "too many posts are in progress")
-        return deferred
+        deferral = self._over_share(self._owners, owner, free, "owner")
+        if deferral is None and network:
+            deferral = self._over_share(self._networks, network, free, "network")
+        if deferral is None and free <= 0:
+            deferral = Deferred(self._add_jitter(BUSY_RETRY_INTERVAL), "too many posts are in progress")
+        return deferral
 
     def _over_share(self, shares: dict[str, _Share], name: str, free: int, holder: str) -> Deferred | None:
         share = shares.get(name)
@@ -235,7 +235,7 @@ class CircuitBreaker:
             return None
         reason = f"the {holder} of the webhook has reached its share of concurrent posts"
         rate = MAX_SHARE_RETRIES_PER_SECOND / len(shares)
-        return self._paced(share, rate, self._jittered(BUSY_RETRY_INTERVAL), reason)
+        return self._pace(share, rate, self._add_jitter(BUSY_RETRY_INTERVAL), reason)
 
     def _free_for(self, host: _Host | None) -> int:
         return self.free - (0 if host is not None and host.has_responded else self._reserved)
@@ -256,12 +256,12 @@ class CircuitBreaker:
             return None
         host = self._hosts[permit.name]
         host.network = network
-        deferred = self._over_share(self._networks, network, self._free_for(host), "network")
-        if deferred is None:
+        deferral = self._over_share(self._networks, network, self._free_for(host), "network")
+        if deferral is None:
             _count(self._networks, permit.network, -1)
             _count(self._networks, network, 1)
             permit.network = network
-        return deferred
+        return deferral
 
     def _release(self, permit: Permit, has_responded: bool | None) -> None:
         host = self._hosts[permit.name]
@@ -291,13 +291,13 @@ class CircuitBreaker:
     def _grant_next(self, name: str, host: _Host) -> None:
         """Grant the released permit to the first eligible waiter. End the waits of waiters that are not eligible."""
         while host.waiters:
-            owner, granted = host.waiters.pop(0)
-            if granted.done():
+            owner, grant = host.waiters.pop(0)
+            if grant.done():
                 continue
             if host.cooldown or self._share_deferral(host, owner, host.network) is not None:
-                granted.set_result(None)
+                grant.set_result(None)
                 continue
-            granted.set_result(self._grant(name, owner, is_probe=False))
+            grant.set_result(self._grant(name, owner, is_probe=False))
             return
 
     def _start_cooldown(self, host: _Host) -> None:
@@ -324,16 +324,16 @@ class CircuitBreaker:
                 del self._idle[host.owner]
 
     def _defer(self, host: _Host, retry_in: float, reason: str, *, is_unavailable: bool = False) -> Deferred:
-        return self._paced(host, MAX_RETRIES_PER_SECOND, retry_in, reason, is_unavailable=is_unavailable)
+        return self._pace(host, MAX_RETRIES_PER_SECOND, retry_in, reason, is_unavailable=is_unavailable)
 
-    def _paced(
+    def _pace(
         self, queue: _Host | _Share, rate: float, retry_in: float, reason: str, *, is_unavailable: bool = False
     ) -> Deferred:
         now = self._clock.monotonic()
         queue.next_retry = max(queue.next_retry, now) + 1 / rate
         return Deferred(max(retry_in, queue.next_retry - now), reason, is_unavailable)
 
-    def _jittered(self, seconds: float) -> float:
+    def _add_jitter(self, seconds: float) -> float:
         return seconds * (1 + self._random())
 
 

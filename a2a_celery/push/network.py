@@ -84,8 +84,8 @@ def unmap_address(address: Address) -> Address:
 
     Any other address is returned unchanged.
     """
-    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
-    return address if mapped is None else mapped
+    ipv4_address = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return address if ipv4_address is None else ipv4_address
 
 
 def network_of(address: Address) -> str:
@@ -335,15 +335,15 @@ class CheckedBackend(httpcore.AsyncNetworkBackend):
             addresses = await addresses_of(host, self._resolver)
         except OSError:
             raise HostNotFound from None
-        allowed = [unmap_address(address) for address in addresses if self._is_allowed(address)]
-        if addresses and not allowed:
+        allowed_addresses = [unmap_address(address) for address in addresses if self._is_allowed(address)]
+        if addresses and not allowed_addresses:
             reason = "the host's address is neither public nor in a2a_allow_networks"
             if self._only_allowed_networks:
                 reason = "the host's address is not in a2a_allow_networks, which webhooks without TLS require"
             raise AddressRefused(reason, f"{host} is {addresses[0]}")
-        preferred = [address for address in allowed if address.version == allowed[0].version]
-        others = [address for address in allowed if address.version != allowed[0].version]
-        alternating = chain.from_iterable(zip_longest(preferred, others))
+        first_family = [address for address in allowed_addresses if address.version == allowed_addresses[0].version]
+        others = [address for address in allowed_addresses if address.version != allowed_addresses[0].version]
+        alternating = chain.from_iterable(zip_longest(first_family, others))
         return [address for address in alternating if address is not None][:MAX_ADDRESSES]
 
     def _is_allowed(self, address: Address) -> bool:

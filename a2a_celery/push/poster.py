@@ -277,8 +277,8 @@ class Poster:
             target = parse_target(url, self._allow_networks)
         except TargetRefused:
             return None
-        deferred = self._budget.deferral(owner, target.host) if self._budget is not None else None
-        return deferred or self._circuit_breaker.deferral(_server(target), owner=owner, can_wait=True)
+        deferral = self._budget.deferral(owner, target.host) if self._budget is not None else None
+        return deferral or self._circuit_breaker.deferral(_server(target), owner=owner, can_wait=True)
 
     async def acquire_route(
         self, url: str, *, owner: str = "", timeout: float = PERMIT_TIMEOUT
@@ -315,9 +315,9 @@ class Poster:
         permit, host, has_responded = route.permit, route.target.host, None
         try:
             if self._budget is not None:
-                deferred = await self._budget.acquire(permit.owner, host, len(request.body))
-                if deferred is not None:
-                    return deferred
+                deferral = await self._budget.acquire(permit.owner, host, len(request.body))
+                if deferral is not None:
+                    return deferral
             result = await self._exchange(route, request)
             if not isinstance(result, PostRefused | Deferred):
                 has_responded = not isinstance(result, Retry) or result.response is not None
@@ -334,9 +334,9 @@ class Poster:
     async def _exchange(self, route: Route, request: PostRequest) -> PostResult:
         try:
             async with self._clock.timeout(self._timeout) as deadline:
-                deferred = await self._look_up_network(route)
-                if deferred is not None:
-                    return deferred
+                deferral = await self._look_up_network(route)
+                if deferral is not None:
+                    return deferral
                 connections = 0
                 while True:
                     probe, connections = ConnectionProbe(), connections + 1
@@ -371,20 +371,20 @@ class Poster:
     async def _send(
         self, target: Target, request: PostRequest, probe: ConnectionProbe, deadline: asyncio.Timeout
     ) -> PostResult:
-        received: WebhookResponse | None = None
+        webhook_response: WebhookResponse | None = None
         retry_after = allowed_origin = b""
         try:
             async with self._stream(target, request, probe) as response:
-                received = WebhookResponse(response.status)  # an error in the body does not change the result
+                webhook_response = WebhookResponse(response.status)  # an error in the body does not change the result
                 deadline.reschedule(asyncio.get_running_loop().time() + BODY_TIMEOUT + 1)
                 headers = {name.lower(): value for name, value in reversed(response.headers)}  # the first value wins
                 retry_after = headers.get(b"retry-after", b"")
                 allowed_origin = headers.get(b"webhook-allowed-origin", b"")
-                received = await read_response(response, request.secrets, self._clock)
+                webhook_response = await read_response(response, request.secrets, self._clock)
         except Exception:
-            if received is None:
+            if webhook_response is None:
                 raise
-        return self._result_of(received, retry_after, allowed_origin)
+        return self._result_of(webhook_response, retry_after, allowed_origin)
 
     def _result_of(self, response: WebhookResponse, retry_after: bytes, allowed_origin: bytes) -> PostResult:
         match response.status:

@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from google.protobuf.json_format import MessageToDict, SerializeToJsonError
 
-from ..crypto.webhook_keys import KEY_BYTES, PUBLIC_KEY_PREFIX, decoded, private_key_bytes
+from ..crypto.webhook_keys import KEY_BYTES, PUBLIC_KEY_PREFIX, decode_base64, private_key_bytes
 from ..lifecycle import Event, EventId, encode
 
 SECRET_PREFIX = "whsec_"
@@ -82,10 +82,10 @@ class Signer:
         """
         if not _ID.fullmatch(delivery_id):
             raise ValueError(f"invalid delivery id: {delivery_id!r}")
-        signed = f"{delivery_id}.{timestamp}.".encode() + body
+        signed_content = f"{delivery_id}.{timestamp}.".encode() + body
         signatures = [
-            *("v1," + _base64(hmac.new(secret, signed, hashlib.sha256).digest()) for secret in self.secrets),
-            *("v1a," + _base64(key.sign(signed)) for key in self.private_keys),
+            *("v1," + _base64(hmac.new(secret, signed_content, hashlib.sha256).digest()) for secret in self.secrets),
+            *("v1a," + _base64(key.sign(signed_content)) for key in self.private_keys),
         ]
         headers = {"webhook-id": delivery_id, "webhook-timestamp": str(timestamp)}
         return headers | ({"webhook-signature": " ".join(signatures)} if signatures else {})
@@ -99,7 +99,7 @@ def parse_secret(token: str) -> bytes:
     """
     if not is_secret(token):
         return token.encode()
-    secret = decoded(token.removeprefix(SECRET_PREFIX))
+    secret = decode_base64(token.removeprefix(SECRET_PREFIX))
     if len(secret) < _MIN_SECRET_BYTES:
         raise ValueError(f"{SECRET_PREFIX} must be followed by base64 of at least {_MIN_SECRET_BYTES} bytes")
     return secret
@@ -222,7 +222,7 @@ class PostRequest:
         legacy = is_legacy_version(protocol)
         event = _without_large_history(event)
         body = _legacy_body(event) if legacy else _body(event)
-        return cls._signed(body, LEGACY_JSON if legacy else A2A_JSON, config, delivery_id, now, signer)
+        return cls._sign(body, LEGACY_JSON if legacy else A2A_JSON, config, delivery_id, now, signer)
 
     @classmethod
     def ping(cls, config: TaskPushNotificationConfig, *, delivery_id: str, now: float, signer: Signer) -> PostRequest:
@@ -237,10 +237,10 @@ class PostRequest:
             "data": {"taskId": config.task_id, "id": config.id},
         }
         body = json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
-        return cls._signed(body, PLAIN_JSON, config, delivery_id, now, signer)
+        return cls._sign(body, PLAIN_JSON, config, delivery_id, now, signer)
 
     @classmethod
-    def _signed(
+    def _sign(
         cls,
         body: bytes,
         media_type: str,

@@ -346,9 +346,9 @@ class Settings:
         self._require("webhook_consent", has_name, "needs a2a_public_url, whose host each consent request names")
         self._require_signing_keys()
 
-    def _check(self, name: str, declared: Any, *rules: Rule) -> None:
+    def _check(self, name: str, annotation: Any, *rules: Rule) -> None:
         value = getattr(self, name)
-        members = get_args(declared) if isinstance(declared, UnionType) else (declared,)
+        members = get_args(annotation) if isinstance(annotation, UnionType) else (annotation,)
         types = [VALUE_TYPES[member] for member in members]
         texts = [text for text, _ in types]
         expected = f"{', '.join(texts[:-1])}, or {texts[-1]}" if texts[1:] else texts[0]
@@ -369,11 +369,11 @@ class Settings:
     def _require_signing_keys(self) -> None:
         """Check the webhook keys. Error messages contain no keys, because a private key may be in the wrong setting."""
         readers = {"webhook_private_key": private_key_bytes, "webhook_public_keys": public_key_bytes}
-        for name, read in readers.items():
+        for name, reader in readers.items():
             keys = self.webhook_private_keys if name == "webhook_private_key" else self.webhook_public_keys
             try:
                 for key in keys:
-                    read(key)
+                    reader(key)
             except ValueError as e:
                 raise ConfigError(f"{CONF_PREFIX}{name}: {e}") from None
             if len(keys) > MAX_KEYS:

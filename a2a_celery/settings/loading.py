@@ -193,7 +193,7 @@ def _store_beside(conf: Mapping[str, Any], environ: Mapping[str, str], namespace
             source = f"{variable}{IN_ENVIRONMENT}" if environ.get(variable) else source_of(key, conf, namespace)
             urls.append((url, source))
     if urls:
-        return next((served for served in urls if not store_url_mistake(served[0])), urls[0])
+        return next((candidate for candidate in urls if not store_url_mistake(candidate[0])), urls[0])
     raise ConfigError(
         "a2a_store_url is not set, and neither the result backend nor the broker is a Redis server: "
         "set A2A_STORE_URL=redis://host:6379/0"

@@ -19,9 +19,9 @@ from a2a.types import (
 )
 from google.protobuf.struct_pb2 import Struct, Value
 
-from ..lifecycle import Event, EventId, LogEntry, kind_of, opened
+from ..lifecycle import Event, EventId, LogEntry, event_of_response, kind_of
 from ..lifecycle.execution import Step, encode_step
-from ..lifecycle.fold import answered, fold, merge_chunk
+from ..lifecycle.fold import answer_status, fold, merge_chunk
 from ..lifecycle.journal import JournalEntry, RunRecord, decode_entry
 from .blobs.references import (
     BlobsExpired,
@@ -34,7 +34,7 @@ from .blobs.references import (
     referenced_bytes,
     resolve_entry,
 )
-from .keys import quoted
+from .keys import quote_key_part
 from .operation import Argument
 
 LOG_BLOB_BYTES = 8 * 1024 * 1024
@@ -122,11 +122,11 @@ def task_arguments(task: Task) -> list[Argument]:
 
 def pack_metadata(metadata: Struct) -> bytes:
     """Return alternating keys and values, each preceded by its length in four bytes."""
-    packed = b""
+    content = b""
     for key, value in metadata.fields.items():
-        name, stored = key.encode(), value.SerializeToString()
-        packed += pack(">I", len(name)) + name + pack(">I", len(stored)) + stored
-    return packed
+        name, value_content = key.encode(), value.SerializeToString()
+        content += pack(">I", len(name)) + name + pack(">I", len(value_content)) + value_content
+    return content
 
 
 def snapshot_size(reply: list[Any]) -> int:
@@ -157,10 +157,10 @@ def task_from_snapshot(reply: list[Any]) -> tuple[Task, EventId]:
         LongSnapshot: The contents must be read first.
     """
     require_contents([reply])
-    if isinstance(folded := reply[-1], FoldedTask):
-        if folded.has_references:
-            insert_blobs(folded.task)
-        return folded.task, event_id(reply[2])
+    if isinstance(folded_task := reply[-1], FoldedTask):
+        if folded_task.has_references:
+            insert_blobs(folded_task.task)
+        return folded_task.task, event_id(reply[2])
     if len(reply) == _PACKED:
         task = fold(LogEntry(version, *_event_of(entry)) for version, entry in enumerate(reply[3], 1))
         omit_contents(task, int(reply[1]), artifacts=reply[2] == b"1")
@@ -186,8 +186,8 @@ def omit_contents(task: Task, history_length: int, *, artifacts: bool) -> None:
 
 def direct_answer(reply: Sequence[Any]) -> Message | None:
     """Return the agent's message if it is the agent's only event, or None."""
-    newest, stored = (reply[0], reply[3][-1].partition(b" ")[2]) if len(reply) == _PACKED else (reply[2], reply[4])
-    event = _decode(stored) if event_id(newest).version == 2 else None
+    newest, content = (reply[0], reply[3][-1].partition(b" ")[2]) if len(reply) == _PACKED else (reply[2], reply[4])
+    event = _decode(content) if event_id(newest).version == 2 else None
     return event if isinstance(event, Message) else None
 
 
@@ -195,10 +195,10 @@ def snapshot_is_resolved(reply: Sequence[Any]) -> bool:
     """Return True if no part of the snapshot is in the object store. A packed task has no such part."""
     if len(reply) == _PACKED:
         return True
-    if isinstance(folded := reply[-1], FoldedTask):
-        return not folded.has_references
-    stored = (reply[4], *reply[6], *(chunk for chunks in reply[8] for chunk in chunks))
-    return not any(map(has_references, stored))
+    if isinstance(folded_task := reply[-1], FoldedTask):
+        return not folded_task.has_references
+    contents = (reply[4], *reply[6], *(chunk for chunks in reply[8] for chunk in chunks))
+    return not any(map(has_references, contents))
 
 
 def require_blobs_retained(reply: Sequence[Any]) -> None:
@@ -214,8 +214,8 @@ def require_blobs_retained(reply: Sequence[Any]) -> None:
 def log_entries(reply: Sequence[bytes], after: int) -> list[LogEntry]:
     """Parse the log entries after version `after`, until their large parts exceed `LOG_BLOB_BYTES`."""
     entries = []
-    for version, stored in enumerate(reply, after + 1):
-        entries.append(LogEntry(version, *_event_of(stored)))
+    for version, content in enumerate(reply, after + 1):
+        entries.append(LogEntry(version, *_event_of(content)))
         if referenced_bytes() > LOG_BLOB_BYTES:
             break
     return entries
@@ -223,8 +223,8 @@ def log_entries(reply: Sequence[bytes], after: int) -> list[LogEntry]:
 
 def journal_from(reply: Sequence[bytes], task_id: str) -> dict[str, JournalEntry]:
     """Return the journal entries of the task `task_id` by key. `reply` contains alternating keys and entries."""
-    keys, tag = [key.decode() for key in reply[::2]], quoted(task_id)
-    return {key: decode_entry(key, resolve_entry(stored, tag)) for key, stored in zip(keys, reply[1::2], strict=True)}
+    keys, tag = [key.decode() for key in reply[::2]], quote_key_part(task_id)
+    return {key: decode_entry(key, resolve_entry(content, tag)) for key, content in zip(keys, reply[1::2], strict=True)}
 
 
 def event_id(reply: bytes) -> EventId:
@@ -243,20 +243,20 @@ def _event_of(entry: bytes) -> tuple[int, Event]:
     return int(recorded_us), _decode(event, int(recorded_us))
 
 
-def _decode(stored: bytes, recorded_us: int | None = None) -> Event:
-    return opened(decode_as(StreamResponse, stored), recorded_us)
+def _decode(content: bytes, recorded_us: int | None = None) -> Event:
+    return event_of_response(decode_as(StreamResponse, content), recorded_us)
 
 
-def _status(stored: bytes, at: int) -> TaskStatus:
-    event = _decode(stored, at)
+def _status(content: bytes, at: int) -> TaskStatus:
+    event = _decode(content, at)
     if isinstance(event, Message):
-        return answered(event, at)
+        return answer_status(event, at)
     assert isinstance(event, TaskStatusUpdateEvent)
     return event.status
 
 
-def _message(stored: bytes) -> Message:
-    event = _decode(stored)
+def _message(content: bytes) -> Message:
+    event = _decode(content)
     if isinstance(event, TaskStatusUpdateEvent):
         return event.status.message
     assert isinstance(event, Message)

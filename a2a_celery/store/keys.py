@@ -18,7 +18,7 @@ STAGED = ":staged"
 """End of the keys of staged blobs; see `Keys.blob`."""
 
 
-def quoted(text: str) -> str:
+def quote_key_part(text: str) -> str:
     """Percent-encode `text` for use in a key. The result contains no colon, brace or space."""
     return quote(text, safe="-._~@")
 
@@ -64,7 +64,7 @@ class Scope:
     owner: str = ""
 
     def __str__(self) -> str:
-        return "/".join(quoted(part) for part in (self.agent, self.tenant, self.owner))
+        return "/".join(quote_key_part(part) for part in (self.agent, self.tenant, self.owner))
 
     @property
     def account(self) -> str:
@@ -73,7 +73,7 @@ class Scope:
         An authenticated owner has one account in all tenants, ``/<owner>``. The anonymous callers of a tenant share the
         account ``<tenant>/``.
         """
-        return f"/{quoted(self.owner)}" if self.owner else f"{quoted(self.tenant)}/"
+        return f"/{quote_key_part(self.owner)}" if self.owner else f"{quote_key_part(self.tenant)}/"
 
     @classmethod
     def parse(cls, text: str) -> Scope:
@@ -89,7 +89,7 @@ class Keys:
 
     def task(self, task_id: str) -> TaskKeys:
         """Return the keys of the task `task_id`."""
-        base = f"{self.prefix}:{{{quoted(task_id)}}}"
+        base = f"{self.prefix}:{{{quote_key_part(task_id)}}}"
         return TaskKeys(
             record=f"{base}:task",
             log=f"{base}:log",
@@ -152,7 +152,7 @@ class Keys:
 
         The set exists only if `agent_max_queue` is set. A task is removed when its run is claimed or ends.
         """
-        return f"{self.prefix}:queue:{quoted(agent)}"
+        return f"{self.prefix}:queue:{quote_key_part(agent)}"
 
     @property
     def stored(self) -> str:
@@ -256,7 +256,7 @@ class Keys:
         """String with the time, in µs, at which the owner's byte bucket for posts to the host is full again. The string
         expires at that time.
         """
-        return f"{self.prefix}:byte_bucket:{owner}:{quoted(host)}"
+        return f"{self.prefix}:byte_bucket:{owner}:{quote_key_part(host)}"
 
     @property
     def delivery_notifications(self) -> str:
@@ -331,7 +331,7 @@ class Keys:
 
         The set expires with its newest member.
         """
-        return f"{self.prefix}:sealed:{quoted(fingerprint)}"
+        return f"{self.prefix}:sealed:{quote_key_part(fingerprint)}"
 
     @property
     def installation(self) -> str:
@@ -410,17 +410,17 @@ class Keys:
         A set contains the tags of the owner's tasks with all agents and in all tenants except "", scored by the time of
         their status. A task is removed from a set when its state changes.
         """
-        return f"{self.prefix}:owner:{quoted(owner)}:"
+        return f"{self.prefix}:owner:{quote_key_part(owner)}:"
 
     def context_index(self, scope: Scope, context_id: str) -> str:
         """Return the common prefix of the sorted sets of one context. The sets have the format of the `scope_index`
         sets."""
-        return f"{self.prefix}:context:{scope}:{quoted(context_id)}:"
+        return f"{self.prefix}:context:{scope}:{quote_key_part(context_id)}:"
 
     def schedule_index(self, schedule: str) -> str:
         """Return the common prefix of the sorted sets of a schedule's tasks. The sets have the format of the
         `scope_index` sets."""
-        return f"{self.prefix}:schedule:{quoted(schedule)}:"
+        return f"{self.prefix}:schedule:{quote_key_part(schedule)}:"
 
     def ticks(self, schedule: str) -> str:
         """Sorted set of the newest 1,000 ticks of a schedule, scored by the time of the tick.
@@ -438,8 +438,8 @@ class Keys:
             scope: Agent, tenant and owner. None in a field matches any value.
             context_id: Id of the context of the sets, or None for the `scope_index` sets.
         """
-        parts = "/".join("*" if part is None else quoted(part) for part in scope)
-        rest = f"tasks:{parts}" if context_id is None else f"context:{parts}:{quoted(context_id)}"
+        parts = "/".join("*" if part is None else quote_key_part(part) for part in scope)
+        rest = f"tasks:{parts}" if context_id is None else f"context:{parts}:{quote_key_part(context_id)}"
         return f"{self._plain_prefix}:{rest}:[1-9]"
 
     def reply_channel(self, process: str) -> str:
@@ -470,13 +470,13 @@ class Keys:
 
         A task is removed when its run ends.
         """
-        return f"{self.prefix}:context_queue:{scope}:{quoted(context_id)}"
+        return f"{self.prefix}:context_queue:{scope}:{quote_key_part(context_id)}"
 
     def schedule_queue(self, schedule: str) -> str:
         """List of the tags of a schedule's tasks with open runs, if the runs of the schedule are serialized. The list
         has the format of `context_queue`.
         """
-        return f"{self.prefix}:context_queue:schedule:{quoted(schedule)}"
+        return f"{self.prefix}:context_queue:schedule:{quote_key_part(schedule)}"
 
     @property
     def sessions(self) -> str:
@@ -489,13 +489,13 @@ class Keys:
         The hash expires one retention period after the last save of the session, or the last start or end of a run of
         the context. If a run is suspended, the lifetime is extended by the duration of the wait.
         """
-        return f"{self.sessions}{scope}:{quoted(context_id)}"
+        return f"{self.sessions}{scope}:{quote_key_part(context_id)}"
 
     def message(self, scope: Scope, message_id: str) -> str:
         """Hash with the digest, task and log position of an accepted message. The hash expires with the idempotency
         window.
         """
-        return f"{self.prefix}:message:{scope}:{quoted(message_id)}"
+        return f"{self.prefix}:message:{scope}:{quote_key_part(message_id)}"
 
     def runner(self, runner_id: str) -> str:
         """Channel for the runs of a worker process.

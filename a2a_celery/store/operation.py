@@ -81,7 +81,7 @@ def script(name: str) -> Script:
         ValueError: There is no script `name`, a header requires an unknown library, or libraries require each other.
     """
     (path,) = SCRIPTS.glob(f"*/{name}.lua")
-    text = linked(name, path.read_text("utf-8"), libraries())
+    text = link_script(name, path.read_text("utf-8"), libraries())
     digest = sha1(text.encode(), usedforsecurity=False).hexdigest()
     return Script(name, text, digest, adopts_blobs="adopt_blobs(" in text)
 
@@ -92,7 +92,7 @@ def libraries() -> dict[str, str]:
     return _generated_libraries() | {path.stem: path.read_text("utf-8") for path in (SCRIPTS / "lib").iterdir()}
 
 
-def linked(name: str, text: str, available: Mapping[str, str]) -> str:
+def link_script(name: str, text: str, available: Mapping[str, str]) -> str:
     """Return the text of a script, preceded by the definitions that it uses.
 
     The definitions come from the libraries that the script requires. A library may require other libraries.
@@ -105,31 +105,31 @@ def linked(name: str, text: str, available: Mapping[str, str]) -> str:
     Raises:
         ValueError: A header requires an unknown library, or libraries require each other.
     """
-    included: dict[str, str] = {}
+    definitions: dict[str, str] = {}
 
     def include(user: str, user_text: str, users: tuple[str, ...]) -> None:
-        for library in required(user_text):
+        for library in required_libraries(user_text):
             if library not in available:
                 raise ValueError(f"script {name}: {user} requires {library!r}, which is not a library")
             if library in users:
                 raise ValueError(f"script {name}: these libraries require each other: {', '.join((*users, library))}")
-            if library not in included:
+            if library not in definitions:
                 include(library, available[library], (*users, library))
-                included[library] = available[library]
+                definitions[library] = available[library]
 
     include(name, text, ())
-    return _used_definitions("".join(f"{library}\n" for library in included.values()), text) + text
+    return _used_definitions("".join(f"{library}\n" for library in definitions.values()), text) + text
 
 
 def _used_definitions(libraries_text: str, text: str) -> str:
     """Return the definitions that `text` uses, directly or through other definitions, without comments."""
     names = set(_NAME.findall(_without_comments(text)))
-    used: list[str] = []
+    used_names: list[str] = []
     for definition, name in reversed(_DEFINITION.findall(_without_comments(libraries_text))):
         if name in names:
-            used.append(definition)
+            used_names.append(definition)
             names.update(_NAME.findall(definition))
-    return "".join(reversed(used))
+    return "".join(reversed(used_names))
 
 
 def _without_comments(text: str) -> str:
@@ -142,7 +142,7 @@ _DEFINITION = re.compile(r"^(local (?:function )?(\w+).*\n(?:(?!local ).*\n)*)",
 """Definition in a library: the lines from a ``local`` to the next ``local``. Lines in a function are indented."""
 
 
-def required(text: str) -> list[str]:
+def required_libraries(text: str) -> list[str]:
     """Return the names of the required libraries, from the line ``-- requires: a, b`` of a script header."""
     header = _REQUIRES.search(text)
     return header[1].split(", ") if header else []
@@ -166,7 +166,7 @@ def _generated_libraries() -> dict[str, str]:
     def lua_strings(names: Sequence[str]) -> str:
         return lua_list([f"'{name}'" for name in names])
 
-    legal = lua_list([f"[{int(state)}]={lua_set(after)}" for state, after in LEGAL.items()])
+    legal = lua_list([f"[{int(state)}]={lua_set(next_states)}" for state, next_states in LEGAL.items()])
     bounds = lua_list([str(int(bound * 1_000_000)) for bound in BOUNDS])
     names = ("SUBMITTED", "WORKING", "INPUT_REQUIRED", "COMPLETED", "FAILED", "CANCELED")
     return {

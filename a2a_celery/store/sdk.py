@@ -101,8 +101,8 @@ class RedisTaskStore(VersionedTaskStore):
 
     async def get(self, task_id: str, context: ServerCallContext) -> StoredTask | None:
         """Return the caller's task with its version, or None if the caller has no such task."""
-        stored = await self._store.run(read_task(self._keys, Scope(owner=self._owner_of(context)), task_id))
-        return None if stored is None else StoredTask(stored[0], TaskVersion(stored[1].version))
+        snapshot = await self._store.run(read_task(self._keys, Scope(owner=self._owner_of(context)), task_id))
+        return None if snapshot is None else StoredTask(snapshot[0], TaskVersion(snapshot[1].version))
 
     async def list(self, params: ListTasksRequest, context: ServerCallContext) -> ListTasksResponse:
         """Return a page of the caller's tasks, newest status first.

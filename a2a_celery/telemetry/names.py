@@ -193,9 +193,9 @@ class PackageMetrics(Collector):
         self._source = source
 
     def collect(self) -> Iterable[PrometheusMetric]:
-        listed = {metric.name for metric in METRICS}
+        metric_names = {metric.name for metric in METRICS}
         for metric in self._source.collect():
-            if metric.name in listed:
+            if metric.name in metric_names:
                 metric.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
                 yield metric
 

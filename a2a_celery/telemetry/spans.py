@@ -16,7 +16,7 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from .names import Attribute, SpanEvent, SpanName
-from .tracing import carried
+from .tracing import trace_headers
 
 __all__ = ["Span", "Spans", "spans_of"]
 
@@ -51,7 +51,7 @@ class Spans:
         context = contexts.get_current()
         if trace.get_current_span(context).get_span_context().is_valid:
             return context
-        return _W3C.extract(carried(headers), context)
+        return _W3C.extract(trace_headers(headers), context)
 
     @contextmanager
     def within(self, context: Context) -> Iterator[None]:
@@ -81,7 +81,7 @@ class Spans:
             with self.within(context):
                 yield span
         except BaseException as e:
-            failed(span, type(e).__name__)
+            mark_failed(span, type(e).__name__)
             raise
         finally:
             span.end()
@@ -95,7 +95,7 @@ class Spans:
         """Record the outcome in `span`. If `fine` is False, the status of the span is ERROR."""
         span.set_attribute(str(Attribute.OUTCOME), outcome)
         if not fine:
-            failed(span, outcome)
+            mark_failed(span, outcome)
 
     def start_request(self, operation: str, agent: str, headers: Mapping[str, str]) -> tuple[Span, Context]:
         """Start the span of a client's request. The kind is SERVER, or INTERNAL if the parent is a local span."""
@@ -147,7 +147,7 @@ class Spans:
         trace.get_current_span().add_event(SpanEvent.APPENDED, {str(Attribute.VERSION): version})
 
 
-def failed(span: Span, reason: str) -> None:
+def mark_failed(span: Span, reason: str) -> None:
     span.set_status(Status(StatusCode.ERROR, reason))
 
 

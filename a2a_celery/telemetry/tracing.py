@@ -43,7 +43,7 @@ def current_span_context() -> AbstractContextManager[None]:
     return nullcontext() if spans is None else spans.within(spans.here())
 
 
-def carried(headers: Mapping[str, str]) -> dict[str, str]:
+def trace_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """Return the valid trace headers in `headers` (names in lower case).
 
     Source: W3C Trace Context, 3.2 and 3.3.
@@ -60,4 +60,4 @@ def trace_to_keep(headers: Mapping[str, str]) -> dict[str, str]:
     The result contains the headers of the current span, or the client's `headers` if there is no span.
     """
     spans = tracing()
-    return carried(headers) if spans is None else carried(spans.current()) or carried(headers)
+    return trace_headers(headers) if spans is None else trace_headers(spans.current()) or trace_headers(headers)

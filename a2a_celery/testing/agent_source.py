@@ -30,9 +30,9 @@ def a2a_and_agent(target: Target, name: str | None, options: dict[str, Any]) -> 
     options = dict(options)
     if isinstance(target, A2A):
         import_modules(target.celery)
-        return target, _registered(target, name, options)
+        return target, _registered_agent(target, name, options)
     if isinstance(target, Task):
-        return _exposed(target, name, options)
+        return _exposed_agent(target, name, options)
     a2a = A2A(Celery("a2a-tester", broker="memory://", set_as_current=False))
     if isinstance(target, AgentExecutor) or (inspect.isclass(target) and issubclass(target, AgentExecutor)):
         agent_name = name or "agent"
@@ -46,7 +46,7 @@ def a2a_and_agent(target: Target, name: str | None, options: dict[str, Any]) -> 
     return a2a, a2a.agents[agent_name]
 
 
-def _registered(a2a: A2A, name: str | None, options: dict[str, Any]) -> Agent:
+def _registered_agent(a2a: A2A, name: str | None, options: dict[str, Any]) -> Agent:
     names = ", ".join(a2a.agents) or "none"
     if options:
         raise ConfigError(f"{min(options)}: the agent is registered already: set its options where it is registered")
@@ -57,11 +57,11 @@ def _registered(a2a: A2A, name: str | None, options: dict[str, Any]) -> Agent:
     return a2a.agents[name] if name is not None else next(iter(a2a.agents.values()))
 
 
-def _exposed(task: Task, name: str | None, options: dict[str, Any]) -> tuple[A2A, Agent]:
+def _exposed_agent(task: Task, name: str | None, options: dict[str, Any]) -> tuple[A2A, Agent]:
     a2a = getattr(task.app, EXTENSION_KEY, None) or A2A(task.app)
     for agent in a2a.agents.values():
         if agent.code is task:
-            return a2a, _registered(a2a, agent.name, options)
+            return a2a, _registered_agent(a2a, agent.name, options)
     return a2a, a2a.expose(task, name=name, **options)
 
 

@@ -52,10 +52,10 @@ class SimulatedClock(Clock):
     def timeout(self, seconds: float | None) -> Any:
         """Return a context manager that raises TimeoutError when the clock has reached the time `seconds` from now.
         None means no limit."""
-        return self._limited(seconds)
+        return self._limit_time(seconds)
 
     @asynccontextmanager
-    async def _limited(self, seconds: float | None) -> AsyncIterator[asyncio.Timeout]:
+    async def _limit_time(self, seconds: float | None) -> AsyncIterator[asyncio.Timeout]:
         async with asyncio.timeout(seconds) as limit:
             self._limits.add(limit)
             try:

@@ -28,8 +28,8 @@ def simulated_settings(
         ConfigError: A setting is invalid.
         TypeError: `changes` contains an unknown name.
     """
-    loaded = read_settings(app.conf, {**os.environ, "A2A_STORE_URL": store_url}, app.namespace)
-    simulated: dict[str, Any] = {
+    loaded_settings = read_settings(app.conf, {**os.environ, "A2A_STORE_URL": store_url}, app.namespace)
+    simulated_values: dict[str, Any] = {
         "store_url": store_url,
         "key_prefix": prefix,
         "store_wait_replicas": 0,
@@ -52,4 +52,4 @@ def simulated_settings(
         "auth_proxy_networks": ("127.0.0.0/8",) if owner else (),
     }
     names = {name.removeprefix(CONF_PREFIX): value for name, value in changes.items()}
-    return LoadedSettings(replace(loaded.settings, **simulated | names), loaded.sources)
+    return LoadedSettings(replace(loaded_settings.settings, **simulated_values | names), loaded_settings.sources)

@@ -163,7 +163,7 @@ class AgentTester:
             DeadlineExceeded: The agent works for longer than `timeout`. The `result` of the exception is the task so
                 far.
         """
-        return await self._waited(self.client.stream(Session(context_id).message(content)))
+        return await self._wait_for_turn(self.client.stream(Session(context_id).message(content)))
 
     async def answer(self, result: Result, content: Content) -> Result:
         """Send a message to the task of `result`, and wait as `send` does.
@@ -172,7 +172,7 @@ class AgentTester:
             A2AError: The task has ended, or the answer does not match the schema of the question.
             DeadlineExceeded: See `send`.
         """
-        return await self._waited(self.client.stream(_answer(result, content)))
+        return await self._wait_for_turn(self.client.stream(_answer(result, content)))
 
     async def submit(self, content: Content, *, context_id: str = "") -> Result:
         """Send a message as a new task, and return the task without waiting for the agent.
@@ -192,7 +192,7 @@ class AgentTester:
         current = await self.client.get(result.task_id)
         if current.stop_reason is not None or (isinstance(current.raw, Task) and self._is_waiting(current.raw)):
             return current
-        return await self._waited(self.client.follow(result.task_id), current)
+        return await self._wait_for_turn(self.client.follow(result.task_id), current)
 
     def stream(self, content: Content) -> AsyncGenerator[StreamResponse, None]:
         """Send a message as a new task, and yield its events while the agent works; see `RemoteAgent.stream`."""
@@ -239,9 +239,9 @@ class AgentTester:
             ValueError: The name or the payload is invalid.
             DeadlineExceeded: A run does not begin within `timeout`. The signal was sent.
         """
-        resumed = await self.a2a.signal_async(result.task_id, name, payload)
+        has_resumed = await self.a2a.signal_async(result.task_id, name, payload)
         await self._until_claimed(result)
-        return resumed
+        return has_resumed
 
     async def advance(self, seconds: float) -> None:
         """Move the clock forward by `seconds`. Waits, retries, reminders, limits and input timeouts that are due take
@@ -289,11 +289,11 @@ class AgentTester:
     async def _open(self, stack: AsyncExitStack) -> None:
         app, server = self.a2a.celery, await asyncio.to_thread(shared_server)
         prefix = f"tester-{uuid4().hex}"
-        loaded = simulated_settings(app, server.store_url, prefix, self._owner, self._changes)
-        self._settings, self._keys = loaded.settings, Keys(prefix)
+        loaded_settings = simulated_settings(app, server.store_url, prefix, self._owner, self._changes)
+        self._settings, self._keys = loaded_settings.settings, Keys(prefix)
         publisher = InProcessPublisher(app, prefix, asyncio.get_running_loop(), self._execute)
         stack.enter_context(memory_broker(app))
-        stack.enter_context(self.a2a.simulation(loaded, publisher))
+        stack.enter_context(self.a2a.simulation(loaded_settings, publisher))
         self._store = SimulatedStore(self._settings, self.clock)
         self._agent_worker = self.a2a.worker()
         stack.callback(setattr, self._agent_worker, "simulated", None)
@@ -301,7 +301,9 @@ class AgentTester:
         stack.push_async_callback(self._stop_workers)
         for _ in range(self._worker_count):
             await self._start_worker()
-        asgi = build_asgi(app, self.a2a.agents, loaded.settings, self.clock, publisher=publisher, store=self._store)
+        asgi = build_asgi(
+            app, self.a2a.agents, loaded_settings.settings, self.clock, publisher=publisher, store=self._store
+        )
         await stack.enter_async_context(asgi.router.lifespan_context(asgi))
         headers = {OWNER_HEADER: self._owner} if self._owner else None
         http = await stack.enter_async_context(httpx.AsyncClient(transport=InProcessTransport(asgi), timeout=None))
@@ -309,7 +311,7 @@ class AgentTester:
         self.client = await stack.enter_async_context(RemoteAgent(url, http=http, headers=headers))
         self._roles = self._watcher_roles(publisher)
         ticking = asyncio.create_task(self._tick_forever(), name="a2a-simulated-watcher")
-        stack.push_async_callback(_cancelled, ticking)
+        stack.push_async_callback(_cancel_and_wait, ticking)
 
     def _watcher_roles(self, publisher: InProcessPublisher) -> list[Role]:
         store, keys, clock = self._store, self._keys, self.clock
@@ -345,8 +347,8 @@ class AgentTester:
         await worker.start()
 
     async def _stop_workers(self) -> None:
-        for scheduled in tuple(self._scheduled):
-            await _cancelled(scheduled)
+        for start_task in tuple(self._scheduled):
+            await _cancel_and_wait(start_task)
         for worker in self._workers:
             await worker.stop()
 
@@ -365,9 +367,9 @@ class AgentTester:
             await self.clock.sleep(seconds)
             self._begin(agent, task_id, run, options)
 
-        scheduled = asyncio.create_task(begin_later((begins_at - self.clock.now()).total_seconds()))
-        self._scheduled.add(scheduled)
-        scheduled.add_done_callback(self._scheduled.discard)
+        start_task = asyncio.create_task(begin_later((begins_at - self.clock.now()).total_seconds()))
+        self._scheduled.add(start_task)
+        start_task.add_done_callback(self._scheduled.discard)
 
     def _begin(self, agent: str, task_id: str, run: int, options: RunOptions) -> None:
         if options.not_after is not None and self.clock.now() > options.not_after:
@@ -383,13 +385,13 @@ class AgentTester:
         await asyncio.sleep(0)
         try:
             async with asyncio.timeout(self._timeout):
-                while self._unclaimed():  # noqa: ASYNC110
+                while self._unclaimed_runs():  # noqa: ASYNC110
                     await asyncio.sleep(CLAIM_POLL_INTERVAL)  # a run reports its claim to no one
         except TimeoutError:
-            text = f"no worker began the run {', '.join(self._unclaimed())} within {self._timeout:g} s"
+            text = f"no worker began the run {', '.join(self._unclaimed_runs())} within {self._timeout:g} s"
             raise DeadlineExceeded(text, result or Result()) from None
 
-    def _unclaimed(self) -> list[str]:
+    def _unclaimed_runs(self) -> list[str]:
         """Return the names of the runs that workers have received and not claimed."""
         return [active.ref.name for worker in self._workers for active in worker.active if not active.is_claimed]
 
@@ -400,21 +402,23 @@ class AgentTester:
         self._crash_keys -= crashing
         self._workers.remove(worker)
         worker.disconnect()
-        scheduled = asyncio.create_task(self._crash(worker), name="a2a-simulated-crash")
-        self._scheduled.add(scheduled)
-        scheduled.add_done_callback(self._scheduled.discard)
+        crash_task = asyncio.create_task(self._crash(worker), name="a2a-simulated-crash")
+        self._scheduled.add(crash_task)
+        crash_task.add_done_callback(self._scheduled.discard)
 
     async def _crash(self, worker: SimulatedWorker) -> None:
         """Kill `worker`, start another worker, and let the watcher recover the runs."""
         await self._start_worker()
-        killed = await worker.kill()
+        runs = await worker.kill()
         await worker.stop()
-        self._crashes.update(active.ref.task_id for active in killed)
-        attempts = max((self._crashes[active.ref.task_id] for active in killed), default=1)
+        self._crashes.update(active.ref.task_id for active in runs)
+        attempts = max((self._crashes[active.ref.task_id] for active in runs), default=1)
         await self.advance(self._settings.lease_ttl + 1)
         await self.advance(min(FIRST_DELAY_US * 2 ** (attempts - 1), MAX_DELAY_US) / 1_000_000)
 
-    async def _waited(self, events: AsyncGenerator[StreamResponse, None], current: Result | None = None) -> Result:
+    async def _wait_for_turn(
+        self, events: AsyncGenerator[StreamResponse, None], current: Result | None = None
+    ) -> Result:
         """Wait until the agent ends its turn or waits, and return the result of the turn, which begins with
         `current`."""
         builder = ResultBuilder()
@@ -449,7 +453,7 @@ def _answer(result: Result, content: Content) -> Message:
     return message
 
 
-async def _cancelled(task: asyncio.Task[None]) -> None:
+async def _cancel_and_wait(task: asyncio.Task[None]) -> None:
     """Cancel an asyncio task, and wait until it has ended."""
     task.cancel()
     await asyncio.wait({task})

@@ -21,7 +21,7 @@ from ..execution.agent_caller import AgentCaller
 from ..execution.agents.adapters import Adapter, make_adapter
 from ..execution.celery.celery_events import EventSender
 from ..execution.events.observers import CeleryEventEmitter
-from ..execution.events.run_telemetry import observed
+from ..execution.events.run_telemetry import observe_run
 from ..execution.limits import CeleryLimits, limits_of
 from ..execution.plain_tasks.threaded_call import ThreadedCall
 from ..execution.process.forced_stop import Stop
@@ -135,15 +135,15 @@ class SimulatedWorker:
         continues until it returns, and its result is dropped.
         """
         self.disconnect()
-        killed = list(self.active)
-        for active in killed:
+        killed_runs = list(self.active)
+        for active in killed_runs:
             if active.run is not None and active.run.claimed:
                 active.run.mark_lost()
             if active.is_in_thread or not active.is_claimed:
                 active.performing.cancel()
-        if killed:
-            await asyncio.wait({active.performing for active in killed})
-        return killed
+        if killed_runs:
+            await asyncio.wait({active.performing for active in killed_runs})
+        return killed_runs
 
     def execute(self, agent: Agent, task_id: str, number: int, options: RunOptions) -> None:
         """Begin a run, like a worker that has received the message of the run."""
@@ -200,14 +200,14 @@ class SimulatedWorker:
 
     async def _perform(self, run: Run, agent: Agent) -> Outcome | None:
         try:
-            return await observed(self._cleanup.around(run.perform), run.ref, agent.name)
+            return await observe_run(self._cleanup.around(run.perform), run.ref, agent.name)
         except asyncio.CancelledError:
             return Lost()  # killed before the claim
 
     async def _call_task(self, agent: Agent, ref: RunRef, options: RunOptions) -> None:
         """Call a plain Celery task in a thread, as Celery's thread pool does."""
         assert options.call is not None
-        task, call, returned = agent.code, options.call, self.loop.create_future()
+        task, call, return_future = agent.code, options.call, self.loop.create_future()
         message = {
             "id": ref.name,
             "delivery_info": {},
@@ -225,7 +225,7 @@ class SimulatedWorker:
                 logger.exception("run %s: Celery could not call the task", ref.name)
             finally:
                 with suppress(RuntimeError):  # the test has ended
-                    self.loop.call_soon_threadsafe(settle, returned, None, None)
+                    self.loop.call_soon_threadsafe(settle, return_future, None, None)
 
         threading.Thread(target=work, name=f"a2a-simulated-{ref.name}", daemon=True).start()
-        await returned
+        await return_future

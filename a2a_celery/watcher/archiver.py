@@ -116,15 +116,15 @@ class Archiver:
         """Retry tasks that the database refused, and schedule tasks that ended before the archive was configured."""
         await self._store.run(retry_refused(self._keys))
         if not (await self._store.run(read_archive_state(self._keys))).complete:
-            cursor, scheduled = "0", 0
+            cursor, scheduled_count = "0", 0
             while True:
                 cursor, count = await self._store.run(update_archive_backlog(self._keys, cursor))
-                scheduled += count
+                scheduled_count += count
                 self._metrics.record_progress(self.name)
                 if cursor == "0":
                     break
             text = "%d tasks that ended before the archive was configured will be archived"
-            logger.info(text, scheduled, extra=about(Action.ARCHIVE_BEGUN))
+            logger.info(text, scheduled_count, extra=about(Action.ARCHIVE_BEGUN))
         self._retry_refused_at = self._clock.monotonic() + REFUSED_RETRY_INTERVAL
 
     async def _archive_batch(self) -> bool:
@@ -147,28 +147,28 @@ class Archiver:
         portion: list[Archived] = []
         size = 0
         for task_id, scope in due:
-            stored = await self._store.run(read_task(self._keys, scope, task_id, resolve_blobs=False))
-            if stored is None:
+            snapshot = await self._store.run(read_task(self._keys, scope, task_id, resolve_blobs=False))
+            if snapshot is None:
                 continue
-            amount = full_size(stored[0])
+            amount = full_size(snapshot[0])
             if portion and size + amount > PORTION_BYTES:
                 yield portion
                 portion, size = [], 0
-            portion.append(Archived(scope, stored[0], stored[1].version))
+            portion.append(Archived(scope, snapshot[0], snapshot[1].version))
             size += amount
         if portion:
             yield portion
 
-    async def _resolve_blobs(self, archived: Archived) -> Archived | None:
+    async def _resolve_blobs(self, archived_task: Archived) -> Archived | None:
         """Return the task with its large parts, or None if the task or its large parts are unavailable."""
-        if is_resolved(archived.task):
-            return archived
+        if is_resolved(archived_task.task):
+            return archived_task
         try:
-            stored = await self._store.run(read_task(self._keys, archived.scope, archived.task.id))
+            snapshot = await self._store.run(read_task(self._keys, archived_task.scope, archived_task.task.id))
         except BlobsUnavailable as e:
-            await self._set_aside(archived.task.id, f"its large parts are unavailable: {e}")
+            await self._set_aside(archived_task.task.id, f"its large parts are unavailable: {e}")
             return None
-        return None if stored is None else Archived(archived.scope, stored[0], stored[1].version)
+        return None if snapshot is None else Archived(archived_task.scope, snapshot[0], snapshot[1].version)
 
     async def _set_aside(self, task_id: str, reason: str) -> None:
         await self._store.run(defer_archiving(self._keys, task_id))
@@ -180,20 +180,20 @@ class Archiver:
             await self._archive.put(tasks)
         except ArchiveUnavailable:
             tasks = await self._put_individually(tasks)
-        await self._store.run(remove_archived(self._keys, [archived.task.id for archived in tasks]))
+        await self._store.run(remove_archived(self._keys, [archived_task.task.id for archived_task in tasks]))
 
     async def _put_individually(self, tasks: list[Archived]) -> list[Archived]:
         """Archive the tasks one by one, and return the archived tasks. Set aside tasks that the database refuses."""
-        accepted: list[Archived] = []
-        for archived in tasks:
+        accepted_tasks: list[Archived] = []
+        for archived_task in tasks:
             try:
-                await self._archive.put([archived])
+                await self._archive.put([archived_task])
             except ArchiveUnavailable as e:
                 await self._archive.require_writable()  # raises if the database is unavailable
-                await self._set_aside(archived.task.id, f"the archive refuses it: {e}")
+                await self._set_aside(archived_task.task.id, f"the archive refuses it: {e}")
             else:
-                accepted.append(archived)
-        return accepted
+                accepted_tasks.append(archived_task)
+        return accepted_tasks
 
     async def _delete_expired(self, now_us: int) -> None:
         if self._retention is None or self._clock.monotonic() < self._delete_at:
@@ -223,17 +223,17 @@ class BlobRemover:
     async def tick(self) -> None:
         """Remove all folders that are due. A failed removal is retried after five minutes."""
         folders = [""]
-        removed = folders
-        while folders and len(removed) == len(
+        removed_folders = folders
+        while folders and len(removed_folders) == len(
             folders
         ):  # a failing object store is not called again before the next tick
             self._metrics.record_progress(self.name)
             folders = await self._store.run(acquire_orphaned_blobs(self._keys, limit=REMOVAL_BATCH))
             results = await asyncio.gather(*map(self._remove, folders))
-            removed = [folder for folder, is_removed in zip(folders, results, strict=True) if is_removed]
-            if removed:
-                await self._store.run(forget_removed_blobs(self._keys, removed))
-                self._metrics.count_blob_removals(len(removed))
+            removed_folders = [folder for folder, is_removed in zip(folders, results, strict=True) if is_removed]
+            if removed_folders:
+                await self._store.run(forget_removed_blobs(self._keys, removed_folders))
+                self._metrics.count_blob_removals(len(removed_folders))
 
     async def _remove(self, folder: str) -> bool:
         try:

@@ -114,8 +114,8 @@ class Backlog:
             newest[source] = max(run.published_us, newest.get(source, 0))
         if len(self._claimed_us) >= MAX_QUEUES:
             self._claimed_us.clear()
-        for (agent, stored), published_us in newest.items():
-            options = RunOptions.from_json(stored)
+        for (agent, content), published_us in newest.items():
+            options = RunOptions.from_json(content)
             if queue := self._queue_of(agent, options):
                 key = queue, self._queues.priority_of(agent, options)
                 self._claimed_us[key] = max(published_us, self._claimed_us.get(key, 0))
@@ -175,8 +175,8 @@ class Dispatcher:
     async def _publish_due(self) -> bool:
         """Publish a batch of due runs. Return True if the batch was full and all its runs still wait in their
         queues."""
-        postponed: dict[DueRun, int] = {}
-        queued = 0
+        delays: dict[DueRun, int] = {}
+        queued_count = 0
         due = await self._store.run(
             acquire_due_runs(self._keys, limit=DISPATCH_BATCH, delay_us=self._redispatch_after_us)
         )
@@ -188,18 +188,18 @@ class Dispatcher:
                 await self._reject(run.ref)
                 continue
             if delay := options.publish_delay(now):
-                postponed[run] = delay // timedelta(microseconds=1)
+                delays[run] = delay // timedelta(microseconds=1)
                 continue
             if options.call is not None and not options.retries and await self._is_on_plain_worker(run.ref):
-                postponed[run] = self._redispatch_after_us  # the delay does not double, since the run was not published
+                delays[run] = self._redispatch_after_us  # the delay does not double, since the run was not published
                 continue
             try:
                 if await self._backlog.may_hold(run, options):
-                    postponed[run] = min(max(run.queued_us, MIN_QUEUE_RECHECK_US), MAX_REDISPATCH_WAIT_US)
-                    queued += 1
+                    delays[run] = min(max(run.queued_us, MIN_QUEUE_RECHECK_US), MAX_REDISPATCH_WAIT_US)
+                    queued_count += 1
                     continue
-                published = options.without_past_times(now).to_json()
-                await self._publisher.publish_async(run.agent, run.ref.task_id, run.ref.run, published)
+                options_json = options.without_past_times(now).to_json()
+                await self._publisher.publish_async(run.agent, run.ref.task_id, run.ref.run, options_json)
                 if run.ref.name in self._resumed:
                     logger.debug("run %s published after its suspension", run.ref.name)
                     continue
@@ -209,15 +209,15 @@ class Dispatcher:
             except RunNotAccepted as e:  # the following runs may have another route
                 log_fields = about(Action.RUN_NOT_PUBLISHED, run.ref.name, agent=run.agent)
                 logger.warning("run %s not published, retrying: %s", run.ref.name, e, extra=log_fields)
-                postponed[run] = BROKER_RETRY_US
+                delays[run] = BROKER_RETRY_US
             except BrokerUnavailable as e:
                 log_fields = about(Action.RUN_NOT_PUBLISHED, runs=len(due) - number)
                 logger.warning("%d runs not published, retrying: %s", len(due) - number, e, extra=log_fields)
-                postponed |= dict.fromkeys(due[number:], BROKER_RETRY_US)
+                delays |= dict.fromkeys(due[number:], BROKER_RETRY_US)
                 break
-        if postponed:
-            await self._store.run(postpone_runs(self._keys, postponed))
-        return queued == DISPATCH_BATCH
+        if delays:
+            await self._store.run(postpone_runs(self._keys, delays))
+        return queued_count == DISPATCH_BATCH
 
     async def _is_on_plain_worker(self, ref: RunRef) -> bool:
         """Return True if a worker without this package has the run of a plain Celery task.
@@ -237,8 +237,8 @@ class Dispatcher:
 
     async def _reject(self, ref: RunRef) -> None:
         head = read_task(self._keys, None, ref.task_id, history_length=0, artifacts=False, resolve_blobs=False)
-        stored = await self._store.run(head)
-        event = stored and final_event(Refused(NOT_BEGUN_IN_TIME), ref.task_id, stored[0].context_id)
+        snapshot = await self._store.run(head)
+        event = snapshot and final_event(Refused(NOT_BEGUN_IN_TIME), ref.task_id, snapshot[0].context_id)
         if event:
             reply = await self._store.run(end_run(self._keys, ref, runner=None, event=event))
             log_fields = about(Action.RUN_EXPIRED, ref.name)

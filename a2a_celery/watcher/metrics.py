@@ -96,9 +96,11 @@ class WatcherMetrics:
                     page: Iterable[bytes] = metrics_app(environ, start_response)
                     return page
                 case "/health/live":
-                    late = sorted(role for role, age in self.tick_ages().items() if age > MAX_TICK_AGE)
-                    start_response("503 Service Unavailable" if late else "200 OK", headers)
-                    return [f"no tick for {MAX_TICK_AGE:g} s: {', '.join(late)}\n".encode() if late else b"ok\n"]
+                    late_roles = sorted(role for role, age in self.tick_ages().items() if age > MAX_TICK_AGE)
+                    start_response("503 Service Unavailable" if late_roles else "200 OK", headers)
+                    return [
+                        f"no tick for {MAX_TICK_AGE:g} s: {', '.join(late_roles)}\n".encode() if late_roles else b"ok\n"
+                    ]
                 case _:
                     start_response("404 Not Found", headers)
                     return [b"not found: the paths are /metrics and /health/live\n"]

@@ -73,16 +73,16 @@ class Recoverer:
         after the host of the watcher was suspended. During this time, workers can renew expired leases.
         """
         try:
-            lapsed = await self._store.run(self._lapsed_runs())
+            lapsed_runs = await self._store.run(self._lapsed_runs())
             if self._clock.boottime() - self._last_tick_at > self._grace + self.every:
                 self._not_before = self._clock.boottime() + self._grace
             self._last_tick_at = self._clock.boottime()
             if self._clock.boottime() < self._not_before:
                 return
-            for run in lapsed:
+            for run in lapsed_runs:
                 if self._retry_at.get(run.ref.name, -inf) <= self._clock.boottime():
                     await self._recover(run)
-            names = {run.ref.name for run in lapsed}
+            names = {run.ref.name for run in lapsed_runs}
             self._retry_at = {name: at for name, at in self._retry_at.items() if name in names}
         except StoreUnavailable:
             self._not_before = self._clock.boottime() + self._grace
@@ -95,38 +95,40 @@ class Recoverer:
         longest_us = MAX_LEASE_FACTOR * self._store_clock.lease_us
         return lapsed_runs(self._keys, limit=limit, latest_us=self._store_clock.latest_us, longest_lease_us=longest_us)
 
-    async def _recover(self, lapsed: Lapsed) -> None:
+    async def _recover(self, lapsed_run: Lapsed) -> None:
         """Recover a run. A failure is raised only if the store is unavailable or refuses writes."""
-        name = lapsed.ref.name
+        name = lapsed_run.ref.name
         try:
-            await self._start_next_attempt(lapsed)
+            await self._start_next_attempt(lapsed_run)
             self._retry_at.pop(name, None)
         except Exception as e:
             await self._store.run(self._lapsed_runs())  # raises if the store is unavailable, or refuses writes
             self._retry_at[name] = self._clock.boottime() + RETRY_AFTER
             text = "run %s of %s was lost and its task could not be written, retrying in %g s: %s"
-            log_fields = about(Action.RUN_LOST, name, agent=lapsed.agent, outcome="postponed")
-            logger.warning(text, name, lapsed.agent, RETRY_AFTER, e or type(e).__name__, extra=log_fields)
+            log_fields = about(Action.RUN_LOST, name, agent=lapsed_run.agent, outcome="postponed")
+            logger.warning(text, name, lapsed_run.agent, RETRY_AFTER, e or type(e).__name__, extra=log_fields)
 
-    async def _start_next_attempt(self, lapsed: Lapsed) -> None:
-        delay_us = 0 if lapsed.returned else min(FIRST_DELAY_US * 2 ** (lapsed.attempt - 1), MAX_DELAY_US)
-        lapse = await begin_next_attempt(self._store, self._keys, lapsed, delay_us=delay_us)
-        log_fields = about(Action.RUN_LOST, lapsed.ref.name, agent=lapsed.agent, outcome=lapse.outcome)
+    async def _start_next_attempt(self, lapsed_run: Lapsed) -> None:
+        delay_us = 0 if lapsed_run.returned else min(FIRST_DELAY_US * 2 ** (lapsed_run.attempt - 1), MAX_DELAY_US)
+        lapse = await begin_next_attempt(self._store, self._keys, lapsed_run, delay_us=delay_us)
+        log_fields = about(Action.RUN_LOST, lapsed_run.ref.name, agent=lapsed_run.agent, outcome=lapse.outcome)
         match lapse.outcome:
             case "again":
                 text = "run %s of %s was lost; run %s follows"
-                logger.warning(text, lapsed.ref.name, lapsed.agent, lapse.next_run, extra=log_fields)
+                logger.warning(text, lapsed_run.ref.name, lapsed_run.agent, lapse.next_run, extra=log_fields)
             case "failed":
                 text = "run %s of %s was lost; its task failed: a2a requeue %s runs it again"
-                logger.warning(text, lapsed.ref.name, lapsed.agent, lapsed.ref.task_id, extra=log_fields)
+                logger.warning(text, lapsed_run.ref.name, lapsed_run.agent, lapsed_run.ref.task_id, extra=log_fields)
             case "canceled":
                 text = "run %s of %s was lost; its task is canceled"
-                logger.warning(text, lapsed.ref.name, lapsed.agent, extra=log_fields)
+                logger.warning(text, lapsed_run.ref.name, lapsed_run.agent, extra=log_fields)
             case _:
                 return  # another watcher recovered the run, or the next tick does
-        if lapsed.worker and not lapsed.returned and self._publisher is not None:
-            run = (lapsed.agent, lapsed.ref.task_id, lapsed.ref.run)
-            self._publisher.lost_soon(*run, lapsed.worker, canceled=lapse.outcome == "canceled", call=lapsed.call)
+        if lapsed_run.worker and not lapsed_run.returned and self._publisher is not None:
+            run = (lapsed_run.agent, lapsed_run.ref.task_id, lapsed_run.ref.run)
+            self._publisher.lost_soon(
+                *run, lapsed_run.worker, canceled=lapse.outcome == "canceled", call=lapsed_run.call
+            )
 
 
 class PauseExpirer:
@@ -144,6 +146,6 @@ class PauseExpirer:
     async def tick(self) -> None:
         """Fail all tasks whose pause expired."""
         latest_us = None if self._store_clock is None else self._store_clock.latest_us
-        while ended := await self._store.run(end_pauses(self._keys, limit=PAUSE_BATCH, latest_us=latest_us)):
-            log_fields = about(Action.PAUSES_ENDED, tasks=ended)
-            logger.info("%d tasks failed because they waited too long for their clients", ended, extra=log_fields)
+        while ended_count := await self._store.run(end_pauses(self._keys, limit=PAUSE_BATCH, latest_us=latest_us)):
+            log_fields = about(Action.PAUSES_ENDED, tasks=ended_count)
+            logger.info("%d tasks failed because they waited too long for their clients", ended_count, extra=log_fields)

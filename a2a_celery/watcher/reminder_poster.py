@@ -28,5 +28,7 @@ class ReminderPoster:
     async def tick(self) -> None:
         """Post all due reminders."""
         latest_us = None if self._store_clock is None else self._store_clock.latest_us
-        while posted := await self._store.run(post_reminders(self._keys, limit=REMINDER_BATCH, latest_us=latest_us)):
-            logger.info("%d reminders of questions were posted", posted)
+        while reminder_count := await self._store.run(
+            post_reminders(self._keys, limit=REMINDER_BATCH, latest_us=latest_us)
+        ):
+            logger.info("%d reminders of questions were posted", reminder_count)

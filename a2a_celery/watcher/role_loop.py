@@ -154,8 +154,8 @@ class StoreClock:
         last = self._reading
         if last is not None and reading.corrections == last.corrections:
             shortest, longest = asked_at - self._answered_at, answered_at - self._asked_at
-            elapsed = (reading.time_us - last.time_us) / 1_000_000
-            jump = elapsed - min(max(elapsed, shortest), longest)
+            elapsed_seconds = (reading.time_us - last.time_us) / 1_000_000
+            jump = elapsed_seconds - min(max(elapsed_seconds, shortest), longest)
             if abs(jump) > MAX_ERROR:
                 reading = await self._correct(jump, reading)
                 asked_at = answered_at = self._clock.boottime()

@@ -27,7 +27,7 @@ async def ended_tasks(store_url: str, text: str) -> list[str]:
         await store.run(create_task(keys, scope, task_id, CONTEXT, message_request, caller=b"{}", retention=3600))
         ref = RunRef(task_id, 1)
         await store.run(claim_run(keys, ref, token="k", runner="r", lease_us=LEASE_US, working=False))
-        await store.run(settle_run(keys, ref, token="k", before=0, events=[status(COMPLETED)]))
+        await store.run(settle_run(keys, ref, token="k", written_count=0, events=[status(COMPLETED)]))
     await store.aclose()
     return ids
 

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from a2a_celery import Settings
-from a2a_celery.store.operation import libraries, required
+from a2a_celery.store.operation import libraries, required_libraries
 
 from .source import PACKAGE, ROOT, FunctionNode, Module, last_name, modules
 
@@ -165,7 +165,7 @@ def test_a_script_requires_the_libraries_that_it_uses(path) -> None:  # type: ig
     function_names = set(re.findall(r"(?<![\w.:])([A-Za-z_]\w*)\s*\(", code))
     definitions = names_of_libraries()
 
-    assert required(text) == sorted(library for library, names in definitions.items() if identifiers & names)
+    assert required_libraries(text) == sorted(library for library, names in definitions.items() if identifiers & names)
     assert function_names - own_names - LUA_WORDS - set().union(*definitions.values()) == set()
 
 
@@ -188,7 +188,7 @@ def test_a_script_begins_with_its_interface(path) -> None:  # type: ignore[no-un
 
     parts = [f"-- {path.stem}: ", "-- KEYS  ", "-- ARGV  ", "-- returns ", "-- requires: "]
     sections = [part for line in header for part in parts if line.startswith(part)]
-    assert sections == (parts if any(map(required, header)) else parts[:-1])
+    assert sections == (parts if any(map(required_libraries, header)) else parts[:-1])
     assert [line for line in code if re.search(r"(KEYS|ARGV)\[\d|unpack\((KEYS|ARGV)", line)] == []
     assert not names or code[0] == ""
     local_names = {name for line in names for name in re.findall(r"\w+", line.partition("=")[0])} - {"local"}

@@ -125,9 +125,9 @@ def ids(tasks: Sequence[Task]) -> list[str]:
 
 
 async def test_a_task_is_read_the_same_before_and_after(scene: Scene) -> None:
-    claim = await scene.seeds.claimed()
+    claim = await scene.seeds.claim_run()
     task_id = claim.ref.task_id
-    await scene.seeds.appended(claim, chunk("one "), chunk("two", note=1.5), status(COMPLETED, "done", total=3))
+    await scene.seeds.append_events(claim, chunk("one "), chunk("two", note=1.5), status(COMPLETED, "done", total=3))
     task_before = await scene.kept.read(ANN, task_id)
     excerpt_before = await scene.kept.read(ANN, task_id, history_length=1, artifacts=False)
     assert not task_before.archived
@@ -147,9 +147,9 @@ async def test_a_task_is_read_the_same_before_and_after(scene: Scene) -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 50])
 async def test_pages_join_without_a_seam(scene: Scene, size: int) -> None:
-    task_ids = [await scene.seeds.ended(COMPLETED) for _ in range(9)]
-    live_ids = [await scene.seeds.ended(INPUT_REQUIRED), await scene.seeds.created()]
-    await scene.seeds.ended(COMPLETED, scope=BOB)
+    task_ids = [await scene.seeds.create_task_in(COMPLETED) for _ in range(9)]
+    live_ids = [await scene.seeds.create_task_in(INPUT_REQUIRED), await scene.seeds.create_task()]
+    await scene.seeds.create_task_in(COMPLETED, scope=BOB)
     all_ids = ids(await scene.pages(page_size=50))
     assert all_ids == [*reversed(live_ids), *reversed(task_ids)]
 
@@ -162,7 +162,7 @@ async def test_pages_join_without_a_seam(scene: Scene, size: int) -> None:
 
 async def test_pages_of_large_tasks_end_early_and_lose_none(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "PAGE_BYTES", 1)
-    task_ids = [await scene.seeds.ended(COMPLETED) for _ in range(12)]
+    task_ids = [await scene.seeds.create_task_in(COMPLETED) for _ in range(12)]
     await scene.archive_tasks(*(task_ids[n] for n in (0, 1, 3, 4, 5, 6, 8, 9)))
 
     assert ids(await scene.pages(page_size=6)) == list(reversed(task_ids))
@@ -172,14 +172,14 @@ async def test_pages_of_large_tasks_end_early_and_lose_none(scene: Scene, monkey
 
 
 async def test_a_task_that_crosses_between_two_pages_is_listed_once(scene: Scene) -> None:
-    ended_ids = [await scene.seeds.ended(COMPLETED) for _ in range(12)]
+    ended_ids = [await scene.seeds.create_task_in(COMPLETED) for _ in range(12)]
     await scene.archive_tasks(*ended_ids[:2])
     ids_left = list(ended_ids[2:])
 
     async def two_cross_and_one_ends() -> None:
         await scene.archive_tasks(*ids_left[:2])
         del ids_left[:2]
-        await scene.seeds.ended(COMPLETED)
+        await scene.seeds.create_task_in(COMPLETED)
 
     task_ids = ids(await scene.pages(between=two_cross_and_one_ends, page_size=2))
 
@@ -188,7 +188,7 @@ async def test_a_task_that_crosses_between_two_pages_is_listed_once(scene: Scene
 
 
 async def test_a_task_that_crosses_while_a_page_is_made_is_listed_once(scene: Scene) -> None:
-    task_ids = [await scene.seeds.ended(COMPLETED) for _ in range(6)]
+    task_ids = [await scene.seeds.create_task_in(COMPLETED) for _ in range(6)]
     await scene.archive_tasks(task_ids[0])
     page = scene.archive.page
 
@@ -206,7 +206,7 @@ async def test_a_task_that_crosses_while_a_page_is_made_is_listed_once(scene: Sc
 
 async def test_a_copy_whose_task_is_still_in_the_store_is_listed_once(scene: Scene) -> None:
     """The watcher is killed after the copy and before the removal."""
-    task_ids = [await scene.seeds.ended(COMPLETED) for _ in range(4)]
+    task_ids = [await scene.seeds.create_task_in(COMPLETED) for _ in range(4)]
     await scene.archive_tasks(task_ids[1])  # the older task is below the border now
     cancellation = asyncio.CancelledError()
 
@@ -231,12 +231,12 @@ async def test_a_copy_whose_task_is_still_in_the_store_is_listed_once(scene: Sce
 async def test_each_filter_reaches_both(scene: Scene) -> None:
     seeds = scene.seeds
     old_ids = [
-        await seeds.ended(FAILED),
-        await seeds.ended(COMPLETED, context_id="other"),
-        await seeds.ended(COMPLETED),
+        await seeds.create_task_in(FAILED),
+        await seeds.create_task_in(COMPLETED, context_id="other"),
+        await seeds.create_task_in(COMPLETED),
     ]
-    new_ids = [await seeds.ended(FAILED, context_id="other"), await seeds.ended(COMPLETED)]
-    await seeds.ended(FAILED, scope=Scope("agent", "tenant", "ann"))
+    new_ids = [await seeds.create_task_in(FAILED, context_id="other"), await seeds.create_task_in(COMPLETED)]
+    await seeds.create_task_in(FAILED, scope=Scope("agent", "tenant", "ann"))
     since = Timestamp()
     since.CopyFrom((await seeds.task(old_ids[1])).status.timestamp)
     filters: list[dict[str, Any]] = [
@@ -266,7 +266,7 @@ async def test_an_invalid_page_token_is_refused(scene: Scene) -> None:
 async def test_an_outage_of_the_database_loses_nothing_and_is_reported(
     scene: Scene,
 ) -> None:
-    task_ids = [await scene.seeds.ended(COMPLETED) for _ in range(3)]
+    task_ids = [await scene.seeds.create_task_in(COMPLETED) for _ in range(3)]
     await scene.archive_tasks(task_ids[0])
     scene.archive.away = True
     await scene.due()
@@ -296,7 +296,7 @@ async def test_an_outage_of_the_database_loses_nothing_and_is_reported(
 async def test_a_task_that_the_database_refuses_holds_up_no_other(
     scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
-    task_ids = [await scene.seeds.ended(COMPLETED) for _ in range(4)]
+    task_ids = [await scene.seeds.create_task_in(COMPLETED) for _ in range(4)]
     scene.archive.dislikes = {task_ids[0], task_ids[1]}
 
     await scene.archive_tasks(*task_ids)
@@ -315,7 +315,7 @@ async def test_tasks_that_the_database_refuses_one_and_all_hold_up_no_later_one(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(archiver_module, "ARCHIVE_BATCH", 2)
-    task_ids = [await scene.seeds.ended(COMPLETED) for _ in range(5)]
+    task_ids = [await scene.seeds.create_task_in(COMPLETED) for _ in range(5)]
     scene.archive.dislikes = set(task_ids[:4])
 
     await scene.archive_tasks(*task_ids)
@@ -325,7 +325,7 @@ async def test_tasks_that_the_database_refuses_one_and_all_hold_up_no_later_one(
 
 
 async def test_an_outage_in_the_middle_refuses_no_task(scene: Scene) -> None:
-    task_ids = [await scene.seeds.ended(COMPLETED) for _ in range(4)]
+    task_ids = [await scene.seeds.create_task_in(COMPLETED) for _ in range(4)]
     scene.archive.dislikes = {task_ids[1]}
 
     async def goes() -> None:
@@ -343,7 +343,7 @@ async def test_an_outage_in_the_middle_refuses_no_task(scene: Scene) -> None:
 
 async def test_many_watchers_archive_a_backlog_once(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archiver_module, "ARCHIVE_BATCH", 5)
-    task_ids = [await scene.seeds.ended(COMPLETED) for _ in range(23)]
+    task_ids = [await scene.seeds.create_task_in(COMPLETED) for _ in range(23)]
     await scene.due()
 
     await asyncio.gather(*(scene.new_archiver().tick() for _ in range(4)))
@@ -354,7 +354,7 @@ async def test_many_watchers_archive_a_backlog_once(scene: Scene, monkeypatch: p
 
 async def test_concurrent_archivers_of_the_same_tasks_do_no_harm(scene: Scene) -> None:
     """One of the archivers was frozen and has lost its lease."""
-    task_ids = [await scene.seeds.ended(COMPLETED) for _ in range(5)]
+    task_ids = [await scene.seeds.create_task_in(COMPLETED) for _ in range(5)]
     other = scene.new_archiver()
 
     async def the_other_does_it() -> None:
@@ -372,7 +372,7 @@ async def test_concurrent_archivers_of_the_same_tasks_do_no_harm(scene: Scene) -
 
 async def test_what_ended_before_there_was_an_archive_goes_there_too(scene: Scene) -> None:
     await scene.store.redis.hset(scene.keys.installation, "archive", "")
-    older_id = await scene.seeds.ended(COMPLETED)
+    older_id = await scene.seeds.create_task_in(COMPLETED)
     assert await scene.store.redis.ttl(scene.keys.task(older_id).record) > 0
     await scene.store.redis.hset(scene.keys.installation, "archive", "1")
 
@@ -384,7 +384,7 @@ async def test_what_ended_before_there_was_an_archive_goes_there_too(scene: Scen
 
 
 async def test_the_archive_forgets_what_is_too_old_for_it(scene: Scene) -> None:
-    task_ids = [await scene.seeds.ended(COMPLETED) for _ in range(3)]
+    task_ids = [await scene.seeds.create_task_in(COMPLETED) for _ in range(3)]
     await scene.archive_tasks()
     seconds, _ = await scene.store.redis.time()
     old = (await scene.kept.read(ANN, task_ids[0])).task

@@ -59,7 +59,7 @@ async def seed(url: str) -> None:
     store = AsyncStore(url)
     seeds = Seeds(store, Keys())
     for _ in range(TASKS // BATCH):
-        await asyncio.gather(*(seeds.created(Scope(agent="ask")) for _ in range(BATCH)))
+        await asyncio.gather(*(seeds.create_task(Scope(agent="ask")) for _ in range(BATCH)))
     await store.aclose()
 
 

@@ -113,8 +113,8 @@ async def tick(store_url: str) -> str:
     """Start a task of the schedule and skip its next tick, as a worker does for Celery beat. Return the task's id."""
     seeds = Seeds(AsyncStore(store_url), StoreKeys())
     first = Tick("nightly report", time_ns() // 1000)
-    await seeds.ticked(first, Scope(agent="patient"))
-    await seeds.ticked(replace(first, at_us=first.at_us + 60_000_000), Scope(agent="patient"))
+    await seeds.create_scheduled_task(first, Scope(agent="patient"))
+    await seeds.create_scheduled_task(replace(first, at_us=first.at_us + 60_000_000), Scope(agent="patient"))
     await seeds.store.aclose()
     return first.task_id(seeds.keys)
 

@@ -43,7 +43,7 @@ class Task:
 
     async def attempt(self, agent: Callable[[Turn], Any]) -> Any:
         """Execute the agent in the next attempt and return its result. If it raises `WorkerDies`, the run is lost."""
-        claim = await self.scene.seeds.claimed(self.task_id, run=self.run, max_attempts=100)
+        claim = await self.scene.seeds.claim_run(self.task_id, run=self.run, max_attempts=100)
         claim = replace(claim, caller=Caller(user="ann").to_json())
         self.task_id = claim.ref.task_id
         claim, events = await self.scene.begin(claim=claim)
@@ -58,14 +58,14 @@ class Task:
             outcome = await asyncio.create_task(execute())
         except BaseException as error:
             await events.abandon()
-            await self.scene.seeds.lost(claim.ref)
+            await self.scene.seeds.recover_run(claim.ref)
             self.run += 1
             if isinstance(error, WorkerDies):
                 return None
             raise
         assert isinstance(outcome, Completed)
         await events.abandon()
-        await self.scene.seeds.lost(claim.ref)
+        await self.scene.seeds.recover_run(claim.ref)
         self.run += 1
         return results[0]
 

@@ -80,7 +80,7 @@ class Scene:
         self, *, hold: float = LONG, claim: Claim | None = None, working: bool = True, on_message: OnMessage = "queue"
     ) -> tuple[Claim, RunEventQueue]:
         """Claim a run and open its event queue."""
-        claim = claim or await self.seeds.claimed(working=working)
+        claim = claim or await self.seeds.claim_run(working=working)
 
         async def publish_next(run: RunRef, options: bytes) -> None:
             self.published.append(run.run)

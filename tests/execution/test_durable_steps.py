@@ -280,9 +280,9 @@ async def test_a_requeued_task_has_the_results_and_the_keys(task: Task, scene: S
         return run
 
     await task.attempt(agent(dies=True))
-    last = await scene.seeds.claimed(task.task_id, run=task.run)
-    await scene.seeds.lost(last.ref)
-    task.task_id, _ = await scene.seeds.requeued(task.task_id)
+    last = await scene.seeds.claim_run(task.task_id, run=task.run)
+    await scene.seeds.recover_run(last.ref)
+    task.task_id, _ = await scene.seeds.requeue_task(task.task_id)
     task.run = 1
     await task.attempt(agent(dies=False))
 

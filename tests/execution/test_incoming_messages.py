@@ -48,7 +48,7 @@ def new_turn(claim: Claim, events: RunEventQueue) -> Turn:
 
 async def next_turn(scene: Scene, claim: Claim, **options: int) -> tuple[Claim, RunEventQueue, Turn]:
     """Begin the next run of the task."""
-    return await turn_of(scene, await scene.seeds.claimed(claim.ref.task_id, run=claim.ref.run + 1, **options))
+    return await turn_of(scene, await scene.seeds.claim_run(claim.ref.task_id, run=claim.ref.run + 1, **options))
 
 
 async def poll(turn: Turn) -> list[str]:
@@ -154,10 +154,10 @@ async def test_a_reader_that_is_cancelled_consumes_nothing(scene: Scene) -> None
 
 
 async def test_the_next_attempt_reads_the_messages_again(scene: Scene) -> None:
-    claim, _, turn = await turn_of(scene, await scene.seeds.claimed(max_attempts=2))
+    claim, _, turn = await turn_of(scene, await scene.seeds.claim_run(max_attempts=2))
     await send(scene, claim, "left")
     assert await poll(turn) == ["left"]
-    await scene.seeds.lost(claim.ref)
+    await scene.seeds.recover_run(claim.ref)
     await send(scene, claim, "right")
 
     next_claim, events, next_run_turn = await next_turn(scene, claim, max_attempts=2)
@@ -209,7 +209,7 @@ async def test_an_interrupted_run_leaves_its_task_working(scene: Scene) -> None:
 
     assert scene.published == [2]
     assert await scene.seeds.states(claim.ref.task_id) == [SUBMITTED, WORKING, WORKING, WORKING]
-    assert (await scene.seeds.claimed(claim.ref.task_id, run=2)).request.message.parts[0].text == "rather this"
+    assert (await scene.seeds.claim_run(claim.ref.task_id, run=2)).request.message.parts[0].text == "rather this"
 
 
 @pytest.mark.parametrize("on_message", ["queue", "interrupt", "reject"])

@@ -101,8 +101,8 @@ async def test_a_related_task_is_never_read_in_part(
     blob_scene: Scene, blob_setup: BlobSetup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("a2a_celery.execution.events.settlement.BLOB_TIMEOUT", 0.05)
-    other, claim = await blob_scene.seeds.claimed(), await blob_scene.seeds.claimed()
-    await blob_scene.seeds.appended(other, chunk(LARGE))
+    other, claim = await blob_scene.seeds.claim_run(), await blob_scene.seeds.claim_run()
+    await blob_scene.seeds.append_events(other, chunk(LARGE))
     store = RunStore(blob_setup.store, blob_scene.keys, claim)
 
     [task] = await store.own_tasks([other.ref.task_id])

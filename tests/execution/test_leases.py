@@ -82,7 +82,7 @@ def keeper(unreachable: UnreachableStore, keys: Keys, clock: ManualClock) -> Lea
 
 
 async def run_of(seeds: Seeds) -> FakeRun:
-    claim = await seeds.claimed()
+    claim = await seeds.claim_run()
     return FakeRun(claim.ref, claim.token)
 
 

@@ -61,7 +61,7 @@ def clock() -> ManualClock:
 async def events(store: AsyncStore, keys: Keys, clock: ManualClock) -> Any:
     """Event queue of a claimed run, on a `Gate`."""
     gate = Gate(store)
-    claim = await Seeds(store, keys).claimed()
+    claim = await Seeds(store, keys).claim_run()
 
     async def publish_next(run: int) -> None:
         return

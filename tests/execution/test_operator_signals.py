@@ -43,24 +43,24 @@ async def send(agents: LocalAgents, way: str, *arguments: Any, **options: Any) -
 @pytest.mark.parametrize("way", ["blocking", "async"])
 async def test_a_signal_resumes_a_run_or_is_stored(agents: LocalAgents, way: str) -> None:
     suspensions = Suspensions(agents.seeds)
-    claim = await agents.seeds.claimed()
-    await suspensions.suspended(claim, wait_for("go"))
+    claim = await agents.seeds.claim_run()
+    await suspensions.suspend_run(claim, wait_for("go"))
 
     replies = [await send(agents, way, claim.ref.task_id, "go", {"number": n}, signal_id=f"s{n}") for n in (1, 2, 2)]
 
     assert replies == [True, False, False]
-    next_claim = await agents.seeds.claimed(claim.ref.task_id, run=2)
+    next_claim = await agents.seeds.claim_run(claim.ref.task_id, run=2)
     assert next_claim.journal is not None
     assert next_claim.journal["go#1"].content == b'{"number":1}'
-    assert await suspensions.taken(next_claim, "go", 2) is not None
-    assert await suspensions.taken(next_claim, "go", 3) is None
+    assert await suspensions.take_signal(next_claim, "go", 2) is not None
+    assert await suspensions.take_signal(next_claim, "go", 3) is None
 
 
 @pytest.mark.parametrize("way", ["blocking", "async"])
 async def test_a_signal_that_cannot_be_received_is_refused(agents: LocalAgents, way: str) -> None:
-    ended_id, full_id = await agents.seeds.ended(COMPLETED), await agents.seeds.created()
+    ended_id, full_id = await agents.seeds.create_task_in(COMPLETED), await agents.seeds.create_task()
     for number in range(MAX_STORED_SIGNALS):
-        await Suspensions(agents.seeds).sent(full_id, "go", str(number).encode())
+        await Suspensions(agents.seeds).send_signal(full_id, "go", str(number).encode())
 
     for task_id, text in ((ended_id, "COMPLETED"), ("unknown", "no task"), (full_id, "100 signals")):
         with pytest.raises(SignalRefused, match=text):
@@ -78,7 +78,7 @@ async def test_an_agent_that_is_no_function_receives_no_signal(agents: LocalAgen
     agents.a2a.expose(agents.a2a.celery.task(resize, shared=False), name="resizer")
     agents.a2a.add_agent(card("executor"), "acme.agents:Executor")
     for agent in ("resizer", "executor"):
-        task_id = await agents.seeds.created(scope=replace(ANN, agent=agent))
+        task_id = await agents.seeds.create_task(scope=replace(ANN, agent=agent))
 
         with pytest.raises(SignalRefused, match=f"agent '{agent}' receives no signals: only agents that are functions"):
             await send(agents, way, task_id, "go")
@@ -88,7 +88,7 @@ async def test_an_agent_that_is_no_function_receives_no_signal(agents: LocalAgen
 
 async def test_the_command_reports_errors_in_one_line(agents: LocalAgents) -> None:
     await agents.store.redis.hset(agents.keys.installation, "schema", SCHEMA)
-    task_id = await agents.seeds.created()
+    task_id = await agents.seeds.create_task()
 
     def run(*arguments: str) -> tuple[int, str]:
         result = CliRunner().invoke(commands, ["signal", *arguments], obj=SimpleNamespace(app=agents.a2a.celery))

@@ -48,7 +48,7 @@ async def test_new_runs_are_reported_at_once_and_known_ones_at_an_interval(
         return run(operation)
 
     monkeypatch.setattr(reporter._store, "run", count)
-    first, other = f"{await seeds.created()}.1", f"{await seeds.created()}.1"
+    first, other = f"{await seeds.create_task()}.1", f"{await seeds.create_task()}.1"
 
     async def report(*names: str) -> int:
         calls.clear()

@@ -41,7 +41,7 @@ def saved_steps(*states: ExecutionState, **detail: str) -> tuple[Step, ...]:
 
 
 async def test_the_next_attempt_has_the_tool_in_which_the_last_one_was_lost(scene: Scene) -> None:
-    claim = await scene.seeds.claimed()
+    claim = await scene.seeds.claim_run()
     steps = saved_steps(S.IDLE, S.INITIALIZING, S.TOOL_EXECUTION, tool="search")
 
     execution, events = start_execution(replace(claim, execution=steps), scene)
@@ -67,7 +67,7 @@ async def test_the_next_attempt_has_the_tool_in_which_the_last_one_was_lost(scen
 async def test_the_next_turn_begins_with_the_last_state_of_the_previous_one(
     scene: Scene, end: ExecutionState, state_before: ExecutionState
 ) -> None:
-    claim = replace(await scene.seeds.claimed(), execution=saved_steps(S.IDLE, S.INITIALIZING, end))
+    claim = replace(await scene.seeds.claim_run(), execution=saved_steps(S.IDLE, S.INITIALIZING, end))
 
     execution, _ = start_execution(claim, scene)
 
@@ -76,7 +76,7 @@ async def test_the_next_turn_begins_with_the_last_state_of_the_previous_one(
 
 
 async def test_a_turn_without_saved_steps_begins_with_the_state_of_its_task(scene: Scene) -> None:
-    claim = await scene.seeds.claimed()
+    claim = await scene.seeds.claim_run()
 
     fresh, _ = start_execution(claim, scene)
     execution, _ = start_execution(replace(claim, interrupted_state=INPUT_REQUIRED), scene)

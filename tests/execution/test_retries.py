@@ -233,15 +233,15 @@ async def test_what_cannot_be_retried_ends(a2a: A2A, store: AsyncStore, keys: Ke
 
 async def test_a_repeated_release_with_a_replacement_has_one_effect(store: AsyncStore, keys: Keys) -> None:
     seeds = Seeds(store, keys)
-    claim = await seeds.claimed()
-    await seeds.appended(claim, chunk("open"))
+    claim = await seeds.claim_run()
+    await seeds.append_events(claim, chunk("open"))
     task = await seeds.task(claim.task.id)
     del task.artifacts[:]
     release = release_run(
         keys,
         RunRef(task.id, 1),
         token=claim.token,
-        before=1,
+        written_count=1,
         events=[status(WORKING, "again")],
         options=b'{"retries":1}',
         retries=1,

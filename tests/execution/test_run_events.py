@@ -61,7 +61,7 @@ async def test_events_after_the_end_are_dropped(scene: Scene) -> None:
 async def test_a_lost_run_writes_nothing_and_is_marked_as_lost(scene: Scene) -> None:
     claim, events = await scene.begin()
     await scene.seeds.store.redis.hset(scene.keys.task(claim.task.id).record, "token", "another's")
-    data_before = await scene.seeds.everything()
+    data_before = await scene.seeds.all_values()
 
     await events.enqueue_event(chunk("a"))
     async with asyncio.timeout(10):
@@ -69,7 +69,7 @@ async def test_a_lost_run_writes_nothing_and_is_marked_as_lost(scene: Scene) -> 
     await events.enqueue_event(chunk("b"))
     await scene.settle(claim, events)
 
-    assert await scene.seeds.everything() == data_before
+    assert await scene.seeds.all_values() == data_before
 
 
 async def test_an_abandoned_run_writes_nothing_more(scene: Scene) -> None:

@@ -41,7 +41,7 @@ class Runs:
 
     async def begin(self, **settings: Any) -> tuple[Claim, RunEventQueue, ContextSession]:
         """Claim a run and open its session. `settings` overrides the run's settings."""
-        claim, events = await self.scene.begin(claim=await self.scene.seeds.claimed(session=True))
+        claim, events = await self.scene.begin(claim=await self.scene.seeds.claim_run(session=True))
         run_settings = Settings(store_url="redis://127.0.0.1/0", **{"session_max_bytes": 100, **settings})
         open_session(agent(session=True), claim, events, run_settings)
         session = current_session()
@@ -142,7 +142,7 @@ async def test_an_invalid_state_is_refused_at_a_checkpoint_and_fails_the_run_at_
 
 
 async def test_an_end_sent_by_the_agent_waits_for_its_session(runs: Runs, seeds: Seeds) -> None:
-    claim = await seeds.claimed(session=True)
+    claim = await seeds.claim_run(session=True)
     events = RunEventQueue(
         runs.scene.gate,
         runs.scene.keys,
@@ -168,7 +168,7 @@ async def test_an_end_sent_by_the_agent_waits_for_its_session(runs: Runs, seeds:
 
 
 async def test_an_answer_without_a_task_fails_too_if_its_session_is_invalid(runs: Runs, seeds: Seeds) -> None:
-    claim = await seeds.claimed(session=True, working=False)
+    claim = await seeds.claim_run(session=True, working=False)
     events = RunEventQueue(
         runs.scene.gate,
         runs.scene.keys,
@@ -188,7 +188,7 @@ async def test_an_answer_without_a_task_fails_too_if_its_session_is_invalid(runs
 
 @pytest.mark.parametrize("is_held", [True, False])
 async def test_a_run_whose_end_waits_for_its_agent_can_still_be_lost(runs: Runs, seeds: Seeds, is_held: bool) -> None:
-    claim = await seeds.claimed(session=True)
+    claim = await seeds.claim_run(session=True)
     events = RunEventQueue(
         runs.scene.gate,
         runs.scene.keys,
@@ -292,7 +292,7 @@ async def test_a_session_sealed_for_another_context_is_not_opened(runs: Runs, st
     other_key = keys.session(ANN, "another")
     await store.redis.copy(keys.session(ANN, CONTEXT), other_key)
     await store.redis.expire(other_key, 60)
-    claim, events = await runs.scene.begin(claim=await runs.scene.seeds.claimed(session=True, context_id="another"))
+    claim, events = await runs.scene.begin(claim=await runs.scene.seeds.claim_run(session=True, context_id="another"))
 
     with pytest.raises(SessionError, match="another purpose"):
         ContextSession(claim, events, Settings(store_url="redis://127.0.0.1/0", secret_key=OLD))
@@ -309,9 +309,9 @@ async def test_a_plain_session_is_sealed_at_its_next_save_with_a_key(runs: Runs,
 
 async def test_the_history_spans_tasks_and_starts_with_the_oldest_message(runs: Runs, seeds: Seeds) -> None:
     for number in range(3):
-        claim = await seeds.claimed(session=True)
-        await seeds.settled(claim, chunk(f"made {number}"), status(COMPLETED, f"done {number}"))
-    await seeds.claimed(context_id="another")
+        claim = await seeds.claim_run(session=True)
+        await seeds.settle_run(claim, chunk(f"made {number}"), status(COMPLETED, f"done {number}"))
+    await seeds.claim_run(context_id="another")
     _, _, session = await runs.begin()
 
     texts = [(m.role == Role.ROLE_USER, m.parts[0].text) for m in await session.history()]
@@ -403,13 +403,13 @@ async def test_a_session_that_expires_during_its_run_causes_no_conflict(
 @pytest.mark.parametrize("waiting", [3, 60])
 async def test_messages_that_wait_for_their_turn_are_not_in_the_history(runs: Runs, seeds: Seeds, waiting: int) -> None:
     store, keys = seeds.store, seeds.keys
-    question_claim = await seeds.claimed(await seeds.created(serialize_context=True), session=True)
-    await seeds.settled(question_claim, chunk("made"), status(INPUT_REQUIRED, "which?"))
-    claim = await seeds.claimed(await seeds.created(serialize_context=True), session=True, working=False)
+    question_claim = await seeds.claim_run(await seeds.create_task(serialize_context=True), session=True)
+    await seeds.settle_run(question_claim, chunk("made"), status(INPUT_REQUIRED, "which?"))
+    claim = await seeds.claim_run(await seeds.create_task(serialize_context=True), session=True, working=False)
     answer = request("this", question_claim.ref.task_id, CONTEXT)
     await store.run(continue_task(keys, ANN, question_claim.ref.task_id, answer, "", caller=b"{}", nonce="n"))
     for _ in range(waiting):
-        await seeds.created(serialize_context=True)
+        await seeds.create_task(serialize_context=True)
     _, events = await runs.scene.begin(claim=claim)
 
     history = await ContextSession(claim, events, runs.settings).history()

@@ -125,12 +125,12 @@ async def test_a_cancelled_run_that_could_not_be_settled_can_still_fail(scene: S
 async def test_a_run_lost_at_its_settlement_is_marked_as_lost(scene: Scene) -> None:
     claim, events = await scene.begin()
     await scene.seeds.store.redis.hset(scene.keys.task(claim.task.id).record, "token", "another's")
-    data_before = await scene.seeds.everything()
+    data_before = await scene.seeds.all_values()
 
     await scene.settle(claim, events)
 
     assert events.lost.is_set()
-    assert await scene.seeds.everything() == data_before
+    assert await scene.seeds.all_values() == data_before
 
 
 async def test_a_settlement_whose_answer_is_lost_still_publishes_the_next_run(scene: Scene) -> None:

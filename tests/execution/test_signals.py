@@ -78,7 +78,7 @@ def test_any_other_failure_is_logged(caplog: pytest.LogCaptureFixture) -> None:
 
 
 async def test_a_run_of_this_process_is_ended_and_others_are_not(scene: Scene, ender: RunEnder) -> None:
-    claim = await scene.seeds.claimed()
+    claim = await scene.seeds.claim_run()
     record = scene.keys.task(claim.task.id).record
 
     for runner, pid, states in [
@@ -100,7 +100,7 @@ async def test_a_run_of_this_process_is_ended_and_others_are_not(scene: Scene, e
 async def test_an_id_of_another_task_is_ignored(scene: Scene, ender: RunEnder, name: str) -> None:
     ender.end(name, Failure(WORKER_LOST), worker_pid=1)
 
-    assert await scene.seeds.everything() == {}
+    assert await scene.seeds.all_values() == {}
 
 
 def test_an_unreachable_store_raises_nothing_into_celery(caplog: pytest.LogCaptureFixture) -> None:
@@ -145,7 +145,7 @@ async def test_an_unknown_agent_is_refused_in_the_store_of_the_app_that_got_it(
     apps = Apps(redis_server)
     for app, prefix in ((apps.mine, "test"), (apps.other, "other")):
         seeds = Seeds(store, Keys(prefix))
-        task_id = await seeds.created(task_id="same")
+        task_id = await seeds.create_task(task_id="same")
 
         task_unknown.send(sender=Consumer(app), name=name, id="same", message=received_message(prefix))
         task_unknown.send(sender=Consumer(app), name=name, id="same.2", message=received_message(prefix))
@@ -167,7 +167,7 @@ async def test_a_message_that_the_worker_would_refuse_ends_nothing(
     store: AsyncStore, redis_server: EmbeddedRedis
 ) -> None:
     seeds = Seeds(store, Keys("test"))
-    task_id = await seeds.created(task_id="same")
+    task_id = await seeds.create_task(task_id="same")
     unsigned_message = received_message("test", accept="application/data")
 
     task_unknown.send(sender=Consumer(Apps(redis_server).mine), name="a2a.ghost", id="same.1", message=unsigned_message)
@@ -190,11 +190,11 @@ async def test_an_expired_copy_of_the_first_message_does_not_affect_the_retry(
     a2a = A2A(app)
     a2a.agent("echo", description="Says nothing.")(lambda turn: None)
     a2a.worker()
-    claim = await scene.seeds.claimed(await scene.seeds.created(task_id="same"))
+    claim = await scene.seeds.claim_run(await scene.seeds.create_task(task_id="same"))
     if is_released:
         retry_arguments = {"events": [status(WORKING)], "options": b'{"retries":1}', "retries": 1, "delay_us": 1}
         await scene.seeds.store.run(
-            release_run(scene.keys, claim.ref, token=claim.token, before=0, **retry_arguments)  # type: ignore[arg-type]
+            release_run(scene.keys, claim.ref, token=claim.token, written_count=0, **retry_arguments)  # type: ignore[arg-type]
         )
     if by_operator:
         revoked.add("same.1")
@@ -232,7 +232,7 @@ async def test_the_agent_of_a_terminated_child_is_stopped_as_by_its_client(
     a2a = A2A(app)
     a2a.agent("echo", description="Says nothing.")(lambda turn: None)
     a2a.worker()
-    claim = await scene.seeds.claimed(await scene.seeds.created(task_id="child"))
+    claim = await scene.seeds.claim_run(await scene.seeds.create_task(task_id="child"))
     message = SimpleNamespace(
         headers={"id": claim.ref.name, "task": "a2a.echo", "a2a_fleet": "test"},
         properties={},
@@ -282,7 +282,7 @@ async def test_a_call_of_a_plain_task_is_a_run_only_if_it_was_published_as_one(
     a2a = A2A(app)
     a2a.expose(shout)
     a2a.worker()
-    task_id = await scene.seeds.created(task_id="same")
+    task_id = await scene.seeds.create_task(task_id="same")
     message = SimpleNamespace(
         headers={"id": "same.1", "task": shout.name, **headers}, properties={}, delivery_info={}, payload=((), {}, {})
     )
@@ -296,7 +296,7 @@ async def test_a_call_of_a_plain_task_is_a_run_only_if_it_was_published_as_one(
 
 async def claim_here(seeds: Seeds) -> str:
     """Claim a run as this process, and return the run's Celery id."""
-    claim = await seeds.claimed()
+    claim = await seeds.claim_run()
     record = seeds.keys.task(claim.task.id).record
     await seeds.store.redis.hset(record, "runner", runner_prefix(os.getpid()) + "a")
     return claim.ref.name
@@ -336,7 +336,7 @@ async def test_a_revoke_before_the_begin_ends_no_run_that_is_claimed(
     scene: Scene, redis_server: EmbeddedRedis, is_expired: bool, state: Any
 ) -> None:
     task = agent_task(redis_server)
-    running, queued_run = await claim_here(scene.seeds), f"{await scene.seeds.created()}.1"
+    running, queued_run = await claim_here(scene.seeds), f"{await scene.seeds.create_task()}.1"
 
     for name in (running, queued_run):
         task_revoked.send(sender=task, request=Context(id=name), terminated=False, signum=None, expired=is_expired)
@@ -363,7 +363,7 @@ async def test_a_message_that_is_no_valid_call_rejects_its_run(
     scene: Scene, redis_server: EmbeddedRedis, fleet: str, state: Any
 ) -> None:
     app = Apps(redis_server).mine
-    task_id = await scene.seeds.created(task_id="same")
+    task_id = await scene.seeds.create_task(task_id="same")
     message = received_message(fleet)
     message.headers["id"] = "same.1"
 

@@ -63,7 +63,7 @@ async def play(
     scene: Scene, *, hold: float = LONG, emitter: Any = None, working: bool = True, **options: Any
 ) -> RecordedRun:
     """Claim a run, and return it with its execution."""
-    claim = await scene.seeds.claimed(working=working)
+    claim = await scene.seeds.claim_run(working=working)
 
     async def publish_next(run: int, options: bytes) -> None:
         raise AssertionError("nothing waits")
@@ -195,7 +195,7 @@ async def test_a_step_after_a_pause_does_not_show_the_pause_early(scene: Scene) 
 
 
 async def test_a_resumed_run_begins_where_it_was_interrupted(scene: Scene) -> None:
-    claim = await scene.seeds.claimed()
+    claim = await scene.seeds.claim_run()
     assert state_before_begin(claim) == "IDLE"
 
     vars_of = {field: getattr(claim, field) for field in claim.__slots__}
@@ -225,7 +225,7 @@ async def test_celery_events_have_names_without_contents(scene: Scene) -> None:
     assert events[2].keys() == {*common, "from_state", "to_state", "tool"}
     assert len(events[2]["tool"]) == 200
     assert events[3] == {**common, "from_state": "TOOL_EXECUTION", "to_state": "ERROR", "reason": "failed"}
-    all_data = repr(await scene.seeds.everything())
+    all_data = repr(await scene.seeds.all_values())
     assert "my secret" not in repr(events) + all_data
 
 

@@ -207,8 +207,8 @@ class SuspendableAgents(LocalAgents):
 
     async def wake(self, agent: str, run: int) -> str:
         """Make run `run` due, and perform it. Return the text of the task's artifacts."""
-        await self.suspensions.come(RunRef("t", run))
-        assert await self.suspensions.resumed() == 1
+        await self.suspensions.make_due(RunRef("t", run))
+        assert await self.suspensions.resume_runs() == 1
         return await self.go_on(agent, run)
 
     async def go_on(self, agent: str, run: int) -> str:
@@ -279,7 +279,7 @@ async def test_a_short_sleep_counts_in_the_time_limit(agents: SuspendableAgents)
 async def test_a_function_in_a_thread_waits_too(agents: SuspendableAgents) -> None:
     assert (await agents.play("threaded")).status.state == WORKING
     await agents.wake("threaded", 2)
-    await agents.suspensions.sent("t", "go", b'"now"')
+    await agents.suspensions.send_signal("t", "go", b'"now"')
 
     assert await agents.go_on("threaded", 3) == "got now"
 
@@ -287,14 +287,14 @@ async def test_a_function_in_a_thread_waits_too(agents: SuspendableAgents) -> No
 async def test_a_signal_continues_the_run(agents: SuspendableAgents) -> None:
     task = await agents.play("approval")
     assert task.metadata[NAMESPACE + WAITS_FOR] == "approval"
-    await agents.suspensions.sent("t", "approval", b'{"by":"ann"}')
+    await agents.suspensions.send_signal("t", "approval", b'{"by":"ann"}')
 
     assert await agents.go_on("approval", 2) == "approved by ann"
 
 
 async def test_a_signal_that_came_first_costs_no_other_run(agents: SuspendableAgents) -> None:
     await agents.create()
-    await agents.suspensions.sent("t", "approval", b'{"by":"bob"}')
+    await agents.suspensions.send_signal("t", "approval", b'{"by":"bob"}')
 
     assert await agents.go_on("approval", 1) == "approved by bob"
 
@@ -307,7 +307,7 @@ async def test_without_a_signal_the_wait_raises_a_timeout(agents: SuspendableAge
 
 async def test_a_timeout_is_recorded(agents: SuspendableAgents) -> None:
     await agents.play("polls")
-    await agents.suspensions.sent("t", "go")
+    await agents.suspensions.send_signal("t", "go")
 
     assert await agents.wake("polls", 2) == "none"
 
@@ -315,9 +315,9 @@ async def test_a_timeout_is_recorded(agents: SuspendableAgents) -> None:
 async def test_signals_are_received_in_order(agents: SuspendableAgents) -> None:
     await agents.create()
     for character in "ab":
-        await agents.suspensions.sent("t", "letter", f'"{character}"'.encode())
+        await agents.suspensions.send_signal("t", "letter", f'"{character}"'.encode())
     await agents.perform("collects", "t")
-    await agents.suspensions.sent("t", "letter", b'"c"')
+    await agents.suspensions.send_signal("t", "letter", b'"c"')
 
     assert await agents.go_on("collects", 2) == "abc"
 
@@ -356,7 +356,7 @@ async def test_sleeps_and_questions_are_replayed_together(agents: SuspendableAge
 
 async def test_a_wait_after_the_end_has_no_effect(agents: SuspendableAgents) -> None:
     assert (await agents.play("ends")).status.state == COMPLETED
-    assert await agents.suspensions.waiting() == []
+    assert await agents.suspensions.suspended_runs() == []
 
 
 async def test_invalid_arguments_are_refused(agents: SuspendableAgents) -> None:

@@ -18,7 +18,7 @@ class Items:
         self.over = False
         self.pending: list[str] = []
         self.written: list[list[str]] = []
-        self.at_once = 0
+        self.concurrent_writes = 0
         self.tasks: list[asyncio.Task[None]] = []
         self.contexts: set[str] = set()
         self.writer = Writer(self._write, over=lambda: self.over, ended=self.tasks.append, name="a-writer")
@@ -28,14 +28,14 @@ class Items:
         self.writer.call()
 
     async def _write(self) -> None:
-        self.at_once += 1
-        assert self.at_once == 1
+        self.concurrent_writes += 1
+        assert self.concurrent_writes == 1
         self.contexts.add(CONTEXT.get())
         while self.pending:
             batch, self.pending = self.pending, []
             self.written.append(batch)
             await asyncio.sleep(0)
-        self.at_once -= 1
+        self.concurrent_writes -= 1
 
 
 async def turns(count: int = 3 * TURNS_TO_RETURN) -> None:
@@ -90,7 +90,7 @@ async def test_finish_waits_for_the_current_write_and_stop_cancels_it() -> None:
     items = Items()
     items.add("a")
     await turns(TURNS_TO_RETURN + 1)
-    assert items.at_once == 1
+    assert items.concurrent_writes == 1
 
     task = await items.writer.finish()
     assert task is not None

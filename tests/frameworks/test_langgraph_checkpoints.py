@@ -34,10 +34,10 @@ class Runs:
         seeds, number = self.scene.seeds, 1
         if self.claim is not None:
             await self.scene.opened[-1].abandon()
-            await seeds.lost(self.claim.ref)
+            await seeds.recover_run(self.claim.ref)
             number = self.claim.ref.run + 1
         task_id = "" if self.claim is None else self.claim.ref.task_id
-        self.claim = await seeds.claimed(task_id, run=number, max_attempts=100)
+        self.claim = await seeds.claim_run(task_id, run=number, max_attempts=100)
         _, events = await self.scene.begin(claim=self.claim)
         return RunJournal(await events.store.with_journal(self.claim), events, settings)
 
@@ -84,7 +84,7 @@ async def test_a_run_that_was_lost_writes_nothing(runs: Runs, store: AsyncStore,
     lost_saver = await runs.saver()
     assert runs.claim is not None
     await lost_saver.aput(config, empty_checkpoint(), {}, {})
-    await runs.scene.seeds.lost(runs.claim.ref)
+    await runs.scene.seeds.recover_run(runs.claim.ref)
     journal = keys.task(runs.claim.ref.task_id).journal
     entries = await store.redis.hgetall(journal)
 

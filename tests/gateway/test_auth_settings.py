@@ -19,7 +19,7 @@ from google.protobuf.json_format import MessageToDict, ParseDict
 from a2a_celery import A2A
 from a2a_celery.agents import Agent
 from a2a_celery.errors import ConfigError
-from a2a_celery.gateway.auth.from_settings import authenticator_from_settings, secured
+from a2a_celery.gateway.auth.from_settings import authenticator_from_settings, secure_agent
 from a2a_celery.gateway.auth.keys import FetchedKeys
 from a2a_celery.gateway.auth.schemes import CredentialsRefused, PresentedCredentials, ProxyIdentity
 from a2a_celery.gateway.auth.tokens import BearerTokens
@@ -261,7 +261,7 @@ def agent_with_schemes(schemes: dict[str, Any], *requirements: tuple[str, ...]) 
 @pytest.mark.parametrize("scheme", [BEARER, OAUTH, OIDC, API_KEY, MTLS])
 def test_a_card_that_declares_our_scheme_is_unchanged(scheme: dict[str, Any]) -> None:
     agent = agent_with_schemes({"mine": scheme}, ("mine",))
-    secured_agent = secured(agent, authenticator_from_settings(settings(**TOKENS, **KEYS, **PROXY)))
+    secured_agent = secure_agent(agent, authenticator_from_settings(settings(**TOKENS, **KEYS, **PROXY)))
     assert MessageToDict(secured_agent.card) == MessageToDict(agent.card)
 
 
@@ -294,13 +294,13 @@ def test_a_card_that_declares_our_scheme_is_unchanged(scheme: dict[str, Any]) ->
 )
 def test_a_card_that_contradicts_is_refused(agent: Agent, error: str) -> None:
     with pytest.raises(ConfigError, match="agent 'careful': its card") as exc_info:
-        secured(agent, authenticator_from_settings(settings(**KEYS)))
+        secure_agent(agent, authenticator_from_settings(settings(**KEYS)))
     assert error in str(exc_info.value)
 
 
 def test_without_authentication_a_card_may_declare_any_scheme() -> None:
     agent = agent_with_schemes({"mine": BEARER}, ("mine",))
-    assert secured(agent, None) is agent
+    assert secure_agent(agent, None) is agent
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ class Broker:
 
 @pytest.mark.parametrize(("options", "wait"), [(RunOptions(), LEASE), (RunOptions(call=Call("t", {})), REDISPATCH)])
 async def test_a_published_run_is_due(store: AsyncStore, keys: Keys, options: RunOptions, wait: float) -> None:
-    ref = RunRef(await Seeds(store, keys).created(), 1)
+    ref = RunRef(await Seeds(store, keys).create_task(), 1)
     settings = Settings(redispatch_after=REDISPATCH, lease_ttl=LEASE)
     publisher = BackgroundPublisher(Broker(), store, keys, settings)  # type: ignore[arg-type]
 

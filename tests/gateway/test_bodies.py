@@ -161,9 +161,11 @@ async def test_the_bytes_of_a_body_take_tokens(store: AsyncStore, redis_server: 
 
 
 @pytest.mark.parametrize("path", ["/", "/message:send"])
-@pytest.mark.parametrize("declared", [{"Content-Length": str(6 * BYTES_PER_TOKEN)}, {}], ids=["declared", "chunked"])
+@pytest.mark.parametrize(
+    "length_header", [{"Content-Length": str(6 * BYTES_PER_TOKEN)}, {}], ids=["declared", "chunked"]
+)
 async def test_a_body_that_is_too_expensive_is_refused_before_it_is_read(
-    store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, path: str, declared: dict[str, str]
+    store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, path: str, length_header: dict[str, str]
 ) -> None:
     most = {"owner_requests_per_second": 0.01, "owner_request_burst": 5, "auth_api_keys": (ANN,)}
     never = asyncio.Event()
@@ -174,7 +176,7 @@ async def test_a_body_that_is_too_expensive_is_refused_before_it_is_read(
 
     async with local_gateway(store, redis_server.store_url, keys, **most) as gateway:
         assert (await gateway.http.get("/tasks", headers=AS_ANN)).status_code == 200, "four of five tokens are left"
-        headers = AS_ANN | declared | {"Content-Type": "application/json"}
+        headers = AS_ANN | length_header | {"Content-Type": "application/json"}
         response = await gateway.http.post(path, content=endless(), headers=headers)
 
     assert (response.status_code, response.json()["error"]["message"][:14]) == (429, "The rate limit")

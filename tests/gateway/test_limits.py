@@ -91,11 +91,11 @@ async def test_every_limit_refuses_in_every_binding_and_stores_nothing(
 ) -> None:
     async with local_gateway(store, redis_server.store_url, keys, **LIMITS[limit]) as gateway:
         await send_first(gateway)
-        data_before = await seeds.everything()
+        data_before = await seeds.all_values()
         for way in WAYS:
             require_refusal(await gateway.refusal(*way), limit, way)
 
-        assert await seeds.everything() == data_before
+        assert await seeds.all_values() == data_before
         metrics = (await gateway.http.get("/metrics")).text
         assert f'a2a_gateway_refusals_total{{agent="echo",limit="{limit}"}} {len(WAYS)}.0' in metrics
 
@@ -104,13 +104,13 @@ async def test_every_limit_refuses_in_every_binding_and_stores_nothing(
 async def test_an_answer_to_a_question_is_a_run_too(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, seeds: Seeds, limit: str
 ) -> None:
-    paused_id = await seeds.ended(INPUT_REQUIRED, scope=ANONYMOUS)
+    paused_id = await seeds.create_task_in(INPUT_REQUIRED, scope=ANONYMOUS)
     async with local_gateway(store, redis_server.store_url, keys, **LIMITS[limit]) as gateway:
         first = await send_first(gateway)
-        data_before = await seeds.everything()
+        data_before = await seeds.all_values()
         refusal = await gateway.try_to_send(taskId=paused_id)
         assert (refusal.status_code, refusal.headers["retry-after"]) == (429, "1")
-        assert await seeds.everything() == data_before
+        assert await seeds.all_values() == data_before
         second_answer = await gateway.try_to_send(taskId=first["id"])
         assert second_answer.status_code == 200, "a message that waits for its own task's run begins none"
 
@@ -147,13 +147,13 @@ async def test_a_repetition_of_an_accepted_message_is_never_refused(
 async def test_tasks_that_wait_for_their_client_refuse_new_ones_in_every_binding_and_no_answers(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, seeds: Seeds
 ) -> None:
-    paused_id = await seeds.ended(INPUT_REQUIRED, scope=ANONYMOUS)
-    await seeds.ended(COMPLETED, scope=ANONYMOUS)
+    paused_id = await seeds.create_task_in(INPUT_REQUIRED, scope=ANONYMOUS)
+    await seeds.create_task_in(COMPLETED, scope=ANONYMOUS)
     async with local_gateway(store, redis_server.store_url, keys, owner_max_paused_tasks=1) as gateway:
-        data_before = await seeds.everything()
+        data_before = await seeds.all_values()
         for way in WAYS:
             require_refusal(await gateway.refusal(*way), "paused", way)
-        assert await seeds.everything() == data_before
+        assert await seeds.all_values() == data_before
 
         assert (await gateway.send_message(taskId=paused_id))["status"]["state"] == "TASK_STATE_SUBMITTED"
         assert (await gateway.try_to_send()).status_code == 200
@@ -187,10 +187,10 @@ async def test_stored_bytes_refuse_every_message_in_every_binding(
         assert (await gateway.try_to_send(text="x" * 3_000, taskId=task["id"])).status_code == 429, "it would wait"
         assert (await gateway.try_to_send()).status_code == 200, "there is room for a small one"
     async with local_gateway(store, redis_server.store_url, keys, **{setting: 10}) as gateway:
-        data_before = await seeds.everything()
+        data_before = await seeds.all_values()
         for way in WAYS:
             require_refusal(await gateway.refusal(*way), limit, way)
-        assert await seeds.everything() == data_before
+        assert await seeds.all_values() == data_before
 
 
 @pytest.fixture
@@ -208,17 +208,20 @@ async def test_above_the_watermark_no_message_is_accepted_and_what_runs_ends(
     seeds: Seeds,
     above_the_watermark: dict[str, Any],
 ) -> None:
-    running, paused_id = await seeds.claimed(scope=ANONYMOUS), await seeds.ended(INPUT_REQUIRED, scope=ANONYMOUS)
+    running, paused_id = (
+        await seeds.claim_run(scope=ANONYMOUS),
+        await seeds.create_task_in(INPUT_REQUIRED, scope=ANONYMOUS),
+    )
     async with local_gateway(store, redis_server.store_url, keys, **above_the_watermark) as gateway:
-        data_before = await seeds.everything()
+        data_before = await seeds.all_values()
         for way in WAYS:
             require_refusal(await gateway.refusal(*way), "memory", way)
         for task_id in (running.ref.task_id, paused_id):
             assert (await gateway.try_to_send(taskId=task_id)).status_code == 429
-        assert await seeds.everything() == data_before
+        assert await seeds.all_values() == data_before
         assert (await read_task(gateway, of=paused_id))[0] == 200
 
-    assert (await seeds.settled(running, status(COMPLETED))).state == COMPLETED
+    assert (await seeds.settle_run(running, status(COMPLETED))).state == COMPLETED
 
 
 async def test_above_the_watermark_a_message_that_was_accepted_is_found_again(
@@ -259,10 +262,10 @@ async def test_a_tenant_that_a_caller_may_not_use_is_no_owner_of_its_own(
     alice = {"A2A-Version": "1.0", "X-API-Key": "key"}
     limit_settings = {"owner_requests_per_second": 0.01, "auth_api_keys": (entry,)}
     async with local_gateway(store, redis_server.store_url, keys, **limit_settings) as gateway:
-        data_before = await seeds.everything()
+        data_before = await seeds.all_values()
         for tenant in ("beta", "gamma", "delta"):
             assert (await gateway.http.get(f"/agents/echo/{tenant}/tasks/none", headers=alice)).status_code == 403
-        assert await seeds.everything() == data_before, "the store has not heard of them"
+        assert await seeds.all_values() == data_before, "the store has not heard of them"
 
         assert (await gateway.http.get("/agents/echo/acme/tasks/none", headers=alice)).status_code == 404
         assert (await gateway.http.get("/agents/echo/acme/tasks/none", headers=alice)).status_code == 429
@@ -372,7 +375,7 @@ async def test_without_limits_nothing_is_asked_of_the_store(
         card = await gateway.http.get("/.well-known/agent-card.json")
 
     assert card.status_code == 200
-    assert not [key for key in await seeds.everything() if ":requests:" in key or ":queue:" in key]
+    assert not [key for key in await seeds.all_values() if ":requests:" in key or ":queue:" in key]
 
 
 async def test_the_retry_time_follows_the_duration_of_runs(
@@ -380,12 +383,12 @@ async def test_the_retry_time_follows_the_duration_of_runs(
 ) -> None:
     async with local_gateway(store, redis_server.store_url, keys, owner_max_concurrent_tasks=2) as gateway:
         for seconds in (30, 50):  # with two concurrent runs
-            claim = await seeds.claimed(scope=ANONYMOUS)
+            claim = await seeds.claim_run(scope=ANONYMOUS)
             record = keys.task(claim.ref.task_id).record
             await store.redis.hincrby(record, "claimed_at", -seconds * 1_000_000)
-            await seeds.settled(claim, status(COMPLETED))
+            await seeds.settle_run(claim, status(COMPLETED))
         for _ in range(2):
-            await seeds.created(ANONYMOUS, context_id=CONTEXT)
+            await seeds.create_task(ANONYMOUS, context_id=CONTEXT)
 
         answer = await gateway.try_to_send()
 
@@ -483,16 +486,16 @@ async def test_the_end_of_a_stream_frees_its_slot(
 async def test_a_task_at_its_maximum_size_takes_no_more_messages(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, seeds: Seeds
 ) -> None:
-    paused_id = await seeds.ended(INPUT_REQUIRED, scope=ANONYMOUS)
+    paused_id = await seeds.create_task_in(INPUT_REQUIRED, scope=ANONYMOUS)
     async with local_gateway(store, redis_server.store_url, keys, task_max_bytes=5_000) as gateway:
         running = (await send_first(gateway, text="x" * 1_000))["id"]
-        data_before = await seeds.everything()
+        data_before = await seeds.all_values()
         for task_id in (paused_id, running):
             answer = await gateway.try_to_send(taskId=task_id, text="x" * 3_000)
             error = answer.json()["error"]
             assert (answer.status_code, error["details"][0]["reason"]) == (400, "UNSUPPORTED_OPERATION")
             assert error["message"].startswith("This message would make the task larger than 5000 bytes")
-        assert await seeds.everything() == data_before
+        assert await seeds.all_values() == data_before
 
         for task_id in (paused_id, running):
             assert (await gateway.try_to_send(taskId=task_id)).status_code == 200, "a small one fits"
@@ -555,11 +558,11 @@ async def test_a_message_packed_small_is_measured_unpacked(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, seeds: Seeds, version: str
 ) -> None:
     async with local_gateway(store, redis_server.store_url, keys, max_request_bytes=100_000) as gateway:
-        data_before = await seeds.everything()
+        data_before = await seeds.all_values()
         refusal = await gateway.refusal("GRPC", version, "SendMessage", message_json("x" * 200_000), is_compressed=True)
 
         assert refusal.status == "RESOURCE_EXHAUSTED"
-        assert await seeds.everything() == data_before
+        assert await seeds.all_values() == data_before
 
 
 BODIES = [

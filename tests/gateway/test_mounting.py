@@ -52,7 +52,7 @@ def twice_mounted() -> ASGIApp:
     return Starlette(routes=[Mount("/api", app=Starlette(routes=[Mount("/a2a", app=gateway())]))])
 
 
-def served(asgi: ASGIApp, root_path: str = "") -> httpx.AsyncClient:
+def client_for(asgi: ASGIApp, root_path: str = "") -> httpx.AsyncClient:
     transport = httpx.ASGITransport(asgi, root_path=root_path)
     return httpx.AsyncClient(transport=transport, base_url="http://test", headers=KEY)
 
@@ -71,7 +71,7 @@ def served(asgi: ASGIApp, root_path: str = "") -> httpx.AsyncClient:
 async def test_cards_lead_to_where_the_gateway_is_mounted(
     asgi: Callable[[], ASGIApp], root_path: str, path: str, agent: str
 ) -> None:
-    async with served(asgi(), root_path) as client:
+    async with client_for(asgi(), root_path) as client:
         public = await client.get(f"{path}{agent}{WELL_KNOWN}")
         extended_card = await client.get(f"{path}{agent}/extendedAgentCard")
 
@@ -140,7 +140,7 @@ async def test_a_card_has_members_of_03_where_its_interfaces_serve_03(version: s
         )
     a2a.add_agent(own_card, "nowhere:Echo")
 
-    async with served(a2a.asgi()) as http:
+    async with client_for(a2a.asgi()) as http:
         agent_card = (await http.get(WELL_KNOWN)).json()
 
     of_03 = {"url", "preferredTransport", "protocolVersion", "security"}

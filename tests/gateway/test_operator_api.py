@@ -63,8 +63,8 @@ class Site:
         return task_id
 
     async def dead_letter(self) -> str:
-        claim = await self.seeds.claimed(scope=BOB)
-        await self.seeds.lost(claim.ref)
+        claim = await self.seeds.claim_run(scope=BOB)
+        await self.seeds.recover_run(claim.ref)
         return claim.ref.task_id
 
 
@@ -170,7 +170,7 @@ async def test_the_overview_counts_the_tasks_of_all_owners(site: Site) -> None:
 
 async def test_open_tasks_of_all_owners_are_listed_by_phase_without_their_contents(site: Site) -> None:
     waiting = await site.send()
-    claim = await site.seeds.claimed(scope=BOB)
+    claim = await site.seeds.claim_run(scope=BOB)
 
     queued_tasks = await site.get("/tasks?phase=queued")
     [running] = (await site.get("/tasks?phase=running")).json()["tasks"]
@@ -192,7 +192,7 @@ async def test_a_wrong_parameter_is_named(site: Site, query: str) -> None:
 
 
 async def test_every_page_is_bounded_and_all_pages_have_all_tasks(site: Site) -> None:
-    ids = {await site.seeds.created(BOB) for _ in range(450)}
+    ids = {await site.seeds.create_task(BOB) for _ in range(450)}
 
     task_ids: list[str] = []
     cursor, sizes = 0, []
@@ -224,9 +224,9 @@ async def test_a_dead_letter_is_requeued_once_for_its_owner(site: Site) -> None:
 
 @pytest.mark.parametrize("state", ["missing", "open", "ended"])
 async def test_what_is_no_dead_letter_is_not_requeued(site: Site, state: str) -> None:
-    task_id = "nothing" if state == "missing" else (await site.seeds.claimed(scope=BOB)).ref.task_id
+    task_id = "nothing" if state == "missing" else (await site.seeds.claim_run(scope=BOB)).ref.task_id
     if state == "ended":
-        task_id = await site.seeds.ended(COMPLETED, scope=BOB)
+        task_id = await site.seeds.create_task_in(COMPLETED, scope=BOB)
 
     answer = await site.post(f"/dead-letters/{task_id}:requeue")
 
@@ -241,7 +241,7 @@ async def test_what_is_no_dead_letter_is_not_requeued(site: Site, state: str) ->
 
 async def test_a_webhook_that_was_given_up_is_replayed_and_its_address_stays_hidden(site: Site) -> None:
     task_id = await site.send()
-    cursor = await Webhooks(site.store, site.keys).one()
+    cursor = await Webhooks(site.store, site.keys).lease_cursor()
     failure: dict[str, str | int] = {"reason": "answered 410", "status": 410, "answer": "the body of the receiver"}
     failure["address"] = "hooks.internal is 10.1.2.3"
     await site.store.run(abandon_delivery(site.keys, cursor, failure=failure))
@@ -262,8 +262,8 @@ async def test_a_webhook_that_was_given_up_is_replayed_and_its_address_stays_hid
 
 async def test_a_timeline_has_steps_events_and_webhooks_and_no_text(site: Site) -> None:
     task_id = await site.send()
-    claim = await site.seeds.claimed(task_id)
-    await site.seeds.appended(claim, status(WORKING, SECRET_TEXT))
+    claim = await site.seeds.claim_run(task_id)
+    await site.seeds.append_events(claim, status(WORKING, SECRET_TEXT))
 
     answer = await site.get(f"/tasks/{task_id}")
 
@@ -337,11 +337,11 @@ async def pages(site: Site, query: str) -> list[list[str]]:
 
 
 async def test_open_and_ended_tasks_of_an_owner_are_listed_newest_first(site: Site) -> None:
-    ended_id = await site.seeds.ended(COMPLETED, scope=BOB)
+    ended_id = await site.seeds.create_task_in(COMPLETED, scope=BOB)
     waiting = await site.send()
-    other = await site.seeds.created(Scope(agent="other", owner="bob"))
+    other = await site.seeds.create_task(Scope(agent="other", owner="bob"))
     for scope in (Scope(agent="echo", owner="ann"), Scope(agent="echo", tenant="acme", owner="bob")):
-        await site.seeds.created(scope)
+        await site.seeds.create_task(scope)
 
     assert await pages(site, "owner=bob") == [[other, waiting, ended_id]]
     assert await pages(site, "owner=bob&agent=echo") == [[waiting, ended_id]]
@@ -352,9 +352,10 @@ async def test_open_and_ended_tasks_of_an_owner_are_listed_newest_first(site: Si
 
 async def test_the_newest_failed_tasks_of_all_owners_are_listed(site: Site) -> None:
     failed_ids = [
-        await site.seeds.ended(FAILED, scope=Scope(agent="echo", owner=str(i % 3))) for i in range(MAX_FAILURES)
+        await site.seeds.create_task_in(FAILED, scope=Scope(agent="echo", owner=str(i % 3)))
+        for i in range(MAX_FAILURES)
     ]
-    await site.seeds.ended(COMPLETED, scope=BOB)
+    await site.seeds.create_task_in(COMPLETED, scope=BOB)
     lost_id = await site.dead_letter()
 
     page = (await site.get("/tasks?phase=failed")).json()
@@ -364,7 +365,7 @@ async def test_the_newest_failed_tasks_of_all_owners_are_listed(site: Site) -> N
 
 
 async def test_pages_have_each_task_of_an_owner(site: Site) -> None:
-    ids = [await site.seeds.created(BOB) for _ in range(120)]
+    ids = [await site.seeds.create_task(BOB) for _ in range(120)]
 
     id_pages = await pages(site, "owner=bob")
 
@@ -373,11 +374,11 @@ async def test_pages_have_each_task_of_an_owner(site: Site) -> None:
 
 
 async def test_pages_have_each_task_of_one_time_once(site: Site) -> None:
-    older = await site.seeds.created(BOB)
+    older = await site.seeds.create_task(BOB)
     index = f"{site.keys.scope_index(BOB)}{SUBMITTED}"
     at = await site.store.redis.zscore(index, older)
     assert at is not None
-    ids = [await site.seeds.created(BOB) for _ in range(120)]
+    ids = [await site.seeds.create_task(BOB) for _ in range(120)]
     await site.store.redis.zadd(index, dict.fromkeys(ids, at + 1))
 
     id_pages = await pages(site, "owner=bob")
@@ -394,9 +395,9 @@ async def test_a_wrong_cursor_of_stored_tasks_is_named(site: Site, cursor: str) 
 
 
 async def test_tasks_of_a_schedule_are_listed_with_its_skipped_ticks(site: Site) -> None:
-    tick_result = await site.seeds.ticked(NIGHTLY, BOB)
+    tick_result = await site.seeds.create_scheduled_task(NIGHTLY, BOB)
     assert isinstance(tick_result, Created)
-    assert isinstance(await site.seeds.ticked(NEXT, BOB), TickSkipped)
+    assert isinstance(await site.seeds.create_scheduled_task(NEXT, BOB), TickSkipped)
 
     answer = (await site.get("/tasks?phase=any&schedule=nightly")).json()
 
@@ -433,8 +434,8 @@ async def test_the_schedules_of_the_app_are_reported_with_what_became_of_their_t
     a2a.schedule("nightly", crontab(hour=2, minute=0), "reporter", "make the report", owner="bob")
     a2a.schedule("poll", 30, "reporter", "look", overlap="queue")
     seeds = Seeds(store, keys)
-    tick_result = await seeds.ticked(NIGHTLY, BOB)
-    await seeds.ticked(NEXT, BOB)
+    tick_result = await seeds.create_scheduled_task(NIGHTLY, BOB)
+    await seeds.create_scheduled_task(NEXT, BOB)
     assert isinstance(tick_result, Created)
 
     nightly, poll = (await schedules(app, store, keys))["schedules"]

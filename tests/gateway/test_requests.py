@@ -358,7 +358,7 @@ async def test_an_event_source_of_an_ended_task_gets_no_content(
     gateway: LocalGateway, store: AsyncStore, keys: Keys
 ) -> None:
     seeds = Seeds(store, keys)
-    ended_id = await seeds.ended(COMPLETED, scope=Scope("echo"))
+    ended_id = await seeds.create_task_in(COMPLETED, scope=Scope("echo"))
     path, last = f"/tasks/{ended_id}:subscribe", len(await seeds.log(ended_id))
 
     async def subscribe(verb: str, **headers: str) -> httpx.Response:
@@ -376,7 +376,7 @@ async def test_an_event_source_of_an_ended_task_gets_no_content(
 
 async def test_frames_end_in_line_feeds(gateway: LocalGateway, store: AsyncStore, keys: Keys) -> None:
     seeds = Seeds(store, keys)
-    ended_id = await seeds.ended(COMPLETED, scope=Scope("echo"))
+    ended_id = await seeds.create_task_in(COMPLETED, scope=Scope("echo"))
 
     answer = await gateway.http.get(f"/tasks/{ended_id}:subscribe", headers=V1 | {"Last-Event-ID": "1"})
 

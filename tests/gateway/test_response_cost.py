@@ -68,15 +68,15 @@ async def spent_tokens(gateway: LocalGateway) -> int:
 
 async def claim_with_artifact(seeds: Seeds, text: str = "", values: int = 0) -> Claim:
     """Claim a run and write an artifact with `text` and `values` values."""
-    claim = await seeds.claimed(scope=SCOPE)
-    await seeds.appended(claim, chunk(text, append=False, zeros=[0] * values))
+    claim = await seeds.claim_run(scope=SCOPE)
+    await seeds.append_events(claim, chunk(text, append=False, zeros=[0] * values))
     return claim
 
 
 async def complete_task(seeds: Seeds, text: str = "", values: int = 0) -> str:
     """Create a completed task that has an artifact with `text` and `values` values."""
     claim = await claim_with_artifact(seeds, text, values)
-    await seeds.settled(claim, status(COMPLETED), before=1)
+    await seeds.settle_run(claim, status(COMPLETED), written_count=1)
     return claim.ref.task_id
 
 
@@ -187,7 +187,7 @@ async def test_a_task_at_the_start_of_a_stream_takes_tokens_and_its_new_events_t
         assert claim.ref.task_id in await anext(line async for line in lines if line.startswith("data"))
         at_start = await spent_tokens(gateway)
         large = chunk("y" * 4 * BYTES_PER_TOKEN, zeros=[0] * 4 * VALUES_PER_TOKEN)
-        await seeds.settled(claim, large, status(COMPLETED), before=1)
+        await seeds.settle_run(claim, large, status(COMPLETED), written_count=1)
         rest_of_stream = [line async for line in lines]
 
     assert "TASK_STATE_COMPLETED" in "".join(rest_of_stream)
@@ -200,13 +200,13 @@ PAGE = (Path(__file__).resolve().parents[2] / "docs" / "limits.md").read_text(en
 
 
 async def test_a_stream_of_many_small_chunks_takes_one_token(gateway: LocalGateway, seeds: Seeds) -> None:
-    claim = await seeds.claimed(scope=SCOPE)
+    claim = await seeds.claim_run(scope=SCOPE)
     async with gateway.serve() as http, http.stream("GET", f"/tasks/{claim.ref.task_id}:subscribe", headers=V1) as new:
         lines = new.aiter_lines()
         await anext(lines)
         for number in range(0, 10_000, 1000):
-            await seeds.appended(claim, *[chunk("word ")] * 1000, before=number)
-        await seeds.settled(claim, status(COMPLETED), before=10_000)
+            await seeds.append_events(claim, *[chunk("word ")] * 1000, written_count=number)
+        await seeds.settle_run(claim, status(COMPLETED), written_count=10_000)
         events = [line async for line in lines if line.startswith("data")]
 
     assert len(events) > 10_000
@@ -421,7 +421,7 @@ async def test_a_burst_of_subscriptions_to_a_large_task_reads_few_tasks_before_t
             for _ in range(20):
                 subscribers.create_task(subscribe())
             await eventually_async(others_refused, what="the other subscriptions are refused")
-            await seeds.settled(claim, status(COMPLETED), before=1)
+            await seeds.settle_run(claim, status(COMPLETED), written_count=1)
 
     assert statuses.count(200) == 1
     assert len(reads) <= UNPAID_READS, "what is refused is not read"

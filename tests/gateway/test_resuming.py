@@ -56,16 +56,16 @@ async def resume(gateway: LocalGateway, binding: str, task_id: str, last: EventI
 
 async def write_chunks(seeds: Seeds, chunks: int) -> Claim:
     """Claim a run and append `chunks` chunks to its log."""
-    claim = await seeds.claimed(await seeds.created(scope=SCOPE), max_attempts=2)
+    claim = await seeds.claim_run(await seeds.create_task(scope=SCOPE), max_attempts=2)
     for number in range(chunks):
-        await seeds.appended(claim, chunk(str(number)), before=number)
+        await seeds.append_events(claim, chunk(str(number)), written_count=number)
     return claim
 
 
 async def test_events_are_numbered_with_their_times(gateway: LocalGateway, store: AsyncStore, keys: Keys) -> None:
     seeds = Seeds(store, keys)
     claim = await write_chunks(seeds, 2)
-    await seeds.settled(claim, status(COMPLETED), before=2)
+    await seeds.settle_run(claim, status(COMPLETED), written_count=2)
     log = await seeds.log(claim.ref.task_id)
 
     first_frames: list[Frame] = [frame async for frame in frames(await over_rest(gateway, claim.ref.task_id, "0"))]
@@ -84,10 +84,12 @@ async def test_a_client_whose_last_event_is_lost_gets_the_task(
     claim = await write_chunks(seeds, 1)
     task_id = claim.ref.task_id
     backup = await seeds.backup()
-    await seeds.appended(claim, *(chunk(f"lost {n}") for n in range(3)), before=1)
+    await seeds.append_events(claim, *(chunk(f"lost {n}") for n in range(3)), written_count=1)
     last_id = (await seeds.log(task_id))[-1].id
     await seeds.restore(backup)
-    await seeds.settled(claim, *(chunk(f"other {n}") for n in range(extra_entries)), status(COMPLETED), before=1)
+    await seeds.settle_run(
+        claim, *(chunk(f"other {n}") for n in range(extra_entries)), status(COMPLETED), written_count=1
+    )
     task = await seeds.task(task_id)
 
     events = await resume(gateway, binding, task_id, last_id)
@@ -109,14 +111,14 @@ async def test_a_stream_that_has_only_sent_the_task_sends_it_again(
     claim = await write_chunks(seeds, 1)
     task_id = claim.ref.task_id
     backup = await seeds.backup()
-    await seeds.appended(claim, *(chunk(f"lost {n}") for n in range(3)), before=1)
+    await seeds.append_events(claim, *(chunk(f"lost {n}") for n in range(3)), written_count=1)
 
     async with grpc.aio.insecure_channel(gateway.grpc) as channel:
         stub: Any = a2a_pb2_grpc.A2AServiceStub(channel)  # type: ignore[no-untyped-call]
         call = aiter(stub.SubscribeToTask(SubscribeToTaskRequest(id=task_id), metadata=GRPC_V1, timeout=30))
         first = await anext(call)
         await seeds.restore(backup)
-        await seeds.settled(claim, *(chunk(f"other {n}") for n in range(5)), status(COMPLETED), before=1)
+        await seeds.settle_run(claim, *(chunk(f"other {n}") for n in range(5)), status(COMPLETED), written_count=1)
         events = [first, *[event async for event in call]]
 
     assert [len(event.task.artifacts[0].parts) for event in events] == [4, 6]
@@ -129,7 +131,7 @@ async def test_the_task_has_the_id_after_which_its_client_resumes(
     seeds = Seeds(store, keys)
     claim = await write_chunks(seeds, 1)
     task_id = claim.ref.task_id
-    await seeds.settled(claim, status(COMPLETED), before=1)
+    await seeds.settle_run(claim, status(COMPLETED), written_count=1)
     newest = (await seeds.log(task_id))[-1].id
     another = str(newest._replace(recorded_us=newest.recorded_us - 1))
 
@@ -146,7 +148,7 @@ async def test_a_version_alone_is_accepted_as_an_id(
 ) -> None:
     seeds = Seeds(store, keys)
     claim = await write_chunks(seeds, 2)
-    await seeds.settled(claim, status(COMPLETED), before=2)
+    await seeds.settle_run(claim, status(COMPLETED), written_count=2)
     log = await seeds.log(claim.ref.task_id)
 
     for entry in log:

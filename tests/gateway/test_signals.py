@@ -86,7 +86,7 @@ def reason(reply: httpx.Response) -> str:
 
 async def test_a_signal_resumes_the_run_and_publishes_it(site: Site) -> None:
     task_id = await site.ann.task()
-    await site.suspensions.suspended(await site.claim(task_id), wait_for("approval"))
+    await site.suspensions.suspend_run(await site.claim(task_id), wait_for("approval"))
 
     reply = await site.ann.signal(task_id, {"name": "approval", "payload": {"by": "ann"}})
 
@@ -110,8 +110,8 @@ async def test_a_signal_without_a_waiting_run_is_stored_once(site: Site) -> None
 
     assert [(reply.status_code, reply.json()["resumed"]) for reply in replies] == [(202, False)] * 3
     claim = await site.claim(task_id)
-    assert await site.suspensions.taken(claim, "go") is not None
-    assert await site.suspensions.taken(claim, "go", 2) is None
+    assert await site.suspensions.take_signal(claim, "go") is not None
+    assert await site.suspensions.take_signal(claim, "go", 2) is None
 
 
 async def test_only_the_owner_of_a_task_sends_signals(site: Site) -> None:
@@ -160,10 +160,10 @@ async def test_a_task_that_has_ended_or_is_full_refuses_signals(site: Site) -> N
     task_id = await site.ann.task()
     seeds = site.suspensions.seeds
     for number in range(MAX_STORED_SIGNALS):
-        await site.suspensions.sent(task_id, "go", str(number).encode())
+        await site.suspensions.send_signal(task_id, "go", str(number).encode())
 
     full = await site.ann.signal(task_id, {"name": "go"})
-    await seeds.settled(await site.claim(task_id), status(COMPLETED))
+    await seeds.settle_run(await site.claim(task_id), status(COMPLETED))
     response = await site.ann.signal(task_id, {"name": "go"})
 
     assert [(reply.status_code, reason(reply)) for reply in (full, response)] == [(400, "UNSUPPORTED_OPERATION")] * 2
@@ -190,7 +190,7 @@ async def test_an_agent_that_is_no_function_refuses_signals(
         httpx.AsyncClient(transport=httpx.ASGITransport(asgi), base_url="http://test", timeout=LIMIT) as http,
     ):
         caller = Caller(http, "", f"/agents/{agent}")
-        task_id = await Seeds(store, keys).created(scope=Scope(agent, "", ""))
+        task_id = await Seeds(store, keys).create_task(scope=Scope(agent, "", ""))
 
         reply = await caller.signal(task_id, {"name": "go"})
 

@@ -29,9 +29,9 @@ def webhooks(store: AsyncStore, keys: Keys) -> Webhooks:
 @pytest.fixture
 async def task_id(seeds: Seeds, webhooks: Webhooks) -> str:
     """Id of a claimed task with a push-notification config, to which event 2 is due."""
-    task_id = await seeds.created()
-    await webhooks.saved(task_id)
-    await seeds.claimed(task_id)
+    task_id = await seeds.create_task()
+    await webhooks.save_config(task_id)
+    await seeds.claim_run(task_id)
     return task_id
 
 

@@ -39,13 +39,13 @@ PUSH = NewPushConfig("c", b"sealed", "f0")
 
 
 async def _save_push(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await seeds.created(task_id="t")
+    await seeds.create_task(task_id="t")
     return save_push_config(keys, ANN, "t", PUSH)
 
 
 async def acquire_cursor(keys: Keys, seeds: Seeds) -> DeliveryCursor:
     """Create task "t" with a push-notification config, and acquire the delivery cursor of the config."""
-    await seeds.created(task_id="t")
+    await seeds.create_task(task_id="t")
     await seeds.store.run(save_push_config(keys, ANN, "t", PUSH))
     await seeds.store.run(claim_run(keys, RunRef("t", 1), token="token", runner="r", lease_us=LEASE_US, working=True))
     [cursor] = await seeds.store.run(acquire_due_deliveries(keys, limit=1, lease_us=LEASE_US))

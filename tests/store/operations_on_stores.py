@@ -23,7 +23,7 @@ Make = Callable[[Keys, Seeds], Awaitable[Operation[Any]]]
 
 async def _ended_of_an_archive(keys: Keys, seeds: Seeds) -> str:
     await seeds.store.redis.hset(keys.installation, "archive", "1")
-    return await seeds.ended(COMPLETED)
+    return await seeds.create_task_in(COMPLETED)
 
 
 async def _acquire_archivable(keys: Keys, seeds: Seeds) -> Operation[Any]:
@@ -33,7 +33,7 @@ async def _acquire_archivable(keys: Keys, seeds: Seeds) -> Operation[Any]:
 
 
 async def _remove_archived(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    return remove_archived(keys, [await seeds.ended(COMPLETED)])
+    return remove_archived(keys, [await seeds.create_task_in(COMPLETED)])
 
 
 async def _defer_archiving(keys: Keys, seeds: Seeds) -> Operation[Any]:

@@ -16,18 +16,18 @@ REF = RunRef("t", 1)
 
 
 async def _claim(seeds: Seeds) -> str:
-    return (await seeds.claimed(await seeds.created(task_id="t"))).token
+    return (await seeds.claim_run(await seeds.create_task(task_id="t"))).token
 
 
 async def _suspend(keys: Keys, seeds: Seeds) -> Operation[Any]:
     token, events = await _claim(seeds), [status(WORKING)]
-    return suspend_run(keys, REF, token=token, before=0, events=events, wait=wait_for("go"), options=b"")
+    return suspend_run(keys, REF, token=token, written_count=0, events=events, wait=wait_for("go"), options=b"")
 
 
 async def _resume_due(keys: Keys, seeds: Seeds) -> Operation[Any]:
     token = await _claim(seeds)
     wait = wait_for("go")
-    await seeds.store.run(suspend_run(keys, REF, token=token, before=0, events=[], wait=wait, options=b""))
+    await seeds.store.run(suspend_run(keys, REF, token=token, written_count=0, events=[], wait=wait, options=b""))
     return resume_due_runs(keys, limit=10)
 
 

@@ -51,7 +51,9 @@ class Versions:
         """Suspend a run until a time in the past, and return the next run."""
         entries = JournalEntry("sleep#1", "sleep", "ended", b""), JournalEntry("sleep#1", "sleep", "timeout", b"")
         wait = Wait(*entries, until_us=0)
-        suspend = suspend_run(self._keys, claim.ref, token=claim.token, before=0, events=[], wait=wait, options=OPTIONS)
+        suspend = suspend_run(
+            self._keys, claim.ref, token=claim.token, written_count=0, events=[], wait=wait, options=OPTIONS
+        )
         await self._store.run(suspend)
         return RunRef(claim.ref.task_id, claim.ref.run + 1)
 
@@ -66,8 +68,8 @@ def versions(store: AsyncStore, keys: Keys) -> Versions:
 
 
 async def test_a_run_of_another_version_is_claimed_only_on_request(seeds: Seeds, versions: Versions) -> None:
-    first = await versions.claim_run(RunRef(await seeds.created(), 1), "1")
-    next_run = (await seeds.lost(first.ref)).next_run
+    first = await versions.claim_run(RunRef(await seeds.create_task(), 1), "1")
+    next_run = (await seeds.recover_run(first.ref)).next_run
     assert next_run is not None
     ref = RunRef(first.ref.task_id, next_run)
 
@@ -77,19 +79,19 @@ async def test_a_run_of_another_version_is_claimed_only_on_request(seeds: Seeds,
 
 
 async def test_a_run_of_a_version_returns_the_options_of_its_publish(seeds: Seeds, versions: Versions) -> None:
-    ref = await versions.suspend(await versions.claim_run(RunRef(await seeds.created(), 1), "1"))
+    ref = await versions.suspend(await versions.claim_run(RunRef(await seeds.create_task(), 1), "1"))
 
     assert await versions.claim(ref, "2") == OtherVersion("1", OPTIONS)
 
 
 async def test_a_task_moves_to_another_version_when_that_records_a_step(seeds: Seeds, versions: Versions) -> None:
-    task_id = await seeds.created()
+    task_id = await seeds.create_task()
     ref = await versions.suspend(await versions.claim_run(RunRef(task_id, 1), "1"))
     claim = await versions.claim_run(ref, "2", claims_other_version=True)
     assert claim.other_version == "1"
     assert await versions.open_tasks() == {("agent", "1"): 1}, "nothing is recorded yet"
 
-    await seeds.appended(claim, JournalEntry("step#1", "step", "json", b"1", 2))
+    await seeds.append_events(claim, JournalEntry("step#1", "step", "json", b"1", 2))
 
     assert await versions.open_tasks() == {("agent", "2"): 1}
     ref = await versions.suspend(claim)
@@ -97,17 +99,17 @@ async def test_a_task_moves_to_another_version_when_that_records_a_step(seeds: S
 
 
 async def test_a_run_that_records_nothing_leaves_the_task_to_its_version(seeds: Seeds, versions: Versions) -> None:
-    ref = await versions.suspend(await versions.claim_run(RunRef(await seeds.created(), 1), "1"))
+    ref = await versions.suspend(await versions.claim_run(RunRef(await seeds.create_task(), 1), "1"))
     claim = await versions.claim_run(ref, "2", claims_other_version=True)
-    next_run = (await seeds.lost(claim.ref)).next_run
+    next_run = (await seeds.recover_run(claim.ref)).next_run
     assert next_run is not None
 
     assert (await versions.claim_run(RunRef(ref.task_id, next_run), "1")).other_version == ""
 
 
 async def test_the_next_turn_begins_on_any_version(seeds: Seeds, versions: Versions) -> None:
-    claim = await versions.claim_run(RunRef(await seeds.created(), 1), "1")
-    await seeds.settled(claim, status(INPUT_REQUIRED))
+    claim = await versions.claim_run(RunRef(await seeds.create_task(), 1), "1")
+    await seeds.settle_run(claim, status(INPUT_REQUIRED))
     assert await versions.open_tasks() == {("agent", "1"): 1}
 
     task_id = claim.ref.task_id
@@ -119,24 +121,24 @@ async def test_the_next_turn_begins_on_any_version(seeds: Seeds, versions: Versi
 
 
 async def test_a_version_has_no_open_task_after_its_end(seeds: Seeds, versions: Versions) -> None:
-    claims = [await versions.claim_run(RunRef(await seeds.created(), 1), "1") for _ in range(2)]
+    claims = [await versions.claim_run(RunRef(await seeds.create_task(), 1), "1") for _ in range(2)]
     assert await versions.open_tasks() == {("agent", "1"): 2}
 
-    await seeds.settled(claims[0], status(COMPLETED))
+    await seeds.settle_run(claims[0], status(COMPLETED))
     assert await versions.open_tasks() == {("agent", "1"): 1}
-    await seeds.settled(claims[1], status(COMPLETED))
+    await seeds.settle_run(claims[1], status(COMPLETED))
     assert await versions.open_tasks() == {}
 
 
 async def test_a_requeued_task_belongs_to_the_version_of_its_dead_letter(seeds: Seeds, versions: Versions) -> None:
-    claim = await versions.claim_run(RunRef(await seeds.created(), 1), "1")
+    claim = await versions.claim_run(RunRef(await seeds.create_task(), 1), "1")
     events = [status(FAILED)]
     await seeds.store.run(
-        settle_run(seeds.keys, claim.ref, token=claim.token, before=0, events=events, dead_letter=True)
+        settle_run(seeds.keys, claim.ref, token=claim.token, written_count=0, events=events, dead_letter=True)
     )
     assert await versions.open_tasks() == {}
 
-    new_id, _ = await seeds.requeued(claim.ref.task_id)
+    new_id, _ = await seeds.requeue_task(claim.ref.task_id)
 
     assert await versions.open_tasks() == {("agent", "1"): 1}
     assert isinstance(await versions.claim(RunRef(new_id, 1), "2"), OtherVersion)

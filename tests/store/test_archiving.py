@@ -50,13 +50,13 @@ async def test_an_ended_task_waits_without_an_expiry_until_it_is_due(
     store: AsyncStore, keys: Keys, seeds: Seeds
 ) -> None:
     await enable_archive(store, keys)
-    claim = await seeds.claimed()
-    await seeds.appended(claim, chunk("a"))
-    await seeds.settled(claim, status(COMPLETED), before=1)
+    claim = await seeds.claim_run()
+    await seeds.append_events(claim, chunk("a"))
+    await seeds.settle_run(claim, status(COMPLETED), written_count=1)
     task_id = claim.ref.task_id
-    others = [await seeds.ended(FAILED), await seeds.created()]
+    others = [await seeds.create_task_in(FAILED), await seeds.create_task()]
     await store.run(request_cancel(keys, ANN, others[1], CONTEXT))
-    await seeds.ended(INPUT_REQUIRED)
+    await seeds.create_task_in(INPUT_REQUIRED)
 
     remaining = [key async for key in store.redis.scan_iter(f"{keys.prefix}:{{*")]
     assert {await store.redis.ttl(key) for key in remaining} == {-1}
@@ -68,7 +68,7 @@ async def test_an_ended_task_waits_without_an_expiry_until_it_is_due(
 
 async def test_one_archiver_at_a_time_gets_the_oldest_tasks(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     await enable_archive(store, keys)
-    task_ids = [await seeds.ended(COMPLETED, scope=scope) for scope in (ANN, BOB, ANN)]
+    task_ids = [await seeds.create_task_in(COMPLETED, scope=scope) for scope in (ANN, BOB, ANN)]
     await make_due(store, keys)
 
     assert await due(store, keys, limit=2) == task_ids[:2]
@@ -82,12 +82,12 @@ async def test_an_archived_task_leaves_no_key_and_moves_the_border(
     store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks
 ) -> None:
     await enable_archive(store, keys)
-    first = await seeds.ended(COMPLETED)
-    task_id = await seeds.created()
-    await webhooks.saved(task_id)
-    claim = await seeds.claimed(task_id)
-    await seeds.appended(claim, chunk("a"))
-    await seeds.settled(claim, status(FAILED), before=1)
+    first = await seeds.create_task_in(COMPLETED)
+    task_id = await seeds.create_task()
+    await webhooks.save_config(task_id)
+    claim = await seeds.claim_run(task_id)
+    await seeds.append_events(claim, chunk("a"))
+    await seeds.settle_run(claim, status(FAILED), written_count=1)
     await store.redis.delete(keys.deliveries)  # no delivery is due
     at = (await seeds.task(task_id)).status.timestamp.ToMicroseconds()
     assert await read_list(store, keys) == ([task_id, first], None)
@@ -105,7 +105,7 @@ async def test_an_archived_task_leaves_no_key_and_moves_the_border(
 
 async def test_a_live_task_is_not_removed(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     await enable_archive(store, keys)
-    live_id = await seeds.created()
+    live_id = await seeds.create_task()
     await store.redis.zadd(keys.archive, {live_id: 1})
 
     assert await store.run(remove_archived(keys, [live_id])) == 0
@@ -117,9 +117,9 @@ async def test_due_deliveries_outlive_their_archived_task(
     store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks
 ) -> None:
     await enable_archive(store, keys)
-    task_id = await seeds.created()
-    await webhooks.saved(task_id)
-    await seeds.settled(await seeds.claimed(task_id), status(COMPLETED))
+    task_id = await seeds.create_task()
+    await webhooks.save_config(task_id)
+    await seeds.settle_run(await seeds.claim_run(task_id), status(COMPLETED))
     assert await store.redis.zcard(keys.deliveries) == 1
 
     await store.run(remove_archived(keys, [task_id]))
@@ -132,7 +132,7 @@ async def test_due_deliveries_outlive_their_archived_task(
 
 async def test_a_refused_task_delays_no_other_and_is_tried_again(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     await enable_archive(store, keys)
-    refused_id, other = await seeds.ended(COMPLETED), await seeds.ended(COMPLETED)
+    refused_id, other = await seeds.create_task_in(COMPLETED), await seeds.create_task_in(COMPLETED)
     await make_due(store, keys)
 
     await store.run(defer_archiving(keys, refused_id))
@@ -147,11 +147,11 @@ async def test_a_refused_task_delays_no_other_and_is_tried_again(store: AsyncSto
 async def test_tasks_that_ended_before_wait_too_and_expire_again_without_the_archive(
     store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks
 ) -> None:
-    newest_id = await seeds.ended(COMPLETED)
-    task_id = await seeds.created()
-    await webhooks.saved(task_id)
-    await seeds.settled(await seeds.claimed(task_id), status(CANCELED))
-    live_id = await seeds.created()
+    newest_id = await seeds.create_task_in(COMPLETED)
+    task_id = await seeds.create_task()
+    await webhooks.save_config(task_id)
+    await seeds.settle_run(await seeds.claim_run(task_id), status(CANCELED))
+    live_id = await seeds.create_task()
     await store.redis.delete(keys.deliveries)
     await require_schema_of_a_used_store(store, keys)
     assert not (await store.run(read_archive_state(keys))).complete
@@ -180,7 +180,7 @@ async def require_schema_of_a_used_store(store: AsyncStore, keys: Keys) -> None:
 
 async def test_the_lag_of_the_archive_is_reported(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     await enable_archive(store, keys)
-    late_id, _ = await seeds.ended(COMPLETED), await seeds.ended(COMPLETED)
+    late_id, _ = await seeds.create_task_in(COMPLETED), await seeds.create_task_in(COMPLETED)
     seconds, _ = await store.redis.time()
     await store.redis.zadd(keys.archive, {late_id: (seconds - 3600) * 1_000_000})
 
@@ -192,8 +192,8 @@ async def test_the_lag_of_the_archive_is_reported(store: AsyncStore, keys: Keys,
 
 async def test_a_dead_letter_lasts_until_its_task_is_removed(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     await enable_archive(store, keys)
-    claim = await seeds.claimed()
-    await seeds.lost(claim.ref)
+    claim = await seeds.claim_run()
+    await seeds.recover_run(claim.ref)
     [name] = await store.redis.zrange(keys.dead_letters, 0, -1)
     assert await store.run(read_dead_letter(keys, claim.ref.task_id))
 
@@ -206,11 +206,11 @@ async def test_without_an_archive_the_end_of_a_task_costs_one_check(
     store: AsyncStore, keys: Keys, seeds: Seeds
 ) -> None:
     meter = Meter(store)
-    claim = await seeds.claimed()
+    claim = await seeds.claim_run()
     list_it = list_tasks(keys, ANN, retention=RETENTION, page_size=10)
 
     without = await meter.cost_of(list_it)
-    await seeds.settled(claim, status(COMPLETED))
+    await seeds.settle_run(claim, status(COMPLETED))
 
     assert "cmdstat_hget" not in without
     assert not await store.redis.exists(keys.archive, keys.installation)
@@ -218,7 +218,7 @@ async def test_without_an_archive_the_end_of_a_task_costs_one_check(
 
 async def test_concurrent_removals_count_each_task_once(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     await enable_archive(store, keys)
-    task_ids = [await seeds.ended(COMPLETED) for _ in range(5)]
+    task_ids = [await seeds.create_task_in(COMPLETED) for _ in range(5)]
 
     counts = await asyncio.gather(*(store.run(remove_archived(keys, task_ids)) for _ in range(4)))
 
@@ -227,8 +227,8 @@ async def test_concurrent_removals_count_each_task_once(store: AsyncStore, keys:
 
 
 async def test_a_dead_letter_from_before_keeps_journal_and_signals(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    claim = await seeds.claimed()
-    await seeds.lost(claim.ref)
+    claim = await seeds.claim_run()
+    await seeds.recover_run(claim.ref)
     names = keys.task(claim.ref.task_id)
     for key in (names.journal, names.signals):
         await store.redis.hset(key, "some", "value")

@@ -33,7 +33,7 @@ def failed_attempt(number: int = 1) -> Attempt:
 async def test_the_next_attempt_is_at_the_time_when_the_cursor_is_due(
     store: AsyncStore, keys: Keys, webhooks: Webhooks, task_id: str
 ) -> None:
-    cursor = await webhooks.one()
+    cursor = await webhooks.lease_cursor()
     await store.run(postpone_delivery(keys, cursor, after_us=HOUR_US, counts=True, attempt=failed_attempt()))
 
     delivery = await store.run(read_delivery(keys, task_id, "c"))
@@ -45,12 +45,12 @@ async def test_the_next_attempt_is_at_the_time_when_the_cursor_is_due(
 async def test_each_attempt_is_stored_with_its_time_and_that_of_the_next_attempt(
     store: AsyncStore, keys: Keys, webhooks: Webhooks, task_id: str
 ) -> None:
-    cursor = await webhooks.one()
+    cursor = await webhooks.lease_cursor()
     postpone = postpone_delivery(keys, cursor, after_us=HOUR_US, counts=True, attempt=failed_attempt())
     for _ in range(2):  # the repeated call adds no attempt
         assert await store.run(postpone)
     await webhooks.pass_time(3600)
-    cursor = await webhooks.one()
+    cursor = await webhooks.lease_cursor()
     attempt = Attempt("2-1", "delivered", 204, 12)
     for _ in range(2):
         await store.run(record_delivery(keys, cursor, EventId(2), lease_us=LEASE_US, attempt=attempt))
@@ -69,7 +69,9 @@ async def test_giving_up_a_webhook_is_an_attempt_without_a_next_one(
     store: AsyncStore, keys: Keys, webhooks: Webhooks, task_id: str
 ) -> None:
     attempt = Attempt("2-1", "gone", 410, 3, "answered 410")
-    assert await store.run(abandon_delivery(keys, await webhooks.one(), failure={"reason": "no"}, attempt=attempt))
+    assert await store.run(
+        abandon_delivery(keys, await webhooks.lease_cursor(), failure={"reason": "no"}, attempt=attempt)
+    )
 
     [attempt] = (await webhooks.delivery(task_id)).attempts
 
@@ -80,7 +82,7 @@ async def test_the_newest_attempts_are_stored_in_bounded_bytes(
     store: AsyncStore, keys: Keys, webhooks: Webhooks, task_id: str
 ) -> None:
     for number in range(3 * MAX_ATTEMPTS):
-        cursor = await webhooks.one()
+        cursor = await webhooks.lease_cursor()
         attempt = Attempt("9" * 15 + "-" + "9" * 16, "failed", 500, number, "x" * 10_000)
         await store.run(postpone_delivery(keys, cursor, after_us=0, counts=True, attempt=attempt))
 
@@ -95,12 +97,12 @@ async def test_the_newest_attempts_are_stored_in_bounded_bytes(
 async def test_attempts_and_requests_are_deleted_with_the_config_and_the_task(
     store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks
 ) -> None:
-    claim = await seeds.claimed()
+    claim = await seeds.claim_run()
     for config_id in ("c", "d"):
-        await webhooks.saved(claim.ref.task_id, config_id)
+        await webhooks.save_config(claim.ref.task_id, config_id)
         assert await store.run(request_post(keys, ANN, claim.ref.task_id, config_id, "ping-1")) == "requested"
-    await seeds.appended(claim, chunk("a"))
-    for cursor in await webhooks.take():
+    await seeds.append_events(claim, chunk("a"))
+    for cursor in await webhooks.lease_cursors():
         await store.run(postpone_delivery(keys, cursor, after_us=0, counts=True, attempt=failed_attempt()))
     push = keys.task(claim.ref.task_id).push
 
@@ -108,7 +110,7 @@ async def test_attempts_and_requests_are_deleted_with_the_config_and_the_task(
 
     assert not [field for field in await store.redis.hkeys(push) if field.startswith(b"c:")]
     assert await store.redis.zrange(keys.requested_posts, 0, -1) == [f"{claim.ref.task_id} d".encode()]
-    await seeds.settled(claim, status(COMPLETED), before=1)
+    await seeds.settle_run(claim, status(COMPLETED), written_count=1)
     assert 0 < await store.redis.ttl(push) <= RETENTION
     await store.redis.delete(*(await store.redis.keys(f"*{{{claim.ref.task_id}}}*")))
     assert await store.run(acquire_requested_posts(keys, limit=9, lease_us=LEASE_US)) == []
@@ -131,14 +133,14 @@ async def test_a_replayed_failed_delivery_is_due_at_once(
     store: AsyncStore, keys: Keys, webhooks: Webhooks, task_id: str
 ) -> None:
     replay = replay_delivery(keys, task_id, "c", ANN)
-    cursor = await webhooks.one()
+    cursor = await webhooks.lease_cursor()
     assert await store.run(replay) == "alive"
     await store.run(postpone_delivery(keys, cursor, after_us=HOUR_US, counts=True, attempt=failed_attempt()))
-    assert await webhooks.take() == []
+    assert await webhooks.lease_cursors() == []
 
     assert await store.run(replay) == "replayed"
 
-    next_cursor = await webhooks.one()
+    next_cursor = await webhooks.lease_cursor()
     assert (next_cursor.delivered, next_cursor.failures) == (1, 1)
     assert await store.run(replay) == "alive", "a deliverer posts to it now"
 
@@ -146,7 +148,7 @@ async def test_a_replayed_failed_delivery_is_due_at_once(
 async def test_a_requested_event_that_is_due_anyway_is_delivered_in_order(
     store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks, task_id: str
 ) -> None:
-    await store.run(abandon_delivery(keys, await webhooks.one(), failure={"reason": "no"}))
+    await store.run(abandon_delivery(keys, await webhooks.lease_cursor(), failure={"reason": "no"}))
     event_id = (await seeds.log(task_id))[1].id
 
     assert await store.run(request_post(keys, ANN, task_id, "c", event_id)) == "requested"
@@ -210,11 +212,11 @@ async def test_an_event_that_the_log_does_not_have_cannot_be_requested(
 async def test_an_abandoned_webhook_gets_a_ping_and_stays_abandoned(
     store: AsyncStore, keys: Keys, webhooks: Webhooks, task_id: str
 ) -> None:
-    await store.run(abandon_delivery(keys, await webhooks.one(), failure={"reason": "no"}))
+    await store.run(abandon_delivery(keys, await webhooks.lease_cursor(), failure={"reason": "no"}))
     assert await store.run(request_post(keys, ANN, task_id, "c", "ping-1")) == "requested"
 
     [(cursor, [ping])] = await store.run(acquire_requested_posts(keys, limit=9, lease_us=LEASE_US))
     await store.run(settle_requested_post(keys, cursor, ping, Attempt(ping, "delivered", 200, 1), after_us=0))
 
     assert (await webhooks.delivery(task_id)).state == "dead"
-    assert await webhooks.take() == []
+    assert await webhooks.lease_cursors() == []

@@ -29,8 +29,8 @@ async def test_a_requeued_dead_letter_has_copies_of_its_blobs(
     blob_setup: BlobSetup, blob_seeds: Seeds, keys: Keys, redis_server: EmbeddedRedis
 ) -> None:
     task_id = await create_task_with_parts(blob_seeds, [Part(text=LARGE)])
-    claim = await blob_seeds.claimed(task_id)
-    assert (await blob_seeds.lost(claim.ref)).outcome == "failed"
+    claim = await blob_seeds.claim_run(task_id)
+    assert (await blob_seeds.recover_run(claim.ref)).outcome == "failed"
     operators = SyncStore(redis_server.store_url, blob_setup.blobs)
 
     dead_letter = operators.run(read_dead_letter(keys, task_id))
@@ -41,14 +41,14 @@ async def test_a_requeued_dead_letter_has_copies_of_its_blobs(
     await remove_due_blobs(blob_setup, keys)
 
     assert blob_setup.blobs_of(task_id) == []
-    assert (await blob_seeds.claimed("new")).request.message.parts[0].text == LARGE
+    assert (await blob_seeds.claim_run("new")).request.message.parts[0].text == LARGE
     assert (await blob_seeds.task("new")).history[0].parts[0].text == LARGE
 
 
 async def test_blobs_are_removed_after_their_task_expired(blob_setup: BlobSetup, blob_seeds: Seeds, keys: Keys) -> None:
     live_id = await create_task_with_parts(blob_seeds, [Part(text=LARGE)])
     ended_id = await create_task_with_parts(blob_seeds, [Part(text=LARGE)])
-    await blob_seeds.settled(await blob_seeds.claimed(ended_id), chunk(LARGE), status(COMPLETED))
+    await blob_seeds.settle_run(await blob_seeds.claim_run(ended_id), chunk(LARGE), status(COMPLETED))
 
     await remove_due_blobs(blob_setup, keys)
     assert (len(blob_setup.blobs_of(live_id)), len(blob_setup.blobs_of(ended_id))) == (1, 1)
@@ -118,8 +118,8 @@ async def test_a_folder_that_can_not_be_removed_is_tried_again(
 
 
 async def test_an_ended_task_and_its_blobs_expire(blob_setup: BlobSetup, blob_seeds: Seeds, keys: Keys) -> None:
-    task_id = await blob_seeds.created(retention=1)
-    await blob_seeds.settled(await blob_seeds.claimed(task_id), chunk(LARGE), status(COMPLETED))
+    task_id = await blob_seeds.create_task(retention=1)
+    await blob_seeds.settle_run(await blob_seeds.claim_run(task_id), chunk(LARGE), status(COMPLETED))
     await blob_setup.store.redis.zadd(keys.blobs, {task_id: 1})
     remover = BlobRemover(blob_setup.store, keys, blob_setup.blobs)
     await remover.tick()

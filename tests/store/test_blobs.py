@@ -86,11 +86,11 @@ async def test_every_reader_gets_the_written_parts(
 ) -> None:
     parts = parts_of_each_kind(size)
     task_id = await create_task_with_parts(blob_seeds, parts)
-    claim = await blob_seeds.claimed(task_id)
-    await blob_seeds.appended(claim, with_parts(parts), with_parts(parts, append=True))
+    claim = await blob_seeds.claim_run(task_id)
+    await blob_seeds.append_events(claim, with_parts(parts), with_parts(parts, append=True))
     pause = status(INPUT_REQUIRED)
     pause.status.message.CopyFrom(Message(message_id="m", role=Role.ROLE_AGENT, parts=parts))
-    await blob_seeds.settled(claim, pause, before=2)
+    await blob_seeds.settle_run(claim, pause, written_count=2)
 
     task = await blob_seeds.task(task_id)
     page = await list_page(blob_setup.store, keys, ANN, ListTasksRequest(include_artifacts=True), retention=RETENTION)
@@ -106,10 +106,10 @@ async def test_every_reader_gets_the_written_parts(
 
 async def test_redis_holds_references_only(blob_setup: BlobSetup, blob_seeds: Seeds, store: AsyncStore) -> None:
     task_id = await create_task_with_parts(blob_seeds, [Part(text=LARGE)])
-    claim = await blob_seeds.claimed(task_id)
-    await blob_seeds.appended(claim, chunk(LARGE + "1"))
+    claim = await blob_seeds.claim_run(task_id)
+    await blob_seeds.append_events(claim, chunk(LARGE + "1"))
 
-    stored_text = repr(await blob_seeds.everything())
+    stored_text = repr(await blob_seeds.all_values())
 
     assert "xxxx" not in stored_text
     assert len(blob_setup.blobs_of(task_id)) == 2
@@ -121,8 +121,8 @@ async def test_redis_holds_references_only(blob_setup: BlobSetup, blob_seeds: Se
 
 async def test_small_parts_do_not_use_the_object_store(blob_setup: BlobSetup, blob_seeds: Seeds, keys: Keys) -> None:
     blob_setup.object_store.is_down = True
-    claim = await blob_seeds.claimed()
-    await blob_seeds.appended(
+    claim = await blob_seeds.claim_run()
+    await blob_seeds.append_events(
         claim, *(chunk("small") for _ in range(30)), with_parts([Part(text="s" * 900)] * 30, append=True)
     )
 
@@ -133,14 +133,14 @@ async def test_small_parts_do_not_use_the_object_store(blob_setup: BlobSetup, bl
 async def test_a_chunk_costs_the_same_at_ten_and_at_five_hundred(
     blob_setup: BlobSetup, blob_seeds: Seeds, keys: Keys
 ) -> None:
-    claim = await blob_seeds.claimed()
+    claim = await blob_seeds.claim_run()
 
     async def cost(version: int) -> dict[str, int]:
         async def calls() -> dict[str, int]:
             return {name: stat["calls"] for name, stat in (await blob_setup.store.redis.info("commandstats")).items()}
 
         calls_before = await calls()
-        await blob_seeds.appended(claim, chunk(f"{version} {LARGE}"), before=version)
+        await blob_seeds.append_events(claim, chunk(f"{version} {LARGE}"), written_count=version)
         calls_after = await calls()
         return {
             n: c - calls_before.get(n, 0)
@@ -150,7 +150,7 @@ async def test_a_chunk_costs_the_same_at_ten_and_at_five_hundred(
 
     await cost(0)
     early_cost = await cost(1)
-    await blob_seeds.appended(claim, *(chunk(f"{n} {LARGE}") for n in range(2, 500)), before=2)
+    await blob_seeds.append_events(claim, *(chunk(f"{n} {LARGE}") for n in range(2, 500)), written_count=2)
     late_cost = await cost(500)
 
     assert early_cost == late_cost
@@ -159,9 +159,9 @@ async def test_a_chunk_costs_the_same_at_ten_and_at_five_hundred(
 
 
 async def test_a_repeated_call_writes_a_blob_once(blob_setup: BlobSetup, blob_seeds: Seeds, keys: Keys) -> None:
-    claim = await blob_seeds.claimed()
-    operation = append(keys, claim.ref, token=claim.token, before=0, events=[chunk(LARGE)])
-    again_by_another = append(keys, claim.ref, token=claim.token, before=0, events=[chunk(LARGE)])
+    claim = await blob_seeds.claim_run()
+    operation = append(keys, claim.ref, token=claim.token, written_count=0, events=[chunk(LARGE)])
+    again_by_another = append(keys, claim.ref, token=claim.token, written_count=0, events=[chunk(LARGE)])
 
     for call in (operation, operation, again_by_another):
         await blob_setup.store.run(call)
@@ -181,20 +181,20 @@ async def test_two_tasks_share_no_blob(blob_setup: BlobSetup, blob_seeds: Seeds)
 async def test_nothing_is_stored_while_the_object_store_is_unavailable(
     blob_setup: BlobSetup, blob_seeds: Seeds, keys: Keys
 ) -> None:
-    claim = await blob_seeds.claimed()
-    data_before = await blob_seeds.everything()
+    claim = await blob_seeds.claim_run()
+    data_before = await blob_seeds.all_values()
     blob_setup.object_store.is_down = True
 
     with pytest.raises(BlobsUnavailable):
         await create_task_with_parts(blob_seeds, [Part(text=LARGE)], "new")
     with pytest.raises(BlobsUnavailable):
-        await blob_seeds.appended(claim, chunk(LARGE))
+        await blob_seeds.append_events(claim, chunk(LARGE))
 
-    data_after = await blob_seeds.everything()
+    data_after = await blob_seeds.all_values()
     assert data_after.pop(keys.blobs) is not None  # registered, so that a late write is found
     assert data_after == data_before
     blob_setup.object_store.is_down = False
-    await blob_seeds.appended(claim, chunk(LARGE))
+    await blob_seeds.append_events(claim, chunk(LARGE))
 
 
 async def test_a_task_is_never_read_in_part(blob_setup: BlobSetup, blob_seeds: Seeds, keys: Keys) -> None:
@@ -247,7 +247,7 @@ async def test_a_client_can_not_write_a_reference(blob_setup: BlobSetup, blob_se
     assert victim not in task_id
     assert list((await blob_seeds.task(task_id)).history[0].parts) == guesses
     event = status(WORKING, **{f"\x00\x00\x00\x00{chr(len(table))}{table.decode()}": 1})
-    await blob_seeds.appended(await blob_seeds.claimed(task_id), event)
+    await blob_seeds.append_events(await blob_seeds.claim_run(task_id), event)
     assert dict((await blob_seeds.task(task_id)).metadata) == dict(event.metadata)
 
 
@@ -257,8 +257,8 @@ async def test_a_page_ends_early_after_large_parts(
     monkeypatch.setattr("a2a_celery.store.codec.LOG_BLOB_BYTES", 12_000)
     monkeypatch.setattr("a2a_celery.store.tasks.listing.PAGE_BLOB_BYTES", 12_000)
     ids = [await create_task_with_parts(blob_seeds, [Part(text=LARGE)]) for _ in range(5)]
-    claim = await blob_seeds.claimed(ids[0])
-    await blob_seeds.appended(claim, *(chunk(f"{n} {LARGE}") for n in range(6)))
+    claim = await blob_seeds.claim_run(ids[0])
+    await blob_seeds.append_events(claim, *(chunk(f"{n} {LARGE}") for n in range(6)))
 
     first = await blob_setup.store.run(read_log(keys, ids[0], 0))
     read_entries, version = [], 0
@@ -282,8 +282,8 @@ async def test_a_page_ends_early_after_large_parts(
 
 
 async def test_a_page_without_artifacts_reads_none(blob_setup: BlobSetup, blob_seeds: Seeds, keys: Keys) -> None:
-    claim = await blob_seeds.claimed()
-    await blob_seeds.appended(claim, chunk(LARGE))
+    claim = await blob_seeds.claim_run()
+    await blob_seeds.append_events(claim, chunk(LARGE))
 
     answer = await list_page(blob_setup.store, keys, ANN, ListTasksRequest(), retention=RETENTION)
 
@@ -293,13 +293,13 @@ async def test_a_page_without_artifacts_reads_none(blob_setup: BlobSetup, blob_s
 
 async def test_recovery_needs_no_object_store(blob_setup: BlobSetup, blob_seeds: Seeds, keys: Keys) -> None:
     task_id = await create_task_with_parts(blob_seeds, [Part(text=LARGE)])
-    claim = await blob_seeds.claimed(task_id, max_attempts=2)
+    claim = await blob_seeds.claim_run(task_id, max_attempts=2)
     other_chunk = chunk(LARGE + "closed", "closed", append=False)
     other_chunk.last_chunk = True
-    await blob_seeds.appended(claim, other_chunk, chunk(LARGE + "open", "open", append=False))
+    await blob_seeds.append_events(claim, other_chunk, chunk(LARGE + "open", "open", append=False))
     blob_setup.object_store.is_down = True
 
-    lapse = await blob_seeds.lost(claim.ref)
+    lapse = await blob_seeds.recover_run(claim.ref)
 
     blob_setup.object_store.is_down = False
     task = await blob_seeds.task(task_id)
@@ -313,8 +313,8 @@ async def test_recovery_needs_no_object_store(blob_setup: BlobSetup, blob_seeds:
 async def test_a_further_message_is_accepted_although_the_task_cannot_be_read(
     blob_setup: BlobSetup, blob_seeds: Seeds, keys: Keys
 ) -> None:
-    claim = await blob_seeds.claimed()
-    await blob_seeds.settled(claim, chunk(LARGE), status(INPUT_REQUIRED))
+    claim = await blob_seeds.claim_run()
+    await blob_seeds.settle_run(claim, chunk(LARGE), status(INPUT_REQUIRED))
     blob_setup.object_store.is_down = True
 
     answer = await blob_setup.store.run(

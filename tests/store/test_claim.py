@@ -9,7 +9,7 @@ import pytest
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, INPUT_REQUIRED, SUBMITTED, WORKING
 from a2a_celery.store import AsyncStore, Keys, Operation
 from a2a_celery.store.runs.commands import Claim, Dropped, RunRef, claim_run
-from tests.support.seeds import LEASE_US, Seeds, at_once, chunk, status
+from tests.support.seeds import LEASE_US, Seeds, chunk, run_concurrently, status
 
 
 def claim(keys: Keys, task_id: str, *, run: int = 1, token: str = "mine", working: bool = True) -> Operation[Any]:
@@ -17,7 +17,7 @@ def claim(keys: Keys, task_id: str, *, run: int = 1, token: str = "mine", workin
 
 
 async def test_a_claim_shows_working_and_begins_a_lease(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    task_id = await seeds.created()
+    task_id = await seeds.create_task()
 
     answer = await store.run(claim(keys, task_id))
 
@@ -34,7 +34,7 @@ async def test_a_claim_shows_working_and_begins_a_lease(store: AsyncStore, keys:
 
 
 async def test_a_claim_can_leave_the_status_alone(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    task_id = await seeds.created()
+    task_id = await seeds.create_task()
 
     answer = await store.run(claim(keys, task_id, working=False))
 
@@ -43,9 +43,9 @@ async def test_a_claim_can_leave_the_status_alone(store: AsyncStore, keys: Keys,
 
 
 async def test_a_run_is_claimed_once(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    task_id = await seeds.created()
+    task_id = await seeds.create_task()
 
-    answers = await at_once(*(store.run(claim(keys, task_id, token=str(n))) for n in range(20)))
+    answers = await run_concurrently(*(store.run(claim(keys, task_id, token=str(n))) for n in range(20)))
 
     assert [type(answer) for answer in answers].count(Claim) == 1
     assert answers.count(Dropped("claimed before")) == 19
@@ -55,19 +55,19 @@ async def test_a_run_is_claimed_once(store: AsyncStore, keys: Keys, seeds: Seeds
 async def test_a_repeated_claim_returns_the_same_result_and_writes_nothing(
     store: AsyncStore, keys: Keys, seeds: Seeds
 ) -> None:
-    task_id = await seeds.created()
+    task_id = await seeds.create_task()
     first = await store.run(claim(keys, task_id))
-    data_before = await seeds.everything()
+    data_before = await seeds.all_values()
 
     second_result = await store.run(claim(keys, task_id))
 
     assert second_result == first
-    assert await seeds.everything() == data_before
+    assert await seeds.all_values() == data_before
 
 
 async def test_a_claim_returns_the_state_of_earlier_turns(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    first = await seeds.claimed()
-    await seeds.settled(
+    first = await seeds.claim_run()
+    await seeds.settle_run(
         first, chunk("one "), chunk("two"), status(WORKING, "thinking", step=1), status(COMPLETED, "done")
     )
     snapshot = await seeds.task(first.ref.task_id)
@@ -80,13 +80,13 @@ async def test_a_claim_returns_the_state_of_earlier_turns(store: AsyncStore, key
 
 @pytest.mark.parametrize("run", [0, 2, 7])
 async def test_a_claim_of_an_older_run_is_dropped(store: AsyncStore, keys: Keys, seeds: Seeds, run: int) -> None:
-    task_id = await seeds.created()
-    data_before = await seeds.everything()
+    task_id = await seeds.create_task()
+    data_before = await seeds.all_values()
 
     answer = await store.run(claim(keys, task_id, run=run))
 
     assert answer == Dropped("outdated: the task is at run 1")
-    assert await seeds.everything() == data_before
+    assert await seeds.all_values() == data_before
 
 
 @pytest.mark.parametrize(
@@ -96,11 +96,11 @@ async def test_a_claim_of_an_older_run_is_dropped(store: AsyncStore, keys: Keys,
 async def test_a_claim_of_an_ended_run_is_dropped(
     store: AsyncStore, keys: Keys, seeds: Seeds, state: Any, reason: str
 ) -> None:
-    task_id = await seeds.ended(state)
-    data_before = await seeds.everything()
+    task_id = await seeds.create_task_in(state)
+    data_before = await seeds.all_values()
 
     assert await store.run(claim(keys, task_id)) == Dropped(reason)
-    assert await seeds.everything() == data_before
+    assert await seeds.all_values() == data_before
 
 
 async def test_a_claim_of_a_missing_task_is_dropped(store: AsyncStore, keys: Keys) -> None:

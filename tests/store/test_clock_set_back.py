@@ -55,7 +55,7 @@ async def send(store: AsyncStore, keys: Keys, task_id: str, on_message: OnMessag
 async def test_the_run_of_an_answer_is_due_soon(
     store: AsyncStore, keys: Keys, seeds: Seeds, set_back: SetBackStore
 ) -> None:
-    task_id = await seeds.ended(INPUT_REQUIRED)
+    task_id = await seeds.create_task_in(INPUT_REQUIRED)
     await set_back.set_back(task_id)
 
     await send(store, keys, task_id)
@@ -69,11 +69,11 @@ async def test_the_run_of_an_answer_is_due_soon(
 async def test_the_run_of_a_message_to_a_working_task_is_due_soon(
     store: AsyncStore, keys: Keys, seeds: Seeds, set_back: SetBackStore, on_message: OnMessage, state: TaskState
 ) -> None:
-    claim = await seeds.claimed()
+    claim = await seeds.claim_run()
     await send(store, keys, claim.ref.task_id, on_message)
     await set_back.set_back(claim.ref.task_id)
 
-    await seeds.settled(claim, status(state))
+    await seeds.settle_run(claim, status(state))
 
     assert await set_back.due_in(keys.dispatch, f"{claim.ref.task_id}.2") < SOON_US
 
@@ -81,7 +81,7 @@ async def test_the_run_of_a_message_to_a_working_task_is_due_soon(
 async def test_the_run_of_a_message_that_replaces_a_queued_run_is_due_soon(
     store: AsyncStore, keys: Keys, seeds: Seeds, set_back: SetBackStore
 ) -> None:
-    task_id = await seeds.created()
+    task_id = await seeds.create_task()
     await set_back.set_back(task_id)
 
     await send(store, keys, task_id, "interrupt")
@@ -92,7 +92,7 @@ async def test_the_run_of_a_message_that_replaces_a_queued_run_is_due_soon(
 async def test_a_pause_and_its_reminder_are_due_soon(
     store: AsyncStore, keys: Keys, seeds: Seeds, set_back: SetBackStore
 ) -> None:
-    claim = await seeds.claimed()
+    claim = await seeds.claim_run()
     await set_back.set_back(claim.ref.task_id)
 
     await store.run(
@@ -100,7 +100,7 @@ async def test_a_pause_and_its_reminder_are_due_soon(
             keys,
             claim.ref,
             token=claim.token,
-            before=0,
+            written_count=0,
             events=[status(INPUT_REQUIRED)],
             pause_us=LEASE_US,
             pause_timeout=status(FAILED),

@@ -17,12 +17,12 @@ from a2a_celery.store.runs.recovery import return_run
 from a2a_celery.store.runs.release import delegate_to_canvas, end_by_result, release_run
 from a2a_celery.store.tasks.commands import continue_task, create_task, end_pauses, request_cancel
 from a2a_celery.store.tasks.results import Begun, Created
-from tests.support.seeds import ANN, BOB, CONTEXT, LEASE_US, RETENTION, Seeds, at_once, request, status
+from tests.support.seeds import ANN, BOB, CONTEXT, LEASE_US, RETENTION, Seeds, request, run_concurrently, status
 
 
 async def queued_tasks(seeds: Seeds, count: int = 2) -> list[str]:
     """Create `count` tasks in a context with serialized runs, and return their ids."""
-    return [await seeds.created(task_id=f"t{n}", serialize_context=True) for n in range(count)]
+    return [await seeds.create_task(task_id=f"t{n}", serialize_context=True) for n in range(count)]
 
 
 async def due(seeds: Seeds) -> list[str]:
@@ -70,7 +70,7 @@ async def test_a_blocked_run_cannot_be_claimed_prefetched_or_returned(
 ) -> None:
     _, waiting_id = await queued_tasks(seeds)
     ref = RunRef(waiting_id, 1)
-    data_before = await seeds.everything()
+    data_before = await seeds.all_values()
     failure = status_event(waiting_id, CONTEXT, FAILED)
 
     claim = await store.run(claim_run(keys, ref, token="t", runner="r", lease_us=LEASE_US, working=True))
@@ -78,7 +78,7 @@ async def test_a_blocked_run_cannot_be_claimed_prefetched_or_returned(
     assert await store.run(return_run(keys, ref, runner=None, lost=failure)) == Unchanged()
 
     assert claim == Dropped("another run of its context comes first")
-    assert await seeds.everything() == data_before
+    assert await seeds.all_values() == data_before
     assert await store.run(end_run(keys, ref, runner="r", event=failure, lost=True)) == Unchanged()
     assert await blocked_runs(seeds) == [ref.name]
     assert ref.name not in await due(seeds)
@@ -88,19 +88,19 @@ Ends = Callable[[Seeds, str], Awaitable[object]]
 
 
 async def _settle(seeds: Seeds, task_id: str) -> object:
-    return await seeds.settled(await seeds.claimed(task_id), status(COMPLETED))
+    return await seeds.settle_run(await seeds.claim_run(task_id), status(COMPLETED))
 
 
 async def _pause(seeds: Seeds, task_id: str) -> object:
-    return await seeds.settled(await seeds.claimed(task_id), status(INPUT_REQUIRED))
+    return await seeds.settle_run(await seeds.claim_run(task_id), status(INPUT_REQUIRED))
 
 
 async def _append(seeds: Seeds, task_id: str) -> object:
-    return await seeds.appended(await seeds.claimed(task_id), status(FAILED))
+    return await seeds.append_events(await seeds.claim_run(task_id), status(FAILED))
 
 
 async def _lapse(seeds: Seeds, task_id: str) -> object:
-    return await seeds.lost((await seeds.claimed(task_id)).ref)
+    return await seeds.recover_run((await seeds.claim_run(task_id)).ref)
 
 
 async def _cancel(seeds: Seeds, task_id: str) -> object:
@@ -108,13 +108,13 @@ async def _cancel(seeds: Seeds, task_id: str) -> object:
 
 
 async def _cancel_running(seeds: Seeds, task_id: str) -> object:
-    claim = await seeds.claimed(task_id)
+    claim = await seeds.claim_run(task_id)
     await _cancel(seeds, task_id)
-    return await seeds.settled(claim, status(INPUT_REQUIRED))
+    return await seeds.settle_run(claim, status(INPUT_REQUIRED))
 
 
 async def _lost_with_its_process(seeds: Seeds, task_id: str) -> object:
-    ref = (await seeds.claimed(task_id)).ref
+    ref = (await seeds.claim_run(task_id)).ref
     return await seeds.store.run(
         end_run(seeds.keys, ref, runner="runner", event=status_event(task_id, CONTEXT, FAILED), lost=True)
     )
@@ -126,15 +126,15 @@ async def _expire(seeds: Seeds, task_id: str) -> object:
 
 
 async def _stop(seeds: Seeds, task_id: str) -> object:
-    ref = (await seeds.claimed(task_id)).ref
+    ref = (await seeds.claim_run(task_id)).ref
     failure = status_event(task_id, CONTEXT, FAILED)
     return await seeds.store.run(return_run(seeds.keys, ref, runner="runner", lost=failure))
 
 
 async def _canvas(seeds: Seeds, task_id: str) -> object:
-    claim = await seeds.claimed(task_id)
+    claim = await seeds.claim_run(task_id)
     await seeds.store.run(
-        delegate_to_canvas(seeds.keys, claim.ref, token=claim.token, before=0, events=[], canvas="{}")
+        delegate_to_canvas(seeds.keys, claim.ref, token=claim.token, written_count=0, events=[], canvas="{}")
     )
     assert await due(seeds) == [], "what a canvas works for is not over"
     return await seeds.store.run(end_by_result(seeds.keys, claim.ref, [status(COMPLETED)]))
@@ -163,10 +163,10 @@ async def test_every_end_of_the_first_run_unblocks_the_next(seeds: Seeds, end: E
 
     assert await due(seeds) == [f"{second}.1"]
     assert await blocked_runs(seeds) == [f"{third}.1"]
-    await seeds.settled(await seeds.claimed(second), status(COMPLETED))
+    await seeds.settle_run(await seeds.claim_run(second), status(COMPLETED))
     assert (await due(seeds), await blocked_runs(seeds)) == ([f"{third}.1"], [])
-    await seeds.settled(await seeds.claimed(third), status(COMPLETED))
-    assert not [key for key in await seeds.everything() if ":context_queue:" in key]
+    await seeds.settle_run(await seeds.claim_run(third), status(COMPLETED))
+    assert not [key for key in await seeds.all_values() if ":context_queue:" in key]
 
 
 @pytest.mark.parametrize("end", [_cancel, _expire, _delete, _elsewhere], ids=lambda end: end.__name__[1:])
@@ -197,19 +197,19 @@ async def test_settling_returns_the_next_run_and_other_ends_make_it_due_at_once(
 async def test_a_run_that_continues_keeps_its_turn(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     first, second = await queued_tasks(seeds)
     failure = status_event(first, CONTEXT, FAILED)
-    claim = await seeds.claimed(first, max_attempts=3)
+    claim = await seeds.claim_run(first, max_attempts=3)
     await store.run(
-        release_run(keys, claim.ref, token=claim.token, before=0, events=[], options=b"", retries=1, delay_us=1)
+        release_run(keys, claim.ref, token=claim.token, written_count=0, events=[], options=b"", retries=1, delay_us=1)
     )
     assert await due(seeds) == [claim.ref.name]
     assert await store.run(return_run(keys, claim.ref, runner=None, lost=failure)) != Unchanged()
     assert await due(seeds) == [f"{first}.2"]
-    claim = await seeds.claimed(first, run=2, max_attempts=3)
-    await seeds.lost(claim.ref)
+    claim = await seeds.claim_run(first, run=2, max_attempts=3)
+    await seeds.recover_run(claim.ref)
     assert await due(seeds) == [f"{first}.3"]
 
     assert await blocked_runs(seeds) == [f"{second}.1"]
-    await seeds.settled(await seeds.claimed(first, run=3), status(COMPLETED))
+    await seeds.settle_run(await seeds.claim_run(first, run=3), status(COMPLETED))
     assert await due(seeds) == [f"{second}.1"]
 
 
@@ -226,7 +226,7 @@ async def test_a_pause_unblocks_the_next_run_and_its_answer_queues_last(
     await _settle(seeds, second)
     await _settle(seeds, third)
     assert await due(seeds) == [f"{first}.2"]
-    await seeds.settled(await seeds.claimed(first, run=2), status(COMPLETED))
+    await seeds.settle_run(await seeds.claim_run(first, run=2), status(COMPLETED))
 
 
 @pytest.mark.parametrize("others", [0, 1])
@@ -234,16 +234,16 @@ async def test_a_message_that_waited_for_the_pause_joins_the_context_queue(
     store: AsyncStore, keys: Keys, seeds: Seeds, others: int
 ) -> None:
     first, *rest = await queued_tasks(seeds, 1 + others)
-    claim = await seeds.claimed(first)
+    claim = await seeds.claim_run(first)
     message_request = request("ahead", first, CONTEXT)
     await store.run(continue_task(keys, ANN, first, message_request, "", caller=b"{}", nonce="n"))
 
-    result = await seeds.settled(claim, status(INPUT_REQUIRED))
+    result = await seeds.settle_run(claim, status(INPUT_REQUIRED))
 
     assert (result.next_run, result.other) == ((None, RunRef(rest[0], 1)) if rest else (2, None))
     assert await due(seeds) == ([f"{rest[0]}.1"] if rest else [f"{first}.2"])
     assert await blocked_runs(seeds) == ([f"{first}.2"] if rest else [])
-    settlement = settle_run(keys, claim.ref, token=claim.token, before=0, events=[status(INPUT_REQUIRED)])
+    settlement = settle_run(keys, claim.ref, token=claim.token, written_count=0, events=[status(INPUT_REQUIRED)])
     second_result = await store.run(settlement)
     assert isinstance(second_result, Settled)
     assert second_result.next_run == result.next_run, "what another is told, a watcher sees to"
@@ -251,11 +251,11 @@ async def test_a_message_that_waited_for_the_pause_joins_the_context_queue(
 
 async def test_an_unanswered_pause_blocks_no_run(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     first, second = await queued_tasks(seeds)
-    claim = await seeds.claimed(first)
+    claim = await seeds.claim_run(first)
     failure = status_event(first, CONTEXT, FAILED)
     await store.run(
         settle_run(
-            keys, claim.ref, token=claim.token, before=0, events=[status(INPUT_REQUIRED)], pause_us=1,
+            keys, claim.ref, token=claim.token, written_count=0, events=[status(INPUT_REQUIRED)], pause_us=1,
             pause_timeout=failure,
         )
     )  # fmt: skip
@@ -268,20 +268,20 @@ async def test_a_requeued_task_is_blocked_too(store: AsyncStore, keys: Keys, see
     first, second = await queued_tasks(seeds)
     await _lapse(seeds, first)
 
-    new_id, outcome = await seeds.requeued(first)
+    new_id, outcome = await seeds.requeue_task(first)
 
     assert outcome == "blocked"
     assert (await due(seeds), await blocked_runs(seeds)) == ([f"{second}.1"], [f"{new_id}.1"])
     await _settle(seeds, second)
     assert await due(seeds) == [f"{new_id}.1"]
     await _lapse(seeds, new_id)
-    assert (await seeds.requeued(new_id))[1] == "requeued"
+    assert (await seeds.requeue_task(new_id))[1] == "requeued"
 
 
 async def test_concurrent_workers_run_each_task_once_and_one_at_a_time(
     store: AsyncStore, keys: Keys, seeds: Seeds
 ) -> None:
-    tasks = await at_once(*(seeds.created(serialize_context=True) for _ in range(30)))
+    tasks = await run_concurrently(*(seeds.create_task(serialize_context=True) for _ in range(30)))
     task_ids: list[str] = []
     remaining_ids = set(tasks)
 
@@ -289,9 +289,9 @@ async def test_concurrent_workers_run_each_task_once_and_one_at_a_time(
         assert len(names) == 1
         task_id = names[0].rpartition(".")[0]
         task_ids.append(task_id)
-        claim = await seeds.claimed(task_id)
+        claim = await seeds.claim_run(task_id)
         remaining_ids.discard(task_id)
-        await at_once(seeds.settled(claim, status(COMPLETED)), _cancel(seeds, remaining_ids.pop()))
+        await run_concurrently(seeds.settle_run(claim, status(COMPLETED)), _cancel(seeds, remaining_ids.pop()))
 
     assert len(task_ids) == len(set(task_ids)) == 15
     assert await blocked_runs(seeds) == []

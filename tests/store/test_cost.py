@@ -40,16 +40,18 @@ class Meter:
 async def grow(seeds: Seeds, claim: Claim, count: int, until: int) -> int:
     """Write chunks until the task has `until` chunks, and return their number."""
     while count < until:
-        await seeds.appended(claim, *(chunk(f"{n} ") for n in range(count, min(count + 50, until))), before=count)
+        await seeds.append_events(
+            claim, *(chunk(f"{n} ") for n in range(count, min(count + 50, until))), written_count=count
+        )
         count = min(count + 50, until)
     return count
 
 
 async def test_a_chunk_costs_the_same_at_ten_and_at_two_thousand(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    meter, claim = Meter(store), await seeds.claimed()
+    meter, claim = Meter(store), await seeds.claim_run()
 
     def append_chunk(version: int) -> Operation[object]:
-        return append(keys, claim.ref, token=claim.token, before=version, events=[chunk("x")])  # type: ignore[return-value]
+        return append(keys, claim.ref, token=claim.token, written_count=version, events=[chunk("x")])  # type: ignore[return-value]
 
     count = await grow(seeds, claim, 0, 10)
     early_cost = await meter.cost_of(append_chunk(count))
@@ -63,13 +65,13 @@ async def test_a_chunk_costs_the_same_at_ten_and_at_two_thousand(store: AsyncSto
 
 
 async def test_a_status_costs_the_same_early_and_late(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    meter, claim = Meter(store), await seeds.claimed()
+    meter, claim = Meter(store), await seeds.claim_run()
     costs = []
     for number in range(50):
         event = status(WORKING, f"step {number}", step=number)
         costs.append(
             await meter.cost_of(
-                append(keys, claim.ref, token=claim.token, before=number, events=[event])  # type: ignore[arg-type]
+                append(keys, claim.ref, token=claim.token, written_count=number, events=[event])  # type: ignore[arg-type]
             )
         )
 
@@ -82,7 +84,7 @@ async def test_agents_without_sessions_pay_nothing_for_them(store: AsyncStore, k
     costs = [
         await meter.cost_of(create_task(keys, ANN, "t", CONTEXT, message_request, caller=b"{}", retention=60)),
         await meter.cost_of(claim_run(keys, RunRef("t", 1), token="k", runner="r", lease_us=1, working=False)),
-        await meter.cost_of(settle_run(keys, RunRef("t", 1), token="k", before=0, events=[status(COMPLETED)])),
+        await meter.cost_of(settle_run(keys, RunRef("t", 1), token="k", written_count=0, events=[status(COMPLETED)])),
     ]
 
     assert [sum(cost.values()) for cost in costs] == [9, 20, 38], "5 and 7 of them are metrics"
@@ -91,7 +93,7 @@ async def test_agents_without_sessions_pay_nothing_for_them(store: AsyncStore, k
 async def test_continuing_a_read_costs_one_read_of_a_log_of_any_length(
     store: AsyncStore, keys: Keys, seeds: Seeds
 ) -> None:
-    meter, claim = Meter(store), await seeds.claimed()
+    meter, claim = Meter(store), await seeds.claim_run()
     await grow(seeds, claim, 0, 1000)
 
     cost = await meter.cost_of(read_log(keys, claim.ref.task_id, 990))  # type: ignore[arg-type]
@@ -110,12 +112,14 @@ async def test_the_cost_of_a_task_does_not_depend_on_the_number_of_tasks(
         operations: list[Operation[object]] = [
             create_task(keys, ANN, task_id, CONTEXT, message_request, caller=b"{}", retention=60),  # type: ignore[list-item]
             claim_run(keys, ref, token="k", runner="r", lease_us=1, working=True),  # type: ignore[list-item]
-            settle_run(keys, ref, token="k", before=0, events=[status(COMPLETED)]),  # type: ignore[list-item]
+            settle_run(keys, ref, token="k", written_count=0, events=[status(COMPLETED)]),  # type: ignore[list-item]
             read_final_task(keys, ANN, task_id),  # type: ignore[list-item]
         ]
         return [await meter.cost_of(operation) for operation in operations]
 
     early_cost = await cost_of("one")
-    await asyncio.gather(*(seeds.created() for _ in range(500)), *(seeds.ended(COMPLETED) for _ in range(500)))
+    await asyncio.gather(
+        *(seeds.create_task() for _ in range(500)), *(seeds.create_task_in(COMPLETED) for _ in range(500))
+    )
 
     assert await cost_of("another") == early_cost

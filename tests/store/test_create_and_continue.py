@@ -51,13 +51,13 @@ async def test_a_repeated_create_returns_the_first_result_and_writes_nothing(
     call = create_task(keys, ANN, "t", "c", request(), caller=b"{}", retention=RETENTION)
     first = await store.run(call)
     submitted_at = first.task.status.timestamp.ToNanoseconds()
-    await seeds.claimed("t")
-    data_before = await seeds.everything()
+    await seeds.claim_run("t")
+    data_before = await seeds.all_values()
 
     second_result = await store.run(call)
 
     assert (second_result.newest.version, second_result.task.status.timestamp.ToNanoseconds()) == (1, submitted_at)
-    assert await seeds.everything() == data_before
+    assert await seeds.all_values() == data_before
 
 
 @pytest.mark.parametrize("state", [SUBMITTED, COMPLETED])
@@ -65,34 +65,34 @@ async def test_a_repeated_create_returns_the_first_result_and_writes_nothing(
 async def test_the_id_of_a_task_of_another_scope_is_refused(
     store: AsyncStore, keys: Keys, seeds: Seeds, scope: Scope, state: TaskState
 ) -> None:
-    await seeds.created(task_id="t")
+    await seeds.create_task(task_id="t")
     if state == COMPLETED:
-        await seeds.settled(await seeds.claimed("t"), status(COMPLETED))
-    data_before = await seeds.everything()
+        await seeds.settle_run(await seeds.claim_run("t"), status(COMPLETED))
+    data_before = await seeds.all_values()
 
     reply = await store.run(create_task(keys, scope, "t", "c", request(), caller=b"{}", retention=RETENTION))
 
     assert reply == TaskIdConflict()
-    assert await seeds.everything() == data_before
+    assert await seeds.all_values() == data_before
 
 
 async def test_a_repeated_create_finds_the_task_after_its_end(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     call = create_task(keys, ANN, "t", "c", request(task_id="t"), caller=b"{}", retention=RETENTION)
     await store.run(call)
-    await seeds.settled(await seeds.claimed("t"), status(COMPLETED))
-    data_before = await seeds.everything()
+    await seeds.settle_run(await seeds.claim_run("t"), status(COMPLETED))
+    data_before = await seeds.all_values()
 
     assert isinstance(await store.run(call), Created)
-    assert await seeds.everything() == data_before
+    assert await seeds.all_values() == data_before
 
 
 @pytest.mark.parametrize("pause", [INPUT_REQUIRED, AUTH_REQUIRED])
 async def test_a_message_to_a_paused_task_begins_the_next_run(
     store: AsyncStore, keys: Keys, seeds: Seeds, pause: TaskState
 ) -> None:
-    claim = await seeds.claimed()
+    claim = await seeds.claim_run()
     task_id = claim.ref.task_id
-    await seeds.settled(claim, status(pause, "which?"))
+    await seeds.settle_run(claim, status(pause, "which?"))
     length = len(await seeds.log(task_id))
 
     answer = await store.run(next_message(keys, task_id, "this"))
@@ -108,7 +108,7 @@ async def test_a_message_to_a_paused_task_begins_the_next_run(
 
 
 async def test_messages_to_an_open_run_wait_in_order(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    claim = await seeds.claimed()
+    claim = await seeds.claim_run()
     task_id = claim.ref.task_id
     task_before = await seeds.task(task_id)
 
@@ -118,18 +118,18 @@ async def test_messages_to_an_open_run_wait_in_order(store: AsyncStore, keys: Ke
     assert await seeds.task(task_id) == task_before  # a message that waits is not in the task yet
     texts = []
     for _ in range(3):
-        result = await seeds.settled(claim, status(INPUT_REQUIRED))
+        result = await seeds.settle_run(claim, status(INPUT_REQUIRED))
         assert result.next_run == claim.ref.run + 1
         assert result.state == SUBMITTED
-        claim = await seeds.claimed(task_id, run=result.next_run)
+        claim = await seeds.claim_run(task_id, run=result.next_run)
         texts.append(claim.request.message.parts[0].text)
     assert texts == ["one", "two", "three"]
-    assert (await seeds.settled(claim, status(COMPLETED))).next_run is None
+    assert (await seeds.settle_run(claim, status(COMPLETED))).next_run is None
     await seeds.require_consistent(task_id)
 
 
 async def test_a_message_to_a_queued_run_waits_too(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    task_id = await seeds.created()
+    task_id = await seeds.create_task()
 
     answer = await store.run(next_message(keys, task_id))
 
@@ -138,83 +138,83 @@ async def test_a_message_to_a_queued_run_waits_too(store: AsyncStore, keys: Keys
 
 
 async def test_the_number_of_waiting_messages_is_limited(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    task_id = await seeds.created()
+    task_id = await seeds.create_task()
     for number in range(MAX_WAITING_TURNS):
         await store.run(next_message(keys, task_id, nonce=str(number)))
-    data_before = await seeds.everything()
+    data_before = await seeds.all_values()
 
     answer = await store.run(next_message(keys, task_id, nonce="one more"))
 
     assert answer == Full()
-    assert await seeds.everything() == data_before
+    assert await seeds.all_values() == data_before
 
 
 @pytest.mark.parametrize("state", [COMPLETED, FAILED])
 async def test_a_message_to_an_ended_task_is_refused_with_its_state(
     store: AsyncStore, keys: Keys, seeds: Seeds, state: TaskState
 ) -> None:
-    task_id = await seeds.ended(state)
-    data_before = await seeds.everything()
+    task_id = await seeds.create_task_in(state)
+    data_before = await seeds.all_values()
 
     answer = await store.run(next_message(keys, task_id))
 
     assert answer == Ended(state)
-    assert await seeds.everything() == data_before
+    assert await seeds.all_values() == data_before
 
 
 async def test_a_message_that_names_another_context_is_refused(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    task_id = await seeds.ended(INPUT_REQUIRED)
-    data_before = await seeds.everything()
+    task_id = await seeds.create_task_in(INPUT_REQUIRED)
+    data_before = await seeds.all_values()
 
     answer = await store.run(next_message(keys, task_id, context="elsewhere"))
 
     assert answer == WrongContext(CONTEXT)
-    assert await seeds.everything() == data_before
+    assert await seeds.all_values() == data_before
     assert isinstance(await store.run(next_message(keys, task_id, context=CONTEXT)), Begun)
 
 
 async def test_a_task_of_another_caller_is_missing(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    task_id = await seeds.ended(INPUT_REQUIRED)
-    data_before = await seeds.everything()
+    task_id = await seeds.create_task_in(INPUT_REQUIRED)
+    data_before = await seeds.all_values()
 
     answer = await store.run(next_message(keys, task_id, scope=BOB))
 
     assert answer == Missing() == await store.run(next_message(keys, "none"))
     assert await store.run(read_task(keys, BOB, task_id)) is None
-    assert await seeds.everything() == data_before
+    assert await seeds.all_values() == data_before
 
 
 async def test_a_repeated_message_that_began_a_run_is_answered_as_before(
     store: AsyncStore, keys: Keys, seeds: Seeds
 ) -> None:
-    task_id = await seeds.ended(INPUT_REQUIRED)
+    task_id = await seeds.create_task_in(INPUT_REQUIRED)
     call = next_message(keys, task_id)
     first = await store.run(call)
-    data_before = await seeds.everything()
+    data_before = await seeds.all_values()
 
     second_result = await store.run(call)
 
     assert second_result == first
-    assert await seeds.everything() == data_before
+    assert await seeds.all_values() == data_before
 
 
 async def test_a_repeated_message_that_waits_is_answered_as_before(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    task_id = await seeds.created()
+    task_id = await seeds.create_task()
     call = next_message(keys, task_id)
     first = await store.run(call)
-    data_before = await seeds.everything()
+    data_before = await seeds.all_values()
 
     second_result = await store.run(call)
 
     assert second_result == first
-    assert await seeds.everything() == data_before
+    assert await seeds.all_values() == data_before
 
 
 async def test_a_claim_of_the_next_run_shows_working_again(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    task_id = await seeds.ended(INPUT_REQUIRED)
+    task_id = await seeds.create_task_in(INPUT_REQUIRED)
     await store.run(next_message(keys, task_id, "go on"))
 
-    claim = await seeds.claimed(task_id, run=2)
+    claim = await seeds.claim_run(task_id, run=2)
 
     assert (claim.turn, claim.attempt) == (2, 1)
     assert claim.request.message.parts[0].text == "go on"

@@ -13,13 +13,13 @@ from a2a_celery.lifecycle.outcomes import WORKER_LOST
 from a2a_celery.lifecycle.own_metadata import own_metadata
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, REJECTED, SUBMITTED, WORKING
 from a2a_celery.store import AsyncStore, Keys, SyncStore
-from a2a_celery.store.admin.scan import TaskSummary, listed
+from a2a_celery.store.admin.scan import TaskSummary, list_summaries
 from a2a_celery.store.runs.commands import Claim, RunRef, claim_run, end_run
 from a2a_celery.store.tasks.commands import continue_task, create_task, request_cancel
 from a2a_celery.store.tasks.dead_letters import Alive, AlreadyRequeued, DeadLetter, read_dead_letter, requeue_task
 from a2a_celery.store.tasks.results import DeliveredToRun, Ended, Missing
 from a2a_celery.watcher.recoverer import Recoverer
-from tests.support.seeds import ANN, CONTEXT, LEASE_US, RETENTION, Seeds, at_once, chunk, request, status
+from tests.support.seeds import ANN, CONTEXT, LEASE_US, RETENTION, Seeds, chunk, request, run_concurrently, status
 
 CALLER = b'{"user": "ann"}'
 ROUTE = b'{"celery":{"queue":"gpu"}}'
@@ -49,7 +49,7 @@ class Graveyard:
         return task_id
 
     async def create_task(self) -> str:
-        task_id = await self._seeds.created()
+        task_id = await self._seeds.create_task()
         record = self._keys.task(task_id).record
         await self._store.redis.hset(record, mapping={"caller": CALLER, "options": ROUTE})
         return task_id
@@ -86,7 +86,7 @@ async def test_a_task_without_further_attempts_leaves_a_dead_letter(
     task_id = await graveyard.lapse(attempts=attempts)
     assert await dead_letters(store, keys) == []
 
-    await at_once(*(Recoverer(store, keys).tick() for _ in range(4)))
+    await run_concurrently(*(Recoverer(store, keys).tick() for _ in range(4)))
 
     assert await dead_letters(store, keys) == [task_id]
     dead_letter = await graveyard.dead_letter(task_id)
@@ -116,14 +116,14 @@ async def test_a_requeued_task_begins_with_the_message_of_its_turn(
 async def test_an_external_end_leaves_a_dead_letter_if_its_worker_was_lost(
     store: AsyncStore, keys: Keys, seeds: Seeds, is_lost: bool, dies: bool
 ) -> None:
-    claim = await seeds.claimed()
+    claim = await seeds.claim_run()
     end = end_run(keys, claim.ref, runner="runner", event=status(FAILED, "over"), lost=is_lost)
 
     first = await store.run(end)
-    data_before = await seeds.everything()
+    data_before = await seeds.all_values()
 
     assert await store.run(end) == first
-    assert await seeds.everything() == data_before
+    assert await seeds.all_values() == data_before
     assert await dead_letters(store, keys) == [claim.ref.task_id] * dies
 
 
@@ -131,7 +131,7 @@ async def test_an_external_end_leaves_a_dead_letter_if_its_worker_was_lost(
 async def test_an_end_by_the_agent_leaves_no_dead_letter(
     store: AsyncStore, keys: Keys, seeds: Seeds, state: TaskState
 ) -> None:
-    task_id = await seeds.ended(state)
+    task_id = await seeds.create_task_in(state)
 
     assert await dead_letters(store, keys) == []
     assert await store.run(read_dead_letter(keys, task_id)) == Ended(state)
@@ -156,7 +156,7 @@ async def test_a_task_with_a_cancel_request_leaves_no_dead_letter(
 async def test_reading_another_task_as_a_dead_letter_returns_its_state(
     store: AsyncStore, keys: Keys, seeds: Seeds, graveyard: Graveyard
 ) -> None:
-    waiting_id, paused_id = await seeds.created(), await seeds.ended(INPUT_REQUIRED)
+    waiting_id, paused_id = await seeds.create_task(), await seeds.create_task_in(INPUT_REQUIRED)
     requeued_id = await graveyard.create_dead_letter()
     await graveyard.requeue(await graveyard.dead_letter(requeued_id), "new")
 
@@ -190,7 +190,7 @@ async def test_a_requeued_dead_letter_is_a_new_task_of_the_same_caller_that_refe
     claim = await graveyard.claim("new")
     assert (claim.attempt, claim.turn, claim.caller, claim.scope) == (1, 1, CALLER, ANN)
     assert claim.request.message == message
-    await seeds.settled(claim, status(COMPLETED))
+    await seeds.settle_run(claim, status(COMPLETED))
     assert await seeds.states("new") == [SUBMITTED, WORKING, COMPLETED]
     await seeds.require_consistent("new")
 
@@ -207,15 +207,15 @@ async def test_an_unpublished_requeued_run_becomes_due(store: AsyncStore, keys: 
 async def test_a_requeued_task_has_the_conversation_without_the_output_of_the_lost_run(
     store: AsyncStore, keys: Keys, seeds: Seeds, graveyard: Graveyard
 ) -> None:
-    first = await seeds.claimed(await graveyard.create_task())
+    first = await seeds.claim_run(await graveyard.create_task())
     task_id = first.ref.task_id
-    await seeds.settled(first, status(INPUT_REQUIRED, "Name?"))
+    await seeds.settle_run(first, status(INPUT_REQUIRED, "Name?"))
     await store.redis.hset(keys.task(task_id).record, "ask_count", 1)
     answer = request("Ada", task_id, CONTEXT)
     await store.run(continue_task(keys, ANN, task_id, answer, "", caller=CALLER, nonce="n"))
     await graveyard.lapse(task_id, run=2)
     claim = replace(first, ref=RunRef(task_id, 2), token="t")
-    await seeds.appended(claim, status(WORKING, "busy"), status(WORKING, "busier"), chunk("half"))
+    await seeds.append_events(claim, status(WORKING, "busy"), status(WORKING, "busier"), chunk("half"))
     late_message = request("a message that had no turn", task_id, CONTEXT)
     await store.run(continue_task(keys, ANN, task_id, late_message, "", caller=CALLER, nonce="late"))
     await Recoverer(store, keys).tick()
@@ -234,12 +234,12 @@ async def test_a_requeued_task_has_the_conversation_without_the_output_of_the_lo
 async def test_a_repeated_call_is_answered_alike_and_writes_nothing(seeds: Seeds, graveyard: Graveyard) -> None:
     dead_letter = await graveyard.dead_letter(await graveyard.create_dead_letter())
     assert await graveyard.requeue(dead_letter, "new") == "requeued"
-    data_before = await seeds.everything()
+    data_before = await seeds.all_values()
 
     assert await graveyard.requeue(dead_letter, "new") == "requeued"
     assert await graveyard.requeue(dead_letter, "another") == "gone"
 
-    assert await seeds.everything() == data_before
+    assert await seeds.all_values() == data_before
 
 
 @pytest.mark.parametrize("round_", range(3))
@@ -250,7 +250,7 @@ async def test_of_concurrent_requeues_one_creates_a_task(
     dead_letter = await graveyard.dead_letter(dead_id)
     others = [AsyncStore(redis_server.store_url) for _ in range(4)]
 
-    answers = await at_once(*(graveyard.requeue(dead_letter, f"new-{n}", others[n % 4]) for n in range(20)))
+    answers = await run_concurrently(*(graveyard.requeue(dead_letter, f"new-{n}", others[n % 4]) for n in range(20)))
 
     for other in others:
         await other.aclose()
@@ -307,7 +307,7 @@ def listing(redis_server: EmbeddedRedis, keys: Keys) -> Any:
     def read_summaries(name: str) -> dict[str, TaskSummary]:
         store = SyncStore(redis_server.store_url)
         try:
-            return {row.ref.task_id: row for row in listed(store, keys, name)}
+            return {row.ref.task_id: row for row in list_summaries(store, keys, name)}
         finally:
             store.close()
 
@@ -321,14 +321,14 @@ ODD_IDS = ["plain", "a:b", "with space", "{brace}", "ünï", "%41", "t.1"]
 async def test_each_list_has_its_tasks(
     store: AsyncStore, keys: Keys, seeds: Seeds, graveyard: Graveyard, listing: Any, task_id: str
 ) -> None:
-    await seeds.created(task_id=task_id)
+    await seeds.create_task(task_id=task_id)
     waiting_summary = listing(keys.dispatch)[task_id]
-    await seeds.claimed(task_id)
+    await seeds.claim_run(task_id)
     await store.run(request_cancel(keys, ANN, task_id, CONTEXT))
     runs = listing(keys.leases)[task_id]
-    await seeds.ended(INPUT_REQUIRED, task_id=f"{task_id}-2")
+    await seeds.create_task_in(INPUT_REQUIRED, task_id=f"{task_id}-2")
     pauses = listing(keys.pauses)[f"{task_id}-2"]
-    await seeds.created(task_id=f"{task_id}-3")
+    await seeds.create_task(task_id=f"{task_id}-3")
     await graveyard.create_dead_letter(f"{task_id}-3")
     dead_letter = listing(keys.dead_letters)[f"{task_id}-3"]
 
@@ -348,7 +348,7 @@ async def test_each_list_has_its_tasks(
 async def test_a_long_list_is_complete_over_its_pages(
     store: AsyncStore, keys: Keys, seeds: Seeds, listing: Any
 ) -> None:
-    ids = await at_once(*(seeds.created() for _ in range(900)))
+    ids = await run_concurrently(*(seeds.create_task() for _ in range(900)))
     await store.redis.zadd(keys.dispatch, {"gone.1": 1, f"{ids[0]}.7": 1})
 
     assert set(listing(keys.dispatch)) == set(ids)
@@ -358,7 +358,7 @@ async def test_a_long_list_is_complete_over_its_pages(
 async def test_a_repeated_cancel_request_keeps_the_first_time(
     store: AsyncStore, keys: Keys, seeds: Seeds, listing: Any
 ) -> None:
-    task_id = (await seeds.claimed()).ref.task_id
+    task_id = (await seeds.claim_run()).ref.task_id
     await store.run(request_cancel(keys, ANN, task_id, CONTEXT))
     first = listing(keys.leases)[task_id].cancel_requested_us
     await store.run(request_cancel(keys, ANN, task_id, CONTEXT))

@@ -19,7 +19,7 @@ from a2a_celery.store.webhooks.deliveries import (
 )
 from a2a_celery.store.webhooks.push_configs import delete_push_config
 from tests.support.delivery_cursors import Webhooks
-from tests.support.seeds import ANN, RETENTION, Seeds, at_once, chunk, status
+from tests.support.seeds import ANN, RETENTION, Seeds, chunk, run_concurrently, status
 
 HOUR_US = 3_600_000_000
 
@@ -34,7 +34,7 @@ def operator_view(redis_server: EmbeddedRedis, keys: Keys, *, is_dead: bool) -> 
 
 
 async def test_a_cursor_has_all_that_a_delivery_needs(webhooks: Webhooks, task_id: str) -> None:
-    cursor = await webhooks.one()
+    cursor = await webhooks.lease_cursor()
 
     assert (cursor.task_id, cursor.config_id, cursor.context_id, cursor.agent) == (
         task_id,
@@ -51,12 +51,12 @@ async def test_a_cursor_has_one_holder(
     redis_server: EmbeddedRedis, keys: Keys, seeds: Seeds, webhooks: Webhooks
 ) -> None:
     for _ in range(40):
-        await webhooks.saved(await seeds.created())
+        await webhooks.save_config(await seeds.create_task())
     for task in [key async for key in webhooks.store.redis.scan_iter(f"{keys.prefix}:*:task")]:
-        await seeds.claimed((await webhooks.store.redis.hget(task, "task_id")).decode())
+        await seeds.claim_run((await webhooks.store.redis.hget(task, "task_id")).decode())
     others = [AsyncStore(redis_server.store_url) for _ in range(4)]
 
-    batches = await at_once(*(Webhooks(other, keys).take(limit=3) for other in others * 5))
+    batches = await run_concurrently(*(Webhooks(other, keys).lease_cursors(limit=3) for other in others * 5))
 
     for other in others:
         await other.aclose()
@@ -67,42 +67,42 @@ async def test_a_cursor_has_one_holder(
 async def test_an_unrecorded_post_is_due_again_at_the_same_version(
     seeds: Seeds, webhooks: Webhooks, task_id: str
 ) -> None:
-    killed_cursor = await webhooks.one(lease_us=-1)
+    killed_cursor = await webhooks.lease_cursor(lease_us=-1)
 
-    next_cursor = await webhooks.one()
+    next_cursor = await webhooks.lease_cursor()
 
     assert (next_cursor.delivered, next_cursor.task_id) == (killed_cursor.delivered, killed_cursor.task_id)
-    assert await webhooks.note(killed_cursor, 2) == "lost"
+    assert await webhooks.record_delivery(killed_cursor, 2) == "lost"
     assert (await webhooks.delivery(task_id)).delivered == 1
-    assert await webhooks.note(next_cursor, 2) == "done"
+    assert await webhooks.record_delivery(next_cursor, 2) == "done"
 
 
 async def test_a_cursor_advances_to_the_end_of_the_log_and_is_due_with_the_next_event(
     seeds: Seeds, webhooks: Webhooks
 ) -> None:
-    claim = await seeds.claimed()
-    await webhooks.saved(claim.ref.task_id)
-    await seeds.appended(claim, chunk("a"), chunk("b"))
-    cursor = await webhooks.one()
+    claim = await seeds.claim_run()
+    await webhooks.save_config(claim.ref.task_id)
+    await seeds.append_events(claim, chunk("a"), chunk("b"))
+    cursor = await webhooks.lease_cursor()
 
-    assert await webhooks.note(cursor, 3) == "more"
-    assert await webhooks.take() == []
-    assert await webhooks.note(cursor, 3, posted=False) == "more"
-    await seeds.appended(claim, chunk("c"), before=2)
-    assert await webhooks.note(cursor, 4) == "more"
-    assert await webhooks.note(cursor, 5) == "done"
-    assert await webhooks.note(cursor, 5) == "done"
+    assert await webhooks.record_delivery(cursor, 3) == "more"
+    assert await webhooks.lease_cursors() == []
+    assert await webhooks.record_delivery(cursor, 3, posted=False) == "more"
+    await seeds.append_events(claim, chunk("c"), written_count=2)
+    assert await webhooks.record_delivery(cursor, 4) == "more"
+    assert await webhooks.record_delivery(cursor, 5) == "done"
+    assert await webhooks.record_delivery(cursor, 5) == "done"
     assert (await webhooks.delivery(claim.ref.task_id)).state == "delivered"
-    assert await webhooks.take() == []
-    await seeds.settled(claim, status(COMPLETED), before=3)
-    assert (await webhooks.one()).delivered == 5
+    assert await webhooks.lease_cursors() == []
+    await seeds.settle_run(claim, status(COMPLETED), written_count=3)
+    assert (await webhooks.lease_cursor()).delivered == 5
 
 
 async def test_a_cursor_moves_neither_back_nor_beyond_the_log(webhooks: Webhooks, task_id: str, seeds: Seeds) -> None:
-    cursor = await webhooks.one()
+    cursor = await webhooks.lease_cursor()
 
-    await webhooks.note(cursor, 99)
-    await webhooks.note(cursor, 1)
+    await webhooks.record_delivery(cursor, 99)
+    await webhooks.record_delivery(cursor, 1)
 
     assert (await webhooks.delivery(task_id)).delivered == 2
 
@@ -110,15 +110,15 @@ async def test_a_cursor_moves_neither_back_nor_beyond_the_log(webhooks: Webhooks
 async def test_a_new_event_does_not_shorten_the_backoff_of_a_cursor(
     store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks
 ) -> None:
-    claim = await seeds.claimed()
-    await webhooks.saved(claim.ref.task_id)
-    await seeds.appended(claim, chunk("a"))
-    cursor = await webhooks.one()
+    claim = await seeds.claim_run()
+    await webhooks.save_config(claim.ref.task_id)
+    await seeds.append_events(claim, chunk("a"))
+    cursor = await webhooks.lease_cursor()
     assert await store.run(postpone_delivery(keys, cursor, after_us=HOUR_US, counts=True, failure={"status": 503}))
 
-    await seeds.appended(claim, chunk("b"), before=1)
+    await seeds.append_events(claim, chunk("b"), written_count=1)
 
-    assert await webhooks.take() == []
+    assert await webhooks.lease_cursors() == []
     delivery = await webhooks.delivery(claim.ref.task_id)
     assert (delivery.state, delivery.failures, delivery.failure, delivery.is_leased) == (
         "failing",
@@ -133,15 +133,15 @@ async def test_failures_count_until_an_event_is_delivered(
     store: AsyncStore, keys: Keys, webhooks: Webhooks, task_id: str
 ) -> None:
     for counts in (True, False, True):
-        cursor = await webhooks.one()
+        cursor = await webhooks.lease_cursor()
         postpone = postpone_delivery(keys, cursor, after_us=0, counts=counts, failure={"reason": "slow"})
         assert await store.run(postpone)
         assert await store.run(postpone)  # a repeated call counts once
-    cursor = await webhooks.one()
+    cursor = await webhooks.lease_cursor()
     assert cursor.failures == 2
     assert 0 < cursor.failing_for < 60
 
-    await webhooks.note(cursor, 2)
+    await webhooks.record_delivery(cursor, 2)
 
     delivery = await webhooks.delivery(task_id)
     assert (delivery.failures, delivery.first_failed_us, delivery.failure) == (0, 0, {})
@@ -150,23 +150,23 @@ async def test_failures_count_until_an_event_is_delivered(
 async def test_the_cursor_of_a_deleted_config_is_lost(
     store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks, task_id: str
 ) -> None:
-    cursor = await webhooks.one()
+    cursor = await webhooks.lease_cursor()
 
     assert await store.run(delete_push_config(keys, ANN, task_id, "c"))
 
-    assert await webhooks.note(cursor, 2) == "lost"
+    assert await webhooks.record_delivery(cursor, 2) == "lost"
     assert not await store.run(postpone_delivery(keys, cursor, after_us=0, counts=True))
     assert not await store.run(abandon_delivery(keys, cursor, failure={"reason": "gone"}))
-    assert not {keys.deliveries, keys.task(task_id).push} & set(await seeds.everything())
+    assert not {keys.deliveries, keys.task(task_id).push} & set(await seeds.all_values())
 
 
 async def test_the_cursor_of_a_replaced_config_is_lost_and_the_new_one_is_due(webhooks: Webhooks, task_id: str) -> None:
-    cursor = await webhooks.one()
+    cursor = await webhooks.lease_cursor()
 
-    await webhooks.saved(task_id, sealed=b"another")
+    await webhooks.save_config(task_id, sealed=b"another")
 
-    assert await webhooks.note(cursor, 2) == "lost"
-    next_cursor = await webhooks.one()
+    assert await webhooks.record_delivery(cursor, 2) == "lost"
+    next_cursor = await webhooks.lease_cursor()
     assert (next_cursor.delivered, next_cursor.sealed) == (1, b"another")
 
 
@@ -180,12 +180,12 @@ async def give_up(webhooks: Webhooks, cursor: DeliveryCursor) -> None:
 async def test_an_abandoned_delivery_is_not_due_until_it_is_replayed(
     redis_server: EmbeddedRedis, store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks
 ) -> None:
-    claim = await seeds.claimed()
-    await webhooks.saved(claim.ref.task_id)
-    await seeds.appended(claim, chunk("a"))
-    await give_up(webhooks, await webhooks.one())
-    await seeds.settled(claim, status(COMPLETED), before=1)
-    assert await webhooks.take() == []
+    claim = await seeds.claim_run()
+    await webhooks.save_config(claim.ref.task_id)
+    await seeds.append_events(claim, chunk("a"))
+    await give_up(webhooks, await webhooks.lease_cursor())
+    await seeds.settle_run(claim, status(COMPLETED), written_count=1)
+    assert await webhooks.lease_cursors() == []
     [delivery] = await asyncio.to_thread(operator_view, redis_server, keys, is_dead=True)
     assert (delivery.state, delivery.failure, delivery.delivered, delivery.version) == (
         "dead",
@@ -201,15 +201,15 @@ async def test_an_abandoned_delivery_is_not_due_until_it_is_replayed(
     assert await store.run(replay_delivery(keys, claim.ref.task_id, "other")) == "missing"
 
     assert await asyncio.to_thread(operator_view, redis_server, keys, is_dead=True) == []
-    cursor = await webhooks.one()
+    cursor = await webhooks.lease_cursor()
     assert (cursor.delivered, cursor.failures) == (2, 0)
-    assert await webhooks.note(cursor, 4) == "done"
+    assert await webhooks.record_delivery(cursor, 4) == "done"
 
 
 async def test_a_dead_delivery_of_a_live_task_does_not_expire(
     store: AsyncStore, keys: Keys, webhooks: Webhooks, task_id: str
 ) -> None:
-    await give_up(webhooks, await webhooks.one())
+    await give_up(webhooks, await webhooks.lease_cursor())
 
     assert await store.redis.ttl(keys.dead_deliveries) == -1
     assert await store.redis.zscore(keys.dead_deliveries, f"{task_id} c") == float("inf")
@@ -218,9 +218,9 @@ async def test_a_dead_delivery_of_a_live_task_does_not_expire(
 async def test_a_config_that_replaces_a_dead_one_receives_the_missed_events(
     seeds: Seeds, webhooks: Webhooks, task_id: str
 ) -> None:
-    await give_up(webhooks, await webhooks.one())
+    await give_up(webhooks, await webhooks.lease_cursor())
 
-    await webhooks.saved(task_id, sealed=b"another")
+    await webhooks.save_config(task_id, sealed=b"another")
 
     assert await webhooks.drain() == {(task_id, "c"): [2]}
 
@@ -228,9 +228,9 @@ async def test_a_config_that_replaces_a_dead_one_receives_the_missed_events(
 async def test_all_deliveries_are_listed_page_by_page_without_their_secrets(
     redis_server: EmbeddedRedis, keys: Keys, seeds: Seeds, webhooks: Webhooks
 ) -> None:
-    ids = await at_once(*(seeds.created() for _ in range(300)))
-    await at_once(*(webhooks.saved(task_id) for task_id in ids))
-    await at_once(*(seeds.claimed(task_id) for task_id in ids))
+    ids = await run_concurrently(*(seeds.create_task() for _ in range(300)))
+    await run_concurrently(*(webhooks.save_config(task_id) for task_id in ids))
+    await run_concurrently(*(seeds.claim_run(task_id) for task_id in ids))
 
     deliveries = await asyncio.to_thread(operator_view, redis_server, keys, is_dead=False)
 
@@ -242,49 +242,49 @@ async def test_all_deliveries_are_listed_page_by_page_without_their_secrets(
 async def test_an_expired_lease_frees_the_cursor(
     store: AsyncStore, keys: Keys, webhooks: Webhooks, task_id: str
 ) -> None:
-    await webhooks.one(lease_us=HOUR_US)
-    assert await webhooks.take() == []
+    await webhooks.lease_cursor(lease_us=HOUR_US)
+    assert await webhooks.lease_cursors() == []
 
     await store.redis.zincrby(keys.deliveries, -HOUR_US, f"{task_id} c")  # an hour later
 
-    assert (await webhooks.one()).task_id == task_id
+    assert (await webhooks.lease_cursor()).task_id == task_id
 
 
 async def test_the_outcomes_of_posts_are_counted_once(
     store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks
 ) -> None:
-    claim = await seeds.claimed()
-    await webhooks.saved(claim.ref.task_id)
-    await seeds.appended(claim, chunk("a"), chunk("b"))
+    claim = await seeds.claim_run()
+    await webhooks.save_config(claim.ref.task_id)
+    await seeds.append_events(claim, chunk("a"), chunk("b"))
     assert await store.run(delivery_metrics(keys)) == DeliveryMetrics(1, 0, 0, 0, 0)
 
-    cursor = await webhooks.one()
+    cursor = await webhooks.lease_cursor()
     for _ in range(2):
-        await webhooks.note(cursor, 3)
+        await webhooks.record_delivery(cursor, 3)
     for _ in range(2):
         await store.run(postpone_delivery(keys, cursor, after_us=0, counts=True))
-    next_cursor = await webhooks.one()
-    await webhooks.note(next_cursor, 4, posted=False)
+    next_cursor = await webhooks.lease_cursor()
+    await webhooks.record_delivery(next_cursor, 4, posted=False)
     assert await store.run(delivery_metrics(keys)) == DeliveryMetrics(0, 0, 1, 1, 0)
 
-    await seeds.appended(claim, chunk("c"), before=2)
-    last = await webhooks.one()
+    await seeds.append_events(claim, chunk("c"), written_count=2)
+    last = await webhooks.lease_cursor()
     for _ in range(2):
         await store.run(abandon_delivery(keys, last, failure={"reason": "no"}))
     assert await store.run(delivery_metrics(keys)) == DeliveryMetrics(0, 1, 1, 1, 1)
 
 
 async def test_a_postponed_delivery_ages_without_failures(webhooks: Webhooks, task_id: str) -> None:
-    cursor = await webhooks.one()
+    cursor = await webhooks.lease_cursor()
     for _ in range(2):
         await webhooks.store.run(postpone_delivery(webhooks.keys, cursor, after_us=0, counts="age"))
-        cursor = await webhooks.one()
+        cursor = await webhooks.lease_cursor()
 
     assert cursor.failures == 0
     assert cursor.failing_for > 0
     old_delivery = await webhooks.delivery(task_id)
     assert (old_delivery.state, old_delivery.failures) == ("waiting", 0)
-    await webhooks.note(cursor, 2)
+    await webhooks.record_delivery(cursor, 2)
     assert (await webhooks.delivery(task_id)).first_failed_us == 0
 
 
@@ -292,9 +292,11 @@ async def test_skipping_the_last_event_ends_a_failure(
     store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks, task_id: str
 ) -> None:
     """If the failure stayed recorded, an event that fails once days later would count as failing for days."""
-    await store.run(postpone_delivery(keys, await webhooks.one(), after_us=0, counts="age", failure={"reason": "dead"}))
+    await store.run(
+        postpone_delivery(keys, await webhooks.lease_cursor(), after_us=0, counts="age", failure={"reason": "dead"})
+    )
 
-    assert await webhooks.note(await webhooks.one(), 2, posted=False) == "done"
+    assert await webhooks.record_delivery(await webhooks.lease_cursor(), 2, posted=False) == "done"
 
     delivery = await webhooks.delivery(task_id)
     assert (delivery.state, delivery.first_failed_us, delivery.failure, delivery.is_leased) == (

@@ -21,7 +21,7 @@ from a2a_celery.store.runs.publication import (
 )
 from a2a_celery.store.runs.recovery import Requeued, return_run
 from a2a_celery.store.tasks.commands import FIRST_PUBLISH_GRACE_US, continue_task, create_task
-from tests.support.seeds import ANN, CONTEXT, Seeds, at_once, request, status
+from tests.support.seeds import ANN, CONTEXT, Seeds, request, run_concurrently, status
 
 AGAIN_US = 60_000_000
 
@@ -53,7 +53,7 @@ def clock(store: AsyncStore, keys: Keys) -> Clock:
 
 
 async def test_a_new_run_is_not_due_until_its_creator_had_time_to_publish_it(seeds: Seeds, clock: Clock) -> None:
-    ref = RunRef(await seeds.created(), 1)
+    ref = RunRef(await seeds.create_task(), 1)
 
     due = await clock.take()
 
@@ -62,7 +62,7 @@ async def test_a_new_run_is_not_due_until_its_creator_had_time_to_publish_it(see
 
 
 async def test_a_due_run_is_taken_with_its_agent(seeds: Seeds, clock: Clock) -> None:
-    ref = RunRef(await seeds.created(), 1)
+    ref = RunRef(await seeds.create_task(), 1)
     await clock.make_due(ref)
 
     assert await clock.take() == [DueRun(ref, ANN.agent, b"")]
@@ -70,24 +70,24 @@ async def test_a_due_run_is_taken_with_its_agent(seeds: Seeds, clock: Clock) -> 
 
 @pytest.mark.parametrize("task_id", ["a.b.7", "with space", "colon:brace{}", "ünï", "%41"])
 async def test_any_task_id_is_found_again(seeds: Seeds, clock: Clock, task_id: str) -> None:
-    ref = RunRef(await seeds.created(task_id=task_id), 1)
+    ref = RunRef(await seeds.create_task(task_id=task_id), 1)
     await clock.make_due(ref)
 
     assert await clock.take() == [DueRun(ref, ANN.agent, b"")]
 
 
 async def test_two_watchers_never_acquire_the_same_run(seeds: Seeds, clock: Clock) -> None:
-    refs = [RunRef(await seeds.created(), 1) for _ in range(40)]
+    refs = [RunRef(await seeds.create_task(), 1) for _ in range(40)]
     await clock.make_due(*refs)
 
-    batches = await at_once(*(clock.take(limit=7) for _ in range(8)))
+    batches = await run_concurrently(*(clock.take(limit=7) for _ in range(8)))
 
     assert sorted(due.ref.name for batch in batches for due in batch) == sorted(ref.name for ref in refs)
     assert max(map(len, batches)) <= 7
 
 
 async def test_the_delay_doubles_up_to_a_limit(seeds: Seeds, clock: Clock) -> None:
-    ref = RunRef(await seeds.created(), 1)
+    ref = RunRef(await seeds.create_task(), 1)
 
     waits = []
     for _ in range(9):
@@ -103,11 +103,11 @@ async def test_the_delay_doubles_up_to_a_limit(seeds: Seeds, clock: Clock) -> No
 async def test_the_next_run_of_a_task_starts_with_the_shortest_delay(
     store: AsyncStore, keys: Keys, seeds: Seeds, clock: Clock
 ) -> None:
-    task_id = await seeds.created()
+    task_id = await seeds.create_task()
     for _ in range(3):
         await clock.make_due(RunRef(task_id, 1))
         await clock.take()
-    await seeds.settled(await seeds.claimed(task_id), status(INPUT_REQUIRED))
+    await seeds.settle_run(await seeds.claim_run(task_id), status(INPUT_REQUIRED))
     await store.run(continue_task(keys, ANN, task_id, request("x", task_id, CONTEXT), "", caller=b"{}", nonce="n"))
 
     await clock.make_due(RunRef(task_id, 2))
@@ -117,7 +117,7 @@ async def test_the_next_run_of_a_task_starts_with_the_shortest_delay(
 
 
 async def test_a_claimed_run_is_never_due(store: AsyncStore, keys: Keys, seeds: Seeds, clock: Clock) -> None:
-    claim = await seeds.claimed()
+    claim = await seeds.claim_run()
     await clock.make_due(claim.ref, RunRef("gone", 1), RunRef(claim.ref.task_id, 2))
 
     assert await clock.take() == []
@@ -127,7 +127,7 @@ async def test_a_claimed_run_is_never_due(store: AsyncStore, keys: Keys, seeds: 
 async def test_a_published_run_is_left_alone_for_a_while(
     store: AsyncStore, keys: Keys, seeds: Seeds, clock: Clock
 ) -> None:
-    ref = RunRef(await seeds.created(), 1)
+    ref = RunRef(await seeds.create_task(), 1)
     await clock.make_due(ref)
 
     await store.run(mark_published(keys, ref, delay_us=AGAIN_US))
@@ -137,12 +137,12 @@ async def test_a_published_run_is_left_alone_for_a_while(
 
 
 async def test_a_claim_before_the_publisher_is_done_is_not_undone(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    claim = await seeds.claimed()
-    data_before = await seeds.everything()
+    claim = await seeds.claim_run()
+    data_before = await seeds.all_values()
 
     await store.run(mark_published(keys, claim.ref, delay_us=AGAIN_US))
 
-    assert await seeds.everything() == data_before
+    assert await seeds.all_values() == data_before
 
 
 async def test_a_run_with_a_start_time_is_due_again_after_it_with_its_options(
@@ -160,7 +160,7 @@ async def test_a_run_with_a_start_time_is_due_again_after_it_with_its_options(
 
 
 async def test_each_turn_has_its_own_options(store: AsyncStore, keys: Keys, seeds: Seeds, clock: Clock) -> None:
-    claim = await seeds.claimed()
+    claim = await seeds.claim_run()
     task_id = claim.ref.task_id
     for nonce, options in (("1", b'{"celery":{}}'), ("2", b"")):
         message_request = request("x", task_id, CONTEXT)
@@ -170,11 +170,11 @@ async def test_each_turn_has_its_own_options(store: AsyncStore, keys: Keys, seed
 
     turns = []
     for run in (2, 3):
-        result = await seeds.settled(claim, status(INPUT_REQUIRED))
+        result = await seeds.settle_run(claim, status(INPUT_REQUIRED))
         await clock.make_due(RunRef(task_id, run))
         [due] = await clock.take()
         turns.append((result.next_run, result.next_options, due.options))
-        claim = await seeds.claimed(task_id, run=run)
+        claim = await seeds.claim_run(task_id, run=run)
 
     assert turns == [(2, b'{"celery":{}}', b'{"celery":{}}'), (3, b"", b"")]
 
@@ -182,7 +182,7 @@ async def test_each_turn_has_its_own_options(store: AsyncStore, keys: Keys, seed
 async def test_a_prefetched_run_is_due_when_its_worker_stops_reporting(
     store: AsyncStore, keys: Keys, seeds: Seeds, clock: Clock
 ) -> None:
-    ref = RunRef(await seeds.created(), 1)
+    ref = RunRef(await seeds.create_task(), 1)
     await store.run(mark_published(keys, ref, delay_us=AGAIN_US))
 
     await store.run(report_prefetched(keys, [ref], silent_us=15_000_000, delay_us=AGAIN_US))
@@ -195,7 +195,7 @@ async def test_a_prefetched_run_is_due_when_its_worker_stops_reporting(
 async def test_a_busy_worker_does_not_delay_a_run_longer_than_a_fresh_publish(
     store: AsyncStore, keys: Keys, seeds: Seeds, clock: Clock
 ) -> None:
-    ref = RunRef(await seeds.created(), 1)
+    ref = RunRef(await seeds.create_task(), 1)
     await store.run(mark_published(keys, ref, delay_us=1_000_000))
 
     for _ in range(3):
@@ -207,7 +207,7 @@ async def test_a_busy_worker_does_not_delay_a_run_longer_than_a_fresh_publish(
 async def test_a_late_publish_record_does_not_make_a_prefetched_run_due(
     store: AsyncStore, keys: Keys, seeds: Seeds, clock: Clock
 ) -> None:
-    ref = RunRef(await seeds.created(), 1)
+    ref = RunRef(await seeds.create_task(), 1)
     await store.run(report_prefetched(keys, [ref], silent_us=4_000_000, delay_us=AGAIN_US))
 
     await store.run(mark_published(keys, ref, delay_us=AGAIN_US))
@@ -221,7 +221,7 @@ async def test_a_run_prefetched_before_its_publish_was_recorded_is_not_published
     store: AsyncStore, keys: Keys, seeds: Seeds, clock: Clock
 ) -> None:
     """The worker's prefetch report takes precedence over the short deadline of an unpublished run."""
-    ref = RunRef(await seeds.created(), 1)
+    ref = RunRef(await seeds.create_task(), 1)
     await store.run(report_prefetched(keys, [ref], silent_us=15_000_000, delay_us=AGAIN_US))
 
     await store.run(mark_published(keys, ref, delay_us=AGAIN_US))
@@ -232,7 +232,7 @@ async def test_a_run_prefetched_before_its_publish_was_recorded_is_not_published
 async def test_several_runs_are_marked_each_with_its_own_time(
     store: AsyncStore, keys: Keys, seeds: Seeds, clock: Clock
 ) -> None:
-    refs = [RunRef(await seeds.created(task_id=f"t{number}"), 1) for number in range(3)]
+    refs = [RunRef(await seeds.create_task(task_id=f"t{number}"), 1) for number in range(3)]
 
     await store.run(mark_all_published(keys, {refs[0]: 10_000_000, refs[2]: 30_000_000}))
 
@@ -242,7 +242,7 @@ async def test_several_runs_are_marked_each_with_its_own_time(
 async def test_a_run_of_a_silent_worker_is_due_again_after_the_full_delay(
     store: AsyncStore, keys: Keys, seeds: Seeds, clock: Clock
 ) -> None:
-    ref = RunRef(await seeds.created(), 1)
+    ref = RunRef(await seeds.create_task(), 1)
     await store.run(mark_published(keys, ref, delay_us=1_000_000))
     await store.run(report_prefetched(keys, [ref], silent_us=0, delay_us=AGAIN_US))
     assert await clock.take() == [DueRun(ref, ANN.agent, b"")]
@@ -256,18 +256,18 @@ async def test_a_run_of_a_silent_worker_is_due_again_after_the_full_delay(
 async def test_reporting_a_claimed_or_unknown_run_as_prefetched_does_nothing(
     store: AsyncStore, keys: Keys, seeds: Seeds, clock: Clock
 ) -> None:
-    claim = await seeds.claimed()
-    data_before = await seeds.everything()
+    claim = await seeds.claim_run()
+    data_before = await seeds.all_values()
 
     await store.run(report_prefetched(keys, [claim.ref, RunRef("unknown", 1)], silent_us=0, delay_us=AGAIN_US))
 
-    assert await seeds.everything() == data_before
+    assert await seeds.all_values() == data_before
 
 
 async def test_unreadable_options_delay_no_run(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     """Python's JSON parser accepts an unpaired surrogate, but the parser of Redis rejects it. A run with such options
     must not delay other runs."""
-    unreadable, readable = await seeds.created(task_id="a"), await seeds.created(task_id="b")
+    unreadable, readable = await seeds.create_task(task_id="a"), await seeds.create_task(task_id="b")
     options = b'{"call":{"task":"t","kwargs":{"text":"\\ud800"}}}'
     await store.redis.hset(keys.task(unreadable).record, "options", options)
     for task_id in (unreadable, readable):
@@ -283,7 +283,7 @@ async def test_unreadable_options_delay_no_run(store: AsyncStore, keys: Keys, se
 async def test_a_due_run_has_the_time_since_which_it_may_be_queued(
     store: AsyncStore, keys: Keys, seeds: Seeds, clock: Clock
 ) -> None:
-    ref = RunRef(await seeds.created(), 1)
+    ref = RunRef(await seeds.create_task(), 1)
     await store.run(mark_published(keys, ref, delay_us=0))
 
     [first] = await clock.take()
@@ -299,7 +299,7 @@ async def test_a_due_run_has_the_time_since_which_it_may_be_queued(
 async def test_an_unpublished_or_lost_prefetched_run_is_in_no_queue(
     store: AsyncStore, keys: Keys, seeds: Seeds, clock: Clock
 ) -> None:
-    unpublished_run, prefetched_run = [RunRef(await seeds.created(), 1) for _ in range(2)]
+    unpublished_run, prefetched_run = [RunRef(await seeds.create_task(), 1) for _ in range(2)]
     await store.run(mark_published(keys, prefetched_run, delay_us=AGAIN_US))
     await store.run(report_prefetched(keys, [prefetched_run], silent_us=0, delay_us=AGAIN_US))
     await clock.make_due(unpublished_run)
@@ -310,7 +310,7 @@ async def test_an_unpublished_or_lost_prefetched_run_is_in_no_queue(
 async def test_a_run_prefetched_by_a_busy_worker_may_have_a_copy_in_its_queue(
     store: AsyncStore, keys: Keys, seeds: Seeds, clock: Clock
 ) -> None:
-    ref = RunRef(await seeds.created(), 1)
+    ref = RunRef(await seeds.create_task(), 1)
     is_in_queue = []
     for _ in range(3):
         await store.run(mark_published(keys, ref, delay_us=AGAIN_US))
@@ -325,7 +325,7 @@ async def test_a_run_prefetched_by_a_busy_worker_may_have_a_copy_in_its_queue(
 async def test_a_run_is_published_unconditionally_after_the_longest_delay_and_its_double(
     store: AsyncStore, keys: Keys, seeds: Seeds, clock: Clock
 ) -> None:
-    ref = RunRef(await seeds.created(), 1)
+    ref = RunRef(await seeds.create_task(), 1)
 
     async def is_taken_as_queued(hours: float) -> bool:
         seconds, _ = await store.redis.time()
@@ -343,7 +343,7 @@ async def test_a_run_is_published_unconditionally_after_the_longest_delay_and_it
 async def test_postponing_restores_the_state_before_the_acquisition(
     store: AsyncStore, keys: Keys, seeds: Seeds, clock: Clock
 ) -> None:
-    refs = [RunRef(await seeds.created(), 1) for _ in range(2)]
+    refs = [RunRef(await seeds.create_task(), 1) for _ in range(2)]
     await store.run(mark_published(keys, refs[1], delay_us=0))
     await clock.make_due(*refs)
     records = [keys.task(ref.task_id).record for ref in refs]
@@ -361,19 +361,19 @@ async def test_postponing_restores_the_state_before_the_acquisition(
 
 
 async def test_postponing_a_claimed_or_an_unknown_run_does_nothing(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    claim = await seeds.claimed()
-    data_before = await seeds.everything()
+    claim = await seeds.claim_run()
+    data_before = await seeds.all_values()
 
     await store.run(postpone_runs(keys, {DueRun(ref, "", b"", 1): 1 for ref in (claim.ref, RunRef("unknown", 1))}))
 
-    assert await seeds.everything() == data_before
+    assert await seeds.all_values() == data_before
 
 
 async def test_claimed_runs_are_the_active_ones_with_the_time_of_their_only_publish(
     store: AsyncStore, keys: Keys, seeds: Seeds, clock: Clock
 ) -> None:
     single_run, repeated_run, queued_run, unmarked_run, ended_run, large_run = [
-        RunRef(await seeds.created(), 1) for _ in range(6)
+        RunRef(await seeds.create_task(), 1) for _ in range(6)
     ]
     for ref in (single_run, repeated_run, queued_run, ended_run, large_run):
         await store.run(mark_published(keys, ref, delay_us=AGAIN_US))
@@ -381,22 +381,22 @@ async def test_claimed_runs_are_the_active_ones_with_the_time_of_their_only_publ
     await clock.take()
     await store.redis.hset(keys.task(large_run.task_id).record, "options", "x" * (MAX_CLAIMED_OPTIONS + 1))
     for ref in (single_run, repeated_run, unmarked_run, large_run):
-        await seeds.claimed(ref.task_id)
-    await seeds.settled(await seeds.claimed(ended_run.task_id), status(FAILED))
-    data_before = await seeds.everything()
+        await seeds.claim_run(ref.task_id)
+    await seeds.settle_run(await seeds.claim_run(ended_run.task_id), status(FAILED))
+    data_before = await seeds.all_values()
 
     [run] = await store.run(claimed_runs(keys, limit=10))
 
     published_at = await store.redis.hget(keys.task(single_run.task_id).record, "published_at")
     assert run == ClaimedRun(ANN.agent, b"", int(published_at.split()[1]))
-    assert await seeds.everything() == data_before
+    assert await seeds.all_values() == data_before
 
 
 async def test_claimed_runs_of_the_newest_leases_are_read(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    refs = [RunRef(await seeds.created(task_id=f"t{n}"), 1) for n in range(5)]
+    refs = [RunRef(await seeds.create_task(task_id=f"t{n}"), 1) for n in range(5)]
     for ref in refs:
         await store.run(mark_published(keys, ref, delay_us=AGAIN_US))
-        await seeds.claimed(ref.task_id)
+        await seeds.claim_run(ref.task_id)
         await store.redis.hset(keys.task(ref.task_id).record, "published_at", f"1 {ref.task_id[1:]}")
 
     runs = await store.run(claimed_runs(keys, limit=2))

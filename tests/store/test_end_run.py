@@ -33,7 +33,7 @@ from a2a_celery.store.runs.commands import (
 from a2a_celery.store.runs.publication import acquire_due_runs, mark_published
 from a2a_celery.store.runs.release import release_run
 from a2a_celery.store.tasks.commands import continue_task, request_cancel
-from tests.support.seeds import ANN, CONTEXT, LEASE_US, RETENTION, Seeds, at_once, chunk, request, status
+from tests.support.seeds import ANN, CONTEXT, LEASE_US, RETENTION, Seeds, chunk, request, run_concurrently, status
 
 RUNNER = "runner"
 """Prefix of the runners of `seeds`."""
@@ -53,9 +53,9 @@ def end(store: AsyncStore, keys: Keys) -> Any:
 
 
 async def test_a_running_run_ends_with_its_task(store: AsyncStore, keys: Keys, seeds: Seeds, end: Any) -> None:
-    claim = await seeds.claimed()
+    claim = await seeds.claim_run()
     task_id = claim.ref.task_id
-    await seeds.appended(claim, chunk("so far"))
+    await seeds.append_events(claim, chunk("so far"))
 
     assert await end(task_id) == Over(4, FAILED)
 
@@ -72,7 +72,7 @@ async def test_a_running_run_ends_with_its_task(store: AsyncStore, keys: Keys, s
 async def test_an_ended_queued_run_is_not_dispatched(
     store: AsyncStore, keys: Keys, seeds: Seeds, end: Any, runner: str | None
 ) -> None:
-    task_id = await seeds.created()
+    task_id = await seeds.create_task()
 
     assert await end(task_id, runner=runner) == Over(2, FAILED)
 
@@ -82,61 +82,63 @@ async def test_an_ended_queued_run_is_not_dispatched(
 
 
 async def test_a_repeated_call_is_answered_alike_and_writes_nothing(seeds: Seeds, end: Any) -> None:
-    for task_id in ((await seeds.claimed()).ref.task_id, await seeds.created()):
+    for task_id in ((await seeds.claim_run()).ref.task_id, await seeds.create_task()):
         first = await end(task_id)
-        data_before = await seeds.everything()
+        data_before = await seeds.all_values()
 
         assert await end(task_id) == first
-        assert await seeds.everything() == data_before
+        assert await seeds.all_values() == data_before
 
 
 @pytest.mark.parametrize("runner", [None, "another", RUNNER + ".", "run.ner", "r%a"])
 async def test_a_run_of_another_worker_is_unchanged(seeds: Seeds, end: Any, runner: str | None) -> None:
-    claim = await seeds.claimed()
-    data_before = await seeds.everything()
+    claim = await seeds.claim_run()
+    data_before = await seeds.all_values()
 
     assert await end(claim.ref.task_id, runner=runner) == Unchanged()
 
-    assert await seeds.everything() == data_before
+    assert await seeds.all_values() == data_before
 
 
 async def test_only_the_newest_run_can_be_ended(store: AsyncStore, keys: Keys, seeds: Seeds, end: Any) -> None:
-    task_id = await seeds.ended(INPUT_REQUIRED)
+    task_id = await seeds.create_task_in(INPUT_REQUIRED)
     await store.run(continue_task(keys, ANN, task_id, request("x", task_id, CONTEXT), "", caller=b"{}", nonce="n"))
-    await seeds.claimed(task_id, run=2)
-    data_before = await seeds.everything()
+    await seeds.claim_run(task_id, run=2)
+    data_before = await seeds.all_values()
 
     assert [await end(task_id, run) for run in (0, 1, 3)] == [Unchanged()] * 3
     assert await end("unknown") == Unchanged()
 
-    assert await seeds.everything() == data_before
+    assert await seeds.all_values() == data_before
 
 
 @pytest.mark.parametrize("state", [COMPLETED, FAILED, CANCELED, REJECTED, INPUT_REQUIRED, AUTH_REQUIRED])
 async def test_ending_an_ended_run_changes_nothing(seeds: Seeds, end: Any, state: TaskState) -> None:
-    task_id = await seeds.ended(state)
-    data_before = await seeds.everything()
+    task_id = await seeds.create_task_in(state)
+    data_before = await seeds.all_values()
 
     assert await end(task_id) == Over(3, state)
 
-    assert await seeds.everything() == data_before
+    assert await seeds.all_values() == data_before
 
 
 async def test_an_ended_run_can_write_nothing(store: AsyncStore, keys: Keys, seeds: Seeds, end: Any) -> None:
-    claim = await seeds.claimed()
+    claim = await seeds.claim_run()
     await end(claim.ref.task_id)
-    data_before = await seeds.everything()
+    data_before = await seeds.all_values()
 
-    append_result = await store.run(append(keys, claim.ref, token=claim.token, before=0, events=[chunk("late")]))
-    result = await store.run(settle_run(keys, claim.ref, token=claim.token, before=0, events=[status(COMPLETED)]))
+    append_result = await store.run(append(keys, claim.ref, token=claim.token, written_count=0, events=[chunk("late")]))
+    result = await store.run(
+        settle_run(keys, claim.ref, token=claim.token, written_count=0, events=[status(COMPLETED)])
+    )
 
     assert append_result == RunLost()
     assert result == Settled(3, FAILED, None)
-    assert await seeds.everything() == data_before
+    assert await seeds.all_values() == data_before
 
 
 async def test_a_run_with_a_cancel_request_ends_canceled(store: AsyncStore, keys: Keys, seeds: Seeds, end: Any) -> None:
-    claim = await seeds.claimed()
+    claim = await seeds.claim_run()
     task_id = claim.ref.task_id
     await store.run(request_cancel(keys, ANN, task_id, CONTEXT))
 
@@ -148,9 +150,9 @@ async def test_a_run_with_a_cancel_request_ends_canceled(store: AsyncStore, keys
 
 
 async def test_concurrent_calls_write_one_end(seeds: Seeds, end: Any) -> None:
-    claim = await seeds.claimed()
+    claim = await seeds.claim_run()
 
-    answers = await at_once(*(end(claim.ref.task_id) for _ in range(20)))
+    answers = await run_concurrently(*(end(claim.ref.task_id) for _ in range(20)))
 
     assert answers == [Over(3, FAILED)] * 20
     assert await seeds.states(claim.ref.task_id) == [SUBMITTED, WORKING, FAILED]
@@ -159,7 +161,7 @@ async def test_concurrent_calls_write_one_end(seeds: Seeds, end: Any) -> None:
 async def test_a_run_that_its_lost_worker_had_not_claimed_is_published_again(
     store: AsyncStore, keys: Keys, seeds: Seeds, end: Any
 ) -> None:
-    ref = RunRef(await seeds.created(), 1)
+    ref = RunRef(await seeds.create_task(), 1)
     await store.run(mark_published(keys, ref, delay_us=60_000_000))
 
     for process in (
@@ -181,9 +183,9 @@ async def test_a_run_that_its_lost_worker_had_not_claimed_is_published_again(
 async def test_a_message_from_before_a_retry_does_not_end_it(
     store: AsyncStore, keys: Keys, seeds: Seeds, retries: int | None, is_unchanged: bool
 ) -> None:
-    claim = await seeds.claimed()
+    claim = await seeds.claim_run()
     retry_arguments = {"events": [status(WORKING)], "options": b'{"retries":1}', "retries": 1, "delay_us": 1}
-    await store.run(release_run(keys, claim.ref, token=claim.token, before=0, **retry_arguments))  # type: ignore[arg-type]
+    await store.run(release_run(keys, claim.ref, token=claim.token, written_count=0, **retry_arguments))  # type: ignore[arg-type]
 
     result = await store.run(end_run(keys, claim.ref, runner=None, event=status(REJECTED), retries=retries))
 
@@ -195,7 +197,7 @@ async def test_a_message_from_before_a_retry_does_not_end_it(
 async def test_a_lost_worker_leads_to_the_next_attempt_at_once(
     store: AsyncStore, keys: Keys, seeds: Seeds, end: Any, is_lost: bool, is_continued: bool
 ) -> None:
-    ref = RunRef(await seeds.created(), 1)
+    ref = RunRef(await seeds.create_task(), 1)
     await store.run(claim_run(keys, ref, token="t", runner=RUNNER, lease_us=LEASE_US, working=True, max_attempts=2))
     start = await store.redis.time()
 

@@ -21,21 +21,23 @@ End = Callable[[AsyncStore, Keys, Claim], Awaitable[Any]]
 
 async def by_an_append(store: AsyncStore, keys: Keys, claim: Claim) -> None:
     events = [status(WORKING, "nearly"), status(COMPLETED, "done")]
-    await store.run(append(keys, claim.ref, token=claim.token, before=0, events=events))
+    await store.run(append(keys, claim.ref, token=claim.token, written_count=0, events=events))
 
 
 async def by_an_answer(store: AsyncStore, keys: Keys, claim: Claim) -> None:
     message = Message(message_id="a", role=Role.ROLE_AGENT, parts=[Part(text="done")])
-    await store.run(settle_run(keys, claim.ref, token=claim.token, before=0, events=[message]))
+    await store.run(settle_run(keys, claim.ref, token=claim.token, written_count=0, events=[message]))
 
 
 async def by_its_settlement(store: AsyncStore, keys: Keys, claim: Claim) -> None:
-    await store.run(settle_run(keys, claim.ref, token=claim.token, before=0, events=[status(COMPLETED, "done")]))
+    await store.run(settle_run(keys, claim.ref, token=claim.token, written_count=0, events=[status(COMPLETED, "done")]))
 
 
 async def by_a_cancel_that_was_asked_before_it_paused(store: AsyncStore, keys: Keys, claim: Claim) -> None:
     await store.run(request_cancel(keys, ANN, claim.ref.task_id, CONTEXT))
-    await store.run(settle_run(keys, claim.ref, token=claim.token, before=0, events=[status(INPUT_REQUIRED, "which?")]))
+    await store.run(
+        settle_run(keys, claim.ref, token=claim.token, written_count=0, events=[status(INPUT_REQUIRED, "which?")])
+    )
 
 
 async def from_outside(store: AsyncStore, keys: Keys, claim: Claim) -> None:
@@ -71,7 +73,7 @@ async def wait(store: AsyncStore, keys: Keys, task_id: str, *words: str) -> None
 async def test_waiting_messages_are_in_the_history_and_marked(
     store: AsyncStore, keys: Keys, seeds: Seeds, end: End, state: TaskState
 ) -> None:
-    claim = await seeds.claimed()
+    claim = await seeds.claim_run()
     task_id = claim.ref.task_id
     await wait(store, keys, task_id, "one", "two")
 
@@ -93,7 +95,7 @@ async def test_waiting_messages_are_in_the_history_and_marked(
 async def test_a_cancel_before_the_run_began_keeps_the_waiting_message(
     store: AsyncStore, keys: Keys, seeds: Seeds
 ) -> None:
-    task_id = await seeds.created()
+    task_id = await seeds.create_task()
     await wait(store, keys, task_id, "one")
 
     await store.run(request_cancel(keys, ANN, task_id, CONTEXT))
@@ -105,16 +107,16 @@ async def test_a_cancel_before_the_run_began_keeps_the_waiting_message(
 
 
 async def test_a_message_that_had_its_turn_is_not_marked(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    first = await seeds.claimed()
+    first = await seeds.claim_run()
     task_id = first.ref.task_id
     await wait(store, keys, task_id, "one", "two")
-    await seeds.settled(first, status(INPUT_REQUIRED, "which?"))
+    await seeds.settle_run(first, status(INPUT_REQUIRED, "which?"))
     second = await store.run(
         claim_run(keys, RunRef(task_id, 2), token="t", runner="r", lease_us=10_000_000, working=True)
     )
     assert isinstance(second, Claim)
 
-    await seeds.settled(second, status(COMPLETED))
+    await seeds.settle_run(second, status(COMPLETED))
 
     task = await seeds.task(task_id)
     marks = [(message.parts[0].text, TASK_ENDED_FIRST in message.metadata) for message in task.history]

@@ -46,7 +46,7 @@ async def acquire_orphans(seeds: Seeds, delay_us: int = 0) -> list[OrphanedChild
 
 
 async def test_a_child_and_its_parent_know_each_other(seeds: Seeds) -> None:
-    parent_id = await seeds.created()
+    parent_id = await seeds.create_task()
 
     result = await child_of(seeds, parent_id, "child")
 
@@ -73,7 +73,7 @@ async def test_a_child_and_its_parent_know_each_other(seeds: Seeds) -> None:
     "scope", [BOB, replace(ANN, tenant="acme"), replace(ANN, owner="")], ids=["another owner", "tenant", "nobody"]
 )
 async def test_a_client_cannot_name_a_parent_of_another_owner(seeds: Seeds, scope: Scope) -> None:
-    parent_id = await seeds.created()
+    parent_id = await seeds.create_task()
 
     result = await child_of(seeds, parent_id, "child", scope)
 
@@ -92,7 +92,7 @@ async def test_an_unknown_parent_is_ignored(seeds: Seeds) -> None:
 
 
 async def test_a_family_is_invisible_in_another_scope(seeds: Seeds) -> None:
-    parent_id = await seeds.created()
+    parent_id = await seeds.create_task()
 
     assert await seeds.store.run(read_family(seeds.keys, BOB, parent_id)) is None
     assert await seeds.store.run(read_family(seeds.keys, None, "missing")) is None
@@ -100,21 +100,21 @@ async def test_a_family_is_invisible_in_another_scope(seeds: Seeds) -> None:
 
 @pytest.mark.parametrize("state", ["queued", "running", "interrupted"])
 async def test_the_live_children_of_a_ended_parent_are_due(seeds: Seeds, state: str) -> None:
-    parent_id = await seeds.created()
+    parent_id = await seeds.create_task()
     if state != "queued":
-        claim = await seeds.claimed(parent_id)
+        claim = await seeds.claim_run(parent_id)
         if state == "interrupted":
-            await seeds.settled(claim, status(INPUT_REQUIRED, "?"))
+            await seeds.settle_run(claim, status(INPUT_REQUIRED, "?"))
     await child_of(seeds, parent_id, "child")
     await child_of(seeds, parent_id, "independent", cancels=False)
     await child_of(seeds, parent_id, "ended")
-    await seeds.settled(await seeds.claimed("ended"), status(COMPLETED))
+    await seeds.settle_run(await seeds.claim_run("ended"), status(COMPLETED))
     assert await acquire_orphans(seeds) == []
 
     await seeds.store.run(request_cancel(seeds.keys, ANN, parent_id, CONTEXT))
     if state == "running":
         assert await acquire_orphans(seeds) == []  # the parent is not canceled yet
-        await seeds.settled(claim, status(CANCELED))
+        await seeds.settle_run(claim, status(CANCELED))
 
     assert await acquire_orphans(seeds) == [OrphanedChild(parent_id, "child", CONTEXT, OTHER_AGENT)]
     assert len(await acquire_orphans(seeds, delay_us=60_000_000)) == 1  # the child stays due until it has ended
@@ -127,21 +127,21 @@ async def test_the_live_children_of_a_ended_parent_are_due(seeds: Seeds, state: 
 
 @pytest.mark.parametrize("end", [COMPLETED, FAILED, REJECTED])
 async def test_a_parent_without_a_result_cancels_its_children(seeds: Seeds, end: Any) -> None:
-    claim = await seeds.claimed()
+    claim = await seeds.claim_run()
     await child_of(seeds, claim.ref.task_id, "child")
     await child_of(seeds, claim.ref.task_id, "independent", cancels=False)
 
-    await seeds.settled(claim, status(end))
+    await seeds.settle_run(claim, status(end))
 
     assert [child.task_id for child in await acquire_orphans(seeds)] == ([] if end == COMPLETED else ["child"])
 
 
 async def test_a_dead_letter_cancels_no_child(seeds: Seeds) -> None:
     """The task that is requeued from the dead letter finds the children again."""
-    claim = await seeds.claimed()
+    claim = await seeds.claim_run()
     await child_of(seeds, claim.ref.task_id, "child")
     events = [status(FAILED)]
-    settle = settle_run(seeds.keys, claim.ref, token=claim.token, before=0, events=events, dead_letter=True)
+    settle = settle_run(seeds.keys, claim.ref, token=claim.token, written_count=0, events=events, dead_letter=True)
     await seeds.store.run(settle)
 
     await child_of(seeds, claim.ref.task_id, "late")
@@ -151,9 +151,9 @@ async def test_a_dead_letter_cancels_no_child(seeds: Seeds) -> None:
 
 @pytest.mark.parametrize("end", ["is cancelled", "fails"])
 async def test_a_child_that_comes_after_the_end_is_due_too(seeds: Seeds, end: str) -> None:
-    parent_id = await seeds.created()
+    parent_id = await seeds.create_task()
     if end == "fails":
-        await seeds.settled(await seeds.claimed(parent_id), status(FAILED))
+        await seeds.settle_run(await seeds.claim_run(parent_id), status(FAILED))
     else:
         await seeds.store.run(request_cancel(seeds.keys, ANN, parent_id, CONTEXT))
 
@@ -165,7 +165,7 @@ async def test_a_child_that_comes_after_the_end_is_due_too(seeds: Seeds, end: st
 
 
 async def test_a_deleted_parent_leaves_the_list(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    parent_id = await seeds.created()
+    parent_id = await seeds.create_task()
     await child_of(seeds, parent_id, "child")
     await store.run(request_cancel(keys, ANN, parent_id, CONTEXT))
     await store.redis.delete(*[name async for name in store.redis.scan_iter(f"{keys.prefix}:{{{parent_id}}}:*")])
@@ -178,7 +178,7 @@ async def test_a_deleted_parent_leaves_the_list(store: AsyncStore, keys: Keys, s
 
 async def test_a_family_has_a_maximum_depth(seeds: Seeds, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(family, "MAX_DEPTH", 2)
-    await seeds.created(task_id="0")
+    await seeds.create_task(task_id="0")
     results = await child_of(seeds, "0", "1"), await child_of(seeds, "1", "2")
     assert all(isinstance(result, Created) for result in results)
 
@@ -189,7 +189,7 @@ async def test_a_family_has_a_maximum_depth(seeds: Seeds, monkeypatch: pytest.Mo
 
 async def test_a_parent_has_a_maximum_of_live_children(seeds: Seeds, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(family, "MAX_CHILDREN", 2)
-    parent_id = await seeds.created()
+    parent_id = await seeds.create_task()
     for name in ("a", "b"):
         await child_of(seeds, parent_id, name)
 
@@ -213,9 +213,9 @@ def wait_for_child(task_id: str) -> Wait:
 
 async def suspended_parent(seeds: Seeds) -> tuple[str, int | None]:
     """Suspend a task that waits for its child "child". Return the id of the suspended task and the run to publish."""
-    claim = await seeds.claimed()
+    claim = await seeds.claim_run()
     await child_of(seeds, claim.ref.task_id, "child")
-    reply = await Suspensions(seeds).suspended(claim, wait_for_child("child"))
+    reply = await Suspensions(seeds).suspend_run(claim, wait_for_child("child"))
     return claim.ref.task_id, reply.next_run
 
 
@@ -223,17 +223,17 @@ async def suspended_parent(seeds: Seeds) -> tuple[str, int | None]:
 async def test_the_end_of_a_child_resumes_the_run_that_waits_for_it(seeds: Seeds, end: str) -> None:
     parent_id, next_run = await suspended_parent(seeds)
     assert next_run is None
-    assert await Suspensions(seeds).queued() == ["child.1"]
+    assert await Suspensions(seeds).queued_runs() == ["child.1"]
 
     if end == "is cancelled":
         await seeds.store.run(request_cancel(seeds.keys, OTHER_AGENT, "child", CONTEXT))
     else:
         state = INPUT_REQUIRED if end == "is interrupted" else COMPLETED
-        await seeds.settled(await seeds.claimed("child"), status(state, "?"))
+        await seeds.settle_run(await seeds.claim_run("child"), status(state, "?"))
 
-    assert await Suspensions(seeds).queued() == [f"{parent_id}.2"]
-    assert await Suspensions(seeds).waiting() == []
-    claim = await seeds.claimed(parent_id, run=2)
+    assert await Suspensions(seeds).queued_runs() == [f"{parent_id}.2"]
+    assert await Suspensions(seeds).suspended_runs() == []
+    claim = await seeds.claim_run(parent_id, run=2)
     assert claim.journal is not None
     assert (claim.journal["call#1"].form, claim.journal["call#1"].content) == ("started", b"child")
 
@@ -242,19 +242,19 @@ async def test_another_child_resumes_nothing(seeds: Seeds) -> None:
     parent_id, _ = await suspended_parent(seeds)
     await child_of(seeds, parent_id, "another")
 
-    await seeds.settled(await seeds.claimed("another"), status(COMPLETED))
+    await seeds.settle_run(await seeds.claim_run("another"), status(COMPLETED))
 
-    assert await Suspensions(seeds).waiting() == [f"{parent_id}.2"]
+    assert await Suspensions(seeds).suspended_runs() == [f"{parent_id}.2"]
 
 
 @pytest.mark.parametrize("child", ["has ended", "is interrupted", "is unknown"])
 async def test_a_wait_for_a_final_child_ends_at_once(seeds: Seeds, child: str) -> None:
-    claim = await seeds.claimed()
+    claim = await seeds.claim_run()
     if child != "is unknown":
         await child_of(seeds, claim.ref.task_id, "child")
         state = COMPLETED if child == "has ended" else INPUT_REQUIRED
-        await seeds.settled(await seeds.claimed("child"), status(state, "?"))
+        await seeds.settle_run(await seeds.claim_run("child"), status(state, "?"))
 
-    reply = await Suspensions(seeds).suspended(claim, wait_for_child("child"))
+    reply = await Suspensions(seeds).suspend_run(claim, wait_for_child("child"))
 
     assert reply.next_run == 2

@@ -19,7 +19,7 @@ from a2a_celery.store.log.pages import PAGE, read_log
 from a2a_celery.store.log.pubsub import LogFollower, LogSignal, PubSubListener, follow
 from a2a_celery.store.tasks.commands import read_task
 from tests.support.restarts import mortal_redis
-from tests.support.seeds import Seeds, at_once, chunk, status
+from tests.support.seeds import Seeds, chunk, run_concurrently, status
 from tests.support.waiting import eventually_async
 
 START = EventId(0)
@@ -40,20 +40,20 @@ async def to_the_end(follower: LogFollower, task_id: str, last_id: EventId = STA
 
 async def write(seeds: Seeds, task_id: str, chunks: int) -> None:
     """Claim a run, append its chunks one by one, and complete the task."""
-    claim = await seeds.claimed(task_id)
+    claim = await seeds.claim_run(task_id)
     for number in range(chunks):
-        await seeds.appended(claim, chunk(f"{number} "), before=number)
-    await seeds.settled(claim, status(COMPLETED), before=chunks)
+        await seeds.append_events(claim, chunk(f"{number} "), written_count=number)
+    await seeds.settle_run(claim, status(COMPLETED), written_count=chunks)
 
 
 async def test_readers_get_every_event_in_order_while_others_write(
     store: AsyncStore, keys: Keys, subscriber: PubSubListener, seeds: Seeds
 ) -> None:
-    ids = [await seeds.created() for _ in range(5)]
+    ids = [await seeds.create_task() for _ in range(5)]
     follower = LogFollower(store, keys, subscriber)
 
     reading = [asyncio.create_task(to_the_end(follower, task_id)) for task_id in ids for _ in range(2)]
-    await at_once(*(write(seeds, task_id, 60) for task_id in ids))
+    await run_concurrently(*(write(seeds, task_id, 60) for task_id in ids))
     async with asyncio.timeout(30):
         logs = await asyncio.gather(*reading)
 
@@ -65,7 +65,7 @@ async def test_readers_get_every_event_in_order_while_others_write(
 async def test_a_reader_resumes_after_any_version(
     store: AsyncStore, keys: Keys, subscriber: PubSubListener, seeds: Seeds
 ) -> None:
-    task_id = await seeds.created()
+    task_id = await seeds.create_task()
     await write(seeds, task_id, 10)
     log = await seeds.log(task_id)
 
@@ -76,11 +76,11 @@ async def test_a_reader_resumes_after_any_version(
 async def test_a_late_reader_gets_pages(
     store: AsyncStore, keys: Keys, subscriber: PubSubListener, seeds: Seeds
 ) -> None:
-    claim = await seeds.claimed()
+    claim = await seeds.claim_run()
     size = 2 * PAGE + 10
     for version in range(0, size, 100):
         chunks = [chunk(str(n)) for n in range(version, min(version + 100, size))]
-        await seeds.appended(claim, *chunks, before=version)
+        await seeds.append_events(claim, *chunks, written_count=version)
 
     lengths, versions = [], []
     async with aclosing(LogFollower(store, keys, subscriber).pages(claim.ref.task_id, START)) as pages:
@@ -95,8 +95,8 @@ async def test_a_late_reader_gets_pages(
 
 
 async def test_a_page_has_the_state_of_the_task(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    claim = await seeds.claimed()
-    await seeds.appended(claim, *(chunk(str(n)) for n in range(5)))
+    claim = await seeds.claim_run()
+    await seeds.append_events(claim, *(chunk(str(n)) for n in range(5)))
 
     page = await store.run(read_log(keys, claim.ref.task_id, 2, limit=3))
 
@@ -118,8 +118,8 @@ async def test_a_reader_continues_without_gap_or_repeat_after_a_restart_of_redis
         store, subscriber = AsyncStore(server.store_url), PubSubListener(server.store_url)
         seeds = Seeds(store, keys)
         await subscriber.start()
-        claim = await seeds.claimed()
-        await seeds.appended(claim, chunk("before"))
+        claim = await seeds.claim_run()
+        await seeds.append_events(claim, chunk("before"))
         reading = asyncio.create_task(to_the_end(LogFollower(store, keys, subscriber), claim.ref.task_id))
 
         async def listens() -> bool:
@@ -129,8 +129,8 @@ async def test_a_reader_continues_without_gap_or_repeat_after_a_restart_of_redis
         await eventually_async(listens)
         server.die()
         server.start()
-        await seeds.appended(claim, chunk("after"), before=1)
-        await seeds.settled(claim, status(COMPLETED), before=2)
+        await seeds.append_events(claim, chunk("after"), written_count=1)
+        await seeds.settle_run(claim, status(COMPLETED), written_count=2)
 
         async with asyncio.timeout(12):  # less than a listener's poll interval
             entries = await reading
@@ -150,21 +150,21 @@ async def read_pages(store: AsyncStore, keys: Keys, task_id: str, signal: LogSig
 @pytest.mark.parametrize("count", [0, 1, 3, 8], ids=lambda n: f"{n} events since")
 async def test_a_reader_of_lost_entries_starts_over(store: AsyncStore, keys: Keys, seeds: Seeds, count: int) -> None:
     """The reader also starts over if the log has grown to the reader's version again, or beyond it."""
-    claim, signal = await seeds.claimed(max_attempts=2), LogSignal()
+    claim, signal = await seeds.claim_run(max_attempts=2), LogSignal()
     task_id = claim.ref.task_id
-    await seeds.appended(claim, chunk("kept"))
+    await seeds.append_events(claim, chunk("kept"))
     backup = await seeds.backup()
-    await seeds.appended(claim, *(chunk(str(n)) for n in range(5)), before=1)
+    await seeds.append_events(claim, *(chunk(str(n)) for n in range(5)), written_count=1)
     entries: list[LogEntry] = []
     reading = asyncio.create_task(read_pages(store, keys, task_id, signal, entries))
     await eventually_async(lambda: asyncio.sleep(0, len(entries) == 8))
 
     await seeds.restore(backup)
     if count:
-        await seeds.appended(claim, *(chunk(f"other {n}") for n in range(count)), before=1)
+        await seeds.append_events(claim, *(chunk(f"other {n}") for n in range(count)), written_count=1)
     signal.notify()
     await eventually_async(lambda: asyncio.sleep(0, len(entries) == 10))
-    await seeds.settled(claim, chunk("the last"), status(COMPLETED), before=1 + count)
+    await seeds.settle_run(claim, chunk("the last"), status(COMPLETED), written_count=1 + count)
     signal.notify()
     await eventually_async(lambda: asyncio.sleep(0, len(entries) == 12))
     reading.cancel()
@@ -179,17 +179,17 @@ async def test_a_reader_that_resumes_after_a_lost_event_starts_over(
     store: AsyncStore, keys: Keys, seeds: Seeds, count: int
 ) -> None:
     """The reader also starts over if the log has grown to the event's version again, or beyond it."""
-    claim = await seeds.claimed(max_attempts=2)
+    claim = await seeds.claim_run(max_attempts=2)
     task_id = claim.ref.task_id
-    await seeds.appended(claim, chunk("kept"))
+    await seeds.append_events(claim, chunk("kept"))
     backup = await seeds.backup()
-    await seeds.appended(claim, *(chunk(str(n)) for n in range(5)), before=1)
+    await seeds.append_events(claim, *(chunk(str(n)) for n in range(5)), written_count=1)
     snapshot = await store.run(read_task(keys, None, task_id))
     assert snapshot is not None
     last_event_id = (await seeds.log(task_id))[-1].id
     await seeds.restore(backup)
     if count:
-        await seeds.appended(claim, *(chunk(f"other {n}") for n in range(count)), before=1)
+        await seeds.append_events(claim, *(chunk(f"other {n}") for n in range(count)), written_count=1)
 
     async with aclosing(follow(store, keys, LogSignal(), task_id, last_event_id)) as pages:
         page = await anext(pages)
@@ -203,14 +203,14 @@ async def test_a_reader_that_resumes_after_a_lost_event_starts_over(
 async def test_a_reader_that_resumes_after_a_stored_event_continues(
     store: AsyncStore, keys: Keys, seeds: Seeds
 ) -> None:
-    claim = await seeds.claimed(max_attempts=2)
+    claim = await seeds.claim_run(max_attempts=2)
     task_id = claim.ref.task_id
-    await seeds.appended(claim, chunk("kept"))
+    await seeds.append_events(claim, chunk("kept"))
     last_event_id = (await seeds.log(task_id))[-1].id
     backup = await seeds.backup()
-    await seeds.appended(claim, chunk("lost"), before=1)
+    await seeds.append_events(claim, chunk("lost"), written_count=1)
     await seeds.restore(backup)
-    await seeds.appended(claim, chunk("other"), before=1)
+    await seeds.append_events(claim, chunk("other"), written_count=1)
 
     for event_id in (last_event_id, EventId(last_event_id.version)):  # clients of older releases send the latter
         async with aclosing(follow(store, keys, LogSignal(), task_id, event_id)) as pages:
@@ -220,7 +220,7 @@ async def test_a_reader_that_resumes_after_a_stored_event_continues(
 
 async def test_a_reader_of_a_task_that_the_store_lost_ends(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     backup = await seeds.backup()
-    task_id, signal = await seeds.created(), LogSignal()
+    task_id, signal = await seeds.create_task(), LogSignal()
     entries: list[LogEntry] = []
     reading = asyncio.create_task(read_pages(store, keys, task_id, signal, entries))
     await eventually_async(lambda: asyncio.sleep(0, len(entries) == 1))

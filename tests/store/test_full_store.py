@@ -96,7 +96,7 @@ class Case:
 def _append_case(*events: Event | Step) -> Make:
     async def make(keys: Keys, seeds: Seeds) -> Operation[Any]:
         await claim_task(keys, seeds)
-        return append(keys, REF, token=TOKEN, before=0, events=events)
+        return append(keys, REF, token=TOKEN, written_count=0, events=events)
 
     return make
 
@@ -105,14 +105,14 @@ def _settle_case(*events: Event | Step, session: bytes | None = None) -> Make:
     async def make(keys: Keys, seeds: Seeds) -> Operation[Any]:
         await claim_task(keys, seeds)
         state = SessionState(ANN, CONTEXT, 0, session) if session is not None else None
-        return settle_run(keys, REF, token=TOKEN, before=0, events=events, session=state)
+        return settle_run(keys, REF, token=TOKEN, written_count=0, events=events, session=state)
 
     return make
 
 
 def _lapse_case(*, attempts: int) -> Make:
     async def make(keys: Keys, seeds: Seeds) -> Operation[Any]:
-        await seeds.claimed(await seeds.created(task_id="t"), max_attempts=attempts)
+        await seeds.claim_run(await seeds.create_task(task_id="t"), max_attempts=attempts)
         await seeds.store.redis.zadd(keys.leases, {REF.name: 1})
         return lapse_run(keys, Lapsed(REF, "agent", 1, attempts), await seeds.task("t"), 2, delay_us=0)
 
@@ -122,7 +122,7 @@ def _lapse_case(*, attempts: int) -> Make:
 def _delegate_case(*events: Event) -> Make:
     async def make(keys: Keys, seeds: Seeds) -> Operation[Any]:
         await claim_task(keys, seeds)
-        await seeds.store.run(delegate_to_canvas(keys, REF, token=TOKEN, before=0, events=[], canvas="{}"))
+        await seeds.store.run(delegate_to_canvas(keys, REF, token=TOKEN, written_count=0, events=[], canvas="{}"))
         return end_by_result(keys, REF, events)
 
     return make
@@ -130,7 +130,7 @@ def _delegate_case(*events: Event) -> Make:
 
 def _return_case(*, attempts: int) -> Make:
     async def make(keys: Keys, seeds: Seeds) -> Operation[Any]:
-        await seeds.claimed(await seeds.created(task_id="t"), max_attempts=attempts)
+        await seeds.claim_run(await seeds.create_task(task_id="t"), max_attempts=attempts)
         return return_run(keys, REF, runner="runner", lost=status(FAILED, "lost"))
 
     return make
@@ -138,7 +138,7 @@ def _return_case(*, attempts: int) -> Make:
 
 def _end_case(*, attempts: int) -> Make:
     async def make(keys: Keys, seeds: Seeds) -> Operation[Any]:
-        await seeds.claimed(await seeds.created(task_id="t"), max_attempts=attempts)
+        await seeds.claim_run(await seeds.create_task(task_id="t"), max_attempts=attempts)
         return end_run(keys, REF, runner="runner", event=status(FAILED, "lost"), lost=True)
 
     return make
@@ -146,13 +146,13 @@ def _end_case(*, attempts: int) -> Make:
 
 async def _canvas_is_due(keys: Keys, seeds: Seeds) -> Operation[Any]:
     await claim_task(keys, seeds)
-    await seeds.store.run(delegate_to_canvas(keys, REF, token=TOKEN, before=0, events=[], canvas="{}"))
+    await seeds.store.run(delegate_to_canvas(keys, REF, token=TOKEN, written_count=0, events=[], canvas="{}"))
     await seeds.store.redis.zadd(keys.canvases, {REF.name: 1})
     return due_canvases(keys, limit=10, delay_us=LEASE_US)
 
 
 async def _pause_is_over(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await seeds.ended(INPUT_REQUIRED, task_id="t")
+    await seeds.create_task_in(INPUT_REQUIRED, task_id="t")
     await seeds.store.redis.hset(keys.task("t").record, "pause_timeout", b"")
     await seeds.store.redis.zadd(keys.pauses, {"t": 1})
     return end_pauses(keys, limit=10)
@@ -165,15 +165,15 @@ async def _reminder_is_due(keys: Keys, seeds: Seeds) -> Operation[Any]:
 
 
 async def _suspended_run_is_due(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    claim = await seeds.claimed(await seeds.created(task_id="t"))
+    claim = await seeds.claim_run(await seeds.create_task(task_id="t"))
     suspensions = Suspensions(seeds)
-    await suspensions.suspended(claim, wait_for("go"))
-    await suspensions.come(RunRef("t", 2))
+    await suspensions.suspend_run(claim, wait_for("go"))
+    await suspensions.make_due(RunRef("t", 2))
     return resume_due_runs(keys, limit=10)
 
 
 async def _run_is_due(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await seeds.created(task_id="t")
+    await seeds.create_task(task_id="t")
     await seeds.store.redis.zadd(keys.dispatch, {REF.name: 1})
     return acquire_due_runs(keys, limit=10, delay_us=1)
 
@@ -202,7 +202,7 @@ async def _requested_post_is_due(keys: Keys, seeds: Seeds) -> Operation[Any]:
 
 async def _remove_archived(keys: Keys, seeds: Seeds) -> Operation[Any]:
     await seeds.store.redis.hset(keys.installation, "archive", "1")
-    return remove_archived(keys, [await seeds.ended(COMPLETED)])
+    return remove_archived(keys, [await seeds.create_task_in(COMPLETED)])
 
 
 async def _blobs_of_a_missing_task(keys: Keys, seeds: Seeds) -> Operation[Any]:
@@ -302,7 +302,7 @@ async def test_a_full_store_executes_or_refuses_each_script_as_documented(
 ) -> None:
     operation = await case.make(keys, seeds)
     expected = case.expected or BY_SCRIPT[operation.script.name]
-    data_before = await seeds.everything()
+    data_before = await seeds.all_values()
     refuse_writes(server, "OOM")
 
     if expected is REFUSED:
@@ -311,7 +311,7 @@ async def test_a_full_store_executes_or_refuses_each_script_as_documented(
     else:
         await store.run(operation)
 
-    assert (await seeds.everything() != data_before) == (expected is WRITTEN)
+    assert (await seeds.all_values() != data_before) == (expected is WRITTEN)
 
 
 def test_each_script_is_in_the_table() -> None:
@@ -339,7 +339,7 @@ async def test_a_stale_slot_lets_no_task_into_a_full_store(
 async def test_a_full_store_fails_no_running_task(
     server: EmbeddedRedis, store: AsyncStore, keys: Keys, seeds: Seeds
 ) -> None:
-    claim = await seeds.claimed()
+    claim = await seeds.claim_run()
     await store.redis.zadd(keys.leases, {claim.ref.name: 1})  # the watcher scans before the worker renews
     recoverer = Recoverer(store, keys)
     refuse_writes(server, "OOM")
@@ -351,5 +351,5 @@ async def test_a_full_store_fails_no_running_task(
 
     assert renewal == Renewal(frozenset(), frozenset())
     assert (await seeds.task(claim.ref.task_id)).status.state == WORKING
-    await seeds.settled(claim, chunk("42"), status(COMPLETED))
+    await seeds.settle_run(claim, chunk("42"), status(COMPLETED))
     assert (await seeds.task(claim.ref.task_id)).status.state == COMPLETED

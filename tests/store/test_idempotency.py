@@ -15,7 +15,7 @@ from a2a_celery.store import AsyncStore, Keys, Operation, Scope
 from a2a_celery.store.operation import script
 from a2a_celery.store.tasks.commands import IdempotencyKey, continue_task, create_task
 from a2a_celery.store.tasks.results import Begun, Conflict, Created, Ended, Known, Missing, Waiting
-from tests.support.seeds import ANN, BOB, CONTEXT, RETENTION, Seeds, at_once, request, status
+from tests.support.seeds import ANN, BOB, CONTEXT, RETENTION, Seeds, request, run_concurrently, status
 from tests.support.waiting import eventually_async
 
 WINDOW_MS = 600_000
@@ -58,12 +58,12 @@ async def test_the_same_message_is_the_same_task_and_writes_nothing(
 ) -> None:
     messages = Messages(store, keys)
     assert isinstance(await messages.new("a"), Created)
-    data_before = await seeds.everything()
+    data_before = await seeds.all_values()
 
     second_result = await messages.new("b")
 
     assert second_result == Known("a", version=1, preceding_turns=0)
-    assert await seeds.everything() == data_before
+    assert await seeds.all_values() == data_before
 
 
 async def test_a_repeated_call_is_answered_as_the_first_was(store: AsyncStore, keys: Keys) -> None:
@@ -78,15 +78,15 @@ async def test_a_repeated_call_is_answered_as_the_first_was(store: AsyncStore, k
 async def test_another_message_under_the_same_id_is_a_conflict(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     messages = Messages(store, keys)
     await messages.new("a")
-    data_before = await seeds.everything()
+    data_before = await seeds.all_values()
 
     assert await messages.new("b", OTHER) == Conflict()
     assert await messages.further("a", OTHER) == Conflict()
-    assert await seeds.everything() == data_before
+    assert await seeds.all_values() == data_before
 
 
 async def test_many_at_the_same_time_make_one_task(gateways: list[AsyncStore], keys: Keys) -> None:
-    answers = await at_once(
+    answers = await run_concurrently(
         *(Messages(store, keys).new(f"t{n}") for n, store in enumerate(gateways * 8)),
     )
 
@@ -135,20 +135,20 @@ async def test_a_deleted_task_frees_the_id_of_its_message(store: AsyncStore, key
 
 async def test_a_further_message_begins_one_turn(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     messages = Messages(store, keys)
-    task_id = await seeds.ended(INPUT_REQUIRED)
+    task_id = await seeds.create_task_in(INPUT_REQUIRED)
     turn = await messages.further(task_id)
     assert isinstance(turn, Begun)
-    data_before = await seeds.everything()
+    data_before = await seeds.all_values()
 
     second_result = await messages.further(task_id, nonce="another call")
 
     assert second_result == Known(task_id, turn.newest.version, 0)
-    assert await seeds.everything() == data_before
+    assert await seeds.all_values() == data_before
 
 
 async def test_a_repeated_waiting_message_waits_once(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     messages = Messages(store, keys)
-    claim = await seeds.claimed()
+    claim = await seeds.claim_run()
     task_id = claim.ref.task_id
     await messages.further(task_id, IdempotencyKey("first", "d", WINDOW_MS), nonce="1")
     waiting_result = await messages.further(task_id, nonce="2")
@@ -158,7 +158,7 @@ async def test_a_repeated_waiting_message_waits_once(store: AsyncStore, keys: Ke
         task_id, waiting_result.newest.version, preceding_turns=2
     )
     assert await store.redis.llen(keys.task(task_id).turns) == 2
-    await seeds.settled(claim, status(INPUT_REQUIRED))
+    await seeds.settle_run(claim, status(INPUT_REQUIRED))
     assert await messages.further(task_id, nonce="4") == Known(
         task_id, waiting_result.newest.version, preceding_turns=2
     )
@@ -166,9 +166,9 @@ async def test_a_repeated_waiting_message_waits_once(store: AsyncStore, keys: Ke
 
 async def test_a_repeated_message_of_an_ended_task_is_recognized(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     messages = Messages(store, keys)
-    task_id = await seeds.ended(INPUT_REQUIRED)
+    task_id = await seeds.create_task_in(INPUT_REQUIRED)
     turn = await messages.further(task_id)
-    await seeds.settled(await seeds.claimed(task_id, run=2), status(COMPLETED))
+    await seeds.settle_run(await seeds.claim_run(task_id, run=2), status(COMPLETED))
 
     assert await messages.further(task_id, nonce="another call") == Known(task_id, turn.newest.version, 0)
     assert await messages.further(task_id, IdempotencyKey("new", "d", WINDOW_MS), nonce="x") == Ended(COMPLETED)
@@ -176,7 +176,7 @@ async def test_a_repeated_message_of_an_ended_task_is_recognized(store: AsyncSto
 
 async def test_a_message_that_was_refused_is_not_remembered(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     messages = Messages(store, keys)
-    ended_id, waiting = await seeds.ended(COMPLETED), await seeds.ended(INPUT_REQUIRED)
+    ended_id, waiting = await seeds.create_task_in(COMPLETED), await seeds.create_task_in(INPUT_REQUIRED)
 
     assert await messages.further(ended_id) == Ended(COMPLETED)
     assert await messages.further("nobody") == Missing()
@@ -186,7 +186,7 @@ async def test_a_message_that_was_refused_is_not_remembered(store: AsyncStore, k
 async def test_repeats_of_a_further_message_race_for_one_turn(
     gateways: list[AsyncStore], keys: Keys, seeds: Seeds
 ) -> None:
-    task_id = await seeds.ended(INPUT_REQUIRED)
+    task_id = await seeds.create_task_in(INPUT_REQUIRED)
 
     answers = await asyncio.gather(
         *(Messages(store, keys).further(task_id, nonce=f"n{n}") for n, store in enumerate(gateways * 8))

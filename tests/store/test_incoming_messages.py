@@ -39,7 +39,7 @@ from a2a_celery.store.tasks.results import (
     Waiting,
     Working,
 )
-from tests.support.seeds import ANN, CONTEXT, LEASE_US, Seeds, at_once, chunk, request, status
+from tests.support.seeds import ANN, CONTEXT, LEASE_US, Seeds, chunk, request, run_concurrently, status
 from tests.support.waiting import eventually_async
 
 FINAL = [COMPLETED, INPUT_REQUIRED, AUTH_REQUIRED]
@@ -88,7 +88,7 @@ class Conversation:
                 self.keys,
                 claim.ref,
                 token=claim.token,
-                before=0,
+                written_count=0,
                 events=events,
                 ask_count=question_count,
                 read_count=read_count,
@@ -104,7 +104,7 @@ class Conversation:
 
     async def next_claim(self, claim: Claim, **options: object) -> Claim:
         """Claim the run after `claim`."""
-        return await self.seeds.claimed(claim.ref.task_id, run=claim.ref.run + 1, **options)  # type: ignore[arg-type]
+        return await self.seeds.claim_run(claim.ref.task_id, run=claim.ref.run + 1, **options)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def text_of(claim: Claim) -> str:
 async def test_a_steering_message_is_in_log_and_history_at_once_and_the_run_reads_it(
     conversation: Conversation, seeds: Seeds
 ) -> None:
-    claim = await seeds.claimed()
+    claim = await seeds.claim_run()
     log_before = await seeds.log(claim.ref.task_id)
 
     answers = [await conversation.send(claim, text) for text in ("left", "right")]
@@ -138,11 +138,11 @@ async def test_a_steering_message_is_in_log_and_history_at_once_and_the_run_read
 
 
 async def test_a_run_that_waits_for_a_worker_can_read_it_too(conversation: Conversation, seeds: Seeds) -> None:
-    task_id = await seeds.created()
+    task_id = await seeds.create_task()
 
     assert isinstance(await conversation.send(task_id, "left"), DeliveredToRun)
 
-    claim = await seeds.claimed(task_id)
+    claim = await seeds.claim_run(task_id)
     assert text_of(claim) == "hello"
     assert await conversation.unread(claim) == ["left"]
 
@@ -155,7 +155,7 @@ async def test_its_worker_is_notified(
     notifications: list[bytes] = []
     await listener.start()
     await listener.on_message(keys.runner("runner"), notifications.append)
-    claim = await seeds.claimed()
+    claim = await seeds.claim_run()
 
     async def is_notified() -> bool:
         # repeated, because the subscriber may not be connected yet
@@ -171,7 +171,7 @@ async def test_its_worker_is_notified(
 async def test_unread_messages_become_the_next_turn_whatever_the_end(
     conversation: Conversation, seeds: Seeds, state: TaskState
 ) -> None:
-    claim = await seeds.claimed()
+    claim = await seeds.claim_run()
     for text in ("left", "right", "back"):
         await conversation.send(claim, text)
 
@@ -192,7 +192,7 @@ async def test_unread_messages_become_the_next_turn_whatever_the_end(
 
 
 async def test_a_run_that_has_read_everything_ends_the_task(conversation: Conversation, seeds: Seeds) -> None:
-    claim = await seeds.claimed()
+    claim = await seeds.claim_run()
     await conversation.send(claim, "left")
 
     assert (await conversation.settle(claim, COMPLETED, read_count=1)).state == COMPLETED
@@ -203,12 +203,12 @@ async def test_a_run_that_has_read_everything_ends_the_task(conversation: Conver
 async def test_a_pause_that_was_written_before_the_end_is_followed_by_the_turn(
     conversation: Conversation, seeds: Seeds
 ) -> None:
-    claim = await seeds.claimed()
-    await seeds.appended(claim, status(INPUT_REQUIRED, "which?"))
+    claim = await seeds.claim_run()
+    await seeds.append_events(claim, status(INPUT_REQUIRED, "which?"))
     await conversation.send(claim, "this")
 
     result = await conversation.store.run(
-        settle_run(conversation.keys, claim.ref, token=claim.token, before=1, events=[])
+        settle_run(conversation.keys, claim.ref, token=claim.token, written_count=1, events=[])
     )
 
     assert isinstance(result, Settled)
@@ -221,7 +221,7 @@ async def test_a_pause_that_was_written_before_the_end_is_followed_by_the_turn(
 async def test_a_run_that_fails_ends_the_task_and_unread_messages_stay_in_the_history(
     conversation: Conversation, seeds: Seeds, state: TaskState
 ) -> None:
-    claim = await seeds.claimed()
+    claim = await seeds.claim_run()
     await conversation.send(claim, "left")
 
     result = await conversation.settle(claim, state, "no")
@@ -234,20 +234,22 @@ async def test_a_run_that_fails_ends_the_task_and_unread_messages_stay_in_the_hi
 async def test_a_repeated_end_returns_the_same_next_run_and_writes_nothing(
     conversation: Conversation, seeds: Seeds
 ) -> None:
-    claim = await seeds.claimed()
+    claim = await seeds.claim_run()
     await conversation.send(claim, "left")
     first = await conversation.settle(claim, COMPLETED)
-    data_before = await seeds.everything()
+    data_before = await seeds.all_values()
 
     assert await conversation.settle(claim, COMPLETED) == first
 
-    assert await seeds.everything() == data_before
+    assert await seeds.all_values() == data_before
 
 
 async def test_a_message_and_an_end_at_once_lose_nothing(conversation: Conversation, seeds: Seeds) -> None:
     for _ in range(20):
-        claim = await seeds.claimed()
-        reply, settlement = await at_once(conversation.send(claim, "left"), conversation.settle(claim, COMPLETED))
+        claim = await seeds.claim_run()
+        reply, settlement = await run_concurrently(
+            conversation.send(claim, "left"), conversation.settle(claim, COMPLETED)
+        )
 
         if isinstance(reply, DeliveredToRun):
             assert settlement.next_run == 2
@@ -258,9 +260,9 @@ async def test_a_message_and_an_end_at_once_lose_nothing(conversation: Conversat
 
 
 async def test_two_clients_at_once_are_read_in_the_order_of_the_log(conversation: Conversation, seeds: Seeds) -> None:
-    claim = await seeds.claimed()
+    claim = await seeds.claim_run()
 
-    await at_once(*(conversation.send(claim, str(number)) for number in range(20)))
+    await run_concurrently(*(conversation.send(claim, str(number)) for number in range(20)))
 
     history = (await conversation.history(claim))[1:]
     assert sorted(history, key=int) == [str(number) for number in range(20)]
@@ -270,11 +272,11 @@ async def test_two_clients_at_once_are_read_in_the_order_of_the_log(conversation
 async def test_the_next_attempt_of_a_lost_run_reads_the_messages_again(
     conversation: Conversation, seeds: Seeds
 ) -> None:
-    claim = await seeds.claimed(max_attempts=2)
+    claim = await seeds.claim_run(max_attempts=2)
     await conversation.send(claim, "left")
     assert await conversation.unread(claim) == ["left"]
 
-    assert (await seeds.lost(claim.ref)).outcome == "again"
+    assert (await seeds.recover_run(claim.ref)).outcome == "again"
 
     next_claim = await conversation.next_claim(claim, max_attempts=2)
     assert (text_of(next_claim), next_claim.attempt) == ("hello", 2)
@@ -289,7 +291,7 @@ async def test_the_next_attempt_of_a_lost_run_reads_the_messages_again(
 async def test_a_turn_that_answers_a_question_reads_the_messages_before_it_again(
     conversation: Conversation, seeds: Seeds
 ) -> None:
-    claim = await seeds.claimed()
+    claim = await seeds.claim_run()
     await conversation.send(claim, "left")
     await conversation.settle(claim, INPUT_REQUIRED, "how far?", read_count=1, question_count=1)
     assert isinstance(await conversation.send(claim, "ten"), Begun)
@@ -312,7 +314,7 @@ async def test_a_turn_that_answers_a_question_reads_the_messages_before_it_again
 
 
 async def test_an_unread_message_answers_the_question(conversation: Conversation, seeds: Seeds) -> None:
-    claim = await seeds.claimed()
+    claim = await seeds.claim_run()
     await conversation.send(claim, "left")
     await conversation.send(claim, "ten")
 
@@ -327,7 +329,7 @@ async def test_an_unread_message_answers_the_question(conversation: Conversation
 
 
 async def test_a_cancel_ends_the_task_with_its_unread_messages(conversation: Conversation, seeds: Seeds) -> None:
-    claim = await seeds.claimed()
+    claim = await seeds.claim_run()
     await conversation.send(claim, "left")
     await conversation.store.run(request_cancel(conversation.keys, ANN, claim.ref.task_id, CONTEXT))
 
@@ -338,15 +340,15 @@ async def test_a_cancel_ends_the_task_with_its_unread_messages(conversation: Con
 
 
 async def test_a_message_interrupts_a_claimed_run(conversation: Conversation, keys: Keys, seeds: Seeds) -> None:
-    claim = await seeds.claimed()
-    await seeds.appended(claim, chunk("half"))
+    claim = await seeds.claim_run()
+    await seeds.append_events(claim, chunk("half"))
     renewal = renew_runs(keys, [(claim.ref, claim.token)], lease_us=LEASE_US)
 
     reply = await conversation.send(claim, "rather this", "interrupt")
 
     assert isinstance(reply, DeliveredToRun)
     assert await conversation.store.run(renewal) == Renewal(frozenset(), frozenset(), frozenset({claim.ref.name}))
-    result = await conversation.store.run(settle_run(keys, claim.ref, token=claim.token, before=1, events=[]))
+    result = await conversation.store.run(settle_run(keys, claim.ref, token=claim.token, written_count=1, events=[]))
     assert isinstance(result, Settled)
     assert (result.state, result.next_run) == (WORKING, 2)
     next_claim = await conversation.next_claim(claim)
@@ -360,7 +362,7 @@ async def test_a_message_interrupts_a_claimed_run(conversation: Conversation, ke
 
 
 async def test_the_newest_of_several_messages_begins_the_turn(conversation: Conversation, seeds: Seeds) -> None:
-    claim = await seeds.claimed()
+    claim = await seeds.claim_run()
     for text in ("this", "that", "neither"):
         await conversation.send(claim, text, "interrupt")
 
@@ -374,7 +376,7 @@ async def test_the_newest_of_several_messages_begins_the_turn(conversation: Conv
 
 @pytest.mark.parametrize("state", [*FINAL, FAILED, REJECTED])
 async def test_an_interrupted_run_ends_no_task(conversation: Conversation, seeds: Seeds, state: TaskState) -> None:
-    claim = await seeds.claimed()
+    claim = await seeds.claim_run()
     await conversation.send(claim, "rather this", "interrupt")
 
     assert (await conversation.settle(claim, state, "the end", question_count=1)).state == WORKING
@@ -388,8 +390,8 @@ async def test_an_interrupted_run_ends_no_task(conversation: Conversation, seeds
 async def test_a_message_replaces_a_run_that_no_worker_has_claimed(
     conversation: Conversation, keys: Keys, seeds: Seeds, serialize_context: bool
 ) -> None:
-    first = await seeds.created(serialize_context=serialize_context)
-    second = await seeds.created(serialize_context=serialize_context)
+    first = await seeds.create_task(serialize_context=serialize_context)
+    second = await seeds.create_task(serialize_context=serialize_context)
 
     answers = [await conversation.send(task_id, "rather this", "interrupt") for task_id in (first, second)]
 
@@ -399,20 +401,20 @@ async def test_a_message_replaces_a_run_that_no_worker_has_claimed(
         blocked_names = [due_names.pop()]
     assert sorted(await seeds.store.redis.zrange(keys.dispatch, 0, -1)) == sorted(due_names)
     assert await seeds.store.redis.zrange(f"{keys.dispatch}:blocked", 0, -1) == blocked_names
-    claim = await seeds.claimed(first, run=2)
+    claim = await seeds.claim_run(first, run=2)
     assert (text_of(claim), claim.turn) == ("rather this", 2)
     assert await conversation.history(claim) == ["hello", "rather this"]
     await conversation.settle(claim, COMPLETED)
-    assert text_of(await seeds.claimed(second, run=2)) == "rather this"
+    assert text_of(await seeds.claim_run(second, run=2)) == "rather this"
     await seeds.require_consistent(first)
 
 
 async def test_an_interrupted_run_keeps_the_place_of_its_task_in_the_context(
     conversation: Conversation, seeds: Seeds
 ) -> None:
-    first = await seeds.created(serialize_context=True)
-    await seeds.created(serialize_context=True)
-    claim = await seeds.claimed(first)
+    first = await seeds.create_task(serialize_context=True)
+    await seeds.create_task(serialize_context=True)
+    claim = await seeds.claim_run(first)
     await conversation.send(claim, "rather this", "interrupt")
 
     result = await conversation.settle(claim, None)
@@ -422,14 +424,14 @@ async def test_an_interrupted_run_keeps_the_place_of_its_task_in_the_context(
 
 
 async def test_the_turn_begins_when_the_interrupted_worker_is_lost(conversation: Conversation, seeds: Seeds) -> None:
-    claim = await seeds.claimed()
+    claim = await seeds.claim_run()
     await conversation.send(claim, "rather this", "interrupt")
     result = await conversation.store.run(
         end_run(conversation.keys, claim.ref, runner="runner", event=status(FAILED, "lost"), lost=True)
     )
     assert type(result).__name__ == "Unchanged"
 
-    assert (await seeds.lost(claim.ref)).outcome == "again"
+    assert (await seeds.recover_run(claim.ref)).outcome == "again"
 
     next_claim = await conversation.next_claim(claim)
     assert (text_of(next_claim), next_claim.turn, next_claim.attempt) == ("rather this", 2, 1)
@@ -437,7 +439,7 @@ async def test_the_turn_begins_when_the_interrupted_worker_is_lost(conversation:
 
 
 async def test_the_turn_begins_when_the_interrupted_worker_shuts_down(conversation: Conversation, seeds: Seeds) -> None:
-    claim = await seeds.claimed()
+    claim = await seeds.claim_run()
     await conversation.send(claim, "rather this", "interrupt")
 
     result = await conversation.store.run(
@@ -445,14 +447,14 @@ async def test_the_turn_begins_when_the_interrupted_worker_shuts_down(conversati
     )
 
     assert isinstance(result, GivenUp)
-    assert (await seeds.lost(claim.ref)).outcome == "again"
+    assert (await seeds.recover_run(claim.ref)).outcome == "again"
     assert text_of(await conversation.next_claim(claim)) == "rather this"
 
 
 async def test_the_turn_begins_when_the_interrupted_run_is_to_be_retried(
     conversation: Conversation, seeds: Seeds
 ) -> None:
-    claim = await seeds.claimed()
+    claim = await seeds.claim_run()
     await conversation.send(claim, "rather this", "interrupt")
 
     await conversation.store.run(
@@ -460,7 +462,7 @@ async def test_the_turn_begins_when_the_interrupted_run_is_to_be_retried(
             conversation.keys,
             claim.ref,
             token=claim.token,
-            before=0,
+            written_count=0,
             events=[status(WORKING)],
             options=b"",
             retries=1,
@@ -473,7 +475,7 @@ async def test_the_turn_begins_when_the_interrupted_run_is_to_be_retried(
 
 
 async def test_a_cancel_wins_over_an_interruption(conversation: Conversation, seeds: Seeds) -> None:
-    claim = await seeds.claimed()
+    claim = await seeds.claim_run()
     await conversation.send(claim, "rather this", "interrupt")
     await conversation.store.run(request_cancel(conversation.keys, ANN, claim.ref.task_id, CONTEXT))
 
@@ -485,19 +487,19 @@ async def test_a_cancel_wins_over_an_interruption(conversation: Conversation, se
 
 
 async def test_reject_refuses_a_message_and_writes_nothing(conversation: Conversation, seeds: Seeds) -> None:
-    for task_id in (await seeds.created(), (await seeds.claimed()).ref.task_id):
-        data_before = await seeds.everything()
+    for task_id in (await seeds.create_task(), (await seeds.claim_run()).ref.task_id):
+        data_before = await seeds.all_values()
 
         assert await conversation.send(task_id, "more", "reject") == Working()
 
-        assert await seeds.everything() == data_before
-    assert isinstance(await conversation.send(await seeds.ended(INPUT_REQUIRED), "this", "reject"), Begun)
+        assert await seeds.all_values() == data_before
+    assert isinstance(await conversation.send(await seeds.create_task_in(INPUT_REQUIRED), "this", "reject"), Begun)
 
 
 async def test_renewal_names_the_runs_with_waiting_messages(
     conversation: Conversation, keys: Keys, seeds: Seeds
 ) -> None:
-    claims = [await seeds.claimed() for _ in range(2)]
+    claims = [await seeds.claim_run() for _ in range(2)]
     await conversation.send(claims[0], "left")
 
     renewal = await conversation.store.run(renew_runs(keys, [(c.ref, c.token) for c in claims], lease_us=LEASE_US))
@@ -509,11 +511,11 @@ async def test_renewal_names_the_runs_with_waiting_messages(
 async def test_limits_and_repeats_are_those_of_any_message(
     conversation: Conversation, seeds: Seeds, on_message: OnMessage
 ) -> None:
-    claim = await seeds.claimed()
+    claim = await seeds.claim_run()
     key = IdempotencyKey("m1", "digest", 60_000)
     first = await conversation.send(claim, "left", on_message, idempotency_key=key)
     assert isinstance(first, DeliveredToRun)
-    data_before = await seeds.everything()
+    data_before = await seeds.all_values()
 
     second_result = await conversation.send(claim, "left", on_message, idempotency_key=key)
     conflict = await conversation.send(claim, "left", on_message, idempotency_key=IdempotencyKey("m1", "other", 60_000))
@@ -521,7 +523,7 @@ async def test_limits_and_repeats_are_those_of_any_message(
 
     assert second_result == Known(claim.ref.task_id, first.newest.version, 0)
     assert (conflict, too_large) == (Conflict(), TooLarge())
-    assert await seeds.everything() == data_before
+    assert await seeds.all_values() == data_before
     for _ in range(MAX_WAITING_TURNS - 1):
         await conversation.send(claim, "more", on_message)
     assert await conversation.send(claim, "one more", on_message) == Full()
@@ -531,17 +533,17 @@ async def test_limits_and_repeats_are_those_of_any_message(
 async def test_a_call_that_is_repeated_as_its_reply_was_lost_delivers_once(
     conversation: Conversation, seeds: Seeds, on_message: OnMessage
 ) -> None:
-    claim = await seeds.claimed()
+    claim = await seeds.claim_run()
     first = await conversation.send(claim, "left", on_message, nonce="a")
-    data_before = await seeds.everything()
+    data_before = await seeds.all_values()
 
     assert await conversation.send(claim, "left", on_message, nonce="a") == first
 
-    assert await seeds.everything() == data_before
+    assert await seeds.all_values() == data_before
 
 
 async def test_a_message_from_before_the_option_keeps_its_place(conversation: Conversation, seeds: Seeds) -> None:
-    claim = await seeds.claimed()
+    claim = await seeds.claim_run()
     assert isinstance(await conversation.send(claim, "queued", "queue"), Waiting)
     await conversation.send(claim, "steering")
 

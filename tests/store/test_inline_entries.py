@@ -89,10 +89,10 @@ async def test_a_stream_of_inline_entries_reads_no_log(
     reads = CountingStore(store)
     async with follow_task(store, keys, subscriber) as (task_id, signal):
         reader = asyncio.create_task(read_pages(reads, keys, signal, task_id, until=6))
-        claim = await seeds.claimed(task_id)
-        await seeds.appended(claim, chunk("a", append=False))
-        await seeds.appended(claim, chunk("ä\n\x00 "), chunk("c"), before=1)
-        await seeds.settled(claim, status(COMPLETED, "done"), before=3)
+        claim = await seeds.claim_run(task_id)
+        await seeds.append_events(claim, chunk("a", append=False))
+        await seeds.append_events(claim, chunk("ä\n\x00 "), chunk("c"), written_count=1)
+        await seeds.settle_run(claim, status(COMPLETED, "done"), written_count=3)
 
         pages = await reader
 
@@ -108,11 +108,11 @@ async def test_missed_entries_are_read_from_the_log(
 ) -> None:
     reads = CountingStore(store)
     async with follow_task(store, keys, subscriber) as (task_id, signal):
-        claim = await seeds.claimed(task_id)
-        await seeds.appended(claim, chunk("a", append=False))
+        claim = await seeds.claim_run(task_id)
+        await seeds.append_events(claim, chunk("a", append=False))
         await wait_for_signal(signal, version=2)
         assert signal.page(EventId(2))  # no further notification follows
-        await seeds.appended(claim, chunk("b"), before=1)
+        await seeds.append_events(claim, chunk("b"), written_count=1)
 
         pages = await read_pages(reads, keys, signal, task_id, until=4)
 
@@ -125,8 +125,8 @@ async def test_partly_known_inline_entries_start_after_the_known_ones(
 ) -> None:
     reads = CountingStore(store)
     async with follow_task(store, keys, subscriber) as (task_id, signal):
-        claim = await seeds.claimed(task_id)
-        await seeds.appended(claim, chunk("a", append=False), chunk("b"), chunk("c"))
+        claim = await seeds.claim_run(task_id)
+        await seeds.append_events(claim, chunk("a", append=False), chunk("b"), chunk("c"))
         await wait_for_signal(signal, version=4)
 
         pages = await read_pages(reads, keys, signal, task_id, until=5, version=3, new=False)
@@ -141,10 +141,10 @@ async def test_large_entries_are_read_from_the_log(
     reads = CountingStore(store)
     async with follow_task(store, keys, subscriber) as (task_id, signal):
         reader = asyncio.create_task(read_pages(reads, keys, signal, task_id, until=5))
-        claim = await seeds.claimed(task_id)
-        await seeds.appended(claim, chunk("a", append=False))
-        await seeds.appended(claim, chunk("b" * 20_000), before=1)
-        await seeds.appended(claim, chunk("c"), before=2)
+        claim = await seeds.claim_run(task_id)
+        await seeds.append_events(claim, chunk("a", append=False))
+        await seeds.append_events(claim, chunk("b" * 20_000), written_count=1)
+        await seeds.append_events(claim, chunk("c"), written_count=2)
 
         pages = await reader
 
@@ -157,9 +157,9 @@ async def test_a_large_entry_is_read_from_the_log_after_small_inline_ones(
 ) -> None:
     reads = CountingStore(store)
     async with follow_task(store, keys, subscriber) as (task_id, signal):
-        claim = await seeds.claimed(task_id)
-        await seeds.appended(claim, chunk("a", append=False))
-        await seeds.settled(claim, chunk("b" * 20_000), status(COMPLETED), before=1)
+        claim = await seeds.claim_run(task_id)
+        await seeds.append_events(claim, chunk("a", append=False))
+        await seeds.settle_run(claim, chunk("b" * 20_000), status(COMPLETED), written_count=1)
         await wait_for_signal(signal, version=4)
 
         pages = await read_pages(reads, keys, signal, task_id, until=5, new=False)
@@ -183,10 +183,10 @@ async def test_entries_in_the_object_store_are_read_from_the_log(
     store, reads = blob_setup.store, CountingStore(blob_setup.store)
     async with follow_task(store, keys, subscriber) as (task_id, signal):
         reader = asyncio.create_task(read_pages(reads, keys, signal, task_id, until=3))
-        claim = await blob_seeds.claimed(task_id)
+        claim = await blob_seeds.claim_run(task_id)
         event = chunk("", append=False)
         event.artifact.parts[0].CopyFrom(Part(raw=b"x" * THRESHOLD))
-        await blob_seeds.appended(claim, event)
+        await blob_seeds.append_events(claim, event)
 
         pages = await reader
 
@@ -199,10 +199,10 @@ async def test_a_reader_of_final_states_gets_the_whole_log_of_a_short_turn_inlin
     store: AsyncStore, keys: Keys, subscriber: PubSubListener, seeds: Seeds, chunks: int, *, expected: bool
 ) -> None:
     async with follow_task(store, keys, subscriber, final_only=True) as (task_id, signal):
-        claim = await seeds.claimed(task_id)
+        claim = await seeds.claim_run(task_id)
         for version in range(chunks):
-            await seeds.appended(claim, chunk("x"), before=version)
-        await seeds.settled(claim, status(COMPLETED), before=chunks)
+            await seeds.append_events(claim, chunk("x"), written_count=version)
+        await seeds.settle_run(claim, status(COMPLETED), written_count=chunks)
         await wait_for_signal(signal, version=1)
 
         page = signal.page(EventId(1))
@@ -225,10 +225,10 @@ async def test_inline_entries_do_not_serve_a_reader_of_another_history(
     store: AsyncStore, keys: Keys, subscriber: PubSubListener, seeds: Seeds
 ) -> None:
     async with follow_task(store, keys, subscriber) as (task_id, signal):
-        claim = await seeds.claimed(task_id)
+        claim = await seeds.claim_run(task_id)
         for version in range(3):
             last_event_id = (await seeds.log(task_id))[-1].id
-            await seeds.appended(claim, chunk(str(version)), before=version)
+            await seeds.append_events(claim, chunk(str(version)), written_count=version)
             await wait_for_signal(signal, version=last_event_id.version)
             position = last_event_id if version else last_event_id._replace(recorded_us=last_event_id.recorded_us - 1)
 
@@ -242,9 +242,9 @@ async def test_the_buffer_for_a_slow_reader_is_bounded(
 ) -> None:
     reads, notifications = CountingStore(store), BUFFER_BYTES // 5_000 + 1
     async with follow_task(store, keys, subscriber) as (task_id, signal):
-        claim = await seeds.claimed(task_id)
+        claim = await seeds.claim_run(task_id)
         for version in range(notifications):
-            await seeds.appended(claim, chunk("x" * 5_000), before=version)
+            await seeds.append_events(claim, chunk("x" * 5_000), written_count=version)
         await wait_for_signal(signal, version=notifications + 1)
 
         pages = await read_pages(reads, keys, signal, task_id, until=notifications + 2, new=False)
@@ -263,8 +263,8 @@ async def wait_for_signal(signal: LogSignal, version: int) -> None:
 async def test_inline_entries_serve_readers_at_a_version_that_they_follow(
     store: AsyncStore, keys: Keys, seeds: Seeds, version: int, expected: list[int] | None
 ) -> None:
-    claim = await seeds.claimed()
-    await seeds.appended(claim, chunk("a", append=False), chunk("b"))
+    claim = await seeds.claim_run()
+    await seeds.append_events(claim, chunk("a", append=False), chunk("b"))
     [*entries_stored] = await store.redis.lrange(keys.task(claim.ref.task_id).log, 2, -1)
 
     page = InlineEntries(4, b"2", True, entries_stored).page(EventId(version))

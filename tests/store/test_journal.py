@@ -49,10 +49,10 @@ def test_an_entry_is_read_as_it_was_written(content: bytes) -> None:
 async def test_entries_are_written_with_the_events_and_are_not_in_the_log(
     store: AsyncStore, keys: Keys, seeds: Seeds
 ) -> None:
-    claim = await seeds.claimed()
+    claim = await seeds.claim_run()
     assert claim.journal == {}
 
-    await seeds.appended(claim, entry("a#1"), chunk("a"), entry("b#1"))
+    await seeds.append_events(claim, entry("a#1"), chunk("a"), entry("b#1"))
 
     assert set(await journal(store, keys, claim.ref.task_id)) == {b"a#1", b"b#1"}
     assert len(await seeds.log(claim.ref.task_id)) == 3
@@ -61,11 +61,11 @@ async def test_entries_are_written_with_the_events_and_are_not_in_the_log(
 
 
 async def test_the_next_attempt_receives_the_entries_of_the_lost_one(seeds: Seeds) -> None:
-    first = await seeds.claimed(max_attempts=2)
-    await seeds.appended(first, entry("a#1"), entry("b#1", b"\x00\xff", 2))
-    await seeds.lost(first.ref)
+    first = await seeds.claim_run(max_attempts=2)
+    await seeds.append_events(first, entry("a#1"), entry("b#1", b"\x00\xff", 2))
+    await seeds.recover_run(first.ref)
 
-    next_claim = await seeds.claimed(first.ref.task_id, run=2)
+    next_claim = await seeds.claim_run(first.ref.task_id, run=2)
 
     assert next_claim.journal == {"a#1": entry("a#1"), "b#1": entry("b#1", b"\x00\xff", 2)}
     assert next_claim.journal_origin == first.ref.task_id
@@ -74,61 +74,61 @@ async def test_the_next_attempt_receives_the_entries_of_the_lost_one(seeds: Seed
 async def test_a_run_that_was_returned_or_retried_receives_the_entries(
     store: AsyncStore, keys: Keys, seeds: Seeds
 ) -> None:
-    first = await seeds.claimed(max_attempts=2)
-    await seeds.appended(first, entry("a#1"))
+    first = await seeds.claim_run(max_attempts=2)
+    await seeds.append_events(first, entry("a#1"))
     retry_arguments: Any = {
         "events": [entry("b#1"), status(WORKING)],
         "options": b'{"retries":1}',
         "retries": 1,
         "delay_us": 1,
     }
-    await store.run(release_run(keys, first.ref, token=first.token, before=1, **retry_arguments))
-    retry_claim = await seeds.claimed(first.ref.task_id, max_attempts=2, retries=1)
+    await store.run(release_run(keys, first.ref, token=first.token, written_count=1, **retry_arguments))
+    retry_claim = await seeds.claim_run(first.ref.task_id, max_attempts=2, retries=1)
     assert set(retry_claim.journal or ()) == {"a#1", "b#1"}
     await store.run(return_run(keys, retry_claim.ref, runner="runner", lost=status(FAILED)))
-    await seeds.lost(retry_claim.ref)
+    await seeds.recover_run(retry_claim.ref)
 
-    next_claim = await seeds.claimed(first.ref.task_id, run=2)
+    next_claim = await seeds.claim_run(first.ref.task_id, run=2)
 
     assert set(next_claim.journal or ()) == {"a#1", "b#1"}
 
 
 @pytest.mark.parametrize("operation", ["append", "settle"])
 async def test_an_entry_of_an_old_run_is_refused(store: AsyncStore, keys: Keys, seeds: Seeds, operation: str) -> None:
-    old_claim = await seeds.claimed(max_attempts=2)
-    await seeds.lost(old_claim.ref)
-    new_claim = await seeds.claimed(old_claim.ref.task_id, run=2)
-    data_before = await seeds.everything()
+    old_claim = await seeds.claim_run(max_attempts=2)
+    await seeds.recover_run(old_claim.ref)
+    new_claim = await seeds.claim_run(old_claim.ref.task_id, run=2)
+    data_before = await seeds.all_values()
 
     make: Any = append if operation == "append" else settle_run
     for stranger in (old_claim, replace(new_claim, token="of another claim")):
-        result = await store.run(make(keys, stranger.ref, token=stranger.token, before=0, events=[entry()]))
+        result = await store.run(make(keys, stranger.ref, token=stranger.token, written_count=0, events=[entry()]))
         assert result == RunLost()
 
-    assert await seeds.everything() == data_before
+    assert await seeds.all_values() == data_before
 
 
 async def test_an_entry_after_the_end_is_refused(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    claim = await seeds.claimed()
+    claim = await seeds.claim_run()
     events = [status(COMPLETED), entry()]
 
-    result = await store.run(append(keys, claim.ref, token=claim.token, before=0, events=events))
+    result = await store.run(append(keys, claim.ref, token=claim.token, written_count=0, events=events))
 
     assert result == Illegal(2, WORKING)
     assert await journal(store, keys, claim.ref.task_id) == {}
 
 
 async def test_an_append_that_is_repeated_counts_its_entries_once(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    claim = await seeds.claimed()
-    await seeds.appended(claim, entry())
+    claim = await seeds.claim_run()
+    await seeds.append_events(claim, entry())
     size = await store.redis.hget(keys.task(claim.ref.task_id).record, "size")
-    await seeds.appended(claim, entry())
+    await seeds.append_events(claim, entry())
 
     assert await store.redis.hget(keys.task(claim.ref.task_id).record, "size") == size
 
 
 async def test_the_size_of_a_task_has_the_bytes_of_its_entries(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    claim = await seeds.claimed()
+    claim = await seeds.claim_run()
     record = keys.task(claim.ref.task_id).record
 
     async def sizes() -> tuple[int, int]:
@@ -136,10 +136,10 @@ async def test_the_size_of_a_task_has_the_bytes_of_its_entries(store: AsyncStore
         return int(size or 0), int(of_journal or 0)
 
     bare, _ = await sizes()
-    await seeds.appended(claim, entry("a#1", b"x" * 100), entry("a#1", b"x" * 70), entry("b#1"))
+    await seeds.append_events(claim, entry("a#1", b"x" * 100), entry("a#1", b"x" * 70), entry("b#1"))
     byte_count = sum(len(key) + len(value) for key, value in (await journal(store, keys, claim.ref.task_id)).items())
     assert await sizes() == (bare + byte_count, byte_count)
-    await seeds.settled(claim, status(INPUT_REQUIRED), before=3)
+    await seeds.settle_run(claim, status(INPUT_REQUIRED), written_count=3)
     paused_size, _ = await sizes()
     await answer(store, keys, claim.ref.task_id)
     _, of_journal = await sizes()
@@ -153,35 +153,35 @@ async def test_the_size_of_a_task_has_the_bytes_of_its_entries(store: AsyncStore
 async def test_an_answer_keeps_the_entries_and_another_message_deletes_them(
     store: AsyncStore, keys: Keys, seeds: Seeds
 ) -> None:
-    claim = await seeds.claimed()
+    claim = await seeds.claim_run()
     question = settle_run(
         keys,
         claim.ref,
         token=claim.token,
-        before=0,
+        written_count=0,
         events=[entry("a#1"), status(INPUT_REQUIRED, "?")],
         ask_count=1,
     )
     await store.run(question)
     await answer(store, keys, claim.ref.task_id)
-    next_claim = await seeds.claimed(claim.ref.task_id, run=2)
+    next_claim = await seeds.claim_run(claim.ref.task_id, run=2)
     assert set(next_claim.journal or ()) == {"a#1"}
-    await seeds.settled(next_claim, entry("b#1"), status(INPUT_REQUIRED, "done, what next?"))
+    await seeds.settle_run(next_claim, entry("b#1"), status(INPUT_REQUIRED, "done, what next?"))
     await answer(store, keys, claim.ref.task_id)
 
-    assert (await seeds.claimed(claim.ref.task_id, run=3)).journal == {}
+    assert (await seeds.claim_run(claim.ref.task_id, run=3)).journal == {}
     assert await leaks(store, keys) == []
 
 
 @pytest.mark.parametrize("ending", ["append", "settle", "delete"])
 async def test_the_journal_ends_with_its_task(store: AsyncStore, keys: Keys, seeds: Seeds, ending: str) -> None:
-    claim = await seeds.claimed()
-    await seeds.appended(claim, entry())
+    claim = await seeds.claim_run()
+    await seeds.append_events(claim, entry())
     match ending:
         case "append":
-            await seeds.appended(claim, status(COMPLETED), before=1)
+            await seeds.append_events(claim, status(COMPLETED), written_count=1)
         case "settle":
-            await seeds.settled(claim, status(FAILED), before=1)
+            await seeds.settle_run(claim, status(FAILED), written_count=1)
         case "delete":
             await store.run(Operation(script("delete_task"), keys.task(claim.ref.task_id), [str(ANN)], int))
 
@@ -190,12 +190,12 @@ async def test_the_journal_ends_with_its_task(store: AsyncStore, keys: Keys, see
 
 
 async def test_a_large_journal_is_read_in_pages(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    first = await seeds.claimed(max_attempts=2)
+    first = await seeds.claim_run(max_attempts=2)
     entries = [entry(f"a#{n}", b"x" * 100_000, n) for n in range(1, 31)]
     for n, item in enumerate(entries):
-        await seeds.appended(first, item, before=n)
-    await seeds.lost(first.ref)
-    next_claim = await seeds.claimed(first.ref.task_id, run=2)
+        await seeds.append_events(first, item, written_count=n)
+    await seeds.recover_run(first.ref)
+    next_claim = await seeds.claim_run(first.ref.task_id, run=2)
     assert next_claim.journal is None
 
     journal: dict[str, JournalEntry] = {}
@@ -213,9 +213,9 @@ async def test_a_large_journal_is_read_in_pages(store: AsyncStore, keys: Keys, s
 
 async def lost_for_good(seeds: Seeds, *entries: JournalEntry) -> Claim:
     """Claim a run, and let its task fail because the worker of the last attempt is lost. Return the claim."""
-    claim = await seeds.claimed()
-    await seeds.appended(claim, *entries)
-    await seeds.lost(claim.ref)
+    claim = await seeds.claim_run()
+    await seeds.append_events(claim, *entries)
+    await seeds.recover_run(claim.ref)
     return claim
 
 
@@ -224,17 +224,17 @@ async def test_a_requeued_task_continues_with_the_journal(store: AsyncStore, key
     assert 0 < await store.redis.ttl(keys.task(lost_claim.ref.task_id).journal) <= RETENTION
     assert await leaks(store, keys) == []
 
-    new_id, _ = await seeds.requeued(lost_claim.ref.task_id)
+    new_id, _ = await seeds.requeue_task(lost_claim.ref.task_id)
 
-    claim = await seeds.claimed(new_id)
+    claim = await seeds.claim_run(new_id)
     assert claim.journal == {"a#1": entry("a#1")}
     assert claim.journal_origin == lost_claim.ref.task_id
     assert await store.redis.ttl(keys.task(new_id).journal) == -1
     assert await journal(store, keys, lost_claim.ref.task_id) == {}
     assert await leaks(store, keys) == []
-    await seeds.lost(claim.ref)
-    newest, _ = await seeds.requeued(new_id)
-    assert (await seeds.claimed(newest)).journal_origin == lost_claim.ref.task_id
+    await seeds.recover_run(claim.ref)
+    newest, _ = await seeds.requeue_task(new_id)
+    assert (await seeds.claim_run(newest)).journal_origin == lost_claim.ref.task_id
 
 
 async def test_a_task_that_is_requeued_from_the_start_has_no_journal(
@@ -246,7 +246,7 @@ async def test_a_task_that_is_requeued_from_the_start_has_no_journal(
 
     await store.run(requeue_task(keys, dead_letter, "new", retention=RETENTION, options=b"", from_start=True))
 
-    claim = await seeds.claimed("new")
+    claim = await seeds.claim_run("new")
     assert (claim.journal, claim.journal_origin) == ({}, "new")
     assert await journal(store, keys, lost_claim.ref.task_id) == {}
     assert await leaks(store, keys) == []
@@ -255,35 +255,35 @@ async def test_a_task_that_is_requeued_from_the_start_has_no_journal(
 async def test_a_task_whose_entries_were_removed_can_be_requeued(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     lost_claim = await lost_for_good(seeds, entry("a#1"), JournalEntry("a#1", "step", REMOVED, b""))
 
-    new_id, _ = await seeds.requeued(lost_claim.ref.task_id)
+    new_id, _ = await seeds.requeue_task(lost_claim.ref.task_id)
 
-    assert (await seeds.claimed(new_id)).journal == {}
+    assert (await seeds.claim_run(new_id)).journal == {}
     assert await leaks(store, keys) == []
 
 
 async def test_a_failed_run_leaves_a_dead_letter_on_request(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    claim = await seeds.claimed()
+    claim = await seeds.claim_run()
     events = [entry("a#1"), status(FAILED)]
-    await store.run(settle_run(keys, claim.ref, token=claim.token, before=0, events=events, dead_letter=True))
+    await store.run(settle_run(keys, claim.ref, token=claim.token, written_count=0, events=events, dead_letter=True))
 
     assert isinstance(await store.run(read_dead_letter(keys, claim.ref.task_id)), DeadLetter)
     assert await leaks(store, keys) == []
-    new_id, _ = await seeds.requeued(claim.ref.task_id)
-    assert set((await seeds.claimed(new_id)).journal or ()) == {"a#1"}
+    new_id, _ = await seeds.requeue_task(claim.ref.task_id)
+    assert set((await seeds.claim_run(new_id)).journal or ()) == {"a#1"}
 
 
 async def test_an_entry_costs_the_same_early_and_late(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    meter, claim = Meter(store), await seeds.claimed()
+    meter, claim = Meter(store), await seeds.claim_run()
 
     def append_entries(version: int, *entries: JournalEntry) -> Operation[object]:
         return append(  # type: ignore[return-value]
-            keys, claim.ref, token=claim.token, before=version, events=[*entries, chunk("x")]
+            keys, claim.ref, token=claim.token, written_count=version, events=[*entries, chunk("x")]
         )
 
-    await seeds.appended(claim, chunk("the first"))
+    await seeds.append_events(claim, chunk("the first"))
     bare = await meter.cost_of(append_entries(1))
     early_cost = await meter.cost_of(append_entries(2, entry()))
-    await seeds.appended(claim, *(entry(f"b#{n}") for n in range(900)), before=4)
+    await seeds.append_events(claim, *(entry(f"b#{n}") for n in range(900)), written_count=4)
     late_cost = await meter.cost_of(append_entries(904, entry()))
 
     extra = {"cmdstat_hstrlen": 1, "cmdstat_hset": 1, "cmdstat_hincrby": 1}
@@ -292,11 +292,11 @@ async def test_an_entry_costs_the_same_early_and_late(store: AsyncStore, keys: K
 
 
 async def test_an_entry_is_removed(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    claim = await seeds.claimed(max_attempts=2)
-    await seeds.appended(claim, entry("a#1"), entry("b#1"))
+    claim = await seeds.claim_run(max_attempts=2)
+    await seeds.append_events(claim, entry("a#1"), entry("b#1"))
     size = await store.redis.hget(keys.task(claim.ref.task_id).record, "journal_bytes")
 
-    await seeds.appended(claim, entry("ü#1"), *(removal(key) for key in ("ü#1", "b#1", "c#1")), before=2)
+    await seeds.append_events(claim, entry("ü#1"), *(removal(key) for key in ("ü#1", "b#1", "c#1")), written_count=2)
 
     assert set(await journal(store, keys, claim.ref.task_id)) == {b"a#1"}
     await seeds.require_consistent(claim.ref.task_id)

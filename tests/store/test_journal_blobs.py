@@ -56,23 +56,23 @@ async def remove_journals(blob_setup: BlobSetup, keys: Keys) -> None:
 
 async def lost_for_good(seeds: Seeds, *entries: JournalEntry, task_id: str = "") -> Claim:
     """Claim a run, append `entries` to its journal, and fail its task by the loss of its worker. Return the claim."""
-    claim = await seeds.claimed(task_id)
-    await seeds.appended(claim, *entries)
-    assert (await seeds.lost(claim.ref)).outcome == "failed"
+    claim = await seeds.claim_run(task_id)
+    await seeds.append_events(claim, *entries)
+    assert (await seeds.recover_run(claim.ref)).outcome == "failed"
     return claim
 
 
 async def test_a_large_result_is_a_blob_and_the_next_attempt_receives_it(
     blob_setup: BlobSetup, blob_seeds: Seeds, keys: Keys
 ) -> None:
-    first = await blob_seeds.claimed(max_attempts=2)
-    await blob_seeds.appended(first, entry(), entry("small#1", b"1"))
+    first = await blob_seeds.claim_run(max_attempts=2)
+    await blob_seeds.append_events(first, entry(), entry("small#1", b"1"))
     task_id = first.ref.task_id
     assert len(await stored_entry(blob_setup, keys, task_id)) < 200
     assert blobs_in(blob_setup, task_id) == {"journal-1"}
-    await blob_seeds.lost(first.ref)
+    await blob_seeds.recover_run(first.ref)
 
-    next_claim = await blob_seeds.claimed(task_id, run=2)
+    next_claim = await blob_seeds.claim_run(task_id, run=2)
 
     assert next_claim.journal == {"fetch#1": entry(), "small#1": entry("small#1", b"1")}
     await blob_seeds.require_consistent(task_id)
@@ -80,9 +80,9 @@ async def test_a_large_result_is_a_blob_and_the_next_attempt_receives_it(
 
 
 async def test_a_claim_without_blobs_must_be_repeated_with_them(blob_setup: BlobSetup, blob_seeds: Seeds) -> None:
-    first = await blob_seeds.claimed(max_attempts=2)
-    await blob_seeds.appended(first, entry())
-    await blob_seeds.lost(first.ref)
+    first = await blob_seeds.claim_run(max_attempts=2)
+    await blob_seeds.append_events(first, entry())
+    await blob_seeds.recover_run(first.ref)
     reads = blob_setup.object_store.reads
     claiming: Any = {"token": "next", "runner": "runner", "lease_us": 1_000_000, "working": True, "max_attempts": 2}
     ref = type(first.ref)(first.ref.task_id, 2)
@@ -98,12 +98,12 @@ async def test_a_claim_without_blobs_must_be_repeated_with_them(blob_setup: Blob
 
 
 async def test_pages_of_a_journal_have_their_large_results(blob_setup: BlobSetup, blob_seeds: Seeds) -> None:
-    first = await blob_seeds.claimed(max_attempts=2)
+    first = await blob_seeds.claim_run(max_attempts=2)
     entries = [entry(f"a#{n}", b"x" * (1000 if n % 100 else 5000)) for n in range(1, 1301)]
     for n in range(0, len(entries), 100):
-        await blob_seeds.appended(first, *entries[n : n + 100], before=n)
-    await blob_seeds.lost(first.ref)
-    next_claim = await blob_seeds.claimed(first.ref.task_id, run=2)
+        await blob_seeds.append_events(first, *entries[n : n + 100], written_count=n)
+    await blob_seeds.recover_run(first.ref)
+    next_claim = await blob_seeds.claim_run(first.ref.task_id, run=2)
     assert next_claim.journal is None
 
     journal: dict[str, JournalEntry] = {}
@@ -121,31 +121,31 @@ async def test_pages_of_a_journal_have_their_large_results(blob_setup: BlobSetup
 
 
 async def test_a_run_that_was_retried_receives_the_large_results(blob_seeds: Seeds, keys: Keys) -> None:
-    first = await blob_seeds.claimed(max_attempts=2)
+    first = await blob_seeds.claim_run(max_attempts=2)
     retry_arguments: Any = {
         "events": [entry(), status(WORKING)],
         "options": b'{"retries":1}',
         "retries": 1,
         "delay_us": 1,
     }
-    await blob_seeds.store.run(release_run(keys, first.ref, token=first.token, before=0, **retry_arguments))
+    await blob_seeds.store.run(release_run(keys, first.ref, token=first.token, written_count=0, **retry_arguments))
 
-    assert (await blob_seeds.claimed(first.ref.task_id, max_attempts=2, retries=1)).journal == {"fetch#1": entry()}
+    assert (await blob_seeds.claim_run(first.ref.task_id, max_attempts=2, retries=1)).journal == {"fetch#1": entry()}
 
 
 @pytest.mark.parametrize("ending", ["append", "settle", "delete"])
 async def test_the_blobs_of_a_journal_are_removed_at_the_end_of_the_task(
     blob_setup: BlobSetup, blob_seeds: Seeds, keys: Keys, ending: str
 ) -> None:
-    claim = await blob_seeds.claimed()
+    claim = await blob_seeds.claim_run()
     task_id = claim.ref.task_id
-    await blob_seeds.appended(claim, chunk("y" * 5000), entry())
+    await blob_seeds.append_events(claim, chunk("y" * 5000), entry())
     assert blobs_in(blob_setup, task_id) == {".", "journal-1"}
     match ending:
         case "append":
-            await blob_seeds.appended(claim, status(COMPLETED), before=2)
+            await blob_seeds.append_events(claim, status(COMPLETED), written_count=2)
         case "settle":
-            await blob_seeds.settled(claim, status(COMPLETED), before=2)
+            await blob_seeds.settle_run(claim, status(COMPLETED), written_count=2)
         case "delete":
             await blob_seeds.store.run(Operation(script("delete_task"), keys.task(task_id), [str(ANN)], int))
 
@@ -159,7 +159,7 @@ async def test_the_blobs_of_a_journal_are_removed_at_the_end_of_the_task(
 async def test_the_blobs_of_a_journal_are_removed_when_the_next_turn_begins(
     blob_setup: BlobSetup, blob_seeds: Seeds, keys: Keys
 ) -> None:
-    first = await blob_seeds.claimed()
+    first = await blob_seeds.claim_run()
     task_id = first.ref.task_id
 
     async def answer() -> None:
@@ -169,15 +169,17 @@ async def test_the_blobs_of_a_journal_are_removed_when_the_next_turn_begins(
         )
 
     asking = [entry(), status(INPUT_REQUIRED, "?")]
-    await blob_seeds.store.run(settle_run(keys, first.ref, token=first.token, before=0, events=asking, ask_count=1))
+    await blob_seeds.store.run(
+        settle_run(keys, first.ref, token=first.token, written_count=0, events=asking, ask_count=1)
+    )
     await answer()
-    next_claim = await blob_seeds.claimed(task_id, run=2)
+    next_claim = await blob_seeds.claim_run(task_id, run=2)
     await remove_journals(blob_setup, keys)
     assert next_claim.journal == {"fetch#1": entry()}
-    await blob_seeds.settled(next_claim, entry("fetch#2"), status(INPUT_REQUIRED, "done, what next?"))
+    await blob_seeds.settle_run(next_claim, entry("fetch#2"), status(INPUT_REQUIRED, "done, what next?"))
     await answer()
-    newest = await blob_seeds.claimed(task_id, run=3)
-    await blob_seeds.appended(newest, entry(turn=3))
+    newest = await blob_seeds.claim_run(task_id, run=3)
+    await blob_seeds.append_events(newest, entry(turn=3))
 
     await remove_journals(blob_setup, keys)
 
@@ -200,13 +202,13 @@ async def test_a_requeued_task_has_copies_of_the_large_results(
     await remove_journals(blob_setup, keys)
 
     assert (blobs_in(blob_setup, dead_id), blobs_in(blob_setup, "new")) == (set(), {"journal-1"})
-    claim = await blob_seeds.claimed("new")
+    claim = await blob_seeds.claim_run("new")
     assert claim.journal == {key: entry(key) for key in ("fetch#1", "other#1")} | {"small#1": entry("small#1", b"1")}
     await blob_seeds.require_consistent("new")
     assert await leaks(blob_setup.store, keys) == []
-    await blob_seeds.lost(claim.ref)
-    newest, _ = await blob_seeds.requeued("new")
-    assert set((await blob_seeds.claimed(newest)).journal or ()) == {"fetch#1", "other#1", "small#1"}
+    await blob_seeds.recover_run(claim.ref)
+    newest, _ = await blob_seeds.requeue_task("new")
+    assert set((await blob_seeds.claim_run(newest)).journal or ()) == {"fetch#1", "other#1", "small#1"}
     await remove_journals(blob_setup, keys)
     assert (blobs_in(blob_setup, "new"), blobs_in(blob_setup, newest)) == (set(), {"journal-1"})
 
@@ -227,7 +229,7 @@ async def test_a_task_that_is_requeued_from_the_start_needs_no_object_store(
     blob_setup.object_store.is_down = False
     await remove_journals(blob_setup, keys)
     assert (blobs_in(blob_setup, dead_id), blobs_in(blob_setup, "new")) == (set(), set())
-    assert (await blob_seeds.claimed("new")).journal == {}
+    assert (await blob_seeds.claim_run("new")).journal == {}
 
 
 async def test_a_requeue_with_a_higher_threshold_stores_the_results_in_redis(
@@ -237,10 +239,10 @@ async def test_a_requeue_with_a_higher_threshold_stores_the_results_in_redis(
     blobs = Blobs(blob_setup.object_store, keys, 100_000)
     store = AsyncStore(redis_server.store_url, blobs)
 
-    new_id, _ = await Seeds(store, keys).requeued(dead_id)
+    new_id, _ = await Seeds(store, keys).requeue_task(dead_id)
 
     assert await stored_entry(blob_setup, keys, new_id) == encode_entry(entry())
-    assert (await blob_seeds.claimed(new_id)).journal == {"fetch#1": entry()}
+    assert (await blob_seeds.claim_run(new_id)).journal == {"fetch#1": entry()}
     await blob_seeds.require_consistent(new_id)
     assert await leaks(blob_setup.store, keys) == []
     await store.aclose()
@@ -290,12 +292,12 @@ async def test_a_stored_result_does_not_depend_on_its_task() -> None:
 async def test_a_process_without_an_object_store_names_the_remedy(
     store: AsyncStore, seeds: Seeds, blob_seeds: Seeds
 ) -> None:
-    first = await blob_seeds.claimed(max_attempts=2)
-    await blob_seeds.appended(first, entry())
-    await blob_seeds.lost(first.ref)
+    first = await blob_seeds.claim_run(max_attempts=2)
+    await blob_seeds.append_events(first, entry())
+    await blob_seeds.recover_run(first.ref)
 
     with pytest.raises(BlobsUnavailable, match="set A2A_BLOB_URL"):
-        await seeds.claimed(first.ref.task_id, run=2)
+        await seeds.claim_run(first.ref.task_id, run=2)
 
 
 async def test_a_folder_is_removed_although_a_part_of_it_is_removed_at_once(tmp_path: Path) -> None:
@@ -314,11 +316,11 @@ class InterruptedObjectStore(ObjectStore):
 
     interruptions = 2
 
-    async def _threaded(self, action: str, call: Any) -> Any:
+    async def _call_in_thread(self, action: str, call: Any) -> Any:
         def raise_interruption() -> None:
             raise FileNotFoundError
 
         if action == "remove the folder" and self.interruptions:
             self.interruptions -= 1
             call = raise_interruption
-        return await super()._threaded(action, call)
+        return await super()._call_in_thread(action, call)

@@ -21,15 +21,15 @@ ODD_IDS = ["plain", "a:b", "with space", "{brace}", "new\nline", "ünï", "%41",
 
 async def create_all_keys(seeds: Seeds, task_id: str) -> None:
     """Run a task for which the store writes each kind of key."""
-    claim = await seeds.claimed(await seeds.created(task_id=task_id))
+    claim = await seeds.claim_run(await seeds.create_task(task_id=task_id))
     message_request = request("next", task_id, CONTEXT)
     await seeds.store.run(continue_task(seeds.keys, ANN, task_id, message_request, "", caller=b"{}", nonce="1"))
-    await seeds.appended(claim, chunk("a", task_id), chunk("b", "other:id {x}"), status(WORKING, "busy", step=1))
-    await seeds.appended(claim, Step(1, 1, "r", Transition(1, S.IDLE, S.INITIALIZING, 1)), before=3)
-    await seeds.settled(claim, status(INPUT_REQUIRED, "?"), before=4)
-    claim = await seeds.claimed(task_id, run=2)
+    await seeds.append_events(claim, chunk("a", task_id), chunk("b", "other:id {x}"), status(WORKING, "busy", step=1))
+    await seeds.append_events(claim, Step(1, 1, "r", Transition(1, S.IDLE, S.INITIALIZING, 1)), written_count=3)
+    await seeds.settle_run(claim, status(INPUT_REQUIRED, "?"), written_count=4)
+    claim = await seeds.claim_run(task_id, run=2)
     await seeds.store.run(continue_task(seeds.keys, ANN, task_id, message_request, "", caller=b"{}", nonce="2"))
-    await seeds.appended(claim, chunk("a", task_id), JournalEntry("fetch#1", "step", "json", b"1"))
+    await seeds.append_events(claim, chunk("a", task_id), JournalEntry("fetch#1", "step", "json", b"1"))
 
 
 @pytest.mark.parametrize("task_id", ODD_IDS)
@@ -42,7 +42,7 @@ async def test_a_live_task_has_only_documented_keys(store: AsyncStore, keys: Key
     task_keys |= {names.execution, names.journal}
     chunks = {names.chunks + task_id, names.chunks + "other:id {x}"}
     lists = {keys.scope_index(ANN) + str(int(WORKING)), keys.context_index(ANN, CONTEXT) + str(int(WORKING))}
-    assert set(await seeds.everything()) == task_keys | chunks | lists
+    assert set(await seeds.all_values()) == task_keys | chunks | lists
     await seeds.require_consistent(task_id)
 
 
@@ -51,20 +51,20 @@ async def test_when_all_tasks_have_ended_every_key_expires(
     store: AsyncStore, keys: Keys, seeds: Seeds, task_id: str
 ) -> None:
     await create_all_keys(seeds, task_id)
-    claim = await seeds.claimed()
-    await seeds.appended(claim, chunk("a"), status(COMPLETED))
-    paused_id = await seeds.ended(INPUT_REQUIRED)
-    queued_id = await seeds.created()
+    claim = await seeds.claim_run()
+    await seeds.append_events(claim, chunk("a"), status(COMPLETED))
+    paused_id = await seeds.create_task_in(INPUT_REQUIRED)
+    queued_id = await seeds.create_task()
     for other in (paused_id, queued_id):
         await store.run(request_cancel(keys, ANN, other, CONTEXT))
-    await seeds.ended(FAILED)
+    await seeds.create_task_in(FAILED)
 
     # the runner of the task with all keys ends this task last
     [name] = await store.redis.zrange(keys.leases, 0, -1)
     token = (await store.redis.hget(keys.task(task_id).record, "token")).decode()
     assert name.decode() == f"{task_id}.2"
     running = replace(claim, ref=RunRef(task_id, 2), token=token, turn=2)
-    await seeds.settled(running, status(CANCELED), before=2)
+    await seeds.settle_run(running, status(CANCELED), written_count=2)
 
     assert await store.redis.delete(keys.metrics)  # the metrics do not expire
     async for key in store.redis.scan_iter():
@@ -72,7 +72,7 @@ async def test_when_all_tasks_have_ended_every_key_expires(
 
 
 async def test_the_leak_checker_finds_what_breaks_a_rule(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    live_id, ended_id = await seeds.created(), await seeds.ended(COMPLETED)
+    live_id, ended_id = await seeds.create_task(), await seeds.create_task_in(COMPLETED)
     breaches = {
         f"{keys.prefix}:unheard-of": lambda key: store.redis.set(key, 1),
         keys.task("gone").log: lambda key: store.redis.rpush(key, "x"),
@@ -100,7 +100,10 @@ async def test_the_leak_checker_finds_what_breaks_a_rule(store: AsyncStore, keys
         assert len(findings) == 1, (key, findings)
         assert findings[0].startswith(key)
         await store.redis.flushall()
-        live_id, ended_id = await seeds.created(task_id=live_id), await seeds.ended(COMPLETED, task_id=ended_id)
+        live_id, ended_id = (
+            await seeds.create_task(task_id=live_id),
+            await seeds.create_task_in(COMPLETED, task_id=ended_id),
+        )
 
 
 async def test_scopes_that_spell_alike_share_no_key(seeds: Seeds, keys: Keys) -> None:

@@ -106,15 +106,15 @@ async def counted_bytes(seeds: Seeds, scope: Scope = ANN) -> tuple[int, int]:
 
 @pytest.mark.parametrize("limits", EACH, ids=["concurrent", "waiting", "queued"])
 async def test_a_task_beyond_a_limit_writes_nothing(seeds: Seeds, limits: TaskLimits) -> None:
-    paused_id = await seeds.ended(INPUT_REQUIRED)
+    paused_id = await seeds.create_task_in(INPUT_REQUIRED)
     assert isinstance(await try_to_create(seeds, limits), Created)
-    data_before = await seeds.everything()
+    data_before = await seeds.all_values()
     [limit] = [name for name in ("concurrent", "waiting", "queued") if getattr(limits, name)]
 
     refusals = [await try_to_create(seeds, limits), await try_to_answer(seeds, paused_id, limits)]
 
     assert [(answer.limit, answer.maximum) for answer in refusals if isinstance(answer, Limited)] == [(limit, 1)] * 2
-    assert await seeds.everything() == data_before
+    assert await seeds.all_values() == data_before
 
 
 async def test_limits_of_an_owner_span_agents(seeds: Seeds) -> None:
@@ -132,7 +132,7 @@ async def test_limits_of_an_owner_span_tenants(seeds: Seeds) -> None:
         assert isinstance(await try_to_create(seeds, limits, scope), Limited), scope
     assert isinstance(await try_to_create(seeds, limits, replace(BOB, tenant="one")), Created)
 
-    await seeds.settled(await seeds.claimed(first.task.id), status(INPUT_REQUIRED))
+    await seeds.settle_run(await seeds.claim_run(first.task.id), status(INPUT_REQUIRED))
 
     assert await try_to_create(seeds, limits, replace(ANN, tenant="two")) == Limited("paused", 1, 60.0)
     await seeds.store.run(request_cancel(seeds.keys, replace(ANN, tenant="one"), first.task.id, CONTEXT))
@@ -178,8 +178,8 @@ async def test_every_end_of_a_task_frees_its_slot(seeds: Seeds, end: Ends) -> No
 
 
 async def test_an_unanswered_pause_uses_no_slot(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    claim = await seeds.claimed(await single_task(seeds))
-    await seeds.settled(claim, status(INPUT_REQUIRED))
+    claim = await seeds.claim_run(await single_task(seeds))
+    await seeds.settle_run(claim, status(INPUT_REQUIRED))
     other = await single_task(seeds)
     assert isinstance(await try_to_answer(seeds, claim.ref.task_id, ONE), Limited)
     await store.run(request_cancel(keys, ANN, other, CONTEXT))
@@ -194,29 +194,29 @@ async def test_a_message_that_waits_for_its_own_task_uses_no_slot(seeds: Seeds) 
 
 
 async def test_a_run_that_continues_elsewhere_keeps_its_slot(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    claim = await seeds.claimed(await single_task(seeds), max_attempts=3)
+    claim = await seeds.claim_run(await single_task(seeds), max_attempts=3)
     failure = status_event(claim.ref.task_id, CONTEXT, FAILED)
     assert await store.redis.zcard(keys.queue("agent")) == 0
 
     await store.run(
-        release_run(keys, claim.ref, token=claim.token, before=0, events=[], options=b"", retries=1, delay_us=1)
+        release_run(keys, claim.ref, token=claim.token, written_count=0, events=[], options=b"", retries=1, delay_us=1)
     )
     assert isinstance(await try_to_create(seeds, TaskLimits(AGENTS, queued=1)), Limited)
     await store.run(return_run(keys, claim.ref, runner=None, lost=failure))
     assert isinstance(await try_to_create(seeds, TaskLimits(AGENTS, queued=1)), Limited)
-    claim = await seeds.claimed(claim.ref.task_id, run=2, max_attempts=3)
-    await seeds.lost(claim.ref)
+    claim = await seeds.claim_run(claim.ref.task_id, run=2, max_attempts=3)
+    await seeds.recover_run(claim.ref)
 
     assert isinstance(await try_to_create(seeds, TaskLimits(AGENTS, queued=1)), Limited)
     assert isinstance(await try_to_create(seeds, TaskLimits(AGENTS, concurrent=1)), Limited)
 
 
 async def test_a_requeued_task_counts_as_queued_again(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    claim = await seeds.claimed(await single_task(seeds))
-    await seeds.lost(claim.ref)
+    claim = await seeds.claim_run(await single_task(seeds))
+    await seeds.recover_run(claim.ref)
     assert await store.redis.zcard(keys.queue("agent")) == 0
 
-    new_id, _ = await seeds.requeued(claim.ref.task_id)
+    new_id, _ = await seeds.requeue_task(claim.ref.task_id)
 
     assert await store.redis.zrange(keys.queue("agent"), 0, -1) == [new_id.encode()]
     assert isinstance(await try_to_create(seeds, ONE), Limited)
@@ -250,7 +250,7 @@ async def test_deleted_paused_tasks_are_evicted_before_a_refusal(store: AsyncSto
     limits = TaskLimits(AGENTS, paused=1)
     assert isinstance(await try_to_create(seeds, limits), Created)
 
-    await seeds.ended(AUTH_REQUIRED)
+    await seeds.create_task_in(AUTH_REQUIRED)
 
     assert isinstance(await try_to_create(seeds, limits), Limited)
 
@@ -266,26 +266,26 @@ async def test_each_byte_of_a_task_counts_until_its_keys_expire(store: AsyncStor
         assert await counted_bytes(seeds) == (exact, exact)
 
     await require_exact()
-    claim = await seeds.claimed(task_id)
-    await seeds.appended(claim, chunk("a" * 100), chunk("b" * 100), status(WORKING, "half"), STEP, RESULT)
+    claim = await seeds.claim_run(task_id)
+    await seeds.append_events(claim, chunk("a" * 100), chunk("b" * 100), status(WORKING, "half"), STEP, RESULT)
     await require_exact()
     assert isinstance(await try_to_answer(seeds, task_id, limits), Waiting)
     await require_exact()
-    await seeds.settled(claim, status(INPUT_REQUIRED, "?"), before=5)
+    await seeds.settle_run(claim, status(INPUT_REQUIRED, "?"), written_count=5)
     await require_exact()
     assert isinstance(await try_to_answer(seeds, task_id, limits), Waiting)
-    await seeds.settled(await seeds.claimed(task_id, run=2), chunk("c" * 100, "b"), status(INPUT_REQUIRED, "?"))
-    asking = await seeds.claimed(task_id, run=3)
+    await seeds.settle_run(await seeds.claim_run(task_id, run=2), chunk("c" * 100, "b"), status(INPUT_REQUIRED, "?"))
+    asking = await seeds.claim_run(task_id, run=3)
     reminders = pack_reminders(keys, [Reminder(10**9, status_event(task_id, CONTEXT, INPUT_REQUIRED))], None)
     question = settle_run(
-        keys, asking.ref, token=asking.token, before=0, events=[status(INPUT_REQUIRED, "?")], reminders=reminders
+        keys, asking.ref, token=asking.token, written_count=0, events=[status(INPUT_REQUIRED, "?")], reminders=reminders
     )
     await store.run(question)
     assert await store.redis.hstrlen(names.record, "reminders") > 0  # type: ignore[misc]
     await require_exact()
     assert isinstance(await try_to_answer(seeds, task_id, limits), Begun)
     await require_exact()
-    await seeds.settled(await seeds.claimed(task_id, run=4), status(COMPLETED, "bye"))
+    await seeds.settle_run(await seeds.claim_run(task_id, run=4), status(COMPLETED, "bye"))
     await require_exact()
 
     assert isinstance(await try_to_create(seeds, limits, BOB), Created), "of another owner"
@@ -304,9 +304,9 @@ async def test_bytes_of_a_task_that_is_deleted_or_archived_leave_the_sums(
     first, second = [await try_to_create(seeds, limits) for _ in range(2)]
     assert isinstance(first, Created)
     assert isinstance(second, Created)
-    await seeds.settled(await seeds.claimed(first.task.id), status(COMPLETED))
+    await seeds.settle_run(await seeds.claim_run(first.task.id), status(COMPLETED))
     await store.redis.hset(keys.installation, "archive", "1")
-    await seeds.settled(await seeds.claimed(second.task.id), status(COMPLETED))
+    await seeds.settle_run(await seeds.claim_run(second.task.id), status(COMPLETED))
     assert (await counted_bytes(seeds))[0] > 0
 
     await store.run(remove_archived(keys, [second.task.id]))

@@ -72,7 +72,7 @@ class World:
     async def claim(self, task_id: str, r: dict[str, str]) -> None:
         try:
             working, most = self.chance.random() < 0.5, self.chance.choice([1, 3])
-            self.claims[task_id] = await self.seeds.claimed(
+            self.claims[task_id] = await self.seeds.claim_run(
                 task_id, run=int(r["run"]), working=working, max_attempts=most
             )
         except AssertionError:
@@ -102,7 +102,7 @@ class World:
 
     async def lose(self, task_id: str, r: dict[str, str]) -> None:
         if r["phase"] == "running":
-            await self.seeds.lost(RunRef(task_id, int(r["run"])))
+            await self.seeds.recover_run(RunRef(task_id, int(r["run"])))
 
     async def kill(self, task_id: str, r: dict[str, str]) -> None:
         is_lost = self.chance.random() < 0.5
@@ -124,7 +124,7 @@ class World:
                     self.seeds.keys,
                     claim.ref,
                     token=claim.token,
-                    before=0,
+                    written_count=0,
                     events=[],
                     options=b"",
                     retries=1,
@@ -135,7 +135,9 @@ class World:
     async def delegate_to_canvas(self, task_id: str, r: dict[str, str]) -> None:
         if claim := self.claims.pop(task_id, None):
             await self.seeds.store.run(
-                delegate_to_canvas(self.seeds.keys, claim.ref, token=claim.token, before=0, events=[], canvas="{}")
+                delegate_to_canvas(
+                    self.seeds.keys, claim.ref, token=claim.token, written_count=0, events=[], canvas="{}"
+                )
             )
 
     async def result(self, task_id: str, r: dict[str, str]) -> None:
@@ -150,7 +152,7 @@ class World:
 
     async def requeue(self, task_id: str, r: dict[str, str]) -> None:
         if await self.seeds.store.redis.zscore(self.seeds.keys.dead_letters, task_id) is not None:
-            await self.seeds.requeued(task_id)
+            await self.seeds.requeue_task(task_id)
 
     async def delete(self, task_id: str, r: dict[str, str]) -> None:
         names = self.seeds.keys.task(task_id)
@@ -171,10 +173,10 @@ class World:
         if claim := self.claims.get(task_id):
             try:
                 if len(events) > 1:
-                    await self.seeds.appended(claim, *events, before=self.write_counts[task_id])
+                    await self.seeds.append_events(claim, *events, written_count=self.write_counts[task_id])
                     self.write_counts[task_id] += len(events)
                 else:
-                    await self.seeds.settled(claim, *events, before=self.write_counts[task_id])
+                    await self.seeds.settle_run(claim, *events, written_count=self.write_counts[task_id])
             except AssertionError:
                 pass  # the run was lost
             if len(events) == 1:

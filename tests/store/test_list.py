@@ -55,16 +55,16 @@ def position(task: Task) -> tuple[int, str]:
 
 
 async def test_the_newest_status_comes_first(seeds: Seeds, lister: Lister) -> None:
-    first, second, third = [await seeds.created() for _ in range(3)]
-    await seeds.claimed(first)
+    first, second, third = [await seeds.create_task() for _ in range(3)]
+    await seeds.claim_run(first)
 
     assert await lister.ids() == [first, third, second]
 
 
 async def test_only_the_caller_s_tasks_are_listed(seeds: Seeds, lister: Lister) -> None:
-    ann_task, bob_task = await seeds.created(ANN), await seeds.created(BOB)
-    await seeds.created(Scope("another agent", "", "ann"))
-    await seeds.created(Scope("agent", "tenant", "ann"))
+    ann_task, bob_task = await seeds.create_task(ANN), await seeds.create_task(BOB)
+    await seeds.create_task(Scope("another agent", "", "ann"))
+    await seeds.create_task(Scope("agent", "tenant", "ann"))
 
     assert await lister.ids(ANN) == [ann_task]
     assert await lister.ids(BOB) == [bob_task]
@@ -73,11 +73,11 @@ async def test_only_the_caller_s_tasks_are_listed(seeds: Seeds, lister: Lister) 
 @pytest.mark.parametrize("state", [SUBMITTED, WORKING, INPUT_REQUIRED, COMPLETED, FAILED])
 async def test_a_state_filter_gives_the_tasks_in_that_state(seeds: Seeds, lister: Lister, state: TaskState) -> None:
     tasks = {
-        SUBMITTED: await seeds.created(),
-        WORKING: (await seeds.claimed()).ref.task_id,
-        INPUT_REQUIRED: await seeds.ended(INPUT_REQUIRED),
-        COMPLETED: await seeds.ended(COMPLETED),
-        FAILED: await seeds.ended(FAILED),
+        SUBMITTED: await seeds.create_task(),
+        WORKING: (await seeds.claim_run()).ref.task_id,
+        INPUT_REQUIRED: await seeds.create_task_in(INPUT_REQUIRED),
+        COMPLETED: await seeds.create_task_in(COMPLETED),
+        FAILED: await seeds.create_task_in(FAILED),
     }
 
     page = await lister.page(status=state)
@@ -87,7 +87,7 @@ async def test_a_state_filter_gives_the_tasks_in_that_state(seeds: Seeds, lister
 
 
 async def test_a_context_filter_gives_the_tasks_of_that_context(seeds: Seeds, lister: Lister) -> None:
-    first, second = await seeds.created(context_id="one"), await seeds.ended(COMPLETED, context_id="two")
+    first, second = await seeds.create_task(context_id="one"), await seeds.create_task_in(COMPLETED, context_id="two")
 
     assert await lister.ids(context_id="one") == [first]
     assert await lister.ids(context_id="two", status=COMPLETED) == [second]
@@ -95,9 +95,9 @@ async def test_a_context_filter_gives_the_tasks_of_that_context(seeds: Seeds, li
 
 
 async def test_a_time_filter_is_exact(seeds: Seeds, lister: Lister) -> None:
-    await seeds.created()
-    since = await seeds.created()
-    later_id = await seeds.created()
+    await seeds.create_task()
+    since = await seeds.create_task()
+    later_id = await seeds.create_task()
     at = (await seeds.task(since)).status.timestamp
 
     assert await lister.ids(status_timestamp_after=at) == [later_id, since]
@@ -108,8 +108,8 @@ async def test_a_time_filter_is_exact(seeds: Seeds, lister: Lister) -> None:
 
 async def test_the_total_counts_all_that_match_on_every_page(seeds: Seeds, lister: Lister) -> None:
     for _ in range(5):
-        await seeds.created()
-    await seeds.ended(COMPLETED)
+        await seeds.create_task()
+    await seeds.create_task_in(COMPLETED)
 
     first = await lister.page(page_size=2)
     second = await lister.page(page_size=2, page_token=first.next_page_token)
@@ -120,7 +120,7 @@ async def test_the_total_counts_all_that_match_on_every_page(seeds: Seeds, liste
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 100])
 async def test_pages_together_are_the_whole_list_in_order(seeds: Seeds, lister: Lister, size: int) -> None:
-    ids = [await seeds.created() for _ in range(4)] + [await seeds.ended(COMPLETED) for _ in range(3)]
+    ids = [await seeds.create_task() for _ in range(4)] + [await seeds.create_task_in(COMPLETED) for _ in range(3)]
 
     pages = await lister.pages(page_size=size)
 
@@ -135,7 +135,7 @@ async def test_pages_together_are_the_whole_list_in_order(seeds: Seeds, lister: 
 async def test_equal_times_are_ordered_by_id(
     store: AsyncStore, keys: Keys, seeds: Seeds, lister: Lister, size: int
 ) -> None:
-    ids = [await seeds.created(task_id=name) for name in ("b", "a", "B", "a-b", "ab", "with space", "ü")]
+    ids = [await seeds.create_task(task_id=name) for name in ("b", "a", "B", "a-b", "ab", "with space", "ü")]
     for index in (keys.scope_index(ANN), keys.context_index(ANN, "the-context")):
         await store.redis.zadd(
             f"{index}{int(SUBMITTED)}", dict.fromkeys(await store.redis.zrange(f"{index}1", 0, -1), 7)
@@ -150,8 +150,8 @@ async def test_equal_times_are_ordered_by_id(
 
 
 async def test_unchanged_tasks_are_listed_exactly_once_while_others_change(seeds: Seeds, lister: Lister) -> None:
-    still = [await seeds.created() for _ in range(10)]
-    moving = [await seeds.created() for _ in range(10)]
+    still = [await seeds.create_task() for _ in range(10)]
+    moving = [await seeds.create_task() for _ in range(10)]
 
     task_ids: list[str] = []
     token = ""
@@ -159,9 +159,9 @@ async def test_unchanged_tasks_are_listed_exactly_once_while_others_change(seeds
         page = await lister.page(page_size=2, page_token=token)
         task_ids += [task.id for task in page.tasks]
         token = page.next_page_token
-        claim = await seeds.claimed(task_id)  # the task moves to the front
-        await seeds.settled(claim, status(COMPLETED))
-        await seeds.created()  # a new task is added
+        claim = await seeds.claim_run(task_id)  # the task moves to the front
+        await seeds.settle_run(claim, status(COMPLETED))
+        await seeds.create_task()  # a new task is added
         if not token:
             break
 
@@ -175,8 +175,8 @@ async def test_unchanged_tasks_are_listed_exactly_once_while_others_change(seeds
 
 
 async def test_artifacts_are_included_on_request(seeds: Seeds, lister: Lister) -> None:
-    claim = await seeds.claimed()
-    await seeds.appended(claim, chunk("a"), chunk("b"))
+    claim = await seeds.claim_run()
+    await seeds.append_events(claim, chunk("a"), chunk("b"))
 
     without = (await lister.page()).tasks[0]
     with_them = (await lister.page(include_artifacts=True)).tasks[0]
@@ -189,8 +189,8 @@ async def test_artifacts_are_included_on_request(seeds: Seeds, lister: Lister) -
     ("length", "expected"), [(0, []), (1, ["two"]), (2, ["one", "two"]), (9, ["hello", "one", "two"])]
 )
 async def test_the_history_is_as_long_as_asked(seeds: Seeds, lister: Lister, length: int, expected: list[str]) -> None:
-    claim = await seeds.claimed()
-    await seeds.appended(claim, status(WORKING, "one"), status(WORKING, "two"), status(WORKING, "now"))
+    claim = await seeds.claim_run()
+    await seeds.append_events(claim, status(WORKING, "one"), status(WORKING, "two"), status(WORKING, "now"))
 
     task = (await lister.page(history_length=length)).tasks[0]
 
@@ -202,10 +202,10 @@ async def test_the_history_is_as_long_as_asked(seeds: Seeds, lister: Lister, len
 async def test_expired_tasks_vanish_from_list_and_store(
     store: AsyncStore, keys: Keys, seeds: Seeds, lister: Lister
 ) -> None:
-    live_id, *others = [await seeds.created(retention=1) for _ in range(3)]
+    live_id, *others = [await seeds.create_task(retention=1) for _ in range(3)]
     assert (await lister.page(retention=1)).total_size == 3
     for task_id, state in zip(others, (COMPLETED, FAILED), strict=True):
-        await seeds.settled(await seeds.claimed(task_id), status(state))
+        await seeds.settle_run(await seeds.claim_run(task_id), status(state))
 
     async def has_expired() -> bool:
         return (await lister.page(retention=1)).total_size == 1
@@ -215,10 +215,10 @@ async def test_expired_tasks_vanish_from_list_and_store(
 
     async def keys_have_expired() -> bool:
         ended_keys = [
-            k for k in await seeds.everything() if live_id not in k and any(k.endswith(f":{s:d}") for s in TERMINAL)
+            k for k in await seeds.all_values() if live_id not in k and any(k.endswith(f":{s:d}") for s in TERMINAL)
         ]
         return not ended_keys and all(
-            live_id in k or k in (keys.dispatch,) or k[-2] == ":" for k in await seeds.everything()
+            live_id in k or k in (keys.dispatch,) or k[-2] == ":" for k in await seeds.all_values()
         )
 
     await eventually_async(keys_have_expired)
@@ -227,8 +227,8 @@ async def test_expired_tasks_vanish_from_list_and_store(
 async def test_tasks_that_expired_before_their_time_in_the_list_hide_no_others(
     store: AsyncStore, keys: Keys, seeds: Seeds, lister: Lister
 ) -> None:
-    old_id = await seeds.ended(COMPLETED)
-    expired_ids = [await seeds.ended(COMPLETED) for _ in range(3)]
+    old_id = await seeds.create_task_in(COMPLETED)
+    expired_ids = [await seeds.create_task_in(COMPLETED) for _ in range(3)]
     for task_id in expired_ids:  # as if the tasks had been written with a shorter retention
         names = keys.task(task_id)
         await store.redis.delete(names.record, names.log, names.history)
@@ -249,7 +249,11 @@ async def test_a_page_token_of_another_caller_is_refused(lister: Lister, token: 
 async def test_a_task_that_is_unlisted_can_be_read_by_its_id_alone(
     store: AsyncStore, keys: Keys, seeds: Seeds, lister: Lister
 ) -> None:
-    live_id, ended_id, listed_id = await seeds.created(), await seeds.ended(COMPLETED), await seeds.ended(COMPLETED)
+    live_id, ended_id, listed_id = (
+        await seeds.create_task(),
+        await seeds.create_task_in(COMPLETED),
+        await seeds.create_task_in(COMPLETED),
+    )
 
     assert not await store.run(unlist_task(keys, live_id))
     assert not await store.run(unlist_task(keys, "none"))
@@ -264,7 +268,7 @@ async def test_a_task_that_is_unlisted_can_be_read_by_its_id_alone(
 
 async def test_a_task_that_is_unlisted_is_not_archived(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     await store.redis.hset(keys.installation, mapping={"schema": SCHEMA, "archive": "1", "adopted": "1"})
-    ended_id = await seeds.ended(COMPLETED)
+    ended_id = await seeds.create_task_in(COMPLETED)
     assert await store.redis.ttl(keys.task(ended_id).record) == -1
 
     await store.run(unlist_task(keys, ended_id))

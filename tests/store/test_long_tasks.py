@@ -79,7 +79,7 @@ async def write_chunks(seeds: Seeds, claim: Claim, count: int = CHUNKS) -> int:
     events = [status(WORKING, "reading"), chunk("first", "b"), status(WORKING, "writing", page=1)]
     events += [chunk(f"{n} ") for n in range(count)] + [chunk("second", "b", append=False), chunk("third", "b")]
     for start in range(0, len(events), 500):
-        await seeds.appended(claim, *events[start : start + 500], before=start)
+        await seeds.append_events(claim, *events[start : start + 500], written_count=start)
     return len(events)
 
 
@@ -96,10 +96,10 @@ async def folded_task(seeds: Seeds, task_id: str, until: int | None = None) -> T
 async def test_every_reader_gets_the_complete_task_in_small_replies(
     recording: RecordingStore, keys: Keys, long_seeds: Seeds
 ) -> None:
-    claim = await long_seeds.claimed()
+    claim = await long_seeds.claim_run()
     events = await write_chunks(long_seeds, claim)
     task_id = claim.ref.task_id
-    await long_seeds.created(task_id="short")
+    await long_seeds.create_task(task_id="short")
     expected = await folded_task(long_seeds, task_id)
     further = request("go on", task_id, CONTEXT)
 
@@ -118,8 +118,8 @@ async def test_every_reader_gets_the_complete_task_in_small_replies(
     assert {task.id: task for task in page.tasks} == {task_id: expected, "short": await long_seeds.task("short")}
     assert recording.most <= LIMIT + 20
 
-    await long_seeds.settled(claim, status(INPUT_REQUIRED), before=events)
-    next_claim = await long_seeds.claimed(task_id, run=2)
+    await long_seeds.settle_run(claim, status(INPUT_REQUIRED), written_count=events)
+    next_claim = await long_seeds.claim_run(task_id, run=2)
     assert next_claim.task == await folded_task(long_seeds, task_id)
     assert recording.most <= LIMIT + 20
 
@@ -127,10 +127,10 @@ async def test_every_reader_gets_the_complete_task_in_small_replies(
 async def test_a_history_that_is_too_long_is_cut_as_a_short_one(
     recording: RecordingStore, keys: Keys, long_seeds: Seeds
 ) -> None:
-    claim = await long_seeds.claimed()
+    claim = await long_seeds.claim_run()
     updates = [status(WORKING, str(n)) for n in range(CHUNKS)]
     for start in range(0, len(updates), 500):
-        await long_seeds.appended(claim, *updates[start : start + 500], before=start)
+        await long_seeds.append_events(claim, *updates[start : start + 500], written_count=start)
 
     for length, pages in ((LIMIT // 2, False), (LIMIT + 1, True)):
         recording.pages = 0
@@ -144,12 +144,12 @@ async def test_a_history_that_is_too_long_is_cut_as_a_short_one(
 async def test_events_written_between_two_pages_are_left_to_the_next_read(
     recording: RecordingStore, keys: Keys, long_seeds: Seeds
 ) -> None:
-    claim = await long_seeds.claimed()
+    claim = await long_seeds.claim_run()
     events = await write_chunks(long_seeds, claim)
 
     async def replace_task() -> None:
-        await long_seeds.appended(claim, chunk("all new", append=False), before=events)
-        await long_seeds.settled(claim, status(COMPLETED), before=events + 1)
+        await long_seeds.append_events(claim, chunk("all new", append=False), written_count=events)
+        await long_seeds.settle_run(claim, status(COMPLETED), written_count=events + 1)
 
     recording.between = replace_task
     stored_task = await recording.run(read_task(keys, ANN, claim.ref.task_id))
@@ -164,7 +164,7 @@ async def test_events_written_between_two_pages_are_left_to_the_next_read(
 async def test_a_task_deleted_between_two_pages_is_missing(
     recording: RecordingStore, keys: Keys, long_seeds: Seeds
 ) -> None:
-    claim = await long_seeds.claimed()
+    claim = await long_seeds.claim_run()
     await write_chunks(long_seeds, claim)
     delete = Operation(script("delete_task"), keys.task(claim.ref.task_id), [str(ANN)], int)
 
@@ -177,7 +177,7 @@ async def test_a_task_deleted_between_two_pages_is_missing(
 async def test_an_incomplete_log_is_reported_as_unavailable(
     recording: RecordingStore, keys: Keys, long_seeds: Seeds
 ) -> None:
-    claim = await long_seeds.claimed()
+    claim = await long_seeds.claim_run()
     await write_chunks(long_seeds, claim)
     await recording.redis.ltrim(keys.task(claim.ref.task_id).log, 0, 2 * PAGE)
 
@@ -188,7 +188,7 @@ async def test_an_incomplete_log_is_reported_as_unavailable(
 async def test_the_event_loop_runs_other_tasks_between_slices(
     recording: RecordingStore, keys: Keys, long_seeds: Seeds
 ) -> None:
-    claim = await long_seeds.claimed()
+    claim = await long_seeds.claim_run()
     events = await write_chunks(long_seeds, claim)
 
     async with counted_turns() as count:
@@ -198,7 +198,7 @@ async def test_the_event_loop_runs_other_tasks_between_slices(
 
 
 async def test_a_sync_store_reads_a_long_task(any_server: EmbeddedRedis, keys: Keys, long_seeds: Seeds) -> None:
-    claim = await long_seeds.claimed()
+    claim = await long_seeds.claim_run()
     await write_chunks(long_seeds, claim)
     store = SyncStore(any_server.store_url)
 
@@ -212,10 +212,10 @@ async def test_a_sync_store_reads_a_long_task(any_server: EmbeddedRedis, keys: K
 async def test_large_parts_of_a_long_task_come_from_the_object_store(
     blob_seeds: Seeds, seeds: Seeds, keys: Keys
 ) -> None:
-    claim = await blob_seeds.claimed()
+    claim = await blob_seeds.claim_run()
     await write_chunks(blob_seeds, claim)
     big = "x" * 2 * THRESHOLD
-    await blob_seeds.appended(claim, chunk(big), before=CHUNKS + 5)
+    await blob_seeds.append_events(claim, chunk(big), written_count=CHUNKS + 5)
 
     task = await blob_seeds.store.run(read_task(keys, ANN, claim.ref.task_id))
     task_with_markers = await blob_seeds.store.run(read_task(keys, ANN, claim.ref.task_id, resolve_blobs=False))

@@ -43,8 +43,8 @@ async def test_an_empty_store_has_no_counts(fleet_metrics: ReadMetrics) -> None:
 
 async def test_each_end_is_counted_by_agent_and_state(seeds: Seeds, fleet_metrics: ReadMetrics) -> None:
     for state in (COMPLETED, COMPLETED, FAILED, REJECTED, INPUT_REQUIRED):
-        await seeds.ended(state)
-    await seeds.ended(COMPLETED, scope=Scope("odd agent/%41", "t", "o"))
+        await seeds.create_task_in(state)
+    await seeds.create_task_in(COMPLETED, scope=Scope("odd agent/%41", "t", "o"))
 
     counts = (await fleet_metrics()).counted("ended")
 
@@ -60,10 +60,10 @@ async def test_each_end_is_counted_by_agent_and_state(seeds: Seeds, fleet_metric
 async def test_a_repeated_call_counts_once(
     store: AsyncStore, keys: Keys, seeds: Seeds, fleet_metrics: ReadMetrics
 ) -> None:
-    task_id = await seeds.created()
+    task_id = await seeds.create_task()
     claim = claim_run(keys, RunRef(task_id, 1), token="k", runner="r", lease_us=LEASE_US, working=True)
-    write = append(keys, RunRef(task_id, 1), token="k", before=0, events=[chunk("x")])
-    settle = settle_run(keys, RunRef(task_id, 1), token="k", before=1, events=[status(COMPLETED)])
+    write = append(keys, RunRef(task_id, 1), token="k", written_count=0, events=[chunk("x")])
+    settle = settle_run(keys, RunRef(task_id, 1), token="k", written_count=1, events=[status(COMPLETED)])
     for operation in (claim, write, settle):
         for _ in range(2):
             await store.run(operation)  # type: ignore[arg-type]
@@ -83,14 +83,14 @@ async def test_a_repeated_call_counts_once(
 async def test_the_waiting_time_of_a_blocked_run_starts_with_its_turn(
     store: AsyncStore, keys: Keys, seeds: Seeds, fleet_metrics: ReadMetrics
 ) -> None:
-    first, second = await seeds.created(serialize_context=True), await seeds.created(serialize_context=True)
+    first, second = await seeds.create_task(serialize_context=True), await seeds.create_task(serialize_context=True)
     record = keys.task(second).record
     await store.redis.hset(record, "at", int(await store.redis.hget(record, "at")) - 100_000_000)
 
-    await seeds.settled(await seeds.claimed(first), status(COMPLETED))
+    await seeds.settle_run(await seeds.claim_run(first), status(COMPLETED))
 
     assert (await fleet_metrics()).oldest[ANN.agent] < 50
-    await seeds.claimed(second)
+    await seeds.claim_run(second)
     assert (await fleet_metrics()).times("queue")[ANN.agent].sum < 50
 
 
@@ -98,19 +98,19 @@ async def test_a_step_is_no_first_event(seeds: Seeds, fleet_metrics: ReadMetrics
     async def first_event_count() -> int:
         return sum(sum(times.buckets) for times in (await fleet_metrics()).times("first").values())
 
-    claim = await seeds.claimed()
-    await seeds.appended(claim, step())
-    await seeds.appended(claim, step(2), before=1)
+    claim = await seeds.claim_run()
+    await seeds.append_events(claim, step())
+    await seeds.append_events(claim, step(2), written_count=1)
     assert await first_event_count() == 0, "its agent has sent nothing"
-    await seeds.appended(claim, step(3), chunk("a"), before=2)
+    await seeds.append_events(claim, step(3), chunk("a"), written_count=2)
     assert await first_event_count() == 1
-    await seeds.appended(claim, chunk("b"), before=4)
-    await seeds.settled(claim, status(COMPLETED), before=5)
+    await seeds.append_events(claim, chunk("b"), written_count=4)
+    await seeds.settle_run(claim, status(COMPLETED), written_count=5)
     assert await first_event_count() == 1
 
-    claim = await seeds.claimed()
-    await seeds.appended(claim, step())
-    await seeds.settled(claim, status(COMPLETED), before=1)
+    claim = await seeds.claim_run()
+    await seeds.append_events(claim, step())
+    await seeds.settle_run(claim, status(COMPLETED), written_count=1)
     assert await first_event_count() == 2
 
 
@@ -119,12 +119,12 @@ async def test_times_are_in_the_right_bucket(
     store: AsyncStore, keys: Keys, seeds: Seeds, fleet_metrics: ReadMetrics, age: float
 ) -> None:
     """The sum of the histogram contains the exact duration of the run."""
-    claim = await seeds.claimed(await seeds.created())
+    claim = await seeds.claim_run(await seeds.create_task())
     record = keys.task(claim.ref.task_id).record
     began = int(await store.redis.hget(record, "claimed_at")) - int(age * 1_000_000)
     await store.redis.hset(record, "claimed_at", began)
 
-    await seeds.settled(claim, status(COMPLETED))
+    await seeds.settle_run(claim, status(COMPLETED))
 
     times = (await fleet_metrics()).times("run")[ANN.agent]
     assert age <= times.sum < age + 30
@@ -137,13 +137,13 @@ async def test_times_are_in_the_right_bucket(
 async def test_a_cancel_is_timed_if_a_run_had_to_stop(
     store: AsyncStore, keys: Keys, seeds: Seeds, fleet_metrics: ReadMetrics
 ) -> None:
-    queued_id = await seeds.created()
+    queued_id = await seeds.create_task()
     await store.run(request_cancel(keys, ANN, queued_id, CONTEXT))
     assert (await fleet_metrics()).times("cancel") == {}
 
-    claim = await seeds.claimed()
+    claim = await seeds.claim_run()
     await store.run(request_cancel(keys, ANN, claim.ref.task_id, CONTEXT))
-    await seeds.settled(claim, status(CANCELED))
+    await seeds.settle_run(claim, status(CANCELED))
 
     assert sum((await fleet_metrics()).times("cancel")[ANN.agent].buckets) == 1
     assert (await fleet_metrics()).counted("ended") == {(ANN.agent, str(int(CANCELED))): 2}
@@ -153,7 +153,7 @@ async def test_lost_runs_are_counted_by_outcome(
     store: AsyncStore, keys: Keys, seeds: Seeds, fleet_metrics: ReadMetrics
 ) -> None:
     async def claim_new_run(attempts: int) -> RunRef:
-        ref = RunRef(await seeds.created(), 1)
+        ref = RunRef(await seeds.create_task(), 1)
         claim = claim_run(keys, ref, token="k", runner="r.1.x", lease_us=0, working=True, max_attempts=attempts)
         await store.run(claim)
         return ref
@@ -184,9 +184,9 @@ async def test_lost_runs_are_counted_by_outcome(
 async def test_open_runs_are_counted_with_the_age_of_the_oldest(
     store: AsyncStore, keys: Keys, seeds: Seeds, fleet_metrics: ReadMetrics
 ) -> None:
-    await seeds.claimed()
-    await seeds.ended(INPUT_REQUIRED)
-    young, old = await seeds.created(), await seeds.created()
+    await seeds.claim_run()
+    await seeds.create_task_in(INPUT_REQUIRED)
+    young, old = await seeds.create_task(), await seeds.create_task()
     record = keys.task(old).record
     await store.redis.hset(record, "at", int(await store.redis.hget(record, "at")) - 60_000_000)
 
@@ -261,10 +261,10 @@ async def test_deliveries_know_the_trace_of_their_task(
         keys, ANN, "t", CONTEXT, message_request, caller=b"{}", retention=RETENTION, options=options.to_json()
     )
     await store.run(create)
-    await Webhooks(store, keys).saved("t")
-    claim = await seeds.claimed("t")
+    await Webhooks(store, keys).save_config("t")
+    claim = await seeds.claim_run("t")
     if is_ended:
-        await seeds.settled(claim, status(WORKING), status(COMPLETED))
+        await seeds.settle_run(claim, status(WORKING), status(COMPLETED))
         assert not await store.redis.hexists(keys.task("t").record, "options")
 
     [cursor] = await store.run(acquire_due_deliveries(keys, limit=10, lease_us=1_000_000))

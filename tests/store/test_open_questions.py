@@ -17,12 +17,12 @@ SCHEMA = '{"type": "integer"}'
 
 async def pause_task(store: AsyncStore, keys: Keys, seeds: Seeds, *, run: int = 1, task_id: str = "") -> str:
     """Create a task that waits for an answer with a schema, or continue the task `task_id`. Return the task's id."""
-    claim = await seeds.claimed(task_id, run=run)
+    claim = await seeds.claim_run(task_id, run=run)
     end = settle_run(
         keys,
         claim.ref,
         token=claim.token,
-        before=0,
+        written_count=0,
         events=[status(INPUT_REQUIRED, "How many?")],
         pause_us=1,
         pause_timeout=status(FAILED, "too late"),
@@ -43,10 +43,10 @@ def answering(keys: Keys, task_id: str, answered_run: int | None = None, nonce: 
 
 async def test_an_answer_is_accepted_when_it_is_known_to_fit(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     task_id = await pause_task(store, keys, seeds)
-    data_before = await seeds.everything()
+    data_before = await seeds.all_values()
 
     assert await store.run(answering(keys, task_id)) == OpenQuestion(1, SCHEMA.encode())
-    assert await seeds.everything() == data_before
+    assert await seeds.all_values() == data_before
     assert isinstance(await store.run(answering(keys, task_id, 1)), Begun)
     assert not await store.redis.hexists(keys.task(task_id).record, "answer_schema")
     assert isinstance(await store.run(answering(keys, task_id, 1)), Begun), "a repeated call"
@@ -63,7 +63,7 @@ async def test_an_answer_to_an_earlier_question_is_validated_again(store: AsyncS
 
 
 async def test_a_message_that_waits_for_a_run_is_not_asked(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    claim = await seeds.claimed()
+    claim = await seeds.claim_run()
 
     assert isinstance(await store.run(answering(keys, claim.ref.task_id, 0)), Waiting)
 

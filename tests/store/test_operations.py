@@ -83,7 +83,7 @@ TOKEN = "token"
 
 async def claim_task(keys: Keys, seeds: Seeds) -> None:
     """Create task "t" and claim its run."""
-    await seeds.created(task_id="t")
+    await seeds.create_task(task_id="t")
     await seeds.store.run(claim(keys))
 
 
@@ -104,17 +104,17 @@ async def _create(keys: Keys, seeds: Seeds) -> Operation[Any]:
 
 
 async def _continue(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await seeds.ended(INPUT_REQUIRED, task_id="t")
+    await seeds.create_task_in(INPUT_REQUIRED, task_id="t")
     return continue_task(keys, ANN, "t", request("more", "t", CONTEXT), "", caller=b"{}", nonce="n")
 
 
 async def _next_run(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await seeds.ended(INPUT_REQUIRED, task_id="t")
+    await seeds.create_task_in(INPUT_REQUIRED, task_id="t")
     return read_next_run(keys, "t")
 
 
 async def _cancel(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await seeds.created(task_id="t")
+    await seeds.create_task(task_id="t")
     return request_cancel(keys, ANN, "t", CONTEXT)
 
 
@@ -124,13 +124,13 @@ async def _read(keys: Keys, seeds: Seeds) -> Operation[Any]:
 
 
 async def _list(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await seeds.ended(COMPLETED)
-    await seeds.created()
+    await seeds.create_task_in(COMPLETED)
+    await seeds.create_task()
     return list_tasks(keys, ANN, retention=RETENTION, page_size=10)
 
 
 async def _unlist(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    return unlist_task(keys, await seeds.ended(COMPLETED))
+    return unlist_task(keys, await seeds.create_task_in(COMPLETED))
 
 
 async def _log(keys: Keys, seeds: Seeds) -> Operation[Any]:
@@ -139,18 +139,18 @@ async def _log(keys: Keys, seeds: Seeds) -> Operation[Any]:
 
 
 async def _claim(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await seeds.created(task_id="t")
+    await seeds.create_task(task_id="t")
     return claim(keys)
 
 
 async def _append(keys: Keys, seeds: Seeds) -> Operation[Any]:
     await claim_task(keys, seeds)
-    return append(keys, REF, token=TOKEN, before=0, events=[chunk("a")])
+    return append(keys, REF, token=TOKEN, written_count=0, events=[chunk("a")])
 
 
 async def _settle(keys: Keys, seeds: Seeds) -> Operation[Any]:
     await claim_task(keys, seeds)
-    return settle_run(keys, REF, token=TOKEN, before=0, events=[status(COMPLETED)])
+    return settle_run(keys, REF, token=TOKEN, written_count=0, events=[status(COMPLETED)])
 
 
 async def _checkpoint(keys: Keys, seeds: Seeds) -> Operation[Any]:
@@ -173,34 +173,34 @@ async def _messages(keys: Keys, seeds: Seeds) -> Operation[Any]:
 
 
 async def _mark(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await seeds.created(task_id="t")
+    await seeds.create_task(task_id="t")
     return mark_all_published(keys, {REF: 1, RunRef("unknown", 1): 1})
 
 
 async def _refuse(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await seeds.created(task_id="t")
+    await seeds.create_task(task_id="t")
     return postpone_runs(keys, {DueRun(REF, "agent", b"", 5): 1})
 
 
 async def _hold(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await seeds.created(task_id="t")
+    await seeds.create_task(task_id="t")
     return report_prefetched(keys, [REF, RunRef("unknown", 1)], silent_us=1, delay_us=1)
 
 
 async def _take(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await seeds.created(task_id="t")
+    await seeds.create_task(task_id="t")
     return acquire_due_runs(keys, limit=10, delay_us=1)
 
 
 async def _claimed_runs(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await seeds.created(task_id="t")
+    await seeds.create_task(task_id="t")
     await seeds.store.run(mark_all_published(keys, {REF: 1}))
     await seeds.store.run(claim(keys))
     return claimed_runs(keys, limit=10)
 
 
 async def _end_pauses(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await seeds.ended(INPUT_REQUIRED, task_id="t")
+    await seeds.create_task_in(INPUT_REQUIRED, task_id="t")
     return end_pauses(keys, limit=10)
 
 
@@ -208,12 +208,12 @@ async def _post_reminders(keys: Keys, seeds: Seeds) -> Operation[Any]:
     await claim_task(keys, seeds)
     reminders = pack_reminders(keys, [Reminder(3_600_000_000, TaskStatusUpdateEvent())], None)
     events = [status(INPUT_REQUIRED, "well?")]
-    await seeds.store.run(settle_run(keys, REF, token=TOKEN, before=0, events=events, reminders=reminders))
+    await seeds.store.run(settle_run(keys, REF, token=TOKEN, written_count=0, events=events, reminders=reminders))
     return post_reminders(keys, limit=10)
 
 
 async def _lapsed_runs(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await seeds.created(task_id="t")
+    await seeds.create_task(task_id="t")
     await seeds.store.run(claim_run(keys, REF, token=TOKEN, runner="r", lease_us=-1, working=True))
     return lapsed_runs(keys, limit=10)
 
@@ -230,17 +230,17 @@ async def fail_as_lost(keys: Keys, seeds: Seeds) -> None:
 
 
 async def _scan(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await seeds.created(task_id="t")
+    await seeds.create_task(task_id="t")
     return scan_list(keys, keys.dispatch)
 
 
 async def _newest(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await seeds.created(task_id="t")
+    await seeds.create_task(task_id="t")
     return newest_tasks(keys, [f"{keys.scope_index(ANN)}1"], limit=9)
 
 
 async def _states(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await seeds.created(task_id="t")
+    await seeds.create_task(task_id="t")
     return read_states(keys, ["t", "nobody"])
 
 
@@ -257,7 +257,7 @@ async def _requeue(keys: Keys, seeds: Seeds) -> Operation[Any]:
 
 
 async def _end(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await seeds.created(task_id="t")
+    await seeds.create_task(task_id="t")
     return end_run(keys, REF, runner=None, event=status(FAILED, "over"))
 
 
@@ -268,7 +268,9 @@ async def _revoke(keys: Keys, seeds: Seeds) -> Operation[Any]:
 
 async def _release(keys: Keys, seeds: Seeds) -> Operation[Any]:
     await claim_task(keys, seeds)
-    return release_run(keys, REF, token=TOKEN, before=0, events=[status(WORKING)], options=b"", retries=1, delay_us=0)
+    return release_run(
+        keys, REF, token=TOKEN, written_count=0, events=[status(WORKING)], options=b"", retries=1, delay_us=0
+    )
 
 
 async def _retry(keys: Keys, seeds: Seeds) -> Operation[Any]:
@@ -278,19 +280,19 @@ async def _retry(keys: Keys, seeds: Seeds) -> Operation[Any]:
 
 async def _due_canvases(keys: Keys, seeds: Seeds) -> Operation[Any]:
     await claim_task(keys, seeds)
-    await seeds.store.run(delegate_to_canvas(keys, REF, token=TOKEN, before=0, events=[], canvas="{}"))
+    await seeds.store.run(delegate_to_canvas(keys, REF, token=TOKEN, written_count=0, events=[], canvas="{}"))
     return due_canvases(keys, limit=10, delay_us=0)
 
 
 async def _end_by_result(keys: Keys, seeds: Seeds) -> Operation[Any]:
     await claim_task(keys, seeds)
-    await seeds.store.run(delegate_to_canvas(keys, REF, token=TOKEN, before=0, events=[], canvas="{}"))
+    await seeds.store.run(delegate_to_canvas(keys, REF, token=TOKEN, written_count=0, events=[], canvas="{}"))
     return end_by_result(keys, REF, [chunk("a"), status(COMPLETED)])
 
 
 async def _record_result(keys: Keys, seeds: Seeds) -> Operation[Any]:
     await create_calling_task(keys, seeds)
-    return record_result(keys, REF, before="", state="1 0 d", event=status(WORKING))
+    return record_result(keys, REF, previous_state="", state="1 0 d", event=status(WORKING))
 
 
 async def _record_heartbeat(keys: Keys, seeds: Seeds) -> Operation[Any]:
@@ -298,7 +300,7 @@ async def _record_heartbeat(keys: Keys, seeds: Seeds) -> Operation[Any]:
 
 
 async def _return_run(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await seeds.created(task_id="t")
+    await seeds.create_task(task_id="t")
     return return_run(keys, REF, runner=None, lost=status(FAILED, "lost"))
 
 
@@ -310,28 +312,28 @@ async def _steps(keys: Keys, seeds: Seeds) -> Operation[Any]:
 async def _journal(keys: Keys, seeds: Seeds) -> Operation[Any]:
     await claim_task(keys, seeds)
     entries = [JournalEntry("fetch#1", "step", "json", b"1")]
-    await seeds.store.run(append(keys, REF, token=TOKEN, before=0, events=entries))
+    await seeds.store.run(append(keys, REF, token=TOKEN, written_count=0, events=entries))
     return read_journal(keys, REF, token=TOKEN)
 
 
 async def _read_metrics(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await seeds.ended(COMPLETED)
+    await seeds.create_task_in(COMPLETED)
     return read_metrics(keys)
 
 
 async def _register_blobs(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    operation = register_blobs(keys, await seeds.created())
+    operation = register_blobs(keys, await seeds.create_task())
     await seeds.store.run(operation)
     return operation
 
 
 async def _blobs_in_use(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await seeds.store.run(register_blobs(keys, await seeds.created()))
+    await seeds.store.run(register_blobs(keys, await seeds.create_task()))
     return blobs_in_use(keys)
 
 
 async def _acquire_orphaned_blobs(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await seeds.store.run(register_blobs(keys, await seeds.created()))
+    await seeds.store.run(register_blobs(keys, await seeds.create_task()))
     return acquire_orphaned_blobs(keys, limit=10)
 
 
@@ -365,12 +367,12 @@ def _of_tick(keys: Keys, task_id: str, at_us: int) -> Operation[Any]:
 
 
 async def _read_family(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await child_of(seeds, await seeds.created(), "child")
+    await child_of(seeds, await seeds.create_task(), "child")
     return read_family(keys, None, "child")
 
 
 async def _acquire_ended_parents(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    parent_id = await seeds.created()
+    parent_id = await seeds.create_task()
     await child_of(seeds, parent_id, "child")
     await seeds.store.run(request_cancel(keys, ANN, parent_id, CONTEXT))
     return acquire_ended_parents(keys, limit=1, delay_us=0)
@@ -439,7 +441,7 @@ async def test_every_script_is_a_verb_that_is_tested_here(keys: Keys, seeds: See
 async def test_concurrent_operations_get_their_own_replies(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     await store.redis.script_flush()
 
-    ids = await asyncio.gather(*(seeds.created(task_id=f"t{n}") for n in range(300)))
+    ids = await asyncio.gather(*(seeds.create_task(task_id=f"t{n}") for n in range(300)))
     tasks = await asyncio.gather(*(seeds.task(task_id) for task_id in ids))
 
     assert [task.id for task in tasks] == [f"t{n}" for n in range(300)]
@@ -448,7 +450,7 @@ async def test_concurrent_operations_get_their_own_replies(store: AsyncStore, ke
 async def test_a_cancelled_caller_does_not_affect_the_replies_of_others(
     store: AsyncStore, keys: Keys, seeds: Seeds
 ) -> None:
-    ids = [await seeds.created() for _ in range(50)]
+    ids = [await seeds.create_task() for _ in range(50)]
     reads = [asyncio.create_task(seeds.task(task_id)) for task_id in ids]
     await asyncio.wait(reads, return_when=asyncio.FIRST_COMPLETED, timeout=0)
 

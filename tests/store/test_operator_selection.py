@@ -70,11 +70,11 @@ def ids(result: Result) -> set[str]:
 @pytest.fixture
 async def five(seeds: Seeds, keys: Keys) -> None:
     """Create five tasks of two agents, two tenants and two owners in five states."""
-    await seeds.created(ANN, task_id="waits")
-    await seeds.claimed(task_id=await seeds.created(ANN, task_id="works", context_id="its-own"))
-    await seeds.ended(INPUT_REQUIRED, scope=BOB, task_id="asks")
-    await seeds.ended(COMPLETED, scope=BOB, task_id="done")
-    await seeds.created(OTHER, task_id="others")
+    await seeds.create_task(ANN, task_id="waits")
+    await seeds.claim_run(task_id=await seeds.create_task(ANN, task_id="works", context_id="its-own"))
+    await seeds.create_task_in(INPUT_REQUIRED, scope=BOB, task_id="asks")
+    await seeds.create_task_in(COMPLETED, scope=BOB, task_id="done")
+    await seeds.create_task(OTHER, task_id="others")
 
 
 @pytest.mark.usefixtures("five")
@@ -156,11 +156,11 @@ class TestList:
 
 
 async def test_times_are_those_of_the_state_and_of_the_run(command: Command, seeds: Seeds) -> None:
-    runaway = await seeds.claimed(task_id=await seeds.created(ANN, task_id="runaway"), working=False)
-    await seeds.appended(runaway, status(WORKING, "begins"))
+    runaway = await seeds.claim_run(task_id=await seeds.create_task(ANN, task_id="runaway"), working=False)
+    await seeds.append_events(runaway, status(WORKING, "begins"))
     since = (await seeds.task("runaway")).status.timestamp.ToJsonString()
-    await seeds.appended(runaway, status(WORKING, "goes on"), status(WORKING, "and on"), before=1)
-    asks = await seeds.claimed(task_id=await seeds.created(ANN, task_id="waits"))
+    await seeds.append_events(runaway, status(WORKING, "goes on"), status(WORKING, "and on"), written_count=1)
+    asks = await seeds.claim_run(task_id=await seeds.create_task(ANN, task_id="waits"))
     progress = (await seeds.task("runaway")).status.timestamp.ToJsonString()
 
     def list_ids(*filters: str) -> set[str]:
@@ -178,8 +178,8 @@ async def test_times_are_those_of_the_state_and_of_the_run(command: Command, see
     selection = await asyncio.to_thread(command, "cancel", "--all", "--dry-run", "--json", "--begun", entry["begun"])
     assert ids(selection) == {"runaway"}
 
-    await seeds.settled(runaway, status(INPUT_REQUIRED), before=3)
-    await seeds.settled(asks, status(INPUT_REQUIRED))
+    await seeds.settle_run(runaway, status(INPUT_REQUIRED), written_count=3)
+    await seeds.settle_run(asks, status(INPUT_REQUIRED))
     assert await asyncio.to_thread(list_ids, "--until", progress) == set(), "it has left that state"
 
 
@@ -200,7 +200,7 @@ async def test_more_tasks_of_one_time_than_a_page_are_all_read(
     store: AsyncStore, keys: Keys, seeds: Seeds, redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("a2a_celery.store.admin.scan.PAGE", 3)
-    task_ids = [await seeds.created(ANN) for _ in range(10)]
+    task_ids = [await seeds.create_task(ANN) for _ in range(10)]
     index = f"{keys.scope_index(ANN)}{SUBMITTED}"
     await store.redis.zadd(index, dict.fromkeys(task_ids, await store.redis.zscore(index, task_ids[0]) or 0))
 
@@ -211,7 +211,7 @@ async def test_a_long_list_is_read_page_by_page(
     store: AsyncStore, keys: Keys, seeds: Seeds, redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("a2a_celery.store.admin.scan.PAGE", 3)
-    task_ids = [await seeds.created(Scope("agent", "", f"owner-{n % 4}")) for n in range(11)]
+    task_ids = [await seeds.create_task(Scope("agent", "", f"owner-{n % 4}")) for n in range(11)]
     await store.redis.zadd(f"{keys.scope_index(Scope('agent', '', 'owner-0'))}1", {"gone": 5})
     listed_ids = await read_all(redis_server, keys)
 
@@ -225,7 +225,7 @@ async def test_expired_tasks_take_no_place_on_a_page(
     monkeypatch.setattr("a2a_celery.store.admin.scan.PAGE", 3)
     task_ids, indexes = [], [f"{keys.scope_index(scope)}{SUBMITTED}" for scope in (ANN, BOB)]
     for n in range(8):
-        task_ids.append(await seeds.created((ANN, BOB)[n % 2]))
+        task_ids.append(await seeds.create_task((ANN, BOB)[n % 2]))
     expiries = {f"gone-{n}": "+inf" for n in range(7)}  # newer than every task
     await store.redis.zadd(indexes[0], expiries)
 
@@ -240,7 +240,7 @@ async def test_expired_tasks_take_no_place_on_a_page(
 @pytest.mark.usefixtures("five")
 class TestCancelAll:
     async def test_a_dry_run_changes_nothing(self, command: Command, seeds: Seeds) -> None:
-        data_before = await seeds.everything()
+        data_before = await seeds.all_values()
 
         result = await asyncio.to_thread(command, "cancel", "--all", "--dry-run", "--json")
         output = await asyncio.to_thread(command, "cancel", "--all", "--dry-run", "--agent", "other")
@@ -249,7 +249,7 @@ class TestCancelAll:
             (task, "dry-run") for task in ("waits", "works", "asks", "others")
         }
         assert output.stdout.splitlines()[-1] == "1 task (1 of other) would be cancelled"
-        assert await seeds.everything() == data_before
+        assert await seeds.all_values() == data_before
 
     async def test_idle_tasks_end_at_once_and_running_ones_are_reported(self, command: Command, seeds: Seeds) -> None:
         result = await asyncio.to_thread(
@@ -268,13 +268,13 @@ class TestCancelAll:
         assert output.stdout.startswith("2 tasks: 1 canceled, 0 had ended, 1 still running\nTASK ")
 
     async def test_an_agent_that_stops_is_waited_for(self, command: Command, seeds: Seeds) -> None:
-        claim = await seeds.claimed(task_id=await seeds.created(ANN, task_id="stops"))
+        claim = await seeds.claim_run(task_id=await seeds.create_task(ANN, task_id="stops"))
         cancelling = asyncio.create_task(
             asyncio.to_thread(command, "cancel", "--all", "--yes", "--json", "--owner", "ann", "--limit", "4", code=1)
         )
         record = seeds.keys.task("stops").record
         await eventually_async(lambda: seeds.store.redis.hget(record, "canceled_event"))  # type: ignore[arg-type]
-        await seeds.settled(claim, status(CANCELED))
+        await seeds.settle_run(claim, status(CANCELED))
 
         became = {entry["task"]: entry["outcome"] for entry in json_lines(await cancelling)}
 
@@ -302,7 +302,7 @@ async def test_workers_are_notified_in_few_messages(
     monkeypatch.setattr(
         "a2a_celery.dispatch.Publisher.revoke", lambda self, names, terminate: counts.append(len(names))
     )
-    await asyncio.gather(*(seeds.created(ANN) for _ in range(250)))
+    await asyncio.gather(*(seeds.create_task(ANN) for _ in range(250)))
 
     result = await asyncio.to_thread(command, "cancel", "--all", "--yes")
 
@@ -317,10 +317,10 @@ async def test_a_canvas_is_revoked_with_its_task(
     monkeypatch.setattr(
         "a2a_celery.dispatch.Publisher.revoke", lambda self, names, terminate: revokes.append((list(names), terminate))
     )
-    claim = await seeds.claimed()
+    claim = await seeds.claim_run()
     canvas = '{"result":[["of-the-canvas",null],null],"until":9999999999}'
     await seeds.store.run(
-        delegate_to_canvas(seeds.keys, claim.ref, token=claim.token, before=0, events=[], canvas=canvas)
+        delegate_to_canvas(seeds.keys, claim.ref, token=claim.token, written_count=0, events=[], canvas=canvas)
     )
 
     [entry] = json_lines(await asyncio.to_thread(command, "cancel", "--all", "--yes", "--json"))
@@ -336,7 +336,7 @@ async def test_without_a_broker_tasks_still_end(
         raise BrokerUnavailable("the broker is down")
 
     monkeypatch.setattr("a2a_celery.dispatch.Publisher.revoke", raise_unavailable)
-    await seeds.created(task_id="waits")
+    await seeds.create_task(task_id="waits")
 
     result = await asyncio.to_thread(command, "cancel", "--all", "--yes")
 
@@ -346,8 +346,8 @@ async def test_without_a_broker_tasks_still_end(
 
 async def test_dead_letters_are_selected(command: Command, seeds: Seeds) -> None:
     for scope, task_id in ((ANN, "ann's"), (BOB, "bob's"), (OTHER, "other's")):
-        claim = await seeds.claimed(task_id=await seeds.created(scope, task_id=task_id))
-        await seeds.lost(claim.ref)
+        claim = await seeds.claim_run(task_id=await seeds.create_task(scope, task_id=task_id))
+        await seeds.recover_run(claim.ref)
 
     def dead_ids(*filters: str) -> set[str]:
         return ids(command("requeue", "--json", *filters))
@@ -366,7 +366,7 @@ class TestOneTask:
     """``get``, ``tail`` and ``cancel TASK --store`` without the credentials of the task's owner."""
 
     async def test_any_caller_s_task_is_shown(self, command: Command, seeds: Seeds) -> None:
-        await seeds.ended(COMPLETED, scope=BOB, task_id="done")
+        await seeds.create_task_in(COMPLETED, scope=BOB, task_id="done")
 
         result = await asyncio.to_thread(command, "get", "done", "--store", "--json")
         lines = await asyncio.to_thread(command, "get", "done", "--store", "--agent", "agent")
@@ -381,11 +381,11 @@ class TestOneTask:
     ) -> None:
         has_read = threading.Event()
         monkeypatch.setattr("a2a_celery.cli.operator.stored_task.sleep", lambda _: has_read.set())
-        claim = await seeds.claimed(task_id=await seeds.created(BOB, task_id="grows"))
+        claim = await seeds.claim_run(task_id=await seeds.create_task(BOB, task_id="grows"))
         tailing = asyncio.create_task(asyncio.to_thread(command, "tail", "grows", "--store", "--json"))
         assert await asyncio.to_thread(has_read.wait, 30)
-        await seeds.appended(claim, chunk("one"))
-        await seeds.settled(claim, chunk("two"), status(INPUT_REQUIRED), before=1)
+        await seeds.append_events(claim, chunk("one"))
+        await seeds.settle_run(claim, chunk("two"), status(INPUT_REQUIRED), written_count=1)
 
         first, *rest = json_lines(await tailing)
         missing = await asyncio.to_thread(command, "tail", "nothing", "--store", code=1)
@@ -396,8 +396,8 @@ class TestOneTask:
         assert "no task nothing in the store" in missing.stderr
 
     async def test_an_operator_cancels_a_task_like_its_client(self, command: Command, seeds: Seeds) -> None:
-        await seeds.created(BOB, task_id="waits")
-        await seeds.claimed(task_id=await seeds.created(ANN, task_id="works"))
+        await seeds.create_task(BOB, task_id="waits")
+        await seeds.claim_run(task_id=await seeds.create_task(ANN, task_id="works"))
 
         result = await asyncio.to_thread(command, "cancel", "waits", "--store")
         output = await asyncio.to_thread(command, "cancel", "waits", "--store", code=1)

@@ -46,12 +46,12 @@ async def is_packed(seeds: Seeds, task_id: str) -> bool:
 async def test_memory_of_a_finished_echo(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     tasks = 300
     for _ in range(tasks):
-        claim = await seeds.claimed(context_id=str(uuid4()))
+        claim = await seeds.claim_run(context_id=str(uuid4()))
         answer = chunk("hello", str(uuid4()), append=False)
         answer.task_id, answer.context_id = claim.ref.task_id, claim.task.context_id
         end = status(COMPLETED)
         end.task_id, end.context_id = answer.task_id, answer.context_id
-        await seeds.settled(claim, steps()[0], answer, steps()[1], end)
+        await seeds.settle_run(claim, steps()[0], answer, steps()[1], end)
 
     byte_count = 0
     async for key in store.redis.scan_iter():
@@ -62,16 +62,20 @@ async def test_memory_of_a_finished_echo(store: AsyncStore, keys: Keys, seeds: S
 
 @pytest.mark.parametrize("task_id", ["plain", "a:b", "with space", "100%", "{brace}", "-", "ünï", "t.1", CONTEXT])
 async def test_a_packed_task_is_read_as_before(store: AsyncStore, keys: Keys, seeds: Seeds, task_id: str) -> None:
-    claim = await seeds.claimed(await seeds.created(task_id=task_id))
-    await seeds.settled(claim, status(INPUT_REQUIRED, f"Which {task_id}?", step=1))
+    claim = await seeds.claim_run(await seeds.create_task(task_id=task_id))
+    await seeds.settle_run(claim, status(INPUT_REQUIRED, f"Which {task_id}?", step=1))
     entries_before = (await store.run(read_log(keys, task_id, 0))).entries
     message_request = request("next", task_id, CONTEXT)
     await store.run(continue_task(keys, ANN, task_id, message_request, "", caller=b"{}", nonce="1"))
-    claim = await seeds.claimed(task_id, run=2)
-    await seeds.appended(claim, *steps()[:1], chunk("a", task_id), chunk(f"b {CONTEXT}", task_id), chunk("c", "other"))
+    claim = await seeds.claim_run(task_id, run=2)
+    await seeds.append_events(
+        claim, *steps()[:1], chunk("a", task_id), chunk(f"b {CONTEXT}", task_id), chunk("c", "other")
+    )
     live_entries = (await store.run(read_log(keys, task_id, 0))).entries
 
-    await seeds.settled(claim, *steps()[1:], status(WORKING, "busy"), status(COMPLETED, "done", end=1), before=4)
+    await seeds.settle_run(
+        claim, *steps()[1:], status(WORKING, "busy"), status(COMPLETED, "done", end=1), written_count=4
+    )
 
     assert await is_packed(seeds, task_id)
     page = await store.run(read_log(keys, task_id, 0))
@@ -90,9 +94,9 @@ async def test_a_packed_task_is_read_as_before(store: AsyncStore, keys: Keys, se
 async def test_parts_of_a_packed_task(
     store: AsyncStore, keys: Keys, seeds: Seeds, length: int | None, artifacts: bool
 ) -> None:
-    claim = await seeds.claimed()
+    claim = await seeds.claim_run()
     task_id = claim.ref.task_id
-    await seeds.settled(claim, status(WORKING, "one", a=1), chunk("x"), status(FAILED, "two", b=2))
+    await seeds.settle_run(claim, status(WORKING, "one", a=1), chunk("x"), status(FAILED, "two", b=2))
     assert await is_packed(seeds, task_id)
     page = await store.run(read_log(keys, task_id, 0))
     expected = fold(page.entries)
@@ -110,9 +114,9 @@ async def test_parts_of_a_packed_task(
 
 
 async def test_pages_of_a_packed_log(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    claim = await seeds.claimed()
+    claim = await seeds.claim_run()
     task_id = claim.ref.task_id
-    await seeds.settled(claim, chunk("x" * 100), chunk("y"), status(COMPLETED))
+    await seeds.settle_run(claim, chunk("x" * 100), chunk("y"), status(COMPLETED))
     entries = (await store.run(read_log(keys, task_id, 0))).entries
 
     for version in range(len(entries) + 1):
@@ -131,23 +135,23 @@ async def test_a_repeated_call_finds_the_packed_task(store: AsyncStore, keys: Ke
     create = create_task(keys, ANN, "t", CONTEXT, message_request, caller=b"{}", retention=RETENTION)
     first = await store.run(create)
     assert isinstance(first, Created)
-    claim = await seeds.claimed("t")
-    result = await seeds.settled(claim, status(COMPLETED))
-    data_before = await seeds.everything()
+    claim = await seeds.claim_run("t")
+    result = await seeds.settle_run(claim, status(COMPLETED))
+    data_before = await seeds.all_values()
 
     second_result = await store.run(create)
 
     assert isinstance(second_result, Created)
     assert second_result.task == first.task
-    assert await seeds.settled(claim, status(COMPLETED)) == result
-    assert await seeds.everything() == data_before
+    assert await seeds.settle_run(claim, status(COMPLETED)) == result
+    assert await seeds.all_values() == data_before
 
 
 async def test_the_only_answer_of_a_packed_task(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    claim = await seeds.claimed(working=False)
+    claim = await seeds.claim_run(working=False)
     answer = agent_message("hi", claim.ref.task_id, CONTEXT)
 
-    await seeds.settled(claim, answer)
+    await seeds.settle_run(claim, answer)
 
     assert await is_packed(seeds, claim.ref.task_id)
     final_task = await store.run(read_final_task(keys, ANN, claim.ref.task_id))
@@ -169,9 +173,9 @@ async def test_a_task_that_is_not_packed(store: AsyncStore, keys: Keys, seeds: S
         "bytes": [chunk("x" * 8192)],
         "marks": [every_byte()],
     }
-    claim = await seeds.claimed()
+    claim = await seeds.claim_run()
 
-    await seeds.settled(claim, *contents[kind], status(CANCELED))
+    await seeds.settle_run(claim, *contents[kind], status(CANCELED))
 
     assert not await is_packed(seeds, claim.ref.task_id)
     await seeds.require_consistent(claim.ref.task_id)

@@ -22,8 +22,8 @@ MIB = 2**20
 
 async def large_task(seeds: Seeds, size: int) -> str:
     """Create a completed task with an artifact of `size` bytes, and return its id."""
-    claim = await seeds.claimed()
-    await seeds.settled(claim, chunk("x" * size), status(COMPLETED))
+    claim = await seeds.claim_run()
+    await seeds.settle_run(claim, chunk("x" * size), status(COMPLETED))
     return claim.ref.task_id
 
 
@@ -74,9 +74,9 @@ async def test_unread_artifacts_do_not_count(store: AsyncStore, keys: Keys, seed
 async def test_a_page_of_a_log_is_limited_in_bytes(
     store: AsyncStore, keys: Keys, seeds: Seeds, sizes: list[int]
 ) -> None:
-    claim = await seeds.claimed()
+    claim = await seeds.claim_run()
     for number, size in enumerate(sizes):
-        await seeds.appended(claim, chunk("x" * size), before=number)
+        await seeds.append_events(claim, chunk("x" * size), written_count=number)
     version, versions = 2 + len(sizes), []
 
     while len(versions) < version:

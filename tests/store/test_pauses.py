@@ -22,7 +22,7 @@ LATER = 3_600_000_000
 
 async def pause_task(store: AsyncStore, keys: Keys, seeds: Seeds, pause_us: int) -> Claim:
     """Create a task that waits for its client for `pause_us`. Return the claim of its run."""
-    claim = await seeds.claimed()
+    claim = await seeds.claim_run()
     timeout_event = TaskStatusUpdateEvent(
         task_id=claim.ref.task_id, context_id=claim.task.context_id, status=TaskStatus(state=FAILED)
     )
@@ -32,7 +32,7 @@ async def pause_task(store: AsyncStore, keys: Keys, seeds: Seeds, pause_us: int)
             keys,
             claim.ref,
             token=claim.token,
-            before=0,
+            written_count=0,
             events=[status(INPUT_REQUIRED, "well?")],
             pause_us=pause_us,
             pause_timeout=timeout_event,

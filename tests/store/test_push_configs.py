@@ -24,8 +24,8 @@ from tests.support.seeds import ANN, BOB, CONTEXT, RETENTION, Seeds, request, st
 async def test_a_config_is_returned_unchanged(
     store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks, config_id: str
 ) -> None:
-    task_id = await seeds.created()
-    await webhooks.saved(task_id, config_id, b"\x00 \xff")
+    task_id = await seeds.create_task()
+    await webhooks.save_config(task_id, config_id, b"\x00 \xff")
 
     assert await store.run(read_push_config(keys, ANN, task_id, config_id)) == b"\x00 \xff"
     assert await store.run(list_push_configs(keys, ANN, task_id)) == [(config_id, b"\x00 \xff")]
@@ -38,15 +38,15 @@ async def test_a_config_is_returned_unchanged(
 async def test_only_the_operator_sees_configs_of_others(
     store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks
 ) -> None:
-    task_id = await seeds.created()
-    await webhooks.saved(task_id)
-    data_before = await seeds.everything()
+    task_id = await seeds.create_task()
+    await webhooks.save_config(task_id)
+    data_before = await seeds.all_values()
 
     assert await store.run(save_push_config(keys, BOB, task_id, new("other"))) == Missing()
     assert await store.run(read_push_config(keys, BOB, task_id, "c")) is None
     assert await store.run(list_push_configs(keys, BOB, task_id)) is None
     assert not await store.run(delete_push_config(keys, BOB, task_id, "c"))
-    assert await seeds.everything() == data_before
+    assert await seeds.all_values() == data_before
     assert await store.run(read_push_config(keys, None, task_id, "c")) == b"sealed"
     assert await store.run(list_push_configs(keys, None, "missing")) is None
 
@@ -54,17 +54,17 @@ async def test_only_the_operator_sees_configs_of_others(
 async def test_a_config_beyond_the_limit_is_refused_and_a_replacement_is_not(
     store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks
 ) -> None:
-    task_id = await seeds.ended(INPUT_REQUIRED)
+    task_id = await seeds.create_task_in(INPUT_REQUIRED)
     for number in reversed(range(MAX_PUSH_CONFIGS)):
-        await webhooks.saved(task_id, f"c{number}")
-    data_before = await seeds.everything()
+        await webhooks.save_config(task_id, f"c{number}")
+    data_before = await seeds.all_values()
     message_request = request("more", task_id, CONTEXT)
     next_message = continue_task(keys, ANN, task_id, message_request, "", caller=b"{}", nonce="n", push=new("more"))
 
     assert await store.run(save_push_config(keys, ANN, task_id, new("more"))) == TooManyConfigs()
     assert await store.run(next_message) == TooManyConfigs()
-    assert await seeds.everything() == data_before
-    await webhooks.saved(task_id, "c3", b"another")
+    assert await seeds.all_values() == data_before
+    await webhooks.save_config(task_id, "c3", b"another")
     configs = await store.run(list_push_configs(keys, ANN, task_id))
     assert [config_id for config_id, _ in configs or []] == [f"c{number}" for number in range(MAX_PUSH_CONFIGS)]
 
@@ -72,7 +72,7 @@ async def test_a_config_beyond_the_limit_is_refused_and_a_replacement_is_not(
 async def test_the_configs_of_an_owner_are_limited_across_tasks_until_they_are_deleted_or_expire(
     store: AsyncStore, keys: Keys, seeds: Seeds
 ) -> None:
-    first, second = await seeds.created(retention=1), await seeds.ended(INPUT_REQUIRED)
+    first, second = await seeds.create_task(retention=1), await seeds.create_task_in(INPUT_REQUIRED)
     for task_id in (first, second):
         assert await store.run(save_push_config(keys, ANN, task_id, new(account_limit=2))) is None
     message_request = request("more", second, CONTEXT)
@@ -85,27 +85,27 @@ async def test_the_configs_of_an_owner_are_limited_across_tasks_until_they_are_d
     )
     save = save_push_config(keys, ANN, second, new("more", account_limit=2))
     limited = Limited("webhooks", 2, 60.0)
-    data_before = await seeds.everything()
+    data_before = await seeds.all_values()
 
     assert [await store.run(call) for call in (further, create, save)] == [limited] * 3
-    assert await seeds.everything() == data_before
+    assert await seeds.all_values() == data_before
     assert await store.run(save_push_config(keys, ANN, second, new("c", b"another", account_limit=2))) is None
     assert await store.run(delete_push_config(keys, ANN, second, "c"))
     assert await store.run(save) is None
 
-    claim = await seeds.claimed(first)
-    await seeds.settled(claim, status(COMPLETED))
+    claim = await seeds.claim_run(first)
+    await seeds.settle_run(claim, status(COMPLETED))
     assert await store.redis.zscore(keys.webhooks(ANN.account), f"{first} c") < float("inf")
     await store.redis.zadd(keys.webhooks(ANN.account), {f"{first} c": 1})  # its retention is over
     assert not isinstance(await store.run(create), Limited)
 
 
 async def test_the_list_of_an_owner_expires_with_the_last_task(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    task_id = await seeds.created()
+    task_id = await seeds.create_task()
     await store.run(save_push_config(keys, ANN, task_id, new(account_limit=2)))
     assert await store.redis.ttl(keys.webhooks(ANN.account)) == -1
 
-    await seeds.settled(await seeds.claimed(task_id), status(COMPLETED))
+    await seeds.settle_run(await seeds.claim_run(task_id), status(COMPLETED))
 
     assert RETENTION - 60 < await store.redis.ttl(keys.webhooks(ANN.account)) <= RETENTION
 
@@ -113,39 +113,39 @@ async def test_the_list_of_an_owner_expires_with_the_last_task(store: AsyncStore
 async def test_the_same_call_again_changes_nothing(
     store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks
 ) -> None:
-    task_id = await seeds.created()
+    task_id = await seeds.create_task()
     save = save_push_config(keys, ANN, task_id, new())
     await store.run(save)
-    await seeds.claimed(task_id)
-    await webhooks.one()
-    data_before = await seeds.everything()
+    await seeds.claim_run(task_id)
+    await webhooks.lease_cursor()
+    data_before = await seeds.all_values()
 
     assert await store.run(save) is None
 
-    assert await seeds.everything() == data_before
+    assert await seeds.all_values() == data_before
 
 
 async def test_configs_of_an_ended_task_have_no_due_deliveries(
     store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks
 ) -> None:
-    task_id = await seeds.ended(COMPLETED)
+    task_id = await seeds.create_task_in(COMPLETED)
 
-    await webhooks.saved(task_id)
+    await webhooks.save_config(task_id)
 
-    assert await webhooks.take() == []
+    assert await webhooks.lease_cursors() == []
     for key in (keys.task(task_id).push, keys.sealed_with("f0")):
         assert RETENTION - 60 < await store.redis.ttl(key) <= RETENTION
 
 
 async def test_the_secrets_in_use_are_those_of_existing_configs(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    claim = await seeds.claimed()
-    ends, stays = claim.ref.task_id, await seeds.created(retention=1)
+    claim = await seeds.claim_run()
+    ends, stays = claim.ref.task_id, await seeds.create_task(retention=1)
     await store.run(save_push_config(keys, ANN, ends, new("c", b"1", "old")))
     await store.run(save_push_config(keys, ANN, stays, new("c", b"2", "old")))
     assert await store.run(secrets_in_use(keys)) == {"old"}
 
     await store.run(save_push_config(keys, ANN, stays, new("c", b"3", "new")))
-    await seeds.settled(claim, status(COMPLETED))
+    await seeds.settle_run(claim, status(COMPLETED))
     assert await store.run(secrets_in_use(keys)) == {"old", "new"}
 
     await store.redis.zadd(keys.sealed_with("old"), {f"{ends} c": 1})  # its retention is over

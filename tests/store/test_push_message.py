@@ -94,7 +94,7 @@ async def test_a_created_task_is_in_the_queue_of_the_broker(
 async def test_a_continued_task_is_in_the_queue_of_the_broker(
     store: AsyncStore, keys: Keys, seeds: Seeds, broker: redis.asyncio.Redis
 ) -> None:
-    await seeds.ended(INPUT_REQUIRED, task_id="t")
+    await seeds.create_task_in(INPUT_REQUIRED, task_id="t")
     run = await store.run(read_next_run(keys, "t"))
 
     answer = await store.run(continue_operation(keys, await message(store, f"t.{run}")))
@@ -186,7 +186,7 @@ async def test_a_repeated_call_is_pushed_once(store: AsyncStore, keys: Keys, bro
 async def test_a_repeated_call_to_continue_is_pushed_once(
     store: AsyncStore, keys: Keys, seeds: Seeds, broker: redis.asyncio.Redis
 ) -> None:
-    await seeds.ended(INPUT_REQUIRED, task_id="t")
+    await seeds.create_task_in(INPUT_REQUIRED, task_id="t")
     broker_message = await message(store, "t.2")
 
     answers = [await store.run(continue_operation(keys, broker_message)) for _ in range(2)]
@@ -222,7 +222,7 @@ async def test_a_run_that_another_run_of_its_context_blocks_is_not_pushed(
 async def test_a_message_that_waits_for_the_end_of_a_run_is_not_pushed(
     store: AsyncStore, keys: Keys, seeds: Seeds, broker: redis.asyncio.Redis
 ) -> None:
-    await seeds.claimed(await seeds.created(task_id="t"))
+    await seeds.claim_run(await seeds.create_task(task_id="t"))
     assert await store.run(read_next_run(keys, "t")) is None
 
     answer = await store.run(continue_operation(keys, await message(store, "t.2")))
@@ -234,7 +234,7 @@ async def test_a_message_that_waits_for_the_end_of_a_run_is_not_pushed(
 async def test_a_worker_claims_a_run_that_was_pushed(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     await store.run(create(keys, await message(store)))
 
-    claim = await seeds.claimed("t")
+    claim = await seeds.claim_run("t")
 
     assert claim.ref == RunRef("t", 1)
     assert await store.redis.zscore(keys.dispatch, "t.1") is None

@@ -31,7 +31,7 @@ from a2a_celery.store.runs.commands import Claim, RunLost, RunRef, Settled, Writ
 from a2a_celery.store.tasks.commands import continue_task, request_cancel
 from a2a_celery.store.tasks.results import Begun, CanceledNow
 from tests.support.leaks import leaks
-from tests.support.seeds import ANN, CONTEXT, LEASE_US, Seeds, at_once, chunk, request, status
+from tests.support.seeds import ANN, CONTEXT, LEASE_US, Seeds, chunk, request, run_concurrently, status
 
 EVENTS = [
     chunk("one "),
@@ -66,15 +66,17 @@ class Player:
                 await self._claim()
             case "append":
                 events = self.chance.choices(EVENTS, k=self.chance.randint(1, 4))
-                answer = await store.run(append(keys, ref, token=token, before=self.event_count, events=events))
+                answer = await store.run(append(keys, ref, token=token, written_count=self.event_count, events=events))
                 self._count(answer, len(events))
             case "end":
                 events = [*self.chance.choices(EVENTS, k=1), self.chance.choice(LAST)]
-                answer = await store.run(append(keys, ref, token=token, before=self.event_count, events=events))
+                answer = await store.run(append(keys, ref, token=token, written_count=self.event_count, events=events))
                 self._count(answer, len(events))
             case "settle":
                 events = [self.chance.choice([*LAST, *EVENTS])]
-                answer = await store.run(settle_run(keys, ref, token=token, before=self.event_count, events=events))
+                answer = await store.run(
+                    settle_run(keys, ref, token=token, written_count=self.event_count, events=events)
+                )
                 self._count(answer, len(events))
             case "continue":
                 message_request = request("more", self.task_id, CONTEXT)
@@ -140,7 +142,7 @@ def test_any_interleaving_leaves_a_log_that_is_the_task(
     async def play() -> None:
         keys = Keys("test")
         async with stores(redis_server, len(moves)) as clients:
-            task_id = await Seeds(clients[0], keys).created()
+            task_id = await Seeds(clients[0], keys).create_task()
             players = [
                 Player(Seeds(client, keys), task_id, random.Random(seed + n)) for n, client in enumerate(clients)
             ]
@@ -172,15 +174,15 @@ def test_any_interleaving_leaves_a_log_that_is_the_task(
 async def test_of_many_ends_at_once_exactly_one_is_written(
     redis_server: EmbeddedRedis, keys: Keys, seeds: Seeds, round_: int
 ) -> None:
-    claim = await seeds.claimed()
+    claim = await seeds.claim_run()
     task_id = claim.ref.task_id
     ends = [status(state, str(n)) for n in range(6) for state in sorted(TERMINAL)]
 
     async with connect_to_server(redis_server) as clients:
-        answers = await at_once(
+        answers = await run_concurrently(
             *(
                 clients[n % len(clients)].run(
-                    (append, settle_run)[n % 2](keys, claim.ref, token=claim.token, before=0, events=[end])
+                    (append, settle_run)[n % 2](keys, claim.ref, token=claim.token, written_count=0, events=[end])
                 )
                 for n, end in enumerate(ends)
             )
@@ -202,11 +204,11 @@ async def test_of_many_ends_at_once_exactly_one_is_written(
 async def test_a_cancel_a_claim_and_a_message_at_once_agree(
     redis_server: EmbeddedRedis, keys: Keys, seeds: Seeds, round_: int
 ) -> None:
-    task_id = await seeds.ended(INPUT_REQUIRED)
+    task_id = await seeds.create_task_in(INPUT_REQUIRED)
     message_request = request("more", task_id, CONTEXT)
 
     async with connect_to_server(redis_server) as clients:
-        cancellation, continuation, claim = await at_once(
+        cancellation, continuation, claim = await run_concurrently(
             clients[0].run(request_cancel(keys, ANN, task_id, CONTEXT)),
             clients[1].run(continue_task(keys, ANN, task_id, message_request, "", caller=b"{}", nonce="n")),
             clients[2].run(claim_run(keys, RunRef(task_id, 2), token="t", runner="r", lease_us=LEASE_US, working=True)),

@@ -38,7 +38,7 @@ from a2a_celery.watcher.recoverer import RETRY_AFTER, Recoverer
 from tests.store.test_cost import Meter
 from tests.support.clocks import ManualClock
 from tests.support.restarts import allow_writes, mortal_redis, refuse_writes
-from tests.support.seeds import ANN, CONTEXT, LEASE_US, RETENTION, Seeds, at_once, chunk, request, status
+from tests.support.seeds import ANN, CONTEXT, LEASE_US, RETENTION, Seeds, chunk, request, run_concurrently, status
 from tests.support.waiting import eventually_async
 
 T = TypeVar("T")
@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 async def lose_run(store: AsyncStore, keys: Keys, seeds: Seeds, *, max_attempts: int = 1) -> Claim:
     """Claim a run and let its lease expire."""
-    task_id = await seeds.created()
+    task_id = await seeds.create_task()
     ref = RunRef(task_id, 1)
     claim = await store.run(
         claim_run(keys, ref, token="t", runner="r", lease_us=-1, working=True, max_attempts=max_attempts)
@@ -58,7 +58,7 @@ async def lose_run(store: AsyncStore, keys: Keys, seeds: Seeds, *, max_attempts:
 async def test_several_watchers_fail_the_task_of_a_lost_run_once(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     claim = await lose_run(store, keys, seeds)
 
-    await at_once(*(Recoverer(store, keys).tick() for _ in range(4)))
+    await run_concurrently(*(Recoverer(store, keys).tick() for _ in range(4)))
 
     states = await seeds.states(claim.ref.task_id)
     assert states[-1] == FAILED
@@ -71,7 +71,7 @@ async def test_a_worker_that_lost_its_run_can_write_nothing(store: AsyncStore, k
     claim = await lose_run(store, keys, seeds, max_attempts=2)
     await Recoverer(store, keys).tick()
 
-    answer = await store.run(append(keys, claim.ref, token=claim.token, before=0, events=[status(COMPLETED)]))
+    answer = await store.run(append(keys, claim.ref, token=claim.token, written_count=0, events=[status(COMPLETED)]))
 
     assert answer == RunLost()
     assert (await seeds.task(claim.ref.task_id)).status.state == WORKING
@@ -137,7 +137,7 @@ async def test_the_contents_of_a_task_are_not_read_to_fail_it(
     redis_server: EmbeddedRedis, store: AsyncStore, keys: Keys, seeds: Seeds
 ) -> None:
     claim = await lose_run(store, keys, seeds)
-    await seeds.appended(claim, chunk("x" * 100_000, append=False))
+    await seeds.append_events(claim, chunk("x" * 100_000, append=False))
     meter, recording = Meter(store), Recoverer(store, keys)
 
     bytes_before = await meter.bytes_sent()
@@ -177,7 +177,7 @@ async def test_open_artifacts_of_a_lost_run_are_removed(store: AsyncStore, keys:
     claim = await lose_run(store, keys, seeds, max_attempts=2)
     whole_chunk = chunk("whole", "w", append=False)
     whole_chunk.last_chunk = True
-    await seeds.appended(claim, whole_chunk, chunk("half", "h", append=False), chunk(" more", "h"))
+    await seeds.append_events(claim, whole_chunk, chunk("half", "h", append=False), chunk(" more", "h"))
 
     await Recoverer(store, keys).tick()
 
@@ -197,10 +197,10 @@ async def test_a_cancel_request_of_a_lost_run_is_carried_out(store: AsyncStore, 
 
 async def restore_half(seeds: Seeds, **options: int) -> Claim:
     """Claim a run, append six events, and restore a backup that lacks the last three. The lease continues."""
-    claim = await seeds.claimed(**options)
-    await seeds.appended(claim, *(chunk(str(n)) for n in range(3)))
+    claim = await seeds.claim_run(**options)
+    await seeds.append_events(claim, *(chunk(str(n)) for n in range(3)))
     backup = await seeds.backup()
-    await seeds.appended(claim, *(chunk(str(n)) for n in range(3, 6)), before=3)
+    await seeds.append_events(claim, *(chunk(str(n)) for n in range(3, 6)), written_count=3)
     await seeds.restore(backup)
     return claim
 
@@ -212,11 +212,15 @@ CHECKPOINT = SessionState(ANN, CONTEXT, 0, b"{}")
 @pytest.mark.parametrize(
     "write",
     [
-        lambda keys, claim: append(keys, claim.ref, token=claim.token, before=6, events=LAST_CHUNK),
-        lambda keys, claim: append(keys, claim.ref, token=claim.token, before=6, events=END),
-        lambda keys, claim: settle_run(keys, claim.ref, token=claim.token, before=6, events=END),
-        lambda keys, claim: settle_run(keys, claim.ref, token=claim.token, before=6, events=END, session=CHECKPOINT),
-        lambda keys, claim: delegate_to_canvas(keys, claim.ref, token=claim.token, before=6, events=[], canvas="{}"),
+        lambda keys, claim: append(keys, claim.ref, token=claim.token, written_count=6, events=LAST_CHUNK),
+        lambda keys, claim: append(keys, claim.ref, token=claim.token, written_count=6, events=END),
+        lambda keys, claim: settle_run(keys, claim.ref, token=claim.token, written_count=6, events=END),
+        lambda keys, claim: settle_run(
+            keys, claim.ref, token=claim.token, written_count=6, events=END, session=CHECKPOINT
+        ),
+        lambda keys, claim: delegate_to_canvas(
+            keys, claim.ref, token=claim.token, written_count=6, events=[], canvas="{}"
+        ),
         lambda keys, claim: checkpoint(keys, claim.ref, token=claim.token, confirmed=6, session=CHECKPOINT),
     ],
     ids=["append", "append the end", "settle", "settle with a session", "release", "checkpoint"],
@@ -249,7 +253,7 @@ async def test_a_cancel_applies_to_a_run_whose_confirmed_events_the_store_lost(
     claim = await restore_half(seeds)
     await store.run(request_cancel(keys, ANN, claim.ref.task_id, CONTEXT))
 
-    await store.run(settle_run(keys, claim.ref, token=claim.token, before=6, events=END))
+    await store.run(settle_run(keys, claim.ref, token=claim.token, written_count=6, events=END))
     await Recoverer(store, keys).tick()
 
     assert (await seeds.task(claim.ref.task_id)).status.state == CANCELED
@@ -270,7 +274,7 @@ class SentEvents:
 async def test_celery_events_are_sent_once_if_the_worker_sends_events(
     store: AsyncStore, keys: Keys, seeds: Seeds
 ) -> None:
-    refs = [RunRef(await seeds.created(), 1) for _ in range(4)]
+    refs = [RunRef(await seeds.create_task(), 1) for _ in range(4)]
     for ref, worker in zip(refs, ("celery@a", "celery@a", "", "celery@a"), strict=True):
         lease = 1 if ref == refs[3] else -1
         claim = claim_run(
@@ -281,7 +285,7 @@ async def test_celery_events_are_sent_once_if_the_worker_sends_events(
     await store.run(return_run(keys, refs[3], runner="r.1.", lost=status(FAILED)))
     publisher = SentEvents()
 
-    await at_once(*(Recoverer(store, keys, publisher=cast(Publisher, publisher)).tick() for _ in range(4)))
+    await run_concurrently(*(Recoverer(store, keys, publisher=cast(Publisher, publisher)).tick() for _ in range(4)))
 
     assert sorted(publisher.of) == sorted([(refs[0].name, "celery@a", False), (refs[1].name, "celery@a", True)])
     assert [(await seeds.task(ref.task_id)).status.state for ref in refs] == [WORKING, CANCELED, WORKING, WORKING]
@@ -312,7 +316,7 @@ async def test_celery_events_name_the_lost_task(store: AsyncStore, keys: Keys, s
 
 
 async def test_a_valid_lease_is_respected(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    claim = await seeds.claimed()
+    claim = await seeds.claim_run()
     task = await seeds.task(claim.ref.task_id)
 
     assert await store.run(lapsed_runs(keys, limit=10)) == []
@@ -325,7 +329,7 @@ async def test_a_task_that_changed_during_the_recovery_is_read_again(
 ) -> None:
     claim = await lose_run(store, keys, seeds)
     [lapsed_run] = await store.run(lapsed_runs(keys, limit=10))
-    await seeds.appended(claim, chunk("late"))
+    await seeds.append_events(claim, chunk("late"))
 
     stale = lapse_run(keys, lapsed_run, claim.task, claim.version, delay_us=0)
 
@@ -398,9 +402,9 @@ async def test_a_store_that_refused_writes_gives_the_workers_time_to_renew(tmp_p
 async def test_another_attempt_still_knows_which_pause_its_message_answers(
     store: AsyncStore, keys: Keys, seeds: Seeds
 ) -> None:
-    first = await seeds.claimed()
+    first = await seeds.claim_run()
     task_id = first.ref.task_id
-    await seeds.settled(first, status(AUTH_REQUIRED, "who?"))
+    await seeds.settle_run(first, status(AUTH_REQUIRED, "who?"))
     message_request = request("me", task_id, CONTEXT)
     await store.run(continue_task(keys, ANN, task_id, message_request, "", caller=b"{}", nonce="n"))
     options = {"runner": "r", "working": True, "max_attempts": 2}
@@ -421,7 +425,7 @@ async def test_a_store_that_was_silent_for_longer_than_leases_costs_no_run(tmp_p
         recoverer = Recoverer(store, keys, grace=0.5)
         await recoverer.tick()  # the first tick, after which the grace period applies too
         await asyncio.sleep(0.6)
-        ref = RunRef(await seeds.created(), 1)
+        ref = RunRef(await seeds.create_task(), 1)
         await store.run(claim_run(keys, ref, token="t", runner="r", lease_us=500_000, working=True))
         assert server.process is not None
         server.process.send_signal(signal.SIGSTOP)

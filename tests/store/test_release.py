@@ -50,7 +50,14 @@ async def release_for_retry(store: AsyncStore, keys: Keys, ref: RunRef, token: s
     events = [status(WORKING, attempt=retries + 1)]
     answer = await store.run(
         release_run(
-            keys, ref, token=token, before=0, events=events, options=OPTIONS, retries=retries, delay_us=60_000_000
+            keys,
+            ref,
+            token=token,
+            written_count=0,
+            events=events,
+            options=OPTIONS,
+            retries=retries,
+            delay_us=60_000_000,
         )
     )
     assert isinstance(answer, Released)
@@ -60,7 +67,7 @@ async def test_a_copy_of_the_first_message_does_not_start_the_retry(
     store: AsyncStore, keys: Keys, seeds: Seeds
 ) -> None:
     """The broker may redeliver the first message, or a watcher may republish it, before the retry is due."""
-    ref = RunRef(await seeds.created(), 1)
+    ref = RunRef(await seeds.create_task(), 1)
     assert isinstance(await claim_and_record(store, keys, ref, "first"), Claim)
     await release_for_retry(store, keys, ref, "first")
 
@@ -75,7 +82,7 @@ async def test_a_run_with_earlier_retries_is_claimed_once(
     store: AsyncStore, keys: Keys, seeds: Seeds, retries: int
 ) -> None:
     """A returned or lost run continues as a new run, which keeps the number of retries."""
-    task_id = await seeds.created()
+    task_id = await seeds.create_task()
     first, next_run = RunRef(task_id, 1), RunRef(task_id, 2)
     assert isinstance(await claim_and_record(store, keys, first, "first"), Claim)
     await release_for_retry(store, keys, first, "first", retries)
@@ -83,7 +90,9 @@ async def test_a_run_with_earlier_retries_is_claimed_once(
     assert isinstance(await claim_and_record(store, keys, next_run, "mine", retries), Claim)
 
     assert isinstance(await claim_and_record(store, keys, next_run, "copy", retries), Dropped)
-    result = await store.run(append(keys, next_run, token="mine", before=0, events=[chunk("still mine", append=False)]))
+    result = await store.run(
+        append(keys, next_run, token="mine", written_count=0, events=[chunk("still mine", append=False)])
+    )
     assert not isinstance(result, RunLost)
     await seeds.require_consistent(task_id)
 
@@ -91,19 +100,19 @@ async def test_a_run_with_earlier_retries_is_claimed_once(
 async def test_a_retry_that_starts_before_the_end_of_its_run_takes_it_over(
     store: AsyncStore, keys: Keys, seeds: Seeds
 ) -> None:
-    ref = RunRef(await seeds.created(), 1)
+    ref = RunRef(await seeds.create_task(), 1)
     assert isinstance(await claim_and_record(store, keys, ref, "first"), Claim)
 
     assert isinstance(await claim_and_record(store, keys, ref, "retry", retries=1), Claim)
 
-    result = await store.run(append(keys, ref, token="first", before=0, events=[status(COMPLETED)]))
+    result = await store.run(append(keys, ref, token="first", written_count=0, events=[status(COMPLETED)]))
     assert isinstance(result, RunLost)
     assert isinstance(await claim_and_record(store, keys, ref, "copy", retries=1), Dropped)
     await seeds.require_consistent(ref.task_id)
 
 
 async def test_returning_a_retry_twice_has_the_same_reply(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    ref = RunRef(await seeds.created(), 1)
+    ref = RunRef(await seeds.create_task(), 1)
     assert isinstance(await claim_and_record(store, keys, ref, "first"), Claim)
     await release_for_retry(store, keys, ref, "first")
     operation = return_run(keys, ref, runner=None, lost=status(FAILED, "lost"))
@@ -114,7 +123,7 @@ async def test_returning_a_retry_twice_has_the_same_reply(store: AsyncStore, key
 
 
 async def test_a_prefetched_retry_is_not_due(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    ref = RunRef(await seeds.created(), 1)
+    ref = RunRef(await seeds.create_task(), 1)
     await store.run(mark_published(keys, ref, delay_us=1000))
     await store.run(report_prefetched(keys, [ref], silent_us=LEASE_US, delay_us=LEASE_US))
     assert isinstance(await claim_and_record(store, keys, ref, "first"), Claim)
@@ -127,9 +136,11 @@ async def test_a_prefetched_retry_is_not_due(store: AsyncStore, keys: Keys, seed
 
 async def test_each_reply_names_the_cancelled_canvas(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     """The caller must revoke the canvas even if the first reply was lost."""
-    claim = await seeds.claimed()
+    claim = await seeds.claim_run()
     await store.run(
-        delegate_to_canvas(keys, claim.ref, token=claim.token, before=0, events=[], canvas='{"result":["x",null]}')
+        delegate_to_canvas(
+            keys, claim.ref, token=claim.token, written_count=0, events=[], canvas='{"result":["x",null]}'
+        )
     )
     operation = request_cancel(keys, ANN, claim.ref.task_id, CONTEXT)
 
@@ -141,13 +152,13 @@ async def test_each_reply_names_the_cancelled_canvas(store: AsyncStore, keys: Ke
 
 
 async def test_the_time_of_the_retry_is_removed_with_its_claim(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    ref = RunRef(await seeds.created(), 1)
+    ref = RunRef(await seeds.create_task(), 1)
     assert isinstance(await claim_and_record(store, keys, ref, "first"), Claim)
     waiting = final_event(Retried(2, 4, "2030-01-01T08:00:00+00:00", "ConnectionError"), ref.task_id, CONTEXT)
     assert waiting is not None
     await store.run(
         release_run(
-            keys, ref, token="first", before=0, events=[waiting], options=OPTIONS, retries=1, delay_us=60_000_000
+            keys, ref, token="first", written_count=0, events=[waiting], options=OPTIONS, retries=1, delay_us=60_000_000
         )
     )
     assert (await seeds.task(ref.task_id)).metadata == waiting.metadata
@@ -160,12 +171,12 @@ async def test_the_time_of_the_retry_is_removed_with_its_claim(store: AsyncStore
 
 
 async def test_no_metadata_about_a_run_is_left_in_an_ended_task(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    claim = await seeds.claimed()
+    claim = await seeds.claim_run()
     progress = status(WORKING, **own_metadata({CELERY_STATE: "PROGRESS", EXECUTION: {"state": "MODEL_CALL"}}))
-    await seeds.appended(claim, progress)
+    await seeds.append_events(claim, progress)
     assert (await seeds.task(claim.task.id)).metadata == progress.metadata
 
-    await seeds.appended(claim, status(COMPLETED), before=1)
+    await seeds.append_events(claim, status(COMPLETED), written_count=1)
 
     assert dict((await seeds.task(claim.task.id)).metadata) == {}
     await seeds.require_consistent(claim.task.id)
@@ -174,8 +185,8 @@ async def test_no_metadata_about_a_run_is_left_in_an_ended_task(store: AsyncStor
 async def test_retries_and_attempts_after_lost_workers_are_counted_apart(
     store: AsyncStore, keys: Keys, seeds: Seeds
 ) -> None:
-    task_id = await seeds.created()
-    first = await seeds.claimed(task_id, max_attempts=2)
+    task_id = await seeds.create_task()
+    first = await seeds.claim_run(task_id, max_attempts=2)
     await release_for_retry(store, keys, RunRef(task_id, 1), first.token)
     lease = {"runner": "lost", "lease_us": -1, "working": True, "max_attempts": 2}
     retry = await store.run(claim_run(keys, RunRef(task_id, 1), token="retry", retries=1, **lease))  # type: ignore[arg-type]
@@ -192,28 +203,28 @@ async def test_retries_and_attempts_after_lost_workers_are_counted_apart(
 
 
 async def test_a_result_whose_events_are_illegal_ends_nothing(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    ref = RunRef(await seeds.created(), 1)
-    data_before = await seeds.everything()
+    ref = RunRef(await seeds.create_task(), 1)
+    data_before = await seeds.all_values()
 
     reply = await store.run(end_by_result(keys, ref, [status(COMPLETED), status(FAILED)]))
 
     assert reply == Illegal(2, SUBMITTED)
-    assert await seeds.everything() == data_before
+    assert await seeds.all_values() == data_before
 
 
 async def test_a_result_does_not_end_a_claimed_or_suspended_run(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    claim = await seeds.claimed()
+    claim = await seeds.claim_run()
     end = end_by_result(keys, claim.ref, [status(COMPLETED)])
     assert await store.run(end) == Unchanged()
-    await Suspensions(seeds).suspended(claim, wait_for("go"))
-    data_before = await seeds.everything()
+    await Suspensions(seeds).suspend_run(claim, wait_for("go"))
+    data_before = await seeds.all_values()
 
     suspended_run = RunRef(claim.ref.task_id, claim.ref.run + 1)
     assert await store.run(end_by_result(keys, suspended_run, [status(COMPLETED)])) == Unchanged()
-    assert await seeds.everything() == data_before
+    assert await seeds.all_values() == data_before
 
 
 async def test_a_repeated_result_has_the_first_reply(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    end = end_by_result(keys, RunRef(await seeds.created(), 1), [chunk("a"), status(COMPLETED)])
+    end = end_by_result(keys, RunRef(await seeds.create_task(), 1), [chunk("a"), status(COMPLETED)])
 
     assert await store.run(end) == await store.run(end) == Over(3, COMPLETED)

@@ -39,13 +39,13 @@ class Questions:
         self, after_us: Sequence[int] = (HOUR_US,), escalation: NewPushConfig | None = None, task_id: str = ""
     ) -> str:
         """Create a task that waits for an answer. Return the task's id."""
-        claim = await self._seeds.claimed(await self._seeds.created(task_id=task_id))
+        claim = await self._seeds.claim_run(await self._seeds.create_task(task_id=task_id))
         reminders = [reminder(delay, number) for number, delay in enumerate(after_us, start=1)]
         settlement = settle_run(
             self._keys,
             claim.ref,
             token=claim.token,
-            before=0,
+            written_count=0,
             events=[status(INPUT_REQUIRED, "well?")],
             pause_us=2 * HOUR_US,
             pause_timeout=status(FAILED, "too late"),
@@ -54,7 +54,7 @@ class Questions:
         assert isinstance(await self._store.run(settlement), Settled)
         return claim.ref.task_id
 
-    async def come(self, task_id: str) -> None:
+    async def make_due(self, task_id: str) -> None:
         """Make the next reminder of the task due."""
         await self._store.redis.zincrby(self._keys.reminders, -2 * HOUR_US, task_id)
 
@@ -77,7 +77,7 @@ def questions(store: AsyncStore, keys: Keys, seeds: Seeds) -> Questions:
 async def test_a_reminder_repeats_the_question_with_its_number(seeds: Seeds, questions: Questions) -> None:
     task_id = await questions.ask()
     assert await questions.post() == 0
-    await questions.come(task_id)
+    await questions.make_due(task_id)
 
     assert await questions.post() == 1
 
@@ -95,14 +95,14 @@ async def test_concurrent_watchers_post_each_reminder_once_at_its_time(
     store: AsyncStore, keys: Keys, seeds: Seeds, questions: Questions
 ) -> None:
     task_id = await questions.ask((HOUR_US, 3 * HOUR_US))
-    await questions.come(task_id)
+    await questions.make_due(task_id)
     first_us = await store.redis.zscore(keys.reminders, task_id)
 
     await asyncio.gather(*(questions.post() for _ in range(4)))
 
     assert await questions.posted_numbers(task_id) == [1]
     assert await store.redis.zscore(keys.reminders, task_id) == first_us + 2 * HOUR_US
-    await questions.come(task_id)
+    await questions.make_due(task_id)
     await asyncio.gather(*(questions.post() for _ in range(4)))
     assert await questions.posted_numbers(task_id) == [1, 2]
     assert not await store.redis.exists(keys.reminders)
@@ -134,10 +134,10 @@ async def test_the_size_of_a_task_has_the_bytes_of_its_reminders(
         return reminders
 
     assert await require_counted(0) > 0
-    await questions.come(task_id)
+    await questions.make_due(task_id)
     await questions.post()
     assert await require_counted(1) > 0
-    await questions.come(task_id)
+    await questions.make_due(task_id)
     await questions.post()
     assert await require_counted(2) == 0
 
@@ -188,13 +188,13 @@ async def test_the_same_webhook_follows_the_task_through_further_questions(
     message = request(task_id=task_id, context_id=CONTEXT)
     await store.run(continue_task(keys, ANN, task_id, message, "", caller=b"{}", nonce="ab"))
 
-    claim = await seeds.claimed(task_id, run=2)
+    claim = await seeds.claim_run(task_id, run=2)
     second_reminders = pack_reminders(keys, [reminder(1, 1)], NewPushConfig(ESCALATION, b"sealed again", "fingerprint"))
     end = settle_run(
         keys,
         claim.ref,
         token=claim.token,
-        before=0,
+        written_count=0,
         events=[status(INPUT_REQUIRED, "and?")],
         reminders=second_reminders,
     )

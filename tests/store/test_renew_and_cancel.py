@@ -28,7 +28,7 @@ from tests.support.waiting import eventually_async
 
 
 async def test_all_runs_of_a_process_are_renewed_in_one_call(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    claims = [await seeds.claimed() for _ in range(3)]
+    claims = [await seeds.claim_run() for _ in range(3)]
     leases = [(claim.ref, claim.token) for claim in claims]
     leases_before = dict(await store.redis.zrange(keys.leases, 0, -1, withscores=True))
 
@@ -41,8 +41,8 @@ async def test_all_runs_of_a_process_are_renewed_in_one_call(store: AsyncStore, 
 
 
 async def test_a_renewal_returns_lost_runs_and_renews_the_others(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    current, stolen, ended_claim = [await seeds.claimed() for _ in range(3)]
-    await seeds.settled(ended_claim, status(COMPLETED))
+    current, stolen, ended_claim = [await seeds.claim_run() for _ in range(3)]
+    await seeds.settle_run(ended_claim, status(COMPLETED))
     leases = [
         (current.ref, current.token),
         (stolen.ref, "not the token"),
@@ -60,7 +60,7 @@ async def test_a_renewal_returns_lost_runs_and_renews_the_others(store: AsyncSto
 
 
 async def test_a_renewal_returns_runs_with_a_cancel_request(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    claims = [await seeds.claimed() for _ in range(2)]
+    claims = [await seeds.claim_run() for _ in range(2)]
     await store.run(request_cancel(keys, ANN, claims[0].ref.task_id, CONTEXT))
 
     answer = await store.run(renew_runs(keys, [(c.ref, c.token) for c in claims], lease_us=LEASE_US))
@@ -69,7 +69,7 @@ async def test_a_renewal_returns_runs_with_a_cancel_request(store: AsyncStore, k
 
 
 async def test_a_queued_task_is_canceled_at_once(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    task_id = await seeds.created()
+    task_id = await seeds.create_task()
 
     answer = await store.run(request_cancel(keys, ANN, task_id, CONTEXT))
 
@@ -82,7 +82,7 @@ async def test_a_queued_task_is_canceled_at_once(store: AsyncStore, keys: Keys, 
 
 @pytest.mark.parametrize("pause", [INPUT_REQUIRED, AUTH_REQUIRED])
 async def test_a_paused_task_is_canceled_at_once(store: AsyncStore, keys: Keys, seeds: Seeds, pause: TaskState) -> None:
-    task_id = await seeds.ended(pause)
+    task_id = await seeds.create_task_in(pause)
 
     answer = await store.run(request_cancel(keys, ANN, task_id, CONTEXT))
 
@@ -97,7 +97,7 @@ async def test_the_worker_of_a_running_task_is_notified(
 ) -> None:
     notifications: list[bytes] = []
     await subscriber.on_message(keys.runner("runner"), notifications.append)
-    claim = await seeds.claimed()
+    claim = await seeds.claim_run()
 
     async def is_notified() -> bool:
         # repeated, because the subscriber may not be connected yet; a repetition changes nothing
@@ -112,41 +112,41 @@ async def test_the_worker_of_a_running_task_is_notified(
 
 @pytest.mark.parametrize("state", [COMPLETED, FAILED, CANCELED, REJECTED])
 async def test_an_ended_task_can_not_be_canceled(store: AsyncStore, keys: Keys, seeds: Seeds, state: TaskState) -> None:
-    task_id = await seeds.ended(state)
-    data_before = await seeds.everything()
+    task_id = await seeds.create_task_in(state)
+    data_before = await seeds.all_values()
 
     assert await store.run(request_cancel(keys, ANN, task_id, CONTEXT)) == Ended(state)
-    assert await seeds.everything() == data_before
+    assert await seeds.all_values() == data_before
 
 
 async def test_a_caller_cannot_cancel_the_task_of_another(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    task_id = await seeds.created()
-    data_before = await seeds.everything()
+    task_id = await seeds.create_task()
+    data_before = await seeds.all_values()
 
     assert await store.run(request_cancel(keys, BOB, task_id, CONTEXT)) == Missing()
     assert await store.run(request_cancel(keys, ANN, "none", CONTEXT)) == Missing()
-    assert await seeds.everything() == data_before
+    assert await seeds.all_values() == data_before
 
 
 async def test_a_repeated_cancel_is_answered_as_before(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    call = request_cancel(keys, ANN, await seeds.created(), CONTEXT)
+    call = request_cancel(keys, ANN, await seeds.create_task(), CONTEXT)
     first = await store.run(call)
-    data_before = await seeds.everything()
+    data_before = await seeds.all_values()
 
     second_result = await store.run(call)
 
     assert second_result == first
-    assert await seeds.everything() == data_before
+    assert await seeds.all_values() == data_before
 
 
 async def test_a_cancel_that_meets_a_pause_ends_the_task(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    claim = await seeds.claimed()
+    claim = await seeds.claim_run()
     task_id = claim.ref.task_id
     message_request = request("next", task_id, CONTEXT)
     await store.run(continue_task(keys, ANN, task_id, message_request, "", caller=b"{}", nonce="n"))
     await store.run(request_cancel(keys, ANN, task_id, CONTEXT))
 
-    answer = await seeds.settled(claim, status(INPUT_REQUIRED, "which?"))  # the run paused before the notification
+    answer = await seeds.settle_run(claim, status(INPUT_REQUIRED, "which?"))  # the run paused before the notification
 
     assert (answer.state, answer.next_run) == (CANCELED, None)
     assert await seeds.states(task_id) == [SUBMITTED, WORKING, INPUT_REQUIRED, CANCELED]
@@ -160,10 +160,10 @@ async def test_a_cancel_that_meets_a_pause_ends_the_task(store: AsyncStore, keys
 async def test_an_agent_that_stops_without_a_status_is_canceled_by_the_requester(
     store: AsyncStore, keys: Keys, seeds: Seeds, ask: dict[str, str], by: str
 ) -> None:
-    claim = await seeds.claimed()
+    claim = await seeds.claim_run()
     await store.run(request_cancel(keys, ANN, claim.ref.task_id, CONTEXT, **ask))
 
-    await seeds.settled(claim, status(CANCELED, cost=3))
+    await seeds.settle_run(claim, status(CANCELED, cost=3))
 
     task = await seeds.task(claim.ref.task_id)
     assert await seeds.status_text(task.id) == by
@@ -173,9 +173,9 @@ async def test_an_agent_that_stops_without_a_status_is_canceled_by_the_requester
 
 
 async def test_the_status_text_of_a_cancelled_agent_is_kept(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    claim = await seeds.claimed()
+    claim = await seeds.claim_run()
     await store.run(request_cancel(keys, ANN, claim.ref.task_id, CONTEXT))
 
-    await seeds.settled(claim, status(CANCELED, "rolled back"))
+    await seeds.settle_run(claim, status(CANCELED, "rolled back"))
 
     assert await seeds.status_text(claim.ref.task_id) == "rolled back"

@@ -76,7 +76,7 @@ def freeze_replica(group: SentinelGroup) -> Iterator[None]:
 
 
 async def test_a_replica_has_accepted_messages(group: SentinelGroup, replicated_seeds: Seeds, keys: Keys) -> None:
-    task_id = await replicated_seeds.created()
+    task_id = await replicated_seeds.create_task()
 
     with group.client(group.ports[1]) as replica:
         assert replica.exists(keys.task(task_id).record)
@@ -110,10 +110,10 @@ async def test_an_accepted_message_that_no_replica_confirms_is_refused_and_a_rep
     task_id = str(uuid4())
     with freeze_replica(group):
         with pytest.raises(StoreUnavailable, match="0 of 1 replicas confirmed create_task within 1000 ms"):
-            await replicated_seeds.created(task_id=task_id)
+            await replicated_seeds.create_task(task_id=task_id)
         assert await replicated_seeds.store.run(read_task(keys, ANN, task_id))
 
-    assert await replicated_seeds.created(task_id=task_id) == task_id
+    assert await replicated_seeds.create_task(task_id=task_id) == task_id
 
 
 def test_the_error_of_wait_is_the_reason_of_the_refusal(keys: Keys) -> None:
@@ -129,7 +129,7 @@ def test_the_error_of_wait_is_the_reason_of_the_refusal(keys: Keys) -> None:
 async def test_a_signal_that_no_replica_confirms_is_refused_and_a_repetition_stores_it_once(
     group: SentinelGroup, replicated_seeds: Seeds, keys: Keys
 ) -> None:
-    task_id = await replicated_seeds.created()
+    task_id = await replicated_seeds.create_task()
     signal = send_signal(keys, ANN, task_id, name="go", payload=b"1", signal_id="s")
     with (
         freeze_replica(group),
@@ -145,10 +145,10 @@ async def test_an_end_that_no_replica_confirms_counts_and_is_logged(
     group: SentinelGroup, replicated_seeds: Seeds, keys: Keys, caplog: pytest.LogCaptureFixture
 ) -> None:
     sync_store = SyncStore(group.store_url, wait_replicas=1)
-    claim, canceled_id = await replicated_seeds.claimed(), await replicated_seeds.created()
+    claim, canceled_id = await replicated_seeds.claim_run(), await replicated_seeds.create_task()
     caplog.set_level(logging.WARNING, logger="a2a_celery")
     with freeze_replica(group):
-        await replicated_seeds.settled(claim, status(TaskState.TASK_STATE_COMPLETED))
+        await replicated_seeds.settle_run(claim, status(TaskState.TASK_STATE_COMPLETED))
         await asyncio.to_thread(sync_store.run, request_cancel(keys, ANN, canceled_id, CONTEXT))
 
     assert [
@@ -162,10 +162,10 @@ async def test_an_end_that_no_replica_confirms_counts_and_is_logged(
 async def test_a_late_replica_delays_no_read(
     group: SentinelGroup, replicated_seeds: Seeds, keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    task_id = await replicated_seeds.created()
+    task_id = await replicated_seeds.create_task()
     monkeypatch.setattr(replication, "REPLICA_TIMEOUT_MS", 4000)
     with freeze_replica(group):
-        creates = [asyncio.create_task(replicated_seeds.created()) for _ in range(MAX_BATCH * MAX_SENDERS)]
+        creates = [asyncio.create_task(replicated_seeds.create_task()) for _ in range(MAX_BATCH * MAX_SENDERS)]
         await asyncio.sleep(0)
         assert await replicated_seeds.store.run(read_task(keys, ANN, task_id))
         assert not any(create.done() for create in creates)

@@ -50,13 +50,13 @@ async def test_the_creator_of_a_task_gets_the_notifications_that_it_waits_for(
 
     async with follower.listen(task_id, reply_channel, final_only=final_only) as signal:
         await create(store, keys, task_id, reply_channel)
-        claim = await seeds.claimed(task_id)  # version 2: WORKING
+        claim = await seeds.claim_run(task_id)  # version 2: WORKING
         if not final_only:
             await wait_for_signal(signal, version=1)
-        await seeds.appended(claim, chunk("a"))
+        await seeds.append_events(claim, chunk("a"))
         if not final_only:
             await wait_for_signal(signal, version=2)
-        await seeds.settled(claim, status(INPUT_REQUIRED), before=1)
+        await seeds.settle_run(claim, status(INPUT_REQUIRED), written_count=1)
         await wait_for_signal(signal, version=3)
 
     [(_, others)] = await store.redis.pubsub_numsub(keys.task(task_id).notifications)
@@ -78,8 +78,8 @@ async def test_only_requested_notifications_are_published(store: AsyncStore, key
             assert await ear.get_message(timeout=5)
         for final_only, task_id in ids.items():
             await create(store, keys, task_id, reply_channels[final_only])
-            claim = await seeds.claimed(task_id)
-            await seeds.settled(claim, chunk("x"), status(COMPLETED))
+            claim = await seeds.claim_run(task_id)
+            await seeds.settle_run(claim, chunk("x"), status(COMPLETED))
         while len(messages) < 7:
             message = await ear.get_message(timeout=5)
             assert message, messages
@@ -104,12 +104,12 @@ async def test_a_pause_that_a_waiting_message_ends_at_once_is_notified(
     reply_channel = follower.reply_channel(final_only=True)
     async with follower.listen(task_id, reply_channel, final_only=True) as signal:
         await create(store, keys, task_id, reply_channel)
-        claim = await seeds.claimed(task_id)
+        claim = await seeds.claim_run(task_id)
         next_request = request("more", task_id, CONTEXT)
         await store.run(
             continue_task(keys, ANN, task_id, next_request, "", caller=b"{}", nonce="n")
         )  # the message waits
-        await seeds.settled(claim, status(INPUT_REQUIRED))
+        await seeds.settle_run(claim, status(INPUT_REQUIRED))
 
         await wait_for_signal(signal, version=2)
 
@@ -123,14 +123,14 @@ async def test_a_creator_is_signalled_when_the_subscriber_reconnects(tmp_path: P
         reply_channel = follower.reply_channel(final_only=True)
         async with follower.listen("first", reply_channel, final_only=True) as signal:  # the subscriber is not started
             await create(store, keys, "first", reply_channel)
-            await seeds.settled(await seeds.claimed("first"), status(COMPLETED))
+            await seeds.settle_run(await seeds.claim_run("first"), status(COMPLETED))
             await wait_for_signal(signal, version=1)
         async with follower.listen("second", reply_channel, final_only=True) as signal:
             await create(store, keys, "second", reply_channel)
-            claim = await seeds.claimed("second")
+            claim = await seeds.claim_run("second")
             server.die()
             server.start()
-            await seeds.settled(claim, status(COMPLETED))
+            await seeds.settle_run(claim, status(COMPLETED))
             await wait_for_signal(signal, version=1)
         await subscriber.stop()
         await store.aclose()
@@ -142,12 +142,12 @@ async def test_a_creator_is_signalled_when_the_subscriber_reconnects(tmp_path: P
 async def test_a_task_is_read_once_after_its_end(
     store: AsyncStore, keys: Keys, seeds: Seeds, state: TaskState, text: str, *, is_final: bool
 ) -> None:
-    claim = await seeds.claimed(working=False)
+    claim = await seeds.claim_run(working=False)
     task_id = claim.ref.task_id
     if is_final:
-        await seeds.settled(claim, chunk("some"), status(state, text))
+        await seeds.settle_run(claim, chunk("some"), status(state, text))
     else:
-        await seeds.appended(claim, status(state))
+        await seeds.append_events(claim, status(state))
 
     final_task = await store.run(read_final_task(keys, ANN, task_id))
 
@@ -156,15 +156,15 @@ async def test_a_task_is_read_once_after_its_end(
 
 
 async def test_an_answer_without_a_task_is_recognized(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    claim, first = await seeds.claimed(), await seeds.claimed(working=False)
+    claim, first = await seeds.claim_run(), await seeds.claim_run(working=False)
     only_message = agent_message("that is all", first.ref.task_id, CONTEXT)
 
-    await seeds.settled(claim, agent_message("later", claim.ref.task_id, CONTEXT))  # after WORKING
+    await seeds.settle_run(claim, agent_message("later", claim.ref.task_id, CONTEXT))  # after WORKING
     final = await store.run(read_final_task(keys, ANN, claim.ref.task_id))
     assert final is not None
     assert final.answer is None
 
-    await seeds.settled(first, only_message)
+    await seeds.settle_run(first, only_message)
     final = await store.run(read_final_task(keys, ANN, first.ref.task_id))
     assert final is not None
     assert final.answer == only_message

@@ -42,7 +42,7 @@ async def states(seeds: Seeds) -> list[int]:
 
 
 async def test_the_run_waits_for_its_next_attempt(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    await seeds.created(task_id="t")
+    await seeds.create_task(task_id="t")
     await store.run(claim(keys))
     read_operation = read_retry(keys, REF, runner=RUNNER, retries=1)
     assert await store.run(read_operation) == RetriedByCelery(CONTEXT, b"")
@@ -68,7 +68,7 @@ async def _record_by_run(store: AsyncStore, keys: Keys) -> None:
     await store.run(claim(keys))
     event = status(WORKING, attempt=2)
     await store.run(
-        release_run(keys, REF, token="token 0", before=0, events=[event], options=OPTIONS, retries=1, delay_us=0)
+        release_run(keys, REF, token="token 0", written_count=0, events=[event], options=OPTIONS, retries=1, delay_us=0)
     )
 
 
@@ -83,9 +83,9 @@ async def _next_attempt(store: AsyncStore, keys: Keys) -> None:
 async def test_a_repeated_or_foreign_retry_changes_nothing(
     store: AsyncStore, keys: Keys, seeds: Seeds, seed: Any
 ) -> None:
-    await seeds.created(task_id="t")
+    await seeds.create_task(task_id="t")
     await seed(store, keys)
-    data_before = await seeds.everything()
+    data_before = await seeds.all_values()
 
     assert await store.run(read_retry(keys, REF, runner=RUNNER, retries=1)) is None
     if seed is not _record_by_run:  # after `_record_by_run`, the call counts as repeated
@@ -93,11 +93,11 @@ async def test_a_repeated_or_foreign_retry_changes_nothing(
     else:
         await store.run(retry(keys))
 
-    assert await seeds.everything() == data_before
+    assert await seeds.all_values() == data_before
 
 
 async def test_a_run_that_a_client_cancelled_is_not_retried(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    await seeds.created(task_id="t")
+    await seeds.create_task(task_id="t")
     await store.run(claim(keys))
     await store.run(request_cancel(keys, ANN, "t", CONTEXT))
 

@@ -23,7 +23,7 @@ from a2a_celery.store.runs.recovery import (
 )
 from a2a_celery.store.tasks.commands import request_cancel
 from a2a_celery.watcher.recoverer import Recoverer
-from tests.support.seeds import ANN, CONTEXT, LEASE_US, Seeds, at_once, chunk, status
+from tests.support.seeds import ANN, CONTEXT, LEASE_US, Seeds, chunk, run_concurrently, status
 
 RUNNER = "here.1."
 
@@ -44,7 +44,7 @@ async def give_up(store: AsyncStore, keys: Keys, ref: RunRef, *, runner: str | N
 
 
 async def test_an_unclaimed_run_gets_a_new_number(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    task_id = await seeds.created()
+    task_id = await seeds.create_task()
     ref = RunRef(task_id, 1)
 
     first, second = await give_up(store, keys, ref, runner=None), await give_up(store, keys, ref, runner=None)
@@ -59,7 +59,7 @@ async def test_an_unclaimed_run_gets_a_new_number(store: AsyncStore, keys: Keys,
 
 
 async def test_an_agent_with_one_attempt_ends_at_once(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    ref = RunRef(await seeds.created(), 1)
+    ref = RunRef(await seeds.create_task(), 1)
     claim = await begin_run(store, keys, ref, max_attempts=1)
 
     first, second = await give_up(store, keys, ref), await give_up(store, keys, ref)
@@ -67,25 +67,25 @@ async def test_an_agent_with_one_attempt_ends_at_once(store: AsyncStore, keys: K
     assert first == second == RunEnded(FAILED)
     assert await store.redis.zcard(keys.dead_letters) == 1, "someone may requeue it"
     assert await seeds.states(ref.task_id) == [SUBMITTED, WORKING, FAILED]
-    late_settlement = settle_run(keys, ref, token=claim.token, before=0, events=[status(COMPLETED)])
+    late_settlement = settle_run(keys, ref, token=claim.token, written_count=0, events=[status(COMPLETED)])
     await store.run(late_settlement)
     assert (await seeds.task(ref.task_id)).status.state == FAILED
     await seeds.require_consistent(ref.task_id)
 
 
 async def test_an_attempt_that_a_worker_gives_up_does_not_count(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    task_id = await seeds.created()
+    task_id = await seeds.create_task()
     for n in (1, 2, 3):
         ref = RunRef(task_id, n)
         claim = await begin_run(store, keys, ref, max_attempts=2)
         assert claim.attempt == n
-        await seeds.appended(claim, chunk("half", "h", append=False))
+        await seeds.append_events(claim, chunk("half", "h", append=False))
 
         first, second = await give_up(store, keys, ref), await give_up(store, keys, ref)
 
         assert first == second == GivenUp(ANN.agent, n, n + 2)
         lapsed_run = Lapsed(ref, "agent", n, n + 2, returned=True)
-        result = await store.run(append(keys, ref, token=claim.token, before=1, events=[chunk("late")]))
+        result = await store.run(append(keys, ref, token=claim.token, written_count=1, events=[chunk("late")]))
         assert result == RunLost()
         assert await begin_next_attempt(store, keys, lapsed_run, delay_us=0) == Lapse("again", n + 1, b"")
         task = await seeds.task(task_id)
@@ -106,13 +106,13 @@ async def test_an_attempt_that_a_worker_gives_up_does_not_count(store: AsyncStor
 async def test_a_watcher_publishes_the_next_attempt_if_the_worker_does_not(
     store: AsyncStore, keys: Keys, seeds: Seeds
 ) -> None:
-    ref = RunRef(await seeds.created(), 1)
+    ref = RunRef(await seeds.create_task(), 1)
     await begin_run(store, keys, ref, max_attempts=2)
     await give_up(store, keys, ref)
 
     [lapsed_run] = await store.run(lapsed_runs(keys, limit=10))
     assert lapsed_run == Lapsed(ref, lapsed_run.agent, 1, 3, returned=True)
-    await at_once(*(Recoverer(store, keys).tick() for _ in range(4)))
+    await run_concurrently(*(Recoverer(store, keys).tick() for _ in range(4)))
 
     task = await seeds.task(ref.task_id)
     assert task.status.state == WORKING
@@ -123,7 +123,7 @@ async def test_a_watcher_publishes_the_next_attempt_if_the_worker_does_not(
 async def test_a_returned_run_with_a_cancel_request_is_canceled(
     store: AsyncStore, keys: Keys, seeds: Seeds, max_attempts: int
 ) -> None:
-    ref = RunRef(await seeds.created(), 1)
+    ref = RunRef(await seeds.create_task(), 1)
     await begin_run(store, keys, ref, max_attempts=max_attempts)
     await store.run(request_cancel(keys, ANN, ref.task_id, CONTEXT))
 
@@ -137,7 +137,7 @@ async def test_a_returned_run_with_a_cancel_request_is_canceled(
 async def test_a_run_of_another_worker_is_not_returned(
     store: AsyncStore, keys: Keys, seeds: Seeds, runner: str | None
 ) -> None:
-    ref = RunRef(await seeds.created(), 1)
+    ref = RunRef(await seeds.create_task(), 1)
     await begin_run(store, keys, ref, max_attempts=5)
 
     assert await give_up(store, keys, ref, runner=runner) == Unchanged()

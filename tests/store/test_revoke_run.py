@@ -33,7 +33,7 @@ def revoke(store: AsyncStore, keys: Keys) -> Any:
 async def test_a_queued_run_ends_at_once(
     store: AsyncStore, keys: Keys, seeds: Seeds, revoke: Any, terminate: bool
 ) -> None:
-    task_id = await seeds.created()
+    task_id = await seeds.create_task()
 
     first, second = await revoke(task_id, terminate=terminate), await revoke(task_id, terminate=terminate)
 
@@ -49,21 +49,23 @@ async def test_a_queued_run_ends_at_once(
 
 
 async def test_a_run_that_celery_retries_ends_at_once(store: AsyncStore, keys: Keys, seeds: Seeds, revoke: Any) -> None:
-    claim = await seeds.claimed()
-    release = release_run(keys, claim.ref, token=claim.token, before=0, events=[], options=b"", retries=1, delay_us=0)
+    claim = await seeds.claim_run()
+    release = release_run(
+        keys, claim.ref, token=claim.token, written_count=0, events=[], options=b"", retries=1, delay_us=0
+    )
     await store.run(release)
 
     assert await revoke(claim.ref.task_id) == Over(3, CANCELED)
 
 
 async def test_a_revoked_run_continues_unless_it_is_terminated(seeds: Seeds, revoke: Any) -> None:
-    claim = await seeds.claimed(max_attempts=3)
+    claim = await seeds.claim_run(max_attempts=3)
     task_id = claim.ref.task_id
 
     assert await revoke(task_id) == Unchanged()
     assert await seeds.states(task_id) == [SUBMITTED, WORKING]
     assert await revoke(task_id, terminate=True) == CancelRequested(2)
-    await seeds.settled(claim, status(CANCELED))
+    await seeds.settle_run(claim, status(CANCELED))
 
     assert await seeds.states(task_id) == [SUBMITTED, WORKING, CANCELED]
     message = (await seeds.task(task_id)).status.message
@@ -77,7 +79,7 @@ async def test_a_revoked_run_continues_unless_it_is_terminated(seeds: Seeds, rev
 async def test_a_terminated_run_whose_process_died_is_not_tried_again(
     store: AsyncStore, keys: Keys, seeds: Seeds, revoke: Any
 ) -> None:
-    claim = await seeds.claimed(max_attempts=3)
+    claim = await seeds.claim_run(max_attempts=3)
     task_id = claim.ref.task_id
     await revoke(task_id, terminate=True)
 
@@ -90,23 +92,27 @@ async def test_a_terminated_run_whose_process_died_is_not_tried_again(
 async def test_the_first_cancel_or_revoke_decides_the_status_text(
     store: AsyncStore, keys: Keys, seeds: Seeds, revoke: Any
 ) -> None:
-    claim = await seeds.claimed()
+    claim = await seeds.claim_run()
     await store.run(request_cancel(keys, ANN, claim.ref.task_id, CONTEXT))
     await revoke(claim.ref.task_id, terminate=True)
 
-    await seeds.settled(claim, status(CANCELED))
+    await seeds.settle_run(claim, status(CANCELED))
 
     assert await seeds.status_text(claim.ref.task_id) == CANCELED_BY_CLIENT
 
 
 async def test_other_runs_are_unchanged(store: AsyncStore, keys: Keys, seeds: Seeds, revoke: Any) -> None:
-    queued_id, ended_id, claim = await seeds.created(), await seeds.ended(COMPLETED), await seeds.claimed()
-    await store.run(delegate_to_canvas(keys, claim.ref, token=claim.token, before=0, events=[], canvas="{}"))
-    data_before = await seeds.everything()
+    queued_id, ended_id, claim = (
+        await seeds.create_task(),
+        await seeds.create_task_in(COMPLETED),
+        await seeds.claim_run(),
+    )
+    await store.run(delegate_to_canvas(keys, claim.ref, token=claim.token, written_count=0, events=[], canvas="{}"))
+    data_before = await seeds.all_values()
 
     assert await revoke(queued_id, 2, terminate=True) == Unchanged()
     assert await revoke("unknown", terminate=True) == Unchanged()
     assert await revoke(claim.ref.task_id, terminate=True) == Unchanged()
     assert isinstance(await revoke(ended_id, terminate=True), Over)
 
-    assert await seeds.everything() == data_before
+    assert await seeds.all_values() == data_before

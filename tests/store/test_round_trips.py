@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from redis.asyncio import Connection
 
-from a2a_celery.store.client.round_trips import Command, packed
+from a2a_celery.store.client.round_trips import Command, pack_commands
 
 
 @pytest.mark.parametrize(
@@ -20,4 +20,4 @@ from a2a_celery.store.client.round_trips import Command, packed
 def test_commands_are_packed_as_redis_py_packs_them(commands: list[Command]) -> None:
     expected = b"".join(Connection().pack_commands(commands))
 
-    assert packed(commands) == expected
+    assert pack_commands(commands) == expected

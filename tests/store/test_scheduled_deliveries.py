@@ -30,7 +30,7 @@ async def claim_task(keys: Keys, seeds: Seeds, *, lease_us: int = LEASE_US, atte
 
 async def _append(keys: Keys, seeds: Seeds) -> Operation[object]:
     await claim_task(keys, seeds)
-    return append(keys, REF, token="k", before=0, events=[chunk("a"), chunk("b")])  # type: ignore[return-value]
+    return append(keys, REF, token="k", written_count=0, events=[chunk("a"), chunk("b")])  # type: ignore[return-value]
 
 
 async def _claim(keys: Keys, seeds: Seeds) -> Operation[object]:
@@ -39,7 +39,7 @@ async def _claim(keys: Keys, seeds: Seeds) -> Operation[object]:
 
 async def _settle(keys: Keys, seeds: Seeds) -> Operation[object]:
     await claim_task(keys, seeds)
-    return settle_run(keys, REF, token="k", before=0, events=[status(COMPLETED)])  # type: ignore[return-value]
+    return settle_run(keys, REF, token="k", written_count=0, events=[status(COMPLETED)])  # type: ignore[return-value]
 
 
 async def _pause(keys: Keys, seeds: Seeds) -> Operation[object]:
@@ -48,7 +48,7 @@ async def _pause(keys: Keys, seeds: Seeds) -> Operation[object]:
         keys,
         REF,
         token="k",
-        before=0,
+        written_count=0,
         events=[status(INPUT_REQUIRED)],
         pause_us=1,
         pause_timeout=status(FAILED, "late"),
@@ -101,7 +101,7 @@ async def _return_run(keys: Keys, seeds: Seeds) -> Operation[object]:
 async def _release(keys: Keys, seeds: Seeds) -> Operation[object]:
     await claim_task(keys, seeds)
     return release_run(  # type: ignore[return-value]
-        keys, REF, token="k", before=0, events=[status(WORKING)], options=b"", retries=1, delay_us=0
+        keys, REF, token="k", written_count=0, events=[status(WORKING)], options=b"", retries=1, delay_us=0
     )
 
 
@@ -114,14 +114,14 @@ async def _retry(keys: Keys, seeds: Seeds) -> Operation[object]:
 
 async def _end_by_result(keys: Keys, seeds: Seeds) -> Operation[object]:
     await claim_task(keys, seeds)
-    await seeds.store.run(delegate_to_canvas(keys, REF, token="k", before=0, events=[], canvas="{}"))
+    await seeds.store.run(delegate_to_canvas(keys, REF, token="k", written_count=0, events=[], canvas="{}"))
     return end_by_result(keys, REF, [chunk("a"), status(COMPLETED)])  # type: ignore[return-value]
 
 
 async def _record_result(keys: Keys, seeds: Seeds) -> Operation[object]:
     options = RunOptions(call=Call("tasks.resize", {})).to_json()
     await seeds.store.redis.hset(keys.task("t").record, "options", options)
-    return record_result(keys, REF, before="", state="1 0 d", event=status(WORKING))  # type: ignore[return-value]
+    return record_result(keys, REF, previous_state="", state="1 0 d", event=status(WORKING))  # type: ignore[return-value]
 
 
 WRITERS: list[Write] = [
@@ -134,12 +134,12 @@ WRITERS: list[Write] = [
 async def test_every_writing_script_schedules_deliveries(
     store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks, write: Write
 ) -> None:
-    await seeds.created(task_id="t")
-    await webhooks.saved("t")
+    await seeds.create_task(task_id="t")
+    await webhooks.save_config("t")
     operation = await write(keys, seeds)
     version = len(await seeds.log("t"))
     await webhooks.drain()
-    assert await webhooks.take() == []
+    assert await webhooks.lease_cursors() == []
 
     await store.run(operation)
 
@@ -162,7 +162,7 @@ async def test_a_config_sent_with_the_first_message_receives_the_first_event(
 async def test_a_config_sent_with_a_further_message_receives_its_turn(
     store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks
 ) -> None:
-    task_id = await seeds.ended(INPUT_REQUIRED)
+    task_id = await seeds.create_task_in(INPUT_REQUIRED)
     message_request = request("more", task_id, CONTEXT)
     version = len(await seeds.log(task_id))
 
@@ -172,11 +172,11 @@ async def test_a_config_sent_with_a_further_message_receives_its_turn(
 
 
 async def test_every_config_of_a_task_receives_the_events_after_its_creation(seeds: Seeds, webhooks: Webhooks) -> None:
-    claim = await seeds.claimed()
-    await webhooks.saved(claim.ref.task_id, "early")
-    await seeds.appended(claim, chunk("a"))
-    await webhooks.saved(claim.ref.task_id, "late: {odd} ü")
-    await seeds.appended(claim, chunk("b"), before=1)
+    claim = await seeds.claim_run()
+    await webhooks.save_config(claim.ref.task_id, "early")
+    await seeds.append_events(claim, chunk("a"))
+    await webhooks.save_config(claim.ref.task_id, "late: {odd} ü")
+    await seeds.append_events(claim, chunk("b"), written_count=1)
 
     assert await webhooks.drain() == {
         (claim.ref.task_id, "early"): [3, 4],
@@ -187,51 +187,51 @@ async def test_every_config_of_a_task_receives_the_events_after_its_creation(see
 async def test_deliveries_cost_nothing_without_configs_and_little_with_them(
     store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks
 ) -> None:
-    meter, claim = Meter(store), await seeds.claimed()
+    meter, claim = Meter(store), await seeds.claim_run()
 
     def write(version: int) -> Operation[object]:
         events = [chunk(str(n)) for n in range(20)]
-        return append(keys, claim.ref, token=claim.token, before=version, events=events)  # type: ignore[return-value]
+        return append(keys, claim.ref, token=claim.token, written_count=version, events=events)  # type: ignore[return-value]
 
     bare = await meter.cost_of(write(0))
-    assert [key for key in await seeds.everything() if "push" in key or "deliver" in key] == []
+    assert [key for key in await seeds.all_values() if "push" in key or "deliver" in key] == []
     assert not {"cmdstat_hget", "cmdstat_zadd"} & bare.keys()
-    await webhooks.saved(claim.ref.task_id)
+    await webhooks.save_config(claim.ref.task_id)
     owing = await meter.cost_of(write(20))
 
     assert sum(owing.values()) - sum(bare.values()) <= 4
 
 
 async def test_a_due_delivery_is_notified(store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks) -> None:
-    task_id = await seeds.created()
-    await webhooks.saved(task_id)
+    task_id = await seeds.create_task()
+    await webhooks.save_config(task_id)
     async with store.redis.pubsub() as pubsub:
         await pubsub.subscribe(keys.delivery_notifications)
         await pubsub.get_message(timeout=5)
 
-        await seeds.claimed(task_id)
+        await seeds.claim_run(task_id)
 
         assert await pubsub.get_message(ignore_subscribe_messages=True, timeout=5) is not None
 
 
 async def test_a_deleted_task_leaves_no_cursor(store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks) -> None:
-    task_id = (await seeds.claimed()).ref.task_id
-    await webhooks.saved(task_id)
+    task_id = (await seeds.claim_run()).ref.task_id
+    await webhooks.save_config(task_id)
 
     await store.run(Operation(script("delete_task"), keys.task(task_id), [str(ANN)], int))
 
-    assert [key for key in await seeds.everything() if key != keys.secrets] == []
+    assert [key for key in await seeds.all_values() if key != keys.secrets] == []
 
 
 async def test_cursors_expire_with_their_tasks(store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks) -> None:
-    claim = await seeds.claimed()
-    await webhooks.saved(claim.ref.task_id)
+    claim = await seeds.claim_run()
+    await webhooks.save_config(claim.ref.task_id)
     assert await store.redis.ttl(keys.sealed_with("f0")) == -1
-    await seeds.settled(claim, status(CANCELED))
+    await seeds.settle_run(claim, status(CANCELED))
 
     for key in (keys.task(claim.ref.task_id).push, keys.sealed_with("f0")):
         assert RETENTION - 60 < await store.redis.ttl(key) <= RETENTION
     for key in keys.task(claim.ref.task_id):
         await store.redis.delete(key)
-    assert await webhooks.take() == []
+    assert await webhooks.lease_cursors() == []
     assert not await store.redis.exists(keys.deliveries)

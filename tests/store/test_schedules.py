@@ -20,7 +20,7 @@ from a2a_celery.store.tasks.schedules import (
     time_of_tick,
 )
 from tests.support.leaks import leaks
-from tests.support.seeds import ANN, BOB, RETENTION, Seeds, at_once, request, status
+from tests.support.seeds import ANN, BOB, RETENTION, Seeds, request, run_concurrently, status
 
 from .test_cost import Meter
 
@@ -95,7 +95,7 @@ async def test_a_tick_is_handled_once_even_if_its_schedule_has_another_owner(sch
 
 async def test_equal_ticks_at_once_start_one_task(schedule: Schedule, seeds: Seeds) -> None:
     ticks = [later_tick(n / 100, window_us=MINUTE) for n in range(8)]
-    results = await at_once(*(schedule.tick(tick) for tick in ticks))
+    results = await run_concurrently(*(schedule.tick(tick) for tick in ticks))
 
     [creation] = [result for result in results if isinstance(result, Created)]
     assert [result for result in results if result is not creation] == [TickRepeated(creation.task.id)] * 7
@@ -105,8 +105,8 @@ async def test_a_tick_stays_handled_after_its_task_was_removed(
     schedule: Schedule, seeds: Seeds, store: AsyncStore, keys: Keys
 ) -> None:
     task_id = await schedule.start_task(NIGHTLY)
-    claim = await seeds.claimed(task_id)
-    await seeds.settled(claim, status(COMPLETED))
+    claim = await seeds.claim_run(task_id)
+    await seeds.settle_run(claim, status(COMPLETED))
     await store.redis.delete(*(key for key in keys.task(task_id) if ":chunks" not in key))
 
     assert await schedule.tick(NIGHTLY) == TickRepeated(task_id)
@@ -125,9 +125,9 @@ async def test_ticks_within_the_window_are_equal(schedule: Schedule, minutes: fl
 async def test_a_tick_is_skipped_while_a_task_runs(schedule: Schedule, seeds: Seeds, store: AsyncStore) -> None:
     task_id = await schedule.start_task(NIGHTLY)
     results = [await schedule.tick(later_tick(1))]
-    claim = await seeds.claimed(task_id)
+    claim = await seeds.claim_run(task_id)
     results.append(await schedule.tick(later_tick(2)))
-    await seeds.settled(claim, status(COMPLETED))
+    await seeds.settle_run(claim, status(COMPLETED))
 
     assert results == [TickSkipped(), TickSkipped()]
     assert await schedule.tick(later_tick(1)) == TickRepeated("")
@@ -137,8 +137,8 @@ async def test_a_tick_is_skipped_while_a_task_runs(schedule: Schedule, seeds: Se
 
 
 async def test_a_task_that_waits_for_its_client_does_not_run(schedule: Schedule, seeds: Seeds) -> None:
-    claim = await seeds.claimed(await schedule.start_task(NIGHTLY))
-    await seeds.settled(claim, status(INPUT_REQUIRED, "?"))
+    claim = await seeds.claim_run(await schedule.start_task(NIGHTLY))
+    await seeds.settle_run(claim, status(INPUT_REQUIRED, "?"))
 
     assert isinstance(await schedule.tick(later_tick(1)), Created)
 
@@ -148,11 +148,11 @@ async def test_runs_of_a_schedule_are_executed_one_after_the_other(
     schedule: Schedule, seeds: Seeds, keys: Keys, overlap: Any
 ) -> None:
     first = await schedule.start_task(replace(NIGHTLY, overlap=overlap))
-    claim = await seeds.claimed(first)
+    claim = await seeds.claim_run(first)
     second = await schedule.tick(later_tick(1, overlap=overlap))
     blocked_names = await seeds.store.redis.zrange(keys.blocked, 0, -1)
     leaking = await leaks(seeds.store, keys)
-    await seeds.settled(claim, status(COMPLETED))
+    await seeds.settle_run(claim, status(COMPLETED))
 
     assert second.is_blocked
     assert blocked_names == [f"{second.task.id}.1".encode()]
@@ -165,7 +165,7 @@ async def test_only_tasks_of_earlier_ticks_are_cancelled(schedule: Schedule, see
     ticks = [later_tick(n, overlap="cancel") for n in range(4)]
     ended_id, running, queued_id, later_id = [await schedule.start_task(tick) for tick in ticks]
     await store.run(request_cancel(seeds.keys, ANN, ended_id, ended_id))
-    await seeds.claimed(running)
+    await seeds.claim_run(running)
 
     refs = await store.run(earlier_tasks(seeds.keys, ticks[3]))
 
@@ -179,9 +179,9 @@ async def test_the_lists_of_a_schedule_end_with_its_tasks(
     schedule: Schedule, seeds: Seeds, store: AsyncStore, keys: Keys
 ) -> None:
     names = [await schedule.start_task(later_tick(n, overlap="queue")) for n in range(3)]
-    claim = await seeds.claimed(names[0])
+    claim = await seeds.claim_run(names[0])
     ids_by_state = await schedule.ids_by_state()
-    await seeds.settled(claim, status(COMPLETED))
+    await seeds.settle_run(claim, status(COMPLETED))
     for task_id in names[1:]:
         await store.run(request_cancel(keys, ANN, task_id, task_id))
 
@@ -221,16 +221,16 @@ async def test_a_tick_costs_the_same_with_many_ticks_and_tasks(
 
 
 async def test_a_requeued_task_belongs_to_the_schedule(schedule: Schedule, seeds: Seeds) -> None:
-    claim = await seeds.claimed(await schedule.start_task(NIGHTLY))
-    await seeds.lost(claim.ref)
-    new_id, _ = await seeds.requeued(claim.ref.task_id)
+    claim = await seeds.claim_run(await schedule.start_task(NIGHTLY))
+    await seeds.recover_run(claim.ref)
+    new_id, _ = await seeds.requeue_task(claim.ref.task_id)
 
     assert await schedule.ids_by_state() == {FAILED: [claim.ref.task_id], SUBMITTED: [new_id]}
     assert (await seeds.task(new_id)).metadata["a2a_celery/schedule"] == NIGHTLY.schedule
 
 
 async def test_other_tasks_have_no_schedule(seeds: Seeds, store: AsyncStore, keys: Keys) -> None:
-    await seeds.created(task_id="t")
+    await seeds.create_task(task_id="t")
 
     assert not {b"schedule_index", b"tick"} & set(await store.redis.hkeys(keys.task("t").record))
     assert not [name async for name in store.redis.scan_iter(f"{keys.prefix}:schedule:*")]

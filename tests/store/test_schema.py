@@ -28,7 +28,7 @@ from a2a_celery.store.tasks.schedules import Tick
 from tests.support.fleet import free_port
 from tests.support.leaks import leaks
 from tests.support.restarts import installed_servers
-from tests.support.seeds import ANN, CONTEXT, Seeds, at_once, request, status
+from tests.support.seeds import ANN, CONTEXT, Seeds, request, run_concurrently, status
 from tests.support.waiting import eventually
 
 OPTIONS = b'{"not_before_us":7,"trace":{"traceparent":"00-ab-cd-01"},"options":{}}'
@@ -44,7 +44,7 @@ def sync_store(redis_server: EmbeddedRedis) -> Iterator[SyncStore]:
 async def of_a_release_without_schemas(store: AsyncStore, keys: Keys, seeds: Seeds) -> list[str]:
     """Write two waiting runs and a completed task, as a release without schemas did. Return the ids of the waiting
     tasks."""
-    await seeds.ended(COMPLETED)
+    await seeds.create_task_in(COMPLETED)
     for task_id in ("one", "other"):
         message_request = request(task_id=task_id, context_id=CONTEXT)
         create = create_task(keys, ANN, task_id, CONTEXT, message_request, caller=b"{}", retention=60, options=OPTIONS)
@@ -74,18 +74,18 @@ async def test_the_first_process_writes_the_schema_to_an_empty_store(
 async def test_concurrent_starts_on_an_empty_store_succeed(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     async def begin() -> None:
         await require_schema(store, keys)
-        await seeds.created()  # other processes may check for keys only now
+        await seeds.create_task()  # other processes may check for keys only now
 
     for _ in range(5):
         await store.redis.flushall()
-        await at_once(*(begin() for _ in range(8)))
+        await run_concurrently(*(begin() for _ in range(8)))
 
 
 async def test_the_schema_check_costs_one_call_and_writes_nothing(
     store: AsyncStore, keys: Keys, seeds: Seeds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await require_schema(store, keys)
-    data_before = await seeds.everything()
+    data_before = await seeds.all_values()
     calls: list[str] = []
     run_raw = store.run_raw
     monkeypatch.setattr(
@@ -95,20 +95,20 @@ async def test_the_schema_check_costs_one_call_and_writes_nothing(
     await require_schema(store, keys)
 
     assert calls == ["open_store"]
-    assert await seeds.everything() == data_before
+    assert await seeds.all_values() == data_before
 
 
 async def test_an_older_store_is_refused_with_a_hint_and_unchanged(
     store: AsyncStore, sync_store: SyncStore, keys: Keys, seeds: Seeds
 ) -> None:
     await of_a_release_without_schemas(store, keys, seeds)
-    data_before = await seeds.everything()
+    data_before = await seeds.all_values()
 
     with pytest.raises(ConfigError, match=r"no schema yet.*`celery -A … a2a migrate`.*the start time and the trace"):
         await require_schema(store, keys, archive=True)
     assert await asyncio.to_thread(open_store, sync_store, keys) == Opened(0, False)
 
-    assert await seeds.everything() == data_before
+    assert await seeds.all_values() == data_before
 
 
 async def test_a_newer_store_is_refused(store: AsyncStore, keys: Keys) -> None:
@@ -123,19 +123,19 @@ async def test_a_migration_converts_records_to_the_current_format(
 ) -> None:
     monkeypatch.setattr(schema, "PAGE", 2)
     waiting = await of_a_release_without_schemas(store, keys, seeds)
-    data_before = await seeds.everything()
+    data_before = await seeds.all_values()
 
     assert await asyncio.to_thread(carried_out, sync_store, keys, dry_run=True) == 2
-    assert await seeds.everything() == data_before
+    assert await seeds.all_values() == data_before
     assert await asyncio.to_thread(carried_out, sync_store, keys) == 2
 
     for task_id in waiting:
         record_values = await store.redis.hmget(keys.task(task_id).record, "begins_at", "trace")
         assert record_values == [b"7", b"00-ab-cd-01"]
     await require_schema(store, keys)
-    data_after = await seeds.everything()
+    data_after = await seeds.all_values()
     assert await asyncio.to_thread(carried_out, sync_store, keys) == 0
-    assert await seeds.everything() == data_after
+    assert await seeds.all_values() == data_after
 
 
 async def test_a_migration_that_is_cut_off_or_run_twice_at_once_does_no_harm(
@@ -159,7 +159,7 @@ async def test_a_migration_that_is_cut_off_or_run_twice_at_once_does_no_harm(
     assert not await store.redis.hget(keys.installation, "schema")
 
     stores = [SyncStore(redis_server.store_url) for _ in range(3)]
-    await at_once(*(asyncio.to_thread(carried_out, client, keys) for client in stores))
+    await run_concurrently(*(asyncio.to_thread(carried_out, client, keys) for client in stores))
     for client in stores:
         client.close()
 
@@ -190,7 +190,7 @@ async def of_schema_1(store: AsyncStore, keys: Keys, seeds: Seeds) -> tuple[str,
                 **from_schedule,
             )
         )
-    await seeds.settled(await seeds.claimed(terminal), status(COMPLETED))
+    await seeds.settle_run(await seeds.claim_run(terminal), status(COMPLETED))
     for task_id, tenant in ((live, "one"), (terminal, "two"), ("other", "")):
         size = int(await store.redis.hget(keys.task(task_id).record, "size"))
         sums.update({f"{tenant}/ann": size, "*": size})
@@ -210,13 +210,13 @@ async def test_schema_2_counts_an_owners_tasks_in_all_tenants_together(
     monkeypatch.setattr(schema, "PAGE", 1)
     live, terminal = await of_schema_1(store, keys, seeds)
     [step] = pending(1)
-    data_before = await seeds.everything()
+    data_before = await seeds.all_values()
     with pytest.raises(ConfigError, match=r"has schema 1, but this release needs schema 2.*across all tenants"):
         await require_schema(store, keys)
 
     assert await asyncio.to_thread(migrate, sync_store, keys, step, 1, dry_run=True) == 3
-    assert await seeds.everything() == data_before
-    await at_once(*(asyncio.to_thread(migrate, sync_store, keys, step, 1) for _ in range(2)))
+    assert await seeds.all_values() == data_before
+    await run_concurrently(*(asyncio.to_thread(migrate, sync_store, keys, step, 1) for _ in range(2)))
 
     await require_schema(store, keys)
     total = await store.redis.hget(keys.stored, "*")
@@ -275,7 +275,7 @@ async def test_a_process_started_without_the_store_checks_the_schema_before_its_
 ) -> None:
     late_store = await started_during_outage(redis_server, keys, archive=True)
 
-    await at_once(*(Seeds(late_store, keys).created() for _ in range(3)))
+    await run_concurrently(*(Seeds(late_store, keys).create_task() for _ in range(3)))
 
     assert await store.redis.hgetall(keys.installation) == {b"schema": str(SCHEMA).encode(), b"archive": b"1"}
     assert late_store.first is None
@@ -288,13 +288,13 @@ async def test_a_process_started_without_the_store_does_not_write_to_another_sch
 ) -> None:
     late_store = await started_during_outage(redis_server, keys, archive=None)
     await store.redis.hset(keys.installation, "schema", SCHEMA + 1)
-    data_before = await seeds.everything()
+    data_before = await seeds.all_values()
 
     for _ in range(2):
         with pytest.raises(ConfigError, match="of a newer release"):
-            await Seeds(late_store, keys).created()
+            await Seeds(late_store, keys).create_task()
 
-    assert await seeds.everything() == data_before
+    assert await seeds.all_values() == data_before
     await late_store.aclose()
 
 

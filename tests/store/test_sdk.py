@@ -21,7 +21,7 @@ from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.log.pubsub import PubSubListener
 from a2a_celery.store.sdk import RedisTaskEventStream, RedisTaskStore, version_number
 from tests.support.agents import card
-from tests.support.seeds import CONTEXT, RETENTION, Seeds, at_once, chunk, request, status
+from tests.support.seeds import CONTEXT, RETENTION, Seeds, chunk, request, run_concurrently, status
 
 ANN = Caller(user="ann", authenticated=True).call_context()
 BOB = Caller(user="bob", authenticated=True).call_context()
@@ -125,14 +125,14 @@ async def test_a_complete_task_replaces_the_stored_one(tasks: RedisTaskStore, se
 
 async def test_a_stale_save_is_refused_and_writes_nothing(tasks: RedisTaskStore, seeds: Seeds) -> None:
     _, version = await write_task(tasks)
-    data_before = await seeds.everything()
+    data_before = await seeds.all_values()
 
     number = version_number(version)
     for stale in (TaskVersion.MISSING, TaskVersion(number - 1), TaskVersion(number + 1)):
         with pytest.raises(ConcurrentTaskModificationError):
             await tasks.save(task_in(WORKING), event=status(WORKING), prev_version=stale, context=ANN)
 
-    assert await seeds.everything() == data_before
+    assert await seeds.all_values() == data_before
 
 
 async def test_of_many_saves_of_one_version_exactly_one_is_written(tasks: RedisTaskStore, seeds: Seeds) -> None:
@@ -145,7 +145,7 @@ async def test_of_many_saves_of_one_version_exactly_one_is_written(tasks: RedisT
             return False
         return True
 
-    assert sorted(await at_once(*(save() for _ in range(10)))) == [False] * 9 + [True]
+    assert sorted(await run_concurrently(*(save() for _ in range(10)))) == [False] * 9 + [True]
     await seeds.require_consistent("t")
 
 
@@ -161,24 +161,24 @@ async def test_canceled_overwrites_a_live_task_of_any_version(tasks: RedisTaskSt
 
 async def test_canceled_is_refused_on_an_ended_task(tasks: RedisTaskStore, seeds: Seeds) -> None:
     _, version = await write_task(tasks, end=True)
-    data_before = await seeds.everything()
+    data_before = await seeds.all_values()
 
     with pytest.raises(ConcurrentTaskModificationError):
         await tasks.save(task_in(CANCELED), event=status(CANCELED), prev_version=version, context=ANN)
 
-    assert await seeds.everything() == data_before
+    assert await seeds.all_values() == data_before
 
 
 @pytest.mark.parametrize("state", [WORKING, COMPLETED, CANCELED])
 async def test_the_first_terminal_state_wins(tasks: RedisTaskStore, seeds: Seeds, state: TaskState) -> None:
     _, version = await write_task(tasks, end=True)
-    data_before = await seeds.everything()
+    data_before = await seeds.all_values()
 
     for event in (status(state), task_in(state)):
         with pytest.raises(ConcurrentTaskModificationError):
             await tasks.save(task_in(state), event=event, prev_version=version, context=ANN)
 
-    assert await seeds.everything() == data_before
+    assert await seeds.all_values() == data_before
 
 
 async def test_saving_a_canceled_state_creates_no_task(tasks: RedisTaskStore, seeds: Seeds) -> None:
@@ -187,7 +187,7 @@ async def test_saving_a_canceled_state_creates_no_task(tasks: RedisTaskStore, se
     ):  # like the SDK's own stores: a deleted task is not created again
         await tasks.save(task_in(CANCELED), event=status(CANCELED), context=ANN)
 
-    assert await seeds.everything() == {}
+    assert await seeds.all_values() == {}
 
 
 @pytest.mark.parametrize("state", [SUBMITTED, WORKING, COMPLETED])
@@ -213,7 +213,7 @@ async def test_a_log_begins_with_the_task_whatever_its_first_event_was(tasks: Re
 
 async def test_tasks_belong_to_their_owner(tasks: RedisTaskStore, seeds: Seeds) -> None:
     _, version = await write_task(tasks)
-    data_before = await seeds.everything()
+    data_before = await seeds.all_values()
 
     assert await tasks.get("t", BOB) is None
     assert list((await tasks.list(ListTasksRequest(), BOB)).tasks) == []
@@ -222,7 +222,7 @@ async def test_tasks_belong_to_their_owner(tasks: RedisTaskStore, seeds: Seeds) 
     for prev in (version, TaskVersion.MISSING):
         with pytest.raises(ConcurrentTaskModificationError):
             await tasks.save(task_in(CANCELED), event=status(CANCELED), prev_version=prev, context=BOB)
-    assert await seeds.everything() == data_before
+    assert await seeds.all_values() == data_before
 
 
 async def test_an_owner_may_be_resolved_by_the_application(store: AsyncStore, keys: Keys) -> None:
@@ -241,7 +241,7 @@ async def test_a_deleted_task_leaves_nothing(tasks: RedisTaskStore, seeds: Seeds
 
     await tasks.delete("t", ANN)
 
-    assert await seeds.everything() == {}
+    assert await seeds.all_values() == {}
     await tasks.delete("t", ANN)
 
 

@@ -30,7 +30,7 @@ async def echo(seeds: Seeds, task_id: str, context_id: str) -> None:
     claim_operation = claim_run(keys, run, token="t", runner="r", lease_us=LEASE_US, working=True)
     claim = await seeds.store.run(claim_operation)
     assert isinstance(claim, Claim)
-    await seeds.settled(claim, chunk("hello", append=False), status(COMPLETED))
+    await seeds.settle_run(claim, chunk("hello", append=False), status(COMPLETED))
 
 
 async def template_of(seeds: Seeds) -> TaskTemplate:
@@ -52,7 +52,7 @@ async def stored_data(seeds: Seeds) -> dict[str, Any]:
             await redis.object("ENCODING", name),
             RETENTION - 60 < await redis.ttl(name) <= RETENTION,
         )
-        for name, value in (await seeds.everything()).items()
+        for name, value in (await seeds.all_values()).items()
     }
 
 

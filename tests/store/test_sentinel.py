@@ -39,7 +39,7 @@ async def create_when_available(store: AsyncStore, keys: Keys) -> str:
 
     async def create() -> str:
         with suppress(StoreUnavailable):
-            return await Seeds(store, keys).created()
+            return await Seeds(store, keys).create_task()
         return ""
 
     return await eventually_async(create, what="the store takes a task")

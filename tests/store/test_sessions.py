@@ -37,38 +37,38 @@ async def save_checkpoint(seeds: Seeds, claim: Claim, session: SessionState) -> 
 
 async def next_session(seeds: Seeds, **options: object) -> SavedSession | None:
     """Return the session that a new run of the context receives."""
-    return (await seeds.claimed(session=True, **options)).session  # type: ignore[arg-type]
+    return (await seeds.claim_run(session=True, **options)).session  # type: ignore[arg-type]
 
 
 async def test_a_context_begins_without_a_session_and_only_agents_with_sessions_get_one(seeds: Seeds) -> None:
     assert await next_session(seeds) == SavedSession(0, b"", False)
-    assert (await seeds.claimed()).session is None
+    assert (await seeds.claim_run()).session is None
 
 
 @pytest.mark.parametrize("end", [COMPLETED, INPUT_REQUIRED, AUTH_REQUIRED])
 async def test_the_next_run_gets_the_session_saved_with_an_end(seeds: Seeds, end: TaskState) -> None:
-    claim = await seeds.claimed(session=True)
+    claim = await seeds.claim_run(session=True)
 
-    await seeds.settled(claim, status(end), session=state("1"))
+    await seeds.settle_run(claim, status(end), session=state("1"))
 
     assert await next_session(seeds) == SavedSession(1, b"1", resumed=False)
 
 
 @pytest.mark.parametrize("end", [FAILED, REJECTED])
 async def test_a_run_that_fails_leaves_the_last_checkpoint(seeds: Seeds, end: TaskState) -> None:
-    claim = await seeds.claimed(session=True)
+    claim = await seeds.claim_run(session=True)
     assert await save_checkpoint(seeds, claim, state("1")) == state("1")
 
-    await seeds.settled(claim, status(end), session=state("2", 1))
+    await seeds.settle_run(claim, status(end), session=state("2", 1))
 
     assert await next_session(seeds) == SavedSession(1, b"1", resumed=False)
 
 
 async def test_a_pause_that_is_a_cancel_leaves_the_last_checkpoint(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    claim = await seeds.claimed(session=True)
+    claim = await seeds.claim_run(session=True)
     await store.run(request_cancel(keys, ANN, claim.ref.task_id, CONTEXT))
 
-    await seeds.settled(claim, status(INPUT_REQUIRED), session=state("1"))
+    await seeds.settle_run(claim, status(INPUT_REQUIRED), session=state("1"))
 
     assert await next_session(seeds) == SavedSession()
 
@@ -76,83 +76,85 @@ async def test_a_pause_that_is_a_cancel_leaves_the_last_checkpoint(store: AsyncS
 async def test_a_checkpoint_is_found_by_the_next_attempt_as_its_own(
     store: AsyncStore, keys: Keys, seeds: Seeds
 ) -> None:
-    claim = await seeds.claimed(session=True, max_attempts=3)
+    claim = await seeds.claim_run(session=True, max_attempts=3)
     await save_checkpoint(seeds, claim, state("1"))
     await save_checkpoint(seeds, claim, state("2", 1))
-    await seeds.lost(claim.ref)
+    await seeds.recover_run(claim.ref)
 
-    next_claim = await seeds.claimed(claim.ref.task_id, run=2, session=True)
+    next_claim = await seeds.claim_run(claim.ref.task_id, run=2, session=True)
 
     assert (next_claim.attempt, next_claim.session) == (2, SavedSession(2, b"2", resumed=True))
 
 
 async def test_an_answer_does_not_resume_what_a_pause_saved(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    claim = await seeds.claimed(session=True)
+    claim = await seeds.claim_run(session=True)
     task_id = claim.ref.task_id
-    await seeds.settled(claim, status(INPUT_REQUIRED), session=state("1"))
+    await seeds.settle_run(claim, status(INPUT_REQUIRED), session=state("1"))
     message_request = request("answer", task_id, CONTEXT)
     await store.run(continue_task(keys, ANN, task_id, message_request, "", caller=b"{}", nonce="n"))
 
-    assert (await seeds.claimed(task_id, run=2, session=True)).session == SavedSession(1, b"1", resumed=False)
+    assert (await seeds.claim_run(task_id, run=2, session=True)).session == SavedSession(1, b"1", resumed=False)
 
 
 @pytest.mark.parametrize("other", [{"scope": BOB}, {"context_id": "another"}, {"scope": Scope("other", "", "ann")}])
 async def test_sessions_of_others_are_not_returned(seeds: Seeds, other: dict[str, object]) -> None:
-    await save_checkpoint(seeds, await seeds.claimed(session=True), state("1"))
+    await save_checkpoint(seeds, await seeds.claim_run(session=True), state("1"))
 
     assert await next_session(seeds, **other) == SavedSession()
 
 
 async def test_a_run_that_was_lost_saves_nothing(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    claim = await seeds.claimed(session=True)
+    claim = await seeds.claim_run(session=True)
     await save_checkpoint(seeds, claim, state("1"))
-    data_before = await seeds.everything()
+    data_before = await seeds.all_values()
 
     for stranger in (replace(claim, token="another"), replace(claim, ref=replace(claim.ref, run=2))):
         assert await save_checkpoint(seeds, stranger, state("2", 1)) == RunLost()
         end = settle_run(
-            keys, stranger.ref, token=stranger.token, before=0, events=[status(COMPLETED)], session=state("2", 1)
+            keys, stranger.ref, token=stranger.token, written_count=0, events=[status(COMPLETED)], session=state("2", 1)
         )
         assert await store.run(end) == RunLost()
-    assert await seeds.everything() == data_before
+    assert await seeds.all_values() == data_before
 
-    await seeds.settled(claim, status(COMPLETED))
+    await seeds.settle_run(claim, status(COMPLETED))
     assert await save_checkpoint(seeds, claim, state("2", 1)) == RunLost()
 
 
 async def test_saving_over_a_newer_session_is_refused(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    first, second = await seeds.claimed(session=True), await seeds.claimed(session=True)
+    first, second = await seeds.claim_run(session=True), await seeds.claim_run(session=True)
     await save_checkpoint(seeds, first, state("1"))
-    data_before = await seeds.everything()
+    data_before = await seeds.all_values()
 
     assert await save_checkpoint(seeds, second, state("2")) == SavedSince(1)
-    end = settle_run(keys, second.ref, token=second.token, before=0, events=[status(COMPLETED)], session=state("2"))
+    end = settle_run(
+        keys, second.ref, token=second.token, written_count=0, events=[status(COMPLETED)], session=state("2")
+    )
     assert await store.run(end) == SavedSince(1)
 
-    assert await seeds.everything() == data_before
-    await seeds.settled(second, status(COMPLETED), session=state(""))
+    assert await seeds.all_values() == data_before
+    await seeds.settle_run(second, status(COMPLETED), session=state(""))
     assert await next_session(seeds) == SavedSession(1, b"1")
 
 
 async def test_a_refused_settlement_saves_no_session(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    claim = await seeds.claimed(session=True)
-    data_before = await seeds.everything()
+    claim = await seeds.claim_run(session=True)
+    data_before = await seeds.all_values()
 
     def end(*events: object) -> object:
         return store.run(
-            settle_run(keys, claim.ref, token=claim.token, before=0, events=events, session=state("1"))  # type: ignore[arg-type]
+            settle_run(keys, claim.ref, token=claim.token, written_count=0, events=events, session=state("1"))  # type: ignore[arg-type]
         )
 
     assert await end(status(COMPLETED), chunk("late")) == Illegal(2, WORKING)  # type: ignore[misc]
-    assert await seeds.everything() == data_before
+    assert await seeds.all_values() == data_before
     assert await end() == LeftOpen(WORKING)  # type: ignore[misc]
     assert await next_session(seeds) == SavedSession()
 
 
 async def test_a_repeated_call_saves_once(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    claim = await seeds.claimed(session=True)
+    claim = await seeds.claim_run(session=True)
     first = await save_checkpoint(seeds, claim, state("1")), await save_checkpoint(seeds, claim, state("1"))
-    ends = [await seeds.settled(claim, status(INPUT_REQUIRED), session=state("2", 1)) for _ in range(2)]
+    ends = [await seeds.settle_run(claim, status(INPUT_REQUIRED), session=state("2", 1)) for _ in range(2)]
 
     assert first == (state("1"), state("1"))
     assert ends[0] == ends[1]
@@ -163,13 +165,13 @@ async def test_a_session_lives_for_the_retention_of_the_last_ended_run(
     store: AsyncStore, keys: Keys, seeds: Seeds
 ) -> None:
     name = keys.session(ANN, CONTEXT)
-    await save_checkpoint(seeds, await seeds.claimed(session=True), state("1", fingerprint="f0"))
+    await save_checkpoint(seeds, await seeds.claim_run(session=True), state("1", fingerprint="f0"))
     assert 0 < await store.redis.ttl(name) <= RETENTION
     for end in (COMPLETED, FAILED):
-        claim = await seeds.claimed(session=True)
+        claim = await seeds.claim_run(session=True)
         await store.redis.expire(name, 5)
 
-        await seeds.settled(claim, status(end), session=state("", 1))
+        await seeds.settle_run(claim, status(end), session=state("", 1))
 
         assert await store.redis.ttl(name) > 5
         assert await next_session(seeds) == SavedSession(1, b"1")
@@ -177,7 +179,7 @@ async def test_a_session_lives_for_the_retention_of_the_last_ended_run(
 
 async def test_a_claim_extends_the_life_of_the_session(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     name, secret = keys.session(ANN, CONTEXT), keys.sealed_with("f0")
-    await save_checkpoint(seeds, await seeds.claimed(session=True), state("1", fingerprint="f0"))
+    await save_checkpoint(seeds, await seeds.claim_run(session=True), state("1", fingerprint="f0"))
     for key in (name, secret):
         await store.redis.expire(key, 5)
 
@@ -188,13 +190,13 @@ async def test_a_claim_extends_the_life_of_the_session(store: AsyncStore, keys: 
 
 
 async def test_an_empty_session_creates_no_key(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    await seeds.settled(await seeds.claimed(session=True), status(COMPLETED), session=state(""))
+    await seeds.settle_run(await seeds.claim_run(session=True), status(COMPLETED), session=state(""))
 
     assert not await store.redis.exists(keys.session(ANN, CONTEXT))
 
 
 async def test_the_secrets_of_sessions_are_in_use_while_they_live(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    claim = await seeds.claimed(session=True)
+    claim = await seeds.claim_run(session=True)
     await save_checkpoint(seeds, claim, state("1", fingerprint="f0"))
     assert await store.run(secrets_in_use(keys)) == {"f0"}
 
@@ -202,25 +204,25 @@ async def test_the_secrets_of_sessions_are_in_use_while_they_live(store: AsyncSt
     assert await store.run(secrets_in_use(keys)) == {"f1"}
     assert 0 < await store.redis.ttl(keys.sealed_with("f1")) <= RETENTION
 
-    await seeds.settled(claim, status(COMPLETED), session=state("3", 2))
+    await seeds.settle_run(claim, status(COMPLETED), session=state("3", 2))
     assert await store.run(secrets_in_use(keys)) == frozenset()
 
 
 async def test_a_requeued_task_resumes_what_the_dead_one_had_saved(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    claim = await seeds.claimed(session=True)
+    claim = await seeds.claim_run(session=True)
     await save_checkpoint(seeds, claim, state("1"))
-    await seeds.lost(claim.ref)
-    new_id, _ = await seeds.requeued(claim.ref.task_id)
+    await seeds.recover_run(claim.ref)
+    new_id, _ = await seeds.requeue_task(claim.ref.task_id)
 
-    assert (await seeds.claimed(new_id, session=True)).session == SavedSession(1, b"1", resumed=True)
+    assert (await seeds.claim_run(new_id, session=True)).session == SavedSession(1, b"1", resumed=True)
 
 
 async def test_a_task_requeued_twice_resumes_the_session_too(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    claim = await seeds.claimed(session=True)
+    claim = await seeds.claim_run(session=True)
     await save_checkpoint(seeds, claim, state("1"))
-    await seeds.lost(claim.ref)
-    new_id, _ = await seeds.requeued(claim.ref.task_id)
-    await seeds.lost((await seeds.claimed(new_id, session=True)).ref)
-    newest, _ = await seeds.requeued(new_id)
+    await seeds.recover_run(claim.ref)
+    new_id, _ = await seeds.requeue_task(claim.ref.task_id)
+    await seeds.recover_run((await seeds.claim_run(new_id, session=True)).ref)
+    newest, _ = await seeds.requeue_task(new_id)
 
-    assert (await seeds.claimed(newest, session=True)).session == SavedSession(1, b"1", resumed=True)
+    assert (await seeds.claim_run(newest, session=True)).session == SavedSession(1, b"1", resumed=True)

@@ -35,9 +35,9 @@ def test_a_step_is_read_as_it_was_written(detail: dict[str, str | int | None]) -
 
 
 async def test_steps_are_stored_in_order_outside_the_log(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    claim = await seeds.claimed()
-    await seeds.appended(claim, step(1), chunk("a"), step(2))
-    await seeds.settled(claim, step(3), status(INPUT_REQUIRED, "?"), step(4), before=3)
+    claim = await seeds.claim_run()
+    await seeds.append_events(claim, step(1), chunk("a"), step(2))
+    await seeds.settle_run(claim, step(3), status(INPUT_REQUIRED, "?"), step(4), written_count=3)
 
     history = await store.run(read_steps(keys, claim.ref.task_id))
 
@@ -50,9 +50,9 @@ async def test_steps_are_stored_in_order_outside_the_log(store: AsyncStore, keys
 
 
 async def test_only_the_newest_thousand_steps_are_stored(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    claim = await seeds.claimed()
+    claim = await seeds.claim_run()
     for first in range(0, 1200, 100):
-        await seeds.appended(claim, *(step(n) for n in range(first + 1, first + 101)), before=first)
+        await seeds.append_events(claim, *(step(n) for n in range(first + 1, first + 101)), written_count=first)
 
     steps = await store.run(read_steps(keys, claim.ref.task_id))
 
@@ -61,41 +61,41 @@ async def test_only_the_newest_thousand_steps_are_stored(store: AsyncStore, keys
 
 
 async def test_a_step_costs_one_push_early_and_late(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    meter, claim = Meter(store), await seeds.claimed()
+    meter, claim = Meter(store), await seeds.claim_run()
 
     def append_steps(version: int, *events: Step) -> Operation[object]:
         return append(  # type: ignore[return-value]
-            keys, claim.ref, token=claim.token, before=version, events=[*events, chunk("x")]
+            keys, claim.ref, token=claim.token, written_count=version, events=[*events, chunk("x")]
         )
 
-    await seeds.appended(claim, chunk("the first"))
+    await seeds.append_events(claim, chunk("the first"))
     bare = await meter.cost_of(append_steps(1))
     early_cost = await meter.cost_of(append_steps(2, step()))
-    await seeds.appended(claim, *(step(n) for n in range(900)), before=4)
+    await seeds.append_events(claim, *(step(n) for n in range(900)), written_count=4)
     late_cost = await meter.cost_of(append_steps(904, step()))
 
     assert early_cost == late_cost == {**bare, "cmdstat_rpush": bare["cmdstat_rpush"] + 1}
 
 
 async def test_a_repeated_append_stores_its_steps_once(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    claim = await seeds.claimed()
-    await seeds.appended(claim, step(1), step(2))
-    await seeds.appended(claim, step(1), step(2))
+    claim = await seeds.claim_run()
+    await seeds.append_events(claim, step(1), step(2))
+    await seeds.append_events(claim, step(1), step(2))
 
     assert await store.redis.llen(keys.task(claim.ref.task_id).execution) == 2
 
 
 @pytest.mark.parametrize("ending", ["append", "settle", "delete"])
 async def test_the_history_is_deleted_with_its_task(store: AsyncStore, keys: Keys, seeds: Seeds, ending: str) -> None:
-    claim = await seeds.claimed()
+    claim = await seeds.claim_run()
     names = keys.task(claim.ref.task_id)
-    await seeds.appended(claim, step())
+    await seeds.append_events(claim, step())
     assert await store.redis.ttl(names.execution) == -1
     match ending:
         case "append":
-            await seeds.appended(claim, step(2), status(COMPLETED), before=1)
+            await seeds.append_events(claim, step(2), status(COMPLETED), written_count=1)
         case "settle":
-            await seeds.settled(claim, step(2), status(FAILED), before=1)
+            await seeds.settle_run(claim, step(2), status(FAILED), written_count=1)
         case "delete":
             await store.run(Operation(script("delete_task"), names, [str(ANN)], int))
 
@@ -110,12 +110,12 @@ async def test_the_history_is_deleted_with_its_task(store: AsyncStore, keys: Key
 
 
 async def test_the_next_attempt_is_given_the_steps_of_the_lost_one(seeds: Seeds) -> None:
-    first = await seeds.claimed(max_attempts=2)
+    first = await seeds.claim_run(max_attempts=2)
     assert first.execution == ()
-    await seeds.appended(first, step(1), step(2, tool="search"))
-    await seeds.lost(first.ref)
+    await seeds.append_events(first, step(1), step(2, tool="search"))
+    await seeds.recover_run(first.ref)
 
-    next_claim = await seeds.claimed(first.ref.task_id, run=2)
+    next_claim = await seeds.claim_run(first.ref.task_id, run=2)
 
     assert next_claim.execution == (step(1), step(2, tool="search"))
 
@@ -124,11 +124,11 @@ async def test_the_next_attempt_is_given_the_steps_of_the_lost_one(seeds: Seeds)
 async def test_a_retry_gets_the_steps_of_the_attempt_before_it(
     store: AsyncStore, keys: Keys, seeds: Seeds, is_released: bool
 ) -> None:
-    first = await seeds.claimed(session=True)
-    await seeds.appended(first, step(1), step(2, tool="search"))
+    first = await seeds.claim_run(session=True)
+    await seeds.append_events(first, step(1), step(2, tool="search"))
     if is_released:
         retry_arguments = {"events": [status(WORKING)], "options": b'{"retries":1}', "retries": 1, "delay_us": 1}
-        await store.run(release_run(keys, first.ref, token=first.token, before=2, **retry_arguments))  # type: ignore[arg-type]
+        await store.run(release_run(keys, first.ref, token=first.token, written_count=2, **retry_arguments))  # type: ignore[arg-type]
 
     retry = await store.run(
         claim_run(
@@ -150,13 +150,13 @@ async def test_a_retry_gets_the_steps_of_the_attempt_before_it(
 
 
 async def test_the_next_turn_is_given_the_newest_steps(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    first = await seeds.claimed()
-    await seeds.appended(first, *(step(n) for n in range(1, 150)))
-    await seeds.settled(first, status(INPUT_REQUIRED, "?"), before=149)
+    first = await seeds.claim_run()
+    await seeds.append_events(first, *(step(n) for n in range(1, 150)))
+    await seeds.settle_run(first, status(INPUT_REQUIRED, "?"), written_count=149)
     answer = request("yes", first.ref.task_id, CONTEXT)
     await store.run(continue_task(keys, ANN, first.ref.task_id, answer, "", caller=b"{}", nonce="n"))
 
-    claim = await seeds.claimed(first.ref.task_id, run=2)
+    claim = await seeds.claim_run(first.ref.task_id, run=2)
 
     assert [s.transition.number for s in claim.execution] == list(range(50, 150))
 
@@ -164,18 +164,18 @@ async def test_the_next_turn_is_given_the_newest_steps(store: AsyncStore, keys: 
 @pytest.mark.parametrize("end", [COMPLETED, FAILED])
 async def test_the_next_task_of_a_session_is_given_its_steps(seeds: Seeds, end: TaskState) -> None:
     session = SessionState(ANN, CONTEXT, 0, b"{}")
-    first = await seeds.claimed(session=True)
-    await seeds.settled(first, step(1), step(2), status(COMPLETED), session=session)
-    second = await seeds.claimed(session=True)
+    first = await seeds.claim_run(session=True)
+    await seeds.settle_run(first, step(1), step(2), status(COMPLETED), session=session)
+    second = await seeds.claim_run(session=True)
     assert second.execution == (step(1), step(2))
-    await seeds.settled(second, step(3), status(end), session=replace(session, version=1, state=b""))
+    await seeds.settle_run(second, step(3), status(end), session=replace(session, version=1, state=b""))
 
-    assert (await seeds.claimed(session=True)).execution == (step(3),)
-    assert (await seeds.claimed()).execution == ()
+    assert (await seeds.claim_run(session=True)).execution == (step(3),)
+    assert (await seeds.claim_run()).execution == ()
 
 
 async def test_a_session_that_was_never_saved_has_no_steps(seeds: Seeds) -> None:
-    first = await seeds.claimed(session=True)
-    await seeds.settled(first, step(1), status(COMPLETED), session=SessionState(ANN, CONTEXT, 0, b""))
+    first = await seeds.claim_run(session=True)
+    await seeds.settle_run(first, step(1), status(COMPLETED), session=SessionState(ANN, CONTEXT, 0, b""))
 
-    assert (await seeds.claimed(session=True)).execution == ()
+    assert (await seeds.claim_run(session=True)).execution == ()

@@ -84,13 +84,13 @@ async def test_a_large_message_never_enters_lua_and_is_stored_once(
 
     monkeypatch.setattr(RoundTrips, "make", recording)
     task_id = await create_task_with_parts(tasks, [Part(text=MESSAGE)])
-    claim = await tasks.claimed(task_id)
-    await tasks.appended(claim, chunk(LARGE))
-    await tasks.settled(claim, status(COMPLETED, LARGE), before=1)
+    claim = await tasks.claim_run(task_id)
+    await tasks.append_events(claim, chunk(LARGE))
+    await tasks.settle_run(claim, status(COMPLETED, LARGE), written_count=1)
 
     assert len(sizes) > 100
     assert max(sizes) < len(LARGE)
-    assert repr(await tasks.everything()).count(MESSAGE) == 1
+    assert repr(await tasks.all_values()).count(MESSAGE) == 1
     assert claim.request.message.parts[0].text == MESSAGE
     task = await tasks.task(task_id)
     assert [task.history[0].parts[0].text, task.artifacts[0].parts[0].text] == [MESSAGE, LARGE]
@@ -111,10 +111,10 @@ async def test_a_large_message_of_smaller_parts_does_not_enter_lua(redis_server:
 
 async def test_blobs_live_and_expire_with_their_task(tasks: Seeds) -> None:
     task_id = await create_task_with_parts(tasks, [Part(text=MESSAGE)])
-    claim = await tasks.claimed(task_id)
-    await tasks.appended(claim, chunk(LARGE))
+    claim = await tasks.claim_run(task_id)
+    await tasks.append_events(claim, chunk(LARGE))
     live_blobs = await blobs_of(tasks, task_id)
-    await tasks.settled(claim, status(COMPLETED, LARGE + "."), before=1)
+    await tasks.settle_run(claim, status(COMPLETED, LARGE + "."), written_count=1)
     expiries = await blobs_of(tasks, task_id)
 
     assert list(live_blobs.values()) == [-1, -1]
@@ -151,32 +151,32 @@ async def test_blobs_count_once_toward_the_size_and_the_sums(tasks: Seeds, keys:
     sums = await tasks.store.redis.hgetall(keys.stored)
     assert 2 * len(MESSAGE) < int(sums[b"*"]) < 2.6 * len(MESSAGE)
     size_before = await size_of(tasks, task_id)
-    claim = await tasks.claimed(task_id)
+    claim = await tasks.claim_run(task_id)
     for n in range(3):
-        await tasks.appended(claim, chunk(LARGE), before=n)
+        await tasks.append_events(claim, chunk(LARGE), written_count=n)
     assert await size_of(tasks, task_id) - size_before < len(LARGE) + 3 * THRESHOLD
 
 
 async def test_a_refused_operation_leaves_no_blob(tasks: Seeds, keys: Keys) -> None:
     task_id = await create_task_with_parts(tasks, [Part(text=MESSAGE)])
-    claim = await tasks.claimed(task_id)
+    claim = await tasks.claim_run(task_id)
     blobs = await blobs_of(tasks, task_id)
     full_limits = TaskLimits(("agent",), store_bytes=1)
 
     await continue_with(tasks, task_id, LARGE, limits=full_limits)
     await continue_with(tasks, task_id, LARGE, max_bytes=6000)
-    await tasks.store.run(append(keys, claim.ref, token="lost", before=0, events=[chunk(LARGE)]))
+    await tasks.store.run(append(keys, claim.ref, token="lost", written_count=0, events=[chunk(LARGE)]))
     assert await blobs_of(tasks, task_id) == blobs
-    await tasks.settled(claim, status(COMPLETED))
+    await tasks.settle_run(claim, status(COMPLETED))
     assert isinstance(await continue_with(tasks, task_id, LARGE), Ended)
 
     assert set(await blobs_of(tasks, task_id)) == set(blobs)
 
 
 async def test_a_repeated_call_changes_nothing(tasks: Seeds, keys: Keys) -> None:
-    claim = await tasks.claimed()
+    claim = await tasks.claim_run()
     task_id = claim.ref.task_id
-    operation = append(keys, claim.ref, token=claim.token, before=0, events=[chunk(LARGE)])
+    operation = append(keys, claim.ref, token=claim.token, written_count=0, events=[chunk(LARGE)])
     await tasks.store.run(operation)
     size = await size_of(tasks, task_id)
 
@@ -188,17 +188,17 @@ async def test_a_repeated_call_changes_nothing(tasks: Seeds, keys: Keys) -> None
 
 @pytest.mark.parametrize("method", ["waiting", "begun", "steer"])
 async def test_further_messages_reach_the_next_run(tasks: Seeds, method: str) -> None:
-    claim = await tasks.claimed()
+    claim = await tasks.claim_run()
     task_id = claim.ref.task_id
     if method == "begun":
-        await tasks.settled(claim, status(INPUT_REQUIRED))
+        await tasks.settle_run(claim, status(INPUT_REQUIRED))
         assert isinstance(await continue_with(tasks, task_id, MESSAGE), Begun)
     else:
         result = await continue_with(tasks, task_id, MESSAGE, on_message="queue" if method == "waiting" else "steer")
         assert isinstance(result, Waiting) == (method == "waiting")
-        await tasks.settled(claim, status(INPUT_REQUIRED))
+        await tasks.settle_run(claim, status(INPUT_REQUIRED))
 
-    next_claim = await tasks.claimed(task_id, run=2)
+    next_claim = await tasks.claim_run(task_id, run=2)
 
     assert next_claim.request.message.parts[0].text == MESSAGE
     assert (await tasks.task(task_id)).history[-1].parts[0].text == MESSAGE
@@ -206,16 +206,16 @@ async def test_further_messages_reach_the_next_run(tasks: Seeds, method: str) ->
 
 
 async def test_the_blobs_of_a_journal_are_deleted_with_the_journal(tasks: Seeds, keys: Keys) -> None:
-    first = await tasks.claimed(max_attempts=2)
+    first = await tasks.claim_run(max_attempts=2)
     task_id = first.ref.task_id
     entry = JournalEntry("fetch#1", "step", "json", b'"' + b"x" * 5000 + b'"', 1, 1)
-    await tasks.appended(first, entry)
+    await tasks.append_events(first, entry)
     [name] = await blobs_of(tasks, task_id)
-    await tasks.lost(first.ref)
-    next_claim = await tasks.claimed(task_id, run=2)
+    await tasks.recover_run(first.ref)
+    next_claim = await tasks.claim_run(task_id, run=2)
     with_journal = await size_of(tasks, task_id)
 
-    await tasks.settled(next_claim, status(COMPLETED))
+    await tasks.settle_run(next_claim, status(COMPLETED))
 
     assert name.startswith("journal-1/")
     assert next_claim.journal == {"fetch#1": entry}
@@ -228,10 +228,10 @@ async def test_a_requeued_dead_letter_has_copies_of_its_blobs(
     tasks: Seeds, keys: Keys, redis_server: EmbeddedRedis
 ) -> None:
     task_id = await create_task_with_parts(tasks, [Part(text=MESSAGE)])
-    claim = await tasks.claimed(task_id)
+    claim = await tasks.claim_run(task_id)
     entry = JournalEntry("fetch#1", "step", "json", b'"' + b"x" * 5000 + b'"', 1, 1)
-    await tasks.appended(claim, entry)
-    assert (await tasks.lost(claim.ref)).outcome == "failed"
+    await tasks.append_events(claim, entry)
+    assert (await tasks.recover_run(claim.ref)).outcome == "failed"
     operators = SyncStore(redis_server.store_url, Blobs(None, keys, THRESHOLD))
     dead_letter = operators.run(read_dead_letter(keys, task_id))
     assert isinstance(dead_letter, DeadLetter)
@@ -240,7 +240,7 @@ async def test_a_requeued_dead_letter_has_copies_of_its_blobs(
     old_blobs = await blobs_of(tasks, task_id)
     await tasks.store.redis.delete(*[key async for key in tasks.store.redis.scan_iter(f"*{{{task_id}}}*")])
 
-    next_claim = await tasks.claimed("new")
+    next_claim = await tasks.claim_run("new")
 
     assert all(0 < seconds <= RETENTION for seconds in old_blobs.values())
     assert len(old_blobs) == 1  # the journal has moved
@@ -250,10 +250,10 @@ async def test_a_requeued_dead_letter_has_copies_of_its_blobs(
 
 
 async def test_the_last_events_of_a_suspended_run_have_blobs(tasks: Seeds, keys: Keys) -> None:
-    claim = await tasks.claimed()
+    claim = await tasks.claim_run()
     journal_entry = JournalEntry("sleep#1", "sleep", "json", b"", 1, 1)
     wait = Wait(journal_entry, journal_entry, wait_us=60_000_000)
-    options: dict[str, Any] = {"token": claim.token, "before": 0, "options": b"", "wait": wait}
+    options: dict[str, Any] = {"token": claim.token, "written_count": 0, "options": b"", "wait": wait}
 
     result = await tasks.store.run(
         suspend_run(keys, claim.ref, events=[status(WORKING, MESSAGE), chunk(LARGE)], **options)
@@ -283,7 +283,7 @@ async def test_a_task_of_another_engine_has_blobs(tasks: Seeds, keys: Keys) -> N
 async def test_a_full_store_refuses_a_large_message(tasks: Seeds) -> None:
     redis = tasks.store.redis
     task_id = await create_task_with_parts(tasks, [Part(text=MESSAGE)])
-    data_before = await tasks.everything()
+    data_before = await tasks.all_values()
     await redis.config_set("maxmemory", 1)
     try:
         with pytest.raises(StoreUnavailable, match="OOM"):
@@ -293,7 +293,7 @@ async def test_a_full_store_refuses_a_large_message(tasks: Seeds) -> None:
     finally:
         await redis.config_set("maxmemory", 0)
 
-    assert await tasks.everything() == data_before
+    assert await tasks.all_values() == data_before
 
 
 async def test_a_missing_or_corrupt_blob_is_reported(tasks: Seeds, keys: Keys) -> None:
@@ -317,15 +317,15 @@ async def test_a_process_with_an_object_store_reads_blobs_in_redis(
     tasks: Seeds, blob_setup: BlobSetup, blob_seeds: Seeds, keys: Keys
 ) -> None:
     task_id = await create_task_with_parts(tasks, [Part(text=MESSAGE)])
-    claim = await blob_seeds.claimed(task_id)
+    claim = await blob_seeds.claim_run(task_id)
 
-    await blob_seeds.appended(claim, chunk(LARGE))
+    await blob_seeds.append_events(claim, chunk(LARGE))
 
     assert claim.request.message.parts[0].text == MESSAGE
     assert (await blob_seeds.task(task_id)).artifacts[0].parts[0].text == LARGE
     with pytest.raises(BlobsUnavailable, match="A2A_BLOB_URL"):
         await tasks.task(task_id)
-    await blob_seeds.settled(claim, status(COMPLETED), before=1)
+    await blob_seeds.settle_run(claim, status(COMPLETED), written_count=1)
     assert all(0 < seconds <= RETENTION for seconds in (await blobs_of(tasks, task_id)).values())
 
 

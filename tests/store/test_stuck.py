@@ -28,7 +28,7 @@ def operator(redis_server: EmbeddedRedis) -> Iterator[SyncStore]:
 async def test_a_run_that_may_not_begin_yet_is_not_stuck(
     store: AsyncStore, keys: Keys, seeds: Seeds, operator: SyncStore, minutes: int, is_stuck: bool
 ) -> None:
-    task_id = await seeds.created()
+    task_id = await seeds.create_task()
     start = datetime.now(UTC) + timedelta(minutes=minutes)
     await store.redis.hset(keys.task(task_id).record, "begins_at", int(start.timestamp() * 1e6))
 
@@ -41,9 +41,9 @@ async def test_a_run_that_may_not_begin_yet_is_not_stuck(
 async def test_a_run_with_a_current_or_just_lapsed_lease_is_not_stuck(
     store: AsyncStore, keys: Keys, seeds: Seeds, operator: SyncStore
 ) -> None:
-    await seeds.claimed()
+    await seeds.claim_run()
     for name, over_us in (("just", -1_000_000), ("long", -6_000_000)):
-        ref = RunRef(await seeds.created(task_id=name), 1)
+        ref = RunRef(await seeds.create_task(task_id=name), 1)
         await store.run(claim_run(keys, ref, token="t", runner="r", lease_us=over_us, working=True))
 
     findings = list(stuck_tasks(operator, keys, 60))
@@ -55,12 +55,12 @@ async def test_a_suspended_run_is_stuck_if_no_watcher_resumes_it(
     store: AsyncStore, keys: Keys, seeds: Seeds, operator: SyncStore
 ) -> None:
     suspensions = Suspensions(seeds)
-    claims = [await seeds.claimed() for _ in range(3)]
+    claims = [await seeds.claim_run() for _ in range(3)]
     for claim in claims[:2]:
-        await suspensions.suspended(claim, timer(wait_us=3_600_000_000))
-    await suspensions.suspended(claims[2], wait_for("go"))
+        await suspensions.suspend_run(claim, timer(wait_us=3_600_000_000))
+    await suspensions.suspend_run(claims[2], wait_for("go"))
     late_run = RunRef(claims[0].ref.task_id, 2)
-    await suspensions.come(late_run)
+    await suspensions.make_due(late_run)
 
     reasons = {finding.task.ref: finding.why for finding in stuck_tasks(operator, keys, 0)}
 
@@ -70,8 +70,8 @@ async def test_a_suspended_run_is_stuck_if_no_watcher_resumes_it(
 async def test_a_canvas_that_does_not_end_is_stuck(
     store: AsyncStore, keys: Keys, seeds: Seeds, operator: SyncStore
 ) -> None:
-    claim = await seeds.claimed()
-    await store.run(delegate_to_canvas(keys, claim.ref, token=claim.token, before=0, events=[], canvas="{}"))
+    claim = await seeds.claim_run()
+    await store.run(delegate_to_canvas(keys, claim.ref, token=claim.token, written_count=0, events=[], canvas="{}"))
 
     assert [(each.task.ref, each.why) for each in stuck_tasks(operator, keys, 0)] == [(claim.ref, Why.CANVAS)]
     assert list(stuck_tasks(operator, keys, 60)) == []

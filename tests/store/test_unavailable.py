@@ -43,7 +43,7 @@ def script(text: str) -> Operation[object]:
 
 async def test_an_async_store_reports_an_outage_and_recovers(server: MortalRedis, keys: Keys) -> None:
     store = AsyncStore(server.store_url)
-    task_id = await Seeds(store, keys).created()
+    task_id = await Seeds(store, keys).create_task()
 
     server.die()
     with pytest.raises(StoreUnavailable):
@@ -213,7 +213,7 @@ async def test_a_bug_in_a_script_is_not_reported_as_unavailable(store: AsyncStor
 
 
 async def test_one_bad_operation_does_not_affect_the_others_of_its_pipeline(store: AsyncStore, keys: Keys) -> None:
-    task_id = await Seeds(store, keys).created()
+    task_id = await Seeds(store, keys).create_task()
 
     answers = await asyncio.gather(
         store.run(read_task(keys, ANN, task_id)),

@@ -49,7 +49,7 @@ async def test_tasks_are_counted_or_estimated_from_a_sample(
     redis_server: EmbeddedRedis, seeds: Seeds, keys: Keys, monkeypatch: pytest.MonkeyPatch, sample_size: int
 ) -> None:
     monkeypatch.setattr("a2a_celery.store.admin.usage.SAMPLED", sample_size)
-    await asyncio.gather(*(seeds.created() for _ in range(400)))
+    await asyncio.gather(*(seeds.create_task() for _ in range(400)))
     await seeds.store.redis.mset({f"foreign-{n}": "x" * 1000 for n in range(400)})
 
     usage = await asyncio.to_thread(store_usage, redis_server, keys)
@@ -81,7 +81,7 @@ async def test_followed_tasks_are_counted(redis_server: EmbeddedRedis, store: As
 async def test_a_user_without_permissions_gets_the_other_values(
     redis_server: EmbeddedRedis, seeds: Seeds, keys: Keys
 ) -> None:
-    await seeds.created()
+    await seeds.create_task()
     await seeds.store.redis.acl_setuser(
         "default", enabled=True, categories=["+@all"], commands=["-info", "-memory", "-pubsub"]
     )
@@ -94,10 +94,10 @@ async def test_a_user_without_permissions_gets_the_other_values(
 
 
 async def test_the_usage_is_shown_as_json_and_as_text(redis_server: EmbeddedRedis, seeds: Seeds, keys: Keys) -> None:
-    record = keys.task(await seeds.created()).record
+    record = keys.task(await seeds.create_task()).record
     await seeds.store.redis.hincrby(record, "at", -7_230_000_000)  # the output rounds the age to minutes
-    await seeds.ended(AUTH_REQUIRED)
-    await seeds.ended(COMPLETED)
+    await seeds.create_task_in(AUTH_REQUIRED)
+    await seeds.create_task_in(COMPLETED)
 
     output: dict[str, Any] = json.loads((await asyncio.to_thread(stats, redis_server, "--json")).stdout)
     lines = (await asyncio.to_thread(stats, redis_server)).stdout.splitlines()

@@ -32,11 +32,11 @@ class Webhooks:
     def __init__(self, store: AsyncStore, keys: Keys) -> None:
         self.store, self.keys = store, keys
 
-    async def saved(self, task_id: str, config_id: str = "c", sealed: bytes = b"sealed") -> None:
+    async def save_config(self, task_id: str, config_id: str = "c", sealed: bytes = b"sealed") -> None:
         """Save a config of the task."""
         assert await self.store.run(save_push_config(self.keys, ANN, task_id, new(config_id, sealed))) is None
 
-    async def take(self, limit: int = 100, lease_us: int = LEASE_US) -> list[DeliveryCursor]:
+    async def lease_cursors(self, limit: int = 100, lease_us: int = LEASE_US) -> list[DeliveryCursor]:
         """Lease up to `limit` cursors with due deliveries."""
         return await self.store.run(acquire_due_deliveries(self.keys, limit=limit, lease_us=lease_us))
 
@@ -50,12 +50,12 @@ class Webhooks:
                 if field.endswith(b":first_failed_at"):
                     await self.store.redis.hincrby(key, field, -micros)
 
-    async def one(self, lease_us: int = LEASE_US) -> DeliveryCursor:
+    async def lease_cursor(self, lease_us: int = LEASE_US) -> DeliveryCursor:
         """Lease the only cursor with due deliveries. Fail if the number of such cursors is not one."""
-        [cursor] = await self.take(lease_us=lease_us)
+        [cursor] = await self.lease_cursors(lease_us=lease_us)
         return cursor
 
-    async def note(self, cursor: DeliveryCursor, version: int, *, posted: bool = True) -> str:
+    async def record_delivery(self, cursor: DeliveryCursor, version: int, *, posted: bool = True) -> str:
         """Record the delivery of the events up to `version`, and return the script's reply."""
         return await self.store.run(
             record_delivery(self.keys, cursor, EventId(version), lease_us=LEASE_US, posted=posted)
@@ -64,13 +64,13 @@ class Webhooks:
     async def drain(self) -> dict[tuple[str, str], list[int]]:
         """Deliver all due events, and return the delivered versions by task and config."""
         got: dict[tuple[str, str], list[int]] = {}
-        while cursors := await self.take():
+        while cursors := await self.lease_cursors():
             for cursor in cursors:
                 versions = got.setdefault((cursor.task_id, cursor.config_id), [])
                 page = await self.store.run(read_log(self.keys, cursor.task_id, cursor.delivered))
                 for entry in page.entries:
                     versions.append(entry.version)
-                    await self.note(cursor, entry.version)
+                    await self.record_delivery(cursor, entry.version)
         return got
 
     async def delivery(self, task_id: str, config_id: str = "c") -> Delivery:

@@ -9,7 +9,7 @@ from a2a.types import TaskState
 from a2a_celery.lifecycle import TERMINAL
 from a2a_celery.lifecycle.states import CANCELED, FAILED, REJECTED
 from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.store.keys import STAGED, quoted
+from a2a_celery.store.keys import STAGED, quote_key_part
 
 Index = tuple[str, TaskState]
 METRIC = re.compile(rb"(ended|archived|lost|retried|queue|first|run|cancel) [^ ]+ [a-z0-9_]+|version [^ ]+ [\w.+-]+")
@@ -142,11 +142,11 @@ async def leaks(store: AsyncStore, keys: Keys) -> list[str]:  # noqa: PLR0915
             phase = phases[key]
             for member in await redis.zrange(raw, 0, -1):
                 task_id, _, run = member.decode().rpartition(".")
-                record = await record_of(quoted(task_id))
+                record = await record_of(quote_key_part(task_id))
                 first = await redis.lindex(record.get(b"context_queue", b""), 0)
                 if (record.get(b"phase"), record.get(b"run")) != (phase, run.encode()):
                     problems.append(f"{key}: {member!r} is not {phase.decode()}")
-                elif (key == keys.blocked) != (first not in (None, quoted(task_id).encode())):
+                elif (key == keys.blocked) != (first not in (None, quote_key_part(task_id).encode())):
                     problems.append(f"{key}: {member!r} is in the wrong list")
         elif key in (keys.pauses, keys.reminders):
             for member in await redis.zrange(raw, 0, -1):

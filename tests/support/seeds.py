@@ -72,7 +72,7 @@ class Seeds:
         self.store = store
         self.keys = keys
 
-    async def created(
+    async def create_task(
         self,
         scope: Scope = ANN,
         *,
@@ -98,7 +98,7 @@ class Seeds:
         )
         return task_id
 
-    async def ticked(self, tick: Tick, scope: Scope = ANN) -> Created | TickSkipped | TickRepeated:
+    async def create_scheduled_task(self, tick: Tick, scope: Scope = ANN) -> Created | TickSkipped | TickRepeated:
         """Create the task of a schedule's tick, and return the store's result."""
         task_id = tick.task_id(self.keys)
         message_request = request(task_id=task_id, context_id=task_id)
@@ -110,7 +110,7 @@ class Seeds:
         assert isinstance(result, Created | TickSkipped | TickRepeated), result
         return result
 
-    async def claimed(
+    async def claim_run(
         self,
         task_id: str = "",
         *,
@@ -119,10 +119,10 @@ class Seeds:
         max_attempts: int = 1,
         session: bool = False,
         retries: int = 0,
-        **created: Any,
+        **task_options: Any,
     ) -> Claim:
         """Claim a run. If `task_id` is "", create a task first."""
-        task_id = task_id or await self.created(**created)
+        task_id = task_id or await self.create_task(**task_options)
         claim = await self.store.run(
             claim_run(
                 self.keys,
@@ -139,34 +139,38 @@ class Seeds:
         assert isinstance(claim, Claim), claim
         return claim
 
-    async def appended(self, claim: Claim, *events: RunRecord, before: int = 0) -> Written:
+    async def append_events(self, claim: Claim, *events: RunRecord, written_count: int = 0) -> Written:
         """Append events to the log of the claimed run's task."""
-        answer = await self.store.run(append(self.keys, claim.ref, token=claim.token, before=before, events=events))
+        answer = await self.store.run(
+            append(self.keys, claim.ref, token=claim.token, written_count=written_count, events=events)
+        )
         assert isinstance(answer, Written), answer
         return answer
 
-    async def settled(
-        self, claim: Claim, *events: RunRecord, before: int = 0, session: SessionState | None = None
+    async def settle_run(
+        self, claim: Claim, *events: RunRecord, written_count: int = 0, session: SessionState | None = None
     ) -> Settled:
         """Settle the claimed run."""
-        end = settle_run(self.keys, claim.ref, token=claim.token, before=before, events=events, session=session)
+        end = settle_run(
+            self.keys, claim.ref, token=claim.token, written_count=written_count, events=events, session=session
+        )
         answer = await self.store.run(end)
         assert isinstance(answer, Settled), answer
         return answer
 
-    async def ended(self, state: TaskState, **created: Any) -> str:
+    async def create_task_in(self, state: TaskState, **task_options: Any) -> str:
         """Create a task in the terminal or interrupted `state` and return its id."""
-        claim = await self.claimed(await self.created(**created))
-        await self.settled(claim, status(state))
+        claim = await self.claim_run(await self.create_task(**task_options))
+        await self.settle_run(claim, status(state))
         return claim.ref.task_id
 
-    async def lost(self, ref: RunRef) -> Lapse:
+    async def recover_run(self, ref: RunRef) -> Lapse:
         """Expire the lease of a claimed run, and recover the run as a watcher does."""
         await self.store.redis.zadd(self.keys.leases, {ref.name: 1})
         [lapsed_run] = [lapse for lapse in await self.store.run(lapsed_runs(self.keys, limit=100)) if lapse.ref == ref]
         return await begin_next_attempt(self.store, self.keys, lapsed_run, delay_us=0)
 
-    async def requeued(self, task_id: str) -> tuple[str, str]:
+    async def requeue_task(self, task_id: str) -> tuple[str, str]:
         """Resubmit a dead letter. Return the id of the new task and the store's result."""
         dead_letter = await self.store.run(read_dead_letter(self.keys, task_id))
         assert isinstance(dead_letter, DeadLetter), dead_letter
@@ -222,7 +226,7 @@ class Seeds:
         for key, value in backup.items():
             await redis.restore(key, 0, value, replace=True)
 
-    async def everything(self) -> dict[str, object]:
+    async def all_values(self) -> dict[str, object]:
         """Return the value of every key except the metrics. Two results are equal if nothing was written between the
         calls."""
         redis = self.store.redis
@@ -244,6 +248,6 @@ class Seeds:
         return values
 
 
-async def at_once(*calls: Any) -> list[Any]:
+async def run_concurrently(*calls: Any) -> list[Any]:
     """Run `calls` concurrently and return their results."""
     return list(await asyncio.gather(*calls))

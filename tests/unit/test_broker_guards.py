@@ -19,7 +19,7 @@ from a2a_celery.integrations.celery import patch_ended_children
 from a2a_celery.integrations.kombu import patch_closed_channels
 
 
-def closed(channel: type) -> Any:
+def channel_without_connection(channel: type) -> Any:
     """Return a channel whose connection is closed."""
     closed_channel: Any = object.__new__(channel)
     closed_channel.connection = SimpleNamespace(client=None, default_port=6379)
@@ -35,7 +35,7 @@ def test_a_patched_closed_channel_of_this_kombu_raises_a_connection_error() -> N
 
     assert patch_closed_channels(Channel)
     with pytest.raises(kombu_redis.Transport.connection_errors):
-        closed(Channel)._connparams()
+        channel_without_connection(Channel)._connparams()
     assert not patch_closed_channels(Channel), "once is enough"
 
 
@@ -53,18 +53,19 @@ def test_a_patched_pool_of_this_celery_skips_ended_children() -> None:
             """Skip the stop of child processes."""
 
     read_end, write_end = os.pipe()
-    hub, living, ended = Hub(), SimpleNamespace(_sentinel_poll=read_end), SimpleNamespace(_sentinel_poll=None)
+    hub = Hub()
+    living_child, ended_child = SimpleNamespace(_sentinel_poll=read_end), SimpleNamespace(_sentinel_poll=None)
     with pytest.raises(ValueError, match="file descriptor is None"):
-        Pool()._track_child_process(ended, hub)
+        Pool()._track_child_process(ended_child, hub)
 
     assert patch_ended_children(Pool)
-    for child in (living, ended):
+    for child in (living_child, ended_child):
         Pool()._track_child_process(child, hub)
-    tracked = list(hub.readers)
+    tracked_ends = list(hub.readers)
     hub.close()
     os.close(write_end)
 
-    assert tracked == [read_end]
+    assert tracked_ends == [read_end]
     assert not patch_ended_children(Pool), "once is enough"
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from a2a_celery.store import Keys, Scope, TaskKeys
-from a2a_celery.store.keys import quoted
+from a2a_celery.store.keys import quote_key_part
 
 PLAIN = re.compile(r"[A-Za-z0-9_.~@%-]*")
 
@@ -19,8 +19,8 @@ SENDABLE = st.text(st.characters(exclude_categories=["Cs"]))
 
 @given(SENDABLE, SENDABLE)
 def test_different_texts_are_quoted_differently(first: str, second: str) -> None:
-    assert PLAIN.fullmatch(quoted(first))
-    assert (quoted(first) == quoted(second)) == (first == second)
+    assert PLAIN.fullmatch(quote_key_part(first))
+    assert (quote_key_part(first) == quote_key_part(second)) == (first == second)
 
 
 @pytest.mark.parametrize("task_id", ["plain-1", "a:b", "}:x{", "a b", "ü"])
@@ -28,7 +28,7 @@ def test_all_keys_of_a_task_share_its_hash_tag(task_id: str) -> None:
     names = Keys("p").task(task_id)
 
     tags = {re.match(r"p:\{([^{}]*)\}:[a-z]+:?$", name).group(1) for name in names}  # type: ignore[union-attr]
-    assert tags == {quoted(task_id)}
+    assert tags == {quote_key_part(task_id)}
 
 
 def test_scripts_take_every_key_of_a_task_in_the_order_of_its_fields() -> None:

@@ -206,7 +206,7 @@ def probes(role: str) -> Iterator[tuple[str, str, Any]]:
 
 
 def test_the_probes_use_served_paths() -> None:
-    served = {route.path for route in Health(None, None, None).routes()}  # type: ignore[arg-type]
+    served_paths = {route.path for route in Health(None, None, None).routes()}  # type: ignore[arg-type]
 
     assert list(probes("gateway")) == [
         ("startup", "/health/live", "http"),
@@ -215,7 +215,7 @@ def test_the_probes_use_served_paths() -> None:
     ]
     assert list(probes("watcher")) == [("startup", "/health/live", "metrics"), ("liveness", "/health/live", "metrics")]
     assert list(probes("worker")) == []
-    assert {path for role in ROLES for _, path, _ in probes(role)} <= served
+    assert {path for role in ROLES for _, path, _ in probes(role)} <= served_paths
 
 
 def test_the_page_has_the_same_probes_replicas_and_graces() -> None:

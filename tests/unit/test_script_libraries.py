@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from a2a_celery.store.operation import linked, script
+from a2a_celery.store.operation import link_script, script
 
 LIBRARIES = {
     "a": "local a = 1",
@@ -17,15 +17,15 @@ def test_a_definition_is_included_once_and_before_its_users() -> None:
     text = "-- requires: c, a\nreturn c()"
 
     definitions = ["local a = 1", "local b = a", "", "local function c()", "  return a + b", "end"]
-    assert linked("s", text, LIBRARIES) == "\n".join([*definitions, text])
+    assert link_script("s", text, LIBRARIES) == "\n".join([*definitions, text])
 
 
 def test_an_unused_definition_is_left_out() -> None:
-    assert linked("s", "-- requires: b\nreturn 1 -- a", LIBRARIES) == "-- requires: b\nreturn 1 -- a"
+    assert link_script("s", "-- requires: b\nreturn 1 -- a", LIBRARIES) == "-- requires: b\nreturn 1 -- a"
 
 
 def test_a_script_without_libraries_is_unchanged() -> None:
-    assert linked("s", "return 1", LIBRARIES) == "return 1"
+    assert link_script("s", "return 1", LIBRARIES) == "return 1"
 
 
 @pytest.mark.parametrize("user", ["s", "d"])
@@ -33,14 +33,14 @@ def test_an_unknown_library_is_an_error_that_names_its_user(user: str) -> None:
     text = "-- requires: x" if user == "s" else "-- requires: d"
 
     with pytest.raises(ValueError, match=f"^script s: {user} requires 'x', which is not a library$"):
-        linked("s", text, LIBRARIES | {"d": "-- requires: x"})
+        link_script("s", text, LIBRARIES | {"d": "-- requires: x"})
 
 
 def test_libraries_that_require_each_other_are_an_error() -> None:
     circle = {"a": "-- requires: b", "b": "-- requires: a"}
 
     with pytest.raises(ValueError, match=r"^script s: these libraries require each other: a, b, a$"):
-        linked("s", "-- requires: a", circle)
+        link_script("s", "-- requires: a", circle)
 
 
 def test_a_script_has_the_tables_of_the_lifecycle_that_it_requires() -> None:

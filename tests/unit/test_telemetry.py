@@ -18,7 +18,7 @@ from a2a_celery.settings import Settings
 from a2a_celery.telemetry.logs import JsonFormatter, TextFormatter, about
 from a2a_celery.telemetry.names import Action
 from a2a_celery.telemetry.spans import Spans
-from a2a_celery.telemetry.tracing import carried, tracing
+from a2a_celery.telemetry.tracing import trace_headers, tracing
 
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
@@ -166,7 +166,7 @@ def test_the_format_is_one_of_two() -> None:
     ],
 )
 def test_a_valid_trace_of_a_client_is_carried(headers: dict[str, str], expected: dict[str, str]) -> None:
-    assert carried(headers) == expected
+    assert trace_headers(headers) == expected
 
 
 WORKER = """

@@ -27,11 +27,11 @@ async def test_posts_beyond_the_hourly_budget_wait_visibly_and_arrive_later(stor
     budget = ByteBudget(store, keys, PER_HOUR, metrics, clock)
     poster = Poster(SETTINGS.push_networks, budget=budget)
     role = Deliverer(store, keys, Sealer(SETTINGS.secret_keys), poster, SETTINGS.secret_keys, 1.0, metrics=metrics)
-    claim = await hook_seeds.seeds.claimed()
+    claim = await hook_seeds.seeds.claim_run()
     task_id = claim.ref.task_id
     with receiver() as live_receiver:
         await hook_seeds.add(task_id, live_receiver.url())
-        await hook_seeds.seeds.appended(claim, *(chunk("x" * (PER_HOUR * 3 // 5)) for _ in range(3)))
+        await hook_seeds.seeds.append_events(claim, *(chunk("x" * (PER_HOUR * 3 // 5)) for _ in range(3)))
 
         async def waits_for_bytes() -> bool:
             return (await hook_seeds.webhooks.delivery(task_id)).failure.get("reason") == REASON

@@ -32,8 +32,10 @@ def celery() -> Celery:
 
 async def delegate_to(seeds: Seeds, keys: Keys, canvas: str) -> str:
     """Create a task that waits for `canvas`, and return its id."""
-    claim = await seeds.claimed()
-    await seeds.store.run(delegate_to_canvas(keys, claim.ref, token=claim.token, before=0, events=[], canvas=canvas))
+    claim = await seeds.claim_run()
+    await seeds.store.run(
+        delegate_to_canvas(keys, claim.ref, token=claim.token, written_count=0, events=[], canvas=canvas)
+    )
     return claim.ref.task_id
 
 

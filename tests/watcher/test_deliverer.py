@@ -29,7 +29,7 @@ from tests.support.clocks import ManualClock
 from tests.support.delivery_cursors import Webhooks
 from tests.support.posts import SECRET_KEY
 from tests.support.receiver import HANG_UP, Receiver, once_set, receiver, silent
-from tests.support.seeds import Seeds, at_once, chunk, status
+from tests.support.seeds import Seeds, chunk, run_concurrently, status
 from tests.support.waiting import eventually_async
 
 SETTINGS = Settings(store_url="redis://nowhere", secret_key=SECRET_KEY, allow_networks=["127.0.0.0/8"])
@@ -56,13 +56,13 @@ class WebhookSeeds:
         """Add a webhook to a task."""
         config = TaskPushNotificationConfig(id=config_id, task_id=task_id, url=url)
         sealed_config = self.sealer.seal(Subscription(config).to_bytes(), task_id, config_id)
-        await self.webhooks.saved(task_id, config_id, sealed_config)
+        await self.webhooks.save_config(task_id, config_id, sealed_config)
 
     async def with_due_events(self, url: str, count: int = 1) -> str:
         """Create a task with `count` webhooks, each with a due event."""
-        task_id = await self.seeds.created()
-        await at_once(*(self.add(task_id, url, f"c{number}") for number in range(count)))
-        await self.seeds.claimed(task_id)
+        task_id = await self.seeds.create_task()
+        await run_concurrently(*(self.add(task_id, url, f"c{number}") for number in range(count)))
+        await self.seeds.claim_run(task_id)
         return task_id
 
 
@@ -111,7 +111,7 @@ async def delivering(
 async def test_many_deliveries_to_a_dead_host_delay_no_other(
     hook_seeds: WebhookSeeds, live_receiver: Receiver, dead_receiver: Receiver
 ) -> None:
-    await at_once(
+    await run_concurrently(
         *(hook_seeds.with_due_events(dead_receiver.url(), PER_TASK) for _ in range(DEAD_WEBHOOKS // PER_TASK))
     )
     redis, due = hook_seeds.seeds.store.redis, hook_seeds.seeds.keys.deliveries
@@ -237,22 +237,22 @@ async def test_events_that_replace_lost_ones_are_posted_with_other_ids(
     hook_seeds: WebhookSeeds, seeds: Seeds, live_receiver: Receiver, lost_posts: int
 ) -> None:
     """The store loses events and the record of their posts while the deliverer waits for a response."""
-    claim = await seeds.claimed(max_attempts=2)
+    claim = await seeds.claim_run(max_attempts=2)
     task_id = claim.ref.task_id
     await hook_seeds.add(task_id, live_receiver.url())
-    await seeds.appended(claim, chunk("kept"))
+    await seeds.append_events(claim, chunk("kept"))
     may_continue, is_released = threading.Event(), threading.Event()
     live_receiver.plan("/hook", [once_set(may_continue), *[200] * (lost_posts - 1), once_set(is_released)])
     async with delivering(hook_seeds):
         await asyncio.to_thread(live_receiver.wait_for, "/hook", 1)
         backup = await seeds.backup()
-        await seeds.appended(claim, *(chunk(f"lost {n}") for n in range(4)), before=1)
+        await seeds.append_events(claim, *(chunk(f"lost {n}") for n in range(4)), written_count=1)
         lost_entries = (await seeds.log(task_id))[-4:]
         if lost_posts:
             may_continue.set()
             await asyncio.to_thread(live_receiver.wait_for, "/hook", 1 + lost_posts)
         await seeds.restore(backup)
-        await seeds.settled(claim, *(chunk(f"other {n}") for n in range(5)), status(COMPLETED), before=1)
+        await seeds.settle_run(claim, *(chunk(f"other {n}") for n in range(5)), status(COMPLETED), written_count=1)
         may_continue.set()
         is_released.set()
         log = await seeds.log(task_id)
@@ -295,10 +295,10 @@ async def test_a_post_carries_the_time_of_the_store(hook_seeds: WebhookSeeds, li
 async def test_a_delivered_event_ends_the_failures_of_those_before_it(
     hook_seeds: WebhookSeeds, live_receiver: Receiver
 ) -> None:
-    claim = await hook_seeds.seeds.claimed()
+    claim = await hook_seeds.seeds.claim_run()
     task_id = claim.task.id
     await hook_seeds.add(task_id, live_receiver.url())
-    await hook_seeds.seeds.appended(claim, chunk("a"), chunk("b"))
+    await hook_seeds.seeds.append_events(claim, chunk("a"), chunk("b"))
     since_1970 = {"c:failures": 9, "c:first_failed_at": 1}
     await hook_seeds.seeds.store.redis.hset(hook_seeds.seeds.keys.task(task_id).push, mapping=since_1970)
     live_receiver.plan("/hook", [200, 500])
@@ -332,9 +332,11 @@ async def test_a_config_that_this_watcher_has_no_key_for_is_left_to_others(
 
 
 async def test_a_config_that_this_release_cannot_read_is_left_to_others(hook_seeds: WebhookSeeds) -> None:
-    task_id = await hook_seeds.seeds.created()
-    await hook_seeds.webhooks.saved(task_id, "c", hook_seeds.sealer.seal(b'{"config": {"more": 1}}', task_id, "c"))
-    await hook_seeds.seeds.claimed(task_id)
+    task_id = await hook_seeds.seeds.create_task()
+    await hook_seeds.webhooks.save_config(
+        task_id, "c", hook_seeds.sealer.seal(b'{"config": {"more": 1}}', task_id, "c")
+    )
+    await hook_seeds.seeds.claim_run(task_id)
 
     async def has_failed() -> bool:
         return (await hook_seeds.webhooks.delivery(task_id)).failures > 0
@@ -383,9 +385,9 @@ async def test_large_events_are_delivered_within_the_memory_budget(
 ) -> None:
     size, count = 6 * 2**20, 12
     for number in range(count):
-        task_id = await hook_seeds.seeds.created()
+        task_id = await hook_seeds.seeds.create_task()
         await hook_seeds.add(task_id, live_receiver.url(f"/{number}"))
-        await hook_seeds.seeds.appended(await hook_seeds.seeds.claimed(task_id), chunk("x" * size))
+        await hook_seeds.seeds.append_events(await hook_seeds.seeds.claim_run(task_id), chunk("x" * size))
     await hook_seeds.with_due_events(live_receiver.url("/small"))
     store = RecordingStore(redis_server.store_url)
     secrets, poster = SETTINGS.secret_keys, Poster(SETTINGS.push_networks)
@@ -416,9 +418,9 @@ async def test_a_large_delivery_to_a_slow_host_delays_no_small_one_and_frees_mem
     role = deliverer_of(hook_seeds, Poster(SETTINGS.push_networks))
 
     async def add_large_delivery(path: str) -> str:
-        claim = await hook_seeds.seeds.claimed()
+        claim = await hook_seeds.seeds.claim_run()
         await hook_seeds.add(claim.ref.task_id, live_receiver.url(path))
-        await hook_seeds.seeds.appended(claim, *(chunk("x" * deliverer.MAX_RESERVED_BYTES) for _ in range(3)))
+        await hook_seeds.seeds.append_events(claim, *(chunk("x" * deliverer.MAX_RESERVED_BYTES) for _ in range(3)))
         return claim.ref.task_id
 
     slow_id = await add_large_delivery("/slow")

@@ -49,11 +49,11 @@ class Scene:
 
     async def begin(self, url: str) -> None:
         """Create a task with a webhook whose second event is due."""
-        self.task_id = await self.seeds.created()
+        self.task_id = await self.seeds.create_task()
         config = TaskPushNotificationConfig(id="c", task_id=self.task_id, url=url, token=SECRET)
         sealed_config = self.sealer.seal(Subscription(config).to_bytes(), self.task_id, "c")
-        await self.webhooks.saved(self.task_id, "c", sealed_config)
-        await self.seeds.claimed(self.task_id)
+        await self.webhooks.save_config(self.task_id, "c", sealed_config)
+        await self.seeds.claim_run(self.task_id)
 
     async def ask(self, post: EventId | str) -> None:
         """Request a post as the webhook's owner."""

@@ -66,7 +66,7 @@ async def until_canceled(seeds: Seeds, task_id: str) -> None:
 
 
 async def test_queued_runs_are_canceled_and_other_tasks_are_ignored(seeds: Seeds, listener: RevokeListener) -> None:
-    first, second = await seeds.created(), await seeds.created()
+    first, second = await seeds.create_task(), await seeds.create_task()
 
     listener.receive(control_message("ping"))
     listener.receive(control_message("revoke", task_id=["no-run", "unknown.1", f"{first}.1", f"{second}.1"]))
@@ -79,7 +79,7 @@ async def test_queued_runs_are_canceled_and_other_tasks_are_ignored(seeds: Seeds
 async def test_workers_have_some_time_to_terminate_a_run(
     store: AsyncStore, keys: Keys, seeds: Seeds, listener: RevokeListener, clock: ManualClock
 ) -> None:
-    claim = await seeds.claimed()
+    claim = await seeds.claim_run()
     record = keys.task(claim.ref.task_id).record
 
     listener.receive(control_message("revoke", task_id=claim.ref.name, terminate=True))
@@ -91,7 +91,7 @@ async def test_workers_have_some_time_to_terminate_a_run(
         return bool(await store.redis.hget(record, "cancel_requested") == b"1")
 
     await eventually_async(is_asked)
-    await seeds.settled(claim, status(CANCELED))
+    await seeds.settle_run(claim, status(CANCELED))
     assert await seeds.states(claim.ref.task_id) == [SUBMITTED, WORKING, CANCELED]
     message = (await seeds.task(claim.ref.task_id)).status.message
     assert (message.parts[0].text, dict(message.metadata)) == (
@@ -104,7 +104,7 @@ async def test_workers_have_some_time_to_terminate_a_run(
 async def test_a_listener_that_stops_waits_for_no_worker(
     seeds: Seeds, listener: RevokeListener, clock: ManualClock
 ) -> None:
-    claim = await seeds.claimed()
+    claim = await seeds.claim_run()
     listener.receive(control_message("terminate", task_id=[claim.ref.name]))
     await clock.until_waiting(TERMINATE_AFTER)
 

@@ -24,7 +24,7 @@ from tests.support.clocks import ManualClock
 from tests.support.dispatcher_setup import DUE_NOW_US, Broker, create_operation, dispatcher
 from tests.support.moved_clock import MovedClock
 from tests.support.restarts import mortal_redis
-from tests.support.seeds import Seeds, at_once, status
+from tests.support.seeds import Seeds, run_concurrently, status
 
 HOUR = 3600
 LEASE_TTL = 15.0
@@ -47,7 +47,7 @@ def seeds(store: AsyncStore, keys: Keys) -> Seeds:
 
 async def claim_task(store: AsyncStore, keys: Keys, seeds: Seeds) -> Claim:
     """Create a task and claim its run."""
-    ref = RunRef(await seeds.created(), 1)
+    ref = RunRef(await seeds.create_task(), 1)
     claim = await store.run(claim_run(keys, ref, token="t", runner="r", lease_us=LEASE_US, working=True))
     assert isinstance(claim, Claim)
     return claim
@@ -58,7 +58,7 @@ async def pause_task(store: AsyncStore, keys: Keys, seeds: Seeds, pause_us: int)
     claim = await claim_task(store, keys, seeds)
     timeout_event = TaskStatusUpdateEvent(task_id=claim.ref.task_id, status=TaskStatus(state=FAILED))
     pause = {"events": [status(INPUT_REQUIRED, "well?")], "pause_us": pause_us, "pause_timeout": timeout_event}
-    await store.run(settle_run(keys, claim.ref, token=claim.token, before=0, **pause))
+    await store.run(settle_run(keys, claim.ref, token=claim.token, written_count=0, **pause))
     return claim.ref.task_id
 
 
@@ -152,13 +152,13 @@ async def test_a_pause_is_not_cut_short_by_a_jump_forward(
 async def test_a_reminder_keeps_its_time_after_a_jump(
     store: AsyncStore, keys: Keys, seeds: Seeds, wall_clock: MovedClock, offset: float
 ) -> None:
-    claim = await seeds.claimed()
+    claim = await seeds.claim_run()
     reminder = Reminder(int(HOUR // 2 * 1_000_000), status(INPUT_REQUIRED))
     settle = settle_run(
         keys,
         claim.ref,
         token=claim.token,
-        before=0,
+        written_count=0,
         events=[status(INPUT_REQUIRED, "well?")],
         reminders=pack_reminders(keys, [reminder], None),
     )
@@ -202,11 +202,11 @@ async def test_a_jump_is_corrected_once_however_many_watchers_notice_it(
 ) -> None:
     await pause_task(store, keys, seeds, HOUR * 1_000_000)
     clocks = [StoreClock(store, keys, LEASE_TTL) for _ in range(4)]
-    await at_once(*(clock.tick() for clock in clocks))
+    await run_concurrently(*(clock.tick() for clock in clocks))
 
     wall_clock.set_offset(HOUR)
-    await at_once(*(clock.tick() for clock in clocks))
-    await at_once(*(clock.tick() for clock in clocks))
+    await run_concurrently(*(clock.tick() for clock in clocks))
+    await run_concurrently(*(clock.tick() for clock in clocks))
 
     assert (await store.run(read_clock(keys))).corrections == 1
     assert await seconds_left(store, keys, keys.pauses) == [pytest.approx(HOUR, abs=5)]

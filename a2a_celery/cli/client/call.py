@@ -135,18 +135,18 @@ class TerminalConversation:
                     return self._code()
                 content = answer
         except KeyboardInterrupt:
-            return self._interrupted()
+            return self._handle_interrupt()
 
     def _take_turn(self, content: list[Part] | Message) -> None:
         """Run a turn. If the agent refuses the answer to a form, show the reason and keep the question open."""
-        before = self.session.result
+        previous_result = self.session.result
         try:
             self.runner.run(self._turn(content))
         except InvalidParamsError as e:
             if not isinstance(content, Message):
                 raise
             click.echo(error_line(e), err=True)
-            self.session.result = before
+            self.session.result = previous_result
 
     async def _turn(self, content: list[Part] | Message) -> None:
         try:
@@ -170,7 +170,7 @@ class TerminalConversation:
             click.echo(err=True)
             return None
 
-    def _interrupted(self) -> int:
+    def _handle_interrupt(self) -> int:
         """Cancel the task if its id is known, and return the exit code. A second Ctrl-C leaves the task running."""
         task_id = self.session.task_id
         if not task_id:
@@ -185,10 +185,10 @@ class TerminalConversation:
         return self._code()
 
     async def _cancel(self) -> None:
-        canceled = await self.session.cancel()
-        if canceled.stop_reason != "end_turn":
-            canceled = await self.session.wait()
-        click.echo(f"the task is {state_name(canceled.state)}", err=True)
+        result = await self.session.cancel()
+        if result.stop_reason != "end_turn":
+            result = await self.session.wait()
+        click.echo(f"the task is {state_name(result.state)}", err=True)
 
     def _code(self) -> int:
         result = self.session.result

@@ -188,8 +188,8 @@ async def send(
 @_one_agent
 async def get(gateway: Gateway, *, task: str, as_lines: bool) -> None:
     """Show TASK, the steps of its runs, or its parent and child tasks."""
-    _, stored = await gateway.find(task)
-    _show(stored, as_lines)
+    _, stored_task = await gateway.find(task)
+    _show(stored_task, as_lines)
 
 
 @click.command()
@@ -199,7 +199,7 @@ async def get(gateway: Gateway, *, task: str, as_lines: bool) -> None:
 @_one_agent
 async def tail(gateway: Gateway, *, task: str, as_lines: bool) -> None:
     """Show TASK and its events until it ends or pauses."""
-    name, stored = await gateway.find(task)
+    name, stored_task = await gateway.find(task)
     async with gateway.agent(name) as client:
         try:
             await _show_events(client.subscribe(SubscribeToTaskRequest(id=task)), as_lines)
@@ -207,8 +207,8 @@ async def tail(gateway: Gateway, *, task: str, as_lines: bool) -> None:
             raise click.ClickException(f"the agent {name} does not stream: poll with a2a get {task}") from e
         except UnsupportedOperationError:
             # the task has ended, perhaps after `find` read it
-            stored = await client.get_task(GetTaskRequest(id=task))
-            _show(stored, as_lines)
+            stored_task = await client.get_task(GetTaskRequest(id=task))
+            _show(stored_task, as_lines)
 
 
 @click.command()

@@ -87,14 +87,14 @@ class Child:
         env: Mapping[str, str],
         folder: Path | None,
         screen: Screen,
-        ended: Callable[[Child], None],
+        on_end: Callable[[Child], None],
         hide: str | None = None,
         has_terminal: bool = False,
     ) -> None:
         """Start the process.
 
         Args:
-            ended: Function that a thread calls when the process has ended.
+            on_end: Function that a thread calls when the process has ended.
             hide: Text of the lines that are not shown, or None to show all lines.
             has_terminal: True to connect the process to the terminal directly, so that a debugger works.
         """
@@ -119,7 +119,7 @@ class Child:
         )
         self._reader = Thread(target=self._read, name=f"{name}-output", daemon=True)
         self._reader.start()
-        Thread(target=self._wait, args=(ended,), name=f"{name}-end", daemon=True).start()
+        Thread(target=self._wait, args=(on_end,), name=f"{name}-end", daemon=True).start()
 
     @property
     def pgid(self) -> int:
@@ -156,7 +156,7 @@ class Child:
                     self._last.append(line.rstrip("\n"))
                     self._screen.forward(self.name, self._last[-1])
 
-    def _wait(self, ended: Callable[[Child], None]) -> None:
+    def _wait(self, on_end: Callable[[Child], None]) -> None:
         self.code = self._popen.wait()
         self._ended_event.set()
-        ended(self)
+        on_end(self)

@@ -31,10 +31,10 @@ class CodeWatcher:
 
         The list stays empty until a poll finds no further change, because a tool may still be writing files.
         """
-        before, self._stamps = self._stamps, self._read()
-        changed = {path for path, _ in before.items() ^ self._stamps.items()}
-        self._changed |= changed
-        if changed:
+        previous_stamps, self._stamps = self._stamps, self._read()
+        changed_paths = {path for path, _ in previous_stamps.items() ^ self._stamps.items()}
+        self._changed |= changed_paths
+        if changed_paths:
             return []
         paths, self._changed = self._changed, set()
         return sorted(path.relative_to(self._folder) for path in paths)

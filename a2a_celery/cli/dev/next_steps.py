@@ -95,12 +95,12 @@ def _celery(location: str, folder: Path | None) -> str:
 def _program(name: str) -> str | None:
     """Return the shell command for a script of this environment, or None if there is no such script. The command is the
     script's name if it is on PATH, and its path otherwise."""
-    beside = Path(sys.executable).parent / name
-    if not beside.exists():
+    sibling = Path(sys.executable).parent / name
+    if not sibling.exists():
         return None
     on_path = shutil.which(name)
-    is_found = on_path is not None and os.path.samefile(Path(on_path).parent, beside.parent)
-    return name if is_found else shlex.quote(str(beside))
+    is_found = on_path is not None and os.path.samefile(Path(on_path).parent, sibling.parent)
+    return name if is_found else shlex.quote(str(sibling))
 
 
 STORY_WORDS = 60

@@ -95,21 +95,21 @@ def run_guardian(lines: BinaryIO) -> None:
 
 
 def _end(groups: list[int]) -> None:
-    left = [pgid for pgid in reversed(groups) if signal_group(pgid, signal.SIGTERM)]
-    left = _wait(left, TERMINATE_TIMEOUT)
-    for pgid in left:
+    live_groups = [pgid for pgid in reversed(groups) if signal_group(pgid, signal.SIGTERM)]
+    live_groups = _wait(live_groups, TERMINATE_TIMEOUT)
+    for pgid in live_groups:
         signal_group(pgid, signal.SIGKILL)
-    _wait(left, KILL_TIMEOUT)
+    _wait(live_groups, KILL_TIMEOUT)
 
 
 def _wait(groups: Iterable[int], seconds: float) -> list[int]:
     """Wait up to `seconds` until the process groups are empty, and return the groups that are not."""
     deadline = time.monotonic() + seconds
-    left = list(groups)
+    live_groups = list(groups)
     while True:
-        left = [pgid for pgid in left if signal_group(pgid, 0)]
-        if not left or time.monotonic() > deadline:
-            return left
+        live_groups = [pgid for pgid in live_groups if signal_group(pgid, 0)]
+        if not live_groups or time.monotonic() > deadline:
+            return live_groups
         time.sleep(GROUP_POLL_INTERVAL)
 
 

@@ -171,7 +171,7 @@ class Supervisor:
         Raises:
             click.ClickException: The fleet could not start. No process is left running.
         """
-        before = {number: signal.signal(number, self._signalled) for number in _stop_signals()}
+        previous_handlers = {number: signal.signal(number, self._on_signal) for number in _stop_signals()}
         modes = termios.tcgetattr(sys.stdin) if self._has_debugger else None
         guard = ProcessGuard()
         if self._folder is not None:
@@ -190,7 +190,7 @@ class Supervisor:
             guard.release()
             if modes is not None:  # a debugger that is killed at its prompt leaves the terminal without echo
                 termios.tcsetattr(sys.stdin, termios.TCSANOW, modes)
-            for number, handler in before.items():
+            for number, handler in previous_handlers.items():
                 signal.signal(number, handler)
 
     def _store(self, environ: Mapping[str, str], redis_url: str | None, guard: ProcessGuard) -> dict[str, str]:
@@ -245,7 +245,7 @@ class Supervisor:
             folder=self._target.folder,
             screen=self._screen,
             hide=PROBE,
-            ended=lambda child: self._events.put(_Ended(child.name, child.code, child.last_lines(), child)),
+            on_end=lambda child: self._events.put(_Ended(child.name, child.code, child.last_lines(), child)),
             has_terminal=self._has_debugger and name == "worker",
         )
         guard.add_group(child.pgid)
@@ -260,7 +260,7 @@ class Supervisor:
             match self._events.get():
                 case _Changed(files):
                     self._reload(files, guard)
-                    next_report = self._elapsed() + PROGRESS_INTERVAL
+                    next_report = self._elapsed_seconds() + PROGRESS_INTERVAL
                 case _Ended(child=Child() as child) if child not in self._children:
                     pass  # the child was stopped because the code has changed
                 case _Ended(child=Child()) as end if self._options.reload:
@@ -271,25 +271,25 @@ class Supervisor:
                     self._options.has_tour and self._is_ready and code == KILLED
                 ):
                     self._restart(name, child, guard)
-                    next_report = self._elapsed() + PROGRESS_INTERVAL
+                    next_report = self._elapsed_seconds() + PROGRESS_INTERVAL
                 case _Ended() as end:
                     self._report(end)
                     return 1
                 case _Health() as health:
                     if health.ready:
                         self._report_ready()
-                    elif self._elapsed() > next_report:
-                        next_report = self._elapsed() + PROGRESS_INTERVAL
+                    elif self._elapsed_seconds() > next_report:
+                        next_report = self._elapsed_seconds() + PROGRESS_INTERVAL
                         self._say(f"waiting for {unready(health.reasons)}")
                 case number:
                     self._say(f"stopping ({number.name})")
                     return 0
 
-    def _restart(self, name: str, killed: Child, guard: ProcessGuard) -> None:
+    def _restart(self, name: str, child: Child, guard: ProcessGuard) -> None:
         """End the remaining processes of a killed child, and start the child again."""
         self._say(f"the {name} was killed; starting another")
-        killed.kill()
-        self._children.remove(killed)
+        child.kill()
+        self._children.remove(child)
         self._restarted = name
         self._screen.is_folded = not self._options.verbose
         self._start_child(name, guard)
@@ -328,7 +328,7 @@ class Supervisor:
     def _next_steps(self) -> str:
         target = self._target
         if self._folder is not None:
-            return tour(A2A.of(target.app).agents, self._url, self._folder, self._elapsed())
+            return tour(A2A.of(target.app).agents, self._url, self._folder, self._elapsed_seconds())
         return next_steps(A2A.of(target.app).agents, self._url, self._grpc_port, target.location, target.folder)
 
     def _stop(self) -> None:
@@ -421,10 +421,10 @@ class Supervisor:
         code = server.process.wait()
         self._events.put(_Ended("redis", code, server.last_lines(), None))
 
-    def _signalled(self, number: int, _: object) -> None:
+    def _on_signal(self, number: int, _: object) -> None:
         self._events.put(signal.Signals(number))
 
-    def _elapsed(self) -> float:
+    def _elapsed_seconds(self) -> float:
         return time.monotonic() - self._started_at
 
     def _say(self, line: str) -> None:

@@ -32,7 +32,7 @@ def timeouts(survey: Survey) -> Iterator[Finding]:
     rabbit = server.kind == "RabbitMQ"
     name = "consumer_timeout" if rabbit else "visibility timeout"
     limit = f"{name} ({server.ack_timeout:g} s{', unless it was changed' if rabbit else ''})"
-    late = [
+    names = [
         agent for agent, work in survey.work.items() if work.late and _outlasts(work.limit or inf, server.ack_timeout)
     ]
     long = [
@@ -40,17 +40,17 @@ def timeouts(survey: Survey) -> Iterator[Finding]:
         for agent, work in survey.work.items()
         if not work.late and _outlasts(work.limit or 0.0, server.ack_timeout)
     ]
-    if late and rabbit:
+    if names and rabbit:
         yield wrong(
             "timeouts",
-            f"workers acknowledge runs of {', '.join(late)} when they end, which may take longer than the broker's "
+            f"workers acknowledge runs of {', '.join(names)} when they end, which may take longer than the broker's "
             f"{limit}: the broker then closes the worker's channel. Give the agents a time_limit below this timeout, "
             "or raise the timeout.",
         )
-    elif late:
+    elif names:
         yield note(
             "timeouts",
-            f"workers acknowledge runs of {', '.join(late)} when they end, which may take longer than the broker's "
+            f"workers acknowledge runs of {', '.join(names)} when they end, which may take longer than the broker's "
             f"{limit}: the broker then redelivers the runs, and workers drop the copies. Give the agents a time_limit "
             "below this timeout, or raise the timeout in broker_transport_options.",
         )
@@ -62,7 +62,7 @@ def timeouts(survey: Survey) -> Iterator[Finding]:
             f"the worker's earlier runs end, and the broker {effect}. Give the agents a separate queue with "
             "worker_prefetch_multiplier = 1, or raise the timeout.",
         )
-    if not (late or long):
+    if not (names or long):
         yield ok("timeouts", f"no agent has a time limit beyond the broker's {limit}")
 
 

@@ -86,37 +86,37 @@ def secrets(survey: Survey) -> Iterator[Finding]:
             f"A2A_SECRET_KEY {'lacks a key' if fingerprints else 'is not set here'}, but webhooks in the store are "
             "encrypted with it, so no gateway starts. Append the key of those webhooks to A2A_SECRET_KEY.",
         )
-    required = survey.webhooks.secrets | ({sealer.fingerprint} if sealer is not None else set())
+    required_secrets = survey.webhooks.secrets | ({sealer.fingerprint} if sealer is not None else set())
     others = () if isinstance(survey.watchers, str) else survey.watchers
     lacking = False
     for report in others:
         process, available = f"watcher {report['watcher']}", set(report.get("secrets", ()))
-        if required and not available:
+        if required_secrets and not available:
             yield wrong(
                 process, "has no A2A_SECRET_KEY, so it delivers nothing to webhooks. Set the gateways' key there."
             )
-        elif required - available:
+        elif required_secrets - available:
             yield wrong(
                 process,
                 "cannot decrypt all webhooks in the store, or those of a gateway with these settings, so their "
                 "deliveries fail. Set the gateways' A2A_SECRET_KEY there.",
             )
-        lacking |= bool(required - available)
-    if required and others and not lacking:
+        lacking |= bool(required_secrets - available)
+    if required_secrets and others and not lacking:
         yield ok("secret key", "the key decrypts all webhooks, in watchers too")
 
 
 def signing_keys(survey: Survey) -> Iterator[Finding]:
     """Check that each watcher signs with an Ed25519 key that gateways publish."""
-    published = published_keys(survey.settings)
+    public_keys = published_keys(survey.settings)
     others = () if isinstance(survey.watchers, str) else survey.watchers
-    agree = bool(published and others)
+    agree = bool(public_keys and others)
     for report in others:
         process, keys = f"watcher {report['watcher']}", report.get("signing_keys", [])
-        if published and not keys:
+        if public_keys and not keys:
             agree = False
             yield wrong(process, "has no A2A_WEBHOOK_PRIVATE_KEY, and gateways publish public keys: set it there.")
-        elif not set(keys) <= set(published):
+        elif not set(keys) <= set(public_keys):
             agree = False
             yield wrong(
                 process,
@@ -135,23 +135,23 @@ def same_settings(survey: Survey) -> Iterator[Finding]:
         settings_of |= {f"watcher {report['watcher']}": report["settings"] for report in survey.watchers}
     local = visible_settings(survey.settings)
     agree = True
-    for process, reported in sorted(settings_of.items()):
-        if reported.get("key_prefix", survey.settings.key_prefix) != survey.settings.key_prefix:
+    for process, other_settings in sorted(settings_of.items()):
+        if other_settings.get("key_prefix", survey.settings.key_prefix) != survey.settings.key_prefix:
             agree = False
             yield wrong(
                 process,
-                f"belongs to another fleet: A2A_KEY_PREFIX is {reported['key_prefix']!r} there, and "
+                f"belongs to another fleet: A2A_KEY_PREFIX is {other_settings['key_prefix']!r} there, and "
                 f"{survey.settings.key_prefix!r} here. Make them equal, or give each fleet separate queues: "
                 "a worker returns messages of the other fleet to the queue.",
             )
             continue
-        unused = OWN_TO_A_PROCESS | (NOT_OF_WORKERS if process in workers else set())
-        for name in sorted((local.keys() | reported.keys()) - unused):
-            if local.get(name) != reported.get(name):
+        unused_names = OWN_TO_A_PROCESS | (NOT_OF_WORKERS if process in workers else set())
+        for name in sorted((local.keys() | other_settings.keys()) - unused_names):
+            if local.get(name) != other_settings.get(name):
                 agree = False
                 yield wrong(
                     process,
-                    f"{ENV_PREFIX}{name.upper()} is {reported.get(name)!r} there, and "
+                    f"{ENV_PREFIX}{name.upper()} is {other_settings.get(name)!r} there, and "
                     f"{local.get(name)!r} here: make them equal.",
                 )
     if settings_of and agree:

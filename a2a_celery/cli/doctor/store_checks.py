@@ -68,14 +68,14 @@ def memory(survey: Survey) -> Iterator[Finding]:
     """Check that the store has memory for more tasks."""
     if isinstance(survey.store, str) or not survey.store.max_memory:
         return
-    used = survey.store.used_memory / survey.store.max_memory
-    usage = f"{used:.0%} of maxmemory ({survey.store.max_memory / 2**20:,.0f} MiB) are used"
+    used_share = survey.store.used_memory / survey.store.max_memory
+    usage = f"{used_share:.0%} of maxmemory ({survey.store.max_memory / 2**20:,.0f} MiB) are used"
     watermark = survey.settings.store_watermark
     nearly_full = watermark or NEARLY_FULL
-    if used >= nearly_full:
+    if used_share >= nearly_full:
         refuses = f"above {watermark:.0%} no message is accepted" if watermark else "a full store refuses new tasks"
         yield wrong("memory", f"{usage}: {refuses}. Raise maxmemory, or lower the retention.")
-    elif used >= min(FILLING, nearly_full):
+    elif used_share >= min(FILLING, nearly_full):
         yield note("memory", f"{usage}: raise maxmemory, or lower the retention.")
     else:
         yield ok("memory", usage)

@@ -200,7 +200,7 @@ def survey(a2a: A2A, url: str | None, timeout: float) -> Survey:
     server: Server | str
     watching: tuple[Mapping[str, Any], ...] | str
     webhooks, dead_letters = Webhooks(), 0
-    announced: tuple[Mapping[str, Any], ...] = ()
+    announcements: tuple[Mapping[str, Any], ...] = ()
     version_tasks: Mapping[tuple[str, str], int] = {}
     with_version: list[VersionWorker] = []
     storage: StorageState | None = None
@@ -208,7 +208,7 @@ def survey(a2a: A2A, url: str | None, timeout: float) -> Survey:
     try:
         server = server_of(store)
         watching = tuple(json.loads(report) for report in store.run(watchers(keys)))
-        announced = tuple(json.loads(text) for text in store.run(announced_workers(keys)))
+        announcements = tuple(json.loads(text) for text in store.run(announced_workers(keys)))
         webhooks = _webhooks(store, keys)
         metrics = store.run(read_metrics(keys))
         dead_letters, version_tasks = metrics.dead_letters, metrics.counted("version")
@@ -236,7 +236,7 @@ def survey(a2a: A2A, url: str | None, timeout: float) -> Survey:
             "settings": settings_line(a2a.loaded),
         },
         workers={} if isinstance(broker, str) else worker_reports(app, timeout),
-        announced=announced,
+        announced=announcements,
         version_tasks=version_tasks,
         version_workers=with_version,
         queues={name: queue_of(app, agent) for name, agent in a2a.agents.items()},

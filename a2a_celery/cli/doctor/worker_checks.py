@@ -43,8 +43,10 @@ def workers(survey: Survey) -> Iterator[Finding]:
             queues = ", ".join(report["queues"]) or "no queue"
             yield ok(node, f"{report['pool']}, consumes {queues}, has {_agents(survey, report)}")
         if report.get("drained"):
-            left = ", ".join(report["drained"])
-            yield note(node, f"is drained and does not consume {left}: a2a drain --worker {node} --undo ends it.")
+            drained_queues = ", ".join(report["drained"])
+            yield note(
+                node, f"is drained and does not consume {drained_queues}: a2a drain --worker {node} --undo ends it."
+            )
 
 
 def _agents(survey: Survey, report: Mapping[str, Any]) -> str:
@@ -56,7 +58,7 @@ def agents(survey: Survey) -> Iterator[Finding]:
     """Check that each agent has workers, and that all consumers of the agent's queue have the agent."""
     if isinstance(survey.broker, str) or not survey.workers:
         return
-    served = 0
+    served_count = 0
     for agent, queue in survey.queues.items():
         consuming = [(node, report) for node, report in reporting(survey) if queue in report["queues"]]
         if queue is None:
@@ -75,9 +77,9 @@ def agents(survey: Survey) -> Iterator[Finding]:
                     f"workers without this agent consume its queue {queue}, and reject its runs: {', '.join(without)}. "
                     "Deploy the agent's code there, or give the agent another queue.",
                 )
-            served += not without
-    if served:
-        yield ok("agents", f"{served} of {len(survey.queues)} have workers")
+            served_count += not without
+    if served_count:
+        yield ok("agents", f"{served_count} of {len(survey.queues)} have workers")
 
 
 def imports(survey: Survey) -> Iterator[Finding]:
@@ -109,11 +111,11 @@ def cancelling(survey: Survey) -> Iterator[Finding]:
 
 def versions(survey: Survey) -> Iterator[Finding]:
     """Check that workers and watchers run the package versions that are installed on this machine."""
-    reported = {node: report.get("versions") for node, report in reporting(survey)}
+    versions_of = {node: report.get("versions") for node, report in reporting(survey)}
     if not isinstance(survey.watchers, str):
-        reported |= {f"watcher {other['watcher']}": other.get("versions") for other in survey.watchers}
+        versions_of |= {f"watcher {other['watcher']}": other.get("versions") for other in survey.watchers}
     local, agree = installed(), True
-    for process, other in sorted(reported.items()):
+    for process, other in sorted(versions_of.items()):
         if other == local:
             continue
         agree = False
@@ -125,7 +127,7 @@ def versions(survey: Survey) -> Iterator[Finding]:
         yield wrong(
             process, f"has {their_versions}, this command has {text}: finish the roll-out, or install equal versions."
         )
-    if reported and agree:
+    if versions_of and agree:
         yield ok("versions", ", ".join(f"{name} {version}" for name, version in local.items()) + ", everywhere")
 
 

@@ -141,13 +141,13 @@ class Canceller:
 
     def _poll(self) -> Iterator[tuple[TaskSummary, str]]:
         states = self._store.run(read_states(self._keys, list(self._stopping)))
-        before = len(self._stopping)
+        previous_count = len(self._stopping)
         for (task_id, (task, until)), state in zip(list(self._stopping.items()), states, strict=True):
             outcome = "canceled" if state == CANCELED else "ended" if state is None or state in TERMINAL else ""
             if outcome or monotonic() >= until:
                 del self._stopping[task_id]
                 yield task, outcome or "running"
-        if len(self._stopping) == before:
+        if len(self._stopping) == previous_count:
             Event().wait(STATE_POLL_INTERVAL)
 
     def _revoke_runs(self) -> None:
@@ -185,11 +185,11 @@ def _cancel(
         wait = grace + BEYOND_GRACE if timeout is None else timeout
         canceller = Canceller(store, keys, publisher, wait)
         outcomes: Counter[str] = Counter()
-        left: list[TaskSummary] = []
+        running_tasks: list[TaskSummary] = []
         with Progress("Cancelling", len(tasks)) as progress:
             for task, outcome in canceller.cancel(tasks):
                 outcomes[outcome] += 1
-                left += [task] * (outcome == "running")
+                running_tasks += [task] * (outcome == "running")
                 if as_lines:
                     progress.echo(json.dumps(task_fields(task) | {"outcome": outcome}, ensure_ascii=False))
                 progress.advance()
@@ -198,11 +198,11 @@ def _cancel(
     if not as_lines:
         became = f"{outcomes['canceled']} canceled, {outcomes['ended']} had ended, {outcomes['running']} still running"
         click.echo(f"{len(tasks)} task{'s' * (len(tasks) > 1)}: {became}")
-        for line in summary_lines(left) if left else ():
+        for line in summary_lines(running_tasks) if running_tasks else ():
             click.echo(line)
-        if left:
+        if running_tasks:
             click.echo("these agents did not stop in time: see a2a list --stuck and a2a doctor")
-    context.exit(int(bool(left)))
+    context.exit(int(bool(running_tasks)))
 
 
 def _show(tasks: Sequence[TaskSummary], as_lines: bool) -> None:
@@ -214,22 +214,24 @@ def _show(tasks: Sequence[TaskSummary], as_lines: bool) -> None:
     else:
         for line in summary_lines(tasks):
             click.echo(line)
-        click.echo(f"{_counted(tasks)} would be cancelled")
+        click.echo(f"{_count_text(tasks)} would be cancelled")
 
 
 def _confirm(tasks: Sequence[TaskSummary], yes: bool) -> None:
     if yes:
         return
     if not _is_interactive():
-        raise click.UsageError(f"{_counted(tasks)} would be cancelled: there is no terminal to confirm, so pass --yes")
-    click.confirm(f"Cancel {_counted(tasks)}?", abort=True, err=True)
+        raise click.UsageError(
+            f"{_count_text(tasks)} would be cancelled: there is no terminal to confirm, so pass --yes"
+        )
+    click.confirm(f"Cancel {_count_text(tasks)}?", abort=True, err=True)
 
 
 def _is_interactive() -> bool:
     return sys.stdin.isatty()
 
 
-def _counted(tasks: Sequence[TaskSummary]) -> str:
+def _count_text(tasks: Sequence[TaskSummary]) -> str:
     by_agent = Counter(task.agent for task in tasks)
     agents = ", ".join(f"{many} of {agent}" for agent, many in by_agent.most_common())
     return f"{len(tasks)} task{'s' * (len(tasks) > 1)} ({agents})"

@@ -51,16 +51,16 @@ def list_deliveries(context: click.Context, dead: bool, agent: str | None, as_li
     delivery is given up. Use replay to post the missed events.
     """
     with operator_store(context, agent) as (_, store, keys):
-        selected = [delivery for delivery in _all(store, keys, dead) if agent in (None, delivery.agent)]
+        delivery_list = [delivery for delivery in _all(store, keys, dead) if agent in (None, delivery.agent)]
     if as_lines:
-        for delivery in selected:
+        for delivery in delivery_list:
             click.echo(_json(delivery))
-    elif not selected:
+    elif not delivery_list:
         click.echo("no delivery was given up" if dead else "no webhook waits for an event, no delivery was given up")
     else:
         cells = [
             (r.task_id, r.config_id, r.state, _events(r), str(r.failures), _due_time(r), _failure_reason(r))
-            for r in selected
+            for r in delivery_list
         ]
         for line in table(("TASK", "WEBHOOK", "STATE", "EVENTS", "TRIES", "NEXT", "WHY"), cells):
             click.echo(line)

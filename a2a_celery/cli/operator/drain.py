@@ -58,12 +58,12 @@ class Drained:
             case "drained":
                 return f"{self.node}: does not consume {queues}, and has no work left"
             case "restarted":
-                restarted = f"{self.node}: was restarted, and consumes {queues}"
-                return f"{restarted}: drain it without --shutdown, or stop it in its process manager"
+                text = f"{self.node}: was restarted, and consumes {queues}"
+                return f"{text}: drain it without --shutdown, or stop it in its process manager"
             case "silent":
                 return f"{self.node}: does not reply: it runs a task on the solo pool, or has an older release"
-        left = [f"run {run}" for run in self.runs] + [f"{self.tasks} other tasks"] * bool(self.tasks)
-        return f"{self.node}: does not consume {queues}; unfinished: {', '.join(left)}"
+        open_work = [f"run {run}" for run in self.runs] + [f"{self.tasks} other tasks"] * bool(self.tasks)
+        return f"{self.node}: does not consume {queues}; unfinished: {', '.join(open_work)}"
 
     def as_json(self) -> str:
         """Return the worker as one line of JSON."""
@@ -119,17 +119,17 @@ def drain(
     only_these = not (filters["hosts"] or filters["queues"] or filters["agents"]) and (undo or as_lines)
     reply = worker_reports(a2a.celery, REPLY_TIMEOUT, filters["nodes"] if only_these else ())
     with operator_store(context, None) as (_, store, _keys):
-        chosen = Choice.of(reply, filters, serves, server_of(store).identity, a2a.settings.key_prefix)
-    for node in chosen.strangers:
+        choice = Choice.of(reply, filters, serves, server_of(store).identity, a2a.settings.key_prefix)
+    for node in choice.strangers:
         click.echo(
             f"{node}: does not report its store; if it belongs to this deployment, name it with --worker", err=True
         )
-    drainer = Drainer(a2a.celery, chosen)
+    drainer = Drainer(a2a.celery, choice)
     if undo:
         drainer.undo()
     else:
         if not as_lines:
-            for line in chosen.consequences():
+            for line in choice.consequences():
                 click.echo(line)
         drainer.drain()
         click.echo(f"waiting up to {timeout:g} s for their active runs", err=True)
@@ -139,7 +139,7 @@ def drain(
     for worker in drainer.workers.values():
         click.echo(worker.as_json() if as_lines else worker.line())
     target = "undone" if undo else "shut_down" if shutdown else "drained"
-    context.exit(int(bool(chosen.strangers) or any(worker.state != target for worker in drainer.workers.values())))
+    context.exit(int(bool(choice.strangers) or any(worker.state != target for worker in drainer.workers.values())))
 
 
 @dataclass(frozen=True)
@@ -195,9 +195,9 @@ class Choice:
         has_named_workers = bool(filters["nodes"] or filters["hosts"])
 
         def is_meant(node: str) -> bool:
-            consumed = {*reply[node]["queues"], *reply[node].get("drained", ())}
+            worker_queues = {*reply[node]["queues"], *reply[node].get("drained", ())}
             is_named = not has_named_workers or node in filters["nodes"] or node.partition("@")[2] in filters["hosts"]
-            return is_named and (not queues or bool(queues & consumed))
+            return is_named and (not queues or bool(queues & worker_queues))
 
         nodes = tuple(filter(is_meant, reports_in))
         if not nodes:
@@ -220,8 +220,8 @@ class Choice:
 
     def consequences(self) -> Iterator[str]:
         """Yield warnings about other work that has to wait because of the drain."""
-        left = {name for node in self.nodes for name in self.queues_to_leave(node)}
-        for queue in sorted(left):
+        queues_to_leave = {name for node in self.nodes for name in self.queues_to_leave(node)}
+        for queue in sorted(queues_to_leave):
             sharing = sorted(
                 name for name, source in self.serves.items() if source == queue and name not in self.agent_names
             )
@@ -238,10 +238,10 @@ class Choice:
 class Drainer:
     """Controller that drains the selected workers through Celery's remote control."""
 
-    def __init__(self, app: Celery, chosen: Choice) -> None:
+    def __init__(self, app: Celery, choice: Choice) -> None:
         self._app = app
-        self._arguments = {"queues": None if chosen.queues is None else sorted(chosen.queues)}
-        self.workers = {node: Drained(node, chosen.queues_to_leave(node), state="silent") for node in chosen.nodes}
+        self._arguments = {"queues": None if choice.queues is None else sorted(choice.queues)}
+        self.workers = {node: Drained(node, choice.queues_to_leave(node), state="silent") for node in choice.nodes}
 
     def drain(self) -> None:
         """Make the workers stop consuming."""

@@ -83,7 +83,7 @@ def summary_lines(tasks: Sequence[TaskSummary]) -> Iterable[str]:
 
 
 def _show(context: click.Context, selection: Selection, schedule: str | None, limit: int, as_lines: bool) -> None:
-    skipped: list[datetime] = []
+    skipped_times: list[datetime] = []
     with operator_store(context, None) as (a2a, store, keys):
         times = {"not_before_us": selection.since_us, "not_after_us": selection.until_us}
         if schedule is None:
@@ -94,7 +94,7 @@ def _show(context: click.Context, selection: Selection, schedule: str | None, li
         else:
             names = schedule_indexes(keys, schedule)
             matching = (task for task in tasks_in(store, keys, names, selection.states, **times) if task in selection)
-            skipped = [at for at in store.run(skipped_ticks(keys, schedule)) if selection.has_tick(at)]
+            skipped_times = [at for at in store.run(skipped_ticks(keys, schedule)) if selection.has_tick(at)]
         tasks = list(islice(matching, limit + 1))
         if not tasks and selection.agent is not None and selection.agent not in a2a.agents:
             raise click.ClickException(
@@ -103,11 +103,11 @@ def _show(context: click.Context, selection: Selection, schedule: str | None, li
     if as_lines:
         for task in tasks[:limit]:
             click.echo(json.dumps(task_fields(task), ensure_ascii=False))
-        for at in skipped[:limit]:
+        for at in skipped_times[:limit]:
             click.echo(json.dumps({"task": None, "schedule": schedule, "skippedTick": at.isoformat()}))
         return
     _show_lines(tasks, limit)
-    for at in skipped[:limit]:
+    for at in skipped_times[:limit]:
         click.echo(f"skipped: the tick at {at:%Y-%m-%d %H:%M:%S} (UTC)")
 
 

@@ -64,14 +64,14 @@ def _to_this_release(a2a: A2A, store: SyncStore, keys: Keys, dry_run: bool, time
         )
     for step in steps:
         with Progress(f"Schema {step.to}", count_pages(store)) as progress:
-            changed = carry_out(store, keys, step, schema, dry_run=dry_run, on_page=progress.advance)
+            change_count = carry_out(store, keys, step, schema, dry_run=dry_run, on_page=progress.advance)
         schema = step.to
-        click.echo(f"Schema {step.to} {step.does}: {changed} records {'would be' if dry_run else 'were'} changed.")
+        click.echo(f"Schema {step.to} {step.does}: {change_count} records {'would be' if dry_run else 'were'} changed.")
 
 
 def _older(a2a: A2A, store: SyncStore, keys: Keys, timeout: float) -> Iterator[str]:
     """Yield the running processes of other releases, which report a different schema or no schema."""
-    for watcher in (json.loads(stored) for stored in store.run(watchers(keys))):
+    for watcher in (json.loads(content) for content in store.run(watchers(keys))):
         if watcher.get("schema") != SCHEMA:
             yield f"watcher {watcher['watcher']}"
     for node, report in sorted(worker_reports(a2a.celery, timeout).items()):
@@ -85,13 +85,13 @@ def _without_archive(a2a: A2A, store: SyncStore, keys: Keys, dry_run: bool) -> N
             "a2a_archive_url is set here, so processes would turn the archive on again: unset it everywhere"
         )
     state = store.run(read_archive_state(keys, give_up=not dry_run))
-    cursor, changed = "0", state.waiting + state.refused if dry_run else 0
+    cursor, change_count = "0", state.waiting + state.refused if dry_run else 0
     with Progress("Archive", state.waiting + state.refused) as progress:
         while not dry_run:
             cursor, more = store.run(update_archive_backlog(keys, cursor))
-            changed += more
+            change_count += more
             progress.advance(more)
             if cursor == "0":
                 break
     effect = "would expire" if dry_run else "expire"
-    click.echo(f"No archive: {changed} ended tasks {effect} {a2a.settings.retention} seconds from now.")
+    click.echo(f"No archive: {change_count} ended tasks {effect} {a2a.settings.retention} seconds from now.")

@@ -15,7 +15,7 @@ from ...app import A2A
 from ...dispatch import Publisher, RunOptions
 from ...errors import BrokerUnavailable
 from ...store import Keys, SyncStore
-from ...store.admin.scan import TaskSummary, listed
+from ...store.admin.scan import TaskSummary, list_summaries
 from ...store.runs.commands import RunRef
 from ...store.runs.publication import mark_published
 from ...store.tasks.dead_letters import Alive, AlreadyRequeued, DeadLetter, read_dead_letter, requeue_task
@@ -106,7 +106,7 @@ def requeue(
                 _show(summaries, as_lines)
                 return
             tasks = tuple(summary.ref.task_id for summary in summaries)
-        failed = False
+        has_failures = False
         requeuer = Requeuer(a2a, store, keys, from_start=from_start)
         with Progress("Requeuing", len(tasks)) as progress:
             for task_id in tasks:
@@ -114,12 +114,12 @@ def requeue(
                     result = requeuer.requeue(task_id)
                     progress.echo(result.as_json() if as_lines else result.line())
                 except NotRequeued as e:
-                    failed = True
+                    has_failures = True
                     progress.echo(f"Error: {e}", err=True)
                 progress.advance()
         if not tasks and not as_lines:
             click.echo("no dead letters")
-    context.exit(int(failed))
+    context.exit(int(has_failures))
 
 
 class Requeuer:
@@ -176,16 +176,18 @@ class Requeuer:
         options = RunOptions.from_json(dead_letter.options).resubmitted()
         new = str(uuid4())
         retention = self._a2a.settings.retention
-        stored = options.to_json()
+        content = options.to_json()
         reply = self._store.run(
-            requeue_task(self._keys, dead_letter, new, retention=retention, options=stored, from_start=self._from_start)
+            requeue_task(
+                self._keys, dead_letter, new, retention=retention, options=content, from_start=self._from_start
+            )
         )
         if reply == "gone":
             return None
         if reply == "blocked" or self._broker_unavailable:
             return RequeueResult(dead, new, published=False, blocked=reply == "blocked")
         try:
-            self._publisher.publish(dead_letter.agent, new, 1, stored)
+            self._publisher.publish(dead_letter.agent, new, 1, content)
         except BrokerUnavailable:
             self._broker_unavailable = True  # do not wait for the broker a second time
             return RequeueResult(dead, new, published=False)
@@ -196,7 +198,7 @@ class Requeuer:
 
 def dead_letters(store: SyncStore, keys: Keys, selection: Selection) -> list[TaskSummary]:
     """Return the dead letters that match `selection`, oldest first."""
-    matching = (summary for summary in listed(store, keys, keys.dead_letters) if summary in selection)
+    matching = (summary for summary in list_summaries(store, keys, keys.dead_letters) if summary in selection)
     return sorted(matching, key=lambda summary: summary.since_us)
 
 

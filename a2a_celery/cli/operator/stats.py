@@ -53,22 +53,24 @@ class Stats:
         Raises:
             StoreUnavailable: Redis cannot be reached, or refuses the command.
         """
-        counted, posts = store.run(read_metrics(keys)), store.run(delivery_metrics(keys))
+        fleet_metrics, posts = store.run(read_metrics(keys)), store.run(delivery_metrics(keys))
         standing = Counter((task.agent, task.state) for task in open_tasks(store, keys))
-        names = dict.fromkeys([*agents, *(name for _, name, _ in counted.counts), *(name for name, _ in standing)])
-        selected = tuple(name for name in names if agent in (None, name))
-        return cls(counted, posts, usage(store, keys), standing, selected)
+        names = dict.fromkeys(
+            [*agents, *(name for _, name, _ in fleet_metrics.counts), *(name for name, _ in standing)]
+        )
+        selected_names = tuple(name for name in names if agent in (None, name))
+        return cls(fleet_metrics, posts, usage(store, keys), standing, selected_names)
 
     def as_json(self) -> str:
         """Return the metrics as one line of JSON."""
-        counted, used = self.counted, self.usage
+        fleet_metrics, usage = self.counted, self.usage
         return json.dumps(
             {
-                "at": datetime.fromtimestamp(counted.now_us / 1_000_000, UTC).isoformat(),
+                "at": datetime.fromtimestamp(fleet_metrics.now_us / 1_000_000, UTC).isoformat(),
                 "agents": {name: self._agent(name) for name in self.agents},
-                "runs": dict(counted.runs),
-                "paused": counted.paused,
-                "deadLetters": counted.dead_letters,
+                "runs": dict(fleet_metrics.runs),
+                "paused": fleet_metrics.paused,
+                "deadLetters": fleet_metrics.dead_letters,
                 "webhooks": {
                     "waiting": self.posts.waiting,
                     "dead": self.posts.dead,
@@ -77,12 +79,12 @@ class Stats:
                     "givenUp": self.posts.given_up,
                 },
                 "store": {
-                    "bytes": used.used,
-                    "maxBytes": used.max_memory,
-                    "tasks": used.tasks,
-                    "bytesPerTask": used.bytes_per_task,
+                    "bytes": usage.used,
+                    "maxBytes": usage.max_memory,
+                    "tasks": usage.tasks,
+                    "bytesPerTask": usage.bytes_per_task,
                 },
-                "followed": used.followed,
+                "followed": usage.followed,
             },
             ensure_ascii=False,
         )
@@ -90,7 +92,7 @@ class Stats:
     def lines(self) -> Iterator[str]:
         """Yield the metrics as readable lines."""
         yield from table(HEADING, [self._cells(name) for name in self.agents])
-        runs, posts, used = self.counted.runs, self.posts, self.usage
+        runs, posts, usage = self.counted.runs, self.posts, self.usage
         yield ""
         yield (
             f"runs: {runs['queued']} waiting, {runs['blocked']} blocked by another run of their context, "
@@ -101,34 +103,34 @@ class Stats:
         yield f"webhooks: {posts.waiting} waiting, {posts.dead} given up; posts: {posts.delivered} delivered, " + (
             f"{posts.failed} failed"
         )
-        if used.used is not None:
-            of = f" of {shown_size(used.max_memory)}" if used.max_memory else ", without a limit"
-            yield f"store: {shown_size(used.used)}{of}"
-        if used.tasks is not None:
-            each = f", {shown_size(used.bytes_per_task)} each" if used.bytes_per_task else ""
-            yield f"tasks stored: about {used.tasks:,}{each}"
-        if used.followed is not None:
-            yield f"tasks that streams and calls follow now: {used.followed}"
+        if usage.used is not None:
+            of = f" of {shown_size(usage.max_memory)}" if usage.max_memory else ", without a limit"
+            yield f"store: {shown_size(usage.used)}{of}"
+        if usage.tasks is not None:
+            each = f", {shown_size(usage.bytes_per_task)} each" if usage.bytes_per_task else ""
+            yield f"tasks stored: about {usage.tasks:,}{each}"
+        if usage.followed is not None:
+            yield f"tasks that streams and calls follow now: {usage.followed}"
 
     def _agent(self, name: str) -> dict[str, Any]:
         oldest = self.counted.oldest.get(name)
         return {
             "open": {state_name(s).lower(): n for (agent, s), n in sorted(self.open.items()) if agent == name},
             "oldestWaitingSeconds": None if oldest is None else round(oldest, 3),
-            "ended": {state_name(state).lower(): self._ended(name, state) for state in sorted(TERMINAL)},
+            "ended": {state_name(state).lower(): self._end_count(name, state) for state in sorted(TERMINAL)},
             "lost": {outcome: n for (agent, outcome), n in self.counted.counted("lost").items() if agent == name},
         }
 
     def _cells(self, name: str) -> tuple[str, ...]:
         waiting = self.open.get((name, SUBMITTED), 0)
-        paused = sum(self.open.get((name, state), 0) for state in INTERRUPTED)
+        pause_count = sum(self.open.get((name, state), 0) for state in INTERRUPTED)
         oldest = self.counted.oldest.get(name)
-        ended = (self._ended(name, state) for state in sorted(TERMINAL))
-        lost = sum(n for (agent, _), n in self.counted.counted("lost").items() if agent == name)
-        metrics = (self.open.get((name, WORKING), 0), paused, *ended, lost)
+        end_counts = (self._end_count(name, state) for state in sorted(TERMINAL))
+        loss_count = sum(n for (agent, _), n in self.counted.counted("lost").items() if agent == name)
+        metrics = (self.open.get((name, WORKING), 0), pause_count, *end_counts, loss_count)
         return (name, str(waiting), "-" if oldest is None else duration(oldest), *map(str, metrics))
 
-    def _ended(self, name: str, state: TaskState) -> int:
+    def _end_count(self, name: str, state: TaskState) -> int:
         return self.counted.counted("ended").get((name, str(int(state))), 0)
 
 

@@ -89,12 +89,12 @@ def cancel_task(context: click.Context, task_id: str, agent: str | None, as_line
     """Cancel a task as its client would, and show the task when its agent has stopped or the timeout has passed."""
     with operator_store(context, agent) as (a2a, store, keys):
         task, _ = _read(store, keys, task_id, agent)
-        listed = next((summary for summary in open_tasks(store, keys) if summary.ref.task_id == task_id), None)
-        if listed is None:
+        open_task = next((summary for summary in open_tasks(store, keys) if summary.ref.task_id == task_id), None)
+        if open_task is None:
             raise click.ClickException(f"task {task_id} is {state_name(task.status.state)}: it has ended")
         timeout = longest_grace(a2a.agents.values(), a2a.settings) + BEYOND_GRACE
         canceller = Canceller(store, keys, Publisher(a2a.celery, {}), timeout)
-        [(_, outcome)] = canceller.cancel([listed])
+        [(_, outcome)] = canceller.cancel([open_task])
         _show(_read(store, keys, task_id, agent)[0], as_lines)
         if outcome == "running":
             raise click.ClickException(
@@ -108,10 +108,10 @@ def _read(store: SyncStore, keys: Keys, task_id: str, agent: str | None) -> tupl
     Raises:
         click.ClickException: The task does not exist, or belongs to an agent other than `agent`.
     """
-    stored, steps = store.run(read_task(keys, None, task_id)), store.run(read_steps(keys, task_id))
-    if stored is None or steps is None or agent not in (None, steps.agent):
+    snapshot, steps = store.run(read_task(keys, None, task_id)), store.run(read_steps(keys, task_id))
+    if snapshot is None or steps is None or agent not in (None, steps.agent):
         raise _missing(task_id)
-    return stored
+    return snapshot
 
 
 def _missing(task_id: str) -> click.ClickException:

@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from ...store import Keys, SyncStore
-from ...store.admin.scan import TaskSummary, listed
+from ...store.admin.scan import TaskSummary, list_summaries
 from ..output import state_name, table
 from .selection import Selection, duration, operator_store, refuse_gateway_options
 
@@ -127,28 +127,28 @@ def stuck_tasks(store: SyncStore, keys: Keys, older_than: float) -> Iterator[Stu
     Raises:
         StoreUnavailable: Redis cannot be reached, or refuses the command.
     """
-    for task in listed(store, keys, keys.dispatch):
-        if (waited := _seconds(task, max(task.since_us, task.begins_us))) > older_than:
-            yield Stuck(task, Why.UNCLAIMED, waited)
-    for task in listed(store, keys, keys.blocked):
-        if (waited := _seconds(task, task.score)) > older_than:
-            yield Stuck(task, Why.BLOCKED, waited)
-    for task in listed(store, keys, keys.canvases):
-        if (waited := _seconds(task, task.claimed_us or task.since_us)) > older_than:
-            yield Stuck(task, Why.CANVAS, waited)
-    for task in listed(store, keys, keys.leases):
-        if (lapsed := _seconds(task, task.score)) > min(older_than, LAPSED_AFTER):
-            yield Stuck(task, Why.LAPSED, lapsed)
+    for task in list_summaries(store, keys, keys.dispatch):
+        if (wait_seconds := _seconds(task, max(task.since_us, task.begins_us))) > older_than:
+            yield Stuck(task, Why.UNCLAIMED, wait_seconds)
+    for task in list_summaries(store, keys, keys.blocked):
+        if (wait_seconds := _seconds(task, task.score)) > older_than:
+            yield Stuck(task, Why.BLOCKED, wait_seconds)
+    for task in list_summaries(store, keys, keys.canvases):
+        if (wait_seconds := _seconds(task, task.claimed_us or task.since_us)) > older_than:
+            yield Stuck(task, Why.CANVAS, wait_seconds)
+    for task in list_summaries(store, keys, keys.leases):
+        if (lapse_seconds := _seconds(task, task.score)) > min(older_than, LAPSED_AFTER):
+            yield Stuck(task, Why.LAPSED, lapse_seconds)
         elif task.cancel_requested_us is not None and (age := _seconds(task, task.cancel_requested_us)) > older_than:
             yield Stuck(task, Why.CANCELING, age)
-    for task in listed(store, keys, keys.suspended):
+    for task in list_summaries(store, keys, keys.suspended):
         if (overdue := _seconds(task, task.score)) > min(older_than, LAPSED_AFTER):
             yield Stuck(task, Why.OVERDUE, overdue)
-        elif task.score == inf and (waited := _seconds(task, task.since_us)) > older_than:
-            yield Stuck(task, Why.SIGNAL, waited)
-    for task in listed(store, keys, keys.pauses):
-        if (waited := _seconds(task, task.since_us)) > older_than:
-            yield Stuck(task, Why.PAUSED, waited)
+        elif task.score == inf and (wait_seconds := _seconds(task, task.since_us)) > older_than:
+            yield Stuck(task, Why.SIGNAL, wait_seconds)
+    for task in list_summaries(store, keys, keys.pauses):
+        if (wait_seconds := _seconds(task, task.since_us)) > older_than:
+            yield Stuck(task, Why.PAUSED, wait_seconds)
 
 
 def _seconds(task: TaskSummary, since_us: float) -> float:
@@ -157,20 +157,20 @@ def _seconds(task: TaskSummary, since_us: float) -> float:
 
 def _show(context: click.Context, selection: Selection, older_than: float, limit: int, as_lines: bool) -> None:
     with operator_store(context, selection.agent) as (_, store, keys):
-        stuck = [task for task in stuck_tasks(store, keys, older_than) if task.task in selection]
-    stuck.sort(key=lambda task: task.seconds, reverse=True)
-    listed = stuck[:limit]
+        tasks = [task for task in stuck_tasks(store, keys, older_than) if task.task in selection]
+    tasks.sort(key=lambda task: task.seconds, reverse=True)
+    shown_tasks = tasks[:limit]
     if as_lines:
-        for task in listed:
+        for task in shown_tasks:
             click.echo(task.as_json())
         return
-    if not stuck:
+    if not tasks:
         click.echo(f"nothing is stuck: no task has waited for longer than {duration(older_than)}")
         return
-    for line in table(HEADING, [task.cells() for task in listed]):
+    for line in table(HEADING, [task.cells() for task in shown_tasks]):
         click.echo(line)
-    if len(stuck) > limit:
-        click.echo(f"… {len(stuck) - limit} more tasks: raise --limit")
+    if len(tasks) > limit:
+        click.echo(f"… {len(tasks) - limit} more tasks: raise --limit")
     for cause in Why:
-        if any(task.why is cause for task in listed):
+        if any(task.why is cause for task in shown_tasks):
             click.echo(f"{cause.text}: {cause.remedy}")

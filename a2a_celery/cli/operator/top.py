@@ -30,7 +30,7 @@ from ...store.admin.start_check import server_of
 from ...store.admin.usage import Memory, read_memory
 from ...store.webhooks.deliveries import DeliveryMetrics, delivery_metrics
 from ..doctor.survey import broker_server
-from ..output import state_name, table, truncated
+from ..output import state_name, table, truncate_text
 from .selection import duration, operator_store
 from .stats import shown_size
 
@@ -198,16 +198,16 @@ class View:
         available = height - len(summary) - 1
         most_workers = max(available // 2, available - len(of_agents))
         lines = [*summary, *_cut(of_agents, available - min(most_workers, len(of_workers)), "agents")]
-        return [truncated(line, width) for line in [*lines, "", *_cut(of_workers, most_workers, "workers")]]
+        return [truncate_text(line, width) for line in [*lines, "", *_cut(of_workers, most_workers, "workers")]]
 
     def as_json(self) -> str:
         """Return the view as one line of JSON."""
-        counted, posts, memory = self.now.counted, self.now.posts, self.now.memory
+        fleet_metrics, posts, memory = self.now.counted, self.now.posts, self.now.memory
         fields = {
             "at": self._time().isoformat(),
-            "runs": dict(counted.runs),
-            "paused": counted.paused,
-            "deadLetters": counted.dead_letters,
+            "runs": dict(fleet_metrics.runs),
+            "paused": fleet_metrics.paused,
+            "deadLetters": fleet_metrics.dead_letters,
             "agents": {name: self._agent_fields(name) for name in self.agents},
             "webhooks": {
                 "waiting": posts.waiting,
@@ -221,21 +221,23 @@ class View:
         return json.dumps(fields, ensure_ascii=False)
 
     def _summary(self) -> Iterator[str]:
-        counted, posts, memory = self.now.counted, self.now.posts, self.now.memory
-        runs, oldest = counted.runs, counted.oldest.values()
+        fleet_metrics, posts, memory = self.now.counted, self.now.posts, self.now.memory
+        runs, oldest = fleet_metrics.runs, fleet_metrics.oldest.values()
         store = ""
         if memory is not None:
             store = f"store {shown_size(memory.used)}" + (f" of {shown_size(memory.limit)}" if memory.limit else "")
         yield f"{self._time():%Y-%m-%d %H:%M:%S} UTC   {store}".rstrip()
         waiting = f"{runs['queued']} waiting" + (f" (oldest {duration(max(oldest))})" if oldest else "")
         yield f"tasks     {waiting}, {runs['running']} running, {runs['suspended']} suspended"
-        others = f"{runs['blocked']} blocked, {runs['delegated']} delegated, {counted.paused} waiting for an answer"
-        yield f"          {others}, {counted.dead_letters} dead letters"
+        others = (
+            f"{runs['blocked']} blocked, {runs['delegated']} delegated, {fleet_metrics.paused} waiting for an answer"
+        )
+        yield f"          {others}, {fleet_metrics.dead_letters} dead letters"
         states = (COMPLETED, FAILED, CANCELED, REJECTED)
         yield "ended     " + ", ".join(f"{self._rate(None, s):.1f}/s {state_name(s).lower()}" for s in states)
-        delivered, failed = self._posts_per_second("delivered"), self._posts_per_second("failed")
+        delivery_rate, failure_rate = self._posts_per_second("delivered"), self._posts_per_second("failed")
         webhooks = f"{posts.waiting} waiting, {posts.dead} given up"
-        yield f"webhooks  {webhooks}, {delivered:.1f}/s delivered, {failed:.1f}/s failed"
+        yield f"webhooks  {webhooks}, {delivery_rate:.1f}/s delivered, {failure_rate:.1f}/s failed"
 
     def _time(self) -> datetime:
         return datetime.fromtimestamp(self.now.counted.now_us // 1_000_000, UTC)
@@ -251,11 +253,11 @@ class View:
         """Return the number of tasks per second that ended in `states`, or in any state, for `agent` or all agents."""
 
         def total(reading: Reading) -> int:
-            ended = reading.counted.counted("ended").items()
+            end_counts = reading.counted.counted("ended").items()
             state_numbers = {str(int(state)) for state in states}
             return sum(
                 n
-                for (name, state), n in ended
+                for (name, state), n in end_counts
                 if agent in (None, name) and (not state_numbers or state in state_numbers)
             )
 
@@ -264,10 +266,10 @@ class View:
     def _posts_per_second(self, outcome: str) -> float:
         return self._per_second(getattr(self.now.posts, outcome) - getattr(self.before.posts, outcome))
 
-    def _ended(self, name: str, state: int) -> int:
+    def _end_count(self, name: str, state: int) -> int:
         return self.now.counted.counted("ended").get((name, str(int(state))), 0)
 
-    def _lost(self, name: str) -> int:
+    def _loss_count(self, name: str) -> int:
         return sum(n for (agent, _), n in self.now.counted.counted("lost").items() if agent == name)
 
     def _busiest(self) -> list[str]:
@@ -277,8 +279,8 @@ class View:
     def _agent_cells(self, name: str) -> tuple[str, ...]:
         oldest = self.now.counted.oldest.get(name)
         rates = (f"{self._rate(name):.1f}", f"{self._rate(name, FAILED):.1f}")
-        ended = (str(self._ended(name, state)) for state in (COMPLETED, FAILED, CANCELED))
-        return (name, *rates, "-" if oldest is None else duration(oldest), *ended, str(self._lost(name)))
+        end_counts = (str(self._end_count(name, state)) for state in (COMPLETED, FAILED, CANCELED))
+        return (name, *rates, "-" if oldest is None else duration(oldest), *end_counts, str(self._loss_count(name)))
 
     def _agent_fields(self, name: str) -> dict[str, Any]:
         oldest = self.now.counted.oldest.get(name)
@@ -287,16 +289,16 @@ class View:
             "endedPerSecond": self._rate(name),
             "failedPerSecond": self._rate(name, FAILED),
             "oldestWaitingSeconds": None if oldest is None else round(oldest, 3),
-            "ended": {state_name(state).lower(): self._ended(name, state) for state in states},
-            "lost": self._lost(name),
+            "ended": {state_name(state).lower(): self._end_count(name, state) for state in states},
+            "lost": self._loss_count(name),
         }
 
 
 class Views:
     """Successive views of a fleet."""
 
-    def __init__(self, read: Callable[[], Reading], agents: Sequence[str], loads: WorkerLoads) -> None:
-        self._read = read
+    def __init__(self, reader: Callable[[], Reading], agents: Sequence[str], loads: WorkerLoads) -> None:
+        self._read = reader
         self._agents = agents
         self._loads = loads
         self._readings: deque[Reading] = deque(maxlen=WINDOW + 1)
@@ -370,9 +372,9 @@ def show_views(views: Views, wait: Callable[[float], str | None]) -> None:
             width, height = _size()
             try:
                 lines = views.next().lines(width, height - 1)
-                lines[0] = truncated(f"{lines[0]}   q quits", width)
+                lines[0] = truncate_text(f"{lines[0]}   q quits", width)
             except StoreUnavailable as e:
-                lines = [truncated(f"store unavailable, trying again: {e}", width), *lines[1:]]
+                lines = [truncate_text(f"store unavailable, trying again: {e}", width), *lines[1:]]
             sys.stdout.write(HOME + "".join(f"{line}{REST_OF_LINE}\r\n" for line in lines) + REST_OF_SCREEN)
             sys.stdout.flush()
             if wait(INTERVAL) in QUIT:
@@ -389,7 +391,7 @@ def keyboard() -> Iterator[Callable[[float], str | None]]:
     Ctrl-C still raises KeyboardInterrupt.
     """
     descriptor = sys.stdin.fileno()
-    before = termios.tcgetattr(descriptor)
+    terminal_attributes = termios.tcgetattr(descriptor)
 
     def wait(seconds: float) -> str | None:
         readable, _, _ = select.select([descriptor], [], [], seconds)
@@ -399,7 +401,7 @@ def keyboard() -> Iterator[Callable[[float], str | None]]:
         tty.setcbreak(descriptor)
         yield wait
     finally:
-        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, terminal_attributes)
 
 
 def _size() -> tuple[int, int]:

@@ -74,8 +74,8 @@ def _trust_proxies(asgi: Starlette) -> Starlette:
     application sees it. The setting `auth_proxy_networks` needs the address of the connection, because only the
     connected peer may vouch for a client certificate.
     """
-    trusted = os.environ.get("FORWARDED_ALLOW_IPS", "127.0.0.1")
-    asgi.add_middleware(ProxyHeadersMiddleware, trusted_hosts=trusted)
+    trusted_hosts = os.environ.get("FORWARDED_ALLOW_IPS", "127.0.0.1")
+    asgi.add_middleware(ProxyHeadersMiddleware, trusted_hosts=trusted_hosts)
     asgi.add_middleware(PeerAddressMiddleware)  # the middleware that is added last runs first
     return asgi
 
@@ -86,11 +86,11 @@ def freeze_heap_at_start(asgi: Starlette) -> Starlette:
     Modules, agents and services are about 180,000 objects, which live as long as the process. A full collection of
     these objects would stop the event loop for about 100 ms.
     """
-    wrapped = asgi.router.lifespan_context
+    inner_lifespan = asgi.router.lifespan_context
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[Any]:
-        async with wrapped(app) as state:
+        async with inner_lifespan(app) as state:
             gc.collect()
             gc.freeze()
             yield state
@@ -104,11 +104,11 @@ def _begin_shutdown_on_signals(asgi: Starlette) -> Starlette:
 
     uvicorn itself notifies the application only after all requests have ended.
     """
-    wrapped = asgi.router.lifespan_context
+    inner_lifespan = asgi.router.lifespan_context
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[Any]:
-        async with wrapped(app) as state:
+        async with inner_lifespan(app) as state:
             loop = asyncio.get_running_loop()
             for number in (signal.SIGTERM, signal.SIGINT):
                 _prepend_handler(number, lambda: loop.call_soon_threadsafe(app.state.shutdown.begin))
@@ -121,10 +121,10 @@ def _begin_shutdown_on_signals(asgi: Starlette) -> Starlette:
 def _prepend_handler(number: signal.Signals, callback: Callable[[], object]) -> None:
     server_handler = signal.getsignal(number)
 
-    def handle(received: int, frame: FrameType | None) -> None:
+    def handle(signal_number: int, frame: FrameType | None) -> None:
         callback()
         if callable(server_handler):
-            server_handler(received, frame)
+            server_handler(signal_number, frame)
 
     # sse-starlette finds the server by this attribute of the handler
     setattr(handle, "__self__", getattr(server_handler, "__self__", None))  # noqa: B010 - not declared for functions

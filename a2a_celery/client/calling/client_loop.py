@@ -115,7 +115,7 @@ class ClientLoop:
         Raises:
             AgentUnreachable: The call takes longer than `CALL_TIMEOUT`.
         """
-        future = asyncio.run_coroutine_threadsafe(_bounded(call), self._loop)
+        future = asyncio.run_coroutine_threadsafe(_call_with_timeout(call), self._loop)
         try:
             return future.result()
         except BaseException:
@@ -144,7 +144,7 @@ class ClientLoop:
         )
 
 
-async def _bounded(call: Coroutine[Any, Any, T]) -> T:
+async def _call_with_timeout(call: Coroutine[Any, Any, T]) -> T:
     try:
         async with asyncio.timeout(CALL_TIMEOUT):
             return await call

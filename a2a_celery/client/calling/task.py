@@ -324,7 +324,7 @@ class CallTask(Task):  # type: ignore[misc]
 
 def _has_message(result: Result, message: Message) -> bool:
     history = result.raw.history if isinstance(result.raw, A2ATask) else ()
-    return any(earlier.message_id == message.message_id for earlier in history)
+    return any(history_message.message_id == message.message_id for history_message in history)
 
 
 _OPTIONS = {"task_id", "context_id", "timeout", "unreachable_for", "on_interrupt"}

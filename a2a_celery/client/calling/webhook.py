@@ -105,8 +105,8 @@ class Webhook:
         )
 
     def _token(self, celery_id: str) -> str:
-        derived = hmac.digest(self.secret.encode(), f"a2a.call:{celery_id}".encode(), "sha256")
-        return SECRET_PREFIX + base64.b64encode(derived).decode()
+        digest = hmac.digest(self.secret.encode(), f"a2a.call:{celery_id}".encode(), "sha256")
+        return SECRET_PREFIX + base64.b64encode(digest).decode()
 
     def _require_genuine(self, celery_id: str, request: Request, body: bytes) -> None:
         token = self._token(celery_id)

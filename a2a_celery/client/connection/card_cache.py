@@ -64,29 +64,29 @@ class CardCache:
             RemoteError: The card cannot be fetched or read: AgentUnreachable, CallRefused or InvalidResponse.
         """
         address = f"{url.rstrip('/')}{AGENT_CARD_WELL_KNOWN_PATH}"
-        cached = self._cards.get(address)
-        if cached is not None and self._clock.monotonic() < cached.until:
-            return cached.card
+        cached_card = self._cards.get(address)
+        if cached_card is not None and self._clock.monotonic() < cached_card.until:
+            return cached_card.card
         try:
             with translate_errors(address):
-                return await self._ask(http, address, headers, cached)
+                return await self._ask(http, address, headers, cached_card)
         except AgentUnreachable:
-            if cached is None:
+            if cached_card is None:
                 raise
-            return cached.card
+            return cached_card.card
 
     def forget(self, url: str) -> None:
         """Remove the card of `url`, so that the next `get` fetches it."""
         self._cards.pop(f"{url.rstrip('/')}{AGENT_CARD_WELL_KNOWN_PATH}", None)
 
     async def _ask(
-        self, http: httpx.AsyncClient, address: str, headers: Mapping[str, str], cached: _CachedCard | None
+        self, http: httpx.AsyncClient, address: str, headers: Mapping[str, str], cached_card: _CachedCard | None
     ) -> AgentCard:
-        validators = {} if cached is None else cached.validators
+        validators = {} if cached_card is None else cached_card.validators
         async with http.stream("GET", address, headers={**headers, **validators}) as answer:
             await ResponseLimit(MAX_CARD_BYTES).read(answer)
-        if cached is not None and answer.status_code == httpx.codes.NOT_MODIFIED:
-            card = cached.card
+        if cached_card is not None and answer.status_code == httpx.codes.NOT_MODIFIED:
+            card = cached_card.card
         else:
             answer.raise_for_status()
             card = parse_agent_card(answer.json())

@@ -150,15 +150,15 @@ class ResponseLimit:
         """Make reads of `response` raise InvalidResponse when the number of bytes exceeds the limit."""
         chunks = response.aiter_bytes
 
-        async def bounded(chunk_size: int | None = None) -> AsyncGenerator[bytes, None]:
-            async with aclosing(chunks(chunk_size)) as received:  # type: ignore[type-var]
-                async for chunk in received:
+        async def limited_chunks(chunk_size: int | None = None) -> AsyncGenerator[bytes, None]:
+            async with aclosing(chunks(chunk_size)) as response_chunks:  # type: ignore[type-var]
+                async for chunk in response_chunks:
                     self._read += len(chunk)
                     if self._read > self._most:
                         raise InvalidResponse(f"{response.request.url} sent more than {self._most} bytes")
                     yield chunk
 
-        response.aiter_bytes = bounded  # type: ignore[method-assign]
+        response.aiter_bytes = limited_chunks  # type: ignore[method-assign]
 
     async def read(self, response: httpx.Response) -> bytes:
         """Read `response` to its end and close it.
@@ -290,10 +290,12 @@ class Transports:
         try:
             client = ClientFactory(config).create(usable, self._interceptors)
         except ValueError as e:
-            offered = ", ".join(sorted({i.protocol_binding for i in card.supported_interfaces})) or "no interface"
+            bindings_text = ", ".join(sorted({i.protocol_binding for i in card.supported_interfaces})) or "no interface"
             if usable is not card:
-                offered += ", some of them at http:// addresses, which are not used for an agent at https://"
-            raise NoTransport(f"the card of {card.name!r} has {offered}; wanted: {', '.join(self._bindings)}") from e
+                bindings_text += ", some of them at http:// addresses, which are not used for an agent at https://"
+            raise NoTransport(
+                f"the card of {card.name!r} has {bindings_text}; wanted: {', '.join(self._bindings)}"
+            ) from e
         return Connection(client, streaming and card.capabilities.streaming, ids)
 
     async def close(self) -> None:
@@ -305,12 +307,12 @@ class Transports:
         """Return `card` without interfaces at ``http://`` addresses if the agent's URL is ``https://``."""
         if not self._secure or not any(map(_is_in_clear, card.supported_interfaces)):
             return card
-        filtered = AgentCard()
-        filtered.CopyFrom(card)
-        encrypted = [interface for interface in card.supported_interfaces if not _is_in_clear(interface)]
-        del filtered.supported_interfaces[:]
-        filtered.supported_interfaces.extend(encrypted)
-        return filtered
+        safe_card = AgentCard()
+        safe_card.CopyFrom(card)
+        safe_interfaces = [interface for interface in card.supported_interfaces if not _is_in_clear(interface)]
+        del safe_card.supported_interfaces[:]
+        safe_card.supported_interfaces.extend(safe_interfaces)
+        return safe_card
 
     def _channel(self, address: str) -> Any:
         import grpc.aio  # noqa: PLC0415 - an extra

@@ -155,7 +155,7 @@ class TurnStream:
         """
         is_first = True
         try:
-            async with aclosing(self._watched(self._send(request), request.message.task_id)) as events:
+            async with aclosing(self._watch_events(self._send(request), request.message.task_id)) as events:
                 async for event in events:
                     if is_first and _is_paused(event) and request.message.task_id:
                         # some servers start the stream of a follow-up message with the task's previous status
@@ -245,7 +245,7 @@ class TurnStream:
             try:
                 if may_subscribe:
                     idle += 1
-                    async with aclosing(self._subscribed()) as events:
+                    async with aclosing(self._subscribe()) as events:
                         async for event in events:
                             idle = 0
                             yield event
@@ -261,11 +261,11 @@ class TurnStream:
                 return
             # A snapshot among numbered events would repeat events, so GetTask is used only if events have no numbers or
             # none arrive.
-            numbered = self._last_id is not None and may_subscribe
-            if not numbered or idle >= MAX_EMPTY_SUBSCRIPTIONS:
+            has_event_ids = self._last_id is not None and may_subscribe
+            if not has_event_ids or idle >= MAX_EMPTY_SUBSCRIPTIONS:
                 try:
                     event = StreamResponse(task=await self._read(self.builder.task_id))
-                    if self._is_new(event) and (not numbered or stop_reason_of(event.task.status.state)):
+                    if self._is_new(event) and (not has_event_ids or stop_reason_of(event.task.status.state)):
                         yield self._record(event)
                     if not event.task.HasField("status"):
                         return  # without a status, the end of the task cannot be recognized
@@ -275,7 +275,7 @@ class TurnStream:
             if not self.is_over:
                 await self._backoff.wait(error)
 
-    async def _subscribed(self) -> Events:
+    async def _subscribe(self) -> Events:
         """Yield the events after the last event that was received. If the server sends no event ids, yield the current
         task and the events after it."""
         connection = await self._connect(True)
@@ -286,7 +286,7 @@ class TurnStream:
         context = ClientCallContext(service_parameters=parameters)
         with translate_errors(self._url):
             subscription = connection.client.subscribe(SubscribeToTaskRequest(id=task_id), context=context)
-            async with aclosing(self._watched(_generator(subscription), task_id)) as events:
+            async with aclosing(self._watch_events(_generator(subscription), task_id)) as events:
                 async for event in events:
                     self._last_id = connection.ids.last or self._last_id
                     if self._is_new(event):
@@ -294,7 +294,7 @@ class TurnStream:
                     if self.is_over:
                         return
 
-    async def _watched(self, events: Events, task_id: str) -> Events:
+    async def _watch_events(self, events: Events, task_id: str) -> Events:
         """Yield `events`. While the stream is silent, poll the task, and yield it once it is terminal or interrupted.
 
         The stream stays open during the poll, because some servers stop an agent whose client disconnects.
@@ -376,7 +376,10 @@ class TurnStream:
         """
         try:
             async for task in self._candidates(message):
-                if any(earlier.message_id == message.message_id for earlier in (*task.history, task.status.message)):
+                if any(
+                    task_message.message_id == message.message_id
+                    for task_message in (*task.history, task.status.message)
+                ):
                     return task if message.task_id else await self._read(task.id)  # a list omits the artifacts
         except (RemoteError, A2AError, NotImplementedError):
             pass  # for example, 0.3 has no ListTasks
@@ -390,10 +393,10 @@ class TurnStream:
         elif message.context_id:
             connection = await self._connect(False)
             with translate_errors(self._url):
-                listed = await connection.client.list_tasks(
+                page = await connection.client.list_tasks(
                     ListTasksRequest(context_id=message.context_id, page_size=MAX_TASKS_SEARCHED)
                 )
-            for task in listed.tasks:
+            for task in page.tasks:
                 yield task
 
 

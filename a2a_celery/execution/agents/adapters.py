@@ -112,8 +112,8 @@ class ExecutorAdapter:
         self._executor = executor
 
     async def run(self, claim: Claim, events: RunEventQueue) -> Outcome:
-        related = await events.store.own_tasks(claim.request.message.reference_task_ids)
-        context = _request_context(claim, _paused_task(claim), related)
+        related_tasks = await events.store.own_tasks(claim.request.message.reference_task_ids)
+        context = _request_context(claim, _paused_task(claim), related_tasks)
         if events.messages.is_enabled:
             context.call_context.state[INCOMING] = events.messages
         await self._executor.execute(context, events)
@@ -165,7 +165,7 @@ class FunctionAdapter:
             return self._function(turn)
 
         try:
-            result = await _shielded(thread.call(lambda: context.run(call)))
+            result = await _shield(thread.call(lambda: context.run(call)))
             if inspect.isasyncgen(result):
                 await _send_all(result, reply)
             elif isinstance(result, Generator):
@@ -273,13 +273,13 @@ async def _iterate_in_thread(
 ) -> AsyncGenerator[Any, None]:
     end = object()
     try:
-        while (value := await _shielded(thread.call(lambda: context.run(next, values, end)))) is not end:
+        while (value := await _shield(thread.call(lambda: context.run(next, values, end)))) is not end:
             yield value
     finally:
-        await _shielded(thread.call(lambda: context.run(values.close)))
+        await _shield(thread.call(lambda: context.run(values.close)))
 
 
-async def _shielded(call: Coroutine[Any, Any, T]) -> T:
+async def _shield(call: Coroutine[Any, Any, T]) -> T:
     """Return the result of `call`. A cancellation takes effect after `call` has finished."""
     future = asyncio.ensure_future(call)
     try:
@@ -309,7 +309,7 @@ def _paused_task(claim: Claim) -> Task | None:
     return task
 
 
-def _request_context(claim: Claim, task: Task | None, related: list[Task]) -> RequestContext:
+def _request_context(claim: Claim, task: Task | None, related_tasks: list[Task]) -> RequestContext:
     """Return the request context of a run, whose `current_task` is `task`."""
     call_context = Caller.from_json(claim.caller).call_context()
     call_context.state[ATTEMPT] = claim.attempt
@@ -320,7 +320,7 @@ def _request_context(claim: Claim, task: Task | None, related: list[Task]) -> Re
         task_id=claim.task.id,
         context_id=claim.task.context_id,
         task=task,
-        related_tasks=related,
+        related_tasks=related_tasks,
     )
 
 

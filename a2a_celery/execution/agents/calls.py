@@ -51,18 +51,18 @@ async def perform_call(journal: RunJournal, events: RunEventQueue, entry: Journa
         ChildRefused: The agent refused the message, so there is no child.
         StepError: The result is too large for the journal.
     """
-    recorded, caller = entry.entry, events.calls
+    journal_entry, caller = entry.entry, events.calls
     assert caller is not None
-    if recorded is not None and recorded.form == REFUSED:
-        raise ChildRefused(recorded.content.decode(), call.agent)
-    if recorded is not None and recorded.form == RESULT:
-        return _completed(call, caller.decode(json.loads(recorded.content)))
+    if journal_entry is not None and journal_entry.form == REFUSED:
+        raise ChildRefused(journal_entry.content.decode(), call.agent)
+    if journal_entry is not None and journal_entry.form == RESULT:
+        return _require_completed(call, caller.decode(json.loads(journal_entry.content)))
     starting = events.starting_calls = events.starting_calls or StartingCalls()
     try:
         with starting.counted(), events.idle_clock:
-            task_id, result = await _started(caller, journal, entry, call)
+            task_id, result = await _start_child(caller, journal, entry, call)
         if result is None:
-            result = await _finished(caller, call, task_id)
+            result = await _short_call_result(caller, call, task_id)
         if result is None:
             await starting.wait_until_empty()
             _suspend(journal, events, entry, call)
@@ -77,10 +77,10 @@ async def perform_call(journal: RunJournal, events: RunEventQueue, entry: Journa
         raise
     content = json.dumps(caller.encode(result), ensure_ascii=False, separators=(",", ":"))
     await journal.record(entry, RESULT, content.encode())
-    return _completed(call, result)
+    return _require_completed(call, result)
 
 
-async def _started(
+async def _start_child(
     caller: AgentCaller, journal: RunJournal, entry: JournalCall, call: ChildCall
 ) -> tuple[str, CallResult | None]:
     """Start the child, unless an earlier run has started it.
@@ -103,7 +103,7 @@ async def _started(
     return task_id, result
 
 
-async def _finished(caller: AgentCaller, call: ChildCall, task_id: str) -> CallResult | None:
+async def _short_call_result(caller: AgentCaller, call: ChildCall, task_id: str) -> CallResult | None:
     """Return the result of a child of the app, or None if the child takes longer than `SHORT_CALL`."""
     try:
         async with asyncio.timeout(SHORT_CALL):
@@ -119,13 +119,13 @@ def _suspend(journal: RunJournal, events: RunEventQueue, entry: JournalCall, cal
         SuspendRun: Always.
     """
     journal.flush()
-    received = JournalEntry(entry.key, entry.kind, STARTED, call.key.encode(), entry.position)
+    start_entry = JournalEntry(entry.key, entry.kind, STARTED, call.key.encode(), entry.position)
     deadline = events.clock.monotonic() + MAX_WAIT
-    events.settlement.wait = PendingWait(Wait(received, received, f"{CHILD_SIGNAL}{call.key}"), deadline, None)
+    events.settlement.wait = PendingWait(Wait(start_entry, start_entry, f"{CHILD_SIGNAL}{call.key}"), deadline, None)
     raise SuspendRun
 
 
-def _completed(call: ChildCall, result: CallResult) -> CallResult:
+def _require_completed(call: ChildCall, result: CallResult) -> CallResult:
     if result.state in (COMPLETED, None):  # None: a message without a task
         return result
     text = f"child task {result.task_id} of agent {call.agent} is {result.state_name}"

@@ -69,8 +69,8 @@ class DurableStep:
         """
         if not callable(function):
             raise StepError(f"turn.step(name, function, …): {function!r} is not a function")
-        decorated = getattr(function, _ATTRIBUTE, None)
-        return decorated if isinstance(decorated, DurableStep) else cls(function, "")
+        durable_step = getattr(function, _ATTRIBUTE, None)
+        return durable_step if isinstance(durable_step, DurableStep) else cls(function, "")
 
     @property
     def is_async(self) -> bool:
@@ -117,12 +117,12 @@ def step(function: Any = None, /, *, name: str | None = None, timeout: float | N
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         durable = DurableStep(function, name or function.__name__, _policy(function.__name__, retry), timeout)
         _require_timeout(durable)
-        return _decorated(durable)
+        return _decorate(durable)
 
     return decorate if function is None else decorate(function)
 
 
-def _decorated(durable: DurableStep) -> Callable[..., Any]:
+def _decorate(durable: DurableStep) -> Callable[..., Any]:
     async def call_async(*args: Any, **kwargs: Any) -> Any:
         journal = CURRENT.get(None)
         if journal is None:
@@ -137,9 +137,9 @@ def _decorated(durable: DurableStep) -> Callable[..., Any]:
             raise RuntimeError(f"{durable.name} is a plain function: await turn.step({durable.name!r}, …) here")
         return perform_blocking(journal, durable, durable.name, args, kwargs)
 
-    decorated = update_wrapper(call_async if durable.is_async else call, durable.function)
-    setattr(decorated, _ATTRIBUTE, durable)
-    return decorated
+    wrapper = update_wrapper(call_async if durable.is_async else call, durable.function)
+    setattr(wrapper, _ATTRIBUTE, durable)
+    return wrapper
 
 
 def _policy(function: str, options: Mapping[str, Any]) -> RetryPolicy:
@@ -147,8 +147,8 @@ def _policy(function: str, options: Mapping[str, Any]) -> RetryPolicy:
     if unknown:
         names = ", ".join(sorted(RETRY_OPTIONS | {"name", "timeout"}))
         raise ConfigError(f"step {function!r}: unknown option {min(unknown)!r}; known: {names}")
-    checked = RetryPolicy.from_options(function, options)
-    policy = replace(DEFAULT_RETRIES, **{name: getattr(checked, name) for name in options})
+    retry_policy = RetryPolicy.from_options(function, options)
+    policy = replace(DEFAULT_RETRIES, **{name: getattr(retry_policy, name) for name in options})
     if options and not policy.autoretry_for:
         raise ConfigError(f"step {function!r}: {min(options)} has no effect without autoretry_for")
     return policy
@@ -185,19 +185,19 @@ async def perform(
     """
     call = call or journal.begin(KIND, name, (args, kwargs))
     if call.entry is not None:
-        return _replayed(journal, call, call.entry)
+        return _replay(journal, call, call.entry)
     try:
         with journal.executing(call):
-            value = await _attempted(journal, durable, call, partial(durable.function, *args, **kwargs))
+            value = await _attempt(journal, durable, call, partial(durable.function, *args, **kwargs))
         form, content = encode_result(name, value)
-        recorded = await journal.record(call, form, content)
+        entry = await journal.record(call, form, content)
     except _CancelledLate as cancelled:
         await journal.record(call, *encode_result(name, cancelled.value))
         raise
     except BaseException as error:
         _defer_failure(journal, call, error)
         raise
-    return _replayed(journal, call, recorded)
+    return _replay(journal, call, entry)
 
 
 def perform_blocking(
@@ -210,7 +210,7 @@ def perform_blocking(
     """
     call = journal.begin(KIND, name, (args, kwargs))
     if call.entry is not None:
-        return _replayed(journal, call, call.entry)
+        return _replay(journal, call, call.entry)
     if durable.is_async:
         work = perform(journal, durable, name, args, kwargs, call)
         return wait_for(work, journal.loop, lambda: journal.is_stopping)
@@ -218,24 +218,24 @@ def perform_blocking(
         with journal.executing(call):
             value = _attempted_blocking(journal, durable, call, partial(durable.function, *args, **kwargs))
         form, content = encode_result(name, value)
-        recorded = result_of(asyncio.run_coroutine_threadsafe(journal.record(call, form, content), journal.loop))
+        entry = result_of(asyncio.run_coroutine_threadsafe(journal.record(call, form, content), journal.loop))
     except BaseException as error:
         _defer_failure(journal, call, error)
         raise
     if journal.is_stopping:
         raise asyncio.CancelledError
-    return _replayed(journal, call, recorded)
+    return _replay(journal, call, entry)
 
 
-def _replayed(journal: RunJournal, call: JournalCall, entry: JournalEntry) -> Any:
+def _replay(journal: RunJournal, call: JournalCall, entry: JournalEntry) -> Any:
     """Decode the result in `entry`. The run that recorded the result also uses the decoded result, so that all runs
     receive equal values."""
     if entry.form == FAILURE:
-        raise _decoded(journal, call, decode_failure, entry.content)
-    return _decoded(journal, call, partial(decode_result, entry.form), entry.content)
+        raise _decode(journal, call, decode_failure, entry.content)
+    return _decode(journal, call, partial(decode_result, entry.form), entry.content)
 
 
-def _decoded(journal: RunJournal, call: JournalCall, decode: Callable[[bytes], Any], content: bytes) -> Any:
+def _decode(journal: RunJournal, call: JournalCall, decode: Callable[[bytes], Any], content: bytes) -> Any:
     try:
         return decode(content)
     except UnreadableResult as problem:
@@ -260,7 +260,7 @@ def _defer_failure(journal: RunJournal, call: JournalCall, error: BaseException)
         del failure  # the traceback of the exception holds this frame
 
 
-async def _attempted(journal: RunJournal, durable: DurableStep, call: JournalCall, function: Callable[[], Any]) -> Any:
+async def _attempt(journal: RunJournal, durable: DurableStep, call: JournalCall, function: Callable[[], Any]) -> Any:
     retries = 0
     while True:
         try:
@@ -296,8 +296,8 @@ def _retry_delay(
     policy = durable.retry
     if not policy.is_retried(error) or (policy.max_retries is not None and retries >= policy.max_retries):
         return None
-    requested = policy.requested_delay(error, journal.clock.time())
-    delay = policy.backoff(retries) if requested is None else requested
+    requested_delay = policy.requested_delay(error, journal.clock.time())
+    delay = policy.backoff(retries) if requested_delay is None else requested_delay
     logger.info("step %s is retried in %g s after %s", call.key, delay, type(error).__qualname__)
     return delay
 
@@ -306,7 +306,7 @@ async def _call_function(durable: DurableStep, function: Callable[[], Any]) -> A
     """Call the function of a step. A plain function is called in a thread, where it may block."""
     if durable.is_async:
         return await function()
-    result = await _finished(asyncio.ensure_future(call_in_thread(function)))
+    result = await _thread_result(asyncio.ensure_future(call_in_thread(function)))
     return await result if inspect.isawaitable(result) else result
 
 
@@ -318,7 +318,7 @@ class _CancelledLate(asyncio.CancelledError):
         self.value = value
 
 
-async def _finished(thread: asyncio.Future[Any]) -> Any:
+async def _thread_result(thread: asyncio.Future[Any]) -> Any:
     """Return the result of a thread. A cancellation takes effect when the thread has ended, because the thread cannot
     be stopped."""
     try:

@@ -42,7 +42,7 @@ from ...clock import Clock
 from ...errors import StepError, StepsChanged
 from ...lifecycle.journal import REMOVED, JournalEntry, encode_entry
 from ...settings import Settings
-from ...store.keys import quoted
+from ...store.keys import quote_key_part
 from ...store.runs.commands import Claim
 from ..events.queue import RunEventQueue
 
@@ -174,7 +174,11 @@ class RunJournal:
         is_main = outer is None and self._owner() == self._main_owner
         with self._lock:
             self._settle_deferred(is_main)
-            stem = quoted(name) if is_main else f"{self._prefix(outer)}{quoted(name)}({_digest(arguments)})"
+            stem = (
+                quote_key_part(name)
+                if is_main
+                else f"{self._prefix(outer)}{quote_key_part(name)}({_digest(arguments)})"
+            )
             self._ordinals[stem] += 1
             key = f"{stem}#{self._ordinals[stem]}"
             entry = self._entries.get(key)
@@ -196,8 +200,8 @@ class RunJournal:
         entry = self._entry(call, form, content)
         with self._lock:
             self._replace([entry])
-            written, self._caught = [*self._caught, entry], []
-        await self._events.write_entries(written)
+            entries, self._caught = [*self._caught, entry], []
+        await self._events.write_entries(entries)
         return entry
 
     def restart(self, scope: str) -> None:
@@ -247,9 +251,9 @@ class RunJournal:
         next events."""
         with self._lock:
             self._settle_deferred(self._owner() == self._main_owner)
-            caught, self._caught = self._caught, []
-        if caught:
-            self._events.add_entries(caught)
+            entries, self._caught = self._caught, []
+        if entries:
+            self._events.add_entries(entries)
 
     def require_all_called(self) -> None:
         """Check that the returning agent has made all calls of the main sequence that earlier runs recorded.
@@ -290,8 +294,8 @@ class RunJournal:
         if entry is not None and entry.position != position:
             self._fail_changed(f"{kind} {key} was call {entry.position} of the agent, and is call {position} now")
         if entry is None and 0 < position <= self._last_position:
-            recorded = next((e.key for e in self._entries.values() if e.position == position), "another call")
-            self._fail_changed(f"{key} is called where an earlier run recorded {recorded}")
+            recorded_key = next((e.key for e in self._entries.values() if e.position == position), "another call")
+            self._fail_changed(f"{key} is called where an earlier run recorded {recorded_key}")
 
     def _fail_changed(self, problem: str) -> None:
         raise self.changed(problem)
@@ -308,8 +312,8 @@ class RunJournal:
         total = self._bytes
         for entry in entries:
             self._require_size(entry)
-            replaced = self._entries.get(entry.key)
-            total += _size(entry) - (0 if replaced is None else _size(replaced))
+            previous_entry = self._entries.get(entry.key)
+            total += _size(entry) - (0 if previous_entry is None else _size(previous_entry))
         largest = self.settings.task_max_bytes
         if largest is not None and total > max(largest, self._bytes):
             raise StepError(
@@ -361,7 +365,9 @@ class RunJournal:
         if self._deferred:
             makers = (self._owner(), self._main_owner)
             self._caught += [entry for maker, entry in self._deferred if is_main or maker in makers]
-            self._deferred = [deferred for deferred in self._deferred if not (is_main or deferred[0] in makers)]
+            self._deferred = [
+                deferred_call for deferred_call in self._deferred if not (is_main or deferred_call[0] in makers)
+            ]
 
 
 def open_journal(claim: Claim, events: RunEventQueue, settings: Settings) -> RunJournal:

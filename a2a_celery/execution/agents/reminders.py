@@ -50,15 +50,15 @@ class Reminders:
             if escalate_to is not None:
                 raise ValueError("escalate_to needs remind_after: the last reminder goes to the webhook too")
             return cls()
-        after = tuple(remind_after) if isinstance(remind_after, Sequence) else (remind_after,)
-        for seconds in after:
+        delays = tuple(remind_after) if isinstance(remind_after, Sequence) else (remind_after,)
+        for seconds in delays:
             require_delay("remind_after", seconds)
-        ascending = all(before < seconds for before, seconds in pairwise((0.0, *after)))
-        if not ascending or not 0 < len(after) <= MAX_REMINDERS:
+        ascending = all(previous < seconds for previous, seconds in pairwise((0.0, *delays)))
+        if not ascending or not 0 < len(delays) <= MAX_REMINDERS:
             raise ValueError(f"remind_after = {remind_after!r}: 1 to {MAX_REMINDERS} times above 0, in ascending order")
         if escalate_to is not None:
             _require_webhook(escalate_to, settings)
-        return cls(after, escalate_to or "")
+        return cls(delays, escalate_to or "")
 
     def packed(self, task_id: str, keys: Keys, settings: Settings) -> bytes:
         """Return the stored form of the reminders for a question, or b"" if there are none."""
@@ -76,8 +76,8 @@ class Reminders:
         if not self.escalate_to or sealer is None:
             return None
         config = TaskPushNotificationConfig(id=ESCALATION, task_id=task_id, url=self.escalate_to)
-        sealed = sealer.seal(Subscription(config).to_bytes(), task_id, ESCALATION)
-        return NewPushConfig(ESCALATION, sealed, sealer.fingerprint)
+        sealed_config = sealer.seal(Subscription(config).to_bytes(), task_id, ESCALATION)
+        return NewPushConfig(ESCALATION, sealed_config, sealer.fingerprint)
 
 
 def _event(number: int, *, escalates: bool) -> TaskStatusUpdateEvent:

@@ -23,7 +23,7 @@ from ...lifecycle.events import jsonable
 from ...lifecycle.execution import Transition
 from ...lifecycle.states import CANCELED
 from ...store.runs.commands import Claim
-from ..events.run_telemetry import OUTCOMES, reported
+from ..events.run_telemetry import OUTCOMES, report_problem
 
 logger = logging.getLogger(__name__)
 
@@ -157,9 +157,9 @@ class RunHooks:
             self.failed = self._report("an on_event hook replaced the final status", wrong)
         if state == CANCELED:
             return original
-        failed = final_event(Failure(reference=self.failed), event.task_id, event.context_id)
-        assert failed is not None
-        return failed
+        failure = final_event(Failure(reference=self.failed), event.task_id, event.context_id)
+        assert failure is not None
+        return failure
 
     def metadata(self) -> dict[str, Any]:
         """Return the metadata that hooks have added, or {} if the metadata cannot be serialized as JSON. The error is
@@ -191,17 +191,17 @@ class RunHooks:
         self._last.add_done_callback(_under_way.discard)
 
     async def _call_after(
-        self, before: asyncio.Task[None] | None, hook: Callable[..., Any], transition: Transition
+        self, previous_call: asyncio.Task[None] | None, hook: Callable[..., Any], transition: Transition
     ) -> None:
-        if before is not None:
-            await asyncio.wait({before})
+        if previous_call is not None:
+            await asyncio.wait({previous_call})
         try:
             await _result(partial(hook, self.info, transition))
         except _HookRaised as e:
             self._report("an on_transition hook failed", e.error)
 
     def _report(self, failure: str, error: BaseException | None = None) -> str:
-        return reported(self._claim.ref, self.info.agent, failure, error)
+        return report_problem(self._claim.ref, self.info.agent, failure, error)
 
 
 _under_way: set[asyncio.Task[None]] = set()

@@ -52,19 +52,19 @@ class ContextSession:
         Raises:
             SessionError: The current `secret_key` cannot decrypt the session.
         """
-        saved = claim.session or SavedSession()
+        saved_session = claim.session or SavedSession()
         self._claim = claim
         self._events = events
         self._settings = settings
         self._sealer = _sealer(settings)
         self._saving = asyncio.Lock()
         self._under_way: set[asyncio.Task[None]] = set()
-        self._saved = self._opened(saved.state) if saved.version else NEW
+        self._saved = self._open_state(saved_session.state) if saved_session.version else NEW
         self.state: dict[str, Any] = json.loads(self._saved)
 
-        self.version = saved.version
+        self.version = saved_session.version
 
-        self.resumed = saved.resumed
+        self.resumed = saved_session.resumed
 
     async def checkpoint(self, state: dict[str, Any] | None = None) -> None:
         """Save the state after the events that the agent has sent so far.
@@ -126,7 +126,7 @@ class ContextSession:
         Raises:
             SessionError: The state is not a JSON object or is too large.
         """
-        text = _encoded(self.state, self._settings.session_max_bytes)
+        text = _encode_state(self.state, self._settings.session_max_bytes)
         return self.unchanged() if text == self._saved else self._to_save(text)
 
     def unchanged(self) -> SessionState:
@@ -142,7 +142,7 @@ class ContextSession:
 
     async def _save(self, state: dict[str, Any] | None) -> None:
         async with self._saving:
-            text = _encoded(self.state if state is None else state, self._settings.session_max_bytes)
+            text = _encode_state(self.state if state is None else state, self._settings.session_max_bytes)
             if text != self._saved:
                 answer = await self._events.save(self._to_save(text))
                 if isinstance(answer, SavedSince):
@@ -153,18 +153,18 @@ class ContextSession:
         scope, context_id = self._claim.scope, self._claim.task.context_id
         if self._sealer is None:
             return SessionState(scope, context_id, self.version, text)
-        sealed = self._sealer.seal(text, "session", str(scope), context_id)
-        return SessionState(scope, context_id, self.version, sealed, self._sealer.fingerprint)
+        sealed_state = self._sealer.seal(text, "session", str(scope), context_id)
+        return SessionState(scope, context_id, self.version, sealed_state, self._sealer.fingerprint)
 
-    def _opened(self, stored: bytes) -> bytes:
-        if not stored.startswith(FORM):
-            return stored
+    def _open_state(self, content: bytes) -> bytes:
+        if not content.startswith(FORM):
+            return content
         context_id = self._claim.task.context_id
         problem = f"the session of context {context_id!r} cannot be opened"
         if self._sealer is None:
             raise SessionError(f"{problem}: a2a_secret_key is not set: use the secret that it was saved with")
         try:
-            return self._sealer.open(stored, "session", str(self._claim.scope), context_id)
+            return self._sealer.open(content, "session", str(self._claim.scope), context_id)
         except NotSealedHere as e:
             raise SessionError(f"{problem}: {e}") from e
 
@@ -190,7 +190,7 @@ def _sealer(settings: Settings) -> Sealer | None:
     return sealer_of(settings.secret_keys)
 
 
-def _encoded(state: Any, most: int) -> bytes:
+def _encode_state(state: Any, most: int) -> bytes:
     """Return `state` as JSON. A state that is read back is equal, except that tuples become lists.
 
     Raises:

@@ -48,7 +48,7 @@ def encode_result(step: str, value: Any) -> tuple[str, bytes]:
             "class at the top of a module"
         )
     try:
-        return f"{kind} {name}", _dumped(kind, value)
+        return f"{kind} {name}", _dump(kind, value)
     except Exception as error:  # exceptions of the class's serializers
         raise StepError(f"step {step!r}: its {type(value).__qualname__} cannot be serialized: {error}") from error
 
@@ -65,11 +65,11 @@ def decode_result(form: str, content: bytes) -> Any:
             return content
         case "json":
             return json.loads(content)
-    cls = _protobuf_class(name) if kind == "protobuf" else _imported(name)
+    cls = _protobuf_class(name) if kind == "protobuf" else _import_class(name)
     if cls is None or _class_kind(cls) != kind:
         raise UnreadableResult(f"the class {name} of its result does not exist")
     try:
-        return _loaded(kind, cls, content)
+        return _load(kind, cls, content)
     except (ValueError, TypeError, DecodeError) as error:
         raise UnreadableResult(f"its result does not fit the class {name}: {error}") from error
 
@@ -83,11 +83,11 @@ def encode_failure(step: str, error: Exception) -> tuple[bytes, Exception]:
     content = _failure(name, error.args)
     if content is not None and _is_equal(error, _exception(content)):
         return content, error
-    failed = StepFailed(step, name.replace(":", "."), str(error))
-    failed.__cause__ = error
-    content = _failure("a2a_celery.errors:StepFailed", failed.args)
+    failure = StepFailed(step, name.replace(":", "."), str(error))
+    failure.__cause__ = error
+    content = _failure("a2a_celery.errors:StepFailed", failure.args)
     assert content is not None
-    return content, failed
+    return content, failure
 
 
 def decode_failure(content: bytes) -> Exception:
@@ -122,20 +122,20 @@ def _json(step: str, value: Any) -> bytes:
     return text
 
 
-def _dumped(kind: str, value: Any) -> bytes:
+def _dump(kind: str, value: Any) -> bytes:
     match kind:
         case "pydantic":
             text: str = value.model_dump_json()
             return text.encode()
         case "protobuf":
-            serialized: bytes = value.SerializeToString(deterministic=True)
-            return serialized
+            content: bytes = value.SerializeToString(deterministic=True)
+            return content
         case _:
             cls: type = type(value)
             return _adapter(cls).dump_json(value)
 
 
-def _loaded(kind: str, cls: Any, content: bytes) -> Any:
+def _load(kind: str, cls: Any, content: bytes) -> Any:
     match kind:
         case "pydantic":
             return cls.model_validate_json(content)
@@ -156,7 +156,7 @@ def _importable_name(cls: Any) -> str | None:
         full_name: str = cls.DESCRIPTOR.full_name
         return full_name if _protobuf_class(full_name) is cls else None
     name = f"{cls.__module__}:{cls.__qualname__}"
-    return name if _imported(name) is cls else None
+    return name if _import_class(name) is cls else None
 
 
 def _protobuf_class(full_name: str) -> Any:
@@ -170,7 +170,7 @@ def _protobuf_class(full_name: str) -> Any:
         return None
 
 
-def _imported(name: str) -> Any:
+def _import_class(name: str) -> Any:
     """Return the class "module:name", or None if there is no such class."""
     module, _, path = name.partition(":")
     try:
@@ -191,7 +191,7 @@ def _failure(name: str, arguments: tuple[Any, ...]) -> bytes | None:
 
 def _exception(content: bytes) -> Exception | None:
     failure = json.loads(content)
-    cls = _imported(failure["class"])
+    cls = _import_class(failure["class"])
     if cls is None or not issubclass(cls, Exception):
         return None
     try:

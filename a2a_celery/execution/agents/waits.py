@@ -116,14 +116,14 @@ class Waits:
 
     async def wait_for(self, wait: BegunWait) -> Any:
         """See `Turn.wait_for`."""
-        entry = wait.call.entry or await self._arrived(wait)
+        entry = wait.call.entry or await self._find_entry(wait)
         if entry is None:
             self._suspend(wait)
         if entry.form == TIMEOUT:
             raise TimeoutError(f"no signal {wait.signal!r} arrived in time")
         return json.loads(entry.content)
 
-    async def _arrived(self, wait: BegunWait) -> JournalEntry | None:
+    async def _find_entry(self, wait: BegunWait) -> JournalEntry | None:
         """Return the entry of a signal that has arrived, or None. If the timeout is 0, return the entry of the timeout
         instead of None."""
         self._journal.flush()
@@ -152,8 +152,8 @@ class Waits:
         elif wait.seconds is not None:
             ends_at = self._clock.now() + timedelta(seconds=wait.seconds)
             deadline = self._clock.monotonic() + wait.seconds
-        stored = Wait(wait.entry(PAYLOAD), wait.entry(TIMEOUT), wait.signal, until_us=until_us)
-        self._events.settlement.wait = PendingWait(stored, deadline, ends_at)
+        stored_wait = Wait(wait.entry(PAYLOAD), wait.entry(TIMEOUT), wait.signal, until_us=until_us)
+        self._events.settlement.wait = PendingWait(stored_wait, deadline, ends_at)
         raise SuspendRun
 
     async def _stay(self, seconds: float) -> None:

@@ -38,13 +38,13 @@ _running: list[WorkerAnnouncer] = []
 def worker_is_ready(sender: Any = None, **_: Any) -> None:
     """Start the announcements of a worker that has no remote control or has agents with versions."""
     try:
-        installed = installed_on(sender.app)
-        if installed is None:
+        components = installed_on(sender.app)
+        if components is None:
             return
-        versioned = [agent for agent in installed.agents.values() if agent.version is not None]
+        version_agents = [agent for agent in components.agents.values() if agent.version is not None]
         is_reachable = has_remote_control(sender)
-        if versioned or not is_reachable:
-            announcer = WorkerAnnouncer(installed.settings(), sender, versioned, is_reachable=is_reachable)
+        if version_agents or not is_reachable:
+            announcer = WorkerAnnouncer(components.settings(), sender, version_agents, is_reachable=is_reachable)
             _running[:] = [announcer]
             threading.Thread(target=announcer.announce_forever, name="a2a-announcer", daemon=True).start()
     except Exception:
@@ -80,12 +80,12 @@ class WorkerAnnouncer:
     """
 
     def __init__(
-        self, settings: Settings, consumer: Any, versioned: Sequence[Agent] = (), *, is_reachable: bool = False
+        self, settings: Settings, consumer: Any, version_agents: Sequence[Agent] = (), *, is_reachable: bool = False
     ) -> None:
         self._store = SyncStore(settings.store_url)
         self._keys = Keys(settings.key_prefix)
         self._consumer = consumer
-        self._versioned = versioned
+        self._versioned = version_agents
         self._is_reachable = is_reachable
         self._announced: list[VersionWorker] = []
         self.stopping = threading.Event()
@@ -104,20 +104,20 @@ class WorkerAnnouncer:
         if self._versioned:
             self._announce_versions(queues)
 
-    def _announce_versions(self, consumed: Collection[str]) -> None:
-        """Announce the version queues of the `consumed` queues. If the worker has stopped consuming a queue or consumes
+    def _announce_versions(self, queue_names: Collection[str]) -> None:
+        """Announce the version queues of `queue_names`. If the worker has stopped consuming a queue or consumes
         an additional queue, replace the announcement."""
         app = self._consumer.app
         own = version_queues(app, self._versioned, tuple(app.amqp.queues))  # including queues no longer consumed
-        served = [
+        version_workers = [
             VersionWorker(self._consumer.hostname, queue, agent.name, agent.version or "")
             for queue, agent in sorted(own.items())
-            if queue in consumed
+            if queue in queue_names
         ]
-        if served != self._announced:
+        if version_workers != self._announced:
             self.withdraw()
-        self._store.run(announce_versions(self._keys, served))
-        self._announced = served
+        self._store.run(announce_versions(self._keys, version_workers))
+        self._announced = version_workers
 
     def withdraw(self) -> None:
         """Withdraw the announcement of version queues.

@@ -81,13 +81,13 @@ class AsyncTaskCall:
         request.release_if_acknowledged(vars(context))
         try:
             try:
-                traced = await self._trace(task, context, began)
+                trace = await self._trace(task, context, began)
             finally:
                 task.backend.process_cleanup()
                 request.app.loader.on_process_cleanup()
         except Exception as error:
-            traced = _internal_error(task, context, error, SYSTEM_CLOCK.monotonic() - began)
-        request.on_success(traced)
+            trace = _internal_error(task, context, error, SYSTEM_CLOCK.monotonic() - began)
+        request.on_success(trace)
 
     def terminate(self, signal: object = None) -> None:
         """Stop the agent if it has begun. Celery calls this method to terminate a single call. Thread-safe."""
@@ -129,7 +129,7 @@ class AsyncTaskCall:
             state = states.SUCCESS
             with current_call(task, context):
                 seconds = SYSTEM_CLOCK.monotonic() - began
-                _succeeded(task, context, retval, seconds)
+                _report_success(task, context, retval, seconds)
                 return Traced(False, saferepr(retval, task.resultrepr_maxsize), seconds)
         finally:
             with current_call(task, context):
@@ -139,7 +139,7 @@ class AsyncTaskCall:
 def context_of(request: RunRequest) -> Context:
     """Return the context that Celery exposes as ``task.request`` during the call."""
     fields = {**request.request_dict, "hostname": request.hostname, "is_eager": False}
-    context = Context(_interned(fields), args=request.args, kwargs=request.kwargs, called_directly=False)
+    context = Context(_intern_fields(fields), args=request.args, kwargs=request.kwargs, called_directly=False)
     context.__dict__ = {name: value for name, value in vars(context).items() if not _is_default(name, value)}
     return context
 
@@ -152,14 +152,14 @@ def _is_default(name: str, value: Any) -> bool:
     return name not in REQUESTED and vars(Context).get(name, REQUESTED) is value
 
 
-def _interned(fields: dict[str, Any]) -> dict[str, Any]:
+def _intern_fields(fields: dict[str, Any]) -> dict[str, Any]:
     """Return `fields` with interned keys and strings, which waiting calls then share."""
     shared: dict[str, Any] = {}
     for name, value in fields.items():
         if type(value) is str:
             shared[intern(name)] = intern(value)
         elif name in ("properties", "delivery_info") and type(value) is dict:
-            shared[intern(name)] = _interned(value)
+            shared[intern(name)] = _intern_fields(value)
         else:
             shared[intern(name)] = value
     return shared
@@ -181,7 +181,7 @@ def current_call(task: Task, context: Context) -> Iterator[None]:
         task_stack.pop()
 
 
-def _succeeded(task: Task, context: Context, retval: str, seconds: float) -> None:
+def _report_success(task: Task, context: Context, retval: str, seconds: float) -> None:
     _call_hook(task, context, "on_success", retval)
     signals.task_success.send(sender=task, result=retval, runtime=seconds)
     details = {

@@ -26,7 +26,7 @@ from ...store import SyncStore
 from ...store.admin.schema import SCHEMA
 from ...store.admin.start_check import server_of
 from ...telemetry.versions import versions
-from ..process.forced_stop import abandoned
+from ..process.forced_stop import abandoned_runs
 from ..process.shutdown import is_run
 from ..process.worker_process import installed_on
 from .request import unfinished_requests
@@ -38,23 +38,23 @@ STORE_TIMEOUT = 1.0
 @inspect_command()  # type: ignore[untyped-decorator]
 def a2a_report(state: Any) -> dict[str, Any]:
     """Return the configuration and the state of this worker for A2A."""
-    installed = installed_on(state.app)
-    if installed is None:
+    components = installed_on(state.app)
+    if components is None:
         return {"error": "its app has no A2A object"}
     pool = type(state.consumer.pool).__module__.rpartition(".")[2]
     consumer = state.consumer.task_consumer
     report: dict[str, Any] = {
         "pool": {"thread": "threads", "pool": "asyncio"}.get(pool, pool),
         "queues": [queue.name for queue in consumer.queues] if consumer else [],
-        "agents": sorted(installed.agents),
-        "drained": sorted(drained),
+        "agents": sorted(components.agents),
+        "drained": sorted(drained_queues),
         "schema": SCHEMA,
-        "abandoned": sorted(abandoned),
+        "abandoned": sorted(abandoned_runs),
         "events": _sends_events(state.consumer),
         "versions": versions(),
     }
     try:
-        settings = installed.settings()
+        settings = components.settings()
     except ConfigError as e:
         return report | {"error": str(e)}
     return report | {"settings": visible_settings(settings), "store": _store(settings.store_url)}
@@ -73,7 +73,7 @@ def a2a_load(state: Any) -> dict[str, Any]:
         "prefetched": len(runs) - active,
         "others": len(requests) - len(runs),
         "queues": [queue.name for queue in consumer.task_consumer.queues] if consumer.task_consumer else [],
-        "drained": sorted(drained),
+        "drained": sorted(drained_queues),
     }
 
 
@@ -106,11 +106,11 @@ def _store(url: str) -> dict[str, Any]:
 
 logger = logging.getLogger(__name__)
 
-drained: set[str] = set()
+drained_queues: set[str] = set()
 """Queues that this worker has stopped consuming for a drain."""
 
 _stopping: set[str] = set()
-"""Queues in `drained` that the worker still consumes for a short time."""
+"""Queues in `drained_queues` that the worker still consumes for a short time."""
 
 
 _topics: Any = TopicExchange(None)  # type: ignore[no-untyped-call]
@@ -120,25 +120,25 @@ _topics: Any = TopicExchange(None)  # type: ignore[no-untyped-call]
 def a2a_drain(state: Any, queues: list[str] | None = None) -> dict[str, Any]:
     """Stop consuming `queues` (None for all), and requeue their runs that have not begun."""
     consumer = state.consumer
-    consumed = [queue.name for queue in consumer.task_consumer.queues] if consumer.task_consumer else []
-    stopping = [name for name in consumed if queues is None or name in queues]
-    task_received.connect(_received, weak=False, dispatch_uid="a2a_celery.received_while_drained")
-    drained.update(stopping)
+    queue_names = [queue.name for queue in consumer.task_consumer.queues] if consumer.task_consumer else []
+    stopping = [name for name in queue_names if queues is None or name in queues]
+    task_received.connect(_requeue_received, weak=False, dispatch_uid="a2a_celery.received_while_drained")
+    drained_queues.update(stopping)
     waiting = [request for request in _from_drained(consumer) if is_run(request) and request.time_start is None]
     _stopping.update(stopping)
     consumer.call_soon(_leave, consumer)
-    left = sorted(name for name in drained if queues is None or name in queues)
-    return {"queues": left, "returned": len(waiting)}
+    names = sorted(name for name in drained_queues if queues is None or name in queues)
+    return {"queues": names, "returned": len(waiting)}
 
 
 @control_command()  # type: ignore[untyped-decorator]
 def a2a_undrain(state: Any, queues: list[str] | None = None) -> dict[str, Any]:
     """Consume all drained queues again, or only the drained queues in `queues`."""
     consumer = state.consumer
-    names = sorted(name for name in drained if queues is None or name in queues)
+    names = sorted(name for name in drained_queues if queues is None or name in queues)
     for name in names:
         consumer.call_soon(consumer.add_task_queue, name)
-    drained.difference_update(names)
+    drained_queues.difference_update(names)
     return {"queues": names}
 
 
@@ -148,17 +148,17 @@ def a2a_busy(state: Any) -> dict[str, Any]:
 
     A restarted worker has no drained queues.
     """
-    left = _from_drained(state.consumer)
+    requests = _from_drained(state.consumer)
     return {
-        "drained": sorted(drained),
+        "drained": sorted(drained_queues),
         "stopping": sorted(_stopping),
-        "runs": sorted(request.id for request in left if is_run(request) and request in worker.active_requests),
-        "tasks": sum(not is_run(request) for request in left),
+        "runs": sorted(request.id for request in requests if is_run(request) and request in worker.active_requests),
+        "tasks": sum(not is_run(request) for request in requests),
     }
 
 
 def _from_drained(consumer: Any) -> list[Any]:
-    return [request for request in unfinished_requests() if _is_from(request, consumer, drained)]
+    return [request for request in unfinished_requests() if _is_from(request, consumer, drained_queues)]
 
 
 def _is_from(request: Any, consumer: Any, names: Collection[str]) -> bool:
@@ -197,10 +197,10 @@ def _leave(consumer: Any) -> None:
             request.give_up()
 
 
-def _received(sender: Any = None, request: Any = None, **_: Any) -> None:
+def _requeue_received(sender: Any = None, request: Any = None, **_: Any) -> None:
     """Requeue a run whose message was in flight when its queue was drained."""
     try:
-        if drained and is_run(request) and _is_from(request, sender, drained):
+        if drained_queues and is_run(request) and _is_from(request, sender, drained_queues):
             request.give_up()
     except Exception:
         logger.exception("a message that reached a drained worker was not requeued")

@@ -215,8 +215,8 @@ class RunRequest(RequestInternals, Request):  # type: ignore[misc]
             return self._conclude(error.end)
         if self.is_run and not self.is_announced_cancelled:  # a requeued run has not ended
             outcome = outcome_of_failure(self.id, error)
-            lost = outcome == Failure(WORKER_LOST)
-            if self._end(outcome, lost=lost) == CANCELED and lost and not self.is_announced_revoked:
+            is_lost = outcome == Failure(WORKER_LOST)
+            if self._end(outcome, lost=is_lost) == CANCELED and is_lost and not self.is_announced_revoked:
                 # the process exited because of a client's cancel request, so Celery reports a termination
                 return self.announce_terminated("canceled by its client")
         return super().on_failure(exc_info, send_failed_event=send_failed_event, return_ok=return_ok)

@@ -45,14 +45,14 @@ logger = logging.getLogger(__name__)
 def agent_unknown(sender: Any = None, name: str = "", id: str = "", message: Any = None, **_: Any) -> None:
     """End a run whose agent is not registered in this worker's app. Return a message of another fleet to its queue."""
     try:
-        installed = installed_on(sender.app)
-        if installed is None:
+        components = installed_on(sender.app)
+        if components is None:
             return
-        if RunRef.of(id) is not None and fleet_of(message.headers) != installed.requeuer.fleet:
-            installed.requeuer.return_message(message, noop)
+        if RunRef.of(id) is not None and fleet_of(message.headers) != components.requeuer.fleet:
+            components.requeuer.return_message(message, noop)
         elif _is_readable(message, "a message for an unknown agent"):
             # `end` ignores the ids of Celery tasks that are not runs
-            installed.ender.end(id, Refused(AGENT_UNKNOWN), worker_pid=None)
+            components.ender.end(id, Refused(AGENT_UNKNOWN), worker_pid=None)
     except Exception:
         logger.exception("a message for an unknown agent was not handled")
 
@@ -60,14 +60,14 @@ def agent_unknown(sender: Any = None, name: str = "", id: str = "", message: Any
 def message_rejected(sender: Any = None, message: Any = None, exc: Any = None, **_: Any) -> None:
     """End the run whose message is not a valid call to a task."""
     try:
-        installed = installed_on(sender.app)
+        components = installed_on(sender.app)
         headers = getattr(message, "headers", None) or {}
         celery_id = str(headers.get("id", ""))
-        if installed is None or RunRef.of(celery_id) is None:
+        if components is None or RunRef.of(celery_id) is None:
             return
-        is_of_fleet = fleet_of(headers) == installed.requeuer.fleet
+        is_of_fleet = fleet_of(headers) == components.requeuer.fleet
         if is_of_fleet and _is_readable(message, "an invalid message"):
-            installed.ender.end(celery_id, Refused(MESSAGE_UNREADABLE), worker_pid=None)
+            components.ender.end(celery_id, Refused(MESSAGE_UNREADABLE), worker_pid=None)
     except Exception:
         logger.exception("an invalid message was not handled")
 
@@ -103,9 +103,9 @@ def run_retried(sender: Any = None, request: Any = None, reason: Any = None, **_
     if hasattr(sender, "begin_run") or not _is_unfinished_run(sender, request.id, request):
         return
     retries, when = (request.retries or 0) + 1, time_of(reason, sender.app)
-    retried = Retried(retries + 1, max_attempts(sender), when.isoformat() if when else "")
+    retry = Retried(retries + 1, max_attempts(sender), when.isoformat() if when else "")
     options = partial(retry_options, retry=reason, retries=retries, app=sender.app)
-    sender.ender.retry(request.id, retried, retries, options)
+    sender.ender.retry(request.id, retry, retries, options)
 
 
 def _is_unfinished_run(task: Any, celery_id: str, context: Any) -> bool:
@@ -160,9 +160,9 @@ def _is_readable(message: Any, problem: str) -> bool:
 def worker_is_ready(sender: Any = None, **_: Any) -> None:
     """Prepare the graceful shutdown of a worker."""
     try:
-        installed = installed_on(sender.app)
-        if installed is not None:
-            stopping = GracefulWorkerShutdown(sender, installed.settings, installed.requeuer, installed.agents)
+        components = installed_on(sender.app)
+        if components is not None:
+            stopping = GracefulWorkerShutdown(sender, components.settings, components.requeuer, components.agents)
             stopping.precede_celery()
     except Exception:
         logger.exception("this worker will not requeue its runs at its shutdown")

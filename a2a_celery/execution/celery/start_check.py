@@ -35,20 +35,20 @@ def worker_starts(sender: Any = None, **_: Any) -> None:
             or the secrets of sessions or the object store of tasks are missing. Celery swallows every other exception
             of a receiver.
     """
-    installed = installed_on(sender.app)
-    if installed is None or not installed.agents:
+    components = installed_on(sender.app)
+    if components is None or not components.agents:
         return
-    agents = installed.agents
-    consumed = set(sender.app.amqp.queues.consume_from)
-    errors = import_errors(agent for agent in agents.values() if queue_of(sender.app, agent) in consumed)
+    agents = components.agents
+    queue_names = set(sender.app.amqp.queues.consume_from)
+    errors = import_errors(agent for agent in agents.values() if queue_of(sender.app, agent) in queue_names)
     if errors:
         raise SystemExit("Error: " + "; ".join(f"agent {name!r}: {error}" for name, error in errors.items()))
     try:
-        installed.hooks.require_agents(agents)
-        _look_at_store(installed.settings(), sessions=any(agent.session for agent in agents.values()))
+        components.hooks.require_agents(agents)
+        _look_at_store(components.settings(), sessions=any(agent.session for agent in agents.values()))
     except ConfigError as e:
         raise SystemExit(f"Error: {e}") from e
-    for name in version_queues(sender.app, agents.values(), consumed):
+    for name in version_queues(sender.app, agents.values(), queue_names):
         sender.app.amqp.queues.select_add(version_queue(sender.app, name))
 
 

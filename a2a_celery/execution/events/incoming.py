@@ -97,8 +97,10 @@ class IncomingMessages:
 
     async def _receive(self) -> None:
         claim = self._claim
-        received = self.read_count + len(self._received)
-        answer = await self._store.run(read_messages(self._store.keys, claim.ref, token=claim.token, received=received))
+        received_count = self.read_count + len(self._received)
+        answer = await self._store.run(
+            read_messages(self._store.keys, claim.ref, token=claim.token, received=received_count)
+        )
         if isinstance(answer, RunLost):
             self._on_lost()
             raise asyncio.CancelledError

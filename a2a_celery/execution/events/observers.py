@@ -97,8 +97,8 @@ class _StepObserver:
         self._loop, self._thread = asyncio.get_running_loop(), get_ident()
 
     def record(self, transition: Transition) -> None:
-        recorded = replace(transition, detail=known_detail(transition)) if transition.detail else transition
-        step = Step(self._claim.ref.run, self._claim.attempt, self._runner, recorded)
+        safe_transition = replace(transition, detail=known_detail(transition)) if transition.detail else transition
+        step = Step(self._claim.ref.run, self._claim.attempt, self._runner, safe_transition)
         self._on_loop(lambda: self._events.record(step))
 
     def show(self, transition: Transition) -> None:
@@ -106,8 +106,8 @@ class _StepObserver:
             self._on_loop(lambda: self._events.enqueue_optional(_status(transition)))
 
     def end(self, state: TaskState) -> None:
-        after, detail = end_in(state)
-        self._execution.try_transition(after, **detail)
+        state_after, detail = end_in(state)
+        self._execution.try_transition(state_after, **detail)
 
     def _on_loop(self, function: Callable[[], None]) -> None:
         """Call `function` immediately if this is the thread of the event loop, to keep the order of calls. On other

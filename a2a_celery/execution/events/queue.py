@@ -319,15 +319,15 @@ class RunEventQueue(EventQueue):
         if self._is_over() or self.ended or self.lost.is_set():
             raise asyncio.CancelledError
         last = entries[-1]
-        confirmed = self._unconfirmed[id(last)] = asyncio.get_running_loop().create_future()
+        confirmation = self._unconfirmed[id(last)] = asyncio.get_running_loop().create_future()
         self._pending.extend(entries)
         self._wake_writer()
         with self.idle_clock:
             try:
-                await asyncio.shield(confirmed)
+                await asyncio.shield(confirmation)
             except asyncio.CancelledError:
-                if not confirmed.done():
-                    await asyncio.wait({confirmed}, timeout=CONFIRMATION_TIMEOUT)
+                if not confirmation.done():
+                    await asyncio.wait({confirmation}, timeout=CONFIRMATION_TIMEOUT)
                 raise
             finally:
                 self._unconfirmed.pop(id(last), None)
@@ -460,8 +460,8 @@ class RunEventQueue(EventQueue):
             return None
         while self._pending and not self.lost.is_set():
             await self._append(self._pending[:MAX_EVENTS_PER_WRITE])
-        stored = await self.store.run(read_task(self._keys, None, self._claim.task.id, resolve_blobs=False))
-        return without_artifacts(stored[0], open_artifacts) if isinstance(stored, tuple) else None
+        snapshot = await self.store.run(read_task(self._keys, None, self._claim.task.id, resolve_blobs=False))
+        return without_artifacts(snapshot[0], open_artifacts) if isinstance(snapshot, tuple) else None
 
     async def abandon(self) -> None:
         """Stop without writing the pending events, because the run is lost for this process."""
@@ -523,7 +523,7 @@ class RunEventQueue(EventQueue):
     async def _append(self, batch: list[RunRecord]) -> None:
         claim = self._claim
         answer = await self.store.run(
-            append(self._keys, claim.ref, token=claim.token, before=self._written, events=batch)
+            append(self._keys, claim.ref, token=claim.token, written_count=self._written, events=batch)
         )
         match answer:
             case Written():
@@ -547,8 +547,8 @@ class RunEventQueue(EventQueue):
         self._written += count
         if self._unconfirmed:
             for record in self._pending[:count]:
-                if (confirmed := self._unconfirmed.get(id(record))) and not confirmed.done():
-                    confirmed.set_result(None)
+                if (confirmation := self._unconfirmed.get(id(record))) and not confirmation.done():
+                    confirmation.set_result(None)
         del self._pending[:count]
         self._progress.set()
         if len(self._pending) < MAX_PENDING:
@@ -573,12 +573,12 @@ class RunEventQueue(EventQueue):
         self._progress.set()
 
     def _cancel_confirmation(self, record: RunRecord) -> None:
-        if confirmed := self._unconfirmed.get(id(record)):
-            confirmed.cancel()
+        if confirmation := self._unconfirmed.get(id(record)):
+            confirmation.cancel()
 
     def _cancel_confirmations(self) -> None:
-        for confirmed in self._unconfirmed.values():
-            confirmed.cancel()
+        for confirmation in self._unconfirmed.values():
+            confirmation.cancel()
 
     def _add(self, events: list[Event]) -> None:
         if events:

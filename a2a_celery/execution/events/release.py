@@ -52,10 +52,10 @@ class RunRelease:
         delay = options.publish_delay(self._clock.now())
         delay_us = delay // MICROSECOND + FIRST_PUBLISH_GRACE_US
         make_release = released_for_retry(keys, claim, options, delay_us)
-        released = await events.release(final, make_release, drops_open_artifacts=True)
-        if not isinstance(released, Released):
+        release = await events.release(final, make_release, drops_open_artifacts=True)
+        if not isinstance(release, Released):
             return Lost()
-        if released.state == CANCELED:
+        if release.state == CANCELED:
             return Canceled()
         if not delay:
             await self._publish(events, claim.ref, options)
@@ -75,13 +75,13 @@ class RunRelease:
         session = "" if claim.session is None else keys.session(claim.scope, claim.task.context_id)
 
         def make_release(
-            before: int, rest: list[RunRecord], replacement: Task | None
+            written_count: int, rest: list[RunRecord], replacement: Task | None
         ) -> Operation[SuspendedRun | RunLost | Illegal]:
             return suspend_run(
                 keys,
                 claim.ref,
                 token=claim.token,
-                before=before,
+                written_count=written_count,
                 events=rest,
                 wait=pending.remaining(self._clock.monotonic()),
                 options=options.to_json(),
@@ -89,13 +89,13 @@ class RunRelease:
                 replacement=replacement,
             )
 
-        released = await events.release(final, make_release, drops_open_artifacts=True)
-        if not isinstance(released, SuspendedRun):
+        release = await events.release(final, make_release, drops_open_artifacts=True)
+        if not isinstance(release, SuspendedRun):
             return Lost()
-        if released.state == CANCELED:
+        if release.state == CANCELED:
             return Canceled()
-        if released.next_run is not None:
-            await self._publish(events, RunRef(claim.ref.task_id, released.next_run), options)
+        if release.next_run is not None:
+            await self._publish(events, RunRef(claim.ref.task_id, release.next_run), options)
         return None
 
     async def _publish(self, events: RunEventQueue, ref: RunRef, options: RunOptions) -> None:

@@ -26,7 +26,7 @@ from ...lifecycle import (
 from ...store.runs.commands import Claim, RunRef
 from ...telemetry.logs import about
 from ...telemetry.names import Action, Attribute, SpanName
-from ...telemetry.tracing import carried, tracing
+from ...telemetry.tracing import trace_headers, tracing
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -56,7 +56,7 @@ DROPPED = "dropped"
 """Outcome name of a run that this worker did not claim."""
 
 
-def observed(perform: Perform, ref: RunRef, agent: str) -> Coroutine[Any, Any, Outcome | None]:
+def observe_run(perform: Perform, ref: RunRef, agent: str) -> Coroutine[Any, Any, Outcome | None]:
     """Return the coroutine ``perform()`` of the run `ref`, wrapped in a span if the process records traces.
 
     Call this function in the thread of the Celery task, which has the Celery message and the span of Celery's
@@ -65,10 +65,10 @@ def observed(perform: Perform, ref: RunRef, agent: str) -> Coroutine[Any, Any, O
     spans = tracing()
     if spans is None:
         return perform()
-    return _traced(perform, ref, agent, spans, spans.parent_of(carried(_headers())))
+    return _trace_run(perform, ref, agent, spans, spans.parent_of(trace_headers(_headers())))
 
 
-async def _traced(perform: Perform, ref: RunRef, agent: str, spans: Spans, parent: Context) -> Outcome | None:
+async def _trace_run(perform: Perform, ref: RunRef, agent: str, spans: Spans, parent: Context) -> Outcome | None:
     attributes: dict[Attribute, str | int] = {
         Attribute.AGENT: agent,
         Attribute.TASK: ref.task_id,
@@ -85,7 +85,7 @@ async def _traced(perform: Perform, ref: RunRef, agent: str, spans: Spans, paren
     return outcome
 
 
-def ended(outcome: Outcome | None, ref: RunRef, agent: str, seconds: float) -> Outcome | None:
+def report_end(outcome: Outcome | None, ref: RunRef, agent: str, seconds: float) -> Outcome | None:
     """Log that a run of `agent` ended with `outcome` after `seconds`, and return the outcome. None is not logged."""
     if outcome is not None and logger.isEnabledFor(logging.INFO):
         name = _outcome_name(outcome)
@@ -103,7 +103,7 @@ def report_begin(claim: Claim, agent: str) -> None:
     logger.info("run %s of %s begins, attempt %d", claim.ref.name, agent, claim.attempt, extra=extra)
 
 
-def reported(ref: RunRef, agent: str, problem: str, error: BaseException | None = None) -> str:
+def report_problem(ref: RunRef, agent: str, problem: str, error: BaseException | None = None) -> str:
     """Log a `problem` of the run, with `error` or the current exception, and return the reference in the log line."""
     reference = uuid4().hex[:12]
     extra = about(Action.RUN_FAILED, ref.name, agent=agent, reference=reference)

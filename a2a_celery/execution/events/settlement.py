@@ -136,8 +136,8 @@ class RunStore:
             return []
 
         async def read(task_id: str) -> Task | None:
-            stored = await self.run(read_task(self.keys, self.claim.scope, task_id))
-            return stored[0] if isinstance(stored, tuple) else None
+            snapshot = await self.run(read_task(self.keys, self.claim.scope, task_id))
+            return snapshot[0] if isinstance(snapshot, tuple) else None
 
         tasks = await asyncio.gather(*(read(task_id) for task_id in dict.fromkeys(task_ids)))
         return [task for task in tasks if task is not None]
@@ -220,13 +220,13 @@ class Settlement:
         self._publish_next = publish_next
 
     async def write(
-        self, events: list[RunRecord], before: int, *, dead_letter: bool = False
+        self, events: list[RunRecord], written_count: int, *, dead_letter: bool = False
     ) -> Failure | RunLost | None:
         """Write the last events of the run.
 
         Args:
             events: Events to write. Illegal events are removed from the list.
-            before: Number of events that the run has already written.
+            written_count: Number of events that the run has already written.
             dead_letter: True to store a dead letter if the task fails.
 
         Returns:
@@ -234,37 +234,40 @@ class Settlement:
         """
         if self.session is not None:
             await self.session.idle()
-        failed, session = self._with_session(events)
+        failure, session = self._with_session(events)
         while True:
-            match answer := await self._settled(events, before, session, dead_letter=dead_letter):
+            match answer := await self._settle(events, written_count, session, dead_letter=dead_letter):
                 case Settled():
                     await self._publish(answer)
-                    return failed
+                    return failure
                 case RunLost():
                     return answer
                 case Illegal():
                     drop(events, answer, self._claim)
                 case LeftOpen(state):
                     logger.error("run %s would be left in state %d: failing it", self._claim.ref.name, state)
-                    before += len(events)  # these events are now written
+                    written_count += len(events)  # these events are now written
                     events[:] = self._translator.status(FAILED)
                 case SavedSince() if self.session is not None:
-                    failed, session = self._failed(events, self.session.conflict(answer)), self.session.unchanged()
+                    failure, session = (
+                        self._replace_end(events, self.session.conflict(answer)),
+                        self.session.unchanged(),
+                    )
 
-    async def _settled(
-        self, events: list[RunRecord], before: int, session: SessionState | None, *, dead_letter: bool
+    async def _settle(
+        self, events: list[RunRecord], written_count: int, session: SessionState | None, *, dead_letter: bool
     ) -> Settled | RunLost | Illegal | LeftOpen | SavedSince:
         return await self._store.run(
             settle_run(
                 self._store.keys,
                 self._claim.ref,
                 token=self._claim.token,
-                before=before,
+                written_count=written_count,
                 events=events,
                 ask_count=self.asked,
                 read_count=self.read_count(),
                 pause_us=self._pause_us,
-                pause_timeout=unanswered(self._claim) if self._pause_us else None,
+                pause_timeout=unanswered_status(self._claim) if self._pause_us else None,
                 answer_schema=answer_schema(self._translator.question, self._claim),
                 reminders=self.reminders,
                 dead_letter=dead_letter,
@@ -286,24 +289,24 @@ class Settlement:
         try:
             return None, self.session.at_end()
         except SessionError as e:
-            return self._failed(events, e), self.session.unchanged()
+            return self._replace_end(events, e), self.session.unchanged()
 
     def _checkpoint(self) -> bool:
         """Return True if the run ends in a state in which the session is saved."""
         return self._translator.state == COMPLETED or is_interrupted(self._translator.state)
 
-    def _failed(self, events: list[RunRecord], error: SessionError) -> Failure:
+    def _replace_end(self, events: list[RunRecord], error: SessionError) -> Failure:
         """Replace the final event in `events` with a failure, and return the failure. `error` is only logged."""
-        claim, failed = self._claim, Failure(reference=uuid4().hex[:12])
-        logger.error("run %s: its session was not saved: %s [reference %s]", claim.ref.name, error, failed.reference)
+        claim, failure = self._claim, Failure(reference=uuid4().hex[:12])
+        logger.error("run %s: its session was not saved: %s [reference %s]", claim.ref.name, error, failure.reference)
         last = max((n for n, event in enumerate(events) if not isinstance(event, Step | JournalEntry)), default=None)
         if last is not None and self._ends(events[last]):
             del events[last]
-        event = final_event(failed, claim.task.id, claim.task.context_id)
+        event = final_event(failure, claim.task.id, claim.task.context_id)
         assert event is not None
         events.append(event)
         events[:] = [_as_error(event) if isinstance(event, Step) else event for event in events]
-        return failed
+        return failure
 
     def _ends(self, event: RunRecord) -> bool:
         """Return True if `event` set the final state of the task. A message without a task also completes the task."""
@@ -311,10 +314,10 @@ class Settlement:
             return event.status.state == self._translator.state
         return not isinstance(event, Step | JournalEntry) and kind_of(event) is EventKind.ANSWER
 
-    async def _publish(self, settled: Settled) -> None:
-        own = settled.next_run and RunRef(self._claim.ref.task_id, settled.next_run)
-        if next_up := own or settled.other:
-            await self._publish_next(next_up, settled.next_options)
+    async def _publish(self, settlement: Settled) -> None:
+        own = settlement.next_run and RunRef(self._claim.ref.task_id, settlement.next_run)
+        if next_up := own or settlement.other:
+            await self._publish_next(next_up, settlement.next_options)
 
 
 def _as_error(step: Step) -> Step:
@@ -363,7 +366,7 @@ def answer_schema(question: Sequence[Part], claim: Claim) -> str:
     return json.dumps(schema)
 
 
-def unanswered(claim: Claim) -> TaskStatusUpdateEvent:
+def unanswered_status(claim: Claim) -> TaskStatusUpdateEvent:
     """Return the status that fails a task whose client did not answer in time."""
     task = claim.task
     return status_event(task.id, task.context_id, FAILED, agent_message(NO_ANSWER, task.id, task.context_id))

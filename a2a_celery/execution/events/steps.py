@@ -123,8 +123,8 @@ class Execution(ExecutionStateMachine):
             state: State of the task.
         """
         if self.state not in ENDS:
-            after, detail = end_of(outcome, state)
-            self.try_transition(after, **detail)
+            state_after, detail = end_of(outcome, state)
+            self.try_transition(state_after, **detail)
 
     def _begin(self, step: OpenStep) -> None:
         def choose() -> Choice:

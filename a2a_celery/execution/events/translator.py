@@ -146,14 +146,14 @@ class Translator:
         return "" if state == CANCELED and self._canceled_by_other else fallback_text(state)
 
     def _artifact(self, event: TaskArtifactUpdateEvent) -> list[Event]:
-        before = self.status(WORKING) if self.state == SUBMITTED else []
+        status_events = self.status(WORKING) if self.state == SUBMITTED else []
         chunk = TaskArtifactUpdateEvent()
         chunk.CopyFrom(event)
         self._own(chunk)
         artifact_id = chunk.artifact.artifact_id = chunk.artifact.artifact_id or str(uuid4())
         chunk.append = chunk.append and artifact_id in self._artifacts
         self._artifacts[artifact_id] = not chunk.last_chunk and (not chunk.append or self._artifacts[artifact_id])
-        return [*before, chunk]
+        return [*status_events, chunk]
 
     def _task(self, task: Task) -> list[Event]:
         events: list[Event] = []

@@ -144,10 +144,10 @@ def _retry_of(task: Task, original: Callable[..., Any]) -> Callable[..., Any]:
             running = CURRENT.get(None)
             if running is None or running.task is not task or isinstance(error.reason, EncodeError):
                 raise
-            unpublished = running.unpublished_retry(error.reason, exc)
+            unpublished_retry = running.unpublished_retry(error.reason, exc)
         if throw:
-            raise unpublished
-        return unpublished
+            raise unpublished_retry
+        return unpublished_retry
 
     return retry
 

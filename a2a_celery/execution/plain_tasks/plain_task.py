@@ -105,7 +105,7 @@ class TaskAdapter:
         self._events, self.turn = events, Turn(claim, events, Caller.from_json(claim.caller))
         self._session, self._children = SESSION.get(), CURRENT_CHILDREN.get()  # the thread has a separate context
         self.turn.related_tasks = await events.store.own_tasks(self.turn.message.reference_task_ids)
-        returned: asyncio.Future[None] = loop.create_future()
+        return_future: asyncio.Future[None] = loop.create_future()
 
         span = current_span_context()
 
@@ -113,13 +113,13 @@ class TaskAdapter:
             with span:
                 self._make_call()
             with suppress(RuntimeError):  # the event loop is closed, because the process is exiting
-                loop.call_soon_threadsafe(returned.set_result, None)
+                loop.call_soon_threadsafe(return_future.set_result, None)
 
         self._calls.put(call)
         try:
-            await asyncio.shield(returned)
+            await asyncio.shield(return_future)
         except asyncio.CancelledError:
-            await returned  # the thread cannot be stopped, except by ending its process
+            await return_future  # the thread cannot be stopped, except by ending its process
             raise
         return await self._outcome()
 
@@ -180,11 +180,11 @@ class TaskAdapter:
         )
         return Retry(exc=error, when=when, sig=signature)
 
-    def options(self, stored: bytes) -> RunOptions:
+    def options(self, content: bytes) -> RunOptions:
         """See `ThreadedCall.options`."""
         if not isinstance(self._error, Retry):
-            return replace(RunOptions.from_json(stored), retries=self.retries)
-        return retry_options(stored, self._error, self.retries + 1, self.task.app)
+            return replace(RunOptions.from_json(content), retries=self.retries)
+        return retry_options(content, self._error, self.retries + 1, self.task.app)
 
     def _make_call(self) -> None:
         token, step = CURRENT.set(self), CURRENT_EXECUTION.set(self.turn.execution)

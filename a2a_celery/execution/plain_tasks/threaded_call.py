@@ -54,11 +54,11 @@ class ThreadedCall(Adapter, Protocol):
         """
         ...
 
-    def options(self, stored: bytes) -> RunOptions:
+    def options(self, content: bytes) -> RunOptions:
         """Return the options with which the run is published for its retry.
 
         Args:
-            stored: Options of the current attempt.
+            content: Options of the current attempt.
         """
         ...
 
@@ -77,16 +77,16 @@ def time_of(retry: Retry, app: Celery) -> datetime | None:
     return when if isinstance(when, datetime) else None
 
 
-def retry_options(stored: bytes, retry: Retry, retries: int, app: Celery) -> RunOptions:
+def retry_options(content: bytes, retry: Retry, retries: int, app: Celery) -> RunOptions:
     """Return the options with which the run is published for its next attempt.
 
     Args:
-        stored: Options of the current attempt.
+        content: Options of the current attempt.
         retry: Celery's exception for the retry.
         retries: Number of retries of the run, including this one.
         app: Celery app of the task.
     """
-    options = RunOptions.from_json(stored)
+    options = RunOptions.from_json(content)
     call, signature = options.call, retry.sig
     if call is not None and signature is not None and not signature.args:
         with suppress(TypeError, ValueError):  # the arguments are not JSON, so only Celery's message contains them
@@ -95,7 +95,7 @@ def retry_options(stored: bytes, retry: Retry, retries: int, app: Celery) -> Run
     return replace(options, call=call, retries=retries, not_before=time_of(retry, app))
 
 
-def retried(keys: Keys, claim: Claim, call: ThreadedCall, settings: Settings) -> ReleaseOperation[Released]:
+def retry_release(keys: Keys, claim: Claim, call: ThreadedCall, settings: Settings) -> ReleaseOperation[Released]:
     """Return the builder of the operation that allows Celery's next message to claim the run.
 
     If that message is lost or was not published, a watcher publishes the run.
@@ -112,12 +112,12 @@ def released_for_retry(keys: Keys, claim: Claim, options: RunOptions, delay_us: 
     If no message claims the run within `delay_us` µs, a watcher publishes the run.
     """
 
-    def make_release(before: int, rest: list[RunRecord], replacement: Task | None) -> Operation[Answer]:
+    def make_release(written_count: int, rest: list[RunRecord], replacement: Task | None) -> Operation[Answer]:
         return release_run(
             keys,
             claim.ref,
             token=claim.token,
-            before=before,
+            written_count=written_count,
             events=rest,
             options=options.to_json(),
             retries=options.retries,
@@ -131,7 +131,9 @@ def released_for_retry(keys: Keys, claim: Claim, options: RunOptions, delay_us: 
 def canvas_release(keys: Keys, claim: Claim, canvas: str) -> ReleaseOperation[Released]:
     """Return the builder of the operation that delegates the run to `canvas`."""
 
-    def make_release(before: int, rest: list[RunRecord], _: Task | None) -> Operation[Answer]:
-        return delegate_to_canvas(keys, claim.ref, token=claim.token, before=before, events=rest, canvas=canvas)
+    def make_release(written_count: int, rest: list[RunRecord], _: Task | None) -> Operation[Answer]:
+        return delegate_to_canvas(
+            keys, claim.ref, token=claim.token, written_count=written_count, events=rest, canvas=canvas
+        )
 
     return make_release

@@ -43,7 +43,7 @@ T = TypeVar("T")
 OVERSIGHT_INTERVAL = 0.5
 """Seconds between two checks of a run, and the time within which its event loop must respond."""
 
-abandoned: set[str] = set()
+abandoned_runs: set[str] = set()
 """Names of the runs in this process whose agents were stopped but are still executing."""
 
 COUNT_EVERY = 0.25
@@ -96,10 +96,10 @@ def end_process() -> None:
     os._exit(EX_RECYCLE)
 
 
-def oversee(under_way: Future[T], loop: asyncio.AbstractEventLoop, blocked: Callable[[], None]) -> T:
+def oversee(under_way: Future[T], loop: asyncio.AbstractEventLoop, on_block: Callable[[], None]) -> T:
     """Wait for `under_way`, which is executed on `loop`, and return its result.
 
-    While the loop does not respond, call `blocked` in this thread every `OVERSIGHT_INTERVAL` seconds.
+    While the loop does not respond, call `on_block` in this thread every `OVERSIGHT_INTERVAL` seconds.
     """
     while True:
         try:
@@ -107,10 +107,10 @@ def oversee(under_way: Future[T], loop: asyncio.AbstractEventLoop, blocked: Call
         except TimeoutError:
             if under_way.done():
                 return under_way.result()
-        answered = Event()
-        loop.call_soon_threadsafe(answered.set)
-        while not answered.wait(OVERSIGHT_INTERVAL):
-            blocked()
+        response = Event()
+        loop.call_soon_threadsafe(response.set)
+        while not response.wait(OVERSIGHT_INTERVAL):
+            on_block()
 
 
 class GracePeriod:
@@ -188,7 +188,7 @@ class RunEnder:
             logger.exception("run %s: could not write its final status", celery_id)
             return None
 
-    def retry(self, celery_id: str, retried: Retried, retries: int, options: Callable[[bytes], RunOptions]) -> None:
+    def retry(self, celery_id: str, retry: Retried, retries: int, options: Callable[[bytes], RunOptions]) -> None:
         """Record that Celery retries the run `celery_id`, if this process has the run and has not recorded the retry.
 
         As in `end`, errors are never raised. After an error, the claim of the next attempt records the retry.
@@ -198,24 +198,26 @@ class RunEnder:
             options: Function that builds the options of the next attempt from the options of this attempt.
         """
         try:
-            self._retry(celery_id, retried, retries, options)
+            self._retry(celery_id, retry, retries, options)
         except Exception:
             logger.exception("run %s: could not write its retry", celery_id)
 
-    def _retry(self, celery_id: str, retried: Retried, retries: int, options: Callable[[bytes], RunOptions]) -> None:
+    def _retry(self, celery_id: str, retry: Retried, retries: int, options: Callable[[bytes], RunOptions]) -> None:
         ref, runner, keys = RunRef.of(celery_id), runner_prefix(os.getpid()), Keys(self._settings().key_prefix)
         if ref is None:
             return
         run = self._store().run(read_retry(keys, ref, runner=runner, retries=retries))
-        event = run and final_event(retried, ref.task_id, run.context_id)
+        event = run and final_event(retry, ref.task_id, run.context_id)
         if run is None or not event:
             return
         retry_options = options(run.options)
         delay_us = retry_options.republish_in(SYSTEM_CLOCK.now(), self._settings())
-        stored = retry_options.to_json()
-        writing = retry_run(keys, ref, runner=runner, event=event, options=stored, retries=retries, delay_us=delay_us)
+        options_json = retry_options.to_json()
+        writing = retry_run(
+            keys, ref, runner=runner, event=event, options=options_json, retries=retries, delay_us=delay_us
+        )
         reply = self._store().run(writing)
-        extra = about(Action.RUN_RETRIED, ref.name, attempt=retried.attempt)
+        extra = about(Action.RUN_RETRIED, ref.name, attempt=retry.attempt)
         logger.info("run %s is retried by Celery: %s", ref.name, reply, extra=extra)
 
     def terminate(self, celery_id: str, command: str) -> bool:
@@ -244,10 +246,10 @@ class RunEnder:
 
     def _final_event(self, ref: RunRef, outcome: Outcome) -> TaskStatusUpdateEvent | None:
         keys = Keys(self._settings().key_prefix)
-        stored = self._store().run(
+        snapshot = self._store().run(
             read_task(keys, None, ref.task_id, history_length=0, artifacts=False, resolve_blobs=False)
         )
-        return final_event(outcome, ref.task_id, stored[0].context_id) if stored is not None else None
+        return final_event(outcome, ref.task_id, snapshot[0].context_id) if snapshot is not None else None
 
     def _end(
         self, celery_id: str, outcome: Outcome, worker_pid: int | None, lost: bool, retries: int | None

@@ -125,7 +125,7 @@ class LeaseKeeper:
             return
         asked_at = self._clock.monotonic()
         try:
-            renewal = await self._renewed(runs)
+            renewal = await self._renew_leases(runs)
         except StoreUnavailable as e:
             logger.warning("leases not renewed: %s", e)
             self._give_up_expired(runs)
@@ -142,7 +142,7 @@ class LeaseKeeper:
             elif run.ref.name in renewal.messages:
                 run.message_arrived()
 
-    async def _renewed(self, runs: list[LeasedRun]) -> Renewal:
+    async def _renew_leases(self, runs: list[LeasedRun]) -> Renewal:
         renewal = renew_runs(self._keys, [(run.ref, run.token) for run in runs], lease_us=self.lease_us)
         renewing = asyncio.ensure_future(self._store.run(renewal))
         while not renewing.done():

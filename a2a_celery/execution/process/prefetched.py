@@ -35,10 +35,10 @@ REPORT_BATCH = 500
 def worker_is_ready(sender: Any = None, **_: Any) -> None:
     """Start the reporter of a worker. The processes of the pool have already been forked."""
     try:
-        installed = installed_on(sender.app)
-        if installed is not None:
+        components = installed_on(sender.app)
+        if components is not None:
             threading.Thread(
-                target=PrefetchReporter(installed.settings()).report_forever, name="a2a-prefetched", daemon=True
+                target=PrefetchReporter(components.settings()).report_forever, name="a2a-prefetched", daemon=True
             ).start()
     except Exception:
         logger.exception("the prefetched runs of this worker are not reported")
@@ -59,21 +59,21 @@ class PrefetchReporter:
         self._reported: frozenset[str] = frozenset()
         self._reported_at = float("-inf")
 
-    def report(self, fetched: frozenset[str]) -> None:
-        """Report the prefetched runs `fetched` if any run is new or the last report is old.
+    def report(self, run_names: frozenset[str]) -> None:
+        """Report the prefetched runs `run_names` if any run is new or the last report is old.
 
         Raises:
             StoreUnavailable: The store cannot be reached.
         """
         due = self._clock.monotonic() - self._reported_at >= self._lease_ttl / RENEWALS_PER_LEASE
-        if not fetched or (fetched <= self._reported and not due):
+        if not run_names or (run_names <= self._reported and not due):
             return
-        refs = [ref for ref in map(RunRef.of, fetched) if ref is not None]
+        refs = [ref for ref in map(RunRef.of, run_names) if ref is not None]
         asked_at = self._clock.monotonic()
         for first in range(0, len(refs), REPORT_BATCH):
             batch = refs[first : first + REPORT_BATCH]
             self._store.run(report_prefetched(self._keys, batch, silent_us=self._silent_us, delay_us=self._delay_us))
-        self._reported, self._reported_at = fetched, asked_at
+        self._reported, self._reported_at = run_names, asked_at
 
     def report_forever(self) -> None:
         """Report prefetched runs every `REPORT_INTERVAL` seconds."""

@@ -49,11 +49,11 @@ RECEIVERS: Receivers = ((worker_process_init, child_starts), (worker_ready, work
 
 def preload(app: Celery) -> Thread | None:
     """Import the agents of `app` in a thread. Return the thread, or None if there is nothing to import."""
-    installed = installed_on(app)
-    if installed is None or not installed.settings().preload_agents:
+    components = installed_on(app)
+    if components is None or not components.settings().preload_agents:
         return None
-    consumed = set(app.amqp.queues.consume_from)
-    names = {agent.name: agent.code for agent in installed.agents.values() if queue_of(app, agent) in consumed}
+    queue_names = set(app.amqp.queues.consume_from)
+    names = {agent.name: agent.code for agent in components.agents.values() if queue_of(app, agent) in queue_names}
     codes = {name: code for name, code in names.items() if isinstance(code, str)}
     if not codes:
         return None

@@ -72,9 +72,9 @@ class GracefulWorkerShutdown:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
             handler = signal.getsignal(number)
             if callable(handler) and getattr(handler, "__name__", "").startswith("worker_"):
-                signal.signal(number, partial(self._signalled, handler))
+                signal.signal(number, partial(self._on_signal, handler))
 
-    def _signalled(self, handler: Handler, number: int, frame: FrameType | None) -> None:
+    def _on_signal(self, handler: Handler, number: int, frame: FrameType | None) -> None:
         if self._interrupted:
             self._interrupted = False
             raise WorkerShutdown(0)

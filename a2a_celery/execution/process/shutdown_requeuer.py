@@ -62,12 +62,12 @@ class ShutdownRequeuer:
         """
         ref = RunRef.of(celery_id)
         if ref is not None:
-            self._in_background(self._guarded(ref, worker_pid))
+            self._in_background(self._requeue_safely(ref, worker_pid))
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        done: Future[None] = Future()
-        self._under_way = [*(future for future in self._under_way if not future.done()), done]
-        self._submitted.append((work, done))
+        completion: Future[None] = Future()
+        self._under_way = [*(future for future in self._under_way if not future.done()), completion]
+        self._submitted.append((work, completion))
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._begin_submitted, self._loop)
         elif not self._is_started:
@@ -84,14 +84,14 @@ class ShutdownRequeuer:
 
     def _begin_submitted(self, loop: asyncio.AbstractEventLoop) -> None:
         while self._submitted:
-            work, done = self._submitted.popleft()
+            work, completion = self._submitted.popleft()
             task = loop.create_task(work)
             self._tasks.add(task)
-            task.add_done_callback(partial(self._finish, done))
+            task.add_done_callback(partial(self._finish, completion))
 
-    def _finish(self, done: Future[None], task: asyncio.Task[None]) -> None:
+    def _finish(self, completion: Future[None], task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        done.set_result(None)
+        completion.set_result(None)
 
     @cached_property
     def fleet(self) -> str:
@@ -106,7 +106,7 @@ class ShutdownRequeuer:
         """Wait up to `timeout` seconds until all runs are requeued."""
         wait(tuple(self._under_way), timeout)
 
-    async def _guarded(self, ref: RunRef, worker_pid: int | None) -> None:
+    async def _requeue_safely(self, ref: RunRef, worker_pid: int | None) -> None:
         try:
             await self._give_up(ref, worker_pid)
         except Exception:
@@ -127,15 +127,15 @@ class ShutdownRequeuer:
 
     async def _give_up(self, ref: RunRef, worker_pid: int | None) -> None:
         settings = self._settings()
-        store, keys = self._connected(settings), Keys(settings.key_prefix)
+        store, keys = self._connect(settings), Keys(settings.key_prefix)
         reply = await run_with_retry(
             store, read_task(keys, None, ref.task_id, history_length=0, artifacts=False, resolve_blobs=False)
         )
-        lost = reply and final_event(Failure(WORKER_LOST), ref.task_id, reply[0].context_id)
-        if not lost:
+        loss_event = reply and final_event(Failure(WORKER_LOST), ref.task_id, reply[0].context_id)
+        if not loss_event:
             return
         runner = None if worker_pid is None else runner_prefix(worker_pid)
-        given_up = await run_with_retry(store, return_run(keys, ref, runner=runner, lost=lost))
+        given_up = await run_with_retry(store, return_run(keys, ref, runner=runner, lost=loss_event))
         # without the options, which for a plain task contain text from the client
         logger.info("run %s is requeued because its worker shuts down: %s", ref.name, type(given_up).__name__)
         match given_up:
@@ -144,12 +144,12 @@ class ShutdownRequeuer:
             case GivenUp(agent, attempt, most):
                 await self._next_attempt(store, keys, Lapsed(ref, agent, attempt, most, returned=True))
 
-    async def _next_attempt(self, store: AsyncStore, keys: Keys, lapsed: Lapsed) -> None:
+    async def _next_attempt(self, store: AsyncStore, keys: Keys, lapsed_run: Lapsed) -> None:
         for _ in range(LOOKS):
-            lapse = await begin_next_attempt(store, keys, lapsed, delay_us=FIRST_PUBLISH_GRACE_US)
+            lapse = await begin_next_attempt(store, keys, lapsed_run, delay_us=FIRST_PUBLISH_GRACE_US)
             if lapse.next_run is not None:
-                ref = RunRef(lapsed.ref.task_id, lapse.next_run)
-                await self._publish(lapsed.agent, ref, lapse.next_options)
+                ref = RunRef(lapsed_run.ref.task_id, lapse.next_run)
+                await self._publish(lapsed_run.agent, ref, lapse.next_options)
             if lapse.outcome != "changed":
                 return
 
@@ -163,7 +163,7 @@ class ShutdownRequeuer:
             self._publisher = self._make_publisher()
         return self._publisher
 
-    def _connected(self, settings: Settings) -> AsyncStore:
+    def _connect(self, settings: Settings) -> AsyncStore:
         if self._store is None:
             self._store = AsyncStore(settings.store_url, blobs_of(settings))
         return self._store

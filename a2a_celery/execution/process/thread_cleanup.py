@@ -88,7 +88,7 @@ class DjangoCleanup(ThreadCleanup):
         the run's queries.
         """
 
-        async def cleaned() -> Outcome | None:
+        async def perform_and_clean() -> Outcome | None:
             self._submit(self._close_broken if self._active_runs else self._db.close_old_connections)
             self._active_runs += 1
             try:
@@ -98,7 +98,7 @@ class DjangoCleanup(ThreadCleanup):
                 if not self._active_runs:
                     self._submit(self._db.close_old_connections)
 
-        return cleaned
+        return perform_and_clean
 
     def _submit(self, function: Cleanup) -> None:
         with suppress(RuntimeError):  # the process is exiting

@@ -45,7 +45,7 @@ from ..agent_caller import AgentCaller
 from ..agents.adapters import Adapter, make_adapter
 from ..celery.celery_events import EventSender
 from ..events.observers import CeleryEventEmitter
-from ..events.run_telemetry import observed
+from ..events.run_telemetry import observe_run
 from ..limits import CeleryLimits, limits_of
 from ..plain_tasks.threaded_call import ThreadedCall
 from ..run import Run
@@ -71,22 +71,22 @@ class Installed:
     hooks: Hooks = field(default_factory=Hooks)
 
 
-_installed: WeakKeyDictionary[Celery, Installed] = WeakKeyDictionary()
+_installed_apps: WeakKeyDictionary[Celery, Installed] = WeakKeyDictionary()
 
 
-def install(app: Celery, installed: Installed, *receivers: Receivers) -> None:
+def install(app: Celery, components: Installed, *receivers: Receivers) -> None:
     """Store the worker components of `app` for signal receivers, and connect the receivers.
 
     All apps of the process share the receivers. Celery's signals hold strong references to them.
     """
-    _installed[app] = installed
+    _installed_apps[app] = components
     for signal, receiver in (pair for pairs in receivers for pair in pairs):
         signal.connect(receiver, weak=False, dispatch_uid=f"{receiver.__module__}.{receiver.__qualname__}")
 
 
 def installed_on(app: Celery) -> Installed | None:
     """Return the worker components that `install` has stored for `app`, or None if there are none."""
-    return _installed.get(app)
+    return _installed_apps.get(app)
 
 
 logger = logging.getLogger(__name__)
@@ -128,23 +128,23 @@ class OpenLifespans:
                 self._holder.cancel()
             await asyncio.wait({self._holder})
 
-    async def _hold(self, entered: asyncio.Future[None]) -> None:
+    async def _hold(self, entry_future: asyncio.Future[None]) -> None:
         try:
             async with AsyncExitStack() as stack:
                 for lifespan in self._lifespans:
                     await stack.enter_async_context(lifespan())
-                settle(entered, None, None)
+                settle(entry_future, None, None)
                 await self._stopped.wait()
         except BaseException as e:  # including SystemExit, which would stop the event loop of all runs
-            if entered.cancelled():
+            if entry_future.cancelled():
                 logger.warning("the process stops while its lifespans are being entered")
-            elif entered.done():
+            elif entry_future.done():
                 logger.exception("a lifespan failed")
             else:
                 self._holder = None
                 error = ConfigError(f"a lifespan could not be entered: {type(e).__name__}: {e}")
                 error.__cause__ = e
-                entered.set_exception(error)
+                entry_future.set_exception(error)
 
 
 def child_stops(**_: Any) -> None:
@@ -162,9 +162,9 @@ RECEIVERS: Receivers = ((worker_process_shutdown, child_stops), (worker_shutdown
 
 
 def _close(app: Celery) -> None:
-    installed = installed_on(app)
-    if installed is not None:
-        installed.close()
+    components = installed_on(app)
+    if components is not None:
+        components.close()
 
 
 class WorkerProcess:
@@ -229,11 +229,11 @@ class WorkerProcess:
         limits = limits_of(agent, celery, agent.grace(self.settings))
         new_run = Run(self, agent, task_id, run, limits, call, emitter=emitter, retries=retries)
         under_way: Future[Outcome | None] = asyncio.run_coroutine_threadsafe(
-            observed(self._cleanup.around(new_run.perform), new_run.ref, agent.name), self._loop
+            observe_run(self._cleanup.around(new_run.perform), new_run.ref, agent.name), self._loop
         )
         self._under_way[new_run] = under_way
         try:
-            return self._awaited(under_way, new_run) if call is None else call.lend_thread(under_way)
+            return self._await_outcome(under_way, new_run) if call is None else call.lend_thread(under_way)
         except CancelledError:
             return Lost()  # see `stop`
         except BaseException as e:
@@ -263,7 +263,7 @@ class WorkerProcess:
         """
         limits = limits_of(agent, celery, agent.grace(self.settings))
         new_run = Run(self, agent, task_id, run, limits, emitter=emitter, retries=retries)
-        return new_run, observed(self._cleanup.around(new_run.perform), new_run.ref, agent.name)
+        return new_run, observe_run(self._cleanup.around(new_run.perform), new_run.ref, agent.name)
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -286,7 +286,7 @@ class WorkerProcess:
             last_resort.daemon = True
             last_resort.start()
 
-    def _awaited(self, under_way: Future[Outcome | None], run: Run) -> Outcome | None:
+    def _await_outcome(self, under_way: Future[Outcome | None], run: Run) -> Outcome | None:
         """Return the outcome of the run.
 
         If the agent of a prefork child blocks the event loop, this thread renews the lease and checks the limits.
@@ -295,12 +295,12 @@ class WorkerProcess:
             return under_way.result()
         grace_period = GracePeriod(run.grace)
 
-        def blocked() -> None:
+        def check_run() -> None:
             stop = self._due(run)
             if grace_period.is_over(stop) and stop is not None:
                 self.force(run.ref, stop)
 
-        return oversee(under_way, self._loop, blocked)
+        return oversee(under_way, self._loop, check_run)
 
     def _due(self, run: Run) -> Stop | None:
         """Renew the lease of a run whose event loop is blocked. Return the reason why the run must stop, or None."""

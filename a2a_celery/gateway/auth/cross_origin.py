@@ -85,8 +85,8 @@ class CrossOriginProtection:
         """Return the reason to refuse the request, or None to accept it."""
         if connection.scope["method"] not in SAFE_METHODS and not self._is_own_origin(connection):
             return OTHER_ORIGIN
-        authenticated = getattr(connection.scope.get("user"), "is_authenticated", False)
-        if not authenticated and not self._is_served(_host_name(connection.headers.get("host", ""))):
+        is_authenticated = getattr(connection.scope.get("user"), "is_authenticated", False)
+        if not is_authenticated and not self._is_served(_host_name(connection.headers.get("host", ""))):
             return OTHER_HOST
         return None
 

@@ -35,8 +35,8 @@ def authenticator_from_settings(settings: Settings, clock: Clock = SYSTEM_CLOCK)
     if settings.auth_jwks_url is not None or settings.auth_jwt_key is not None:
         schemes.append(_tokens(settings, clock))
     else:
-        needed = (*NEEDED_BY_TOKENS, "auth_jwt_tenants_claim")
-        _require_unset(settings, needed, MEANS_NOTHING.format("a2a_auth_jwks_url or a2a_auth_jwt_key"))
+        needed_names = (*NEEDED_BY_TOKENS, "auth_jwt_tenants_claim")
+        _require_unset(settings, needed_names, MEANS_NOTHING.format("a2a_auth_jwks_url or a2a_auth_jwt_key"))
     if settings.auth_api_keys is not None:
         if not settings.api_keys:
             raise ConfigError(
@@ -89,17 +89,17 @@ def require_grpc_authentication(settings: Settings) -> None:
 def _require_own_headers(settings: Settings) -> None:
     names = [
         name.lower()
-        for name, used in (
+        for name, setting in (
             ("Authorization", settings.auth_jwks_url or settings.auth_jwt_key),
             (settings.auth_api_key_header, settings.auth_api_keys),
             (settings.auth_identity_header or "", settings.auth_identity_header),
         )
-        if used is not None
+        if setting is not None
     ]
-    reserved = {*CARRIED_HEADERS, LAST_EVENT_ID} & set(names)
-    if reserved:
+    reserved_names = {*CARRIED_HEADERS, LAST_EVENT_ID} & set(names)
+    if reserved_names:
         raise ConfigError(
-            f"a2a_auth_api_key_header and a2a_auth_identity_header: {', '.join(sorted(reserved))} has another use"
+            f"a2a_auth_api_key_header and a2a_auth_identity_header: {', '.join(sorted(reserved_names))} has another use"
         )
     if len(set(names)) < len(names):
         raise ConfigError(
@@ -157,7 +157,7 @@ TOKENS = ("http_auth_security_scheme", "oauth2_security_scheme", "open_id_connec
 """Kinds of security schemes whose credentials are bearer tokens."""
 
 
-def secured(agent: Agent, authenticator: Authenticator | None) -> Agent:
+def secure_agent(agent: Agent, authenticator: Authenticator | None) -> Agent:
     """Return `agent` with the configured security schemes on its cards. A card that declares schemes is not changed.
 
     Raises:
@@ -165,11 +165,11 @@ def secured(agent: Agent, authenticator: Authenticator | None) -> Agent:
     """
     if authenticator is None:
         return agent
-    extended = agent.extended_card
+    extended_card = agent.extended_card
     return replace(
         agent,
         card_source=_with_schemes(agent.card, authenticator, agent.name),
-        extended_card=None if extended is None else _with_schemes(extended, authenticator, agent.name),
+        extended_card=None if extended_card is None else _with_schemes(extended_card, authenticator, agent.name),
     )
 
 
@@ -177,12 +177,12 @@ def _with_schemes(card: AgentCard, authenticator: Authenticator, agent: str) -> 
     if card.security_schemes or card.security_requirements:
         _require_agreement(card, authenticator, agent)
         return card
-    filled = AgentCard()
-    filled.CopyFrom(card)
+    card_copy = AgentCard()
+    card_copy.CopyFrom(card)
     for scheme in authenticator.schemes:
-        filled.security_schemes[scheme.name].CopyFrom(scheme.security_scheme())
-        filled.security_requirements.append(SecurityRequirement(schemes={scheme.name: StringList()}))
-    return filled
+        card_copy.security_schemes[scheme.name].CopyFrom(scheme.security_scheme())
+        card_copy.security_requirements.append(SecurityRequirement(schemes={scheme.name: StringList()}))
+    return card_copy
 
 
 def _require_agreement(card: AgentCard, authenticator: Authenticator, agent: str) -> None:

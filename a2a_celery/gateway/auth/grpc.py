@@ -44,7 +44,7 @@ class AuthenticationInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[typ
         method = await continuation(details)
         if method is None:
             return None
-        parse = method.request_deserializer or _unchanged
+        parse = method.request_deserializer or _raw_body
 
         async def unary(_: object, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
             body = await self._read(context)
@@ -69,7 +69,7 @@ class AuthenticationInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[typ
             The request, or None if the call has failed and its status is set.
         """
         try:
-            identity = await self._authenticator.identify(presented(context))
+            identity = await self._authenticator.identify(call_credentials(context))
             caller.set(identity)
             if identity is not None and self._admit is not None:
                 await self._admit(identity.owner)
@@ -86,7 +86,7 @@ class AuthenticationInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[typ
         return None
 
 
-def presented(context: grpc.aio.ServicerContext[Any, Any]) -> PresentedCredentials:
+def call_credentials(context: grpc.aio.ServicerContext[Any, Any]) -> PresentedCredentials:
     """Return the credentials of a call."""
     metadata = [(key.lower(), value) for key, value in context.invocation_metadata() or () if isinstance(value, str)]
     return PresentedCredentials(
@@ -103,5 +103,5 @@ def _address(peer: str) -> str | None:
     return rest.rpartition(":")[0].strip("[]")
 
 
-def _unchanged(body: bytes) -> bytes:
+def _raw_body(body: bytes) -> bytes:
     return body

@@ -40,11 +40,11 @@ class Backend(AuthenticationBackend):
         """
         if _path(conn) in self._public and conn.scope.get("method") in ("GET", "HEAD"):
             return None
-        identity = await self._authenticator.identify(presented(conn))
+        identity = await self._authenticator.identify(request_credentials(conn))
         return AuthCredentials(["authenticated"]), identity
 
 
-def presented(conn: HTTPConnection) -> PresentedCredentials:
+def request_credentials(conn: HTTPConnection) -> PresentedCredentials:
     peer: Any = conn.scope.get(PEER, conn.scope.get("client"))
     return PresentedCredentials(conn.headers.getlist, peer[0] if peer else None)
 
@@ -90,7 +90,7 @@ def _path(connection: HTTPConnection) -> str:
 
 
 class PeerAddressMiddleware:
-    """ASGI middleware that saves the address of the connection for `presented`."""
+    """ASGI middleware that saves the address of the connection for `request_credentials`."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -274,10 +274,10 @@ class FetchedKeys:
         continues if its waiters are cancelled."""
         if self._fetching is None:
             self._fetching = asyncio.create_task(self._fetch_once(), name="jwks-fetch")
-            self._fetching.add_done_callback(self._done)
+            self._fetching.add_done_callback(self._on_fetched)
         await asyncio.wait({self._fetching})
 
-    def _done(self, _: asyncio.Task[None]) -> None:
+    def _on_fetched(self, _: asyncio.Task[None]) -> None:
         self._fetching = None
         self._fetched_at = self._clock.monotonic()
 

@@ -164,12 +164,12 @@ class ApiKeys:
         self._header = header
         self._known: dict[bytes, Identity] = {}
         for place, entry in enumerate(entries, 1):
-            hashed, identity = _read(entry, place)
-            if hashed in self._known:
+            key_hash, identity = _read(entry, place)
+            if key_hash in self._known:
                 raise ConfigError(
                     f"a2a_auth_api_keys: entry {place} has the hash of an earlier entry: give each its own key"
                 )
-            self._known[hashed] = identity
+            self._known[key_hash] = identity
 
     def security_scheme(self) -> SecurityScheme:
         """Return the scheme for an API key in a header."""
@@ -181,8 +181,8 @@ class ApiKeys:
         key = presented.single(self._header)
         if key is None:
             return None
-        hashed = sha256(key.encode()).digest()
-        identities = [identity for digest, identity in self._known.items() if compare_digest(digest, hashed)]
+        key_hash = sha256(key.encode()).digest()
+        identities = [identity for digest, identity in self._known.items() if compare_digest(digest, key_hash)]
         if not identities:
             raise CredentialsRefused(RefusalReason.API_KEY)
         return identities[0]

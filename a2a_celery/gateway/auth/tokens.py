@@ -68,16 +68,16 @@ class BearerTokens:
         scheme, _, token = (presented.single("authorization") or "").partition(" ")
         if scheme.lower() != "bearer":
             return None
-        return self._identity(await self._verified(token.strip()))
+        return self._identity(await self._verify_claims(token.strip()))
 
-    async def _verified(self, token: str) -> Mapping[str, Any]:
+    async def _verify_claims(self, token: str) -> Mapping[str, Any]:
         """Return the claims of `token`. Errors are raised without a cause (`from None`), because the cause's text may
         contain the token."""
         kid, algorithm = self._header(token)
         key = await self.keys.find(kid, algorithm)
         if key is None:
             raise _bad(RefusalReason.UNKNOWN_KEY)
-        claims = self._signed(token, key, algorithm)
+        claims = self._verify_signature(token, key, algorithm)
         try:
             self._claims.validate(claims)
         except ExpiredTokenError:
@@ -105,7 +105,7 @@ class BearerTokens:
             raise _bad(RefusalReason.UNREADABLE)
         return kid, algorithm
 
-    def _signed(self, token: str, key: Key, algorithm: str) -> dict[str, Any]:
+    def _verify_signature(self, token: str, key: Key, algorithm: str) -> dict[str, Any]:
         try:
             return jwt.decode(token, key, algorithms=[algorithm], registry=self._registry).claims
         except Exception:  # the token is untrusted and may have any form

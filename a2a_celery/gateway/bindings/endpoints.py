@@ -44,24 +44,26 @@ def requested_version(request: HTTPConnection) -> str:
     return request.headers.get(VERSION_HEADER) or request.query_params.get(VERSION_HEADER, "")
 
 
-def require_version(requested: str, served: str) -> None:
-    """Raise VersionNotSupportedError unless protocol version `served` can serve a request for the version `requested`.
+def require_version(requested_version: str, served_version: str) -> None:
+    """Raise VersionNotSupportedError unless a request for `requested_version` can be served with `served_version`.
 
     Only the major and minor numbers are compared. A request without a version is a request for 0.3.
     """
-    if served_as(requested) == served:
+    if served_as(requested_version) == served_version:
         return
     problem = (
-        f"A2A version {requested[:MAX_ID_LENGTH]!r} is not served here" if requested else "No A2A version means 0.3"
+        f"A2A version {requested_version[:MAX_ID_LENGTH]!r} is not served here"
+        if requested_version
+        else "No A2A version means 0.3"
     )
     raise VersionNotSupportedError(
-        f"{problem}: send A2A-Version: {served}", data={"version": requested[:MAX_ID_LENGTH]}
+        f"{problem}: send A2A-Version: {served_version}", data={"version": requested_version[:MAX_ID_LENGTH]}
     )
 
 
-def served_as(requested: str) -> str:
-    """Return the major and minor number of the version `requested`, or "" if `requested` is not a version."""
-    numbers = _VERSION.fullmatch(requested or PROTOCOL_VERSION_0_3)
+def served_as(requested_version: str) -> str:
+    """Return the major and minor number of `requested_version`, or "" if `requested_version` is not a version."""
+    numbers = _VERSION.fullmatch(requested_version or PROTOCOL_VERSION_0_3)
     return f"{int(numbers[1])}.{int(numbers[2])}" if numbers else ""
 
 
@@ -141,7 +143,7 @@ SMALL_BODY = 1 << 12
 def guard_rpc(endpoint: Endpoint, max_bytes: int) -> Endpoint:
     """Wrap the JSON-RPC `endpoint` with checks of the request body. A failed check returns a JSON-RPC error."""
 
-    async def guarded(request: Request) -> Response:
+    async def guard_request(request: Request) -> Response:
         try:
             with ARRIVING.one_of(CALLERS.build_user(request).user_name) as count:
                 await require_json(request, max_bytes, count=count)
@@ -157,9 +159,9 @@ def guard_rpc(endpoint: Endpoint, max_bytes: int) -> Endpoint:
             return rpc_error(e)
         except ClientDisconnect:  # while the body was being read
             return Response(status_code=CLIENT_CLOSED_REQUEST)
-        return await _answered(endpoint, request)
+        return await _respond(endpoint, request)
 
-    return guarded
+    return guard_request
 
 
 def guard_rest(
@@ -178,7 +180,7 @@ def guard_rest(
     """
 
     def guard(endpoint: Endpoint) -> Endpoint:
-        async def guarded(request: Request) -> Response:
+        async def guard_request(request: Request) -> Response:
             try:
                 with ARRIVING.one_of(CALLERS.build_user(request).user_name) as count:
                     if request.method in ("POST", "PUT", "PATCH"):
@@ -191,9 +193,9 @@ def guard_rest(
                 return rest_error(e)
             except ClientDisconnect:
                 return Response(status_code=CLIENT_CLOSED_REQUEST)
-            return await _answered(endpoint, request)
+            return await _respond(endpoint, request)
 
-        return guarded
+        return guard_request
 
     return [
         type(route)(
@@ -222,7 +224,7 @@ def count_unparsed(
     if not limits.counts_requests:
         return endpoint
 
-    async def counted(request: Request) -> Response:
+    async def count_request(request: Request) -> Response:
         owner = CALLERS.build_user(request).user_name
         charge = request.scope[CHARGE] = BodyCharge(limits, agent, owner)
         meter = request.scope[METER] = ResponseMeter()
@@ -240,12 +242,12 @@ def count_unparsed(
             await meter.pay()
         return response
 
-    return counted
+    return count_request
 
 
 def _may_be_large(request: Request) -> bool:
-    declared = request.headers.get("content-length", "0" if request.method == "GET" else "")
-    return not declared.isdigit() or int(declared) > SMALL_BODY
+    declared_length = request.headers.get("content-length", "0" if request.method == "GET" else "")
+    return not declared_length.isdigit() or int(declared_length) > SMALL_BODY
 
 
 def _refused_arrival(
@@ -258,7 +260,7 @@ def _refused_arrival(
     return with_retry_after(format_error(error), request)
 
 
-async def _answered(endpoint: Endpoint, request: Request) -> Response:
+async def _respond(endpoint: Endpoint, request: Request) -> Response:
     response = await cancel_on_disconnect(endpoint, request)
     drop_body(request)
     return with_retry_after(response, request)

@@ -236,8 +236,8 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
             charge = self._body_charge()
             try:
                 await self._check_body(body, request, charge)
-                parsed = await parse_soon(len(body), parse, body)
-                async with aclosing(method.unary_stream(parsed, context)) as events:
+                parse_result = await parse_soon(len(body), parse, body)
+                async with aclosing(method.unary_stream(parse_result, context)) as events:
                     async for event in events:
                         await _pay(charge)
                         yield event
@@ -321,19 +321,19 @@ async def _echo_extensions(handler: GatewayHandler, context: ServerCallContext) 
 def route_by_tenant(handlers: Mapping[str, GatewayHandler]) -> RequestHandler:
     """Return a handler that routes each request to the agent that the request's tenant selects; see `choose_agent`."""
     methods = {
-        name: _routed(name, handlers)
+        name: _route_method(name, handlers)
         for name, method in inspect.getmembers(RequestHandler, inspect.isfunction)
         if name.startswith("on_")
     }
-    routed: RequestHandler = type("AgentRouter", (RequestHandler,), methods)()
-    return routed
+    router: RequestHandler = type("AgentRouter", (RequestHandler,), methods)()
+    return router
 
 
-def _routed(name: str, handlers: Mapping[str, GatewayHandler]) -> Callable[..., Any]:
+def _route_method(name: str, handlers: Mapping[str, GatewayHandler]) -> Callable[..., Any]:
     if inspect.isasyncgenfunction(getattr(RequestHandler, name)):
 
         async def stream(_: object, params: Any, context: ServerCallContext) -> Any:
-            handler = _chosen(handlers, params, context)
+            handler = _choose_handler(handlers, params, context)
             await _echo_extensions(handler, context)
             events = getattr(handler, name)(params, context)
             try:
@@ -345,14 +345,14 @@ def _routed(name: str, handlers: Mapping[str, GatewayHandler]) -> Callable[..., 
         return stream
 
     async def unary(_: object, params: Any, context: ServerCallContext) -> Any:
-        handler = _chosen(handlers, params, context)
+        handler = _choose_handler(handlers, params, context)
         await _echo_extensions(handler, context)
         return await getattr(handler, name)(params, context)
 
     return unary
 
 
-def _chosen(handlers: Mapping[str, GatewayHandler], params: Any, context: ServerCallContext) -> GatewayHandler:
+def _choose_handler(handlers: Mapping[str, GatewayHandler], params: Any, context: ServerCallContext) -> GatewayHandler:
     """Return the handler that serves a request.
 
     Raises:

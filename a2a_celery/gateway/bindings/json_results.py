@@ -96,48 +96,48 @@ class JsonWriter:
         Raises:
             ValueError: The message has a number that JSON cannot represent.
         """
-        before, values = "{", 1
+        prefix, values = "{", 1
         for field in self._fields(message):
             value = None if field.has_presence and not message.HasField(field.name) else getattr(message, field.name)
             if value or (field.has_presence and value is not None):
                 values += 1
                 if field.pieces is None:
-                    yield before + field.prefix + field.write(value)
+                    yield prefix + field.prefix + field.write(value)
                 else:
-                    yield before + field.prefix
+                    yield prefix + field.prefix
                     values += yield from field.pieces(value)
-                before = ", "
+                prefix = ", "
             elif field.empty is not None:
-                yield before + field.empty
-                before = ", "
-        yield before.removesuffix(", ") + "}"
+                yield prefix + field.empty
+                prefix = ", "
+        yield prefix.removesuffix(", ") + "}"
         return values
 
     async def write_in_pieces(self, message: Proto, meter: ResponseMeter) -> list[bytes]:
         """Return `write(message)` as bytes, and add the number of its values to `meter`. The event loop runs other
         tasks after about every `PAUSE` characters."""
-        encoded: list[bytes] = []
+        encoded_pieces: list[bytes] = []
         pieces: list[str] = []
         size = 0
 
-        def counted() -> Generator[str, None, None]:
+        def count_values() -> Generator[str, None, None]:
             meter.add_values((yield from self.pieces(message)))
 
-        for piece in counted():
+        for piece in count_values():
             pieces.append(piece)
             size += len(piece) + PAUSE // PIECE
             if size >= PAUSE:
-                encoded.append("".join(pieces).encode())
+                encoded_pieces.append("".join(pieces).encode())
                 pieces, size = [], 0
                 await asyncio.sleep(0)
-        return [*encoded, "".join(pieces).encode()]
+        return [*encoded_pieces, "".join(pieces).encode()]
 
     def _elements(self, messages: Any) -> Pieces:
-        before, values = "[", 0
+        prefix, values = "[", 0
         for message in messages:
-            yield before
+            yield prefix
             values += yield from self.pieces(message)
-            before = ", "
+            prefix = ", "
         yield "]"
         return values
 
@@ -166,7 +166,7 @@ class JsonWriter:
     def _pieces_of(self, field: FieldDescriptor) -> Callable[[Any], Pieces] | None:
         if _is_ours(field.message_type):
             return self._elements if field.is_repeated else self.pieces
-        return _structured if field.message_type in STRUCTURED and not field.is_repeated else None
+        return _struct_pieces if field.message_type in STRUCTURED and not field.is_repeated else None
 
     def _element_writer(self, field: FieldDescriptor) -> Written:
         enum, message = field.enum_type, field.message_type
@@ -185,14 +185,14 @@ class JsonWriter:
             case FieldDescriptor.TYPE_MESSAGE if message is Timestamp.DESCRIPTOR:
                 return _timestamp
             case FieldDescriptor.TYPE_MESSAGE if message in STRUCTURED:
-                return lambda value: "".join(_structured(value))
+                return lambda value: "".join(_struct_pieces(value))
             case FieldDescriptor.TYPE_MESSAGE if message is not None and not message.GetOptions().map_entry:
                 return self.write
             case _:
                 raise TypeError(f"{field.full_name}: no A2A message has a field of this type")
 
 
-def _structured(value: Any) -> Pieces:
+def _struct_pieces(value: Any) -> Pieces:
     """Yield the JSON of a Struct, a ListValue or a Value in pieces of at most `PIECE` values.
 
     Raises:
@@ -205,23 +205,23 @@ def _structured(value: Any) -> Pieces:
             return 0
         value = getattr(value, kind)
     is_object = isinstance(value, Struct)
-    before, texts, count = "{" if is_object else "[", [], 0
+    prefix, texts, count = "{" if is_object else "[", [], 0
     for name in value.fields if is_object else value.values:
         inner = value.fields[name] if is_object else name
-        texts.append(f"{before}{encode_basestring(name)}: " if is_object else before)
-        before = ", "
+        texts.append(f"{prefix}{encode_basestring(name)}: " if is_object else prefix)
+        prefix = ", "
         count += 1
         kind = inner.WhichOneof("kind")
         if kind in ("struct_value", "list_value"):
             yield "".join(texts)
             texts = []
-            count += yield from _structured(inner)
+            count += yield from _struct_pieces(inner)
             continue
         texts.append(_scalar(inner, kind))
         if len(texts) >= 2 * PIECE:
             yield "".join(texts)
             texts = []
-    yield "".join([*texts, "" if before == ", " else before, "}" if is_object else "]"])
+    yield "".join([*texts, "" if prefix == ", " else prefix, "}" if is_object else "]"])
     return count
 
 
@@ -306,8 +306,8 @@ def one_line(data: str) -> str:
     httpx, and therefore the SDK's client, would split a frame at these characters.
     """
     if not data.isascii():
-        for end, escaped in _LINE_ENDS:
-            data = data.replace(end, escaped)
+        for end, escape in _LINE_ENDS:
+            data = data.replace(end, escape)
     return data
 
 
@@ -356,8 +356,8 @@ async def page_json(page: ListTasksResponse, artifacts: bool, meter: ResponseMet
 
 def rpc_response(request_id: str | int | None, result: Sequence[bytes]) -> Response:
     """Return the JSON-RPC response with `result`."""
-    before = f'{{"jsonrpc": "2.0", "id": {json.dumps(request_id)}, "result": '.encode()
-    return json_response([before, *result, b"}"], "application/json")
+    prefix = f'{{"jsonrpc": "2.0", "id": {json.dumps(request_id)}, "result": '.encode()
+    return json_response([prefix, *result, b"}"], "application/json")
 
 
 def json_response(pieces: Sequence[bytes], media_type: str) -> Response:

@@ -171,11 +171,11 @@ def _require_envelope(body: Any) -> None:
 
 async def rpc_stream(handler: GatewayHandler, request_id: Any, params: Any, context: ServerCallContext) -> EventStream:
     """Return the stream of events that is the response to a streaming method."""
-    before, after = f'{{"jsonrpc": "2.0", "id": {json.dumps(request_id)}, "result": ', "}"
+    prefix, suffix = f'{{"jsonrpc": "2.0", "id": {json.dumps(request_id)}, "result": ', "}"
     meter = meter_of(context)
 
     async def say(event: Event) -> str:
-        return before + await event_line(event, meter) + after
+        return prefix + await event_line(event, meter) + suffix
 
     def fault(error: Exception) -> str:
         return one_line(json_utils.dumps(build_error_response(request_id, to_a2a(error))))

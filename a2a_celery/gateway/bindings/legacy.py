@@ -153,8 +153,8 @@ def legacy_rest_routes(
     adapter = REST03Adapter(handler, context_builder)
     adapter.handler = _ErrorMapper(LegacyRestHandler(handler))  # type: ignore[assignment]
 
-    def written(endpoint: Endpoint) -> Endpoint:
-        async def answered(request: Request) -> Response:
+    def write_events(endpoint: Endpoint) -> Endpoint:
+        async def respond(request: Request) -> Response:
             response = await endpoint(request)
             if not isinstance(response, EventSourceResponse):
                 return response
@@ -165,10 +165,11 @@ def legacy_rest_routes(
                 return rest_error(to_a2a(e))
             return await EventStream.start(_frames(first, sdk_events, request), shutdown, clock)
 
-        return answered
+        return respond
 
     return [
-        LegacyRoute(path, written(endpoint), methods=[method]) for (path, method), endpoint in adapter.routes().items()
+        LegacyRoute(path, write_events(endpoint), methods=[method])
+        for (path, method), endpoint in adapter.routes().items()
     ]
 
 
@@ -217,19 +218,19 @@ class StrictLegacyHandler(RequestHandler03):
         response = await self.request_handler.on_message_send(
             conversions.to_core_send_message_request(request), context
         )
-        result: Task | Message = (await _converted(response, "", meter_of(context))).result
+        result: Task | Message = (await _convert_event(response, "", meter_of(context))).result
         return result
 
     async def on_get_task(self, request: GetTaskRequest, context: ServerCallContext) -> Task:
         """Return the current task."""
         task = await self.request_handler.on_get_task(conversions.to_core_get_task_request(request), context)
-        result: Task = (await _converted(task, "", meter_of(context))).result
+        result: Task = (await _convert_event(task, "", meter_of(context))).result
         return result
 
     async def on_cancel_task(self, request: CancelTaskRequest, context: ServerCallContext) -> Task:
         """Cancel a task."""
         task = await self.request_handler.on_cancel_task(conversions.to_core_cancel_task_request(request), context)
-        result: Task = (await _converted(task, "", meter_of(context))).result
+        result: Task = (await _convert_event(task, "", meter_of(context))).result
         return result
 
     async def on_message_send_stream(
@@ -244,7 +245,7 @@ class StrictLegacyHandler(RequestHandler03):
         meter, request_id = meter_of(context), request.id
         params = conversions.to_core_send_message_request(request)
         async for event in self.request_handler.on_message_send_stream(params, context):
-            yield await _converted(event, request_id, meter)
+            yield await _convert_event(event, request_id, meter)
 
     async def on_subscribe_to_task(
         self, request: TaskResubscriptionRequest, context: ServerCallContext
@@ -253,7 +254,7 @@ class StrictLegacyHandler(RequestHandler03):
         meter, request_id = meter_of(context), request.id
         params = conversions.to_core_subscribe_to_task_request(request)
         async for event in self.request_handler.on_subscribe_to_task(params, context):
-            yield await _converted(event, request_id, meter)
+            yield await _convert_event(event, request_id, meter)
 
 
 class LegacyRestHandler(REST03Handler):
@@ -323,15 +324,15 @@ async def _message_request(request: Request) -> Any:
 
 async def _json_of(event: Event | None, context: ServerCallContext) -> dict[str, Any]:
     """Return the JSON of `event` in a SendMessageResponse or StreamResponse of protocol 0.3."""
-    written: dict[str, Any] = await _converted(event, "", meter_of(context), _write)
-    return written
+    json_fields: dict[str, Any] = await _convert_event(event, "", meter_of(context), _write)
+    return json_fields
 
 
 def _write(response: Any) -> dict[str, Any]:
     return MessageToDict(legacy_proto.ToProto.stream_response(response.result))
 
 
-async def _converted(
+async def _convert_event(
     event: Event | None, request_id: Any, meter: ResponseMeter, write: Callable[[Any], Any] = lambda response: response
 ) -> Any:
     """Convert `event` to a response of protocol 0.3, and return the result of `write` for the response. A large event
@@ -370,18 +371,18 @@ class _ErrorMapper:
 
     def _unary(self, method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
         @functools.wraps(method)
-        async def translated(request: Any, context: ServerCallContext) -> Any:
+        async def call_method(request: Any, context: ServerCallContext) -> Any:
             context.state[PROTOCOL] = "0.3"
             try:
                 return await method(request, context)
             except Exception as e:
                 raise self._translate(map_legacy_error(e, context)) from None
 
-        return translated
+        return call_method
 
     def _stream(self, method: Callable[..., AsyncGenerator[Any, None]]) -> Callable[..., AsyncGenerator[Any, None]]:
         @functools.wraps(method)
-        async def translated(request: Any, context: ServerCallContext) -> AsyncGenerator[Any, None]:
+        async def call_method(request: Any, context: ServerCallContext) -> AsyncGenerator[Any, None]:
             context.state[PROTOCOL] = "0.3"
             try:
                 # the method's wrapper may raise before there is an iterator
@@ -390,7 +391,7 @@ class _ErrorMapper:
             except Exception as e:
                 raise self._translate(map_legacy_error(e, context)) from None
 
-        return translated
+        return call_method
 
 
 def map_legacy_error(error: Exception, context: ServerCallContext | None) -> A2AError:

@@ -65,8 +65,8 @@ def _without_long_texts(value: Mapping[str, Any]) -> tuple[dict[str, Any], dict[
         if isinstance(part, Mapping) and isinstance(part.get("text"), str) and len(part["text"]) > LONG_TEXT
     }
     if texts:
-        shortened = [{**part, "text": ""} if index in texts else part for index, part in enumerate(parts)]
-        fields["message"] = {**fields["message"], "parts": shortened}
+        short_parts = [{**part, "text": ""} if index in texts else part for index, part in enumerate(parts)]
+        fields["message"] = {**fields["message"], "parts": short_parts}
     return fields, texts
 
 
@@ -100,8 +100,8 @@ def parse_query(query: Mapping[str, str], kind: type[P]) -> P:
             continue
         if field.message_type is not None and field.message_type is Timestamp.DESCRIPTOR:
             getattr(params, field.name).CopyFrom(_timestamp(field, text))
-        elif (read := _SCALARS.get(field.type)) is not None:
-            setattr(params, field.name, read(field, text))
+        elif (parser := _SCALARS.get(field.type)) is not None:
+            setattr(params, field.name, parser(field, text))
     return params
 
 

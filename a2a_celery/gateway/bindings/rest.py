@@ -75,8 +75,8 @@ def _endpoint(operation: RestOperation, handler: GatewayHandler, context_builder
             return rest_error(to_a2a(e))
 
     name = f"{__name__}.{operation.answer.__name__}"
-    traced: Endpoint = trace_function(span_name=name, kind=SpanKind.SERVER)(endpoint)
-    return traced
+    traced_endpoint: Endpoint = trace_function(span_name=name, kind=SpanKind.SERVER)(endpoint)
+    return traced_endpoint
 
 
 async def _params(request: Request, kind: type[Proto], context: ServerCallContext) -> Any:

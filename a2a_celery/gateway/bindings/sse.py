@@ -37,9 +37,9 @@ def frame(data: str, event_id: EventId | None = None, event: str | None = None) 
         event_id: Id with which a client resumes the stream after this event, or None.
         event: Type of the event, or None for the default type.
     """
-    numbered = "" if event_id is None else f"id: {event_id}\n"
+    id_line = "" if event_id is None else f"id: {event_id}\n"
     event_field = "" if event is None else f"event: {event}\n"
-    return f"{numbered}{event_field}data: {data}\n\n"
+    return f"{id_line}{event_field}data: {data}\n\n"
 
 
 async def frames_of(
@@ -127,15 +127,15 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the frames until they end, the client disconnects or the server stops."""
-        with self._shutdown.streaming() as cut:
-            connected = asyncio.create_task(self._ping_until_disconnect(receive, send), name="a2a-stream-client")
-            connected.add_done_callback(cut)
+        with self._shutdown.streaming() as cut_event:
+            client_task = asyncio.create_task(self._ping_until_disconnect(receive, send), name="a2a-stream-client")
+            client_task.add_done_callback(cut_event)
             try:
                 async with aclosing(self._frames):
                     await self._write(send)
             finally:
-                connected.remove_done_callback(cut)
-                connected.cancel()
+                client_task.remove_done_callback(cut_event)
+                client_task.cancel()
 
     async def _write(self, send: Send) -> None:
         async with self._writing:
@@ -154,12 +154,12 @@ class EventStream(Response):
         """Send a comment each time that `PING_AFTER` seconds have passed without a write, until the client
         disconnects."""
         while True:
-            left = self._written_at + PING_AFTER - self._clock.monotonic()
-            if left <= 0:
+            seconds = self._written_at + PING_AFTER - self._clock.monotonic()
+            if seconds <= 0:
                 await self._send(send, PING)
                 continue
             with suppress(TimeoutError):
-                async with self._clock.timeout(left):
+                async with self._clock.timeout(seconds):
                     if (await receive())["type"] == "http.disconnect":
                         return
 

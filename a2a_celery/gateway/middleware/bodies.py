@@ -102,23 +102,23 @@ class ArrivingBodies:
             A function to call with the number of bytes received so far. The function raises LimitExceededError if the
             owner's bodies together exceed `MAX_OWNER_BODY_BYTES`.
         """
-        counted = 0
+        counted_bytes = 0
 
         def count(size: int) -> None:
-            nonlocal counted
-            more = size - FREE_BODY_BYTES - counted
+            nonlocal counted_bytes
+            more = size - FREE_BODY_BYTES - counted_bytes
             if more <= 0:
                 return
-            if self._bytes[owner] > counted and self._bytes[owner] + more > MAX_OWNER_BODY_BYTES:
+            if self._bytes[owner] > counted_bytes and self._bytes[owner] + more > MAX_OWNER_BODY_BYTES:
                 limit = f"The limit of {MAX_OWNER_BODY_BYTES} bytes of requests that arrive at the same time is reached"
                 raise error_of_limit(BODIES, limit, BODY_WAIT)
-            counted += more
+            counted_bytes += more
             self._bytes[owner] += more
 
         try:
             yield count
         finally:
-            self._bytes[owner] -= counted
+            self._bytes[owner] -= counted_bytes
             if not self._bytes[owner]:
                 del self._bytes[owner]
 
@@ -150,12 +150,12 @@ async def require_json(
     _require_media_type(request)
     values = 0
     try:
-        parsed, values = await parse_soon(len(body), _parse, body)
+        value, values = await parse_soon(len(body), _parse, body)
     finally:
         if CHARGE in request.scope:
             await request.scope[CHARGE].pay(len(body), values)
-    set_json(request, parsed)
-    if not isinstance(parsed, dict) and may_be_empty:
+    set_json(request, value)
+    if not isinstance(value, dict) and may_be_empty:
         raise InvalidRequestError("The body must be a JSON object")
 
 
@@ -174,13 +174,13 @@ def _parse(body: bytes) -> tuple[Any, int]:
     """Return the parsed body and the number of values in it."""
     _require_few_values(body)
     try:
-        parsed = json.loads(body.decode("utf-8"), parse_constant=_refuse_constant, parse_float=_finite)
+        value = json.loads(body.decode("utf-8"), parse_constant=_refuse_constant, parse_float=_finite)
         if b"\\" in body and (b"\\ud" in body or b"\\uD" in body):
             # an unpaired surrogate could be neither stored nor returned
-            json.dumps(parsed, ensure_ascii=False).encode()
+            json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as e:
         raise InvalidRequestError(f"The body is not JSON: {_reason(e)}") from None
-    return parsed, _require_bounded(parsed)
+    return value, _require_bounded(value)
 
 
 def _require_media_type(request: Request) -> None:
@@ -210,13 +210,13 @@ async def read_bounded(request: Request, max_bytes: int, count: Callable[[int], 
         InvalidRequestError: The body does not arrive in time; see `BODY_TIMEOUT`.
         LimitExceededError: The body costs more tokens than the caller has, or `count` has refused the body.
     """
-    declared = request.headers.get("content-length", "")
+    declared_length = request.headers.get("content-length", "")
     charge = request.scope.get(CHARGE)
-    if declared.isdigit():
-        if int(declared) > max_bytes:
+    if declared_length.isdigit():
+        if int(declared_length) > max_bytes:
             raise _too_large(max_bytes)
         if charge is not None:
-            await charge.pay(int(declared))
+            await charge.pay(int(declared_length))
     chunks, size = [], 0
     began = asyncio.get_running_loop().time()
     try:
@@ -226,7 +226,7 @@ async def read_bounded(request: Request, max_bytes: int, count: Callable[[int], 
                 if size > max_bytes:
                     raise _too_large(max_bytes)
                 count(size)
-                if charge is not None and not declared and size > FREE_BODY_BYTES:
+                if charge is not None and not declared_length and size > FREE_BODY_BYTES:
                     await charge.pay(max_bytes)
                 chunks.append(chunk)
                 limit.reschedule(began + BODY_TIMEOUT + size / MIN_BODY_RATE)

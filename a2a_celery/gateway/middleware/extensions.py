@@ -20,10 +20,10 @@ CARDS = "a2a_cards"
 """Key of a request's scope and its call context for a list with the card of the agent that the tenant selects."""
 
 
-def active_extensions(card: AgentCard, requested: set[str]) -> str:
+def active_extensions(card: AgentCard, requested_uris: set[str]) -> str:
     """Return the requested extensions of `card` in the format of the header ``A2A-Extensions``, or "" if there are
     none."""
-    return ",".join(sorted({extension.uri for extension in card.capabilities.extensions} & requested))
+    return ",".join(sorted({extension.uri for extension in card.capabilities.extensions} & requested_uris))
 
 
 def echo_extensions(endpoint: Endpoint, card: AgentCard, *, shared: bool = False) -> Endpoint:
@@ -36,8 +36,8 @@ def echo_extensions(endpoint: Endpoint, card: AgentCard, *, shared: bool = False
 
     async def echoing(request: Request) -> Response:
         response = await endpoint(request)
-        requested = get_requested_extensions(request.headers.getlist(HTTP_EXTENSION_HEADER))
-        active = active_extensions((request.scope.get(CARDS) or [card])[-1], requested)
+        requested_uris = get_requested_extensions(request.headers.getlist(HTTP_EXTENSION_HEADER))
+        active = active_extensions((request.scope.get(CARDS) or [card])[-1], requested_uris)
         if active:
             response.headers[HTTP_EXTENSION_HEADER] = active
         return response

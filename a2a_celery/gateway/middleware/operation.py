@@ -49,7 +49,7 @@ class InstrumentedHandler(Protocol):
     metrics: Metrics
 
 
-def instrumented(operation: str) -> Callable[[F], F]:
+def instrument(operation: str) -> Callable[[F], F]:
     """Return a decorator that counts and traces a method as `operation`. The method must raise only A2A errors."""
 
     def wrap(method: F) -> F:
@@ -191,7 +191,7 @@ def operation(name: str, *, counted: bool = True, in_turn: bool = False, bounded
     def wrap(method: F) -> F:
         # from the outermost wrapper to the innermost: metrics and span, then the owner's limits, then the mapping of
         # errors
-        return instrumented(name)(limited(counted, in_turn, bounded)(maps_errors(method)))
+        return instrument(name)(limited(counted, in_turn, bounded)(maps_errors(method)))
 
     return wrap
 

@@ -184,11 +184,11 @@ class OwnerLimits:
         await self._require_no_debt(permits, agent, scope)
         return permits
 
-    async def _require_no_debt(self, acquired: asyncio.Lock | asyncio.Semaphore, agent: str, scope: Scope) -> None:
-        """Release `acquired` and raise LimitExceededError if the owner of `scope` has overdrawn the rate limit."""
+    async def _require_no_debt(self, lock: asyncio.Lock | asyncio.Semaphore, agent: str, scope: Scope) -> None:
+        """Release `lock` and raise LimitExceededError if the owner of `scope` has overdrawn the rate limit."""
         wait = self._in_debt_until.get(scope.account, 0.0) - self._clock.monotonic()
         if wait > 0:
-            acquired.release()
+            lock.release()
             await self._refuse(agent, scope.account, wait)
 
     async def require_token(self, agent: str, owner: str) -> None:
@@ -391,9 +391,9 @@ class ResponseMeter:
             self._release_read()
 
     def _release_read(self) -> None:
-        read, self._read = self._read, None
-        if read is not None:
-            read.release()
+        permit, self._read = self._read, None
+        if permit is not None:
+            permit.release()
 
 
 def meter_of(context: ServerCallContext) -> ResponseMeter:

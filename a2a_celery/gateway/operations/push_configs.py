@@ -106,7 +106,7 @@ class PushConfigs:
         field = "configuration.task_push_notification_config."
         if config.task_id not in ("", task_id):
             raise invalid(f"{field}task_id", "Leave the task id out: the config belongs to the task of this message.")
-        return self._sealed(await self._checked(config, context, task_id, field), context)
+        return self._seal_config(await self._check_config(config, context, task_id, field), context)
 
     async def create(
         self, scope: Scope, config: TaskPushNotificationConfig, context: ServerCallContext
@@ -122,8 +122,8 @@ class PushConfigs:
             UnsupportedOperationError: The task is archived, or has the maximum number of configs.
             LimitExceededError: The owner has the maximum number of configs.
         """
-        subscription = await self._checked(config, context, config.task_id, "")
-        new = self._sealed(subscription, context)
+        subscription = await self._check_config(config, context, config.task_id, "")
+        new = self._seal_config(subscription, context)
         match await self._store.run(save_push_config(self._keys, scope, config.task_id, new)):
             case answers.Missing():
                 await self._task_reader.read(scope, config.task_id, history_length=0, artifacts=False)
@@ -137,10 +137,10 @@ class PushConfigs:
 
     async def get(self, scope: Scope, task_id: str, config_id: str) -> TaskPushNotificationConfig:
         _require_visible(task_id, config_id)
-        sealed = await self._store.run(read_push_config(self._keys, scope, task_id, config_id))
-        if sealed is None:
+        sealed_config = await self._store.run(read_push_config(self._keys, scope, task_id, config_id))
+        if sealed_config is None:
             raise _no_config(task_id, config_id)
-        return self._opened(task_id, config_id, sealed)
+        return self._open_config(task_id, config_id, sealed_config)
 
     async def list(
         self, scope: Scope, params: ListTaskPushNotificationConfigsRequest
@@ -152,11 +152,11 @@ class PushConfigs:
         pairs = await self._store.run(list_push_configs(self._keys, scope, params.task_id))
         if pairs is None:  # an archived task has no configs
             await self._task_reader.read(scope, params.task_id, history_length=0, artifacts=False)
-        left = [pair for pair in pairs or () if pair[0] > params.page_token and pair[0] != ESCALATION]
-        page = left[: params.page_size or None]
+        pairs_after_token = [pair for pair in pairs or () if pair[0] > params.page_token and pair[0] != ESCALATION]
+        page = pairs_after_token[: params.page_size or None]
         return ListTaskPushNotificationConfigsResponse(
-            configs=[self._opened(params.task_id, config_id, sealed) for config_id, sealed in page],
-            next_page_token=page[-1][0] if len(page) < len(left) else "",
+            configs=[self._open_config(params.task_id, config_id, sealed_config) for config_id, sealed_config in page],
+            next_page_token=page[-1][0] if len(page) < len(pairs_after_token) else "",
         )
 
     async def delete(self, scope: Scope, task_id: str, config_id: str) -> None:
@@ -233,12 +233,12 @@ class PushConfigs:
             event_id = EventId.parse(text)
         except ValueError:
             raise invalid("event", "Send the id of an event, such as 7-1767225600000000.") from None
-        sealed = await self._store.run(read_push_config(self._keys, scope, task_id, config_id))
-        if sealed is None:
+        sealed_config = await self._store.run(read_push_config(self._keys, scope, task_id, config_id))
+        if sealed_config is None:
             raise _no_config(task_id, config_id)
-        subscription = Subscription.from_bytes(self._sealer.open(sealed, task_id, config_id))
-        read = read_log(self._keys, task_id, max(event_id.version - 1, 0), limit=1, resolve_blobs=False)
-        entries = (await self._store.run(read)).entries
+        subscription = Subscription.from_bytes(self._sealer.open(sealed_config, task_id, config_id))
+        operation = read_log(self._keys, task_id, max(event_id.version - 1, 0), limit=1, resolve_blobs=False)
+        entries = (await self._store.run(operation)).entries
         if not entries or entries[0].id.differs_from(event_id):
             raise _no_event(task_id, text)
         event = client_event(entries[0], task_id, "")
@@ -247,8 +247,8 @@ class PushConfigs:
             raise UnsupportedOperationError(f"Event {text} is not delivered to this webhook", data=data)
         return entries[0].id
 
-    async def _checked(
-        self, requested: TaskPushNotificationConfig, context: ServerCallContext, task_id: str, field: str
+    async def _check_config(
+        self, requested_config: TaskPushNotificationConfig, context: ServerCallContext, task_id: str, field: str
     ) -> Subscription:
         """Return the subscription for a valid config.
 
@@ -259,17 +259,17 @@ class PushConfigs:
             InvalidParamsError: The config is invalid, or its receiver does not consent. The names of invalid fields
                 begin with `field`.
         """
-        if len(requested.id) > MAX_ID_LENGTH or not requested.id.isprintable():
+        if len(requested_config.id) > MAX_ID_LENGTH or not requested_config.id.isprintable():
             raise invalid(f"{field}id", f"Send at most {MAX_ID_LENGTH} printable characters.")
-        if requested.id == ESCALATION:
+        if requested_config.id == ESCALATION:
             raise invalid(f"{field}id", f"Send another id: {ESCALATION} is reserved.")
         try:
             events = parse_event_filters(context.state.get("headers", {}).get(EVENTS, ""))
         except ValueError as e:
             raise invalid("A2A-Push-Events", f"{e}.") from None
         config = TaskPushNotificationConfig()
-        config.CopyFrom(requested)
-        config.id = requested.id or str(uuid4())
+        config.CopyFrom(requested_config)
+        config.id = requested_config.id or str(uuid4())
         config.task_id = task_id
         config.ClearField("tenant")  # the scope of the task contains the tenant
         try:
@@ -292,13 +292,13 @@ class PushConfigs:
             exchange = f"OPTIONS with WebHook-Request-Origin: {self._origin} by WebHook-Allowed-Origin: {self._origin}"
             raise TargetRefused("url", f"its receiver must consent: it must answer {exchange} within a few seconds")
 
-    def _sealed(self, subscription: Subscription, context: ServerCallContext) -> NewPushConfig:
+    def _seal_config(self, subscription: Subscription, context: ServerCallContext) -> NewPushConfig:
         config = subscription.config
-        sealed = self._sealer.seal(subscription.to_bytes(), config.task_id, config.id)
-        return NewPushConfig(config.id, sealed, self._sealer.fingerprint, _account(context), self._max_webhooks)
+        sealed_config = self._sealer.seal(subscription.to_bytes(), config.task_id, config.id)
+        return NewPushConfig(config.id, sealed_config, self._sealer.fingerprint, _account(context), self._max_webhooks)
 
-    def _opened(self, task_id: str, config_id: str, sealed: bytes) -> TaskPushNotificationConfig:
-        return Subscription.from_bytes(self._sealer.open(sealed, task_id, config_id)).without_secrets()
+    def _open_config(self, task_id: str, config_id: str, sealed_config: bytes) -> TaskPushNotificationConfig:
+        return Subscription.from_bytes(self._sealer.open(sealed_config, task_id, config_id)).without_secrets()
 
 
 def _account(context: ServerCallContext) -> str:

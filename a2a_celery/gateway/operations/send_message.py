@@ -100,17 +100,19 @@ class BackgroundPublisher:
         self._recorder = None
 
     async def _record(self) -> None:
-        published, self._published = self._published, {}
-        if not published:
+        published_runs, self._published = self._published, {}
+        if not published_runs:
             return
         try:
-            await self._store.run(mark_all_published(self._keys, published))
+            await self._store.run(mark_all_published(self._keys, published_runs))
         except StoreUnavailable as e:
             logger.warning(
-                "could not record %d published runs; watchers will publish them again: %s", len(published), e
+                "could not record %d published runs; watchers will publish them again: %s", len(published_runs), e
             )
         except Exception:  # later runs must still be recorded
-            logger.exception("could not record %d published runs; watchers will publish them again", len(published))
+            logger.exception(
+                "could not record %d published runs; watchers will publish them again", len(published_runs)
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,11 +181,13 @@ class MessageAcceptor:
             signal = await stack.enter_async_context(
                 self._follower.listen(task_id, reply_channel, final_only=final_only)
             )
-            accepted = await self._accept(params, context, scope, task_id, reply_channel)
-            if accepted.task.id != task_id:
-                signal = await stack.enter_async_context(self._follower.listen(accepted.task.id, final_only=final_only))
-            accepted_and_signal = [(accepted, signal)]
-            del params, context, accepted  # a long wait must not keep the request in memory
+            accepted_message = await self._accept(params, context, scope, task_id, reply_channel)
+            if accepted_message.task.id != task_id:
+                signal = await stack.enter_async_context(
+                    self._follower.listen(accepted_message.task.id, final_only=final_only)
+                )
+            accepted_and_signal = [(accepted_message, signal)]
+            del params, context, accepted_message  # a long wait must not keep the request in memory
             yield accepted_and_signal.pop()
 
     async def accept(self, params: SendMessageRequest, context: ServerCallContext, scope: Scope) -> AcceptedMessage:
@@ -235,20 +239,20 @@ class MessageAcceptor:
                 raise AssertionError("a client's message is not a tick of a schedule")
 
     async def _accepted_before(self, repeat: answers.Known, scope: Scope) -> AcceptedMessage:
-        stored = await self._task_reader.read(scope, repeat.task_id)
+        stored_task = await self._task_reader.read(scope, repeat.task_id)
         return AcceptedMessage(
-            stored.task, stored.newest, since=EventId(repeat.version), preceding_turns=repeat.preceding_turns
+            stored_task.task, stored_task.newest, since=EventId(repeat.version), preceding_turns=repeat.preceding_turns
         )
 
     async def _continue(self, params: SendMessageRequest, context: ServerCallContext, scope: Scope) -> AcceptedMessage:
         task_id, next_run = params.message.task_id, None
         if self._publisher.messages.is_enabled:
             reading_run = self._store.run(tasks.read_next_run(self._keys, task_id))
-            stored, next_run = await asyncio.gather(self._read(scope, task_id), reading_run)  # one round trip
+            stored_task, next_run = await asyncio.gather(self._read(scope, task_id), reading_run)  # one round trip
         else:
-            stored = await self._read(scope, task_id)
-        task = stored.task
-        if stored.archived:
+            stored_task = await self._read(scope, task_id)
+        task = stored_task.task
+        if stored_task.archived:
             raise closed_task_error(task_id, task.status.state)
         request = with_ids(params, context.tenant, task_id, task.context_id)
         caller = Caller.of(context)
@@ -343,19 +347,20 @@ class MessageAcceptor:
         return self._new_tasks.call_of(messages_with_arguments(task, message))
 
 
-async def with_full_task(follower: LogFollower, accepted: AcceptedMessage) -> AcceptedMessage:
-    """Return `accepted` with its blob references resolved. The task may have newer events than `accepted`.
+async def with_full_task(follower: LogFollower, accepted_message: AcceptedMessage) -> AcceptedMessage:
+    """Return `accepted_message` with its blob references resolved. The task may have newer events than
+    `accepted_message`.
 
     Raises:
         StoreUnavailable: The task cannot be read.
         TaskNotFoundError: The task no longer exists.
     """
-    if accepted.is_resolved:
-        return accepted
-    stored = await follower.store.run(tasks.read_task(follower.keys, None, accepted.task.id))
-    if stored is None:
-        raise not_found(accepted.task.id)
-    return replace(accepted, task=stored[0], newest=stored[1], is_resolved=True)
+    if accepted_message.is_resolved:
+        return accepted_message
+    snapshot = await follower.store.run(tasks.read_task(follower.keys, None, accepted_message.task.id))
+    if snapshot is None:
+        raise not_found(accepted_message.task.id)
+    return replace(accepted_message, task=snapshot[0], newest=snapshot[1], is_resolved=True)
 
 
 def _refusal(

@@ -16,7 +16,7 @@ from ...acceptance.errors import not_found
 from ...archive import Archive, ArchivedPage, Filter
 from ...lifecycle import EventId, is_terminal
 from ...store import AsyncStore, Keys, Scope
-from ...store.keys import quoted
+from ...store.keys import quote_key_part
 from ...store.tasks.commands import list_tasks, read_task
 from ...store.tasks.listing import ListQuery, list_query, response
 from ...store.tasks.results import Page
@@ -72,7 +72,7 @@ class TaskReader:
             TaskNotFoundError: There is no such task in `scope`.
             ArchiveUnavailable: The task is not in the store, and the archive is unavailable.
         """
-        stored = await self._store.run(
+        snapshot = await self._store.run(
             read_task(
                 self._keys,
                 scope,
@@ -82,13 +82,13 @@ class TaskReader:
                 resolve_blobs=resolve_blobs,
             )
         )
-        if stored is not None:
-            return StoredTask(*stored)
-        archived = None if self._archive is None else await self._archive.read(scope, task_id)
-        if archived is None:
+        if snapshot is not None:
+            return StoredTask(*snapshot)
+        archived_task = None if self._archive is None else await self._archive.read(scope, task_id)
+        if archived_task is None:
             raise not_found(task_id)
         return StoredTask(
-            cut(archived.task, history_length, artifacts=artifacts), EventId(archived.version), archived=True
+            cut(archived_task.task, history_length, artifacts=artifacts), EventId(archived_task.version), archived=True
         )
 
     async def page(self, scope: Scope, params: ListTasksRequest) -> ListTasksResponse:
@@ -107,9 +107,9 @@ class TaskReader:
                 self._keys, scope, retention=self._retention, archived=self._archive is not None, **query.of_store()
             )
         )
-        archived = await self._archived(scope, query, page)
-        if archived is not None:
-            page = joined(page, archived, query.size)
+        archive_page = await self._read_archive_page(scope, query, page)
+        if archive_page is not None:
+            page = join_pages(page, archive_page, query.size)
         return await response_with_tasks(query, page)
 
     async def not_cancelable_error(self, scope: Scope, task_id: str) -> TaskNotCancelableError:
@@ -118,8 +118,8 @@ class TaskReader:
         Raises:
             TaskNotFoundError: The task is not in the archive either.
         """
-        stored = await self.read(scope, task_id, history_length=0, artifacts=False)
-        return already_ended_error(task_id, stored.task.status.state)
+        stored_task = await self.read(scope, task_id, history_length=0, artifacts=False)
+        return already_ended_error(task_id, stored_task.task.status.state)
 
     async def closed_task_error(self, scope: Scope, task_id: str) -> UnsupportedOperationError:
         """Return the error for a message or a signal to a task that is not in the store.
@@ -127,10 +127,10 @@ class TaskReader:
         Raises:
             TaskNotFoundError: The task is not in the archive either.
         """
-        stored = await self.read(scope, task_id, history_length=0, artifacts=False)
-        return closed_task_error(task_id, stored.task.status.state)
+        stored_task = await self.read(scope, task_id, history_length=0, artifacts=False)
+        return closed_task_error(task_id, stored_task.task.status.state)
 
-    async def _archived(self, scope: Scope, query: ListQuery, page: Page) -> ArchivedPage | None:
+    async def _read_archive_page(self, scope: Scope, query: ListQuery, page: Page) -> ArchivedPage | None:
         """Return the archive's part of a page, or None if no archived task can match the query."""
         border = page.border_us
         if self._archive is None or border is None:
@@ -141,38 +141,38 @@ class TaskReader:
             return None
         at = Filter(scope, border, query.context_id, query.state, query.not_before_us)
         newer = page.more and page.tasks and page.tasks[-1].status.timestamp.ToMicroseconds() > border
-        stored = await self._archive.page(
+        archive_page = await self._archive.page(
             at, size=0 if newer else query.size, cursor=query.cursor, artifacts=query.artifacts
         )
-        for task in stored.tasks:
+        for task in archive_page.tasks:
             cut(task, query.history_length, artifacts=query.artifacts)
-        return stored
+        return archive_page
 
 
 async def response_with_tasks(query: ListQuery, page: Page) -> ListTasksResponse:
     """Return the response for a page. The event loop runs other work after each large task, because protobuf copies the
     tasks."""
-    listed = response(query, page)
+    list_response = response(query, page)
     for task in page.tasks:
-        listed.tasks.append(task)
+        list_response.tasks.append(task)
         if is_large(task):
             await asyncio.sleep(0)
-    return listed
+    return list_response
 
 
-def joined(page: Page, archived: ArchivedPage, size: int) -> Page:
+def join_pages(page: Page, archive_page: ArchivedPage, size: int) -> Page:
     """Return one page with the tasks of both pages, newest first."""
-    tasks = {task.id: task for task in (*archived.tasks, *page.tasks)}
+    tasks = {task.id: task for task in (*archive_page.tasks, *page.tasks)}
     newest_first = sorted(tasks.values(), key=_place, reverse=True)
-    for half in (page, archived):
+    for half in (page, archive_page):
         if half.more and half.tasks:  # tasks after the last task of this half belong to its next page
             newest_first = [task for task in newest_first if _place(task) >= _place(half.tasks[-1])]
-    more = page.more or archived.more or len(newest_first) > size
-    return Page(newest_first[:size], page.total + archived.total, more)
+    more = page.more or archive_page.more or len(newest_first) > size
+    return Page(newest_first[:size], page.total + archive_page.total, more)
 
 
 def _place(task: Task) -> tuple[int, str]:
-    return task.status.timestamp.ToMicroseconds(), quoted(task.id)
+    return task.status.timestamp.ToMicroseconds(), quote_key_part(task.id)
 
 
 def cut(task: Task, history_length: int | None, *, artifacts: bool = True) -> Task:

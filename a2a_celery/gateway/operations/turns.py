@@ -150,7 +150,7 @@ class TurnFollower:
         self._hold = hold
 
     async def wait_for_end(
-        self, accepted: AcceptedMessage, signal: LogSignal, scope: Scope, history_length: int | None
+        self, accepted_message: AcceptedMessage, signal: LogSignal, scope: Scope, history_length: int | None
     ) -> Message | Task | TaskStatus | None:
         """Wait for the end of the turn.
 
@@ -161,52 +161,60 @@ class TurnFollower:
         Raises:
             UnsupportedOperationError: The task ended before the turn of a queued message started.
         """
-        if is_terminal(accepted.task.status.state) and not accepted.preceding_turns:  # a repeated message
-            return await self._repeated_answer(accepted)
-        if accepted.new:
-            await signal.wait(after=accepted.newest.version)
-            stopped = self._task_in_notification(accepted, signal, history_length) or await self._read_final(
-                accepted, scope, history_length
+        if (
+            is_terminal(accepted_message.task.status.state) and not accepted_message.preceding_turns
+        ):  # a repeated message
+            return await self._repeated_answer(accepted_message)
+        if accepted_message.new:
+            await signal.wait(after=accepted_message.newest.version)
+            final_task = self._task_in_notification(accepted_message, signal, history_length) or await self._read_final(
+                accepted_message, scope, history_length
             )
-            if stopped:
-                self._metrics.observe_lag(stopped.task.status.timestamp.ToMicroseconds())
-                return stopped.answer or stopped.task
-        watch = TurnWatch(accepted.preceding_turns)
-        async with aclosing(self.entries(accepted.task.id, signal, accepted.since, resolve_blobs=False)) as entries:
+            if final_task:
+                self._metrics.observe_lag(final_task.task.status.timestamp.ToMicroseconds())
+                return final_task.answer or final_task.task
+        watch = TurnWatch(accepted_message.preceding_turns)
+        async with aclosing(
+            self.entries(accepted_message.task.id, signal, accepted_message.since, resolve_blobs=False)
+        ) as entries:
             async for entry in entries:
-                if accepted.is_first and _is_direct_answer(entry):
-                    event = await self._resolved(accepted.task.id, entry)
+                if accepted_message.is_first and _is_direct_answer(entry):
+                    event = await self._resolve_event(accepted_message.task.id, entry)
                     assert isinstance(event, Message)
                     return event
                 if watch.ends_with(entry):
-                    _require_begun(watch, accepted)
-                    event = await self._resolved(accepted.task.id, entry)
+                    _require_begun(watch, accepted_message)
+                    event = await self._resolve_event(accepted_message.task.id, entry)
                     return event.status if isinstance(event, TaskStatusUpdateEvent) else None
         return None
 
     def _task_in_notification(
-        self, accepted: AcceptedMessage, signal: LogSignal, history_length: int | None
+        self, accepted_message: AcceptedMessage, signal: LogSignal, history_length: int | None
     ) -> FinalTask | None:
         """Return the task of a new turn from the entries in the notification, or None if the task must be read."""
-        page = signal.page(accepted.newest)
-        if page is None or not accepted.is_resolved or not (is_terminal(page.state) or is_interrupted(page.state)):
+        page = signal.page(accepted_message.newest)
+        if (
+            page is None
+            or not accepted_message.is_resolved
+            or not (is_terminal(page.state) or is_interrupted(page.state))
+        ):
             return None
-        task = reduce(apply, page.entries, accepted.task)
+        task = reduce(apply, page.entries, accepted_message.task)
         first = page.entries[0]
         answer = first.event if _is_direct_answer(first) else None
         return FinalTask(cut(task, history_length), page.version, answer if isinstance(answer, Message) else None)
 
     async def _read_final(
-        self, accepted: AcceptedMessage, scope: Scope, history_length: int | None
+        self, accepted_message: AcceptedMessage, scope: Scope, history_length: int | None
     ) -> FinalTask | None:
         """Return the task of a new turn if it is terminal or interrupted, or None if the caller must follow the log."""
-        read = read_final_task(self._follower.keys, scope, accepted.task.id, history_length=history_length)
+        operation = read_final_task(self._follower.keys, scope, accepted_message.task.id, history_length=history_length)
         try:
-            return await self._follower.store.run(read)
+            return await self._follower.store.run(operation)
         except StoreUnavailable:
             return None
 
-    async def _resolved(self, task_id: str, entry: LogEntry) -> Event | None:
+    async def _resolve_event(self, task_id: str, entry: LogEntry) -> Event | None:
         """Return the event of `entry` with its blob references resolved, or None if the event has been deleted."""
         if is_resolved(entry.event):
             return entry.event
@@ -214,7 +222,7 @@ class TurnFollower:
         return page.entries[0].event if page.entries else None
 
     async def stream_pages(
-        self, accepted: AcceptedMessage, signal: LogSignal, configuration: SendMessageConfiguration
+        self, accepted_message: AcceptedMessage, signal: LogSignal, configuration: SendMessageConfiguration
     ) -> AsyncGenerator[list[StreamEvent], None]:
         """Yield the task and its events until the turn ends, in pages of events that became available together.
 
@@ -224,34 +232,40 @@ class TurnFollower:
         Raises:
             UnsupportedOperationError: The task ended before the turn of a queued message started.
         """
-        new = accepted.new
-        if accepted.is_first and self._hold:
+        new = accepted_message.new
+        if accepted_message.is_first and self._hold:
             new = False  # the wait for the first entry has consumed the notification
-            first = await self._first_entry(accepted, signal)
+            first = await self._first_entry(accepted_message, signal)
             if first is not None and _is_direct_answer(first):
-                await self.unlist(accepted.task.id)
+                await self.unlist(accepted_message.task.id)
                 yield [StreamEvent(first.id, first.event)]
                 return
             del first
-        accepted = await with_full_task(self._follower, accepted)
-        yield [StreamEvent(accepted.newest, apply_history_length(accepted.task, configuration), is_stored=True)]
-        if is_terminal(accepted.task.status.state) and not accepted.preceding_turns:
+        accepted_message = await with_full_task(self._follower, accepted_message)
+        yield [
+            StreamEvent(
+                accepted_message.newest, apply_history_length(accepted_message.task, configuration), is_stored=True
+            )
+        ]
+        if is_terminal(accepted_message.task.status.state) and not accepted_message.preceding_turns:
             return
         del configuration
-        accepted = replace(
-            accepted, task=Task(id=accepted.task.id, context_id=accepted.task.context_id)
+        accepted_message = replace(
+            accepted_message, task=Task(id=accepted_message.task.id, context_id=accepted_message.task.context_id)
         )  # a long stream must not keep the task in memory
-        watch = TurnWatch(accepted.preceding_turns)
-        async with aclosing(self.pages(accepted.task.id, signal, accepted.since, new=new)) as pages:
+        watch = TurnWatch(accepted_message.preceding_turns)
+        async with aclosing(self.pages(accepted_message.task.id, signal, accepted_message.since, new=new)) as pages:
             async for page in pages:
                 if page.restored:
-                    accepted = replace(accepted, newest=EventId(0))  # event versions have restarted
-                events, ended = watch.read(page.entries, accepted.task, after_version=accepted.newest.version)
+                    accepted_message = replace(accepted_message, newest=EventId(0))  # event versions have restarted
+                events, has_ended = watch.read(
+                    page.entries, accepted_message.task, after_version=accepted_message.newest.version
+                )
                 del page
                 yield events
                 del events
-                if ended:
-                    _require_begun(watch, accepted)
+                if has_ended:
+                    _require_begun(watch, accepted_message)
                     return
 
     async def unlist(self, task_id: str) -> None:
@@ -268,21 +282,23 @@ class TurnFollower:
                     if TurnWatch().ends_with(entry):
                         return
 
-    async def _first_entry(self, accepted: AcceptedMessage, signal: LogSignal) -> LogEntry | None:
+    async def _first_entry(self, accepted_message: AcceptedMessage, signal: LogSignal) -> LogEntry | None:
         """Return the first entry of the run, or None if it does not arrive within the hold time."""
         until = self._clock.monotonic() + self._hold
-        while (left := until - self._clock.monotonic()) > 0:
+        while (seconds := until - self._clock.monotonic()) > 0:
             page = await self._follower.store.run(
-                read_log(self._follower.keys, accepted.task.id, accepted.since, limit=1)
+                read_log(self._follower.keys, accepted_message.task.id, accepted_message.since, limit=1)
             )
             if page.entries:
                 return page.entries[0]
-            await signal.wait(left)
+            await signal.wait(seconds)
         return None
 
-    async def _repeated_answer(self, accepted: AcceptedMessage) -> Message | None:
-        page = await self._follower.store.run(read_log(self._follower.keys, accepted.task.id, accepted.since, limit=1))
-        if accepted.is_first and page.entries and _is_direct_answer(page.entries[0]):
+    async def _repeated_answer(self, accepted_message: AcceptedMessage) -> Message | None:
+        page = await self._follower.store.run(
+            read_log(self._follower.keys, accepted_message.task.id, accepted_message.since, limit=1)
+        )
+        if accepted_message.is_first and page.entries and _is_direct_answer(page.entries[0]):
             assert isinstance(page.entries[0].event, Message)
             return page.entries[0].event
         return None
@@ -316,11 +332,11 @@ def _is_direct_answer(entry: LogEntry) -> bool:
     return entry.version == 2 and kind_of(entry.event) is EventKind.ANSWER
 
 
-def _require_begun(watch: TurnWatch, accepted: AcceptedMessage) -> None:
+def _require_begun(watch: TurnWatch, accepted_message: AcceptedMessage) -> None:
     """Raise UnsupportedOperationError if the task ended before the turn of a queued message started."""
     if watch.is_waiting:
         raise UnsupportedOperationError(
             "The task ended before the turn of this message: send the message without a task id, with this task in "
             "referenceTaskIds",
-            data={"taskId": accepted.task.id},
+            data={"taskId": accepted_message.task.id},
         )

@@ -151,8 +151,8 @@ class OperatorApi:
 
     async def overview(self, _request: Request, _operator: str) -> dict[str, Any]:
         """Return the metrics of the fleet and the memory usage of the store."""
-        counted, posts = await self._metrics.store_metrics()
-        return overview_json(counted, posts, await self._store.run(read_memory()), self._agents)
+        fleet_metrics, posts = await self._metrics.store_metrics()
+        return overview_json(fleet_metrics, posts, await self._store.run(read_memory()), self._agents)
 
     async def tasks(self, request: Request, _operator: str) -> dict[str, Any]:
         """Return a page of the open tasks of all owners in one phase, of the failed tasks of all owners, or of all
@@ -199,12 +199,12 @@ class OperatorApi:
 
     async def workers(self, _request: Request, _operator: str) -> dict[str, Any]:
         """Return the workers, the watchers, and the queue of each agent."""
-        announced = [json.loads(text) for text in await self._store.run(announced_workers(self._keys))]
+        announcements = [json.loads(text) for text in await self._store.run(announced_workers(self._keys))]
         watching = [json.loads(text)["watcher"] for text in await self._store.run(watchers(self._keys))]
         reports = await self._worker_reports()
         return {
             "workers": [worker_json(name, report) for name, report in sorted(reports.items())]
-            + [announced_json(announcement) for announcement in announced],
+            + [announced_json(announcement) for announcement in announcements],
             "watchers": sorted(watching),
             "queues": {name: queue_of(self._app, agent) for name, agent in self._agents.items()},
         }

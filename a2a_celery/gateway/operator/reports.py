@@ -25,19 +25,19 @@ MAX_DETAIL = 200
 
 
 def overview_json(
-    counted: FleetMetrics, posts: DeliveryMetrics, memory: Memory | None, agents: Iterable[str]
+    fleet_metrics: FleetMetrics, posts: DeliveryMetrics, memory: Memory | None, agents: Iterable[str]
 ) -> dict[str, Any]:
     """Return the metrics of the fleet. The counts of ended tasks and webhook posts and the duration histograms are
     totals since the store was created."""
-    names = dict.fromkeys([*agents, *(agent for _, agent, _ in counted.counts)])
+    names = dict.fromkeys([*agents, *(agent for _, agent, _ in fleet_metrics.counts)])
     return {
-        "at": iso(counted.now_us),
-        "agents": {name: _agent_json(counted, name) for name in names},
+        "at": iso(fleet_metrics.now_us),
+        "agents": {name: _agent_json(fleet_metrics, name) for name in names},
         "bounds": list(BOUNDS),
-        "times": {kind: _times_json(counted, kind) for kind in ("queue", "run")},
-        "runs": dict(counted.runs),
-        "paused": counted.paused,
-        "deadLetters": counted.dead_letters,
+        "times": {kind: _times_json(fleet_metrics, kind) for kind in ("queue", "run")},
+        "runs": dict(fleet_metrics.runs),
+        "paused": fleet_metrics.paused,
+        "deadLetters": fleet_metrics.dead_letters,
         "webhooks": {
             "waiting": posts.waiting,
             "dead": posts.dead,
@@ -48,18 +48,18 @@ def overview_json(
     }
 
 
-def _agent_json(counted: FleetMetrics, agent: str) -> dict[str, Any]:
-    ended, oldest = counted.counted("ended"), counted.oldest.get(agent)
+def _agent_json(fleet_metrics: FleetMetrics, agent: str) -> dict[str, Any]:
+    end_counts, oldest = fleet_metrics.counted("ended"), fleet_metrics.oldest.get(agent)
     return {
         "oldestWaitingSeconds": None if oldest is None else round(oldest, 3),
-        "ended": {TaskState.Name(state): ended.get((agent, str(int(state))), 0) for state in sorted(TERMINAL)},
-        "lost": sum(number for (name, _), number in counted.counted("lost").items() if name == agent),
+        "ended": {TaskState.Name(state): end_counts.get((agent, str(int(state))), 0) for state in sorted(TERMINAL)},
+        "lost": sum(number for (name, _), number in fleet_metrics.counted("lost").items() if name == agent),
     }
 
 
-def _times_json(counted: FleetMetrics, kind: str) -> list[int]:
+def _times_json(fleet_metrics: FleetMetrics, kind: str) -> list[int]:
     """Return the histogram of all agents, with a count for each bound and a count for longer durations."""
-    buckets = [times.buckets for times in counted.times(kind).values()]
+    buckets = [times.buckets for times in fleet_metrics.times(kind).values()]
     return [sum(counts) for counts in zip(*buckets, strict=True)] if buckets else [0] * (len(BOUNDS) + 1)
 
 
@@ -115,16 +115,16 @@ def attempt_json(attempt: Attempt) -> dict[str, Any]:
 
 def step_json(duration: StepDuration) -> dict[str, Any]:
     """Return an execution step. The key "seconds" is None for a final step or an unknown duration."""
-    step, moved = duration.step, duration.step.transition
+    step, transition = duration.step, duration.step.transition
     return {
         "run": step.run,
         "attempt": step.attempt,
         "worker": step.runner,
-        "state": moved.after.value,
-        "at": iso(moved.at_us),
+        "state": transition.after.value,
+        "at": iso(transition.at_us),
         "seconds": duration.seconds,
         "open": duration.open,
-        "detail": {name: str(value)[:MAX_DETAIL] for name, value in moved.detail.items()},
+        "detail": {name: str(value)[:MAX_DETAIL] for name, value in transition.detail.items()},
     }
 
 

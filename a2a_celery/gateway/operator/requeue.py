@@ -60,9 +60,9 @@ class OperatorRequeuer:
         while True:
             match await self._store.run(read_dead_letter(self._keys, task_id)):
                 case DeadLetter() as dead_letter:
-                    requeued = await self._resubmit(dead_letter, operator)
-                    if requeued is not None:
-                        return requeued
+                    result = await self._resubmit(dead_letter, operator)
+                    if result is not None:
+                        return result
                     # another operator was faster, so read the dead letter again
                 case AlreadyRequeued(new_id):
                     return {"task": new_id, "requeuedFrom": task_id, "before": True}

@@ -23,7 +23,7 @@ async def schedules(app: Celery, store: AsyncStore, keys: Keys) -> dict[str, Any
 async def _schedule(store: AsyncStore, keys: Keys, entry: ScheduleEntry) -> dict[str, Any]:
     indexes = schedule_indexes(keys, entry.schedule)
     newest = newest_tasks(keys, indexes, limit=1)
-    page, skipped = await asyncio.gather(store.run(newest), store.run(skipped_ticks(keys, entry.schedule)))
+    page, skipped_times = await asyncio.gather(store.run(newest), store.run(skipped_ticks(keys, entry.schedule)))
     return {
         "name": entry.schedule,
         "agent": entry.agent,
@@ -32,6 +32,6 @@ async def _schedule(store: AsyncStore, keys: Keys, entry: ScheduleEntry) -> dict
         "overlap": entry.overlap,
         "when": entry.when,
         "lastTask": task_json(page.tasks[0]) if page.tasks else None,
-        "skippedTicks": len(skipped),
-        "lastSkippedTick": iso_time(skipped[0]) if skipped else None,
+        "skippedTicks": len(skipped_times),
+        "lastSkippedTick": iso_time(skipped_times[0]) if skipped_times else None,
     }

@@ -57,7 +57,7 @@ async def _ends_of_log(store: AsyncStore, keys: Keys, task_id: str) -> list[LogE
     first = await store.run(read_log(keys, task_id, 0, limit=MAX_EVENTS, resolve_blobs=False))
     entries = list(first.entries)
     if entries and entries[-1].version < first.version:
-        after = max(entries[-1].version, first.version - MAX_EVENTS)
-        last = await store.run(read_log(keys, task_id, after, limit=MAX_EVENTS, resolve_blobs=False))
+        last_version = max(entries[-1].version, first.version - MAX_EVENTS)
+        last = await store.run(read_log(keys, task_id, last_version, limit=MAX_EVENTS, resolve_blobs=False))
         entries += last.entries
     return entries

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..keys import Keys, Scope, quoted
+from ..keys import Keys, Scope, quote_key_part
 from ..operation import Operation, script
 
 UNDELIVERED_RETENTION = 2 * 24 * 3600
@@ -89,14 +89,14 @@ def remove_archived(keys: Keys, task_ids: Sequence[str]) -> Operation[int]:
     return Operation(
         script("remove_archived"),
         [keys.archive, keys.installation, keys.deliveries, keys.dead_letters],
-        [keys.prefix, UNDELIVERED_RETENTION, *(quoted(task_id) for task_id in task_ids)],
+        [keys.prefix, UNDELIVERED_RETENTION, *(quote_key_part(task_id) for task_id in task_ids)],
         int,
     )
 
 
 def defer_archiving(keys: Keys, task_id: str) -> Operation[int]:
     """Set aside a task that the archive refused, so that it does not delay other tasks."""
-    return Operation(script("defer_archiving"), [keys.archive, keys.archive_refused], [quoted(task_id)], int)
+    return Operation(script("defer_archiving"), [keys.archive, keys.archive_refused], [quote_key_part(task_id)], int)
 
 
 def retry_refused(keys: Keys) -> Operation[int]:

@@ -78,13 +78,11 @@ class FleetMetrics:
 
     def times(self, kind: str) -> dict[str, Times]:
         """Return the histogram of `kind` for each agent."""
-        counted = self.counted(kind)
-        agents = dict.fromkeys(agent for agent, _ in counted)
+        counts = self.counted(kind)
+        agents = dict.fromkeys(agent for agent, _ in counts)
         places = [str(place) for place in range(1, len(BOUNDS) + 2)]
         return {
-            agent: Times(
-                tuple(counted.get((agent, place), 0) for place in places), counted.get((agent, "sum"), 0) / 1e6
-            )
+            agent: Times(tuple(counts.get((agent, place), 0) for place in places), counts.get((agent, "sum"), 0) / 1e6)
             for agent in agents
         }
 

@@ -15,7 +15,7 @@ from a2a.types import TaskState
 from ...lifecycle import TERMINAL
 from ..client.connection import SyncStore
 from ..codec import state_of
-from ..keys import Keys, Scope, quoted
+from ..keys import Keys, Scope, quote_key_part
 from ..operation import Operation, script
 from ..runs.commands import RunRef
 
@@ -59,7 +59,7 @@ class TaskSummary:
     @property
     def position(self) -> Position:
         """Position of the task in a list whose scores are times of statuses."""
-        return int(self.score), quoted(self.ref.task_id)
+        return int(self.score), quote_key_part(self.ref.task_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ def read_states(keys: Keys, task_ids: Sequence[str]) -> Operation[list[TaskState
     return Operation(script("read_states"), [keys.task(task_id).record for task_id in task_ids], [], parse)
 
 
-def listed(store: SyncStore, keys: Keys, name: str) -> Iterator[TaskSummary]:
+def list_summaries(store: SyncStore, keys: Keys, name: str) -> Iterator[TaskSummary]:
     """Yield each task of the list with the key `name` once, in no particular order; see `scan_list`.
 
     Raises:
@@ -145,7 +145,7 @@ def open_tasks(store: SyncStore, keys: Keys) -> Iterator[TaskSummary]:
     """
     task_ids: set[str] = set()
     for name in (keys.blocked, keys.dispatch, keys.pauses, keys.suspended, keys.canvases, keys.leases):
-        for task in listed(store, keys, name):
+        for task in list_summaries(store, keys, name):
             if task.ref.task_id not in task_ids:
                 task_ids.add(task.ref.task_id)
                 yield task
@@ -192,15 +192,15 @@ def tasks_in(
     not_after_us: int | None = None,
 ) -> Iterator[TaskSummary]:
     """Yield the tasks in the indexes `names`. See `all_tasks` for the other arguments."""
-    ended = _of_states(names, states & TERMINAL)
-    live = _of_states(names, states - TERMINAL)
+    terminal_indexes = _of_states(names, states & TERMINAL)
+    live_indexes = _of_states(names, states - TERMINAL)
     first_us = not_before_us or 0
     last_us = math.inf if not_after_us is None else not_after_us
     task_ids: set[str] = set()
     cursor: Position | None = None
     while True:
         tasks: list[TaskSummary] = []
-        for indexes, until_us in ((ended, not_after_us), (live, None)):
+        for indexes, until_us in ((terminal_indexes, not_after_us), (live_indexes, None)):
             for first in range(0, len(indexes), PAGE):
                 batch = indexes[first : first + PAGE]
                 times = {"not_before_us": not_before_us, "not_after_us": until_us}

@@ -116,29 +116,29 @@ def open_store(store: SyncStore, keys: Keys, *, stamp: bool = True) -> Opened:
         try:
             operation = steps.send(reply)
         except StopIteration as end:
-            opened: Opened = end.value
-            return opened
+            store_state: Opened = end.value
+            return store_state
 
 
-def require_compatible(opened: Opened, archive: bool | None) -> None:
-    """Check that a process may work with the store `opened`. See `require_schema` for `archive`.
+def require_compatible(store_state: Opened, archive: bool | None) -> None:
+    """Check that a process may work with a store in `store_state`. See `require_schema` for `archive`.
 
     Raises:
         ConfigError: See `require_schema`.
     """
-    if opened.schema > SCHEMA:
+    if store_state.schema > SCHEMA:
         raise ConfigError(
-            f"the store has schema {opened.schema} of a newer release, but this release needs schema {SCHEMA}: "
+            f"the store has schema {store_state.schema} of a newer release, but this release needs schema {SCHEMA}: "
             "install the newer release, because a migration cannot be undone"
         )
-    if opened.schema < SCHEMA:
-        changes = "; ".join(step.does for step in pending(opened.schema))
-        schema = f"schema {opened.schema}" if opened.schema else "no schema yet"
+    if store_state.schema < SCHEMA:
+        changes = "; ".join(step.does for step in pending(store_state.schema))
+        schema = f"schema {store_state.schema}" if store_state.schema else "no schema yet"
         raise ConfigError(
             f"the store has {schema}, but this release needs schema {SCHEMA}: stop all other processes that use the "
             f"store, then run `celery -A … a2a migrate` once. The migration {changes}"
         )
-    if opened.archives and archive is False:
+    if store_state.archives and archive is False:
         raise ConfigError(
             "a2a_archive_url is not set, but ended tasks of the store are moved to an archive: set A2A_ARCHIVE_URL to "
             "the value of the other processes, or stop archiving with `celery -A … a2a migrate --without-archive`"
@@ -175,16 +175,16 @@ def migrate(
     Raises:
         StoreUnavailable: The store cannot be reached. Pages that were converted stay converted.
     """
-    changed, cursor = 0, "0"
+    change_count, cursor = 0, "0"
     while True:
         cursor, more = store.run(page_of(keys, step, cursor, dry_run=dry_run))
-        changed += more
+        change_count += more
         on_page()
         if cursor == "0":
             break
     if not dry_run:
         store.run(_set_schema(keys, schema, step.to))
-    return changed
+    return change_count
 
 
 def count_pages(store: SyncStore) -> int:
@@ -215,22 +215,22 @@ def _opening(keys: Keys, *, archive: bool, stamp: bool = True) -> Generator[Oper
     schema, archives = yield read_schema
     if schema != "":
         return Opened(int(schema), archives)
-    cursor, occupied = "0", False
+    cursor, has_keys = "0", False
     while True:
-        cursor, occupied = yield Operation(
+        cursor, has_keys = yield Operation(
             script("find_keys"), [keys.installation], [keys.prefix, cursor, PAGE], _text_and_bool
         )
-        if occupied or cursor == "0":
+        if has_keys or cursor == "0":
             break
-    if not occupied and stamp:
+    if not has_keys and stamp:
         yield _set_schema(keys, 0, SCHEMA)
     # read again: another process of this release may have written the schema first
     schema, archives = yield read_schema
-    return Opened(int(schema or (0 if occupied else SCHEMA)), archives)
+    return Opened(int(schema or (0 if has_keys else SCHEMA)), archives)
 
 
-def _set_schema(keys: Keys, before: int, schema: int) -> Operation[int]:
-    return Operation(script("set_schema"), [keys.installation], [before or "", schema], int)
+def _set_schema(keys: Keys, previous_schema: int, schema: int) -> Operation[int]:
+    return Operation(script("set_schema"), [keys.installation], [previous_schema or "", schema], int)
 
 
 def _text_and_bool(reply: Sequence[bytes]) -> tuple[str, bool]:

@@ -49,14 +49,14 @@ def usage(store: SyncStore, keys: Keys) -> StoreUsage:
         StoreUnavailable: Redis cannot be reached, or refuses the command.
     """
     try:
-        used = max_memory = None
+        used_memory = max_memory = None
         try:
             info = store.redis.info("memory")
-            used, max_memory = int(info["used_memory"]), int(info["maxmemory"])
+            used_memory, max_memory = int(info["used_memory"]), int(info["maxmemory"])
         except NoPermissionError:
             pass
         tasks, size = _tasks(store, keys)
-        return StoreUsage(used, max_memory, tasks, size, _followed(store, keys))
+        return StoreUsage(used_memory, max_memory, tasks, size, _follower_count(store, keys))
     except RedisError as e:
         raise StoreUnavailable(f"Redis did not report its memory: {type(e).__name__}") from e
 
@@ -84,7 +84,7 @@ def _tasks(store: SyncStore, keys: Keys) -> tuple[int | None, int | None]:
         return None, None
 
 
-def _followed(store: SyncStore, keys: Keys) -> int | None:
+def _follower_count(store: SyncStore, keys: Keys) -> int | None:
     try:
         others = [
             str_if_bytes(name).rpartition(":")[2] for name in store.redis.pubsub_channels(keys.reply_channel_loads)

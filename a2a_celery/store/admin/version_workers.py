@@ -24,14 +24,15 @@ class VersionWorker:
 
 
 def announce_versions(
-    keys: Keys, served: Sequence[VersionWorker], *, withdraws: bool = False
+    keys: Keys, version_workers: Sequence[VersionWorker], *, withdraws: bool = False
 ) -> Operation[list[VersionWorker]]:
     """Announce the version queues that a worker consumes. The announcement expires after `ANNOUNCEMENT_TTL_US`.
 
     Args:
         keys: Keys of the deployment.
-        served: Entry for each version queue of the worker, or an empty sequence to only read the announcements.
-        withdraws: True to withdraw the announcement of `served` instead.
+        version_workers: Entry for each version queue of the worker, or an empty sequence to only read the
+            announcements.
+        withdraws: True to withdraw the announcement of `version_workers` instead.
 
     Returns:
         An entry for each version queue of each worker.
@@ -40,7 +41,7 @@ def announce_versions(
     def parse(reply: Sequence[bytes]) -> list[VersionWorker]:
         return [VersionWorker(*fields) for announcement in reply for fields in json.loads(announcement)]
 
-    announcement = json.dumps([astuple(queue) for queue in served]) if served else ""
+    announcement = json.dumps([astuple(queue) for queue in version_workers]) if version_workers else ""
     arguments: list[Argument] = [announcement, ANNOUNCEMENT_TTL_US, SCHEMA, 0, int(withdraws)]
     return Operation(script("record_heartbeat"), [keys.version_workers, keys.installation], arguments, parse)
 

@@ -91,29 +91,29 @@ class Blobs:
         Raises:
             BlobsUnavailable: A blob was not written.
         """
-        arguments, blobs = await self._threads.call(lambda: self._extracted(operation))
+        arguments, blobs = await self._threads.call(lambda: self._extract(operation))
         if arguments is operation.args:
             return operation
         if self._objects is None:
-            return self._staged(operation, arguments, blobs)
+            return self._stage(operation, arguments, blobs)
         if await register(register_blobs(self._keys, tag_in(operation.keys))) and forget_packed(operation):
-            arguments, blobs = await self._threads.call(lambda: self._extracted(operation))
+            arguments, blobs = await self._threads.call(lambda: self._extract(operation))
         objects = self._objects
         await asyncio.gather(*(objects.put(name, content) for name, content in blobs.items()))
-        return _packed(operation, arguments)
+        return _pack(operation, arguments)
 
     def put_now(self, operation: Operation[T], register: Callable[[Operation[bool]], bool]) -> Operation[T]:
         """Write the large parts of an operation as `put` does, without an event loop."""
-        arguments, blobs = self._extracted(operation)
+        arguments, blobs = self._extract(operation)
         if arguments is operation.args:
             return operation
         if self._objects is None:
-            return self._staged(operation, arguments, blobs)
+            return self._stage(operation, arguments, blobs)
         if register(register_blobs(self._keys, tag_in(operation.keys))) and forget_packed(operation):
-            arguments, blobs = self._extracted(operation)
+            arguments, blobs = self._extract(operation)
         for name, content in blobs.items():
             self._objects.put_now(name, content)
-        return _packed(operation, arguments)
+        return _pack(operation, arguments)
 
     async def get(
         self, refs: Collection[BlobRef], read_key: Callable[[str, int], Awaitable[bytes | None]]
@@ -184,13 +184,13 @@ class Blobs:
         tag, _, rest = name.partition("/")
         return self._keys.blob(tag, rest.replace(IN_REDIS, "", 1))
 
-    def _staged(
+    def _stage(
         self, operation: Operation[T], arguments: Sequence[Argument], blobs: Mapping[str, bytes]
     ) -> Operation[T]:
-        staged = {f"{self._key(name)}{STAGED}": content for name, content in blobs.items()}
-        return replace(operation, keys=[*operation.keys, *staged], args=arguments, staged=staged)
+        staged_blobs = {f"{self._key(name)}{STAGED}": content for name, content in blobs.items()}
+        return replace(operation, keys=[*operation.keys, *staged_blobs], args=arguments, staged=staged_blobs)
 
-    def _extracted(self, operation: Operation[Any]) -> tuple[Sequence[Argument], dict[str, bytes]]:
+    def _extract(self, operation: Operation[Any]) -> tuple[Sequence[Argument], dict[str, bytes]]:
         tag, arguments = tag_in(operation.keys), list(operation.args)
         mark, part_threshold = "", self.threshold
         if self._objects is None:
@@ -203,8 +203,8 @@ class Blobs:
                     blobs |= parts
                 else:
                     arguments[n] = argument.packed
-        changed = any(new is not old for new, old in zip(arguments, operation.args, strict=True))
-        return arguments if changed else operation.args, blobs
+        has_changes = any(new is not old for new, old in zip(arguments, operation.args, strict=True))
+        return arguments if has_changes else operation.args, blobs
 
 
 def blobs_of(settings: Settings) -> Blobs:
@@ -222,11 +222,11 @@ def blobs_of(settings: Settings) -> Blobs:
 def read(operation: Operation[T], reply: Any, available: Mapping[str, bytes]) -> tuple[T, Collection[BlobRef]]:
     """Parse a reply with the contents of the `available` blobs. Return the result, and references to missing blobs."""
     reading = Reading(available)
-    before = READING.set(reading if operation.resolve_blobs else None)
+    reading_token = READING.set(reading if operation.resolve_blobs else None)
     try:
         return operation.parse(reply), reading.missing.values()
     finally:
-        READING.reset(before)
+        READING.reset(reading_token)
 
 
 def require(access: T | None) -> T:
@@ -267,10 +267,10 @@ def register_blobs(keys: Keys, tag: str) -> Operation[bool]:
     return Operation(script("register_blobs"), [keys.blobs, keys.orphaned_blobs], [tag, ORPHAN_AFTER_US], parse)
 
 
-def _packed(operation: Operation[T], arguments: Sequence[Argument]) -> Operation[T]:
-    for argument, packed in zip(operation.args, arguments, strict=True):
-        if isinstance(argument, Encoded) and isinstance(packed, bytes) and packed is not argument:
-            argument.packed = packed
+def _pack(operation: Operation[T], arguments: Sequence[Argument]) -> Operation[T]:
+    for argument, new_argument in zip(operation.args, arguments, strict=True):
+        if isinstance(argument, Encoded) and isinstance(new_argument, bytes) and new_argument is not argument:
+            argument.packed = new_argument
     return replace(operation, args=arguments)
 
 

@@ -60,9 +60,9 @@ class ObjectStore:
             BlobsUnavailable: The blob was not written.
         """
         if self._native:
-            await self._bounded("write the blob", lambda: self._fs._pipe_file(self._path(name), content))
+            await self._call_with_timeout("write the blob", lambda: self._fs._pipe_file(self._path(name), content))
         else:
-            await self._threaded("write the blob", lambda: self._put(name, content))
+            await self._call_in_thread("write the blob", lambda: self._put(name, content))
 
     async def get(self, name: str) -> bytes:
         """Return the content of a blob.
@@ -72,8 +72,8 @@ class ObjectStore:
             BlobsUnavailable: The object store cannot be reached.
         """
         if self._native:
-            return bytes(await self._bounded("read the blob", lambda: self._fs._cat_file(self._path(name))))
-        return bytes(await self._threaded("read the blob", lambda: self._fs.cat_file(self._path(name))))
+            return bytes(await self._call_with_timeout("read the blob", lambda: self._fs._cat_file(self._path(name))))
+        return bytes(await self._call_in_thread("read the blob", lambda: self._fs.cat_file(self._path(name))))
 
     async def remove(self, folder: str) -> None:
         """Remove a folder with its contents, if the folder exists.
@@ -93,15 +93,15 @@ class ObjectStore:
     async def _remove(self, folder: str) -> None:
         path = self._path(folder)
         if self._native:
-            await self._bounded("remove the folder", lambda: self._fs._rm(path, recursive=True))
+            await self._call_with_timeout("remove the folder", lambda: self._fs._rm(path, recursive=True))
         else:
-            await self._threaded("remove the folder", lambda: self._fs.rm(path, recursive=True))
+            await self._call_in_thread("remove the folder", lambda: self._fs.rm(path, recursive=True))
 
     async def _exists(self, folder: str) -> bool:
         path = self._path(folder)
         if self._native:
-            return bool(await self._bounded("find the folder", lambda: self._fs._exists(path)))
-        return bool(await self._threaded("find the folder", lambda: self._fs.exists(path)))
+            return bool(await self._call_with_timeout("find the folder", lambda: self._fs._exists(path)))
+        return bool(await self._call_in_thread("find the folder", lambda: self._fs.exists(path)))
 
     async def aclose(self) -> None:
         """Close the connections to the object store."""
@@ -114,14 +114,14 @@ class ObjectStore:
         try:
             self._put(name, content)
         except Exception as e:
-            raise _translated(e, "write the blob") from e
+            raise _translate_error(e, "write the blob") from e
 
     def get_now(self, name: str) -> bytes:
         """Return the content of a blob as `get` does, without an event loop."""
         try:
             return bytes(self._blocking.cat_file(self._path(name)))
         except Exception as e:
-            raise _translated(e, "read the blob") from e
+            raise _translate_error(e, "read the blob") from e
 
     def _path(self, name: str) -> str:
         # without the prefix, a folder called ".." would be outside the root
@@ -139,23 +139,23 @@ class ObjectStore:
             self._blocking.pipe_file(path, content)
             return
         self._fs.makedirs(path.rpartition("/")[0], exist_ok=True)
-        beside = f"{path}.{uuid4().hex}"
-        self._fs.pipe_file(beside, content)
-        self._fs.mv(beside, path)
+        temporary_path = f"{path}.{uuid4().hex}"
+        self._fs.pipe_file(temporary_path, content)
+        self._fs.mv(temporary_path, path)
 
-    async def _threaded(self, action: str, call: Any) -> Any:
-        return await self._bounded(action, lambda: self._threads.call(call))
+    async def _call_in_thread(self, action: str, call: Any) -> Any:
+        return await self._call_with_timeout(action, lambda: self._threads.call(call))
 
-    async def _bounded(self, action: str, call: Any) -> Any:
+    async def _call_with_timeout(self, action: str, call: Any) -> Any:
         self._used = True
         try:
             async with asyncio.timeout(CALL_TIMEOUT), self._calls:
                 return await call()
         except Exception as e:  # each file system raises its own exceptions
-            raise _translated(e, action) from e
+            raise _translate_error(e, action) from e
 
 
-def _translated(error: Exception, action: str) -> BlobsUnavailable:
+def _translate_error(error: Exception, action: str) -> BlobsUnavailable:
     if isinstance(error, FileNotFoundError):
         return BlobMissing(f"the object store could not {action}: not found")
     return BlobsUnavailable(f"the object store could not {action}: {type(error).__name__}: {error}")

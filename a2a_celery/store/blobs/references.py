@@ -143,23 +143,23 @@ def encode_request(request: SendMessageRequest) -> EncodedRequest:
 
 def encode_again(event: Event) -> bytes:
     """Return the stored form of an event that may have unresolved references. The references are preserved."""
-    encoded = encode(event)
-    return _without(encoded, {}, threshold=None) if MARK.encode() in bytes(encoded) else encoded
+    encoded_event = encode(event)
+    return _without(encoded_event, {}, threshold=None) if MARK.encode() in bytes(encoded_event) else encoded_event
 
 
 def encode_entry(entry: JournalEntry) -> EncodedEntry:
     """Return the stored form of `entry` without its key."""
-    encoded = EncodedEntry(encode_journal_entry(entry))
-    encoded.folder = f"journal-{entry.turn}"
-    return encoded
+    encoded_entry = EncodedEntry(encode_journal_entry(entry))
+    encoded_entry.folder = f"journal-{entry.turn}"
+    return encoded_entry
 
 
-def resolve_entry(stored: bytes, tag: str) -> EncodedEntry:
+def resolve_entry(content: bytes, tag: str) -> EncodedEntry:
     """Decode a stored journal entry of the task with the tag `tag`. If the blob is unavailable, the content is
     empty."""
-    if not stored.startswith(TABLE):
-        return EncodedEntry(stored)
-    [(_, name, size)], header = _split_table(stored)
+    if not content.startswith(TABLE):
+        return EncodedEntry(content)
+    [(_, name, size)], header = _split_table(content)
     entry = EncodedEntry(header + (_read_blob(f"{tag}/{name}", size) or b""))
     entry.folder = name.partition("/")[0]
     return entry
@@ -175,11 +175,11 @@ def forget_packed(operation: Operation[Any]) -> bool:
     return bool(arguments)
 
 
-def decode_as(content: type[P], stored: bytes) -> P:
+def decode_as(content: type[P], data: bytes) -> P:
     """Parse a stored message. A part whose blob is not available becomes an unresolved reference."""
-    if not stored.startswith(TABLE):
-        return content.FromString(stored)
-    table, rest = _split_table(stored)
+    if not data.startswith(TABLE):
+        return content.FromString(data)
+    table, rest = _split_table(data)
     message = content.FromString(rest)
     parts = list(_parts_of(message))
     for place, name, size in table:
@@ -201,9 +201,9 @@ def insert_blobs(message: Proto) -> None:
                 part.ParseFromString(content)
 
 
-def has_references(stored: bytes) -> bool:
+def has_references(content: bytes) -> bool:
     """Return True if parts of a stored message are blobs."""
-    return stored.startswith(TABLE)
+    return content.startswith(TABLE)
 
 
 def referenced_bytes() -> int:
@@ -240,14 +240,14 @@ def _with_table(table: Sequence[tuple[int, str, int]], rest: bytes) -> bytes:
     return TABLE + pack(">I", len(header)) + header + rest
 
 
-def _split_table(stored: bytes) -> tuple[list[tuple[int, str, int]], bytes]:
+def _split_table(content: bytes) -> tuple[list[tuple[int, str, int]], bytes]:
     """Return the table of references of a stored message or entry, and the bytes after the table."""
-    (length,) = unpack_from(">I", stored, 1)
-    return json.loads(stored[5 : 5 + length]), stored[5 + length :]
+    (length,) = unpack_from(">I", content, 1)
+    return json.loads(content[5 : 5 + length]), content[5 + length :]
 
 
-def _without(encoded: Encoded, blobs: dict[str, bytes], *, threshold: int | None, prefix: str = "") -> bytes:
-    content: Any = encoded.content.FromString(encoded)
+def _without(encoded_message: Encoded, blobs: dict[str, bytes], *, threshold: int | None, prefix: str = "") -> bytes:
+    content: Any = encoded_message.content.FromString(encoded_message)
     table: list[tuple[int, str, int]] = []
     for place, part in enumerate(_parts_of(content)):
         if threshold is None:
@@ -256,15 +256,15 @@ def _without(encoded: Encoded, blobs: dict[str, bytes], *, threshold: int | None
             size, _, name = part.url.removeprefix(MARK).partition(":")
             table.append((place, name, int(size)))
         elif part.ByteSize() > threshold:
-            stored = part.SerializeToString(deterministic=True)
-            name = prefix + sha256(stored).hexdigest()
-            blobs[name] = stored
-            table.append((place, name, len(stored)))
+            part_content = part.SerializeToString(deterministic=True)
+            name = prefix + sha256(part_content).hexdigest()
+            blobs[name] = part_content
+            table.append((place, name, len(part_content)))
         else:
             continue
         part.Clear()
     if not table:
-        return encoded
+        return encoded_message
     return _with_table(table, content.SerializeToString())
 
 

@@ -22,7 +22,7 @@ from ..blobs.object_store import BlobMissing
 from ..codec import LongSnapshot
 from ..log.long_tasks import LogIncomplete, fold_log
 from ..operation import Operation
-from .redis_clients import CONNECT_TIMEOUT, aclose_client, async_client, close_client, sync_client, translated
+from .redis_clients import CONNECT_TIMEOUT, aclose_client, async_client, close_client, sync_client, translate_error
 from .replication import Replicas
 from .round_trips import Command, RoundTrips, commands_of, reply_of, slices_of
 
@@ -125,11 +125,11 @@ class AsyncStore:
         if self._blobs is not None and self._blobs.is_for(operation):
             operation = await self._blobs.put(operation, self.run_raw)
         try:
-            return await self._resolved(operation, await self._ask(operation))
+            return await self._resolve(operation, await self._ask(operation))
         except (BlobMissing, LogIncomplete):  # the task may have expired; operations are idempotent
-            return await self._resolved(operation, await self._ask(operation))
+            return await self._resolve(operation, await self._ask(operation))
 
-    async def _resolved(self, operation: Operation[T], reply: Any) -> T:
+    async def _resolve(self, operation: Operation[T], reply: Any) -> T:
         try:
             if operation.size is not None and operation.size(reply) > LARGE_REPLY:
                 result, missing = await asyncio.to_thread(read, operation, reply, {})
@@ -154,9 +154,9 @@ class AsyncStore:
                 try:
                     [reply] = await self._round_trips.make([command])
                 except RedisError as e:
-                    raise translated(e, "GETRANGE") from e
+                    raise translate_error(e, "GETRANGE") from e
                 if isinstance(reply, Exception):
-                    raise translated(reply, "GETRANGE")
+                    raise translate_error(reply, "GETRANGE")
                 slices.append(reply)
         return b"".join(slices) if all(slices) else None
 
@@ -197,7 +197,7 @@ class AsyncStore:
         try:
             await self._round_trips.make([("PING",)])
         except RedisError as e:
-            raise translated(e, "ping") from e
+            raise translate_error(e, "ping") from e
 
     async def aclose(self) -> None:
         """Close the connections after pending operations have been sent."""
@@ -222,7 +222,7 @@ class AsyncStore:
             except TimeoutError:
                 self._refuse(batch, StoreUnavailable(f"Redis did not reply within {SEND_TIMEOUT:g} s"))
             except Exception as e:
-                self._refuse(batch, translated(e, batch[0][0].script.name))
+                self._refuse(batch, translate_error(e, batch[0][0].script.name))
 
     def _refuse(self, batch: list[tuple[Operation[Any], asyncio.Future[Any]]], error: Exception) -> None:
         for _, reply in batch:
@@ -230,21 +230,21 @@ class AsyncStore:
                 reply.set_exception(error)
 
     async def _send(self, batch: list[tuple[Operation[Any], asyncio.Future[Any]]]) -> None:
-        results = await self._pipelined([o for o, _ in batch], with_text=False)
+        results = await self._run_pipeline([o for o, _ in batch], with_text=False)
         unknown = [i for i, result in enumerate(results) if isinstance(result, NoScriptError)]
         if unknown:
-            replies_with_text = await self._pipelined([batch[i][0] for i in unknown], with_text=True)
+            replies_with_text = await self._run_pipeline([batch[i][0] for i in unknown], with_text=True)
             for i, result in zip(unknown, replies_with_text, strict=True):
                 results[i] = result
         for (operation, reply), result in zip(batch, results, strict=True):
             if reply.done():  # the caller was cancelled
                 continue
             if isinstance(result, Exception):
-                reply.set_exception(translated(result, operation.script.name))
+                reply.set_exception(translate_error(result, operation.script.name))
             else:
                 reply.set_result(result)
 
-    async def _pipelined(self, operations: list[Operation[Any]], *, with_text: bool) -> list[Any]:
+    async def _run_pipeline(self, operations: list[Operation[Any]], *, with_text: bool) -> list[Any]:
         """Send operations in one pipeline, wait for replicas if necessary, and return the replies or errors."""
         commands: list[Command] = []
         for operation in operations:
@@ -288,11 +288,11 @@ class SyncStore:
         if self._blobs is not None and self._blobs.is_for(operation):
             operation = self._blobs.put_now(operation, lambda small: small.parse(self._ask(small)))
         try:
-            return self._resolved(operation, self._ask(operation))
+            return self._resolve(operation, self._ask(operation))
         except (BlobMissing, LogIncomplete):
-            return self._resolved(operation, self._ask(operation))
+            return self._resolve(operation, self._ask(operation))
 
-    def _resolved(self, operation: Operation[T], reply: Any) -> T:
+    def _resolve(self, operation: Operation[T], reply: Any) -> T:
         try:
             result, missing = read(operation, reply, {})
         except LongSnapshot as long:
@@ -315,7 +315,7 @@ class SyncStore:
         try:
             slices = [self.redis.execute_command(*command) for command in slices_of(key, size)]  # type: ignore[no-untyped-call]
         except RedisError as e:
-            raise translated(e, "GETRANGE") from e
+            raise translate_error(e, "GETRANGE") from e
         return b"".join(slices) if all(slices) else None
 
     def _ask(self, operation: Operation[Any]) -> Any:
@@ -325,7 +325,7 @@ class SyncStore:
             except NoScriptError:
                 return self._execute(operation, commands_of(operation, with_text=True))
         except RedisError as e:
-            raise translated(e, operation.script.name) from e
+            raise translate_error(e, operation.script.name) from e
 
     def _execute(self, operation: Operation[Any], commands: Sequence[Command]) -> Any:
         confirms = self._replicas.confirm(operation)
@@ -351,7 +351,7 @@ class SyncStore:
         try:
             self.redis.ping()
         except RedisError as e:
-            raise translated(e, "ping") from e
+            raise translate_error(e, "ping") from e
 
     def names(self, pattern: str) -> list[str]:
         """Return the names of all sorted sets that match the SCAN pattern `pattern`.
@@ -362,7 +362,7 @@ class SyncStore:
         try:
             return sorted({name.decode() for name in self.redis.scan_iter(pattern, count=SCANNED, _type="zset")})
         except RedisError as e:
-            raise translated(e, "scan") from e
+            raise translate_error(e, "scan") from e
 
     def close(self) -> None:
         """Close the connections."""

@@ -202,7 +202,7 @@ _UNKNOWN_TO_SENTINEL = re.compile(r"unknown command [`'](evalsha|eval|select)['`
 """Reply of a Sentinel to a command that every Redis server supports."""
 
 
-def translated(error: Exception, operation: str) -> Exception:
+def translate_error(error: Exception, operation: str) -> Exception:
     """Translate `error` to the exception that the store raises.
 
     Args:

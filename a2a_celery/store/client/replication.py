@@ -56,7 +56,7 @@ class Replicas:
         """Return True if replicas must confirm `operation`."""
         return self._count > 0 and operation.script.name in ACCEPTING | ENDING
 
-    def checked(self, operations: Sequence[Operation[Any]], replies: Sequence[Any], confirmed: Any) -> list[Any]:
+    def checked(self, operations: Sequence[Operation[Any]], replies: Sequence[Any], confirmations: Any) -> list[Any]:
         """Return the replies of writes after WAIT.
 
         If too few replicas confirmed the writes, `StoreUnavailable` replaces the reply of each script in `ACCEPTING`.
@@ -65,19 +65,21 @@ class Replicas:
         Args:
             operations: Writes on one connection.
             replies: Reply or error of each write.
-            confirmed: Reply of `command`: the number of replicas that have the writes, or an error.
+            confirmations: Reply of `command`: the number of replicas that have the writes, or an error.
         """
-        if isinstance(confirmed, int) and confirmed >= self._count:
+        if isinstance(confirmations, int) and confirmations >= self._count:
             return list(replies)
         return [
-            reply if isinstance(reply, Exception) else self._unconfirmed(operation.script.name, reply, confirmed)
+            reply
+            if isinstance(reply, Exception)
+            else self._shortfall_reply(operation.script.name, reply, confirmations)
             for operation, reply in zip(operations, replies, strict=True)
         ]
 
-    def _unconfirmed(self, verb: str, reply: Any, confirmed: Any) -> Any:
-        shortfall = f"{confirmed} of {self._count} replicas confirmed {verb} within {REPLICA_TIMEOUT_MS} ms"
-        if isinstance(confirmed, Exception):
-            shortfall = f"the replicas did not confirm {verb} ({confirmed})"
+    def _shortfall_reply(self, verb: str, reply: Any, confirmations: Any) -> Any:
+        shortfall = f"{confirmations} of {self._count} replicas confirmed {verb} within {REPLICA_TIMEOUT_MS} ms"
+        if isinstance(confirmations, Exception):
+            shortfall = f"the replicas did not confirm {verb} ({confirmations})"
         if verb in ACCEPTING:
             return StoreUnavailable(f"{shortfall}: the primary has stored the write, which may take effect")
         logger.warning("a failover may undo the end of a task: %s", shortfall, extra=about(Action.REPLICAS_LATE))

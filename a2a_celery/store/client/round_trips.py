@@ -25,17 +25,17 @@ _SIZES = tuple(b"$%d" % size for size in range(256))
 """RESP length prefixes of short arguments."""
 
 
-def packed(commands: Sequence[Command]) -> bytes:
+def pack_commands(commands: Sequence[Command]) -> bytes:
     """Encode commands in RESP."""
     lines: list[bytes] = []
     add = lines.append
     for command in commands:
         add(b"*%d" % len(command))
         for argument in command:
-            encoded = argument if isinstance(argument, bytes) else str(argument).encode()
-            size = len(encoded)
+            encoded_argument = argument if isinstance(argument, bytes) else str(argument).encode()
+            size = len(encoded_argument)
             add(_SIZES[size] if size < len(_SIZES) else b"$%d" % size)
-            add(encoded)
+            add(encoded_argument)
     add(b"")
     return b"\r\n".join(lines)
 
@@ -121,7 +121,7 @@ class RoundTrips:
         clock = asyncio.get_running_loop().time
         try:
             async with asyncio.timeout(self._timeout) as timeout:
-                await connection.send_packed_command([packed(commands)])
+                await connection.send_packed_command([pack_commands(commands)])
                 while len(replies) < len(commands):
                     if replies:
                         timeout.reschedule(clock() + self._timeout)

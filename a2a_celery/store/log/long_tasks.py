@@ -38,19 +38,19 @@ def fold_log(snapshot: list[Any]) -> Generator[Operation[Any] | None, Any, None]
         LogIncomplete: The log lacks entries of the snapshot.
     """
     version, history_length, with_artifacts = event_id(snapshot[2]).version, int(snapshot[6]), snapshot[7] == b"1"
-    folded, found_references, recorded_us = TaskFold(), False, b""
-    while folded.version < version:
-        page = yield _read_page(snapshot, folded.version, min(PAGE, version - folded.version), recorded_us)
+    task_fold, found_references, recorded_us = TaskFold(), False, b""
+    while task_fold.version < version:
+        page = yield _read_page(snapshot, task_fold.version, min(PAGE, version - task_fold.version), recorded_us)
         if not page:
             raise LogIncomplete("the log of a task was deleted or restored while it was read")
         recorded_us = page[-1].partition(b" ")[0]
-        found_references = found_references or any(has_references(stored.partition(b" ")[2]) for stored in page)
+        found_references = found_references or any(has_references(content.partition(b" ")[2]) for content in page)
         for start in range(0, len(page), SLICE):
-            for entry in log_entries(page[start : start + SLICE], folded.version):
-                folded.add(entry)
+            for entry in log_entries(page[start : start + SLICE], task_fold.version):
+                task_fold.add(entry)
             yield None
-    assert folded.task is not None
-    task = folded.task
+    assert task_fold.task is not None
+    task = task_fold.task
     omit_contents(task, history_length, artifacts=with_artifacts)
     snapshot.append(FoldedTask(task, found_references))
 

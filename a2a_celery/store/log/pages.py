@@ -63,9 +63,9 @@ def read_log(
     event = EventId(after) if isinstance(after, int) else after
 
     def parse(reply: Sequence[Any]) -> LogPage:
-        version, state, phase, stored, restored = reply
-        entries = log_entries(stored, event.version)
-        return LogPage(entries, int(version), state_of(state), phase != b"", restored == b"1")
+        version, state, phase, contents, is_restored = reply
+        entries = log_entries(contents, event.version)
+        return LogPage(entries, int(version), state_of(state), phase != b"", is_restored == b"1")
 
     arguments = [event.version, limit, event.recorded_us or "", max_bytes]
     return Operation(script("read_log"), keys.task(task_id), arguments, parse, resolve_blobs)

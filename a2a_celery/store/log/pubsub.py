@@ -59,11 +59,11 @@ class InlineEntries:
     @classmethod
     def of(cls, version: int, content: bytes) -> InlineEntries:
         """Parse the entries of a notification; see ``scripts/lib/notifications.lua``."""
-        state, running, before_us, packed = content.split(b" ", 3)
+        state, running, before_us, packed_entries = content.split(b" ", 3)
         entries, at = [], 0
-        while at < len(packed):
-            (length,) = unpack_from(">I", packed, at)
-            entries.append(packed[at + 4 : at + 4 + length])
+        while at < len(packed_entries):
+            (length,) = unpack_from(">I", packed_entries, at)
+            entries.append(packed_entries[at + 4 : at + 4 + length])
             at += 4 + length
         return cls(version, state, running == b"1", entries, int(before_us))
 
@@ -72,18 +72,18 @@ class InlineEntries:
         """Version of the entry before the first entry."""
         return self.version - len(self.entries)
 
-    def joined_with(self, later: InlineEntries) -> InlineEntries | None:
-        """Return these entries followed by `later`.
+    def joined_with(self, later_entries: InlineEntries) -> InlineEntries | None:
+        """Return these entries followed by `later_entries`.
 
         Returns:
-            `later` alone if it does not continue these entries, or None if the joined entries exceed the buffer.
+            `later_entries` if they do not continue these entries, or None if the joined entries exceed the buffer.
         """
-        if later._id_of(later.base_version).differs_from(self._id_of(self.version)):
-            return later
-        entries = [*self.entries, *later.entries]
+        if later_entries._id_of(later_entries.base_version).differs_from(self._id_of(self.version)):
+            return later_entries
+        entries = [*self.entries, *later_entries.entries]
         if sum(map(len, entries)) > BUFFER_BYTES:
             return None
-        return InlineEntries(later.version, later.state, later.running, entries, self.before_us)
+        return InlineEntries(later_entries.version, later_entries.state, later_entries.running, entries, self.before_us)
 
     def page(self, after: EventId) -> LogPage | None:
         """Return the page that follows the event `after`, or None if the log must be read."""
@@ -149,8 +149,8 @@ class LogSignal:
         head, _, entries = notification.partition(b"\n")
         version, _, kind = head.partition(b" ")
         if entries:
-            later = InlineEntries.of(int(version), entries)
-            self._inline = later if self._inline is None else self._inline.joined_with(later)
+            later_entries = InlineEntries.of(int(version), entries)
+            self._inline = later_entries if self._inline is None else self._inline.joined_with(later_entries)
         if kind == b"final" or not self._final_only:
             self.notify(int(version) if version.isdigit() else math.inf)
 
@@ -246,7 +246,7 @@ class PubSubListener:
         signals = self._multiplexed.setdefault(through, {})
         signals[channel] = signal
         try:
-            await self._confirmed(through)
+            await self._wait_for_confirmation(through)
             yield signal
         finally:
             del signals[channel]
@@ -256,7 +256,7 @@ class PubSubListener:
         await self.start()  # a mounted application receives no startup event
         self._signals.setdefault(channel, set()).add(signal)
         try:
-            await self._confirmed(channel)
+            await self._wait_for_confirmation(channel)
             yield signal
         finally:
             signals = self._signals[channel]
@@ -269,16 +269,16 @@ class PubSubListener:
         """Call `handler` with each message of `channel` until `stop` is called. While the connection is down, messages
         are missed."""
         self._handlers[channel] = handler
-        await self._confirmed(channel)
+        await self._wait_for_confirmation(channel)
 
-    async def _confirmed(self, channel: str) -> None:
+    async def _wait_for_confirmation(self, channel: str) -> None:
         """Wait until the subscription to `channel` is confirmed or the connection is down."""
         if not self._up or (channel in self._subscribed and channel not in self._unconfirmed):
             return  # the reconnect notifies signals that were added while the connection was down
         self._changed.set()
-        confirmed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.setdefault(channel, []).append(confirmed)
-        await confirmed
+        confirmation: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.setdefault(channel, []).append(confirmation)
+        await confirmation
 
     async def _stay_connected(self) -> None:
         while True:
@@ -313,9 +313,9 @@ class PubSubListener:
     async def _keep_count(self) -> None:
         """Publish the number of followed tasks in the name of a channel, which operators see in PUBSUB CHANNELS."""
         while True:
-            counted = {f"{through}:{len(signals)}" for through, signals in self._multiplexed.items() if signals}
-            if counted != self._counted:
-                self._counted = counted
+            count_channels = {f"{through}:{len(signals)}" for through, signals in self._multiplexed.items() if signals}
+            if count_channels != self._counted:
+                self._counted = count_channels
                 self._changed.set()
             await asyncio.sleep(COUNT_EVERY)
 
@@ -323,14 +323,14 @@ class PubSubListener:
         """Subscribe to new channels and unsubscribe from unused ones."""
         self._changed.clear()
         channels = self._signals.keys() | self._handlers.keys() | self._multiplexed.keys() | self._counted
-        joined, left = channels - self._subscribed, self._subscribed - channels
+        new_channels, unused_channels = channels - self._subscribed, self._subscribed - channels
         self._subscribed = set(channels)
-        for channel in joined:
+        for channel in new_channels:
             self._unconfirmed[channel] = self._unconfirmed.get(channel, 0) + 1
-        if left:
-            await pubsub.unsubscribe(*left)
-        if joined:
-            await pubsub.subscribe(*joined)
+        if unused_channels:
+            await pubsub.unsubscribe(*unused_channels)
+        if new_channels:
+            await pubsub.subscribe(*new_channels)
 
     async def _read_messages(self, pubsub: Any) -> None:
         received_at = self._clock.monotonic()
@@ -363,9 +363,9 @@ class PubSubListener:
 
     def _confirm(self, channel: str) -> None:
         """Release the waiters of `channel` when the last pending subscription is confirmed."""
-        left = self._unconfirmed.pop(channel, 1) - 1
-        if left > 0:
-            self._unconfirmed[channel] = left
+        outstanding_count = self._unconfirmed.pop(channel, 1) - 1
+        if outstanding_count > 0:
+            self._unconfirmed[channel] = outstanding_count
         else:
             self._release(self._waiters.pop(channel, []))
 
@@ -442,10 +442,10 @@ async def follow(
 
 async def _restored_page(store: AsyncStore, keys: Keys, task_id: str, page: LogPage, *, resolve_blobs: bool) -> LogPage:
     """Return a page with the complete task and its status, from which the reader restarts."""
-    stored = await run_with_retry(store, read_task(keys, None, task_id, resolve_blobs=resolve_blobs))
-    if stored is None:
+    snapshot = await run_with_retry(store, read_task(keys, None, task_id, resolve_blobs=resolve_blobs))
+    if snapshot is None:
         return LogPage([], 0, page.state, running=False)
-    task, newest = stored
+    task, newest = snapshot
     status = TaskStatusUpdateEvent(task_id=task.id, context_id=task.context_id, status=task.status)
     entries = [LogEntry(*newest, task), LogEntry(*newest, status)]
     return LogPage(entries, newest.version, task.status.state, page.running, restored=True)

@@ -294,7 +294,9 @@ def claim_run(
 
 
 def _claim(reply: Sequence[Any], ref: RunRef, token: str, *, session: bool, resolve_blobs: bool) -> Claim:
-    _, turn, attempt, request, caller, ask_count, interrupted, scope, options, snapshot, saved, steps = reply[:12]
+    _, turn, attempt, request, caller, ask_count, interrupted_state, scope, options, snapshot, saved_session, steps = (
+        reply[:12]
+    )
     stored_journal, origin, turn_messages, read_messages, other_version = reply[12:]
     entries = stored_journal or []
     task, newest = task_from_snapshot(snapshot)
@@ -306,12 +308,12 @@ def _claim(reply: Sequence[Any], ref: RunRef, token: str, *, session: bool, reso
         decode_as(SendMessageRequest, request),
         caller,
         int(ask_count),
-        state_of(interrupted) if interrupted else None,
+        state_of(interrupted_state) if interrupted_state else None,
         Scope.parse(scope.decode()),
         options,
         task,
         newest.version,
-        SavedSession.of(saved) if session else None,
+        SavedSession.of(saved_session) if session else None,
         resolve_blobs or (snapshot_is_resolved(snapshot) and not any(map(has_references, (request, *entries[1::2])))),
         tuple(decode_step(step) for step in steps),
         None if stored_journal == b"" else journal_from(entries, ref.task_id),
@@ -323,14 +325,14 @@ def _claim(reply: Sequence[Any], ref: RunRef, token: str, *, session: bool, reso
 
 
 def append(
-    keys: Keys, ref: RunRef, *, token: str, before: int, events: Sequence[RunRecord]
+    keys: Keys, ref: RunRef, *, token: str, written_count: int, events: Sequence[RunRecord]
 ) -> Operation[Written | RunLost | Illegal]:
-    """Append all `events` of a claimed run, or none. The run has written `before` records earlier."""
+    """Append all `events` of a claimed run, or none. The run has written `written_count` records earlier."""
     return Operation(
         script("append"),
         keys.task(ref.task_id),
-        [ref.run, token, before, *event_arguments(events)],
-        _written,
+        [ref.run, token, written_count, *event_arguments(events)],
+        _parse_append,
     )
 
 
@@ -339,7 +341,7 @@ def settle_run(
     ref: RunRef,
     *,
     token: str,
-    before: int,
+    written_count: int,
     events: Sequence[RunRecord],
     ask_count: int = 0,
     read_count: int = 0,
@@ -356,7 +358,7 @@ def settle_run(
         keys: Keys of the deployment.
         ref: Claimed run.
         token: Token of the claim.
-        before: Number of records that the run wrote earlier.
+        written_count: Number of records that the run wrote earlier.
         events: Records that the run writes last. Together they must leave the task terminal or interrupted.
         ask_count: Number of answers that the agent's `ask` has received, including the next message.
         read_count: Number of messages that the agent has read in the run. The first unread message begins a turn.
@@ -372,7 +374,7 @@ def settle_run(
         script("settle_run"),
         keys.task(ref.task_id),
         [
-            *(ref.run, token, before, FIRST_PUBLISH_GRACE_US, ask_count, read_count),
+            *(ref.run, token, written_count, FIRST_PUBLISH_GRACE_US, ask_count, read_count),
             *(keys.pauses, pause_us),
             b"" if pause_timeout is None else encode(pause_timeout),
             keys.dead_letters if dead_letter else "",
@@ -380,11 +382,11 @@ def settle_run(
             *session_arguments(keys, session),
             *event_arguments(events),
         ],
-        partial(_settled, ref),
+        partial(_parse_settlement, ref),
     )
 
 
-def _settled(ref: RunRef, reply: Sequence[bytes]) -> Settled | RunLost | Illegal | LeftOpen | SavedSince:
+def _parse_settlement(ref: RunRef, reply: Sequence[bytes]) -> Settled | RunLost | Illegal | LeftOpen | SavedSince:
     match reply[0]:
         case b"settled":
             run, task_id = int(reply[3] or 0), reply[5].decode()
@@ -441,7 +443,7 @@ def end_run(
     )
 
 
-def _written(reply: Sequence[bytes]) -> Written | RunLost | Illegal:
+def _parse_append(reply: Sequence[bytes]) -> Written | RunLost | Illegal:
     match reply[0]:
         case b"written":
             return Written(int(reply[1]), state_of(reply[2]))

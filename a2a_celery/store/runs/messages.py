@@ -22,6 +22,6 @@ def read_messages(keys: Keys, ref: RunRef, *, token: str, received: int) -> Oper
     def parse(reply: Sequence[Any]) -> list[Message] | RunLost:
         if reply[0] != b"messages":
             return RunLost.of(reply)
-        return [decode_as(StreamResponse, stored).message for stored in reply[1]]
+        return [decode_as(StreamResponse, content).message for content in reply[1]]
 
     return Operation(script("read_messages"), keys.task(ref.task_id), [ref.run, token, received], parse)

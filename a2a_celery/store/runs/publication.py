@@ -101,10 +101,10 @@ def acquire_due_runs(keys: Keys, *, limit: int, delay_us: int) -> Operation[list
                 RunRef(task_id.decode(), int(run)),
                 agent.decode(),
                 options,
-                int(published) if published else None,
+                int(published_us) if published_us else None,
                 acquired_us,
             )
-            for task_id, run, agent, options, published in runs
+            for task_id, run, agent, options, published_us in runs
         ]
 
     return Operation(

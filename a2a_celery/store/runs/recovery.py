@@ -118,7 +118,7 @@ def lapsed_runs(
 
 
 def lapse_run(
-    keys: Keys, lapsed: Lapsed, task: Task, version: int, *, delay_us: int, without: frozenset[str] = frozenset()
+    keys: Keys, lapsed_run: Lapsed, task: Task, version: int, *, delay_us: int, without: frozenset[str] = frozenset()
 ) -> Operation[Lapse]:
     """End a lapsed run and its task, or queue the next run. A task that fails leaves a dead letter.
 
@@ -127,7 +127,7 @@ def lapse_run(
 
     Args:
         keys: Keys of the deployment.
-        lapsed: Run whose lease has expired.
+        lapsed_run: Run whose lease has expired.
         task: Snapshot of the task at `version`.
         version: Version of the log at which `task` was read. If the log has changed, the outcome is "changed".
         delay_us: µs until a watcher publishes the next run.
@@ -139,10 +139,12 @@ def lapse_run(
         return status_event(task.id, task.context_id, state, message)
 
     retry_event = event(WORKING)
-    fields = {ATTEMPT: lapsed.attempt + 1, MAX_ATTEMPTS: lapsed.max_attempts}
-    retry_event.metadata.update(own_metadata(fields | ({RETURNED_ATTEMPT: lapsed.attempt} if lapsed.returned else {})))
+    fields = {ATTEMPT: lapsed_run.attempt + 1, MAX_ATTEMPTS: lapsed_run.max_attempts}
+    retry_event.metadata.update(
+        own_metadata(fields | ({RETURNED_ATTEMPT: lapsed_run.attempt} if lapsed_run.returned else {}))
+    )
     arguments: list[Argument] = [
-        lapsed.ref.run,
+        lapsed_run.ref.run,
         version,
         encode(event(FAILED, WORKER_LOST)),
         encode(retry_event),
@@ -157,7 +159,7 @@ def lapse_run(
         outcome = cast(Literal["failed", "canceled", "again", "changed", "over"], reply[0].decode())
         return Lapse(outcome, int(reply[1]), reply[2]) if outcome == "again" else Lapse(outcome)
 
-    return Operation(script("lapse_run"), keys.task(lapsed.ref.task_id), arguments, parse)
+    return Operation(script("lapse_run"), keys.task(lapsed_run.ref.task_id), arguments, parse)
 
 
 def return_run(keys: Keys, ref: RunRef, *, runner: str | None, lost: TaskStatusUpdateEvent) -> Operation[RunReturn]:
@@ -186,36 +188,36 @@ def return_run(keys: Keys, ref: RunRef, *, runner: str | None, lost: TaskStatusU
     return Operation(script("return_run"), keys.task(ref.task_id), arguments, parse)
 
 
-async def begin_next_attempt(store: AsyncStore, keys: Keys, lapsed: Lapsed, *, delay_us: int) -> Lapse:
+async def begin_next_attempt(store: AsyncStore, keys: Keys, lapsed_run: Lapsed, *, delay_us: int) -> Lapse:
     """Read the task of a lapsed run, and call `lapse_run` with the artifacts that the run left incomplete.
 
     Raises:
         StoreUnavailable: The store is unavailable.
     """
-    read_contents = partial(read_task, keys, None, lapsed.ref.task_id, resolve_blobs=False)
-    stored = await store.run(read_contents(history_length=0, artifacts=False))
+    read_contents = partial(read_task, keys, None, lapsed_run.ref.task_id, resolve_blobs=False)
+    snapshot = await store.run(read_contents(history_length=0, artifacts=False))
     without: frozenset[str] = frozenset()
-    if stored is not None and lapsed.attempt < lapsed.max_attempts:
-        without = await _incomplete_artifacts(store, keys, lapsed.ref.task_id, stored[1].version)
+    if snapshot is not None and lapsed_run.attempt < lapsed_run.max_attempts:
+        without = await _incomplete_artifacts(store, keys, lapsed_run.ref.task_id, snapshot[1].version)
         if without:
-            stored = await store.run(read_contents())
-    if stored is None:
+            snapshot = await store.run(read_contents())
+    if snapshot is None:
         return Lapse("over")
-    task, (version, _) = stored
-    return await store.run(lapse_run(keys, lapsed, task, version, delay_us=delay_us, without=without))
+    task, (version, _) = snapshot
+    return await store.run(lapse_run(keys, lapsed_run, task, version, delay_us=delay_us, without=without))
 
 
 async def _incomplete_artifacts(store: AsyncStore, keys: Keys, task_id: str, version: int) -> frozenset[str]:
     """Read the log up to `version` or further, and return the ids of its incomplete artifacts; see `left_open`."""
-    opened: set[str] = set()
-    after = 0
-    while after < version:
-        page = await store.run(read_log(keys, task_id, after, resolve_blobs=False))
+    open_ids: set[str] = set()
+    last_version = 0
+    while last_version < version:
+        page = await store.run(read_log(keys, task_id, last_version, resolve_blobs=False))
         if not page.entries:
             break
-        _update_left_open(opened, page.entries)
-        after = page.entries[-1].version
-    return frozenset(opened)
+        _update_left_open(open_ids, page.entries)
+        last_version = page.entries[-1].version
+    return frozenset(open_ids)
 
 
 def without_artifacts(task: Task, artifact_ids: frozenset[str]) -> Task:
@@ -229,21 +231,21 @@ def without_artifacts(task: Task, artifact_ids: frozenset[str]) -> Task:
 
 def left_open(log: Sequence[LogEntry]) -> frozenset[str]:
     """Return the ids of artifacts that were begun in the newest attempt or turn and have no last chunk."""
-    opened: set[str] = set()
-    _update_left_open(opened, log)
-    return frozenset(opened)
+    open_ids: set[str] = set()
+    _update_left_open(open_ids, log)
+    return frozenset(open_ids)
 
 
-def _update_left_open(opened: set[str], entries: Sequence[LogEntry]) -> None:
+def _update_left_open(open_ids: set[str], entries: Sequence[LogEntry]) -> None:
     for entry in entries:
         event = entry.event
         if isinstance(event, TaskArtifactUpdateEvent):
             if event.last_chunk:
-                opened.discard(event.artifact.artifact_id)
+                open_ids.discard(event.artifact.artifact_id)
             elif not event.append:
-                opened.add(event.artifact.artifact_id)
+                open_ids.add(event.artifact.artifact_id)
         elif _begins_attempt_or_turn(event):
-            opened.clear()
+            open_ids.clear()
 
 
 def _begins_attempt_or_turn(event: Event) -> bool:

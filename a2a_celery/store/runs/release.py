@@ -79,7 +79,7 @@ def release_run(
     ref: RunRef,
     *,
     token: str,
-    before: int,
+    written_count: int,
     events: Sequence[RunRecord],
     options: bytes,
     retries: int,
@@ -92,14 +92,14 @@ def release_run(
         keys: Keys of the deployment.
         ref: Claimed run.
         token: Token of the claim.
-        before: Number of records that the run wrote earlier.
+        written_count: Number of records that the run wrote earlier.
         events: Records that the run writes last.
         options: Options with which the run is published again.
         retries: Number of times that Celery has retried the run, including this retry.
         delay_us: µs until a watcher publishes the run, unless a worker has claimed the run by then.
         replacement: Task that replaces the stored task before `events` are written, or None.
     """
-    return _release(keys, ref, token, before, events, ["queued", options, retries, "", delay_us], replacement)
+    return _release(keys, ref, token, written_count, events, ["queued", options, retries, "", delay_us], replacement)
 
 
 def read_retry(keys: Keys, ref: RunRef, *, runner: str, retries: int) -> Operation[RetriedByCelery | None]:
@@ -133,7 +133,7 @@ def delegate_to_canvas(
     ref: RunRef,
     *,
     token: str,
-    before: int,
+    written_count: int,
     events: Sequence[RunRecord],
     canvas: str,
 ) -> Operation[Released | RunLost | Illegal]:
@@ -143,18 +143,20 @@ def delegate_to_canvas(
         keys: Keys of the deployment.
         ref: Claimed run.
         token: Token of the claim.
-        before: Number of records that the run wrote earlier.
+        written_count: Number of records that the run wrote earlier.
         events: Records that the run writes last.
         canvas: Description of the canvas as JSON, which `due_canvases` returns.
     """
-    return _release(keys, ref, token, before, events, ["delegated", canvas, 0, keys.canvases, FIRST_POLL_AFTER_US])
+    return _release(
+        keys, ref, token, written_count, events, ["delegated", canvas, 0, keys.canvases, FIRST_POLL_AFTER_US]
+    )
 
 
 def _release(
     keys: Keys,
     ref: RunRef,
     token: str,
-    before: int,
+    written_count: int,
     events: Sequence[RunRecord],
     target: list[Argument],
     replacement: Task | None = None,
@@ -168,9 +170,9 @@ def _release(
             case _:
                 return RunLost.of(reply)
 
-    written = event_arguments(events)
-    replaced = [] if replacement is None else task_arguments(replacement)
-    arguments = [ref.run, token, before, *target, len(written), *written, *replaced]
+    event_fields = event_arguments(events)
+    task_fields = [] if replacement is None else task_arguments(replacement)
+    arguments = [ref.run, token, written_count, *target, len(event_fields), *event_fields, *task_fields]
     return Operation(script("release_run"), keys.task(ref.task_id), arguments, parse)
 
 
@@ -219,30 +221,30 @@ def read_unclaimed(keys: Keys, ref: RunRef) -> Operation[Unclaimed | None]:
     """
 
     def parse(reply: Sequence[bytes]) -> Unclaimed | None:
-        result = _recorded(reply)
+        result = _parse_record(reply)
         return result if isinstance(result, Unclaimed) else None
 
     return Operation(script("record_result"), keys.task(ref.task_id), [ref.run], parse)
 
 
 def record_result(
-    keys: Keys, ref: RunRef, *, before: str, state: str, event: Event
+    keys: Keys, ref: RunRef, *, previous_state: str, state: str, event: Event
 ) -> Operation[Written | Unclaimed | Unchanged]:
     """Record the `state` that the result backend reports for an unclaimed run, and write the `event` of that state.
 
     Args:
         keys: Keys of the deployment.
         ref: Unclaimed run of a plain task.
-        before: State that was recorded when the caller read the result backend. If a different state was recorded since
-            then, nothing is written, because `state` may be outdated.
+        previous_state: State that was recorded when the caller read the result backend. If a different state was
+            recorded since then, nothing is written, because `state` may be outdated.
         state: State to record.
         event: Event of the state.
     """
-    arguments: list[Argument] = [ref.run, before, state, *event_arguments([event])]
-    return Operation(script("record_result"), keys.task(ref.task_id), arguments, _recorded)
+    arguments: list[Argument] = [ref.run, previous_state, state, *event_arguments([event])]
+    return Operation(script("record_result"), keys.task(ref.task_id), arguments, _parse_record)
 
 
-def _recorded(reply: Sequence[bytes]) -> Written | Unclaimed | Unchanged:
+def _parse_record(reply: Sequence[bytes]) -> Written | Unclaimed | Unchanged:
     match reply[0]:
         case b"written":
             return Written(int(reply[1]), state_of(reply[2]))

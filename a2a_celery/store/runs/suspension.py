@@ -59,7 +59,7 @@ def suspend_run(
     ref: RunRef,
     *,
     token: str,
-    before: int,
+    written_count: int,
     events: Sequence[RunRecord],
     wait: Wait,
     options: bytes,
@@ -75,7 +75,7 @@ def suspend_run(
         keys: Keys of the deployment.
         ref: Claimed run.
         token: Token of the claim.
-        before: Number of records that the run wrote earlier.
+        written_count: Number of records that the run wrote earlier.
         events: Records that the run writes last.
         wait: Signal and time for which the run waits.
         options: Options of the next run.
@@ -92,12 +92,12 @@ def suspend_run(
             case _:
                 return RunLost.of(reply)
 
-    written = event_arguments(events)
+    event_fields = event_arguments(events)
     arguments: list[Argument] = [
-        *(ref.run, token, before, keys.suspended, wait.signal),
+        *(ref.run, token, written_count, keys.suspended, wait.signal),
         *("" if time_us is None else time_us for time_us in (wait.wait_us, wait.until_us)),
         *(wait.received.key, encode_entry(wait.received), encode_entry(wait.timeout)),
-        *(options, FIRST_PUBLISH_GRACE_US, session, len(written), *written),
+        *(options, FIRST_PUBLISH_GRACE_US, session, len(event_fields), *event_fields),
         *([] if replacement is None else task_arguments(replacement)),
     ]
     return Operation(script("suspend_run"), keys.task(ref.task_id), arguments, parse)

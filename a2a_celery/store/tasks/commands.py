@@ -23,7 +23,7 @@ from ..codec import (
     state_of,
     task_from_snapshot,
 )
-from ..keys import Keys, Scope, quoted
+from ..keys import Keys, Scope, quote_key_part
 from ..operation import Argument, Operation, script
 from ..webhooks.push_configs import NewPushConfig, config_arguments
 from .family import NO_PARENT, Parent, parent_arguments
@@ -37,9 +37,9 @@ from .results import (
     Missing,
     NotCreated,
     Page,
-    continued,
     final_task,
     not_created,
+    parse_continuation,
 )
 from .schedules import NO_TICK, Tick, tick_arguments
 
@@ -87,7 +87,7 @@ def limit_argument(keys: Keys, scope: Scope, limits: TaskLimits | None) -> str:
             **({"queue": keys.queue(scope.agent)} if limits.queued is not None else {}),
             "lists": _lists(keys, scope, limits.agents) if counts_tasks else [],
             "metrics": keys.metrics,
-            "agent": quoted(scope.agent),
+            "agent": quote_key_part(scope.agent),
         }
     )
 
@@ -359,7 +359,7 @@ def continue_task(
             *_message_arguments(broker_message),
             *config_arguments(keys, push),
         ],
-        continued,
+        parse_continuation,
         resolve_blobs=False,  # a message is accepted even if the object store is unavailable
     )
 

@@ -20,7 +20,7 @@ from ...lifecycle.own_metadata import NAMESPACE, REQUEUED_FROM, SCHEDULE, SCHEDU
 from ...lifecycle.states import SUBMITTED, WORKING
 from ..blobs.references import EncodedEntry, decode_as, encode, encode_request, resolve_entry
 from ..codec import require_blobs_retained, state_of, task_arguments, task_from_snapshot
-from ..keys import Keys, Scope, quoted
+from ..keys import Keys, Scope, quote_key_part
 from ..operation import Argument, Operation, script
 from .commands import FIRST_PUBLISH_GRACE_US, TASK_ENDED_FIRST
 from .results import Ended, Missing
@@ -88,7 +88,7 @@ def read_dead_letter(
                 task, _newest = task_from_snapshot(snapshot)
                 last_request = decode_as(SendMessageRequest, request)
                 large = {
-                    key.decode(): resolve_entry(entry, quoted(task_id))
+                    key.decode(): resolve_entry(entry, quote_key_part(task_id))
                     for key, entry in zip(entries[::2], entries[1::2], strict=True)
                 }
                 return DeadLetter(agent.decode(), Scope.parse(scope.decode()), last_request, options, task, large)

@@ -129,8 +129,8 @@ def read_family(keys: Keys, scope: Scope | None, task_id: str) -> Operation[Fami
         if reply is None:
             return None
         task, parent, *children = reply
-        parsed = map(Relative.parse, children)
-        return Family(Relative.parse(task), Relative.parse(parent) if parent else None, tuple(parsed))
+        relatives = map(Relative.parse, children)
+        return Family(Relative.parse(task), Relative.parse(parent) if parent else None, tuple(relatives))
 
     arguments: list[Argument] = ["*" if scope is None else str(scope), keys.prefix]
     return Operation(script("read_family"), keys.task(task_id), arguments, parse)

@@ -16,7 +16,7 @@ from a2a.utils.errors import InvalidParamsError
 from a2a.utils.task import ListTasksCursor, decode_list_tasks_cursor, encode_list_tasks_cursor
 
 from ..client.connection import AsyncStore
-from ..keys import Keys, Scope, quoted
+from ..keys import Keys, Scope, quote_key_part
 from .commands import list_tasks
 from .results import Page
 
@@ -74,9 +74,9 @@ async def list_page(
     """
     query = list_query(params)
     page = await store.run(list_tasks(keys, scope, retention=retention, **query.of_store()))
-    listed = response(query, page)
-    listed.tasks.extend(page.tasks)
-    return listed
+    list_response = response(query, page)
+    list_response.tasks.extend(page.tasks)
+    return list_response
 
 
 def list_query(params: ListTasksRequest) -> ListQuery:
@@ -85,13 +85,13 @@ def list_query(params: ListTasksRequest) -> ListQuery:
     Raises:
         InvalidParamsError: The page token is invalid.
     """
-    after = params.status_timestamp_after
+    updated_after = params.status_timestamp_after
     return ListQuery(
         size=params.page_size if params.HasField("page_size") else DEFAULT_LIST_TASKS_PAGE_SIZE,
         context_id=params.context_id,
         state=params.status or None,
         # rounded up, so that no status is older than the requested nanosecond
-        not_before_us=-(-after.ToNanoseconds() // 1000) if params.HasField("status_timestamp_after") else None,
+        not_before_us=-(-updated_after.ToNanoseconds() // 1000) if params.HasField("status_timestamp_after") else None,
         cursor=_cursor(params.page_token),
         history_length=params.history_length if params.HasField("history_length") else None,
         artifacts=params.include_artifacts,
@@ -120,7 +120,7 @@ def position_of(token: str) -> tuple[int, str] | None:
     if cursor is None or cursor.timestamp_ns is None or not 0 <= cursor.timestamp_ns < 2**63:
         return None
     try:
-        return cursor.timestamp_ns // 1000, quoted(cursor.task_id)
+        return cursor.timestamp_ns // 1000, quote_key_part(cursor.task_id)
     except UnicodeEncodeError:  # the id contains a surrogate
         return None
 

@@ -284,7 +284,7 @@ class Page:
     border_us: int | None = None
 
 
-def continued(reply: Sequence[Any]) -> Continued:
+def parse_continuation(reply: Sequence[Any]) -> Continued:
     """Parse the reply of ``continue_task``."""
     match reply[0]:
         case b"missing":
@@ -311,8 +311,8 @@ def continued(reply: Sequence[Any]) -> Continued:
             return Limited.parse(reply)
         case b"begun":
             task, newest = task_from_snapshot(reply[2])
-            resolved, published = snapshot_is_resolved(reply[2]), reply[4] == b"1"
-            return Begun(int(reply[1]), task, newest, reply[3] == b"1", resolved, published)
+            is_resolved, is_published = snapshot_is_resolved(reply[2]), reply[4] == b"1"
+            return Begun(int(reply[1]), task, newest, reply[3] == b"1", is_resolved, is_published)
         case b"delivered":
             return DeliveredToRun(*task_from_snapshot(reply[1]), snapshot_is_resolved(reply[1]))
         case _:

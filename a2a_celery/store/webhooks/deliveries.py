@@ -17,7 +17,7 @@ from uuid import uuid4
 
 from ...lifecycle import EventId
 from ..client.connection import SyncStore
-from ..keys import Keys, Scope, quoted
+from ..keys import Keys, Scope, quote_key_part
 from ..operation import Argument, Operation, script
 
 PAGE = 200
@@ -74,9 +74,9 @@ class Attempt:
         return json.dumps(fields, separators=(",", ":"))
 
     @classmethod
-    def parse(cls, stored: bytes) -> Attempt:
+    def parse(cls, content: bytes) -> Attempt:
         """Parse an attempt that ``record_attempt`` in ``scripts/lib`` stored."""
-        at_us, next_us, text = stored.decode().split(" ", 2)
+        at_us, next_us, text = content.decode().split(" ", 2)
         post, outcome, status, latency_ms, reason = json.loads(text)
         return cls(post, outcome, status, latency_ms, reason, int(at_us), int(next_us))
 
@@ -272,7 +272,7 @@ def record_delivery(
         due immediately, at its stored position.
     """
     version, recorded_us = event_id
-    arguments: list[Argument] = [version, lease_us, int(posted), recorded_us or "", _stored(attempt)]
+    arguments: list[Argument] = [version, lease_us, int(posted), recorded_us or "", _attempt_json(attempt)]
     return _settle("record_delivery", keys, cursor, arguments, _word)
 
 
@@ -300,7 +300,7 @@ def postpone_delivery(
         False if the deliverer no longer holds the lease.
     """
     as_failure = counts if counts == "age" else int(counts)
-    arguments: list[Argument] = [after_us, as_failure, json.dumps(failure) if failure else "", _stored(attempt)]
+    arguments: list[Argument] = [after_us, as_failure, json.dumps(failure) if failure else "", _attempt_json(attempt)]
     return _settle("postpone_delivery", keys, cursor, arguments, bool)
 
 
@@ -312,7 +312,7 @@ def abandon_delivery(
     Returns:
         False if the deliverer no longer holds the lease.
     """
-    return _settle("abandon_delivery", keys, cursor, [json.dumps(failure), _stored(attempt)], bool)
+    return _settle("abandon_delivery", keys, cursor, [json.dumps(failure), _attempt_json(attempt)], bool)
 
 
 def replay_delivery(
@@ -330,7 +330,7 @@ def replay_delivery(
         "replayed" if the events were scheduled. "alive" if no delivery failed, or a deliverer has leased the cursor.
         "missing" if `scope` has no such config.
     """
-    arguments = [_scope(scope), quoted(config_id), uuid4().hex]
+    arguments = [_scope(scope), quote_key_part(config_id), uuid4().hex]
     return Operation(script("replay_delivery"), keys.task(task_id), arguments, _word)
 
 
@@ -353,7 +353,7 @@ def request_post(
         `MAX_REQUESTED_POSTS` requested posts wait. "missing" if `scope` has no such config.
     """
     version, recorded_us = post if isinstance(post, EventId) else EventId(0)
-    arguments: list[Argument] = [_scope(scope), quoted(config_id), str(post), MAX_REQUESTED_POSTS]
+    arguments: list[Argument] = [_scope(scope), quote_key_part(config_id), str(post), MAX_REQUESTED_POSTS]
     arguments += [version, recorded_us, uuid4().hex]
     return Operation(script("request_post"), keys.task(task_id), arguments, _word)
 
@@ -387,7 +387,7 @@ def settle_requested_post(
         attempt: Attempt to record, or None to postpone the post.
         after_us: µs until the remaining requested posts of the cursor are due.
     """
-    arguments: list[Argument] = [quoted(cursor.config_id), post, _stored(attempt), after_us]
+    arguments: list[Argument] = [quote_key_part(cursor.config_id), post, _attempt_json(attempt), after_us]
     return Operation(script("settle_requested_post"), keys.task(cursor.task_id), arguments, lambda _: None)
 
 
@@ -414,7 +414,7 @@ def read_delivery(keys: Keys, task_id: str, config_id: str, scope: Scope | None 
             requested=tuple(requested.decode().split()),
         )
 
-    return Operation(script("read_delivery"), keys.task(task_id), [_scope(scope), quoted(config_id)], parse)
+    return Operation(script("read_delivery"), keys.task(task_id), [_scope(scope), quote_key_part(config_id)], parse)
 
 
 def scan_deliveries(keys: Keys, *, dead: bool = False, cursor: int = 0) -> Operation[DeliveryPage]:
@@ -448,11 +448,11 @@ def deliveries(store: SyncStore, keys: Keys, *, dead: bool = False) -> Iterator[
 
 
 def _settle(name: str, keys: Keys, cursor: DeliveryCursor, rest: list[Argument], parse: Any) -> Operation[Any]:
-    arguments = [quoted(cursor.config_id), cursor.token, *rest]
+    arguments = [quote_key_part(cursor.config_id), cursor.token, *rest]
     return Operation(script(name), keys.task(cursor.task_id), arguments, parse)
 
 
-def _stored(attempt: Attempt | None) -> str:
+def _attempt_json(attempt: Attempt | None) -> str:
     return attempt.to_json() if attempt is not None else ""
 
 

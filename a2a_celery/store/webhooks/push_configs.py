@@ -14,7 +14,7 @@ from urllib.parse import unquote
 from ...crypto.sealing import Sealer, require_secrets
 from ...errors import StoreUnavailable
 from ..client.connection import AsyncStore
-from ..keys import Keys, Scope, quoted
+from ..keys import Keys, Scope, quote_key_part
 from ..operation import Argument, Operation, script
 from ..tasks.results import Limited, Missing, TooManyConfigs
 
@@ -87,7 +87,7 @@ def read_push_config(keys: Keys, scope: Scope | None, task_id: str, config_id: s
     def parse(reply: Sequence[bytes] | None) -> bytes | None:
         return reply[1] if reply else None
 
-    return _read(keys, scope, task_id, quoted(config_id), parse)
+    return _read(keys, scope, task_id, quote_key_part(config_id), parse)
 
 
 def list_push_configs(keys: Keys, scope: Scope | None, task_id: str) -> Operation[list[tuple[str, bytes]] | None]:
@@ -100,7 +100,9 @@ def list_push_configs(keys: Keys, scope: Scope | None, task_id: str) -> Operatio
     def parse(reply: Sequence[bytes] | None) -> list[tuple[str, bytes]] | None:
         if reply is None:
             return None
-        return sorted((unquote(name.decode()), sealed) for name, sealed in zip(reply[::2], reply[1::2], strict=True))
+        return sorted(
+            (unquote(name.decode()), sealed_config) for name, sealed_config in zip(reply[::2], reply[1::2], strict=True)
+        )
 
     return _read(keys, scope, task_id, "", parse)
 
@@ -111,7 +113,7 @@ def delete_push_config(keys: Keys, scope: Scope | None, task_id: str, config_id:
     Returns:
         False if `scope` has no such task.
     """
-    arguments = [_scope(scope), quoted(config_id)]
+    arguments = [_scope(scope), quote_key_part(config_id)]
     return Operation(script("delete_push_config"), keys.task(task_id), arguments, bool)
 
 
@@ -156,7 +158,7 @@ def config_arguments(
     if not config.config_id:
         raise ValueError("a push-notification config needs an id")
     return [
-        quoted(config.config_id),
+        quote_key_part(config.config_id),
         config.sealed,
         config.fingerprint,
         keys.sealed_with(config.fingerprint),

@@ -59,22 +59,22 @@ class Results:
 
     async def end(self, ref: RunRef, canvas: Canvas) -> None:
         """End the run `ref` if its `canvas` has ended."""
-        ended = await self._look(canvas)
-        if ended is not None:
-            await self._end(ref, ended)
+        result = await self._look(canvas)
+        if result is not None:
+            await self._end(ref, result)
 
     async def _look(self, canvas: Canvas) -> CanvasResult | None:
-        ended: CanvasResult | None = await self._thread.call(partial(canvas.poll, self._app))
-        return ended
+        result: CanvasResult | None = await self._thread.call(partial(canvas.poll, self._app))
+        return result
 
-    async def _end(self, ref: RunRef, ended: CanvasResult) -> bool:
+    async def _end(self, ref: RunRef, result: CanvasResult) -> bool:
         """End the run `ref` by its result. Return False if the result does not apply, so that the run may begin."""
         head = read_task(self._keys, None, ref.task_id, history_length=0, artifacts=False, resolve_blobs=False)
-        stored = await self._store.run(head)
-        if stored is None:
+        snapshot = await self._store.run(head)
+        if snapshot is None:
             return True
-        events, lost = self._events(ref, stored[0], ended), isinstance(ended.error, WorkerLostError)
-        reply = await self._store.run(end_by_result(self._keys, ref, events, lost=lost))
+        events, is_lost = self._events(ref, snapshot[0], result), isinstance(result.error, WorkerLostError)
+        reply = await self._store.run(end_by_result(self._keys, ref, events, lost=is_lost))
         match reply:
             case Unchanged():
                 logger.info("run %s: its result does not apply", ref.name)
@@ -95,17 +95,17 @@ class Results:
             True if a worker without this package has started or ended the run.
         """
         own, is_known = _result_of(ref), False
-        ended = await self._look(own)
-        if ended is None:
+        result = await self._look(own)
+        if result is None:
             await self._write_state(ref)
             has_begun, is_known = await self._thread.call(partial(self._ask, ref.name))
             if not has_begun or is_known:
                 return bool(is_known)
-            ended = await self._look(own) or CanvasResult(
+            result = await self._look(own) or CanvasResult(
                 Failure(WORKER_LOST), error=WorkerLostError()
             )  # the run may have ended since the first read
         # a worker with this package stores StoreUnavailable if it could not claim the run, which then waits
-        return not isinstance(ended.error, StoreUnavailable) and await self._end(ref, ended)
+        return not isinstance(result.error, StoreUnavailable) and await self._end(ref, result)
 
     async def observe(self, ref: RunRef) -> bool:
         """Read the state of the run `ref` from the result backend, and write it to the task or end the task.
@@ -119,11 +119,11 @@ class Results:
         state = await self._write_state(ref)
         if state not in states.READY_STATES:
             return state is not None
-        ended = await self._look(_result_of(ref))
+        result = await self._look(_result_of(ref))
         # A worker with this package also stores such an error if it does not know the task or could not claim the run.
         # The dispatcher then decides when it polls the run.
-        if ended is not None and not isinstance(ended.error, NotRegistered | StoreUnavailable):
-            await self._end(ref, ended)
+        if result is not None and not isinstance(result.error, NotRegistered | StoreUnavailable):
+            await self._end(ref, result)
         return False
 
     async def _write_state(self, ref: RunRef) -> str | None:
@@ -135,7 +135,7 @@ class Results:
             The state, or None if the run is no longer unclaimed, or if no worker without this package has stored a
             state of the run.
         """
-        while isinstance(unclaimed := await self._store.run(read_unclaimed(self._keys, ref)), Unclaimed):
+        while isinstance(unclaimed_run := await self._store.run(read_unclaimed(self._keys, ref)), Unclaimed):
             meta = await self._thread.call(partial(self._meta, ref.name))
             state: str = meta["status"]
             if state in states.READY_STATES:
@@ -143,14 +143,14 @@ class Results:
             metadata = _metadata_of(meta)
             if metadata is None:
                 return None
-            record = _record_of_state(ref, meta, metadata, unclaimed.recorded)
-            if record == unclaimed.recorded:
+            record = _record_of_state(ref, meta, metadata, unclaimed_run.recorded)
+            if record == unclaimed_run.recorded:
                 return state
             if state == states.RETRY:
                 metadata = retry_metadata(int(record.split()[1]) + 1, None, "", "")
-            event = status_event(ref.task_id, unclaimed.context_id, WORKING)
+            event = status_event(ref.task_id, unclaimed_run.context_id, WORKING)
             event.metadata.update(metadata)
-            writing = record_result(self._keys, ref, before=unclaimed.recorded, state=record, event=event)
+            writing = record_result(self._keys, ref, previous_state=unclaimed_run.recorded, state=record, event=event)
             reply = await self._store.run(writing)
             if not isinstance(reply, Unclaimed):
                 return state
@@ -185,19 +185,19 @@ class Results:
             logger.warning("run %s: could not query worker %s: %r", name, worker, e)
             return True
 
-    def _events(self, ref: RunRef, task: Task, ended: CanvasResult) -> list[Event]:
+    def _events(self, ref: RunRef, task: Task, result: CanvasResult) -> list[Event]:
         events: list[Event] = []
-        outcome = ended.outcome
+        outcome = result.outcome
         if isinstance(outcome, Failure):
             logger.error(
                 "run %s failed on a worker without this package: %r [reference %s]",
                 ref.name,
-                ended.error,
+                result.error,
                 outcome.reference,
             )
-        if ended.value is not None:
+        if result.value is not None:
             try:
-                artifact = Artifact(artifact_id=str(uuid4()), name="response", parts=parts_of(jsonable(ended.value)))
+                artifact = Artifact(artifact_id=str(uuid4()), name="response", parts=parts_of(jsonable(result.value)))
                 event = TaskArtifactUpdateEvent(artifact=artifact, last_chunk=True)
                 event.task_id, event.context_id = task.id, task.context_id
                 events.append(event)
@@ -256,7 +256,7 @@ def _metadata_of(meta: Mapping[str, Any]) -> dict[str, Any] | None:
         return progress_metadata(state, None)
 
 
-def _record_of_state(ref: RunRef, meta: Mapping[str, Any], metadata: Mapping[str, Any], before: str) -> str:
+def _record_of_state(ref: RunRef, meta: Mapping[str, Any], metadata: Mapping[str, Any], previous_record: str) -> str:
     """Return the record for a state of the run `ref`.
 
     The result backend contains the number of retries only with ``result_extended``. Otherwise, each recorded RETRY
@@ -266,15 +266,15 @@ def _record_of_state(ref: RunRef, meta: Mapping[str, Any], metadata: Mapping[str
         ref: Run.
         meta: State in the result backend.
         metadata: Metadata that is shown for the state.
-        before: Previous record, or "" if there is none.
+        previous_record: Previous record, or "" if there is none.
     """
-    observed = (meta["status"], metadata, meta.get("traceback"), meta.get("retries"))
-    digest = blake2b(json.dumps(observed, sort_keys=True).encode(), digest_size=8).hexdigest()
-    run, retries, last = before.split() if before else ("", "0", "")
+    state_fields = (meta["status"], metadata, meta.get("traceback"), meta.get("retries"))
+    digest = blake2b(json.dumps(state_fields, sort_keys=True).encode(), digest_size=8).hexdigest()
+    run, retries, last = previous_record.split() if previous_record else ("", "0", "")
     if run != str(ref.run):
         retries, last = "0", ""
     if digest == last:
-        return before
+        return previous_record
     if meta["status"] == states.RETRY:
         retry_count = meta.get("retries")
         retries = str((int(retries) if retry_count is None else retry_count) + 1)

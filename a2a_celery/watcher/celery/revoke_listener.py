@@ -118,9 +118,9 @@ class RevokeListener:
         """
         try:
             head = read_task(self._keys, None, ref.task_id, history_length=0, artifacts=False, resolve_blobs=False)
-            stored = await run_with_retry(self._store, head)
+            snapshot = await run_with_retry(self._store, head)
             outcome = revoked_by("terminate" if terminate else "revoke")
-            event = stored and final_event(outcome, ref.task_id, stored[0].context_id)
+            event = snapshot and final_event(outcome, ref.task_id, snapshot[0].context_id)
             if not event:
                 return False
             reply = await run_with_retry(self._store, revoke_run(self._keys, ref, event=event, terminate=stop_agent))

@@ -194,9 +194,9 @@ class Deliverer:
         except ValueError:
             await self._retry(cursor, Retry("this watcher cannot read the config"))
             return
-        deferred = self._poster.deferral(subscription.config.url, owner=cursor.owner)
-        if deferred is not None:
-            await self._defer(cursor, deferred)
+        deferral = self._poster.deferral(subscription.config.url, owner=cursor.owner)
+        if deferral is not None:
+            await self._defer(cursor, deferral)
             return
         size = _bytes_to_read(cursor, subscription)
         if size and self.reserved_bytes and self.reserved_bytes + size > MAX_RESERVED_BYTES:
@@ -216,9 +216,9 @@ class Deliverer:
         """
         position, refused_before = EventId(cursor.delivered), self._refused_reservations
         while True:
-            read = read_log(self._keys, cursor.task_id, position, limit=LOG_PAGE_ENTRIES, max_bytes=LOG_PAGE_BYTES)
+            operation = read_log(self._keys, cursor.task_id, position, limit=LOG_PAGE_ENTRIES, max_bytes=LOG_PAGE_BYTES)
             try:
-                page = await self._store.run(read)
+                page = await self._store.run(operation)
             except BlobsUnavailable:  # the store works, so other deliveries continue
                 await self._retry(cursor, Retry("large parts of an event are unavailable"))
                 return
@@ -226,8 +226,8 @@ class Deliverer:
                 try:
                     report = await self.post_event(cursor, subscription, entry)
                 except ValueError:
-                    failed = Attempt(str(entry.id), "failed", reason=NOT_EXPRESSIBLE)
-                    await self._give_up(cursor, _failure_fields(NOT_EXPRESSIBLE, None), failed)
+                    failure = Attempt(str(entry.id), "failed", reason=NOT_EXPRESSIBLE)
+                    await self._give_up(cursor, _failure_fields(NOT_EXPRESSIBLE, None), failure)
                     return
                 if report is not None and not isinstance(report.result, Delivered):
                     await self._handle_failure(cursor, report.result, report.attempt)
@@ -277,10 +277,10 @@ class Deliverer:
         if event is None or not subscription.includes(event):
             return None
         if subscription.protocol != "1.0":
-            stored = await self._store.run(read_task(self._keys, None, cursor.task_id))  # 0.3 needs the whole task
-            if stored is None:
+            snapshot = await self._store.run(read_task(self._keys, None, cursor.task_id))  # 0.3 needs the whole task
+            if snapshot is None:
                 return None
-            event = stored[0]
+            event = snapshot[0]
         config = subscription.config
         request = PostRequest.build(
             event,
@@ -303,21 +303,21 @@ class Deliverer:
             case PostRefused(reason, address):
                 await self._retry(cursor, Retry(reason, address=address), attempt)
 
-    async def _defer(self, cursor: DeliveryCursor, deferred: Deferred) -> None:
+    async def _defer(self, cursor: DeliveryCursor, deferral: Deferred) -> None:
         """Release the cursor until the post may be retried.
 
         The time for which a cursor waits for an unavailable host counts toward the time after which its delivery is
         given up, although most cursors never probe the host. All deliveries to the host are therefore given up
         eventually.
         """
-        if deferred.is_host_unavailable and cursor.failing_for >= self._backoff.give_up_after:
-            await self._give_up(cursor, _failure_fields(deferred.reason, None))
+        if deferral.is_host_unavailable and cursor.failing_for >= self._backoff.give_up_after:
+            await self._give_up(cursor, _failure_fields(deferral.reason, None))
             return
-        logger.debug("%s: deferred for %.1f s: %s", _label(cursor), deferred.retry_in, deferred.reason)
-        is_shown = (deferred.is_host_unavailable or deferred.is_reported) and not cursor.failures
-        details = _failure_fields(deferred.reason, None) if is_shown else None
-        counts: Literal[False, "age"] = "age" if deferred.is_host_unavailable else False
-        after_us = _micros(deferred.retry_in)
+        logger.debug("%s: deferred for %.1f s: %s", _label(cursor), deferral.retry_in, deferral.reason)
+        is_shown = (deferral.is_host_unavailable or deferral.is_reported) and not cursor.failures
+        details = _failure_fields(deferral.reason, None) if is_shown else None
+        counts: Literal[False, "age"] = "age" if deferral.is_host_unavailable else False
+        after_us = _micros(deferral.retry_in)
         await self._store.run(postpone_delivery(self._keys, cursor, after_us=after_us, counts=counts, failure=details))
 
     async def _postpone_for_reservation(self, cursor: DeliveryCursor) -> None:
@@ -337,10 +337,10 @@ class Deliverer:
             *(_label(cursor), failures, reason_of(details), delay),
             extra=_log_fields(Action.DELIVERY_FAILED, cursor, failures=failures),
         )
-        postponed = postpone_delivery(
+        operation = postpone_delivery(
             self._keys, cursor, after_us=_micros(delay), counts=True, failure=details, attempt=attempt
         )
-        await self._store.run(postponed)
+        await self._store.run(operation)
 
     async def _give_up(self, cursor: DeliveryCursor, details: FailureDetails, attempt: Attempt | None = None) -> None:
         if await self._store.run(abandon_delivery(self._keys, cursor, failure=details, attempt=attempt)):

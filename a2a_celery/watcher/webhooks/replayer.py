@@ -48,8 +48,8 @@ class Replayer:
         limit = MAX_CURSORS - len(self._tasks)
         if not limit:
             return
-        leased = await self._store.run(acquire_requested_posts(self._keys, limit=limit, lease_us=self._lease_us))
-        for cursor, post_ids in leased:
+        cursors = await self._store.run(acquire_requested_posts(self._keys, limit=limit, lease_us=self._lease_us))
+        for cursor, post_ids in cursors:
             self._deliverer.synchronize(cursor)
             task = asyncio.create_task(self._make_posts(cursor, post_ids), name=f"a2a-replay-{cursor.task_id}")
             self._tasks.add(task)
@@ -63,7 +63,7 @@ class Replayer:
             await asyncio.wait(self._tasks)
 
     async def _make_posts(self, cursor: DeliveryCursor, post_ids: list[str]) -> None:
-        settled = 0
+        settled_count = 0
         try:
             for post_id in post_ids:
                 attempt, retry_in = await self._attempt(cursor, post_id)
@@ -71,10 +71,12 @@ class Replayer:
                 await self._store.run(settle_requested_post(self._keys, cursor, post_id, attempt, after_us=after_us))
                 if attempt is None:
                     return
-                settled += 1
+                settled_count += 1
         except asyncio.CancelledError:
             with suppress(StoreUnavailable):
-                await self._store.run(settle_requested_post(self._keys, cursor, post_ids[settled], None, after_us=0))
+                await self._store.run(
+                    settle_requested_post(self._keys, cursor, post_ids[settled_count], None, after_us=0)
+                )
             raise
         except StoreUnavailable as e:
             logger.warning("task %s: requested posts wait for the store: %s", cursor.task_id, e)
