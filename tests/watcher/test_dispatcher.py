@@ -287,7 +287,7 @@ async def test_a_silent_result_backend_is_called_once_per_tick(store: AsyncStore
     run_names: list[str] = []
 
     class SilentBackend:
-        async def has(self, ref: RunRef) -> bool:
+        async def reconcile(self, ref: RunRef) -> bool:
             run_names.append(ref.name)
             if down == "hangs":
                 clock.advance(RESULTS_TIMEOUT)
