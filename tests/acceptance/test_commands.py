@@ -5,20 +5,22 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
+import httpx
 import pytest
 from celery import Celery
 from click.testing import CliRunner, Result
 
 from a2a_celery.cli.commands import a2a
 from tests.support.agents import app
-from tests.support.fleet import Fleet, free_port, running_fleet
-from tests.support.waiting import eventually
+from tests.support.fleet import Fleet, Gateway, free_port, running_fleet
+from tests.support.waiting import LIMIT, eventually
 
 
 @dataclass
@@ -176,6 +178,53 @@ class TestOneTask:
         output = commands("cancel", task, code=1).stderr
 
         assert output == "Error: The task has ended already: TASK_STATE_COMPLETED\n"
+
+
+NUMBERS = "".join(f"{number} " for number in range(20)).rstrip()
+
+
+class TestRestart:
+    """Streams of a gateway that stops and starts again at the same address."""
+
+    def test_send_and_tail_resume(self, commands: Commands) -> None:
+        fleet, gateway = commands.fleet, commands.fleet.gateway()
+        sending = fleet.start("send", "a2a", "send", "pace", "20 0.3", "--url", gateway.url)
+        sending.wait_for_output("artifact response: 0 ")
+        task = sending.output().split()[1]
+        tailing = fleet.start("tail", "a2a", "tail", task, "--url", gateway.url)
+        tailing.wait_for_output("artifact response: 0 ")
+
+        gateway.stop()
+        fleet.restart_gateway(gateway)
+
+        for process in (sending, tailing):
+            assert process.popen.wait(LIMIT) == 0, process.output()
+        lines = [f"artifact response: {NUMBERS}", "COMPLETED"]
+        assert sending.output().splitlines()[1:] == ["SUBMITTED", "WORKING", *lines]
+        # the first line of the artifact shows the chunks before the command began
+        assert tailing.output().replace("\nartifact response: ", " ").splitlines()[1:] == [
+            f"WORKING {NUMBERS}",
+            lines[1],
+        ]
+
+    def test_a_gateway_that_stays_away_is_reported(self, commands: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("a2a_celery.cli.client.task_commands.RECONNECT_TIMEOUT", 0.5)
+        gateway = commands.fleet.gateway()
+        task = Commands(commands.fleet, gateway.url).accept_message("pace", "3 2")
+        with ThreadPoolExecutor() as threads:
+            tailing = threads.submit(Commands(commands.fleet, gateway.url), "tail", task, code=1)
+            eventually(lambda: open_streams(gateway) == 1, what="the stream is open")
+            gateway.stop()
+            result = tailing.result()
+
+        assert result.stderr.startswith("Error: ")
+        assert result.stderr.endswith(f"; the task continues: a2a tail {task}\n")
+
+
+def open_streams(gateway: Gateway) -> float:
+    """Return the number of open streams of a gateway."""
+    metrics = httpx.get(f"{gateway.url}/metrics").text
+    return sum(float(value) for value in re.findall(r"^a2a_gateway_open_streams{.*} (.+)$", metrics, re.MULTILINE))
 
 
 @pytest.fixture(scope="module")

@@ -21,6 +21,7 @@ import httpx
 from a2a.client import A2ACardResolver, AgentCardResolutionError, Client, ClientConfig, ClientFactory
 from a2a.helpers import new_data_part, new_message, new_text_part
 from a2a.types import (
+    AgentCard,
     AgentInterface,
     CancelTaskRequest,
     GetTaskRequest,
@@ -30,12 +31,12 @@ from a2a.types import (
     SendMessageConfiguration,
     SendMessageRequest,
     StreamResponse,
-    SubscribeToTaskRequest,
     Task,
 )
 from a2a.utils.constants import PROTOCOL_VERSION_CURRENT, TransportProtocol
-from a2a.utils.errors import A2AError, TaskNotFoundError, UnsupportedOperationError
+from a2a.utils.errors import A2AError, TaskNotFoundError
 
+from ...client import AgentUnreachable, CallRefused, NotConnected, RemoteAgent, RemoteError, Result
 from ...client.connection.transports import Credentials, CredentialsInterceptor
 from ...client.result import ResultBuilder
 from ...errors import ConfigError
@@ -54,6 +55,9 @@ from .saved_files import save_files, save_option
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 CONNECT_TIMEOUT = 10.0
+RECONNECT_TIMEOUT = 60.0
+"""Seconds without a response after which a command no longer tries to resume a stream."""
+
 PAGE = 50
 
 
@@ -65,22 +69,36 @@ class Gateway:
     agents: tuple[str, ...]
     credentials: Credentials
 
-    @asynccontextmanager
-    async def agent(self, name: str, *, streaming: bool = True) -> AsyncIterator[Client]:
-        """Open a client for one agent. The client calls this gateway even if the card contains another URL."""
+    async def card(self, name: str) -> AgentCard:
+        """Return the card of an agent, with this gateway's URL as its only interface."""
         url = f"{self.url}/agents/{name}"
-        timeout = httpx.Timeout(CONNECT_TIMEOUT, read=None)  # an agent may send nothing for a long time
-        async with httpx.AsyncClient(timeout=timeout) as http:
+        async with _http_client() as http:
             headers = await self.credentials.headers()
             card = await A2ACardResolver(http, url).get_agent_card(http_kwargs={"headers": headers})
-            del card.supported_interfaces[:]
-            card.supported_interfaces.append(
-                AgentInterface(
-                    url=f"{url}/", protocol_binding=TransportProtocol.JSONRPC, protocol_version=PROTOCOL_VERSION_CURRENT
-                )
+        del card.supported_interfaces[:]
+        card.supported_interfaces.append(
+            AgentInterface(
+                url=f"{url}/", protocol_binding=TransportProtocol.JSONRPC, protocol_version=PROTOCOL_VERSION_CURRENT
             )
-            config = ClientConfig(streaming=streaming, httpx_client=http)
+        )
+        return card
+
+    @asynccontextmanager
+    async def agent(self, name: str) -> AsyncIterator[Client]:
+        """Open a client for calls of one agent that do not stream."""
+        card = await self.card(name)
+        async with _http_client() as http:
+            config = ClientConfig(streaming=False, httpx_client=http)
             yield ClientFactory(config).create(card, [CredentialsInterceptor(self.credentials)])
+
+    def streaming_agent(self, card: AgentCard) -> RemoteAgent:
+        """Return a client that resumes the streams of the agent with `card` when their connections are lost."""
+        return RemoteAgent(
+            card.supported_interfaces[0].url,
+            card=card,
+            headers=lambda: self.credentials.headers(card),
+            reconnect_timeout=RECONNECT_TIMEOUT,
+        )
 
     async def find(self, task_id: str) -> tuple[str, Task]:
         """Query each agent for the task. Return the name of the task's agent, and the task.
@@ -95,6 +113,11 @@ class Gateway:
                 except TaskNotFoundError:
                     continue
         raise TaskNotFoundError(f"no task {task_id} of {', '.join(self.agents)} at {self.url}")
+
+
+def _http_client() -> httpx.AsyncClient:
+    # an agent may send nothing for a long time
+    return httpx.AsyncClient(timeout=httpx.Timeout(CONNECT_TIMEOUT, read=None))
 
 
 def client_command(command: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
@@ -125,7 +148,7 @@ def client_command(command: Callable[..., Coroutine[Any, Any, None]]) -> Callabl
             asyncio.run(command(gateway, **rest))
         except ConfigError as e:
             raise click.ClickException(str(e)) from e
-        except (A2AError, httpx.HTTPError, httpx.InvalidURL) as e:
+        except (A2AError, RemoteError, httpx.HTTPError, httpx.InvalidURL) as e:
             raise click.ClickException(_explain(e, gateway.url)) from e
 
     # click stores the parameters in attributes of the coroutine function, which `update_wrapper` copies
@@ -170,13 +193,18 @@ async def send(
     if save is not None and return_immediately:
         raise click.UsageError("--save needs the end of the task: leave out --return-immediately")
     message = new_message(parts_of(text, data), context_id=context_id, task_id=task, role=Role.ROLE_USER)
-    configuration = SendMessageConfiguration(return_immediately=return_immediately)
-    request = SendMessageRequest(message=message, configuration=configuration)
-    result = ResultBuilder()
-    async with gateway.agent(gateway.agents[0], streaming=stream and not return_immediately) as client:
-        await _show_events(client.send_message(request), as_lines, result)
+    (name,) = gateway.agents
+    card = await gateway.card(name)
+    if stream and not return_immediately and card.capabilities.streaming:
+        async with gateway.streaming_agent(card) as agent:
+            result = await _show_events(agent.stream(message), as_lines)
+    else:
+        configuration = SendMessageConfiguration(return_immediately=return_immediately)
+        request = SendMessageRequest(message=message, configuration=configuration)
+        async with gateway.agent(name) as client:
+            result = await _show_events(client.send_message(request), as_lines)
     if save is not None:
-        save_files(result.result(), save)
+        save_files(result, save)
 
 
 @click.command()
@@ -199,16 +227,12 @@ async def get(gateway: Gateway, *, task: str, as_lines: bool) -> None:
 @_one_agent
 async def tail(gateway: Gateway, *, task: str, as_lines: bool) -> None:
     """Show TASK and its events until it ends or pauses."""
-    name, stored_task = await gateway.find(task)
-    async with gateway.agent(name) as client:
-        try:
-            await _show_events(client.subscribe(SubscribeToTaskRequest(id=task)), as_lines)
-        except NotImplementedError as e:
-            raise click.ClickException(f"the agent {name} does not stream: poll with a2a get {task}") from e
-        except UnsupportedOperationError:
-            # the task has ended, perhaps after `find` read it
-            stored_task = await client.get_task(GetTaskRequest(id=task))
-            _show(stored_task, as_lines)
+    name, _ = await gateway.find(task)
+    card = await gateway.card(name)
+    if not card.capabilities.streaming:
+        raise click.ClickException(f"the agent {name} does not stream: poll with a2a get {task}")
+    async with gateway.streaming_agent(card) as agent:
+        await _show_events(agent.follow(task), as_lines)
 
 
 @click.command()
@@ -272,18 +296,25 @@ async def _newest(gateway: Gateway, name: str, state: str, context_id: str, limi
                 return tasks[:limit], bool(token)
 
 
-async def _show_events(
-    events: AsyncIterator[StreamResponse], as_lines: bool, result: ResultBuilder | None = None
-) -> None:
-    """Show events as they arrive, and add them to `result`."""
+async def _show_events(events: AsyncIterator[StreamResponse], as_lines: bool) -> Result:
+    """Show events as they arrive, and return their result.
+
+    Raises:
+        click.ClickException: The stream was lost and cannot be resumed.
+    """
     printer = EventPrinter(as_lines=as_lines)
+    builder = ResultBuilder()
     try:
         async for event in events:
             printer.show(event)
-            if result is not None:
-                result.add(event)
+            builder.add(event)
+    except AgentUnreachable as e:
+        if not builder.task_id:
+            raise
+        raise click.ClickException(f"{e}; the task continues: a2a tail {builder.task_id}") from e
     finally:
         printer.end_line()
+    return builder.result()
 
 
 def _show(task: Task, as_lines: bool) -> None:
@@ -310,12 +341,15 @@ def parts_of(text: str | None, data: str | None) -> list[Part]:
 def _explain(error: Exception, url: str) -> str:
     """Return a description of the error on one line, with a remedy if one is known."""
     cause = error.__cause__ if isinstance(error.__cause__, httpx.HTTPError) else error
-    if isinstance(cause, httpx.ConnectError | httpx.ConnectTimeout):
+    if isinstance(cause, httpx.ConnectError | httpx.ConnectTimeout | NotConnected):
         return f"no gateway at {url}: start one with celery -A … a2a gateway, or pass its address with --url"
     if isinstance(error, AgentCardResolutionError) and isinstance(cause, httpx.HTTPStatusError):
         return f"{cause.request.url} answers {cause.response.status_code}: is {url} a gateway of this app?"
-    if isinstance(cause, httpx.HTTPStatusError) and cause.response.status_code == 401:
+    is_unauthenticated = isinstance(cause, httpx.HTTPStatusError) and cause.response.status_code == 401
+    if is_unauthenticated or (isinstance(error, CallRefused) and error.status == 401):
         return f"{url} requires authentication: pass --bearer-file or {BEARER}, --api-key-file or {API_KEY}"
     if isinstance(error, A2AError):
         return error_line(error)
+    if isinstance(error, RemoteError):
+        return " ".join(str(error).split())
     return " ".join(f"{url}: {error}".split())
