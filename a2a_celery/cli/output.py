@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import Any, Self
 
 import click
-from a2a.types import Artifact, Part, StreamResponse, Task, TaskStatus
+from a2a.types import Artifact, Part, StreamResponse, Task, TaskState, TaskStatus
 from a2a.utils.errors import A2AError
 from google.protobuf.message import Message as Proto
 
@@ -77,7 +77,7 @@ def event_line(event: StreamResponse) -> str:
 
 class EventPrinter:
     """Printer of a task's events. A chunk of text continues the line of its artifact, so that streamed text reads
-    without breaks.
+    without breaks. A status update without a message is printed only if the state changed.
 
     If `as_lines` is True, each event is printed as one line of ProtoJSON instead.
     """
@@ -85,6 +85,7 @@ class EventPrinter:
     def __init__(self, *, as_lines: bool) -> None:
         self._as_lines = as_lines
         self._artifact_id = ""
+        self._state = TaskState.TASK_STATE_UNSPECIFIED
         self._separator = ""
         """Text to print before the next chunk: the colon after the label, or the white space of the last chunk."""
 
@@ -98,9 +99,19 @@ class EventPrinter:
                 self.end_line()
                 self._begin(update.artifact)
             self._continue("".join(part.text for part in update.artifact.parts))
-        else:
+        elif not self._repeats_state(event):
             self.end_line()
             click.echo(event_line(event))
+
+    def _repeats_state(self, event: StreamResponse) -> bool:
+        """Return True for a status update without a message and with the state of the event before it. Remember the
+        state of `event`."""
+        if not (event.HasField("status_update") or event.HasField("task")):
+            return False
+        status = event.task.status if event.HasField("task") else event.status_update.status
+        is_repeated = event.HasField("status_update") and status.state == self._state and not status.HasField("message")
+        self._state = status.state
+        return is_repeated
 
     def end_line(self) -> None:
         """End the line of an artifact, if one is open."""
@@ -121,19 +132,29 @@ class EventPrinter:
         self._separator = text
 
 
-def task_lines(task: Task) -> str:
-    """Return a task with its status and its artifacts as readable text."""
-    lines = [f"task {task.id} (context {task.context_id})", _status(task.status), *_suspension(task)]
-    return "\n".join([*lines, *map(_artifact, task.artifacts)])
+def task_lines(task: Task, agent: str = "") -> str:
+    """Return a task with its status and its artifacts as readable text.
+
+    Args:
+        task: The task.
+        agent: Name of the task's agent, which is shown with the time of the status, or "" to omit both.
+    """
+    lines = [f"task {task.id} (context {task.context_id})"]
+    if agent:
+        lines.append(f"agent {agent}, updated {_updated_at(task)} UTC")
+    return "\n".join([*lines, _status(task.status), *_suspension(task), *map(_artifact, task.artifacts)])
 
 
 def task_table(tasks: Sequence[tuple[str, Task]]) -> Iterable[str]:
     """Yield a heading and a line for each (agent, task) pair."""
     cells = []
     for agent, task in tasks:
-        updated_at = task.status.timestamp.ToDatetime().strftime("%Y-%m-%d %H:%M:%S")
-        cells.append((task.id, state_name(task.status.state), agent, updated_at, task.context_id))
+        cells.append((task.id, state_name(task.status.state), agent, _updated_at(task), task.context_id))
     return table(("TASK", "STATE", "AGENT", "UPDATED", "CONTEXT"), cells)
+
+
+def _updated_at(task: Task) -> str:
+    return str(task.status.timestamp.ToDatetime().strftime("%Y-%m-%d %H:%M:%S"))
 
 
 def table(heading: Sequence[str], lines: Iterable[Sequence[str]], width: int | None = None) -> Iterable[str]:

@@ -139,7 +139,9 @@ class TestOneTask:
     def test_get_finds_it_whichever_agent_has_it(self, commands: Commands) -> None:
         task = commands.lines("send", "count", "3")[0]["task"]["id"]
 
-        assert commands("get", task).stdout.splitlines()[1:] == ["COMPLETED", "artifact response: 0 1 2"]
+        lines = commands("get", task).stdout.splitlines()
+        assert re.fullmatch(r"agent count, updated \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", lines[1])
+        assert lines[2:] == ["COMPLETED", "artifact response: 0 1 2"]
         assert commands.lines("get", task, "--agent", "count")[0]["id"] == task
 
     def test_get_of_one_that_is_not_there(self, commands: Commands) -> None:

@@ -372,6 +372,7 @@ class TestOneTask:
         lines = await asyncio.to_thread(command, "get", "done", "--store", "--agent", "agent")
 
         assert [entry["id"] for entry in json_lines(result)] == ["done"]
+        assert lines.stdout.splitlines()[1].startswith("agent agent, updated 20")
         assert "COMPLETED" in lines.stdout
         missing = await asyncio.to_thread(command, "get", "done", "--store", "--agent", "other", code=1)
         assert "no task done in the store" in missing.stderr

@@ -9,6 +9,7 @@ from a2a.types import (
     Artifact,
     Part,
     StreamResponse,
+    Task,
     TaskArtifactUpdateEvent,
     TaskState,
     TaskStatus,
@@ -69,10 +70,28 @@ def test_another_event_ends_the_line(capsys: pytest.CaptureFixture[str]) -> None
     ]
 
 
-def test_json_has_a_line_for_each_event(capsys: pytest.CaptureFixture[str]) -> None:
-    print_events(chunk("Once", append=False), chunk(" upon"), as_lines=True)
+def test_an_unchanged_state_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
+    submitted = Task(id="t", context_id="c", status=TaskStatus(state=TaskState.TASK_STATE_SUBMITTED))
+    half = status("WORKING")
+    half.status_update.status.message.parts.add(text="half")
+    print_events(
+        *(StreamResponse(task=submitted), status("SUBMITTED"), status("WORKING"), status("WORKING")),
+        *(half, half, status("WORKING"), chunk("Once", append=False), status("WORKING"), chunk(" upon")),
+        *(status("INPUT_REQUIRED"), status("WORKING"), status("COMPLETED")),
+    )
 
-    updates = [json.loads(line)["artifactUpdate"] for line in capsys.readouterr().out.splitlines()]
+    assert capsys.readouterr().out.splitlines() == [
+        *("task t (context c)", "SUBMITTED", "WORKING", "WORKING: half", "WORKING: half", "artifact story: Once upon"),
+        *("INPUT_REQUIRED", "WORKING", "COMPLETED"),
+    ]
+
+
+def test_json_has_a_line_for_each_event(capsys: pytest.CaptureFixture[str]) -> None:
+    print_events(chunk("Once", append=False), chunk(" upon"), status("WORKING"), status("WORKING"), as_lines=True)
+
+    events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert ["statusUpdate" in event for event in events] == [False, False, True, True]
+    updates = [event["artifactUpdate"] for event in events[:2]]
     assert [update["artifact"]["parts"] for update in updates] == [[{"text": "Once"}], [{"text": " upon"}]]
 
 

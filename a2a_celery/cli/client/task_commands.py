@@ -216,8 +216,8 @@ async def send(
 @_one_agent
 async def get(gateway: Gateway, *, task: str, as_lines: bool) -> None:
     """Show TASK, the steps of its runs, or its parent and child tasks."""
-    _, stored_task = await gateway.find(task)
-    _show(stored_task, as_lines)
+    name, stored_task = await gateway.find(task)
+    _show(stored_task, as_lines, name)
 
 
 @click.command()
@@ -317,8 +317,8 @@ async def _show_events(events: AsyncIterator[StreamResponse], as_lines: bool) ->
     return builder.result()
 
 
-def _show(task: Task, as_lines: bool) -> None:
-    click.echo(as_json(task) if as_lines else task_lines(task))
+def _show(task: Task, as_lines: bool, agent: str = "") -> None:
+    click.echo(as_json(task) if as_lines else task_lines(task, agent))
 
 
 def parts_of(text: str | None, data: str | None) -> list[Part]:

@@ -56,13 +56,14 @@ def with_store_option(through_store: StoredTaskCommand) -> Callable[[Callable[..
 def show_task(context: click.Context, task_id: str, agent: str | None, as_lines: bool) -> None:
     """Print a task from the store."""
     with operator_store(context, agent) as (_, store, keys):
-        _show(_read(store, keys, task_id, agent)[0], as_lines)
+        task, _, name = _read(store, keys, task_id, agent)
+        _show(task, as_lines, name)
 
 
 def tail_task(context: click.Context, task_id: str, agent: str | None, as_lines: bool) -> None:
     """Show a task and each new event in its log until the task ends or pauses."""
     with operator_store(context, agent) as (_, store, keys):
-        task, newest = _read(store, keys, task_id, agent)
+        task, newest, _ = _read(store, keys, task_id, agent)
         _show(task, as_lines)
         printer = EventPrinter(as_lines=as_lines)
         while True:
@@ -71,7 +72,7 @@ def tail_task(context: click.Context, task_id: str, agent: str | None, as_lines:
                 raise _missing(task_id)
             if page.restored:
                 printer.end_line()
-                task, newest = _read(store, keys, task_id, agent)
+                task, newest, _ = _read(store, keys, task_id, agent)
                 _show(task, as_lines)
             for entry in page.entries:
                 newest = entry.id
@@ -88,7 +89,7 @@ def tail_task(context: click.Context, task_id: str, agent: str | None, as_lines:
 def cancel_task(context: click.Context, task_id: str, agent: str | None, as_lines: bool) -> None:
     """Cancel a task as its client would, and show the task when its agent has stopped or the timeout has passed."""
     with operator_store(context, agent) as (a2a, store, keys):
-        task, _ = _read(store, keys, task_id, agent)
+        task, *_ = _read(store, keys, task_id, agent)
         open_task = next((summary for summary in open_tasks(store, keys) if summary.ref.task_id == task_id), None)
         if open_task is None:
             raise click.ClickException(f"task {task_id} is {state_name(task.status.state)}: it has ended")
@@ -102,8 +103,8 @@ def cancel_task(context: click.Context, task_id: str, agent: str | None, as_line
             )
 
 
-def _read(store: SyncStore, keys: Keys, task_id: str, agent: str | None) -> tuple[Task, EventId]:
-    """Return a task and the id of its newest event.
+def _read(store: SyncStore, keys: Keys, task_id: str, agent: str | None) -> tuple[Task, EventId, str]:
+    """Return a task, the id of its newest event and the name of its agent.
 
     Raises:
         click.ClickException: The task does not exist, or belongs to an agent other than `agent`.
@@ -111,12 +112,12 @@ def _read(store: SyncStore, keys: Keys, task_id: str, agent: str | None) -> tupl
     snapshot, steps = store.run(read_task(keys, None, task_id)), store.run(read_steps(keys, task_id))
     if snapshot is None or steps is None or agent not in (None, steps.agent):
         raise _missing(task_id)
-    return snapshot
+    return *snapshot, steps.agent
 
 
 def _missing(task_id: str) -> click.ClickException:
     return click.ClickException(f"no task {task_id} in the store: its id is wrong, or a2a_retention has passed")
 
 
-def _show(task: Task, as_lines: bool) -> None:
-    click.echo(as_json(task) if as_lines else task_lines(task))
+def _show(task: Task, as_lines: bool, agent: str = "") -> None:
+    click.echo(as_json(task) if as_lines else task_lines(task, agent))
