@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from base64 import b64encode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -389,10 +390,12 @@ async def test_frames_end_in_line_feeds(gateway: LocalGateway, store: AsyncStore
 async def test_an_id_comes_back_and_spoils_no_log(
     gateway: LocalGateway, request_id: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.DEBUG, "a2a_celery")
     body = {"jsonrpc": "2.0", "id": request_id, "method": "nothing" + request_id}
     answer = (await gateway.http.post("/", json=body, headers=V1)).json()
 
     assert (answer["id"], answer["error"]["code"]) == (request_id, -32601)
     lines = [record.getMessage() for record in caplog.records]
     assert any("JSON-RPC error -32601" in line for line in lines)
+    assert not [record for record in caplog.records if record.levelno > logging.DEBUG], "it is the caller's mistake"
     assert all(len(line) < 2000 and (line.isprintable() or not line.startswith("JSON-RPC")) for line in lines)

@@ -42,13 +42,10 @@ STREAMS = ("SendStreamingMessage", "SubscribeToTask")
 logger = logging.getLogger(__name__)
 
 
-INTERNAL_ERROR = -32603
-
-
 _REASONS = {
     -32700: "INVALID_JSON",
     -32601: "METHOD_NOT_FOUND",
-    INTERNAL_ERROR: "INTERNAL_ERROR",
+    -32603: "INTERNAL_ERROR",
     -32600: "INVALID_REQUEST",
 }
 
@@ -142,8 +139,8 @@ def _error_response(request_id: str | int | None, error: JSONRPCError | A2AError
         error = error.model_copy(update={"data": [rpc_error_info(_REASONS.get(error.code, "INVALID_REQUEST"))]})
     answer = build_error_response(request_id, error)
     problem = answer["error"]
-    level = logging.ERROR if problem["code"] == INTERNAL_ERROR else logging.WARNING
-    logger.log(level, "JSON-RPC error %s of request %.100r: %.1000r", problem["code"], request_id, problem["message"])
+    # DEBUG, because most errors are mistakes of the caller. `to_a2a` logs the failures of the gateway, in all bindings.
+    logger.debug("JSON-RPC error %s of request %.100r: %.1000r", problem["code"], request_id, problem["message"])
     return JSONResponse(answer, status_code=rpc_status(answer))
 
 
