@@ -4,36 +4,60 @@ clients resume them on another gateway."""
 from __future__ import annotations
 
 import asyncio
+import logging
 from types import TracebackType
+from weakref import WeakSet
 
 from ..integrations.sse_starlette import wait_for_server_exit
+
+logger = logging.getLogger(__name__)
 
 WAIT_TIMEOUT = 5.0
 """Seconds from the start of the shutdown until calls that still wait for the end of a task are cancelled."""
 
 
+SERVER_LOGGER = "uvicorn.error"
+INCOMPLETE_RESPONSE = "ASGI callable returned without completing response."
+"""Error that uvicorn logs for a stream that the shutdown cuts. Without the last chunk, a client detects that the stream
+is incomplete.
+
+Source: uvicorn 0.54, `RequestResponseCycle.run_asgi`.
+"""
+
+_cut_requests: WeakSet[asyncio.Task[object]] = WeakSet()
+"""Requests whose streams the shutdown has cut. uvicorn logs the error in the asyncio task of the request."""
+
+
+def _is_unexpected(record: logging.LogRecord) -> bool:
+    return record.msg != INCOMPLETE_RESPONSE or asyncio.current_task() not in _cut_requests
+
+
 class CancelScope:
     """Context manager that ends its block early and without an error when the scope is called. While the block runs,
-    the scope is a member of `among`."""
+    the scope is a member of `among`.
+
+    Attributes:
+        task: The asyncio task that runs the block, or None before and after the block.
+    """
 
     def __init__(self, among: set[CancelScope]) -> None:
         self._among = among
-        self._task: asyncio.Task[object] | None = None
+        self.task: asyncio.Task[object] | None = None
         self._is_cancelled = False
 
     def __enter__(self) -> CancelScope:
-        self._task = asyncio.current_task()
+        self.task = asyncio.current_task()
         self._among.add(self)
         return self
 
     def __call__(self, _: object = None) -> None:
         """End the block by cancelling the operation that the block awaits."""
-        if self._task is not None and not self._is_cancelled:
-            self._is_cancelled = self._task.cancel()
+        if self.task is not None and not self._is_cancelled:
+            self._is_cancelled = self.task.cancel()
 
     def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> bool:
         self._among.discard(self)
-        task, self._task = self._task, None
+        task, self.task = self.task, None
         return (
             self._is_cancelled
             and task is not None
@@ -72,6 +96,10 @@ class GatewayShutdown:
     async def _end_streams(self) -> None:
         await wait_for_server_exit()
         self._watching = None
+        if self._streams:
+            logging.getLogger(SERVER_LOGGER).addFilter(_is_unexpected)
+            _cut_requests.update(scope.task for scope in self._streams if scope.task is not None)
+            logger.info("open streams closed: %d; clients resume them", len(self._streams))
         _cancel_all(self._streams)
 
 

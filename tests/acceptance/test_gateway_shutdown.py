@@ -93,6 +93,8 @@ async def test_streams_are_cut_and_go_on_at_another_gateway(fleet: Fleet, worker
             pass  # the stream was cut, and the client detects it
         assert len(received_frames) < 60
         wait_for_exit(first)
+        assert " ERROR " not in first.output()
+        assert first.output().count("open streams closed: 1; clients resume them") == 1
         task_id = received_frames[0].data["task"]["id"]
         path = f"/tasks/{task_id}:subscribe"
         async with stream(http, second, path, agent="pace", last_event_id=received_frames[-1].id) as frames:

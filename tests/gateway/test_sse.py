@@ -4,6 +4,7 @@ the server stops."""
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from a2a.types import Artifact, Part, TaskArtifactUpdateEvent
 
 from a2a_celery.clock import SYSTEM_CLOCK, Clock
+from a2a_celery.gateway import shutdown
 from a2a_celery.gateway.bindings import sse
 from a2a_celery.gateway.bindings.sse import EventStream, frames_of
 from a2a_celery.gateway.operations.turns import StreamEvent
@@ -192,6 +194,28 @@ async def test_a_stream_ends_on_these_conditions(condition: str) -> None:
     assert source.closed
     assert stream.sent[-1]["more_body"]
     assert not stream.leaving._streams
+
+
+async def test_only_the_servers_error_for_a_cut_stream_is_dropped(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    server_exit = asyncio.Event()
+    monkeypatch.setattr(shutdown, "wait_for_server_exit", server_exit.wait)
+    caplog.set_level(logging.INFO)
+    stream = StreamToClient(EndlessPages().pages())
+
+    async def serve() -> None:
+        await stream.run()
+        logging.getLogger(shutdown.SERVER_LOGGER).error(shutdown.INCOMPLETE_RESPONSE)
+
+    serving = asyncio.create_task(serve())
+    await stream.began.wait()
+    server_exit.set()
+    await serving
+    logging.getLogger(shutdown.SERVER_LOGGER).error(shutdown.INCOMPLETE_RESPONSE)
+
+    messages = [record.getMessage() for record in caplog.records]
+    assert messages == ["open streams closed: 1; clients resume them", shutdown.INCOMPLETE_RESPONSE]
 
 
 async def test_a_cancellation_is_propagated() -> None:
