@@ -179,7 +179,7 @@ def build_asgi(
     only_where_traced()
     services = GatewayServices(app, agents, settings, clock, publisher=publisher, store=store)
     handlers = services.handlers
-    health = Health(app, services.store, Keys(settings.key_prefix), clock).routes()
+    health = Health(app, services.store, Keys(settings.key_prefix), agents, clock).routes()
     signing_keys = key_routes(settings)
     shell = [*(shell_routes() if settings.ui else []), root_route(has_page=settings.ui)]
     operator_api = services.operator_api

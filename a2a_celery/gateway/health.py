@@ -1,5 +1,5 @@
 """Health checks: ``/health/live`` for the process, and ``/health/ready`` for the store, the broker and at least one
-worker that consumes a queue.
+worker that consumes the queue of an agent.
 
 `report_start` logs the store, the broker, authentication, webhook signatures, and the configured settings with sources.
 
@@ -12,7 +12,7 @@ import asyncio
 import json
 import logging
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from threading import Thread
 from typing import Any
@@ -22,7 +22,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
+from ..agents import Agent
 from ..clock import SYSTEM_CLOCK, Clock
+from ..dispatch import queue_of
 from ..errors import A2ACeleryError, StoreUnavailable
 from ..settings import visible_settings
 from ..settings.loading import IN_ENVIRONMENT, LoadedSettings, source_of
@@ -32,7 +34,8 @@ from ..store.admin.start_check import announced_workers
 from .cards import signatures_line
 
 WORKER_TIMEOUT = 1.0
-"""Seconds that workers have to answer a query over the broker. The first answer ends the wait."""
+"""Seconds that workers have to answer a query over the broker. The first answer of a worker that consumes an agent's
+queue ends the wait."""
 
 STORE_TIMEOUT = 2.0
 """Seconds that the store has to reply to a command."""
@@ -48,9 +51,12 @@ RESULT_FRESH_FOR = 1.0
 class Health:
     """Readiness checks of the store, the broker and the workers."""
 
-    def __init__(self, app: Celery, store: AsyncStore, keys: Keys, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(
+        self, app: Celery, store: AsyncStore, keys: Keys, agents: Mapping[str, Agent], clock: Clock = SYSTEM_CLOCK
+    ) -> None:
         self._app = app
         self._keys = keys
+        self._agents = agents
         self._clock = clock
         self._store = store
         self._checked_at = float("-inf")
@@ -83,19 +89,47 @@ class Health:
         with self._app.connection_for_write(connect_timeout=BROKER_TIMEOUT) as connection:
             connection.ensure_connection(max_retries=1, interval_start=0.1, timeout=BROKER_TIMEOUT)
 
-    def _inspect(self) -> Any:
+    def _inspect(self) -> list[list[str]]:
+        """Return the queues of the workers that replied before the first worker that serves an agent, and its own."""
+        try:
+            return self._query_workers()
+        except Exception:  # the pooled connection may be older than a restart of the broker
+            return self._query_workers()
+
+    def _query_workers(self) -> list[list[str]]:
+        worker_queues: list[list[str]] = []
+
+        def collect(reply: Mapping[str, Any]) -> None:
+            worker_queues.extend([queue["name"] for queue in queues or ()] for queues in reply.values())
+            if self._serve_agents(worker_queues):
+                raise _Served
+
         # active_queues, not ping: a worker may respond to pings without consuming a queue
-        return self._app.control.inspect(timeout=WORKER_TIMEOUT, limit=1).active_queues()
+        with suppress(_Served):
+            self._app.control.broadcast("active_queues", reply=True, timeout=WORKER_TIMEOUT, callback=collect)
+        return worker_queues
+
+    def _serve_agents(self, worker_queues: Iterable[list[str]]) -> bool:
+        """Return True if a worker consumes the queue of an agent. A run with a `route`, or whose options name an
+        exchange and no queue, may be in any queue."""
+        consumed_queues = {queue for queues in worker_queues for queue in queues}
+        agents = self._agents.values()
+        if any(agent.route is not None for agent in agents):
+            return bool(consumed_queues)
+        agent_queues = {queue_of(self._app, agent) for agent in agents}
+        return bool(consumed_queues) and (None in agent_queues or not agent_queues.isdisjoint(consumed_queues))
 
     async def _workers(self) -> None:
-        queue_announcements = await self._announced_queues()
-        if any(queue_announcements):
+        worker_queues = await self._announced_queues()
+        if self._serve_agents(worker_queues):
             return
-        answers = await self._inspecting.result(WORKER_TIMEOUT + BROKER_TIMEOUT)
-        if not answers and not queue_announcements:
+        worker_queues += await self._inspecting.result(WORKER_TIMEOUT + BROKER_TIMEOUT)
+        if not worker_queues:
             raise _Missing(f"no worker answered within {WORKER_TIMEOUT:g} s: start one with celery -A … worker")
-        if not any(queues for queues in (answers or {}).values()):
+        if not any(worker_queues):
             raise _Missing("no worker consumes a queue")
+        if not self._serve_agents(worker_queues):
+            raise _Missing("no worker consumes the queue of an agent")
 
     async def _announced_queues(self) -> list[list[str]]:
         """Return the queues of each announced worker, or an empty list if the store does not respond."""
@@ -151,6 +185,10 @@ class SingleCall:
 
 class _Missing(A2ACeleryError):
     pass
+
+
+class _Served(Exception):
+    """Signal that ends the collection of workers' replies, because a worker serves an agent."""
 
 
 async def _outcome_of(check: Callable[[], Awaitable[None]]) -> str:

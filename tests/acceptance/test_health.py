@@ -5,11 +5,13 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from socket import gethostname
 from typing import Any
 
 import httpx
 import pytest
 
+from a2a_celery.gateway.health import RESULT_FRESH_FOR
 from tests.support.clients import BINDINGS, ServedFleet, message_json, rest, serve_fleet, stream
 from tests.support.faults import fault
 from tests.support.fleet import Fleet, Gateway, running_fleet
@@ -64,6 +66,25 @@ def test_a_worker_that_consumes_nothing_does_not_count(fleet: Fleet) -> None:
     fleet.command("control", "cancel_consumer", fleet.queue)
 
     assert wait_for_readiness(gateway, 503, "workers") == "no worker consumes a queue"
+
+
+def test_a_gateway_stays_ready_while_one_of_two_workers_is_drained(fleet: Fleet) -> None:
+    gateway = fleet.gateway()
+    drained_worker = fleet.worker(pool="threads")
+    fleet.worker(pool="threads")
+    wait_for_readiness(gateway, 200, "workers")
+
+    node = f"{drained_worker.name}-{fleet.queue}@{gethostname()}"
+    fleet.command("control", "--destination", node, "cancel_consumer", fleet.queue)
+
+    codes: list[int] = []
+
+    def is_probed_often() -> bool:
+        codes.append(ready(gateway)[0])
+        return len(codes) == 5
+
+    eventually(is_probed_often, every=RESULT_FRESH_FOR)
+    assert codes == [200] * 5
 
 
 @pytest.mark.each_kind

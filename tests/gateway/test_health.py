@@ -1,14 +1,18 @@
-"""Hanging probes. A gateway reports them in time, and does not start further probes."""
+"""Readiness by the replies of workers, and hanging probes, which a gateway reports in time without starting others."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
 from threading import Event
+from typing import Any
 
 import pytest
+from celery import Celery
 
-from a2a_celery.gateway.health import SingleCall
+from a2a_celery.agents import Agent
+from a2a_celery.gateway.health import Health, SingleCall
+from a2a_celery.store import Keys
 
 
 @pytest.fixture
@@ -51,3 +55,83 @@ async def test_when_it_comes_back_it_is_made_anew(release: Event) -> None:
     await asyncio.wait({call._made})
     assert await call.result(5) is True
     assert len(calls) == 2
+
+
+class IdleStore:
+    """Store that is available and contains no announcements."""
+
+    async def ping(self) -> None:
+        pass
+
+    async def run(self, operation: Any) -> list[str]:
+        return []
+
+
+DRAINED, READY, FOREIGN = {"w1": []}, {"w2": [{"name": "celery"}]}, {"w3": [{"name": "mails"}]}
+
+
+def health_with(
+    monkeypatch: pytest.MonkeyPatch, *queries: list[dict[str, Any]] | Exception, agent: Agent | None = None
+) -> tuple[Health, list[dict[str, Any]]]:
+    """Return the checks of a gateway whose queries to workers have these replies or errors, and the read replies."""
+    app, read, remaining = Celery(broker="memory://"), [], list(queries)
+
+    def broadcast(command: str, *, reply: bool, timeout: float, callback: Any) -> None:
+        replies = remaining.pop(0)
+        if isinstance(replies, Exception):
+            raise replies
+        for answer in replies:
+            read.append(answer)
+            callback(answer)
+
+    monkeypatch.setattr(app.control, "broadcast", broadcast)
+    agents = {"greeter": agent or Agent("greeter", "card", "function", None)}
+    return Health(app, IdleStore(), Keys("a2a"), agents), read  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("first", [DRAINED, FOREIGN], ids=["drained", "foreign"])
+async def test_a_ready_worker_counts_after_the_reply_of_another(
+    monkeypatch: pytest.MonkeyPatch, first: dict[str, Any]
+) -> None:
+    health, read = health_with(monkeypatch, [first, READY, FOREIGN])
+
+    assert (await health.check())["workers"] == "ok"
+    assert read == [first, READY]
+
+
+@pytest.mark.parametrize(
+    ("replies", "text"),
+    [
+        ([], "no worker answered within 1 s: start one with celery -A … worker"),
+        ([DRAINED], "no worker consumes a queue"),
+        ([DRAINED, FOREIGN], "no worker consumes the queue of an agent"),
+    ],
+)
+async def test_workers_without_an_agents_queue_do_not_count(
+    monkeypatch: pytest.MonkeyPatch, replies: list[dict[str, Any]], text: str
+) -> None:
+    health, _ = health_with(monkeypatch, replies)
+
+    assert (await health.check())["workers"] == text
+
+
+@pytest.mark.parametrize(
+    "agent",
+    [
+        Agent("greeter", "card", "function", None, options={"exchange": "any"}),
+        Agent("greeter", "card", "function", None, route=lambda request, caller: {}),
+    ],
+    ids=["exchange", "route"],
+)
+async def test_any_queue_counts_if_runs_may_be_in_any_queue(monkeypatch: pytest.MonkeyPatch, agent: Agent) -> None:
+    health, _ = health_with(monkeypatch, [FOREIGN], agent=agent)
+
+    assert (await health.check())["workers"] == "ok"
+
+
+async def test_a_query_on_a_broken_connection_is_repeated_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    health, _ = health_with(monkeypatch, ConnectionError("stale"), [READY])
+    failing_health, _ = health_with(monkeypatch, ConnectionError("stale"), ConnectionError("stale"))
+
+    assert (await health.check())["workers"] == "ok"
+    assert (await failing_health.check())["workers"] == "unreachable (ConnectionError)"

@@ -206,7 +206,7 @@ def probes(role: str) -> Iterator[tuple[str, str, Any]]:
 
 
 def test_the_probes_use_served_paths() -> None:
-    served_paths = {route.path for route in Health(None, None, None).routes()}  # type: ignore[arg-type]
+    served_paths = {route.path for route in Health(None, None, None, {}).routes()}  # type: ignore[arg-type]
 
     assert list(probes("gateway")) == [
         ("startup", "/health/live", "http"),
