@@ -250,7 +250,11 @@ def broker_line(app: Celery) -> str:
     variable = next((name for name in BROKER_VARIABLES if os.environ.get(name)), "")
     key = "broker_write_url" if app.conf.get("broker_write_url") else "broker_url"
     source = f"{variable}{IN_ENVIRONMENT}" if variable else source_of(key, app.conf, app.namespace)
-    return f"{app.connection_for_write().as_uri()} ({source})"
+    connection = app.connection_for_write()
+    url = connection.as_uri()
+    if not connection.info().get("password"):
+        url = url.replace("://:**@", "://")  # kombu masks a password that is not set
+    return f"{url} ({source})"
 
 
 def authentication_line(loaded_settings: LoadedSettings) -> str:

@@ -104,6 +104,6 @@ def test_failing_webhooks_are_reported(tmp_path: Path) -> None:
     assert (undelivered_result[0], gateway_without_key[0]) == (1, 1)
     assert "has no A2A_SECRET_KEY, so it delivers nothing" in undelivered_result[1]
     assert "wrong  secret key: A2A_SECRET_KEY is not set here" in gateway_without_key[1]
-    assert "note   webhooks: 1 unreachable now" in failing_result
+    assert "note   webhooks: 1 failing now" in failing_result
     assert "note   webhooks: 1 given up: celery -A … a2a deliveries list --dead" in failing_result
     assert "replay --all" in failing_result

@@ -11,7 +11,8 @@ import pytest
 from celery import Celery
 
 from a2a_celery.agents import Agent
-from a2a_celery.gateway.health import Health, SingleCall
+from a2a_celery.cli.doctor.survey import broker_server
+from a2a_celery.gateway.health import Health, SingleCall, broker_line
 from a2a_celery.store import Keys
 
 
@@ -135,3 +136,19 @@ async def test_a_query_on_a_broken_connection_is_repeated_once(monkeypatch: pyte
 
     assert (await health.check())["workers"] == "ok"
     assert (await failing_health.check())["workers"] == "unreachable (ConnectionError)"
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://localhost:6390/0", "redis://localhost:6390/0"),
+        ("redis://:s3cret@localhost:6390/0", "redis://:**@localhost:6390/0"),
+        ("amqp://me:s3cret@broker//", "amqp://me:**@broker:5672//"),
+    ],
+)
+def test_the_broker_is_shown_with_a_mask_for_a_password_that_is_set(url: str, shown: str) -> None:
+    assert broker_line(Celery(broker=url)).startswith(f"{shown} (")
+
+
+def test_the_error_of_the_broker_has_no_full_stop() -> None:
+    assert str(broker_server(Celery(broker="redis://127.0.0.1:1/0"))).endswith("Connection refused")

@@ -181,6 +181,12 @@ def test_a_healthy_deployment_has_no_problems() -> None:
         ("wrong", worker(store={"identity": "abc/0", "clock_offset": 7.0, "error": ""}), "clock", "7.0 s ahead"),
         ("note", worker(pool="threads"), "celery@one", "cannot enforce cancellation on the pool threads"),
         ("note", worker(drained=["celery"]), "celery@one", "does not consume celery: a2a drain --worker celery@one"),
+        (
+            "wrong",
+            worker(queues=[], drained=["celery"]),
+            "agent echo",
+            "only drained workers have its queue celery: celery -A … a2a drain --queue celery --undo",
+        ),
         ("note", worker(abandoned=["t.1"]), "celery@one", "still run: t.1"),
         (
             "wrong",
@@ -235,7 +241,7 @@ def test_a_healthy_deployment_has_no_problems() -> None:
             "note",
             with_sealed_configs(KEY, failing=3),
             "webhooks",
-            "3 unreachable now: celery -A … a2a deliveries",
+            "3 failing now: celery -A … a2a deliveries",
         ),
         ("note", with_sealed_configs(KEY, dead=2), "webhooks", "2 given up: celery -A … a2a deliveries list --dead"),
         (

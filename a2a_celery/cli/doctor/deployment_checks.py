@@ -55,7 +55,7 @@ def webhooks(survey: Survey) -> Iterator[Finding]:
     """Check that webhooks receive their events."""
     failing, dead = survey.webhooks.failing, survey.webhooks.dead
     if failing:
-        yield note("webhooks", f"{failing} unreachable now: celery -A … a2a deliveries shows the reason.")
+        yield note("webhooks", f"{failing} failing now: celery -A … a2a deliveries shows the reason.")
     if dead:
         yield note(
             "webhooks",

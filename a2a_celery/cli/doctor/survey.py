@@ -76,7 +76,7 @@ def broker_server(app: Celery) -> BrokerServer | str:
                 case other:
                     return BrokerServer(str(other))
     except Exception as e:  # each transport has its own errors
-        return f"{type(e).__name__}: {e}"
+        return f"{type(e).__name__}: {e}".rstrip(".")
 
 
 def _redis(connection: Any, options: dict[str, Any]) -> BrokerServer:

@@ -65,6 +65,11 @@ def agents(survey: Survey) -> Iterator[Finding]:
             yield note(f"agent {agent}", "not checked, because its options name an exchange and no queue")
         elif not consuming and any(queue in worker["queues"] for worker in survey.announced):
             continue  # a worker that remote control cannot reach does not report its agents
+        elif not consuming and any(queue in report.get("drained", ()) for _, report in reporting(survey)):
+            yield wrong(
+                f"agent {agent}",
+                f"only drained workers have its queue {queue}: celery -A … a2a drain --queue {queue} --undo",
+            )
         elif not consuming:
             yield wrong(
                 f"agent {agent}", f"no worker that reports consumes its queue {queue}: celery -A … worker -Q {queue}"

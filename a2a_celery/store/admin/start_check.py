@@ -168,7 +168,7 @@ def server_of(store: SyncStore) -> Server:
         answered_at = SYSTEM_CLOCK.time()
         info: dict[str, Any] = store.redis.info()
     except RedisError as e:
-        raise StoreUnavailable(f"{type(e).__name__}: {e}") from e
+        raise StoreUnavailable(f"{type(e).__name__}: {e}".rstrip(".")) from e
     valkey = info.get("server_name") == "valkey"
     database = store.redis.connection_pool.connection_kwargs.get("db") or 0
     return Server(
