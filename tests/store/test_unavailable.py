@@ -18,6 +18,7 @@ from redis.exceptions import TimeoutError as RedisTimeout
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.errors import StoreUnavailable
 from a2a_celery.store import AsyncStore, Keys, Operation, SyncStore, redis_url
+from a2a_celery.store.admin.start_check import read_clock
 from a2a_celery.store.client.connection import MAX_BATCH, MAX_SENDERS
 from a2a_celery.store.client.round_trips import RoundTrips
 from a2a_celery.store.operation import Script
@@ -82,6 +83,16 @@ async def test_the_late_reply_of_a_silent_server_is_discarded(store: AsyncStore)
     trips._patience = 30  # a slow reply is no timeout
     assert await trips.make([("ECHO", "new")]) == [b"new"]
     await trips.aclose()
+
+
+async def test_the_error_of_a_pipeline_names_the_operation_of_each_caller(keys: Keys) -> None:
+    store = AsyncStore("redis://127.0.0.1:1/0")
+    operations = [read_task(keys, ANN, "t"), read_clock(keys)]
+
+    errors = await asyncio.gather(*map(store.run, operations), return_exceptions=True)
+
+    assert [str(error).split()[3] for error in errors] == [operation.script.name for operation in operations]
+    await store.aclose()
 
 
 async def test_cancelled_callers_delay_no_others_during_an_outage(keys: Keys) -> None:

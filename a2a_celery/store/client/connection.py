@@ -222,12 +222,12 @@ class AsyncStore:
             except TimeoutError:
                 self._refuse(batch, StoreUnavailable(f"Redis did not reply within {SEND_TIMEOUT:g} s"))
             except Exception as e:
-                self._refuse(batch, translate_error(e, batch[0][0].script.name))
+                self._refuse(batch, e)
 
     def _refuse(self, batch: list[tuple[Operation[Any], asyncio.Future[Any]]], error: Exception) -> None:
-        for _, reply in batch:
+        for operation, reply in batch:
             if not reply.done():
-                reply.set_exception(error)
+                reply.set_exception(translate_error(error, operation.script.name))
 
     async def _send(self, batch: list[tuple[Operation[Any], asyncio.Future[Any]]]) -> None:
         results = await self._run_pipeline([o for o, _ in batch], with_text=False)
