@@ -436,3 +436,25 @@ class TestOneTask:
 )
 def test_a_skipped_tick_has_a_time_and_matches_no_filter_on_tasks(filters: dict[str, Any], selects: bool) -> None:
     assert Selection(**filters).has_tick(NOON) is selects
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("list", "--all"), ("stats",), ("requeue",), ("deliveries",), ("migrate", "--dry-run")],
+    ids=lambda arguments: arguments[0],
+)
+async def test_an_unavailable_store_is_named_with_the_reason(
+    command: Command, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("A2A_STORE_URL", "redis://:s3cret@127.0.0.1:1/3")
+
+    assert command(*arguments, code=1).stderr == (
+        "Error: the store redis://127.0.0.1:1/3 is unavailable (Connection refused): is Redis up, and is A2A_STORE_URL "
+        "the one that the workers use?\n"
+    )
+
+
+async def test_an_interrupted_migration_can_be_run_again(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("A2A_STORE_URL", "redis://127.0.0.1:1/3")
+
+    assert command("migrate", code=1).stderr.endswith("Completed steps are kept: run the command again\n")

@@ -17,6 +17,7 @@ from ...store.admin.schema import migrate as carry_out
 from ...store.admin.start_check import watchers
 from ..app_loader import load_configured_a2a
 from ..output import Progress
+from .selection import unavailable_store
 
 
 @click.command()
@@ -43,7 +44,10 @@ def migrate(context: click.Context, dry_run: bool, without_archive: bool, timeou
     except ConfigError as e:
         raise click.ClickException(str(e)) from e
     except StoreUnavailable as e:
-        raise click.ClickException(f"{e}; completed steps are kept: run the command again") from e
+        text = unavailable_store(a2a.settings.store_url, e)
+        raise click.ClickException(
+            text if dry_run else f"{text} Completed steps are kept: run the command again"
+        ) from e
     finally:
         store.close()
 

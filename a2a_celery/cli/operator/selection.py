@@ -15,9 +15,11 @@ from a2a.types import TaskState
 
 from ...app import A2A
 from ...errors import BlobsUnavailable, ConfigError, StoreUnavailable
+from ...settings.urls import url_address
 from ...store import Keys, SyncStore
 from ...store.admin.scan import TaskSummary
 from ...store.admin.schema import open_store, require_compatible
+from ...store.admin.start_check import reason_of
 from ...store.blobs.blob_store import blobs_of
 from ..app_loader import load_configured_a2a
 from ..completion import complete_agent
@@ -190,9 +192,17 @@ def operator_store(context: click.Context, agent: str | None) -> Iterator[tuple[
     except BlobsUnavailable as e:
         raise click.ClickException(f"{e}: is A2A_BLOB_URL the one that the workers use?") from e
     except StoreUnavailable as e:
-        raise click.ClickException(f"{e}: is it up, and is A2A_STORE_URL the one that the workers use?") from e
+        raise click.ClickException(unavailable_store(settings.store_url, e)) from e
     finally:
         store.close()
+
+
+def unavailable_store(url: str, error: StoreUnavailable) -> str:
+    """Return an error text with the store's address, without its password, and the reason."""
+    return (
+        f"the store {url_address(url)} is unavailable ({reason_of(error)}): is Redis up, and is A2A_STORE_URL the one "
+        "that the workers use?"
+    )
 
 
 def duration(seconds: float) -> str:

@@ -79,11 +79,12 @@ def unavailable(store: AsyncStore | SyncStore, error: BaseException) -> str:
     """Return a message with the address of the store and the reason why the store is unavailable."""
     options = store.redis.connection_pool.connection_kwargs
     address = options.get("path") or f"{options.get('host', 'localhost')}:{options.get('port', 6379)}"
-    return f"the store at {address}, database {options.get('db') or 0}, is unavailable: {_reason(error)}"
+    return f"the store at {address}, database {options.get('db') or 0}, is unavailable: {reason_of(error)}"
 
 
-def _reason(error: BaseException) -> str:
-    """Return the operating system's message for the error, or redis-py's message if there is none."""
+def reason_of(error: BaseException) -> str:
+    """Return the reason for the error of an unavailable store: the operating system's message, or redis-py's message if
+    there is none."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno:
