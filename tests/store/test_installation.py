@@ -91,5 +91,5 @@ async def test_a_server_is_described(redis_server: EmbeddedRedis) -> None:
 
 
 async def test_an_unreachable_server_is_reported() -> None:
-    with pytest.raises(StoreUnavailable, match="^ConnectionError.*Connection refused$"):
+    with pytest.raises(StoreUnavailable, match=r"^ConnectionError.*Connection refused$"):
         await asyncio.to_thread(server_of, SyncStore("redis://127.0.0.1:1/0"))

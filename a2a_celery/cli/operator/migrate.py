@@ -45,9 +45,8 @@ def migrate(context: click.Context, dry_run: bool, without_archive: bool, timeou
         raise click.ClickException(str(e)) from e
     except StoreUnavailable as e:
         text = unavailable_store(a2a.settings.store_url, e)
-        raise click.ClickException(
-            text if dry_run else f"{text} Completed steps are kept: run the command again"
-        ) from e
+        advice = "" if dry_run else " Completed steps are kept: run the command again"
+        raise click.ClickException(text + advice) from e
     finally:
         store.close()
 
