@@ -45,6 +45,7 @@ class Action(StrEnum):
     ARCHIVE_BEGUN = "archive.begun"
     ARCHIVE_REFUSED = "archive.refused"
     WATCHER_STARTED = "watcher.started"
+    WATCHER_STOPPED = "watcher.stopped"
     TICK_FAILED = "watcher.tick_failed"
     STORE_CLOCK_JUMPED = "store.clock_jumped"
     REPLICAS_LATE = "store.replicas_late"

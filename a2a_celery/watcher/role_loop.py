@@ -16,6 +16,7 @@ from typing import Protocol
 
 from ..clock import SYSTEM_CLOCK, Clock
 from ..crypto.sealing import sealer_of
+from ..errors import StoreUnavailable
 from ..push import format_public_key, parse_private_key
 from ..settings import Settings, visible_settings
 from ..settings.urls import archive_place
@@ -32,6 +33,9 @@ logger = logging.getLogger(__name__)
 
 MIN_TICK_INTERVAL = 0.02
 """Minimum number of seconds between two ticks, even if the role is notified more often."""
+
+WITHDRAWAL_TIMEOUT = 1.0
+"""Seconds that the store has to delete the heartbeat when the watcher stops."""
 
 
 class Role(Protocol):
@@ -118,6 +122,15 @@ class Heartbeat:
         await self._store.run(heartbeat)
         if self._alive_file is not None:
             self._alive_file.touch()
+
+    async def withdraw(self) -> None:
+        """Delete the heartbeat, so that the stopped watcher is no longer listed. If the store does not reply, the
+        heartbeat expires."""
+        withdrawal = record_heartbeat(
+            self._keys, self._heartbeat, schema=SCHEMA, archives=self._has_archive, withdraws=True
+        )
+        with suppress(StoreUnavailable, TimeoutError):
+            await asyncio.wait_for(self._store.run(withdrawal), WITHDRAWAL_TIMEOUT)
 
 
 MAX_ERROR = 1.0

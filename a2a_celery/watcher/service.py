@@ -73,8 +73,7 @@ class Watcher:
         """
         blobs = blobs_of(self._settings)
         store = AsyncStore(self._settings.store_url, blobs, wait_replicas=self._settings.store_wait_replicas)
-        keys = Keys(self._settings.key_prefix)
-        sealer = sealer_of(self._settings.secret_keys)
+        keys, sealer = Keys(self._settings.key_prefix), sealer_of(self._settings.secret_keys)
         archive = open_archive(self._settings.archive_url) if self._settings.archive_url else None
         available = False
         try:
@@ -85,7 +84,8 @@ class Watcher:
         if not available:
             return
         results = Results(store, keys, self._app)
-        roles = self._task_roles(store, keys, results, alive_file)
+        heartbeat = Heartbeat(store, keys, self._settings, alive_file)
+        roles = [*self._task_roles(store, keys, results), heartbeat]
         if self._settings.blob_url is not None:
             roles.append(BlobRemover(store, keys, blobs, self.metrics))
         if archive is not None:
@@ -93,9 +93,8 @@ class Watcher:
         webhook_roles = self._webhook_roles(store, keys, sealer)
         notifications = PubSubListener(self._settings.store_url)
         loops = [RoleLoop(role, metrics=self.metrics) for role in roles]
-        child_canceller = ChildCanceller(store, keys, self._publisher)
         ended_parents = notifications.listen(keys.ended_parent_notifications)
-        loops.append(RoleLoop(child_canceller, ended_parents, self.metrics))
+        loops.append(RoleLoop(ChildCanceller(store, keys, self._publisher), ended_parents, self.metrics))
         loops += [
             RoleLoop(role, notifications.listen(keys.delivery_notifications), self.metrics) for role in webhook_roles
         ]
@@ -118,7 +117,9 @@ class Watcher:
             if archive is not None:
                 await archive.aclose()
             await notifications.stop()
+            await heartbeat.withdraw()
             await store.aclose()
+        logger.info("watcher stopped", extra=about(Action.WATCHER_STOPPED))
 
     async def _wait_for_store(self, store: AsyncStore, keys: Keys, sealer: Sealer | None, until: asyncio.Event) -> bool:
         """Wait until the store is available, and return True. Return False if `until` is set first."""
@@ -130,7 +131,7 @@ class Watcher:
                 return False
         return True
 
-    def _task_roles(self, store: AsyncStore, keys: Keys, results: Results, alive_file: Path | None) -> list[Role]:
+    def _task_roles(self, store: AsyncStore, keys: Keys, results: Results) -> list[Role]:
         settings = self._settings
         store_clock = StoreClock(store, keys, settings.lease_ttl)
         dispatcher = Dispatcher(
@@ -150,7 +151,6 @@ class Watcher:
             ReminderPoster(store, keys, store_clock),
             PauseExpirer(store, keys, store_clock),
             CanvasFinalizer(store, keys, results),
-            Heartbeat(store, keys, settings, alive_file),
         ]
 
     def _webhook_roles(self, store: AsyncStore, keys: Keys, sealer: Sealer | None) -> list[Deliverer | Replayer]:

@@ -16,6 +16,8 @@ from click.testing import CliRunner
 from a2a_celery import A2A
 from a2a_celery.cli.commands import a2a as commands
 from a2a_celery.execution.celery.start_check import worker_starts
+from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store.admin.start_check import watchers
 from tests.support.restarts import MortalRedis, mortal_redis
 from tests.support.waiting import eventually_async
 
@@ -122,6 +124,41 @@ async def test_a_watcher_begins_when_the_store_is_available(tmp_path: Path, capl
         await watching
 
     assert len(warnings(caplog)) == 1
+
+
+async def test_a_stopped_watcher_is_logged_and_not_listed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "a2a_celery")
+    with mortal_redis(tmp_path) as server:
+        store, stop = AsyncStore(server.store_url), asyncio.Event()
+        watching = asyncio.ensure_future(make_app(server.store_url).watcher().run(stop))
+
+        async def is_listed() -> bool:
+            return len(await store.run(watchers(Keys("a2a")))) == 1
+
+        await eventually_async(is_listed, what="the watcher is listed")
+        stop.set()
+        await watching
+
+        assert not await is_listed()
+        await store.aclose()
+    assert caplog.records[-1].getMessage() == "watcher stopped"
+
+
+async def test_a_watcher_stops_while_the_store_is_unavailable(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "a2a_celery")
+    with mortal_redis(tmp_path) as server:
+        stop = asyncio.Event()
+        watching = asyncio.ensure_future(make_app(server.store_url).watcher().run(stop))
+
+        async def is_started() -> bool:
+            return "watcher started" in caplog.text
+
+        await eventually_async(is_started, what="the watcher has started")
+        server.die()
+        stop.set()
+        await asyncio.wait_for(watching, 10)
+
+    assert "watcher stopped" in caplog.text
 
 
 @pytest.mark.parametrize("start", [gateway, watcher, worker])

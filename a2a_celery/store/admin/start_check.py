@@ -189,7 +189,9 @@ def server_of(store: SyncStore) -> Server:
     )
 
 
-def record_heartbeat(keys: Keys, announcement: str, *, schema: int, archives: bool) -> Operation[list[str]]:
+def record_heartbeat(
+    keys: Keys, announcement: str, *, schema: int, archives: bool, withdraws: bool = False
+) -> Operation[list[str]]:
     """Record the heartbeat of a watcher.
 
     If the store was emptied, the heartbeat restores `schema` and, with `archives`, enables archiving again.
@@ -199,11 +201,12 @@ def record_heartbeat(keys: Keys, announcement: str, *, schema: int, archives: bo
         announcement: Description of the watcher, which is the same in each call, or "" to only read the announcements.
         schema: Schema of this release.
         archives: True if the process archives ended tasks.
+        withdraws: True to delete the heartbeat of `announcement` instead.
 
     Returns:
         The announcements of all watchers with a recent heartbeat.
     """
-    arguments: list[Argument] = [announcement, ANNOUNCEMENT_TTL_US, schema, int(archives)]
+    arguments: list[Argument] = [announcement, ANNOUNCEMENT_TTL_US, schema, int(archives), int(withdraws)]
     return Operation(script("record_heartbeat"), [keys.watchers, keys.installation], arguments, _texts)
 
 
