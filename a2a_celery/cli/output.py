@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import textwrap
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any, Self
 
@@ -35,8 +37,10 @@ __all__ = [
     "table",
     "task_lines",
     "task_table",
+    "terminal_width",
     "truncate_text",
     "with_reference",
+    "wrap_text",
 ]
 
 STATE_PREFIX = "TASK_STATE_"
@@ -150,33 +154,73 @@ def task_table(tasks: Sequence[tuple[str, Task]]) -> Iterable[str]:
     cells = []
     for agent, task in tasks:
         cells.append((task.id, state_name(task.status.state), agent, _updated_at(task), task.context_id))
-    return table(("TASK", "STATE", "AGENT", "UPDATED", "CONTEXT"), cells)
+    heading = ("TASK", "STATE", "AGENT", "UPDATED (UTC)", "CONTEXT")
+    return table(heading, cells, ids=["TASK"], optional=["CONTEXT"], times=["UPDATED (UTC)"])
 
 
 def _updated_at(task: Task) -> str:
     return str(task.status.timestamp.ToDatetime().strftime("%Y-%m-%d %H:%M:%S"))
 
 
-def table(heading: Sequence[str], lines: Iterable[Sequence[str]], width: int | None = None) -> Iterable[str]:
+def table(
+    heading: Sequence[str],
+    lines: Iterable[Sequence[str]],
+    width: int | None = None,
+    *,
+    ids: Collection[str] = (),
+    optional: Sequence[str] = (),
+    times: Sequence[str] = (),
+    below: Sequence[str] = (),
+) -> Iterator[str]:
     """Yield a heading and lines in aligned columns.
 
-    If lines are too long, all columns except the first are narrowed, starting with the last, and lines that are still
-    too long are truncated.
+    If lines are too long, these steps follow until the lines fit: columns without a value and optional columns are
+    omitted, times are shortened, and columns are moved below their line. Then all columns except the first, `ids` and
+    `times` are narrowed, starting with the last. Lines that are still too long are truncated behind their ids.
+
+    Args:
+        width: Maximum length of a line. None means the width of the terminal, or no limit without a terminal.
+        ids: Columns of ids for the user to type. The ids are never truncated.
+        optional: Columns to omit, in this order.
+        times: Columns of UTC times that start with the date. A short time omits the current date or year.
+        below: Columns to move below their line, in this order.
+    """
+    width = terminal_width() if width is None else width
+    rows = [[_printable(cell) for cell in line] for line in lines]
+    columns = {name: [row[number] for row in rows] for number, name in enumerate(heading)}
+    notes = {} if width is None else _shorten(columns, width, optional, times, below)
+    gap = "  " if width is None or _line_width(columns, "  ") <= width else " "
+    widths = _widths(columns)
+    if width is not None:
+        _narrow(widths, width - len(gap) * (len(widths) - 1), {*ids, *times})
+    most = None if width is None else max(width, _end_of_ids(widths, ids))
+    for number in range(-1, len(rows)):
+        cells = {name: name if number < 0 else column[number] for name, column in columns.items()}
+        text = gap.join(f"{truncate_text(cell, widths[name]):{widths[name]}}" for name, cell in cells.items()).rstrip()
+        yield text if most is None else truncate_text(text, most)
+        values = {} if number < 0 else {name: column[number] for name, column in notes.items()}
+        note = "  ".join(f"{name} {value}" for name, value in values.items() if value not in ("", "-"))
+        if note:
+            yield wrap_text(f"  {note}", "    ", width)
+
+
+def terminal_width() -> int | None:
+    """Return the width of the terminal, or None if stdout is not a terminal."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def wrap_text(text: str, indent: str = "  ", width: int | None = None) -> str:
+    """Return `text` in lines of at most `width` characters. All lines except the first start with `indent`.
 
     Args:
         width: Maximum length of a line. None means the width of the terminal, or no limit without a terminal.
     """
-    if width is None and sys.stdout.isatty():
-        width = shutil.get_terminal_size().columns
-    cells = [[_printable(cell) for cell in line] for line in (heading, *lines)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    gap = "  "
-    if width is not None and sum(widths) + len(gap) * (len(widths) - 1) > width:
-        gap = " "
-        _narrow(widths, width - (len(widths) - 1))
-    for line in cells:
-        text = gap.join(f"{truncate_text(cell, most):{most}}" for cell, most in zip(line, widths, strict=True)).rstrip()
-        yield text if width is None else truncate_text(text, width)
+    width = terminal_width() if width is None else width
+    if width is None:
+        return text
+    return "\n".join(
+        textwrap.wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    )
 
 
 def truncate_text(text: str, most: int) -> str:
@@ -184,12 +228,48 @@ def truncate_text(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-def _narrow(widths: list[int], most: int) -> None:
+def _shorten(
+    columns: dict[str, list[str]], width: int, optional: Sequence[str], times: Sequence[str], below: Sequence[str]
+) -> dict[str, list[str]]:
+    """Remove columns and shorten times until the lines fit `width`. Return the columns to show below each line."""
+    without_value = [name for name in list(columns)[1:] if set(columns[name]) == {"-"}]
+    for name in (*without_value, *optional):
+        if _line_width(columns) > width:
+            columns.pop(name, None)
+    if _line_width(columns) > width:
+        now = datetime.now(UTC)
+        for name in times:
+            columns[name] = [cell.removeprefix(f"{now:%Y-%m-%d }").removeprefix(f"{now:%Y-}") for cell in columns[name]]
+    order = list(columns)
+    moved: dict[str, list[str]] = {}
+    for name in below:
+        if name in columns and _line_width(columns) > width:
+            moved[name] = columns.pop(name)
+    return {name: moved[name] for name in order if name in moved}
+
+
+def _widths(columns: Mapping[str, Sequence[str]]) -> dict[str, int]:
+    return {name: max(map(len, (name, *column))) for name, column in columns.items()}
+
+
+def _line_width(columns: Mapping[str, Sequence[str]], gap: str = " ") -> int:
+    return sum(_widths(columns).values()) + len(gap) * (len(columns) - 1)
+
+
+def _end_of_ids(widths: Mapping[str, int], ids: Collection[str]) -> int:
+    """Return the width of a line up to its last id, or 0 if no column has ids."""
+    names = list(widths)
+    count = max((names.index(name) + 1 for name in ids), default=0)
+    return sum(list(widths.values())[:count]) + max(0, count - 1)
+
+
+def _narrow(widths: dict[str, int], most: int, whole: Collection[str]) -> None:
     """Narrow the columns to at least `MIN_COLUMN`, from the last to the second, until the sum of all widths is at most
-    `most`."""
-    for number in range(len(widths) - 1, 0, -1):
-        excess = max(0, sum(widths) - most)
-        widths[number] -= min(excess, max(0, widths[number] - MIN_COLUMN))
+    `most`. The columns `whole` keep their width."""
+    for name in list(widths)[:0:-1]:
+        if name not in whole:
+            excess = max(0, sum(widths.values()) - most)
+            widths[name] -= min(excess, max(0, widths[name] - MIN_COLUMN))
 
 
 class Progress:

@@ -243,7 +243,7 @@ class TestList:
     def test_is_a_table_newest_first(self, commands: Commands, context: str) -> None:
         heading, *rows = commands("list", "--context", context).stdout.splitlines()
 
-        assert heading.split() == ["TASK", "STATE", "AGENT", "UPDATED", "CONTEXT"]
+        assert heading.split() == ["TASK", "STATE", "AGENT", "UPDATED", "(UTC)", "CONTEXT"]
         match = [re.fullmatch(rf"{ID}  (\S+) +(\S+) +\S+ \S+  {context}", row) for row in rows]
         states = ["INPUT_REQUIRED ask", "COMPLETED full", "COMPLETED echo"]
         assert [f"{row[1]} {row[2]}" for row in match if row] == states

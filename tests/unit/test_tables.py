@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from datetime import UTC, datetime
 
 import click
 import pytest
@@ -27,20 +28,79 @@ def test_a_terminal_gets_lines_that_fit(monkeypatch: pytest.MonkeyPatch) -> None
     assert list(table(("NAME", "WHAT"), ROWS)) == ["NAME WHAT", "a    short", f"b    {'x' * 14}…"]
 
 
+TASK = "4f7f41f6-57ac-4b8e-9b35-3b5b5d2f9c59"
+WEBHOOK = "9c578d94-8105-4762-8150-faa4063e2db3"
+CONTEXT = "0f7ec036-c7c9-4ce0-bd1b-c83a842329f0"
+
+
 def test_the_last_columns_are_truncated_and_the_first_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "80")
-    task = "4f7f41f6-57ac-4b8e-9b35-3b5b5d2f9c59"
     heading = ("TASK", "AGENT", "RUN", "FOR", "WORKER", "WHY")
-    cells = (task, "researcher", "1", "3 min 20 s", "celery@host-17.example.com", "cancel requested, still running")
+    cells = (TASK, "researcher", "1", "3 min 20 s", "celery@host-17.example.com", "cancel requested, still running")
 
     lines = list(table(heading, [cells]))
 
     assert lines == [
         f"{'TASK':36} AGENT      RUN FOR        WORKER   WHY",
-        f"{task} researcher 1   3 min 20 s celery@… cancel …",
+        f"{TASK} researcher 1   3 min 20 s celery@… cancel …",
     ]
     assert max(map(len, lines)) <= 80
+
+
+def test_a_terminal_omits_columns_without_a_value_before_optional_columns() -> None:
+    heading = ("TASK", "STATE", "OLDEST", "CONTEXT")
+    lines = [(TASK, "WORKING", "-", CONTEXT)]
+
+    assert list(table(heading, lines, 83, ids=["TASK"], optional=["CONTEXT"])) == [
+        f"{'TASK':36}  STATE    CONTEXT",
+        f"{TASK}  WORKING  {CONTEXT}",
+    ]
+    assert list(table(heading, lines, 80, ids=["TASK"], optional=["CONTEXT"])) == [
+        f"{'TASK':36}  STATE",
+        f"{TASK}  WORKING",
+    ]
+
+
+def test_a_time_on_a_narrow_terminal_omits_the_current_date_or_year() -> None:
+    now = datetime.now(UTC)
+    times = [f"{now:%Y-%m-%d} 02:38:04", f"{now.year}-00-00 02:38:04", "2001-02-03 02:38:04"]
+    cells = [(TASK, "COMPLETED", "researcher", time) for time in times]
+    heading = ("TASK", "STATE", "AGENT", "SINCE (UTC)")
+
+    assert [line[58:] for line in table(heading, cells, 77, ids=["TASK"], times=["SINCE (UTC)"])] == [
+        "SINCE (UTC)",
+        *times,
+    ]
+    lines = list(table(heading, cells, 76, ids=["TASK"], times=["SINCE (UTC)"]))
+    assert [line[47:].split(maxsplit=1)[1] for line in lines[1:]] == [
+        "02:38:04",
+        "00-00 02:38:04",
+        "2001-02-03 02:38:04",
+    ]
+
+
+def test_a_narrow_terminal_gets_columns_below_their_line_and_complete_ids() -> None:
+    heading = ("TASK", "WEBHOOK", "STATE", "TRIES", "WHY")
+    cells = [
+        (TASK, WEBHOOK, "dead", "1", "answered 410: the receiver accepts no more events"),
+        (TASK, WEBHOOK, "waiting", "-", "-"),
+    ]
+
+    assert list(table(heading, cells, 120, ids=["TASK", "WEBHOOK"], below=["WHY", "TRIES", "STATE"])) == [
+        f"{'TASK':36}  {'WEBHOOK':36}  STATE    TRIES",
+        f"{TASK}  {WEBHOOK}  dead     1",
+        "  WHY answered 410: the receiver accepts no more events",
+        f"{TASK}  {WEBHOOK}  waiting  -",
+    ]
+    for width in (80, 40):
+        lines = list(table(heading, cells, width, ids=["TASK", "WEBHOOK"], below=["WHY", "TRIES", "STATE"]))
+        assert lines[0].split() == ["TASK", "WEBHOOK"]
+        assert [line.split() for line in lines[1::2]] == [[TASK, WEBHOOK]] * 2
+        assert " ".join(lines[2].split()) == f"STATE dead TRIES 1 WHY {cells[0][-1]}"
+        assert max(map(len, lines[2].splitlines())) <= width
+        assert lines[2].startswith("  STATE")
+        assert lines[4] == "  STATE waiting"
 
 
 def test_a_narrow_terminal_gets_the_beginning_of_each_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,8 @@ from ..completion import complete_agent
 from ..output import Progress, table
 from .selection import duration, operator_store
 
+HEADING = ("TASK", "WEBHOOK", "STATE", "EVENTS", "TRIES", "NEXT", "WHY")
+
 
 def _list_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
@@ -62,7 +64,7 @@ def list_deliveries(context: click.Context, dead: bool, agent: str | None, as_li
             (r.task_id, r.config_id, r.state, _events(r), str(r.failures), _due_time(r), _failure_reason(r))
             for r in delivery_list
         ]
-        for line in table(("TASK", "WEBHOOK", "STATE", "EVENTS", "TRIES", "NEXT", "WHY"), cells):
+        for line in table(HEADING, cells, ids=HEADING[:2], below=HEADING[:1:-1]):
             click.echo(line)
 
 

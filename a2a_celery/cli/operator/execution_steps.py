@@ -89,5 +89,5 @@ def _show(context: click.Context, task_id: str, agent: str | None, as_lines: boo
     if not durations:
         click.echo("no step is recorded yet: no run has begun, or one has just begun")
         return
-    for line in table(HEADING, [_cells(duration) for duration in durations]):
+    for line in table(HEADING, [_cells(duration) for duration in durations], times=["WHEN"], below=["WHAT", "WORKER"]):
         click.echo(line)

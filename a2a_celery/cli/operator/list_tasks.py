@@ -79,7 +79,9 @@ def summary_lines(tasks: Sequence[TaskSummary]) -> Iterable[str]:
     if any(task.scope.owner for task in tasks):
         columns.append(("OWNER", lambda task: task.scope.owner or "-"))
     columns.append(("CONTEXT", lambda task: task.context_id))
-    return table([name for name, _ in columns], [[cell(task) for _, cell in columns] for task in tasks])
+    heading = [name for name, _ in columns]
+    cells = [[cell(task) for _, cell in columns] for task in tasks]
+    return table(heading, cells, ids=["TASK"], optional=["CONTEXT"], times=["SINCE (UTC)"], below=["OWNER", "TENANT"])
 
 
 def _show(context: click.Context, selection: Selection, schedule: str | None, limit: int, as_lines: bool) -> None:

@@ -212,7 +212,8 @@ def _text_lines(summaries: list[TaskSummary]) -> Iterator[str]:
         yield "no dead letters"
         return
     lines = [(x.ref.task_id, x.agent, f"{x.attempt} of {x.max_attempts}", _time(x), x.context_id) for x in summaries]
-    yield from table(("TASK", "AGENT", "ATTEMPTS", "FAILED (UTC)", "CONTEXT"), lines)
+    heading = ("TASK", "AGENT", "ATTEMPTS", "FAILED (UTC)", "CONTEXT")
+    yield from table(heading, lines, ids=["TASK"], optional=["CONTEXT"], times=["FAILED (UTC)"])
     yield "run one again: a2a requeue TASK; all of them: a2a requeue --all"
 
 

@@ -167,7 +167,7 @@ def _show(context: click.Context, selection: Selection, older_than: float, limit
     if not tasks:
         click.echo(f"nothing is stuck: no task has waited for longer than {duration(older_than)}")
         return
-    for line in table(HEADING, [task.cells() for task in shown_tasks]):
+    for line in table(HEADING, [task.cells() for task in shown_tasks], ids=["TASK"], below=["WHY", "WORKER"]):
         click.echo(line)
     if len(tasks) > limit:
         click.echo(f"… {len(tasks) - limit} more tasks: raise --limit")
