@@ -107,7 +107,7 @@ def test_a_requeued_lost_task_runs_on_another_worker(lease_fleet: Fleet) -> None
     # the first, with the command in a separate process
     result = lease_fleet.command("a2a", "requeue", dead[0]["id"])
     assert (result.returncode, result.stderr) == (0, "")
-    [new_id] = re.findall(rf"^{dead[0]['id']} runs again as task ({ID})$", result.stdout.strip())
+    [new_id] = re.findall(rf"^{dead[0]['id']} → ({ID})$", result.stdout.strip())
     new = until(gateway, "second-time", {"id": new_id}, "COMPLETED")
     assert new["artifacts"][0]["parts"] == [{"text": f"after {dead[0]['id']}"}]
     assert new["contextId"] == dead[0]["contextId"]

@@ -11,7 +11,7 @@ import pytest
 from celery import Celery
 from click.testing import CliRunner, Result
 
-from a2a_celery import A2A
+from a2a_celery import A2A, Turn
 from a2a_celery.cli.commands import a2a as commands
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.cli.operator.stats import CLEAR
@@ -34,7 +34,11 @@ def store_usage(redis_server: EmbeddedRedis, keys: Keys) -> StoreUsage:
 def stats(redis_server: EmbeddedRedis, *arguments: str) -> Result:
     app = Celery("tests", broker=redis_server.broker_url, set_as_current=False)
     app.conf.update(a2a_store_url=redis_server.store_url, a2a_key_prefix="test")
-    A2A(app)
+
+    async def agent(turn: Turn) -> str:
+        return turn.text
+
+    A2A(app).agent("agent")(agent)
     return CliRunner().invoke(commands, ["stats", *arguments], obj=SimpleNamespace(app=app))
 
 
@@ -135,3 +139,17 @@ async def test_the_command_refreshes_until_it_is_interrupted(
     assert (result.exit_code, waits) == (0, [seconds, seconds])
     assert len(result.stdout.splitlines()) == 2
     assert CLEAR not in result.stdout
+
+
+async def test_stats_fits_a_terminal_and_names_the_scope_of_totals(
+    redis_server: EmbeddedRedis, seeds: Seeds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("a2a_celery.cli.output.terminal_width", lambda: 80)
+    await seeds.create_task()
+
+    all_agents = await asyncio.to_thread(stats, redis_server)
+    one_agent = await asyncio.to_thread(stats, redis_server, "--agent", "agent")
+
+    assert max(map(len, all_agents.output.splitlines())) <= 80
+    assert "all agents" not in all_agents.output
+    assert "\n\ntotals of all agents:\nruns: " in one_agent.output

@@ -13,16 +13,34 @@ from click.testing import CliRunner
 from a2a_celery.cli.commands import a2a
 from a2a_celery.cli.main import main
 from a2a_celery.cli.operator.deliveries import deliveries
+from a2a_celery.cli.operator.selection import STATES
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize("group", [a2a, deliveries], ids=lambda group: group.name)
 def test_each_commands_help_fits_its_line(group: click.Group) -> None:
-    result = CliRunner().invoke(group, ["--help"], terminal_width=80)
+    # click leaves two columns of a terminal empty
+    result = CliRunner().invoke(group, ["--help"], terminal_width=78)
 
     assert result.exit_code == 0
     assert "..." not in result.output.partition("Commands:")[2]
+
+
+@pytest.mark.parametrize("name", sorted(a2a.commands))
+def test_the_help_of_each_command_fits_80_columns(name: str) -> None:
+    result = CliRunner().invoke(a2a, [name, "--help"], terminal_width=78)
+
+    assert result.exit_code == 0
+    assert [line for line in result.output.splitlines() if len(line) > 80] == []
+
+
+@pytest.mark.parametrize("name", ["list", "cancel"])
+def test_the_help_names_each_state(name: str) -> None:
+    output = CliRunner().invoke(a2a, [name, "--help"], terminal_width=78).output
+
+    assert re.search(r"--state STATE +Only", output)
+    assert set(STATES) <= set(re.findall(r"\w+", output))
 
 
 def test_each_operator_command_with_json_output_is_documented() -> None:

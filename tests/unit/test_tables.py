@@ -10,7 +10,8 @@ import pytest
 from a2a.types import StreamResponse, TaskState, TaskStatus, TaskStatusUpdateEvent
 from a2a.utils.errors import InternalError, InvalidParamsError
 
-from a2a_celery.cli.output import Progress, error_line, event_line, table
+from a2a_celery.cli.operator.requeue import RequeueResult
+from a2a_celery.cli.output import Progress, error_line, event_line, table, wrap_text
 from a2a_celery.lifecycle.outcomes import Failure, agent_message, final_event
 from tests.support.terminal import terminal
 
@@ -108,6 +109,29 @@ def test_a_narrow_terminal_gets_the_beginning_of_each_line(monkeypatch: pytest.M
     monkeypatch.setenv("COLUMNS", "8")
 
     assert list(table(("NAME", "WHAT"), [("a" * 20, "b")])) == ["NAME   …", "aaaaaaa…"]
+
+
+def test_a_text_is_wrapped_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert wrap_text("one two three", width=8) == "one two\n  three"
+    assert wrap_text("one two three") == "one two three"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "9")
+    assert wrap_text("one two three", "    ") == "one two\n    three"
+
+
+@pytest.mark.parametrize("published", [None, True, False])
+@pytest.mark.parametrize("blocked", [False, True])
+def test_the_line_about_a_requeued_task_fits_80_columns(
+    monkeypatch: pytest.MonkeyPatch, published: bool | None, blocked: bool
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+
+    lines = RequeueResult(TASK, CONTEXT, published, blocked).line().splitlines()
+
+    assert lines[0].rstrip(":") == f"{TASK} → {CONTEXT}"
+    assert max(map(len, lines)) <= 80
+    assert len(lines) == (1 if published else 2)
 
 
 class TestProgress:

@@ -45,7 +45,7 @@ from ..completion import complete_agent, complete_open_task
 from ..operator.cancel_all import with_cancel_all_option
 from ..operator.execution_steps import with_execution_option
 from ..operator.list_tasks import with_all_option
-from ..operator.selection import STATES
+from ..operator.selection import selecting
 from ..operator.stored_task import cancel_task, show_task, tail_task, with_store_option
 from ..operator.stuck_tasks import with_stuck_option
 from ..operator.task_tree import with_tree_option
@@ -215,7 +215,7 @@ async def send(
 @click.argument("task", shell_complete=complete_open_task)
 @_one_agent
 async def get(gateway: Gateway, *, task: str, as_lines: bool) -> None:
-    """Show TASK, the steps of its runs, or its parent and child tasks."""
+    """Show TASK, the steps of its runs, or its related tasks."""
     name, stored_task = await gateway.find(task)
     _show(stored_task, as_lines, name)
 
@@ -256,8 +256,7 @@ async def cancel(gateway: Gateway, *, task: str, as_lines: bool) -> None:
 @with_all_option
 @client_command
 @click.option("--agent", shell_complete=complete_agent, help="Only the tasks of this agent.")
-@click.option("--state", type=click.Choice(STATES, case_sensitive=False), help="Only tasks in this state.")
-@click.option("--context", "context_id", help="Only tasks of this context.")
+@selecting("state", "context_id")
 @click.option("--limit", default=20, show_default=True, type=click.IntRange(min=1), help="Maximum number of tasks.")
 async def list_(gateway: Gateway, *, state: str | None, context_id: str | None, limit: int, as_lines: bool) -> None:
     """List tasks, most recently changed first.

@@ -11,6 +11,7 @@ from dataclasses import replace
 import click
 
 from ..app_loader import load_configured_a2a
+from ..output import wrap_text
 from . import broker_checks, deployment_checks, store_checks, worker_checks
 from .survey import Check, Finding, Survey, survey
 
@@ -58,7 +59,7 @@ def doctor(context: click.Context, url: str | None, timeout: float, as_lines: bo
     """
     findings = diagnosis(survey(load_configured_a2a(context), url, timeout))
     for finding in findings:
-        click.echo(finding.as_json() if as_lines else str(finding))
+        click.echo(finding.as_json() if as_lines else wrap_text(str(finding), " " * 7))
     wrong = sum(finding.level == "wrong" for finding in findings)
     notes = sum(finding.level == "note" for finding in findings)
     if not as_lines:

@@ -21,7 +21,7 @@ from ...store.runs.publication import mark_published
 from ...store.tasks.dead_letters import Alive, AlreadyRequeued, DeadLetter, read_dead_letter, requeue_task
 from ...store.tasks.results import Ended, Missing
 from ..completion import complete_dead_letter
-from ..output import Progress, state_name, table
+from ..output import Progress, state_name, table, wrap_text
 from .selection import Selection, operator_store, selecting
 
 
@@ -43,18 +43,17 @@ class RequeueResult:
     blocked: bool = False
 
     def line(self) -> str:
-        """Return a readable line about the result."""
+        """Return readable text with the ids of the dead letter and of the new task."""
         match self.published:
             case None:
-                return f"{self.dead} was requeued before, as task {self.new}"
+                text = ": requeued before"
             case True:
-                return f"{self.dead} runs again as task {self.new}"
+                text = ""
             case False if self.blocked:
-                return f"{self.dead} runs again as task {self.new}, after the earlier runs of its context"
+                text = ": begins after the earlier runs of its context"
             case False:
-                return (
-                    f"{self.dead} runs again as task {self.new}, once a watcher publishes it: the broker is unavailable"
-                )
+                text = ": begins when a watcher publishes it, because the broker is unavailable"
+        return wrap_text(f"{self.dead} → {self.new}{text}")
 
     def as_json(self) -> str:
         """Return the result as one line of JSON."""

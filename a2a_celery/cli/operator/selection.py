@@ -125,7 +125,14 @@ OPTIONS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "tenant": ("--tenant", {"help": 'Only the tasks of this tenant; "" for tasks without one.'}),
     "owner": ("--owner", {"help": 'Only the tasks of this caller; "" for tasks without one.'}),
     "context_id": ("--context", {"help": "Only the tasks of this context."}),
-    "state": ("--state", {"type": click.Choice(STATES, case_sensitive=False), "help": "Only tasks in this state."}),
+    "state": (
+        "--state",
+        {
+            "type": click.Choice(STATES, case_sensitive=False),
+            "metavar": "STATE",
+            "help": f"Only the tasks in this state: {', '.join(STATES)}.",
+        },
+    ),
     "since": ("--since", {"type": When(), "help": "Only tasks that entered their state at this time or later."}),
     "until": ("--until", {"type": When(), "help": "Only tasks that entered their state at this time or earlier."}),
     "begun": (

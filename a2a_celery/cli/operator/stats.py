@@ -21,7 +21,7 @@ from ...store.admin.scan import open_tasks
 from ...store.admin.usage import StoreUsage, usage
 from ...store.webhooks.deliveries import DeliveryMetrics, delivery_metrics
 from ..completion import complete_agent
-from ..output import state_name, table
+from ..output import state_name, table, wrap_text
 from .selection import duration, operator_store
 
 EVERY = 2.0
@@ -89,11 +89,17 @@ class Stats:
             ensure_ascii=False,
         )
 
-    def lines(self) -> Iterator[str]:
-        """Yield the metrics as readable lines."""
+    def lines(self, agent: str | None) -> Iterator[str]:
+        """Yield the metrics as readable lines. If `agent` is not None, the totals are labelled as those of all
+        agents."""
         yield from table(HEADING, [self._cells(name) for name in self.agents])
-        runs, posts, usage = self.counted.runs, self.posts, self.usage
         yield ""
+        if agent is not None:
+            yield "totals of all agents:"
+        yield from map(wrap_text, self._totals())
+
+    def _totals(self) -> Iterator[str]:
+        runs, posts, usage = self.counted.runs, self.posts, self.usage
         yield (
             f"runs: {runs['queued']} waiting, {runs['blocked']} blocked by another run of their context, "
             f"{runs['running']} running, {runs['delegated']} delegated to canvases, "
@@ -135,7 +141,7 @@ class Stats:
 
 
 @click.command()
-@click.option("--agent", shell_complete=complete_agent, help="Only this agent.")
+@click.option("--agent", shell_complete=complete_agent, help="Only this agent, with the totals of all agents.")
 @click.option(
     "--watch",
     type=click.FloatRange(min=0.1),
@@ -158,7 +164,7 @@ def stats(context: click.Context, agent: str | None, watch: float | None, as_lin
                 now = Stats.of(store, keys, a2a.agents, agent)
                 if watch is not None and not as_lines and sys.stdout.isatty():
                     click.echo(CLEAR, nl=False)
-                click.echo(now.as_json() if as_lines else "\n".join(now.lines()))
+                click.echo(now.as_json() if as_lines else "\n".join(now.lines(agent)))
                 if watch is None:
                     return
                 Event().wait(watch)
