@@ -73,9 +73,20 @@ async def test_giving_up_a_webhook_is_an_attempt_without_a_next_one(
         abandon_delivery(keys, await webhooks.lease_cursor(), failure={"reason": "no"}, attempt=attempt)
     )
 
-    [attempt] = (await webhooks.delivery(task_id)).attempts
+    delivery = await webhooks.delivery(task_id)
+    [attempt] = delivery.attempts
 
     assert (attempt.outcome, attempt.status, attempt.next_us) == ("gone", 410, 0)
+    assert delivery.failures == 1
+
+
+async def test_giving_up_a_webhook_without_an_attempt_counts_no_failure(
+    store: AsyncStore, keys: Keys, webhooks: Webhooks, task_id: str
+) -> None:
+    await store.run(postpone_delivery(keys, await webhooks.lease_cursor(), after_us=0, counts=True))
+    await store.run(abandon_delivery(keys, await webhooks.lease_cursor(), failure={"reason": "no"}))
+
+    assert (await webhooks.delivery(task_id)).failures == 1
 
 
 async def test_the_newest_attempts_are_stored_in_bounded_bytes(

@@ -309,6 +309,12 @@ def abandon_delivery(
 ) -> Operation[bool]:
     """Give up a delivery until it is replayed or its config is replaced. The position of the cursor does not change.
 
+    Args:
+        keys: Keys of the deployment.
+        cursor: Leased cursor.
+        failure: Details of the failure for operators.
+        attempt: Attempt to record and to count as a failure, or None.
+
     Returns:
         False if the deliverer no longer holds the lease.
     """

@@ -1,6 +1,7 @@
 -- abandon_delivery: give up a delivery. No event is delivered until the delivery is replayed or the config is replaced.
 -- KEYS  keys of the task
--- ARGV  quoted config id, token of the lease, JSON of the failure, JSON of the attempt ('' for none)
+-- ARGV  quoted config id, token of the lease, JSON of the failure, JSON of the attempt, which counts as a failure (''
+--       for none)
 -- returns 1, or 0 if the cursor does not exist or the token no longer holds its lease
 -- requires: attempts, deliveries, expiry, keys, tasks, time
 local config, token, failure, attempt = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
@@ -11,6 +12,7 @@ local cursor, is_repeated = leased_delivery(KEYS, config, token)
 if not cursor then return is_repeated and 1 or 0 end
 update_delivery(KEYS, config, 'token', false, 'settled', token, 'last_error', failure, 'last_error_at', micros(now()),
   'abandoned_at', micros(now()))
+if attempt ~= '' then update_delivery(KEYS, config, 'failures', micros(cursor.failures + 1)) end
 record_attempt(KEYS, config, attempt)
 count_outcome(r, 'given_up')
 set_delivery_enabled(KEYS, r, config, false)
