@@ -8,8 +8,10 @@ from typing import Any
 import click
 import pytest
 from celery import Celery
+from click.testing import CliRunner
 from kombu import Exchange, Queue, binding
 
+from a2a_celery.cli.commands import a2a as commands
 from a2a_celery.cli.operator.drain import Choice, Drainer
 from a2a_celery.execution.celery import remote_control
 
@@ -52,6 +54,25 @@ def test_a_worker_that_can_t_say_whose_it_is_can_be_named() -> None:
     assert (choice.nodes, choice.strangers) == (("celery@lost-its-store",), ())
     with pytest.raises(click.ClickException, match="celery@plain does not reply"):
         Choice.of(REPORTS, NO_SELECTION | {"nodes": ("celery@plain",)}, {}, STORE, PREFIX)
+
+
+@pytest.mark.parametrize(
+    ("is_shutdown", "end"), [(False, "until --undo"), (True, "until a worker consumes celery again")]
+)
+def test_a_queue_without_another_worker_is_reported(is_shutdown: bool, end: str) -> None:
+    choice = Choice.of(REPORTS, NO_SELECTION | {"everything": True}, {}, STORE, PREFIX)
+
+    assert list(choice.consequences(is_shutdown=is_shutdown)) == [
+        f"no other worker that reports consumes celery: runs sent to it wait {end}"
+    ]
+
+
+@pytest.mark.parametrize("options", [(), ("--undo",), ("--shutdown",)])
+def test_a_host_and_a_worker_are_not_selected_together(options: tuple[str, ...]) -> None:
+    result = CliRunner().invoke(commands, ["drain", "--host", "ours", "--worker", "celery@ours", *options])
+
+    assert result.exit_code == 2
+    assert "--host selects all workers of a host: leave out --worker" in result.stderr
 
 
 def test_a_worker_that_is_started_again_while_it_is_drained_does_not_count_as_drained() -> None:

@@ -80,7 +80,7 @@ class Drained:
 
 @click.command()
 @click.option("--worker", "nodes", multiple=True, metavar="NODE", help="The worker celery@host, as doctor names it.")
-@click.option("--host", "hosts", multiple=True, help="All workers of this host.")
+@click.option("--host", "hosts", multiple=True, help="All workers of this host; not with --worker.")
 @click.option("--queue", "queues", multiple=True, help="Drain only this queue, on the selected workers or on all.")
 @click.option("--agent", "agents", multiple=True, help="Drain only the queue of this agent.")
 @click.option("--all", "everything", is_flag=True, help="All workers of this deployment.")
@@ -104,6 +104,8 @@ def drain(
         raise click.UsageError("choose workers with --worker, --host, --queue, --agent or --all")
     if filters["everything"] and any(filters[name] for name in ("nodes", "hosts", "queues", "agents")):
         raise click.UsageError("--all selects all workers: leave out the other filters")
+    if filters["hosts"] and filters["nodes"]:
+        raise click.UsageError("--host selects all workers of a host: leave out --worker")
     if shutdown and (undo or filters["queues"] or filters["agents"]):
         raise click.UsageError("--shutdown ends workers: leave out --undo, --queue and --agent")
     a2a = load_configured_a2a(context)
@@ -129,7 +131,7 @@ def drain(
         drainer.undo()
     else:
         if not as_lines:
-            for line in choice.consequences():
+            for line in choice.consequences(is_shutdown=shutdown):
                 click.echo(line)
         drainer.drain()
         click.echo(f"waiting up to {timeout:g} s for their active runs", err=True)
@@ -218,8 +220,12 @@ class Choice:
         """Return the queues that a worker must stop consuming."""
         return [name for name in self.reports[node]["queues"] if self.queues is None or name in self.queues]
 
-    def consequences(self) -> Iterator[str]:
-        """Yield warnings about other work that has to wait because of the drain."""
+    def consequences(self, *, is_shutdown: bool) -> Iterator[str]:
+        """Yield warnings about other work that has to wait because of the drain.
+
+        Args:
+            is_shutdown: True if the drained workers will be shut down.
+        """
         queues_to_leave = {name for node in self.nodes for name in self.queues_to_leave(node)}
         for queue in sorted(queues_to_leave):
             sharing = sorted(
@@ -232,7 +238,8 @@ class Choice:
                 sharing_text = f" also serves {', '.join(sharing)}, and" if sharing else " also serves"
                 yield f"the queue {queue}{sharing_text} other Celery tasks: they wait too"
             if not others:
-                yield f"no other worker that reports consumes {queue}: runs sent to it wait until --undo"
+                end = f"a worker consumes {queue} again" if is_shutdown else "--undo"
+                yield f"no other worker that reports consumes {queue}: runs sent to it wait until {end}"
 
 
 class Drainer:
