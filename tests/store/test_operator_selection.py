@@ -375,7 +375,20 @@ class TestOneTask:
         assert lines.stdout.splitlines()[1].startswith("agent agent, updated 20")
         assert "COMPLETED" in lines.stdout
         missing = await asyncio.to_thread(command, "get", "done", "--store", "--agent", "other", code=1)
-        assert "no task done in the store" in missing.stderr
+        assert "no task done of other in the store: its id is wrong, or a2a_retention has passed" in missing.stderr
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [("get", "--store"), ("tail", "--store"), ("cancel", "--store"), ("get", "--tree"), ("get", "--execution")],
+    )
+    async def test_a_missing_task_may_be_archived(
+        self, command: Command, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+    ) -> None:
+        monkeypatch.setenv("A2A_ARCHIVE_URL", "sqlite+aiosqlite:////tmp/never.db")
+
+        result = await asyncio.to_thread(command, *arguments, "gone", code=1)
+
+        assert "a2a_retention has passed, or it is archived: use a2a get gone" in result.stderr
 
     async def test_the_log_is_followed_until_the_task_ends_or_pauses(
         self, command: Command, seeds: Seeds, monkeypatch: pytest.MonkeyPatch

@@ -14,7 +14,7 @@ from ...lifecycle.execution import ENDS
 from ...store.runs.release import read_steps
 from ...store.runs.step_durations import StepDuration, step_durations
 from ..output import table
-from .selection import duration, operator_store, refuse_gateway_options
+from .selection import duration, missing_task, operator_store, refuse_gateway_options
 
 HEADING = ("RUN", "ATTEMPT", "STATE", "WHEN", "FOR", "WHAT", "WORKER")
 UNKNOWN_DURATION = "lost"
@@ -75,10 +75,10 @@ def with_execution_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _show(context: click.Context, task_id: str, agent: str | None, as_lines: bool) -> None:
-    with operator_store(context, agent) as (_, store, keys):
+    with operator_store(context, agent) as (a2a, store, keys):
         steps = store.run(read_steps(keys, task_id))
     if steps is None or agent not in (None, steps.agent):
-        raise click.ClickException(f"no task {task_id}" + (f" of {agent}" if agent else ""))
+        raise missing_task(a2a, task_id, agent)
     durations = list(step_durations(steps))
     if as_lines:
         for duration in durations:

@@ -17,7 +17,7 @@ from ...store.admin.schema import migrate as carry_out
 from ...store.admin.start_check import watchers
 from ..app_loader import load_configured_a2a
 from ..output import Progress
-from .selection import unavailable_store
+from .selection import duration, unavailable_store
 
 
 @click.command()
@@ -96,5 +96,9 @@ def _without_archive(a2a: A2A, store: SyncStore, keys: Keys, dry_run: bool) -> N
             progress.advance(more)
             if cursor == "0":
                 break
+    if not change_count:
+        click.echo("No archive: no ended task waits for it.")
+        return
     effect = "would expire" if dry_run else "expire"
-    click.echo(f"No archive: {change_count} ended tasks {effect} {a2a.settings.retention} seconds from now.")
+    after = duration(a2a.settings.retention).removesuffix(" 0 h")
+    click.echo(f"No archive: {change_count} ended task{'s' * (change_count > 1)} {effect} {after} from now.")

@@ -212,6 +212,15 @@ def unavailable_store(url: str, error: StoreUnavailable) -> str:
     )
 
 
+def missing_task(a2a: A2A, task_id: str, agent: str | None = None) -> click.ClickException:
+    """Return the error for a task that is not in the store."""
+    of, wrong = (f" of {agent}", "its id or its agent is wrong") if agent else ("", "its id is wrong")
+    text = f"no task {task_id}{of} in the store: {wrong}, "
+    if a2a.settings.archive_url is None:
+        return click.ClickException(f"{text}or a2a_retention has passed")
+    return click.ClickException(f"{text}a2a_retention has passed, or it is archived: use a2a get {task_id}")
+
+
 def duration(seconds: float) -> str:
     """Return a duration in its two largest units, such as "3 min 20 s" for 200 seconds."""
     whole = max(0, int(seconds))

@@ -14,6 +14,7 @@ import click
 from a2a.types import Task
 
 from ...agents import longest_grace
+from ...app import A2A
 from ...dispatch import Publisher
 from ...lifecycle.client_events import client_event
 from ...lifecycle.events import EventId, stream_response
@@ -25,7 +26,7 @@ from ...store.runs.release import read_steps
 from ...store.tasks.commands import read_task
 from ..output import EventPrinter, as_json, state_name, task_lines
 from .cancel_all import BEYOND_GRACE, Canceller
-from .selection import operator_store, refuse_gateway_options
+from .selection import missing_task, operator_store, refuse_gateway_options
 
 LOG_POLL_INTERVAL = 0.5
 """Seconds between two reads of the log while `tail` follows a task."""
@@ -55,24 +56,24 @@ def with_store_option(through_store: StoredTaskCommand) -> Callable[[Callable[..
 
 def show_task(context: click.Context, task_id: str, agent: str | None, as_lines: bool) -> None:
     """Print a task from the store."""
-    with operator_store(context, agent) as (_, store, keys):
-        task, _, name = _read(store, keys, task_id, agent)
+    with operator_store(context, agent) as (a2a, store, keys):
+        task, _, name = _read(a2a, store, keys, task_id, agent)
         _show(task, as_lines, name)
 
 
 def tail_task(context: click.Context, task_id: str, agent: str | None, as_lines: bool) -> None:
     """Show a task and each new event in its log until the task ends or pauses."""
-    with operator_store(context, agent) as (_, store, keys):
-        task, newest, _ = _read(store, keys, task_id, agent)
+    with operator_store(context, agent) as (a2a, store, keys):
+        task, newest, _ = _read(a2a, store, keys, task_id, agent)
         _show(task, as_lines)
         printer = EventPrinter(as_lines=as_lines)
         while True:
             page = store.run(read_log(keys, task_id, newest))
             if page.version == 0:
-                raise _missing(task_id)
+                raise missing_task(a2a, task_id, agent)
             if page.restored:
                 printer.end_line()
-                task, newest, _ = _read(store, keys, task_id, agent)
+                task, newest, _ = _read(a2a, store, keys, task_id, agent)
                 _show(task, as_lines)
             for entry in page.entries:
                 newest = entry.id
@@ -89,21 +90,21 @@ def tail_task(context: click.Context, task_id: str, agent: str | None, as_lines:
 def cancel_task(context: click.Context, task_id: str, agent: str | None, as_lines: bool) -> None:
     """Cancel a task as its client would, and show the task when its agent has stopped or the timeout has passed."""
     with operator_store(context, agent) as (a2a, store, keys):
-        task, *_ = _read(store, keys, task_id, agent)
+        task, *_ = _read(a2a, store, keys, task_id, agent)
         open_task = next((summary for summary in open_tasks(store, keys) if summary.ref.task_id == task_id), None)
         if open_task is None:
             raise click.ClickException(f"task {task_id} is {state_name(task.status.state)}: it has ended")
         timeout = longest_grace(a2a.agents.values(), a2a.settings) + BEYOND_GRACE
         canceller = Canceller(store, keys, Publisher(a2a.celery, {}), timeout)
         [(_, outcome)] = canceller.cancel([open_task])
-        _show(_read(store, keys, task_id, agent)[0], as_lines)
+        _show(_read(a2a, store, keys, task_id, agent)[0], as_lines)
         if outcome == "running":
             raise click.ClickException(
                 f"the agent of task {task_id} did not stop in time: see a2a list --stuck, and a2a doctor"
             )
 
 
-def _read(store: SyncStore, keys: Keys, task_id: str, agent: str | None) -> tuple[Task, EventId, str]:
+def _read(a2a: A2A, store: SyncStore, keys: Keys, task_id: str, agent: str | None) -> tuple[Task, EventId, str]:
     """Return a task, the id of its newest event and the name of its agent.
 
     Raises:
@@ -111,12 +112,8 @@ def _read(store: SyncStore, keys: Keys, task_id: str, agent: str | None) -> tupl
     """
     snapshot, steps = store.run(read_task(keys, None, task_id)), store.run(read_steps(keys, task_id))
     if snapshot is None or steps is None or agent not in (None, steps.agent):
-        raise _missing(task_id)
+        raise missing_task(a2a, task_id, agent)
     return *snapshot, steps.agent
-
-
-def _missing(task_id: str) -> click.ClickException:
-    return click.ClickException(f"no task {task_id} in the store: its id is wrong, or a2a_retention has passed")
 
 
 def _show(task: Task, as_lines: bool, agent: str = "") -> None:

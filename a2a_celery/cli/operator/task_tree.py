@@ -12,7 +12,7 @@ import click
 from ...store import Keys, SyncStore
 from ...store.tasks.family import MAX_DEPTH, Family, Relative, read_family
 from ..output import state_name
-from .selection import operator_store, refuse_gateway_options
+from .selection import missing_task, operator_store, refuse_gateway_options
 
 MAX_TASKS = 1000
 """Maximum number of tasks to show."""
@@ -62,10 +62,10 @@ def tree(store: SyncStore, keys: Keys, family: Family) -> Iterator[tuple[int, st
 
 
 def _show(context: click.Context, task_id: str, agent: str | None, as_lines: bool) -> None:
-    with operator_store(context, agent) as (_, store, keys):
+    with operator_store(context, agent) as (a2a, store, keys):
         family = store.run(read_family(keys, None, task_id))
         if family is None or agent not in (None, family.task.agent):
-            raise click.ClickException(f"no task {task_id}" + (f" of {agent}" if agent else ""))
+            raise missing_task(a2a, task_id, agent)
         for number, (depth, parent_id, task) in enumerate(tree(store, keys, family)):
             if number == MAX_TASKS:
                 click.echo(
