@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from a2a_celery.cli.commands import a2a
 from a2a_celery.cli.main import main
 from a2a_celery.cli.operator.deliveries import deliveries
-from a2a_celery.cli.operator.selection import STATES
+from a2a_celery.cli.operator.selection import STATES, TIME_FORMATS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -41,6 +41,29 @@ def test_the_help_names_each_state(name: str) -> None:
 
     assert re.search(r"--state STATE +Only", output)
     assert set(STATES) <= set(re.findall(r"\w+", output))
+
+
+@pytest.mark.parametrize("name", ["list", "cancel", "requeue"])
+def test_the_help_explains_times(name: str) -> None:
+    output = CliRunner().invoke(a2a, [name, "--help"]).output
+
+    assert f"WHEN is {TIME_FORMATS}." in " ".join(output.split())
+
+
+@pytest.mark.parametrize(
+    ("name", "plain"),
+    [
+        ("list", ", or of plain JSON with --all, --stuck or --schedule"),
+        ("cancel", ", or of plain JSON with --all"),
+        ("get", ", or of plain JSON with --tree or --execution"),
+        ("tail", ""),
+        ("send", ""),
+    ],
+)
+def test_the_help_names_the_kind_of_json(name: str, plain: str) -> None:
+    output = CliRunner().invoke(a2a, [name, "--help"]).output
+
+    assert f"Print one line of ProtoJSON per event or task{plain}." in " ".join(output.split())
 
 
 def test_each_operator_command_with_json_output_is_documented() -> None:

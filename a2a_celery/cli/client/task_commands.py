@@ -19,7 +19,7 @@ from typing import Any
 import click
 import httpx
 from a2a.client import A2ACardResolver, AgentCardResolutionError, Client, ClientConfig, ClientFactory
-from a2a.helpers import new_data_part, new_message, new_text_part
+from a2a.helpers import get_message_text, new_data_part, new_message, new_text_part
 from a2a.types import (
     AgentCard,
     AgentInterface,
@@ -40,6 +40,7 @@ from ...client import AgentUnreachable, CallRefused, NotConnected, RemoteAgent, 
 from ...client.connection.transports import Credentials, CredentialsInterceptor
 from ...client.result import ResultBuilder
 from ...errors import ConfigError
+from ...lifecycle.outcomes import WORKER_LOST
 from ..app_loader import load_a2a
 from ..completion import complete_agent, complete_open_task
 from ..operator.cancel_all import with_cancel_all_option
@@ -59,6 +60,9 @@ RECONNECT_TIMEOUT = 60.0
 """Seconds without a response after which a command no longer tries to resume a stream."""
 
 PAGE = 50
+
+PLAIN_JSON = {"get": "--tree or --execution", "cancel": "--all", "list_": "--all, --stuck or --schedule"}
+"""Options with which ``--json`` prints objects that are not messages of A2A, by the name of the command's function."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,10 +155,11 @@ def client_command(command: Callable[..., Coroutine[Any, Any, None]]) -> Callabl
         except (A2AError, RemoteError, httpx.HTTPError, httpx.InvalidURL) as e:
             raise click.ClickException(_explain(e, gateway.url)) from e
 
+    plain = f", or of plain JSON with {PLAIN_JSON[command.__name__]}" if command.__name__ in PLAIN_JSON else ""
     # click stores the parameters in attributes of the coroutine function, which `update_wrapper` copies
     callback = click.pass_context(update_wrapper(run, command))
     for option in (
-        click.option("--json", "as_lines", is_flag=True, help="Print one line of ProtoJSON per event or task."),
+        click.option("--json", "as_lines", is_flag=True, help=f"Print one line of ProtoJSON per event or task{plain}."),
         with_credentials,
         click.option("--url", help=f"The gateway. Default: A2A_PUBLIC_URL, then a2a_public_url, then {DEFAULT_URL}."),
     ):
@@ -218,6 +223,8 @@ async def get(gateway: Gateway, *, task: str, as_lines: bool) -> None:
     """Show TASK, the steps of its runs, or its related tasks."""
     name, stored_task = await gateway.find(task)
     _show(stored_task, as_lines, name)
+    if not as_lines and get_message_text(stored_task.status.message) == WORKER_LOST:
+        click.echo("a2a requeue lists the tasks of lost workers that can run again")
 
 
 @click.command()

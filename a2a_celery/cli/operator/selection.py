@@ -31,6 +31,9 @@ STATES = sorted(name.removeprefix(STATE_PREFIX).lower() for name in TaskState.ke
 
 AGE_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
+TIME_FORMATS = "2030-01-31T12:00 (UTC), or how long ago: 90s, 15m, 2h, 7d"
+"""Values of the options whose type is `When`, for help and errors."""
+
 GATEWAY_OPTIONS = {"url": "--url", "header": "--header"}
 """Options of the client commands that do not apply to the store."""
 
@@ -50,7 +53,7 @@ class When(click.ParamType[datetime]):
                 return datetime.now(UTC) - timedelta(seconds=float(number) * AGE_UNITS[unit])
             time = datetime.fromisoformat(value)
         except (ValueError, OverflowError):
-            self.fail(f"{value!r}: write 2030-01-31T12:00 (UTC), or how long ago: 90s, 15m, 2h, 7d", param, ctx)
+            self.fail(f"{value!r}: write {TIME_FORMATS}", param, ctx)
         return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
@@ -133,7 +136,13 @@ OPTIONS: Mapping[str, tuple[str, dict[str, Any]]] = {
             "help": f"Only the tasks in this state: {', '.join(STATES)}.",
         },
     ),
-    "since": ("--since", {"type": When(), "help": "Only tasks that entered their state at this time or later."}),
+    "since": (
+        "--since",
+        {
+            "type": When(),
+            "help": f"Only tasks that entered their state at this time or later. WHEN is {TIME_FORMATS}.",
+        },
+    ),
     "until": ("--until", {"type": When(), "help": "Only tasks that entered their state at this time or earlier."}),
     "begun": (
         "--begun",

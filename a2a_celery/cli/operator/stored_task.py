@@ -24,6 +24,7 @@ from ...store.admin.scan import open_tasks
 from ...store.log.pages import read_log
 from ...store.runs.release import read_steps
 from ...store.tasks.commands import read_task
+from ...store.tasks.dead_letters import AlreadyRequeued, DeadLetter, read_dead_letter
 from ..output import EventPrinter, as_json, state_name, task_lines
 from .cancel_all import BEYOND_GRACE, Canceller
 from .selection import missing_task, operator_store, refuse_gateway_options
@@ -55,10 +56,17 @@ def with_store_option(through_store: StoredTaskCommand) -> Callable[[Callable[..
 
 
 def show_task(context: click.Context, task_id: str, agent: str | None, as_lines: bool) -> None:
-    """Print a task from the store."""
+    """Print a task from the store and, for a dead letter, how to run the task again."""
     with operator_store(context, agent) as (a2a, store, keys):
         task, _, name = _read(a2a, store, keys, task_id, agent)
         _show(task, as_lines, name)
+        if as_lines:
+            return
+        match store.run(read_dead_letter(keys, task_id, from_start=True)):
+            case DeadLetter():
+                click.echo(f"run it again: a2a requeue {task_id}")
+            case AlreadyRequeued(new_id):
+                click.echo(f"requeued as task {new_id}")
 
 
 def tail_task(context: click.Context, task_id: str, agent: str | None, as_lines: bool) -> None:
