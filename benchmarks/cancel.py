@@ -45,7 +45,7 @@ def main(times: int) -> int:
 
 
 def cancel(client: httpx.Client, base: str) -> tuple[float, float]:
-    """Begin a task and cancel it. Return the milliseconds of the last GetTask and of CancelTask."""
+    """Start a task and cancel it. Return the durations of the last GetTask and of CancelTask, in milliseconds."""
     message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "60"}]}
     body = {"message": message, "configuration": {"returnImmediately": True}}
     task: dict[str, Any] = client.post(f"{base}/message:send", json=body).json()["task"]

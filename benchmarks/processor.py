@@ -12,7 +12,7 @@ KIB = 1024
 
 
 def seconds(processes: Mapping[str, int]) -> dict[str, float]:
-    """Return the CPU seconds of each process and its children so far, by name."""
+    """Return the CPU time of each process and its children so far, in seconds, by name."""
     return {name: sum(sum(process.cpu_times()[:2]) for process in _tree(pid)) for name, pid in processes.items()}
 
 

@@ -31,7 +31,7 @@ class Contender:
 
 @dataclass(frozen=True, slots=True)
 class Measurements:
-    """Measured values of each round, and milliseconds of CPU time per request, by contender."""
+    """Measured values of each round, and CPU time per request in milliseconds, by contender."""
 
     figures: dict[str, list[float]]
     processor: dict[str, dict[str, float]]

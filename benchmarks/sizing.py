@@ -32,7 +32,7 @@ class Meter:
         self.redis = redis.asyncio.Redis.from_url(url)
 
     async def now(self) -> tuple[float, int]:
-        """Return the CPU seconds of Redis since its start, and its memory use in bytes."""
+        """Return the CPU time of Redis since its start, in seconds, and its memory use in bytes."""
         cpu, memory = await self.redis.info("cpu"), await self.redis.info("memory")
         return cpu["used_cpu_user"] + cpu["used_cpu_sys"], memory["used_memory"]
 
@@ -52,7 +52,7 @@ async def send(http: httpx.AsyncClient, url: str, agent: str, text: str) -> dict
 
 
 def processor(process: Process) -> float:
-    """Return the CPU seconds of a process and its children."""
+    """Return the CPU time of a process and its children, in seconds."""
     root = psutil.Process(process.pid)
     return sum(sum(part.cpu_times()[:2]) for part in (root, *root.children(recursive=True)))
 

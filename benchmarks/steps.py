@@ -112,13 +112,13 @@ async def measure(store: CountingStore, agent: Agent, count: int) -> Cost:
 
 
 def processor() -> float:
-    """Return the CPU seconds of this process."""
+    """Return the CPU time of this process, in seconds."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
 
 
 async def redis_processor(client: redis.asyncio.Redis) -> float:
-    """Return the CPU seconds of Redis."""
+    """Return the CPU time of Redis, in seconds."""
     cpu = await client.info("cpu")
     return float(cpu["used_cpu_user"] + cpu["used_cpu_sys"])
 

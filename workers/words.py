@@ -1,4 +1,4 @@
-"""Plain Celery task that `expose` makes an A2A agent."""
+"""Plain Celery task that `A2A.expose` turns into an A2A agent."""
 
 from celery import Task
 

@@ -256,8 +256,9 @@ def celery_handler(task: PublishableTask, **options: Any) -> Handler:
 
     A notification is published at least once: if the broker does not accept the task, the receiver responds with 500
     and the sender delivers the notification again. Notifications are published in order, but workers that run several
-    tasks at a time do not preserve the order. To preserve the order, use a queue with a single worker slot, or compare
-    versions.
+    tasks at a time, and retries, do not preserve the order. To process notifications in order, consume the queue with a
+    single worker that runs with ``--concurrency 1``, and do not retry the task. To detect repeated or late
+    notifications, compare their event ids.
 
     Args:
         task: A Celery task, or a signature.

@@ -55,7 +55,7 @@ RECONNECT_TIMEOUT = 300.0
 """Seconds without a response after which the client gives up on an agent whose card it has already read."""
 
 CANCEL_TIMEOUT = 10.0
-"""Timeout in seconds of a cancel request that the client sends for `cancel_on_exit` or for a child task."""
+"""Timeout, in seconds, of a cancel request that the client sends for `cancel_on_exit` or for a child task."""
 
 RESPONSE_TIMEOUT = 3.0
 """Seconds for which a cancelled run waits for the first response to a message. The response contains the id of the task

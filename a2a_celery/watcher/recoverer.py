@@ -42,7 +42,7 @@ RETRY_AFTER = 30.0
 
 
 class Recoverer:
-    """Watcher role that recovers runs whose lease expired. Only one of the watchers recovers each run."""
+    """Watcher role that recovers runs whose leases have expired. Each run is recovered by only one watcher."""
 
     name = "recoverer"
     every = 0.5
@@ -132,8 +132,8 @@ class Recoverer:
 
 
 class PauseExpirer:
-    """Watcher role that fails tasks whose clients have not answered in time. Only one of the watchers fails each
-    task."""
+    """Watcher role that fails tasks whose clients have not answered in time. Each task is failed by only one
+    watcher."""
 
     name = "pause expirer"
     every = 1.0

@@ -15,7 +15,7 @@ REMINDER_BATCH = 100
 
 
 class ReminderPoster:
-    """Watcher role that repeats questions whose reminders are due. Only one of the watchers posts each reminder."""
+    """Watcher role that repeats questions whose reminders are due. Each reminder is posted by only one watcher."""
 
     name = "reminder poster"
     every = 0.5

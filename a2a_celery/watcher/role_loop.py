@@ -138,8 +138,8 @@ MAX_ERROR = 1.0
 
 
 class StoreClock:
-    """Watcher role that detects jumps of the store's clock and corrects the stored times. Only one of
-    the watchers corrects each jump."""
+    """Watcher role that detects jumps of the store's clock and corrects the stored times. Each jump is
+    corrected by only one watcher."""
 
     name = "store clock"
     every = 0.5

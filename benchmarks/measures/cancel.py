@@ -47,14 +47,15 @@ def measure(environment: Environment) -> Sequence[Result]:
 
 
 async def cancels(url: str) -> list[tuple[float, float]]:
-    """Cancel `TIMES` tasks. Return the milliseconds of the last GetTask and of CancelTask for each task."""
+    """Cancel `TIMES` tasks. For each task, return the durations of the last GetTask and of CancelTask, in
+    milliseconds."""
     async with load.client() as session:
         return [await cancel_one(session, url) for _ in range(TIMES)]
 
 
 async def cancel_one(session: aiohttp.ClientSession, url: str) -> tuple[float, float]:
-    """Begin a task, wait until its agent runs, and cancel the task. Return the milliseconds of the last GetTask and of
-    CancelTask."""
+    """Start a task, wait until its agent runs, and cancel the task. Return the durations of the last GetTask and of
+    CancelTask, in milliseconds."""
     task, read = await load.begin_task(session, url, "silent", "60"), 0.0
     until = perf_counter() + TIMEOUT
     while task["status"]["state"] != "TASK_STATE_WORKING":

@@ -48,8 +48,8 @@ def end(_number: int, _frame: FrameType | None) -> None:
 
 
 def function_calls() -> Iterator[tuple[str, int, float]]:
-    """Yield the file, the number of calls, and the seconds of each Python function, including the C functions that the
-    function calls."""
+    """Yield the file of each Python function, with the number of calls and the time in seconds. Both include the C
+    functions that the function calls."""
     for function in calls.getstats():
         if isinstance(function.code, str):  # a C function
             continue

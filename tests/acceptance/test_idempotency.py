@@ -56,7 +56,7 @@ async def streaming(second: Gateway, request: pytest.FixtureRequest) -> AsyncIte
 
 
 def copy_request(message_request: SendMessageRequest) -> SendMessageRequest:
-    """Return a copy of the request, for a client that repeats it because it received no response."""
+    """Return a copy of the request, to simulate a client that retries after a lost response."""
     copy = SendMessageRequest()
     copy.CopyFrom(message_request)
     return copy

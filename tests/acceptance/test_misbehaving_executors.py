@@ -47,7 +47,7 @@ class Site:
         return task
 
     def log(self, task_id: str) -> list[str]:
-        """Return the complete log as texts, one for each entry. Require that the versions have no gap."""
+        """Return the complete log as strings, one for each entry. Require that the versions have no gap."""
         entries = self.store.run(read_log(Keys("a2a"), task_id, 0, limit=1000)).entries
         assert [entry.version for entry in entries] == list(range(1, len(entries) + 1))
         return [event_text(entry.event, task_id) for entry in entries]
@@ -84,7 +84,8 @@ def words(parts: Any) -> str:
 
 
 def snapshot(task: dict[str, Any]) -> list[str]:
-    """Return the task as texts: its history, its artifacts and its status, as `event_text` writes them."""
+    """Return the history, artifacts and status of the task as strings: "role: text", "artifact=text" and
+    "STATE text"."""
     status = task["status"]
     state = status["state"].removeprefix("TASK_STATE_")
     return [

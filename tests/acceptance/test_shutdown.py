@@ -74,8 +74,8 @@ def begin_task(system: SystemUnderTest, folder: Path, agent: str, message: str) 
     return task_id
 
 
-def may_end(folder: Path, task_id: str) -> None:
-    """Create the file for which an agent with the message "until" waits."""
+def allow_end(folder: Path, task_id: str) -> None:
+    """Create the file that an agent waits for after it has received the message "until"."""
     (folder / f"{task_id}.may-end").touch()
 
 
@@ -114,7 +114,7 @@ def test_a_run_that_may_be_run_again_is_returned(system: SystemUnderTest, folder
     stop(worker, kind)
 
     if kind == "warm":
-        may_end(folder, task_id)
+        allow_end(folder, task_id)
         wait_for_exit(worker)
         assert system.log(task_id) == [*WORKED, "artifact", "COMPLETED"]
         assert words(folder, task_id) == ["begins 1"]
@@ -149,7 +149,7 @@ def test_a_run_that_must_not_begin_twice_fails_at_once(
     stop(worker, kind)
 
     if kind == "warm":
-        may_end(folder, task_id)
+        allow_end(folder, task_id)
     task = system.wait_for_end("once-only", task_id)
     wait_for_exit(worker)
     if kind == "warm":
@@ -168,7 +168,7 @@ def test_what_ends_within_the_soft_time_has_ended(system: SystemUnderTest, folde
     task_id = begin_task(system, folder, "once-only", "until")
 
     stop(worker, "soft")
-    may_end(folder, task_id)
+    allow_end(folder, task_id)
 
     wait_for_exit(worker)
     assert system.log(task_id) == [*WORKED, "artifact", "COMPLETED"]
@@ -197,7 +197,7 @@ def test_what_waits_in_a_worker_runs_elsewhere_at_once(
     if kind == "warm":
         assert not any(system.is_in(task_id, "COMPLETED") for task_id in busy), "the others did not wait for these"
         for task_id in busy:
-            may_end(folder, task_id)
+            allow_end(folder, task_id)
     wait_for_exit(worker)
     for task_id in busy:
         system.wait_for_end("worth-another", task_id)

@@ -249,7 +249,7 @@ def test_the_error_of_a_run_is_in_its_span_and_its_text_is_not(
 def test_a_run_that_a_watcher_publishes_is_in_its_trace(
     served_fleet: ServedFleet, spans: Collector, caller: Caller
 ) -> None:
-    """If the broker has lost a run, the watcher republishes the run with the trace headers from the store."""
+    """Lose a run in the broker. The watcher republishes the run with the trace headers from the store."""
     store, keys = SyncStore(served_fleet.fleet.redis.store_url), Keys()
     assert served_fleet.worker is not None
     served_fleet.worker.stop()

@@ -207,7 +207,7 @@ async def test_a_task_that_crosses_while_a_page_is_made_is_listed_once(scene: Sc
 async def test_a_copy_whose_task_is_still_in_the_store_is_listed_once(scene: Scene) -> None:
     """The watcher is killed after the copy and before the removal."""
     task_ids = [await scene.seeds.create_task_in(COMPLETED) for _ in range(4)]
-    await scene.archive_tasks(task_ids[1])  # the older task is below the border now
+    await scene.archive_tasks(task_ids[1])  # the older task is before the archive cutoff now
     cancellation = asyncio.CancelledError()
 
     async def dies() -> None:

@@ -44,7 +44,7 @@ class RecordedRun:
             await self.events.settle(final_event(outcome, self.claim.task.id, self.claim.task.context_id))
 
     async def stored_steps(self) -> list[str]:
-        """Return the stored steps as texts: the state, with the model or tool."""
+        """Return the stored steps as strings that contain the state and the model or tool."""
         history = await self.scene.seeds.store.run(read_steps(self.scene.keys, self.claim.task.id))
         assert history is not None
         assert {(s.run, s.attempt, s.runner) for s in history.steps} <= {(1, 1, "host.1.x")}

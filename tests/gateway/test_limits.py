@@ -38,7 +38,7 @@ SECONDS = {
     "owner_bytes": 60,
     "store_bytes": 60,
 }
-"""Seconds of Retry-After by limit. Limits of tasks have one second until a run has finished."""
+"""Value of Retry-After in seconds, by limit. Limits of tasks have one second until a run has finished."""
 
 ANONYMOUS = Scope("echo")
 

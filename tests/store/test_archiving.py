@@ -98,7 +98,7 @@ async def test_an_archived_task_leaves_no_key_and_moves_the_border(
     assert await read_list(store, keys) == ([first], at)
     assert [key async for key in store.redis.scan_iter(f"{keys.prefix}:{{{task_id}}}*")] == []
     assert await store.redis.zrange(keys.archive, 0, -1) == [first.encode()]
-    # an older task does not move the border back
+    # an older task does not move the archive cutoff back
     await store.run(remove_archived(keys, [first]))
     assert await read_list(store, keys) == ([], at)
 

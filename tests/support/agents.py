@@ -302,8 +302,8 @@ a2a.add_agent(card("once-direct"), Direct, idempotency_window=600)
 
 @a2a.agent("steady", max_attempts=3)
 async def steady(turn: Turn) -> AsyncIterator[object]:
-    """Stream an artifact with a pause. The message lists the seconds of the pause for each attempt. In the first
-    attempt, send a complete artifact before the stream."""
+    """Stream an artifact with a pause. The message lists the length of the pause in seconds for each attempt. In the
+    first attempt, send a complete artifact before the stream."""
     if turn.attempt == 1:
         await turn.artifact("finished", artifact_id="first")
     yield f"attempt {turn.attempt} "

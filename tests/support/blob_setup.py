@@ -30,19 +30,19 @@ class UnreliableObjectStore(ObjectStore):
         self.reads = 0
 
     async def put(self, name: str, content: bytes) -> None:
-        """See `ObjectStore.put`."""
+        """Write an object and record its name. Raise BlobsUnavailable while `is_down` is true."""
         self._require_up()
         await super().put(name, content)
         self.written.append(name)
 
     async def get(self, name: str) -> bytes:
-        """See `ObjectStore.get`."""
+        """Count the read and return the object. Raise BlobsUnavailable while `is_down` is true."""
         self._require_up()
         self.reads += 1
         return await super().get(name)
 
     async def remove(self, folder: str) -> None:
-        """See `ObjectStore.remove`."""
+        """Remove the objects in a folder. Raise BlobsUnavailable while `is_down` is true."""
         self._require_up()
         await super().remove(folder)
 

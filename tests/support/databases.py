@@ -168,7 +168,7 @@ def user_prefix(user: str) -> list[str]:
 
 
 def set_owner(user: str, folder: Path) -> None:
-    """If the tests run as root, make `user` the owner of the folder and the files in the folder."""
+    """Make `user` the owner of the folder and the files in the folder if the tests run as root."""
     if os.geteuid() == 0:
         for path in (folder, *folder.iterdir()):
             shutil.chown(path, user)

@@ -17,7 +17,7 @@ __all__ = ["a2a", "app"]
 
 @a2a.agent("approval")
 async def approval(turn: Turn) -> str:
-    """If the message is "wait", wait for a signal and return the payload."""
+    """Wait for a signal and return its payload if the message is "wait". Otherwise, return "no approval"."""
     return str(await turn.wait_for("approval")) if turn.text == "wait" else "no approval"
 
 

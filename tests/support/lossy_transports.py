@@ -22,7 +22,7 @@ class LosesAnswers(httpx.AsyncHTTPTransport):
         self.lost = 0
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Send `request`."""
+        """Send `request`. If its response is selected for loss, discard the response and raise `httpx.ReadError`."""
         response = await super().handle_async_request(request)
         if not self._remaining or not self._condition(request):
             return response
@@ -44,7 +44,8 @@ class CutsStreams(httpx.AsyncHTTPTransport):
         self.event_counts = list(event_counts)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Send `request`."""
+        """Send `request`. If the response is an SSE stream and `event_counts` is not empty, limit the stream to the
+        next number of events in `event_counts`."""
         response = await super().handle_async_request(request)
         if self.event_counts and "event-stream" in response.headers.get("content-type", ""):
             assert isinstance(response.stream, httpx.AsyncByteStream)

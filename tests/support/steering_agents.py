@@ -95,7 +95,8 @@ a2a.add_agent(card("executor-listens"), Listens, on_message="steer")
 
 @a2a.agent("yields-to-messages", on_message="interrupt", cancel_grace=5)
 async def yields_to_messages(turn: Turn) -> str:
-    """If the message begins with "work", work until a message interrupts the run. Otherwise, return the message."""
+    """Work until a message interrupts the run if the message begins with "work". Otherwise, return the run's number
+    and the message."""
     if turn.text.startswith("work"):
         await asyncio.sleep(3600)
     return f"{turn.number} {turn.text}"
@@ -113,7 +114,8 @@ class YieldsToMessages(Patient):
     """Executor that works until a message interrupts the run, and reports CANCELED, as framework executors do."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
-        """If the message begins with "work", work until cancelled. Otherwise, return the message."""
+        """Work until cancelled if the message begins with "work". Otherwise, send the text of the message as an
+        artifact."""
         updater = TaskUpdater(event_queue, context.task_id or "", context.context_id or "")
         try:
             if context.get_user_input().startswith("work"):

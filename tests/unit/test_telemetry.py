@@ -209,7 +209,7 @@ def test_a_client_s_trace_state_is_dropped_without_a_log_line(state: str, caplog
 def test_a_post_is_made_although_tracing_is_switched_off(
     traceparent: str, expected: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With ``OTEL_SDK_DISABLED``, a provider exists, but its spans have no ids."""
+    """Post with a provider whose spans have no ids, because ``OTEL_SDK_DISABLED`` is set."""
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
 
     with Spans(TracerProvider()).posting(traceparent, {}) as (_, headers):

@@ -100,7 +100,7 @@ class CallProgress:
 
         Args:
             now: Current time.
-            retry_after: Seconds of the server's Retry-After, or None if the server sent none.
+            retry_after: Value of the server's Retry-After header in seconds, or None if the server sent none.
             unreachable_for: Seconds after which the step gives up. One more attempt is made at that time.
         """
         since = now if self.failing_since is None else self.failing_since

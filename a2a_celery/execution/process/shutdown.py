@@ -116,7 +116,8 @@ class GracefulWorkerShutdown:
                     self._end_now()
 
     def _cut(self) -> None:
-        """Make all calls to an AMQP broker fail at once. Calls to Redis have timeouts."""
+        """Shut down the socket of an AMQP connection, so that pending calls to the broker fail immediately. A Redis
+        connection is not affected, because calls to Redis have timeouts."""
         with suppress(Exception):
             self._consumer.connection.connection.sock.shutdown(socket.SHUT_RDWR)
 

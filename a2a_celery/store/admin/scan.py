@@ -97,10 +97,15 @@ def newest_tasks(
     not_after_us: int | None = None,
     cursor: Position | None = None,
 ) -> Operation[TaskSummaryPage]:
-    """Read the tasks with the newest status in several indexes, newest first.
+    """Read the tasks of several indexes, newest status first.
 
-    The bounds of the period are in µs since 1970. None means no bound. With a `cursor`, which is the position of the
-    last task on the previous page, read the next page.
+    Args:
+        keys: Keys of the deployment.
+        indexes: Redis keys of sorted sets that are scored by the time of the status.
+        limit: Maximum number of tasks.
+        not_before_us: Time of the oldest status, in µs since 1970, or None for no bound.
+        not_after_us: Time of the newest status, in µs since 1970, or None for no bound.
+        cursor: Position of the last task on the previous page, or None for the first page.
     """
     since = "-inf" if not_before_us is None else not_before_us
     cursor_us, cursor_id = ("", "") if cursor is None else cursor

@@ -57,7 +57,7 @@ def post_reminders(keys: Keys, *, limit: int, latest_us: int | None = None) -> O
             None for no bound.
 
     Returns:
-        The number of due reminders.
+        The number of due reminders that this call has processed, at most `limit`, or 0 if no reminder is due.
     """
     latest = "" if latest_us is None else latest_us
     return Operation(script("post_reminders"), [keys.reminders], [keys.prefix, limit, latest], int)

@@ -209,7 +209,7 @@ class Results:
 
 
 class CanvasFinalizer:
-    """Watcher role that ends the tasks whose canvas has ended. Only one of the watchers ends each task."""
+    """Watcher role that ends the tasks whose canvases have ended. Each task is ended by only one watcher."""
 
     name = "canvas finalizer"
     every = 0.5

@@ -3,8 +3,8 @@
 -- jump, only the first call therefore corrects it.
 -- KEYS  installation, leases, pauses, suspended runs, reminders, and the lists whose members are corrected only after a
 --       backward jump
--- ARGV  µs of the jump (negative for a backward jump, 0 to only read), number of corrections that the caller has read,
---       µs of a lease
+-- ARGV  length of the jump in µs (negative for a backward jump, 0 to only read), number of corrections that the caller
+--       has read, length of a lease in µs
 -- returns {current time in µs, number of corrections}
 -- requires: full_store, time
 local installation, leases, pauses, suspended, reminders, first_list = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], 4

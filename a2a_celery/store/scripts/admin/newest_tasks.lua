@@ -1,8 +1,8 @@
 -- newest_tasks: return the tasks of several indexes with the newest status, newest first, equal times by descending id.
 -- KEYS  indexes, or other lists of tasks that are scored by the time of the status
--- ARGV  key prefix, maximum number of tasks, µs of the oldest status or '-inf', µs of the newest status or '+inf',
---       µs of the cursor ('' for the first page), id of the cursor
--- returns {'0', µs now, task_summary of each task}, without tasks whose record is missing
+-- ARGV  key prefix, maximum number of tasks, time of the oldest status in µs or '-inf', time of the newest status in µs
+--       or '+inf', time of the cursor in µs ('' for the first page), id of the cursor
+-- returns {'0', current time in µs, task_summary of each task}, without tasks whose record is missing
 -- requires: keys, task_summary, time
 local prefix, limit, oldest, newest = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
 local cursor_at, cursor_id = tonumber(ARGV[5]), ARGV[6]

@@ -1,5 +1,5 @@
--- remove_archived: remove archived tasks from the lists and the store, and move the border of the archive in the same
--- step, so that a reader of store and archive finds each task once. A task with undelivered events is removed from the
+-- remove_archived: remove archived tasks from the lists and the store, and advance the archive cutoff in the same step,
+-- so that a reader of store and archive finds each task once. A task with undelivered events is removed from the
 -- lists, and stays in the store for some time so that its events can be delivered.
 -- KEYS  list of tasks for the archive, installation, deliveries, dead letters
 -- ARGV  key prefix, seconds for which a task with undelivered events stays in the store, tags of the tasks

@@ -8,8 +8,8 @@
 --   token                      token of the deliverer that has leased the cursor
 --   settled                    token of the deliverer that last released the cursor, or nonce of the call that last
 --                              replayed it, to detect a repeated call
---   failures, first_failed_at  failures since the last delivered event, and the µs of the first
---   last_error, last_error_at  JSON of the newest failure since the last delivered event, and its µs
+--   failures, first_failed_at  failures since the last delivered event, and the time of the first in µs
+--   last_error, last_error_at  JSON of the newest failure since the last delivered event, and its time in µs
 --   abandoned_at               µs at which the delivery was given up
 --   attempts                   number of recorded attempts
 --   attempt:<number modulo MAX_ATTEMPTS>

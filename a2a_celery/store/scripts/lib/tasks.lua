@@ -31,8 +31,8 @@
 --                              WORKING event for the next claim; CANCELED event of a requested cancellation. Both are
 --                              deleted when the task ends
 --   cancel_requested, cancel_requested_at
---                              '1' after a client requested cancellation; µs of the first request while a run was
---                              claimed
+--                              '1' after a client requested cancellation; time in µs of the first request while a run
+--                              was claimed
 --   nonce                      value that detects a repeated call: the nonce of the last waiting message; 'begun ' and
 --                              the nonce of a message that began a run; or 'canceled ', the nonce of a cancellation,
 --                              and the run and the canvas that the cancellation ended
@@ -53,8 +53,8 @@
 --   republish_count            number of times that the newest run was published again
 --   recorded_result            "<run> <retries> <digest>": newest state in the result backend of a run that a worker
 --                              without this package executes; deleted when the task ends
---   claimed_at, worker         µs of the newest claim, and Celery node name of the worker ('' if events are disabled);
---                              `worker` is deleted when the task ends
+--   claimed_at, worker         time of the newest claim in µs, and Celery node name of the worker ('' if events are
+--                              disabled); `worker` is deleted when the task ends
 --   run_without_events         newest run, if it has recorded steps but no event
 --   prefetched                 "<run> <µs> <µs>" if a worker has prefetched the run: time at which the run is published
 --                              again in any case, and time at which its worker counts as lost
@@ -91,8 +91,8 @@
 --   context_queue, unblocked_at
 --                              key of the queue of the context, if its runs are serialized, and µs at which a run of
 --                              the task last became the first run of the queue
---   schedule_index, tick       prefix of the indexes of the schedule that created the task, and µs of the tick; absent
---                              without a schedule
+--   schedule_index, tick       prefix of the indexes of the schedule that created the task, and time of the tick in µs;
+--                              absent without a schedule
 --   journal_bytes              bytes of the journal, including keys; absent without a journal
 --   blobs                      '1' if Redis has stored blobs of the task
 --   journal_blobs              folder of the journal's blobs in the folder of the task; absent without such blobs

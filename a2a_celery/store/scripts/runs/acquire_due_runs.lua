@@ -3,9 +3,9 @@
 -- KEYS  list of queued runs
 -- ARGV  key prefix, maximum number of runs, µs until the first repeated publication, maximum µs between two
 --       publications
--- returns {current time in µs, then for each run: task id, run, agent, options, µs of its last publication}. The last
---       field is '' if the queue cannot contain the run's message, or if the run was published too long ago. Runs of
---       missing tasks are removed from the list.
+-- returns {current time in µs, then for each run: task id, run, agent, options, time of its last publication in µs}.
+--       The last field is '' if the queue cannot contain the run's message, or if the run was published too long ago.
+--       Runs of missing tasks are removed from the list.
 -- requires: full_store, keys, options, time
 local dispatch = KEYS[1]
 local prefix, limit, first_wait, longest_wait = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -13,7 +13,7 @@ local prefix, limit, first_wait, longest_wait = ARGV[1], tonumber(ARGV[2]), tonu
 local at = now()
 local clock_set_at = tonumber(redis.call('HGET', prefix .. ':installation', 'clock_set_at') or '0')
 
--- Return the µs of the last publication if the queue may still contain its message, or ''. A run is published
+-- Return the time of the last publication in µs if the queue may still contain its message, or ''. A run is published
 -- regardless of its queue after the longest wait, after twice the longest wait, and so on, and once after the store's
 -- clock was set.
 local function queued_since(run, prefetched, published, times)

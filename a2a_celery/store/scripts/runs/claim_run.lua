@@ -1,11 +1,11 @@
 -- claim_run: assign a queued run to one worker, under a lease. SUBMITTED → WORKING if requested; WORKING → WORKING if
 -- the run is a retry.
 -- KEYS  keys of the task
--- ARGV  run, token of the claim, id of the worker process, µs of the lease, '1' to write WORKING, maximum number of
---       runs of a turn, number of times that Celery retried the run, WORKING event of the retry ('' if unknown), its
---       packed metadata, prefix of the keys of sessions ('' for an agent without sessions), Celery node name of the
---       worker ('' if events are disabled), version of the agent's code in the worker ('' for none), '1' to claim a run
---       of a different version
+-- ARGV  run, token of the claim, id of the worker process, length of the lease in µs, '1' to write WORKING, maximum
+--       number of runs of a turn, number of times that Celery retried the run, WORKING event of the retry ('' if
+--       unknown), its packed metadata, prefix of the keys of sessions ('' for an agent without sessions), Celery node
+--       name of the worker ('' if events are disabled), version of the agent's code in the worker ('' for none), '1' to
+--       claim a run of a different version
 -- returns {'dropped', reason} | {'other_version', version, options}: see lib/versions.lua
 --       | {'unrecorded', context}: the caller must repeat the call with the event of the retry
 --       | {'claimed', turn, attempt, request, caller, ask_count, interrupted_state, scope, options, snapshot, session,

@@ -1,8 +1,8 @@
 -- claimed_runs: return claimed runs with the time of their publication.
 -- KEYS  leases
 -- ARGV  key prefix, maximum number of leases to read, newest first, maximum bytes of options
--- returns {for each run: agent, options, µs of its publication}, except runs with larger options, and runs that were
---       published more than once, because their claims do not show which message the worker received
+-- returns {for each run: agent, options, time of its publication in µs}, except runs with larger options, and runs that
+--       were published more than once, because their claims do not show which message the worker received
 -- requires: keys, time
 local leases = KEYS[1]
 local prefix, limit, max_bytes = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])

@@ -1,8 +1,8 @@
 -- lapsed_runs: return runs whose lease has expired. If there are such runs and Redis refuses writes, the script fails.
 -- A lease that ends later than the longest lease was written before the clock was set back, and is shortened.
 -- KEYS  leases
--- ARGV  key prefix, maximum number of runs, upper bound for the current time in µs ('' for none), µs of the longest
---       lease ('' for no limit)
+-- ARGV  key prefix, maximum number of runs, upper bound for the current time in µs ('' for none), length of the longest
+--       lease in µs ('' for no limit)
 -- returns {for each run: task id, run, agent, attempt, maximum attempts, '1' if its worker returned it, Celery node
 --       name of its worker, name of the plain Celery task that it calls ('' for none)}. Leases of missing tasks are
 --       removed from the list.

@@ -1,6 +1,6 @@
 -- renew_runs: renew the leases of the runs of one worker process. The tasks do not change.
 -- KEYS  leases, then the record of each run's task
--- ARGV  µs of the lease, then for each run: task id, run, token of its claim
+-- ARGV  length of the lease in µs, then for each run: task id, run, token of its claim
 -- returns {names of the lost runs, names of the runs to cancel, names of the runs that a message interrupts, names of
 --       the other runs with waiting messages}
 -- requires: full_store, time

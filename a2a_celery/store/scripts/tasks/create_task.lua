@@ -8,9 +8,9 @@
 --       tick of a schedule: the arguments of refused_tick, and packed metadata, the parent: the arguments of
 --       find_parent, and for a child a suffix of the task event and packed metadata, the Celery message of the run: the
 --       arguments of push_message, and a push-notification config: the arguments of save_config
--- returns {'created', µs of the status, '1' if the run is blocked, '1' if the task is a child, '1' if the broker has
---       the message of the run, id of the context}; a call with the id of an existing task of the scope is a repeated
---       call, and returns the current values of the stored task
+-- returns {'created', time of the status in µs, '1' if the run is blocked, '1' if the task is a child, '1' if the
+--       broker has the message of the run, id of the context}; a call with the id of an existing task of the scope is a
+--       repeated call, and returns the current values of the stored task
 --       | {'known', task id, version, preceding turns}: the message was accepted before
 --       | {'conflict'}: another message has the same id
 --       | {'blobs_expired'}: the blobs may have been removed | {'limited', see check_limits}

@@ -1,6 +1,6 @@
 -- earlier_tasks: return the SUBMITTED and WORKING tasks of earlier ticks of a schedule.
 -- KEYS  none
--- ARGV  key prefix, prefix of the indexes of the schedule, µs of the tick
+-- ARGV  key prefix, prefix of the indexes of the schedule, time of the tick in µs
 -- returns {id, context id, scope of each task}
 -- requires: keys, states
 local prefix, index, tick = ARGV[1], ARGV[2], tonumber(ARGV[3])

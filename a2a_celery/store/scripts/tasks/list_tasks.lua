@@ -1,11 +1,11 @@
 -- list_tasks: return a page of the tasks of a scope, newest status first. Tasks with equal times are sorted by
 -- descending id.
 -- KEYS  prefix of the index of a scope, or of one of its contexts
--- ARGV  state ('0' for all), µs of the oldest status, size of the page, µs of the cursor ('' for the first page),
---       quoted id of the cursor, history length (-1 for all), '1' to read the artifacts, key prefix, retention in
---       seconds, installation ('' if ended tasks are not archived), bytes of tasks after which the page ends ('' for no
---       limit). A page has at least one task.
--- returns {number of tasks on all pages, '1' if another page follows, border of the archive ('' for none), snapshots …}
+-- ARGV  state ('0' for all), time of the oldest status in µs, size of the page, time of the cursor in µs ('' for the
+--       first page), quoted id of the cursor, history length (-1 for all), '1' to read the artifacts, key prefix,
+--       retention in seconds, installation ('' if ended tasks are not archived), bytes of tasks after which the page
+--       ends ('' for no limit). A page has at least one task.
+-- returns {number of tasks on all pages, '1' if another page follows, archive cutoff ('' for none), snapshots …}
 -- requires: keys, snapshot, states, time, transitions
 local index_prefix = KEYS[1]
 local wanted_state, oldest, size, cursor_us, cursor_id = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]

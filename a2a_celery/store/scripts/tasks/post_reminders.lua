@@ -3,7 +3,7 @@
 -- INPUT_REQUIRED
 -- KEYS  reminders
 -- ARGV  key prefix, maximum number of reminders, upper bound for the current time in µs ('' for none)
--- returns the number of due reminders
+-- returns the number of due reminders that this call has processed
 -- requires: configs, full_store, keys, log, notifications, reminders, states, status, tasks, time
 local list = KEYS[1]
 local prefix, limit, latest = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])

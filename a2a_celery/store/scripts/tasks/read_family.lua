@@ -1,9 +1,9 @@
 -- read_family: return a task with its parent and its children.
 -- KEYS  keys of the task
 -- ARGV  scope ('*' for any), key prefix
--- returns nil: the task does not exist | {task, parent ({} for none), child, …}, each as {id, agent, state, µs of the
---       status, '1' if it is cancelled with its parent}. For a parent that is not in the store, agent, state and µs are
---       ''. Children that are not in the store are omitted.
+-- returns nil: the task does not exist | {task, parent ({} for none), child, …}, each as {id, agent, state, time of the
+--       status in µs, '1' if it is cancelled with its parent}. For a parent that is not in the store, agent, state and
+--       time are ''. Children that are not in the store are omitted.
 -- requires: keys
 local record = KEYS[1]
 local scope, prefix = ARGV[1], ARGV[2]

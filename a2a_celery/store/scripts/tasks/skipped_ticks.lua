@@ -1,7 +1,7 @@
 -- skipped_ticks: return a schedule's ticks that created no task, newest first.
 -- KEYS  ticks of the schedule
 -- ARGV  none
--- returns the µs of each tick
+-- returns the time of each tick in µs
 local ticks = KEYS[1]
 
 local reply = {}

@@ -1,6 +1,6 @@
 -- acquire_due_deliveries: lease due delivery cursors to one deliverer. A cursor is due again when its lease ends.
 -- KEYS  deliveries
--- ARGV  key prefix, maximum number of cursors, µs of the lease, token
+-- ARGV  key prefix, maximum number of cursors, length of the lease in µs, token
 -- returns {see describe_cursor, …}. Cursors without undelivered events and cursors of missing tasks are removed from
 --       the list.
 -- requires: deliveries, full_store, leases

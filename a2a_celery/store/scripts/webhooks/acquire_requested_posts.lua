@@ -1,7 +1,7 @@
 -- acquire_requested_posts: lease delivery cursors with requested posts to one watcher. A cursor is due again when its
 -- lease ends.
 -- KEYS  requested posts
--- ARGV  key prefix, maximum number of cursors, µs of the lease
+-- ARGV  key prefix, maximum number of cursors, length of the lease in µs
 -- returns {{ids of the posts, each followed by a space, then see describe_cursor}, …}. Missing cursors are removed from
 --       the list.
 -- requires: full_store, leases

@@ -1,8 +1,8 @@
 -- record_delivery: move a delivery cursor to a version up to which all subscribed events were delivered, and renew its
 -- lease.
 -- KEYS  keys of the task
--- ARGV  quoted config id, token of the lease, version, µs of the lease, '1' if the event of that version was posted, µs
---       at which the event was recorded ('' for unknown), JSON of the attempt ('' for none)
+-- ARGV  quoted config id, token of the lease, version, length of the lease in µs, '1' if the event of that version was
+--       posted, time in µs at which the event was recorded ('' for unknown), JSON of the attempt ('' for none)
 -- returns 'more': further events are undelivered, and the cursor stays leased | 'done': all events are delivered
 --       | 'lost': the cursor does not exist, the token no longer holds its lease, or the log does not have the event.
 --       In the last case, the cursor is due immediately, at its stored position.
