@@ -353,8 +353,8 @@ class TurnStream:
         return event
 
     def _is_new(self, event: StreamResponse) -> bool:
-        """Return True if `event` adds information. Each subscription starts with the complete task, even if the task is
-        already known."""
+        """Return True if `event` adds information. The first event of each subscription is the complete task, which may
+        already be known."""
         self._backoff.answered(has_changes=False)
         if event.WhichOneof("payload") is None:
             return False

@@ -2,8 +2,8 @@
 and the commands of ``celery a2a drain``.
 
 A drained worker stops consuming. Runs that the worker has not begun are requeued in the store, so that other workers
-begin these runs at once. Active runs continue. A worker stays drained until it ends, even if it loses its connection to
-the broker.
+begin these runs immediately. Active runs continue. A worker stays drained until it ends, even if it loses its
+connection to the broker.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ class RunRequest(RequestInternals, Request):  # type: ignore[misc]
 
     pool_to_leave: ClassVar[Any] = None
     """Pool of this worker during a cold shutdown, or None. Calls that the pool begins during the shutdown are
-    stopped at once."""
+    stopped immediately."""
 
     active: ClassVar[WeakValueDictionary[str, RunRequest]] = WeakValueDictionary()
     """Requests that have begun, by Celery id. A prefork child inherits some of these requests and does not use them."""
@@ -138,7 +138,8 @@ class RunRequest(RequestInternals, Request):  # type: ignore[misc]
             mark_events_enabled(self)
 
     def on_accepted(self, pid: int, time_accepted: float) -> None:
-        """Record that process `pid` begins the request. During a cold shutdown, cancel the request of a run at once."""
+        """Record that process `pid` begins the request. During a cold shutdown, cancel the request of a run
+        immediately."""
         self.active[self.id] = self
         super().on_accepted(pid, time_accepted)
         if self.pool_to_leave is not None and self.is_run:

@@ -1,4 +1,4 @@
-"""Graceful shutdown of a worker: waiting runs are requeued at once, and agents that hang do not block the exit.
+"""Graceful shutdown of a worker: waiting runs are requeued immediately, and agents that hang do not block the exit.
 
 Celery sends its shutdown signal only after a cold shutdown has waited for the pool. The handlers of this module
 therefore precede Celery's handlers of SIGTERM, SIGINT and SIGQUIT, and then call them. There is one difference: Celery

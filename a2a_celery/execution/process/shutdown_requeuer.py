@@ -1,5 +1,5 @@
 """Requeuing of the runs of a worker that shuts down. The store refuses further writes of these runs, and replacement
-runs are published at once.
+runs are published immediately.
 
 Celery calls this code in signal handlers, which may interrupt any code. A separate thread with its own event loop and
 connections therefore does the work, for all runs concurrently.

@@ -25,7 +25,8 @@ WEIGHED = 500
 
 @dataclass(frozen=True, slots=True)
 class StoreUsage:
-    """Memory and tasks of a store. A value is None if the store's user may not read it.
+    """Memory and tasks of a store. A value is None if the Redis user in `store_url` is not permitted to read
+    it.
 
     Attributes:
         used: Bytes of memory that the server uses.
@@ -119,7 +120,7 @@ def read_memory() -> Operation[Memory | None]:
     """Read the memory usage of the server.
 
     Returns:
-        The memory, or None if the store's user may not call INFO.
+        The memory, or None if the Redis user in `store_url` is not permitted to call INFO.
     """
 
     def parse(reply: Sequence[bytes]) -> Memory | None:

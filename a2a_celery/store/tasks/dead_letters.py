@@ -167,8 +167,8 @@ def resubmission(dead_letter: DeadLetter, task_id: str) -> tuple[SendMessageRequ
 
 
 def _before_the_turn(dead_letter: DeadLetter) -> Sequence[Message]:
-    """Return the messages before the message of the last turn. The client may have sent further messages during the
-    turn."""
+    """Return the messages before the message that began the last turn. Messages that arrived during the turn are
+    omitted."""
     history, message_id = dead_letter.task.history, dead_letter.request.message.message_id
     turns = [
         number

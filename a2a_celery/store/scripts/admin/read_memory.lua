@@ -3,7 +3,7 @@
 -- ARGV  none
 -- returns {bytes that count toward maxmemory, maxmemory, '1' if the server refuses writes at the limit instead of
 --       evicting keys}
---       | {}: the store's user may not call INFO
+--       | {}: the Redis user in store_url is not permitted to call INFO
 -- requires: time
 local info = redis.pcall('INFO', 'memory')
 if type(info) == 'table' then return {} end
