@@ -148,7 +148,6 @@ class Dispatcher:
         self._redispatch_after_us = int(redispatch_after * 1_000_000)
         self._results = results
         self._results_reply = True
-        self._resumed: set[str] = set()
         self._backlog = Backlog(store, keys, publisher.queues, overtaken_after)
 
     async def tick(self) -> None:
@@ -165,11 +164,9 @@ class Dispatcher:
     async def _resume_suspended(self) -> None:
         """Resume the suspended runs whose time has come. The resumed runs are due at once, because they were not
         published before."""
-        self._resumed.clear()
         latest_us = None if self._store_clock is None else self._store_clock.latest_us
         resume = resume_due_runs(self._keys, limit=RESUME_BATCH, latest_us=latest_us)
-        while due := await self._store.run(resume):
-            self._resumed.update(due)
+        while await self._store.run(resume):
             self._metrics.record_progress(self.name)
 
     async def _publish_due(self) -> bool:
@@ -200,8 +197,8 @@ class Dispatcher:
                     continue
                 options_json = options.without_past_times(now).to_json()
                 await self._publisher.publish_async(run.agent, run.ref.task_id, run.ref.run, options_json)
-                if run.ref.name in self._resumed:
-                    logger.debug("run %s published after its suspension", run.ref.name)
+                if not run.was_published:
+                    logger.debug("run %s published", run.ref.name)
                     continue
                 self._metrics.count_redispatch()
                 log_fields = about(Action.RUN_DISPATCHED_AGAIN, run.ref.name, agent=run.agent)

@@ -1,16 +1,23 @@
-"""Suspended runs, which the dispatcher resumes at their time and publishes once."""
+"""Suspended runs, which the dispatcher resumes at their time, and resumed runs, which it publishes once."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 
+import pytest
+
+from a2a_celery.lifecycle.states import COMPLETED
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.runs.commands import RunRef
+from a2a_celery.store.runs.publication import mark_published
+from a2a_celery.store.tasks.commands import create_task
+from a2a_celery.store.tasks.family import Parent
 from a2a_celery.watcher.metrics import WatcherMetrics
 from a2a_celery.watcher.role_loop import StoreClock
-from tests.support.dispatcher_setup import Broker, dispatcher
-from tests.support.seeds import Seeds
-from tests.support.suspensions import Suspensions, timer
+from tests.support.dispatcher_setup import DUE_NOW_US, Broker, dispatcher
+from tests.support.seeds import ANN, CONTEXT, RETENTION, Seeds, request, status
+from tests.support.suspensions import Suspensions, timer, wait_for
 
 HOUR_US = 3_600_000_000
 
@@ -41,17 +48,69 @@ class CountingMetrics(WatcherMetrics):
         self.repetitions += 1
 
 
-async def test_a_resumed_run_does_not_count_as_published_again(store: AsyncStore, keys: Keys) -> None:
+async def resume_parent(suspensions: Suspensions) -> RunRef:
+    """Suspend a run that waits for a child task, end the child, and return the resumed run."""
+    seeds, child_id = suspensions.seeds, "child"
+    claim = await seeds.claim_run()
+    create_child = create_task(
+        seeds.keys,
+        ANN,
+        child_id,
+        CONTEXT,
+        request(task_id=child_id, context_id=CONTEXT),
+        caller=b"{}",
+        retention=RETENTION,
+        parent=Parent(claim.ref.task_id, cancels=True),
+    )
+    await seeds.store.run(create_child)
+    await suspensions.suspend_run(claim, wait_for(f"child/{child_id}"))
+    await seeds.settle_run(await seeds.claim_run(child_id), status(COMPLETED))
+    return RunRef(claim.ref.task_id, 2)
+
+
+@pytest.mark.parametrize("resumed_by", ["its time", "its child", "a signal"])
+async def test_a_resumed_run_does_not_count_as_published_again(
+    store: AsyncStore, keys: Keys, caplog: pytest.LogCaptureFixture, resumed_by: str
+) -> None:
+    """The dispatcher publishes the run for the first time. A signal's sender may have failed before it published it."""
+    caplog.set_level(logging.INFO, "a2a_celery.watcher.dispatcher")
     suspensions, metrics = Suspensions(Seeds(store, keys)), CountingMetrics()
-    claim = await suspensions.seeds.claim_run()
-    await suspensions.suspend_run(claim, timer(wait_us=HOUR_US))
-    await suspensions.make_due(RunRef(claim.ref.task_id, 2))
-    watcher = dispatcher(store, keys, Broker())
+    if resumed_by == "its child":
+        ref = await resume_parent(suspensions)
+    else:
+        claim = await suspensions.seeds.claim_run()
+        ref = RunRef(claim.ref.task_id, 2)
+        await suspensions.suspend_run(claim, wait_for("approval", wait_us=HOUR_US))
+        if resumed_by == "a signal":
+            await suspensions.send_signal(ref.task_id, "approval")
+            await store.redis.zadd(keys.dispatch, {ref.name: 1})
+        else:
+            await suspensions.make_due(ref)
+    broker = Broker()
+    watcher = dispatcher(store, keys, broker)
     watcher._metrics = metrics
 
     await watcher.tick()
-    assert metrics.repetitions == 0
-    await store.redis.zadd(keys.dispatch, {f"{claim.ref.task_id}.2": 1})
+    assert ("agent", ref.task_id, 2) in broker.taken
+    assert (metrics.repetitions, caplog.messages) == (0, [])
+    await store.redis.zadd(keys.dispatch, {ref.name: 1})
+    await watcher.tick()
+
+    assert (metrics.repetitions, caplog.messages) == (1, [f"run {ref.name} published again"])
+
+
+async def test_a_resumed_run_that_its_signal_published_counts_as_published_again(store: AsyncStore, keys: Keys) -> None:
+    suspensions, watcher, metrics = (
+        Suspensions(Seeds(store, keys)),
+        dispatcher(store, keys, Broker()),
+        CountingMetrics(),
+    )
+    watcher._metrics = metrics
+    claim = await suspensions.seeds.claim_run()
+    await suspensions.suspend_run(claim, wait_for("approval"))
+    await suspensions.send_signal(claim.ref.task_id, "approval")
+    await store.run(mark_published(keys, RunRef(claim.ref.task_id, 2), delay_us=DUE_NOW_US))
+
     await watcher.tick()
 
     assert metrics.repetitions == 1

@@ -24,6 +24,7 @@ class DueRun:
         options: Stored options of the run.
         published_us: Time of the last publication, in µs, or None if the run must be published regardless of its queue.
         acquired_us: Time at which the run was acquired, in µs.
+        was_published: The run was published before. False after a resumption, until the run is published.
     """
 
     ref: RunRef
@@ -31,6 +32,7 @@ class DueRun:
     options: bytes
     published_us: int | None = None
     acquired_us: int = field(default=0, compare=False)
+    was_published: bool = field(default=False, compare=False)
 
     @property
     def queued_us(self) -> int:
@@ -95,7 +97,7 @@ def acquire_due_runs(keys: Keys, *, limit: int, delay_us: int) -> Operation[list
     """
 
     def parse(reply: Sequence[bytes]) -> list[DueRun]:
-        acquired_us, runs = int(reply[0]), zip(*[iter(reply[1:])] * 5, strict=True)
+        acquired_us, runs = int(reply[0]), zip(*[iter(reply[1:])] * 6, strict=True)
         return [
             DueRun(
                 RunRef(task_id.decode(), int(run)),
@@ -103,8 +105,9 @@ def acquire_due_runs(keys: Keys, *, limit: int, delay_us: int) -> Operation[list
                 options,
                 int(published_us) if published_us else None,
                 acquired_us,
+                was_published == b"1",
             )
-            for task_id, run, agent, options, published_us in runs
+            for task_id, run, agent, options, published_us, was_published in runs
         ]
 
     return Operation(

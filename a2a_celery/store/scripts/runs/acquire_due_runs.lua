@@ -3,9 +3,9 @@
 -- KEYS  list of queued runs
 -- ARGV  key prefix, maximum number of runs, µs until the first repeated publication, maximum µs between two
 --       publications
--- returns {current time in µs, then for each run: task id, run, agent, options, time of its last publication in µs}.
---       The last field is '' if the queue cannot contain the run's message, or if the run was published too long ago.
---       Runs of missing tasks are removed from the list.
+-- returns {current time in µs, then for each run: task id, run, agent, options, time of its last publication in µs, '1'
+--       if it was published before}. The time is '' if the queue cannot contain the run's message, or if the run was
+--       published too long ago. Runs of missing tasks are removed from the list.
 -- requires: full_store, keys, options, time
 local dispatch = KEYS[1]
 local prefix, limit, first_wait, longest_wait = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -38,7 +38,8 @@ for _, name in ipairs(due) do
     redis.call('HSET', record, 'published_at', run .. ' ' .. micros(at))
     local wait = math.min(first_wait * 2 ^ (times - 1), longest_wait)
     redis.call('ZADD', dispatch, micros(math.max(at, begins_at(r[4])) + wait), name)
-    for _, value in ipairs({task_id, run, r[3], r[4] or '', queued_since(run, r[5], r[6], times)}) do
+    local was_published = string.match(r[6] or '', '^(%d+) ') == run and '1' or '0'
+    for _, value in ipairs({task_id, run, r[3], r[4] or '', queued_since(run, r[5], r[6], times), was_published}) do
       reply[#reply + 1] = value
     end
   else
