@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from typing import Any
 
 import pytest
@@ -12,9 +14,10 @@ from a2a_celery.lifecycle.outcomes import CANCELED_BY_OPERATOR
 from a2a_celery.lifecycle.own_metadata import own_metadata
 from a2a_celery.lifecycle.states import CANCELED, SUBMITTED, WORKING
 from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store.tasks.commands import request_cancel
 from a2a_celery.watcher.celery.revoke_listener import TERMINATE_AFTER, BroadcastConsumer, Revoke, RevokeListener
 from tests.support.clocks import ManualClock
-from tests.support.seeds import Seeds, status
+from tests.support.seeds import ANN, CONTEXT, Seeds, status
 from tests.support.waiting import eventually_async
 
 
@@ -74,6 +77,20 @@ async def test_queued_runs_are_canceled_and_other_tasks_are_ignored(seeds: Seeds
 
     assert await seeds.states(first) == await seeds.states(second) == [SUBMITTED, CANCELED]
     await listener.stop()
+
+
+async def test_a_revoke_is_logged_only_for_a_task_that_had_not_ended(
+    store: AsyncStore, keys: Keys, seeds: Seeds, listener: RevokeListener, caplog: pytest.LogCaptureFixture
+) -> None:
+    """CancelTask revokes the run of a task that it has already ended."""
+    caplog.set_level(logging.INFO, "a2a_celery.watcher.celery.revoke_listener")
+    canceled, revoked = await seeds.create_task(), await seeds.create_task()
+    await store.run(request_cancel(keys, ANN, canceled, CONTEXT))
+
+    listener.receive(control_message("revoke", task_id=[f"{canceled}.1", f"{revoked}.1"]))
+    await asyncio.gather(*listener._revoking)
+
+    assert caplog.messages == [f"an operator revoked run {revoked}.1: its task is CANCELED"]
 
 
 async def test_workers_have_some_time_to_terminate_a_run(

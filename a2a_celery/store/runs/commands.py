@@ -230,10 +230,18 @@ class Over:
     version: int
     state: TaskState
 
+    def __str__(self) -> str:
+        """Return the state of the task, as a sentence for logs."""
+        return f"its task is {TaskState.Name(self.state).removeprefix('TASK_STATE_')}"
+
 
 @dataclass(frozen=True, slots=True)
 class Unchanged:
     """Run to which the call does not apply, for example a run of another worker. No event was written."""
+
+    def __str__(self) -> str:
+        """Return a sentence for logs."""
+        return "nothing changed"
 
 
 def claim_run(

@@ -266,6 +266,10 @@ class CancelRequested:
 
     version: int
 
+    def __str__(self) -> str:
+        """Return a sentence for logs."""
+        return "its worker was asked to cancel it"
+
 
 @dataclass(frozen=True, slots=True)
 class Page:

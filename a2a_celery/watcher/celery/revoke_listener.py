@@ -24,7 +24,7 @@ from kombu.mixins import ConsumerMixin
 
 from ...clock import SYSTEM_CLOCK, Clock
 from ...dispatch.connection import guard
-from ...lifecycle import final_event
+from ...lifecycle import final_event, is_terminal
 from ...lifecycle.outcomes import revoked_by
 from ...store import AsyncStore, Keys
 from ...store.client.connection import run_with_retry
@@ -119,6 +119,8 @@ class RevokeListener:
         try:
             head = read_task(self._keys, None, ref.task_id, history_length=0, artifacts=False, resolve_blobs=False)
             snapshot = await run_with_retry(self._store, head)
+            if snapshot and is_terminal(snapshot[0].status.state):
+                return False  # for example after CancelTask, which also revokes the run
             outcome = revoked_by("terminate" if terminate else "revoke")
             event = snapshot and final_event(outcome, ref.task_id, snapshot[0].context_id)
             if not event:
