@@ -67,6 +67,19 @@ async def test_a_suspended_run_is_stuck_if_no_watcher_resumes_it(
     assert reasons == {late_run: Why.OVERDUE, RunRef(claims[2].ref.task_id, 2): Why.SIGNAL}
 
 
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, ""), (1, ", published again 1 time"), (2, ", published again 2 times")]
+)
+async def test_an_unclaimed_run_shows_how_often_it_was_published_again(
+    store: AsyncStore, keys: Keys, seeds: Seeds, operator: SyncStore, count: int, text: str
+) -> None:
+    await store.redis.hset(keys.task(await seeds.create_task()).record, "republish_count", count)
+
+    (finding,) = stuck_tasks(operator, keys, 0)
+
+    assert finding.cells()[-1] == f"no worker began it{text}"
+
+
 async def test_a_canvas_that_does_not_end_is_stuck(
     store: AsyncStore, keys: Keys, seeds: Seeds, operator: SyncStore
 ) -> None:

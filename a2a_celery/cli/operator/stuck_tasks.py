@@ -29,7 +29,12 @@ just started may need longer."""
 class Why(Enum):
     """Reason why a task waits, with a remedy."""
 
-    UNCLAIMED = "unclaimed", "no worker began it", "start a worker that has this agent and consumes its queue"
+    UNCLAIMED = (
+        "unclaimed",
+        "no worker began it",
+        "start a worker that has this agent and consumes its queue, unless a busy worker has prefetched the run: "
+        "a2a top shows it",
+    )
     BLOCKED = ("blocked", "another run of its context comes first", "a2a list --context CONTEXT shows which")
     CANVAS = (
         "canvas",
@@ -60,7 +65,8 @@ class Stuck:
         """Return the cells under `HEADING`."""
         text = self.why.text
         if self.why is Why.UNCLAIMED and self.task.republish_count:
-            text += f", published again {self.task.republish_count} times"
+            count = self.task.republish_count
+            text += f", published again {count} {'time' if count == 1 else 'times'}"
         run = f"{self.task.ref.run}"
         return (self.task.ref.task_id, self.task.agent, run, duration(self.seconds), self.task.runner or "-", text)
 
