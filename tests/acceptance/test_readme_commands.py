@@ -56,10 +56,13 @@ def test_the_readmes_agent_is_served_by_the_readmes_commands(fleet: Fleet, tmp_p
     }
     lines = lines_with("celery -A acme")
     commands = [shlex.split(line.replace("8000", str(port))) for line in lines if line not in {*OPERATORS, DEVELOPMENT}]
-    assert [c[3:5] for c in commands] == [["worker"], ["a2a", "gateway"], ["a2a", "watcher"]]
+    names = [" ".join(c[3:5]) for c in commands]
+    assert names == ["worker --prefetch-multiplier", "a2a gateway", "a2a watcher"]
     assert set(OPERATORS) < set(lines)
     celery = str(Path(sys.executable).parent / "celery")
-    fleet.processes += [Process(c[-1], [celery, *c[1:]], env, tmp_path / f"{n}.log") for n, c in enumerate(commands)]
+    fleet.processes += [
+        Process(name, [celery, *c[1:]], env, tmp_path / f"{name}.log") for name, c in zip(names, commands, strict=True)
+    ]
     curl, webhook_command = (b.replace("8000", str(port)) for b in blocks("sh") if b.startswith("curl"))
 
     def answer() -> dict[str, object] | None:
