@@ -384,7 +384,7 @@ class TestOneTask:
         await seeds.recover_run((await seeds.claim_run(task_id=await seeds.create_task(task_id="lost"))).ref)
 
         lines = (await asyncio.to_thread(command, "get", "lost", "--store")).stdout.splitlines()
-        assert lines[1:] == ["FAILED: The worker was lost.", "run it again: a2a requeue lost"]
+        assert lines[2:] == ["FAILED: The worker was lost.", "run it again: a2a requeue lost"]
         assert len(json_lines(await asyncio.to_thread(command, "get", "lost", "--store", "--json"))) == 1
         [result] = json_lines(await asyncio.to_thread(command, "requeue", "lost", "--json"))
 

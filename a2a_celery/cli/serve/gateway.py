@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import logging
 import os
@@ -47,6 +48,10 @@ SWITCH_INTERVAL = 0.0001
 one interval. Python's default is 0.005."""
 
 
+MALLOC_OPTIONS = {"M_ARENA_MAX": (-8, 1), "M_MMAP_THRESHOLD": (-3, 1 << 25), "M_TRIM_THRESHOLD": (-1, 1 << 27)}
+"""Number and value of each parameter of mallopt that the gateway sets. Source: malloc.h of the GNU C library."""
+
+
 def asgi() -> Starlette:
     """Return the ASGI application of a process of ``gateway --workers N``. Each process imports the Celery app."""
     app = find_app(os.environ[APP_VARIABLE])
@@ -63,7 +68,21 @@ def gateway_app(a2a: A2A) -> Starlette:
         ConfigError: A setting is invalid.
     """
     sys.setswitchinterval(SWITCH_INTERVAL)
+    _keep_freed_memory()
     return _trust_proxies(_begin_shutdown_on_signals(freeze_heap_at_start(a2a.asgi(standalone=True))))
+
+
+def _keep_freed_memory() -> None:
+    """Keep up to 128 MiB of freed memory in the process, with the GNU C library, unless the environment configures its
+    malloc.
+
+    By default, the library returns the memory of each large body to the kernel. The page faults of the next
+    allocations take about half of the CPU time of a message of 6 MB.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None and not any(name.startswith("MALLOC_") for name in os.environ):
+        for number, value in MALLOC_OPTIONS.values():
+            mallopt(number, value)
 
 
 def _trust_proxies(asgi: Starlette) -> Starlette:
