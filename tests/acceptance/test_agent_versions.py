@@ -95,7 +95,7 @@ class TwoVersions:
         """Requeue the dead letter of a task, wait until the new task has finished, and return the new task."""
         result = self.fleet.command("a2a", "requeue", task["id"], *options)
         assert result.returncode == 0, result.stderr
-        return self.wait_for_end(agent, {"id": result.stdout.split(" task ")[1].strip().split(",")[0]})
+        return self.wait_for_end(agent, {"id": result.stdout.split(" → ")[1].split()[0].rstrip(":")})
 
 
 @contextmanager

@@ -61,7 +61,7 @@ async def test_a_remote_task_is_cancelled_with_its_agent(
     async def has_begun() -> bool:
         if agent == "publishes-a-chain" and not has_polled(system, f"{task_id}.1"):
             return False  # a process that is killed earlier has not recorded the task that it has started
-        return bool(executor.begin) and system.is_in(task_id, "WORKING")
+        return bool(executor.begun) and system.is_in(task_id, "WORKING")
 
     await eventually_async(has_begun, what="the remote task begins")
     if cause == "client":
@@ -70,6 +70,6 @@ async def test_a_remote_task_is_cancelled_with_its_agent(
         await asyncio.to_thread(system.celery.control.terminate, f"{task_id}.1")
 
     async def is_canceled() -> bool:
-        return system.is_in(task_id, "CANCELED") and executor.canceled == executor.begin
+        return system.is_in(task_id, "CANCELED") and executor.canceled == executor.begun
 
     await eventually_async(is_canceled, what="the remote task is cancelled")

@@ -102,7 +102,7 @@ def test_steps_of_a_task_that_is_requeued(tmp_path: Path, monkeypatch: pytest.Mo
         result = fleet.command("a2a", "requeue", task["id"], *(["--from-start"] if from_start else []))
 
         assert result.returncode == 0, result.stderr
-        new = {"id": result.stdout.split(" task ")[1].strip().split(",")[0]}
+        new = {"id": result.stdout.split(" → ")[1].split()[0].rstrip(":")}
         require_ended(gateway, "once", new, "result 0, result 2")
         assert lines("once", "executed") == (["0", "0", "2"] if from_start else ["0", "2"])
 
@@ -150,7 +150,7 @@ def test_large_results_of_a_task_that_is_requeued(
         result = fleet.command("a2a", "requeue", task["id"], *(["--from-start"] if from_start else []))
 
         assert result.returncode == 0, result.stderr
-        new = {"id": result.stdout.split(" task ")[1].strip().split(",")[0]}
+        new = {"id": result.stdout.split(" → ")[1].split()[0].rstrip(":")}
         require_ended(gateway, "large-once", new, LARGE_RESULT)
         assert lines("large", "executed") == (["0", "0", "1", "2"] if from_start else ["0", "1", "2"])
         eventually(lambda: not large_files(blobs), what="the large results of both tasks are removed")

@@ -103,7 +103,7 @@ def test_a_requeued_lost_task_runs_on_another_worker(lease_fleet: Fleet) -> None
     assert re.fullmatch(rf"\S+  second-time +1 of 1 +\S+ \S+ +{dead[0]['contextId']}", row)
     assert "a2a requeue TASK" in hint
     shown = a2a(lease_fleet, "get", dead[0]["id"], "--agent", "second-time", "--url", gateway.url).stdout.splitlines()
-    assert shown[1:] == [
+    assert shown[2:] == [
         "FAILED: The worker was lost.",
         "a2a requeue lists the tasks of lost workers that can run again",
     ]

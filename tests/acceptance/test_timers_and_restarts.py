@@ -55,7 +55,7 @@ class Site:
     def due_times(self) -> dict[str, float]:
         """Return the due time of each suspended run, in µs of the store's clock."""
         with Redis.from_url(self.store.store_url) as redis:
-            return {name.decode(): due for name, due in redis.zrange(KEYS.due_times, 0, -1, withscores=True)}
+            return {name.decode(): due for name, due in redis.zrange(KEYS.suspended, 0, -1, withscores=True)}
 
     def bring_forward(self, names: list[str], seconds: float) -> dict[str, float]:
         """Make the suspended runs due in `seconds`, at intervals of a quarter of a second. Return their times."""
@@ -63,7 +63,7 @@ class Site:
             whole_seconds, micros = redis.time()
             now_us = whole_seconds * 1_000_000 + micros
             due = {name: now_us + (seconds + number / 4) * 1_000_000 for number, name in enumerate(names)}
-            redis.zadd(KEYS.due_times, due, xx=True)
+            redis.zadd(KEYS.suspended, due, xx=True)
         return due
 
     def is_ready(self) -> bool:
