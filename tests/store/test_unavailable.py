@@ -80,7 +80,7 @@ async def test_the_late_reply_of_a_silent_server_is_discarded(store: AsyncStore)
     with pytest.raises(RedisTimeout):
         await trips.make([("ECHO", "old"), ("BLPOP", "nothing", 60)])
 
-    trips._patience = 30  # a slow reply is no timeout
+    trips._timeout = 30  # a slow reply is no timeout
     assert await trips.make([("ECHO", "new")]) == [b"new"]
     await trips.aclose()
 
