@@ -31,7 +31,7 @@ from workers import with_crewai
 from .script import Script, crew_of, script, user_texts
 
 
-def tester_of(agent: Any, **options: Any) -> AgentTester:
+def agent_tester(agent: Any, **options: Any) -> AgentTester:
     return AgentTester(agent, session=True, **options)
 
 
@@ -45,7 +45,7 @@ def state(result: Result) -> TaskState:
 
 
 async def test_the_crew_receives_the_conversation_of_the_context() -> None:
-    async with tester_of(with_crewai.clerk) as agent:
+    async with agent_tester(with_crewai.clerk) as agent:
         first = await agent.send("one")
         second = await agent.send("two", context_id=first.context_id)
         other = await agent.send("three")
@@ -60,7 +60,7 @@ async def test_the_crew_receives_the_conversation_of_the_context() -> None:
 @pytest.mark.parametrize(("history", "expected"), [(2, "two; three"), (0, "three")])
 async def test_a_crew_receives_so_many_earlier_messages(history: int, expected: str) -> None:
     model = Script(model="script", answers=lambda messages: "; ".join(user_texts(messages)))
-    async with tester_of(crewai_agent(crew_of(model), history=history)) as agent:
+    async with agent_tester(crewai_agent(crew_of(model), history=history)) as agent:
         result = await agent.send("one")
         for text in ("two", "three"):
             result = await agent.send(text, context_id=result.context_id)
@@ -69,7 +69,7 @@ async def test_a_crew_receives_so_many_earlier_messages(history: int, expected: 
 
 
 async def test_the_text_of_a_task_is_streamed() -> None:
-    async with tester_of(crewai_agent(crew_of(script("one two three")))) as agent:
+    async with agent_tester(crewai_agent(crew_of(script("one two three")))) as agent:
         result = await agent.send("x")
         updates = [event.artifact_update for event in await agent.events(result) if event.HasField("artifact_update")]
 
@@ -93,7 +93,7 @@ async def test_each_task_has_an_artifact_with_its_output() -> None:
         Task(description="Write.", expected_output="It.", agent=writer, name="write"),
     ]
     crew = Crew(agents=[finder, writer], tasks=tasks, tracing=False)
-    async with tester_of(crewai_agent(crew)) as agent:
+    async with agent_tester(crewai_agent(crew)) as agent:
         result = await agent.send(new_data_part({"what": "it"}))
 
     assert {name: text.strip() for name, text in texts(result).items()} == {"find": "found", "write": "Let me look."}
@@ -110,7 +110,7 @@ async def test_thoughts_are_not_sent() -> None:
         "Thought: done\nFinal Answer: It is a",
         is_native=False,
     )
-    async with tester_of(crewai_agent(crew_of(model, look))) as agent:
+    async with agent_tester(crewai_agent(crew_of(model, look))) as agent:
         result = await agent.send("x")
         events = str(await agent.events(result))
 
@@ -127,7 +127,7 @@ class Place(BaseModel):
 
 async def test_an_output_that_is_no_text_is_data() -> None:
     crew = crew_of(script('{"name": "a"}'), task={"output_pydantic": Place})
-    async with tester_of(crewai_agent(crew)) as agent:
+    async with agent_tester(crewai_agent(crew)) as agent:
         result = await agent.send("x")
 
     [artifact] = result.raw.artifacts
@@ -137,7 +137,7 @@ async def test_an_output_that_is_no_text_is_data() -> None:
 async def test_feedback_is_a_question_until_the_client_accepts_the_result() -> None:
     model = Script(model="script", answers=lambda messages: "better" if "shorter" in str(messages) else "good")
     crew = crew_of(model, task={"human_input": True, "name": "essay"})
-    async with tester_of(crewai_agent(crew)) as agent:
+    async with agent_tester(crewai_agent(crew)) as agent:
         question = await agent.send("write")
         assert (state(question), question.text.partition("\n")[0]) == (INPUT_REQUIRED, "good")
         assert MessageToDict(question.raw.status.message.parts[-1].data) == {
@@ -154,7 +154,7 @@ async def test_feedback_is_a_question_until_the_client_accepts_the_result() -> N
 async def test_inputs_that_are_missing_are_asked_for() -> None:
     model = Script(model="script", answers=lambda messages: str(messages[-1]["content"]).strip().partition("\n")[0])
     crew = crew_of(model, task={"description": "{message}: {city} on {day}, {count}"})
-    async with tester_of(crewai_agent(crew)) as agent:
+    async with agent_tester(crewai_agent(crew)) as agent:
         question = await agent.send([Part(text="weather"), new_data_part({"count": 2})])
         assert (state(question), "What is the city?" in question.text) == (INPUT_REQUIRED, True)
         result = await agent.answer(question, {"city": "Paris", "day": "Monday"})
@@ -163,7 +163,7 @@ async def test_inputs_that_are_missing_are_asked_for() -> None:
 
 
 async def test_a_message_with_a_file_is_rejected() -> None:
-    async with tester_of(crewai_agent(crew_of(script("x")))) as agent:
+    async with agent_tester(crewai_agent(crew_of(script("x")))) as agent:
         result = await agent.send(Part(raw=b"x", media_type="text/plain"))
 
     assert state(result) == REJECTED
@@ -187,7 +187,7 @@ class HangingModel(Script):
 
 async def test_a_cancel_stops_a_model_between_two_chunks() -> None:
     model = HangingModel(model="hanging", has_started=threading.Event(), has_stopped=threading.Event())
-    async with tester_of(crewai_agent(crew_of(model))) as agent:
+    async with agent_tester(crewai_agent(crew_of(model))) as agent:
         submission = await agent.submit("x")
         await asyncio.to_thread(model.has_started.wait, 60)
         result = await agent.cancel(submission)
@@ -234,7 +234,7 @@ async def test_the_tokens_of_a_turn_are_in_its_metadata() -> None:
         return at
 
     crew = crew_of(script([("look", {"at": "a"})], "done"), look)
-    async with tester_of(crewai_agent(crew)) as agent:
+    async with agent_tester(crewai_agent(crew)) as agent:
         results = [await agent.send("x"), await agent.send("y")]
 
     for result in results:
@@ -244,7 +244,7 @@ async def test_the_tokens_of_a_turn_are_in_its_metadata() -> None:
 
 @pytest.mark.parametrize(("fail_on", "expected"), [((), COMPLETED), (["length"], FAILED)])
 async def test_a_model_that_stopped_early_is_reported(fail_on: list[str], expected: TaskState) -> None:
-    async with tester_of(crewai_agent(crew_of(script("x", finish_reason="length")), fail_on=fail_on)) as agent:
+    async with agent_tester(crewai_agent(crew_of(script("x", finish_reason="length")), fail_on=fail_on)) as agent:
         result = await agent.send("x")
 
     assert state(result) == expected
@@ -252,7 +252,7 @@ async def test_a_model_that_stopped_early_is_reported(fail_on: list[str], expect
 
 
 async def test_a_turn_that_fails_leaves_the_conversation() -> None:
-    async with tester_of(with_crewai.clerk) as agent:
+    async with agent_tester(with_crewai.clerk) as agent:
         first = await agent.send("one")
         failure = await agent.send("fail", context_id=first.context_id)
         last = await agent.send("two", context_id=first.context_id)
@@ -274,7 +274,7 @@ async def test_calls_are_steps_of_the_execution() -> None:
                 for transition in turn.execution.history
             ]
 
-    async with tester_of(run) as agent:
+    async with agent_tester(run) as agent:
         question = await agent.send("book a table")
         assert steps == ["INITIALIZING", "MODEL_CALL", "TOOL_EXECUTION book"]
         await agent.answer(question, True)
@@ -301,7 +301,7 @@ async def test_tools_see_the_current_span() -> None:
             async for event in crew(turn):
                 yield event
 
-    async with tester_of(run) as agent:
+    async with agent_tester(run) as agent:
         await agent.send("x")
 
     assert [span.get_span_context().trace_id for span in tool_spans] == [
@@ -318,7 +318,7 @@ async def test_a_crew_is_shared_by_runs_and_stays_unchanged() -> None:
     )
     crew = crew_of(model, task={"description": "Say {message}."})
     config_before = crew.model_dump(exclude={"agents"}), crew.agents[0].llm, crew.tasks[0].description
-    async with tester_of(crewai_agent(crew)) as agent:
+    async with agent_tester(crewai_agent(crew)) as agent:
         results = await asyncio.gather(agent.send("one"), agent.send("two"))
 
     assert sorted(result.text for result in results) == ["one", "two"]
@@ -358,5 +358,5 @@ def test_what_cannot_be_had_is_refused(crew: Callable[[], Any], reason: str) -> 
 
 
 async def test_a_crew_of_a_function_is_checked_in_its_run() -> None:
-    async with tester_of(crewai_agent(lambda turn: with_memory())) as agent:
+    async with agent_tester(crewai_agent(lambda turn: with_memory())) as agent:
         assert state(await agent.send("x")) == FAILED
