@@ -186,15 +186,15 @@ def table(
         below: Columns to move below their line, in this order.
     """
     width = terminal_width() if width is None else width
-    rows = [[_printable(cell) for cell in line] for line in lines]
-    columns = {name: [row[number] for row in rows] for number, name in enumerate(heading)}
+    cell_lists = [[_printable(cell) for cell in line] for line in lines]
+    columns = {name: [cells[number] for cells in cell_lists] for number, name in enumerate(heading)}
     notes = {} if width is None else _shorten(columns, width, optional, times, below)
     gap = "  " if width is None or _line_width(columns, "  ") <= width else " "
     widths = _widths(columns)
     if width is not None:
         _narrow(widths, width - len(gap) * (len(widths) - 1), {*ids, *times})
     most = None if width is None else max(width, _end_of_ids(widths, ids))
-    for number in range(-1, len(rows)):
+    for number in range(-1, len(cell_lists)):
         cells = {name: name if number < 0 else column[number] for name, column in columns.items()}
         text = gap.join(f"{truncate_text(cell, widths[name]):{widths[name]}}" for name, cell in cells.items()).rstrip()
         yield text if most is None else truncate_text(text, most)

@@ -56,8 +56,8 @@ def returned_headers(headers: Mapping[str, Any], now: datetime) -> dict[str, Any
         return None
     eta = max(now + min(FIRST_DELAY * 2 ** min(returns, 16), LONGEST_DELAY), _time(headers.get("eta")) or now)
     # kombu has decompressed the body
-    kept_headers = {name: value for name, value in headers.items() if name != "compression"}
-    return kept_headers | {"eta": eta.isoformat(), RETURNS_HEADER: returns + 1}
+    other_headers = {name: value for name, value in headers.items() if name != "compression"}
+    return other_headers | {"eta": eta.isoformat(), RETURNS_HEADER: returns + 1}
 
 
 def _time(iso: object) -> datetime | None:

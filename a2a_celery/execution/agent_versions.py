@@ -1,8 +1,8 @@
 """Forwarding of runs whose turn began with a different version of the agent's code.
 
-In addition to each queue with runs of a versioned agent, a worker consumes the version queue of its own version. A
-worker that receives a run of a different version publishes the run to that version's queue. If no worker consumes that
-queue, the worker executes the run with its own version.
+In addition to each queue with runs of a versioned agent, a worker consumes the version queue of the version that it has
+loaded. A worker that receives a run of a different version publishes the run to that version's queue. If no worker
+consumes that queue, the worker executes the run with the version that it has loaded.
 """
 
 from __future__ import annotations
