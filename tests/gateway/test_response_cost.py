@@ -24,6 +24,7 @@ from a2a_celery.gateway.operations.limits import (
     LARGE_RESULT,
     UNPAID_READS,
     VALUES_PER_TOKEN,
+    BodyCharge,
     OwnerLimits,
     ResponseMeter,
 )
@@ -359,6 +360,24 @@ async def test_a_response_that_cannot_be_written_lets_the_next_one_be_written(
     async with asyncio.timeout(30):
         await JSON_READS["GetTask"](gateway, task_id)
     assert refusal.status_code == 500
+
+
+async def test_a_cancelled_payment_of_a_body_lets_the_next_response_be_written(
+    gateway: LocalGateway, seeds: Seeds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def cancel(charge: BodyCharge) -> None:
+        raise asyncio.CancelledError
+
+    task_id = await complete_task(seeds, text="x" * 2 * LARGE_RESULT)
+    monkeypatch.setattr(BodyCharge, "settle", cancel)
+
+    async with asyncio.timeout(30):
+        reads = [gateway.http.get(f"/tasks/{task_id}", headers=V1) for _ in range(2)]
+        outcomes = await asyncio.gather(*reads, return_exceptions=True)
+
+    assert [type(outcome) for outcome in outcomes] == [asyncio.CancelledError] * 2, (
+        "the second one did not wait forever"
+    )
 
 
 @pytest.mark.parametrize("reader", ["0.3 GetTask", "0.3 JSON-RPC GetTask", "0.3 JSON-RPC replay"])

@@ -238,8 +238,10 @@ def count_unparsed(
             record_limit_error(request.scope.setdefault(RETRY_SECONDS, []), e)
             response = with_retry_after(format_error(e), request)
         finally:
-            await charge.settle()
-            await meter.pay()
+            try:
+                await meter.pay()  # first, because it lets the owner's next response be written
+            finally:
+                await charge.settle()
         return response
 
     return count_request

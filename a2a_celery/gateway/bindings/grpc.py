@@ -290,12 +290,14 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
 
 
 async def _pay(charge: BodyCharge | None) -> None:
-    """Charge the caller's rate limit for the rest of the body's cost and for the result of the current call."""
-    if charge is not None:
-        await charge.settle()
+    """Charge the caller's rate limit for the result of the current call and for the rest of the body's cost."""
     call = _call.get()
-    if call is not None:
-        await call.state[METER].pay()
+    try:
+        if call is not None:
+            await call.state[METER].pay()
+    finally:
+        if charge is not None:
+            await charge.settle()
 
 
 def _owner() -> str:
