@@ -88,9 +88,8 @@ class Gateway:
         return card
 
     @asynccontextmanager
-    async def agent(self, name: str) -> AsyncIterator[Client]:
-        """Open a client for calls of one agent that do not stream."""
-        card = await self.card(name)
+    async def agent(self, card: AgentCard) -> AsyncIterator[Client]:
+        """Open a client for calls to the agent with `card` that do not stream."""
         async with _http_client() as http:
             config = ClientConfig(streaming=False, httpx_client=http)
             yield ClientFactory(config).create(card, [CredentialsInterceptor(self.credentials)])
@@ -104,16 +103,17 @@ class Gateway:
             reconnect_timeout=RECONNECT_TIMEOUT,
         )
 
-    async def find(self, task_id: str) -> tuple[str, Task]:
-        """Query each agent for the task. Return the name of the task's agent, and the task.
+    async def find(self, task_id: str) -> tuple[str, AgentCard, Task]:
+        """Query each agent for the task. Return the name and the card of the task's agent, and the task.
 
         Raises:
             TaskNotFoundError: No agent has the task, or the credentials do not allow access to the task.
         """
         for name in self.agents:
-            async with self.agent(name) as client:
+            card = await self.card(name)
+            async with self.agent(card) as client:
                 try:
-                    return name, await client.get_task(GetTaskRequest(id=task_id))
+                    return name, card, await client.get_task(GetTaskRequest(id=task_id))
                 except TaskNotFoundError:
                     continue
         raise TaskNotFoundError(f"no task {task_id} of {', '.join(self.agents)} at {self.url}")
@@ -206,7 +206,7 @@ async def send(
     else:
         configuration = SendMessageConfiguration(return_immediately=return_immediately)
         request = SendMessageRequest(message=message, configuration=configuration)
-        async with gateway.agent(name) as client:
+        async with gateway.agent(card) as client:
             result = await _show_events(client.send_message(request), as_lines)
     if save is not None:
         save_files(result, save)
@@ -221,7 +221,7 @@ async def send(
 @_one_agent
 async def get(gateway: Gateway, *, task: str, as_lines: bool) -> None:
     """Show TASK, the steps of its runs, or its related tasks."""
-    name, stored_task = await gateway.find(task)
+    name, _, stored_task = await gateway.find(task)
     _show(stored_task, as_lines, name)
     if not as_lines and get_message_text(stored_task.status.message) == WORKER_LOST:
         click.echo("a2a requeue lists the tasks of lost workers that can run again")
@@ -234,8 +234,7 @@ async def get(gateway: Gateway, *, task: str, as_lines: bool) -> None:
 @_one_agent
 async def tail(gateway: Gateway, *, task: str, as_lines: bool) -> None:
     """Show TASK and its events until it ends or pauses."""
-    name, _ = await gateway.find(task)
-    card = await gateway.card(name)
+    name, card, _ = await gateway.find(task)
     if not card.capabilities.streaming:
         raise click.ClickException(f"the agent {name} does not stream: poll with a2a get {task}")
     async with gateway.streaming_agent(card) as agent:
@@ -253,8 +252,8 @@ async def cancel(gateway: Gateway, *, task: str, as_lines: bool) -> None:
 
     TASK is shown when its agent has stopped. Without --store, TASK must be a task of the caller.
     """
-    name, _ = await gateway.find(task)
-    async with gateway.agent(name) as client:
+    _, card, _ = await gateway.find(task)
+    async with gateway.agent(card) as client:
         _show(await client.cancel_task(CancelTaskRequest(id=task)), as_lines)
 
 
@@ -290,7 +289,7 @@ async def _newest(gateway: Gateway, name: str, state: str, context_id: str, limi
     """Return the `limit` most recently changed tasks of an agent, and True if the agent has more tasks."""
     tasks: list[Task] = []
     token = ""
-    async with gateway.agent(name) as client:
+    async with gateway.agent(await gateway.card(name)) as client:
         while True:
             size = min(PAGE, limit - len(tasks))
             answer = await client.list_tasks(
