@@ -170,6 +170,67 @@ async def test_a_body_that_does_not_come_is_refused(address: tuple[str, int], mo
     writer.close()
 
 
+@pytest.fixture
+def pace(monkeypatch: pytest.MonkeyPatch) -> h11_protocol.DiscardPace:
+    """Pace of the connections that discard a body. No other test shares it."""
+    pace = h11_protocol.DiscardPace()
+    monkeypatch.setattr(h11_protocol, "DISCARD_PACE", pace)
+    return pace
+
+
+REFUSED = HEAD.replace(b"POST /", b"POST /unknown") + b"Content-Length: 10000000\r\n\r\n"
+
+
+async def test_the_rest_of_a_refused_body_is_not_read_while_other_bodies_are_discarded(
+    server: uvicorn.Server, address: tuple[str, int], pace: h11_protocol.DiscardPace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(h11_protocol, "MAX_DISCARD_WAIT", 100)
+    pace.wait(asyncio.get_running_loop().time(), 60 * h11_protocol.DISCARD_RATE)
+    reader, writer = await asyncio.open_connection(*address)
+    writer.write(REFUSED)
+    assert (await reader.readline()).startswith(b"HTTP/1.1 404 ")
+
+    [connection] = server.server_state.connections
+    assert isinstance(connection, h11_protocol.HeadTimeout)
+    assert connection.flow.read_paused
+    writer.close()
+
+
+async def test_a_refused_connection_is_closed_while_too_many_bodies_are_discarded(
+    address: tuple[str, int], pace: h11_protocol.DiscardPace
+) -> None:
+    pace.wait(asyncio.get_running_loop().time(), 60 * h11_protocol.DISCARD_RATE)
+    reader, writer = await asyncio.open_connection(*address)
+    writer.write(REFUSED)
+
+    assert (await until_closed(reader)).startswith(b"HTTP/1.1 404 ")
+    writer.close()
+
+
+async def test_a_connection_is_used_again_after_a_refused_body(
+    address: tuple[str, int], pace: h11_protocol.DiscardPace
+) -> None:
+    reader, writer = await asyncio.open_connection(*address)
+    writer.write(REFUSED)
+    assert (await reader.readline()).startswith(b"HTTP/1.1 404 ")
+    await reader.readuntil(b"Not Found")
+
+    writer.write(b"x" * 10_000_000 + HEAD + b"Content-Length: 2\r\n\r\n{}")
+
+    async with asyncio.timeout(LIMIT):
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
+    writer.close()
+
+
+async def test_a_slow_rest_of_a_body_does_not_delay_others(pace: h11_protocol.DiscardPace) -> None:
+    waits = [pace.wait(1.0, size=1) for _ in range(1000)]
+
+    assert None not in waits
+    assert max(waits) < 0.001
+    assert pace.wait(1.0, size=1 << 18) == pytest.approx(1 / 128, abs=0.001)
+    assert pace.wait(1.0, size=h11_protocol.DISCARD_RATE) is None
+
+
 async def shut_down(server: uvicorn.Server) -> None:
     """Begin the graceful shutdown of `server` while it has one connection."""
 

@@ -1,4 +1,5 @@
-"""Time limits for requests in uvicorn's protocol classes. uvicorn itself has no time limit for headers."""
+"""Limits for requests in uvicorn's protocol classes. uvicorn itself has no time limit for headers, and discards the
+rest of a refused body as fast as it arrives."""
 
 from __future__ import annotations
 
@@ -14,9 +15,41 @@ HEAD_TIMEOUT = 30.0
 FIRST_REQUEST_TIMEOUT = 1.0
 """Seconds after the beginning of a shutdown in which a connection may send its first request."""
 
+DISCARD_RATE = 1 << 25
+"""Bytes per second of bodies whose response is complete that a process receives and discards, over all connections."""
+
+FIRST_DISCARD = 1 << 15
+"""Number of bytes that count as discarded when a response ends, so that connections do not begin at the same time."""
+
+MAX_DISCARD_WAIT = 1.0
+"""Maximum seconds for which such a connection waits before its next read. If the wait would be longer, the connection
+is closed."""
+
+
+class DiscardPace:
+    """Pace at which a process discards the rest of bodies whose response is complete.
+
+    Many clients read a refusal only after they have sent the complete body, so the rest of a refused body is received.
+    Without the pace, a client that sends many large bodies would delay each turn of the event loop by many reads.
+    """
+
+    def __init__(self) -> None:
+        self._free_at = 0.0
+
+    def wait(self, now: float, size: int) -> float | None:
+        """Count `size` discarded bytes. Return the seconds until the next read of their connection, or None if they
+        exceed `MAX_DISCARD_WAIT`."""
+        self._free_at = max(now, self._free_at) + size / DISCARD_RATE
+        wait = self._free_at - now
+        return wait if wait <= MAX_DISCARD_WAIT else None
+
+
+DISCARD_PACE = DiscardPace()
+
 
 class HeadTimeout:
-    """Mixin for a uvicorn protocol class that closes a connection if headers are not complete within `HEAD_TIMEOUT`.
+    """Mixin for a uvicorn protocol class that closes a connection if headers are not complete within `HEAD_TIMEOUT`,
+    and discards refused bodies at the `DISCARD_PACE`.
 
     Between two requests, uvicorn's own ``timeout_keep_alive`` applies.
 
@@ -25,6 +58,7 @@ class HeadTimeout:
     """
 
     transport: Any
+    flow: Any
     cycle: Any
     _head_timer: asyncio.TimerHandle | None = None
     _last_cycle: Any = None
@@ -43,6 +77,12 @@ class HeadTimeout:
         if self.cycle is not self._last_cycle:
             self._last_cycle = self.cycle
             self._stop_timer()
+        self._pace_discarding(len(data))
+
+    def on_response_complete(self) -> None:
+        """Prepare the connection for the next request."""
+        super().on_response_complete()  # type: ignore[misc]
+        self._pace_discarding(FIRST_DISCARD)
 
     def shutdown(self) -> None:
         """Begin the graceful shutdown. A connection without a request stays open for `FIRST_REQUEST_TIMEOUT`."""
@@ -56,6 +96,23 @@ class HeadTimeout:
         self._stop_timer()
         self._last_cycle = None
         super().connection_lost(exc)  # type: ignore[misc]
+
+    def _pace_discarding(self, size: int) -> None:
+        """Delay the next read if the response is complete, but the body of the request is not.
+
+        Args:
+            size: Number of bytes that were received after the response, or `FIRST_DISCARD` if it has just ended.
+        """
+        cycle = self.cycle
+        if cycle is None or not (cycle.response_complete and cycle.more_body) or self.transport.is_closing():
+            return
+        loop = asyncio.get_running_loop()
+        wait = DISCARD_PACE.wait(loop.time(), size)
+        if wait is None:
+            self.transport.close()
+        elif wait > 0:
+            self.flow.pause_reading()
+            loop.call_later(wait, self._unless_closed, self.flow.resume_reading)
 
     def _unless_closed(self, callback: Callable[[], None]) -> None:
         if not self.transport.is_closing():
