@@ -59,6 +59,7 @@ class Operation(Generic[T]):
             `AsyncStore` parses large replies in a thread.
         staged: Blobs by key. A store client sets these keys before the script and deletes them after the script, in one
             transaction. The keys are also the last of `keys`.
+        has_detached_parts: True if `Encoded` arguments lack parts, which the store client writes as blobs or attaches.
     """
 
     script: Script
@@ -68,6 +69,7 @@ class Operation(Generic[T]):
     resolve_blobs: bool = True
     size: Callable[[Any], int] | None = None
     staged: Mapping[str, bytes] = field(default_factory=dict)
+    has_detached_parts: bool = False
 
 
 @cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -17,6 +18,7 @@ from a2a_celery.lifecycle.states import COMPLETED, INPUT_REQUIRED, WORKING
 from a2a_celery.store import AsyncStore, Keys, SyncStore
 from a2a_celery.store.blobs.blob_store import Blobs
 from a2a_celery.store.blobs.cleanup import blobs_in_use
+from a2a_celery.store.blobs.object_store import ObjectStore
 from a2a_celery.store.client.round_trips import Command, RoundTrips
 from a2a_celery.store.operation import Operation, script
 from a2a_celery.store.runs.commands import append
@@ -106,6 +108,44 @@ async def test_a_large_message_of_smaller_parts_does_not_enter_lua(redis_server:
 
     assert len(await blobs_of(tasks, task_id)) == len(parts)
     assert list((await tasks.task(task_id)).history[0].parts) == parts
+    await store.aclose()
+
+
+@pytest.mark.parametrize(
+    ("has_object_store", "threshold", "blob_count"),
+    [(False, None, 0), (False, 1024, 4), (False, 1 << 20, 0), (True, 1024, 4), (True, 100_000, 2), (True, 1 << 20, 0)],
+)
+async def test_a_large_request_is_stored_completely_with_any_threshold(
+    redis_server: EmbeddedRedis,
+    tasks: Seeds,
+    tmp_path: Path,
+    has_object_store: bool,
+    threshold: int | None,
+    blob_count: int,
+) -> None:
+    object_store = ObjectStore(f"file://{tmp_path}") if has_object_store else None
+    blobs = None if threshold is None else Blobs(object_store, tasks.keys, threshold)
+    store = AsyncStore(redis_server.store_url, blobs)
+    seeds = Seeds(store, tasks.keys)
+    parts = [Part(text=str(n) * size, filename="f") for n, size in enumerate((3, 5000, 20_000, 150_000, 200_000))]
+    call = parts_request(parts, "large")
+    operation = create_task(tasks.keys, ANN, "large", CONTEXT, call, caller=b"{}", retention=RETENTION)
+
+    created = await store.run(operation)
+    claim = await seeds.claim_run("large")
+    await seeds.settle_run(claim, status(INPUT_REQUIRED))
+    names = [*await blobs_of(tasks, "large"), *(tmp_path / "task-large").glob("*")]
+    continued = await store.run(continue_task(tasks.keys, ANN, "large", call, "", caller=b"{}", nonce="n"))
+
+    assert operation.has_detached_parts
+    assert len(names) == blob_count
+    assert isinstance(created, Created)
+    assert isinstance(continued, Begun)
+    assert list(created.task.history[0].parts) == parts
+    assert list(claim.request.message.parts) == parts
+    assert list((await seeds.claim_run("large", run=2)).request.message.parts) == parts
+    assert [list(message.parts) for message in (await seeds.task("large")).history if message.role == 1] == [parts] * 2
+    await tasks.require_consistent("large")
     await store.aclose()
 
 

@@ -30,16 +30,12 @@ from ...settings import Settings
 from ..keys import STAGED, Keys, tag_in
 from ..operation import Argument, Operation, script
 from .object_store import BlobMissing, ObjectStore
-from .references import IN_REDIS, READING, BlobRef, BlobsExpired, Encoded, Reading, forget_packed
+from .references import IN_REDIS, READING, SMALL_PART, BlobRef, BlobsExpired, Encoded, Reading, forget_packed
 
 T = TypeVar("T")
 
 ORPHAN_AFTER_US = 600_000_000
 """µs after which the blobs of a registered task that does not exist may be removed."""
-
-SMALL_PART = 16 * 1024
-"""Size in bytes above which a part of a large message becomes a blob in Redis. A large message may consist of parts
-that are all smaller than the threshold."""
 
 MAX_BYTES = 64 * 1024 * 1024
 """Maximum bytes of blobs that a process may have in memory. A reply may exceed the limit if no other reply is in
@@ -74,7 +70,9 @@ class Blobs:
         threshold = self.threshold
         if self._objects is None and not operation.script.adopts_blobs:
             return False
-        return any(isinstance(argument, Encoded) and len(argument) > threshold for argument in operation.args)
+        return operation.has_detached_parts or any(
+            isinstance(argument, Encoded) and len(argument) > threshold for argument in operation.args
+        )
 
     async def put(
         self, operation: Operation[T], register: Callable[[Operation[bool]], Awaitable[bool]]
@@ -197,12 +195,15 @@ class Blobs:
             mark, part_threshold = IN_REDIS, min(self.threshold, SMALL_PART)
         blobs: dict[str, bytes] = {}
         for n, argument in enumerate(arguments):
-            if isinstance(argument, Encoded) and len(argument) > self.threshold:
-                if argument.packed is None:
-                    arguments[n], parts = argument.extract_blobs(tag, part_threshold, mark)
-                    blobs |= parts
-                else:
-                    arguments[n] = argument.packed
+            if not isinstance(argument, Encoded):
+                continue
+            if argument.size <= self.threshold:
+                arguments[n] = argument.attach()
+            elif argument.packed is None:
+                arguments[n], parts = argument.extract_blobs(tag, part_threshold, mark)
+                blobs |= parts
+            else:
+                arguments[n] = argument.packed
         has_changes = any(new is not old for new, old in zip(arguments, operation.args, strict=True))
         return arguments if has_changes else operation.args, blobs
 

@@ -14,6 +14,7 @@ mark that only this process knows.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -46,6 +47,13 @@ P = TypeVar("P", bound=Proto)
 IN_REDIS = "store:"
 """Prefix of the last part of the name of a blob that Redis stores. No other blob name contains a colon."""
 
+LARGE_MESSAGE = 256 * 1024
+"""Size in bytes of a request above which its large parts are encoded once for all of its stored forms."""
+
+SMALL_PART = 16 * 1024
+"""Size in bytes above which a part of a large message becomes a blob in Redis. A large message may consist of parts
+that are all smaller than the threshold."""
+
 TABLE = b"\x00"
 """First byte of a stored message with references. The next four bytes are the length of the table."""
 
@@ -76,6 +84,20 @@ class BlobRef(NamedTuple):
         return self.name.rpartition("/")[2].removeprefix(IN_REDIS)
 
 
+class DetachedPart(NamedTuple):
+    """Large part that is detached from the stored forms of a request, so that it is encoded once for all of them.
+
+    Attributes:
+        place: Position of the part in each stored form.
+        content: Encoded part.
+        digest: SHA-256 digest of the content.
+    """
+
+    place: int
+    content: bytes
+    digest: str
+
+
 class BlobsExpired(BlobsUnavailable):
     """Error for a task that was not created, because its blobs may have been removed."""
 
@@ -90,11 +112,33 @@ class Encoded(bytes):
     A repeated call to the script uses this form instead of writing the blobs again.
     """
 
+    detached: Sequence[DetachedPart] = ()
+    """Parts that are empty in this form. Only an operation with `Operation.has_detached_parts` has such arguments."""
+
+    @property
+    def size(self) -> int:
+        """Size of the form in bytes, including its detached parts."""
+        return len(self) + sum(len(part.content) for part in self.detached)
+
     def extract_blobs(self, tag: str, threshold: int, mark: str = "") -> tuple[bytes, dict[str, bytes]]:
         """Return the stored form with references instead of parts larger than `threshold` bytes, and the contents of
         these parts by blob name. `mark` is `IN_REDIS` for blobs that Redis stores."""
-        blobs: dict[str, bytes] = {}
-        return _without(self, blobs, threshold=threshold, prefix=f"{tag}/{mark}"), blobs
+        prefix = f"{tag}/{mark}"
+        large_parts = [part for part in self.detached if len(part.content) > threshold]
+        blobs = {prefix + part.digest: part.content for part in large_parts}
+        table = [(part.place, prefix + part.digest, len(part.content)) for part in large_parts]
+        return _without(self.content, self.attach(threshold), blobs, table, threshold=threshold, prefix=prefix), blobs
+
+    def attach(self, threshold: int = sys.maxsize) -> bytes:
+        """Return the stored form with the detached parts that have at most `threshold` bytes."""
+        small_parts = [part for part in self.detached if len(part.content) <= threshold]
+        if not small_parts:
+            return self
+        message = self.content.FromString(self)
+        parts = list(_parts_of(message))
+        for part in small_parts:
+            parts[part.place].ParseFromString(part.content)
+        return message.SerializeToString()
 
 
 class EncodedRequest(Encoded):
@@ -131,20 +175,42 @@ class Reading:
 READING: ContextVar[Reading | None] = ContextVar("a2a_celery_reading", default=None)
 
 
-def encode(event: Event) -> Encoded:
-    """Return the stored form of `event`."""
-    return Encoded(encode_event(event))
+def encode(event: Event, detached: Sequence[DetachedPart] = ()) -> Encoded:
+    """Return the stored form of `event`, whose parts `detached` are empty."""
+    encoded_event = Encoded(encode_event(event))
+    encoded_event.detached = detached
+    return encoded_event
 
 
-def encode_request(request: SendMessageRequest) -> EncodedRequest:
-    """Return the stored form of `request`."""
-    return EncodedRequest(request.SerializeToString())
+def encode_request(request: SendMessageRequest, detached: Sequence[DetachedPart] = ()) -> EncodedRequest:
+    """Return the stored form of `request`, whose parts `detached` are empty."""
+    encoded_request = EncodedRequest(request.SerializeToString())
+    encoded_request.detached = detached
+    return encoded_request
+
+
+def detach_large_parts(request: SendMessageRequest) -> tuple[SendMessageRequest, Sequence[DetachedPart]]:
+    """Return a copy of `request` whose large parts are empty, and these parts. A request that is not larger than
+    `LARGE_MESSAGE` is returned itself."""
+    if request.ByteSize() <= LARGE_MESSAGE:
+        return request, ()
+    request_copy = SendMessageRequest()
+    request_copy.CopyFrom(request)
+    detached: list[DetachedPart] = []
+    for place, part in enumerate(request_copy.message.parts):
+        content = part.SerializeToString(deterministic=True)
+        if len(content) > SMALL_PART:
+            detached.append(DetachedPart(place, content, sha256(content).hexdigest()))
+            part.Clear()
+    return request_copy, detached
 
 
 def encode_again(event: Event) -> bytes:
     """Return the stored form of an event that may have unresolved references. The references are preserved."""
     encoded_event = encode(event)
-    return _without(encoded_event, {}, threshold=None) if MARK.encode() in bytes(encoded_event) else encoded_event
+    if MARK.encode() not in bytes(encoded_event):
+        return encoded_event
+    return _without(encoded_event.content, encoded_event, {}, [], threshold=None)
 
 
 def encode_entry(entry: JournalEntry) -> EncodedEntry:
@@ -246,9 +312,26 @@ def _split_table(content: bytes) -> tuple[list[tuple[int, str, int]], bytes]:
     return json.loads(content[5 : 5 + length]), content[5 + length :]
 
 
-def _without(encoded_message: Encoded, blobs: dict[str, bytes], *, threshold: int | None, prefix: str = "") -> bytes:
-    content: Any = encoded_message.content.FromString(encoded_message)
-    table: list[tuple[int, str, int]] = []
+def _without(
+    kind: type[Proto],
+    encoded_message: bytes,
+    blobs: dict[str, bytes],
+    table: list[tuple[int, str, int]],
+    *,
+    threshold: int | None,
+    prefix: str = "",
+) -> bytes:
+    """Return a stored message with references instead of large parts.
+
+    Args:
+        kind: Type of the message.
+        encoded_message: Stored message without references.
+        blobs: Blobs by name, to which the large parts are added.
+        table: References to parts that are empty in `encoded_message`, to which the other references are added.
+        threshold: Size in bytes above which a part is large, or None to preserve only unresolved references.
+        prefix: Prefix of the names of new blobs.
+    """
+    content: Any = kind.FromString(encoded_message)
     for place, part in enumerate(_parts_of(content)):
         if threshold is None:
             if not part.url.startswith(MARK):

@@ -14,6 +14,7 @@ from redis.asyncio import ConnectionPool
 from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeout
 
+from ..blobs.references import Encoded
 from ..operation import Argument, Operation
 
 Command = Sequence[Argument]
@@ -51,7 +52,10 @@ def commands_of(operation: Operation[Any], *, with_text: bool = False) -> list[C
         with_text: True to send the text of the script, which a server needs once, instead of its digest.
     """
     call = ("EVAL", operation.script.text) if with_text else ("EVALSHA", operation.script.sha)
-    command = (*call, len(operation.keys), *operation.keys, *operation.args)
+    arguments = operation.args
+    if operation.has_detached_parts:
+        arguments = [argument.attach() if isinstance(argument, Encoded) else argument for argument in arguments]
+    command = (*call, len(operation.keys), *operation.keys, *arguments)
     if not operation.staged:
         return [command]
     blobs = [("SET", key, content) for key, content in operation.staged.items()]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -14,7 +14,7 @@ from a2a.types import Message, SendMessageRequest, Task, TaskState, TaskStatus
 from ...lifecycle.events import EventId, timestamp
 from ...lifecycle.outcomes import CANCELED_BY_CLIENT, agent_message, status_event
 from ...lifecycle.states import CANCELED, SUBMITTED, WORKING
-from ..blobs.references import encode, encode_request, referenced_bytes
+from ..blobs.references import detach_large_parts, encode, encode_request, referenced_bytes
 from ..codec import (
     event_arguments,
     require_blobs_retained,
@@ -255,15 +255,16 @@ def create_task(
         message: Celery message of the run, or None if the caller publishes the run.
         tick: Tick of the schedule that creates the task, or None.
     """
-    task = _new_task(task_id, context_id, request, tick)
+    stored_request, detached = detach_large_parts(request)
+    stored_task = _new_task(task_id, context_id, stored_request, tick)
     return Operation(
         script("create_task"),
         keys.task(task_id),
         [
             *(task_id, context_id, str(scope), keys.scope_index(scope), keys.context_index(scope, context_id)),
             *(scope.agent, scope.owner, retention, keys.leases, keys.dispatch, FIRST_PUBLISH_GRACE_US),
-            *(encode_request(request), caller, encode(task)),
-            *(encode(status_event(task_id, context_id, SUBMITTED)), "0", encode(request.message)),
+            *(encode_request(stored_request, detached), caller, encode(stored_task, detached)),
+            *(encode(status_event(task_id, context_id, SUBMITTED)), "0", encode(stored_request.message, detached)),
             *(encode(status_event(task_id, context_id, WORKING)), options),
             *_idempotency_arguments(keys, scope, idempotency_key),
             _queue_of_runs(keys, scope, context_id, serialize_context, tick),
@@ -274,7 +275,8 @@ def create_task(
             *_message_arguments(message),
             *config_arguments(keys, push),
         ],
-        partial(_created_or_not, task, parent),
+        partial(_created_or_not, partial(_new_task, task_id, context_id, request, tick), parent),
+        has_detached_parts=bool(detached),
     )
 
 
@@ -290,11 +292,14 @@ def _queue_of_runs(keys: Keys, scope: Scope, context_id: str, serialize_context:
     return keys.schedule_queue(tick.schedule) if tick is not None and tick.overlap != "skip" else ""
 
 
-def _created_or_not(task: Task, parent: Parent | None, reply: Sequence[bytes]) -> Created | NotCreated:
+def _created_or_not(
+    make_task: Callable[[], Task], parent: Parent | None, reply: Sequence[bytes]
+) -> Created | NotCreated:
     require_blobs_retained(reply)
     if reply[0] != b"created":
         return not_created(reply)
     _, at, is_blocked, is_child, is_published, context_id = reply
+    task = make_task()
     task.context_id = context_id.decode()
     task.status.timestamp.CopyFrom(timestamp(int(at)))
     if is_child == b"1" and parent is not None:
@@ -339,15 +344,16 @@ def continue_task(
         on_message: ``Agent.on_message``.
         broker_message: Celery message of the run that the message begins, or None if the caller publishes the run.
     """
-    message = request.message
+    stored_request, detached = detach_large_parts(request)
+    message = stored_request.message
     return Operation(
         script("continue_task"),
         keys.task(task_id),
         [
             *(str(scope), context_id, nonce, FIRST_PUBLISH_GRACE_US),
-            encode(message),
+            encode(message, detached),
             encode(status_event(task_id, message.context_id, SUBMITTED)),
-            encode_request(request),
+            encode_request(stored_request, detached),
             caller,
             MAX_WAITING_TURNS,
             options,
@@ -361,6 +367,7 @@ def continue_task(
         ],
         parse_continuation,
         resolve_blobs=False,  # a message is accepted even if the object store is unavailable
+        has_detached_parts=bool(detached),
     )
 
 
