@@ -14,10 +14,10 @@ from tests.support.waiting import eventually
 
 APP = "tests.support.preload_app"
 MODULE = """
-import os, pathlib
+import gc, os, pathlib
 (pathlib.Path(__file__).parent / f'imported-{os.getpid()}').touch()
 async def agent(turn):
-    return 'here'
+    return str(gc.get_freeze_count())
 """
 
 
@@ -46,6 +46,16 @@ def test_each_process_imports_the_agents_when_it_starts(fleet: Fleet, tmp_path: 
     assert (main.pid in processes(tmp_path, "imported")) == (pool != "prefork"), (
         "a main process that forks imports none"
     )
+
+
+@pytest.mark.merge
+@pytest.mark.parametrize("pool", ["prefork", "threads", "solo", "asyncio"])
+def test_the_objects_of_the_start_are_excluded_from_garbage_collection(fleet: Fleet, pool: str) -> None:
+    fleet.worker(pool=pool)
+
+    answer = rest(fleet.gateway(), "POST", "/message:send", message_json("hi"), agent="slow-import").json()
+
+    assert int(answer["task"]["artifacts"][0]["parts"][0]["text"]) > 50_000
 
 
 @pytest.mark.merge

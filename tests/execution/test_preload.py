@@ -66,7 +66,8 @@ def test_a_worker_that_runs_agents_in_its_main_process_imports_them_there(
     monkeypatch: pytest.MonkeyPatch, pool: Any, imports: bool
 ) -> None:
     starts: list[Celery] = []
-    monkeypatch.setattr(preload, "preload", starts.append)
+    monkeypatch.setattr(preload, "preload", lambda app, then: starts.append(app))
+    monkeypatch.setattr(preload, "_collect_and_freeze", lambda: None)
     app = Celery("acme", set_as_current=False)
 
     preload.worker_is_ready(SimpleNamespace(pool=pool, app=app))
