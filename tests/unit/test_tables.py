@@ -11,8 +11,13 @@ from a2a.types import StreamResponse, TaskState, TaskStatus, TaskStatusUpdateEve
 from a2a.utils.errors import InternalError, InvalidParamsError
 
 from a2a_celery.cli.operator.requeue import RequeueResult
+from a2a_celery.cli.operator.stats import Stats
 from a2a_celery.cli.output import Progress, error_line, event_line, table, wrap_text
 from a2a_celery.lifecycle.outcomes import Failure, agent_message, final_event
+from a2a_celery.lifecycle.states import COMPLETED
+from a2a_celery.store.admin.metrics import FleetMetrics
+from a2a_celery.store.admin.usage import StoreUsage
+from a2a_celery.store.webhooks.deliveries import DeliveryMetrics
 from tests.support.terminal import terminal
 
 ROWS = [("a", "short"), ("b", "x" * 40)]
@@ -32,6 +37,22 @@ def test_a_terminal_gets_lines_that_fit(monkeypatch: pytest.MonkeyPatch) -> None
 TASK = "4f7f41f6-57ac-4b8e-9b35-3b5b5d2f9c59"
 WEBHOOK = "9c578d94-8105-4762-8150-faa4063e2db3"
 CONTEXT = "0f7ec036-c7c9-4ce0-bd1b-c83a842329f0"
+
+
+def test_the_statistics_of_agents_fit_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    name = "a-research-assistant"
+    counts = {("ended", name, str(int(COMPLETED))): 1_234_567, ("lost", name, "failed"): 2}
+    runs = dict.fromkeys(("queued", "blocked", "running", "delegated", "suspended"), 0)
+    fleet_metrics = FleetMetrics(0, counts, runs, 0, 0, {name: 75.0})
+    metrics = Stats(fleet_metrics, DeliveryMetrics(0, 0, 0, 0, 0), StoreUsage(0, 0, 0, 0, 0), {}, (name,))
+
+    lines = list(metrics.lines(None))
+
+    assert max(len(text) for line in lines for text in line.splitlines()) <= 80
+    assert lines[0].endswith(" COMPLETED FAILED CANCELED")
+    assert lines[2] == "  REJECTED 0  LOST 2"
 
 
 def test_the_last_columns_are_truncated_and_the_first_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,7 +92,7 @@ class Stats:
     def lines(self, agent: str | None) -> Iterator[str]:
         """Yield the metrics as readable lines. If `agent` is not None, the totals are labelled as those of all
         agents."""
-        yield from table(HEADING, [self._cells(name) for name in self.agents])
+        yield from table(HEADING, [self._cells(name) for name in self.agents], below=("LOST", "REJECTED"))
         yield ""
         if agent is not None:
             yield "totals of all agents:"
