@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
-from a2a.types import TaskState
-
 from ..agents import Agent
 from ..clock import SYSTEM_CLOCK
 from ..dispatch import Publisher, RunOptions
 from ..errors import BrokerUnavailable, SignalRefused
 from ..lifecycle.signals import encode_payload, require_signal_id, require_signal_name
+from ..lifecycle.states import short_name
 from ..settings import Settings
 from ..store import AsyncStore, Keys, Operation, SyncStore
 from ..store.runs.publication import mark_published
@@ -146,8 +145,7 @@ def _resumption(result: SentSignal, signal: Signal) -> SignalResumed | None:
                 f"task {signal.task_id}: its agent {agent!r} receives no signals: only agents that are functions do"
             )
         case Ended(state):
-            name = TaskState.Name(state).removeprefix("TASK_STATE_")
-            raise SignalRefused(f"task {signal.task_id} is {name}: it has ended and receives no signals")
+            raise SignalRefused(f"task {signal.task_id} is {short_name(state)}: it has ended and receives no signals")
         case Full():
             raise SignalRefused(
                 f"task {signal.task_id} has {MAX_STORED_SIGNALS} signals that no run has received: send this signal "

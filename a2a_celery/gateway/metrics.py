@@ -26,7 +26,7 @@ from starlette.routing import Route
 
 from ..clock import SYSTEM_CLOCK, Clock
 from ..errors import StoreUnavailable
-from ..lifecycle.states import TERMINAL
+from ..lifecycle.states import TERMINAL, short_name
 from ..store import AsyncStore, Keys
 from ..store.admin.metrics import FleetMetrics, read_metrics
 from ..store.log.pages import LogPage
@@ -242,4 +242,4 @@ def _gauge(metric: Metric, values: dict[tuple[str, ...], float]) -> PrometheusMe
 
 
 def _short(state: TaskState) -> str:
-    return TaskState.Name(state).removeprefix("TASK_STATE_").lower()
+    return short_name(state).lower()

@@ -40,6 +40,11 @@ LEGAL: Mapping[TaskState, frozenset[TaskState]] = {
 """States that may follow each state. If a state may follow itself, such as WORKING, the task receives a new status."""
 
 
+def short_name(state: TaskState) -> str:
+    """Return the name of a state without its prefix, such as "COMPLETED"."""
+    return TaskState.Name(state).removeprefix("TASK_STATE_")
+
+
 def is_terminal(state: TaskState) -> bool:
     """Return True if no state can follow `state`."""
     return state in TERMINAL

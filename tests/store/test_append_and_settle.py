@@ -93,6 +93,7 @@ async def test_an_illegal_batch_writes_nothing(store: AsyncStore, keys: Keys, se
     answer = await store.run(verb(keys, claim.ref, token=claim.token, written_count=0, events=events))  # type: ignore[call-arg,arg-type]
 
     assert answer == Illegal(3, WORKING)
+    assert str(answer) == "event 3 is illegal for a task in WORKING"
     assert await seeds.all_values() == data_before
 
 

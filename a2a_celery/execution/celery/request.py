@@ -52,7 +52,7 @@ from ...lifecycle.outcomes import (
     WORKER_LOST,
     revoked_by,
 )
-from ...lifecycle.states import CANCELED, REJECTED
+from ...lifecycle.states import CANCELED, REJECTED, short_name
 from ...store.runs.commands import RunRef
 from ..limits import without_cycle
 from ..process.forced_stop import RunEnder
@@ -93,7 +93,7 @@ class RunConcluded(Ignore):  # type: ignore[misc]
     @classmethod
     def in_state(cls, state: TaskState) -> RunConcluded:
         """Return the exception for a run that left its task in `state`."""
-        return cls(TaskState.Name(state).removeprefix("TASK_STATE_"))
+        return cls(short_name(state))
 
     @property
     def end(self) -> str:

@@ -12,6 +12,7 @@ from a2a.types import SendMessageRequest, Task, TaskState, TaskStatusUpdateEvent
 from ...lifecycle import Event
 from ...lifecycle.execution import Step, decode_step
 from ...lifecycle.journal import JournalEntry, RunRecord
+from ...lifecycle.states import short_name
 from ..blobs.references import decode_as, encode, has_references
 from ..codec import event_arguments, journal_from, pack_metadata, snapshot_is_resolved, state_of, task_from_snapshot
 from ..keys import Keys, Scope
@@ -202,6 +203,10 @@ class Illegal:
     number: int
     state: TaskState
 
+    def __str__(self) -> str:
+        """Return the reason, as a sentence for logs."""
+        return f"event {self.number} is illegal for a task in {short_name(self.state)}"
+
 
 @dataclass(frozen=True, slots=True)
 class Settled:
@@ -232,7 +237,7 @@ class Over:
 
     def __str__(self) -> str:
         """Return the state of the task, as a sentence for logs."""
-        return f"its task is {TaskState.Name(self.state).removeprefix('TASK_STATE_')}"
+        return f"its task is {short_name(self.state)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from a2a.types import Task, TaskState
 from ...lifecycle import Event
 from ...lifecycle.execution import Step, decode_step
 from ...lifecycle.journal import RunRecord
+from ...lifecycle.states import short_name
 from ..codec import event_arguments, state_of, task_arguments
 from ..keys import Keys, Scope
 from ..operation import Argument, Operation, script
@@ -33,6 +34,10 @@ class Released:
 
     version: int
     state: TaskState
+
+    def __str__(self) -> str:
+        """Return the state of the task, as a sentence for logs."""
+        return f"its task is {short_name(self.state)}"
 
 
 @dataclass(frozen=True, slots=True)
