@@ -1,10 +1,10 @@
-"""Environment variables that ``dev`` sets for its child processes: the store and push notifications."""
+"""Environment of processes: the variables that ``dev`` sets for its child processes, and the containers' commands."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from ipaddress import ip_address
-from pathlib import Path
 
 import pytest
 import yaml
@@ -13,6 +13,7 @@ from celery import Celery
 from a2a_celery.cli.dev.environment import NETWORKS, SECRET_KEY, with_embedded, with_redis, with_tour
 from a2a_celery.errors import ConfigError
 from a2a_celery.settings.loading import load_settings
+from tests.support import ROOT
 
 STORE_URL = "redis://127.0.0.1:1/0"
 KEY = "a-key-for-the-tests-of-32-characters-and-more"
@@ -97,8 +98,24 @@ def test_settings_of_the_app_are_not_overridden() -> None:
     assert NETWORKS not in env
 
 
+@pytest.mark.parametrize(
+    "file",
+    [
+        "compose/compose.yaml",
+        "compose/kubernetes/worker.yaml",
+        "examples/two_queues/compose.yaml",
+        "a2a_celery/cli/new_project/template/compose.yaml.txt",
+    ],
+)
+def test_workers_in_containers_leave_runs_to_idle_workers(file: str) -> None:
+    commands = re.findall(r"command: \[celery, worker, (.*)\]", (ROOT / file).read_text(encoding="utf-8"))
+
+    assert commands
+    assert all('--prefetch-multiplier, "1"' in command for command in commands)
+
+
 def test_no_address_on_a_card_of_compose_has_a_port_that_its_variables_move() -> None:
-    folder = Path(__file__).parents[2] / "compose"
+    folder = ROOT / "compose"
     gateway = yaml.safe_load((folder / "compose.yaml").read_text())["services"]["gateway"]["environment"]
 
     assert gateway["A2A_PUBLIC_URL"] == "${A2A_PUBLIC_URL:-}"
