@@ -60,6 +60,22 @@ async def test_an_async_store_reports_an_outage_and_recovers(server: MortalRedis
     await store.aclose()
 
 
+async def test_a_server_in_protected_mode_is_reported_as_such() -> None:
+    async def deny(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Reply as Redis does to a client of another host, before the client's first command."""
+        writer.write(b"-DENIED Redis is running in protected mode because protected mode is enabled\r\n")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(deny, "127.0.0.1", 0)
+    async with server:
+        host, port = server.sockets[0].getsockname()
+        store = AsyncStore(f"redis://{host}:{port}/0")
+        with pytest.raises(StoreUnavailable, match=r"DENIED .*set a password, or protected-mode no"):
+            await store.run(script("return 1"))
+        await store.aclose()
+
+
 async def test_a_round_trip_that_is_cut_off_leaves_no_reply_to_the_next_one(store: AsyncStore) -> None:
     trips = RoundTrips(store.redis.connection_pool, 5)
     for steps in range(24):  # each round cancels at a later point; the last rounds cancel between two replies

@@ -172,8 +172,12 @@ UNAVAILABLE_CODES = (
     "MASTERDOWN",
     "NOAUTH",
     "WRONGPASS",
+    "DENIED",
 )
 """Error codes that report a state of the server instead of a mistake in the command."""
+
+PROTECTED_MODE = "the server is in protected mode: set a password, or protected-mode no in a private network"
+"""Explanation of the error DENIED, with which Redis refuses clients of other hosts."""
 
 _CODES_WITH_CLASS: dict[type[RedisError], str] = {
     OutOfMemoryError: "OOM",
@@ -218,7 +222,8 @@ def translate_error(error: Exception, operation: str) -> Exception:
         return error
     code = _code(error)
     if code:
-        return StoreUnavailable(f"the Redis operation {operation} failed: {code}")
+        hint = f" ({PROTECTED_MODE})" if code == "DENIED" else ""
+        return StoreUnavailable(f"the Redis operation {operation} failed: {code}{hint}")
     if isinstance(error, _CLUSTER_ERRORS) or "not allowed in cluster mode" in str(error):
         return ConfigError(f"a2a_store_url is the address of a cluster node. {NO_CLUSTER}")
     if "DB index is out of range" in str(error):
