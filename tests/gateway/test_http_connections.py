@@ -178,14 +178,21 @@ def pace(monkeypatch: pytest.MonkeyPatch) -> h11_protocol.DiscardPace:
     return pace
 
 
+@pytest.fixture
+async def busy_pace(pace: h11_protocol.DiscardPace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make other connections discard bodies for a minute."""
+    with monkeypatch.context() as patches:
+        patches.setattr(h11_protocol, "MAX_DISCARD_WAIT", 60)
+        assert pace.wait(asyncio.get_running_loop().time(), 60 * h11_protocol.DISCARD_RATE) == 60
+
+
 REFUSED = HEAD.replace(b"POST /", b"POST /unknown") + b"Content-Length: 10000000\r\n\r\n"
 
 
 async def test_the_rest_of_a_refused_body_is_not_read_while_other_bodies_are_discarded(
-    server: uvicorn.Server, address: tuple[str, int], pace: h11_protocol.DiscardPace, monkeypatch: pytest.MonkeyPatch
+    server: uvicorn.Server, address: tuple[str, int], busy_pace: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(h11_protocol, "MAX_DISCARD_WAIT", 100)
-    pace.wait(asyncio.get_running_loop().time(), 60 * h11_protocol.DISCARD_RATE)
     reader, writer = await asyncio.open_connection(*address)
     writer.write(REFUSED)
     assert (await reader.readline()).startswith(b"HTTP/1.1 404 ")
@@ -197,9 +204,8 @@ async def test_the_rest_of_a_refused_body_is_not_read_while_other_bodies_are_dis
 
 
 async def test_a_refused_connection_is_closed_while_too_many_bodies_are_discarded(
-    address: tuple[str, int], pace: h11_protocol.DiscardPace
+    address: tuple[str, int], busy_pace: None
 ) -> None:
-    pace.wait(asyncio.get_running_loop().time(), 60 * h11_protocol.DISCARD_RATE)
     reader, writer = await asyncio.open_connection(*address)
     writer.write(REFUSED)
 

@@ -38,10 +38,12 @@ class DiscardPace:
 
     def wait(self, now: float, size: int) -> float | None:
         """Count `size` discarded bytes. Return the seconds until the next read of their connection, or None if they
-        exceed `MAX_DISCARD_WAIT`."""
-        self._free_at = max(now, self._free_at) + size / DISCARD_RATE
-        wait = self._free_at - now
-        return wait if wait <= MAX_DISCARD_WAIT else None
+        would exceed `MAX_DISCARD_WAIT`."""
+        wait = max(0.0, self._free_at - now) + size / DISCARD_RATE
+        if wait > MAX_DISCARD_WAIT:
+            return None
+        self._free_at = now + wait
+        return wait
 
 
 DISCARD_PACE = DiscardPace()
