@@ -22,7 +22,7 @@ from tests.support.waiting import LIMIT, eventually
 
 SHOP = ROOT / "examples" / "django_shop"
 README = (SHOP / "README.md").read_text(encoding="utf-8")
-DEV, CURL, SEPARATE = re.findall(r"^```sh\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+DEV, CURL, SEPARATE, PAGES = re.findall(r"^```sh\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
 QUEUES = ROOT / "examples" / "two_queues"
 ASSISTANT = ROOT / "examples" / "langgraph_assistant"
 ASSISTANT_README = (ASSISTANT / "README.md").read_text(encoding="utf-8")
@@ -81,13 +81,15 @@ def test_pages_and_gateway_share_a_server(shop: Project) -> None:
         shop.start(f"process-{number}", command)
     eventually(lambda: serves(shop.url, "/orders/"), what="the pages are served")
 
-    delayed_response = httpx.post(f"{shop.url}/orders/", json=TEA, timeout=LIMIT)
-    immediate_response = httpx.post(f"{shop.url}/orders/now/", json={"product": "cups"}, timeout=LIMIT)
+    delayed_response, immediate_response, _ = [request_page(shop, line) for line in PAGES.splitlines()]
+    unknown_argument_response = httpx.post(f"{shop.url}/orders/now/", json={"color": "red"}, timeout=LIMIT)
+    invalid_json_response = httpx.post(f"{shop.url}/orders/now/", content="tea", timeout=LIMIT)
     message = {"messageId": "1", "role": "ROLE_USER", "parts": [{"text": "spoons"}]}
     task = request_task(f"{shop.url}/a2a/message:send", {"message": message})
 
     assert delayed_response.status_code == 202
     assert immediate_response.json()["state"] == "COMPLETED"
+    assert unknown_argument_response.status_code == invalid_json_response.status_code == 400
     assert task["artifacts"][0]["parts"][0]["data"] | {"order": 0} == {"order": 0, "product": "spoons", "quantity": 1}
     eventually(lambda: {"tea", "cups", "spoons"} == products(shop), what="all orders are stored")
 
@@ -160,6 +162,14 @@ def request_task(url: str, body: dict[str, Any]) -> dict[str, Any]:
     assert response.status_code == 200, response.text
     task: dict[str, Any] = response.json()["task"]
     return task
+
+
+def request_page(shop: Project, line: str) -> httpx.Response:
+    """Send the request of a curl command in the README."""
+    program, _, url, *options = shlex.split(line)
+    assert program == "curl"
+    url = url.replace("http://localhost:8000", shop.url)
+    return httpx.post(url, content=options[-1], timeout=LIMIT) if options else httpx.get(url, timeout=LIMIT)
 
 
 def products(shop: Project) -> set[str]:

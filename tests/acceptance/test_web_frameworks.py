@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from tests.support.waiting import LIMIT, eventually
 
 PAGE = (ROOT / "docs" / "fastapi.md").read_text(encoding="utf-8")
 PROGRAMS = dict(re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
-[COMMANDS] = re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+COMMANDS, CLIENT_COMMANDS = re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 V1 = {"A2A-Version": "1.0"}
 
 
@@ -51,7 +52,7 @@ def test_routes_and_clients_see_the_same_tasks(web: str) -> None:
     events = httpx.get(f"{web}/counts/{task_id}/events", timeout=LIMIT)
     task = httpx.get(f"{web}/a2a/tasks/{task_id}", headers=V1, timeout=LIMIT)
     card = httpx.get(f"{web}/a2a/.well-known/agent-card.json")
-    unknown = httpx.get(f"{web}/counts/nobody")
+    unknown = [httpx.request(*request) for request in unknown_tasks(web)]
 
     assert response.status_code == 202
     assert result.json() == {"state": "COMPLETED", "text": "3 words"}
@@ -59,16 +60,35 @@ def test_routes_and_clients_see_the_same_tasks(web: str) -> None:
     assert "TASK_STATE_COMPLETED" in events.text.splitlines()[-2]
     assert task.json()["artifacts"][0]["parts"] == [{"text": "3 words"}]
     assert {i["url"].rstrip("/") for i in card.json()["supportedInterfaces"]} == {f"{web}/a2a"}
-    assert unknown.status_code == 404
+    assert [response.status_code for response in unknown] == [404, 404, 404]
 
 
-def test_a_client_answers_the_agent_through_the_mounted_gateway(web: str) -> None:
+def unknown_tasks(web: str) -> list[tuple[str, str]]:
+    """Return requests for a task that does not exist, as method and URL."""
+    url = f"{web}/counts/nobody"
+    return [("GET", url), ("GET", f"{url}/events"), ("DELETE", url)]
+
+
+def test_commands_call_and_answer_the_mounted_agent(web: str, fleet: Fleet, tmp_path: Path) -> None:
     question = {"message": {"messageId": "1", "role": "ROLE_USER", "parts": [{"data": {}}]}}
     question_task = httpx.post(f"{web}/a2a/message:send", json=question, headers=V1, timeout=LIMIT).json()["task"]
-    answer = {"messageId": "2", "taskId": question_task["id"], "role": "ROLE_USER", "parts": [{"text": "one two"}]}
-    answered_task = httpx.post(f"{web}/a2a/message:send", json={"message": answer}, headers=V1, timeout=LIMIT).json()[
-        "task"
-    ]
+    environment = fleet.environment | {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    outputs = []
+    for command in CLIENT_COMMANDS.splitlines():
+        program, *arguments = shlex.split(
+            command.replace("http://localhost:8000", web).replace(" ID ", f" {question_task['id']} ")
+        )
+        line = [str(Path(sys.executable).parent / program), *arguments]
+        outputs.append(subprocess.run(line, env=environment, check=True, capture_output=True, text=True).stdout)
 
     assert question_task["status"]["message"]["parts"] == [{"text": "Which text?"}]
-    assert answered_task["artifacts"][0]["parts"] == [{"text": "2 words"}]
+    assert all("2 words" in output for output in outputs)
+
+
+def test_a_route_cancels_a_task(web: str) -> None:
+    question = {"message": {"messageId": "1", "role": "ROLE_USER", "parts": [{"data": {}}]}}
+    task_id = httpx.post(f"{web}/a2a/message:send", json=question, headers=V1, timeout=LIMIT).json()["task"]["id"]
+
+    response = httpx.delete(f"{web}/counts/{task_id}", timeout=LIMIT)
+
+    assert response.json() == {"state": "CANCELED"}

@@ -7,7 +7,7 @@ from shop.celery import a2a
 from .models import Order
 
 
-@shared_task(autoretry_for=(OperationalError,), max_retries=3)
+@shared_task(autoretry_for=(OperationalError,), retry_backoff=True, max_retries=3)
 def order(product: str, quantity: int = 1) -> dict[str, str | int]:
     """Orders a product of the shop."""
     new = Order.objects.create(product=product, quantity=quantity)

@@ -7,6 +7,7 @@ SECRET_KEY = os.environ.get("DJANGO_SECRET_KEY", "for-development-only")
 ALLOWED_HOSTS = ["localhost", "127.0.0.1"]
 INSTALLED_APPS = ["orders"]
 ROOT_URLCONF = "shop.urls"
+TIME_ZONE = "UTC"  # also the time zone of log lines
 USE_TZ = True
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 DATABASES = {
