@@ -32,6 +32,7 @@ from .dispatch import Publisher
 from .lifecycle import EventId, EventKind, is_interrupted, is_terminal, kind_of
 from .lifecycle.client_events import client_event
 from .lifecycle.events import stream_response
+from .lifecycle.states import SUBMITTED, short_name
 from .settings import Settings
 from .store import Keys, Scope
 from .store.admin.start_check import check_store
@@ -284,7 +285,10 @@ class TaskHandle:
             task = await self._read(process)
             if is_final(task):
                 return Result.of(task)
-            raise DeadlineExceeded(f"the task {self.task_id} took longer than {timeout} s", Result.of(task)) from None
+            state = short_name(task.status.state)
+            hint = ": no worker has begun it" if task.status.state == SUBMITTED else ""
+            text = f"the task {self.task_id} took longer than {timeout} s, and is {state}{hint}"
+            raise DeadlineExceeded(text, Result.of(task)) from None
         if final is None:
             raise not_found(self.task_id)
         return Result.of(final.answer or final.task)

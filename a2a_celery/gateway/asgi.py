@@ -6,8 +6,10 @@ of protocol 1.0 selects the agent, and the first agent serves all other requests
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+import re
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 
 from a2a.utils.constants import AGENT_CARD_WELL_KNOWN_PATH, PROTOCOL_VERSION_0_3
 from a2a.utils.error_handlers import build_rest_error_payload
@@ -65,6 +67,11 @@ from .operations.task_reader import TaskReader
 from .operator.api import MAX_BODY, OperatorApi
 from .page import list_route, root_route, shell_routes
 from .shutdown import GatewayShutdown
+
+MAX_NAMES = 20
+"""Maximum number of agents that the error for an unknown agent names."""
+
+_AGENT = re.compile(r"/agents/([^/]+)")
 
 
 class GatewayServices:
@@ -194,7 +201,7 @@ def build_asgi(
     asgi = Starlette(
         routes=routes,
         lifespan=services.lifespan,
-        exception_handlers={HTTPException: _unknown},
+        exception_handlers={HTTPException: partial(_unknown, tuple(handlers))},
         middleware=[
             Middleware(TraceContext),
             Middleware(MountPath),
@@ -264,11 +271,17 @@ def _agent_routes(
     return [Route(path, rpc, methods=["POST"]), Mount(path, app=plain)] if path else routes
 
 
-async def _unknown(request: Request, error: Exception) -> Response:
-    """Return the error for an unknown path or method, in the format of the HTTP+JSON binding."""
+async def _unknown(agents: Sequence[str], request: Request, error: Exception) -> Response:
+    """Return the error for an unknown agent, path or method, in the format of the HTTP+JSON binding."""
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
-        return rest_error(MethodNotFoundError(f"Nothing is served at {request.method} {request.url.path}"))
+        text = f"Nothing is served at {request.method} {request.url.path}"
+        agent = _AGENT.search(request.url.path)
+        if agent is not None and agent[1] not in agents:
+            text += f": there is no agent {agent[1]!r}. Agents: {', '.join(agents[:MAX_NAMES])}"
+        elif request.url.path.rstrip("/").endswith("/ui"):
+            text += ": the operator's page is off. Set A2A_UI=on"
+        return rest_error(MethodNotFoundError(text))
     payload = build_rest_error_payload(MethodNotFoundError(f"{request.method} is not served at {request.url.path}"))
     payload["error"] |= {"code": error.status_code, "status": "UNIMPLEMENTED"}
     return A2AJsonResponse(payload, status_code=error.status_code, headers=error.headers)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
@@ -119,10 +120,11 @@ def _require_effect(conf: Mapping[str, Any], namespace: str | None, sources: Map
         right = spellings(CONF_PREFIX + name, namespace)
         if name not in names:
             if is_inside or key in right:
-                raise ConfigError(
-                    f"{key} is not a setting of this version; known: "
-                    f"{', '.join(spellings(CONF_PREFIX + setting, namespace)[0] for setting in sorted(names))}"
-                )
+                similar = get_close_matches(name, names, 1)
+                keys = [spellings(CONF_PREFIX + setting, namespace)[0] for setting in similar or sorted(names)]
+                known = ", ".join(keys)
+                hint = f"did you mean {known}?" if similar else f"known: {known}"
+                raise ConfigError(f"{key} is not a setting of this version; {hint}")
         elif key not in right and name not in sources:
             raise ConfigError(f"{key}{IN_CONFIGURATION} is not read: rename it to {right[0]}")
 
@@ -196,5 +198,5 @@ def _store_beside(conf: Mapping[str, Any], environ: Mapping[str, str], namespace
         return next((candidate for candidate in urls if not store_url_mistake(candidate[0])), urls[0])
     raise ConfigError(
         "a2a_store_url is not set, and neither the result backend nor the broker is a Redis server: "
-        "set A2A_STORE_URL=redis://host:6379/0"
+        f"set A2A_STORE_URL=redis://host:6379/0, or {spellings('a2a_store_url', namespace)[0]}{IN_CONFIGURATION}"
     )

@@ -440,6 +440,14 @@ class TestThatItCanNotStart:
         bare = [sys.executable, "-m", "celery", "-A", "bare", "a2a", "dev"]
         output = self.refusal("--port", "0", command=bare, folder=tmp_path)
         assert output.startswith("Error: the Celery app 'bare' has no agents")
+        assert "INSTALLED_APPS" not in output
+
+    def test_a_django_project_whose_app_is_not_installed(self, tmp_path: Path) -> None:
+        (tmp_path / "bare.py").write_text("from celery import Celery\napp = Celery('bare')\n")
+        (tmp_path / "bare_settings.py").write_text("SECRET_KEY = 'bare'\nINSTALLED_APPS = []\n")
+        bare = [sys.executable, "-m", "celery", "-A", "bare", "a2a", "dev"]
+        output = self.refusal("--port", "0", command=bare, folder=tmp_path, DJANGO_SETTINGS_MODULE="bare_settings")
+        assert "an app with agents must be in INSTALLED_APPS" in output
 
 
 def test_asking_insisting_and_forcing_keep_the_promise() -> None:

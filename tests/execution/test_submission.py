@@ -58,7 +58,7 @@ async def perform(agents: LocalAgents, handle: TaskHandle, run: int = 1) -> None
 
 async def test_the_result_and_the_events_of_a_task(agents: LocalAgents) -> None:
     handle = await agents.a2a.submit_async("echo", "hello", owner="ann", tenant="acme", context_id="c")
-    with pytest.raises(DeadlineExceeded) as exc_info:
+    with pytest.raises(DeadlineExceeded, match="is SUBMITTED: no worker has begun it") as exc_info:
         await handle.result_async(timeout=0)
     await perform(agents, handle)
 

@@ -81,6 +81,22 @@ async def test_cards_lead_to_where_the_gateway_is_mounted(
         assert {url.removesuffix("/") for url in urls} == {f"http://test{path}{agent}"}
 
 
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("/agents/eko/tasks", "Nothing is served at GET /a2a/agents/eko/tasks: there is no agent 'eko'. Agents: echo"),
+        ("/ui/", "Nothing is served at GET /a2a/ui/: the operator's page is off. Set A2A_UI=on"),
+        ("/agents/echo/nothing", "Nothing is served at GET /a2a/agents/echo/nothing"),
+    ],
+)
+async def test_an_unknown_address_is_explained(path: str, text: str) -> None:
+    async with client_for(mounted_app()) as client:
+        answer = await client.get(f"/a2a{path}")
+
+    assert answer.status_code == 404
+    assert answer.json()["error"]["message"] == text
+
+
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Name of a package whose module `tasks` has an agent."""

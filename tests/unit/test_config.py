@@ -429,7 +429,8 @@ def test_the_broker_under_the_namespace_is_the_default_store() -> None:
 @pytest.mark.parametrize(
     ("name", "rule"),
     [
-        ("CELERY_A2A_LEASE_TLL", "CELERY_A2A_LEASE_TLL is not a setting of this version.*CELERY_A2A_LEASE_TTL"),
+        ("CELERY_A2A_LEASE_TLL", r"TLL is not a setting of this version; did you mean CELERY_A2A_LEASE_TTL\?"),
+        ("CELERY_A2A_QUUX", "QUUX is not a setting of this version; known: .*CELERY_A2A_LEASE_TTL, "),
         ("CELERY_a2a_lease_ttl", "CELERY_a2a_lease_ttl .* is not read: rename it to CELERY_A2A_LEASE_TTL"),
         ("A2A_AUTH_API_KEYS", "A2A_AUTH_API_KEYS .* is not read: rename it to CELERY_A2A_AUTH_API_KEYS"),
     ],

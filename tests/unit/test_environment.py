@@ -10,7 +10,14 @@ import pytest
 import yaml
 from celery import Celery
 
-from a2a_celery.cli.dev.environment import NETWORKS, SECRET_KEY, with_embedded, with_redis, with_tour
+from a2a_celery.cli.dev.environment import (
+    NETWORKS,
+    SECRET_KEY,
+    ignores_configuration,
+    with_embedded,
+    with_redis,
+    with_tour,
+)
 from a2a_celery.errors import ConfigError
 from a2a_celery.settings.loading import load_settings
 from tests.support import ROOT
@@ -25,6 +32,24 @@ def environment(
     app = Celery("tests", set_as_current=False)
     app.conf.update(conf)
     return with_embedded(app, environ, STORE_URL, STORE_URL, lasting=lasting, loopback=loopback)
+
+
+@pytest.mark.parametrize(
+    ("environ", "conf", "expected"),
+    [
+        ({}, {}, False),
+        ({}, {"broker_url": "redis://a/1"}, True),
+        ({"CELERY_BROKER_URL": "redis://b/1"}, {"broker_url": "redis://a/1"}, False),
+        ({"CELERY_BROKER_URL": "redis://b/1"}, {"a2a_store_url": "redis://a/1"}, True),
+    ],
+)
+def test_a_configuration_that_the_embedded_redis_replaces_is_noticed(
+    environ: dict[str, str], conf: dict[str, str], expected: bool
+) -> None:
+    app = Celery("tests", set_as_current=False)
+    app.conf.update(conf)
+
+    assert ignores_configuration(app, environ) is expected
 
 
 def test_a_temporary_store_gets_a_new_key_and_allows_webhooks_on_this_machine() -> None:

@@ -16,6 +16,8 @@ from ...settings.loading import with_files
 from .environment import STORE
 from .supervisor import AppLocation, DevOptions, Supervisor
 
+DJANGO_SETTINGS = "DJANGO_SETTINGS_MODULE"
+
 
 def dev_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that ``dev`` and ``demo`` share to a click command."""
@@ -63,7 +65,9 @@ def run_dev(target: AppLocation, options: DevOptions, environ: Mapping[str, str]
             grpc_port = available_port(options.host, grpc_port, "--grpc-port")
         a2a = A2A.of(target.app)
         if not a2a.agents:
-            raise ConfigError(f"{target.location} has no agents: a2a.add_agent(…), @a2a.agent(…)")
+            text = f"{target.location} has no agents: @a2a.agent(…), a2a.add_agent(…), a2a.expose(…)"
+            hint = "; in a Django project, an app with agents must be in INSTALLED_APPS"
+            raise ConfigError(text + hint if DJANGO_SETTINGS in environ else text)
     except ConfigError as e:
         raise click.ClickException(str(e)) from e
     return Supervisor(target, options, port, grpc_port).run(environ, redis_url)

@@ -44,6 +44,11 @@ def with_embedded(
     return env
 
 
+def ignores_configuration(app: Celery, environ: Mapping[str, str]) -> bool:
+    """Return True if the app configures a store or a broker that `with_embedded` replaces."""
+    return bool(app.conf.get("a2a_store_url") or (app.conf.broker_url and BROKER not in environ))
+
+
 def with_redis(app: Celery, environ: Mapping[str, str], url: str) -> dict[str, str]:
     """Return the environment of a fleet whose store is the Redis server at `url`.
 

@@ -33,7 +33,7 @@ from ...store.admin.start_check import require_reachable
 from .child import DEV, Child, Screen
 from .code_watcher import POLL_INTERVAL, CodeWatcher, syntax_error
 from .embedded_redis import EmbeddedRedis
-from .environment import with_debugger, with_embedded, with_redis, with_tour
+from .environment import ignores_configuration, with_debugger, with_embedded, with_redis, with_tour
 from .next_steps import local_url, next_steps, tour
 from .process_guard import ProcessGuard
 
@@ -204,6 +204,8 @@ class Supervisor:
             Thread(target=self._watch_redis, args=(self._redis,), daemon=True, name="redis-end").start()
             data = f"keeps its data in {self._options.data}" if self._options.data else "its data is deleted at the end"
             self._say(f"embedded Redis at {self._redis.store_url}; {data}")
+            if ignores_configuration(app, environ):
+                self._say("the broker and the store in the configuration are not used; --redis-url URL uses a server")
             lasting = self._options.data is not None
             urls = self._redis.store_url, self._redis.broker_url
             loopback = is_loopback(self._options.host)
