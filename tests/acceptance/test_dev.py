@@ -443,7 +443,8 @@ class TestThatItCanNotStart:
         assert "INSTALLED_APPS" not in output
 
     def test_a_django_project_whose_app_is_not_installed(self, tmp_path: Path) -> None:
-        (tmp_path / "bare.py").write_text("from celery import Celery\napp = Celery('bare')\n")
+        code = "from celery import Celery\nfrom a2a_celery import A2A\napp = Celery('bare')\na2a = A2A(app)\n"
+        (tmp_path / "bare.py").write_text(code)
         (tmp_path / "bare_settings.py").write_text("SECRET_KEY = 'bare'\nINSTALLED_APPS = []\n")
         bare = [sys.executable, "-m", "celery", "-A", "bare", "a2a", "dev"]
         output = self.refusal("--port", "0", command=bare, folder=tmp_path, DJANGO_SETTINGS_MODULE="bare_settings")
