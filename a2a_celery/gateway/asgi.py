@@ -276,10 +276,11 @@ async def _unknown(agents: Sequence[str], request: Request, error: Exception) ->
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
         text = f"Nothing is served at {request.method} {request.url.path}"
-        agent = _AGENT.search(request.url.path)
+        path = request.url.path.removeprefix(request.scope["app_root_path"])
+        agent = _AGENT.match(path)
         if agent is not None and agent[1] not in agents:
             text += f": there is no agent {agent[1]!r}. Agents: {', '.join(agents[:MAX_NAMES])}"
-        elif request.url.path.rstrip("/").endswith("/ui"):
+        elif path.rstrip("/") == "/ui":
             text += ": the operator's page is off. Set A2A_UI=on"
         return rest_error(MethodNotFoundError(text))
     payload = build_rest_error_payload(MethodNotFoundError(f"{request.method} is not served at {request.url.path}"))

@@ -97,6 +97,15 @@ async def test_an_unknown_address_is_explained(path: str, text: str) -> None:
     assert answer.json()["error"]["message"] == text
 
 
+async def test_the_place_of_a_mount_is_not_taken_for_an_agent() -> None:
+    async with client_for(Starlette(routes=[Mount("/agents/api", app=gateway())])) as client:
+        answer = await client.get("/agents/api/nothing")
+        page = await client.get("/agents/api/agents/echo/ui")
+
+    assert answer.json()["error"]["message"] == "Nothing is served at GET /agents/api/nothing"
+    assert page.json()["error"]["message"] == "Nothing is served at GET /agents/api/agents/echo/ui"
+
+
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Name of a package whose module `tasks` has an agent."""
