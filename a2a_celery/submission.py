@@ -32,7 +32,7 @@ from .dispatch import Publisher
 from .lifecycle import EventId, EventKind, is_interrupted, is_terminal, kind_of
 from .lifecycle.client_events import client_event
 from .lifecycle.events import stream_response
-from .lifecycle.states import SUBMITTED, short_name
+from .lifecycle.states import SUBMITTED
 from .settings import Settings
 from .store import Keys, Scope
 from .store.admin.start_check import check_store
@@ -283,12 +283,12 @@ class TaskHandle:
                 final = await process.follower.final_task(self._scope, self.task_id)
         except TimeoutError:
             task = await self._read(process)
+            result = Result.of(task)
             if is_final(task):
-                return Result.of(task)
-            state = short_name(task.status.state)
+                return result
             hint = ": no worker has begun it" if task.status.state == SUBMITTED else ""
-            text = f"the task {self.task_id} took longer than {timeout} s, and is {state}{hint}"
-            raise DeadlineExceeded(text, Result.of(task)) from None
+            text = f"the task {self.task_id} took longer than {timeout} s, and is {result.state_name}{hint}"
+            raise DeadlineExceeded(text, result) from None
         if final is None:
             raise not_found(self.task_id)
         return Result.of(final.answer or final.task)

@@ -112,7 +112,7 @@ class HeadTimeout:
         wait = DISCARD_PACE.wait(loop.time(), size)
         if wait is None:
             self.transport.close()
-        elif wait > 0:
+        else:
             self.flow.pause_reading()
             loop.call_later(wait, self._unless_closed, self.flow.resume_reading)
 

@@ -48,7 +48,7 @@ CHARGE = "a2a_charge"
 LARGE_BODY = 1 << 12
 """Size in bytes above which a body is parsed in a thread, so that the event loop can serve other requests."""
 
-SLICE = 1 << 16
+COUNT_SLICE = 1 << 16
 """Number of bytes of a body in which values are counted without an interruption."""
 
 TOO_MANY_VALUES = f"The body has more than {MAX_JSON_VALUES} values: send large data as a file part"
@@ -282,8 +282,8 @@ def _finite(text: str) -> float:
 def _require_few_values(body: bytes) -> None:
     """Raise InvalidRequestError for too many values before the body is parsed, because parsing takes much time and
     memory."""
-    slices = range(0, len(body), SLICE)  # other threads can run between two slices
-    if sum(body.count(each, at, at + SLICE) for at in slices for each in SEPARATORS) > MAX_JSON_VALUES:
+    slices = range(0, len(body), COUNT_SLICE)  # other threads can run between two slices
+    if sum(body.count(each, at, at + COUNT_SLICE) for at in slices for each in SEPARATORS) > MAX_JSON_VALUES:
         ends = _TO_SEPARATOR.finditer(body)
         if next(islice(ends, MAX_JSON_VALUES + 1, None), None) is not None:  # the end of the body may match twice
             raise InvalidRequestError(TOO_MANY_VALUES)

@@ -178,14 +178,16 @@ READING: ContextVar[Reading | None] = ContextVar("a2a_celery_reading", default=N
 def encode(event: Event, detached: Sequence[DetachedPart] = ()) -> Encoded:
     """Return the stored form of `event`, whose parts `detached` are empty."""
     encoded_event = Encoded(encode_event(event))
-    encoded_event.detached = detached
+    if detached:
+        encoded_event.detached = detached
     return encoded_event
 
 
 def encode_request(request: SendMessageRequest, detached: Sequence[DetachedPart] = ()) -> EncodedRequest:
     """Return the stored form of `request`, whose parts `detached` are empty."""
     encoded_request = EncodedRequest(request.SerializeToString())
-    encoded_request.detached = detached
+    if detached:
+        encoded_request.detached = detached
     return encoded_request
 
 

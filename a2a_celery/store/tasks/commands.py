@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -26,7 +26,7 @@ from ..codec import (
 from ..keys import Keys, Scope, quote_key_part
 from ..operation import Argument, Operation, script
 from ..webhooks.push_configs import NewPushConfig, config_arguments
-from .family import NO_PARENT, Parent, parent_arguments
+from .family import Parent, parent_arguments
 from .results import (
     CanceledNow,
     CancelRequested,
@@ -41,7 +41,7 @@ from .results import (
     not_created,
     parse_continuation,
 )
-from .schedules import NO_TICK, Tick, tick_arguments
+from .schedules import Tick, tick_arguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +256,8 @@ def create_task(
         tick: Tick of the schedule that creates the task, or None.
     """
     stored_request, detached = detach_large_parts(request)
-    stored_task = _new_task(task_id, context_id, stored_request, tick)
+    task = _new_task(task_id, context_id, request, tick)
+    stored_task = _new_task(task_id, context_id, stored_request, tick) if detached else task
     return Operation(
         script("create_task"),
         keys.task(task_id),
@@ -269,11 +270,10 @@ def create_task(
             *_idempotency_arguments(keys, scope, idempotency_key),
             *(_queue_of_runs(keys, scope, context_id, serialize_context, tick), limit_argument(keys, scope, limits)),
             *(("", 0) if reply_channel is None else (reply_channel.channel, int(reply_channel.final_only))),
-            *(NO_TICK if tick is None else tick_arguments(keys, tick)),
-            *(NO_PARENT if parent is None else parent_arguments(parent, task_id, context_id)),
+            *(*tick_arguments(keys, tick), *parent_arguments(parent, task_id, context_id)),
             *(*_message_arguments(message), *config_arguments(keys, push)),
         ],
-        partial(_created_or_not, partial(_new_task, task_id, context_id, request, tick), parent),
+        partial(_created_or_not, task, parent),
         has_detached_parts=bool(detached),
     )
 
@@ -290,14 +290,11 @@ def _queue_of_runs(keys: Keys, scope: Scope, context_id: str, serialize_context:
     return keys.schedule_queue(tick.schedule) if tick is not None and tick.overlap != "skip" else ""
 
 
-def _created_or_not(
-    make_task: Callable[[], Task], parent: Parent | None, reply: Sequence[bytes]
-) -> Created | NotCreated:
+def _created_or_not(task: Task, parent: Parent | None, reply: Sequence[bytes]) -> Created | NotCreated:
     require_blobs_retained(reply)
     if reply[0] != b"created":
         return not_created(reply)
     _, at, is_blocked, is_child, is_published, context_id = reply
-    task = make_task()
     task.context_id = context_id.decode()
     task.status.timestamp.CopyFrom(timestamp(int(at)))
     if is_child == b"1" and parent is not None:
