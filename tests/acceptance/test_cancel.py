@@ -110,7 +110,7 @@ def test_a_plain_function_can_see_its_cancel_and_canceled_waits_for_it(
 ) -> None:
     done_file = tmp_path / "done"
     task_id = system.send(agent, str(done_file))
-    eventually(lambda: len(system.log(task_id)) > 1 and "SUBMITTED" not in system.log(task_id)[-1])
+    eventually(Path(f"{done_file}.begun").exists, what="the agent's function is being run")
 
     task = cancel(system, agent, task_id)
 

@@ -103,9 +103,15 @@ def lost_once(turn: Turn) -> str:
     return deaf_function(turn) if turn.attempt == 1 else "second"
 
 
+def begun_file(turn: Turn) -> Path:
+    """Return the path of the file that shows that the agent's function is being run."""
+    return Path(turn.text + ".begun")
+
+
 @a2a.agent("looks")
 def looks(turn: Turn) -> str:
     """Poll for the cancellation in a plain function, and clean up for half a second."""
+    begun_file(turn).touch()
     while not turn.cancelled:
         time.sleep(0.01)
     time.sleep(0.5)
@@ -116,6 +122,7 @@ def looks(turn: Turn) -> str:
 @a2a.agent("talks")
 def talks(turn: Turn) -> str:
     """Send status messages from a plain function, and suppress every `Exception`."""
+    begun_file(turn).touch()
     try:
         for number in range(int(LIFE / 0.02)):
             try:
@@ -131,6 +138,7 @@ def talks(turn: Turn) -> str:
 @a2a.agent("draws")
 def draws(turn: Turn) -> Iterator[str]:
     """Yield chunks from a plain generator until cancelled."""
+    begun_file(turn).touch()
     try:
         for number in range(int(LIFE / 0.02)):
             yield f"{number} "

@@ -26,7 +26,7 @@ from ..codec import (
 from ..keys import Keys, Scope, quote_key_part
 from ..operation import Argument, Operation, script
 from ..webhooks.push_configs import NewPushConfig, config_arguments
-from .family import Parent, parent_arguments
+from .family import NO_PARENT, Parent, parent_arguments
 from .results import (
     CanceledNow,
     CancelRequested,
@@ -41,7 +41,7 @@ from .results import (
     not_created,
     parse_continuation,
 )
-from .schedules import Tick, tick_arguments
+from .schedules import NO_TICK, Tick, tick_arguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +270,8 @@ def create_task(
             *_idempotency_arguments(keys, scope, idempotency_key),
             *(_queue_of_runs(keys, scope, context_id, serialize_context, tick), limit_argument(keys, scope, limits)),
             *(("", 0) if reply_channel is None else (reply_channel.channel, int(reply_channel.final_only))),
-            *(*tick_arguments(keys, tick), *parent_arguments(parent, task_id, context_id)),
+            *(NO_TICK if tick is None else tick_arguments(keys, tick)),
+            *(NO_PARENT if parent is None else parent_arguments(parent, task_id, context_id)),
             *(*_message_arguments(message), *config_arguments(keys, push)),
         ],
         partial(_created_or_not, task, parent),

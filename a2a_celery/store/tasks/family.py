@@ -105,11 +105,8 @@ NO_PARENT: tuple[Argument, ...] = ("", "", 0, 0, "", "")
 """Arguments of ``create_task`` for a task without a parent."""
 
 
-def parent_arguments(parent: Parent | None, task_id: str, context_id: str) -> Sequence[Argument]:
-    """Return the arguments of ``create_task`` that describe the parent of the new task. `parent` is None if there is
-    none."""
-    if parent is None:
-        return NO_PARENT
+def parent_arguments(parent: Parent, task_id: str, context_id: str) -> list[Argument]:
+    """Return the arguments of ``create_task`` that describe the parent of the new task."""
     metadata = parent.metadata()
     suffix = encode(Task(id=task_id, context_id=context_id, metadata=metadata))
     cancels = int(parent.cancels)

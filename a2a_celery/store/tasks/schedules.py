@@ -65,11 +65,8 @@ def time_of_tick(at_us: int) -> datetime:
     return _EPOCH + timedelta(microseconds=at_us)
 
 
-def tick_arguments(keys: Keys, tick: Tick | None) -> Sequence[Argument]:
-    """Return the arguments of ``create_task`` that describe the tick of the new task. `tick` is None if there is
-    none."""
-    if tick is None:
-        return NO_TICK
+def tick_arguments(keys: Keys, tick: Tick) -> list[Argument]:
+    """Return the arguments of ``create_task`` that describe the tick."""
     names = (keys.schedule_index(tick.schedule), keys.ticks(tick.schedule))
     skips = int(tick.overlap == "skip")
     return [*names, tick.at_us, tick.window_us, skips, pack_metadata(tick.metadata())]
