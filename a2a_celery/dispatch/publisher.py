@@ -23,6 +23,7 @@ from kombu.exceptions import BatchPublishError
 from ..clock import SYSTEM_CLOCK
 from ..concurrency import DaemonThreads
 from ..errors import BrokerUnavailable, RunNotAccepted
+from ..integrations.kombu import broker_error_text
 from ..lifecycle.outcomes import WORKER_LOST
 from ..telemetry.logs import about
 from ..telemetry.names import Action
@@ -132,7 +133,7 @@ class Publisher:
 
     def _refusal(self, run: _Run, error: Exception) -> BrokerUnavailable:
         kind = BrokerUnavailable if self._pool.is_dead(error) else RunNotAccepted
-        refusal = kind(f"the broker did not accept run {run.name}: {type(error).__name__}: {error}")
+        refusal = kind(f"the broker did not accept run {run.name}: {broker_error_text(error)}")
         refusal.__cause__ = error
         return refusal
 
@@ -237,7 +238,7 @@ class Publisher:
         try:
             self._broadcast_revoke(celery_ids, terminate)
         except Exception as e:  # each transport raises its own exceptions
-            raise BrokerUnavailable(f"the broker did not accept the revoke: {type(e).__name__}: {e}") from e
+            raise BrokerUnavailable(f"the broker did not accept the revoke: {broker_error_text(e)}") from e
 
     def lost_soon(self, agent: str, task_id: str, run: int, worker: str, *, canceled: bool, call: str = "") -> None:
         """Send the final Celery event, task-failed or task-revoked, of a run whose worker was lost.

@@ -18,6 +18,7 @@ from ..clock import SYSTEM_CLOCK
 from ..concurrency import DaemonThreads
 from ..errors import BrokerUnavailable
 from ..integrations.celery import own_options
+from ..integrations.kombu import broker_error_text
 from ..settings import DEFAULT_KEY_PREFIX
 from .connection import THREADS, PublishingPool
 from .options import RunOptions
@@ -188,7 +189,7 @@ class BrokerQueues:
                     **properties,
                 )
         except Exception as e:  # each transport raises its own exceptions
-            raise BrokerUnavailable(f"the broker did not accept a returned message: {type(e).__name__}: {e}") from e
+            raise BrokerUnavailable(f"the broker did not accept a returned message: {broker_error_text(e)}") from e
 
     def _is_empty(self, queue: str) -> bool:
         try:
@@ -206,4 +207,4 @@ class BrokerQueues:
                 finally:
                     channel.close()
         except Exception as e:  # each transport raises its own exceptions
-            raise BrokerUnavailable(f"the broker did not report the length of {queue}: {type(e).__name__}: {e}") from e
+            raise BrokerUnavailable(f"the broker did not report the length of {queue}: {broker_error_text(e)}") from e

@@ -22,6 +22,7 @@ from kombu.transport import redis as redis_transport
 from kombu.transport import virtual
 from redis.connection import DefaultParser
 from redis.exceptions import OutOfMemoryError, ReadOnlyError, ResponseError
+from redis.sentinel import MasterNotFoundError
 
 from . import Library
 
@@ -53,6 +54,14 @@ class _ErrorClasses(dict[str, type[Exception]]):
     def get(self, text: str, default: Any = None) -> Any:
         """Return the exception class of an error, or `default`."""
         return super().get(text) or (WriteRefused if _REFUSED_IN_SCRIPT.match(text) else default)
+
+
+def broker_error_text(error: Exception) -> str:
+    """Return the type and the text of a broker's error. The text of an error about Sentinels, which contains the
+    settings of their connections, is replaced."""
+    if isinstance(error.__cause__ or error, MasterNotFoundError):
+        return "the Sentinels report no available primary"
+    return f"{type(error).__name__}: {error}".rstrip(".")
 
 
 def reuse_clients(channel: type) -> bool:

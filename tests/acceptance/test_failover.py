@@ -97,7 +97,8 @@ VALKEY = "the broker behind the same Sentinels, on Valkey"
 @pytest.fixture
 def group(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SentinelGroup]:
     server = valkey_server() if request.node.callspec.params["fleet"] == VALKEY else None
-    with running_sentinels(tmp_path / "sentinels", server=server) as group:
+    # on a loaded machine, a shorter silence replaces the new primary too
+    with running_sentinels(tmp_path / "sentinels", server=server, down_after_ms=3000) as group:
         yield group
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 
 from .source import PACKAGE, ROOT, FunctionNode, modules
 
@@ -35,9 +36,10 @@ def names() -> dict[str, set[str]]:
     return modules_by_name
 
 
-def words(name: str) -> set[str]:
+@cache
+def words(name: str) -> frozenset[str]:
     """Return the words of a name: "StepRecorder" has "step" and "recorder"."""
-    return {word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)}
+    return frozenset(word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name))
 
 
 def test_no_name_contains_a_word_that_the_glossary_replaces() -> None:

@@ -280,6 +280,7 @@ def test_a_suspended_preparer_makes_no_message(celery: Celery, broker: redis.Red
     eventually(lambda: preparer.prepare(RunOptions(), publish), what="another is prepared")
 
 
+@pytest.mark.merge
 async def test_a_failover_between_preparing_and_accepting_pushes_nothing(tmp_path: Path) -> None:
     with running_sentinels(tmp_path) as group:
         app = Celery("sentinels", broker=group.broker_url(), set_as_current=False)

@@ -164,3 +164,10 @@ async def test_primary_and_sentinels_have_separate_tls_and_passwords(tmp_path: P
         await create_when_available(store, keys)
         await store.aclose()
         sync_store.close()
+
+
+def test_sentinels_that_do_not_respond_are_reported_in_a_few_words() -> None:
+    store = SyncStore("sentinel://127.0.0.1:1/1?master_name=mymaster")
+    with pytest.raises(StoreUnavailable, match=r"^the Sentinels report no available primary$"):
+        server_of(store)
+    store.close()

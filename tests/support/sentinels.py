@@ -33,6 +33,7 @@ class SentinelGroup:
         client: Options of redis-py for a server.
         sentinel_client: Options of redis-py for a Sentinel.
         port_option: Name of the option for the port.
+        down_after_ms: Milliseconds of silence after which a primary is replaced.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class SentinelGroup:
         client: Mapping[str, Any] | None = None,
         sentinel_client: Mapping[str, Any] | None = None,
         port_option: str = "port",
+        down_after_ms: int = 1000,
     ) -> None:
         self._folder = folder
         self._program = server or installed_servers()[-1]
@@ -55,6 +57,7 @@ class SentinelGroup:
         self._client = {**client_options, **(client or {})}
         self._sentinel_client = {**client_options, **(sentinel_client or {})}
         self._port_option = port_option
+        self._down_after_ms = down_after_ms
         self.ports = [free_port() for _ in range(1 + replicas)]
         self.sentinel_ports = [free_port() for _ in range(3)]
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
@@ -151,7 +154,7 @@ class SentinelGroup:
             f"{self._port_option} {port}",
             f"bind {LOCALHOST}",
             f"sentinel monitor {MASTER_NAME} {LOCALHOST} {self.ports[0]} 2",
-            f"sentinel down-after-milliseconds {MASTER_NAME} 1000",
+            f"sentinel down-after-milliseconds {MASTER_NAME} {self._down_after_ms}",
             f"sentinel failover-timeout {MASTER_NAME} 5000",
             f"sentinel parallel-syncs {MASTER_NAME} 2",
             *self._sentinel_lines,

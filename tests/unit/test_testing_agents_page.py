@@ -43,6 +43,7 @@ def _entry_points() -> set[str]:
     return {entry.value for entry in entry_points(group="pytest11")}
 
 
+@pytest.mark.merge
 def test_the_examples_of_the_tester(project: Path) -> None:
     assert "6 passed" in run_pytest(project, "test_hotels.py")
 

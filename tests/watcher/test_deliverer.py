@@ -35,7 +35,7 @@ from tests.support.waiting import eventually_async
 SETTINGS = Settings(store_url="redis://nowhere", secret_key=SECRET_KEY, allow_networks=["127.0.0.0/8"])
 ROOT = Path(__file__).parents[2]
 T = TypeVar("T")
-DEAD_WEBHOOKS = 4_000
+DEAD_WEBHOOKS = 1_200
 PER_TASK = 10
 
 
@@ -383,7 +383,7 @@ class RecordingStore(AsyncStore):
 async def test_large_events_are_delivered_within_the_memory_budget(
     redis_server: EmbeddedRedis, hook_seeds: WebhookSeeds, live_receiver: Receiver
 ) -> None:
-    size, count = 6 * 2**20, 12
+    size, count = 6 * 2**20, 7
     for number in range(count):
         task_id = await hook_seeds.seeds.create_task()
         await hook_seeds.add(task_id, live_receiver.url(f"/{number}"))

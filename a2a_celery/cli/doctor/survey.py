@@ -17,6 +17,7 @@ from ...errors import ConfigError, StoreUnavailable
 from ...execution.agents.adapters import import_errors
 from ...gateway.cards import signatures_line
 from ...gateway.health import authentication_line, broker_line, settings_line, store_line
+from ...integrations.kombu import broker_error_text
 from ...settings import Settings
 from ...store import Keys, SyncStore
 from ...store.admin.metrics import read_metrics
@@ -76,7 +77,7 @@ def broker_server(app: Celery) -> BrokerServer | str:
                 case other:
                     return BrokerServer(str(other))
     except Exception as e:  # each transport has its own errors
-        return f"{type(e).__name__}: {e}".rstrip(".")
+        return broker_error_text(e)
 
 
 def _redis(connection: Any, options: dict[str, Any]) -> BrokerServer:

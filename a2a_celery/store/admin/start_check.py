@@ -14,6 +14,7 @@ from ssl import SSLError
 from typing import Any
 
 from redis.exceptions import RedisError
+from redis.sentinel import MasterNotFoundError
 
 from ...clock import SYSTEM_CLOCK
 from ...crypto.sealing import Sealer
@@ -21,6 +22,7 @@ from ...errors import StoreUnavailable
 from ...settings import Settings
 from ..blobs.cleanup import require_blobs_known
 from ..client.connection import AsyncStore, SyncStore
+from ..client.redis_clients import NO_PRIMARY
 from ..keys import Keys
 from ..operation import Argument, Operation, script
 from ..webhooks.push_configs import require_secrets_in_use
@@ -168,6 +170,8 @@ def server_of(store: SyncStore) -> Server:
         seconds, micros = store.redis.time()
         answered_at = SYSTEM_CLOCK.time()
         info: dict[str, Any] = store.redis.info()
+    except MasterNotFoundError as e:  # its text contains the settings of the connections
+        raise StoreUnavailable(NO_PRIMARY) from e
     except RedisError as e:
         raise StoreUnavailable(f"{type(e).__name__}: {e}".rstrip(".")) from e
     valkey = info.get("server_name") == "valkey"

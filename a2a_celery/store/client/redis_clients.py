@@ -206,6 +206,9 @@ _UNKNOWN_TO_SENTINEL = re.compile(r"unknown command [`'](evalsha|eval|select)['`
 """Reply of a Sentinel to a command that every Redis server supports."""
 
 
+NO_PRIMARY = "the Sentinels report no available primary"
+
+
 def translate_error(error: Exception, operation: str) -> Exception:
     """Translate `error` to the exception that the store raises.
 
@@ -236,7 +239,7 @@ def translate_error(error: Exception, operation: str) -> Exception:
     if isinstance(error, ResponseError):
         return error
     if isinstance(error, MasterNotFoundError):
-        return StoreUnavailable(f"the Redis operation {operation} failed: the Sentinels report no available primary")
+        return StoreUnavailable(f"the Redis operation {operation} failed: {NO_PRIMARY}")
     return StoreUnavailable(f"the Redis operation {operation} failed: {type(error).__name__}")
 
 

@@ -256,8 +256,7 @@ def create_task(
         tick: Tick of the schedule that creates the task, or None.
     """
     stored_request, detached = detach_large_parts(request)
-    task = _new_task(task_id, context_id, request, tick)
-    stored_task = _new_task(task_id, context_id, stored_request, tick) if detached else task
+    stored_task = _new_task(task_id, context_id, stored_request, tick)
     return Operation(
         script("create_task"),
         keys.task(task_id),
@@ -274,7 +273,7 @@ def create_task(
             *(NO_PARENT if parent is None else parent_arguments(parent, task_id, context_id)),
             *(*_message_arguments(message), *config_arguments(keys, push)),
         ],
-        partial(_created_or_not, task, parent),
+        partial(_created_or_not, stored_task, request.message if detached else None, parent),
         has_detached_parts=bool(detached),
     )
 
@@ -291,12 +290,17 @@ def _queue_of_runs(keys: Keys, scope: Scope, context_id: str, serialize_context:
     return keys.schedule_queue(tick.schedule) if tick is not None and tick.overlap != "skip" else ""
 
 
-def _created_or_not(task: Task, parent: Parent | None, reply: Sequence[bytes]) -> Created | NotCreated:
+def _created_or_not(
+    task: Task, whole_message: Message | None, parent: Parent | None, reply: Sequence[bytes]
+) -> Created | NotCreated:
+    """Parse the reply of ``create_task``. `whole_message` replaces the message of `task`, unless it is None."""
     require_blobs_retained(reply)
     if reply[0] != b"created":
         return not_created(reply)
     _, at, is_blocked, is_child, is_published, context_id = reply
     task.context_id = context_id.decode()
+    if whole_message is not None:
+        task.history[0].CopyFrom(whole_message)
     task.status.timestamp.CopyFrom(timestamp(int(at)))
     if is_child == b"1" and parent is not None:
         task.metadata.MergeFrom(parent.metadata())
