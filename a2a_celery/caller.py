@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from a2a.auth.user import User
@@ -41,7 +41,8 @@ class Caller:
 
     def to_json(self) -> bytes:
         """Return the caller as JSON for the store."""
-        return json.dumps(asdict(self), separators=(",", ":")).encode()
+        fields = {name: getattr(self, name) for name in self.__slots__}
+        return json.dumps(fields, separators=(",", ":")).encode()
 
     @classmethod
     def from_json(cls, content: bytes) -> Caller:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property, partial
 from hashlib import sha256
@@ -66,8 +66,8 @@ def run_options(agent: Agent, request: SendMessageRequest, caller: Caller, call:
         request_copy = SendMessageRequest()
         request_copy.CopyFrom(request)  # a route may change its argument, so it gets a copy
         route = agent.route(request_copy, caller)
-    options = RunOptions.of(route, times.get("not_before"), times.get("not_after"), now, call)
-    return replace(options, trace=trace_to_keep(caller.headers))
+    trace = trace_to_keep(caller.headers)
+    return RunOptions.of(route, times.get("not_before"), times.get("not_after"), now, call, trace)
 
 
 def _times(agent: Agent, request: SendMessageRequest, now: datetime) -> dict[str, datetime]:

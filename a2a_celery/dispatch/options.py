@@ -67,6 +67,7 @@ class RunOptions:
         not_after: datetime | None,
         now: datetime,
         call: Call | None = None,
+        trace: Mapping[str, str] | None = None,
     ) -> RunOptions:
         """Return the options of a run.
 
@@ -79,6 +80,7 @@ class RunOptions:
             not_after: Latest start that the client requests, or None.
             now: Current time.
             call: Call to a plain Celery task, or None for a run of an agent.
+            trace: Headers of the trace to which the run belongs, or None.
 
         Raises:
             TypeError: `route` is not a mapping.
@@ -95,7 +97,7 @@ class RunOptions:
         if "expires" in celery:
             expires = max(now, not_before or now) + timedelta(seconds=celery.pop("expires"))
             not_after = min(expires, not_after or expires)
-        return cls(celery, not_before, not_after, call)
+        return cls(celery, not_before, not_after, call, trace=trace or {})
 
     def to_json(self) -> bytes:
         """Return the stored form of the options, or b"" for default options.

@@ -9,6 +9,7 @@ that are times are in µs since 1970. ``tests/store/test_keys.py`` fails for a k
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -18,9 +19,12 @@ STAGED = ":staged"
 """End of the keys of staged blobs; see `Keys.blob`."""
 
 
+_is_unreserved = re.compile(r"[A-Za-z0-9\-._~@]*").fullmatch
+
+
 def quote_key_part(text: str) -> str:
     """Percent-encode `text` for use in a key. The result contains no colon, brace or space."""
-    return quote(text, safe="-._~@")
+    return text if _is_unreserved(text) else quote(text, safe="-._~@")
 
 
 def tag_in(keys: Sequence[str]) -> str:
@@ -64,7 +68,7 @@ class Scope:
     owner: str = ""
 
     def __str__(self) -> str:
-        return "/".join(quote_key_part(part) for part in (self.agent, self.tenant, self.owner))
+        return f"{quote_key_part(self.agent)}/{quote_key_part(self.tenant)}/{quote_key_part(self.owner)}"
 
     @property
     def account(self) -> str:

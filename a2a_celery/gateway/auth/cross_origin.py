@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Set
+from functools import lru_cache
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
@@ -105,11 +106,16 @@ class CrossOriginProtection:
             return True
         if name.endswith(PRIVATE_SUFFIXES):
             return True
-        try:
-            ip_address(name)
-        except ValueError:
-            return False
-        return True
+        return _is_address(name)
+
+
+@lru_cache(maxsize=64)
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 def _host_name(host: str) -> str:

@@ -213,13 +213,14 @@ async def read_bounded(request: Request, max_bytes: int, count: Callable[[int], 
         InvalidRequestError: The body does not arrive in time; see `BODY_TIMEOUT`.
         LimitExceededError: The body costs more tokens than the caller has, or `count` has refused the body.
     """
-    declared_length = request.headers.get("content-length", "")
+    content_length = request.headers.get("content-length", "")
+    length = int(content_length) if content_length.isdigit() else None
     charge = request.scope.get(CHARGE)
-    if declared_length.isdigit():
-        if int(declared_length) > max_bytes:
+    if length is not None:
+        if length > max_bytes:
             raise _too_large(max_bytes)
         if charge is not None:
-            await charge.pay(int(declared_length))
+            await charge.pay(length)
     chunks, size = [], 0
     began = asyncio.get_running_loop().time()
     try:
@@ -229,10 +230,11 @@ async def read_bounded(request: Request, max_bytes: int, count: Callable[[int], 
                 if size > max_bytes:
                     raise _too_large(max_bytes)
                 count(size)
-                if charge is not None and not declared_length and size > FREE_BODY_BYTES:
+                if charge is not None and length is None and size > FREE_BODY_BYTES:
                     await charge.pay(max_bytes)
                 chunks.append(chunk)
-                limit.reschedule(began + BODY_TIMEOUT + size / MIN_BODY_RATE)
+                if size != length:
+                    limit.reschedule(began + BODY_TIMEOUT + size / MIN_BODY_RATE)
     except TimeoutError:
         raise InvalidRequestError(
             "The body did not arrive in time: send it faster, or send large data by URL"

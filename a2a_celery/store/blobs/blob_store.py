@@ -67,12 +67,12 @@ class Blobs:
 
     def is_for(self, operation: Operation[Any]) -> bool:
         """Return True if an argument of the operation may have large parts."""
-        threshold = self.threshold
         if self._objects is None and not operation.script.adopts_blobs:
             return False
-        return operation.has_detached_parts or any(
-            isinstance(argument, Encoded) and len(argument) > threshold for argument in operation.args
-        )
+        if operation.has_detached_parts:
+            return True
+        events = [argument for argument in operation.args if isinstance(argument, Encoded)]
+        return any(len(event) > self.threshold for event in events)
 
     async def put(
         self, operation: Operation[T], register: Callable[[Operation[bool]], Awaitable[bool]]
