@@ -27,7 +27,7 @@ from a2a_celery.store.tasks.results import Created
 from tests.support.leaks import leaks
 from tests.support.seeds import ANN, CONTEXT, RETENTION, Seeds, chunk, request, status
 
-ECHO_BYTES = 1500
+ECHO_BYTES = 1450
 """Maximum memory of a finished echo in Redis in bytes, including its entries in the indexes."""
 
 RUNNER = "worker-host.12345.0a1b2c3d"

@@ -1,9 +1,11 @@
 -- requires: runs, time
 
--- Return '1' if a script has recorded that the broker has the message of the newest run, or '0'.
+-- Return '1' if a script has recorded that the broker has the message of the newest run, or if a worker has claimed the
+-- run. Otherwise, return '0'.
 local function is_published(keys, run)
-  local published_run = string.match(redis.call('HGET', keys[1], 'published_at') or '', '^(%d+) ')
-  return published_run == micros(run) and '1' or '0'
+  local published_at, phase = unpack(redis.call('HMGET', keys[1], 'published_at', 'phase'))
+  local published_run = string.match(published_at or '', '^(%d+) ')
+  return (phase ~= 'queued' or published_run == micros(run)) and '1' or '0'
 end
 
 -- Push the Celery message of the newest, queued run to its list if this Redis process is the broker. Arguments from

@@ -4,14 +4,16 @@
 -- and steps become one string under the key of the log, in which two unused bytes represent the ids of task and
 -- context. The string begins with these bytes, the length of the status and the status, so that a list of tasks needs
 -- no other part of it. The last entry lacks its event, which is the status. History, artifacts and status are deleted,
--- because they can be derived from the log. The record is rewritten without the fields in DERIVED, because Redis
+-- because they can be derived from the log. The record is rewritten without the fields in OMITTED, because Redis
 -- encodes a hash that once had a large field as a hash table, which takes three times the memory.
 
 local PACKED_ENTRIES = 16
 local PACKED_BYTES = 8192
 
--- Fields that are not copied: fields that `load_record` derives, and the size, which changes.
-local DERIVED = {status = true, size = true, scope_index = true, context_index = true, leases = true, dispatch = true}
+-- Fields that are not copied: fields that `load_record` derives, the size, which changes, and fields about the
+-- publication of an open run.
+local OMITTED = {status = true, size = true, scope_index = true, context_index = true, leases = true, dispatch = true,
+  published_at = true, prefetched = true}
 
 -- Return a byte that does not occur in `text` and has no special meaning in patterns, or nil. The bytes that are tried
 -- first never occur in valid UTF-8.
@@ -36,7 +38,7 @@ local function has_blobs(entry) return string.byte(event_of(entry)) == 0 end
 local function rewrite_record(keys, r)
   local fields, kept = redis.call('HGETALL', keys[1]), {'packed', '1', 'size', micros(r.size)}
   for i = 1, #fields, 2 do
-    if not DERIVED[fields[i]] then kept[#kept + 1], kept[#kept + 2] = fields[i], fields[i + 1] end
+    if not OMITTED[fields[i]] then kept[#kept + 1], kept[#kept + 2] = fields[i], fields[i + 1] end
   end
   local artifacts = redis.call('LRANGE', keys[4], 0, -1)
   for i, artifact_id in ipairs(artifacts) do artifacts[i] = keys[5] .. artifact_id end
