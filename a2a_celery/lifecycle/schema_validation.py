@@ -22,6 +22,9 @@ from .questions import MAX_TEXT, Violation, compiled_pattern, subschemas
 MAX_KEYWORDS = 50_000
 """Maximum number of keyword checks for one value. This number of checks takes about a second."""
 
+MAX_NESTED = 128
+"""Maximum number of keywords that are checked inside one another. Each takes about four frames of the stack."""
+
 MAX_VIOLATIONS = 20
 """Maximum number of violations that are reported for one value."""
 
@@ -29,8 +32,8 @@ MAX_VIOLATIONS = 20
 def violations_of(schema: Mapping[str, Any], value: Any) -> list[Violation]:
     """Return the rules of `schema` that the JSON `value` breaks, at most `MAX_VIOLATIONS`.
 
-    If the validation exceeds `MAX_KEYWORDS` or the maximum recursion depth, return a single violation, which says that
-    the answer is too large.
+    If the validation exceeds `MAX_KEYWORDS`, `MAX_NESTED` or the maximum recursion depth, return a single violation,
+    which says that the answer is too large.
     """
     validator = _validator_class()(schema, registry=Registry())
     violations: list[Violation] = []
@@ -46,7 +49,7 @@ def violations_of(schema: Mapping[str, Any], value: Any) -> list[Violation]:
 
 
 class _TooManyKeywords(Exception):
-    """Error for a validation that exceeded `MAX_KEYWORDS` keyword checks."""
+    """Error for a validation that exceeded `MAX_KEYWORDS` or `MAX_NESTED`."""
 
 
 Keyword = Callable[[Any, Any, Any, Any], Iterator[Any] | None]
@@ -56,15 +59,19 @@ instance and the schema."""
 
 def _validator_class() -> Any:
     """Return a new validator class that counts the keyword checks of all its instances."""
-    count = 0
+    count = nested = 0
 
     def count_checks(keyword: Keyword) -> Keyword:
         def check(*arguments: Any) -> Iterator[Any]:
-            nonlocal count
+            nonlocal count, nested
             count += 1
-            if count > MAX_KEYWORDS:
+            if count > MAX_KEYWORDS or nested == MAX_NESTED:
                 raise _TooManyKeywords
-            yield from keyword(*arguments) or ()
+            nested += 1
+            try:
+                yield from keyword(*arguments) or ()
+            finally:
+                nested -= 1
 
         return check
 

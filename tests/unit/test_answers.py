@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
@@ -153,7 +154,15 @@ def test_an_answer_that_takes_too_long_to_check_is_refused() -> None:
     schema = {"$defs": {"tree": {"anyOf": [pair, pair]}, "pair": inner}, **tree}
 
     assert "too many values" in refusal_of(schema, data(answer))
-    assert "too many values" in refusal_of({"$ref": "#"}, data(1))
+
+
+def test_a_schema_that_refers_to_itself_is_refused_before_the_stack_is_full() -> None:
+    """On a full stack, the registry of schemas panics with a BaseException, in particular under a profiler."""
+    sys.setprofile(lambda *_: None)
+    try:
+        assert "too many values" in refusal_of({"$ref": "#"}, data(1))
+    finally:
+        sys.setprofile(None)
 
 
 @pytest.mark.parametrize(
