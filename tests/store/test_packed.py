@@ -89,15 +89,33 @@ async def test_a_packed_task_is_read_as_before(store: AsyncStore, keys: Keys, se
     assert await leaks(store, keys) == []
 
 
+def every_byte() -> TaskArtifactUpdateEvent:
+    """Return an artifact event that contains each byte value, so that no value can serve as a marker."""
+    event = chunk("")
+    event.artifact.parts.append(Part(raw=bytes(range(256))))
+    return event
+
+
 @pytest.mark.parametrize("length", [None, 0, 1, 2, 100])
 @pytest.mark.parametrize("artifacts", [True, False])
+@pytest.mark.parametrize(
+    "content", [chunk("x"), chunk("x" * 20_000), every_byte()], ids=["short", "long", "every byte"]
+)
+@pytest.mark.parametrize("text", ["two", "2" * 3000], ids=["short status", "long status"])
 async def test_parts_of_a_packed_task(
-    store: AsyncStore, keys: Keys, seeds: Seeds, length: int | None, artifacts: bool
+    store: AsyncStore,
+    keys: Keys,
+    seeds: Seeds,
+    length: int | None,
+    artifacts: bool,
+    content: TaskArtifactUpdateEvent,
+    text: str,
 ) -> None:
     claim = await seeds.claim_run()
     task_id = claim.ref.task_id
-    await seeds.settle_run(claim, status(WORKING, "one", a=1), chunk("x"), status(FAILED, "two", b=2))
+    await seeds.settle_run(claim, status(WORKING, "one", a=1), content, status(FAILED, text, b=2))
     assert await is_packed(seeds, task_id)
+    await seeds.require_consistent(task_id)
     page = await store.run(read_log(keys, task_id, 0))
     expected = fold(page.entries)
     if length is not None:
@@ -159,23 +177,15 @@ async def test_the_only_answer_of_a_packed_task(store: AsyncStore, keys: Keys, s
     assert final_task.answer == answer
 
 
-def every_byte() -> TaskArtifactUpdateEvent:
-    """Return an artifact event that contains each byte value, so that no value can serve as a marker."""
-    event = chunk("")
-    event.artifact.parts.append(Part(raw=bytes(range(256))))
-    return event
-
-
-@pytest.mark.parametrize("kind", ["entries", "bytes", "marks"])
-async def test_a_task_that_is_not_packed(store: AsyncStore, keys: Keys, seeds: Seeds, kind: str) -> None:
-    contents = {
-        "entries": [chunk(str(n)) for n in range(14)],
-        "bytes": [chunk("x" * 8192)],
-        "marks": [every_byte()],
-    }
+@pytest.mark.parametrize(
+    "chunks", [[chunk(str(n)) for n in range(14)], [chunk("x" * 66_000)]], ids=["entries", "bytes"]
+)
+async def test_a_task_that_is_not_packed(
+    store: AsyncStore, keys: Keys, seeds: Seeds, chunks: list[TaskArtifactUpdateEvent]
+) -> None:
     claim = await seeds.claim_run()
 
-    await seeds.settle_run(claim, *contents[kind], status(CANCELED))
+    await seeds.settle_run(claim, *chunks, status(CANCELED))
 
     assert not await is_packed(seeds, claim.ref.task_id)
     await seeds.require_consistent(claim.ref.task_id)

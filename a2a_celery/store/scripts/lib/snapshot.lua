@@ -50,7 +50,7 @@ local function snapshot(keys, r, history_length, with_artifacts)
   if r.packed and (history_length ~= 0 or with_artifacts) then
     return {event_id, micros(history_length), with_artifacts and '1' or '0', (unpack_task(keys, r))}
   end
-  if r.packed then r.status = unpack_status(keys, r) end
+  if not r.status then r.status = unpack_status(keys, r) end
   local history, artifacts = read_contents(keys, history_length, with_artifacts)
   if not history then
     return {

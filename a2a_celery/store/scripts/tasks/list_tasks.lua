@@ -6,7 +6,7 @@
 --       retention in seconds, installation ('' if ended tasks are not archived), bytes of tasks after which the page
 --       ends ('' for no limit). A page has at least one task.
 -- returns {number of tasks on all pages, '1' if another page follows, archive cutoff ('' for none), snapshots …}
--- requires: keys, snapshot, states, time, transitions
+-- requires: keys, packed, snapshot, states, time, transitions
 local index_prefix = KEYS[1]
 local wanted_state, oldest, size, cursor_us, cursor_id = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
 local history_length, with_artifacts, prefix = tonumber(ARGV[6]), ARGV[7] == '1', ARGV[8]
@@ -58,7 +58,8 @@ for i = 1, math.min(size, #members) do
   local keys = keys_of(prefix, members[i][2])
   local r = load_summary(keys)
   if r then
-    bytes = bytes + math.max(r.packed and r.size or #r.status, reads_contents and r.size or 0)
+    if r.packed then r.status = unpack_status(keys, r) end
+    bytes = bytes + math.max(#r.status, reads_contents and r.size or 0)
     if bytes > max_bytes and #page > 3 then
       page[2] = '1'
       break
