@@ -226,6 +226,22 @@ async def test_a_slow_broker_gets_so_much_in_the_background_and_no_more(
     assert sorted(in_queue(server)) == sorted(ids) == ["t0.1", "t1.1", "t2.1"]
 
 
+async def test_a_revoke_in_the_background_reaches_the_workers(server: MortalRedis, celery: Celery) -> None:
+    with redis.Redis.from_url(redis_url(server.broker_url)) as broker, broker.pubsub() as workers:
+        workers.psubscribe("*celery.pidbox*")
+
+        Publisher(celery, {}).revoke_soon(["c.1", "c.2"], terminate=True)
+
+        async def broadcast() -> bytes | None:
+            message = workers.get_message(ignore_subscribe_messages=True)
+            return None if message is None else bytes(message["data"])
+
+        received = json.loads(await eventually_async(broadcast, what="the broadcast arrives"))
+    command = json.loads(b64decode(received["body"]))
+    assert command["method"] == "revoke"
+    assert command["arguments"] == {"task_id": ["c.1", "c.2"], "terminate": True, "signal": "SIGTERM"}
+
+
 @pytest.mark.parametrize("broker", ["redis", "rabbitmq"], indirect=True)
 async def test_a_queue_reports_whether_messages_wait_in_it(broker: str, server: MortalRedis) -> None:
     app = Celery("publisher", broker=RABBITMQ_URL if broker == "rabbitmq" else server.broker_url)
