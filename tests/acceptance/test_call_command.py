@@ -19,9 +19,9 @@ from starlette.routing import Route
 from a2a_celery.cli.main import main
 from tests.support.clients import ServedFleet, rest
 from tests.support.fleet import running_fleet
+from tests.support.serving import serve_app as listening
 from tests.support.terminal import CTRL_C, Terminal, terminal
 from tests.support.waiting import eventually
-from tests.support.webhooks import serve_app as listening
 
 COMMAND = ("from a2a_celery.cli.main import main; main()", "call")
 

@@ -11,8 +11,8 @@ import pytest
 from a2a_celery.client.receiver import Notification, receiver_app
 from tests.support.clients import ServedFleet, message_json, rpc, serve_fleet
 from tests.support.receiver import HANG_UP, Step, receiver
+from tests.support.serving import serve_app as served_at
 from tests.support.webhooks import SECRET
-from tests.support.webhooks import serve_app as served_at
 
 ORIGIN = "agents.example.com"
 

@@ -30,8 +30,8 @@ from tests.support.clients import message_json, rpc
 from tests.support.clocks import ManualClock
 from tests.support.fleet import Fleet, Gateway, Process, running_fleet
 from tests.support.posts import DELIVERING, body_with_config, visible_events
+from tests.support.serving import serve_app
 from tests.support.waiting import eventually, eventually_async
-from tests.support.webhooks import serve_app
 
 OLD, NEW = ("whsk_" + base64.b64encode(bytes([number]) * 32).decode() for number in (1, 2))
 TASKS, CHUNKS = 8, "6"

@@ -21,8 +21,8 @@ from tests.support.clients import message_json, rpc
 from tests.support.fleet import Fleet, Gateway, running_fleet
 from tests.support.posts import DELIVERING, SECRET, body_with_config, require_all, require_signed, visible_events
 from tests.support.receiver import Receiver, Reply, Step, receiver
+from tests.support.serving import serve_app
 from tests.support.waiting import eventually, eventually_async
-from tests.support.webhooks import serve_app
 
 TASKS = 300
 KILLED_EVERY = 300

@@ -28,7 +28,8 @@ from a2a_celery.client.calling.progress import (
 from a2a_celery.client.calling.worker import WAKEUP_TTL, PendingWakeups
 from a2a_celery.client.result import Result
 from tests.support.clocks import ManualClock
-from tests.support.webhooks import post, serve_app, status_event
+from tests.support.serving import serve_app
+from tests.support.webhooks import post, status_event
 
 URL = "https://agents.example.com/a"
 NOW = 1_000_000.0

@@ -22,7 +22,7 @@ from a2a_celery.client.calling import CallTask, Remote, call_task, client_loop, 
 from a2a_celery.client.calling.client_loop import ClientLoops
 from a2a_celery.client.calling.worker import CallRequest, RevocationMonitor, a2a_wake
 from a2a_celery.client.result import Result
-from tests.support.webhooks import serve_app
+from tests.support.serving import serve_app
 
 URL = "https://agents.example.com/a"
 NOW = 1_000_000.0

@@ -16,7 +16,7 @@ from a2a_celery.client import AgentUnreachable, CallRefused, CardCache, InvalidR
 from a2a_celery.client.connection import card_cache
 from a2a_celery.client.connection.card_cache import MAX_AGE
 from tests.support.clocks import ManualClock
-from tests.support.webhooks import serve_app
+from tests.support.serving import serve_app
 
 CARD = "/.well-known/agent-card.json"
 

@@ -11,7 +11,8 @@ from kombu.exceptions import OperationalError
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.client.notifications import Notification
 from a2a_celery.client.receiver import celery_handler, receiver_app
-from tests.support.webhooks import SECRET, post, serve_app, status_event
+from tests.support.serving import serve_app
+from tests.support.webhooks import SECRET, post, status_event
 
 EVENTS = [
     StreamResponse(task=Task(id="t", context_id="c")),

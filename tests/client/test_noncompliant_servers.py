@@ -37,7 +37,7 @@ from a2a_celery.client.session import DEADLINE
 from a2a_celery.clock import SYSTEM_CLOCK, Clock
 from tests.support.agents import card
 from tests.support.clocks import ManualClock
-from tests.support.webhooks import serve_app
+from tests.support.serving import serve_app
 
 
 @asynccontextmanager

@@ -30,7 +30,8 @@ from a2a_celery.client.receiver import (
     receive,
     receiver_app,
 )
-from tests.support.webhooks import OTHER_SECRET, SECRET, Post, post, serve_app, status_event
+from tests.support.serving import serve_app
+from tests.support.webhooks import OTHER_SECRET, SECRET, Post, post, status_event
 
 
 class Handler:

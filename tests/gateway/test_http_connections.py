@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from importlib.util import find_spec
@@ -20,6 +19,7 @@ from a2a_celery.cli.serve.gateway import H11, HTTPTOOLS
 from a2a_celery.gateway.bindings.endpoints import guard_rpc
 from a2a_celery.gateway.middleware import bodies
 from a2a_celery.gateway.middleware.bodies import read_bounded
+from tests.support.serving import address_of, running_server
 from tests.support.waiting import LIMIT, eventually_async
 
 TOO_MUCH = 1 << 23
@@ -46,25 +46,14 @@ PROTOCOLS = {"h11": H11} | ({"httptools": HTTPTOOLS} if find_spec("httptools") e
 async def server(request: pytest.FixtureRequest) -> AsyncIterator[uvicorn.Server]:
     """Server with each of the gateway's protocol classes."""
     routes = [Route("/", echo, methods=["POST"]), Route("/rpc", guard_rpc(rpc, TOO_MUCH), methods=["POST"])]
-    config = uvicorn.Config(Starlette(routes=routes), http=request.param, log_config=None, lifespan="off")
-    listening = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(config)
-    serving = asyncio.create_task(server.serve([listening]))
-
-    async def is_started() -> bool:
-        return server.started
-
-    await eventually_async(is_started)
-    yield server
-    server.should_exit = server.force_exit = True
-    await serving
+    async with running_server(Starlette(routes=routes), http=request.param, log_config=None, lifespan="off") as server:
+        yield server
 
 
 @pytest.fixture
 def address(server: uvicorn.Server) -> tuple[str, int]:
     """Address of `server`."""
-    name: tuple[str, int] = server.servers[0].sockets[0].getsockname()
-    return name
+    return address_of(server)
 
 
 async def until_closed(reader: asyncio.StreamReader) -> bytes:
@@ -237,8 +226,8 @@ async def test_a_slow_rest_of_a_body_does_not_delay_others(pace: h11_protocol.Di
     assert pace.wait(1.0, size=h11_protocol.DISCARD_RATE) is None
 
 
-async def shut_down(server: uvicorn.Server) -> None:
-    """Begin the graceful shutdown of `server` while it has one connection."""
+async def begin_shutdown(server: uvicorn.Server) -> asyncio.Task[None]:
+    """Begin the graceful shutdown of `server` while it has one connection, and return the task that shuts it down."""
 
     async def is_connected() -> bool:
         return len(server.server_state.connections) == 1
@@ -247,20 +236,22 @@ async def shut_down(server: uvicorn.Server) -> None:
         return not server.servers[0].is_serving()
 
     await eventually_async(is_connected)
-    server.should_exit = True
+    shutdown = asyncio.create_task(server.shutdown())
     await eventually_async(is_closed)
+    return shutdown
 
 
 async def test_a_first_request_is_answered_after_shutdown_has_begun(
     server: uvicorn.Server, address: tuple[str, int]
 ) -> None:
     reader, writer = await asyncio.open_connection(*address)
-    await shut_down(server)
+    shutdown = await begin_shutdown(server)
 
     writer.write(HEAD + b"Content-Length: 2\r\n\r\n{}")
 
     assert (await until_closed(reader)).startswith(b"HTTP/1.1 200 OK")
     writer.close()
+    await shutdown
 
 
 async def test_shutdown_closes_a_connection_without_a_request(
@@ -268,7 +259,8 @@ async def test_shutdown_closes_a_connection_without_a_request(
 ) -> None:
     monkeypatch.setattr(h11_protocol, "FIRST_REQUEST_TIMEOUT", 0.1)
     reader, writer = await asyncio.open_connection(*address)
-    await shut_down(server)
+    shutdown = await begin_shutdown(server)
 
     assert await until_closed(reader) == b""
     writer.close()
+    await shutdown

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -12,7 +11,6 @@ from uuid import uuid4
 
 import grpc.aio
 import httpx
-import uvicorn
 from a2a.compat.v0_3 import a2a_v0_3_pb2, a2a_v0_3_pb2_grpc
 from a2a.types import SendMessageRequest, a2a_pb2_grpc
 from celery import Celery
@@ -27,7 +25,7 @@ from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.admin.schema import SCHEMA
 from tests.support.clients import GRPC_V1, message_json
 from tests.support.fleet import free_port
-from tests.support.waiting import eventually_async
+from tests.support.serving import serve_app
 
 AGENTS = ("echo", "other")
 STREAMS = {"SendStreamingMessage", "message/stream"}
@@ -84,17 +82,8 @@ class LocalGateway:
     @asynccontextmanager
     async def serve(self) -> AsyncIterator[httpx.AsyncClient]:
         """Serve over real connections and yield a client. Streams then arrive while the gateway writes them."""
-        server = uvicorn.Server(uvicorn.Config(self._asgi, port=free_port(), lifespan="off", log_level="warning"))
-        server_task = asyncio.create_task(server._serve())
-
-        async def has_started() -> bool:
-            return server.started
-
-        await eventually_async(has_started, what="the server listens")
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.config.port}", timeout=30) as http:
+        async with serve_app(self._asgi, lifespan="off") as url, httpx.AsyncClient(base_url=url, timeout=30) as http:
             yield http
-        server.should_exit = True
-        await server_task
 
     async def try_to_send(self, agent: str = "echo", tenant: str = "", **fields: Any) -> httpx.Response:
         """Send a message over HTTP+JSON and return the response."""

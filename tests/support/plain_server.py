@@ -21,7 +21,7 @@ from starlette.applications import Starlette
 
 from .agents import card as agent_card
 from .fleet import free_port
-from .webhooks import serve_app
+from .serving import serve_app
 
 
 class Steps(AgentExecutor):

@@ -14,7 +14,10 @@ LIMIT = 90.0
 """Default number of seconds within which a condition must become true, even on a slow machine."""
 
 EVERY = 0.02
-"""Seconds between two checks of a condition."""
+"""Seconds between two checks of a condition. The first intervals are shorter."""
+
+FIRST = 0.001
+"""Seconds between the first two checks. Each following interval is twice as long, up to `EVERY`."""
 
 
 def eventually(condition: Callable[[], T], *, within: float = LIMIT, what: str = "", every: float = EVERY) -> T:
@@ -24,25 +27,29 @@ def eventually(condition: Callable[[], T], *, within: float = LIMIT, what: str =
         condition: Function without arguments.
         within: Seconds after which the test fails.
         what: Description of the condition for the failure.
-        every: Seconds between two calls. Use a longer interval for an expensive condition.
+        every: Maximum number of seconds between two calls. Use a longer interval for an expensive condition.
     """
     deadline = time.monotonic() + within
+    interval = FIRST
     while True:
         value = condition()
         if value:
             return value
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {within} s: {what or condition}; last: {value!r}")
-        Event().wait(every)
+        Event().wait(min(interval, every))
+        interval *= 2
 
 
 async def eventually_async(condition: Callable[[], Awaitable[T]], *, within: float = LIMIT, what: str = "") -> T:
     """Wait for an asynchronous `condition`, like `eventually`."""
     deadline = time.monotonic() + within
+    interval = FIRST
     while True:
         value = await condition()
         if value:
             return value
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {within} s: {what or condition}; last: {value!r}")
-        await asyncio.sleep(EVERY)
+        await asyncio.sleep(min(interval, EVERY))
+        interval *= 2

@@ -1,24 +1,16 @@
-"""Push notifications signed by the Standard Webhooks library, and a server for ASGI applications."""
+"""Push notifications signed by the Standard Webhooks library."""
 
 from __future__ import annotations
 
-import asyncio
-import socket
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-import uvicorn
 from a2a.types import StreamResponse, TaskState, TaskStatus, TaskStatusUpdateEvent
 from google.protobuf.json_format import MessageToJson
 from standardwebhooks import Webhook
-from starlette.types import ASGIApp
 
 from a2a_celery.lifecycle import EventId
-
-from .waiting import eventually_async
 
 SECRET = "whsec_c2VjcmV0IG9mIHR3ZW50eS1mb3VyIGJ5dGVzIQ=="
 OLD_SECRET = "whsec_YW4gb2xkZXIgc2VjcmV0LCBzdGlsbCBpbiB1c2U="
@@ -68,22 +60,3 @@ def post(
         },
         text.encode(),
     )
-
-
-@asynccontextmanager
-async def serve_app(app: ASGIApp) -> AsyncIterator[str]:
-    """Serve `app` with uvicorn on the running event loop and yield the URL."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=5))
-        server_task = asyncio.create_task(server.serve(sockets=[listener]))
-
-        async def has_started() -> bool:
-            return server.started
-
-        try:
-            await eventually_async(has_started, what="uvicorn serves")
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        finally:
-            server.should_exit = True
-            await server_task
