@@ -37,7 +37,7 @@ from ..store.runs.commands import RunRef
 from ..watcher.celery.results import Results
 from ..watcher.child_canceller import ChildCanceller
 from ..watcher.dispatcher import Dispatcher
-from ..watcher.recoverer import FIRST_DELAY_US, MAX_DELAY_US, PauseExpirer, Recoverer
+from ..watcher.recoverer import PauseExpirer, Recoverer, delay_after
 from ..watcher.reminder_poster import ReminderPoster
 from ..watcher.role_loop import Role
 from .agent_source import Target, a2a_and_agent
@@ -414,7 +414,7 @@ class AgentTester:
         self._crashes.update(active.ref.task_id for active in runs)
         attempts = max((self._crashes[active.ref.task_id] for active in runs), default=1)
         await self.advance(self._settings.lease_ttl + 1)
-        await self.advance(min(FIRST_DELAY_US * 2 ** (attempts - 1), MAX_DELAY_US) / 1_000_000)
+        await self.advance(delay_after(attempts) / 1_000_000)
 
     async def _wait_for_turn(
         self, events: AsyncGenerator[StreamResponse, None], current: Result | None = None

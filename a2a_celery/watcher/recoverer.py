@@ -29,8 +29,6 @@ logger = logging.getLogger(__name__)
 LEASE_BATCH = 100
 PAUSE_BATCH = 100
 FIRST_DELAY_US = 500_000
-"""Delay of the second attempt, in µs. The delay doubles with each attempt, because the agent may kill its workers."""
-
 MAX_DELAY_US = 60_000_000
 
 MAX_LEASE_FACTOR = 4
@@ -39,6 +37,14 @@ workers and watchers may have different values."""
 
 RETRY_AFTER = 30.0
 """Seconds before the recovery of a run is retried, if the store is available but the task cannot be read or written."""
+
+
+def delay_after(attempt: int) -> int:
+    """Return the delay in µs between the lost attempt number `attempt`, from 1, and the next attempt.
+
+    The delay doubles with each attempt, because the agent may kill its workers.
+    """
+    return min(FIRST_DELAY_US << (attempt - 1), MAX_DELAY_US)
 
 
 class Recoverer:
@@ -109,7 +115,7 @@ class Recoverer:
             logger.warning(text, name, lapsed_run.agent, RETRY_AFTER, e or type(e).__name__, extra=log_fields)
 
     async def _start_next_attempt(self, lapsed_run: Lapsed) -> None:
-        delay_us = 0 if lapsed_run.returned else min(FIRST_DELAY_US * 2 ** (lapsed_run.attempt - 1), MAX_DELAY_US)
+        delay_us = 0 if lapsed_run.returned else delay_after(lapsed_run.attempt)
         lapse = await begin_next_attempt(self._store, self._keys, lapsed_run, delay_us=delay_us)
         log_fields = about(Action.RUN_LOST, lapsed_run.ref.name, agent=lapsed_run.agent, outcome=lapse.outcome)
         match lapse.outcome:

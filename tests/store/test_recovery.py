@@ -34,7 +34,7 @@ from a2a_celery.store.runs.recovery import Lapse, Lapsed, lapse_run, lapsed_runs
 from a2a_celery.store.runs.release import delegate_to_canvas
 from a2a_celery.store.runs.renewal import renew_runs
 from a2a_celery.store.tasks.commands import continue_task, create_task, request_cancel
-from a2a_celery.watcher.recoverer import RETRY_AFTER, Recoverer
+from a2a_celery.watcher.recoverer import RETRY_AFTER, Recoverer, delay_after
 from tests.store.test_cost import Meter
 from tests.support.clocks import ManualClock
 from tests.support.restarts import allow_writes, mortal_redis, refuse_writes
@@ -444,3 +444,8 @@ async def test_a_store_that_was_silent_for_longer_than_leases_costs_no_run(tmp_p
 
         await eventually_async(is_recovered)
         await store.aclose()
+
+
+@pytest.mark.parametrize(("attempt", "seconds"), [(1, 0.5), (2, 1), (3, 2), (7, 32), (8, 60), (40, 60)])
+def test_the_delay_doubles_with_each_attempt_up_to_a_minute(attempt: int, seconds: float) -> None:
+    assert delay_after(attempt) == seconds * 1_000_000

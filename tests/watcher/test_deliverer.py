@@ -192,6 +192,29 @@ async def test_deliveries_that_only_wait_for_a_dead_host_are_given_up_too(
     assert all(line.failure["reason"] for line in delivery)
 
 
+async def test_a_delivery_to_a_host_in_cooldown_is_released_until_the_cooldown_ends(
+    hook_seeds: WebhookSeeds, dead_receiver: Receiver
+) -> None:
+    dead_receiver.plan("/hook", [], then=HANG_UP)
+    await hook_seeds.with_due_events(dead_receiver.url())
+    role = deliverer_of(
+        hook_seeds,
+        Poster(SETTINGS.push_networks, circuit_breaker=CircuitBreaker(failure_threshold=1, first_cooldown=60)),
+    )
+    await role.tick()
+    await asyncio.gather(*role._deliveries)
+
+    task_id = await hook_seeds.with_due_events(dead_receiver.url())
+    await role.tick()
+    await asyncio.gather(*role._deliveries)
+    await role.aclose()
+
+    delivery = await hook_seeds.webhooks.delivery(task_id, "c0")
+    assert (delivery.is_leased, delivery.failures) == (False, 0)
+    assert delivery.due_us > delivery.now_us + 10 * 1_000_000
+    assert len(dead_receiver.requests()) == 1
+
+
 async def test_a_deliverer_that_stops_during_an_acquisition_releases_the_cursors(
     hook_seeds: WebhookSeeds, live_receiver: Receiver
 ) -> None:
