@@ -9,14 +9,14 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import aclosing
-from ipaddress import ip_network
+from ipaddress import ip_address, ip_network
 from typing import Any
 
 import httpcore
 import pytest
 
 from a2a_celery.push import SystemResolver
-from a2a_celery.push.network import CACHE_TTL, SLOW_LOOKUP, AddressRefused, CheckedBackend
+from a2a_celery.push.network import CACHE_TTL, SLOW_LOOKUP, AddressRefused, CheckedBackend, network_of
 from tests.support.clocks import ManualClock
 from tests.support.receiver import Receiver, receiver
 from tests.support.waiting import eventually
@@ -299,3 +299,15 @@ def test_a_lookup_that_hangs_holds_no_process() -> None:
     process = subprocess.run([sys.executable, "-c", HANGS], capture_output=True, text=True, timeout=60, check=True)
 
     assert process.stdout == "gave up\n"
+
+
+@pytest.mark.parametrize(
+    ("address", "network"),
+    [
+        ("192.0.2.77", "192.0.2.0/24"),
+        ("2001:db8:1:2:3::4", "2001:db8:1:2::/64"),
+        ("::ffff:192.0.2.77", "192.0.2.0/24"),
+    ],
+)
+def test_addresses_of_one_operator_share_a_network(address: str, network: str) -> None:
+    assert network_of(ip_address(address)) == network
