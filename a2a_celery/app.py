@@ -550,7 +550,7 @@ class A2A:
 
         store, keys = process.store, process.keys
         submitter = TaskSubmitter(self.agents, process.settings, store, keys, process.publisher)
-        return AgentCalls(submitter, LogFollower(store, keys, process.line))
+        return AgentCalls(submitter, LogFollower(store, keys, process.listener))
 
     def _add(self, agent: Agent) -> Agent:
         if agent.name in self.agents:

@@ -176,7 +176,7 @@ def table(
 
     If lines are too long, these steps follow until the lines fit: columns without a value and optional columns are
     omitted, times are shortened, and columns are moved below their line. Then all columns except the first, `ids` and
-    `times` are narrowed, starting with the last. Lines that are still too long are truncated behind their ids.
+    `times` are narrowed, starting with the last. Lines that are still too long are truncated after their ids.
 
     Args:
         width: Maximum length of a line. None means the width of the terminal, or no limit without a terminal.

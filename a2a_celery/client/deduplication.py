@@ -80,7 +80,7 @@ class MemoryDeduplicator:
     """
 
     def __init__(self, max_subscriptions: int = MAX_SUBSCRIPTIONS) -> None:
-        self._max_lines = max_subscriptions
+        self._max_subscriptions = max_subscriptions
         self._handled: OrderedDict[str, EventId] = OrderedDict()
         self._holders: dict[str, str] = {}
 
@@ -101,7 +101,7 @@ class MemoryDeduplicator:
             if not is_duplicate(event_id, self._handled.get(subscription_id, NONE)):
                 self._handled[subscription_id] = event_id
             self._handled.move_to_end(subscription_id)
-            while len(self._handled) > self._max_lines:
+            while len(self._handled) > self._max_subscriptions:
                 self._handled.popitem(last=False)
 
 

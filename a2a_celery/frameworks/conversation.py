@@ -107,10 +107,10 @@ class EarlyStops:
 
     Args:
         fail_on: Stop reasons that fail the task.
-        known: Stop reasons of the framework, or None to allow any string.
+        known_reasons: Stop reasons of the framework, or None to allow any string.
 
     Raises:
-        ConfigError: `fail_on` is a string, or contains a reason that is not in `known` or is not a string.
+        ConfigError: `fail_on` is a string, or contains a reason that is not in `known_reasons` or is not a string.
     """
 
     def __init__(self, fail_on: Collection[str], known_reasons: Collection[str] | None) -> None:

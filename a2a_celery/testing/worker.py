@@ -102,7 +102,7 @@ class SimulatedWorker:
         self.runner_id = f"simulated-{uuid4().hex[:8]}"
         self.events = EventSender()
         self.loop = asyncio.get_running_loop()
-        self.line = PubSubListener(settings.store_url)
+        self.listener = PubSubListener(settings.store_url)
         self._simulated_store = SimulatedStore(settings, clock, lambda keys: on_recorded(self, keys))
         self.store: AsyncStore = self._simulated_store
         self.leases = LeaseKeeper(self.store, self.keys, settings.lease_ttl, clock)
@@ -114,14 +114,14 @@ class SimulatedWorker:
 
     async def start(self) -> None:
         """Connect to the store, and subscribe to the worker's channel."""
-        await self.line.start()
-        await self.line.on_message(self.keys.runner(self.runner_id), self.leases.notified)
+        await self.listener.start()
+        await self.listener.on_message(self.keys.runner(self.runner_id), self.leases.notified)
 
     async def stop(self) -> None:
         """Stop all runs without recording their outcomes, exit the lifespans and close the connections."""
         await self.kill()
         await self._lifespans.leave()
-        await self.line.stop()
+        await self.listener.stop()
         await self.store.aclose()
 
     def disconnect(self) -> None:

@@ -60,6 +60,42 @@ def test_a_function_fits_on_a_screen() -> None:
     assert too_long == {}
 
 
+ARGUMENTS_SECTION = re.compile(r"^Args:\n((?: +.*\n?|\n)*)", re.MULTILINE)
+
+
+def documented_arguments(node: ast.ClassDef | FunctionNode) -> set[str]:
+    """Return the names in the section "Args" of a docstring."""
+    section = ARGUMENTS_SECTION.search(ast.get_docstring(node) or "")
+    return set() if section is None else set(re.findall(r"^    \*{0,2}(\w+):", section[1], re.MULTILINE))
+
+
+def arguments_of(node: ast.ClassDef | FunctionNode) -> set[str]:
+    """Return the names of a function's arguments, or of the fields of a class and the arguments of its constructor."""
+    if isinstance(node, ast.ClassDef):
+        names = {
+            item.target.id
+            for item in node.body
+            if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
+        }
+        constructors = [
+            item for item in node.body if isinstance(item, FunctionNode) and item.name in ("__init__", "__new__")
+        ]
+        return names.union(*map(arguments_of, constructors))
+    return {argument.arg for argument in ast.walk(node.args) if isinstance(argument, ast.arg)}
+
+
+def test_a_docstring_describes_arguments_that_exist() -> None:
+    unknown = {
+        f"{module.name}:{node.name}": names
+        for module in (*SOURCE, *TESTS)
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.ClassDef | FunctionNode)
+        if (names := documented_arguments(node) - arguments_of(node))
+    }
+
+    assert unknown == {}
+
+
 def test_no_property_test_depends_on_the_speed_of_the_machine() -> None:
     assert settings.default is not None
     assert settings.default.deadline is None

@@ -89,7 +89,8 @@ DEBUGGER_LEASE_TTL = "3600"
 
 
 def with_debugger(app: Celery, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment with a lease duration that is long enough for an agent at a breakpoint."""
+    """Return the environment with a default lease duration that is long enough for an agent at a breakpoint. A
+    configured lease duration is preserved."""
     return {**({LEASE_TTL: DEBUGGER_LEASE_TTL} if app.conf.get("a2a_lease_ttl") is None else {}), **environ}
 
 

@@ -74,7 +74,7 @@ class WorkerAnnouncer:
     Args:
         settings: Settings of the worker.
         consumer: Consumer of the worker.
-        versioned: The worker's agents that have versions.
+        version_agents: The worker's agents that have versions.
         is_reachable: True if the worker replies to Celery's remote control. In this case, only the version queues of
             the worker are announced.
     """
@@ -85,7 +85,7 @@ class WorkerAnnouncer:
         self._store = SyncStore(settings.store_url)
         self._keys = Keys(settings.key_prefix)
         self._consumer = consumer
-        self._versioned = version_agents
+        self._version_agents = version_agents
         self._is_reachable = is_reachable
         self._announced: list[VersionWorker] = []
         self.stopping = threading.Event()
@@ -101,14 +101,14 @@ class WorkerAnnouncer:
         if not self._is_reachable:
             announcement = json.dumps({"worker": self._consumer.hostname, "queues": queues}, sort_keys=True)
             self._store.run(announce_worker(self._keys, announcement, schema=SCHEMA))
-        if self._versioned:
+        if self._version_agents:
             self._announce_versions(queues)
 
     def _announce_versions(self, queue_names: Collection[str]) -> None:
         """Announce the version queues of `queue_names`. If the worker has stopped consuming a queue or consumes
         an additional queue, replace the announcement."""
         app = self._consumer.app
-        own = version_queues(app, self._versioned, tuple(app.amqp.queues))  # including queues no longer consumed
+        own = version_queues(app, self._version_agents, tuple(app.amqp.queues))  # including queues no longer consumed
         version_workers = [
             VersionWorker(self._consumer.hostname, queue, agent.name, agent.version or "")
             for queue, agent in sorted(own.items())

@@ -129,7 +129,8 @@ def _context(request: Any) -> Context:
 
 
 def _end(ender: RunEnder, celery_id: str, outcome: Outcome | None) -> None:
-    """End a run of this process or, in the main process of a prefork pool, a run of one of its children."""
+    """End a run of this process or, in the main process of a prefork pool, a run of one of its children. Do nothing if
+    `outcome` is None."""
     request = None if in_pool_child() else RunRequest.active.get(celery_id)
     process = getpid() if request is None else request.process
     if outcome is not None:

@@ -2,7 +2,7 @@
 
 A prefork child executes one Celery task at a time, and the main process of the worker replaces a child that exits.
 Python cannot stop a thread, so the child exits instead. After the exit, the main process writes the outcome of the run
-(see `RunEnder`). Runs that share a process (threads, solo) cannot be stopped by force.
+(see `RunEnder`). Other pools cannot stop an agent by force.
 """
 
 from __future__ import annotations

@@ -376,17 +376,17 @@ class WorkerProcess:
         self.store: AsyncStore = TracedStore(
             self.settings.store_url, blobs_of(self.settings), wait_replicas=self.settings.store_wait_replicas
         )
-        self.line = PubSubListener(self.settings.store_url)
+        self.listener = PubSubListener(self.settings.store_url)
         self.leases = LeaseKeeper(self.store, self.keys, self.settings.lease_ttl)
         if self._make_calls is not None:
             self.calls = self._make_calls(self)
-        await self.line.start()
-        await self.line.on_message(self.keys.runner(self.runner_id), self.leases.notified)
+        await self.listener.start()
+        await self.listener.on_message(self.keys.runner(self.runner_id), self.leases.notified)
         self.leases.start()
 
     async def _disconnect(self) -> None:
         await self.leases.stop()
-        await self.line.stop()
+        await self.listener.stop()
         await self.store.aclose()
         self._sync_store.close()
 

@@ -44,7 +44,7 @@ memory."""
 BUDGET_TIMEOUT = 30.0
 """Seconds for which a reader waits for memory."""
 
-DIGEST_BESIDE = 64 * 1024
+DIGEST_IN_THREAD = 64 * 1024
 """Size of a blob, in bytes, above which its digest is computed in a thread."""
 
 
@@ -133,7 +133,7 @@ class Blobs:
                 content = _existing(ref, await read_key(self._key(ref.name), ref.size))
             else:
                 content = await require(self._objects).get(ref.name)
-            if len(content) > DIGEST_BESIDE:
+            if len(content) > DIGEST_IN_THREAD:
                 await self._threads.call(lambda: _require_intact(ref, content))
             else:
                 _require_intact(ref, content)
@@ -231,10 +231,13 @@ def read(operation: Operation[T], reply: Any, available: Mapping[str, bytes]) ->
 
 
 def require(access: T | None) -> T:
-    """Return `access`, an object store or the access to blobs, which a reply with references requires.
+    """Return `access`, or raise an error if it is None.
+
+    Args:
+        access: Object store or `Blobs`, needed to read or remove a blob.
 
     Raises:
-        BlobsUnavailable: `access` is None, because this process has no object store.
+        BlobsUnavailable: `access` is None: the process has no object store, or the store was opened without blobs.
     """
     if access is None:
         raise BlobsUnavailable(

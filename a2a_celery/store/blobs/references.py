@@ -192,8 +192,12 @@ def encode_request(request: SendMessageRequest, detached: Sequence[DetachedPart]
 
 
 def detach_large_parts(request: SendMessageRequest) -> tuple[SendMessageRequest, Sequence[DetachedPart]]:
-    """Return a copy of `request` whose large parts are empty, and these parts. A request that is not larger than
-    `LARGE_MESSAGE` is returned itself."""
+    """Detach the large parts of a message.
+
+    Returns:
+        A copy of `request` whose large parts are empty, and the detached parts. If `request` has at most
+        `LARGE_MESSAGE` bytes, `request` unchanged and no parts.
+    """
     if request.ByteSize() <= LARGE_MESSAGE:
         return request, ()
     request_copy = SendMessageRequest()

@@ -45,7 +45,7 @@ SENTINEL_TIMEOUT = 1.0
 def async_client(url: str, **options: Any) -> redis.asyncio.Redis:
     """Return an asyncio client with the redis-py options `options`. Close the client with `aclose_client`."""
     if not is_sentinel_url(url):
-        return redis.asyncio.Redis.from_url(redis_url(url), **_fitting(url, options))
+        return redis.asyncio.Redis.from_url(redis_url(url), **_supported_options(url, options))
     address = SentinelAddress.of(url)
     sentinels = redis.asyncio.Sentinel([], address.min_other_sentinels)  # type: ignore[no-untyped-call]
     retry = redis.asyncio.retry.Retry(NoBackoff(), 0)
@@ -60,7 +60,7 @@ def async_client(url: str, **options: Any) -> redis.asyncio.Redis:
 def sync_client(url: str, **options: Any) -> redis.Redis:
     """Return a blocking client with the redis-py options `options`. Close the client with `close_client`."""
     if not is_sentinel_url(url):
-        return redis.Redis.from_url(redis_url(url), **_fitting(url, options))
+        return redis.Redis.from_url(redis_url(url), **_supported_options(url, options))
     address = SentinelAddress.of(url)
     settings = {**_sentinel_options(address, options), "retry": Retry(NoBackoff(), 0)}
     sentinels = redis.sentinel.Sentinel(address.sentinels, address.min_other_sentinels, settings)  # type: ignore[no-untyped-call]
@@ -138,8 +138,8 @@ class _SentinelClient(redis.asyncio.Redis):
             raise RedisTimeout("the Sentinel did not reply") from None
 
 
-def _fitting(url: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Return `options` without the options that a Unix socket connection does not support."""
+def _supported_options(url: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options that connections to `url` support."""
     is_socket = redis_url(url).startswith("unix://")
     return {
         n: v for n, v in options.items() if not is_socket or n not in ("socket_keepalive", "socket_connect_timeout")
