@@ -55,21 +55,21 @@ class DatabaseArchive:
     async def put(self, tasks: Sequence[Archived]) -> None:
         async with self._session() as session:
             for task in tasks:
-                await session.merge(self._rows.row_of(task))
+                await session.merge(self._rows.record_of(task))
             await session.commit()
 
     async def require_writable(self) -> None:
         small = Task(id=uuid4().hex, status=TaskStatus(timestamp=Timestamp()))
         async with self._session() as session:
-            session.add(self._rows.row_of(Archived(Scope(), small, 0)))
+            session.add(self._rows.record_of(Archived(Scope(), small, 0)))
             await session.flush()
             await session.rollback()
 
     async def read(self, scope: Scope, task_id: str) -> Archived | None:
         conditions = (ArchivedTask.id == column_of(quote_key_part(task_id)), ArchivedTask.owner == owner_of(scope))
         async with self._session() as session:
-            row = (await session.execute(select(ArchivedTask).where(*conditions))).scalar_one_or_none()
-            return None if row is None else Archived(scope, self._rows.task_of(row), row.version)
+            record = (await session.execute(select(ArchivedTask).where(*conditions))).scalar_one_or_none()
+            return None if record is None else Archived(scope, self._rows.task_of(record), record.version)
 
     async def page(
         self, criteria: Filter, *, size: int, cursor: tuple[int, str] | None = None, artifacts: bool = False
@@ -130,19 +130,19 @@ class DatabaseArchive:
         query = select(ArchivedTask) if artifacts else select(ArchivedTask).options(defer(_ARTIFACTS))
         while count < len(ids) and size < PAGE_BYTES:
             batch = ids[count : count + at_once]
-            rows = {row.id: row for row in await session.scalars(query.where(ArchivedTask.id.in_(batch)))}
-            tasks_of_batch = [self._task(rows[task_id], artifacts) for task_id in batch if task_id in rows]
+            records = {record.id: record for record in await session.scalars(query.where(ArchivedTask.id.in_(batch)))}
+            tasks_of_batch = [self._task(records[task_id], artifacts) for task_id in batch if task_id in records]
             session.expunge_all()
             tasks += tasks_of_batch
             count, size = count + len(batch), size + sum(task.ByteSize() for task in tasks_of_batch)
             at_once = min(at_once * 2, TASKS_PER_QUERY)
         return tasks, count
 
-    def _task(self, row: ArchivedTask, artifacts: bool) -> Any:
+    def _task(self, record: ArchivedTask, artifacts: bool) -> Any:
         if artifacts:
-            return self._rows.task_of(row)
-        set_committed_value(row, "artifacts", None)
-        task = self._rows.task_of(row)
+            return self._rows.task_of(record)
+        set_committed_value(record, "artifacts", None)
+        task = self._rows.task_of(record)
         task.ClearField("artifacts")
         return task
 

@@ -91,41 +91,42 @@ def at_us(microseconds: int) -> datetime:
 
 
 class ArchiveTaskStore(RowConversion, DatabaseTaskStore):
-    """Subclass of the SDK's task store that creates the archive's table and converts tasks to rows."""
+    """Subclass of the SDK's task store that creates the archive's table and converts tasks to records."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         super().__init__(engine, table_name="tasks")
         self.task_model = ArchivedTask  # type: ignore[assignment]
 
-    def row_of(self, archived_task: Archived) -> ArchivedTask:
+    def record_of(self, archived_task: Archived) -> ArchivedTask:
         task = archived_task.task
-        row = self._in_json(task)
-        if row is None:
+        record = self._in_json(task)
+        if record is None:
             state = TaskStatus(state=task.status.state, timestamp=task.status.timestamp)
-            row = self._row(Task(id=task.id, context_id=task.context_id, status=state))
-            row.whole = b64encode(task.SerializeToString()).decode()
-        row.owner, row.version = owner_of(archived_task.scope), archived_task.version
-        return row
+            record = self._record(Task(id=task.id, context_id=task.context_id, status=state))
+            record.whole = b64encode(task.SerializeToString()).decode()
+        record.owner, record.version = owner_of(archived_task.scope), archived_task.version
+        return record
 
-    def task_of(self, row: ArchivedTask) -> Task:
-        """Return the task of a row. If the row was read without artifacts, only `whole` can contain artifacts."""
-        if row.whole is not None:
-            return Task.FromString(b64decode(row.whole))
-        task: Task = self.from_row(row)
-        task.id, task.context_id = unquote(row.id), unquote(row.context_id)
+    def task_of(self, record: ArchivedTask) -> Task:
+        """Return the task of a record. If the record was read without artifacts, only `whole` can contain artifacts."""
+        if record.whole is not None:
+            return Task.FromString(b64decode(record.whole))
+        task: Task = self.from_row(record)
+        task.id, task.context_id = unquote(record.id), unquote(record.context_id)
         return task
 
     def _in_json(self, task: Task) -> ArchivedTask | None:
-        """Convert the task to a row with JSON columns. Return None if the row would not preserve the task exactly."""
+        """Convert the task to a record with JSON columns. Return None if the record would not preserve the whole
+        task."""
         try:
-            row = self._row(task)
+            record = self._record(task)
         except (NotJson, ValueError):
             return None
-        same = self.task_of(row).SerializeToString(deterministic=True) == task.SerializeToString(deterministic=True)
-        return row if same else None
+        same = self.task_of(record).SerializeToString(deterministic=True) == task.SerializeToString(deterministic=True)
+        return record if same else None
 
-    def _row(self, task: Task) -> ArchivedTask:
-        row: ArchivedTask = self.to_row(task)
-        row.id, row.context_id = column_of(quote_key_part(task.id)), column_of(quote_key_part(task.context_id))
-        row.state = int(task.status.state)
-        return row
+    def _record(self, task: Task) -> ArchivedTask:
+        record: ArchivedTask = self.to_row(task)
+        record.id, record.context_id = column_of(quote_key_part(task.id)), column_of(quote_key_part(task.context_id))
+        record.state = int(task.status.state)
+        return record
