@@ -1,4 +1,4 @@
-# What a contributor runs; docs/testing.md says which command when.
+# Commands for contributors. docs/testing.md explains when to run each.
 
 PYTHON ?= .venv/bin/python
 BIN := $(dir $(PYTHON))
@@ -24,7 +24,7 @@ peers:
 crewai: peers
 	.peers/crewai/bin/python -m pytest tests/crewai
 
-# What CI runs in addition; `docker` and `browser` are extras of their own.
+# What CI runs in addition; `docker` and `browser` are separate extras.
 merge: peers
 	$(PYTHON) -m pytest -m merge
 	$(MAKE) crewai
@@ -59,7 +59,7 @@ package:
 ci:
 	bash .ci/run
 
-# Kill, freeze and restart everything under its clients; CHAOS_SEED repeats a run, CHAOS_REDIS=6.2 or 7 chooses the server.
+# Kill, freeze and restart all processes while clients send requests; CHAOS_SEED repeats a run, CHAOS_REDIS=6.2 or 7 chooses the server.
 chaos:
 	@for broker in $(CHAOS_BROKER); do \
 	  echo "CHAOS_SEED=$(CHAOS_SEED) CHAOS_MINUTES=$(CHAOS_MINUTES) CHAOS_BROKER=$$broker"; \
@@ -67,7 +67,7 @@ chaos:
 	    $(PYTHON) -m pytest tests/acceptance/test_chaos.py tests/acceptance/test_chaos_of_steps.py -q -s -k "$$broker" || exit 1; \
 	done
 
-# Send generated requests that no client should send, and print what was answered; HOSTILE_SEED repeats a run.
+# Send generated requests that no client should send, and print the responses; HOSTILE_SEED repeats a run.
 hostile:
 	@echo "HOSTILE_SEED=$(HOSTILE_SEED) HOSTILE_REQUESTS=$(HOSTILE_REQUESTS)"
 	@HOSTILE_SEED=$(HOSTILE_SEED) HOSTILE_REQUESTS=$(HOSTILE_REQUESTS) \

@@ -193,7 +193,7 @@ def test_another_version_continues_when_the_last_worker_of_the_first_is_killed(t
 
 @pytest.mark.merge
 @pytest.mark.parametrize("from_start", [False, True], ids=["on its version", "from the start"])
-def test_another_version_whose_steps_differ_ends_the_task_with_a_way_on(tmp_path: Path, from_start: bool) -> None:
+def test_another_version_whose_steps_differ_ends_the_task_with_a_remedy(tmp_path: Path, from_start: bool) -> None:
     with two_versions(tmp_path, "prefork", "redis") as versions:
         older = versions.worker("1")
         task = versions.create_question("changes")

@@ -53,7 +53,7 @@ def test_remote_control_makes_it_larger_and_smaller(system: SystemUnderTest) -> 
     assert (pool["implementation"], pool["max-concurrency"], pool["agents"]) == (ASYNCIO_POOL, 1, 1)
 
     assert system.celery.control.pool_grow(1, **system.worker_options)
-    eventually(lambda: count_working(system) == 2, what="there is room for a second")
+    eventually(lambda: count_working(system) == 2, what="a second slot is free")
     assert system.celery.control.pool_shrink(1, **system.worker_options)
     [third] = [task_id for task_id in tasks if system.is_in(task_id, "SUBMITTED")]
     system.revoke(third)

@@ -141,7 +141,7 @@ async def test_anonymous_callers_are_refused_over_grpc_of_protocol_03(served_fle
         assert unknown.value.code() is grpc.StatusCode.NOT_FOUND
 
 
-async def test_what_is_no_request_is_not_looked_at_over_grpc(served_fleet: ServedFleet) -> None:
+async def test_an_invalid_request_is_not_read_over_grpc(served_fleet: ServedFleet) -> None:
     async with grpc.aio.insecure_channel(served_fleet.gateway.grpc) as channel:
         call = channel.unary_unary("/lf.a2a.v1.A2AService/GetTask")
         with pytest.raises(grpc.aio.AioRpcError) as exc_info:
@@ -233,7 +233,7 @@ def command(served_fleet: ServedFleet, *arguments: str, code: int = 0, **environ
 VARIABLES = ("A2A_BEARER", "A2A_BEARER_FILE", "A2A_API_KEY", "A2A_API_KEY_FILE")
 
 
-def test_the_commands_say_who_they_are(served_fleet: ServedFleet, tmp_path: Path) -> None:
+def test_the_commands_identify_themselves(served_fleet: ServedFleet, tmp_path: Path) -> None:
     (tmp_path / "token").write_text(shared_secret_token("alice", tenants=[""]) + "\n")
     (tmp_path / "key").write_text(NEW)
     ways: list[tuple[list[str], dict[str, str]]] = [

@@ -214,7 +214,7 @@ async def test_a_direct_answer_comes_without_a_task(connect) -> None:
         assert events[0].message.parts[0].text == "directly"
 
 
-async def test_every_agent_has_a_card_of_its_own(served_fleet: ServedFleet) -> None:
+async def test_every_agent_has_a_separate_card(served_fleet: ServedFleet) -> None:
     for agent in ("echo", "full", "sync-echo"):
         assert (await card_of(served_fleet.gateway, agent)).name == agent
 

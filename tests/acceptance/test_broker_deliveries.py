@@ -37,12 +37,12 @@ def is_reported(fleet: Fleet, task: dict[str, Any]) -> bool:
 
 
 @pytest.mark.parametrize("pool", ["prefork", "solo"])
-def test_what_a_killed_worker_had_fetched_runs_elsewhere(tmp_path: Path, broker: str, pool: str) -> None:
+def test_prefetched_runs_of_a_killed_worker_start_on_another_worker(tmp_path: Path, broker: str, pool: str) -> None:
     with running_fleet(tmp_path, broker, **LONG) as fleet:
         gateway, doomed_worker = fleet.gateway(), fleet.worker(pool=pool, concurrency=1)
         fleet.watcher()
         running_task = send(gateway, "silent", "600", returnImmediately=True)
-        eventually(lambda: state(read(gateway, "silent", running_task)) == "WORKING", what="it runs")
+        eventually(lambda: state(read(gateway, "silent", running_task)) == "WORKING", what="the run has begun")
         waiting_tasks = [send(gateway, "echo", str(number), returnImmediately=True) for number in range(2)]
         if pool == "prefork":  # a solo worker fetches no message while it executes a run
             eventually(lambda: all(is_reported(fleet, task) for task in waiting_tasks), what="the store knows of them")
@@ -59,7 +59,7 @@ def test_what_a_killed_worker_had_fetched_runs_elsewhere(tmp_path: Path, broker:
         for task in waiting_tasks + later_tasks:
             eventually(
                 lambda t=task: state(read(gateway, "echo", t)) in ENDED,
-                what="what had not begun runs elsewhere",
+                what="unclaimed runs start on another worker",
             )
             assert states_in(log_of(fleet.redis.store_url, task)) == ["WORKING", "COMPLETED"]
         eventually(lambda: state(read(gateway, "silent", running_task)) == "FAILED", what="it is lost")
@@ -75,7 +75,7 @@ def test_a_run_beyond_the_visibility_timeout_starts_no_second_agent(tmp_path: Pa
         waiting_tasks = [send(gateway, "silent", "0", returnImmediately=True) for _ in range(4)]
 
         for task in running_tasks + waiting_tasks:
-            eventually(lambda t=task: state(read(gateway, "silent", t)) in ENDED, what="it ends")
+            eventually(lambda t=task: state(read(gateway, "silent", t)) in ENDED, what="the task ends")
             log = log_of(fleet.redis.store_url, task)
             assert endings_in(log) == ["COMPLETED"]
             assert states_in(log).count("WORKING") == 1

@@ -51,7 +51,7 @@ def complete_once(fleet: Fleet, gateway: Gateway, tasks: list[dict[str, Any]]) -
     for task in tasks:
         eventually(
             lambda t=task: state(read(gateway, "echo", t)) not in ("SUBMITTED", "WORKING"),
-            what="it ends",
+            what="the task ends",
         )
         assert endings_in(log_of(fleet.redis.store_url, task)) == ["COMPLETED"]
 
@@ -109,7 +109,9 @@ def line(broker: str, redis_broker: MortalRedis) -> Iterator[tuple[Proxy, str, s
 
 
 @pytest.mark.nightly
-def test_publishers_whose_lines_die_in_silence(tmp_path: Path, broker: str, line: tuple[Proxy, str, str]) -> None:
+def test_publishers_with_silently_dropped_connections(
+    tmp_path: Path, broker: str, line: tuple[Proxy, str, str]
+) -> None:
     through, address, past = line
     with running_fleet(tmp_path, broker, **SECONDS) as fleet:
         gateway = fleet.gateway(CELERY_BROKER_URL=address)

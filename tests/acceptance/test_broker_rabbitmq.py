@@ -27,7 +27,7 @@ def test_workers_and_gateways_go_on_and_nothing_runs_twice(tmp_path: Path, broke
         gateway, worker = fleet.gateway(**through, **SECONDS), fleet.worker(pool=pool, **through, **SECONDS)
         fleet.watcher(**through, **SECONDS)
         running_tasks = [("silent", send(gateway, "silent", "5", returnImmediately=True))]
-        eventually(lambda: state(read(gateway, *running_tasks[0])) == "WORKING", what="it runs")
+        eventually(lambda: state(read(gateway, *running_tasks[0])) == "WORKING", what="the run has begun")
         prefetched_tasks = [("echo", send(gateway, "echo", str(number), returnImmediately=True)) for number in range(6)]
 
         line.cut()

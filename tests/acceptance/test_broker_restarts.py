@@ -71,11 +71,11 @@ def site(tmp_path: Path) -> Iterator[Site]:
         merge=[("prefork", "in memory"), ("threads", "in Redis")],
     ),
 )
-def test_a_worker_with_messages_in_hand_survives_a_redis_restart(site: Site, pool: str, acks: str) -> None:
+def test_a_worker_with_prefetched_messages_survives_a_redis_restart(site: Site, pool: str, acks: str) -> None:
     site.fleet.watcher()
     worker = site.fleet.worker(pool=pool, concurrency=2, A2A_ACK_EMULATION=str(acks == "in Redis"))
     running_tasks = [site.send("silent", "8") for _ in range(1 if pool == "solo" else 2)]
-    eventually(lambda: all(site.is_in(task, "WORKING") for task in running_tasks), what="they run")
+    eventually(lambda: all(site.is_in(task, "WORKING") for task in running_tasks), what="the runs have begun")
     # fewer messages than the worker may prefetch, so that it waits for more and detects the disconnect on two sockets
     prefetched_tasks = [site.send("echo", str(number)) for number in range(4)]
     if pool != "solo":  # a solo worker fetches no message while it executes a run
@@ -94,7 +94,7 @@ def test_a_worker_with_messages_in_hand_survives_a_redis_restart(site: Site, poo
 
 
 @pytest.mark.parametrize("acks", at_night(["in Redis", "in memory"], merge=["in memory"]))
-def test_a_worker_with_messages_in_hand_survives_a_redis_that_refuses_writes(site: Site, acks: str) -> None:
+def test_a_worker_with_prefetched_messages_survives_a_redis_that_refuses_writes(site: Site, acks: str) -> None:
     site.fleet.watcher()
     worker = site.fleet.worker(concurrency=2, A2A_ACK_EMULATION=str(acks == "in Redis"))
     for why, text in (("OOM", "maxmemory"), ("MISCONF", "able to persist")):
@@ -121,7 +121,7 @@ def test_a_worker_with_messages_in_hand_survives_a_redis_that_refuses_writes(sit
 def test_workers_stop_while_a_server_does_not_answer(site: Site, frozen: str) -> None:
     workers = [site.fleet.worker(pool=pool, concurrency=2) for pool in ("prefork", "threads")]
     running_tasks = [site.send("silent", "6") for _ in range(6)]
-    eventually(lambda: any(site.is_in(task, "WORKING") for task in running_tasks), what="they run")
+    eventually(lambda: any(site.is_in(task, "WORKING") for task in running_tasks), what="the runs have begun")
 
     server = site.broker if frozen == "broker" else site.fleet.redis
     with suspend_server(server):

@@ -48,7 +48,7 @@ async def test_a_message_accepted_during_an_outage_of_the_broker_runs_after_it(
         async with sdk_client(gateway, "echo", streaming=False) as client:
             tasks = [await send(client, str(number), immediately=True) for number in range(3)]
             assert {state(task) for task in tasks} == {"SUBMITTED"}
-            eventually(lambda: "not published" in fleet.logs(), what="the watcher meets no broker")
+            eventually(lambda: "not published" in fleet.logs(), what="the watcher fails to publish")
 
             second_redis.start()
             fleet.worker(pool="threads")

@@ -141,7 +141,7 @@ async def test_a_grpc_callers_parameters_reach_the_agent(served_fleet: ServedFle
     assert data["headers"]["traceparent"] == TRACE
 
 
-def test_the_extended_card_is_for_callers_with_a_name_where_somebody_asks_for_one(
+def test_the_extended_card_requires_an_authenticated_caller(
     served_fleet: ServedFleet, authenticating_gateway: Gateway
 ) -> None:
     for path in ("/extendedAgentCard", "/acme/extendedAgentCard"):

@@ -71,7 +71,7 @@ def test_a_task_that_failed_stops_its_chain_and_fires_link_error(site: Callers) 
 
 
 @pytest.mark.usefixtures("worker")
-def test_each_end_that_is_no_answer_is_an_error_of_its_own(site: Callers) -> None:
+def test_each_end_without_an_answer_has_its_own_error(site: Callers) -> None:
     rejected_call = site.call.delay(site.url("refuse"), "please")
     late_call = site.call.delay(site.url("silent"), "59", timeout=1)
 
@@ -79,7 +79,7 @@ def test_each_end_that_is_no_answer_is_an_error_of_its_own(site: Callers) -> Non
         rejected_call.get(timeout=LIMIT)
     with pytest.raises(CallTimedOut, match="not done within 1 s"):
         late_call.get(timeout=LIMIT)
-    eventually(lambda: site.states("silent") == ["CANCELED"], what="what is late is cancelled")
+    eventually(lambda: site.states("silent") == ["CANCELED"], what="the late task is cancelled")
 
 
 @pytest.mark.usefixtures("worker")

@@ -85,7 +85,7 @@ def test_a_killed_worker_s_calls_go_on_in_another(broker: str, tmp_path: Path) -
         # between BRPOP and the list of unacknowledged messages, a message is only in the worker's memory: see the docs
         eventually(
             lambda: all(first.output().count(f"a2a.call[{step.id}] received") >= 2 for step in waiting_tasks),
-            what="the worker has their next looks in hand",
+            what="the worker has prefetched the retries",
         )
 
         first.kill()

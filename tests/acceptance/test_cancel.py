@@ -163,9 +163,7 @@ def test_a_released_run_is_stopped_by_force_too(tmp_path: Path) -> None:
         assert system.log(task_id) == [*WORKED, "WORKING", "artifact", "COMPLETED"]
 
 
-def test_what_was_cancelled_in_its_queue_never_begins_also_on_a_worker_that_comes_later(
-    tmp_path: Path, broker: str
-) -> None:
+def test_a_queued_task_that_was_cancelled_never_begins_even_on_a_later_worker(tmp_path: Path, broker: str) -> None:
     marks = tmp_path / "marks"
     with running_fleet(tmp_path, broker, **SETTINGS) as fleet:
         gateway = fleet.gateway()
@@ -181,7 +179,7 @@ def test_what_was_cancelled_in_its_queue_never_begins_also_on_a_worker_that_come
     assert not marks.exists()
 
 
-def test_what_is_cancelled_in_the_queue_of_a_worker_is_revoked_there(prefork: SystemUnderTest, tmp_path: Path) -> None:
+def test_a_prefetched_run_that_is_cancelled_is_revoked_in_its_worker(prefork: SystemUnderTest, tmp_path: Path) -> None:
     marks = tmp_path / "marks"
     with prefork.pause_consumer():
         task_id = prefork.send("deaf-function", str(marks))

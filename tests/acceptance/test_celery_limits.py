@@ -70,7 +70,7 @@ def test_an_agent_that_may_run_again_does_not_when_someone_terminates_it(tmp_pat
     with running_system(tmp_path, "prefork", A2A_LEASE_TTL="600") as system:
         system.fleet.watcher()
         task_id = system.send("steady", "60 60 60")
-        eventually(lambda: "artifact" in system.log(task_id), what="it works")
+        eventually(lambda: "artifact" in system.log(task_id), what="the task is WORKING")
 
         system.celery.control.revoke(f"{task_id}.1", terminate=True)
 

@@ -209,7 +209,9 @@ class TestRestart:
             lines[1],
         ]
 
-    def test_a_gateway_that_stays_away_is_reported(self, commands: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_gateway_that_stays_unavailable_is_reported(
+        self, commands: Commands, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr("a2a_celery.cli.client.task_commands.RECONNECT_TIMEOUT", 0.5)
         gateway = commands.fleet.gateway()
         task = Commands(commands.fleet, gateway.url).accept_message("pace", "3 2")

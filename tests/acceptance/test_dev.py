@@ -134,7 +134,7 @@ class TestDemo:
             assert screen.ends() == 0
         assert "A table for 2 is booked for Friday." in screen.screen
 
-    def test_a_killed_worker_is_replaced_and_the_story_told_again(self, demo: Dev) -> None:
+    def test_a_killed_worker_is_replaced_and_the_tour_can_be_repeated(self, demo: Dev) -> None:
         kill, call = split_kill_command(demo.command(2))
         with run_on_terminal(call) as screen:
             screen.shows("time")
@@ -382,7 +382,7 @@ def test_a_webhook_on_this_machine_receives_events(demo: Dev) -> None:
         def has_ended() -> bool:
             return any(b"TASK_STATE_COMPLETED" in got.body for got in hooks.requests())
 
-        eventually(has_ended, what="the webhook hears of the end")
+        eventually(has_ended, what="the final event is posted to the webhook")
         assert has_webhooks(demo)
 
 

@@ -50,7 +50,7 @@ def test_an_unhealthy_fleet_is_reported(tmp_path: Path) -> None:
         worker = fleet.worker(pool="threads", A2A_LEASE_TTL="3")
         gateway = fleet.gateway()
         task = talk.send(gateway, "deaf-function", str(tmp_path / "marks"), returnImmediately=True)
-        eventually((tmp_path / "marks").exists, what="it works")
+        eventually((tmp_path / "marks").exists, what="the task is WORKING")
         assert talk.state(talk.cancel_task(gateway, "deaf-function", task)) == "CANCELED"
         worker.wait_for_output("is abandoned")
 

@@ -12,7 +12,7 @@ from tests.support.talk import read, send, state
 from tests.support.waiting import eventually
 
 
-def test_what_a_drained_worker_has_fetched_runs_elsewhere(tmp_path: Path) -> None:
+def test_prefetched_runs_of_a_drained_worker_start_on_another_worker(tmp_path: Path) -> None:
     with running_fleet(tmp_path, "rabbitmq", TEST_ALONE="1") as fleet:
         gateway, first = fleet.gateway(), fleet.worker(pool="threads", concurrency=1)
         a2a = Operator(fleet, control_exchange=f"{fleet.queue}-control")

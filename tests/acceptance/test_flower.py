@@ -236,7 +236,7 @@ def test_each_attempt_is_listed(flower_system: FlowerSystem) -> None:
 
 
 @pytest.mark.each_kind
-def test_a_run_that_is_lost_with_its_whole_worker_is_over_for_flower_too(tmp_path: Path, broker: str) -> None:
+def test_flower_shows_the_end_of_a_run_that_was_lost_with_its_worker(tmp_path: Path, broker: str) -> None:
     quick = {"A2A_LEASE_TTL": "2", "A2A_CANCEL_GRACE": "0.5"}
     with (
         running_system(tmp_path, "prefork", broker, TEST_ALONE="1", **quick) as system,

@@ -34,7 +34,7 @@ def test_calls_on_workers_that_are_killed(
 
         for agent, task in tasks.items():
             eventually(
-                lambda a=agent, t=task: state(read(gateway, a, t)) not in ("SUBMITTED", "WORKING"), what="an end"
+                lambda a=agent, t=task: state(read(gateway, a, t)) not in ("SUBMITTED", "WORKING"), what="the task ends"
             )
             ended_task = read(gateway, agent, task)
             assert state(ended_task) == "COMPLETED", ended_task

@@ -57,7 +57,7 @@ def test_an_agent_continues_after_its_last_step_on_another_worker(
             wait_until_reached(tmp_path, f"in-{name}")
             worker.kill()
             worker = fleet.worker(pool=pool, concurrency=2)
-        eventually(lambda: state(read(gateway, "works", task)) not in ("SUBMITTED", "WORKING"), what="an end")
+        eventually(lambda: state(read(gateway, "works", task)) not in ("SUBMITTED", "WORKING"), what="the task ends")
 
         ended_task = read(gateway, "works", task)
         assert (state(ended_task), texts(ended_task)) == ("COMPLETED", ["first; stop"])

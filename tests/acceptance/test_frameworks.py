@@ -89,7 +89,7 @@ def test_a_cancel_stops_it_and_the_conversation_goes_on_without_that_turn(office
     client = office.client(agent)
     client.say("hello")
     client.say("wait", returnImmediately=True)
-    eventually(lambda: client.read() == "WORKING", what="it works")
+    eventually(lambda: client.read() == "WORKING", what="the task is WORKING")
 
     assert client.cancel() == "CANCELED"
 

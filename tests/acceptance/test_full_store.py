@@ -20,12 +20,12 @@ def test_a_task_that_runs_when_the_store_is_full_completes(tmp_path: Path, pool:
     with running_fleet(tmp_path, **LEASE) as fleet:
         gateway, _, _ = fleet.gateway(), fleet.worker(pool=pool), fleet.watcher()
         task = send(gateway, "silent", FOUR_LEASES, returnImmediately=True)
-        eventually(lambda: state(read(gateway, "silent", task)) == "WORKING", what="it runs")
+        eventually(lambda: state(read(gateway, "silent", task)) == "WORKING", what="the run has begun")
 
         refuse_writes(fleet.redis, "OOM")
 
         ended_task = eventually(
             lambda: current_task if state(current_task := read(gateway, "silent", task)) != "WORKING" else {},
-            what="it ends",
+            what="the task ends",
         )
         assert state(ended_task) == "COMPLETED", fleet.logs()

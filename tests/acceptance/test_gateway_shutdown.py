@@ -50,7 +50,9 @@ async def wait_until_working(gateway: Gateway, agent: str, count: int = 1) -> No
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-async def test_a_call_under_way_gets_the_end_or_the_task_as_it_is(fleet: Fleet, workers: int) -> None:
+async def test_a_blocking_call_during_shutdown_returns_the_final_or_the_current_task(
+    fleet: Fleet, workers: int
+) -> None:
     fleet.worker(pool="threads", concurrency=4)
     gateway = start_gateway(fleet, workers)
     async with blocking_request(gateway, "silent", "600") as long:

@@ -33,7 +33,7 @@ def test_an_agent_that_does_it_wrong_fails_and_the_next_is_served(site: tuple[Fl
 def test_a_cancel_that_cancels_its_own_task_cancels(site: tuple[Fleet, Gateway]) -> None:
     gateway = site[1]
     task = send(gateway, "cancels-itself", returnImmediately=True)
-    eventually(lambda: state(read(gateway, "cancels-itself", task)) == "WORKING", what="it works")
+    eventually(lambda: state(read(gateway, "cancels-itself", task)) == "WORKING", what="the task is WORKING")
 
     assert state(cancel_task(gateway, "cancels-itself", task)) == "CANCELED"
 

@@ -123,7 +123,7 @@ def test_an_odd_json_rpc_envelope_is_refused(
     assert answer.json()["id"] in (None, 7)
 
 
-def test_who_serves_is_nobodys_business(served_fleet: ServedFleet, http: httpx.Client) -> None:
+def test_responses_do_not_reveal_the_server(served_fleet: ServedFleet, http: httpx.Client) -> None:
     response = http.post(f"{served_fleet.url}/", content=envelope(method=...), headers=V1)
 
     assert "server" not in response.headers

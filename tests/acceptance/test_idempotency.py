@@ -90,7 +90,7 @@ async def test_while_it_runs_a_repeat_waits_for_the_same_task(client: Client, se
     assert len(texts(answers[0])) == 1
 
 
-async def test_at_once_a_repeat_gives_the_task_as_it_is(client: Client) -> None:
+async def test_a_repeated_nonblocking_message_returns_the_current_task(client: Client) -> None:
     message_request = request("later 1", immediately=True)
 
     early_task, waiting_request = await send_copy(client, message_request), copy_request(message_request)

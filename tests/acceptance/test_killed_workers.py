@@ -65,7 +65,7 @@ def test_the_runs_that_a_killed_worker_has_prefetched_survive(tmp_path: Path, po
         fleet.watcher()
         doomed_worker = fleet.worker(pool=pool, concurrency=1)
         active = send(gateway, "silent", "600", returnImmediately=True)
-        eventually(lambda: state(read(gateway, "silent", active)) == "WORKING", what="it works")
+        eventually(lambda: state(read(gateway, "silent", active)) == "WORKING", what="the task is WORKING")
         waiting_tasks = [send(gateway, "echo", str(number), returnImmediately=True) for number in range(8)]
         # any of these runs, because a gateway publishes several at once
         eventually(
@@ -83,17 +83,17 @@ def test_the_runs_that_a_killed_worker_has_prefetched_survive(tmp_path: Path, po
 
 
 @pytest.mark.parametrize("pool", POOLS)
-def test_a_worker_that_stops_returns_what_it_has_prefetched(tmp_path: Path, pool: str) -> None:
+def test_a_worker_that_stops_returns_its_prefetched_runs(tmp_path: Path, pool: str) -> None:
     with running_fleet(tmp_path, **SETTINGS) as fleet:
         gateway = fleet.gateway()
         stopping_worker = fleet.worker(pool=pool, concurrency=1)
         active = send(gateway, "silent", "2", returnImmediately=True)
-        eventually(lambda: state(read(gateway, "silent", active)) == "WORKING", what="it works")
+        eventually(lambda: state(read(gateway, "silent", active)) == "WORKING", what="the task is WORKING")
         waiting_tasks = [send(gateway, "echo", str(number), returnImmediately=True) for number in range(3)]
         prefetched_count = min(PREFETCHED[pool], len(waiting_tasks))
         eventually(
             lambda: count_fetched(stopping_worker, waiting_tasks) >= prefetched_count,
-            what="the worker has prefetched what it may",
+            what="the worker has prefetched its maximum",
         )
 
         stopping_worker.terminate()

@@ -108,7 +108,7 @@ async def test_every_client_reads_the_parts_that_redis_stores(redis_fleet: Serve
     store.close()
 
 
-def test_webhooks_and_another_gateway_get_it_whole_too(served_fleet: ServedFleet) -> None:
+def test_webhooks_and_another_gateway_receive_the_whole_event(served_fleet: ServedFleet) -> None:
     second_gateway = served_fleet.fleet.gateway()
     with receiver() as hook:
         body = message_json("50000") | {

@@ -165,7 +165,7 @@ def test_a_watcher_reports_its_scans(served_fleet: WatchedFleet) -> None:
     def has_looked() -> bool:
         return scrape(served_fleet.watcher).get("a2a_watcher_ticks_total", role="recoverer", outcome="ok") > first
 
-    eventually(has_looked, what="the recoverer looks again")
+    eventually(has_looked, what="the recoverer polls again")
     assert scrape(served_fleet.watcher).get("a2a_watcher_tick_age_seconds", role="recoverer") < 30
     assert httpx.get(f"{served_fleet.watcher}/health/live", timeout=LIMIT).status_code == 200
     assert httpx.get(f"{served_fleet.watcher}/elsewhere", timeout=LIMIT).status_code == 404

@@ -310,7 +310,7 @@ def test_a_canvas_that_is_cancelled_ends_at_once_and_its_tasks_are_revoked(syste
     assert system.log(task_id) == [*WORKED, "CANCELED"]
 
 
-def test_whoever_else_calls_the_task_finds_it_unchanged(system: SystemUnderTest) -> None:
+def test_other_callers_of_the_celery_task_are_not_affected(system: SystemUnderTest) -> None:
     result = system.celery.send_task(
         "tests.support.plain_tasks.shout", ("hey",), queue=system.fleet.queue, task_id="x.1"
     )

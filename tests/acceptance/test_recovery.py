@@ -25,7 +25,7 @@ def lease_fleet(tmp_path, broker: str):  # type: ignore[no-untyped-def]
         yield fleet
 
 
-def test_a_worker_that_is_killed_fails_what_may_not_run_twice_and_gives_on_what_may(lease_fleet: Fleet) -> None:
+def test_runs_of_a_killed_worker_fail_or_are_attempted_again(lease_fleet: Fleet) -> None:
     gateway, doomed_worker = lease_fleet.gateway(), lease_fleet.worker(concurrency=2)
     failed_task, retried_task = (
         send(gateway, "silent", "60", returnImmediately=True),
@@ -50,7 +50,7 @@ def test_a_worker_that_is_killed_fails_what_may_not_run_twice_and_gives_on_what_
     assert [a["parts"][0]["text"] for a in artifacts] == ["finished", "attempt 2 "], "only what was whole is kept"
     eventually(
         lambda: state(read(gateway, "echo", queued_task)) == "COMPLETED",
-        what="what had not begun runs elsewhere",
+        what="unclaimed runs start on another worker",
     )
 
 
@@ -129,7 +129,7 @@ def test_an_agent_that_kills_its_workers_is_stopped_after_its_limit(fleet: Fleet
     task = send(gateway, "poison", "", returnImmediately=True)
     for _ in range(2):
         victim = fleet.worker(pool="solo", **LEASE)
-        eventually(lambda v=victim: not v.is_running, what="the worker dies of it")
+        eventually(lambda v=victim: not v.is_running, what="the worker process exits")
 
     eventually(lambda: state(read(gateway, "poison", task)) == "FAILED", what="it is given up")
     fleet.worker(**LEASE)

@@ -48,7 +48,7 @@ def get(gateway: Gateway, agent: str, task_id: str) -> dict[str, Any]:
 def answer(gateway: Gateway, agent: str, task_id: str, text: str) -> dict[str, Any]:
     """Answer the question, wait until the task is COMPLETED, and return the task."""
     rpc(gateway, "SendMessage", message_json(text, taskId=task_id), agent=agent)
-    eventually(lambda: get(gateway, agent, task_id)["status"]["state"] == "TASK_STATE_COMPLETED", what="it ends")
+    eventually(lambda: get(gateway, agent, task_id)["status"]["state"] == "TASK_STATE_COMPLETED", what="the task ends")
     return get(gateway, agent, task_id)
 
 

@@ -154,7 +154,7 @@ def test_a_task_that_kills_workers_is_a_dead_letter_and_others_are_refused(quick
     poison = send(gateway, "poison", "", returnImmediately=True)
     for _ in range(2):
         victim = quick.worker(pool="solo")
-        eventually(lambda v=victim: not v.is_running, what="the worker dies of it")
+        eventually(lambda v=victim: not v.is_running, what="the worker process exits")
     until(gateway, "poison", poison, "FAILED")
     [dead_letter] = json_lines(quick, "requeue")
     assert (dead_letter["task"], dead_letter["attempts"], dead_letter["maxAttempts"]) == (poison["id"], 2, 2)
@@ -210,7 +210,7 @@ def test_stuck_tasks_are_listed_with_what_they_wait_for(quick: Fleet) -> None:
     assert len(whys("1", "--limit", "2")) == 2
 
     quick.watcher()
-    eventually(lambda: whys() == phases, what="a watcher sees to it")
+    eventually(lambda: whys() == phases, what="a watcher updates the reasons")
     assert quick.command("purge", "-f", "-Q", quick.queue).returncode == 0, "else its queue still has the message"
     eventually(
         lambda: [row for row in json_lines(quick, "list", "--stuck", "--older-than", "1") if row["publishedAgain"]],

@@ -142,7 +142,7 @@ def test_a_message_that_waits_for_nothing_costs_its_gateway_one(pair: tuple[Flee
     assert commands == {"create_task": 1, "claim_run": 1, "settle_run": 1}
 
 
-def test_whoever_waits_for_the_end_pays_for_no_event(pair: tuple[Fleet, Gateway]) -> None:
+def test_a_blocking_call_reads_no_intermediate_events(pair: tuple[Fleet, Gateway]) -> None:
     fleet, gateway = pair
 
     commands = trips(fleet, lambda: send(gateway, "pace", "5 0.2"))

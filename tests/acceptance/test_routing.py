@@ -102,7 +102,7 @@ async def test_a_run_that_is_published_later_goes_to_the_same_place(
     assert ran_on(served_fleet, "-far", task.id)
 
 
-async def test_a_message_that_waits_has_a_route_of_its_own(served_fleet: ServedFleet) -> None:
+async def test_a_waiting_message_has_a_separate_route(served_fleet: ServedFleet) -> None:
     async with sdk_client(served_fleet.gateway, "routed", streaming=False) as client:
         question_task = await send(client, "ask", immediately=True)
         answered_task = await send(client, "to far", task_id=question_task.id)
@@ -112,7 +112,7 @@ async def test_a_message_that_waits_has_a_route_of_its_own(served_fleet: ServedF
     assert ran_on(served_fleet, "-far", f"{question_task.id}.2")
 
 
-async def test_an_answer_has_a_route_of_its_own(served_fleet: ServedFleet) -> None:
+async def test_an_answer_has_a_separate_route(served_fleet: ServedFleet) -> None:
     async with sdk_client(served_fleet.gateway, "routed", streaming=False) as client:
         question_task = await send(client, "ask")
         assert state(question_task) == "INPUT_REQUIRED"

@@ -70,7 +70,7 @@ def begin_task(system: SystemUnderTest, folder: Path, agent: str, message: str) 
     """Send a message, and wait until the agent works and has written an artifact. Return the task's id."""
     task_id = system.send(agent, message)
     eventually(lambda: "begins 1" in words(folder, task_id), what=f"{agent} begins")
-    eventually(lambda: system.log(task_id)[-1] == "artifact", what="it is heard")
+    eventually(lambda: system.log(task_id)[-1] == "artifact", what="the artifact is stored")
     return task_id
 
 
@@ -191,7 +191,7 @@ def test_what_waits_in_a_worker_runs_elsewhere_at_once(
     stop(worker, kind)
 
     for task_id in waiting_tasks:
-        eventually(lambda task_id=task_id: system.is_in(task_id, "COMPLETED"), what="it runs")
+        eventually(lambda task_id=task_id: system.is_in(task_id, "COMPLETED"), what="the task is COMPLETED")
         assert system.log(task_id) == [*WORKED, "artifact", "COMPLETED"]
         assert words(folder, task_id) == ["begins 1"]
     if kind == "warm":
@@ -233,7 +233,7 @@ def test_an_agent_that_can_not_be_stopped_does_not_hold_up_its_worker(
     worker = new_worker(system, pool)
     task_id = system.send(agent, "")
     eventually(lambda: words(folder, task_id) == ["blocked"], what="it is blocked")
-    eventually(lambda: len(system.log(task_id)) == 3, what="it is heard")
+    eventually(lambda: len(system.log(task_id)) == 3, what="the artifact is stored")
 
     stop(worker, "second SIGTERM")
 
@@ -278,7 +278,7 @@ def test_a_plain_celery_task_is_returned_or_fails_alike(
 ) -> None:
     worker = new_worker(system, pool)
     task_id = system.send(agent, "60 0")
-    eventually(lambda: words(folder, task_id) == ["begins 1"], what="it begins")
+    eventually(lambda: words(folder, task_id) == ["begins 1"], what="the run begins")
 
     stop(worker, "second SIGTERM")
 

@@ -117,7 +117,7 @@ def test_cancels_reach_what_waits_and_what_runs(signing_fleet: SigningFleet) -> 
     signing_fleet.comes_to("sleeps", running_id, "CANCELED")
     # Celery's remote control ends the process
     revoke_line = f"Task tests.support.plain_tasks.sleeps[{running_id}.1]"
-    eventually(lambda: revoke_line in signing_fleet.worker.output(), what="the worker hears of it")
+    eventually(lambda: revoke_line in signing_fleet.worker.output(), what="the worker is notified")
 
 
 @ON_ONE
@@ -128,7 +128,7 @@ def test_a_run_that_a_worker_returns_continues_on_another(signing_fleet: Signing
     signing_fleet.worker.signal(signal.SIGSTOP)
     try:
         task = signing_fleet.begin("steady", "60 0.2")
-        eventually(lambda: f"run {task}.1 of steady begins" in stopping_worker.output(), what="it begins")
+        eventually(lambda: f"run {task}.1 of steady begins" in stopping_worker.output(), what="the run begins")
     finally:
         signing_fleet.worker.signal(signal.SIGCONT)
 
@@ -173,7 +173,7 @@ def test_messages_of_a_gateway_with_another_key_are_refused_and_published_again(
     assert texts(signing_fleet.ask("echo", "goes on")) == ["goes on"]
 
 
-def test_what_a_stranger_sends_in_a_runs_name_neither_begins_nor_ends_it(signing_fleet: SigningFleet) -> None:
+def test_an_unsigned_message_neither_starts_nor_ends_a_run(signing_fleet: SigningFleet) -> None:
     app = Celery(broker=signing_fleet.fleet.broker_url, set_as_current=False)
     app.conf.task_queues = [Queue(signing_fleet.fleet.queue)]
     signing_fleet.worker.signal(signal.SIGSTOP)

@@ -229,7 +229,7 @@ def test_an_agent_that_asks_reads_its_messages_again_after_the_answer(site: Site
     assert text_of(ended_task) == "work left answer"
 
 
-def test_a_cancel_beside_a_message_ends_the_task(site: Site) -> None:
+def test_a_cancel_concurrent_with_a_message_ends_the_task(site: Site) -> None:
     task = site.start("listens")
     with ThreadPoolExecutor(2) as threads:
         threads.submit(rest, site.gateway, "POST", f"/tasks/{task['id']}:cancel", agent="listens")

@@ -155,7 +155,7 @@ async def test_a_client_that_gives_up_on_a_blocking_send_cancels_nothing(pair: P
         tasks: list[dict[str, Any]] = rest(pair.b, "GET", query, agent="silent").json()["tasks"]
         return tasks
 
-    [task] = await eventually_async(working_tasks, what="it works")
+    [task] = await eventually_async(working_tasks, what="the task is WORKING")
     send_task.cancel()
     await asyncio.wait({send_task})
 

@@ -187,7 +187,7 @@ async def test_a_forbidden_tenant_is_refused_whatever_it_contains(matrix: Matrix
 
 @pytest.mark.parametrize("stranger", STRANGERS)
 @pytest.mark.parametrize("binding", BINDINGS[:3])
-async def test_a_context_of_somebody_elses_is_as_good_as_a_new_one(matrix: Matrix, binding: str, stranger: str) -> None:
+async def test_a_context_id_of_another_owner_starts_a_new_context(matrix: Matrix, binding: str, stranger: str) -> None:
     caller, tenant = STRANGERS[stranger]
     context_id, unknown = str(uuid4()), str(uuid4())
     theirs = await matrix.create_waiting_task(contextId=context_id)
@@ -210,7 +210,7 @@ async def test_a_context_of_somebody_elses_is_as_good_as_a_new_one(matrix: Matri
 
 
 @pytest.mark.parametrize("binding", BINDINGS[:3])
-async def test_a_reference_to_a_task_of_somebody_elses_is_one_to_nothing(matrix: Matrix, binding: str) -> None:
+async def test_a_reference_to_another_owners_task_is_treated_as_unknown(matrix: Matrix, binding: str) -> None:
     response = await matrix.ask("JSONRPC", "SendMessage", message_json(), "alice", "acme", "related")
     theirs, unknown = task_of(response)["id"], str(uuid4())
 

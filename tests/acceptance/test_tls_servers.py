@@ -65,7 +65,7 @@ def does_everything(fleet: Fleet, gateway: Gateway, worker: Process, **env: str)
     for config in config_list.json()["configs"]:  # no server listens there, and the doctor would report it
         rest(gateway, "DELETE", f"/tasks/{waits['id']}/pushNotificationConfigs/{config['id']}", agent="ask")
     running_task = send(gateway, "sleeps", {"seconds": 60}, returnImmediately=True)["id"]
-    eventually(lambda: f"run {running_task}.1 of sleeps begins" in worker.output(), what="it runs")
+    eventually(lambda: f"run {running_task}.1 of sleeps begins" in worker.output(), what="the run has begun")
     canceled_task = talk.cancel_task(gateway, "sleeps", {"id": running_task})
     assert canceled_task["status"]["state"] == "TASK_STATE_CANCELED", canceled_task
 

@@ -259,7 +259,7 @@ def test_a_run_that_a_watcher_publishes_is_in_its_trace(
     with kombu.Connection(served_fleet.fleet.broker_url) as connection:
         assert connection.default_channel.queue_purge(served_fleet.fleet.queue) == 1
     name, due_us = f"{task['id']}.1", (time() + 10) * 1e6
-    eventually(lambda: store.redis.zscore(keys.dispatch, name) > due_us, what="the store hears that it was published")
+    eventually(lambda: store.redis.zscore(keys.dispatch, name) > due_us, what="the publication is recorded")
     store.redis.zadd(keys.dispatch, {name: 0})
 
     served_fleet.worker = served_fleet.fleet.worker(OTEL_SERVICE_NAME="worker")

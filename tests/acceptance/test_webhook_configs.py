@@ -172,7 +172,7 @@ async def test_a_forbidden_url_is_refused_with_the_reason(
     ],
     ids=lambda value: str(value)[:20],
 )
-async def test_what_is_no_header_is_refused(
+async def test_an_invalid_header_is_refused(
     served_fleet: ServedFleet, task_id: str, binding: str, field: str, value: Any
 ) -> None:
     params = {"taskId": task_id, "url": HOOK, field: value}

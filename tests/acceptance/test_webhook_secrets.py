@@ -368,7 +368,7 @@ def wait_until_completed(hooks: Receiver, path: str) -> list[ReceivedPost]:
         got = hooks.requests(path)
         return got if any(b"TASK_STATE_COMPLETED" in post.body for post in got) else []
 
-    return eventually(posts_at_end, what=f"{path} hears of the end")
+    return eventually(posts_at_end, what=f"the final event is posted to {path}")
 
 
 def signs(secret: str, got: ReceivedPost, signature: str) -> bool:

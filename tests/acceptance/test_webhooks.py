@@ -117,7 +117,7 @@ def test_every_event_comes_once_signed_and_in_order(
     assert fold_posts(posts) == ParseDict(read(served_fleet, "count", task["id"]), Task())
 
 
-def test_a_token_that_is_no_secret_is_sent_as_it_is(served_fleet: ServedFleet, hooks: Receiver, path: str) -> None:
+def test_a_token_that_is_not_a_secret_is_sent_unchanged(served_fleet: ServedFleet, hooks: Receiver, path: str) -> None:
     send_with_webhook(served_fleet, "echo", "hello", hooks.url(path), token="a-token")
 
     posts = hooks.wait_for(path, 4)
@@ -154,7 +154,7 @@ def test_a_conversation_goes_on_at_its_webhook(
     ],
     ids=["500", "404-503", "hang-up", "garbage", "huge-500", "huge-200", "break-off-200"],
 )
-def test_what_was_not_taken_comes_again_before_anything_else(
+def test_a_failed_event_is_retried_before_later_events(
     served_fleet: ServedFleet, store: SyncStore, hooks: Receiver, path: str, steps: list[Step], posts_of_it: int
 ) -> None:
     hooks.plan(path, [200, *steps])
@@ -312,7 +312,7 @@ WANTED = {
 
 
 @pytest.mark.parametrize("wanted_events", WANTED)
-def test_only_what_is_wanted_comes(
+def test_only_events_that_match_the_filter_are_posted(
     served_fleet: ServedFleet, store: SyncStore, hooks: Receiver, path: str, wanted_events: str
 ) -> None:
     body = body_with_config(message_json("hello"), hooks.url(path), id="some")

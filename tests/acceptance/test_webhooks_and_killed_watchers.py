@@ -120,7 +120,7 @@ def test_every_event_of_300_tasks_comes_in_order_while_watchers_are_killed(
         with ThreadPoolExecutor(4) as pool:
             list(pool.map(begin, range(TASKS)))
         agents = {task_id: agent for task_id, (agent, *_) in tasks.items()}
-        eventually(lambda: all_delivered(gateway, store, agents), what="nothing is owed")
+        eventually(lambda: all_delivered(gateway, store, agents), what="all events are delivered")
 
     repetition_count = 0
     for task_id, (_, hooks, path) in tasks.items():
@@ -165,7 +165,7 @@ async def test_what_handles_notifications_sees_each_event_once_while_watchers_ar
         async def over() -> bool:
             return await asyncio.to_thread(all_delivered, gateway, store, tasks)
 
-        await eventually_async(over, what="nothing is owed")
+        await eventually_async(over, what="all events are delivered")
 
     for task_id in tasks:
         assert handled_events[task_id] == sorted(visible_events(store, task_id).items())

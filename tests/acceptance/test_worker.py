@@ -140,7 +140,7 @@ def test_sync_agents_do_not_hold_up_the_loop(site: Site) -> None:
 
     assert state(site.send("echo", "quick")) == "COMPLETED"
     assert state(site.get("block", slow["id"])) == "WORKING"
-    eventually(lambda: state(site.get("block", slow["id"])) == "COMPLETED", what="it ends")
+    eventually(lambda: state(site.get("block", slow["id"])) == "COMPLETED", what="the task ends")
 
 
 def test_yielding_agents_make_one_artifact(site: Site) -> None:
@@ -152,14 +152,14 @@ def test_yielding_agents_make_one_artifact(site: Site) -> None:
 def test_a_running_agent_is_cancelled_where_it_waits(site: Site) -> None:
     for agent in ("silent", "patient"):
         task = site.send(agent, "60", returnImmediately=True)
-        eventually(lambda a=agent, t=task: state(site.get(a, t["id"])) == "WORKING", what="it works")
+        eventually(lambda a=agent, t=task: state(site.get(a, t["id"])) == "WORKING", what="the task is WORKING")
 
         assert state(site.cancel(agent, task["id"])) == "CANCELED"
 
 
 def test_an_agent_that_swallows_its_cancellation_is_canceled_all_the_same(site: Site) -> None:
     task = site.send("patient", "stubborn", returnImmediately=True)
-    eventually(lambda: state(site.get("patient", task["id"])) == "WORKING", what="it works")
+    eventually(lambda: state(site.get("patient", task["id"])) == "WORKING", what="the task is WORKING")
 
     assert state(site.cancel("patient", task["id"])) == "CANCELED"
 

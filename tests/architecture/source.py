@@ -22,12 +22,12 @@ class Module:
 
     @property
     def name(self) -> str:
-        """Return the path from the root, such as "a2a_celery/store/keys.py"."""
+        """Path from the root, such as "a2a_celery/store/keys.py"."""
         return self.path.relative_to(ROOT).as_posix()
 
     @property
     def name_parts(self) -> list[str]:
-        """Return the parts of the module's name, such as ["a2a_celery", "store", "keys"]. "__init__" is omitted."""
+        """Parts of the module's name, such as ["a2a_celery", "store", "keys"]. "__init__" is omitted."""
         parts = list(self.path.relative_to(ROOT).with_suffix("").parts)
         return parts[:-1] if parts[-1] == "__init__" else parts
 
@@ -61,7 +61,7 @@ class Module:
 
     @cached_property
     def imports(self) -> list[tuple[str, bool]]:
-        """Return the absolute, dotted name of each import, and whether the import is only for type checkers."""
+        """Absolute, dotted name of each import, and whether the import is only for type checkers."""
         for_types = {
             id(inner)
             for node in ast.walk(self.tree)

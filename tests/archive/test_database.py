@@ -52,7 +52,7 @@ async def test_a_task_is_given_back_exactly(archive: Archive, text: str) -> None
     assert (page.tasks, page.total) == ([copy.task], 1)
 
 
-async def test_what_json_can_not_say_is_given_back_too(archive: Archive) -> None:
+async def test_a_task_that_json_cannot_represent_is_preserved(archive: Archive) -> None:
     [first, second] = archive_entries(ANN, terminal_task("t"), terminal_task("u"))
     first.task.metadata["n"] = float("nan")
     second.task.metadata["n"] = float("-inf")

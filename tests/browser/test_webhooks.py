@@ -83,7 +83,9 @@ def test_a_webhook_is_shown_with_its_last_deliveries(
     assert not [button for button in page.all(".webhook button") if button.text == "Replay what failed"]
 
 
-def test_what_was_given_up_is_replayed(page: Page, fleet_and_gateway: tuple[Fleet, Gateway], hooks: Receiver) -> None:
+def test_an_abandoned_delivery_is_replayed(
+    page: Page, fleet_and_gateway: tuple[Fleet, Gateway], hooks: Receiver
+) -> None:
     hooks.plan("/hook", [410])
     open_webhooks(page, fleet_and_gateway[1], hooks.url("/hook"))
     page.shows(".webhook .badge", "Given up")

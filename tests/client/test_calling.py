@@ -120,7 +120,7 @@ class TestSteps:
         with pytest.raises(ConfigError, match=r"already has the task a2a\.call"):
             call_task(app)
 
-    def test_who_has_no_webhook_has_no_receiver(self, call: CallTask) -> None:
+    def test_a_client_without_a_webhook_has_no_receiver(self, call: CallTask) -> None:
         with pytest.raises(ConfigError, match="pass webhook=Webhook"):
             call.receiver()
 
@@ -260,7 +260,7 @@ class TestWebhook:
             Webhook(url, secret)
         assert "short" not in str(error.value)
 
-    def test_each_step_has_an_address_and_a_secret_of_its_own(self) -> None:
+    def test_each_step_has_a_separate_address_and_secret(self) -> None:
         hook = Webhook("https://me.example.com/a2a/", LONG_SECRET)
         first, second = hook.config("a/b"), hook.config("c")
 
@@ -269,7 +269,7 @@ class TestWebhook:
         assert first.token != second.token
         assert LONG_SECRET not in repr(hook)
 
-    async def test_only_who_knows_a_step_s_secret_wakes_it_and_only_at_an_end(self, app: Celery) -> None:
+    async def test_only_a_final_event_with_the_secret_of_a_step_wakes_the_step(self, app: Celery) -> None:
         hook, woken_steps = Webhook("https://me.example.com/a2a", LONG_SECRET), []
         app.control.broadcast = lambda command, arguments: woken_steps.append((command, arguments))
         own_token, other_token = hook.config(STEP).token, hook.config("other").token

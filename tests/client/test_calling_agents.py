@@ -140,7 +140,7 @@ async def test_an_eager_step_waits_for_its_agent_and_sends_once(app: Celery, cal
     ],
     ids=["credentials", "garbage", "refusal"],
 )  # fmt: skip
-async def test_a_step_that_can_t_look_any_more_cancels_what_it_began(
+async def test_a_step_that_can_no_longer_poll_cancels_its_task(
     monkeypatch: pytest.MonkeyPatch, call: CallTask, look: Response
 ) -> None:
     cancellations: list[dict[str, Any]] = []
@@ -186,7 +186,7 @@ async def test_an_agent_that_drips_holds_no_slot_for_ever(monkeypatch: pytest.Mo
     assert "sent no complete response within 0.5 s" in str(step_result.result)
 
 
-async def test_what_a_server_knows_one_remote_by_is_not_shown_by_another() -> None:
+async def test_cookies_of_one_remote_are_not_sent_by_another() -> None:
     requests: list[tuple[str, str]] = []
 
     async def agent(request: Request) -> Response:

@@ -31,7 +31,7 @@ def test_a_notification_is_the_same_as_json(response: StreamResponse) -> None:
 
 
 @pytest.mark.parametrize("data", [{}, {"event": {}}, Notification("l_1", "l", 1, 1, Task()).to_dict() | {"event": []}])
-def test_what_is_no_notification_is_refused(data: dict[str, object]) -> None:
+def test_an_invalid_notification_is_refused(data: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="not a notification"):
         Notification.from_dict(data)
 

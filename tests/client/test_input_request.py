@@ -185,7 +185,7 @@ def test_what_a_reader_enters_becomes_a_value(kind: Any, input_text: str, value:
         ("json", "[", "enter JSON"),
     ],
 )
-def test_what_is_no_value_is_answered_with_a_remedy(kind: Any, input_text: str, remedy: str) -> None:
+def test_an_invalid_value_is_reported_with_a_remedy(kind: Any, input_text: str, remedy: str) -> None:
     with pytest.raises(ValueError, match=remedy):
         AnswerField("a", kind, "A", choices=("red", 2)).parse(input_text)
 

@@ -101,7 +101,7 @@ async def test_numbered_events_come_once_however_often_their_stream_is_cut(
     assert session.result.state_name == "COMPLETED"
 
 
-async def test_a_client_whose_newest_events_the_store_lost_begins_anew(tmp_path: Path) -> None:
+async def test_a_client_restarts_if_the_store_lost_its_newest_events(tmp_path: Path) -> None:
     """While the gateway is down, the store is restored without the newest events, and records other events up to later
     versions."""
     events: list[StreamResponse] = []

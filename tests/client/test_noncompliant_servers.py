@@ -73,7 +73,7 @@ async def odd_peer(
     ],
     ids=json.dumps,
 )
-async def test_a_peer_without_much_to_say_gives_an_empty_result(answer: dict[str, Any]) -> None:
+async def test_a_minimal_response_of_a_peer_is_an_empty_result(answer: dict[str, Any]) -> None:
     def answers(method: str) -> Any:
         return answer if method == "SendMessage" else answer.get("task")
 

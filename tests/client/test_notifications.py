@@ -74,7 +74,7 @@ def test_a_message_of_no_task_has_no_task_id() -> None:
     assert verifier().verify(signed_post.headers, signed_post.body).task_id == ""
 
 
-def test_what_a_later_version_of_a2a_adds_is_passed_over() -> None:
+def test_fields_of_a_later_version_of_a2a_are_ignored() -> None:
     signed_post = post(body='{"statusUpdate": {"taskId": "t1", "mood": "fine"}, "also": 1}', at=NOW)
 
     assert verifier().verify(signed_post.headers, signed_post.body).task_id == "t1"
@@ -118,7 +118,7 @@ def test_signatures_of_other_schemes_are_passed_over() -> None:
     )
 
 
-def test_a_key_may_be_given_as_it_is_or_without_padding() -> None:
+def test_a_key_may_have_padding_or_not() -> None:
     signed_post = post(at=NOW)
 
     for secret in (base64.b64decode(SECRET.removeprefix("whsec_")), SECRET.rstrip("=")):
@@ -163,7 +163,7 @@ def changed_post(field: str, value: str) -> Post:
     ],
     ids=["id", "timestamp", "body", "another's secret", "empty", "no text"],
 )
-def test_what_was_changed_or_signed_by_others_is_not_authentic(signed_post: Post) -> None:
+def test_a_changed_or_foreign_notification_is_not_authentic(signed_post: Post) -> None:
     error = refusal_text(verifier(), signed_post)
 
     assert error == "NotAuthentic: No signature of this id, time and body was made with a known secret."
@@ -176,7 +176,7 @@ def test_what_was_changed_or_signed_by_others_is_not_authentic(signed_post: Post
         (NOW + 301, "TimestampOutOfRange: Signed 301 s in the future; 300 s are allowed: check both clocks."),
     ],
 )
-def test_what_was_signed_long_ago_or_in_the_future_is_refused(at: float, reason: str) -> None:
+def test_a_signature_from_long_ago_or_the_future_is_refused(at: float, reason: str) -> None:
     assert refusal_text(verifier(), post(at=at)) == reason
     assert verifier(tolerance=400).verify(post(at=at).headers, post(at=at).body).version == 1
 
@@ -260,7 +260,7 @@ def test_a_body_that_is_no_text_is_refused() -> None:
     )
 
 
-def test_a_large_body_is_refused_whoever_signed_it() -> None:
+def test_a_large_body_is_refused_despite_a_valid_signature() -> None:
     signed_post = post(at=NOW)
     size = len(signed_post.body)
 

@@ -304,7 +304,7 @@ def test_a_url_with_a_password_is_refused_without_the_password() -> None:
         (["whsk_" + base64.b64encode(bytes(32)).decode()], "a private key"),
     ],
 )
-def test_what_is_no_public_key_is_refused(keys: Any, reason: str) -> None:
+def test_an_invalid_public_key_is_refused(keys: Any, reason: str) -> None:
     with pytest.raises(ConfigError, match=reason) as exc_info:
         PublicKeys(keys)
 

@@ -63,7 +63,7 @@ class TestSessions:
         assert second.context_id == first.context_id
         assert list(raw.history[0].reference_task_ids) == [first.task_id]
 
-    async def test_waiting_for_what_has_ended_gives_it(self, states: str) -> None:
+    async def test_waiting_for_an_ended_task_returns_it(self, states: str) -> None:
         async with RemoteAgent(states) as agent:
             session = agent.session()
             await session.send("FAILED")
@@ -75,7 +75,7 @@ class TestSessions:
                 with pytest.raises(ValueError, match="no task yet"):
                     await ask()
 
-    def test_what_is_no_session_is_refused(self) -> None:
+    def test_an_invalid_session_is_refused(self) -> None:
         with pytest.raises(ValueError, match="not a session"):
             RemoteAgent("http://127.0.0.1:1").session({"context_id": "c"})
         assert RemoteAgent("http://127.0.0.1:1").session(Session("c")).context_id == "c"
@@ -124,7 +124,7 @@ class TestEnds:
             assert (await agent.get(session.task_id)).stop_reason is None
             assert (await session.cancel()).state_name == "CANCELED"
 
-    async def test_a_cancel_ends_whoever_waits(self) -> None:
+    async def test_a_cancel_ends_a_blocking_call(self) -> None:
         async with plain_server(Steps()) as url, RemoteAgent(url) as agent:
             session = agent.session()
             waiting_call = asyncio.create_task(session.send("wait"))
@@ -134,7 +134,7 @@ class TestEnds:
 
             assert (await waiting_call).state_name == "CANCELED"
 
-    async def test_what_has_ended_is_not_cancelled_but_given(self, states: str) -> None:
+    async def test_cancel_of_an_ended_task_returns_the_task(self, states: str) -> None:
         async with RemoteAgent(states) as agent:
             session = agent.session()
             await session.send("COMPLETED")
@@ -171,7 +171,7 @@ class TestEnds:
 
             assert (await agent.get(session.task_id)).state_name == "CANCELED"
 
-    async def test_so_does_one_who_stops_listening(self) -> None:
+    async def test_leaving_a_stream_early_cancels_the_task(self) -> None:
         async with plain_server(Steps()) as url, RemoteAgent(url) as agent:
             session = agent.session()
             async with aclosing(session.stream("wait", cancel_on_exit=True)) as events:

@@ -36,7 +36,7 @@ def test_calls_on_workers_that_are_killed(tmp_path: Path, monkeypatch: pytest.Mo
             wait_until_reached(tmp_path, f"crewai.before-{number}")
             worker.kill()
             worker = fleet.worker(pool=pool, concurrency=2)
-        eventually(lambda: state(read(gateway, "weather", task)) not in ("SUBMITTED", "WORKING"), what="an end")
+        eventually(lambda: state(read(gateway, "weather", task)) not in ("SUBMITTED", "WORKING"), what="the task ends")
 
         final_task = read(gateway, "weather", task)
         assert state(final_task) == "COMPLETED", final_task
@@ -111,7 +111,7 @@ def test_a_cancel_stops_it_and_the_conversation_goes_on_without_that_turn(office
     client = office.client()
     client.say("hello")
     client.say("wait", returnImmediately=True)
-    eventually(lambda: client.read() == "WORKING", what="it works")
+    eventually(lambda: client.read() == "WORKING", what="the task is WORKING")
 
     assert client.cancel() == "CANCELED"
 

@@ -180,7 +180,7 @@ async def test_runs_at_once_arrive_once_each_over_rabbitmq(broker: str) -> None:
     assert sorted(messages) == sorted(f"{task}.{run}" for _, task, run in RUNS)
 
 
-async def test_what_waits_goes_together_where_that_is_one_round_trip() -> None:
+async def test_waiting_runs_are_published_in_one_round_trip() -> None:
     sizes: list[int] = []
     has_begun, may_continue = threading.Event(), threading.Event()
 

@@ -86,7 +86,7 @@ class GatewayNode(CeleryTestNode):
 
     @property
     def url(self) -> str:
-        """Return the address from this machine. The port changes after each start."""
+        """Address from this machine. The port changes after each start."""
         self.container.reload()
         return f"http://127.0.0.1:{self.container._wait_port(GatewayContainer.PORT)}"
 

@@ -112,12 +112,12 @@ def test_a_hundred_tasks_outlive_a_worker(deployment: Deployment) -> None:
     with ThreadPoolExecutor(10) as pool:
         tasks = set(pool.map(lambda _: begin(deployment, "story", SECRET), range(100)))
     assert len(tasks) == 100
-    eventually(lambda: len(task_ids(deployment, "story", "WORKING")) >= 8, every=0.5, what="they are told")
+    eventually(lambda: len(task_ids(deployment, "story", "WORKING")) >= 8, every=0.5, what="8 tasks are WORKING")
 
     [victim, *_] = deployment.containers("worker")
     deployment.kill(victim)
 
-    eventually(lambda: task_ids(deployment, "story", "COMPLETED") == tasks, every=0.5, what="all are told")
+    eventually(lambda: task_ids(deployment, "story", "COMPLETED") == tasks, every=0.5, what="all tasks are COMPLETED")
     assert len(deployment.containers("worker")) == 3
     for task_id in tasks:
         [artifact] = read(deployment, "story", task_id)["artifacts"]
@@ -139,7 +139,7 @@ def flower_knows(deployment: Deployment, tasks: set[str]) -> None:
     def over() -> bool:
         return all(any(item["state"] == "SUCCESS" for item in runs) for runs in read_runs().values())
 
-    eventually(over, every=0.5, what="Flower has heard of all")
+    eventually(over, every=0.5, what="Flower shows all tasks")
     runs = read_runs()
     assert {item["name"] for each in runs.values() for item in each} == {"a2a.story"}
     assert any(len(each) > 1 for each in runs.values()), "the killed worker's tasks have a second run"
@@ -163,7 +163,7 @@ def test_flowers_page_finds_a_task_by_its_id(deployment: Deployment, browser: Ch
             flower_tasks.get(f"{task_id}.1", {}).get("state") == expected_state for task_id, _, expected_state in rows
         )
 
-    eventually(flower_has_received, every=0.5, what="Flower has heard of both")
+    eventually(flower_has_received, every=0.5, what="Flower shows both tasks")
     user_and_password = (deployment.folder / "compose/secrets/flower_auth").read_text().strip()
     browser.get(deployment.flower.replace("://", f"://{user_and_password}@"))
 

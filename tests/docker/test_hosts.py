@@ -180,7 +180,9 @@ def test_one_watcher_is_enough_and_without_any_tasks_wait(hosts: Hosts) -> None:
     hosts.wait_for("slow", other, "WORKING")
     with cut_off(second):
         hosts.runner_of(other).kill()
-        eventually(lambda: "tick failed" in second.logs(), every=0.2, what="the watcher misses the store")
+        eventually(
+            lambda: "tick failed" in second.logs(), every=0.2, what="the watcher reports the store as unavailable"
+        )
         assert hosts.state("slow", other) == "WORKING"
     hosts.wait_for("slow", other, "FAILED")
 

@@ -267,7 +267,7 @@ class Unrecordable(Chain):
         return Second(value=object())
 
 
-async def test_what_is_no_json_data_is_not_recorded(task: Task, caplog: pytest.LogCaptureFixture) -> None:
+async def test_data_that_is_not_json_is_not_recorded(task: Task, caplog: pytest.LogCaptureFixture) -> None:
     work = Work()
     run = work.runner(lambda: Unrecordable(work))
     work.dies_in = "c"

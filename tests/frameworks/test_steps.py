@@ -47,7 +47,7 @@ class Scene:
 
     @property
     def steps(self) -> list[str]:
-        """Return the model and tool calls of the agent in this run."""
+        """Model and tool calls of the agent in this run."""
         return [
             f"{transition.after} {transition.detail.get('tool', '')}".strip()
             for transition in self.execution.history[1:]

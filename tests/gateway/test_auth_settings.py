@@ -232,7 +232,7 @@ def app_with_gateway(**values: Any) -> A2A:
     return a2a
 
 
-def test_grpc_beside_an_application_of_ones_own_is_not_open_unnoticed() -> None:
+def test_grpc_of_an_embedded_gateway_without_authentication_needs_a_setting() -> None:
     with pytest.raises(ConfigError, match=r"sees no gRPC.*A2A_GRPC_WITHOUT_AUTHENTICATION=on"):
         app_with_gateway(**GRPC).asgi()
 

@@ -247,7 +247,7 @@ async def test_over_grpc_too_a_body_that_costs_more_than_the_burst_leaves_a_debt
 @pytest.mark.parametrize(
     ("bodies", "token_count"), [([b"\x0a\xff"] * 3, 2), ([b"\x0a\x00" * 500_001] * 3, 1)], ids=["small", "large"]
 )
-async def test_over_grpc_too_what_is_refused_before_it_is_parsed_takes_a_token(
+async def test_over_grpc_too_a_message_refused_before_parsing_costs_a_token(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, bodies: list[bytes], token_count: int
 ) -> None:
     limit_settings = {"owner_requests_per_second": 0.01, "owner_request_burst": 2, "auth_api_keys": (ANN,)}

@@ -161,7 +161,7 @@ async def test_a_host_of_the_settings_is_served(conf: dict[str, Any]) -> None:
         assert (await http.get(CARD)).status_code == 200
 
 
-async def test_callers_whom_the_embedding_application_knows_may_use_any_host() -> None:
+async def test_callers_authenticated_by_the_embedding_application_may_use_any_host() -> None:
     class FixedAuthenticator(AuthenticationBackend):
         async def authenticate(self, conn: HTTPConnection) -> tuple[AuthCredentials, BaseUser]:
             return AuthCredentials(["authenticated"]), SimpleUser("ann")

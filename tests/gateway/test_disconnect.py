@@ -33,7 +33,7 @@ class Client:
         return {"type": "http.disconnect"}
 
 
-async def test_an_answer_comes_as_it_is() -> None:
+async def test_a_response_is_returned_unchanged() -> None:
     answer = Response("fine")
 
     async def endpoint(_: Request) -> Response:

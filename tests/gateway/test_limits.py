@@ -255,7 +255,7 @@ async def read_task(gateway: LocalGateway, tenant: str = "", of: str = "none") -
     return answer.status_code, answer.headers.get("retry-after", "")
 
 
-async def test_a_tenant_that_a_caller_may_not_use_is_no_owner_of_its_own(
+async def test_a_tenant_that_a_caller_may_not_use_has_no_separate_account(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, seeds: Seeds
 ) -> None:
     entry = f"alice:sha256:{sha256(b'key').hexdigest()}:acme"
@@ -462,7 +462,7 @@ async def test_streams_of_an_owner_are_bounded_over_all_bindings_together(
             assert (await read_task(gateway, of=task_id))[0] == 200, "what is no stream is not refused"
             assert await gateway.ids() == streaming, "nothing is stored of what was refused"
             over_grpc.cancel()
-            await eventually_async(has_free_place(gateway), what="the stream over gRPC has given its place back")
+            await eventually_async(has_free_place(gateway), what="the gRPC stream has released its permit")
 
 
 @pytest.mark.parametrize("ends", ["client", "task"])

@@ -223,7 +223,7 @@ async def test_a_dead_letter_is_requeued_once_for_its_owner(site: Site) -> None:
 
 
 @pytest.mark.parametrize("state", ["missing", "open", "ended"])
-async def test_what_is_no_dead_letter_is_not_requeued(site: Site, state: str) -> None:
+async def test_a_task_that_is_not_a_dead_letter_is_not_requeued(site: Site, state: str) -> None:
     task_id = "nothing" if state == "missing" else (await site.seeds.claim_run(scope=BOB)).ref.task_id
     if state == "ended":
         task_id = await site.seeds.create_task_in(COMPLETED, scope=BOB)

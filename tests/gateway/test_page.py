@@ -53,7 +53,7 @@ KEYS = {"a2a_auth_api_keys": [api_key_entry("alice", "one")]}
 
 
 @pytest.mark.parametrize(("settings", "shell"), [(KEYS, 200), (KEYS | PROXY, 200), (PROXY, 401)])
-async def test_the_page_is_there_to_ask_for_a_token_and_what_it_shows_is_not(
+async def test_the_page_is_served_without_a_token_but_its_data_is_not(
     redis_server: EmbeddedRedis, settings: dict[str, Any], shell: int
 ) -> None:
     async with client_of(redis_server, ui=True, **settings) as client:
@@ -190,7 +190,7 @@ def test_a_script_can_be_read_in_one_go() -> None:
     assert {path.name for path in UI.iterdir() if len(path.read_text().splitlines()) > 300} == set()
 
 
-def test_the_docs_page_names_what_is_there() -> None:
+def test_the_docs_page_lists_the_paths() -> None:
     text = (ROOT / "docs" / "page.md").read_text()
 
     assert set(re.findall(r"`(/ui/[a-z.]*)`", text)) == {"/ui/", "/ui/agents.json"}

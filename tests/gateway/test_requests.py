@@ -304,7 +304,7 @@ def part(raw: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("raw", ["no base64!", "AAAAA", "A", "AA=A", "A===", "\u00e9AAA", "AA==="])
-async def test_what_is_no_base64_is_refused(gateway: LocalGateway, raw: str) -> None:
+async def test_invalid_base64_is_refused(gateway: LocalGateway, raw: str) -> None:
     rest = await gateway.http.post("/message:send", json=part(raw), headers=V1)
     rpc = await over_rpc(gateway, "SendMessage", part(raw))
 

@@ -178,7 +178,7 @@ async def test_an_event_that_the_webhook_does_not_want_is_refused(site: Site) ->
     assert (answer.status_code, answer.json()["error"]["message"]) == (400, "Event 1 is not delivered to this webhook")
 
 
-async def test_a_ping_is_requested_under_an_id_of_its_own(site: Site) -> None:
+async def test_a_ping_has_a_separate_id(site: Site) -> None:
     task_id = await site.alice.task()
 
     answers = [await site.alice.post(f"/webhooks/{task_id}/c:ping") for _ in range(2)]

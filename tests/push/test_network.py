@@ -272,7 +272,7 @@ async def test_a_cached_address_is_checked_at_each_connection(system: System) ->
     assert system.asked == ["a.example"]
 
 
-async def test_closing_ends_who_waits_whether_a_thread_asks_or_not(system: System) -> None:
+async def test_closing_ends_waiting_lookups_with_and_without_a_thread(system: System) -> None:
     resolver = SystemResolver(timeout=60)
     asking = [asyncio.create_task(resolver.resolve(name)) for name in SLOW_NAMES]
     await asyncio.to_thread(eventually, lambda: len(system.asked) == 32)

@@ -44,7 +44,7 @@ async def test_the_server_gets_the_name(authority: Authority) -> None:
     assert names == ["a.example"]
 
 
-async def test_a_certificate_for_another_name_is_none(authority: Authority) -> None:
+async def test_a_certificate_for_another_name_is_refused(authority: Authority) -> None:
     with receiver(authority.server("a.example")) as hooks:
         result = await post(hooks, authority.client(), "b.example")
         assert hooks.requests() == []

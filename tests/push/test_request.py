@@ -107,7 +107,7 @@ def test_a_repetition_by_another_process_is_byte_identical() -> None:
     assert max(map(len, names(payload))) == 20
 
 
-def test_text_is_sent_as_it_is() -> None:
+def test_text_is_sent_unchanged() -> None:
     assert "Grüße ✓".encode() in built(MESSAGE).body
 
 
@@ -184,7 +184,7 @@ def test_a_request_does_not_show_what_is_secret() -> None:
     assert "t0ken" not in text
 
 
-def test_what_an_answer_must_not_say_again_is_known() -> None:
+def test_the_secrets_that_a_response_must_not_repeat_are_known() -> None:
     push_config = config("Bearer", "s3cret", "t0ken")
     push_config.url = "https://a.example/hook?key=k3y"
 

@@ -42,7 +42,7 @@ async def create_when_available(store: AsyncStore, keys: Keys) -> str:
             return await Seeds(store, keys).create_task()
         return ""
 
-    return await eventually_async(create, what="the store takes a task")
+    return await eventually_async(create, what="the store accepts a task")
 
 
 def is_replicated(group: SentinelGroup) -> bool:

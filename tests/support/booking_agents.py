@@ -165,7 +165,7 @@ class Client:
 
     @property
     def question(self) -> Part:
-        """Return the data part of the open question."""
+        """Data part of the open question."""
         [part] = [part for part in self.task["status"]["message"]["parts"] if "data" in part]
         return dict(part)
 

@@ -46,7 +46,7 @@ class Authority:
 
     @property
     def file(self) -> Path:
-        """Return the path of the authority's certificate, in PEM format."""
+        """Path of the authority's certificate, in PEM format."""
         file = self.folder / "authority.pem"
         if not file.exists():
             file.write_bytes(self.certificate.public_bytes(Encoding.PEM))

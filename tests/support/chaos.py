@@ -205,7 +205,7 @@ class ChaosRun:
 
     @property
     def wrong(self) -> bool:
-        """Return True if the run or the checks found problems."""
+        """True if the run or the checks found problems."""
         return bool(self.problems or self.findings.problems)
 
 

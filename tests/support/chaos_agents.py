@@ -80,7 +80,7 @@ class Mark:
 
     @property
     def tag(self) -> str:
-        """Return the prefix of the chunks of this run."""
+        """Prefix of the chunks of this run."""
         return f"{self.turn}.{self.attempt}.{self.run}"
 
 

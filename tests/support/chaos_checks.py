@@ -38,7 +38,7 @@ class Record:
 
     @property
     def message_ids(self) -> list[str]:
-        """Return the ids of the client's messages in the log, in order."""
+        """Ids of the client's messages in the log, in order."""
         first = self.log[0].event
         assert isinstance(first, Task)
         client_messages = [e.event for e in self.log if kind_of(e.event) is EventKind.CLIENT_MESSAGE]

@@ -49,7 +49,7 @@ class PortRedis(MortalRedis):
 
     @property
     def url(self) -> str:
-        """Return the URL of the server."""
+        """URL of the server."""
         return f"redis://127.0.0.1:{self.port}/0"
 
     def _command(self) -> list[str]:
@@ -139,12 +139,12 @@ class ProcessSlot:
 
     @property
     def kind(self) -> str:
-        """Return "worker", "gateway" or "watcher"."""
+        """Kind of the process: "worker", "gateway" or "watcher"."""
         return self.name.split("-")[0]
 
     @property
     def prefork(self) -> bool:
-        """Return True for a worker with the prefork pool."""
+        """True for a worker with the prefork pool."""
         return "prefork" in self.arguments
 
 
@@ -168,7 +168,7 @@ class Incident:
 
     @property
     def of(self) -> str:
-        """Return "worker", "child", "gateway", "watcher", "store" or "broker"."""
+        """Kind of the process: "worker", "child", "gateway", "watcher", "store" or "broker"."""
         return self.kind.split()[-1]
 
 

@@ -187,7 +187,7 @@ class Frame:
 
     @property
     def version(self) -> int:
-        """Return the version in the id.
+        """Version in the id.
 
         Raises:
             ValueError: The event has no id or an invalid id.

@@ -65,7 +65,7 @@ class ManualClock(Clock):
 
     @property
     def waits(self) -> list[float]:
-        """Return the remaining times of the active sleeps and timeouts in seconds, sorted."""
+        """Remaining times of the active sleeps and timeouts in seconds, sorted."""
         return sorted(round(until - self._seconds, 6) for until, _ in self._waits.values())
 
     async def until_waiting(self, *seconds: float) -> None:

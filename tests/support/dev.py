@@ -37,21 +37,21 @@ class Dev:
 
     @property
     def url(self) -> str:
-        """Return the gateway's address."""
+        """Gateway's address."""
         match = re.search(r"^# Ready: \d+ agents? at (\S+)", self.output(), re.MULTILINE)
         assert match, self.output()
         return match[1]
 
     @property
     def home(self) -> Path:
-        """Return the folder of the embedded Redis."""
+        """Folder of the embedded Redis."""
         match = re.search(r"embedded Redis at unix://(\S+)/redis.sock", self.output())
         assert match, self.output()
         return Path(match[1])
 
     @property
     def block(self) -> str:
-        """Return the output from the line "# Ready" on, which suggests commands."""
+        """Output from the line "# Ready" on, which suggests commands."""
         match = re.search(r"^# Ready:.*^# Ctrl-C stops everything$", self.output(), re.MULTILINE | re.DOTALL)
         assert match, self.output()
         return match[0]

@@ -67,12 +67,12 @@ class SentinelGroup:
 
     @property
     def hosts(self) -> str:
-        """Return the addresses of the Sentinels in the format of a store URL."""
+        """Addresses of the Sentinels in the format of a store URL."""
         return ",".join(f"{LOCALHOST}:{port}" for port in self.sentinel_ports)
 
     @property
     def store_url(self) -> str:
-        """Return the store URL, without passwords and TLS options."""
+        """Store URL, without passwords and TLS options."""
         return f"sentinel://{self.hosts}/0?master_name={MASTER_NAME}"
 
     def broker_url(self, database: int = 1) -> str:

@@ -44,7 +44,7 @@ class Server:
 
     @property
     def files(self) -> dict[str, str]:
-        """Return the environment variables that the app in `tls_agents` reads."""
+        """Environment variables that the app in `tls_agents` reads."""
         key, certificate = self.client
         return {"TEST_CA": str(self.authority.file), "TEST_KEY": str(key), "TEST_CERTIFICATE": str(certificate)}
 

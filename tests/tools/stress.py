@@ -63,7 +63,7 @@ class Run:
 
     @property
     def is_whole(self) -> bool:
-        """Return True if pytest ran every test."""
+        """True if pytest ran every test."""
         return self.code in {0, 1} and (self.code == 1) == bool(self.failures)
 
 

@@ -240,7 +240,7 @@ def test_a_supported_store_is_accepted(url: str) -> None:
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), "soon", None, True, [1]])
 @pytest.mark.parametrize("name", ["lease_ttl", "cancel_grace", "redispatch_after", "first_event_hold", "retention"])
-def test_what_is_no_number_is_refused_with_its_field(name: str, value: object) -> None:
+def test_an_invalid_number_is_refused_with_its_field(name: str, value: object) -> None:
     with pytest.raises(ConfigError, match=rf"a2a_{name} = {re.escape(repr(value))}: must be"):
         load_settings({"a2a_store_url": REDIS, f"a2a_{name}": value}, {})
 

@@ -48,7 +48,7 @@ def test_workers_of_another_deployment_at_the_same_broker_are_not_drained(filter
     assert choice.strangers == ("celery@bad-settings", "celery@lost-its-store")
 
 
-def test_a_worker_that_can_t_say_whose_it_is_can_be_named() -> None:
+def test_a_worker_with_an_unavailable_store_can_be_named() -> None:
     choice = Choice.of(REPORTS, NO_SELECTION | {"nodes": ("celery@lost-its-store",)}, {}, STORE, PREFIX)
 
     assert (choice.nodes, choice.strangers) == (("celery@lost-its-store",), ())

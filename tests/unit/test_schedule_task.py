@@ -84,6 +84,6 @@ def test_another_schedule_of_celery_has_the_default_window() -> None:
 
 
 @pytest.mark.parametrize("rule", [0, -1, timedelta(0), "0 2 * * *", None, True, float("nan")])
-def test_what_is_no_schedule_is_refused(rule: Any) -> None:
+def test_an_invalid_schedule_is_refused(rule: Any) -> None:
     with pytest.raises(ConfigError, match="schedule="):
         window_of(rule)

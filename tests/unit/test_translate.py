@@ -114,7 +114,7 @@ def test_a_pause_without_a_text_has_its_data() -> None:
     assert list(event.status.message.parts) == [data]
 
 
-def test_whoever_was_asked_to_cancel_leaves_it_to_the_store_to_say_by_whom() -> None:
+def test_a_requested_cancel_leaves_the_text_of_the_status_to_the_store() -> None:
     event_translator = translator(WORKING)
     event_translator.ask_to_cancel()
 
