@@ -190,7 +190,8 @@ class TestRestart:
 
     def test_send_and_tail_resume(self, commands: Commands) -> None:
         fleet, gateway = commands.fleet, commands.fleet.gateway()
-        sending = fleet.start("send", "a2a", "send", "pace", "20 0.3", "--url", gateway.url)
+        # the agent must not end before the gateway is back: `tail` shows an ended task from its beginning
+        sending = fleet.start("send", "a2a", "send", "pace", "20 0.75", "--url", gateway.url)
         sending.wait_for_output("artifact response: 0 ")
         task = sending.output().split()[1]
         tailing = fleet.start("tail", "a2a", "tail", task, "--url", gateway.url)
