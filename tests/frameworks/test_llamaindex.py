@@ -18,6 +18,7 @@ from llama_index.core.llms.mock import MockFunctionCallingLLM
 from llama_index.core.memory import Memory
 from opentelemetry import trace
 from pydantic import BaseModel, Field
+from sqlalchemy.ext.asyncio import create_async_engine
 from workflows import Context, Workflow, step
 from workflows.events import Event, HumanResponseEvent, StartEvent, StopEvent
 from workflows.plugins.basic import BasicRuntime
@@ -355,11 +356,16 @@ async def test_the_message_is_the_start_event_of_a_workflow() -> None:
 
 @pytest.mark.filterwarnings("ignore:Skipping serialization")
 async def test_a_memory_that_cannot_be_stored_fails_the_turn() -> None:
-    def start(turn: Any) -> StartEvent:
-        return AgentWorkflowStartEvent(user_msg=turn.text, memory=Memory.from_defaults())
+    engine = create_async_engine("sqlite+aiosqlite:///:memory:")
 
-    with pytest.raises(SessionError, match="memory of the agent cannot be stored"):
-        await events_of(agent(), start_event=start)
+    def start(turn: Any) -> StartEvent:
+        return AgentWorkflowStartEvent(user_msg=turn.text, memory=Memory.from_defaults(async_engine=engine))
+
+    try:
+        with pytest.raises(SessionError, match="memory of the agent cannot be stored"):
+            await events_of(agent(), start_event=start)
+    finally:
+        await engine.dispose()
 
 
 async def test_a_state_that_cannot_be_stored_fails_the_turn() -> None:
