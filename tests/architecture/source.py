@@ -40,6 +40,11 @@ class Module:
         return parse(self.path)
 
     @property
+    def nodes(self) -> tuple[ast.AST, ...]:
+        """All nodes of the syntax tree."""
+        return walk(self.path)
+
+    @property
     def lines(self) -> int:
         return len(self.text.splitlines())
 
@@ -49,13 +54,13 @@ class Module:
 
     def functions(self) -> Iterator[FunctionNode]:
         """Yield every function and method, including nested ones."""
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, FunctionNode):
                 yield node
 
     def calls(self, *names: str) -> Iterator[ast.Call]:
         """Yield the calls to functions and methods that have one of `names`."""
-        for node in ast.walk(self.tree) if self.mentions(names) else ():
+        for node in self.nodes if self.mentions(names) else ():
             if isinstance(node, ast.Call) and last_name(node.func) in names:
                 yield node
 
@@ -64,11 +69,11 @@ class Module:
         """Absolute, dotted name of each import, and whether the import is only for type checkers."""
         for_types = {
             id(inner)
-            for node in ast.walk(self.tree)
+            for node in self.nodes
             if isinstance(node, ast.If) and last_name(node.test) == "TYPE_CHECKING"
             for inner in ast.walk(node)
         }
-        return [(name, id(node) in for_types) for node in ast.walk(self.tree) for name in self._named_by(node)]
+        return [(name, id(node) in for_types) for node in self.nodes for name in self._named_by(node)]
 
     def _named_by(self, node: ast.AST) -> list[str]:
         if isinstance(node, ast.Import):
@@ -94,6 +99,12 @@ def last_name(node: ast.expr) -> str:
 def parse(path: Path) -> ast.Module:
     """Return the syntax tree of a file. The tests of this folder share it."""
     return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
+def walk(path: Path) -> tuple[ast.AST, ...]:
+    """Return all nodes of a file's syntax tree. A list is read ten times as fast as a tree is walked."""
+    return tuple(ast.walk(parse(path)))
 
 
 @cache

@@ -26,7 +26,7 @@ def names() -> dict[str, set[str]]:
     modules_by_name: dict[str, set[str]] = {}
     for module in modules(PACKAGE):
         names = {module.path.stem}
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             if isinstance(node, ast.ClassDef | FunctionNode):
                 names.add(node.name)
             elif isinstance(node, ast.arg):

@@ -43,6 +43,7 @@ def is_private(name: str) -> bool:
     return name.startswith("_") and not name.startswith("__") and name not in PUBLIC
 
 
+@cache
 def defined_names(tree: ast.AST) -> set[str]:
     """Return the private names that `tree` defines: functions, classes, variables and attributes of `self`."""
     names: set[str] = set()
@@ -87,7 +88,7 @@ def foreign_names(module: Module) -> set[str]:
     """Return the names in a module that stand for modules, classes or functions of other libraries."""
     return {
         (alias.asname or alias.name).partition(".")[0]
-        for node in ast.walk(module.tree)
+        for node in module.nodes
         if isinstance(node, ast.Import) or (isinstance(node, ast.ImportFrom) and not node.level)
         for alias in node.names
     }
@@ -113,8 +114,8 @@ def used_names(module: Module) -> set[str]:
     ours = names_of_this_package()
     names = {name for name, owner in uses(module.tree) if name not in ours or owner.partition(".")[0] in foreign}
     for function in module.functions():
-        arguments = foreign_arguments(function, foreign)
-        names |= {name for name, owner in uses(function) if owner in arguments}
+        if arguments := foreign_arguments(function, foreign):
+            names |= {name for name, owner in uses(function) if owner in arguments}
     return names
 
 

@@ -88,7 +88,8 @@ def test_a_docstring_describes_arguments_that_exist() -> None:
     unknown = {
         f"{module.name}:{node.name}": names
         for module in (*SOURCE, *TESTS)
-        for node in ast.walk(module.tree)
+        if "Args:\n" in module.text
+        for node in module.nodes
         if isinstance(node, ast.ClassDef | FunctionNode)
         if (names := documented_arguments(node) - arguments_of(node))
     }
@@ -247,7 +248,7 @@ def decorators_in(module: Module) -> set[str]:
     """Return the source text of a module's decorators that may skip a test."""
     return {
         ast.unparse(decorator)
-        for node in (ast.walk(module.tree) if module.mentions(SKIP_MARKERS) else ())
+        for node in (module.nodes if module.mentions(SKIP_MARKERS) else ())
         if isinstance(node, FunctionNode | ast.ClassDef)
         for decorator in node.decorator_list
     }
@@ -274,7 +275,7 @@ READS_TIME_DIRECTLY = {
 def time_readings(module: Module) -> set[str]:
     """Return the functions of `time` and `datetime` that a module imports or names."""
     names: set[str] = set()
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.ImportFrom) and node.module == "time":
             names |= {alias.name for alias in node.names} & TIME_FUNCTIONS
         elif isinstance(node, ast.Attribute):
