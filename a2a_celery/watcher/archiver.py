@@ -186,14 +186,29 @@ class Archiver:
         """Archive the tasks one by one, and return the archived tasks. Set aside tasks that the database refuses."""
         accepted_tasks: list[Archived] = []
         for archived_task in tasks:
+            reason = await self._reason_of_refusal(archived_task)
+            if reason is None:
+                accepted_tasks.append(archived_task)
+            else:
+                await self._set_aside(archived_task.task.id, f"the archive refuses it: {reason}")
+        return accepted_tasks
+
+    async def _reason_of_refusal(self, archived_task: Archived) -> ArchiveUnavailable | None:
+        """Archive a task. Return the error if the database refuses the task, or None if the task is archived.
+
+        Raises:
+            ArchiveUnavailable: The database is unavailable.
+        """
+        error: ArchiveUnavailable | None = None
+        for _ in range(2):  # an outage may end between the failed write and the check
             try:
                 await self._archive.put([archived_task])
             except ArchiveUnavailable as e:
-                await self._archive.require_writable()  # raises if the database is unavailable
-                await self._set_aside(archived_task.task.id, f"the archive refuses it: {e}")
+                await self._archive.require_writable()
+                error = e
             else:
-                accepted_tasks.append(archived_task)
-        return accepted_tasks
+                return None
+        return error
 
     async def _delete_expired(self, now_us: int) -> None:
         if self._retention is None or self._clock.monotonic() < self._delete_at:

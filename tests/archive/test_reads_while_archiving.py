@@ -35,6 +35,7 @@ class UnreliableArchive:
         self.away = False
         self.dislikes: set[str] = set()
         self.then: Callable[[], Any] | None = None
+        self.returns_before_check = False
 
     async def put(self, tasks: Sequence[Archived]) -> None:
         self._answer()
@@ -45,6 +46,7 @@ class UnreliableArchive:
             await self.then()
 
     async def require_writable(self) -> None:
+        self.away = self.away and not self.returns_before_check
         self._answer()
         await self._archive.require_writable()
 
@@ -339,6 +341,16 @@ async def test_an_outage_in_the_middle_refuses_no_task(scene: Scene) -> None:
 
     assert (await scene.store.run(read_archive_state(scene.keys))).refused == 0
     assert [await scene.is_in_store(task_id) for task_id in task_ids] == [True] * 4
+
+
+async def test_an_outage_that_ends_before_the_check_refuses_no_task(scene: Scene) -> None:
+    task_ids = [await scene.seeds.create_task_in(COMPLETED) for _ in range(3)]
+    scene.archive.away = scene.archive.returns_before_check = True
+
+    await scene.archive_tasks(*task_ids)
+
+    assert (await scene.store.run(read_archive_state(scene.keys))).refused == 0
+    assert [await scene.is_in_store(task_id) for task_id in task_ids] == [False] * 3
 
 
 async def test_many_watchers_archive_a_backlog_once(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
