@@ -96,11 +96,15 @@ async def measure(fleet: Fleet, url: str) -> None:
             f"{(used - memory) / CHUNKS:.0f} bytes stored a chunk"
         )
         (cpu, _), began = await meter.now(), asyncio.get_running_loop().time()
-        await asyncio.gather(*(send(http, url, "pace", f"{PACED} 0.05") for _ in range(AT_ONCE)))
+        tasks = await asyncio.gather(*(send(http, url, "pace", f"{PACED} 0.05") for _ in range(AT_ONCE)))
         seconds = asyncio.get_running_loop().time() - began
         after, _ = await meter.now()
+        keys = await meter.of_task(tasks[0]["id"])
         spent = (after - cpu - idle * seconds) / (PACED * AT_ONCE)
-        print(f"{AT_ONCE} streams of {PACED} chunks, one every 50 ms: {spent * 1e6:.0f} µs of Redis a chunk")
+        print(
+            f"{AT_ONCE} streams of {PACED} chunks, one every 50 ms: {spent * 1e6:.0f} µs of Redis a chunk, "
+            f"{sum(keys.values()) / PACED:.0f} bytes in the keys of a task for each chunk"
+        )
     await meter.redis.aclose()
 
 

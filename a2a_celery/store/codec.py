@@ -47,10 +47,14 @@ _PACKED = 4
 """Number of elements in the snapshot of a packed task: the id of the newest event, the requested length of the history,
 "1" if artifacts were requested, and the log entries."""
 
+SLICE = 25
+"""Number of log entries that are folded before control returns to the event loop. Folding a slice takes about
+0.3 ms."""
+
 
 class LongSnapshot(Exception):
-    """Exception for a reply that has snapshots without contents. ``log/long_tasks.py`` must read the contents before
-    the reply is parsed."""
+    """Exception for a reply that has snapshots without contents, or with a long log. ``log/long_tasks.py`` must fold
+    the log before the reply is parsed."""
 
     def __init__(self, snapshots: Sequence[list[Any]]) -> None:
         super().__init__()
@@ -59,13 +63,15 @@ class LongSnapshot(Exception):
 
 @dataclass(frozen=True, slots=True)
 class FoldedTask:
-    """Task that was folded from its log.
+    """Task that was folded from its log, the only element of its snapshot.
 
     Attributes:
+        newest: Id of the task's newest event.
         has_references: True if parts of the task are in the object store.
     """
 
     task: Task
+    newest: EventId
     has_references: bool
 
 
@@ -134,18 +140,27 @@ def snapshot_size(reply: list[Any]) -> int:
     read separately."""
     if len(reply) == _WITHOUT_CONTENTS or isinstance(reply[-1], FoldedTask):
         return 0
-    if len(reply) == _PACKED:
-        return sum(map(len, reply[3]))
+    if (entries := packed_log(reply)) is not None:
+        return sum(map(len, entries))
     return sum(map(len, reply[6])) + sum(len(chunk) for chunks in reply[8] for chunk in chunks)
 
 
+def packed_log(reply: Sequence[Any]) -> list[bytes] | None:
+    """Return the log entries in the snapshot of a packed task, or None if the snapshot has no log."""
+    return reply[3] if len(reply) == _PACKED else None
+
+
 def require_contents(snapshots: Sequence[list[Any]]) -> None:
-    """Check that each snapshot has its contents.
+    """Check that each snapshot has its contents, and no log that takes long to fold.
 
     Raises:
-        LongSnapshot: A snapshot has no contents.
+        LongSnapshot: A snapshot has no contents, or a long log.
     """
-    incomplete = [snapshot for snapshot in snapshots if len(snapshot) == _WITHOUT_CONTENTS]
+    incomplete = [
+        snapshot
+        for snapshot in snapshots
+        if len(snapshot) == _WITHOUT_CONTENTS or len(packed_log(snapshot) or ()) > SLICE
+    ]
     if incomplete:
         raise LongSnapshot(incomplete)
 
@@ -160,9 +175,9 @@ def task_from_snapshot(reply: list[Any]) -> tuple[Task, EventId]:
     if isinstance(folded_task := reply[-1], FoldedTask):
         if folded_task.has_references:
             insert_blobs(folded_task.task)
-        return folded_task.task, event_id(reply[2])
-    if len(reply) == _PACKED:
-        task = fold(LogEntry(version, *_event_of(entry)) for version, entry in enumerate(reply[3], 1))
+        return folded_task.task, folded_task.newest
+    if (entries := packed_log(reply)) is not None:
+        task = fold(log_entries(entries, 0))
         omit_contents(task, int(reply[1]), artifacts=reply[2] == b"1")
         return task, event_id(reply[0])
     task_id, context_id, newest, at, status, _, history, metadata, artifacts = reply
@@ -186,14 +201,17 @@ def omit_contents(task: Task, history_length: int, *, artifacts: bool) -> None:
 
 def direct_answer(reply: Sequence[Any]) -> Message | None:
     """Return the agent's message if it is the agent's only event, or None."""
-    newest, content = (reply[0], reply[3][-1].partition(b" ")[2]) if len(reply) == _PACKED else (reply[2], reply[4])
+    if isinstance(reply[-1], FoldedTask):
+        return None
+    entries = packed_log(reply)
+    newest, content = (reply[2], reply[4]) if entries is None else (reply[0], entries[-1].partition(b" ")[2])
     event = _decode(content) if event_id(newest).version == 2 else None
     return event if isinstance(event, Message) else None
 
 
 def snapshot_is_resolved(reply: Sequence[Any]) -> bool:
     """Return True if no part of the snapshot is in the object store. A packed task has no such part."""
-    if len(reply) == _PACKED:
+    if packed_log(reply) is not None:
         return True
     if isinstance(folded_task := reply[-1], FoldedTask):
         return not folded_task.has_references

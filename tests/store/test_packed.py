@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import closing
 from typing import Any
 from uuid import uuid4
 
 import pytest
 from a2a.types import Part, TaskArtifactUpdateEvent
 
+from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.lifecycle import EventId, fold
 from a2a_celery.lifecycle.execution import ExecutionState as S
 from a2a_celery.lifecycle.execution import Step, Transition
 from a2a_celery.lifecycle.outcomes import agent_message
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, WORKING
-from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store import AsyncStore, Keys, SyncStore
 from a2a_celery.store.log.pages import read_log
 from a2a_celery.store.runs.release import read_steps
 from a2a_celery.store.tasks.commands import (
@@ -29,6 +32,9 @@ from tests.support.seeds import ANN, CONTEXT, RETENTION, Seeds, chunk, request, 
 
 ECHO_BYTES = 1450
 """Maximum memory of a finished echo in Redis in bytes, including its entries in the indexes."""
+
+CHUNK_BYTES = 70
+"""Maximum memory of a chunk with a short text in the log of a finished task, in bytes."""
 
 RUNNER = "worker-host.12345.0a1b2c3d"
 
@@ -177,15 +183,49 @@ async def test_the_only_answer_of_a_packed_task(store: AsyncStore, keys: Keys, s
     assert final_task.answer == answer
 
 
+async def end_with(seeds: Seeds, chunks: Sequence[TaskArtifactUpdateEvent]) -> str:
+    """Create a canceled task with the given artifact events, and return its id."""
+    claim = await seeds.claim_run(context_id=str(uuid4()))
+    for start in range(0, len(chunks), 100):
+        await seeds.append_events(claim, *chunks[start : start + 100], written_count=start)
+    await seeds.settle_run(claim, status(CANCELED), written_count=len(chunks))
+    return claim.ref.task_id
+
+
+async def test_a_long_stream_is_packed(
+    store: AsyncStore, keys: Keys, seeds: Seeds, redis_server: EmbeddedRedis
+) -> None:
+    task_ids = [await end_with(seeds, [chunk(f"{n} ") for n in range(600)]) for _ in range(3)]
+
+    expected = [fold(await seeds.log(task_id)) for task_id in task_ids]
+    assert [await is_packed(seeds, task_id) for task_id in task_ids] == [True] * 3
+    assert [len(task.artifacts[0].parts) for task in expected] == [600] * 3
+    page = await store.run(list_tasks(keys, ANN, retention=RETENTION, page_size=9, artifacts=True))
+    assert page.tasks == expected[::-1]
+    with closing(SyncStore(redis_server.store_url)) as sync_store:
+        for task_id in task_ids:
+            assert sync_store.run(read_task(keys, ANN, task_id)) == await store.run(read_task(keys, ANN, task_id))
+
+
+async def test_memory_of_a_packed_chunk(store: AsyncStore, seeds: Seeds) -> None:
+    log = seeds.keys.task(await end_with(seeds, [chunk("token ") for _ in range(500)])).log
+
+    assert await store.redis.memory_usage(log) / 500 <= CHUNK_BYTES
+
+
 @pytest.mark.parametrize(
-    "chunks", [[chunk(str(n)) for n in range(14)], [chunk("x" * 66_000)]], ids=["entries", "bytes"]
+    "chunks",
+    [
+        [chunk("") for n in range(1000)],
+        [chunk("x" * 140_000)],
+        [chunk("x" * 340) for _ in range(350)],
+    ],
+    ids=["entries", "bytes of the task", "bytes of the log"],
 )
 async def test_a_task_that_is_not_packed(
     store: AsyncStore, keys: Keys, seeds: Seeds, chunks: list[TaskArtifactUpdateEvent]
 ) -> None:
-    claim = await seeds.claim_run()
+    task_id = await end_with(seeds, chunks)
 
-    await seeds.settle_run(claim, *chunks, status(CANCELED))
-
-    assert not await is_packed(seeds, claim.ref.task_id)
-    await seeds.require_consistent(claim.ref.task_id)
+    assert not await is_packed(seeds, task_id)
+    await seeds.require_consistent(task_id)

@@ -1,16 +1,20 @@
 -- requires: stored_bytes, time
 
--- An ended task never changes, and most ended tasks are small. The script that ends a small task packs the task: log
--- and steps become one string under the key of the log, in which two unused bytes represent the ids of task and
--- context. The string begins with these bytes, the length of the status and the status, so that a list of tasks reads
--- no other part of it. The last entry lacks its event, which is the status. History, artifacts and status are deleted,
--- because they can be derived from the log. The record is rewritten without the fields in OMITTED, because Redis
--- encodes a hash that once had a large field as a hash table, which takes three times the memory.
+-- An ended task never changes. The script that ends a task of moderate size packs the task: log and steps become one
+-- string under the key of the log, in which three unused bytes, the marks, represent the ids of the task, of its
+-- context and of the first artifact. The string begins with the marks, the lengths of artifact id and status, the
+-- artifact id and the status, so that a list of tasks reads no other part of it. The last entry lacks its event, which
+-- is the status. History, artifacts and status are deleted, because they can be derived from the log. The record is
+-- rewritten without the fields in OMITTED, because Redis encodes a hash that once had a large field as a hash table,
+-- which takes three times the memory.
 
-local PACKED_ENTRIES = 16
-local PACKED_BYTES = 131072
-local MARKED_BYTES = 4096 -- in a longer string, the ids take a small part, and replacing them takes long
-local NO_MARKS = '\0\0' -- the ids are not replaced
+local PACKED_ENTRIES = 1000
+local STORED_BYTES = 262144 -- maximum bytes of a task that is packed
+local PACKED_BYTES = 131072 -- maximum bytes of the string
+-- In a text of more bytes, the ids take a small part, and replacing them takes long.
+local MARKED_BYTES, MARKED_BYTES_PER_ENTRY = 4096, 256
+local FEW_ENTRIES = 16 -- in fewer entries, an artifact id is too rare to be replaced
+local NO_MARKS = '\0\0\0' -- the ids are not replaced
 local HEAD_BYTES = 1024 -- most statuses end within these bytes
 
 -- Fields that are not copied: fields that `load_record` derives, the size, which changes, and fields about the
@@ -18,22 +22,42 @@ local HEAD_BYTES = 1024 -- most statuses end within these bytes
 local OMITTED = {status = true, size = true, scope_index = true, context_index = true, leases = true, dispatch = true,
   published_at = true, prefetched = true}
 
--- Return two bytes that do not occur in `text` and have no special meaning in patterns, or NO_MARKS if `text` is long or
--- has no such bytes. The bytes that are tried first never occur in valid UTF-8.
+-- Return three bytes that do not occur in `text`, or NO_MARKS if there are no such bytes. The bytes that are tried
+-- first never occur in valid UTF-8.
 local function marks_for(text)
-  if #text > MARKED_BYTES then return NO_MARKS end
   local marks = ''
   for code = 255, 128, -1 do
     local byte = string.char(code)
     if not string.find(text, byte, 1, true) then marks = marks .. byte end
-    if #marks == 2 then return marks end
+    if #marks == #NO_MARKS then return marks end
   end
   return NO_MARKS
 end
 
-local function replaced(text, id, mark)
-  if id == '' then return text end
-  return (string.gsub(text, string.gsub(id, '%W', '%%%0'), mark))
+-- Return `text` with `after` in place of each `before`. In a long text, this is faster than string.gsub.
+local function replaced(text, before, after)
+  local first, last = string.find(text, before, 1, true)
+  if before == '' or not first then return text end
+  local parts, position = {}, 1
+  while first do
+    parts[#parts + 1] = string.sub(text, position, first - 1)
+    position = last + 1
+    first, last = string.find(text, before, position, true)
+  end
+  parts[#parts + 1] = string.sub(text, position)
+  return table.concat(parts, after)
+end
+
+local function without_ids(ids, marks, text)
+  if marks == NO_MARKS then return text end
+  for i, id in ipairs(ids) do text = replaced(text, id, string.sub(marks, i, i)) end
+  return text
+end
+
+local function with_ids(ids, marks, text)
+  if marks == NO_MARKS then return text end
+  for i = #ids, 1, -1 do text = replaced(text, string.sub(marks, i, i), ids[i]) end
+  return text
 end
 
 -- Return the index of the event in a log entry.
@@ -56,7 +80,7 @@ end
 
 -- Pack an ended task if it is small and its last log entry is its status. The caller saves the record.
 local function pack_task(keys, r)
-  if r.blobs or r.version > PACKED_ENTRIES or (r.size or 0) > PACKED_BYTES then return end
+  if r.blobs or r.version > PACKED_ENTRIES or (r.size or 0) > STORED_BYTES then return end
   local entries, steps = redis.call('LRANGE', keys[2], 0, -1), redis.call('LRANGE', keys[10], 0, -1)
   local last = entries[r.version]
   if #entries ~= r.version or string.sub(last, start_of_event(last)) ~= r.status then return end
@@ -66,49 +90,42 @@ local function pack_task(keys, r)
   entries[r.version] = string.sub(last, 1, #last - #r.status)
   local packed = cmsgpack.pack({entries, steps})
   entries[r.version] = last
-  local status, marks = r.status, marks_for(packed .. r.status)
-  if marks ~= NO_MARKS then
-    local mark_of_task, mark_of_context = string.sub(marks, 1, 1), string.sub(marks, 2)
-    local function without_ids(text) return replaced(replaced(text, r.task_id, mark_of_task), r.context, mark_of_context) end
-    status, packed = without_ids(status), without_ids(packed)
-  end
-  local value = marks .. #status .. ' ' .. status .. packed
+  local is_long = #packed > MARKED_BYTES + MARKED_BYTES_PER_ENTRY * r.version
+  local marks = is_long and NO_MARKS or marks_for(packed .. r.status)
+  local artifact_id = r.version > FEW_ENTRIES and redis.call('LINDEX', keys[4], 0) or ''
+  local ids = {r.task_id, r.context, artifact_id}
+  local status = without_ids(ids, marks, r.status)
+  local head = marks .. #artifact_id .. ' ' .. #status .. ' ' .. artifact_id .. status
+  local value = head .. without_ids(ids, marks, packed)
+  if #value > PACKED_BYTES then return end
   add_size(r, #value - (r.size or 0))
   rewrite_record(keys, r)
   redis.call('SET', keys[2], value)
   r.packed, r.entries = '1', entries
 end
 
-local function has_marks(value) return string.sub(value, 1, 2) ~= NO_MARKS end
-
--- Return `part` of the stored string `value`, with the ids of the task.
-local function with_ids(r, value, part)
-  if not has_marks(value) then return part end
-  local ids = {[string.sub(value, 1, 1)] = r.task_id, [string.sub(value, 2, 2)] = r.context}
-  return (string.gsub(part, '[' .. string.sub(value, 1, 2) .. ']', ids))
-end
-
--- Return the status event of a packed task, and the index in the stored string at which entries and steps begin. Without
--- the stored `value`, only the bytes of the status are read. `r` must have task_id and context.
+-- Return the status event of a packed task, the ids that the marks represent, and the index in the stored string at
+-- which entries and steps begin. Without the stored `value`, only the bytes of the status are read. `r` must have
+-- task_id and context.
 local function unpack_status(keys, r, value)
   value = value or redis.call('GETRANGE', keys[2], 0, HEAD_BYTES - 1)
-  local length, first = string.match(value, '^(%d+) ()', 3)
-  local rest = first + length
+  local id_length, status_length, first = string.match(value, '^(%d+) (%d+) ()', #NO_MARKS + 1)
+  local first_of_status = first + id_length
+  local rest = first_of_status + status_length
   if rest - 1 > #value then value = redis.call('GETRANGE', keys[2], 0, rest - 2) end
-  return with_ids(r, value, string.sub(value, first, rest - 1)), rest
+  local ids = {r.task_id, r.context, string.sub(value, first, first_of_status - 1)}
+  return with_ids(ids, string.sub(value, 1, #NO_MARKS), string.sub(value, first_of_status, rest - 1)), ids, rest
 end
 
--- Return the log entries and the steps of a packed task. `r` must have task_id and context.
+-- Return the log entries and the steps of a packed task. `r` must have task_id and context, and receives the contents,
+-- so that a script unpacks them once.
 local function unpack_task(keys, r)
-  local value = redis.call('GET', keys[2])
-  local status, rest = unpack_status(keys, r, value)
-  local _, pair
-  if has_marks(value) then
-    pair = cmsgpack.unpack(with_ids(r, value, string.sub(value, rest)))
-  else
-    _, pair = cmsgpack.unpack_one(value, rest - 1) -- without a copy of a long string
+  if not r.contents then
+    local value = redis.call('GET', keys[2])
+    local status, ids, rest = unpack_status(keys, r, value)
+    r.contents = cmsgpack.unpack(with_ids(ids, string.sub(value, 1, #NO_MARKS), string.sub(value, rest)))
+    local entries = r.contents[1]
+    entries[#entries] = entries[#entries] .. status
   end
-  local entries, steps = unpack(pair)
-  entries[#entries] = entries[#entries] .. status
-  return entries, steps
+  return unpack(r.contents)
 end

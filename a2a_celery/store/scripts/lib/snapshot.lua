@@ -41,17 +41,26 @@ local function read_contents(keys, history_length, with_artifacts)
   return history, artifacts
 end
 
+-- Return the log entries of a packed task, or nil if there are more entries than may be read.
+local function read_packed(keys, r)
+  entries_left = entries_left - r.version
+  return entries_left >= 0 and unpack_task(keys, r) or nil
+end
+
 -- Return the snapshot of a task with the id of its newest entry. A negative history_length means the whole history. If
 -- the task is too long for one call, the snapshot contains the arguments and the keys of record and log instead of the
 -- contents; see store/log/long_tasks.py. For a packed task with requested contents, the snapshot contains the log
 -- entries.
 local function snapshot(keys, r, history_length, with_artifacts)
   local event_id = micros(r.version) .. '-' .. micros(r.recorded_at or 0)
+  local entries, history, artifacts
   if r.packed and (history_length ~= 0 or with_artifacts) then
-    return {event_id, micros(history_length), with_artifacts and '1' or '0', (unpack_task(keys, r))}
+    entries = read_packed(keys, r)
+  else
+    history, artifacts = read_contents(keys, history_length, with_artifacts)
   end
+  if entries then return {event_id, micros(history_length), with_artifacts and '1' or '0', entries} end
   if not r.status then r.status = unpack_status(keys, r) end
-  local history, artifacts = read_contents(keys, history_length, with_artifacts)
   if not history then
     return {
       r.task_id, r.context, event_id, micros(r.at), r.status, r.has_message, micros(history_length),
