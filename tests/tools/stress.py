@@ -5,8 +5,8 @@
 
 Arguments that the tool does not know are passed to pytest. While pytest runs, two busy loops for each core compete with
 it. About once a second, a random process among pytest's descendants receives SIGSTOP, and SIGCONT a second later.
-pytest, its xdist workers, and processes that a test has stopped are excluded. If a test stops a process during that
-second, the process may be continued early.
+pytest, its xdist workers, and processes that a test has stopped are excluded. A process that a test stops during that
+second stays stopped (on Linux).
 
 The report contains a table of the runs, and the number of failures of each failed test. The exit code is 1 if a test
 failed, or if a run broke off. A run that exceeds `--limit` is interrupted and counts as broken off. `--seed` repeats
@@ -19,6 +19,8 @@ import argparse
 import json
 import os
 import random
+import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -113,14 +115,25 @@ def targets(pytest: int, processes: Sequence[psutil.Process], load: set[int]) ->
 
 @contextmanager
 def suspend(process: psutil.Process) -> Iterator[None]:
-    """Suspend a process while the block runs."""
+    """Suspend a process while the block runs. A process that a test stops during the block stays stopped."""
     try:
         with suppress(psutil.NoSuchProcess):
             process.suspend()
         yield
     finally:
         with suppress(psutil.NoSuchProcess):
-            process.resume()
+            if not is_stop_pending(process.pid):
+                process.resume()
+
+
+def is_stop_pending(pid: int) -> bool:
+    """Return True if a stopped process has received SIGSTOP again. Return False if the system has no /proc."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return False
+    pending = re.search(r"^ShdPnd:\s*([0-9a-f]+)$", status, re.MULTILINE)
+    return pending is not None and bool(int(pending[1], 16) >> (signal.SIGSTOP - 1) & 1)
 
 
 @contextmanager

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 
+import psutil
+
+from tests.support.waiting import eventually
 from tests.tools import stress
 from tests.tools.coverage_table import COUNTS, table
 
@@ -54,3 +60,17 @@ def test_the_flakiness_report_counts_each_test_s_failures() -> None:
     assert lines[4].endswith("interrupted")
     assert lines[5].endswith("pytest's exit code 4")
     assert lines[6:] == ["2 of 5  t2", "1 of 5  t1"]
+
+
+def test_a_process_that_a_test_stops_while_it_is_suspended_stays_stopped() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as popen:
+        process = psutil.Process(popen.pid)
+        with stress.suspend(process):
+            pass
+        assert process.status() != psutil.STATUS_STOPPED
+        with stress.suspend(process):
+            eventually(lambda: process.status() == psutil.STATUS_STOPPED, what="it is suspended")
+            popen.send_signal(signal.SIGSTOP)
+        if sys.platform == "linux":  # elsewhere, pending signals cannot be read
+            assert process.status() == psutil.STATUS_STOPPED
+        popen.kill()
