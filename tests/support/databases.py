@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from .fleet import free_port
 from .waiting import eventually
@@ -129,7 +130,7 @@ class Maria:
             *(f"--{name}={value}" for name, value in options.items()),
         ]
         with (self._folder / "log").open("ab") as log:
-            self._server = subprocess.Popen([*user_prefix("mysql"), *command], stdout=log, stderr=log)
+            self._server = subprocess.Popen(command, stdout=log, stderr=log, **as_user("mysql"))
         eventually(self._answers, what="MariaDB answers")
 
     def stop(self) -> None:
@@ -162,9 +163,12 @@ def running_database(kind: type[Postgres] | type[Maria]) -> Iterator[Postgres | 
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def user_prefix(user: str) -> list[str]:
-    """Return a command prefix that changes the user from root to `user`, or [] if the tests do not run as root."""
-    return ["runuser", "-u", user, "--"] if os.geteuid() == 0 else []
+def as_user(user: str) -> dict[str, Any]:
+    """Return options of `subprocess` that change the user from root to `user`, or {} if the tests do not run as root.
+
+    ``runuser`` is not used, because it suspends itself when its command is suspended, and does not continue with it.
+    """
+    return {"user": user, "group": user, "extra_groups": []} if os.geteuid() == 0 else {}
 
 
 def set_owner(user: str, folder: Path) -> None:
@@ -178,9 +182,7 @@ def run(user: str, command: list[str]) -> None:
     """Run a command to completion. If the command fails, add the output to the error."""
     with tempfile.TemporaryFile() as output:  # a server that the command starts would keep a pipe open
         try:
-            subprocess.run(
-                [*user_prefix(user), *command], check=True, stdout=output, stderr=output, cwd="/", timeout=120
-            )
+            subprocess.run(command, check=True, stdout=output, stderr=output, cwd="/", timeout=120, **as_user(user))
         except subprocess.CalledProcessError as e:
             output.seek(0)
             e.add_note(output.read().decode(errors="replace")[-3000:])
