@@ -96,8 +96,8 @@ FRAMEWORKS = {
 A server skips frameworks that are not installed, because CrewAI's environment has no other framework.
 """
 
-READ_AT_IMPORT = ("CELERY_CUSTOM_WORKER_POOL",)
-"""Environment variables that Celery reads at import. Each combination of values has a separate server."""
+CUSTOM_POOL = "CELERY_CUSTOM_WORKER_POOL"
+"""Environment variable that Celery reads at import. A forked process reads the variable again."""
 
 FRESH = ("COVERAGE_", "GRPC_", "OTEL_", "PROMETHEUS_", "PYTHON")
 """Prefixes of environment variables that other modules, or the interpreter, read at import or start."""
@@ -124,9 +124,8 @@ def start(
     if _needs_fresh_interpreter(command, env):
         errors = errors or output
         return subprocess.Popen(command, env=env, cwd=ROOT, stdout=output, stderr=errors, start_new_session=True)
-    import_env = tuple((name, env[name]) for name in READ_AT_IMPORT if name in env)
     frameworks = next((FRAMEWORKS[word] for word in command if word in FRAMEWORKS), ())
-    return _server(import_env, frameworks).fork(command, env, output, errors or output)
+    return _server(frameworks).fork(command, env, output, errors or output)
 
 
 def _needs_fresh_interpreter(command: list[str], env: Mapping[str, str]) -> bool:
@@ -209,14 +208,14 @@ class ForkedProcess:
 class _Server:
     """Client of one server process."""
 
-    def __init__(self, import_env: tuple[tuple[str, str], ...], frameworks: tuple[str, ...]) -> None:
+    def __init__(self, frameworks: tuple[str, ...]) -> None:
         self._lock = threading.Lock()
         self._socket, server_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         env = {name: value for name, value in os.environ.items() if not name.startswith(("A2A_", "CELERY_"))}
         self._popen = subprocess.Popen(
             [sys.executable, "-m", "tests.support.fork_server", str(server_socket.fileno()), *frameworks],
             cwd=ROOT,
-            env={**env, **dict(import_env), UNBUFFERED: "1", "OPENBLAS_NUM_THREADS": "1"},
+            env={**env, UNBUFFERED: "1", "OPENBLAS_NUM_THREADS": "1"},
             pass_fds=[server_socket.fileno()],
             stdin=subprocess.DEVNULL,
             start_new_session=True,
@@ -237,8 +236,8 @@ class _Server:
 
 
 @functools.cache
-def _server(import_env: tuple[tuple[str, str], ...], frameworks: tuple[str, ...]) -> _Server:
-    return _Server(import_env, frameworks)
+def _server(frameworks: tuple[str, ...]) -> _Server:
+    return _Server(frameworks)
 
 
 def _serve(control: socket.socket, frameworks: list[str]) -> None:
@@ -305,6 +304,7 @@ def _become(request: dict[str, Any], output: int, errors: int) -> None:
     os.close(errors)
     os.environ.clear()
     os.environ.update(request["env"])
+    importlib.import_module("celery.concurrency").ALIASES["custom"] = os.environ.get(CUSTOM_POOL)
     if "coverage" in sys.modules:
         importlib.import_module("tests.tools.measure_coverage").enter_context(os.environ.get("PYTEST_CURRENT_TEST", ""))
     _, _, module, *sys.argv[1:] = request["command"]
