@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
-from tests.support import ROOT
+from tests.support.fork_server import start
 from tests.support.waiting import LIMIT
 
 FRAMEWORKS = {
@@ -28,25 +28,17 @@ FRAMEWORKS = {
 INSTALLED = [module for module in FRAMEWORKS.values() if find_spec(module)]
 """Samples whose framework is installed. CrewAI has a separate environment: see `make crewai`."""
 
-PROGRAM = """
-import importlib.util, json, sys
-missing, find_spec = sys.argv[1:], importlib.util.find_spec
-importlib.util.find_spec = lambda name, *more: None if name in missing else find_spec(name, *more)
-from workers.app import a2a, app
-app.loader.import_default_modules()
-a2a.asgi()
-print(json.dumps([list(a2a.agents), list(sys.modules)]))
-"""
-
 
 @pytest.mark.parametrize("missing", [["strands"], list(FRAMEWORKS.values())], ids=len)
-def test_a_gateway_serves_what_is_installed_and_imports_none_of_it(missing: list[str]) -> None:
-    command = [sys.executable, "-c", PROGRAM, *missing]
+def test_a_gateway_serves_what_is_installed_and_imports_none_of_it(tmp_path: Path, missing: list[str]) -> None:
+    command = [sys.executable, "-m", "tests.support.hidden_frameworks", *missing]
     env = {**os.environ, "A2A_STORE_URL": "redis://127.0.0.1:6379/0"}
-    process = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=4 * LIMIT, check=False)
+    output, errors = tmp_path / "output", tmp_path / "errors"
+    with output.open("wb") as output_file, errors.open("wb") as errors_file:
+        code = start(command, env, output_file, errors_file).wait(4 * LIMIT)
 
-    assert process.returncode == 0, process.stderr
-    agents, modules = json.loads(process.stdout)
+    assert code == 0, errors.read_text()
+    agents, modules = json.loads(output.read_text())
     assert set(agents) & set(FRAMEWORKS) == {
         name for name, module in FRAMEWORKS.items() if module in INSTALLED and module not in missing
     }
