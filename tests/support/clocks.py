@@ -1,4 +1,4 @@
-"""Manual clock for tests."""
+"""Clocks for tests: one that only the test moves, and one with short sleeps."""
 
 from __future__ import annotations
 
@@ -10,6 +10,18 @@ from a2a_celery.clock import Clock
 from tests.support.waiting import eventually_async
 
 START = 1_000_000.0
+
+LONGEST_SLEEP = 0.01
+"""Maximum duration of a sleep of `ShortSleepClock` in seconds."""
+
+
+class ShortSleepClock(Clock):
+    """Clock of the machine whose sleeps last at most `LONGEST_SLEEP`, for code whose delays do not matter to the test.
+    Times and timeouts are real."""
+
+    async def sleep(self, seconds: float) -> None:
+        """Suspend the calling coroutine for `seconds`, or for `LONGEST_SLEEP` if that is shorter."""
+        await asyncio.sleep(min(seconds, LONGEST_SLEEP))
 
 
 class ManualClock(Clock):
@@ -84,6 +96,14 @@ class ManualClock(Clock):
             if until <= self._seconds:
                 del self._waits[wait]
                 end()
+
+    async def next_wait(self, longest: float) -> float:
+        """Wait until a sleep or timeout has at most `longest` seconds left, and return its remaining time."""
+
+        async def shortest() -> float:
+            return next((seconds for seconds in self.waits if seconds <= longest), 0.0)
+
+        return await eventually_async(shortest, what=f"a wait of at most {longest} s, not {self.waits}")
 
     @contextmanager
     def _wait(self, seconds: float, end: Callable[[], object]) -> Iterator[None]:
