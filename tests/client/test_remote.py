@@ -26,8 +26,10 @@ from a2a_celery.client import (
     Session,
 )
 from a2a_celery.client.connection.transports import Credentials
+from a2a_celery.client.connection.turn_stream import SILENCE_TIMEOUT
 from a2a_celery.errors import ConfigError
 from tests.support.agents import card
+from tests.support.clocks import ManualClock
 from tests.support.plain_server import Steps, plain_server
 from tests.support.states import States
 from tests.support.waiting import eventually_async
@@ -111,16 +113,23 @@ class TestSessions:
 
 class TestEnds:
     async def test_a_deadline_leaves_the_task_alone(self) -> None:
-        async with plain_server(Steps()) as url, RemoteAgent(url) as agent:
+        clock = ManualClock()
+        async with plain_server(Steps()) as url, RemoteAgent(url, clock=clock) as agent:
             session = agent.session()
+            waiting_call = asyncio.create_task(session.send("wait", deadline=4))
+            await eventually_async(is_working(session))
+            clock.advance(4)
             with pytest.raises(DeadlineExceeded, match=r"longer than 4 s") as exc_info:
-                await session.send("wait", deadline=4)
+                await waiting_call
 
             assert exc_info.value.result.state_name == "WORKING"
             assert exc_info.value.result.task_id == session.task_id
             assert isinstance(exc_info.value, TimeoutError)
+            waiting_call = asyncio.create_task(session.wait(deadline=1))
+            await clock.until_waiting(1, SILENCE_TIMEOUT)
+            clock.advance(1)
             with pytest.raises(DeadlineExceeded):
-                await session.wait(deadline=0.1)
+                await waiting_call
             assert (await agent.get(session.task_id)).stop_reason is None
             assert (await session.cancel()).state_name == "CANCELED"
 
@@ -163,11 +172,15 @@ class TestEnds:
             await agent.cancel(session.task_id)
 
     async def test_a_deadline_cancels_the_task_with_the_option(self) -> None:
-        async with plain_server(Steps()) as url, RemoteAgent(url) as agent:
+        clock = ManualClock()
+        async with plain_server(Steps()) as url, RemoteAgent(url, clock=clock) as agent:
             session = agent.session()
             session.update(await agent.submit(session.message("wait")))
+            waiting_call = asyncio.create_task(session.wait(deadline=1, cancel_on_exit=True))
+            await clock.until_waiting(1, SILENCE_TIMEOUT)
+            clock.advance(1)
             with pytest.raises(DeadlineExceeded):
-                await session.wait(deadline=1, cancel_on_exit=True)
+                await waiting_call
 
             assert (await agent.get(session.task_id)).state_name == "CANCELED"
 
