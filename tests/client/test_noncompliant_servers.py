@@ -32,11 +32,11 @@ from a2a_celery.client import (
     Result,
     Session,
 )
-from a2a_celery.client.connection.turn_stream import MAX_SILENCE_TIMEOUT, SILENCE_TIMEOUT
+from a2a_celery.client.connection.turn_stream import MAX_BACKOFF, MAX_SILENCE_TIMEOUT, SILENCE_TIMEOUT
 from a2a_celery.client.session import DEADLINE
 from a2a_celery.clock import SYSTEM_CLOCK, Clock
 from tests.support.agents import card
-from tests.support.clocks import ManualClock
+from tests.support.clocks import ManualClock, ShortSleepClock
 from tests.support.serving import serve_app
 
 
@@ -154,7 +154,7 @@ async def test_streams_with_ids_but_without_stored_events_are_followed_to_the_en
         }
         return streams.get(method, T_IS_DONE)
 
-    async with odd_peer(answers, streaming=True) as agent:
+    async with odd_peer(answers, streaming=True, clock=ShortSleepClock()) as agent:
         assert (await agent.session().send("hello", deadline=30)).state_name == "COMPLETED"
 
 
@@ -171,7 +171,7 @@ async def test_a_server_that_fails_for_a_while_is_asked_again() -> None:
             return JSONResponse({"jsonrpc": "2.0", "id": 1, "error": {"code": -32603, "message": "try again later"}})
         return numbered_events({"task": T_IS_DONE}) if method == "SubscribeToTask" else T_IS_DONE
 
-    async with odd_peer(answers, streaming=True) as agent:
+    async with odd_peer(answers, streaming=True, clock=ShortSleepClock()) as agent:
         for begin in (lambda session: session.send("hello", deadline=30), lambda session: session.wait(deadline=30)):
             failure_count = 4
             assert (await begin(agent.session(Session("c", "t", 2)))).state_name == "COMPLETED"
@@ -195,12 +195,24 @@ async def test_the_agents_own_refusals_are_the_protocols_errors() -> None:
 
 
 async def test_a_task_in_an_unknown_state_is_polled_until_the_deadline() -> None:
+    clock, methods = ManualClock(), list[str]()
     unknown_task = {"id": "t", "contextId": "c", "status": {"state": "TASK_STATE_DREAMING"}}
-    async with odd_peer(lambda method: {"task": unknown_task} if method == "SendMessage" else unknown_task) as agent:
+
+    def answers(method: str) -> Any:
+        methods.append(method)
+        return {"task": unknown_task} if method == "SendMessage" else unknown_task
+
+    async with odd_peer(answers, clock=clock) as agent:
+        pending_send = asyncio.create_task(agent.session().send("hello", deadline=DEADLINE))
+        for _ in range(3):
+            clock.advance(await clock.next_wait(MAX_BACKOFF))
+        await clock.next_wait(MAX_BACKOFF)
+        clock.advance(DEADLINE)
         with pytest.raises(DeadlineExceeded) as exc_info:
-            await agent.session().send("hello", deadline=3)
+            await pending_send
 
     assert exc_info.value.result == Result.of(unknown_task)
+    assert methods == ["SendMessage", *["GetTask"] * 4]
 
 
 async def test_an_agent_that_never_responded_is_unreachable_at_once() -> None:
@@ -299,7 +311,7 @@ async def test_a_question_that_was_asked_before_is_no_answer_when_the_stream_is_
             return JSONResponse({"jsonrpc": "2.0", "id": 1, "error": {"code": -32004, "message": "not here"}})
         return tasks.pop(0)
 
-    async with odd_peer(answers, streaming=True) as agent:
+    async with odd_peer(answers, streaming=True, clock=ShortSleepClock()) as agent:
         assert (await agent.session(Session("c", "t", 6)).send("seven", deadline=30)).text == "Which colour?"
 
     assert tasks == []
