@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -17,9 +18,11 @@ from google.protobuf.json_format import MessageToDict
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from a2a_celery.client import AgentSession, AgentUnreachable, NotConnected, RemoteAgent, ResponseLost, Result
+from a2a_celery.client.connection.turn_stream import MAX_BACKOFF
 from a2a_celery.lifecycle.states import COMPLETED
 from a2a_celery.store import AsyncStore, Keys
 from tests.support.clients import ServedFleet, sdk_client, stream
+from tests.support.clocks import ManualClock, ShortSleepClock
 from tests.support.fleet import running_fleet
 from tests.support.lossy_transports import CutsStreams, losing_answers
 from tests.support.plain_server import Steps, plain_server
@@ -57,24 +60,42 @@ NUMBERS = "".join(f"{number} " for number in range(20))
 
 async def test_streams_outlive_a_gateway_that_is_killed(served_fleet: ServedFleet) -> None:
     """Kill the gateway with SIGKILL while events arrive over each binding, and restart the gateway at the same
-    address."""
+    address. Events are recorded before, during and after the restart."""
     events_by_binding: dict[str, list[StreamResponse]] = {"JSONRPC": [], "HTTP+JSON": [], "GRPC": []}
     sessions: dict[str, AgentSession] = {}
+    store = AsyncStore(served_fleet.fleet.redis.store_url)
+    seeds = Seeds(store, Keys("a2a"))
 
     async def watch(binding: str) -> None:
-        async with RemoteAgent(f"{served_fleet.url}/agents/pace", transports=[binding]) as agent:
+        url = f"{served_fleet.url}/agents/routed"
+        async with RemoteAgent(url, transports=[binding], clock=ShortSleepClock()) as agent:
             sessions[binding] = agent.session()
-            async for event in sessions[binding].stream("20 0.2", deadline=90):
+            async for event in sessions[binding].stream("to a queue without workers", deadline=90):
                 events_by_binding[binding].append(event)
 
     async def kill() -> None:
+        await until(lambda: all(events_by_binding.values()))
+        claims = [await seeds.claim_run(session.task_id) for session in sessions.values()]
+
+        async def write_numbers(start: int, end: int) -> None:
+            for number in range(start, end):
+                for claim in claims:
+                    await seeds.append_events(claim, chunk(f"{number} "), written_count=number)
+
+        await write_numbers(0, 5)
         await until(lambda: all(chunks(events) for events in events_by_binding.values()))
-        served_fleet.gateway.kill()
+        await asyncio.gather(asyncio.to_thread(served_fleet.gateway.kill), write_numbers(5, 10))
+        await write_numbers(10, 15)
         served_fleet.gateway = await asyncio.to_thread(
             served_fleet.fleet.gateway, grpc=True, instead_of=served_fleet.gateway
         )
+        await until(lambda: all("14 " in chunks(events) for events in events_by_binding.values()))
+        await write_numbers(15, 20)
+        for claim in claims:
+            await seeds.settle_run(claim, status(COMPLETED), written_count=20)
 
     await asyncio.gather(kill(), *map(watch, events_by_binding))
+    await store.aclose()
 
     for binding, events in events_by_binding.items():
         result = sessions[binding].result
@@ -82,7 +103,7 @@ async def test_streams_outlive_a_gateway_that_is_killed(served_fleet: ServedFlee
         assert chunks(events) == NUMBERS, binding
     for binding in ("JSONRPC", "HTTP+JSON"):  # gRPC events have no ids, so a complete task replaces missed events
         received_events = [MessageToDict(event) for event in events_by_binding[binding]]
-        assert received_events == await log(served_fleet, sessions[binding].task_id), "each event once"
+        assert received_events == await log(served_fleet, sessions[binding].task_id, "routed"), "each event once"
     # the second task comes from the new stream or from GetTask
     assert sum(event.HasField("task") for event in events_by_binding["GRPC"]) >= 2
 
@@ -93,11 +114,12 @@ async def test_numbered_events_come_once_however_often_their_stream_is_cut(
 ) -> None:
     line = CutsStreams(3, 0, 2, 0, 1)
     async with httpx.AsyncClient(transport=line, timeout=60) as http:
-        session = RemoteAgent(f"{served_fleet.url}/agents/pace", http=http, transports=[binding]).session()
-        events = [event async for event in session.stream("12 0.1", deadline=60)]
+        agent = RemoteAgent(f"{served_fleet.url}/agents/pace", http=http, transports=[binding], clock=ShortSleepClock())
+        session = agent.session()
+        events = [event async for event in session.stream("12 0.02", deadline=60)]
 
     assert not line.event_counts, "it was cut so often"
-    assert [MessageToDict(event) for event in events] == await log(served_fleet, session.task_id)
+    assert [MessageToDict(event) for event in events] == await log(served_fleet, session.task_id, "pace")
     assert session.result.state_name == "COMPLETED"
 
 
@@ -112,7 +134,8 @@ async def test_a_client_restarts_if_the_store_lost_its_newest_events(tmp_path: P
 
     with running_fleet(tmp_path) as fleet:
         gateway, store = fleet.gateway(), AsyncStore(fleet.redis.store_url)
-        session, seeds = RemoteAgent(f"{gateway.url}/agents/pace").session(), Seeds(store, Keys("a2a"))
+        session = RemoteAgent(f"{gateway.url}/agents/pace", clock=ShortSleepClock()).session()
+        seeds = Seeds(store, Keys("a2a"))
         watch_task = asyncio.create_task(watch(session))
         await until(lambda: bool(events))
         claim = await seeds.claim_run(session.task_id, max_attempts=2)
@@ -132,11 +155,11 @@ async def test_a_client_restarts_if_the_store_lost_its_newest_events(tmp_path: P
     assert chunks(events) == expected
 
 
-async def log(served_fleet: ServedFleet, task_id: str) -> list[object]:
+async def log(served_fleet: ServedFleet, task_id: str, agent: str) -> list[object]:
     """Return all events of a task from a stream that starts with the first event."""
     async with httpx.AsyncClient() as http:
         path = f"/tasks/{task_id}:subscribe"
-        async with stream(http, served_fleet.gateway, path, agent="pace", Last_Event_ID="0") as frames:
+        async with stream(http, served_fleet.gateway, path, agent=agent, Last_Event_ID="0") as frames:
             return [frame.data async for frame in frames]
 
 
@@ -145,7 +168,7 @@ class TestLostAnswers:
 
     async def test_an_idempotent_agent_is_sent_it_again(self, served_fleet: ServedFleet) -> None:
         async with losing_answers(times=3) as http:
-            agent = RemoteAgent(f"{served_fleet.url}/agents/once", http=http, idempotent=True)
+            agent = RemoteAgent(f"{served_fleet.url}/agents/once", http=http, idempotent=True, clock=ShortSleepClock())
             session = agent.session(context_id="again")
 
             result = await session.send("word 0.2", deadline=60)
@@ -208,8 +231,10 @@ class Plain:
 
 
 @asynccontextmanager
-async def plain(binding: str, *, streaming: bool = True, **options: float) -> AsyncIterator[Plain]:
-    """Run an SDK server, and yield it with a client that calls its agent through the proxy, over `binding`."""
+async def plain(binding: str, *, streaming: bool = True, **options: Any) -> AsyncIterator[Plain]:
+    """Run an SDK server, and yield it with a client that calls its agent through the proxy, over `binding`. `options`
+    are those of `RemoteAgent`."""
+    options = {"clock": ShortSleepClock(), **options}
     steps = Steps()
     plain_servers: list[Plain] = []
 
@@ -231,7 +256,7 @@ async def plain(binding: str, *, streaming: bool = True, **options: float) -> As
             del card.supported_interfaces[:]
             interface.url = interface.url.replace(str(server.port), str(line.port))
             card.supported_interfaces.append(interface)
-            async with RemoteAgent(url, card=card, transports=[binding], **options) as agent:  # type: ignore[arg-type]
+            async with RemoteAgent(url, card=card, transports=[binding], **options) as agent:
                 plain_servers.append(Plain(steps, line, agent))
                 yield plain_servers[0]
 
@@ -305,19 +330,22 @@ async def test_an_agent_without_streams_is_looked_at_again() -> None:
 
 
 async def test_a_message_that_never_left_is_sent_when_there_is_a_way() -> None:
-    async with plain("JSONRPC") as server:
+    clock = ManualClock()
+    async with plain("JSONRPC", clock=clock) as server:
         server.line.cut()
         send_task = asyncio.create_task(server.agent.session().send("go", deadline=60))
         await server.steps.given.put(None)
-        await asyncio.wait({send_task}, timeout=0.3)  # the client retries
-        assert not send_task.done()
+        for _ in range(2):  # the client retries
+            clock.advance(await clock.next_wait(MAX_BACKOFF))
+        last_wait = await clock.next_wait(MAX_BACKOFF)
         server.line.restore()
+        clock.advance(last_wait)
 
         assert (await send_task).state_name == "COMPLETED"
 
 
 async def test_reconnecting_has_a_timeout() -> None:
-    async with plain("JSONRPC", reconnect_timeout=0.3) as server:
+    async with plain("JSONRPC", reconnect_timeout=0.1) as server:
         session = server.agent.session()
         server.line.cut()
         with pytest.raises(NotConnected):
