@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from a2a_celery.client import AgentUnreachable, CallRefused, RemoteError
-from a2a_celery.client.calling import CallTask, Remote, call_task, client_loop, task, worker
+from a2a_celery.client.calling import CallTask, Remote, call_task, client_loop, progress, task, worker
 from a2a_celery.client.calling.client_loop import ClientLoops
 from a2a_celery.client.calling.worker import CallRequest, RevocationMonitor, a2a_wake
 from a2a_celery.client.result import Result
@@ -40,6 +40,13 @@ def app() -> Iterator[Celery]:
 @pytest.fixture
 def call(app: Celery) -> CallTask:
     return call_task(app, remotes={"research": Remote(URL, bearer="hush"), "plain": URL})
+
+
+@pytest.fixture
+def short_polls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make steps poll their tasks every 10 ms."""
+    monkeypatch.setattr(progress, "POLL_INTERVAL_MIN", 0.01)
+    monkeypatch.setattr(progress, "POLLS_PER_SECOND", 1000)
 
 
 @pytest.mark.parametrize(
@@ -108,6 +115,7 @@ def test_a_revoke_ends_the_wait_of_a_retry_that_was_received_early(retry_receive
     consumer.apply_eta_task.assert_called_once_with(retry_received_early)
 
 
+@pytest.mark.usefixtures("short_polls")
 async def test_an_eager_step_waits_for_its_agent_and_sends_once(app: Celery, call: CallTask) -> None:
     request_bodies, states = [], iter(["WORKING", "WORKING", "COMPLETED"])
 
@@ -130,6 +138,7 @@ async def test_an_eager_step_waits_for_its_agent_and_sends_once(app: Celery, cal
     assert request["configuration"]["returnImmediately"]
 
 
+@pytest.mark.usefixtures("short_polls")
 @pytest.mark.parametrize(
     "look",
     [
@@ -167,8 +176,9 @@ def card_at(request: Request) -> Response:
     return JSONResponse({"name": "a", "version": "1", "supportedInterfaces": [interface]})
 
 
+@pytest.mark.usefixtures("short_polls")
 async def test_an_agent_that_drips_holds_no_slot_for_ever(monkeypatch: pytest.MonkeyPatch, call: CallTask) -> None:
-    monkeypatch.setattr(client_loop, "CALL_TIMEOUT", 0.5)
+    monkeypatch.setattr(client_loop, "CALL_TIMEOUT", 0.2)
 
     async def drops() -> AsyncIterator[bytes]:
         while True:
@@ -183,7 +193,7 @@ async def test_an_agent_that_drips_holds_no_slot_for_ever(monkeypatch: pytest.Mo
         step_result = await asyncio.wait_for(asyncio.to_thread(lambda: step.apply(task_id=STEP)), 20)
 
     assert isinstance(step_result.result, AgentUnreachable)
-    assert "sent no complete response within 0.5 s" in str(step_result.result)
+    assert "sent no complete response within 0.2 s" in str(step_result.result)
 
 
 async def test_cookies_of_one_remote_are_not_sent_by_another() -> None:
@@ -231,6 +241,7 @@ async def test_a_copy_of_an_answer_finds_the_task_that_it_has_ended(call: CallTa
         assert isinstance(step_result.result, CallRefused)
 
 
+@pytest.mark.usefixtures("short_polls")
 @pytest.mark.parametrize("question", ["Which colour?", "How many?"], ids=["another question", "asked once more"])
 async def test_a_question_that_a_step_answers_is_no_answer_to_it(call: CallTask, question: str) -> None:
     """a2a-js first responds with the stored task, and continues the task afterwards."""
