@@ -21,7 +21,7 @@ from a2a_celery.client.connection.turn_stream import ReconnectBackoff
 from a2a_celery.client.errors import translate_errors
 from a2a_celery.store import AsyncStore, Keys, Scope
 from tests.support.clients import BINDINGS
-from tests.support.clocks import ManualClock
+from tests.support.clocks import ManualClock, ShortSleepClock
 from tests.support.local_gateway import LocalGateway, local_gateway
 from tests.support.waiting import eventually_async
 
@@ -79,7 +79,8 @@ async def test_a_message_waits_for_the_requested_time(gateway: LocalGateway, clo
 async def test_a_wait_beyond_the_deadline_fails_at_once(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, binding: str
 ) -> None:
-    async with local_gateway(store, redis_server.store_url, keys, owner_requests_per_second=0.001) as gateway:
+    rate = {"owner_requests_per_second": 0.001}
+    async with local_gateway(store, redis_server.store_url, keys, ShortSleepClock(), **rate) as gateway:
         agent = RemoteAgent("http://test", http=gateway.http, transports=[binding], reconnect_timeout=500)
         first = await agent.submit(agent.session().message("hello"))
         with pytest.raises(TooManyRequests) as exc_info:
@@ -173,7 +174,7 @@ async def test_what_is_too_large_for_the_server_is_not_sent_again(
 ) -> None:
     """gRPC uses the same status code for a message that is too large and for too many requests."""
     async with (
-        local_gateway(store, redis_server.store_url, keys, max_request_bytes=100_000) as gateway,
+        local_gateway(store, redis_server.store_url, keys, ShortSleepClock(), max_request_bytes=100_000) as gateway,
         RemoteAgent(
             "http://test", http=gateway.http, transports=["GRPC"], idempotent=idempotent, reconnect_timeout=5
         ) as agent,
