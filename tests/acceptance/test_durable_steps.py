@@ -11,7 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
+from a2a_celery.store import Keys
+from a2a_celery.store.runs.commands import RunRef
 from tests.support import durable_agents
 from tests.support.durable_agents import LARGE, STEPS, lines, places
 from tests.support.fleet import Fleet, Gateway, Process, running_fleet
@@ -36,6 +39,12 @@ def fleet_on(folder: Path, broker: str, monkeypatch: pytest.MonkeyPatch, **more:
 def wait_until_reached(folder: Path, place: str) -> None:
     """Wait until an agent hangs at a place."""
     eventually((folder / place).exists, what=f"the agent is at {place}")
+
+
+def expire_lease(fleet: Fleet, task: dict[str, Any]) -> None:
+    """Expire the lease of the first run of a task, whose worker was killed."""
+    with redis.Redis.from_url(fleet.redis.store_url) as client:
+        assert client.zadd(Keys("a2a").leases, {RunRef(task["id"], 1).name: 1}, xx=True, ch=True) == 1
 
 
 def text_of(task: dict[str, Any]) -> str:
@@ -164,6 +173,7 @@ def test_a_step_is_not_repeated_by_the_next_worker(tmp_path: Path, monkeypatch: 
         task = send(gateway, "waits", "waits", returnImmediately=True)
         wait_until_reached(tmp_path, "waits.after-0")
         worker.kill()
+        expire_lease(fleet, task)
         fleet.worker()
 
         require_ended(gateway, "waits", task, "result 0")
