@@ -34,8 +34,8 @@ class UnansweredStep(bootsteps.StartStopStep):  # type: ignore[misc]
 
 
 def exit_code(app: Celery) -> int:
-    """Return the exit code of a worker of `app`."""
-    worker = app.WorkController(pool="solo", concurrency=1)
+    """Return the exit code of a worker of `app`. The worker does not wait for replies of other workers."""
+    worker = app.WorkController(pool="solo", concurrency=1, without_mingle=True)
     worker.start()
     return int(worker.exitcode)
 
