@@ -126,7 +126,7 @@ class EarlyAsker(AgentExecutor):
             status = TaskStatus(state=INPUT_REQUIRED)
             status.message.parts.extend([Part(text="How many?"), schema_part(self.schema)])
             await event_queue.enqueue_event(TaskStatusUpdateEvent(status=status))
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(0.1)
 
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
         raise NotImplementedError
