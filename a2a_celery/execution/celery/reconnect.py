@@ -10,7 +10,7 @@ When a worker starts, it asks the other workers for their revoked tasks (mingle)
 raises an error that Celery does not treat as a lost connection, and the worker exits.
 
 Observed with Celery 5.7. When Celery has fixed both problems, tests/acceptance/test_cut_connections.py and
-tests/execution/test_reconnecting.py fail, and this file can be deleted.
+tests/execution/test_reconnect.py fail, and this file can be deleted.
 """
 
 from __future__ import annotations
