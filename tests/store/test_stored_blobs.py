@@ -16,6 +16,8 @@ from a2a_celery.errors import BlobsUnavailable, StoreUnavailable
 from a2a_celery.lifecycle.journal import JournalEntry
 from a2a_celery.lifecycle.states import COMPLETED, INPUT_REQUIRED, WORKING
 from a2a_celery.store import AsyncStore, Keys, SyncStore
+from a2a_celery.store.admin.archiving import read_archive_state, update_archive_backlog
+from a2a_celery.store.admin.schema import SCHEMA, require_schema
 from a2a_celery.store.blobs.blob_store import Blobs
 from a2a_celery.store.blobs.cleanup import blobs_in_use
 from a2a_celery.store.blobs.object_store import ObjectStore
@@ -375,3 +377,20 @@ async def test_a_server_without_the_script_receives_its_text(tasks: Seeds) -> No
     task_id = await create_task_with_parts(tasks, [Part(text=MESSAGE)])
 
     assert (await tasks.task(task_id)).history[0].parts[0].text == MESSAGE
+
+
+async def test_blobs_of_a_task_that_ended_before_the_archive_wait_with_it(
+    in_redis: AsyncStore, keys: Keys, tasks: Seeds
+) -> None:
+    task_id = await create_task_with_parts(tasks, [Part(text=LARGE)])
+    await tasks.settle_run(await tasks.claim_run(task_id), status(COMPLETED))
+    await in_redis.redis.hset(keys.installation, "schema", SCHEMA)
+    await require_schema(in_redis, keys, archive=True)
+
+    await in_redis.run(update_archive_backlog(keys, "0"))
+
+    assert set((await blobs_of(tasks, task_id)).values()) == {-1}
+    assert await in_redis.redis.ttl(keys.blobs_of(task_id)) == -1
+    await in_redis.run(read_archive_state(keys, give_up=True))
+    await in_redis.run(update_archive_backlog(keys, "0"))
+    assert set((await blobs_of(tasks, task_id)).values()) == {RETENTION}

@@ -4,7 +4,7 @@
 -- KEYS  installation, list of tasks for the archive, list of refused tasks
 -- ARGV  key prefix, SCAN cursor, approximate number of keys in a page
 -- returns {next cursor, number of changed tasks}
--- requires: full_store, indexes, keys, retirement, states, stored_bytes, tasks, time
+-- requires: blobs, full_store, indexes, keys, retirement, states, stored_bytes, tasks, time
 local installation, archive, refused = KEYS[1], KEYS[2], KEYS[3]
 local prefix, cursor, count = ARGV[1], ARGV[2], ARGV[3]
 
@@ -17,6 +17,7 @@ local function list_for_archive(keys, r)
   if r.quota_account then redis.call('ZREM', stored_key(r) .. ':expiring', expiring_entry(keys, r)) end
   for _, artifact_id in ipairs(redis.call('LRANGE', keys[4], 0, -1)) do redis.call('PERSIST', keys[5] .. artifact_id) end
   for _, i in ipairs({1, 2, 3, 4, 6, 9, 10, 11, 12}) do redis.call('PERSIST', keys[i]) end
+  if r.blobs then change_expiry_of_blobs(keys, 'PERSIST') end
   for _, index in ipairs(indexes_of(r, r.state)) do redis.call('PERSIST', index .. r.state) end
   redis.call('ZADD', archive, micros(r.at + tonumber(r.retention) * 1000000), task_tag(keys))
 end

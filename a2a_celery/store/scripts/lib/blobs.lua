@@ -47,12 +47,10 @@ local function adopt_blobs(keys, r)
   return bytes
 end
 
--- Let the blobs of an ended task expire after `retention` seconds.
-local function expire_blobs(keys, retention)
-  redis.call('EXPIRE', stored_blobs(keys), retention)
-  for _, name in ipairs(redis.call('HKEYS', stored_blobs(keys))) do
-    redis.call('EXPIRE', stored_blob(keys, name), retention)
-  end
+-- Call EXPIRE or PERSIST for the blobs of an ended task.
+local function change_expiry_of_blobs(keys, command, ...)
+  redis.call(command, stored_blobs(keys), ...)
+  for _, name in ipairs(redis.call('HKEYS', stored_blobs(keys))) do redis.call(command, stored_blob(keys, name), ...) end
 end
 
 -- Delete the blobs of the task whose names begin with `prefix` ('' for all blobs). Return their total bytes.

@@ -10,7 +10,7 @@ local function expire_task(keys, r)
     redis.call('EXPIRE', keys[5] .. artifact_id, r.retention)
   end
   for _, i in ipairs(r.packed and {1, 2, 6} or {1, 2, 3, 4, 6, 10}) do redis.call('EXPIRE', keys[i], r.retention) end
-  if r.blobs then expire_blobs(keys, r.retention) end
+  if r.blobs then change_expiry_of_blobs(keys, 'EXPIRE', r.retention) end
   if r.journal_bytes then redis.call('EXPIRE', keys[11], r.retention) end
   if r.signal_bytes then redis.call('EXPIRE', keys[12], r.retention) end
   if r.enabled_configs then expire_deliveries(keys, r) end
