@@ -22,6 +22,7 @@ from ..caller import Caller
 from ..child_tasks import parent_named_in, remove_parent
 from ..clock import SYSTEM_CLOCK, Clock
 from ..dispatch import BadCall, Call, CallSignature, Publisher, RunOptions
+from ..errors import ConfigError
 from ..settings import Settings
 from ..store import Keys, Operation, Scope
 from ..store.client.redis_clients import database_of
@@ -167,9 +168,18 @@ async def built(request: SendMessageRequest, operation: Callable[[], Operation[T
 
 
 class NewTasks:
-    """Factory of the new tasks of one agent."""
+    """Factory of the new tasks of one agent.
+
+    Raises:
+        ConfigError: The agent's `idempotency_window` is longer than tasks are stored.
+    """
 
     def __init__(self, agent: Agent, settings: Settings, keys: Keys) -> None:
+        if agent.idempotency_window is not None and agent.idempotency_window > settings.retention:
+            raise ConfigError(
+                f"agent {agent.name!r}: idempotency_window = {agent.idempotency_window:g}: at most a2a_retention, "
+                f"{settings.retention} seconds, because a repeated message returns the stored task"
+            )
         self._agent = agent
         self._settings = settings
         self._keys = keys

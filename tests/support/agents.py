@@ -286,7 +286,10 @@ a2a.add_agent(card("heavy"), "tests.support.slow_import:Heavy")
 a2a.add_agent(card("unbuildable"), "tests.support.slow_import:Unbuildable")
 
 
-@a2a.agent("once", idempotency_window=600)
+WINDOW = min(600, int(os.environ.get("A2A_RETENTION", "600")))
+
+
+@a2a.agent("once", idempotency_window=WINDOW)
 async def once(turn: Turn) -> str:
     """Sleep for the number of seconds in the last word of the message. If the message begins with "ask", request
     input."""
@@ -297,7 +300,7 @@ async def once(turn: Turn) -> str:
     return f"{word}, run {turn.number} in {os.getpid()}"
 
 
-a2a.add_agent(card("once-direct"), Direct, idempotency_window=600)
+a2a.add_agent(card("once-direct"), Direct, idempotency_window=WINDOW)
 
 
 @a2a.agent("steady", max_attempts=3)

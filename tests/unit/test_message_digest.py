@@ -8,8 +8,10 @@ import pytest
 from a2a.types import AgentCard, SendMessageRequest
 from google.protobuf.json_format import ParseDict
 
-from a2a_celery.acceptance.new_tasks import idempotency_key, message_digest
+from a2a_celery import ConfigError, Settings
+from a2a_celery.acceptance.new_tasks import NewTasks, idempotency_key, message_digest
 from a2a_celery.agents import Agent
+from a2a_celery.store import Keys
 
 MESSAGE = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "hello"}], "metadata": {"a": 1, "b": {"c": 2}}}
 
@@ -70,3 +72,11 @@ def test_only_an_agent_with_the_option_recognizes_repeated_messages() -> None:
     key = idempotency_key(agent(idempotency_window=1.5), request())
     assert key is not None
     assert (key.message_id, key.window_ms) == ("m", 1500)
+
+
+def test_a_window_may_not_exceed_the_retention_of_the_tasks() -> None:
+    repeatable_agent = Agent("echo", AgentCard(name="echo"), "function", print, idempotency_window=61)
+
+    NewTasks(repeatable_agent, Settings(retention=61), Keys("a2a"))
+    with pytest.raises(ConfigError, match="idempotency_window = 61: at most a2a_retention, 60 seconds"):
+        NewTasks(repeatable_agent, Settings(retention=60), Keys("a2a"))
