@@ -60,6 +60,7 @@ class Operation(Generic[T]):
         staged: Blobs by key. A store client sets these keys before the script and deletes them after the script, in one
             transaction. The keys are also the last of `keys`.
         has_detached_parts: True if `Encoded` arguments lack parts, which the store client writes as blobs or attaches.
+        ends_task: True if this call ends a task, although other calls of the script do not.
     """
 
     script: Script
@@ -70,6 +71,7 @@ class Operation(Generic[T]):
     size: Callable[[Any], int] | None = None
     staged: Mapping[str, bytes] = field(default_factory=dict)
     has_detached_parts: bool = False
+    ends_task: bool = False
 
 
 @cache

@@ -17,24 +17,27 @@ from a2a.types import Part, TaskState
 from redis.exceptions import ResponseError
 
 from a2a_celery.errors import StoreUnavailable
+from a2a_celery.lifecycle.journal import RunRecord
+from a2a_celery.lifecycle.states import COMPLETED, WORKING
 from a2a_celery.store import AsyncStore, Keys, SyncStore
 from a2a_celery.store.blobs.blob_store import Blobs
 from a2a_celery.store.client import replication
 from a2a_celery.store.client.connection import MAX_BATCH, MAX_SENDERS
 from a2a_celery.store.operation import SCRIPTS
+from a2a_celery.store.runs.commands import RunRef, append
 from a2a_celery.store.tasks.commands import create_task, read_task, request_cancel
 from a2a_celery.store.tasks.results import Created
 from a2a_celery.store.tasks.signals import SignalStored, send_signal
 from tests.support.blob_setup import THRESHOLD, parts_request
 from tests.support.restarts import installed_servers
-from tests.support.seeds import ANN, CONTEXT, RETENTION, Seeds, status
+from tests.support.seeds import ANN, CONTEXT, RETENTION, Seeds, chunk, status
 from tests.support.sentinels import SentinelGroup, running_sentinels
 
 pytestmark = pytest.mark.merge
 
-UNCONFIRMED = {"append", "save_task"}
-"""Scripts that may end a task without a confirmation. A run keeps its terminal event for settle_run. save_task serves
-the SDK's own request handler, which accepts messages in memory."""
+UNLISTED = {"append", "save_task"}
+"""Scripts that may end a task, and are not in `ENDING`. An append is confirmed only if it ends the task. save_task
+serves the SDK's own request handler, which accepts messages in memory."""
 
 
 ENDS = ("end_task(", "end_stopped_run(")
@@ -46,7 +49,16 @@ def test_each_script_that_may_end_a_task_is_listed() -> None:
 
     ending = {path.stem for path in scripts if any(call in path.read_text() for call in ENDS)}
 
-    assert ending - UNCONFIRMED == replication.ENDING
+    assert ending - UNLISTED == replication.ENDING
+
+
+def test_an_append_is_confirmed_if_it_ends_the_task(keys: Keys) -> None:
+    def is_confirmed(*events: RunRecord) -> bool:
+        operation = append(keys, RunRef("t", 1), token="t", written_count=0, events=events)
+        return replication.Replicas(1).confirm(operation)
+
+    assert is_confirmed(chunk("a"), status(COMPLETED))
+    assert not is_confirmed(chunk("a"), status(WORKING))
 
 
 @pytest.fixture(params=installed_servers(), ids=str)

@@ -165,5 +165,5 @@ class ShutdownRequeuer:
 
     def _connect(self, settings: Settings) -> AsyncStore:
         if self._store is None:
-            self._store = AsyncStore(settings.store_url, blobs_of(settings))
+            self._store = AsyncStore(settings.store_url, blobs_of(settings), wait_replicas=settings.store_wait_replicas)
         return self._store

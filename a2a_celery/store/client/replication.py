@@ -38,7 +38,8 @@ An unconfirmed write remains valid, because clients may already know that the ta
 
 
 class Replicas:
-    """Confirmation, by replicas, of the writes of the scripts in `ACCEPTING` and `ENDING`.
+    """Confirmation, by replicas, of the writes of the scripts in `ACCEPTING` and `ENDING`, and of operations that end a
+    task.
 
     Args:
         count: Number of replicas that must confirm a write. With 0, no write waits for replicas.
@@ -54,13 +55,13 @@ class Replicas:
 
     def confirm(self, operation: Operation[Any]) -> bool:
         """Return True if replicas must confirm `operation`."""
-        return self._count > 0 and operation.script.name in ACCEPTING | ENDING
+        return self._count > 0 and (operation.script.name in ACCEPTING | ENDING or operation.ends_task)
 
     def checked(self, operations: Sequence[Operation[Any]], replies: Sequence[Any], confirmations: Any) -> list[Any]:
         """Return the replies of writes after WAIT.
 
         If too few replicas confirmed the writes, `StoreUnavailable` replaces the reply of each script in `ACCEPTING`.
-        The scripts in `ENDING` keep their replies.
+        Other scripts keep their replies.
 
         Args:
             operations: Writes on one connection.

@@ -9,7 +9,7 @@ from typing import Any
 
 from a2a.types import SendMessageRequest, Task, TaskState, TaskStatusUpdateEvent
 
-from ...lifecycle import Event
+from ...lifecycle import Event, is_terminal
 from ...lifecycle.execution import Step, decode_step
 from ...lifecycle.journal import JournalEntry, RunRecord
 from ...lifecycle.states import short_name
@@ -346,6 +346,7 @@ def append(
         keys.task(ref.task_id),
         [ref.run, token, written_count, *event_arguments(events)],
         _parse_append,
+        ends_task=any(isinstance(event, TaskStatusUpdateEvent) and is_terminal(event.status.state) for event in events),
     )
 
 
