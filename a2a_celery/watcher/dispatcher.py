@@ -8,11 +8,13 @@ copy is harmless, because a run is claimed only once.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 
 from ..clock import SYSTEM_CLOCK, Clock
 from ..dispatch import EPOCH, MICROSECOND, BrokerQueues, Publisher, RunOptions
-from ..errors import BrokerUnavailable, RunNotAccepted
+from ..errors import BrokerUnavailable, RunNotAccepted, StoreUnavailable
 from ..lifecycle import Refused, final_event
 from ..lifecycle.outcomes import NOT_BEGUN_IN_TIME
 from ..store import AsyncStore, Keys
@@ -172,17 +174,35 @@ class Dispatcher:
     async def _publish_due(self) -> bool:
         """Publish a batch of due runs. Return True if the batch was full and all its runs still wait in their
         queues."""
-        delays: dict[DueRun, int] = {}
-        queued_count = 0
         due = await self._store.run(
             acquire_due_runs(self._keys, limit=DISPATCH_BATCH, delay_us=self._redispatch_after_us)
         )
         self._results_reply = True
+        delays = dict.fromkeys(due, BROKER_RETRY_US)
+        try:
+            queued_count = await self._publish(due, delays)
+        except BaseException:  # without this, the store would count the remaining runs as published
+            with suppress(StoreUnavailable):
+                await self._store.run(postpone_runs(self._keys, delays))
+            raise
+        if delays:
+            await self._store.run(postpone_runs(self._keys, delays))
+        return queued_count == DISPATCH_BATCH
+
+    async def _publish(self, due: Sequence[DueRun], delays: dict[DueRun, int]) -> int:
+        """Publish runs, and return the number of runs that still wait in their queues.
+
+        Args:
+            due: Runs to publish.
+            delays: µs until each run that was not published is due again. Published and rejected runs are removed.
+        """
+        queued_count = 0
         for number, run in enumerate(due):
             self._metrics.record_progress(self.name)
             options, now = RunOptions.from_json(run.options), EPOCH + run.acquired_us * MICROSECOND
             if options.has_expired(min(now, self._clock.now() + MAX_CLOCK_ERROR)):
                 await self._reject(run.ref)
+                del delays[run]
                 continue
             if delay := options.publish_delay(now):
                 delays[run] = delay // timedelta(microseconds=1)
@@ -197,6 +217,7 @@ class Dispatcher:
                     continue
                 options_json = options.without_past_times(now).to_json()
                 await self._publisher.publish_async(run.agent, run.ref.task_id, run.ref.run, options_json)
+                del delays[run]
                 if not run.was_published:
                     logger.debug("run %s published", run.ref.name)
                     continue
@@ -206,15 +227,11 @@ class Dispatcher:
             except RunNotAccepted as e:  # the following runs may have another route
                 log_fields = about(Action.RUN_NOT_PUBLISHED, run.ref.name, agent=run.agent)
                 logger.warning("run %s not published, retrying: %s", run.ref.name, e, extra=log_fields)
-                delays[run] = BROKER_RETRY_US
             except BrokerUnavailable as e:
                 log_fields = about(Action.RUN_NOT_PUBLISHED, runs=len(due) - number)
                 logger.warning("%d runs not published, retrying: %s", len(due) - number, e, extra=log_fields)
-                delays |= dict.fromkeys(due[number:], BROKER_RETRY_US)
                 break
-        if delays:
-            await self._store.run(postpone_runs(self._keys, delays))
-        return queued_count == DISPATCH_BATCH
+        return queued_count
 
     async def _is_on_plain_worker(self, ref: RunRef) -> bool:
         """Return True if a worker without this package has the run of a plain Celery task.

@@ -62,6 +62,31 @@ async def test_an_outage_of_the_broker_loses_nothing(store: AsyncStore, keys: Ke
     assert len(broker.taken) == len(due)
 
 
+@pytest.mark.parametrize("is_stopped", [True, False], ids=["stopped watcher", "failing store"])
+async def test_runs_that_a_watcher_did_not_reach_were_not_published(
+    store: AsyncStore, keys: Keys, due: list[str], is_stopped: bool
+) -> None:
+    class HangingBroker(Broker):
+        async def publish_async(self, agent: str, task_id: str, run: int, options: bytes) -> None:
+            if self.taken and not is_stopped:
+                raise StoreUnavailable("down")
+            while self.taken:
+                hangs.set()
+                await asyncio.sleep(3600)
+            await super().publish_async(agent, task_id, run, options)
+
+    broker, hangs = HangingBroker(), asyncio.Event()
+    tick = asyncio.create_task(dispatcher(store, keys, broker).tick())
+    if is_stopped:
+        await hangs.wait()
+        tick.cancel()
+    await asyncio.gather(tick, return_exceptions=True)
+
+    counts = {task_id: await store.redis.hget(keys.task(task_id).record, "republish_count") for task_id in due}
+    [(_, published_id, _)] = broker.taken
+    assert counts == dict.fromkeys(due, b"0") | {published_id: b"1"}
+
+
 async def test_a_run_that_the_broker_refuses_delays_no_other(store: AsyncStore, keys: Keys, due: list[str]) -> None:
     broker = Broker()
     broker.refuses = {due[0]}
