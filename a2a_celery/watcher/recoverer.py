@@ -27,7 +27,9 @@ from .role_loop import StoreClock
 logger = logging.getLogger(__name__)
 
 LEASE_BATCH = 100
-PAUSE_BATCH = 100
+PAUSE_BATCH = 10
+"""Number of pauses that one script ends. The end of a task with a long log takes up to 3 ms of Redis."""
+
 FIRST_DELAY_US = 500_000
 MAX_DELAY_US = 60_000_000
 
