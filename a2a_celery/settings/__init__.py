@@ -62,6 +62,10 @@ def at_least(minimum: int, unit: str) -> Rule:
     return Rule(lambda value: value >= minimum, f"must be at least {minimum}{unit}")
 
 
+def _is_prefix(text: str) -> bool:
+    return re.fullmatch(r"[^{\s]+", text) is not None
+
+
 def _are_networks(texts: Sequence[str]) -> bool:
     try:
         return all(ip_network(text) is not None for text in texts)
@@ -104,9 +108,7 @@ class Settings:
     """URL of the Redis or Valkey server that stores the tasks. The default is the result backend if it is a Redis or
     Valkey server, and otherwise the broker."""
 
-    key_prefix: Annotated[str, Rule(lambda text: text and "{" not in text, "must be a word without '{'")] = (
-        DEFAULT_KEY_PREFIX
-    )
+    key_prefix: Annotated[str, Rule(_is_prefix, "must be a word without '{'")] = DEFAULT_KEY_PREFIX
     """Prefix of every key in the store. Deployments that share a store or a broker need different prefixes."""
 
     public_url: Annotated[str | None, WEB_URL] = None

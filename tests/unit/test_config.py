@@ -158,6 +158,7 @@ BAD = [
     ("max_request_bytes", 1023),
     ("key_prefix", ""),
     ("key_prefix", "a{b"),
+    ("key_prefix", "a b"),
     ("grpc_port", 65536),
     ("grpc_port", -1),
     ("public_url", "example.com"),
