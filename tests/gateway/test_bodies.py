@@ -31,6 +31,8 @@ from tests.support.clients import GRPC_V1, message_json
 from tests.support.local_gateway import local_gateway
 from tests.support.waiting import LIMIT, eventually_async
 
+pytestmark = pytest.mark.usefixtures("no_refusal_delay")
+
 ANN = f"ann:sha256:{sha256(b'key').hexdigest()}"
 AS_ANN = {"A2A-Version": "1.0", "X-API-Key": "key"}
 BOB = f"bob:sha256:{sha256(b'other key').hexdigest()}"

@@ -11,7 +11,6 @@ from starlette.applications import Starlette
 
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.cli.serve.gateway import freeze_heap_at_start
-from a2a_celery.gateway import protocol_errors
 from a2a_celery.gateway.auth.authenticator import Authenticator
 from a2a_celery.gateway.auth.schemes import Identity, PresentedCredentials
 from a2a_celery.gateway.bindings.grpc import GrpcServer
@@ -20,6 +19,8 @@ from tests.support.clocks import ManualClock
 from tests.support.fleet import free_port
 from tests.support.garbage import cyclic_garbage
 from tests.support.local_gateway import LocalGateway, local_gateway
+
+pytestmark = pytest.mark.usefixtures("no_refusal_delay")
 
 REQUESTS = 20
 STRAY = REQUESTS // 2
@@ -55,9 +56,7 @@ async def test_a_request_leaves_no_cycles(
     store: AsyncStore,
     redis_server: EmbeddedRedis,
     keys: Keys,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(protocol_errors, "REFUSAL_DELAY", 0)
     async with local_gateway(
         store, redis_server.store_url, keys, ManualClock(), owner_requests_per_second=rate
     ) as gateway:
@@ -114,9 +113,8 @@ class FixedAuthenticator(Authenticator):
     ids=["stranger", "malformed", "malformed, without authentication"],
 )
 async def test_a_refused_grpc_call_leaves_no_cycles(
-    service: str, method: str, authenticator: Authenticator | None, status: str, monkeypatch: pytest.MonkeyPatch
+    service: str, method: str, authenticator: Authenticator | None, status: str
 ) -> None:
-    monkeypatch.setattr(protocol_errors, "REFUSAL_DELAY", 0)
     port = free_port()
     server = GrpcServer({}, "127.0.0.1", port, 1024, authenticator)
     await server.start()

@@ -14,7 +14,6 @@ from google.protobuf.json_format import ParseDict
 
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.errors import StoreUnavailable
-from a2a_celery.gateway import protocol_errors
 from a2a_celery.lifecycle.states import COMPLETED, INPUT_REQUIRED
 from a2a_celery.store import AsyncStore, Keys, Operation, Scope
 from tests.support.clients import GRPC_V1, message_json
@@ -22,6 +21,8 @@ from tests.support.faults import from_grpc
 from tests.support.local_gateway import WAYS, LocalGateway, Refusal, local_gateway
 from tests.support.seeds import CONTEXT, Seeds, status
 from tests.support.waiting import eventually_async
+
+pytestmark = pytest.mark.usefixtures("no_refusal_delay", "short_record_interval")
 
 LIMITS: dict[str, dict[str, Any]] = {
     "requests": {"owner_requests_per_second": 0.02},
@@ -41,12 +42,6 @@ SECONDS = {
 """Value of Retry-After in seconds, by limit. Limits of tasks have one second until a run has finished."""
 
 ANONYMOUS = Scope("echo")
-
-
-@pytest.fixture(autouse=True)
-def no_refusal_delay(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Refuse requests without a delay. test_refusal_delay.py tests the delay."""
-    monkeypatch.setattr(protocol_errors, "REFUSAL_DELAY", 0)
 
 
 @pytest.fixture

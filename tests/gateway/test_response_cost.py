@@ -39,6 +39,8 @@ from tests.support.local_gateway import LocalGateway, local_gateway
 from tests.support.seeds import Seeds, chunk, status
 from tests.support.waiting import eventually_async
 
+pytestmark = pytest.mark.usefixtures("no_refusal_delay")
+
 SCOPE = Scope("echo")
 TOKEN_SECONDS = 100
 SLOW = {"owner_requests_per_second": 1 / TOKEN_SECONDS, "owner_request_burst": 100}

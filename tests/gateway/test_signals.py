@@ -84,6 +84,7 @@ def reason(reply: httpx.Response) -> str:
     return text
 
 
+@pytest.mark.usefixtures("short_record_interval")
 async def test_a_signal_resumes_the_run_and_publishes_it(site: Site) -> None:
     task_id = await site.ann.task()
     await site.suspensions.suspend_run(await site.claim(task_id), wait_for("approval"))

@@ -27,6 +27,8 @@ from tests.support.delivery_cursors import LEASE_US, Webhooks
 from tests.support.local_gateway import local_gateway
 from tests.support.posts import SECRET, SECRET_KEY
 
+pytestmark = pytest.mark.usefixtures("no_refusal_delay")
+
 HOUR_US = 3_600_000_000
 CREDENTIALS = "s3cret-cr3dentials"
 
