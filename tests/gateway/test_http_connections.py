@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from importlib import import_module
 from importlib.util import find_spec
 
 import pytest
@@ -68,7 +69,7 @@ async def until_closed(reader: asyncio.StreamReader) -> bytes:
 async def test_a_connection_without_a_head_is_closed(
     address: tuple[str, int], start: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(h11_protocol, "HEAD_TIMEOUT", 0.2)
+    monkeypatch.setattr(h11_protocol, "HEAD_TIMEOUT", 0.05)
     reader, writer = await asyncio.open_connection(*address)
     writer.write(start)
 
@@ -79,12 +80,12 @@ async def test_a_connection_without_a_head_is_closed(
 async def test_the_head_of_a_second_request_has_a_time_too(
     address: tuple[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(h11_protocol, "HEAD_TIMEOUT", 0.2)
     reader, writer = await asyncio.open_connection(*address)
     for _ in range(2):
         writer.write(HEAD + b"Content-Length: 2\r\n\r\n{}")
         assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
         await reader.readuntil(b"]}")
+    monkeypatch.setattr(h11_protocol, "HEAD_TIMEOUT", 0.05)  # the timer starts with the first byte of the head
     writer.write(b"POST / ")
 
     assert await until_closed(reader) == b""
@@ -106,10 +107,17 @@ async def test_a_request_may_take_longer_than_its_head(
     writer.close()
 
 
+@pytest.fixture
+def short_refusal_delay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Close a connection with invalid framing after at most 0.2 s. The server does not read during the delay."""
+    if "httptools" in PROTOCOLS:
+        monkeypatch.setattr(import_module("a2a_celery.cli.serve.httptools_protocol"), "REFUSAL_DELAY", 0.2)
+
+
 @pytest.mark.parametrize("filler", [b"a:b\r\n" * 1000, b"a" * 5000], ids=["many", "long"])
 @pytest.mark.parametrize("start", [CHUNKED + b"0\r\na:", CHUNKED + b"1;a="], ids=["trailers", "chunk extension"])
 async def test_framing_without_an_end_closes_the_connection(
-    address: tuple[str, int], start: bytes, filler: bytes
+    address: tuple[str, int], short_refusal_delay: None, start: bytes, filler: bytes
 ) -> None:
     reader, writer = await asyncio.open_connection(*address)
     writer.write(start)
@@ -149,7 +157,7 @@ async def test_a_body_in_small_chunks_is_taken(address: tuple[str, int]) -> None
 
 
 async def test_a_body_that_does_not_come_is_refused(address: tuple[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bodies, "BODY_TIMEOUT", 0.2)
+    monkeypatch.setattr(bodies, "BODY_TIMEOUT", 0.05)
     reader, writer = await asyncio.open_connection(*address)
     writer.write(HEAD.replace(b"POST /", b"POST /rpc") + b"Content-Length: 20\r\n\r\n{")
 
@@ -203,8 +211,9 @@ async def test_a_refused_connection_is_closed_while_too_many_bodies_are_discarde
 
 
 async def test_a_connection_is_used_again_after_a_refused_body(
-    address: tuple[str, int], pace: h11_protocol.DiscardPace
+    address: tuple[str, int], pace: h11_protocol.DiscardPace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(h11_protocol, "DISCARD_RATE", 1 << 28)
     reader, writer = await asyncio.open_connection(*address)
     writer.write(REFUSED)
     assert (await reader.readline()).startswith(b"HTTP/1.1 404 ")
@@ -227,23 +236,26 @@ async def test_a_slow_rest_of_a_body_does_not_delay_others(pace: h11_protocol.Di
 
 
 async def begin_shutdown(server: uvicorn.Server) -> asyncio.Task[None]:
-    """Begin the graceful shutdown of `server` while it has one connection, and return the task that shuts it down."""
+    """Begin the graceful shutdown of `server` while it has one connection, and return the task that shuts it down.
+
+    The task has stopped at its first wait. If the caller sends a request before its own next wait, the server reads the
+    request before any timer of the shutdown ends.
+    """
 
     async def is_connected() -> bool:
         return len(server.server_state.connections) == 1
 
-    async def is_closed() -> bool:
-        return not server.servers[0].is_serving()
-
     await eventually_async(is_connected)
     shutdown = asyncio.create_task(server.shutdown())
-    await eventually_async(is_closed)
+    await asyncio.sleep(0)
+    assert not server.servers[0].is_serving()
     return shutdown
 
 
 async def test_a_first_request_is_answered_after_shutdown_has_begun(
-    server: uvicorn.Server, address: tuple[str, int]
+    server: uvicorn.Server, address: tuple[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(h11_protocol, "FIRST_REQUEST_TIMEOUT", 0.1)
     reader, writer = await asyncio.open_connection(*address)
     shutdown = await begin_shutdown(server)
 
