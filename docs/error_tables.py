@@ -136,9 +136,15 @@ def _errors(is_read: Callable[[Path], bool]) -> Iterator[tuple[str, ast.Call, Va
 
 
 @cache
+def syntax_tree(path: Path) -> ast.Module:
+    """Parse a module."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
 def _calls(path: Path) -> list[tuple[str, ast.Call, Values]]:
     """Return the calls in the functions of a module; see `_errors`."""
-    module = ast.parse(path.read_text(encoding="utf-8"))
+    module = syntax_tree(path)
     constants = _assigned(module.body)
     calls = []
     for function in ast.walk(module):

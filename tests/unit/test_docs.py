@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import get_args
 
@@ -57,17 +59,26 @@ def states_in_docs() -> dict[str, str]:
     return {sentence: state for _, state, reads in table_rows() for sentence in re.findall(r'"(.+?)"', reads)}
 
 
+@cache
 def states_in_code() -> dict[str, str]:
     """Return the state for each text with which the code ends a run."""
     states = {outcomes.AGENT_FAILED: state_of(Failure()), **STATES}
-    for path in (ROOT / "a2a_celery").rglob("*.py"):
-        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(call, ast.Call) and ast.unparse(call.func) in ("Failure", "Refused") and call.args:
-                for name in (node.id for node in ast.walk(call.args[0]) if isinstance(node, ast.Name)):
-                    if name in SENTENCES:
-                        kind = Failure if ast.unparse(call.func) == "Failure" else Refused
-                        states[SENTENCES[name]] = state_of(kind(SENTENCES[name]))
+    for call in calls_of("Failure", "Refused"):
+        for name in (node.id for node in ast.walk(call.args[0]) if isinstance(node, ast.Name)):
+            if name in SENTENCES:
+                kind = Failure if ast.unparse(call.func) == "Failure" else Refused
+                states[SENTENCES[name]] = state_of(kind(SENTENCES[name]))
     return states
+
+
+def calls_of(*functions: str) -> Iterator[ast.Call]:
+    """Yield the calls of `functions` with positional arguments in the package. Parse only modules with such a name."""
+    for path in (ROOT / "a2a_celery").rglob("*.py"):
+        code = path.read_text(encoding="utf-8")
+        if any(name in code for name in functions):
+            for node in ast.walk(ast.parse(code)):
+                if isinstance(node, ast.Call) and ast.unparse(node.func) in functions and node.args:
+                    yield node
 
 
 def state_of(outcome: Outcome) -> str:

@@ -57,11 +57,11 @@ def cells_after(marker: str) -> dict[str, list[str]]:
     return cells
 
 
-def documented_classes() -> set[str]:
+def documented_classes(tables: ModuleType) -> set[str]:
     """Return the name of each public exception in a2a_celery that derives from `A2ACeleryError` or `AgentSignal`."""
     bases: dict[str, set[str]] = {}
     for path in (ROOT / "a2a_celery").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(tables.syntax_tree(path)):
             if isinstance(node, ast.ClassDef):
                 bases[node.name] = {ast.unparse(base).rpartition(".")[2] for base in node.bases}
     names = {"A2ACeleryError", "AgentSignal"}
@@ -100,11 +100,11 @@ def test_each_text_of_an_end_has_its_state() -> None:
     assert {text: rows[text][0] for text in states} == states
 
 
-def test_each_exception_is_listed() -> None:
+def test_each_exception_is_listed(tables: ModuleType) -> None:
     rows = cells_after("exceptions")
     others = {"StepsChanged", "AnswerRefused", "LimitExceededError"}
 
-    assert set(rows) == documented_classes() | others
+    assert set(rows) == documented_classes(tables) | others
     for name in rows:
         modules = [module for module in EXPORTING if hasattr(module, name)]
         assert issubclass(getattr(modules[0], name), BaseException), name
