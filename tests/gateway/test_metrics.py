@@ -9,48 +9,45 @@ from pathlib import Path
 
 import httpx
 import pytest
+from prometheus_client.exposition import generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
 from starlette.applications import Starlette
 from starlette.types import Receive, Scope, Send
 
 from a2a_celery.gateway.metrics import FOLDER, MAX_AGE, Metrics, _drop_dead_processes
 from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.telemetry.names import package_metrics
 from tests.execution.scene import Gate
 from tests.support.clocks import ManualClock
 
-PROCESS = """
+KILLED = """
+import os
 from a2a_celery.gateway.metrics import Metrics
 metrics = Metrics(None, None, ["echo"])
 metrics.count_request("echo", "GetTask", "ok")
 with metrics.open_stream("echo"):
-    {then}
+    os._exit(1)
 """
-
-LOOK = """
-from prometheus_client import CollectorRegistry
-from prometheus_client.multiprocess import MultiProcessCollector
-from prometheus_client.exposition import generate_latest
-from a2a_celery.telemetry.names import package_metrics
-print(generate_latest(package_metrics(MultiProcessCollector(None))).decode())
-"""
+"""Program that dies while a stream is open."""
 
 
-def run_process(code: str, folder: Path) -> str:
-    """Run `code` in a process that stores its metrics in `folder`, and return the output."""
-    command = [sys.executable, "-c", code]
-    return subprocess.run(command, env={FOLDER: str(folder)}, capture_output=True, text=True, check=False).stdout
+def stored_metrics(folder: Path) -> str:
+    """Return the metrics that processes have stored in `folder`."""
+    collector = MultiProcessCollector(None, str(folder))  # type: ignore[no-untyped-call]
+    return generate_latest(package_metrics(collector)).decode()
 
 
 def test_streams_of_a_process_that_was_killed_are_forgotten_and_its_requests_are_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_process(PROCESS.format(then="import os; os._exit(1)"), tmp_path)
-    output_before = run_process(LOOK, tmp_path)
+    subprocess.run([sys.executable, "-c", KILLED], env={FOLDER: str(tmp_path)}, check=False)
+    output_before = stored_metrics(tmp_path)
     assert 'a2a_gateway_open_streams{agent="echo"} 1.0' in output_before
 
     monkeypatch.setenv(FOLDER, str(tmp_path))
     _drop_dead_processes()
 
-    output_after = run_process(LOOK, tmp_path)
+    output_after = stored_metrics(tmp_path)
     assert "a2a_gateway_open_streams{" not in output_after
     for text in (output_before, output_after):
         assert 'a2a_gateway_requests_total{agent="echo",operation="GetTask",outcome="ok"} 1.0' in text
