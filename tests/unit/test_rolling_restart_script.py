@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -50,13 +49,16 @@ def test_an_old_container_is_stopped_when_its_successor_is_healthy(tmp_path: Pat
     assert calls == ["docker stop old-container", "docker rm old-container"]
 
 
-@pytest.mark.parametrize("health", ["starting", "unhealthy"])
-def test_a_new_container_that_is_not_healthy_stops_the_restart(tmp_path: Path, health: str) -> None:
-    process, calls = restart(tmp_path, health)
+def test_a_new_container_that_is_not_healthy_stops_the_restart(tmp_path: Path) -> None:
+    """Each script waits for a second, so the scripts run at the same time."""
+    folders = {health: tmp_path / health for health in ("starting", "unhealthy")}
+    for folder in folders.values():
+        folder.mkdir()
+    with ThreadPoolExecutor() as threads:
+        results = list(threads.map(restart, folders.values(), folders))
 
-    assert process.returncode == 1
-    assert calls == []
-    assert process.stderr == (
+    assert [(process.returncode, calls) for process, calls in results] == [(1, [])] * 2
+    assert [process.stderr for process, _ in results] == [
         "the new container new-containe is not healthy after 0 s. The old containers still run.\n"
         "See docker logs new-containe, remove it with docker rm -f new-containe, and start the rolling restart again.\n"
-    )
+    ] * 2
