@@ -119,14 +119,12 @@ async def test_a_receiver_sets_the_time_of_the_retry(poster: Poster, hooks: Rece
 
 NAME_NOT_FOUND = Retry("no connection: the host's name was not found", is_host_not_found=True)
 SILENCE = "no response within 15 s"
-NO_END = "no response within 2 s"  # in real time, because data arrives that is not a response
 NO_ANSWER = {
     "silent": (behaviour.silent(), SILENCE),
     "slow": (behaviour.slow(30), SILENCE),
     "hangs up": (behaviour.HANG_UP, "the connection was closed without a response"),
     "garbage": (behaviour.GARBAGE, "the response is not HTTP"),
     "endless headers": (behaviour.ENDLESS_HEADERS, "the response is not HTTP"),
-    "goes on to come": (behaviour.ENDLESS_CONTINUE, NO_END),
     "half a head": (behaviour.writes(b"HTTP/1.1 200 OK\r\nContent-"), "the connection was closed without a response"),
     "no status": (behaviour.writes(b"HTTP/1.1 OK\r\n\r\n"), "the response is not HTTP"),
     "another protocol": (behaviour.writes(b"-ERR unknown command\r\n"), "the connection was closed without a response"),
@@ -142,12 +140,39 @@ async def test_no_answer_is_tried_again(hooks: Receiver, way: str) -> None:
     step, reason = NO_ANSWER[way]
 
     clock = ManualClock()
-    async with Poster(LOCAL, **({"timeout": 2} if reason == NO_END else {"clock": clock})) as poster:
+    async with Poster(LOCAL, clock=clock) as poster:
         posting = asyncio.create_task(result_of(poster, hooks, step))
         if reason == SILENCE:
             await asyncio.to_thread(hooks.wait_for, "/hook")
             clock.advance(POST_TIMEOUT)
         assert await posting == Retry(reason)
+
+
+async def test_early_hints_do_not_extend_the_timeout(hooks: Receiver) -> None:
+    """Data arrives in real time before and after the clock moves."""
+    hints: list[bytes] = []
+
+    async def send_hints(writer: asyncio.StreamWriter, _: behaviour.ReceivedPost) -> None:
+        while True:
+            hints.append(b"HTTP/1.1 103 Early Hints\r\n\r\n")
+            writer.write(hints[-1])
+            await writer.drain()
+            await asyncio.sleep(0.01)
+
+    async def wait_for_more_hints() -> None:
+        enough = len(hints) + 10
+        await asyncio.to_thread(eventually, lambda: len(hints) >= enough, what="more early hints")
+
+    clock = ManualClock()
+    async with Poster(LOCAL, clock=clock) as poster:
+        posting = asyncio.create_task(result_of(poster, hooks, send_hints))
+        await wait_for_more_hints()
+        clock.advance(POST_TIMEOUT - 1)
+        await wait_for_more_hints()
+        await clock.until_waiting(1)
+        clock.advance(1)
+
+        assert await posting == Retry(SILENCE)
 
 
 async def test_a_refused_connection_is_retried(poster: Poster) -> None:

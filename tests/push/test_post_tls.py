@@ -106,7 +106,7 @@ async def test_a_server_that_speaks_something_else(authority: Authority) -> None
 
 async def test_a_silent_server_times_out(authority: Authority) -> None:
     with receiver() as hooks:
-        async with Poster(LOCAL, ssl_context=authority.client(), timeout=0.5) as poster:
+        async with Poster(LOCAL, ssl_context=authority.client(), timeout=0.1) as poster:
             result = await poster.post(PostRequest(f"https://127.0.0.1:{hooks.port}/", {}, b"{}"))
 
-    assert result == Retry("no response within 0.5 s")
+    assert result == Retry("no response within 0.1 s")

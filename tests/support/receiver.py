@@ -162,7 +162,6 @@ HANG_UP = writes(b"")
 BREAK_OFF = writes(_head(200, (("Content-Length", "1000"),)) + b"half of it")
 GARBAGE = writes(b"\x16\x03\x01SSH-2.0-OpenSSH_9.2\r\n" * 20 + b"\r\n\r\n")
 ENDLESS_HEADERS = endless(b"HTTP/1.1 200 OK\r\n", b"X-More: " + b"x" * 1000 + b"\r\n")
-ENDLESS_CONTINUE = endless(b"", b"HTTP/1.1 103 Early Hints\r\n\r\n", 0.01)
 
 
 async def _while_connected(reader: asyncio.StreamReader, response_coroutine: Coroutine[Any, Any, bool]) -> bool:

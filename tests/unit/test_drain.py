@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from kombu import Exchange, Queue, binding
 
 from a2a_celery.cli.commands import a2a as commands
+from a2a_celery.cli.operator import drain
 from a2a_celery.cli.operator.drain import Choice, Drainer
 from a2a_celery.execution.celery import remote_control
 
@@ -88,7 +89,10 @@ def test_a_worker_that_is_started_again_while_it_is_drained_does_not_count_as_dr
     assert worker_left.line() == AGAIN
 
 
-def test_a_worker_that_is_started_again_after_its_shutdown_is_not_reported_as_drained() -> None:
+def test_a_worker_that_is_started_again_after_its_shutdown_is_not_reported_as_drained(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(drain, "WORKER_POLL_INTERVAL", 0.01)
     replies = {"a2a_drain": {"queues": ["celery"], "returned": 0}, "ping": {"ok": "pong"}}
     reply = {"drained": ["celery"], "stopping": [], "runs": [], "tasks": 0}
 
