@@ -16,8 +16,8 @@ from a2a_celery.push.circuit_breaker import BUSY_RETRY_INTERVAL, MAX_HOSTS, MAX_
 from a2a_celery.push.poster import POST_TIMEOUT
 from tests.support.clocks import ManualClock
 
-LINES = 6_000
-POSTS = 52
+LINES = 2_000
+POSTS = 20
 EVERY = 14
 """Seconds between two posts of one client."""
 ANSWERS_AFTER = 0.1
