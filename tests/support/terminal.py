@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import pty
-import subprocess
+import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from . import ROOT
+from .fork_server import start
 from .waiting import eventually
 
 CTRL_C = "\x03"
@@ -18,27 +18,15 @@ CTRL_C = "\x03"
 END_LIMIT = 180.0
 """Seconds after which the test assumes that the program hangs."""
 
-TAKE_THE_TERMINAL = (
-    "import os, signal; os.close(os.open(os.ttyname(0), os.O_RDWR)); "
-    "signal.signal(signal.SIGINT, signal.default_int_handler)"
-)
-"""Code that makes the program receive Ctrl-C.
-
-The first terminal that a session leader opens becomes the controlling terminal, which turns Ctrl-C into SIGINT.
-Programs that inherit an ignored SIGINT from a background shell need the default handler.
-"""
-
 
 class Terminal:
     """Program on a terminal. `screen` is the output so far."""
 
     def __init__(self, code: str, arguments: Sequence[str]) -> None:
         self._master, slave = pty.openpty()
-        command = [sys.executable, "-c", f"{TAKE_THE_TERMINAL}; {code}", *arguments]
-        self.popen = subprocess.Popen(
-            command, stdin=slave, stdout=slave, stderr=slave, cwd=ROOT, start_new_session=True
-        )
-        os.close(slave)
+        command = [sys.executable, "-m", __name__, os.ttyname(slave), code, *arguments]
+        with os.fdopen(slave, "wb", buffering=0) as output:
+            self.popen = start(command, os.environ, output)
         self.screen = ""
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -87,3 +75,25 @@ def terminal(code: str, *arguments: str) -> Iterator[Terminal]:
         yield instance
     finally:
         instance.close()
+
+
+def _run_on_terminal(path: str, code: str, *arguments: str) -> None:
+    """Run `code` with the terminal at `path` as standard input and controlling terminal.
+
+    The first terminal that a session leader opens becomes the controlling terminal, which turns Ctrl-C into SIGINT.
+    Programs that inherit an ignored SIGINT from a background shell need the default handler. The streams of the fork
+    server expect other files than a terminal.
+    """
+    descriptor = os.open(path, os.O_RDWR)
+    os.dup2(descriptor, 0)
+    os.close(descriptor)
+    sys.stdin = os.fdopen(0, closefd=False)
+    sys.stdout = os.fdopen(1, "w", closefd=False)
+    sys.stderr = os.fdopen(2, "w", errors="backslashreplace", closefd=False)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.argv = ["-c", *arguments]
+    exec(compile(code, "<string>", "exec"), {"__name__": "__main__"})
+
+
+if __name__ == "__main__":
+    _run_on_terminal(*sys.argv[1:])
