@@ -176,8 +176,8 @@ class TerminalConversation:
         if not task_id:
             click.echo("\nno task is known yet: nothing was cancelled", err=True)
             return INTERRUPTED
-        click.echo(f"\ncancelling task {task_id}; Ctrl-C again leaves it running", err=True)
         try:
+            click.echo(f"\ncancelling task {task_id}; Ctrl-C again leaves it running", err=True)
             self.runner.run(self._cancel())
         except KeyboardInterrupt:
             click.echo(f"\nleft task {task_id} running", err=True)
