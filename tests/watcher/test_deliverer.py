@@ -38,6 +38,9 @@ T = TypeVar("T")
 DEAD_WEBHOOKS = 1_200
 PER_TASK = 10
 
+TICK_INTERVAL = 0.05
+"""Seconds between two scans of a deliverer."""
+
 
 @pytest.fixture
 def seeds(store: AsyncStore, keys: Keys) -> Seeds:
@@ -96,9 +99,12 @@ async def delivering(
     hosts: CircuitBreaker | None = None,
     backoff: Backoff | None = None,
     subscriber: PubSubListener | None = None,
+    every: float = TICK_INTERVAL,
 ) -> AsyncIterator[None]:
-    """Run a deliverer. With a subscriber, the deliverer also scans after each notification."""
+    """Run a deliverer that scans every `every` seconds. With a subscriber, the deliverer also scans after each
+    notification."""
     role = deliverer_of(hook_seeds, Poster(SETTINGS.push_networks, circuit_breaker=hosts), backoff)
+    role.every = every
     loop = RoleLoop(
         role, subscriber.listen(hook_seeds.seeds.keys.delivery_notifications) if subscriber is not None else None
     )
@@ -133,10 +139,9 @@ async def test_many_deliveries_to_a_dead_host_delay_no_other(
 
 
 async def test_an_event_is_posted_at_once(
-    hook_seeds: WebhookSeeds, live_receiver: Receiver, subscriber: PubSubListener, monkeypatch: pytest.MonkeyPatch
+    hook_seeds: WebhookSeeds, live_receiver: Receiver, subscriber: PubSubListener
 ) -> None:
-    monkeypatch.setattr(Deliverer, "every", 600.0)
-    async with delivering(hook_seeds, subscriber=subscriber):
+    async with delivering(hook_seeds, subscriber=subscriber, every=600.0):
         for number in range(5):
             await hook_seeds.with_due_events(live_receiver.url(f"/{number}"))
             await asyncio.to_thread(live_receiver.wait_for, f"/{number}", 1, 30)
@@ -158,7 +163,7 @@ async def test_an_event_whose_large_part_is_lost_is_a_failure_and_is_given_up_in
     async def is_given_up() -> bool:
         return bool(await hook_seeds.seeds.store.redis.zcard(given_up))
 
-    async with delivering(hook_seeds, backoff=Backoff(first=0.01, give_up_after=0.5)):
+    async with delivering(hook_seeds, backoff=Backoff(first=0.01, give_up_after=0.05)):
         await eventually_async(is_given_up)
 
     assert live_receiver.requests("/lost") == []
@@ -326,7 +331,7 @@ async def test_a_delivered_event_ends_the_failures_of_those_before_it(
     await hook_seeds.seeds.store.redis.hset(hook_seeds.seeds.keys.task(task_id).push, mapping=since_1970)
     live_receiver.plan("/hook", [200, 500])
 
-    async with delivering(hook_seeds):
+    async with delivering(hook_seeds, backoff=Backoff(first=0.01)):
         await asyncio.to_thread(live_receiver.wait_for, "/hook", 3, 30)
 
     assert (await hook_seeds.webhooks.delivery(task_id)).state != "dead"
@@ -404,9 +409,11 @@ class RecordingStore(AsyncStore):
 
 
 async def test_large_events_are_delivered_within_the_memory_budget(
-    redis_server: EmbeddedRedis, hook_seeds: WebhookSeeds, live_receiver: Receiver
+    redis_server: EmbeddedRedis, hook_seeds: WebhookSeeds, live_receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    size, count = 6 * 2**20, 7
+    monkeypatch.setattr(deliverer, "MAX_RESERVED_BYTES", 32 * deliverer.LOG_PAGE_BYTES)
+    monkeypatch.setattr(deliverer, "RESERVATION_RETRY_INTERVAL", 0.05)
+    size, count = 6 * deliverer.LOG_PAGE_BYTES, 7
     for number in range(count):
         task_id = await hook_seeds.seeds.create_task()
         await hook_seeds.add(task_id, live_receiver.url(f"/{number}"))
@@ -436,6 +443,7 @@ async def test_a_large_delivery_to_a_slow_host_delays_no_small_one_and_frees_mem
     hook_seeds: WebhookSeeds, live_receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(deliverer, "MAX_RESERVED_BYTES", 2 * deliverer.LOG_PAGE_BYTES)
+    monkeypatch.setattr(deliverer, "RESERVATION_RETRY_INTERVAL", 0.05)
     is_released = threading.Event()
     live_receiver.plan("/slow", [once_set(is_released)])
     role = deliverer_of(hook_seeds, Poster(SETTINGS.push_networks))

@@ -27,6 +27,9 @@ from tests.support.waiting import eventually_async
 
 SECRETS = [SECRET_KEY.encode()]
 
+TICK_INTERVAL = 0.05
+"""Seconds between two ticks of a role."""
+
 
 @pytest.fixture
 def seeds(store: AsyncStore, keys: Keys) -> Seeds:
@@ -91,6 +94,7 @@ async def watching(
     backoff = Backoff(first=0.01, longest=0.02)
     deliverer = Deliverer(store, keys, scene.sealer, poster, SECRETS, 1.0, backoff)
     replayer = Replayer(store, keys, scene.sealer, deliverer, 1.0)
+    deliverer.every = replayer.every = TICK_INTERVAL
     loops = [RoleLoop(role) for role in (deliverer, replayer)]
     for loop in loops:
         loop.start()
