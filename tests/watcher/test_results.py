@@ -23,6 +23,7 @@ from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.log.pages import read_log
 from a2a_celery.store.runs.commands import RunRef, claim_run
 from a2a_celery.store.tasks.commands import read_task
+from a2a_celery.watcher.celery import result_listener
 from a2a_celery.watcher.celery.result_listener import ResultListener
 from a2a_celery.watcher.celery.results import Results
 from tests.support.dispatcher_setup import create_operation
@@ -238,6 +239,12 @@ class Checks:
         return True
 
 
+@pytest.fixture
+def short_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shorten the interval between two attempts of a result listener."""
+    monkeypatch.setattr(result_listener, "RECONNECT_INTERVAL", 0.05)
+
+
 @asynccontextmanager
 async def listening(celery: Celery, checks: Checks) -> AsyncIterator[ResultListener]:
     """Run a result listener, and wait until it has subscribed."""
@@ -276,6 +283,7 @@ async def test_only_results_of_runs_are_checked(store: AsyncStore, celery: Celer
     assert checks.names == ["t.1", "t.1"]
 
 
+@pytest.mark.usefixtures("short_retries")
 async def test_a_broken_subscription_is_renewed(store: AsyncStore, celery: Celery) -> None:
     """The listener misses results that are stored during the interruption, so it checks open runs again."""
     checks = Checks()
@@ -290,6 +298,7 @@ async def test_a_broken_subscription_is_renewed(store: AsyncStore, celery: Celer
         await wait_for_checks(checks, "u.1")
 
 
+@pytest.mark.usefixtures("short_retries")
 async def test_an_outage_of_the_result_backend_does_not_stop_the_listener(
     store: AsyncStore, redis_server: EmbeddedRedis
 ) -> None:
@@ -309,6 +318,7 @@ async def test_an_outage_of_the_result_backend_does_not_stop_the_listener(
             await wait_for_checks(checks, "u.1")
 
 
+@pytest.mark.usefixtures("short_retries")
 async def test_a_run_is_checked_again_after_an_error_of_the_result_backend(store: AsyncStore, celery: Celery) -> None:
     checks = Checks()
     checks.fails = 1
