@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
@@ -14,7 +13,8 @@ from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.store import AsyncStore
 from a2a_celery.store.log import pubsub as wake
 from a2a_celery.store.log.pubsub import LogSignal, PubSubListener
-from tests.support.restarts import mortal_redis
+from tests.support.clocks import ManualClock
+from tests.support.restarts import mortal_redis, suspend_server
 from tests.support.waiting import eventually_async
 
 SOON = 10.0
@@ -255,26 +255,30 @@ async def test_a_subscriber_that_starts_before_redis_connects_later(tmp_path: Pa
 
 
 async def test_a_silent_connection_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wake, "PING_EVERY", 0.1)
-    monkeypatch.setattr(wake, "SILENCE", 0.5)
-    server = EmbeddedRedis()
+    monkeypatch.setattr(wake, "PING_EVERY", 0.02)
+    clock, server = ManualClock(), EmbeddedRedis()
     server.start()
-    store, subscriber = AsyncStore(server.store_url), PubSubListener(server.store_url)
+    store, subscriber = AsyncStore(server.store_url), PubSubListener(server.store_url, clock=clock)
     try:
         async with subscriber.listen("channel") as log_signal:
             await log_signal.wait(0.3)  # the notification of the reconnection
-            assert server.process is not None
-            server.process.send_signal(signal.SIGSTOP)
-            await wait_for_signal(log_signal)
-            server.process.send_signal(signal.SIGCONT)
+
+            async def is_signalled() -> bool:
+                clock.advance(wake.SILENCE + 1)  # again, because an earlier reply may still be read
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(0.1):
+                        await log_signal.wait(timeout=None)
+                        return True
+                return False
+
+            with suspend_server(server):
+                await eventually_async(is_signalled, what="the silent connection is closed")
 
             async def is_back() -> bool:
                 return await is_delivered(store, log_signal) and subscriber.channels == 1
 
             await eventually_async(is_back, what="the subscriber is connected again")
     finally:
-        if server.process is not None:
-            server.process.send_signal(signal.SIGCONT)
         await subscriber.stop()
         await store.aclose()
         server.stop()

@@ -4,7 +4,6 @@ worker is alive."""
 from __future__ import annotations
 
 import asyncio
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar, cast
@@ -37,9 +36,8 @@ from a2a_celery.store.tasks.commands import continue_task, create_task, request_
 from a2a_celery.watcher.recoverer import RETRY_AFTER, Recoverer, delay_after
 from tests.store.test_cost import Meter
 from tests.support.clocks import ManualClock
-from tests.support.restarts import allow_writes, mortal_redis, refuse_writes
+from tests.support.restarts import allow_writes, mortal_redis, refuse_writes, suspend_server
 from tests.support.seeds import ANN, CONTEXT, LEASE_US, RETENTION, Seeds, chunk, request, run_concurrently, status
-from tests.support.waiting import eventually_async
 
 T = TypeVar("T")
 
@@ -420,29 +418,27 @@ async def test_another_attempt_still_knows_which_pause_its_message_answers(
 
 async def test_a_store_that_was_silent_for_longer_than_leases_costs_no_run(tmp_path: Path, keys: Keys) -> None:
     with mortal_redis(tmp_path) as server:
-        store = AsyncStore(server.store_url)
+        store, clock = AsyncStore(server.store_url), ManualClock()
         seeds = Seeds(store, keys)
-        recoverer = Recoverer(store, keys, grace=0.5)
+        recoverer = Recoverer(store, keys, grace=10, clock=clock)
         await recoverer.tick()  # the first tick, after which the grace period applies too
-        await asyncio.sleep(0.6)
-        ref = RunRef(await seeds.create_task(), 1)
-        await store.run(claim_run(keys, ref, token="t", runner="r", lease_us=500_000, working=True))
-        assert server.process is not None
-        server.process.send_signal(signal.SIGSTOP)
+        clock.advance(10)
+        claim = await lose_run(store, keys, seeds)
 
-        look = asyncio.create_task(recoverer.tick())
-        await asyncio.sleep(1.5)
-        server.process.send_signal(signal.SIGCONT)
-        await look
+        with suspend_server(server):
+            tick = asyncio.create_task(recoverer.tick())
+            await asyncio.sleep(0)  # the tick waits for the reply
+            clock.advance(11)
+        await tick
 
-        renewal = await store.run(renew_runs(keys, [(ref, "t")], lease_us=500_000))
+        renewal = await store.run(renew_runs(keys, [(claim.ref, claim.token)], lease_us=-1))
         assert renewal.lost == frozenset()
-
-        async def is_recovered() -> bool:  # no worker renews the lease
-            await recoverer.tick()
-            return (await seeds.task(ref.task_id)).status.state == FAILED
-
-        await eventually_async(is_recovered)
+        clock.advance(9)
+        await recoverer.tick()
+        assert (await seeds.task(claim.ref.task_id)).status.state == WORKING
+        clock.advance(1)  # no worker renews the lease
+        await recoverer.tick()
+        assert (await seeds.task(claim.ref.task_id)).status.state == FAILED
         await store.aclose()
 
 
