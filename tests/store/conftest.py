@@ -5,15 +5,24 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
+from redis import Redis
+from redis.backoff import NoBackoff
 
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.admin.schema import SCHEMA
+from a2a_celery.store.client import connection
 from tests.support.blob_setup import BlobSetup
 from tests.support.delivery_cursors import Webhooks
 from tests.support.leaks import leaks
 from tests.support.restarts import installed_servers
 from tests.support.seeds import Seeds
+
+
+@pytest.fixture
+def immediate_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the store clients that the test creates retry without a delay."""
+    monkeypatch.setattr(connection, "ExponentialWithJitterBackoff", lambda **_: NoBackoff())
 
 
 @pytest.fixture
@@ -48,13 +57,28 @@ async def schema_record(store: AsyncStore, keys: Keys) -> None:
     await store.redis.hset(keys.installation, "schema", SCHEMA)
 
 
-@pytest.fixture(params=installed_servers(), ids=str)
-def any_server(request: pytest.FixtureRequest) -> Iterator[EmbeddedRedis]:
-    """Running Redis server, for each installed version."""
+@pytest.fixture(scope="module", params=installed_servers(), ids=str)
+def server_of_each_version(request: pytest.FixtureRequest) -> Iterator[EmbeddedRedis]:
+    """Redis server for the tests of a module, for each installed version."""
     server = EmbeddedRedis(server=request.param)
     server.start()
     yield server
     server.stop()
+
+
+@pytest.fixture
+def any_server(server_of_each_version: EmbeddedRedis) -> Iterator[EmbeddedRedis]:
+    """Redis server without data and scripts, for each installed version. After the test, the fixture restores the
+    server's configuration."""
+    with Redis.from_url(server_of_each_version.store_url) as client:
+        client.flushall()
+        client.script_flush()
+        config = client.config_get()
+        yield server_of_each_version
+        client.replicaof("NO", "ONE")
+        for name, value in client.config_get().items():
+            if value != config[name]:
+                client.config_set(name, config[name])
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from a2a_celery.cli.commands import a2a as commands
 from a2a_celery.execution.celery.start_check import worker_starts
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.admin.start_check import watchers
+from a2a_celery.watcher import service
 from tests.support.restarts import MortalRedis, mortal_redis
 from tests.support.waiting import eventually_async
 
@@ -96,6 +97,7 @@ def evicting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MortalRedis]:
         yield server
 
 
+@pytest.mark.usefixtures("immediate_retries")
 @pytest.mark.parametrize("start", [gateway, watcher, worker])
 async def test_an_unavailable_store_is_one_line_with_its_address_and_the_reason(
     start: Start, caplog: pytest.LogCaptureFixture
@@ -107,7 +109,11 @@ async def test_an_unavailable_store_is_one_line_with_its_address_and_the_reason(
     assert "s3cret" not in caplog.text
 
 
-async def test_a_watcher_begins_when_the_store_is_available(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.usefixtures("immediate_retries")
+async def test_a_watcher_begins_when_the_store_is_available(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "STORE_RETRY_INTERVAL", 0.05)
     caplog.set_level(logging.INFO, "a2a_celery")
     with mortal_redis(tmp_path) as server:
         server.die()

@@ -28,6 +28,8 @@ from tests.support.restarts import MortalRedis, mortal_redis
 from tests.support.seeds import ANN, Seeds, request
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.usefixtures("immediate_retries")
+
 Fault = Callable[[Redis, Path], AbstractContextManager[None]]
 
 
@@ -171,6 +173,7 @@ def unable_to_save(redis: Redis, home: Path) -> Iterator[None]:
     eventually(lambda: redis.info("persistence")["rdb_last_bgsave_status"] == "err", what="the snapshot failed")
     yield
     redis.config_set("save", "")
+    (home / "dump.rdb").rmdir()
 
 
 @contextmanager
