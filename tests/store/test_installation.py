@@ -49,7 +49,7 @@ async def test_watchers_are_listed_until_their_heartbeat_expires(
     await store.run(heartbeat(keys, "two"))
     for _ in range(2):
         assert await store.run(heartbeat(keys, "one")) == ["one", "two"]
-    monkeypatch.setattr("a2a_celery.store.admin.start_check.ANNOUNCEMENT_TTL_US", 500_000)
+    monkeypatch.setattr("a2a_celery.store.admin.start_check.ANNOUNCEMENT_TTL_US", 100_000)
 
     async def only_one_is_left() -> bool:
         await store.run(heartbeat(keys, "one"))
