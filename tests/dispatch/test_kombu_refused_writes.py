@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import redis
 from kombu import Connection
+from kombu.exceptions import OperationalError
 from kombu.transport import redis as kombu_redis
 
 from a2a_celery.integrations.kombu import patch_refused_writes
@@ -37,6 +38,7 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MortalRed
     server = MortalRedis(tmp_path, getattr(request, "param", None))
     server.start()
     yield server
+    server.die()  # a graceful shutdown takes 0.1 s
     server.stop()
 
 
@@ -74,8 +76,9 @@ def test_no_connection_to_a_broker_that_refuses_writes(
 ) -> None:
     refuse_writes(server, problem)
     refused = connect()
-    with pytest.raises(refused.connection_errors):
-        refused.connect()
+    with pytest.raises(OperationalError) as error:
+        refused.ensure_connection(max_retries=1, interval_start=0)
+    assert isinstance(error.value.__cause__, refused.connection_errors)
 
     allow_writes(server)
     connect().connect()

@@ -7,7 +7,7 @@ import asyncio
 import json
 import threading
 from base64 import b64decode
-from functools import partial
+from functools import partial, partialmethod
 from time import monotonic
 from typing import Any
 from uuid import uuid4
@@ -15,7 +15,7 @@ from uuid import uuid4
 import pytest
 import redis
 from celery import Celery
-from kombu import Queue
+from kombu import Connection, Queue
 
 from a2a_celery.agents import Agent
 from a2a_celery.dispatch import Call, Publisher, RunOptions, queue_of
@@ -340,7 +340,11 @@ def test_the_priority_of_a_run_is_its_own_or_else_its_agent_s() -> None:
     assert queues.priority_of("agent", RunOptions(celery={"priority": 0})) == 0
 
 
-async def test_the_queues_of_an_unavailable_broker_are_unknown(server: MortalRedis, celery: Celery) -> None:
+async def test_the_queues_of_an_unavailable_broker_are_unknown(
+    server: MortalRedis, celery: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ensure_connection = partialmethod(Connection.ensure_connection, interval_start=0)
+    monkeypatch.setattr(Connection, "ensure_connection", ensure_connection)  # retries at once instead of after 2 s
     queues = Publisher(celery, {}).queues
     server.die()
 
