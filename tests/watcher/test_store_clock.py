@@ -38,6 +38,7 @@ async def store(tmp_path: Path, wall_clock: MovedClock) -> AsyncIterator[AsyncSt
         store = AsyncStore(server.store_url)
         yield store
         await store.aclose()
+        server.die()  # a graceful shutdown takes 0.1 s
 
 
 @pytest.fixture
