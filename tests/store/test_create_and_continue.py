@@ -210,6 +210,36 @@ async def test_a_repeated_message_that_waits_is_answered_as_before(store: AsyncS
     assert await seeds.all_values() == data_before
 
 
+async def test_a_repeated_message_whose_run_has_ended_began_that_run(
+    store: AsyncStore, keys: Keys, seeds: Seeds
+) -> None:
+    task_id = await seeds.create_task_in(INPUT_REQUIRED)
+    call = next_message(keys, task_id)
+    await store.run(call)
+    await seeds.settle_run(await seeds.claim_run(task_id, run=2), status(COMPLETED))
+
+    second_result = await store.run(call)
+
+    assert isinstance(second_result, Begun)
+    assert (second_result.run, second_result.task) == (2, await seeds.task(task_id))
+
+
+async def test_messages_that_are_repeated_after_other_messages_wait_once(
+    store: AsyncStore, keys: Keys, seeds: Seeds
+) -> None:
+    task_id = await seeds.create_task_in(INPUT_REQUIRED)
+    calls = [next_message(keys, task_id, nonce=nonce) for nonce in ("1", "2", "3")]
+    results = [await store.run(call) for call in calls]
+    data_before = await seeds.all_values()
+
+    second_results = [await store.run(call) for call in calls]
+
+    assert [type(result) for result in results] == [Begun, Waiting, Waiting]
+    assert [getattr(result, "place", None) for result in second_results] == [None, 1, 2]
+    assert isinstance(second_results[0], Begun)
+    assert await seeds.all_values() == data_before
+
+
 async def test_a_claim_of_the_next_run_shows_working_again(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     task_id = await seeds.create_task_in(INPUT_REQUIRED)
     await store.run(next_message(keys, task_id, "go on"))

@@ -36,6 +36,7 @@
 --   nonce                      value that detects a repeated call: the nonce of the last waiting message; 'begun ' and
 --                              the nonce of a message that began a run; or 'canceled ', the nonce of a cancellation,
 --                              and the run and the canvas that the cancellation ended
+--   earlier_nonces             nonces of the messages before, see lib/nonces.lua; deleted when the task ends
 --   retention                  seconds for which the ended task is stored
 --   settled                    token, version, state and next run of the last settlement that began a turn, or of the
 --                              last suspension; the reply to a repeated call

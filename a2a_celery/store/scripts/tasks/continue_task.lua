@@ -18,7 +18,7 @@
 --       | {'large'}: the task would be too large | {'configs'}: the task has too many configs
 --       | {'known', task id, version, preceding turns}: the message was accepted before
 --       | {'conflict'}: another message has the same id | {'limited', see check_limits}
--- requires: blobs, broker, configs, context_queue, full_store, incoming, limits, messages, notifications, runs, snapshot, states, status, stored_bytes, tasks, time, turns
+-- requires: blobs, broker, configs, context_queue, full_store, incoming, limits, messages, nonces, notifications, runs, snapshot, states, status, stored_bytes, tasks, time, turns
 local record, history, waiting_turns = KEYS[1], KEYS[3], KEYS[7]
 local scope, context_id, nonce, due_us, message, submitted, request, caller = unpack(ARGV, 1, 8)
 local max_waiting, options, message_key, digest, window_ms, suffix, limits, max_bytes = unpack(ARGV, 9, 16)
@@ -30,13 +30,30 @@ if not r or r.scope ~= scope then return {'missing'} end
 local function begun()
   return {'begun', micros(r.run), snapshot(KEYS, r, -1, true), is_blocked(KEYS, r) and '1' or '0', is_published(KEYS, r.run)}
 end
-local function waiting() return {'waiting', tostring(redis.call('LLEN', waiting_turns)), snapshot(KEYS, r, -1, true)} end
+local function waiting(place)
+  return {'waiting', tostring(place or redis.call('LLEN', waiting_turns)), snapshot(KEYS, r, -1, true)}
+end
 local function delivered() return {'delivered', snapshot(KEYS, r, -1, true)} end
 local is_delivered = on_message == 'steer' or on_message == 'interrupt'
-if not TERMINAL[r.state] then
+
+-- Return the reply to a repeated call, or nil if the nonce of the call is new.
+local function reply_of_repeat()
   if r.nonce == 'begun ' .. nonce then return begun() end
-  if r.nonce == nonce then return is_delivered and delivered() or waiting() end
+  if TERMINAL[r.state] then return nil end
+  local later = 0 -- number of messages that were stored to wait after the message of this call
+  for _, value in ipairs(nonces_of(KEYS, r)) do
+    if value == 'begun ' .. nonce then return begun() end
+    if value == nonce then
+      local place = redis.call('LLEN', waiting_turns) - later
+      if is_delivered then return delivered() end
+      return place > 0 and waiting(place) or begun()
+    end
+    if not string.find(value, ' ', 1, true) then later = later + 1 end
+  end
 end
+
+local repeated = reply_of_repeat()
+if repeated then return repeated end
 local accepted = find_accepted(message_key)
 if accepted then
   if accepted[1] ~= digest then return {'conflict'} end
@@ -61,7 +78,7 @@ add_size(r, adopt_blobs(KEYS, r))
 if on_message == 'interrupt' and (r.phase == 'queued' or r.phase == 'suspended') then
   append_client_message(KEYS, r, next_timestamp(r), message)
   replace_queued_run(KEYS, r, submitted, request, caller, options, tonumber(due_us))
-  r.nonce = 'begun ' .. nonce
+  set_nonce(KEYS, r, 'begun ' .. nonce)
   save_record(KEYS, r)
   remember_message(message_key, digest, window_ms, r.task_id, record, r.version, 0)
   notify(KEYS, r)
@@ -74,7 +91,7 @@ if turn and is_delivered then
   turn = turn .. struct.pack('>I4c0I4', #on_message, on_message, redis.call('LLEN', history) - 1)
   redis.call('RPUSH', waiting_turns, turn)
   add_size(r, #turn)
-  r.nonce = nonce
+  set_nonce(KEYS, r, nonce)
   redis.call('HSET', record, 'has_messages', '1')
   if on_message == 'interrupt' then redis.call('HSET', record, 'interrupt_requested', micros(r.run)) end
   save_record(KEYS, r)
@@ -87,11 +104,12 @@ if turn then
   redis.call('RPUSH', waiting_turns, turn)
   add_size(r, #turn)
   count_growth(r)
+  set_nonce(KEYS, r, nonce)
   redis.call('HSET', record, 'nonce', nonce, 'size', micros(r.size))
   remember_message(message_key, digest, window_ms, r.task_id, record, r.version, redis.call('LLEN', waiting_turns))
   return waiting()
 end
-r.nonce = 'begun ' .. nonce
+set_nonce(KEYS, r, 'begun ' .. nonce)
 if queue then
   r.queue = queue
   redis.call('HSET', record, 'queue', queue)
