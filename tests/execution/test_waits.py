@@ -54,6 +54,15 @@ async def sleeps_until(turn: Turn) -> str:
     return "awake"
 
 
+@a2a.agent("sleeps-not", description="Sleeps until a time that has passed, and asks.")
+async def sleeps_not(turn: Turn) -> str:
+    """Sleep twice without effect, record a step, and ask."""
+    await turn.sleep(0)
+    await turn.sleep(until=datetime(2001, 1, 1, tzinfo=UTC))
+    city = await turn.step("city", str, "Oslo")
+    return f"{city}, {await turn.ask('Where?')}"
+
+
 @a2a.agent("naps", description="Sleeps for a moment.")
 async def naps(turn: Turn) -> str:
     await turn.sleep(float(turn.text))
@@ -352,6 +361,17 @@ async def test_sleeps_and_questions_are_replayed_together(agents: SuspendableAge
     assert (await agents.seeds.task("t")).status.state == WORKING
 
     assert await agents.wake("asks", 4) == "in Oslo"
+
+
+async def test_sleeps_without_effect_are_replayed_before_steps(agents: SuspendableAgents) -> None:
+    assert (await agents.play("sleeps-not")).status.state == INPUT_REQUIRED
+    answer = request("Rome", "t", CONTEXT)
+    caller = Caller(user="ann").to_json()
+    await agents.store.run(continue_task(agents.keys, ANN, "t", answer, CONTEXT, caller=caller, nonce="n"))
+
+    await agents.perform("sleeps-not", "t", 2)
+
+    assert await agents.seeds.last_text("t") == "Oslo, Rome"
 
 
 async def test_a_wait_after_the_end_has_no_effect(agents: SuspendableAgents) -> None:

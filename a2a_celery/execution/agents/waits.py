@@ -113,6 +113,8 @@ class Waits:
             ends_at = self._clock.now() + timedelta(seconds=seconds)
             await self._journal.record(wait.call, UNTIL, str((ends_at - EPOCH) // MICROSECOND).encode())
             await self._stay(seconds)
+        else:  # later runs need the entry, because the call has a position among the recorded calls
+            self._journal.defer(wait.call, UNTIL, str((self._clock.now() - EPOCH) // MICROSECOND).encode())
 
     async def wait_for(self, wait: BegunWait) -> Any:
         """See `Turn.wait_for`."""
