@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from a2a.types import Message, Part
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, Field, computed_field
 
-from a2a_celery import StepError, StepFailed, StepsChanged, Turn
+from a2a_celery import StepError, StepFailed, StepsChanged, Turn, step
 from a2a_celery.store import Keys
 from tests.support.blob_setup import BlobSetup
 from tests.support.seeds import Seeds
@@ -43,6 +43,25 @@ class Model(BaseModel):
     at: datetime
 
 
+class Aliased(BaseModel):
+    """Model whose JSON has another name for a field, and a field that is computed."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    page_id: int = Field(alias="pageId")
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def next_id(self) -> int:
+        return self.page_id + 1
+
+
+class Ratio(BaseModel):
+    """Model with a number that JSON may not have."""
+
+    value: float
+
+
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 RESULTS: list[Any] = [
     None,
@@ -52,6 +71,7 @@ RESULTS: list[Any] = [
     b"\x00\xff\n",
     Page("u", NOW, [Inner("x")]),
     Model(n=1, at=NOW),
+    Aliased(pageId=1),
     Message(message_id="m", parts=[Part(text="x")]),
 ]
 
@@ -100,9 +120,10 @@ def local_class() -> Any:
         ([Inner("x")], "Return JSON data"),
         (local_class(), "define the class at the top of a module"),
         (Unserializable(object()), "cannot be serialized"),
+        (Ratio(value=float("nan")), "Ratio cannot be read from its JSON"),
         ("x" * 1000, "has 1002 bytes, and may have 1000 (a2a_step_max_bytes): set a2a_blob_url, so that"),
     ],
-    ids=["object", "keys", "nan", "list", "local", "field", "large"],
+    ids=["object", "keys", "nan", "list", "local", "field", "nan in a model", "large"],
 )
 async def test_a_result_that_cannot_be_recorded_is_a_clear_error(task: Task, value: Any, text: str) -> None:
     async def work() -> Any:
@@ -223,6 +244,37 @@ async def test_a_failure_that_cannot_be_recorded_is_a_step_failed_in_each_run(ta
     assert await task.attempt(agent) == failure
     assert await task.attempt(agent) == failure
     assert calls.made == ["fails", "instead"]
+
+
+async def test_a_failure_whose_text_is_not_unicode_is_recorded(task: Task) -> None:
+    async def fails() -> None:
+        raise OSError("no file \udcff")
+
+    async def agent(turn: Turn) -> Any:
+        try:
+            await turn.step("read", fails)
+        except StepFailed as error:
+            return error.text
+
+    assert await task.attempt(agent) == "no file ?"
+
+
+class Shelf:
+    """Object with a durable method."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @step
+    async def read(self, page: int) -> str:
+        return f"{self.name}, page {page}"
+
+
+async def test_a_method_with_options_is_called_with_its_object(task: Task) -> None:
+    async def agent(turn: Turn) -> Any:
+        return await turn.step("read", Shelf("first").read, 2)
+
+    assert await task.attempt(agent) == "first, page 2"
 
 
 async def test_a_failure_that_ends_the_run_is_not_recorded(task: Task, calls: Calls) -> None:

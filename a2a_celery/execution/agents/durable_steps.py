@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, update_wrapper
 from threading import get_ident
+from types import MethodType
 from typing import Any, ParamSpec, TypeVar, overload
 
 from celery.exceptions import TaskPredicate
@@ -70,7 +71,12 @@ class DurableStep:
         if not callable(function):
             raise StepError(f"turn.step(name, function, …): {function!r} is not a function")
         durable_step = getattr(function, _ATTRIBUTE, None)
-        return durable_step if isinstance(durable_step, DurableStep) else cls(function, "")
+        if not isinstance(durable_step, DurableStep):
+            return cls(function, "")
+        owner = getattr(function, "__self__", None)
+        return (
+            durable_step if owner is None else replace(durable_step, function=MethodType(durable_step.function, owner))
+        )
 
     @property
     def is_async(self) -> bool:

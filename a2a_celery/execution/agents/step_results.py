@@ -48,9 +48,15 @@ def encode_result(step: str, value: Any) -> tuple[str, bytes]:
             "class at the top of a module"
         )
     try:
-        return f"{kind} {name}", _dump(kind, value)
+        content = _dump(kind, value)
     except Exception as error:  # exceptions of the class's serializers
         raise StepError(f"step {step!r}: its {type(value).__qualname__} cannot be serialized: {error}") from error
+    try:
+        _load(kind, type(value), content)
+    except Exception as error:  # exceptions of the class's validators
+        text = f"step {step!r}: its {type(value).__qualname__} cannot be read from its JSON: {error}"
+        raise StepError(text) from error
+    return f"{kind} {name}", content
 
 
 def decode_result(form: str, content: bytes) -> Any:
@@ -83,7 +89,8 @@ def encode_failure(step: str, error: Exception) -> tuple[bytes, Exception]:
     content = _failure(name, error.args)
     if content is not None and _is_equal(error, _exception(content)):
         return content, error
-    failure = StepFailed(step, name.replace(":", "."), str(error))
+    text = str(error).encode(errors="replace").decode()  # the text of a file name may not be Unicode
+    failure = StepFailed(step, name.replace(":", "."), text)
     failure.__cause__ = error
     content = _failure("a2a_celery.errors:StepFailed", failure.args)
     assert content is not None
@@ -125,14 +132,14 @@ def _json(step: str, value: Any) -> bytes:
 def _dump(kind: str, value: Any) -> bytes:
     match kind:
         case "pydantic":
-            text: str = value.model_dump_json()
+            text: str = value.model_dump_json(by_alias=True, round_trip=True)
             return text.encode()
         case "protobuf":
             content: bytes = value.SerializeToString(deterministic=True)
             return content
         case _:
             cls: type = type(value)
-            return _adapter(cls).dump_json(value)
+            return _adapter(cls).dump_json(value, by_alias=True, round_trip=True)
 
 
 def _load(kind: str, cls: Any, content: bytes) -> Any:
