@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 
 from a2a_celery import ConfigError, StepError, StepsChanged, Turn, current_step_key, step
+from a2a_celery.execution.agents.journal import RunJournal
 from a2a_celery.settings import Settings
 
 from .attempts import Calls, Task, WorkerDies
@@ -423,3 +424,47 @@ async def test_a_blocking_call_that_is_cancelled_is_no_exception_of_the_agent(ta
     with pytest.raises(asyncio.CancelledError):
         await task.attempt(agent)
     assert calls.made == []
+
+
+async def test_a_timeout_of_the_agent_around_a_step_in_a_thread(task: Task) -> None:
+    may_end = threading.Event()
+
+    async def agent(turn: Turn) -> Any:
+        try:
+            async with asyncio.timeout(0.05):
+                asyncio.get_running_loop().call_later(0.2, may_end.set)
+                await turn.step("slow", may_end.wait, 60)
+        except TimeoutError:
+            return "late"
+
+    assert await task.attempt(agent) == "late"
+
+
+async def test_a_cancellation_while_a_result_is_written_leaves_the_result(
+    task: Task, calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record, is_written = RunJournal.record, asyncio.Event()
+
+    async def record_slowly(journal: RunJournal, *arguments: Any) -> None:
+        await record(journal, *arguments)
+        is_written.set()
+        await asyncio.Event().wait()
+
+    async def cancels(turn: Turn) -> Any:
+        charging = asyncio.create_task(turn.step("charge", calls.work, "charge"))
+        await is_written.wait()
+        monkeypatch.undo()
+        charging.cancel()
+        with suppress(asyncio.CancelledError):
+            await charging
+        await turn.step("next", calls.work, "next")
+
+    async def waits(turn: Turn) -> Any:
+        await asyncio.create_task(turn.step("charge", calls.work, "charge"))
+        await turn.step("next", calls.work, "next")
+
+    monkeypatch.setattr(RunJournal, "record", record_slowly)
+    await task.attempt(cancels)
+    await task.attempt(waits)
+
+    assert calls.made == ["charge", "next"]

@@ -192,16 +192,19 @@ async def perform(
     call = call or journal.begin(KIND, name, (args, kwargs))
     if call.entry is not None:
         return _replay(journal, call, call.entry)
+    is_queued = False
     try:
         with journal.executing(call):
             value = await _attempt(journal, durable, call, partial(durable.function, *args, **kwargs))
         form, content = encode_result(name, value)
+        is_queued = True
         entry = await journal.record(call, form, content)
     except _CancelledLate as cancelled:
         await journal.record(call, *encode_result(name, cancelled.value))
-        raise
+        raise asyncio.CancelledError from None  # asyncio.timeout of Python 3.11 recognizes no subclass
     except BaseException as error:
-        _defer_failure(journal, call, error)
+        if not is_queued or isinstance(error, Exception):  # a cancellation does not remove a queued entry
+            _defer_failure(journal, call, error)
         raise
     return _replay(journal, call, entry)
 
