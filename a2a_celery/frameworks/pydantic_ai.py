@@ -291,7 +291,7 @@ class _RecordedResponses(WrapperModel):
 async def _record_response(call: RecordedCall | None, response: ModelResponse) -> None:
     """Record a response if it is complete."""
     if call is not None and response.state == "complete":
-        await call.finish(ModelMessagesTypeAdapter.dump_python([response], mode="json", exclude_none=True))
+        await call.finish(ModelMessagesTypeAdapter.dump_python([response], mode="json"))
 
 
 def _loaded_response(record: Any) -> ModelResponse:
@@ -380,7 +380,7 @@ def _pause(
 
 
 def _dumped_conversation(conversation: ModelConversation) -> dict[str, Any]:
-    content: dict[str, Any] = ConversationTypeAdapter.dump_python(conversation, mode="json", exclude_none=True)
+    content: dict[str, Any] = ConversationTypeAdapter.dump_python(conversation, mode="json")
     return content
 
 

@@ -167,6 +167,19 @@ async def test_the_conversation_is_stored_and_limits_apply_to_each_turn() -> Non
         )
 
 
+async def test_the_conversation_continues_after_a_tool_returned_none() -> None:
+    def note(text: str) -> None:
+        pass
+
+    agent = pydantic_ai_agent(Agent(TestModel(), tools=[note]))
+    state: dict[str, Any] = {}
+    await say(agent, turn(state, Part(text="first")))
+
+    chunks = await say(agent, turn(json.loads(json.dumps(state)), Part(text="second")))
+
+    assert "".join(chunks) == '{"note":null}'
+
+
 async def test_a_cancelled_turn_stops_its_tools() -> None:
     has_started, has_stopped = asyncio.Event(), asyncio.Event()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
@@ -21,7 +21,7 @@ from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.frameworks.pydantic_ai import pydantic_ai_agent
 from a2a_celery.lifecycle.states import COMPLETED, INPUT_REQUIRED
 from a2a_celery.store import AsyncStore, Keys
-from tests.execution.attempts import Task, WorkerDies
+from tests.execution.attempts import SETTINGS, Task, WorkerDies
 from tests.execution.scene import TurnByTurn
 from tests.support.agents import card
 
@@ -127,6 +127,7 @@ class Script:
 
 
 async def test_each_call_is_made_once_wherever_the_worker_dies(task: Task) -> None:
+    task.settings = replace(SETTINGS, step_max_bytes=1500, task_max_bytes=10_000)
     script = Script(["look a"], ["look_in_thread b", "look c", "look c"])
     expected = ["question 0", "a", "question 1", "b", "c", "c", "question 2"]
     for script.dies_at in range(3):
