@@ -151,7 +151,11 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
     ) -> RunnableConfig:
         saved_config = self._memory.put(config, checkpoint, metadata, new_versions)
         if not self._full_history:
-            self._remove_finished(saved_config["configurable"]["checkpoint_ns"])
+            place = saved_config["configurable"]
+            checkpoints = self._memory.storage[place["thread_id"]][place["checkpoint_ns"]]
+            for other_id in checkpoints.keys() - {place["checkpoint_id"]}:  # ids depend on the clocks of the workers
+                del checkpoints[other_id]
+            self._remove_finished(place["checkpoint_ns"])
         self.progress.answer_count = self._count_answers()
         await self.save()
         return saved_config
@@ -206,19 +210,15 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
         return result_of(asyncio.run_coroutine_threadsafe(call, self._loop))
 
     def _remove_finished(self, namespace: str) -> None:
-        """Remove the checkpoints that are not needed to resume after the newest checkpoint of `namespace`.
+        """Remove the records that are not needed to resume after the newest checkpoint of `namespace`.
 
         The namespace of a subgraph extends the namespace of its graph. A subgraph with a task id in its namespace ends
         with the task's super-step. Other subgraphs keep their state (`compile(checkpointer=True)`).
         """
         memory = self._memory
-        for thread_id, namespaces in memory.storage.items():
+        for namespaces in memory.storage.values():
             for inner in [name for name in namespaces if _is_task_of(namespace, name)]:
                 del namespaces[inner]
-            for name, checkpoints in namespaces.items():
-                for checkpoint_id in sorted(checkpoints)[:-1]:
-                    del checkpoints[checkpoint_id]
-                    memory.writes.pop((thread_id, name, checkpoint_id), None)
         live = {
             (thread_id, name, checkpoint_id)
             for thread_id, namespaces in memory.storage.items()

@@ -95,6 +95,22 @@ async def test_a_run_that_was_lost_writes_nothing(runs: Runs, store: AsyncStore,
     assert await store.redis.hgetall(journal) == entries
 
 
+async def test_the_checkpoint_of_a_worker_whose_clock_is_behind_is_the_newest() -> None:
+    config: RunnableConfig = {"configurable": {"thread_id": "c", "checkpoint_ns": ""}}
+    first_saver, second_saver = TurnCheckpointSaver(None, "c"), TurnCheckpointSaver(None, "c")
+    await first_saver.aput(config, empty_checkpoint() | {"id": "2"}, {}, {})
+    second_saver.restore(first_saver.snapshot())
+
+    saved_config = await second_saver.aput(config, empty_checkpoint() | {"id": "1"}, {}, {})
+
+    newest = await second_saver.aget_tuple(config)
+    assert newest is not None
+    assert newest.config == saved_config
+    third_saver = TurnCheckpointSaver(None, "c")
+    third_saver.restore(second_saver.snapshot())
+    assert [checkpoint.config async for checkpoint in third_saver.alist(config)] == [saved_config]
+
+
 async def test_the_event_loop_is_not_blocked_by_a_call_without_await(runs: Runs) -> None:
     saver = await runs.saver()
 
