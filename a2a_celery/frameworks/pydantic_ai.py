@@ -118,7 +118,7 @@ def pydantic_ai_agent(
     """
     early_stops = EarlyStops(fail_on, EARLY)
     _require_supported(agent, deps)
-    streams_text = str in set(_output_types(agent.output_type))
+    streams_text = any(item is str for item in _output_types(agent.output_type))
 
     async def answer(turn: Turn) -> AsyncGenerator[Any, None]:
         stored_conversation = Conversation(turn)
@@ -430,7 +430,7 @@ def _require_supported(agent: AbstractAgent[Any, Any], deps: Callable[[Turn], An
 
 def _require_deferred_output(agent: AbstractAgent[Any, Any]) -> None:
     """Check that a run with deferred tools can end with their calls, unless a capability of the agent handles them."""
-    if DeferredToolRequests in set(_output_types(agent.output_type)):
+    if any(item is DeferredToolRequests for item in _output_types(agent.output_type)):
         return
     capabilities: list[AbstractCapability[Any]] = []
     agent.root_capability.apply(capabilities.append)

@@ -24,6 +24,7 @@ from pydantic_ai.models import Model
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, DeltaToolCalls, FunctionModel
 from pydantic_ai.models.instrumented import InstrumentationSettings
 from pydantic_ai.models.test import TestModel
+from pydantic_ai.output import NativeOutput, PromptedOutput, TextOutput, ToolOutput
 from pydantic_ai.tools import ToolDefinition
 from pydantic_ai.toolsets import ExternalToolset, FunctionToolset
 from pydantic_ai.usage import UsageLimits
@@ -130,6 +131,10 @@ class Place(BaseModel):
     size: float
 
 
+def words_of(text: str) -> list[str]:
+    return text.split()
+
+
 @pytest.mark.parametrize(
     ("output_type", "chunks"),
     [
@@ -137,6 +142,8 @@ class Place(BaseModel):
         ([str, Place], ["success ", "(no ", "tool ", "calls)"]),
         (bool, [False]),
         (list[int], [[0]]),
+        (ToolOutput(Place), [{"name": "a", "size": 0.0}]),
+        (TextOutput(words_of), [["success", "(no", "tool", "calls)"]]),
     ],
 )
 async def test_an_output_that_is_no_text_is_data(output_type: Any, chunks: list[Any]) -> None:
@@ -267,7 +274,17 @@ def test_what_cannot_be_had_is_refused(options: dict[str, Any], reason: str) -> 
         pydantic_ai_agent(Agent(**{"model": TestModel(), **options}))
 
 
-@pytest.mark.parametrize("output_type", [DEFERRED, str | DeferredToolRequests, [[str], DeferredToolRequests]])
+@pytest.mark.parametrize(
+    "output_type",
+    [
+        DEFERRED,
+        str | DeferredToolRequests,
+        [[str], DeferredToolRequests],
+        [ToolOutput(Place), DeferredToolRequests],
+        [NativeOutput(Place), DeferredToolRequests],
+        [PromptedOutput(Place), DeferredToolRequests],
+    ],
+)
 def test_an_agent_with_an_output_type_for_deferred_tools_is_accepted(output_type: Any) -> None:
     assert pydantic_ai_agent(Agent(TestModel(), output_type=output_type, toolsets=[approving()]))
 
