@@ -15,6 +15,7 @@ from ..execution.events.steps import Execution, OpenStep, current_execution
 from ..lifecycle.execution import ENDS
 from ..lifecycle.outcomes import agent_message
 from ..lifecycle.own_metadata import STOP_REASON, own_metadata
+from ..lifecycle.questions import whole_numbers
 from ..lifecycle.states import COMPLETED, FAILED
 from .usage import Usage
 
@@ -56,10 +57,10 @@ class Conversation:
 
 
 def data_of(message: Message) -> Iterator[dict[str, Any]]:
-    """Yield each data part of `message` that is an object."""
+    """Yield each data part of `message` that is an object, with whole numbers as integers."""
     for part in message.parts:
         if part.HasField("data"):
-            data = MessageToDict(part.data)
+            data = whole_numbers(MessageToDict(part.data))
             if isinstance(data, dict):
                 yield data
 

@@ -186,7 +186,7 @@ class _CrewRun:
         """
         inputs: dict[str, Any] = {"message": self._turn.text}
         for data in data_of(self._turn.message):
-            inputs |= whole_numbers(data)
+            inputs |= data
         if missing := sorted(crew.fetch_inputs() - inputs.keys()):
             inputs |= self._turn.blocking.ask_all({name: Question(f"What is the {name}?") for name in missing})
         inputs[CHAT_MESSAGES] = json.dumps([*self._messages, self._message], ensure_ascii=False)

@@ -413,7 +413,7 @@ def _start_values(turn: Turn, event_type: type[StartEvent]) -> dict[str, Any]:
         raise Rejected(UNREADABLE)
     values: dict[str, Any] = {}
     for data in data_of(turn.message):
-        values |= whole_numbers(data)
+        values |= data
     fields = event_type.model_fields
     required_names = [name for name, field in fields.items() if field.is_required() and name not in values]
     is_text = len(required_names) == 1 and fields[required_names[0]].annotation is str

@@ -39,6 +39,7 @@ from ..errors import ConfigError, InputRequired, StepError
 from ..execution.agents.step_results import decode_result, encode_result
 from ..execution.agents.turn import Turn
 from ..integrations.openai_agents import DelegatingModel, WrappingProvider, is_agent_tool, with_copied_target
+from ..lifecycle.questions import whole_numbers
 from .approvals import APPROVAL, asking, decisions, pending_call, refuse_late_answer
 from .conversation import Conversation, OpenSteps, completed_status
 from .recorded_calls import MODEL, TOOL, RecordedCall
@@ -316,7 +317,7 @@ def _contents(turn: Turn) -> list[dict[str, Any]]:
             case "url":
                 contents.append(_image(part.url) if is_image else {"type": "input_file", "file_url": part.url})
             case "data":
-                text = json.dumps(MessageToDict(part.data), ensure_ascii=False)
+                text = json.dumps(whole_numbers(MessageToDict(part.data)), ensure_ascii=False)
                 contents.append({"type": "input_text", "text": text})
     return contents
 

@@ -52,6 +52,7 @@ from pydantic_core import to_jsonable_python
 from ..agents import FrameworkAgent
 from ..errors import ConfigError, InputRequired
 from ..execution.agents.turn import Turn
+from ..lifecycle.questions import whole_numbers
 from .approvals import APPROVAL, RESULT, asking, decisions, pending_call, refuse_late_answer
 from .conversation import Conversation, EarlyStops, OpenSteps
 from .recorded_calls import MODEL, TOOL, RecordedCall
@@ -412,7 +413,7 @@ def _prompt(turn: Turn) -> Sequence[UserContent]:
                 kind = URLS.get(part.media_type.partition("/")[0], DocumentUrl)
                 contents.append(kind(part.url, media_type=part.media_type or None))
             case "data":
-                contents.append(json.dumps(MessageToDict(part.data), ensure_ascii=False))
+                contents.append(json.dumps(whole_numbers(MessageToDict(part.data)), ensure_ascii=False))
     return contents
 
 

@@ -38,6 +38,7 @@ from strands.types.session import decode_bytes_values, encode_bytes_values
 from ..errors import Failed, InputRequired, Rejected
 from ..execution.agents.turn import Turn
 from ..lifecycle.outcomes import NEEDS_INPUT
+from ..lifecycle.questions import whole_numbers
 from .conversation import Conversation, EarlyStops, OpenSteps, data_of
 from .recorded_calls import MODEL, TOOL, RecordedCall
 from .usage import Usage
@@ -302,7 +303,7 @@ def _prompt(turn: Turn) -> list[ContentBlock]:
             case "text":
                 blocks.append({"text": part.text})
             case "data":
-                blocks.append({"text": json.dumps(MessageToDict(part.data), ensure_ascii=False)})
+                blocks.append({"text": json.dumps(whole_numbers(MessageToDict(part.data)), ensure_ascii=False)})
             case _:
                 raise Rejected(UNREADABLE)
     return blocks

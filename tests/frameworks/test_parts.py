@@ -10,9 +10,13 @@ import pytest
 from a2a.helpers import new_data_part
 from a2a.types import Part
 from agent_framework import Agent, ChatResponseUpdate, Content
+from google.protobuf.json_format import MessageToDict
+from strands import Agent as StrandsAgent
+from strands import ToolContext, tool
 
-from a2a_celery import Rejected
+from a2a_celery import InputRequired, Rejected
 from a2a_celery.frameworks.agent_framework import framework_agent
+from a2a_celery.frameworks.strands import strands_agent
 from tests.support.booking_agents import turn
 from workers import with_agent_framework, with_openai_agents, with_pydantic_ai, with_strands
 
@@ -20,9 +24,9 @@ TEXTS = [Part(text="look at"), new_data_part({"colour": "grün", "sizes": [1.5]}
 AS_TEXT = ["look at", '{"colour": "grün", "sizes": [1.5]}']
 
 
-async def memory_after(answer: Any, *parts: Part) -> Any:
+async def memory_after(answer: Any, *parts: Part, state: dict[str, Any] | None = None) -> Any:
     """Let the agent answer a message, and return the agent's memory as a JSON value."""
-    state: dict[str, Any] = {}
+    state = {} if state is None else state
     async for _ in answer(turn(state, *parts)):
         pass
     return json.loads(json.dumps(state["memory"]))
@@ -84,6 +88,34 @@ async def test_openai_agents_reads_all_parts() -> None:
         {"type": "input_image", "image_url": "https://example.com/x", "detail": "auto"},
         {"type": "input_file", "file_url": "https://example.com/x"},
     ]
+
+
+@pytest.mark.parametrize("workers", [with_agent_framework, with_openai_agents, with_pydantic_ai, with_strands])
+async def test_whole_numbers_of_data_are_integers(workers: Any) -> None:
+    memory = await memory_after(workers.clerk, new_data_part({"order": 4711}))
+
+    assert json.dumps(json.dumps({"order": 4711}))[1:-1] in json.dumps(memory)
+
+
+async def test_a_whole_number_in_an_answer_to_strands_is_an_integer() -> None:
+    answers = []
+
+    @tool(context=True)
+    def book(what: str, tool_context: ToolContext) -> str:
+        """Ask for a number."""
+        answers.append(repr(tool_context.interrupt("seats")))
+        return "done"
+
+    inn = strands_agent(lambda turn: StrandsAgent(model=with_strands.StandIn(), tools=[book], callback_handler=None))
+    state: dict[str, Any] = {}
+    with pytest.raises(InputRequired) as raised:
+        await memory_after(inn, Part(text="book a table"), state=state)
+    [question] = MessageToDict(raised.value.parts[-1].data)["interrupts"]
+
+    answer = {"interruptResponse": {"interruptId": question["interruptId"], "response": 3}}
+    await memory_after(inn, new_data_part(answer), state=state)
+
+    assert answers == ["3"]
 
 
 class Echo(with_agent_framework.StandIn):
