@@ -369,7 +369,7 @@ class Run:
             claim,
             hold=host.settings.first_event_hold,
             input_timeout=self._agent.pause_limit(host.settings),
-            publish_next=publishing(host.publisher, self._agent.name),
+            publish_next=publishing(host.publisher),
             ends_on_return=self._agent.session
             or self._agent.serialize_context
             or (self._hooks is not None and self._hooks.holds_end),

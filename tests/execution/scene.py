@@ -73,7 +73,8 @@ class Scene:
 
     def __init__(self, gate: Gate, keys: Keys, seeds: Seeds) -> None:
         self.gate, self.keys, self.seeds = gate, keys, seeds
-        self.published: list[int] = []
+        self.published: list[tuple[str, int]] = []
+        """Agent and number of each published run, in order."""
         self.opened: list[RunEventQueue] = []
 
     async def begin(
@@ -82,8 +83,8 @@ class Scene:
         """Claim a run and open its event queue."""
         claim = claim or await self.seeds.claim_run(working=working)
 
-        async def publish_next(run: RunRef, options: bytes) -> None:
-            self.published.append(run.run)
+        async def publish_next(agent: str, run: RunRef, options: bytes) -> None:
+            self.published.append((agent, run.run))
 
         events = RunEventQueue(
             self.gate,

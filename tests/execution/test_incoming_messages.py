@@ -120,7 +120,7 @@ async def test_what_an_iteration_has_not_yielded_is_unread(scene: Scene) -> None
         break
     await scene.settle(claim, events)
 
-    assert scene.published == [2]
+    assert scene.published == [("agent", 2)]
     _, _, later_turn = await next_turn(scene, claim)
     assert (later_turn.text, later_turn.number) == ("right", 2)
     assert await poll(later_turn) == ["back"]
@@ -196,7 +196,7 @@ async def test_an_unread_message_becomes_the_next_turn_of_an_agent_that_sent_its
     await scene.settle(claim, events)
 
     task = await scene.seeds.task(claim.ref.task_id)
-    assert (task.status.state, scene.published) == (WORKING, [2])
+    assert (task.status.state, scene.published) == (WORKING, [("agent", 2)])
     assert [get_message_text(message) for message in task.history] == ["hello", "left", "done"]
 
 
@@ -207,7 +207,7 @@ async def test_an_interrupted_run_leaves_its_task_working(scene: Scene) -> None:
 
     await scene.settle(claim, events, Superseded())
 
-    assert scene.published == [2]
+    assert scene.published == [("agent", 2)]
     assert await scene.seeds.states(claim.ref.task_id) == [SUBMITTED, WORKING, WORKING, WORKING]
     assert (await scene.seeds.claim_run(claim.ref.task_id, run=2)).request.message.parts[0].text == "rather this"
 

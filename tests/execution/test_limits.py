@@ -63,7 +63,7 @@ async def events(store: AsyncStore, keys: Keys, clock: ManualClock) -> Any:
     gate = Gate(store)
     claim = await Seeds(store, keys).claim_run()
 
-    async def publish_next(run: int) -> None:
+    async def publish_next(agent: str, run: object, options: bytes) -> None:
         return
 
     events = RunEventQueue(gate, keys, claim, hold=60, input_timeout=None, publish_next=publish_next, clock=clock)

@@ -25,7 +25,7 @@ AGENT = Agent("a", card("a"), "function", None)
 
 
 def start_execution(claim: Claim, scene: Scene) -> tuple[Execution, RunEventQueue]:
-    async def publish_next(run: object, options: bytes) -> None:
+    async def publish_next(agent: str, run: object, options: bytes) -> None:
         raise AssertionError("nothing waits")
 
     events = RunEventQueue(scene.gate, scene.keys, claim, hold=LONG, input_timeout=None, publish_next=publish_next)

@@ -4,6 +4,7 @@ published."""
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from a2a_celery.lifecycle import Canceled, Completed, Failure
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, SUBMITTED, WORKING
 from a2a_celery.store.tasks.commands import continue_task
 from a2a_celery.store.tasks.results import Begun
+from a2a_celery.store.tasks.schedules import Tick
 from tests.support.seeds import ANN, CONTEXT, chunk, request, status
 
 from .scene import Scene, until
@@ -86,7 +88,18 @@ async def test_a_message_that_waited_begins_the_next_run_which_is_published(scen
     await events.enqueue_event(status(INPUT_REQUIRED, "and?"))
     await scene.settle(claim, events)
 
-    assert scene.published == [2]
+    assert scene.published == [("agent", 2)]
+
+
+async def test_the_next_run_of_a_schedule_is_published_for_its_own_agent(scene: Scene) -> None:
+    first, second = (Tick("report", at_us, 0, "queue") for at_us in (1_000_000_000, 2_000_000_000))
+    await scene.seeds.create_scheduled_task(first)
+    await scene.seeds.create_scheduled_task(second, replace(ANN, agent="weekend"))
+    claim, events = await scene.begin(claim=await scene.seeds.claim_run(first.task_id(scene.keys)))
+
+    await scene.settle(claim, events)
+
+    assert scene.published == [("weekend", 1)]
 
 
 async def test_events_after_a_settlement_are_dropped(scene: Scene) -> None:
@@ -145,7 +158,7 @@ async def test_a_settlement_whose_answer_is_lost_still_publishes_the_next_run(sc
     scene.gate.open.set()
     await settling
 
-    assert scene.published == [2]
+    assert scene.published == [("agent", 2)]
     assert not events.lost.is_set()
 
 

@@ -65,7 +65,7 @@ async def play(
     """Claim a run, and return it with its execution."""
     claim = await scene.seeds.claim_run(working=working)
 
-    async def publish_next(run: int, options: bytes) -> None:
+    async def publish_next(agent: str, run: object, options: bytes) -> None:
         raise AssertionError("nothing waits")
 
     events = RunEventQueue(scene.gate, scene.keys, claim, hold=hold, input_timeout=None, publish_next=publish_next)

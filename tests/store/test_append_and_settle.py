@@ -212,7 +212,7 @@ async def test_the_next_turn_begins_with_its_message_at_the_end_of_the_run(
     answer = await seeds.settle_run(claim, status(INPUT_REQUIRED, "and?"))
 
     task = await seeds.task(task_id)
-    assert answer == Settled(5, SUBMITTED, 2)
+    assert answer == Settled(5, SUBMITTED, 2, next_agent="agent")
     assert await seeds.states(task_id) == [SUBMITTED, WORKING, INPUT_REQUIRED, SUBMITTED]
     assert [message.parts[0].text for message in task.history] == ["hello", "and?", "next"]
     assert await store.redis.zrange(keys.dispatch, 0, -1) == [f"{task_id}.2".encode()]

@@ -143,8 +143,8 @@ class RunStore:
         return [task for task in tasks if task is not None]
 
 
-PublishNext = Callable[[RunRef, bytes], Awaitable[None]]
-"""Function that publishes another run of the agent, with the stored options of that run."""
+PublishNext = Callable[[str, RunRef, bytes], Awaitable[None]]
+"""Function that publishes a run of the named agent, with the stored options of that run."""
 
 
 class SavedAtEnd(Protocol):
@@ -317,7 +317,7 @@ class Settlement:
     async def _publish(self, settlement: Settled) -> None:
         own = settlement.next_run and RunRef(self._claim.ref.task_id, settlement.next_run)
         if next_up := own or settlement.other:
-            await self._publish_next(next_up, settlement.next_options)
+            await self._publish_next(settlement.next_agent, next_up, settlement.next_options)
 
 
 def _as_error(step: Step) -> Step:
@@ -327,13 +327,13 @@ def _as_error(step: Step) -> Step:
     return replace(step, transition=replace(step.transition, after=ExecutionState.ERROR))
 
 
-def publishing(publisher: Publisher, agent: str) -> PublishNext:
-    """Return a function that publishes runs of `agent`.
+def publishing(publisher: Publisher) -> PublishNext:
+    """Return a function that publishes the run that follows a settled run.
 
     If a run begins much later, or the broker does not accept the message, a watcher publishes the run.
     """
 
-    async def publish(run: RunRef, options: bytes) -> None:
+    async def publish(agent: str, run: RunRef, options: bytes) -> None:
         if RunOptions.from_json(options).publish_delay(SYSTEM_CLOCK.now()):
             return
         try:

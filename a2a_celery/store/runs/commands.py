@@ -210,8 +210,12 @@ class Illegal:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """Settled run. The caller publishes `next_run` of the task, or the run `other` of another task of the context, with
-    `next_options`. Both runs are None if no run follows.
+    """Settled run. The caller publishes `next_run` of the task, or the run `other` of another task of the same context
+    queue, with `next_options`. Both runs are None if no run follows.
+
+    Attributes:
+        next_agent: Name of the agent of the run that follows, or "" if no run follows. Tasks of a schedule with two
+            agents share a context queue, so the agent of `other` can differ from the agent of the settled run.
     """
 
     version: int
@@ -219,6 +223,7 @@ class Settled:
     next_run: int | None
     next_options: bytes = b""
     other: RunRef | None = None
+    next_agent: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -403,10 +408,10 @@ def settle_run(
 def _parse_settlement(ref: RunRef, reply: Sequence[bytes]) -> Settled | RunLost | Illegal | LeftOpen | SavedSince:
     match reply[0]:
         case b"settled":
-            run, task_id = int(reply[3] or 0), reply[5].decode()
+            run, task_id, agent = int(reply[3] or 0), reply[5].decode(), reply[6].decode()
             is_own = task_id in ("", ref.task_id)
             other = None if is_own else RunRef(task_id, run)
-            return Settled(int(reply[1]), state_of(reply[2]), (run or None) if is_own else None, reply[4], other)
+            return Settled(int(reply[1]), state_of(reply[2]), (run or None) if is_own else None, reply[4], other, agent)
         case b"conflict":
             return SavedSince(int(reply[1]))
         case b"illegal":

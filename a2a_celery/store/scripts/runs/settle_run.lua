@@ -8,7 +8,7 @@
 --       read, pauses, µs until a pause ends (0 for never), FAILED event that ends the pause, list of dead letters (''
 --       if a FAILED task leaves no dead letter), JSON Schema of the answer ('' for none), reminders of the question (''
 --       for none), the session: the arguments of save_session ('' for none), events
--- returns {'settled', version, state, run to publish ('' for none), its options, its task}
+-- returns {'settled', version, state, run to publish ('' for none), its options, its task, its agent}
 --       | {'lost', see missing_events} | {'illegal', number of the event, state}
 --       | {'conflict', version}: another run has saved the session since
 --       | {'open', state}: the events would leave the task in a state that needs a run
@@ -22,10 +22,12 @@ local session, session_state, first_session, first_event = ARGV[13], ARGV[15], 1
 local r = load_record(KEYS)
 if r and r.settled then
   local settled_token, version, state, next_run = string.match(r.settled, '^(%S+) (%d+) (%d+) (%S+)$')
-  if settled_token == token then return {'settled', version, state, next_run == '-' and '' or next_run, r.options, r.task_id} end
+  if settled_token == token then
+    return {'settled', version, state, next_run == '-' and '' or next_run, r.options, r.task_id, r.agent}
+  end
 end
 if not r or r.run ~= run or r.token ~= token then return {'lost'} end
-if r.phase ~= 'running' then return {'settled', micros(r.version), micros(r.state), '', '', ''} end
+if r.phase ~= 'running' then return {'settled', micros(r.version), micros(r.state), '', '', '', ''} end
 local missing = missing_events(KEYS, r, before)
 if missing then return {'lost', missing} end
 local newer = newer_version(first_session)
@@ -49,14 +51,14 @@ end
 if session ~= '' and (session_state == '' or r.state == COMPLETED or INTERRUPTED[r.state] or replaced_state) then
   save_session(KEYS, r, first_session)
 end
-local next_task, next_run, next_options = '', '', ''
+local next_task, next_run, next_options, next_agent = '', '', '', ''
 if has_next and r.phase == 'running' and (replaced_state or INTERRUPTED[r.state] or is_interrupted) then
   remove_read_messages(KEYS, r, read_count, ask_count)
   next_options = begin_turn_of_message(KEYS, r, left_state, ask_count, due_us)
-  next_task, next_run = r.task_id, micros(r.run)
+  next_task, next_run, next_agent = r.task_id, micros(r.run), r.agent
   redis.call('HSET', record, 'settled', table.concat({token, micros(r.version), micros(r.state), next_run}, ' '))
 elseif r.phase == 'running' and (TERMINAL[r.state] or INTERRUPTED[r.state]) then
-  next_task, next_run, next_options = leave_context_queue(KEYS, r, due_us)
+  next_task, next_run, next_options, next_agent = leave_context_queue(KEYS, r, due_us)
 end
 if TERMINAL[r.state] then
   end_task(KEYS, r, r.state == FAILED and dead_letters ~= '' and dead_letters)
@@ -69,7 +71,7 @@ elseif INTERRUPTED[r.state] then
     local message, submitted, request, caller, options = unpack(waiting)
     begin_turn(KEYS, r, message, submitted, request, caller, options, due_us)
     if not is_blocked(KEYS, r) then
-      next_task, next_run, next_options = r.task_id, micros(r.run), options
+      next_task, next_run, next_options, next_agent = r.task_id, micros(r.run), options, r.agent
     end
     redis.call('HSET', record, 'settled',
       table.concat({token, micros(r.version), micros(r.state), next_task == r.task_id and next_run or '-'}, ' '))
@@ -84,4 +86,4 @@ end
 save_record(KEYS, r)
 notify(KEYS, r)
 if r.phase == 'running' then return {'open', micros(r.state)} end
-return {'settled', micros(r.version), micros(r.state), next_run, next_options, next_task}
+return {'settled', micros(r.version), micros(r.state), next_run, next_options, next_task, next_agent}
