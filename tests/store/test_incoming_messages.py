@@ -328,6 +328,27 @@ async def test_an_unread_message_answers_the_question(conversation: Conversation
     assert (next_claim.ask_count, next_claim.interrupted_state) == (1, INPUT_REQUIRED)
 
 
+async def test_a_requeued_turn_that_answers_a_question_has_the_same_messages(
+    conversation: Conversation, seeds: Seeds
+) -> None:
+    claim = await seeds.claim_run()
+    await conversation.send(claim, "left")
+    await conversation.settle(claim, INPUT_REQUIRED, "how far?", read_count=1, question_count=1)
+    await conversation.send(claim, "ten")
+    next_claim = await conversation.next_claim(claim)
+    await conversation.send(next_claim, "right")
+    await seeds.recover_run(next_claim.ref)
+
+    new_id, _ = await seeds.requeue_task(claim.ref.task_id)
+
+    requeued = await seeds.claim_run(new_id)
+    history = [message.parts[0].text for message in requeued.task.history]
+    assert history == ["hello", "left", "how far?", "ten"]
+    assert (requeued.ask_count, requeued.turn_messages, requeued.read_messages) == (1, (0, 3), (1,))
+    dead_record = await seeds.store.redis.hgetall(seeds.keys.task(claim.ref.task_id).record)
+    assert not {b"turn_messages", b"read_messages"} & dead_record.keys()
+
+
 async def test_a_cancel_ends_the_task_with_its_unread_messages(conversation: Conversation, seeds: Seeds) -> None:
     claim = await seeds.claim_run()
     await conversation.send(claim, "left")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from a2a.helpers import get_message_text
-from a2a.types import Message, Role
+from a2a.types import Message
 
 from ...store.runs.commands import Claim
 
@@ -32,11 +32,4 @@ def message_and_answers(claim: Claim) -> list[Message]:
     """Return a list of the message with which the agent is called and the client's answers to `Turn.ask` so far."""
     if not claim.ask_count:
         return [claim.request.message]
-    history = claim.task.history
-    if len(claim.turn_messages) == claim.ask_count + 1:
-        return [history[index] for index in claim.turn_messages]
-    # an earlier release of this package began the turns
-    messages = [message for message in history if message.role == Role.ROLE_USER]
-    if claim.ask_count < len(messages):
-        return messages[-1 - claim.ask_count :]
-    return [claim.request.message, *messages[len(messages) - claim.ask_count :]]
+    return [claim.task.history[index] for index in claim.turn_messages]

@@ -32,7 +32,10 @@ if dead.schedule_index then
   redis.call('HSET', record, 'schedule_index', dead.schedule_index, 'tick', dead.tick)
 end
 if dead.context_queue then redis.call('HSET', record, 'context_queue', dead.context_queue) end
-if dead.interrupted_state then redis.call('HSET', record, 'interrupted_state', dead.interrupted_state) end
+-- The history of the new task is the history of the dead letter up to the message of the turn, so its indexes are valid.
+for _, field in ipairs({'interrupted_state', 'turn_messages', 'read_messages'}) do
+  if dead[field] then redis.call('HSET', record, field, dead[field]) end
+end
 local r = {task_id = task_id, scope_index = dead.scope_index, context_index = dead.context_index, retention = retention,
   scope = dead.scope, schedule_index = dead.schedule_index, leases = dead.leases, quota_account = dead.quota_account,
   state = 0, has_message = '0', version = 0, run = 1, phase = 'queued', token = '', runner = '', seq = 0,
@@ -61,7 +64,7 @@ end
 save_record(new_keys, r)
 queue_run(new_keys, r, now() + tonumber(due_us))
 redis.call('DEL', dead_journal, dead_signals)
-redis.call('HDEL', dead_record, 'request', 'caller', 'options', 'begins_at', 'journal_bytes', 'journal_origin',
-  'signal_ids', 'signal_bytes', 'code_version', 'journal_blobs')
+redis.call('HDEL', dead_record, 'request', 'caller', 'options', 'begins_at', 'turn_messages', 'read_messages',
+  'journal_bytes', 'journal_origin', 'signal_ids', 'signal_bytes', 'code_version', 'journal_blobs')
 redis.call('HSET', dead_record, 'requeued_as', task_id)
 return {is_blocked(new_keys, r) and 'blocked' or 'requeued'}

@@ -16,8 +16,7 @@ local function start_turn(keys, r, index, state, status, request, caller, option
     redis.call('HDEL', keys[1], 'read_messages')
     redis.call('HSET', keys[1], 'turn_messages', micros(index))
   else
-    local earlier = r.turn_messages or r.turn == 1 and '0' -- unknown if an older release began the turns
-    if earlier then redis.call('HSET', keys[1], 'turn_messages', earlier .. ' ' .. micros(index)) end
+    redis.call('HSET', keys[1], 'turn_messages', (r.turn_messages or '0') .. ' ' .. micros(index))
   end
   r.run, r.turn, r.attempt, r.seq = r.run + 1, r.turn + 1, 1, 0
   r.phase, r.token, r.runner = 'queued', '', ''
