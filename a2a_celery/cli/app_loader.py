@@ -9,6 +9,7 @@ from celery import Celery
 
 from ..app import A2A, import_modules
 from ..errors import ConfigError
+from ..integrations.celery import disable_tls_on_sockets
 
 
 def app_location(context: click.Context) -> str:
@@ -40,11 +41,14 @@ def _holder(app: Celery) -> str:
 def load_a2a(context: click.Context) -> A2A:
     """Return the `A2A` object of the command's app, after importing the modules with its agents.
 
+    TLS options do not apply to a broker or result backend on a Unix socket; see `disable_tls_on_sockets`.
+
     Raises:
         click.ClickException: The app has no A2A.
     """
     app: Celery = context.obj.app
     import_modules(app)
+    disable_tls_on_sockets(app)
     try:
         return A2A.of(app)
     except ConfigError as e:

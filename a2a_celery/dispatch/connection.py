@@ -24,7 +24,7 @@ from kombu import pools
 from kombu.messaging import Producer
 
 from ..concurrency import settle
-from ..integrations.celery import patch_ended_children
+from ..integrations.celery import disable_tls_on_sockets, patch_ended_children
 from ..integrations.kombu import patch_closed_channels, patch_refused_writes, reuse_clients, skip_ack_emulation
 
 CONNECT_TIMEOUT = 4.0
@@ -119,7 +119,9 @@ def _before_a_worker_connects(instance: Any = None, **_: Any) -> None:
 
 
 def guard(app: Celery) -> None:
-    """Patch Celery's prefork pool. If `app` consumes from Redis, also set timeouts and patch kombu's transport."""
+    """Patch Celery's prefork pool, and disable TLS on Unix sockets. If `app` consumes from Redis, also set timeouts and
+    patch kombu's transport."""
+    disable_tls_on_sockets(app)
     patch_ended_children(AsynPool)
     transport = app.connection_for_read().get_transport_cls()
     if transport.driver_name != "redis":

@@ -3,6 +3,7 @@ prefork pool."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -199,16 +200,42 @@ class PoolInfo:
         return {**base, **self.further_info()}
 
 
+SOCKET_SCHEMES = ("redis+socket://", "socket://")
+"""Schemes of Celery's URLs for a Redis server on a Unix socket."""
+
+
+def disable_tls_on_sockets(app: Celery) -> None:
+    """Disable the TLS options of `app` for a broker or a result backend on a Unix socket, where TLS does not exist.
+
+    The embedded Redis replaces servers for which the app may configure TLS. With TLS options, a connection to a socket
+    raises TypeError.
+    """
+    if all(str(url or "").startswith(SOCKET_SCHEMES) for url in (app.conf.broker_read_url, app.conf.broker_write_url)):
+        app.conf.broker_use_ssl = False
+    if str(app.conf.result_backend or "").startswith(SOCKET_SCHEMES):
+        app.conf.redis_backend_use_ssl = None
+
+
+URL_VARIABLES = ("CELERY_BROKER_READ_URL", "CELERY_BROKER_WRITE_URL", "CELERY_RESULT_BACKEND")
+"""Environment variables that outrank the configuration that `memory_broker` sets."""
+
+
 @contextmanager
 def memory_broker(app: Celery) -> Iterator[None]:
-    """Make `app` publish to kombu's in-memory transport and use an in-memory result backend inside a ``with`` block."""
+    """Make `app` use kombu's in-memory transport and an in-memory result backend inside a ``with`` block.
+
+    The environment variables that outrank the configuration of the app are removed from the process inside the block.
+    """
     CELERY.require(app.amqp, "_producer_pool")
-    previous_values = {name: app.conf.get(name) for name in ("broker_write_url", "result_backend")}
+    urls = {"broker_read_url": "memory://", "broker_write_url": "memory://", "result_backend": "cache+memory://"}
+    previous_values = {name: app.conf.get(name) for name in urls}
+    variables = {name: os.environ.pop(name) for name in URL_VARIABLES if name in os.environ}
     _replace_pools(app)
-    app.conf.update(broker_write_url="memory://", result_backend="cache+memory://")
+    app.conf.update(urls)
     try:
         yield
     finally:
+        os.environ.update(variables)
         app.conf.update(previous_values)
         _replace_pools(app)
 

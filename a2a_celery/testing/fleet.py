@@ -17,6 +17,7 @@ from secrets import token_urlsafe
 from typing import Any, Self
 
 from ..cli.dev.embedded_redis import EmbeddedRedis
+from ..cli.dev.environment import broker_variables
 from ..cli.dev.process_guard import ProcessGuard, signal_group
 from ..client import RemoteAgent
 from ..clock import SYSTEM_CLOCK
@@ -217,7 +218,7 @@ class AgentFleet:
         return {
             **os.environ,
             "PYTHONUNBUFFERED": "1",
-            "CELERY_BROKER_URL": self._redis.broker_url,
+            **broker_variables(self._extra_env, self._redis.broker_url),
             "CELERY_RESULT_BACKEND": self._redis.broker_url,
             "A2A_STORE_URL": self._redis.store_url,
             "A2A_PUBLIC_URL": "",

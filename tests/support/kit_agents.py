@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -21,6 +22,9 @@ from pydantic import BaseModel
 from a2a_celery import A2A, Failed, Turn
 
 app = Celery("kit", broker="redis://127.0.0.1:1/0", set_as_current=False)
+# The simulation and the fleet replace all servers of an app that is configured for production.
+app.conf.broker_read_url = app.conf.broker_write_url = "rediss://127.0.0.1:1/1"
+app.conf.broker_use_ssl = app.conf.redis_backend_use_ssl = {"ssl_cert_reqs": ssl.CERT_REQUIRED}
 a2a = A2A(app)
 
 

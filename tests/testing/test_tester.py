@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -96,6 +97,24 @@ async def test_settings_and_broker_of_the_app_are_those_from_before(a2a: A2A) ->
     assert a2a.settings is settings
     assert a2a.celery.connection_for_write().as_uri(include_password=True).endswith("127.0.0.1:1/0")
     assert a2a.celery.conf.result_backend == UNREACHABLE
+
+
+async def test_variables_of_real_servers_have_no_effect(a2a: A2A, monkeypatch: pytest.MonkeyPatch) -> None:
+    urls = ("CELERY_BROKER_READ_URL", "CELERY_BROKER_WRITE_URL", "CELERY_BROKER_URL", "CELERY_RESULT_BACKEND")
+    for name in urls:
+        monkeypatch.setenv(name, UNREACHABLE)
+    app = a2a.celery
+
+    @a2a.agent("servers")
+    async def servers(turn: Turn) -> list[str]:
+        connections = app.connection_for_read(), app.connection_for_write()
+        return [*(connection.transport_cls for connection in connections), app.conf.result_backend]
+
+    async with AgentTester(a2a) as tester:
+        result = await tester.send("hello")
+
+    assert list(result.parts[0].data.list_value) == ["memory", "memory", "cache+memory://"]
+    assert [os.environ[name] for name in urls] == [UNREACHABLE] * 4
 
 
 async def test_errors_of_arguments(a2a: A2A) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import ssl
 from types import SimpleNamespace
 from typing import Any
 
@@ -108,3 +109,15 @@ def test_nothing_happens_for_other_brokers() -> None:
 
         assert app.conf.broker_transport_options == {}
     assert PublishingPool(Celery(broker="memory://", set_as_current=False)).connection.transport_options == {}
+
+
+@pytest.mark.parametrize(("server", "has_tls"), [("redis+socket:///run/redis.sock", False), ("rediss://redis", True)])
+def test_tls_options_do_not_apply_to_a_socket(server: str, has_tls: bool) -> None:
+    app = Celery(broker=server, backend=server, set_as_current=False)
+    options = {"ssl_cert_reqs": ssl.CERT_REQUIRED}
+    app.conf.broker_use_ssl = app.conf.redis_backend_use_ssl = options
+
+    guard(app)
+
+    assert bool(app.connection_for_write().ssl) is has_tls
+    assert ("ssl_cert_reqs" in app.backend.connparams) is has_tls

@@ -13,6 +13,7 @@ from celery import Celery
 from a2a_celery.cli.dev.environment import (
     NETWORKS,
     SECRET_KEY,
+    broker_variables,
     ignores_configuration,
     with_embedded,
     with_redis,
@@ -41,6 +42,8 @@ def environment(
         ({}, {"broker_url": "redis://a/1"}, True),
         ({"CELERY_BROKER_URL": "redis://b/1"}, {"broker_url": "redis://a/1"}, False),
         ({"CELERY_BROKER_URL": "redis://b/1"}, {"a2a_store_url": "redis://a/1"}, True),
+        ({}, {"broker_read_url": "redis://a/1"}, True),
+        ({"CELERY_BROKER_URL": "redis://b/1"}, {"broker_write_url": "redis://a/1"}, True),
     ],
 )
 def test_a_configuration_that_the_embedded_redis_replaces_is_noticed(
@@ -50,6 +53,33 @@ def test_a_configuration_that_the_embedded_redis_replaces_is_noticed(
     app.conf.update(conf)
 
     assert ignores_configuration(app, environ) is expected
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({}, ("redis://embedded/1", "redis://embedded/1")),
+        ({"CELERY_BROKER_URL": ""}, ("redis://embedded/1", "redis://embedded/1")),
+        ({"CELERY_BROKER_URL": "redis://b/1"}, ("redis://b/1", "redis://b/1")),
+        ({"CELERY_BROKER_READ_URL": "redis://b/1"}, ("redis://b/1", "redis://embedded/1")),
+    ],
+)
+def test_brokers_for_reading_and_writing_in_the_configuration_are_replaced(
+    monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], expected: tuple[str, str]
+) -> None:
+    app = Celery("tests", broker="redis://production/1", set_as_current=False)
+    app.conf.update(broker_read_url="redis://production/2", broker_write_url="redis://production/3")
+
+    for name, value in broker_variables(environ, "redis://embedded/1").items():
+        monkeypatch.setenv(name, value)
+
+    assert (app.conf.broker_read_url, app.conf.broker_write_url) == expected
+
+
+def test_the_embedded_redis_is_the_broker_for_reading_and_writing() -> None:
+    env = environment({}, broker_read_url="redis://production/2", broker_write_url="redis://production/3")
+
+    assert (env["CELERY_BROKER_READ_URL"], env["CELERY_BROKER_WRITE_URL"]) == (STORE_URL, STORE_URL)
 
 
 def test_a_temporary_store_gets_a_new_key_and_allows_webhooks_on_this_machine() -> None:

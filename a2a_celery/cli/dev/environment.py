@@ -12,6 +12,8 @@ from ...settings.urls import is_redis_url, is_sentinel_url
 
 STORE = "A2A_STORE_URL"
 BROKER = "CELERY_BROKER_URL"
+BROKER_READ = "CELERY_BROKER_READ_URL"
+BROKER_WRITE = "CELERY_BROKER_WRITE_URL"
 RESULTS = "CELERY_RESULT_BACKEND"
 PUBLIC = "A2A_PUBLIC_URL"
 SECRET_KEY = "A2A_SECRET_KEY"
@@ -34,7 +36,7 @@ def with_embedded(
         loopback: True if only this machine can reach the gateway. Webhooks to this machine are then allowed, unless the
             data is lasting.
     """
-    env = {BROKER: broker_url, **_common(environ), STORE: store_url}
+    env = {**_common(environ), **broker_variables(environ, broker_url), STORE: store_url}
     if is_redis_url(str(app.conf.result_backend or "")):
         env.setdefault(RESULTS, broker_url)
     if not lasting and not app.conf.get("a2a_secret_key"):
@@ -46,7 +48,19 @@ def with_embedded(
 
 def ignores_configuration(app: Celery, environ: Mapping[str, str]) -> bool:
     """Return True if the app configures a store or a broker that `with_embedded` replaces."""
-    return bool(app.conf.get("a2a_store_url") or (app.conf.broker_url and BROKER not in environ))
+    outranks_variable = app.conf.get("broker_read_url") or app.conf.get("broker_write_url")
+    is_replaced = outranks_variable or (app.conf.broker_url and not environ.get(BROKER))
+    return bool(app.conf.get("a2a_store_url") or is_replaced)
+
+
+def broker_variables(environ: Mapping[str, str], broker_url: str) -> dict[str, str]:
+    """Return the variables that make `broker_url` the broker, unless `environ` contains other URLs.
+
+    In Celery, `broker_read_url` and `broker_write_url` of an app outrank CELERY_BROKER_URL. The variables for reading
+    and writing are therefore always set.
+    """
+    url = environ.get(BROKER) or broker_url
+    return {BROKER: url, **{name: environ.get(name) or url for name in (BROKER_READ, BROKER_WRITE)}}
 
 
 def with_redis(app: Celery, environ: Mapping[str, str], url: str) -> dict[str, str]:
