@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from a2a_celery.client import AgentUnreachable, CallRefused, RemoteError
-from a2a_celery.client.calling import CallTask, Remote, call_task, client_loop, progress, task, worker
+from a2a_celery.client.calling import CallTask, Remote, Webhook, call_task, client_loop, progress, task, worker
 from a2a_celery.client.calling.client_loop import ClientLoops
 from a2a_celery.client.calling.worker import CallRequest, RevocationMonitor, a2a_wake
 from a2a_celery.client.result import Result
@@ -75,8 +75,46 @@ def test_a_revoked_step_cancels_the_task_that_it_is_about(
     monkeypatch.setattr("celery.worker.request.revoked_tasks", {STEP})
     assert request.revoked()
     if cancel_options is not None and "content" in cancel_options:
-        cancel_options = {**cancel_options, "message_id": call.message_id_of(STEP)}
+        cancel_options = {**cancel_options, "message_id": call.message_id_of(STEP), "celery_id": STEP}
     assert cancellations == ([] if cancel_options is None else [{"url": URL, **cancel_options}])
+
+
+@pytest.mark.parametrize("supports_push", [True, False])
+async def test_the_cancellation_of_a_step_with_a_webhook_repeats_the_steps_request(
+    monkeypatch: pytest.MonkeyPatch, app: Celery, supports_push: bool
+) -> None:
+    """An agent with an idempotency window refuses a message that has a known id and differs from the first message."""
+    call = call_task(app, webhook=Webhook("https://me.example.com/a2a", LONG_SECRET))
+    request_bodies, cancellations, canceled_tasks = [], [], []
+
+    async def agent(request: Request) -> Response:
+        if "well-known" in request.url.path:
+            return card_at(request)
+        if request.url.path.endswith(":cancel"):
+            canceled_tasks.append(request.url.path)
+            return JSONResponse({"id": "t", "status": {"state": "TASK_STATE_CANCELED"}})
+        body = await request.json()
+        if "taskPushNotificationConfig" in body["configuration"] and not supports_push:
+            error_info = {
+                "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+                "reason": "PUSH_NOTIFICATION_NOT_SUPPORTED",
+            }
+            return JSONResponse({"error": {"code": 400, "message": "no", "details": [error_info]}}, 400)
+        request_bodies.append(body)
+        return JSONResponse({"task": {"id": "t", "status": {"state": "TASK_STATE_COMPLETED"}}})
+
+    async with serve_app(Starlette(routes=[Route("/{path:path}", agent, methods=["GET", "POST"])])) as url:
+        await asyncio.to_thread(lambda: call.s(url, "hello").apply(task_id=STEP).get())
+        monkeypatch.setattr(worker, "publish_cancel", lambda task, info, **kwargs: cancellations.append(kwargs))
+        message = TaskMessage("a2a.call", STEP, args=["hello"], kwargs={"url": url})
+        message.delivery_info = {"redelivered": True}
+        CallRequest(message, app=app, task=call, eventer=None)._give_up()
+        await asyncio.to_thread(lambda: call.canceler.apply(kwargs=cancellations[0]).get())
+
+    first, repeated = request_bodies
+    assert repeated == first
+    assert ("taskPushNotificationConfig" in first["configuration"]) is supports_push
+    assert canceled_tasks == ["/tasks/t:cancel"]
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from celery import Celery, Task
 from ..errors import AgentUnreachable, RemoteError
 from .client_loop import ClientLoops, Remote, find_remote
 from .content import message_of
+from .webhook import Webhook, submit_with_webhook
 
 logger = logging.getLogger(__name__)
 
@@ -23,15 +24,26 @@ MAX_RETRIES = 12
 
 
 def register_cancel_task(
-    app: Celery, remotes: Mapping[str, Remote], loops: ClientLoops, options: dict[str, Any]
+    app: Celery,
+    remotes: Mapping[str, Remote],
+    loops: ClientLoops,
+    options: dict[str, Any],
+    webhook: Webhook | None = None,
 ) -> Task:
     """Register `a2a.cancel` with `app`, with the queue and priority in `options`."""
 
     def cancel(
-        self: Task, url: str, task_id: str = "", content: Sequence[Any] = (), message_id: str = "", **fields: Any
+        self: Task,
+        url: str,
+        task_id: str = "",
+        content: Sequence[Any] = (),
+        message_id: str = "",
+        celery_id: str = "",
+        **fields: Any,
     ) -> str:
         """Cancel a remote task. Without a task id, resend the message with its original id and cancel the task that the
-        agent returns.
+        agent returns. An idempotent agent returns the task only if the request is equal to the first request, which
+        contains the webhook of the step `celery_id`.
 
         Returns:
             The name of the task's state, "" if the agent returned no task, or the class name of the error if the agent
@@ -42,7 +54,11 @@ def register_cancel_task(
 
         async def cancel_remote() -> str:
             async with loop.agent(remote) as agent:
-                remote_id = task_id or (await agent.submit(message_of(content, message_id, **fields))).task_id
+                remote_id = task_id
+                if not remote_id:
+                    message = message_of(content, message_id, **fields)
+                    result, _ = await submit_with_webhook(agent, message, webhook, celery_id)
+                    remote_id = result.task_id
                 return (await agent.cancel(remote_id)).state_name if remote_id else ""
 
         try:

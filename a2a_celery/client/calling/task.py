@@ -20,7 +20,6 @@ from a2a.utils.errors import (
     A2AError,
     InternalError,
     InvalidParamsError,
-    PushNotificationNotSupportedError,
     UnsupportedOperationError,
 )
 from celery import Celery, Task, states
@@ -40,7 +39,7 @@ from .cancel_task import publish_cancel, register_cancel_task
 from .client_loop import ClientLoops, Remote, find_remote
 from .content import CallTimedOut, call_error, error_of, message_of, result_data, to_portable
 from .progress import CallProgress, question_digest
-from .webhook import Webhook
+from .webhook import Webhook, submit_with_webhook
 from .worker import install_revocation_monitor
 
 logger = logging.getLogger(__name__)
@@ -216,9 +215,8 @@ class CallTask(Task):  # type: ignore[misc]
         )
 
     def _send(self, remote: Remote, message: Message, progress: CallProgress) -> tuple[Result, CallProgress]:
-        loop = self.loops.current()
-        push = None if self.webhook is None else self.webhook.config(self.request.id)
-        has_webhook = push is not None
+        loop, celery_id = self.loops.current(), self.request.id
+        has_webhook = self.webhook is not None
         question: str | None = None
 
         trace = trace_to_keep({str(name): str(value) for name, value in (self.request.headers or {}).items()})
@@ -232,10 +230,8 @@ class CallTask(Task):  # type: ignore[misc]
                         return current  # a duplicate of this step has already sent the message
                     question = question_digest(current)
                 try:
-                    return await agent.submit(message, push=push)
-                except PushNotificationNotSupportedError:
-                    has_webhook = False
-                    return await agent.submit(message)
+                    result, has_webhook = await submit_with_webhook(agent, message, self.webhook, celery_id)
+                    return result
                 except (InvalidParamsError, UnsupportedOperationError):
                     # The task may refuse the message because it has ended. If its history contains the message, a
                     # duplicate of this step has already sent it.
@@ -350,7 +346,7 @@ def call_task(
         )
     by_name = {name: Remote(remote) if isinstance(remote, str) else remote for name, remote in (remotes or {}).items()}
     loops = ClientLoops()
-    canceler = register_cancel_task(app, by_name, loops, options)
+    canceler = register_cancel_task(app, by_name, loops, options, webhook)
     attributes = {"remotes": by_name, "webhook": webhook, "loops": loops, "canceler": canceler}
     task = type("CallTask", (CallTask,), {**options, **attributes})()
     install_revocation_monitor(app)

@@ -14,7 +14,8 @@ import logging
 from dataclasses import dataclass, field
 from urllib.parse import quote, urlsplit
 
-from a2a.types import TaskPushNotificationConfig
+from a2a.types import Message, TaskPushNotificationConfig
+from a2a.utils.errors import PushNotificationNotSupportedError
 from celery import Celery
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -26,6 +27,7 @@ from ...concurrency import DaemonThreads
 from ...errors import ConfigError
 from ..notifications import MAX_BYTES, SECRET_PREFIX, TOKEN, NotificationRefused, Ping, Verifier
 from ..receiver import RETRY_DELAY, as_json, body_of, consent
+from ..remote_agent import RemoteAgent
 from ..result import Result
 
 logger = logging.getLogger(__name__)
@@ -112,6 +114,27 @@ class Webhook:
         token = self._token(celery_id)
         if not hmac.compare_digest(request.headers.get(TOKEN, "").encode(errors="replace"), token.encode()):
             Verifier([token]).verify(request.headers, body)
+
+
+async def submit_with_webhook(
+    agent: RemoteAgent, message: Message, webhook: Webhook | None, celery_id: str
+) -> tuple[Result, bool]:
+    """Send the message of the step `celery_id` with the step's webhook. If the agent does not support push
+    notifications, send the message without the webhook.
+
+    Returns:
+        The result, and True if the agent accepted a webhook.
+
+    Raises:
+        RemoteError: See `RemoteAgent.submit`.
+        A2AError: See `RemoteAgent.submit`.
+    """
+    if webhook is not None:
+        try:
+            return await agent.submit(message, push=webhook.config(celery_id)), True
+        except PushNotificationNotSupportedError:
+            pass
+    return await agent.submit(message), False
 
 
 def _is_final_for_caller(body: bytes) -> bool:

@@ -105,6 +105,7 @@ class CallRequest(Request):  # type: ignore[misc]
                 "url": kwargs["url"],
                 "content": list(self.args),
                 "message_id": self.task.message_id_of(self.id),
+                "celery_id": self.id,
             }
             context = {name: kwargs[name] for name in ("context_id",) if kwargs.get(name)}
             publish_cancel(self.task.canceler, self.delivery_info, **call, **context)
