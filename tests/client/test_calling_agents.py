@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 from unittest.mock import Mock
@@ -18,7 +18,16 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from a2a_celery.client import AgentUnreachable, CallRefused, RemoteError
-from a2a_celery.client.calling import CallTask, Remote, Webhook, call_task, client_loop, progress, task, worker
+from a2a_celery.client.calling import (
+    CallTask,
+    Remote,
+    Webhook,
+    call_task,
+    cancel_task,
+    client_loop,
+    progress,
+    worker,
+)
 from a2a_celery.client.calling.client_loop import ClientLoops
 from a2a_celery.client.calling.worker import CallRequest, RevocationMonitor, a2a_wake
 from a2a_celery.client.result import Result
@@ -190,8 +199,10 @@ async def test_an_eager_step_waits_for_its_agent_and_sends_once(app: Celery, cal
 async def test_a_step_that_can_no_longer_poll_cancels_its_task(
     monkeypatch: pytest.MonkeyPatch, call: CallTask, look: Response
 ) -> None:
+    """The cancellation is published before the step ends, because the prefork child may exit after the step."""
     cancellations: list[dict[str, Any]] = []
-    monkeypatch.setattr(task, "publish_cancel", lambda task, info, **kwargs: cancellations.append(kwargs))
+    monkeypatch.setattr(cancel_task, "Thread", UnscheduledThread)
+    monkeypatch.setattr(call.canceler, "apply_async", lambda kwargs: cancellations.append(kwargs))
 
     async def agent(request: Request) -> Response:
         if "well-known" in request.url.path:
@@ -203,6 +214,21 @@ async def test_a_step_that_can_no_longer_poll_cancels_its_task(
 
     assert isinstance(step_result.result, RemoteError)
     assert cancellations == [{"url": url, "task_id": "t"}]
+
+
+class UnscheduledThread:
+    """Thread that runs only while another thread waits for it, as the last thread of an exiting process."""
+
+    def __init__(self, target: Callable[[], None], **_: Any) -> None:
+        self._target = target
+
+    def start(self) -> None:
+        """Start nothing."""
+
+    def join(self, timeout: float) -> None:
+        """Run the thread if the caller waits."""
+        if timeout > 0:
+            self._target()
 
 
 WORKING = {"id": "t", "status": {"state": "TASK_STATE_WORKING"}}

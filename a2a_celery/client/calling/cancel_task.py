@@ -19,6 +19,9 @@ logger = logging.getLogger(__name__)
 
 NAME = "a2a.cancel"
 
+PUBLISH_TIMEOUT = 10.0
+"""Seconds for which a step that gives up waits until the broker has the message of `a2a.cancel`."""
+
 MAX_RETRIES = 12
 """Maximum number of retries. The delay doubles from 1 s to 600 s, and the delays add up to 37 minutes."""
 
@@ -81,8 +84,18 @@ def register_cancel_task(
     return app.register_task(type("CancelTask", (Task,), {**queue, "ignore_result": True, **attributes})())
 
 
-def publish_cancel(canceler: Task, delivery_info: Mapping[str, Any] | None, **kwargs: Any) -> None:
-    """Publish `a2a.cancel` to the step's queue, in a background thread."""
+def publish_cancel(
+    canceler: Task, delivery_info: Mapping[str, Any] | None, *, max_wait: float = 0.0, **kwargs: Any
+) -> None:
+    """Publish `a2a.cancel` to the step's queue, in a background thread. Errors are logged.
+
+    Args:
+        canceler: Task `a2a.cancel`.
+        delivery_info: Delivery info of the step's message, or None for the default queue.
+        max_wait: Maximum number of seconds to wait until the broker has the message. The thread ends with its process,
+            so a process that may exit must wait.
+        kwargs: Arguments of `a2a.cancel`.
+    """
     info = delivery_info or {}
     exchange, routing_key = info.get("exchange"), info.get("routing_key")
     if not exchange and routing_key:
@@ -98,4 +111,6 @@ def publish_cancel(canceler: Task, delivery_info: Mapping[str, Any] | None, **kw
                 "could not publish the Celery task that cancels task %s of %s", kwargs.get("task_id"), kwargs["url"]
             )
 
-    Thread(target=publish, name="a2a-cancel", daemon=True).start()
+    thread = Thread(target=publish, name="a2a-cancel", daemon=True)
+    thread.start()
+    thread.join(max_wait)

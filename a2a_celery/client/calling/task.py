@@ -35,7 +35,7 @@ from ...telemetry.tracing import trace_to_keep
 from ..connection.transports import trace_of_current_run
 from ..errors import AgentUnreachable, CallRefused, InvalidResponse, RemoteError
 from ..result import Result
-from .cancel_task import publish_cancel, register_cancel_task
+from .cancel_task import PUBLISH_TIMEOUT, publish_cancel, register_cancel_task
 from .client_loop import ClientLoops, Remote, find_remote
 from .content import CallTimedOut, call_error, error_of, message_of, result_data, to_portable
 from .progress import CallProgress, question_digest
@@ -294,7 +294,9 @@ class CallTask(Task):  # type: ignore[misc]
 
     def _give_up(self, url: str, progress: CallProgress) -> None:
         if progress.task_id:
-            publish_cancel(self.canceler, self.request.delivery_info, url=url, task_id=progress.task_id)
+            # A prefork child may exit after the step, for example because of worker_max_tasks_per_child.
+            info = self.request.delivery_info
+            publish_cancel(self.canceler, info, max_wait=PUBLISH_TIMEOUT, url=url, task_id=progress.task_id)
 
     def _check(self, url: str, content: tuple[Any, ...], options: dict[str, Any]) -> list[Any]:
         """Validate the arguments and return `content` as a list of JSON values for a Celery message.
