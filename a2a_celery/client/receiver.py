@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from threading import Event
 from typing import Any, Protocol
 from uuid import uuid4
 
@@ -21,6 +22,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from ..concurrency import DaemonThreads
 from .deduplication import ClaimStatus, Deduplicator, MemoryDeduplicator, RedisDeduplicator
 from .notifications import (
     MAX_BYTES,
@@ -73,6 +75,12 @@ cancelled."""
 
 RETRY_DELAY = 5
 """Retry-After of the receiver's 503 responses, in seconds."""
+
+BROKER_TIMEOUT = 10.0
+"""Seconds within which the broker must accept a message. The limit is below the timeout of senders, about 15 s."""
+
+BROKER_THREADS = 4
+"""Number of threads that wait for the broker."""
 
 
 async def receive(request: Request, verifier: Verifier) -> Notification:
@@ -254,10 +262,10 @@ def celery_handler(task: PublishableTask, **options: Any) -> Handler:
     task's Celery id is the notification's id, so a notification that is delivered twice is published with the same
     Celery id.
 
-    A notification is published at least once: if the broker does not accept the task, the receiver responds with 500
-    and the sender delivers the notification again. Notifications are published in order, but workers that run several
-    tasks at a time, and retries, do not preserve the order. To process notifications in order, consume the queue with a
-    single worker that runs with ``--concurrency 1``, and do not retry the task. To detect repeated or late
+    A notification is published at least once: if the broker does not accept the task within 10 s, the receiver responds
+    with 500 and the sender delivers the notification again. Notifications are published in order, but workers that run
+    several tasks at a time, and retries, do not preserve the order. To process notifications in order, consume the
+    queue with a single worker that runs with ``--concurrency 1``, and do not retry the task. To detect repeated or late
     notifications, compare their event ids.
 
     Args:
@@ -265,10 +273,21 @@ def celery_handler(task: PublishableTask, **options: Any) -> Handler:
         options: Celery's `apply_async` options (queue, priority …).
     """
 
+    threads = DaemonThreads(BROKER_THREADS, "a2a-notifications")
+
     async def publish(notification: Notification) -> None:
-        await asyncio.to_thread(
-            task.apply_async, kwargs={"notification": notification.to_dict()}, **{"task_id": notification.id, **options}
-        )
+        has_failed = Event()
+
+        def apply() -> None:
+            if not has_failed.is_set():  # the call may have waited for a thread longer than the sender waits
+                kwargs = {"notification": notification.to_dict()}
+                task.apply_async(kwargs=kwargs, **{"task_id": notification.id, **options})
+
+        try:
+            await asyncio.wait_for(threads.call(apply), BROKER_TIMEOUT)
+        except BaseException:
+            has_failed.set()
+            raise
 
     return publish
 

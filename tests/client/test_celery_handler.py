@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Event, Thread, current_thread
+
 import httpx
 import pytest
 from a2a.types import Artifact, Message, Part, StreamResponse, Task, TaskArtifactUpdateEvent, TaskState
@@ -10,8 +15,9 @@ from kombu.exceptions import OperationalError
 
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.client.notifications import Notification
-from a2a_celery.client.receiver import celery_handler, receiver_app
+from a2a_celery.client.receiver import BROKER_THREADS, celery_handler, receiver_app
 from tests.support.serving import serve_app
+from tests.support.waiting import eventually_async
 from tests.support.webhooks import SECRET, post, status_event
 
 EVENTS = [
@@ -77,3 +83,47 @@ async def test_what_the_broker_does_not_take_comes_again() -> None:
 
     assert statuses == [500, 204, 204]
     assert task.tries == 2, "the third was a repeat"
+
+
+class HungBroker:
+    """Task whose broker does not respond before `responds` is set."""
+
+    def __init__(self) -> None:
+        self.responds = Event()
+        self.threads: list[Thread] = []
+
+    def apply_async(self, **_: object) -> None:
+        self.threads.append(current_thread())
+        self.responds.wait()
+
+
+@contextmanager
+def hung_broker() -> Iterator[HungBroker]:
+    broker = HungBroker()
+    try:
+        yield broker
+    finally:
+        broker.responds.set()
+
+
+async def test_a_broker_that_does_not_respond_blocks_only_daemon_threads() -> None:
+    notification = Notification("l_1", "l", 1, 1, Task())
+    with hung_broker() as task:
+        handler = celery_handler(task)
+        calls = [asyncio.ensure_future(handler(notification)) for _ in range(BROKER_THREADS + 1)]
+        await eventually_async(lambda: asyncio.sleep(0, len(task.threads) == BROKER_THREADS))
+        for call in calls:
+            call.cancel()
+        await asyncio.wait(calls)
+        assert all(thread.daemon for thread in task.threads), "the process does not wait for them when it exits"
+
+        task.responds.set()
+        await handler(notification)
+
+    assert len(task.threads) == BROKER_THREADS + 1, "the call that waited for a thread is not made after its error"
+
+
+async def test_the_broker_must_accept_a_notification_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("a2a_celery.client.receiver.BROKER_TIMEOUT", 0.01)
+    with hung_broker() as task, pytest.raises(TimeoutError):
+        await celery_handler(task)(Notification("l_1", "l", 1, 1, Task()))

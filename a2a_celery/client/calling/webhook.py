@@ -26,16 +26,13 @@ from starlette.routing import Route
 from ...concurrency import DaemonThreads
 from ...errors import ConfigError
 from ..notifications import MAX_BYTES, SECRET_PREFIX, TOKEN, NotificationRefused, Ping, Verifier
-from ..receiver import RETRY_DELAY, as_json, body_of, consent
+from ..receiver import BROKER_THREADS, BROKER_TIMEOUT, RETRY_DELAY, as_json, body_of, consent
 from ..remote_agent import RemoteAgent
 from ..result import Result
 
 logger = logging.getLogger(__name__)
 
 MIN_SECRET_LENGTH = 32
-THREADS = 4
-BROKER_TIMEOUT = 10.0
-"""Seconds within which the broker must accept a wake-up. The limit is below the timeout of senders, about 15 s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +71,7 @@ class Webhook:
         """Return the ASGI application that receives notifications. The step's id is the last segment of the path, so
         the application can be mounted under any path.
         """
-        threads = DaemonThreads(THREADS, "a2a-wake")
+        threads = DaemonThreads(BROKER_THREADS, "a2a-wake")
 
         async def endpoint(request: Request) -> Response:
             if request.method == "OPTIONS":
