@@ -18,8 +18,8 @@ from a2a.utils.errors import ExtensionSupportRequiredError, InvalidParamsError
 from a2a.utils.proto_utils import validate_proto_required_fields
 from google.api.field_behavior_pb2 import FieldBehavior, field_behavior
 from google.protobuf.message import Message as Proto
-from google.protobuf.struct_pb2 import Value
 
+from ..lifecycle.events import TOO_DEEP, levels_of_values, values_in
 from .errors import MAX_ID_LENGTH, invalid, invalid_fields
 
 MAX_JSON_VALUES = 20_000
@@ -63,34 +63,24 @@ def _check_ids(message: Message) -> None:
 
 
 def check_values(params: SendMessageRequest) -> None:
-    """Check the values of a request that did not arrive as JSON. ``gateway.middleware.bodies`` checks JSON bodies.
+    """Check the structured values of a request.
 
     Raises:
-        InvalidParamsError: The request has too many values, or a number that JSON cannot represent. Such a number would
-            make the stored task unreadable.
+        InvalidParamsError: The request has too many values, a number that JSON cannot represent, or a value that is
+            nested too deeply; see `MAX_VALUE_DEPTH`. The stored task could not be read.
     """
     message = params.message
-    lists = (message.parts, message.extensions, params.configuration.accepted_output_modes)
-    structs = [params.metadata, message.metadata, *(part.metadata for part in message.parts)]
-    level = [part.data for part in message.parts if part.HasField("data")]
-    level += [value for struct in structs for value in struct.fields.values()]
-    count = sum(map(len, lists))
-    while True:
+    count = sum(map(len, (message.parts, message.extensions, params.configuration.accepted_output_modes)))
+    for level, is_too_deep in levels_of_values(values_in(message.parts, params.metadata, message.metadata)):
+        if is_too_deep:
+            raise invalid("message", f"Data or metadata is {TOO_DEEP}.")
         count += len(level)
         if count > MAX_JSON_VALUES:
-            raise invalid("message.parts", f"At most {MAX_JSON_VALUES} values: send large data as a file part.")
-        if not level:
-            return
-        inner: list[Value] = []
-        for value in level:
-            match value.WhichOneof("kind"):
-                case "number_value" if not isfinite(value.number_value):
-                    raise invalid("message", "Numbers must be finite: JSON has neither NaN nor infinity.")
-                case "list_value":
-                    inner += value.list_value.values
-                case "struct_value":
-                    inner += value.struct_value.fields.values()
-        level = inner
+            break
+        if not all(isfinite(value.number_value) for value in level):
+            raise invalid("message", "Numbers must be finite: JSON has neither NaN nor infinity.")
+    if count > MAX_JSON_VALUES:
+        raise invalid("message.parts", f"At most {MAX_JSON_VALUES} values: send large data as a file part.")
 
 
 WHAT_TO_SEND = {

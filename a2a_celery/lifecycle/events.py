@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -18,10 +18,23 @@ from a2a.types import Message, Part, Role, StreamResponse, Task, TaskArtifactUpd
 from a2a.utils.errors import InvalidAgentResponseError
 from google.protobuf.json_format import ParseError
 from google.protobuf.message import Message as ProtoMessage
+from google.protobuf.struct_pb2 import Struct, Value
 from google.protobuf.timestamp_pb2 import Timestamp
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 Event = Task | Message | TaskStatusUpdateEvent | TaskArtifactUpdateEvent
+
+MAX_VALUE_DEPTH = 90
+"""Maximum number of protobuf levels in a value of data or metadata: an object has three levels, a list has two.
+
+protobuf decodes at most 100 levels. The rest is for the messages that contain a value: 7 levels above the metadata of a
+part of a status message in a task, and one level for an empty object or list.
+"""
+
+TOO_DEEP = (
+    f"nested too deeply: at most {MAX_VALUE_DEPTH // 3} levels of objects and lists, or {MAX_VALUE_DEPTH // 2} levels "
+    "of lists"
+)
 
 _EVENT_ID = re.compile(r"([0-9]{1,15})(?:-([0-9]{1,16}))?", re.ASCII)
 
@@ -166,11 +179,47 @@ def has_content(parts: Iterable[Part]) -> bool:
     return any(part.text.strip() if part.HasField("text") else part.WhichOneof("content") for part in parts)
 
 
+def values_in(parts: Iterable[Part], *structs: Struct) -> list[Value]:
+    """Return the data of `parts`, and the values of their metadata and of `structs`."""
+    values = [value for struct in structs for value in struct.fields.values()]
+    for part in parts:
+        if part.HasField("data"):
+            values.append(part.data)
+        if part.HasField("metadata"):
+            values += part.metadata.fields.values()
+    return values
+
+
+def levels_of_values(values: list[Value]) -> Iterator[tuple[list[Value], bool]]:
+    """Yield `values`, then the values inside them, level by level, each with True if the level is too deep to be
+    stored; see `MAX_VALUE_DEPTH`."""
+    depth = 0
+    while values:
+        yield values, depth > MAX_VALUE_DEPTH
+        inner: list[Value] = []
+        levels = 0
+        for value in values:
+            match value.WhichOneof("kind"):
+                case "struct_value":
+                    inner += value.struct_value.fields.values()
+                    levels = 3
+                case "list_value":
+                    inner += value.list_value.values
+                    levels = levels or 2
+        values, depth = inner, depth + levels
+
+
+def require_storable(values: list[Value]) -> None:
+    """Raise InvalidAgentResponseError if a value of the agent is too deep to be stored; see `MAX_VALUE_DEPTH`."""
+    if any(is_too_deep for _, is_too_deep in levels_of_values(values)):
+        raise InvalidAgentResponseError(f"the agent's data or metadata is {TOO_DEEP}")
+
+
 def parts_of(content: Any) -> list[Part]:
     """Convert `content` to parts. `content` is a text, the bytes of a file, JSON-like data, a Part or a list of Parts.
 
     Raises:
-        InvalidAgentResponseError: `content` has any other type, or cannot be represented in JSON.
+        InvalidAgentResponseError: `content` has any other type, cannot be represented in JSON, or is nested too deeply.
     """
     match content:
         case str():
@@ -183,9 +232,11 @@ def parts_of(content: Any) -> list[Part]:
             return list(content)
         case dict() | list() | int() | float() | bool():
             try:
-                return [new_data_part(content, media_type="application/json")]
+                part = new_data_part(content, media_type="application/json")
             except (TypeError, ValueError, OverflowError, ParseError) as e:
                 raise InvalidAgentResponseError(f"the agent returned data that is not JSON: {e}") from e
+            require_storable([part.data])
+            return [part]
         case _:
             raise InvalidAgentResponseError(
                 f"the agent returned a value of type {type(content).__name__}: "

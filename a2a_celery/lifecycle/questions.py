@@ -22,6 +22,7 @@ from google.protobuf.json_format import MessageToDict
 from pydantic import StringConstraints, TypeAdapter
 from pydantic_core import SchemaError
 
+from .events import MAX_VALUE_DEPTH
 from .own_metadata import NAMESPACE
 
 SCHEMA_MEDIA_TYPE = "application/schema+json"
@@ -38,8 +39,8 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 MAX_SCHEMA_BYTES = 65_536
 """Maximum size of a schema as JSON, in bytes."""
 
-MAX_DEPTH = 32
-"""Maximum depth of nested objects and lists in a schema or an answer."""
+MAX_DEPTH = MAX_VALUE_DEPTH // 3
+"""Maximum depth of nested objects and lists in a schema or an answer, so that a data part can contain it."""
 
 MAX_TEXT = 300
 """Maximum length of the text of a violation, in characters. The text may contain parts of the answer."""

@@ -28,7 +28,7 @@ from a2a_celery.store import AsyncStore, Keys, Scope
 from tests.support.clients import message_json
 from tests.support.faults import Fault, from_grpc, from_rest, from_rpc
 from tests.support.local_gateway import LocalGateway, local_gateway
-from tests.support.seeds import Seeds
+from tests.support.seeds import Seeds, status
 
 V1 = {"A2A-Version": "1.0"}
 V03 = {"A2A-Version": "0.3"}
@@ -315,6 +315,56 @@ async def test_invalid_base64_is_refused(gateway: LocalGateway, raw: str) -> Non
 @pytest.mark.parametrize("raw", ["", "AAAA", "AA==", "AA", "-_-_", "+/+/"])
 async def test_base64_of_any_kind_is_read(gateway: LocalGateway, raw: str) -> None:
     assert "result" in await over_rpc(gateway, "SendMessage", part(raw))
+
+
+def nested(levels: int, *, lists: bool = False) -> Any:
+    value: Any = 1
+    for _ in range(levels):
+        value = [value] if lists else {"a": value}
+    return value
+
+
+def with_values(value: Any) -> dict[str, dict[str, Any]]:
+    """Return requests with `value` in each place for structured values, by the name of the place."""
+    now = {"configuration": {"returnImmediately": True}}
+    in_data, in_part = message_json(), message_json()
+    in_data["message"]["parts"].append({"data": value})
+    in_part["message"]["parts"][0]["metadata"] = {"k": value}
+    in_message = message_json(metadata={"k": value})
+    requests = {"data": in_data, "part": in_part, "message": in_message}
+    return {name: body | now for name, body in requests.items()} | {
+        "request": message_json() | now | {"metadata": {"k": value}}
+    }
+
+
+@pytest.mark.parametrize(("levels", "lists"), [(30, False), (45, True)], ids=["objects", "lists"])
+async def test_values_of_the_deepest_nesting_are_executed_and_read(
+    gateway: LocalGateway, levels: int, lists: bool
+) -> None:
+    seeds = Seeds(gateway.store, gateway.keys)
+    for body in with_values(nested(levels, lists=lists)).values():
+        task_id = (await gateway.http.post("/message:send", json=body, headers=V1)).json()["task"]["id"]
+        await seeds.settle_run(await seeds.claim_run(task_id), status(COMPLETED))
+        assert (await gateway.http.get(f"/tasks/{task_id}", headers=V1)).status_code == 200
+
+    assert len(await gateway.ids()) == 4
+
+
+@pytest.mark.parametrize(("levels", "lists"), [(31, False), (46, True)], ids=["objects", "lists"])
+@pytest.mark.parametrize("place", with_values(1))
+async def test_values_that_are_nested_too_deeply_are_refused_in_every_binding(
+    gateway: LocalGateway, place: str, levels: int, lists: bool
+) -> None:
+    body = with_values(nested(levels, lists=lists))[place]
+
+    errors = [
+        from_rest(await gateway.http.post("/message:send", json=body, headers=V1)),
+        from_rpc(await over_rpc(gateway, "SendMessage", body)),
+        await over_grpc(gateway, "SendMessage", body | {"tenant": "echo"}),
+    ]
+
+    assert {(error.reason, *error.fields) for error in errors} == {("INVALID_PARAMS", "message")}
+    assert await gateway.ids() == []
 
 
 NO_BASE64_OF_03 = ["no base64!", "AAAAA", "AA", "AA=A", "A===", "\u00e9AAA", "-_-_"]

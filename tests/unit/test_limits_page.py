@@ -18,6 +18,8 @@ from a2a_celery.gateway.middleware.bodies import MAX_JSON_DEPTH
 from a2a_celery.gateway.operations.limits import BYTES_PER_TOKEN, LARGE_RESULT, VALUES_PER_TOKEN
 from a2a_celery.gateway.operations.validation import BOUNDS
 from a2a_celery.gateway.protocol_errors import retry_seconds, too_many_requests
+from a2a_celery.lifecycle.events import MAX_VALUE_DEPTH
+from a2a_celery.lifecycle.questions import MAX_DEPTH
 from a2a_celery.settings import Settings
 from a2a_celery.settings.loading import load_settings
 from a2a_celery.store.log import pages as log
@@ -63,9 +65,17 @@ def test_its_numbers_are_the_codes() -> None:
     assert f"from 1 to {MAX_WAIT} seconds" in PAGE
     assert f"At most {MAX_WAITING_TURNS} messages can wait" in " ".join(PAGE.split())
     cells = dict(re.findall(r"^\| (.+?) \| (.+?) \|$", PAGE.partition("## Size of a request")[2], re.MULTILINE))
-    values = [value for row, value in cells.items() if row.startswith(("values", "nesting", "ids", "tasks"))]
-    expected = [f"{MAX_JSON_VALUES:,}", str(MAX_JSON_DEPTH), f"{BOUNDS['id']} characters; {BOUNDS['page_token']:,}"]
+    values = [value for row, value in cells.items() if row.startswith(("values", "nesting of", "ids", "tasks"))]
+    expected = [
+        f"{MAX_JSON_VALUES:,}",
+        f"{MAX_JSON_DEPTH} levels",
+        f"{BOUNDS['id']} characters; {BOUNDS['page_token']:,}",
+    ]
     assert values == [*expected, str(MAX_REFERENCES)]
+    [nesting] = [value for row, value in cells.items() if row.startswith("nesting within")]
+    levels = f"{MAX_VALUE_DEPTH // 3} levels of objects and lists, or {MAX_VALUE_DEPTH // 2} levels of lists"
+    assert nesting.startswith(levels)
+    assert cells["the schema of a question"] == f"64 KiB, {MAX_DEPTH} levels"
     cost = " ".join(PAGE.partition("## Cost of large bodies and responses")[2].partition("\n## ")[0].split())
     assert f"one additional token per {BYTES_PER_TOKEN // 1024} KiB and one per {VALUES_PER_TOKEN} JSON values" in cost
     assert f"A result of at most {LARGE_RESULT // 1024} KiB" in cost

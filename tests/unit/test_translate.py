@@ -11,6 +11,7 @@ from a2a.types import (
     Message,
     Part,
     Role,
+    StreamResponse,
     Task,
     TaskArtifactUpdateEvent,
     TaskState,
@@ -18,10 +19,11 @@ from a2a.types import (
     TaskStatusUpdateEvent,
 )
 from a2a.utils.errors import InvalidAgentResponseError
-from google.protobuf.struct_pb2 import Value
+from google.protobuf.struct_pb2 import Struct, Value
 
 from a2a_celery.execution.events.translator import Translator
-from a2a_celery.lifecycle import LEGAL
+from a2a_celery.lifecycle import LEGAL, LogEntry, apply
+from a2a_celery.lifecycle.events import parts_of
 from a2a_celery.lifecycle.outcomes import CANCELED_BY_AGENT, NEEDS_AUTHORIZATION, NEEDS_INPUT
 from a2a_celery.lifecycle.states import (
     AUTH_REQUIRED,
@@ -277,6 +279,47 @@ def test_a_refused_event_changes_nothing(event: Any) -> None:
 
     assert (event_translator.state, event_translator.spoken) == (fresh.state, fresh.spoken)
     assert shape(event_translator.translate(chunk("a"))) == shape(fresh.translate(chunk("a")))
+
+
+def deep_events(levels: int) -> list[Any]:
+    """Return events that each contain `levels` nested objects, in each possible field."""
+    value = Value(number_value=1)
+    for _ in range(levels):
+        value = Value(struct_value=Struct(fields={"a": value}))
+    struct, data = Struct(fields={"k": value}), Part(data=value)
+    events: list[Any] = []
+    for part in (data, Part(text="a", metadata=struct)):
+        message = Message(message_id="m", parts=[part])
+        events += [message, TaskStatusUpdateEvent(status=TaskStatus(state=WORKING, message=message))]
+        events += [TaskArtifactUpdateEvent(artifact=Artifact(artifact_id="a", parts=[part]))]
+    message, artifact = Message(parts=[Part(text="a")], metadata=struct), Artifact(artifact_id="a", metadata=struct)
+    events += [message, TaskStatusUpdateEvent(status=TaskStatus(state=WORKING, message=message))]
+    events += [TaskStatusUpdateEvent(status=TaskStatus(state=WORKING), metadata=struct)]
+    events += [TaskArtifactUpdateEvent(artifact=artifact), TaskArtifactUpdateEvent(metadata=struct)]
+    return [*events, Task(metadata=struct), Task(artifacts=[artifact]), Task(status=TaskStatus(message=message))]
+
+
+@pytest.mark.parametrize("event", deep_events(30))
+def test_the_deepest_values_can_be_decoded_in_a_task(event: Any) -> None:
+    for entry in translator().translate(event):
+        task = apply(Task(id="t", status=TaskStatus(state=WORKING)), LogEntry(2, 1, entry))
+        assert StreamResponse.FromString(StreamResponse(task=task).SerializeToString()).task == task
+
+
+@pytest.mark.parametrize("event", deep_events(31))
+def test_values_that_are_nested_too_deeply_are_refused(event: Any) -> None:
+    with pytest.raises(InvalidAgentResponseError, match="nested too deeply"):
+        translator().translate(event)
+
+
+def test_data_that_is_nested_too_deeply_is_refused() -> None:
+    data: Any = 1
+    for _ in range(31):
+        data = {"a": data}
+
+    with pytest.raises(InvalidAgentResponseError, match="nested too deeply"):
+        parts_of(data)
+    assert len(parts_of(data["a"])) == 1
 
 
 def test_an_unknown_object_is_refused() -> None:

@@ -31,12 +31,23 @@ import logging
 from collections.abc import Sequence
 from uuid import uuid4
 
-from a2a.types import Message, Part, Role, Task, TaskArtifactUpdateEvent, TaskState, TaskStatus, TaskStatusUpdateEvent
+from a2a.types import (
+    Artifact,
+    Message,
+    Part,
+    Role,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskState,
+    TaskStatus,
+    TaskStatusUpdateEvent,
+)
 from a2a.utils.errors import InvalidAgentResponseError
 from google.protobuf.json_format import MessageToDict, SerializeToJsonError
+from google.protobuf.struct_pb2 import Value
 
 from ...lifecycle import Event, is_terminal
-from ...lifecycle.events import has_content
+from ...lifecycle.events import has_content, require_storable, values_in
 from ...lifecycle.outcomes import agent_message, fallback_text
 from ...lifecycle.states import CANCELED, COMPLETED, INPUT_REQUIRED, SUBMITTED, WORKING
 
@@ -81,7 +92,7 @@ class Translator:
 
         Raises:
             InvalidAgentResponseError: `event` is not an A2A event, or contains a value without a JSON form, such as
-                NaN or infinity.
+                NaN or infinity, or a value that is nested too deeply.
         """
         if not isinstance(event, Event):
             raise InvalidAgentResponseError(f"not an A2A event: {type(event).__name__}")
@@ -169,20 +180,31 @@ class Translator:
 
 
 def _require_sendable(event: Event) -> None:
-    """Check that JSON can represent the structured values of `event`.
+    """Check the structured values of `event`.
 
     Raises:
-        InvalidAgentResponseError: JSON cannot represent a value.
+        InvalidAgentResponseError: JSON cannot represent a value, or a value is nested too deeply.
     """
-    if isinstance(event, TaskArtifactUpdateEvent):
-        suspect = bool(event.metadata.fields or event.artifact.metadata.fields)
-        suspect = suspect or any(part.HasField("data") or part.metadata.fields for part in event.artifact.parts)
-    elif isinstance(event, Message | Task):
-        suspect = True
-    else:
-        suspect = event.status.HasField("message") or bool(event.metadata.fields)
+    match event:
+        case TaskArtifactUpdateEvent():
+            values = _values_of(event, event.artifact)
+            suspect = bool(values)
+        case Message():
+            values, suspect = _values_of(event), True
+        case Task():
+            values, suspect = _values_of(event, event.status.message, *event.artifacts), True
+        case _:
+            values = _values_of(event, event.status.message)
+            suspect = event.status.HasField("message") or bool(values)
+    require_storable(values)
     if suspect:
         try:
             MessageToDict(event)
         except (SerializeToJsonError, ValueError) as e:
             raise InvalidAgentResponseError("the event has a value without a form in JSON") from e
+
+
+def _values_of(*holders: Event | Artifact) -> list[Value]:
+    """Return the values in the metadata of `holders` and in their parts."""
+    parts = [part for holder in holders if isinstance(holder, Message | Artifact) for part in holder.parts]
+    return values_in(parts, *(holder.metadata for holder in holders))

@@ -21,13 +21,13 @@ from a2a.extensions.common import HTTP_EXTENSION_HEADER
 from a2a.server.context import ServerCallContext
 from a2a.server.request_handlers import grpc_handler
 from a2a.server.request_handlers.request_handler import RequestHandler
-from a2a.types import SendMessageRequest, a2a_pb2_grpc
+from a2a.types import a2a_pb2_grpc
 from a2a.utils.errors import A2AError, InvalidParamsError
 from google.protobuf import descriptor_pool
 from google.protobuf.descriptor import Descriptor
 
 from ...acceptance.errors import LimitExceededError
-from ...acceptance.validation import MAX_JSON_VALUES, check_values
+from ...acceptance.validation import MAX_JSON_VALUES
 from ..auth.authenticator import Authenticator
 from ..auth.grpc import AuthenticationInterceptor, caller
 from ..handler import GatewayHandler
@@ -335,7 +335,7 @@ def _route_method(name: str, handlers: Mapping[str, GatewayHandler]) -> Callable
     if inspect.isasyncgenfunction(getattr(RequestHandler, name)):
 
         async def stream(_: object, params: Any, context: ServerCallContext) -> Any:
-            handler = _choose_handler(handlers, params, context)
+            handler = choose_agent(handlers, context)
             await _echo_extensions(handler, context)
             events = getattr(handler, name)(params, context)
             try:
@@ -347,23 +347,11 @@ def _route_method(name: str, handlers: Mapping[str, GatewayHandler]) -> Callable
         return stream
 
     async def unary(_: object, params: Any, context: ServerCallContext) -> Any:
-        handler = _choose_handler(handlers, params, context)
+        handler = choose_agent(handlers, context)
         await _echo_extensions(handler, context)
         return await getattr(handler, name)(params, context)
 
     return unary
-
-
-def _choose_handler(handlers: Mapping[str, GatewayHandler], params: Any, context: ServerCallContext) -> GatewayHandler:
-    """Return the handler that serves a request.
-
-    Raises:
-        InvalidParamsError: The tenant selects no agent, or a message has too many values or a number that JSON cannot
-            represent.
-    """
-    if isinstance(params, SendMessageRequest):
-        check_values(params)
-    return choose_agent(handlers, context)
 
 
 class GrpcServer:

@@ -40,7 +40,7 @@ PIECE = 256 * 1024
 """Maximum number of bytes in one send. If the client is slow, the server delays the next send."""
 
 MAX_JSON_DEPTH = 100
-"""Maximum nesting depth, the same as in protobuf's own JSON parser."""
+"""Maximum nesting depth of a body. `check_values` enforces a smaller limit on data and metadata."""
 
 CHARGE = "a2a_charge"
 """Key of an ASGI scope for a `BodyCharge`, which charges the caller's rate limit for the body of the request."""

@@ -14,7 +14,7 @@ from a2a.utils.input_mode_validator import validate_input_modes
 from google.protobuf.message import Message as Proto
 
 from ...acceptance.errors import MAX_ID_LENGTH, invalid
-from ...acceptance.validation import check_message, require_extensions
+from ...acceptance.validation import check_message, check_values, require_extensions
 from ...lifecycle import EventId
 from ...store.tasks.listing import MAX_TOKEN_LENGTH
 from ..auth.schemes import Identity
@@ -63,6 +63,7 @@ def check_send(params: SendMessageRequest, card: AgentCard, context: ServerCallC
     require_extensions(card, context.requested_extensions)
     configuration = params.configuration
     check_message(params.message)
+    check_values(params)
     if configuration.HasField("task_push_notification_config"):
         require_push(card)
     check_history_length(configuration, "configuration.history_length")
