@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from types import TracebackType
 from weakref import WeakSet
 
@@ -72,11 +73,18 @@ class GatewayShutdown:
     def __init__(self) -> None:
         self._waiting: set[CancelScope] = set()
         self._streams: set[CancelScope] = set()
+        self._callbacks: list[Callable[[], object]] = []
         self._watching: asyncio.Task[None] | None = None
 
+    def add_callback(self, callback: Callable[[], object]) -> None:
+        """Call `callback` without arguments, on the event loop, whenever the shutdown begins."""
+        self._callbacks.append(callback)
+
     def begin(self) -> None:
-        """Cancel the waiting calls `WAIT_TIMEOUT` seconds from now."""
+        """Run the callbacks now, and cancel the waiting calls `WAIT_TIMEOUT` seconds from now."""
         asyncio.get_running_loop().call_later(WAIT_TIMEOUT, self.cancel_waiting)
+        for callback in self._callbacks:
+            callback()
 
     def cancel_waiting(self) -> None:
         """Cancel the waiting calls now."""
@@ -93,14 +101,18 @@ class GatewayShutdown:
             self._watching = asyncio.create_task(self._end_streams(), name="a2a-end-streams")
         return CancelScope(self._streams)
 
-    async def _end_streams(self) -> None:
-        await wait_for_server_exit()
-        self._watching = None
+    def end_streams(self) -> None:
+        """End the open streams now."""
         if self._streams:
             logging.getLogger(SERVER_LOGGER).addFilter(_is_unexpected)
             _cut_requests.update(scope.task for scope in self._streams if scope.task is not None)
             logger.info("open streams closed: %d; clients resume them", len(self._streams))
         _cancel_all(self._streams)
+
+    async def _end_streams(self) -> None:
+        await wait_for_server_exit()
+        self._watching = None
+        self.end_streams()
 
 
 def _cancel_all(scopes: set[CancelScope]) -> None:

@@ -7,10 +7,12 @@ import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import grpc.aio
 import httpx
 import pytest
+from a2a.types import TaskState, a2a_pb2_grpc
 
-from tests.support.clients import Frame, message_json, rest, rpc, stream
+from tests.support.clients import GRPC_V1, Frame, message_json, request, rest, rpc, stream
 from tests.support.fleet import Fleet, Gateway
 from tests.support.waiting import eventually
 
@@ -76,6 +78,22 @@ async def test_json_rpc_is_answered_alike(fleet: Fleet) -> None:
     gateway.signal(signal.SIGTERM)
 
     assert (await call)["result"]["task"]["status"]["state"] == "TASK_STATE_WORKING"
+    wait_for_exit(gateway)
+
+
+async def test_grpc_is_answered_alike(fleet: Fleet) -> None:
+    fleet.worker(pool="threads", concurrency=4)
+    gateway = fleet.gateway(grpc=True)
+    message = request("600")
+    message.tenant = "silent"
+    async with grpc.aio.insecure_channel(gateway.grpc) as channel:
+        stub = a2a_pb2_grpc.A2AServiceStub(channel)  # type: ignore[no-untyped-call]
+        call = stub.SendMessage(message, metadata=GRPC_V1, timeout=60)
+        await wait_until_working(gateway, "silent")
+
+        gateway.signal(signal.SIGTERM)
+
+        assert TaskState.Name((await call).task.status.state) == "TASK_STATE_WORKING"
     wait_for_exit(gateway)
 
 

@@ -21,6 +21,7 @@ from starlette.applications import Starlette
 from a2a_celery import A2A, Turn
 from a2a_celery.clock import SYSTEM_CLOCK, Clock
 from a2a_celery.gateway.asgi import build_asgi
+from a2a_celery.gateway.shutdown import GatewayShutdown
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.admin.schema import SCHEMA
 from tests.support.clients import GRPC_V1, message_json
@@ -62,6 +63,7 @@ class LocalGateway:
         self, http: httpx.AsyncClient, grpc_address: str, store: AsyncStore, keys: Keys, asgi: Starlette
     ) -> None:
         self._asgi = asgi
+        self.shutdown: GatewayShutdown = asgi.state.shutdown
         self.http = http
         self.grpc = grpc_address
         self.store = store

@@ -5,6 +5,7 @@ This module requires the extra ``grpc``. The fields of a large request are count
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
@@ -34,7 +35,8 @@ from ..handler import GatewayHandler
 from ..middleware.bodies import parse_soon, run_in_thread
 from ..middleware.extensions import active_extensions
 from ..operations.limits import METER, BodyCharge, ResponseMeter
-from ..protocol_errors import REACHED
+from ..protocol_errors import REACHED, ServiceUnavailableError
+from ..shutdown import WAIT_TIMEOUT, GatewayShutdown
 from .endpoints import require_version
 from .grpc_errors import retry_after, set_error, status_code
 from .legacy import StrictLegacyHandler, map_legacy_error
@@ -127,6 +129,10 @@ MAX_SMALL_BODY = 1 << 16
 `MAX_FIELDS` fields."""
 
 POOL = descriptor_pool.Default()
+
+STOP_TIMEOUT = WAIT_TIMEOUT + 1
+"""Seconds from the start of the shutdown until open calls are cancelled. Blocking calls end after `WAIT_TIMEOUT`, and
+then have one second to send their responses."""
 
 CONNECTION_OPTIONS = (
     ("grpc.so_reuseport", 1),  # several gateway processes share the port
@@ -338,11 +344,15 @@ def _route_method(name: str, handlers: Mapping[str, GatewayHandler]) -> Callable
             handler = choose_agent(handlers, context)
             await _echo_extensions(handler, context)
             events = getattr(handler, name)(params, context)
-            try:
-                async for event in events:
-                    yield event
-            finally:
-                await events.aclose()
+            with handler.shutdown.streaming():
+                try:
+                    async for event in events:
+                        yield event
+                finally:
+                    await events.aclose()
+                return
+            # Status OK would state that the stream is complete.
+            raise ServiceUnavailableError("The gateway is stopping: subscribe to the task again")
 
         return stream
 
@@ -380,6 +390,9 @@ class GrpcServer:
             ErrorInterceptor(handler),
         ]
         self._handler = route_by_tenant(handlers)
+        self._shutdown = GatewayShutdown() if handler is None else handler.shutdown
+        self._shutdown.add_callback(self._begin_stop)
+        self._stopping: asyncio.Task[None] | None = None
         self._address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self._max_bytes = max_bytes
         self._server: grpc.aio.Server | None = None
@@ -402,8 +415,22 @@ class GrpcServer:
         )
         self._server.add_insecure_port(self._address)
         await self._server.start()
+        self._stopping = None
 
-    async def stop(self, grace: float = 1.0) -> None:
-        """Stop the server. Calls that have not ended after `grace` seconds are cancelled."""
-        if self._server is not None:
-            await self._server.stop(grace)
+    async def stop(self, grace: float = STOP_TIMEOUT) -> None:
+        """Begin the gateway's shutdown unless it has begun, end the streams, and wait for the other calls.
+
+        Args:
+            grace: Seconds after which open calls are cancelled.
+        """
+        if self._server is None:
+            return
+        if self._stopping is None:
+            self._shutdown.begin()
+        self._shutdown.end_streams()
+        await self._server.stop(grace)
+
+    def _begin_stop(self) -> None:
+        """Stop accepting calls. Open calls are cancelled after `STOP_TIMEOUT`."""
+        if self._server is not None and self._stopping is None:
+            self._stopping = asyncio.create_task(self._server.stop(STOP_TIMEOUT), name="a2a-stop-grpc")

@@ -1,0 +1,78 @@
+"""Shutdown of the gateway in process. Waiting calls return the current task, and gRPC stops with HTTP."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc.aio
+import pytest
+from a2a.types import GetTaskRequest, SendMessageRequest, TaskState, a2a_pb2_grpc
+from google.protobuf.json_format import ParseDict
+
+from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
+from a2a_celery.gateway import shutdown
+from a2a_celery.store import AsyncStore, Keys
+from tests.support.clients import GRPC_V1, message_json
+from tests.support.local_gateway import LocalGateway, local_gateway
+from tests.support.waiting import eventually_async
+
+
+def stub_of(channel: grpc.aio.Channel) -> Any:
+    return a2a_pb2_grpc.A2AServiceStub(channel)  # type: ignore[no-untyped-call]
+
+
+def message() -> SendMessageRequest:
+    return ParseDict(message_json(), SendMessageRequest())
+
+
+async def wait_for_waiting_call(gateway: LocalGateway) -> None:
+    async def is_waiting() -> bool:
+        return bool(gateway.shutdown._waiting)
+
+    await eventually_async(is_waiting, what="a call waits for the end of its task")
+
+
+async def test_a_blocking_grpc_call_returns_the_current_task_when_the_application_stops(
+    store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutdown, "WAIT_TIMEOUT", 0)
+    async with local_gateway(store, redis_server.store_url, keys) as gateway:
+        channel = grpc.aio.insecure_channel(gateway.grpc)
+        call = stub_of(channel).SendMessage(message(), metadata=GRPC_V1, timeout=60)
+        await wait_for_waiting_call(gateway)
+    async with channel:
+        response = await call
+
+    assert response.task.status.state == TaskState.TASK_STATE_SUBMITTED
+
+
+async def test_grpc_accepts_no_calls_after_the_stop_signal(
+    store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys
+) -> None:
+    async with local_gateway(store, redis_server.store_url, keys) as gateway:
+
+        async def is_refused() -> bool:
+            async with grpc.aio.insecure_channel(gateway.grpc) as channel:
+                try:
+                    await stub_of(channel).GetTask(GetTaskRequest(id="none"), metadata=GRPC_V1, timeout=30)
+                except grpc.aio.AioRpcError as error:
+                    return error.code() == grpc.StatusCode.UNAVAILABLE
+            return False
+
+        assert not await is_refused()
+        gateway.shutdown.begin()
+        await eventually_async(is_refused, what="the gRPC port is closed while the application runs")
+
+
+async def test_a_grpc_stream_ends_with_an_error_when_the_application_stops(
+    store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys
+) -> None:
+    async with local_gateway(store, redis_server.store_url, keys) as gateway:
+        channel = grpc.aio.insecure_channel(gateway.grpc)
+        stream = stub_of(channel).SendStreamingMessage(message(), metadata=GRPC_V1, timeout=60)
+        assert await stream.read()
+    async with channel:
+        with pytest.raises(grpc.aio.AioRpcError, match="subscribe to the task again") as exc_info:
+            await stream.read()
+
+    assert exc_info.value.code() == grpc.StatusCode.UNAVAILABLE
