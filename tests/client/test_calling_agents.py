@@ -202,7 +202,7 @@ async def test_a_step_that_can_no_longer_poll_cancels_its_task(
     """The cancellation is published before the step ends, because the prefork child may exit after the step."""
     cancellations: list[dict[str, Any]] = []
     monkeypatch.setattr(cancel_task, "Thread", UnscheduledThread)
-    monkeypatch.setattr(call.canceler, "apply_async", lambda kwargs: cancellations.append(kwargs))
+    monkeypatch.setattr(call.canceler, "apply_async", lambda *, kwargs: cancellations.append(kwargs))
 
     async def agent(request: Request) -> Response:
         if "well-known" in request.url.path:
