@@ -12,10 +12,12 @@ from a2a_celery.lifecycle.journal import JournalEntry
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, REJECTED
 from a2a_celery.store import AsyncStore, Keys, Scope
 from a2a_celery.store.log.pages import read_log
+from a2a_celery.store.operation import Operation, script
 from a2a_celery.store.runs.commands import settle_run
 from a2a_celery.store.runs.suspension import Wait
 from a2a_celery.store.tasks import family
 from a2a_celery.store.tasks.commands import create_task, request_cancel
+from a2a_celery.store.tasks.dead_letters import DeadLetter, read_dead_letter, requeue_task
 from a2a_celery.store.tasks.family import OrphanedChild, Parent, acquire_ended_parents, read_family
 from a2a_celery.store.tasks.results import Created, Limited, TooDeep
 from tests.support.seeds import ANN, BOB, CONTEXT, RETENTION, Seeds, request, status
@@ -258,3 +260,74 @@ async def test_a_wait_for_a_final_child_ends_at_once(seeds: Seeds, child: str) -
     reply = await Suspensions(seeds).suspend_run(claim, wait_for_child("child"))
 
     assert reply.next_run == 2
+
+
+async def requeued_parent(seeds: Seeds) -> str:
+    """Requeue a dead letter with the children "child" and "ended". Return the id of the new task, which waits for
+    "child"."""
+    claim = await seeds.claim_run()
+    await child_of(seeds, claim.ref.task_id, "child")
+    await child_of(seeds, claim.ref.task_id, "ended", cancels=False)
+    await seeds.settle_run(await seeds.claim_run("ended"), status(COMPLETED))
+    await child_of(seeds, claim.ref.task_id, "deleted")
+    await seeds.store.run(
+        Operation(script("delete_task"), seeds.keys.task("deleted"), [str(OTHER_AGENT)], lambda _: None)
+    )
+    await seeds.recover_run(claim.ref)
+    new_id, _ = await seeds.requeue_task(claim.ref.task_id)
+    await Suspensions(seeds).suspend_run(await seeds.claim_run(new_id), wait_for_child("child"))
+    return new_id
+
+
+async def test_the_end_of_a_child_resumes_the_requeued_parent(seeds: Seeds) -> None:
+    new_id = await requeued_parent(seeds)
+
+    await seeds.settle_run(await seeds.claim_run("child"), status(COMPLETED))
+
+    assert await Suspensions(seeds).queued_runs() == [f"{new_id}.2"]
+
+
+async def test_the_children_of_a_requeued_task_are_cancelled_with_it(seeds: Seeds) -> None:
+    new_id = await requeued_parent(seeds)
+
+    await seeds.store.run(request_cancel(seeds.keys, ANN, new_id, CONTEXT))
+
+    assert [(child.parent_id, child.task_id) for child in await acquire_orphans(seeds)] == [(new_id, "child")]
+
+
+async def test_a_requeued_task_has_the_children_of_its_dead_letter(seeds: Seeds, keys: Keys) -> None:
+    new_id = await requeued_parent(seeds)
+
+    stored_family = await seeds.store.run(read_family(keys, None, new_id))
+    assert stored_family is not None
+    assert [(child.task_id, child.cancels) for child in stored_family.children] == [("child", True), ("ended", False)]
+    for task_id in ("child", "ended"):
+        family_of_child = await seeds.store.run(read_family(keys, None, task_id))
+        assert family_of_child is not None
+        assert family_of_child.parent is not None
+        assert family_of_child.parent.task_id == new_id
+    assert not await seeds.store.redis.exists(keys.task("deleted").record)
+
+
+async def test_a_requeued_task_keeps_its_depth(seeds: Seeds, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(family, "MAX_DEPTH", 1)
+    await seeds.create_task(task_id="0")
+    await child_of(seeds, "0", "1")
+    await seeds.recover_run((await seeds.claim_run("1")).ref)
+    new_id, _ = await seeds.requeue_task("1")
+
+    assert await child_of(seeds, new_id, "2") == TooDeep()
+
+
+async def test_a_task_that_starts_again_has_no_children(seeds: Seeds, keys: Keys) -> None:
+    claim = await seeds.claim_run()
+    await child_of(seeds, claim.ref.task_id, "child")
+    await seeds.recover_run(claim.ref)
+    dead_letter = await seeds.store.run(read_dead_letter(keys, claim.ref.task_id, from_start=True))
+    assert isinstance(dead_letter, DeadLetter)
+
+    requeue = requeue_task(keys, dead_letter, "new", retention=RETENTION, options=b"", from_start=True)
+    assert await seeds.store.run(requeue) == "requeued"
+
+    families = [await seeds.store.run(read_family(keys, None, task_id)) for task_id in ("new", claim.ref.task_id)]
+    assert [[child.task_id for child in family.children] for family in families if family] == [[], ["child"]]

@@ -2,11 +2,12 @@
 -- The task of the dead letter stays FAILED.
 -- KEYS  keys of the dead letter's task, keys of the new task
 -- ARGV  list of dead letters, id of the new task, its retention in seconds, µs until a watcher publishes the run,
---       request, options, WORKING event, '1' if the new task receives the journal, number of arguments for journal
---       entries, key and entry of each journal entry whose content is a blob, and the arguments of replace_task
+--       request, options, WORKING event, '1' if the new task receives the journal and the children, number of
+--       arguments for journal entries, key and entry of each journal entry whose content is a blob, and the arguments
+--       of replace_task
 -- returns {'requeued'}, even for a repeated call | {'blocked'}: requeued, but another run of the context comes first
 --       | {'blobs_expired'}: the blobs may have been removed | {'gone'}: the dead letter no longer exists
--- requires: blobs, context_queue, dispatch, full_store, journal, keys, options, replacement, signals, stored_bytes, tasks, time, versions
+-- requires: blobs, context_queue, dispatch, family, full_store, journal, keys, options, replacement, signals, stored_bytes, tasks, time, versions
 local dead_record, dead_journal, dead_signals, new_keys = KEYS[1], KEYS[11], KEYS[12], {unpack(KEYS, 13, 24)}
 local dead_letters, task_id, retention, due_us, request, options, working_event = unpack(ARGV, 1, 7)
 local moves_journal, first_entry, first_replacement = ARGV[8] == '1', 10, 10 + tonumber(ARGV[9])
@@ -47,7 +48,10 @@ if dead.quota_account then
 end
 add_size(r, adopt_blobs(new_keys, r))
 replace_task(new_keys, r, first_replacement)
-if moves_journal then redis.call('HSET', record, 'journal_origin', dead.journal_origin or dead.task_id) end
+if moves_journal then
+  redis.call('HSET', record, 'journal_origin', dead.journal_origin or dead.task_id)
+  move_children(KEYS, dead, new_keys, task_id)
+end
 if moves_journal and tonumber(dead.journal_bytes or '0') > 0 then
   redis.call('RENAME', dead_journal, new_keys[11])
   redis.call('PERSIST', new_keys[11])

@@ -63,3 +63,16 @@ local function join_family(keys, parent, id)
   redis.call('HSET', parent.keys[1], 'children', parent.children)
   if parent.cancels_child then schedule_child_cancels(keys, parent.tag) end
 end
+
+-- Move the children of a dead letter to the task `id` as which the dead letter is requeued.
+local function move_children(dead_keys, dead, keys, id)
+  if dead.depth then redis.call('HSET', keys[1], 'depth', dead.depth) end
+  local children = dead.children
+  if not children then return end
+  redis.call('HSET', keys[1], 'children', children)
+  redis.call('HDEL', dead_keys[1], 'children')
+  for child in string.gmatch(children, '[^ !]+') do
+    local record = keys_of(prefix_of(keys), child)[1]
+    if redis.call('HEXISTS', record, 'parent') == 1 then redis.call('HSET', record, 'parent', id) end
+  end
+end
