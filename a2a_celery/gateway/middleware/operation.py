@@ -251,13 +251,13 @@ def _limited_unary(method: Callable[..., Any], counted: bool, in_turn: bool, bou
             await _require_within_limits(self, params, context, counted)
             if not (counted and self.limits.counts_requests):
                 return await method(self, params, context)
-            meter, owner = meter_of(context), (self.limits, self.agent.name, scope_of(context))
+            meter, scope = meter_of(context), scope_of(context)
             if in_turn:
-                await meter.take_turn(*owner)
+                await meter.take_turn(self.limits, self.agent.name, scope)
             if bounded:
-                await meter.acquire_read(*owner)
+                await meter.acquire_read(self.limits, self.agent.name, scope)
             result = await method(self, params, context)
-            await meter.begin(*owner, await _size(result))
+            await meter.begin(self.limits, scope, await _size(result))
             return result
         except LimitExceededError as e:
             record_limit_error(context.state.get(RETRY_SECONDS), e)
@@ -282,7 +282,7 @@ def _limited_stream(
                 async with aclosing(pages):
                     async for page in pages:
                         if self.limits.counts_requests:
-                            await meter.begin(self.limits, self.agent.name, scope, await _size(page))
+                            await meter.begin(self.limits, scope, await _size(page))
                         try:
                             yield page
                         finally:

@@ -162,15 +162,10 @@ class OwnerLimits:
                 for times in (self._blocked_until, self._in_debt_until):
                     _remember(times, scope.account, wait, self._clock.monotonic())
 
-    async def response_turn(self, agent: str, scope: Scope) -> asyncio.Lock:
-        """Acquire and return the lock that serializes the large responses to the owner of `scope`.
-
-        Raises:
-            LimitExceededError: Another response has used the owner's last token after the request was counted.
-        """
+    async def response_turn(self, scope: Scope) -> asyncio.Lock:
+        """Acquire and return the lock that serializes the large responses to the owner of `scope`."""
         turn = self._turns.setdefault(scope.account, asyncio.Lock())
         await turn.acquire()
-        await self._require_no_debt(turn, agent, scope)
         return turn
 
     async def read_permits(self, agent: str, scope: Scope) -> asyncio.Semaphore:
@@ -181,11 +176,14 @@ class OwnerLimits:
         """
         permits = self._reads.setdefault(scope.account, asyncio.Semaphore(UNPAID_READS))
         await permits.acquire()
-        await self._require_no_debt(permits, agent, scope)
+        await self.require_no_debt(permits, agent, scope)
         return permits
 
-    async def _require_no_debt(self, lock: asyncio.Lock | asyncio.Semaphore, agent: str, scope: Scope) -> None:
-        """Release `lock` and raise LimitExceededError if the owner of `scope` has overdrawn the rate limit."""
+    async def require_no_debt(self, lock: asyncio.Lock | asyncio.Semaphore, agent: str, scope: Scope) -> None:
+        """Release `lock` and raise LimitExceededError if the owner of `scope` has overdrawn the rate limit.
+
+        Call this method only before an operation, because a refused request must not have an effect.
+        """
         wait = self._in_debt_until.get(scope.account, 0.0) - self._clock.monotonic()
         if wait > 0:
             lock.release()
@@ -347,28 +345,29 @@ class ResponseMeter:
         self._read = await limits.read_permits(agent, scope)
 
     async def take_turn(self, limits: OwnerLimits, agent: str, scope: Scope) -> None:
-        """Wait until no other large result of the owner is being written.
+        """Before an operation, wait until no other large result of the owner is being written.
 
         Raises:
             LimitExceededError: Another result has used the owner's last token after the request was counted.
         """
-        if self._turn is None:
-            self._turn = await limits.response_turn(agent, scope)
+        turn = await limits.response_turn(scope)
+        await limits.require_no_debt(turn, agent, scope)
+        self._turn = turn
 
-    async def begin(self, limits: OwnerLimits, agent: str, scope: Scope, size: int) -> None:
+    async def begin(self, limits: OwnerLimits, scope: Scope, size: int) -> None:
         """Count the bytes of the next result if the result is large. Before the request's first result, if it is large,
-        wait as `take_turn` does.
+        wait until no other large result of the owner is being written.
 
-        Raises:
-            LimitExceededError: See `take_turn`.
+        The result is delivered even if another result has used the owner's last token, because the operation may have
+        had an effect. The owner's next request is refused instead.
         """
         is_first, self._has_begun = not self._has_begun, True
         self._is_large = size > LARGE_RESULT
         if not self._is_large:
             self._release_read()
             return
-        if is_first:  # a stream may wait for its client between two results
-            await self.take_turn(limits, agent, scope)
+        if is_first and self._turn is None:  # a stream may wait for its client between two results
+            self._turn = await limits.response_turn(scope)
         self._overdraw = partial(limits.overdraw, scope)
         self._size += size
 
