@@ -228,7 +228,8 @@ class GatewayHandler(RequestHandler):
         """Cancel a task and wait for its end.
 
         Returns:
-            The terminal task, or the current task if the agent does not stop within its grace period.
+            The terminal task, or the current task if the agent does not stop within its grace period or the gateway
+            shuts down.
         """
         self._check(params, context)
         scope = self._scope(context)
@@ -249,7 +250,8 @@ class GatewayHandler(RequestHandler):
                     self._publisher.revoke_canceled_soon(params.id, run, canvas)
                 case answers.CancelRequested(version):
                     within = self.agent.grace(self._settings) + CANCEL_MARGIN
-                    await self._turns.wait_until_final(params.id, signal, version, within)
+                    with self.shutdown.waiting():
+                        await self._turns.wait_until_final(params.id, signal, version, within)
         return await self._read(params.id, context, None)
 
     @operation("SendSignal")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import grpc.aio
@@ -12,8 +13,9 @@ from google.protobuf.json_format import ParseDict
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.gateway import shutdown
 from a2a_celery.store import AsyncStore, Keys
-from tests.support.clients import GRPC_V1, message_json
+from tests.support.clients import GRPC_V1, V1, message_json
 from tests.support.local_gateway import LocalGateway, local_gateway
+from tests.support.seeds import Seeds
 from tests.support.waiting import eventually_async
 
 
@@ -76,3 +78,19 @@ async def test_a_grpc_stream_ends_with_an_error_when_the_application_stops(
             await stream.read()
 
     assert exc_info.value.code() == grpc.StatusCode.UNAVAILABLE
+
+
+async def test_a_cancel_call_returns_the_current_task_when_the_gateway_stops(
+    store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys
+) -> None:
+    async with local_gateway(store, redis_server.store_url, keys, cancel_grace=600) as gateway:
+        task_id = (await gateway.send_message())["id"]
+        await Seeds(store, keys).claim_run(task_id)
+        call = asyncio.create_task(gateway.http.post(f"/tasks/{task_id}:cancel", headers=V1))
+        await wait_for_waiting_call(gateway)
+        gateway.shutdown.cancel_waiting()
+        response = await call
+
+    assert response.status_code == 200
+    assert response.json()["id"] == task_id
+    assert response.json()["status"]["state"] != "TASK_STATE_CANCELED"
