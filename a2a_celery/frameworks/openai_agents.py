@@ -17,9 +17,12 @@ from typing import Any, TypeVar, cast
 
 from agents import (
     Agent,
+    AgentUpdatedStreamEvent,
     FunctionTool,
     Handoff,
+    ItemHelpers,
     Model,
+    RawResponsesStreamEvent,
     RunConfig,
     RunContextWrapper,
     Runner,
@@ -61,8 +64,9 @@ def openai_agent(
 ) -> FrameworkAgent:
     """Return an agent for `A2A.add_agent` that runs an OpenAI Agents SDK agent.
 
-    Text is streamed, and any other output is sent as data. The items of the conversation are stored in the session. A
-    cancellation takes effect at the agent's next await.
+    The text of agents without an `output_type` is streamed. A final output that has not been streamed, such as the
+    result of a tool, is sent at the end. The items of the conversation are stored in the session. A cancellation takes
+    effect at the agent's next await.
 
     Args:
         agent: Agent that each turn starts with, shared by all runs of a worker process.
@@ -77,7 +81,6 @@ def openai_agent(
     """
     config = run_config or RunConfig()
     _require_supported(agent, config)
-    streams_text = agent.output_type in (None, str)
 
     async def answer(turn: Turn) -> AsyncGenerator[Any, None]:
         conversation = Conversation(turn)
@@ -91,17 +94,16 @@ def openai_agent(
             run_config=copies.recording_config(config),
             max_turns=max_turns,
         )
-        is_streamed = False
+        streamed_text = ""
         async with aclosing(_texts(result)) as texts:
             async for text in texts:
-                if text and streams_text:
-                    is_streamed = True
-                    yield text
+                streamed_text += text
+                yield text
         turn.stop_if_asking()
         if result.interruptions:
             raise _pause(conversation, result)
         conversation.go_on({ITEMS: to_jsonable_python(result.to_input_list())})
-        if not (is_streamed and isinstance(result.final_output, str)):
+        if not _is_streamed(result, streamed_text):
             yield to_jsonable_python(result.final_output)
         if conversation.usage.by_model:
             yield conversation.usage.apply(completed_status(turn.task_id, turn.context_id))
@@ -291,15 +293,29 @@ def _pause(conversation: Conversation, result: RunResultStreaming) -> InputRequi
 
 
 async def _texts(result: RunResultStreaming) -> AsyncGenerator[str, None]:
-    """Yield the chunks of text of a run. If the generator is closed early, the run is cancelled."""
+    """Yield the chunks of text of agents whose output is text. If the generator is closed early, the run is
+    cancelled."""
+    streams_text = False
     async with aclosing(cast(Any, result.stream_events())) as events:
         try:
             async for event in events:
-                if event.type == "raw_response_event" and isinstance(event.data, ResponseTextDeltaEvent):
-                    yield event.data.delta
+                match event:
+                    case AgentUpdatedStreamEvent(new_agent=agent):
+                        streams_text = agent.output_type in (None, str)
+                    case RawResponsesStreamEvent(data=ResponseTextDeltaEvent(delta=text)) if streams_text and text:
+                        yield text
         except BaseException:
             result.cancel()  # otherwise the SDK waits for the end of the run
             raise
+
+
+def _is_streamed(result: RunResultStreaming, streamed_text: str) -> bool:
+    """Return True if the final output is the text of the last response, and `streamed_text` ends with this text."""
+    output = result.final_output
+    if not isinstance(output, str) or not streamed_text.strip().endswith(output.strip()):
+        return False
+    items = [item for response in result.raw_responses[-1:] for item in response.output]
+    return output in [ItemHelpers.extract_text(cast(Any, item)) or "" for item in items]
 
 
 def _contents(turn: Turn) -> list[dict[str, Any]]:

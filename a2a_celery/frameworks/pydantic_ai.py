@@ -32,6 +32,7 @@ from pydantic_ai.messages import (
     ModelMessage,
     ModelMessagesTypeAdapter,
     ModelResponse,
+    NativeToolCallPart,
     PartDeltaEvent,
     PartStartEvent,
     TextPart,
@@ -101,8 +102,8 @@ def pydantic_ai_agent(
 ) -> FrameworkAgent:
     """Return an agent for `A2A.add_agent` that runs a pydantic-ai agent.
 
-    Text is streamed, and any other output is sent as data. Messages and deferred tool calls are stored in the session.
-    A cancellation takes effect at the agent's next await. If the model stops early (`EARLY`), the turn ends in
+    Text is streamed, and any other output is sent at the end. Messages and deferred tool calls are stored in the
+    session. A cancellation takes effect at the agent's next await. If the model stops early (`EARLY`), the turn ends in
     COMPLETED with ``stopReason`` in its metadata. For the reasons in `fail_on`, the turn ends in FAILED.
 
     Args:
@@ -144,7 +145,7 @@ def pydantic_ai_agent(
         if isinstance(result.output, DeferredToolRequests):
             raise _pause(stored_conversation, result.conversation, result.output)
         stored_conversation.go_on(_dumped_conversation(replace(result.conversation, usage=RunUsage())))
-        if not (is_streamed and isinstance(result.output, str)):
+        if not (is_streamed and _is_text_of_model(result.output, result.response)):
             yield _content(result.output)
         reason = result.response.finish_reason
         for end in early_stops.final_status(turn, reason if reason in EARLY else None, stored_conversation.usage):
@@ -393,6 +394,18 @@ def _text_of(event: Any) -> str:
             return text
         case _:
             return ""
+
+
+def _is_text_of_model(output: Any, response: ModelResponse) -> bool:
+    """Return True if `output` is a text of `response`: the text before, between or after calls of native tools."""
+    texts = [""]
+    for part in response.parts:
+        match part:
+            case TextPart(content=text):
+                texts[-1] += text
+            case NativeToolCallPart():
+                texts.append("")
+    return isinstance(output, str) and output in texts
 
 
 def _content(output: Any) -> Any:

@@ -16,8 +16,8 @@ from contextlib import aclosing
 from typing import Any, cast, get_args
 
 from a2a.helpers import new_data_part
-from a2a.types import TaskStatusUpdateEvent
 from google.protobuf.json_format import MessageToDict
+from pydantic_core import to_jsonable_python
 from strands import Agent, Snapshot
 from strands.agent import AgentResult
 from strands.middleware import (
@@ -35,6 +35,7 @@ from strands.types.exceptions import MaxTokensReachedException
 from strands.types.interrupt import InterruptResponseContent
 from strands.types.session import decode_bytes_values, encode_bytes_values
 
+from ..agents import FrameworkAgent
 from ..errors import Failed, InputRequired, Rejected
 from ..execution.agents.turn import Turn
 from ..lifecycle.outcomes import NEEDS_INPUT
@@ -63,14 +64,14 @@ UNREADABLE = "This agent reads text and data parts."
 
 def strands_agent(
     make: Callable[[Turn], Agent], *, fail_on: Collection[str] = (), durable: bool = True
-) -> Callable[[Turn], AsyncGenerator[str | TaskStatusUpdateEvent, None]]:
+) -> FrameworkAgent:
     """Return a function agent that runs a strands agent. Register it with ``session=True``.
 
-    The model's text is streamed. Messages, state and open interrupts are stored in the session. A cancellation stops
-    the agent at its next await. Tools in threads are notified through their ``cancel_signal``.
-
-    If the agent stops early (`EARLY`), the turn ends in COMPLETED with ``stopReason`` in its metadata. For the reasons
-    in `fail_on`, the turn ends in FAILED. If the agent was cancelled within strands, the turn ends in CANCELED.
+    The model's text is streamed, and a structured output is sent as data at the end. Messages, state and open
+    interrupts are stored in the session. A cancellation stops the agent at its next await. Tools in threads are
+    notified through their ``cancel_signal``. If the agent stops early (`EARLY`), the turn ends in COMPLETED with
+    ``stopReason`` in its metadata. For the reasons in `fail_on`, the turn ends in FAILED. If the agent was cancelled
+    within strands, the turn ends in CANCELED.
 
     Args:
         make: Function that returns a new agent without a session manager. The function is called for every run, because
@@ -84,7 +85,7 @@ def strands_agent(
     """
     early_stops = EarlyStops(fail_on, EARLY)
 
-    async def answer(turn: Turn) -> AsyncGenerator[str | TaskStatusUpdateEvent, None]:
+    async def answer(turn: Turn) -> AsyncGenerator[Any, None]:
         conversation = Conversation(turn)
         agent = make(turn)
         if conversation.memory is not None:
@@ -110,6 +111,8 @@ def strands_agent(
         memory = encode_bytes_values(agent.take_snapshot(preset="session").to_dict())
         if result is None or stop_reason != "interrupt":
             conversation.go_on(memory)
+            if result is not None and result.structured_output is not None:
+                yield to_jsonable_python(result.structured_output)
             early = stop_reason if stop_reason in EARLY else None
             for end in early_stops.final_status(turn, early, conversation.usage):
                 yield end

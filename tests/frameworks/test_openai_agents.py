@@ -191,6 +191,35 @@ async def test_an_output_that_is_no_text_is_data(output_type: Any, text: str, ch
     assert await say(openai_agent(agent), turn({}, Part(text="x"))) == [chunk]
 
 
+async def test_the_result_of_a_tool_that_ends_the_run_is_sent() -> None:
+    @function_tool
+    def find(place: str) -> str:
+        return place
+
+    class Model(StandIn):
+        async def stream_response(
+            self, system_instructions: str | None, input: Any, *args: Any, **kwargs: Any
+        ) -> AsyncIterator[TResponseStreamEvent]:
+            text = "I look in Oslo"
+            yield with_openai_agents.text_delta(text)
+            yield completed(assistant_message(text), function_call("find", {"place": "Oslo"}, call_id="c"))
+
+    agent: Agent[None] = Agent(name="a", model=Model(), tools=[find], tool_use_behavior="stop_on_first_tool")
+
+    assert await say(openai_agent(agent), turn({}, Part(text="x"))) == ["I look in Oslo", "Oslo"]
+
+
+@pytest.mark.parametrize(
+    ("first_type", "second_type", "chunk"),
+    [(None, Place, {"name": "a"}), (Place, None, '{"name": "a"}')],
+)
+async def test_the_agent_that_took_over_decides_on_the_output(first_type: Any, second_type: Any, chunk: Any) -> None:
+    clerk: Agent[None] = Agent(name="clerk", model=AnswerModel('{"name": "a"}'), output_type=second_type)
+    door: Agent[None] = Agent(name="door", model=HandoffModel(), handoffs=[clerk], output_type=first_type)
+
+    assert await say(openai_agent(door), turn({}, Part(text="x"))) == [chunk]
+
+
 async def test_the_conversation_is_stored() -> None:
     state: dict[str, Any] = {}
     for number in range(3):

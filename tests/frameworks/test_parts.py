@@ -1,4 +1,4 @@
-"""Message parts that reach a framework's agent, and their format."""
+"""Message parts that reach a framework's agent, and parts that it returns, with their format."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from a2a.helpers import new_data_part
 from a2a.types import Part
 from agent_framework import Agent, ChatResponseUpdate, Content
 from google.protobuf.json_format import MessageToDict
+from pydantic import BaseModel
 from strands import Agent as StrandsAgent
 from strands import ToolContext, tool
+from strands.types.streaming import StreamEvent
 
 from a2a_celery import InputRequired, Rejected
 from a2a_celery.frameworks.agent_framework import framework_agent
@@ -116,6 +118,31 @@ async def test_a_whole_number_in_an_answer_to_strands_is_an_integer() -> None:
     await memory_after(inn, new_data_part(answer), state=state)
 
     assert answers == ["3"]
+
+
+class Seats(BaseModel):
+    """Structured output of an agent."""
+
+    count: int
+
+
+class SeatsModel(with_strands.StandIn):
+    """Model that calls the tool for the structured output."""
+
+    async def stream(self, messages: Any, *args: Any, **kwargs: Any) -> AsyncIterator[StreamEvent]:
+        yield {"messageStart": {"role": "assistant"}}
+        yield {"contentBlockStart": {"start": {"toolUse": {"toolUseId": "t", "name": "Seats"}}}}  # type: ignore[typeddict-item]
+        yield {"contentBlockDelta": {"delta": {"toolUse": {"input": '{"count": 3}'}}}}
+        yield {"contentBlockStop": {}}
+        yield {"messageStop": {"stopReason": "tool_use"}}
+
+
+async def test_a_structured_output_of_strands_is_data() -> None:
+    inn = strands_agent(
+        lambda turn: StrandsAgent(model=SeatsModel(), structured_output_model=Seats, callback_handler=None)
+    )
+
+    assert [chunk async for chunk in inn(turn({}, Part(text="x")))] == [{"count": 3}]
 
 
 class Echo(with_agent_framework.StandIn):

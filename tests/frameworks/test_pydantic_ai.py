@@ -150,6 +150,26 @@ async def test_an_output_that_is_no_text_is_data(output_type: Any, chunks: list[
     assert await say(pydantic_ai_agent(Agent(TestModel(), output_type=output_type)), turn({}, Part(text="x"))) == chunks
 
 
+async def test_the_text_of_an_output_function_is_sent_after_the_text_of_the_model() -> None:
+    def save_report(title: str) -> str:
+        return f"report about {title}"
+
+    async def save(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[str | DeltaToolCalls]:
+        yield "I save it. "
+        yield {1: DeltaToolCall(info.output_tools[0].name, json.dumps({"title": "x"}), tool_call_id="c")}
+
+    agent = pydantic_ai_agent(Agent(FunctionModel(stream_function=save), output_type=[str, save_report]))
+
+    assert await say(agent, turn({}, Part(text="x"))) == ["I save it. ", "report about x"]
+
+
+async def test_the_text_of_an_output_validator_is_sent() -> None:
+    agent = Agent(TestModel(custom_output_text="abc"))
+    agent.output_validator(str.upper)
+
+    assert await say(pydantic_ai_agent(agent), turn({}, Part(text="x"))) == ["a", "bc", "ABC"]
+
+
 async def test_a_file_is_a_raw_part() -> None:
     def draw() -> BinaryContent:
         return BinaryContent(b"x", media_type="image/png")
