@@ -103,7 +103,8 @@ class DeadlineExceeded(RemoteError, TimeoutError):
     """Error for a turn that took longer than its deadline. The task continues unless `cancel_on_exit` was set.
 
     Attributes:
-        result: Result of the turn at the deadline, empty if the agent had not responded.
+        result: Result of the turn at the deadline. If the agent had not responded, the result contains only the id of
+            the task that the call names, or is empty for a new task.
     """
 
     def __init__(self, text: str, result: Result) -> None:

@@ -58,8 +58,8 @@ CANCEL_TIMEOUT = 10.0
 """Timeout, in seconds, of a cancel request that the client sends for `cancel_on_exit` or for a child task."""
 
 RESPONSE_TIMEOUT = 3.0
-"""Seconds for which a cancelled run waits for the first response to a message. The response contains the id of the task
-to cancel."""
+"""Seconds for which a cancelled run, or a turn with `cancel_on_exit`, waits for the first response to a message. The
+response contains the id of the task to cancel."""
 
 
 class RemoteAgent:
@@ -221,7 +221,7 @@ class RemoteAgent:
         try:
             return await asyncio.shield(sending)
         finally:
-            await self._finish(sending)
+            await self._finish(sending, needs_id=self._child_tasks() is not None)
 
     def stream(
         self, message: Content, *, deadline: float | None = None, cancel_on_exit: bool = False
@@ -234,7 +234,8 @@ class RemoteAgent:
             message: Text, bytes, JSON data, parts or a complete message; see `Session.message`.
             deadline: Seconds from the start of the iteration until DeadlineExceeded is raised, or None for no limit.
             cancel_on_exit: True to cancel the task if the generator ends before the turn: at the deadline, when the
-                generator is closed, or when its caller is cancelled.
+                generator is closed, or when its caller is cancelled. If the id of a new task is unknown at that time,
+                the generator first waits up to `RESPONSE_TIMEOUT` seconds for the agent's first response.
 
         Raises:
             TypeError: A message cannot carry `message`.
@@ -329,18 +330,20 @@ class RemoteAgent:
         if children is not None and state in TERMINAL:
             children.remove(f"task {task_id} of {self.url}")
 
-    async def _finish(self, first_response: asyncio.Future[Any]) -> None:
-        """Wait up to `RESPONSE_TIMEOUT` seconds for the response with the id of a new child task.
+    async def _finish(self, first_response: asyncio.Future[Any], *, needs_id: bool) -> None:
+        """End the request for a message.
 
-        A cancelled run cannot cancel a child task whose id is unknown. Outside a run, or without `cancel_with_parent`,
-        the request is cancelled at once.
+        If `needs_id` is True, first wait up to `RESPONSE_TIMEOUT` seconds for the response with the id of a new task. A
+        task whose id is unknown cannot be cancelled.
         """
         try:
-            if self._child_tasks() is not None:
+            if needs_id:
                 await asyncio.wait({first_response}, timeout=RESPONSE_TIMEOUT)
         finally:
             first_response.cancel()
             await asyncio.wait({first_response})
+            if not first_response.cancelled():
+                first_response.exception()  # mark the exception as retrieved
 
     async def _connect(self, streaming: bool) -> Connection:
         return self._transports.connect(await self.card(), self._http, streaming=streaming)
@@ -374,22 +377,31 @@ class RemoteAgent:
             except TimeoutError:
                 if until is None or clock.monotonic() < until:
                     raise  # raised by other code, for example the function that returns the headers
-                result = turn.builder.result()
-                if cancel_on_exit and result.task_id:
-                    await self._cancel_at_last(result.task_id)
-                name = f"task {result.task_id}" if result.task_id else "message"
-                raise DeadlineExceeded(f"the {name} took longer than {deadline} s", result) from None
+                await self._leave(turn, first, cancel_on_exit)
+                name = f"task {turn.task_id}" if turn.task_id else "message"
+                raise DeadlineExceeded(f"the {name} took longer than {deadline} s", turn.result()) from None
             except (asyncio.CancelledError, GeneratorExit):
-                if first is not None:
-                    await self._finish(first)
-                    self._register_child(turn.builder.task_id, None)
-                if cancel_on_exit and turn.builder.task_id and not turn.is_over:
-                    await self._cancel_at_last(turn.builder.task_id)
+                await self._leave(turn, first, cancel_on_exit)
                 raise
             finally:
                 if first is not None:
                     first.cancel()
                     await asyncio.wait({first})
+
+    async def _leave(self, turn: TurnStream, first: asyncio.Future[Any] | None, cancel_on_exit: bool) -> None:
+        """End a turn before its last event. Cancel its task if `cancel_on_exit` is True.
+
+        Args:
+            turn: Turn to end.
+            first: Request for the message, or None after the first event and for a turn without a message.
+            cancel_on_exit: See `stream`.
+        """
+        if first is not None:
+            is_child = self._child_tasks() is not None
+            await self._finish(first, needs_id=not turn.task_id and (cancel_on_exit or is_child))
+            self._register_child(turn.task_id, turn.builder.state)
+        if cancel_on_exit and turn.task_id and not turn.is_over:
+            await self._cancel_at_last(turn.task_id)
 
     async def _cancel_at_last(self, task_id: str) -> None:
         """Cancel a task on behalf of a caller that no longer waits. Errors are logged."""

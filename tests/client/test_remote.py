@@ -195,6 +195,65 @@ class TestEnds:
             assert (await agent.get(session.task_id)).state_name == "CANCELED"
 
 
+class SlowAgent:
+    """Server that responds to a message after the test has set `responds`. Other calls are answered at once.
+
+    Attributes:
+        received: Event that is set when the server has received a message.
+        methods: Methods of all calls.
+    """
+
+    def __init__(self, streaming: bool) -> None:
+        self.received, self.responds = asyncio.Event(), asyncio.Event()
+        self.methods: list[str] = []
+        self._streaming = streaming
+
+    async def __call__(self, request: httpx.Request) -> httpx.Response:
+        if request.method == "GET":
+            interface = {"url": "http://a", "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}
+            capabilities = {"streaming": self._streaming}
+            return httpx.Response(
+                200, json={"name": "slow", "capabilities": capabilities, "supportedInterfaces": [interface]}
+            )
+        call = json.loads(request.content)
+        self.methods.append(call["method"])
+        task = {"id": "t", "contextId": "c", "status": {"state": "TASK_STATE_WORKING"}}
+        if not call["method"].startswith("Send"):
+            return httpx.Response(200, json={"jsonrpc": "2.0", "id": call["id"], "result": task})
+        self.received.set()
+        await self.responds.wait()
+        response = {"jsonrpc": "2.0", "id": call["id"], "result": {"task": task}}
+        if self._streaming:
+            headers = {"Content-Type": "text/event-stream"}
+            return httpx.Response(200, headers=headers, text=f"data: {json.dumps(response)}\n\n")
+        return httpx.Response(200, json=response)
+
+
+@pytest.mark.parametrize("end", ["deadline", "cancelled caller"])
+@pytest.mark.parametrize("streaming", [True, False])
+@pytest.mark.parametrize("answers", [True, False], ids=["answer", "new message"])
+async def test_the_task_is_canceled_also_before_its_first_event(end: str, streaming: bool, answers: bool) -> None:
+    """An answer contains the id of its task. The id of a new task is in the first response."""
+    server, clock = SlowAgent(streaming), ManualClock()
+    http = httpx.AsyncClient(transport=httpx.MockTransport(server))
+    async with http, RemoteAgent("http://a", http=http, clock=clock) as agent:
+        session = agent.session({"version": 1, "context_id": "c", "task_id": "t", "state": 6} if answers else None)
+        sending = asyncio.create_task(session.send("yes", deadline=1, cancel_on_exit=True))
+        await server.received.wait()
+
+        if end == "deadline":
+            clock.advance(1)
+        else:
+            sending.cancel()
+        if not answers:
+            server.responds.set()
+
+        with pytest.raises(DeadlineExceeded if end == "deadline" else asyncio.CancelledError) as exc_info:
+            await sending
+    assert server.methods[-1] == "CancelTask"
+    assert not isinstance(exc_info.value, DeadlineExceeded) or exc_info.value.result.task_id == "t"
+
+
 def is_working(session: Session) -> Callable[[], Any]:
     """Return a function that returns True if the session's task is working."""
 

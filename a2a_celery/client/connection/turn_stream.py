@@ -43,7 +43,7 @@ from ..errors import (
     TooManyRequests,
     translate_errors,
 )
-from ..result import ResultBuilder, stop_reason_of
+from ..result import Result, ResultBuilder, stop_reason_of
 from .transports import Connection
 
 Events = AsyncGenerator[StreamResponse, None]
@@ -133,6 +133,7 @@ class TurnStream:
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.builder = ResultBuilder()
+        self._known_task = Task()
         self._clock = clock
         self._answered_status: TaskStatus | None = None  # interrupted status that the message answers
         self._connect = connect
@@ -146,6 +147,16 @@ class TurnStream:
         """True if the turn has ended: the task is terminal or interrupted, or the agent sent a direct message."""
         return self._answered_status is None and self.builder.stop_reason is not None
 
+    @property
+    def task_id(self) -> str:
+        """Id of the task: from the agent's responses, or from the request. "" if the id of a new task is unknown."""
+        return self.builder.task_id or self._known_task.id
+
+    def result(self) -> Result:
+        """Return the result so far. Before the first event, the result contains only the ids in the request."""
+        result = self.builder.result()
+        return Result(self._known_task) if result.raw is None and self._known_task.id else result
+
     async def send(self, request: SendMessageRequest) -> Events:
         """Send a message and yield the events of its turn.
 
@@ -154,6 +165,7 @@ class TurnStream:
             A2AError: See `RemoteAgent.stream`.
         """
         is_first = True
+        self._known_task = Task(id=request.message.task_id, context_id=request.message.context_id)
         try:
             async with aclosing(self._watch_events(self._send(request), request.message.task_id)) as events:
                 async for event in events:
@@ -182,6 +194,7 @@ class TurnStream:
             RemoteError: See `RemoteAgent.follow`.
             A2AError: See `RemoteAgent.follow`.
         """
+        self._known_task = Task(id=task_id)
         await self._connect(False)  # fail now, without retries, if the agent's card is unavailable
         while True:
             try:
