@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from a2a.types import Task
 
+from ...clock import SYSTEM_CLOCK, Clock
 from ..result import Result
 
 POLL_INTERVAL_MIN = 0.5
@@ -40,11 +41,13 @@ class PollRateLimiter:
     """Rate limiter for the polls of one process, so that other tasks get worker slots. If there are few steps, polls
     are not delayed."""
 
-    def __init__(self) -> None:
-        self._taken_until = 0.0
+    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._clock = clock
+        self._taken_until = clock.monotonic()
 
-    def wait(self, now: float) -> float:
+    def wait(self) -> float:
         """Reserve the next free time slot, and return the seconds until that slot."""
+        now = self._clock.monotonic()
         self._taken_until = max(self._taken_until, now) + 1 / POLLS_PER_SECOND
         return self._taken_until - now
 

@@ -258,7 +258,7 @@ class CallTask(Task):  # type: ignore[misc]
         self, content: tuple[Any, ...], progress: CallProgress, now: float, timeout: float | None
     ) -> NoReturn:
         """Retry the step after a pause. Content that was already sent is removed from the arguments."""
-        free = self.loops.current().poll_limiter.wait(now)
+        free = self.loops.current().poll_limiter.wait()
         visibility = self.app.conf.broker_transport_options.get("visibility_timeout")
         pause = progress.pause(now, timeout=timeout, visibility=visibility, at_least=free)
         kwargs = {**self.request.kwargs, "progress": progress.to_dict()}
