@@ -88,6 +88,7 @@ class TestSteps:
         [
             ({"timeout": 0}, "timeout=0: must be a number of seconds above 0"),
             ({"unreachable_for": "1"}, "unreachable_for='1': must be"),
+            ({"unreachable_for": None}, "unreachable_for=None: must be a number of seconds above 0"),
             ({"on_interrupt": "ask"}, "on_interrupt='ask': must be 'raise' or 'return'"),
             ({"headers": {}}, "a2a.call has no headers; it has context_id, on_interrupt"),
             ({"progress": {}}, "a2a.call has no progress"),

@@ -311,8 +311,10 @@ class CallTask(Task):  # type: ignore[misc]
         if on_interrupt not in ON_INTERRUPT:
             raise ValueError(f"on_interrupt={on_interrupt!r}: must be {' or '.join(map(repr, ON_INTERRUPT))}")
         for name in ("timeout", "unreachable_for"):
-            value = options.get(name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value <= 0):
+            value = options.get(name, DAY)
+            if value is None and name == "timeout":
+                continue
+            if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
                 raise ValueError(f"{name}={value!r}: must be a number of seconds above 0")
         unknown = options.keys() - _OPTIONS
         if unknown:
