@@ -53,7 +53,7 @@ from .bindings.jsonrpc import RpcDispatcher
 from .bindings.legacy import legacy_rest_routes
 from .bindings.rest import rest_routes
 from .bindings.shared_address import SharedAddress
-from .cards import MountPath, card_routes, key_routes
+from .cards import MountPath, card_routes, check_signed_cards, key_routes
 from .handler import GatewayHandler
 from .health import Health
 from .metrics import Metrics
@@ -87,7 +87,7 @@ class GatewayServices:
 
     Raises:
         ConfigError: An extra is missing (gRPC, object store, archive), the authentication settings are incomplete or
-            contradictory, or a card does not match the settings.
+            contradictory, a card does not match the settings, or the gateway would change a signed card.
     """
 
     def __init__(
@@ -101,7 +101,10 @@ class GatewayServices:
         store: AsyncStore | None = None,
     ) -> None:
         self.authenticator = authenticator_from_settings(settings, clock)
-        agents = {name: secure_agent(agent, self.authenticator) for name, agent in agents.items()}
+        secured_agents = {name: secure_agent(agent, self.authenticator) for name, agent in agents.items()}
+        for name, agent in agents.items():
+            check_signed_cards(agent, secured_agents[name], settings)
+        agents = secured_agents
         self.blobs = blobs_of(settings)
         self.store = store or TracedStore(settings.store_url, self.blobs, wait_replicas=settings.store_wait_replicas)
         self.shutdown = GatewayShutdown()

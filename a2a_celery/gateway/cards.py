@@ -129,10 +129,16 @@ def extended_card(agent: Agent, settings: Settings, context: ServerCallContext) 
     if agent.extended_card is None:
         return None
     base_url, path = context.state[ADDRESS]() if ADDRESS in context.state else ("", "")
+    return _served_extended_card(agent.extended_card, agent, settings, path, settings.public_url or base_url)
+
+
+def _served_extended_card(
+    extended_card: AgentCard, agent: Agent, settings: Settings, path: str, base_url: str
+) -> AgentCard:
     card = AgentCard()
-    card.CopyFrom(agent.extended_card)
+    card.CopyFrom(extended_card)
     card.capabilities.push_notifications = card_of(agent, settings).capabilities.push_notifications
-    return _with_interfaces(card, agent, settings, path, settings.public_url or base_url)
+    return _with_interfaces(card, agent, settings, path, base_url)
 
 
 def card_of(agent: Agent, settings: Settings) -> AgentCard:
@@ -166,6 +172,39 @@ def public_card(agent: Agent, settings: Settings, path: str, base_url: str) -> A
         base_url: Base URL that the client uses.
     """
     return _with_interfaces(card_of(agent, settings), agent, settings, path, base_url)
+
+
+def check_signed_cards(agent: Agent, secured_agent: Agent, settings: Settings) -> None:
+    """Check that the gateway does not change the signed cards of `agent`, because clients would refuse their
+    signatures.
+
+    Args:
+        agent: Agent with the cards that its owner has signed.
+        secured_agent: The same agent with the security schemes of this gateway on its cards.
+        settings: Settings of the deployment.
+
+    Raises:
+        ConfigError: The gateway would set fields of a signed card. The message names the fields.
+    """
+    base_url = "http://localhost"  # only the presence of interfaces matters
+    _require_unchanged(
+        agent.card, public_card(secured_agent, settings, "", base_url), f"agent {agent.name!r}: its card"
+    )
+    if agent.extended_card is not None and secured_agent.extended_card is not None:
+        served = _served_extended_card(secured_agent.extended_card, secured_agent, settings, "", base_url)
+        _require_unchanged(agent.extended_card, served, f"agent {agent.name!r}: its extended card")
+
+
+def _require_unchanged(card: AgentCard, served: AgentCard, about: str) -> None:
+    names = [name for name in AgentCard.DESCRIPTOR.fields_by_name if getattr(card, name) != getattr(served, name)]
+    if not card.signatures or not names:
+        return
+    capability = f"capabilities.push_notifications = {served.capabilities.push_notifications}"
+    fields = ", ".join(capability if name == "capabilities" else name for name in names)
+    raise ConfigError(
+        f"{about} is signed, and clients would refuse the signatures, because this gateway would set {fields}: set "
+        "these fields before you sign the card"
+    )
 
 
 def _with_interfaces(card: AgentCard, agent: Agent, settings: Settings, path: str, base_url: str) -> AgentCard:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import httpx
 import pytest
-from a2a.types import AgentCard, AgentInterface
+from a2a.types import AgentCard, AgentCardSignature, AgentInterface
 from celery import Celery
+from google.protobuf.json_format import ParseDict
 from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.types import ASGIApp
 
-from a2a_celery import A2A
+from a2a_celery import A2A, ConfigError
 from tests.support.agents import card
 from tests.support.credentials import api_key_entry
 
@@ -170,3 +172,53 @@ async def test_a_card_has_members_of_03_where_its_interfaces_serve_03(version: s
 
     of_03 = {"url", "preferredTransport", "protocolVersion", "security"}
     assert of_03 & agent_card.keys() == (set() if version == "1.0" else of_03)
+
+
+def signed_card(*, is_complete: bool = False) -> AgentCard:
+    """Return a signed card with an extended card. If `is_complete` is true, a gateway without authentication has
+    nothing to add to the card."""
+    agent_card = AgentCard()
+    agent_card.CopyFrom(card("echo"))
+    agent_card.capabilities.extended_agent_card = True
+    if is_complete:
+        agent_card.capabilities.push_notifications = False
+        agent_card.supported_interfaces.append(
+            AgentInterface(url="https://agents.example.com/", protocol_binding="JSONRPC", protocol_version="1.0")
+        )
+    agent_card.signatures.append(AgentCardSignature(protected="e30", signature="c2ln"))
+    return agent_card
+
+
+def gateway_with_cards(public: AgentCard, extended: AgentCard | None, **conf: Any) -> Starlette:
+    app = Celery("acme", set_as_current=False)
+    app.conf.update(a2a_store_url="redis://127.0.0.1:1/0", **conf)
+    a2a = A2A(app)
+    a2a.add_agent(public, "nowhere:Echo", extended_card=extended)
+    return a2a.asgi()
+
+
+ADDED = "supported_interfaces, capabilities.push_notifications = False"
+
+
+def test_a_signed_card_that_the_gateway_would_change_is_refused() -> None:
+    with pytest.raises(ConfigError, match=f"'echo': its card is signed.* would set {ADDED}: set these"):
+        gateway_with_cards(signed_card(), None)
+
+
+def test_a_signed_card_needs_its_security_schemes() -> None:
+    keys = {"a2a_auth_api_keys": api_key_entry("ann", "one")}
+    with pytest.raises(ConfigError, match="would set security_schemes, security_requirements: set these"):
+        gateway_with_cards(signed_card(is_complete=True), None, **keys)
+
+
+def test_a_signed_extended_card_that_the_gateway_would_change_is_refused() -> None:
+    with pytest.raises(ConfigError, match=f"'echo': its extended card is signed.* would set {ADDED}: set these"):
+        gateway_with_cards(signed_card(is_complete=True), signed_card())
+
+
+async def test_complete_signed_cards_are_served_unchanged() -> None:
+    asgi = gateway_with_cards(signed_card(is_complete=True), signed_card(is_complete=True))
+    async with client_for(asgi) as http:
+        cards = [(await http.get(path)).json() for path in (WELL_KNOWN, "/extendedAgentCard")]
+
+    assert [ParseDict(json, AgentCard()) for json in cards] == [signed_card(is_complete=True)] * 2
