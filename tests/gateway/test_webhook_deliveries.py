@@ -44,6 +44,9 @@ class Caller:
     async def get(self, path: str) -> httpx.Response:
         return await self._http.get(self._below + path, headers=self._headers)
 
+    async def delete(self, path: str) -> httpx.Response:
+        return await self._http.delete(self._below + path, headers=self._headers)
+
     async def post(self, path: str, body: Any = None) -> httpx.Response:
         return await self._http.post(self._below + path, json=body, headers=self._headers)
 
@@ -270,3 +273,23 @@ async def test_each_counts_as_a_request_of_its_caller(
 
     assert first_statuses == [200, 202, 202, 202]
     assert statuses == [429] * len(OPERATIONS)
+
+
+async def test_a_webhook_with_a_slash_in_its_id_is_read_tested_and_deleted(site: Site) -> None:
+    task_id = await site.alice.task()
+    configs, escaped = f"/tasks/{task_id}/pushNotificationConfigs", "team%2Fhook"
+    config = (await site.alice.post(configs, {"id": "team/hook", "url": "http://127.0.0.1:9/hook"})).json()
+    others = await site.alice.get(configs)
+
+    answers = [
+        await site.alice.get(f"{configs}/{escaped}"),
+        await site.alice.get(f"/webhooks/{task_id}/{escaped}/deliveries"),
+        await site.alice.post(f"/webhooks/{task_id}/{escaped}:ping"),
+        await site.alice.delete(f"{configs}/{escaped}"),
+    ]
+
+    assert [answer.status_code for answer in answers] == [200, 200, 202, 200]
+    assert answers[0].json()["id"] == config["id"] == "team/hook"
+    assert len(others.json()["configs"]) == 2
+    assert [each["id"] for each in (await site.alice.get(configs)).json()["configs"]] == ["c"]
+    assert (await site.alice.get(f"{configs}/{escaped}")).status_code == 404

@@ -236,7 +236,10 @@ async def ping_webhook(
 
 
 _CONFIGS = "/tasks/{task_id}/pushNotificationConfigs"
-_WEBHOOK = "/webhooks/{task_id}/{id}"
+_CONFIG = _CONFIGS + "/{id:path}"
+"""Path of a push notification config. The id may contain slashes, which a client sends as ``%2F``."""
+
+_WEBHOOK = "/webhooks/{task_id}/{id:path}"
 """Path prefix of the gateway's webhook operations, which are not part of the specification."""
 
 OPERATIONS = (
@@ -249,8 +252,8 @@ OPERATIONS = (
     RestOperation(("POST",), "/tasks/{id}:signal", SubscribeToTaskRequest, send_signal),
     RestOperation(("GET",), "/tasks/{id}", GetTaskRequest, get_task),
     RestOperation(("GET",), "/tasks", ListTasksRequest, list_tasks),
-    RestOperation(("GET",), _CONFIGS + "/{id}", GetTaskPushNotificationConfigRequest, get_push_config),
-    RestOperation(("DELETE",), _CONFIGS + "/{id}", DeleteTaskPushNotificationConfigRequest, delete_push_config),
+    RestOperation(("GET",), _CONFIG, GetTaskPushNotificationConfigRequest, get_push_config),
+    RestOperation(("DELETE",), _CONFIG, DeleteTaskPushNotificationConfigRequest, delete_push_config),
     RestOperation(("POST",), _CONFIGS, TaskPushNotificationConfig, create_push_config),
     RestOperation(("GET",), _CONFIGS, ListTaskPushNotificationConfigsRequest, list_push_configs),
     RestOperation(("GET",), "/extendedAgentCard", GetExtendedAgentCardRequest, get_extended_card),
