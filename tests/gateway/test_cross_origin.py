@@ -52,6 +52,7 @@ OTHERS = {
     "without Sec-Fetch-Site": {"Origin": "https://evil.example"},
     "another port": {"Origin": "http://localhost:9000"},
     "a sandboxed page": {"Origin": "null"},
+    "not a URL": {"Origin": "http://[oops"},
 }
 
 

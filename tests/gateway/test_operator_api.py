@@ -183,12 +183,19 @@ async def test_open_tasks_of_all_owners_are_listed_by_phase_without_their_conten
     assert SECRET_TEXT not in queued_tasks.text
 
 
-@pytest.mark.parametrize("query", ["phase=ended", "cursor=-1", "cursor=x", "cursor=" + "9" * 30])
+@pytest.mark.parametrize("query", ["phase=ended", "cursor=-1", "cursor=x", "cursor=" + "9" * 30, f"cursor={2**64}"])
 async def test_a_wrong_parameter_is_named(site: Site, query: str) -> None:
     answer = await site.get(f"/tasks?{query}")
 
     assert answer.status_code == 400
     assert query.partition("=")[0] in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("path", ["/tasks", "/webhooks", "/dead-letters"])
+async def test_a_cursor_is_at_most_the_largest_of_redis(site: Site, path: str) -> None:
+    statuses = [(await site.get(f"{path}?cursor={cursor}")).status_code for cursor in (2**64 - 1, 2**64, 10**20 - 1)]
+
+    assert statuses == [200, 400, 400]
 
 
 async def test_every_page_is_bounded_and_all_pages_have_all_tasks(site: Site) -> None:

@@ -99,7 +99,10 @@ class CrossOriginProtection:
         if site is not None:
             return site in OWN_SITE
         # Browsers send Sec-Fetch-Site to https and to loopback addresses only.
-        return not origin or urlsplit(origin).netloc == connection.headers.get("host", "").lower()
+        try:
+            return not origin or urlsplit(origin).netloc == connection.headers.get("host", "").lower()
+        except ValueError:  # the header is not a URL
+            return False
 
     def _is_served(self, name: str) -> bool:
         if "." not in name or name in self._hosts or "*" in self._hosts:

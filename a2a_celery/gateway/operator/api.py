@@ -238,9 +238,9 @@ def _cursor(request: Request) -> int:
     """Return the cursor in the query of `request`, or 0 for the first page. The cursor is `next` of the previous page.
 
     Raises:
-        InvalidParamsError: The cursor is not a number.
+        InvalidParamsError: The cursor is not a number below 2**64, the limit of Redis.
     """
     text = request.query_params.get("cursor", "0")
-    if not (text.isascii() and text.isdecimal() and len(text) <= 20):
+    if not (text.isascii() and text.isdecimal() and len(text) <= 20 and int(text) < 2**64):
         raise invalid("cursor", "Send the value of `next` of the previous page.")
     return int(text)
