@@ -81,7 +81,7 @@ def _times(agent: Agent, request: SendMessageRequest, now: datetime) -> dict[str
     if not isinstance(schedule, dict) or not schedule or set(schedule) - set(TIMES):
         raise invalid(field, f"An object with {' or '.join(TIMES)}, or both.")
     times = {name: _time(f"{field}.{name}", value) for name, value in schedule.items()}
-    earliest = times.get("not_before", now)
+    earliest = times.get("not_before", datetime.min.replace(tzinfo=UTC))
     # with an idempotency window, the message may repeat an accepted message, whose times may be in the past by now
     if agent.idempotency_window is None:
         earliest = max(now, earliest)

@@ -6,7 +6,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from a2a.types import AgentCard, SendMessageRequest
+from a2a.utils.errors import InvalidParamsError
 
+from a2a_celery.acceptance.new_tasks import SCHEDULE
+from a2a_celery.acceptance.new_tasks import run_options as accepted_run_options
+from a2a_celery.agents import Agent
+from a2a_celery.caller import Caller
 from a2a_celery.dispatch import RunOptions
 from a2a_celery.dispatch.options import EXPIRY_GRACE, LONGEST_ETA
 
@@ -115,3 +121,29 @@ def test_a_run_has_expired_when_a_worker_had_the_time_to_say_so() -> None:
     assert not options.has_expired(NOW)
     assert options.has_expired(NOW + EXPIRY_GRACE)
     assert not run_options({}).has_expired(NOW + 1000 * HOUR)
+
+
+PAST = "2020-01-01T00:00:00Z"
+
+
+def scheduled_agent(idempotency_window: float | None) -> Agent:
+    options: Any = {"scheduling": True, "idempotency_window": idempotency_window}
+    return Agent("a", AgentCard(name="a"), "function", print, **options)
+
+
+@pytest.mark.parametrize("times", [{"not_after": PAST}, {"not_before": "2019-01-01T00:00:00Z", "not_after": PAST}])
+def test_a_repeated_message_may_have_past_times(times: dict[str, str]) -> None:
+    request = SendMessageRequest()
+    request.metadata.update({SCHEDULE: times})
+
+    assert accepted_run_options(scheduled_agent(60), request, Caller()).not_after == datetime(2020, 1, 1, tzinfo=UTC)
+    with pytest.raises(InvalidParamsError, match="not_after"):
+        accepted_run_options(scheduled_agent(None), request, Caller())
+
+
+def test_the_times_of_a_message_must_be_in_order() -> None:
+    request = SendMessageRequest()
+    request.metadata.update({SCHEDULE: {"not_before": PAST, "not_after": PAST}})
+
+    with pytest.raises(InvalidParamsError, match="not_after"):
+        accepted_run_options(scheduled_agent(60), request, Caller())
