@@ -17,14 +17,20 @@ from a2a.types import (
     GetExtendedAgentCardRequest,
     GetTaskRequest,
     ListTasksRequest,
+    Message,
     SendMessageRequest,
     a2a_pb2_grpc,
 )
+from celery import Celery
 from google.protobuf.json_format import ParseDict
 
+from a2a_celery import A2A
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
-from a2a_celery.lifecycle.states import COMPLETED
+from a2a_celery.clock import SYSTEM_CLOCK
+from a2a_celery.gateway.asgi import build_asgi
+from a2a_celery.lifecycle.states import COMPLETED, INPUT_REQUIRED
 from a2a_celery.store import AsyncStore, Keys, Scope
+from a2a_celery.store.admin.schema import SCHEMA
 from tests.support.clients import message_json
 from tests.support.faults import Fault, from_grpc, from_rest, from_rpc
 from tests.support.local_gateway import LocalGateway, local_gateway
@@ -449,3 +455,34 @@ async def test_an_id_comes_back_and_spoils_no_log(
     assert any("JSON-RPC error -32601" in line for line in lines)
     assert not [record for record in caplog.records if record.levelno > logging.DEBUG], "it is the caller's mistake"
     assert all(len(line) < 2000 and (line.isprintable() or not line.startswith("JSON-RPC")) for line in lines)
+
+
+async def test_a_repeated_answer_to_a_plain_task_returns_the_same_turn(
+    store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys
+) -> None:
+    app, seeds = Celery("plain", broker="memory://", set_as_current=False), Seeds(store, keys)
+    app.conf.update(a2a_store_url=redis_server.store_url, a2a_key_prefix=keys.prefix)
+    a2a = A2A(app)
+
+    def greet(who: str, where: str = "here") -> str:
+        """Greet."""
+        return f"{who} in {where}"
+
+    a2a.expose(app.task(greet, shared=False), name="greet", idempotency_window=600)
+    asgi = build_asgi(app, a2a.agents, a2a.settings, SYSTEM_CLOCK)
+    await store.redis.hset(keys.installation, "schema", SCHEMA)
+    now = {"configuration": {"returnImmediately": True}}
+    async with (
+        asgi.router.lifespan_context(asgi),
+        httpx.AsyncClient(transport=httpx.ASGITransport(asgi), base_url="http://test", timeout=30) as http,
+    ):
+        task_id = (await http.post("/message:send", json=message_json("Bob") | now, headers=V1)).json()["task"]["id"]
+        await seeds.settle_run(await seeds.claim_run(task_id), status(INPUT_REQUIRED, "Where?"))
+        answer, other = (message_json(city, taskId=task_id) | now for city in ("Rome", "Oslo"))
+        responses = [await http.post("/message:send", json=body, headers=V1) for body in (answer, answer, other)]
+        log = await seeds.log(task_id)
+
+    assert [response.status_code for response in responses] == [200, 200, 400]
+    assert responses[0].json() == responses[1].json()
+    texts = [entry.event.parts[0].text for entry in log if isinstance(entry.event, Message)]
+    assert texts == ["Rome"], "stored once"

@@ -341,10 +341,17 @@ class MessageAcceptor:
 
     def _next_call(self, task: Task, message: Message) -> Call | None:
         """Return the call to the agent's plain Celery task with the messages of `task` and the new message, or None for
-        a terminal task or any other kind of agent."""
+        a terminal task or any other kind of agent.
+
+        With an idempotency window, a copy of the new message in `task` is used instead of the new message. The call for
+        a repeated message is therefore as valid as the call for its first copy.
+        """
         if is_terminal(task.status.state):
             return None
-        return self._new_tasks.call_of(messages_with_arguments(task, message))
+        is_repeat = self._agent.idempotency_window is not None and any(
+            earlier.message_id == message.message_id and earlier.parts == message.parts for earlier in task.history
+        )
+        return self._new_tasks.call_of(messages_with_arguments(task, None if is_repeat else message))
 
 
 async def with_full_task(follower: LogFollower, accepted_message: AcceptedMessage) -> AcceptedMessage:

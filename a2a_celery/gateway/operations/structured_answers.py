@@ -28,13 +28,15 @@ async def require_fitting_answer(schema: bytes, message: Message) -> None:
         raise invalid_fields(violations) from None
 
 
-def messages_with_arguments(task: Task, message: Message) -> list[Message]:
-    """Return the client messages, including the new `message`, that may contain arguments of a plain Celery task.
+def messages_with_arguments(task: Task, message: Message | None) -> list[Message]:
+    """Return the client messages that may contain arguments of a plain Celery task: those of `task`, and the new
+    `message` unless it is None.
 
     Answers to questions with a schema are excluded, because `Turn.ask` returns them.
     """
     messages, is_answer = [], False
-    for candidate in [*task.history, *([task.status.message] if task.status.HasField("message") else []), message]:
+    question = [task.status.message] if task.status.HasField("message") else []
+    for candidate in [*task.history, *question, *([] if message is None else [message])]:
         if candidate.role == Role.ROLE_AGENT:
             is_answer = schema_in(candidate.parts) is not None
         elif not is_answer:
