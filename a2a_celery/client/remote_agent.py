@@ -85,7 +85,9 @@ class RemoteAgent:
             applies.
         http: HTTP client to use, which the caller must close. By default, a new client is created, and `close` closes
             it.
-        timeout: Seconds without a byte after which a request fails. The argument is ignored if `http` is set.
+        timeout: Seconds without a byte after which a request fails. For JSON-RPC and HTTP+JSON, the argument is ignored
+            if `http` is set. Over gRPC, seconds after which a call fails, except streams and messages that wait for the
+            end of the task.
         card: The agent's card. By default, the card is fetched from `url`.
         cards: Cache of cards. By default, a new cache is created.
         idempotent: True if the agent recognizes a repeated message by its id, as A2A Celery agents with
@@ -126,7 +128,7 @@ class RemoteAgent:
         self._clock = clock
         self._credentials = Credentials(headers, bearer=bearer, api_key=api_key)
         every_call = [*interceptors, CredentialsInterceptor(self._credentials), TraceInterceptor()]
-        self._transports = Transports(url, transports, every_call, max_response_bytes)
+        self._transports = Transports(url, transports, every_call, max_response_bytes, timeout)
         self._own_http = http is None
         self._http = http or httpx.AsyncClient(timeout=httpx.Timeout(timeout, connect=CONNECT_TIMEOUT))
         self._card = card

@@ -12,18 +12,20 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from a2a.types import AgentCard, ListTasksRequest, StreamResponse, TaskState
+from a2a.compat.v0_3 import a2a_v0_3_pb2_grpc
+from a2a.types import AgentCard, ListTasksRequest, StreamResponse, Task, TaskState, TaskStatus, a2a_pb2_grpc
 from a2a.utils.errors import TaskNotFoundError
 from google.protobuf.json_format import MessageToDict
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from a2a_celery.client import AgentSession, AgentUnreachable, NotConnected, RemoteAgent, ResponseLost, Result
-from a2a_celery.client.connection.turn_stream import MAX_BACKOFF
+from a2a_celery.client import AgentSession, AgentUnreachable, NotConnected, RemoteAgent, ResponseLost, Result, Session
+from a2a_celery.client.connection.turn_stream import MAX_BACKOFF, SILENCE_TIMEOUT
 from a2a_celery.lifecycle.states import COMPLETED
 from a2a_celery.store import AsyncStore, Keys
 from tests.support.clients import ServedFleet, sdk_client, stream
 from tests.support.clocks import ManualClock, ShortSleepClock
 from tests.support.fleet import running_fleet
+from tests.support.grpc_agent import grpc_agent
 from tests.support.lossy_transports import CutsStreams, losing_answers
 from tests.support.plain_server import Steps, plain_server
 from tests.support.proxy import Proxy, proxy
@@ -364,3 +366,89 @@ async def test_a_missing_task_is_an_error() -> None:
         with pytest.raises(TaskNotFoundError):
             async for _ in server.agent.follow("nothing"):
                 pass
+
+
+class HangingServicer(a2a_pb2_grpc.A2AServiceServicer, a2a_v0_3_pb2_grpc.A2AServiceServicer):
+    """Service whose calls hang, except for streams. A stream ends when the test sets `completes`.
+
+    Attributes:
+        limits: Remaining seconds of each call that hangs, or None for a call without a limit.
+        completes: Event after which streams complete their task.
+    """
+
+    def __init__(self) -> None:
+        self.limits: list[float | None] = []
+        self.completes = asyncio.Event()
+
+    async def hang(self, request: object, context: Any) -> None:
+        """Record the time limit of the call, and never return."""
+        self.limits.append(context.time_remaining())
+        await asyncio.Event().wait()
+
+    GetTask = CancelTask = SendMessage = ListTasks = hang
+
+    async def SendStreamingMessage(self, request: object, context: Any) -> AsyncIterator[StreamResponse]:
+        task = Task(id="t", context_id="c", status=TaskStatus(state=TaskState.TASK_STATE_WORKING))
+        yield StreamResponse(task=task)
+        await self.completes.wait()
+        task.status.state = TaskState.TASK_STATE_COMPLETED
+        yield StreamResponse(task=task)
+
+
+@pytest.mark.parametrize("version", ["1.0", "0.3"])
+async def test_a_grpc_call_that_hangs_times_out(version: str) -> None:
+    async with grpc_agent(HangingServicer(), version=version, timeout=0.05) as agent:
+        for call in (agent.get("t"), agent.cancel("t"), agent.submit("hello")):
+            with pytest.raises(AgentUnreachable):
+                await asyncio.wait_for(call, 30)
+
+
+@pytest.mark.parametrize("version", ["1.0", "0.3"])
+async def test_a_grpc_call_that_waits_for_the_end_of_a_task_has_no_timeout(version: str) -> None:
+    servicer = HangingServicer()
+    async with grpc_agent(servicer, version=version, streaming=False, timeout=30) as agent:
+        session = agent.session(Session("c", "t", TaskState.TASK_STATE_INPUT_REQUIRED))
+        send_task = asyncio.create_task(session.send("the answer"))
+        await until(lambda: bool(servicer.limits))
+        send_task.cancel()
+        await asyncio.wait({send_task})
+
+    assert servicer.limits == [None]
+
+
+async def test_events_arrive_while_a_poll_of_their_task_hangs() -> None:
+    clock, servicer = ManualClock(), HangingServicer()
+    async with grpc_agent(servicer, clock=clock) as agent:
+        session = agent.session()
+        send_task = asyncio.create_task(session.send("hello"))
+        await until(lambda: bool(session.task_id))
+        clock.advance(await clock.next_wait(SILENCE_TIMEOUT))
+        await until(lambda: bool(servicer.limits))
+
+        servicer.completes.set()
+
+        assert (await asyncio.wait_for(send_task, 30)).state_name == "COMPLETED"
+
+
+async def test_a_grpc_stream_notices_a_dead_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"grpc.keepalive_time_ms": 50, "grpc.http2.ping_timeout_ms": 200, "grpc.http2.bdp_probe": 0}
+    monkeypatch.setattr("a2a_celery.client.connection.transports.GRPC_KEEPALIVE", tuple(options.items()))
+    events: list[StreamResponse] = []
+    async with plain("GRPC") as server:
+        session = server.agent.session()
+
+        async def watch() -> None:
+            async for event in session.stream("go", deadline=60):
+                events.append(event)
+
+        watch_task = asyncio.create_task(watch())
+        await server.say("one ")
+        await until(lambda: chunks(events) == "one ")
+        server.line.silence()
+        await server.say("two ")
+        server.line.heal()
+        await until(lambda: chunks(events) == "one two ")
+        await server.steps.given.put(None)
+        await watch_task
+
+    assert session.result.text == "one two "

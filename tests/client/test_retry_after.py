@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc.aio
@@ -22,6 +21,7 @@ from a2a_celery.client.errors import translate_errors
 from a2a_celery.store import AsyncStore, Keys, Scope
 from tests.support.clients import BINDINGS
 from tests.support.clocks import ManualClock, ShortSleepClock
+from tests.support.grpc_agent import grpc_agent
 from tests.support.local_gateway import LocalGateway, local_gateway
 from tests.support.waiting import eventually_async
 
@@ -126,7 +126,7 @@ async def test_a_server_may_say_it_as_retry_info() -> None:
         context.set_trailing_metadata((("grpc-status-details-bin", status.SerializeToString()),))
         await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "no")
 
-    async with speaking_grpc(get_task) as agent:
+    async with grpc_agent(GetTaskServicer(get_task)) as agent:
         with pytest.raises(TooManyRequests) as exc_info:
             await agent.get("t")
 
@@ -134,28 +134,14 @@ async def test_a_server_may_say_it_as_retry_info() -> None:
     assert MessageToDict(retry_info) == {"retryDelay": "2.500s"}
 
 
-@asynccontextmanager
-async def speaking_grpc(get_task: Callable[[GetTaskRequest, Any], Awaitable[Any]]) -> AsyncIterator[RemoteAgent]:
-    """Yield a client of a gRPC server that only implements GetTask."""
+class GetTaskServicer(a2a_pb2_grpc.A2AServiceServicer):
+    """Service that only implements GetTask."""
 
-    class Server(a2a_pb2_grpc.A2AServiceServicer):
-        async def GetTask(self, request: GetTaskRequest, context: Any) -> Any:
-            return await get_task(request, context)
+    def __init__(self, get_task: Callable[[GetTaskRequest, Any], Awaitable[Any]]) -> None:
+        self._get_task = get_task
 
-    server = grpc.aio.server()
-    a2a_pb2_grpc.add_A2AServiceServicer_to_server(Server(), server)  # type: ignore[no-untyped-call]
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    card = {
-        "name": "it",
-        "supportedInterfaces": [
-            {"url": f"127.0.0.1:{port}", "protocolBinding": "GRPC", "protocolVersion": "1.0"},
-        ],
-    }
-    http = httpx.AsyncClient(transport=httpx.MockTransport(lambda _: httpx.Response(200, json=card)))
-    async with http, RemoteAgent("http://test", http=http, transports=["GRPC"]) as agent:
-        yield agent
-    await server.stop(None)
+    async def GetTask(self, request: GetTaskRequest, context: Any) -> Any:
+        return await self._get_task(request, context)
 
 
 async def test_a_task_may_be_large_over_grpc_too() -> None:
@@ -164,7 +150,7 @@ async def test_a_task_may_be_large_over_grpc_too() -> None:
     async def get_task(request: GetTaskRequest, context: Any) -> Task:
         return Task(id=request.id, artifacts=[Artifact(artifact_id="a", parts=[Part(text=text)])])
 
-    async with speaking_grpc(get_task) as agent:
+    async with grpc_agent(GetTaskServicer(get_task)) as agent:
         assert (await agent.get("t")).text == text
 
 

@@ -176,6 +176,10 @@ class ResponseLimit:
 HTTP_BINDINGS = (TransportProtocol.JSONRPC.value, TransportProtocol.HTTP_JSON.value)
 GRPC = TransportProtocol.GRPC.value
 
+GRPC_KEEPALIVE = (("grpc.keepalive_time_ms", 330_000),)
+"""Channel options that detect a dead connection under an open call. Servers close a connection whose client sends pings
+without data more often than every 5 minutes."""
+
 
 class EventIdRecorder:
     """HTTP client that records the id of the last event of a stream.
@@ -245,6 +249,8 @@ class Transports:
             applies.
         interceptors: Interceptors of the SDK's client.
         max_response_bytes: Maximum size of a response, or of one event of a stream, in bytes after decompression.
+        timeout: Seconds after which a gRPC call fails, or None for no limit. Streams and messages that wait for the end
+            of the task have no limit.
 
     Raises:
         ConfigError: `prefer` is not a list of known bindings, or contains "GRPC" although gRPC is not installed.
@@ -256,6 +262,7 @@ class Transports:
         prefer: Sequence[str],
         interceptors: Sequence[ClientCallInterceptor],
         max_response_bytes: int = MAX_RESPONSE_BYTES,
+        timeout: float | None = None,
     ) -> None:
         bindings = (*HTTP_BINDINGS, GRPC)
         unknown = [name for name in prefer if name not in bindings]
@@ -269,6 +276,7 @@ class Transports:
         self._preferred = bool(prefer)
         self._interceptors = list(interceptors)
         self._max_answer_bytes = max_response_bytes
+        self._timeout = timeout
         self._channels: dict[str, Any] = {}
 
     def connect(self, card: AgentCard, http: httpx.AsyncClient, *, streaming: bool) -> Connection:
@@ -317,16 +325,41 @@ class Transports:
     def _channel(self, address: str) -> Any:
         import grpc.aio  # noqa: PLC0415 - an extra
 
-        # the default of the gRPC library is 4 MiB
-        options = (("grpc.max_receive_message_length", self._max_answer_bytes),)
         if address not in self._channels:
+            options = (("grpc.max_receive_message_length", self._max_answer_bytes), *GRPC_KEEPALIVE)  # default: 4 MiB
+            interceptors = [_timeout_interceptor(self._timeout)]
             self._channels[address] = (
-                grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(), options=options)
+                grpc.aio.secure_channel(
+                    address, grpc.ssl_channel_credentials(), options=options, interceptors=interceptors
+                )
                 if self._secure
-                else grpc.aio.insecure_channel(address, options=options)
+                else grpc.aio.insecure_channel(address, options=options, interceptors=interceptors)
             )
         return self._channels[address]
 
 
 def _is_in_clear(interface: AgentInterface) -> bool:
     return interface.url.lower().startswith("http://")
+
+
+def _timeout_interceptor(timeout: float | None) -> Any:
+    """Return a gRPC interceptor that limits calls without a stream to `timeout` seconds, unless the call already has a
+    limit or waits for the end of a task. The SDK's transport for protocol 0.3 sets no limits."""
+    import grpc.aio  # noqa: PLC0415 - an extra
+
+    class TimeoutInterceptor(grpc.aio.UnaryUnaryClientInterceptor):  # type: ignore[misc]
+        async def intercept_unary_unary(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
+            details = client_call_details
+            if details.timeout is None and not _waits_for_task(request):
+                details = details._replace(timeout=timeout)
+            return await continuation(details, request)
+
+    return TimeoutInterceptor()
+
+
+def _waits_for_task(request: Any) -> bool:
+    """Return True for a SendMessage request of protocol 1.0 or 0.3 whose response is the task after the turn."""
+    configuration = getattr(request, "configuration", None)
+    if configuration is None:
+        return False
+    return bool(getattr(configuration, "blocking", False) or not getattr(configuration, "return_immediately", True))

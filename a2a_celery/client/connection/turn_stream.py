@@ -17,7 +17,7 @@ import asyncio
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
-from typing import cast
+from typing import Any, cast
 
 from a2a.client import ClientCallContext
 from a2a.types import (
@@ -318,29 +318,31 @@ class TurnStream:
         """
         silence = SILENCE_TIMEOUT
         pending = asyncio.ensure_future(anext(events))
+        poll: asyncio.Future[StreamResponse | None] | None = None
         try:
             while True:
                 try:
-                    async with self._clock.timeout(silence):
-                        await asyncio.wait({pending})
+                    async with self._clock.timeout(silence if poll is None else None):
+                        await asyncio.wait({pending, poll or pending}, return_when=asyncio.FIRST_COMPLETED)
                 except TimeoutError:
                     silence = min(2 * silence, MAX_SILENCE_TIMEOUT)
-                    event = await self._poll(self.builder.task_id or task_id)
-                    if event is not None and not pending.done():
-                        yield event
+                    poll = asyncio.ensure_future(self._poll(self.builder.task_id or task_id))
                     continue
-                try:
-                    event = pending.result()
-                except StopAsyncIteration:
-                    return
-                yield event
-                silence = SILENCE_TIMEOUT
-                pending = asyncio.ensure_future(anext(events))
+                finished_poll, poll = poll, None
+                if pending.done():
+                    await _discard(finished_poll)
+                    try:
+                        event = pending.result()
+                    except StopAsyncIteration:
+                        return
+                    yield event
+                    silence = SILENCE_TIMEOUT
+                    pending = asyncio.ensure_future(anext(events))
+                elif finished_poll is not None and (polled_event := finished_poll.result()) is not None:
+                    yield polled_event
         finally:
-            pending.cancel()
-            await asyncio.wait({pending})
-            if not pending.cancelled():
-                pending.exception()  # mark the exception as retrieved
+            await _discard(poll)
+            await _discard(pending)
             await events.aclose()
 
     async def _poll(self, task_id: str) -> StreamResponse | None:
@@ -411,6 +413,15 @@ class TurnStream:
                 )
             for task in page.tasks:
                 yield task
+
+
+async def _discard(future: asyncio.Future[Any] | None) -> None:
+    """Cancel `future` and mark its exception as retrieved."""
+    if future is not None:
+        future.cancel()
+        await asyncio.wait({future})
+        if not future.cancelled():
+            future.exception()
 
 
 def _is_paused(event: StreamResponse) -> bool:
