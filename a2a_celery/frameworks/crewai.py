@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import aclosing
 from contextvars import copy_context
@@ -43,6 +44,9 @@ MESSAGES = "messages"
 
 CHAT_MESSAGES = "crew_chat_messages"
 """Input from which CrewAI adds a conversation to the description of each task."""
+
+PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_\-]*)}")
+"""Placeholder that CrewAI replaces with an input. `Crew.fetch_inputs` also returns other texts in braces."""
 
 HISTORY = 20
 """Default number of earlier messages that a crew receives."""
@@ -170,26 +174,34 @@ class _CrewRun:
         crew.stream = False  # events arrive without streaming, which would need another thread
         self._calls.record_models(crew)
         self._artifacts.begin(crew)
-        inputs = self._inputs(crew)
+        crew.before_kickoff_callbacks = [
+            *crew.before_kickoff_callbacks,
+            lambda inputs: self._with_missing_inputs(crew, inputs),
+        ]
         token = set_provider(_ClientFeedback(self._turn))
         try:
             with self._calls.recording():
-                return crew.kickoff(inputs=inputs)
+                return crew.kickoff(inputs=self._inputs())
         finally:
             reset_provider(token)
 
-    def _inputs(self, crew: Crew) -> dict[str, Any]:
-        """Return the crew's inputs. Ask the client for missing inputs.
+    def _inputs(self) -> dict[str, Any]:
+        inputs: dict[str, Any] = {"message": self._turn.text}
+        for data in data_of(self._turn.message):
+            inputs |= data
+        inputs[CHAT_MESSAGES] = json.dumps([*self._messages, self._message], ensure_ascii=False)
+        return inputs
+
+    def _with_missing_inputs(self, crew: Crew, inputs: dict[str, Any]) -> dict[str, Any]:
+        """Return `inputs` with the inputs that only the client can provide. Ask the client for these inputs.
 
         Raises:
             InputRequired: The client has not sent all inputs yet.
         """
-        inputs: dict[str, Any] = {"message": self._turn.text}
-        for data in data_of(self._turn.message):
-            inputs |= data
-        if missing := sorted(crew.fetch_inputs() - inputs.keys()):
-            inputs |= self._turn.blocking.ask_all({name: Question(f"What is the {name}?") for name in missing})
-        inputs[CHAT_MESSAGES] = json.dumps([*self._messages, self._message], ensure_ascii=False)
+        names = {name for text in crew.fetch_inputs() for name in PLACEHOLDER.findall(f"{{{text}}}")}
+        if missing := sorted(names - inputs.keys()):
+            questions = {name: Question(f"What is the {name}?") for name in missing}
+            return inputs | self._turn.blocking.ask_all(questions)
         return inputs
 
     def _send(self, event: Event) -> None:

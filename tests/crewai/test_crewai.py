@@ -162,6 +162,29 @@ async def test_inputs_that_are_missing_are_asked_for() -> None:
     assert "Paris on Monday, 2" in result.text
 
 
+async def test_braces_that_are_not_placeholders_are_no_inputs() -> None:
+    task = {"description": '{"topic": "{topic}"}', "expected_output": 'JSON such as {"title": "…", "score": 1}.'}
+    async with agent_tester(crewai_agent(crew_of(script("done"), task=task))) as agent:
+        question = await agent.send("hi")
+        assert (state(question), question.text.count("What is the")) == (INPUT_REQUIRED, 1)
+        result = await agent.answer(question, {"topic": "tea"})
+
+    assert (state(result), result.text) == (COMPLETED, "done")
+
+
+def add_today(inputs: dict[str, Any]) -> dict[str, Any]:
+    return {**inputs, "today": "1 May"}
+
+
+async def test_the_inputs_of_a_callback_are_not_asked_for() -> None:
+    crew = crew_of(script("done"), task={"description": "Answer {message} on {today}."})
+    crew.before_kickoff_callbacks = [add_today]
+    async with agent_tester(crewai_agent(crew)) as agent:
+        results = [await agent.send("hi") for _ in range(2)]
+
+    assert [(state(result), result.text) for result in results] == [(COMPLETED, "done")] * 2
+
+
 async def test_a_message_with_a_file_is_rejected() -> None:
     async with agent_tester(crewai_agent(crew_of(script("x")))) as agent:
         result = await agent.send(Part(raw=b"x", media_type="text/plain"))
