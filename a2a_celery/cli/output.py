@@ -33,6 +33,7 @@ __all__ = [
     "error_line",
     "event_line",
     "field_prompt",
+    "printable",
     "state_name",
     "table",
     "task_lines",
@@ -49,19 +50,21 @@ MIN_COLUMN = 8
 """Minimum width of the columns of a table that is too wide."""
 
 
-def error_line(error: A2AError) -> str:
-    """Return a protocol error and its reference on one line. Invalid fields that the text omits are appended."""
-    data = error.data if isinstance(error.data, Mapping) else {}
-    text = " ".join(error.message.split())
+def error_line(error: Exception) -> str:
+    """Return an error and its reference on one line. Invalid fields that the text of a protocol error omits are
+    appended."""
+    data = error.data if isinstance(error, A2AError) and isinstance(error.data, Mapping) else {}
+    text = " ".join((error.message if isinstance(error, A2AError) else str(error)).split())
     for wrong in data.get("errors") or ():
         if str(wrong["field"]) not in text:
             text += f"; {wrong['field']}: {wrong['message']}"
-    return with_reference(_printable(text), data.get("reference"))
+    return with_reference(printable(text), data.get("reference"))
 
 
 def as_json(message: Proto) -> str:
-    """Return a message as one line of ProtoJSON."""
-    return json.dumps(to_json(message), ensure_ascii=False)
+    """Return a message as one line of ProtoJSON. Control characters are escaped."""
+    text = json.dumps(to_json(message), ensure_ascii=False)
+    return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
 
 
 def event_line(event: StreamResponse) -> str:
@@ -124,14 +127,14 @@ class EventPrinter:
             click.echo()
 
     def _begin(self, artifact: Artifact) -> None:
-        click.echo(_printable(f"artifact {artifact.name or artifact.artifact_id}"), nl=False)
+        click.echo(printable(f"artifact {artifact.name or artifact.artifact_id}"), nl=False)
         self._artifact_id, self._separator = artifact.artifact_id, ": "
 
     def _continue(self, chunk: str) -> None:
         text = self._separator + chunk
         printed_text = text.rstrip()
         if chunk.strip():
-            click.echo("\n  ".join(map(_printable, printed_text.splitlines())), nl=False)
+            click.echo("\n  ".join(map(printable, printed_text.splitlines())), nl=False)
             text = text[len(printed_text) :]
         self._separator = text
 
@@ -143,7 +146,7 @@ def task_lines(task: Task, agent: str = "") -> str:
         task: The task.
         agent: Name of the task's agent, which is shown with the time of the status, or "" to omit both.
     """
-    lines = [f"task {task.id} (context {task.context_id})"]
+    lines = [printable(f"task {task.id} (context {task.context_id})")]
     if agent:
         lines.append(f"agent {agent}, updated {_updated_at(task)} UTC")
     return "\n".join([*lines, _status(task.status), *_suspension(task), *map(_artifact, task.artifacts)])
@@ -186,7 +189,7 @@ def table(
         below: Columns to move below their line, in this order.
     """
     width = terminal_width() if width is None else width
-    cell_lists = [[_printable(cell) for cell in line] for line in lines]
+    cell_lists = [[printable(cell) for cell in line] for line in lines]
     columns = {name: [cells[number] for cells in cell_lists] for number, name in enumerate(heading)}
     notes = {} if width is None else _shorten(columns, width, optional, times, below)
     gap = "  " if width is None or _line_width(columns, "  ") <= width else " "
@@ -207,6 +210,11 @@ def table(
 def terminal_width() -> int | None:
     """Return the width of the terminal, or None if stdout is not a terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def printable(text: str) -> str:
+    """Return `text` with a replacement character in place of each control character, including newlines."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def wrap_text(text: str, indent: str = "  ", width: int | None = None) -> str:
@@ -310,7 +318,7 @@ class Progress:
 
 def with_reference(text: str, reference: object) -> str:
     """Return `text` with the reference that identifies a failure in the server's log."""
-    return f"{text} [reference {_printable(reference)}]" if isinstance(reference, str) and reference else text
+    return f"{text} [reference {printable(reference)}]" if isinstance(reference, str) and reference else text
 
 
 def field_prompt(field: AnswerField) -> str:
@@ -322,7 +330,7 @@ def field_prompt(field: AnswerField) -> str:
     if default is None:
         default = "none" if field.default is None else choice_text(field.default)
     label = f"{field.label} ({about})" if about else field.label
-    return " ".join(_printable(label if field.required else f"{label} [{default}]").split()) + ": "
+    return " ".join(printable(label if field.required else f"{label} [{default}]").split()) + ": "
 
 
 def _status(status: TaskStatus) -> str:
@@ -339,9 +347,9 @@ def _suspension(task: Task) -> Iterator[str]:
         if NAMESPACE + name in task.metadata.fields
     }
     if WAITS_FOR in fields:
-        yield f"waits for the signal {_printable(fields[WAITS_FOR])}"
+        yield f"waits for the signal {printable(fields[WAITS_FOR])}"
     if CONTINUES_AT in fields:
-        yield f"continues at {_printable(fields[CONTINUES_AT])}"
+        yield f"continues at {printable(fields[CONTINUES_AT])}"
 
 
 def _artifact(artifact: Artifact) -> str:
@@ -359,8 +367,8 @@ def _text_with_label(label: str, parts: Iterable[Part], between_texts: str = " "
         content = (between_texts if is_text else " ").join(map(_part, group))
         text = f"{text} {content}" if text else content
     # continuation lines are indented, so that they visibly belong to the text
-    indented_text = "\n  ".join(_printable(line) for line in text.splitlines()).rstrip()
-    return f"{_printable(label)}: {indented_text}" if indented_text else _printable(label)
+    indented_text = "\n  ".join(printable(line) for line in text.splitlines()).rstrip()
+    return f"{printable(label)}: {indented_text}" if indented_text else printable(label)
 
 
 def _part(part: Part) -> str:
@@ -375,7 +383,3 @@ def _part(part: Part) -> str:
             return part.url
         case _:
             return f"[{len(part.raw)} bytes {part.media_type} {part.filename}]"
-
-
-def _printable(text: str) -> str:
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)

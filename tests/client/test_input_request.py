@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 from a2a.types import Role
+from google.protobuf.json_format import MessageToDict
 from hypothesis import given
 from hypothesis import strategies as st
 
+from a2a_celery.cli.client.call import filled_form
 from a2a_celery.client import AnswerField, AnswerRefused, InputRequest, Result, Session
 from a2a_celery.lifecycle.answers import AnswerType
 from tests.support.structured_agents import Meal, Table
@@ -210,3 +212,26 @@ def test_no_schema_of_a_peer_breaks_the_client(schema: dict[str, Any], answer: A
     assert input_request.fields
     with suppress(AnswerRefused):
         assert input_request.answer(answer).parts
+
+
+def fill_form(request: InputRequest, monkeypatch: pytest.MonkeyPatch, *lines: str) -> Any:
+    """Enter `lines` at the prompts for an answer to `request`, and return the data of the answer."""
+    entered_lines = iter(lines)
+    monkeypatch.setattr("builtins.input", lambda: next(entered_lines))
+    answer = filled_form(request)
+    assert next(entered_lines, None) is None, "each line is needed"
+    return MessageToDict(answer.parts[0].data)
+
+
+def test_prompts_contain_no_control_characters(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    color, code = "red\x1b[2J", "^\x1b$"
+    properties = {"code": {"type": "string", "pattern": code}, "color": {"enum": [color, "blue"]}}
+
+    data = fill_form(question({"properties": properties}), monkeypatch, "no", "green", "blue", "\x1b", "blue")
+
+    assert data == {"color": "blue", "code": "\x1b"}
+    errors = capsys.readouterr().err
+    assert errors.count("enter one of: ") == 1
+    assert all(line.isprintable() for line in errors.splitlines())

@@ -95,6 +95,24 @@ def test_json_has_a_line_for_each_event(capsys: pytest.CaptureFixture[str]) -> N
     assert [update["artifact"]["parts"] for update in updates] == [[{"text": "Once"}], [{"text": " upon"}]]
 
 
+def test_json_has_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    text = "a\u009b2J\x7f\u202e\x1b\U000e0001 é"
+
+    print_events(chunk(text), as_lines=True)
+
+    output = capsys.readouterr().out.removesuffix("\n")
+    assert output.isprintable()
+    assert "é" in output
+    assert json.loads(output)["artifactUpdate"]["artifact"]["parts"] == [{"text": text}]
+
+
+def test_ids_are_printed_without_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    print_events(StreamResponse(task=Task(id="\x1b[2J", context_id="c\r")))
+
+    replacement = "\N{REPLACEMENT CHARACTER}"
+    assert capsys.readouterr().out == f"task {replacement}[2J (context c{replacement})\nUNSPECIFIED\n"
+
+
 def test_whole_numbers_of_data_are_shown_as_such(capsys: pytest.CaptureFixture[str]) -> None:
     data = ParseDict({"width": 300, "ratio": 1.5, "sizes": [1, 2]}, Value())
 

@@ -13,6 +13,7 @@ from a2a.utils.errors import InternalError, InvalidParamsError
 from a2a_celery.cli.operator.requeue import RequeueResult
 from a2a_celery.cli.operator.stats import Stats
 from a2a_celery.cli.output import Progress, error_line, event_line, table, wrap_text
+from a2a_celery.client import RemoteError
 from a2a_celery.lifecycle.outcomes import Failure, agent_message, final_event
 from a2a_celery.lifecycle.states import COMPLETED
 from a2a_celery.store.admin.metrics import FleetMetrics
@@ -205,3 +206,4 @@ def test_an_error_shows_its_reference_and_each_wrong_field_once() -> None:
     assert error_line(InternalError("Internal error", {"reference": "0123"})) == "Internal error [reference 0123]"
     assert error_line(InvalidParamsError("id: wrong", error_body)) == "id: wrong; tenant: Unknown."
     assert error_line(InvalidParamsError("two\nlines")) == "two lines"
+    assert error_line(RemoteError("two\nlines \x1b[2J")) == "two lines \N{REPLACEMENT CHARACTER}[2J"

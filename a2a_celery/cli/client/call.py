@@ -17,7 +17,7 @@ from a2a.utils.errors import A2AError, InvalidParamsError
 
 from ...client import AgentSession, AnswerField, AnswerRefused, InputRequest, RemoteAgent, RemoteError, state_name
 from ...errors import ConfigError
-from ..output import EventPrinter, error_line, field_prompt
+from ..output import EventPrinter, error_line, field_prompt, printable
 from .credentials import credentials_of, with_credentials
 from .saved_files import save_files, save_option
 from .task_commands import parts_of
@@ -77,10 +77,8 @@ def call(
                 code = conversation.hold(parts)
             finally:
                 runner.run(agent.close())
-    except A2AError as e:
+    except (A2AError, RemoteError, ConfigError) as e:
         raise click.ClickException(error_line(e)) from e
-    except (RemoteError, ConfigError) as e:
-        raise click.ClickException(" ".join(str(e).split())) from e
     if save is not None:
         save_files(conversation.session.result, save)
     context.exit(code)
@@ -97,7 +95,7 @@ def filled_form(request: InputRequest) -> Message:
         try:
             return request.answer(values.get("") if "" in {field.name for field in request.fields} else values)
         except AnswerRefused as e:
-            click.echo(e, err=True)
+            click.echo(error_line(e), err=True)
 
 
 def _field_value(field: AnswerField) -> Any:
@@ -110,7 +108,7 @@ def _field_value(field: AnswerField) -> Any:
         try:
             return field.parse(text)
         except ValueError as e:
-            click.echo(f"{e}", err=True)
+            click.echo(error_line(e), err=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,10 +175,10 @@ class TerminalConversation:
             click.echo("\nno task is known yet: nothing was cancelled", err=True)
             return INTERRUPTED
         try:
-            click.echo(f"\ncancelling task {task_id}; Ctrl-C again leaves it running", err=True)
+            click.echo(f"\ncancelling task {printable(task_id)}; Ctrl-C again leaves it running", err=True)
             self.runner.run(self._cancel())
         except KeyboardInterrupt:
-            click.echo(f"\nleft task {task_id} running", err=True)
+            click.echo(f"\nleft task {printable(task_id)} running", err=True)
             return INTERRUPTED
         return self._code()
 

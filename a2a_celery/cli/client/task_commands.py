@@ -353,8 +353,6 @@ def _explain(error: Exception, url: str) -> str:
     is_unauthenticated = isinstance(cause, httpx.HTTPStatusError) and cause.response.status_code == 401
     if is_unauthenticated or (isinstance(error, CallRefused) and error.status == 401):
         return f"{url} requires authentication: pass --bearer-file or {BEARER}, --api-key-file or {API_KEY}"
-    if isinstance(error, A2AError):
+    if isinstance(error, A2AError | RemoteError):
         return error_line(error)
-    if isinstance(error, RemoteError):
-        return " ".join(str(error).split())
-    return " ".join(f"{url}: {error}".split())
+    return f"{url}: {error_line(error)}"
