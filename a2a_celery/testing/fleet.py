@@ -34,7 +34,7 @@ LEASE_TTL = 3.0
 
 OUTPUT_POLL_INTERVAL = 0.05
 
-WORKER_READY = re.compile(r" ready\.$", re.MULTILINE)
+WORKER_READY = re.compile(r' ready\.("|$)', re.MULTILINE)
 WATCHER_READY = re.compile(r"watcher started")
 GATEWAY = ("a2a", "gateway", "--port", "0")
 GATEWAY_READY = re.compile(r"running on (http://127\.0\.0\.1:\d+)")

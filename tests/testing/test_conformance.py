@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -11,7 +12,9 @@ from a2a.types import StreamResponse
 from a2a.utils.errors import A2AError
 
 from a2a_celery.client import Result
+from a2a_celery.telemetry.logs import JsonFormatter, TextFormatter
 from a2a_celery.testing import AgentFleet
+from a2a_celery.testing.fleet import WORKER_READY
 from tests.support.kit_systems import Scenario, fleet_system, simulated_system
 
 Open = Callable[[str], AbstractAsyncContextManager[Scenario]]
@@ -194,3 +197,15 @@ async def test_a_celery_task_that_fails(scenario: Open) -> None:
 
     assert failure.state_name == "FAILED"
     assert failure.text.startswith("The agent failed.")
+
+
+@pytest.mark.parametrize("formatter", [TextFormatter(), JsonFormatter()], ids=["text", "json"])
+def test_a_fleet_recognizes_that_a_worker_is_ready(formatter: logging.Formatter) -> None:
+    started, ready = (
+        logging.LogRecord("celery.worker", logging.INFO, __file__, 1, text, ("worker@host",), None)
+        for text in ("%s starts", "%s ready.")
+    )
+    lines = formatter.format(started)
+    assert WORKER_READY.search(lines) is None
+
+    assert WORKER_READY.search(f"{lines}\n{formatter.format(ready)}\n{lines}\n")

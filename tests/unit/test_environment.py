@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping
 from ipaddress import ip_address
@@ -10,6 +11,7 @@ import pytest
 import yaml
 from celery import Celery
 
+from a2a_celery.cli.dev.child import Screen
 from a2a_celery.cli.dev.environment import (
     NETWORKS,
     SECRET_KEY,
@@ -21,6 +23,7 @@ from a2a_celery.cli.dev.environment import (
 )
 from a2a_celery.errors import ConfigError
 from a2a_celery.settings.loading import load_settings
+from a2a_celery.telemetry.logs import JsonFormatter, TextFormatter
 from tests.support import ROOT
 
 STORE_URL = "redis://127.0.0.1:1/0"
@@ -177,3 +180,19 @@ def test_no_address_on_a_card_of_compose_has_a_port_that_its_variables_move() ->
     assert gateway["A2A_GRPC_PUBLIC_ADDRESS"] == "${A2A_GRPC_PUBLIC_ADDRESS:-}"
     assert "proxy_set_header Host $http_host;" in (folder / "nginx.conf").read_text()
     assert load_settings({}, {"A2A_STORE_URL": STORE_URL, "A2A_PUBLIC_URL": ""}).public_url is None
+
+
+@pytest.mark.parametrize("formatter", [TextFormatter(), JsonFormatter()], ids=["text", "json"])
+def test_the_folded_screen_shows_errors_of_children(
+    formatter: logging.Formatter, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def log_line(level: int, text: str) -> str:
+        return formatter.format(logging.LogRecord("celery", level, __file__, 1, text, (), None))
+
+    screen = Screen(is_folded=True)
+
+    for line in (log_line(logging.ERROR, "one"), "its traceback", log_line(logging.INFO, "two"), "more"):
+        screen.forward("worker", line)
+
+    lines = capsys.readouterr().out.splitlines()
+    assert ["one" in lines[0], lines[1:]] == [True, ["worker  | its traceback"]]

@@ -23,11 +23,11 @@ REMEMBERED = 20
 
 DEV = "dev"
 
-URGENT = re.compile(r" (ERROR|CRITICAL)[ /]|listening on .* without authentication")
-"""Log lines that are shown, with their tracebacks, even if the output is folded."""
+URGENT = re.compile(r' (ERROR|CRITICAL)[ /]|"level": "(ERROR|CRITICAL)"|listening on .* without authentication')
+"""Log lines in text or JSON that are shown, with their tracebacks, even if the output is folded."""
 
-RECORD = re.compile(r"\[?\d{4}-\d\d-\d\d ")
-"""Beginning of a log record. A line that does not match continues the previous record."""
+RECORD = re.compile(r'\[?\d{4}-\d\d-\d\d |\{"time": ')
+"""Beginning of a log record in text or JSON. A line that does not match continues the previous record."""
 
 OUTPUT_TIMEOUT = 0.5
 """Seconds to wait for the remaining output of a child that has ended. A grandchild may keep the pipe open."""
