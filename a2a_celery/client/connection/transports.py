@@ -347,7 +347,7 @@ def _timeout_interceptor(timeout: float | None) -> Any:
     limit or waits for the end of a task. The SDK's transport for protocol 0.3 sets no limits."""
     import grpc.aio  # noqa: PLC0415 - an extra
 
-    class TimeoutInterceptor(grpc.aio.UnaryUnaryClientInterceptor):  # type: ignore[misc]
+    class TimeoutInterceptor(grpc.aio.UnaryUnaryClientInterceptor):  # type: ignore[type-arg]
         async def intercept_unary_unary(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
             details = client_call_details
             if details.timeout is None and not _waits_for_task(request):
