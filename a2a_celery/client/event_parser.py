@@ -5,12 +5,20 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from a2a.compat.v0_3 import conversions
 from a2a.compat.v0_3 import types as v03
-from a2a.types import Message, SendMessageResponse, StreamResponse, Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
+from a2a.types import (
+    Message,
+    Part,
+    SendMessageResponse,
+    StreamResponse,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskStatusUpdateEvent,
+)
 from google.protobuf.json_format import MessageToDict, ParseDict, ParseError, SerializeToJsonError
 from google.protobuf.message import Message as Proto
 from google.protobuf.struct_pb2 import NULL_VALUE, Value
@@ -195,27 +203,46 @@ def _with_legacy_defaults(value: Any, name: str = "") -> Any:
 
 def parse_leniently(data: Mapping[str, Any], kind: type[_P]) -> _P:
     """Parse the ProtoJSON `data` as a message of the class `kind`. Unknown and unreadable fields are dropped."""
-    try:
-        return ParseDict(dict(data), kind(), ignore_unknown_fields=True)
-    except UNREADABLE:
-        message = kind()
-    for piece in _pieces(data):
-        try:
-            message.MergeFrom(ParseDict(piece, kind(), ignore_unknown_fields=True))
-        except UNREADABLE:
-            continue
+    message = kind()
+    _merge_readable(data, message)
     return message
 
 
-def _pieces(data: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Split `data` into objects that contain a single value each. Lists are split into their items."""
+def _merge_readable(data: Mapping[str, Any], message: Proto) -> None:
+    """Merge the readable fields of `data` into `message`. Fields of an unreadable object are merged one by one, and
+    items of an unreadable list too. Values of data and metadata are not divided further."""
+    if _merge(data, message):
+        return
     for name, value in data.items():
-        if isinstance(value, Mapping) and value:
-            yield from ({name: piece} for piece in _pieces(value))
+        if _merge({name: value}, message) or message.DESCRIPTOR.file.package == "google.protobuf":
+            continue
+        field = message.DESCRIPTOR.fields_by_camelcase_name.get(name) or message.DESCRIPTOR.fields_by_name.get(name)
+        target = None if field is None else getattr(message, field.name)
+        if isinstance(value, Mapping) and isinstance(target, Proto):
+            _merge_readable(value, target)
         elif isinstance(value, list):
-            yield from ({name: [item]} for item in value)
-        else:
-            yield {name: value}
+            for item in value:
+                if not _merge({name: [item]}, message) and isinstance(item, Mapping) and hasattr(target, "add"):
+                    _add_readable(item, target)
+
+
+def _merge(data: Mapping[str, Any], message: Proto) -> bool:
+    """Merge `data` into `message`, and return True, or return False if a field is unreadable."""
+    try:
+        message.MergeFrom(ParseDict(dict(data), type(message)(), ignore_unknown_fields=True))
+    except UNREADABLE:
+        return False
+    return True
+
+
+def _add_readable(item: Mapping[str, Any], items: Any) -> None:
+    """Add the readable fields of `item` to the repeated field `items`, unless nothing is readable. A part is added only
+    if its content is readable."""
+    message = items.add()
+    _merge_readable(item, message)
+    is_empty = message.WhichOneof("content") is None if isinstance(message, Part) else not message.ByteSize()
+    if is_empty:
+        del items[-1]
 
 
 def _without_nulls(value: Any) -> Any:

@@ -243,6 +243,29 @@ def test_json_that_few_have_thought_of_is_read_and_saved_all_the_same(text: str)
     assert Result.from_dict(json.loads(saved_json)).task_id == result.task_id
 
 
+def test_a_wrong_field_leaves_the_other_fields_unchanged() -> None:
+    artifact = {"artifactId": "a", "parts": [{"text": "the answer"}], "metadata": {"n": {"x": 1, "y": [1, 2]}}}
+    right = {
+        "id": "t",
+        "status": {"state": "TASK_STATE_COMPLETED", "message": {"messageId": "m", "parts": [{"data": [1, [2, 3]]}]}},
+        "artifacts": [artifact, artifact],
+        "metadata": {"tags": ["a", "b", "c"], "fields": 1, "empty": []},
+    }
+    status: dict[str, Any] = {**right["status"], "timestamp": 5}  # type: ignore[dict-item]
+    status["message"] = {**status["message"], "role": [], "referenceTaskIds": [{}]}
+    parts = [{"text": 5, "mediaType": "text/plain"}, *artifact["parts"], 5]
+    wrong = {
+        **right,
+        "contextId": {},
+        "status": status,
+        "artifacts": [{**artifact, "name": 7, "parts": parts}, 5, {"parts": 5}, artifact],
+        "history": 5,
+    }
+
+    assert Result.of(wrong) == Result.of(right)
+    assert Result.of({"task": wrong}) == Result.of(right)
+
+
 def test_a_null_in_data_is_a_value() -> None:
     data = {"row": [1, None, 2], "none": None}
     part = ParseDict({"data": data, "metadata": {"none": None}}, Part())
