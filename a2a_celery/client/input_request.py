@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any, Literal
 from urllib.parse import unquote
 from uuid import uuid4
 
 from a2a.helpers import new_data_part, new_text_part
 from a2a.types import Message, Part, Role, Task, TaskStatusUpdateEvent
-from google.protobuf.json_format import MessageToDict
+from google.protobuf.json_format import MessageToDict, ParseError, SerializeToJsonError
 from pydantic_core import to_jsonable_python
 
 from ..lifecycle.answers import AnswerRefused, fitting_answer, require_valid_schema
@@ -82,16 +83,21 @@ class AnswerField:
                 return matches[0]
             case "json":
                 try:
-                    return json.loads(stripped_text)
+                    value = json.loads(stripped_text)
+                    json.dumps(value, allow_nan=False)  # the parser accepts NaN and 1e400
+                    return value
                 except (ValueError, RecursionError) as e:
                     raise ValueError(f"enter JSON: {e}") from None
 
 
 def _number(text: str, kind: str) -> int | float:
     try:
-        return int(text) if kind == "integer" else float(text)
-    except ValueError:
-        raise ValueError("enter a whole number" if kind == "integer" else "enter a number") from None
+        value = int(text) if kind == "integer" else float(text)
+        if isfinite(value):
+            return value
+    except (ValueError, OverflowError):
+        pass
+    raise ValueError("enter a whole number" if kind == "integer" else "enter a number")
 
 
 def choice_text(value: Any) -> str:
@@ -150,19 +156,21 @@ class InputRequest:
 
         Raises:
             AnswerRefused: The answer does not fit the schema. The error is a ValueError whose text is the reason.
-            TypeError: JSON cannot represent `data`.
+            TypeError: JSON cannot represent `data`, or a data part cannot.
         """
         try:
             value = to_jsonable_python(data, by_alias=True)
-        except ValueError as e:
+            is_text = self.schema is None and isinstance(value, str)
+            part = new_text_part(value) if is_text else new_data_part(value, media_type="application/json")
+            MessageToDict(part)  # refuses NaN and infinite numbers
+        except (ValueError, OverflowError, RecursionError, ParseError, SerializeToJsonError) as e:
             raise TypeError(f"an answer cannot carry this {type(data).__name__}: {e}") from None
-        is_text = self.schema is None and isinstance(value, str)
         message = Message(
             message_id=uuid4().hex,
             role=Role.ROLE_USER,
             task_id=self.task_id,
             context_id=self.context_id,
-            parts=[new_text_part(value) if is_text else new_data_part(value, media_type="application/json")],
+            parts=[part],
         )
         if self.schema is not None and _is_enforceable(self.schema):
             fitting_answer(self.schema, message)

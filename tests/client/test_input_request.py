@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -70,6 +71,16 @@ def test_an_answer_that_does_not_fit_is_refused_here() -> None:
         question(TABLE).answer({"people": 30})
     with pytest.raises(TypeError, match="cannot carry this object"):
         question(TABLE).answer(object())
+
+
+NESTED = json.loads("[" * 200 + "]" * 200)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 10**400, NESTED], ids=["nan", "inf", "integer", "list"])
+@pytest.mark.parametrize("schema", [{"type": "number"}, {"not": "a schema", "pattern": "("}])
+def test_a_value_that_a_data_part_cannot_carry_is_a_type_error(schema: Any, value: Any) -> None:
+    with pytest.raises(TypeError, match="an answer cannot carry this"):
+        question(schema).answer(value)
 
 
 def test_a_question_without_a_schema_is_answered_with_text_or_data() -> None:
@@ -185,6 +196,9 @@ def test_what_a_reader_enters_becomes_a_value(kind: Any, input_text: str, value:
         ("boolean", "perhaps", "enter yes or no"),
         ("choice", "green", "enter one of: red, 2"),
         ("json", "[", "enter JSON"),
+        *(("number", text, "enter a number") for text in ("nan", "-inf", "1e400")),
+        *(("json", text, "enter JSON") for text in ("[NaN]", '{"a": 1e400}')),
+        ("integer", "1" + "0" * 400, "enter a whole number"),
     ],
 )
 def test_an_invalid_value_is_reported_with_a_remedy(kind: Any, input_text: str, remedy: str) -> None:
@@ -235,3 +249,10 @@ def test_prompts_contain_no_control_characters(
     errors = capsys.readouterr().err
     assert errors.count("enter one of: ") == 1
     assert all(line.isprintable() for line in errors.splitlines())
+
+
+def test_a_prompt_for_a_value_that_no_message_can_carry_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    request = question({"properties": {"ratio": {"type": "number"}, "rest": {}}, "required": ["ratio", "rest"]})
+    nested = "[" * 200 + "]" * 200
+
+    assert fill_form(request, monkeypatch, "nan", "1", nested, "1", "2") == {"ratio": 1, "rest": 2}

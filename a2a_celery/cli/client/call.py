@@ -94,7 +94,7 @@ def filled_form(request: InputRequest) -> Message:
         values = {field.name: value for field in request.fields if (value := _field_value(field)) is not None}
         try:
             return request.answer(values.get("") if "" in {field.name for field in request.fields} else values)
-        except AnswerRefused as e:
+        except (AnswerRefused, TypeError) as e:
             click.echo(error_line(e), err=True)
 
 
