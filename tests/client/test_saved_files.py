@@ -33,7 +33,10 @@ def files_of(folder: Path, *parts: Part) -> dict[str, bytes]:
         ("folder/", "file"),
         ("a\0b\x1b[2J\n.txt", "a_b_[2J_.txt"),
         ("C:stream", "C_stream"),
-        ("x" * 300 + ".tar", "x" * 100 + ".tar"),
+        ("x" * 300 + ".tar", "x" * 150 + ".tar"),
+        ("報告書" * 30 + ".pdf", "報告書" * 16 + "報告.pdf"),
+        ("報告書" * 30 + "." + "書" * 17, "報告書" * 16 + "報告"),
+        ("𝄞" * 300 + "." + "𝄞" * 15, "𝄞" * 37 + "." + "𝄞" * 15),
         ("ü.pdf", "ü.pdf"),
     ],
 )

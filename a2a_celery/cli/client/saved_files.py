@@ -14,10 +14,12 @@ from a2a.types import Part
 
 from ...client import Result
 
-MAX_STEM = 100
-"""Maximum length of a file name without its suffix, in characters."""
+MAX_STEM = 150
+"""Maximum length of a file name without its suffix, in bytes of UTF-8. File systems permit 255 bytes for the name with
+its suffix and the number of `_new_file`."""
 
 MAX_SUFFIX = 16
+"""Maximum length of a suffix, in characters. A longer suffix is treated as a part of the stem."""
 
 NOT_IN_NAMES = re.compile(r'[\x00-\x1f\x7f<>:"|?*]')
 
@@ -56,8 +58,12 @@ def safe_name(part: Part, default: str) -> str:
     last = NOT_IN_NAMES.sub("_", re.split(r"[/\\]", file_name)[-1]).strip().lstrip(".")
     name = Path("".join(character for character in last if character.isprintable()) or "file")
     if len(name.suffix) > MAX_SUFFIX:
-        return name.name[:MAX_STEM]
-    return name.stem[:MAX_STEM] + name.suffix
+        return _truncate(name.name)
+    return _truncate(name.stem) + name.suffix
+
+
+def _truncate(stem: str) -> str:
+    return stem.encode()[:MAX_STEM].decode(errors="ignore")
 
 
 def _files(result: Result) -> Iterator[tuple[str, Part]]:
