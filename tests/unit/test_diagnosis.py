@@ -12,7 +12,7 @@ import pytest
 
 from a2a_celery.cli.doctor.archive_check import StorageState
 from a2a_celery.cli.doctor.command import Finding, diagnosis
-from a2a_celery.cli.doctor.survey import BrokerServer, Survey, Webhooks, Work
+from a2a_celery.cli.doctor.survey import BrokerServer, Survey, Webhooks, Work, gateway_health
 from a2a_celery.crypto.sealing import fingerprint_of
 from a2a_celery.settings import Settings, visible_settings
 from a2a_celery.store.admin.archiving import ArchiveState
@@ -355,3 +355,10 @@ def test_a_healthy_archive_is_reported() -> None:
 )
 def test_problems_of_the_archive_are_reported(survey: Survey, text: str) -> None:
     assert text in str(findings_of("wrong", survey))
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"), [("http://127.0.0.1:80a", "InvalidURL: "), ("http://127.0.0.1:1", "ConnectError: ")]
+)
+def test_a_gateway_that_cannot_be_read_has_a_reason(url: str, reason: str) -> None:
+    assert str(gateway_health(url)).startswith(reason)

@@ -247,7 +247,7 @@ def survey(a2a: A2A, url: str | None, timeout: float) -> Survey:
         ignores_results=bool(app.conf.task_ignore_result),
         gateway=(address or DEFAULT_URL).rstrip("/"),
         gateway_named=address is not None,
-        gateway_health=_gateway((address or DEFAULT_URL).rstrip("/")),
+        gateway_health=gateway_health((address or DEFAULT_URL).rstrip("/")),
     )
 
 
@@ -269,11 +269,12 @@ def _work(agent: Agent) -> Work:
     return Work(min((limit for limit in limits if limit), default=None), bool(agent.code.acks_late), plain=True)
 
 
-def _gateway(url: str) -> Mapping[str, Any] | str:
+def gateway_health(url: str) -> Mapping[str, Any] | str:
+    """Return the health report of the gateway at `url`, or the reason why there is none."""
     try:
         answer = httpx.get(f"{url}/health/ready", timeout=GATEWAY_TIMEOUT)
         reply = answer.json()
-    except httpx.HTTPError as e:
+    except (httpx.HTTPError, httpx.InvalidURL) as e:
         return f"{type(e).__name__}: {e}"
     except ValueError:
         return f"it responds {answer.status_code}, unlike a gateway"
