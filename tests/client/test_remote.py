@@ -6,11 +6,23 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing, suppress
+from pathlib import Path
 from typing import Any
 
+import grpc
 import httpx
 import pytest
-from a2a.types import APIKeySecurityScheme, Message, Part, SecurityScheme, Task
+from a2a.types import (
+    APIKeySecurityScheme,
+    GetTaskRequest,
+    Message,
+    Part,
+    SecurityScheme,
+    Task,
+    TaskState,
+    TaskStatus,
+    a2a_pb2_grpc,
+)
 from a2a.utils.errors import TaskNotFoundError
 from starlette.requests import Request
 from starlette.responses import Response
@@ -25,11 +37,13 @@ from a2a_celery.client import (
     Result,
     Session,
 )
-from a2a_celery.client.connection.transports import Credentials
+from a2a_celery.client.connection.transports import Credentials, grpc_address
 from a2a_celery.client.connection.turn_stream import SILENCE_TIMEOUT
 from a2a_celery.errors import ConfigError
 from tests.support.agents import card
+from tests.support.certificates import Authority
 from tests.support.clocks import ManualClock
+from tests.support.grpc_agent import grpc_agent
 from tests.support.plain_server import Steps, plain_server
 from tests.support.states import States
 from tests.support.waiting import eventually_async
@@ -352,3 +366,47 @@ class TestCredentials:
             async with RemoteAgent(states, http=http) as agent:
                 await agent.session().send("COMPLETED")
             assert not http.is_closed
+
+
+class GetTaskServicer(a2a_pb2_grpc.A2AServiceServicer):
+    """Service whose tasks are all completed."""
+
+    async def GetTask(self, request: GetTaskRequest, context: Any) -> Task:
+        return Task(id=request.id, status=TaskStatus(state=TaskState.TASK_STATE_COMPLETED))
+
+
+@pytest.mark.parametrize("url", ["{address}", "dns:///{address}", "http://{address}", "HTTP://{address}/a2a/grpc"])
+async def test_a_grpc_interface_may_have_a_url(url: str) -> None:
+    async with grpc_agent(GetTaskServicer(), url=url) as agent:
+        assert (await agent.get("t")).state_name == "COMPLETED"
+
+
+@pytest.mark.parametrize("url", ["https://{address}", "https://{address}/a2a/grpc"])
+async def test_a_grpc_interface_at_an_https_url_is_encrypted(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = Authority.create_in(tmp_path)
+    key, certificate = (path.read_bytes() for path in authority.issue("localhost", "127.0.0.1"))
+    trusting = grpc.ssl_channel_credentials(authority.file.read_bytes())
+    monkeypatch.setattr("grpc.ssl_channel_credentials", lambda: trusting)
+
+    async with grpc_agent(GetTaskServicer(), url=url, tls=grpc.ssl_server_credentials([(key, certificate)])) as agent:
+        assert (await agent.get("t")).state_name == "COMPLETED"
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("https://example.com/grpc", ("example.com:443", True)),
+        ("http://[::1]", ("[::1]:80", False)),
+        ("https://user@example.com:5", ("example.com:5", True)),
+        ("http:5", ("http:5", None)),
+        ("example.com", ("example.com", None)),
+    ],
+)
+def test_the_address_of_a_grpc_interface(scheme: str, url: str, expected: tuple[str, bool | None]) -> None:
+    address, is_secure = grpc_address(url, is_secure=scheme == "https")
+
+    assert address == expected[0]
+    assert is_secure == (expected[1] if expected[1] is not None else scheme == "https")

@@ -176,6 +176,9 @@ class ResponseLimit:
 HTTP_BINDINGS = (TransportProtocol.JSONRPC.value, TransportProtocol.HTTP_JSON.value)
 GRPC = TransportProtocol.GRPC.value
 
+GRPC_PORTS = {"https": 443, "http": 80}
+"""Default ports of gRPC interfaces whose address in the card is a URL."""
+
 GRPC_KEEPALIVE = (("grpc.keepalive_time_ms", 330_000),)
 """Channel options that detect a dead connection under an open call. Servers close a connection whose client sends pings
 without data more often than every 5 minutes."""
@@ -243,8 +246,9 @@ class Transports:
     """Factory of the SDK's clients for one agent.
 
     Args:
-        url: Base address of the agent. gRPC is encrypted if and only if `url` is ``https://``. In this case, interfaces
-            of the card at ``http://`` addresses are ignored, because credentials would be sent in clear text.
+        url: Base address of the agent. If `url` is ``https://``, interfaces of the card at ``http://`` addresses are
+            ignored, because credentials would be sent in clear text. A gRPC interface whose address has neither of
+            these schemes is encrypted if and only if `url` is ``https://``.
         prefer: Bindings in order of preference: "JSONRPC", "HTTP+JSON", "GRPC". If empty, the order of the card
             applies.
         interceptors: Interceptors of the SDK's client.
@@ -322,20 +326,38 @@ class Transports:
         safe_card.supported_interfaces.extend(safe_interfaces)
         return safe_card
 
-    def _channel(self, address: str) -> Any:
+    def _channel(self, url: str) -> Any:
         import grpc.aio  # noqa: PLC0415 - an extra
 
-        if address not in self._channels:
+        if url not in self._channels:
+            address, is_secure = grpc_address(url, is_secure=self._secure)
             options = (("grpc.max_receive_message_length", self._max_answer_bytes), *GRPC_KEEPALIVE)  # default: 4 MiB
             interceptors = [_timeout_interceptor(self._timeout)]
-            self._channels[address] = (
+            self._channels[url] = (
                 grpc.aio.secure_channel(
                     address, grpc.ssl_channel_credentials(), options=options, interceptors=interceptors
                 )
-                if self._secure
+                if is_secure
                 else grpc.aio.insecure_channel(address, options=options, interceptors=interceptors)
             )
-        return self._channels[address]
+        return self._channels[url]
+
+
+def grpc_address(url: str, *, is_secure: bool) -> tuple[str, bool]:
+    """Return the host and port of a gRPC interface, and True if the interface is encrypted.
+
+    Args:
+        url: Address in the card: a URL, or a name that the gRPC library resolves, such as host:port.
+        is_secure: True if an address that is not a URL is encrypted.
+
+    Raises:
+        ValueError: The port is invalid.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in GRPC_PORTS or not parts.netloc:
+        return url, is_secure
+    host = parts.netloc.rpartition("@")[2]
+    return (host if parts.port is not None else f"{host}:{GRPC_PORTS[parts.scheme]}"), parts.scheme == "https"
 
 
 def _is_in_clear(interface: AgentInterface) -> bool:
