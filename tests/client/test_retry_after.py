@@ -14,7 +14,7 @@ from google.protobuf.json_format import MessageToDict
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
-from a2a_celery.client import AgentUnreachable, CallRefused, RemoteAgent, TooManyRequests
+from a2a_celery.client import AgentUnreachable, CallRefused, RemoteAgent, ResponseLost, TooManyRequests
 from a2a_celery.client.calling.progress import CallProgress
 from a2a_celery.client.connection.turn_stream import ReconnectBackoff
 from a2a_celery.client.errors import translate_errors
@@ -114,6 +114,23 @@ def test_any_server_may_say_when(
 
     assert type(exc_info.value) is kind
     assert exc_info.value.retry_after == expected
+
+
+@pytest.mark.parametrize(("status", "kind"), [(429, TooManyRequests), (503, ResponseLost)])
+async def test_the_error_of_a_message_has_the_requested_time(status: int, kind: type[AgentUnreachable]) -> None:
+    interface = {"url": "http://a", "protocolBinding": "HTTP+JSON", "protocolVersion": "1.0"}
+    card = {"name": "it", "supportedInterfaces": [interface]}
+
+    def respond(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, json=card) if request.method == "GET" else refusal
+
+    refusal = httpx.Response(status, headers={"Retry-After": "120"})
+    http = httpx.AsyncClient(transport=httpx.MockTransport(respond))
+    async with http, RemoteAgent("http://a", http=http, reconnect_timeout=60) as agent:
+        with pytest.raises(AgentUnreachable) as exc_info:
+            await agent.submit("hello")
+
+    assert (type(exc_info.value), exc_info.value.retry_after) == (kind, 120)
 
 
 async def test_a_server_may_say_it_as_retry_info() -> None:

@@ -387,7 +387,7 @@ class TurnStream:
         """Return the task that `message` has started or continued.
 
         Raises:
-            ResponseLost: No such task is visible. The cause of the error is `error`.
+            ResponseLost: No such task is visible. The exception has the `retry_after` of its cause `error`.
         """
         try:
             async for task in self._candidates(message):
@@ -398,9 +398,8 @@ class TurnStream:
                     return task if message.task_id else await self._read(task.id)  # a list omits the artifacts
         except (RemoteError, A2AError, NotImplementedError):
             pass  # for example, 0.3 has no ListTasks
-        raise ResponseLost(
-            f"the message {message.message_id} may have arrived, but its response is lost: {error}"
-        ) from error
+        text = f"the message {message.message_id} may have arrived, but its response is lost: {error}"
+        raise ResponseLost(text, error.retry_after) from error
 
     async def _candidates(self, message: Message) -> AsyncGenerator[Task, None]:
         if message.task_id:
