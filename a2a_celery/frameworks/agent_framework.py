@@ -31,13 +31,11 @@ from agent_framework import (
     ResponseStream,
     UserInputRequiredException,
 )
-from google.protobuf.json_format import MessageToDict
 
 from ..errors import Failed, InputRequired
 from ..execution.agents.turn import Turn
 from ..lifecycle.outcomes import NEEDS_INPUT
-from ..lifecycle.questions import whole_numbers
-from .conversation import Conversation, EarlyStops, OpenSteps, data_of
+from .conversation import Conversation, EarlyStops, OpenSteps, data_of, data_text
 from .recorded_calls import MODEL, TOOL, RecordedCall
 from .usage import Usage
 
@@ -292,7 +290,5 @@ def _contents(turn: Turn) -> list[Content]:
             case "url":
                 contents.append(Content.from_uri(part.url, media_type=part.media_type or None))
             case "data":
-                contents.append(
-                    Content.from_text(json.dumps(whole_numbers(MessageToDict(part.data)), ensure_ascii=False))
-                )
+                contents.append(Content.from_text(data_text(part)))
     return contents

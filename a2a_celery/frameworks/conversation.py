@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Collection, Hashable, Iterator
 from typing import Any
 
-from a2a.types import Message, TaskStatus, TaskStatusUpdateEvent
+from a2a.types import Message, Part, TaskStatus, TaskStatusUpdateEvent
 from google.protobuf.json_format import MessageToDict
 
 from ..errors import ConfigError
@@ -63,6 +64,11 @@ def data_of(message: Message) -> Iterator[dict[str, Any]]:
             data = whole_numbers(MessageToDict(part.data))
             if isinstance(data, dict):
                 yield data
+
+
+def data_text(part: Part) -> str:
+    """Return the value of a data part as JSON, with whole numbers as integers."""
+    return json.dumps(whole_numbers(MessageToDict(part.data)), ensure_ascii=False)
 
 
 def completed_status(task_id: str, context_id: str) -> TaskStatusUpdateEvent:

@@ -24,7 +24,6 @@ from crewai.agents.parser import AgentFinish
 from crewai.core.providers.human_input import AsyncExecutorContext, ExecutorContext, reset_provider, set_provider
 from crewai.crews.crew_output import CrewOutput
 from crewai.tasks.task_output import TaskOutput
-from google.protobuf.json_format import MessageToDict
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
@@ -33,8 +32,8 @@ from ..concurrency import DaemonThreads
 from ..errors import ConfigError, Rejected
 from ..execution.agents.turn import Turn
 from ..lifecycle.events import parts_of
-from ..lifecycle.questions import Question, whole_numbers
-from .conversation import Conversation, EarlyStops, completed_status, data_of
+from ..lifecycle.questions import Question
+from .conversation import Conversation, EarlyStops, completed_status, data_of, data_text
 from .crewai_calls import CrewCalls, CrewStopped, ModelCall
 
 Event = TaskArtifactUpdateEvent | TaskStatusUpdateEvent
@@ -322,7 +321,7 @@ def _text(turn: Turn) -> str:
             case "text":
                 texts.append(part.text)
             case "data":
-                texts.append(json.dumps(whole_numbers(MessageToDict(part.data)), ensure_ascii=False))
+                texts.append(data_text(part))
             case _:
                 raise Rejected(UNREADABLE)
     return "\n".join(texts)

@@ -34,7 +34,7 @@ from ..execution.agents.journal import CURRENT as JOURNAL
 from ..execution.agents.turn import Turn
 from ..lifecycle.outcomes import NEEDS_INPUT
 from ..lifecycle.questions import Question, whole_numbers
-from .conversation import EarlyStops, OpenSteps, completed_status
+from .conversation import EarlyStops, OpenSteps, completed_status, data_text
 from .langgraph_checkpoints import TurnCheckpointSaver, TurnProgress
 from .usage import Usage
 
@@ -413,7 +413,7 @@ def _human_message(turn: Turn) -> HumanMessage:
             case "url":
                 blocks.append({**block, "url": part.url})
             case "data":
-                text = json.dumps(whole_numbers(MessageToDict(part.data)), ensure_ascii=False)
+                text = data_text(part)
                 blocks.append({"type": "text", "text": text})
     if len(blocks) == 1 and isinstance(blocks[0], dict) and blocks[0]["type"] == "text":
         return HumanMessage(blocks[0]["text"])

@@ -58,7 +58,7 @@ from ..execution.agents.turn import Turn
 from ..lifecycle.events import parts_of
 from ..lifecycle.outcomes import NEEDS_INPUT
 from ..lifecycle.questions import Question, whole_numbers
-from .conversation import EarlyStops, completed_status, data_of
+from .conversation import EarlyStops, completed_status, data_of, data_text
 from .llamaindex_runs import RunRecorder, record_runs
 from .usage import Usage
 
@@ -444,7 +444,7 @@ def _block(part: Part) -> ContentBlock:
         case "text":
             return TextBlock(text=part.text)
         case "data":
-            return TextBlock(text=json.dumps(whole_numbers(MessageToDict(part.data)), ensure_ascii=False))
+            return TextBlock(text=data_text(part))
     raw = b64encode(part.raw) if part.raw else None
     url = part.url or None
     media_type = part.media_type or None

@@ -33,7 +33,6 @@ from agents import (
 from agents.items import TResponseStreamEvent
 from agents.run import DEFAULT_MAX_TURNS
 from agents.tool_context import ToolContext
-from google.protobuf.json_format import MessageToDict
 from openai.types.responses import Response, ResponseCompletedEvent, ResponseTextDeltaEvent
 from pydantic_core import to_jsonable_python
 
@@ -42,9 +41,8 @@ from ..errors import ConfigError, InputRequired, StepError
 from ..execution.agents.step_results import decode_result, encode_result
 from ..execution.agents.turn import Turn
 from ..integrations.openai_agents import DelegatingModel, WrappingProvider, is_agent_tool, with_copied_target
-from ..lifecycle.questions import whole_numbers
 from .approvals import APPROVAL, asking, decisions, pending_call, refuse_late_answer
-from .conversation import Conversation, OpenSteps, completed_status
+from .conversation import Conversation, OpenSteps, completed_status, data_text
 from .recorded_calls import MODEL, TOOL, RecordedCall
 from .usage import Usage
 
@@ -333,7 +331,7 @@ def _contents(turn: Turn) -> list[dict[str, Any]]:
             case "url":
                 contents.append(_image(part.url) if is_image else {"type": "input_file", "file_url": part.url})
             case "data":
-                text = json.dumps(whole_numbers(MessageToDict(part.data)), ensure_ascii=False)
+                text = data_text(part)
                 contents.append({"type": "input_text", "text": text})
     return contents
 

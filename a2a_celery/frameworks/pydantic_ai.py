@@ -15,7 +15,6 @@ from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, overload
 
 from a2a.types import Part
-from google.protobuf.json_format import MessageToDict
 from pydantic import TypeAdapter
 from pydantic_ai import AbstractToolset, DeferredToolRequests, DeferredToolResults, RunContext
 from pydantic_ai.agent import AbstractAgent
@@ -53,9 +52,8 @@ from pydantic_core import to_jsonable_python
 from ..agents import FrameworkAgent
 from ..errors import ConfigError, InputRequired
 from ..execution.agents.turn import Turn
-from ..lifecycle.questions import whole_numbers
 from .approvals import APPROVAL, RESULT, asking, decisions, pending_call, refuse_late_answer
-from .conversation import Conversation, EarlyStops, OpenSteps
+from .conversation import Conversation, EarlyStops, OpenSteps, data_text
 from .recorded_calls import MODEL, TOOL, RecordedCall
 from .usage import Usage
 
@@ -426,7 +424,7 @@ def _prompt(turn: Turn) -> Sequence[UserContent]:
                 kind = URLS.get(part.media_type.partition("/")[0], DocumentUrl)
                 contents.append(kind(part.url, media_type=part.media_type or None))
             case "data":
-                contents.append(json.dumps(whole_numbers(MessageToDict(part.data)), ensure_ascii=False))
+                contents.append(data_text(part))
     return contents
 
 

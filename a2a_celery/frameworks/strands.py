@@ -16,7 +16,6 @@ from contextlib import aclosing
 from typing import Any, cast, get_args
 
 from a2a.helpers import new_data_part
-from google.protobuf.json_format import MessageToDict
 from pydantic_core import to_jsonable_python
 from strands import Agent, Snapshot
 from strands.agent import AgentResult
@@ -39,8 +38,7 @@ from ..agents import FrameworkAgent
 from ..errors import Failed, InputRequired, Rejected
 from ..execution.agents.turn import Turn
 from ..lifecycle.outcomes import NEEDS_INPUT
-from ..lifecycle.questions import whole_numbers
-from .conversation import Conversation, EarlyStops, OpenSteps, data_of
+from .conversation import Conversation, EarlyStops, OpenSteps, data_of, data_text
 from .recorded_calls import MODEL, TOOL, RecordedCall
 from .usage import Usage
 
@@ -306,7 +304,7 @@ def _prompt(turn: Turn) -> list[ContentBlock]:
             case "text":
                 blocks.append({"text": part.text})
             case "data":
-                blocks.append({"text": json.dumps(whole_numbers(MessageToDict(part.data)), ensure_ascii=False)})
+                blocks.append({"text": data_text(part)})
             case _:
                 raise Rejected(UNREADABLE)
     return blocks
