@@ -40,7 +40,7 @@ from .connection.transports import (
     TraceInterceptor,
     Transports,
 )
-from .connection.turn_stream import Events, ReconnectBackoff, TurnStream
+from .connection.turn_stream import Events, ReconnectBackoff, TurnStream, discard
 from .errors import DeadlineExceeded, RemoteError, translate_errors
 from .result import Result
 from .session import AgentSession, Content, Session
@@ -342,10 +342,7 @@ class RemoteAgent:
             if needs_id:
                 await asyncio.wait({first_response}, timeout=RESPONSE_TIMEOUT)
         finally:
-            first_response.cancel()
-            await asyncio.wait({first_response})
-            if not first_response.cancelled():
-                first_response.exception()  # mark the exception as retrieved
+            await discard(first_response)
 
     async def _connect(self, streaming: bool) -> Connection:
         return self._transports.connect(await self.card(), self._http, streaming=streaming)

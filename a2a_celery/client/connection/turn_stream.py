@@ -330,7 +330,7 @@ class TurnStream:
                     continue
                 finished_poll, poll = poll, None
                 if pending.done():
-                    await _discard(finished_poll)
+                    await discard(finished_poll)
                     try:
                         event = pending.result()
                     except StopAsyncIteration:
@@ -341,8 +341,8 @@ class TurnStream:
                 elif finished_poll is not None and (polled_event := finished_poll.result()) is not None:
                     yield polled_event
         finally:
-            await _discard(poll)
-            await _discard(pending)
+            await discard(poll)
+            await discard(pending)
             await events.aclose()
 
     async def _poll(self, task_id: str) -> StreamResponse | None:
@@ -414,7 +414,7 @@ class TurnStream:
                 yield task
 
 
-async def _discard(future: asyncio.Future[Any] | None) -> None:
+async def discard(future: asyncio.Future[Any] | None) -> None:
     """Cancel `future` and mark its exception as retrieved."""
     if future is not None:
         future.cancel()
