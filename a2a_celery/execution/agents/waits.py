@@ -109,12 +109,14 @@ class Waits:
                 await self._stay((EPOCH + int(entry.content) * MICROSECOND - self._clock.now()).total_seconds())
         elif seconds > SHORT_SLEEP:
             self._suspend(wait)
-        elif seconds > 0:
+        else:
             ends_at = self._clock.now() + timedelta(seconds=seconds)
-            await self._journal.record(wait.call, UNTIL, str((ends_at - EPOCH) // MICROSECOND).encode())
-            await self._stay(seconds)
-        else:  # later runs need the entry, because the call has a position among the recorded calls
-            self._journal.defer(wait.call, UNTIL, str((self._clock.now() - EPOCH) // MICROSECOND).encode())
+            content = str((ends_at - EPOCH) // MICROSECOND).encode()
+            if seconds > 0:
+                await self._journal.record(wait.call, UNTIL, content)
+                await self._stay(seconds)
+            else:  # later runs need the entry, because the call has a position among the recorded calls
+                self._journal.defer(wait.call, UNTIL, content)
 
     async def wait_for(self, wait: BegunWait) -> Any:
         """See `Turn.wait_for`."""

@@ -30,9 +30,7 @@ if not r or r.scope ~= scope then return {'missing'} end
 local function begun()
   return {'begun', micros(r.run), snapshot(KEYS, r, -1, true), is_blocked(KEYS, r) and '1' or '0', is_published(KEYS, r.run)}
 end
-local function waiting(place)
-  return {'waiting', tostring(place or redis.call('LLEN', waiting_turns)), snapshot(KEYS, r, -1, true)}
-end
+local function waiting(place) return {'waiting', tostring(place), snapshot(KEYS, r, -1, true)} end
 local function delivered() return {'delivered', snapshot(KEYS, r, -1, true)} end
 local is_delivered = on_message == 'steer' or on_message == 'interrupt'
 
@@ -101,13 +99,13 @@ if turn and is_delivered then
   return delivered()
 end
 if turn then
-  redis.call('RPUSH', waiting_turns, turn)
+  local place = redis.call('RPUSH', waiting_turns, turn)
   add_size(r, #turn)
   count_growth(r)
   set_nonce(KEYS, r, nonce)
   redis.call('HSET', record, 'nonce', nonce, 'size', micros(r.size))
-  remember_message(message_key, digest, window_ms, r.task_id, record, r.version, redis.call('LLEN', waiting_turns))
-  return waiting()
+  remember_message(message_key, digest, window_ms, r.task_id, record, r.version, place)
+  return waiting(place)
 end
 set_nonce(KEYS, r, 'begun ' .. nonce)
 if queue then
