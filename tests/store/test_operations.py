@@ -281,6 +281,7 @@ async def _retry(keys: Keys, seeds: Seeds) -> Operation[Any]:
 async def _due_canvases(keys: Keys, seeds: Seeds) -> Operation[Any]:
     await claim_task(keys, seeds)
     await seeds.store.run(delegate_to_canvas(keys, REF, token=TOKEN, written_count=0, events=[], canvas="{}"))
+    await seeds.store.redis.zadd(keys.canvases, {REF.name: "inf"})
     return due_canvases(keys, limit=10, delay_us=0)
 
 
