@@ -68,9 +68,14 @@ class CancelScope:
 
 
 class GatewayShutdown:
-    """Shutdown of a gateway's waiting calls and streams, on one event loop."""
+    """Shutdown of a gateway's waiting calls and streams, on one event loop.
+
+    Attributes:
+        end_count: Number of calls of `end_streams`.
+    """
 
     def __init__(self) -> None:
+        self.end_count = 0
         self._waiting: set[CancelScope] = set()
         self._streams: set[CancelScope] = set()
         self._callbacks: list[Callable[[], object]] = []
@@ -103,6 +108,7 @@ class GatewayShutdown:
 
     def end_streams(self) -> None:
         """End the open streams now."""
+        self.end_count += 1
         if self._streams:
             logging.getLogger(SERVER_LOGGER).addFilter(_is_unexpected)
             _cut_requests.update(scope.task for scope in self._streams if scope.task is not None)

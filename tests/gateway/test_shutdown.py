@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 import grpc.aio
 import pytest
-from a2a.types import GetTaskRequest, SendMessageRequest, TaskState, a2a_pb2_grpc
+from a2a.server.context import ServerCallContext
+from a2a.types import AgentCard, GetTaskRequest, SendMessageRequest, TaskState, a2a_pb2_grpc
 from google.protobuf.json_format import ParseDict
 
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.gateway import shutdown
+from a2a_celery.gateway.bindings.grpc import route_by_tenant
+from a2a_celery.gateway.protocol_errors import ServiceUnavailableError
+from a2a_celery.gateway.shutdown import GatewayShutdown
 from a2a_celery.store import AsyncStore, Keys
 from tests.support.clients import GRPC_V1, V1, message_json
 from tests.support.local_gateway import LocalGateway, local_gateway
@@ -78,6 +85,28 @@ async def test_a_grpc_stream_ends_with_an_error_when_the_application_stops(
             await stream.read()
 
     assert exc_info.value.code() == grpc.StatusCode.UNAVAILABLE
+
+
+async def test_a_grpc_stream_that_is_being_written_ends_before_the_next_event() -> None:
+    gateway_shutdown = GatewayShutdown()
+
+    class Handler:
+        """Handler with an endless stream."""
+
+        def __init__(self) -> None:
+            self.shutdown, self.agent = gateway_shutdown, SimpleNamespace(card=AgentCard())
+
+        async def on_message_send_stream(self, _params: object, _context: object) -> AsyncIterator[int]:
+            for number in count():
+                yield number
+
+    stream: Any = route_by_tenant({"echo": Handler()}).on_message_send_stream  # type: ignore[dict-item]
+    events = stream(None, ServerCallContext())
+    assert await anext(events) == 0
+    gateway_shutdown.end_streams()
+
+    with pytest.raises(ServiceUnavailableError, match="subscribe to the task again"):
+        await anext(events)
 
 
 async def test_a_cancel_call_returns_the_current_task_when_the_gateway_stops(

@@ -134,6 +134,8 @@ STOP_TIMEOUT = WAIT_TIMEOUT + 1
 """Seconds from the start of the shutdown until open calls are cancelled. Blocking calls end after `WAIT_TIMEOUT`, and
 then have one second to send their responses."""
 
+END_OF_STREAM = object()
+
 CONNECTION_OPTIONS = (
     ("grpc.so_reuseport", 1),  # several gateway processes share the port
     ("grpc.max_concurrent_streams", 1000),
@@ -343,14 +345,18 @@ def _route_method(name: str, handlers: Mapping[str, GatewayHandler]) -> Callable
         async def stream(_: object, params: Any, context: ServerCallContext) -> Any:
             handler = choose_agent(handlers, context)
             await _echo_extensions(handler, context)
-            events = getattr(handler, name)(params, context)
-            with handler.shutdown.streaming():
-                try:
-                    async for event in events:
+            shutdown = handler.shutdown
+            end_count = shutdown.end_count
+            async with aclosing(getattr(handler, name)(params, context)) as events:
+                while shutdown.end_count == end_count:
+                    event = None
+                    # The scope excludes `yield`, because gRPC writes the event in the same asyncio task.
+                    with shutdown.streaming():
+                        event = await anext(events, END_OF_STREAM)
+                    if event is END_OF_STREAM:
+                        return
+                    if event is not None:
                         yield event
-                finally:
-                    await events.aclose()
-                return
             # Status OK would state that the stream is complete.
             raise ServiceUnavailableError("The gateway is stopping: subscribe to the task again")
 
