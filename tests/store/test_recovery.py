@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar, cast
 
@@ -29,7 +31,7 @@ from a2a_celery.store.runs.commands import (
     claim_run,
     settle_run,
 )
-from a2a_celery.store.runs.recovery import Lapse, Lapsed, lapse_run, lapsed_runs, left_open, return_run
+from a2a_celery.store.runs.recovery import GivenUp, Lapse, Lapsed, lapse_run, lapsed_runs, left_open, return_run
 from a2a_celery.store.runs.release import delegate_to_canvas
 from a2a_celery.store.runs.renewal import renew_runs
 from a2a_celery.store.tasks.commands import continue_task, create_task, request_cancel
@@ -73,6 +75,41 @@ async def test_a_worker_that_lost_its_run_can_write_nothing(store: AsyncStore, k
 
     assert answer == RunLost()
     assert (await seeds.task(claim.ref.task_id)).status.state == WORKING
+
+
+NOT_AFTER = datetime(2030, 1, 1, tzinfo=UTC)
+CALL = Call("tasks.resize", {"call": {"task": "x"}, "not_after_us": 1, "text": ',"not_after_us":2'})
+TRACE = {"traceparent": f"00-{'a' * 32}-{'b' * 16}-01", "tracestate": 'x=",\\"not_after_us\\":3'}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        RunOptions(not_after=NOT_AFTER),
+        RunOptions({"queue": "gpu"}, not_after=NOT_AFTER),
+        RunOptions({"priority": 3}, NOT_AFTER, NOT_AFTER, CALL, retries=1, trace=TRACE),
+        RunOptions(call=CALL),
+        RunOptions(trace=TRACE),
+        RunOptions(),
+    ],
+)
+@pytest.mark.parametrize("is_returned", [False, True])
+async def test_the_latest_start_limits_the_first_attempt_only(
+    store: AsyncStore, keys: Keys, seeds: Seeds, options: RunOptions, is_returned: bool
+) -> None:
+    """Otherwise, the task of a lost run would be rejected because "the run did not begin in time"."""
+    task_id, head = "t", (CONTEXT, request(task_id="t"))
+    create = create_task(keys, ANN, task_id, *head, caller=b"{}", retention=RETENTION, options=options.to_json())
+    await store.run(create)
+    claim = await seeds.claim_run(task_id, max_attempts=2)
+    if is_returned:
+        lost = status(FAILED)
+        assert isinstance(await store.run(return_run(keys, claim.ref, runner="runner", lost=lost)), GivenUp)
+
+    lapse = await seeds.recover_run(claim.ref)
+
+    assert RunOptions.from_json(lapse.next_options) == replace(options, not_after=None)
+    assert (await seeds.claim_run(task_id, run=2, max_attempts=2)).options == lapse.next_options
 
 
 class SelectiveStore(AsyncStore):

@@ -1,4 +1,4 @@
--- requires: keys, metrics, options, runs, stored_bytes, time
+-- requires: keys, metrics, options, runs, time
 
 -- Queue a run. A watcher publishes the run at `due` (µs), unless another run of the context blocks it.
 local function queue_run(keys, r, due)
@@ -13,8 +13,7 @@ end
 -- Queue a closed run again, for retry number `retries`. A watcher publishes the run with `options` after delay_us,
 -- unless a worker has claimed it by then.
 local function queue_retry(keys, r, options, retries, delay_us)
-  if r.quota_account then add_size(r, #options - redis.call('HSTRLEN', keys[1], 'options')) end
-  set_options(keys[1], options)
+  replace_options(keys, r, options)
   redis.call('HSET', keys[1], 'retry_state', micros(r.run) .. ' ' .. retries)
   redis.call('HDEL', keys[1], 'republish_count', 'prefetched', 'published_at')
   enter_queue(r)

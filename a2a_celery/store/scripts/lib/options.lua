@@ -1,4 +1,4 @@
--- requires: time
+-- requires: stored_bytes, time
 
 -- Return the time in µs at which a run with `options` may begin, or 0 if it may begin immediately or the options cannot
 -- be read. RunOptions.to_json writes this field first, because the remaining options may be as large as the request.
@@ -25,4 +25,20 @@ local function set_options(record, options)
   else
     redis.call('HSET', record, 'begins_at', micros(begins_at(options)), 'trace', trace_of(options))
   end
+end
+
+-- Replace the options of a run, and count the change of their size.
+local function replace_options(keys, r, options)
+  if r.quota_account then add_size(r, #options - redis.call('HSTRLEN', keys[1], 'options')) end
+  set_options(keys[1], options)
+end
+
+-- Return options without the latest start. RunOptions.to_json writes the latest start before the call, whose arguments
+-- may have a key of the same name.
+local function without_latest_start(options)
+  local call = string.find(options, '"call":{"task":', 1, true) or #options + 1
+  local head = string.gsub(string.sub(options, 1, call - 1), ',"not_after_us":%-?%d+', '', 1)
+  head = string.gsub(head, '^{"not_after_us":%-?%d+,?', '{', 1)
+  options = head .. string.sub(options, call)
+  return options == '{}' and '' or options
 end

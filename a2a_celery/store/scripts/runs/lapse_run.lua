@@ -8,7 +8,7 @@
 -- returns {'failed'} | {'canceled'} | {'again', next run, its options}
 --       | {'changed'}: the caller must repeat the call with arguments that are derived from the current version
 --       | {'over'}: the lease has not expired, or the run has ended
--- requires: full_store, incoming, metrics, notifications, replacement, retirement, runs, states, status, tasks, time
+-- requires: full_store, incoming, metrics, notifications, options, replacement, retirement, runs, states, status, tasks, time
 local record = KEYS[1]
 local run, version, failed_event, working_event, metadata = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
 local delay_us, dead_letters, first_replacement = tonumber(ARGV[6]), ARGV[7], 8
@@ -30,9 +30,11 @@ elseif r.cancel_requested ~= '1' and r.attempt < tonumber(r.max_attempts or '1')
   merge_metadata(KEYS, metadata)
   r.run, r.attempt, r.seq, r.phase, r.token = r.run + 1, r.attempt + 1, 0, 'queued', ''
   redis.call('HDEL', record, 'republish_count', 'lost_processes')
+  local options = without_latest_start(r.options or '')
+  if options ~= r.options then replace_options(KEYS, r, options) end
   enter_queue(r)
   redis.call('ZADD', r.dispatch, micros(now() + delay_us), run_name(r))
-  reply = {'again', micros(r.run), r.options or ''}
+  reply = {'again', micros(r.run), options}
 else
   local is_canceled = r.cancel_requested == '1'
   write_status(KEYS, r, is_canceled and CANCELED or FAILED, '1', is_canceled and r.canceled_event or failed_event)

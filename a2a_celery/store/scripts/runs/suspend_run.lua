@@ -11,7 +11,7 @@
 --       replaced before the events are written
 -- returns {'suspended', version, state, run to publish ('' for none)} | {'lost', see missing_events}
 --       | {'illegal', number of the event, state}
--- requires: child_waits, incoming, notifications, options, replacement, runs, sessions, signals, states, stored_bytes, suspension, tasks, time
+-- requires: child_waits, incoming, notifications, options, replacement, runs, sessions, signals, states, suspension, tasks, time
 local record = KEYS[1]
 local run, token, before, suspended = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local signal, wait_us, until_us, wait_key, wait_header, wait_timeout = unpack(ARGV, 5, 10)
@@ -32,8 +32,7 @@ local next_run = ''
 if not end_stopped_run(KEYS, r) then
   close_run(r)
   r.run, r.seq, r.token, r.phase = r.run + 1, 0, '', 'suspended'
-  if r.quota_account then add_size(r, #options - redis.call('HSTRLEN', record, 'options')) end
-  set_options(record, options)
+  replace_options(KEYS, r, options)
   redis.call('HSET', record, 'suspended', suspended, 'wait_signal', signal, 'wait_key', wait_key, 'wait_header', wait_header,
     'wait_timeout', wait_timeout)
   local due = until_us ~= '' and tonumber(until_us) or wait_us ~= '' and now() + tonumber(wait_us) or math.huge
