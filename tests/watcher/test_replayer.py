@@ -4,6 +4,7 @@ results."""
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
@@ -16,16 +17,18 @@ from a2a_celery.push import Backoff, CircuitBreaker, Poster, Subscription
 from a2a_celery.settings import Settings
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.webhooks.deliveries import Delivery, request_post
+from a2a_celery.store.webhooks.push_configs import delete_push_config
 from a2a_celery.watcher.role_loop import RoleLoop
 from a2a_celery.watcher.webhooks.deliverer import Deliverer
 from a2a_celery.watcher.webhooks.replayer import Replayer
 from tests.support.delivery_cursors import Webhooks
 from tests.support.posts import SECRET, SECRET_KEY, require_signed, version_of
-from tests.support.receiver import Receiver, receiver, silent, writes
+from tests.support.receiver import Receiver, once_set, receiver, silent, writes
 from tests.support.seeds import ANN, Seeds
 from tests.support.waiting import eventually_async
 
 SECRETS = [SECRET_KEY.encode()]
+SETTINGS = Settings(store_url="redis://nowhere", secret_key=SECRET_KEY, allow_networks=["127.0.0.0/8"])
 
 TICK_INTERVAL = 0.05
 """Seconds between two ticks of a role."""
@@ -53,10 +56,14 @@ class Scene:
     async def begin(self, url: str) -> None:
         """Create a task with a webhook whose second event is due."""
         self.task_id = await self.seeds.create_task()
+        await self.save_config(url)
+        await self.seeds.claim_run(self.task_id)
+
+    async def save_config(self, url: str) -> None:
+        """Save the config of the webhook, or replace it."""
         config = TaskPushNotificationConfig(id="c", task_id=self.task_id, url=url, token=SECRET)
         sealed_config = self.sealer.seal(Subscription(config).to_bytes(), self.task_id, "c")
         await self.webhooks.save_config(self.task_id, "c", sealed_config)
-        await self.seeds.claim_run(self.task_id)
 
     async def ask(self, post: EventId | str) -> None:
         """Request a post as the webhook's owner."""
@@ -223,3 +230,44 @@ async def test_a_ping_of_an_unreadable_config_is_recorded_as_such(scene: Scene, 
 
     reasons = {attempt.reason for attempt in (await scene.delivery()).attempts}
     assert reasons == {"this service cannot read the event or the configuration"}
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+async def test_no_further_post_is_sent_after_the_config_was_deleted_or_replaced(
+    scene: Scene, hooks: Receiver, is_replaced: bool
+) -> None:
+    may_respond = threading.Event()
+    hooks.plan("/hook", [once_set(may_respond)])
+    await scene.begin(hooks.url("/hook"))
+    await scene.ask("ping-1")
+    await scene.ask(await scene.event_id(1))
+    store, keys = scene.seeds.store, scene.seeds.keys
+    deliverer = Deliverer(store, keys, scene.sealer, Poster(SETTINGS.push_networks), SECRETS, 1.0)
+    replayer = Replayer(store, keys, scene.sealer, deliverer, 1.0)
+    await replayer.tick()
+    await asyncio.to_thread(hooks.wait_for, "/hook", 1)
+
+    if is_replaced:
+        await scene.save_config(hooks.url("/other"))
+    else:
+        assert await store.run(delete_push_config(keys, ANN, scene.task_id, "c"))
+    may_respond.set()
+    await asyncio.gather(*replayer._tasks)
+    await replayer.aclose()
+    await deliverer.aclose()
+
+    assert [post.headers["webhook-id"].rpartition("_")[2] for post in hooks.requests("/hook")] == ["ping-1"]
+
+
+async def test_a_post_that_is_requested_during_another_is_sent_at_once(scene: Scene, hooks: Receiver) -> None:
+    """Otherwise, the post would wait until the lease of the cursor ends."""
+    may_respond = threading.Event()
+    hooks.plan("/hook", [200, once_set(may_respond)])
+    await scene.begin(hooks.url("/hook"))
+    async with watching(scene):
+        await scene.attempts(1)
+        await scene.ask("ping-1")
+        await asyncio.to_thread(hooks.wait_for, "/hook", 2)
+        await scene.ask("ping-2")
+        may_respond.set()
+        await asyncio.to_thread(hooks.wait_for, "/hook", 3, 10)

@@ -381,10 +381,10 @@ def acquire_requested_posts(
 
 def settle_requested_post(
     keys: Keys, cursor: DeliveryCursor, post: str, attempt: Attempt | None, *, after_us: int
-) -> Operation[None]:
+) -> Operation[list[str]]:
     """Record the attempt of a requested post, or postpone the post.
 
-    Nothing changes if the post is no longer requested.
+    Nothing changes if the post is no longer requested, or if the config was deleted or replaced.
 
     Args:
         keys: Keys of the deployment.
@@ -392,9 +392,15 @@ def settle_requested_post(
         post: Id of the requested post.
         attempt: Attempt to record, or None to postpone the post.
         after_us: µs until the remaining requested posts of the cursor are due.
+
+    Returns:
+        The ids of the remaining requested posts.
     """
-    arguments: list[Argument] = [quote_key_part(cursor.config_id), post, _attempt_json(attempt), after_us]
-    return Operation(script("settle_requested_post"), keys.task(cursor.task_id), arguments, lambda _: None)
+    arguments: list[Argument] = [quote_key_part(cursor.config_id), cursor.sealed, post]
+    arguments += [_attempt_json(attempt), after_us]
+    return Operation(
+        script("settle_requested_post"), keys.task(cursor.task_id), arguments, lambda reply: reply.decode().split()
+    )
 
 
 def read_delivery(keys: Keys, task_id: str, config_id: str, scope: Scope | None = None) -> Operation[Delivery | None]:

@@ -63,20 +63,18 @@ class Replayer:
             await asyncio.wait(self._tasks)
 
     async def _make_posts(self, cursor: DeliveryCursor, post_ids: list[str]) -> None:
-        settled_count = 0
+        """Send the requested posts of a cursor in order, until a post is deferred or no requested post is left."""
         try:
-            for post_id in post_ids:
-                attempt, retry_in = await self._attempt(cursor, post_id)
+            while post_ids:
+                attempt, retry_in = await self._attempt(cursor, post_ids[0])
                 after_us = int(retry_in * 1_000_000) if attempt is None else self._lease_us
-                await self._store.run(settle_requested_post(self._keys, cursor, post_id, attempt, after_us=after_us))
+                settlement = settle_requested_post(self._keys, cursor, post_ids[0], attempt, after_us=after_us)
+                post_ids = await self._store.run(settlement)
                 if attempt is None:
                     return
-                settled_count += 1
         except asyncio.CancelledError:
             with suppress(StoreUnavailable):
-                await self._store.run(
-                    settle_requested_post(self._keys, cursor, post_ids[settled_count], None, after_us=0)
-                )
+                await self._store.run(settle_requested_post(self._keys, cursor, post_ids[0], None, after_us=0))
             raise
         except StoreUnavailable as e:
             logger.warning("task %s: requested posts wait for the store: %s", cursor.task_id, e)
