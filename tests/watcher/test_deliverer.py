@@ -55,10 +55,10 @@ class WebhookSeeds:
         self.sealer = Sealer(SETTINGS.secret_keys)
         self.webhooks = Webhooks(seeds.store, seeds.keys)
 
-    async def add(self, task_id: str, url: str, config_id: str = "c") -> None:
-        """Add a webhook to a task."""
+    async def add(self, task_id: str, url: str, config_id: str = "c", protocol: str = "1.0") -> None:
+        """Add a webhook of a client with the A2A version `protocol` to a task."""
         config = TaskPushNotificationConfig(id=config_id, task_id=task_id, url=url)
-        sealed_config = self.sealer.seal(Subscription(config).to_bytes(), task_id, config_id)
+        sealed_config = self.sealer.seal(Subscription(config, protocol).to_bytes(), task_id, config_id)
         await self.webhooks.save_config(task_id, config_id, sealed_config)
 
     async def with_due_events(self, url: str, count: int = 1) -> str:
@@ -147,14 +147,21 @@ async def test_an_event_is_posted_at_once(
             await asyncio.to_thread(live_receiver.wait_for, f"/{number}", 1, 30)
 
 
+@pytest.mark.parametrize(("protocol", "unreadable"), [("1.0", "read_log"), ("0.3", "read_task")])
 async def test_an_event_whose_large_part_is_lost_is_a_failure_and_is_given_up_in_the_end(
-    hook_seeds: WebhookSeeds, live_receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+    hook_seeds: WebhookSeeds,
+    live_receiver: Receiver,
+    monkeypatch: pytest.MonkeyPatch,
+    protocol: str,
+    unreadable: str,
 ) -> None:
-    await hook_seeds.with_due_events(live_receiver.url("/lost"))
+    task_id = await hook_seeds.seeds.create_task()
+    await hook_seeds.add(task_id, live_receiver.url("/lost"), protocol=protocol)
+    await hook_seeds.seeds.claim_run(task_id)
     run, given_up = hook_seeds.seeds.store.run, hook_seeds.seeds.keys.dead_deliveries
 
     async def without_blobs(operation: Operation[Any]) -> Any:
-        if operation.script.name == "read_log":
+        if operation.script.name == unreadable:
             raise BlobsUnavailable("a blob is not there")
         return await run(operation)
 
@@ -167,6 +174,7 @@ async def test_an_event_whose_large_part_is_lost_is_a_failure_and_is_given_up_in
         await eventually_async(is_given_up)
 
     assert live_receiver.requests("/lost") == []
+    assert (await hook_seeds.webhooks.delivery(task_id)).attempts[-1].outcome == "failed"
 
 
 async def test_deliveries_that_only_wait_for_a_dead_host_are_given_up_too(

@@ -78,6 +78,7 @@ MAX_RESERVED_BYTES = 32 * 1024 * 1024
 """Maximum memory, in bytes, that deliveries with large entries may reserve together. A single delivery above the limit
 runs only while no other delivery has a reservation."""
 
+LARGE_PARTS_UNAVAILABLE = "large parts of an event are unavailable"
 NOT_EXPRESSIBLE = "the event is not expressible in JSON or in the protocol version of the subscriber"
 
 UNREADABLE = Attempt("", "failed", reason="this service cannot read the event or the configuration")
@@ -220,11 +221,14 @@ class Deliverer:
             try:
                 page = await self._store.run(operation)
             except BlobsUnavailable:  # the store works, so other deliveries continue
-                await self._retry(cursor, Retry("large parts of an event are unavailable"))
+                await self._retry(cursor, Retry(LARGE_PARTS_UNAVAILABLE))
                 return
             for entry in page.entries:
                 try:
                     report = await self.post_event(cursor, subscription, entry)
+                except BlobsUnavailable:  # of the whole task, which a subscriber of 0.3 receives
+                    await self._retry(cursor, Retry(LARGE_PARTS_UNAVAILABLE))
+                    return
                 except ValueError:
                     failure = Attempt(str(entry.id), "failed", reason=NOT_EXPRESSIBLE)
                     await self._give_up(cursor, _failure_fields(NOT_EXPRESSIBLE, None), failure)
@@ -271,6 +275,7 @@ class Deliverer:
         needs the whole task and the task no longer exists.
 
         Raises:
+            BlobsUnavailable: The subscriber needs the whole task, and large parts of the task are unavailable.
             ValueError: The event is not expressible in JSON or in the protocol version of the subscriber.
         """
         event = client_event(entry, cursor.task_id, cursor.context_id)
