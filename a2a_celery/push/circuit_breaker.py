@@ -55,13 +55,13 @@ class Deferred:
         retry_in: Seconds, with jitter, after which the caller retries the post.
         reason: Reason for operators.
         is_host_unavailable: True if the host does not respond. False if the host is only busy.
-        is_reported: True if the reason is shown to operators although no post has failed.
+        is_over_budget: True if the byte budget is exhausted. The wait does not count toward the age of the delivery.
     """
 
     retry_in: float
     reason: str
     is_host_unavailable: bool = False
-    is_reported: bool = False
+    is_over_budget: bool = False
 
 
 class _Host:

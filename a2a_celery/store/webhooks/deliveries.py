@@ -281,7 +281,7 @@ def postpone_delivery(
     cursor: DeliveryCursor,
     *,
     after_us: int,
-    counts: bool | Literal["age"],
+    counts: bool | Literal["age", "pause"],
     failure: FailureDetails | None = None,
     attempt: Attempt | None = None,
 ) -> Operation[bool]:
@@ -291,15 +291,15 @@ def postpone_delivery(
         keys: Keys of the deployment.
         cursor: Leased cursor.
         after_us: µs until the cursor is due, or 0 if the deliverer shuts down.
-        counts: True to count a failure. "age" to start the time of `failing_for` without counting a failure. False to
-            change neither the count nor the time.
+        counts: True to count a failure. "age" to start the time of `failing_for` without counting a failure. "pause" to
+            exclude `after_us` from `failing_for`. False to change neither the count nor the time.
         failure: Details of the failure for operators, or None.
         attempt: Attempt to record, or None.
 
     Returns:
         False if the deliverer no longer holds the lease.
     """
-    as_failure = counts if counts == "age" else int(counts)
+    as_failure = counts if isinstance(counts, str) else int(counts)
     arguments: list[Argument] = [after_us, as_failure, json.dumps(failure) if failure else "", _attempt_json(attempt)]
     return _settle("postpone_delivery", keys, cursor, arguments, bool)
 

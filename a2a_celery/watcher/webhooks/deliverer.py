@@ -313,15 +313,17 @@ class Deliverer:
 
         The time for which a cursor waits for an unavailable host counts toward the time after which its delivery is
         given up, although most cursors never probe the host. All deliveries to the host are therefore given up
-        eventually.
+        eventually. The time for which a cursor waits for the byte budget does not count.
         """
         if deferral.is_host_unavailable and cursor.failing_for >= self._backoff.give_up_after:
             await self._give_up(cursor, _failure_fields(deferral.reason, None))
             return
         logger.debug("%s: deferred for %.1f s: %s", _label(cursor), deferral.retry_in, deferral.reason)
-        is_shown = (deferral.is_host_unavailable or deferral.is_reported) and not cursor.failures
+        is_shown = (deferral.is_host_unavailable or deferral.is_over_budget) and not cursor.failures
         details = _failure_fields(deferral.reason, None) if is_shown else None
-        counts: Literal[False, "age"] = "age" if deferral.is_host_unavailable else False
+        counts: Literal[False, "age", "pause"] = "age" if deferral.is_host_unavailable else False
+        if deferral.is_over_budget:
+            counts = "pause"
         after_us = _micros(deferral.retry_in)
         await self._store.run(postpone_delivery(self._keys, cursor, after_us=after_us, counts=counts, failure=details))
 
@@ -430,4 +432,4 @@ class ByteBudget:
 
     def _defer(self, seconds: float) -> Deferred:
         self._metrics.count_deferral_for_bytes()
-        return Deferred(max(seconds, MIN_DEFERRAL) * (1 + random.random()), REASON, is_reported=True)
+        return Deferred(max(seconds, MIN_DEFERRAL) * (1 + random.random()), REASON, is_over_budget=True)
