@@ -314,12 +314,15 @@ class Poster:
             return route
         permit, host, has_responded = route.permit, route.target.host, None
         try:
-            if self._budget is not None:
+            began_at = self._clock.monotonic()
+            deferral = await self._look_up_network(route)
+            remaining = self._timeout - (self._clock.monotonic() - began_at)
+            if deferral is None and self._budget is not None:  # a deferred post must not be charged
                 deferral = await self._budget.acquire(permit.owner, host, len(request.body))
-                if deferral is not None:
-                    return deferral
-            result = await self._exchange(route, request)
-            if not isinstance(result, PostRefused | Deferred):
+            if deferral is not None:
+                return deferral
+            result = await self._exchange(route, request, remaining)
+            if not isinstance(result, PostRefused):
                 has_responded = not isinstance(result, Retry) or result.response is not None
             return result
         finally:
@@ -331,12 +334,10 @@ class Poster:
         result = await self.post(PostRequest.for_consent(url, origin), route)
         return isinstance(result, Delivered) and result.allowed_origin.lower() in ("*", origin.lower())
 
-    async def _exchange(self, route: Route, request: PostRequest) -> PostResult:
+    async def _exchange(self, route: Route, request: PostRequest, timeout: float) -> PostResult:
+        """Send `request`. The status of the response must arrive within `timeout` seconds."""
         try:
-            async with self._clock.timeout(self._timeout) as deadline:
-                deferral = await self._look_up_network(route)
-                if deferral is not None:
-                    return deferral
+            async with self._clock.timeout(timeout) as deadline:
                 connections = 0
                 while True:
                     probe, connections = ConnectionProbe(), connections + 1
@@ -363,7 +364,8 @@ class Poster:
         if route.permit.network:
             return None
         try:
-            addresses = await addresses_of(route.target.host, self._resolver)
+            async with self._clock.timeout(self._timeout):
+                addresses = await addresses_of(route.target.host, self._resolver)
         except OSError:
             return None
         return route.permit.set_network(network_of(addresses[0])) if addresses else None

@@ -401,6 +401,37 @@ async def test_a_host_gets_so_many_posts_at_once(hooks: Receiver) -> None:
     assert hooks.most_at_once("/hook") == 4
 
 
+class RecordingBudget:
+    """Byte budget without a limit that records each charge."""
+
+    def __init__(self) -> None:
+        self.charges: list[int] = []
+
+    def deferral(self, owner: str, host: str) -> Deferred | None:
+        return None
+
+    async def acquire(self, owner: str, host: str, size: int) -> Deferred | None:
+        self.charges.append(size)
+        return None
+
+
+async def test_a_post_that_waits_for_the_share_of_its_network_costs_no_bytes(hooks: Receiver) -> None:
+    hosts, budget = CircuitBreaker(max_posts=4, reserved=0), RecordingBudget()
+    permits = [hosts.try_acquire(f"{owner}.example:443", owner=owner) for owner in ("ann", "bob")]
+    for permit in permits:
+        assert not isinstance(permit, Deferred)
+        permit.set_network("127.0.0.0/24")
+    async with Poster(LOCAL, circuit_breaker=hosts, budget=budget) as poster:
+        deferred = await poster.post(request(hooks.url()))
+        for permit in permits:
+            permit.release(None)
+        posted = await poster.post(request(hooks.url()))
+
+    assert isinstance(deferred, Deferred)
+    assert posted == Delivered(200)
+    assert budget.charges == [len(b"{}")]
+
+
 async def test_a_dead_host_beside_a_live_one() -> None:
     with receiver() as dead, receiver() as live:
         dead.plan("/hook", [], then=behaviour.silent())
