@@ -169,6 +169,10 @@ async def test_lost_runs_are_counted_by_outcome(
     await recover()  # failed
     await store.run(return_run(keys, await claim_new_run(3), runner="r.1.", lost=failure))
     await recover()  # returned by its worker
+    canceled = await claim_new_run(3)
+    await store.run(return_run(keys, canceled, runner="r.1.", lost=failure))
+    await store.run(request_cancel(keys, ANN, canceled.task_id, CONTEXT))
+    await recover()  # canceled after its worker returned it
     await store.run(return_run(keys, await claim_new_run(1), runner="r.1.", lost=failure))  # failed
     await store.run(end_run(keys, await claim_new_run(1), runner="r.1.", event=failure, lost=True))  # failed
     await store.run(end_run(keys, await claim_new_run(1), runner="r.1.", event=failure))  # failed, but not lost
@@ -177,6 +181,7 @@ async def test_lost_runs_are_counted_by_outcome(
         (ANN.agent, "again"): 1,
         (ANN.agent, "returned"): 1,
         (ANN.agent, "failed"): 3,
+        (ANN.agent, "canceled"): 1,
     }
     assert (await fleet_metrics()).dead_letters == 3
 

@@ -41,7 +41,7 @@ else
   end_task(KEYS, r, not is_canceled and dead_letters)
   reply = {is_canceled and 'canceled' or 'failed'}
 end
-count_metric(r, 'lost', r.returned_run == run and 'returned' or reply[1])
+count_metric(r, 'lost', reply[1] == 'again' and r.returned_run == run and 'returned' or reply[1])
 save_record(KEYS, r)
 notify(KEYS, r)
 return reply
