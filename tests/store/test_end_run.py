@@ -179,6 +179,19 @@ async def test_a_run_that_its_lost_worker_had_not_claimed_is_published_again(
     await seeds.require_consistent(ref.task_id)
 
 
+async def test_processes_that_were_lost_before_an_earlier_attempt_do_not_end_a_retry(
+    store: AsyncStore, keys: Keys, seeds: Seeds, end: Any
+) -> None:
+    task_id = await seeds.create_task()
+    for process in ("host.1.", "host.2."):
+        assert await end(task_id, runner=process, is_lost=True) == Unchanged()
+    claim = await seeds.claim_run(task_id)
+    retry_arguments = {"events": [status(WORKING)], "options": b'{"retries":1}', "retries": 1, "delay_us": 1}
+    await store.run(release_run(keys, claim.ref, token=claim.token, written_count=0, **retry_arguments))  # type: ignore[arg-type]
+
+    assert await end(task_id, runner="host.3.", is_lost=True) == Unchanged()
+
+
 @pytest.mark.parametrize(("retries", "is_unchanged"), [(0, True), (1, False), (None, False)])
 async def test_a_message_from_before_a_retry_does_not_end_it(
     store: AsyncStore, keys: Keys, seeds: Seeds, retries: int | None, is_unchanged: bool

@@ -15,7 +15,7 @@ end
 local function queue_retry(keys, r, options, retries, delay_us)
   replace_options(keys, r, options)
   redis.call('HSET', keys[1], 'retry_state', micros(r.run) .. ' ' .. retries)
-  redis.call('HDEL', keys[1], 'republish_count', 'prefetched', 'published_at')
+  redis.call('HDEL', keys[1], 'republish_count', 'prefetched', 'published_at', 'lost_processes')
   enter_queue(r)
   count_metric(r, 'retried', 'runs')
   redis.call('ZADD', r.dispatch, micros(now() + tonumber(delay_us)), run_name(r))
