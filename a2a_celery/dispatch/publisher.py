@@ -123,7 +123,9 @@ class Publisher:
         with self._pool.acquire() as producer, ExitStack() as spans, producer.batch():
             for run in runs:
                 try:
-                    self._publish(run, producer, spans)
+                    with ExitStack() as span:  # an exception ends the span of this run only
+                        self._publish(run, producer, span)
+                        spans.push(span.pop_all())
                     errors.append(None)
                 except Exception as e:  # each transport raises its own exceptions
                     if self._pool.is_dead(e):  # do not wait for the timeout of each further run
@@ -137,7 +139,7 @@ class Publisher:
         refusal.__cause__ = error
         return refusal
 
-    def _publish(self, run: _Run, producer: Any, spans: ExitStack) -> None:
+    def _publish(self, run: _Run, producer: Any, span: ExitStack) -> None:
         run_options = RunOptions.from_json(run.options)
         options = {
             "task_id": run.name,
@@ -151,7 +153,7 @@ class Publisher:
         }
         if run.version_queue:
             options |= {"queue": version_queue(self._app, run.version_queue), "exchange": "", "routing_key": ""}
-        spans.enter_context(_trace_publish(run.agent, options, run_options))
+        span.enter_context(_trace_publish(run.agent, options, run_options))
         if self._fleet_headers:
             options["headers"] = {**options.get("headers", {}), **self._fleet_headers}
         if run_options.call is None:

@@ -16,6 +16,10 @@ import pytest
 import redis
 from celery import Celery
 from kombu import Connection, Queue
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from a2a_celery.agents import Agent
 from a2a_celery.dispatch import Call, Publisher, RunOptions, queue_of
@@ -64,6 +68,20 @@ async def test_an_unpublishable_run_does_not_prevent_others(server: MortalRedis,
 
     assert "no such thing" in unpublishable.result()
     assert len(in_queue(server)) == len(RUNS)
+
+
+async def test_only_the_span_of_an_unpublished_run_has_failed(celery: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
+    publisher = Publisher(celery, {"odd": {"compression": "no such thing"}})
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(refusal_of(publisher, "odd"))
+        group.create_task(publisher.publish_async(*RUNS[0]))
+
+    failed = {span.name: not span.status.is_ok for span in exporter.get_finished_spans()}
+    assert failed == {"publish a2a.odd": True, "publish a2a.echo": False}
 
 
 async def test_a_queue_that_refuses_messages_is_no_outage_of_the_broker(server: MortalRedis, celery: Celery) -> None:
