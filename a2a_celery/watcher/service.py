@@ -83,14 +83,14 @@ class Watcher:
                 await store.aclose()
         if not available:
             return
-        results = Results(store, keys, self._app)
+        results, store_clock = Results(store, keys, self._app), StoreClock(store, keys, self._settings.lease_ttl)
         heartbeat = Heartbeat(store, keys, self._settings, alive_file)
-        roles = [*self._task_roles(store, keys, results), heartbeat]
+        roles = [*self._task_roles(store, keys, results, store_clock), heartbeat]
         if self._settings.blob_url is not None:
             roles.append(BlobRemover(store, keys, blobs, self.metrics))
         if archive is not None:
             roles.append(Archiver(store, keys, archive, self._settings.archive_retention, self.metrics))
-        webhook_roles = self._webhook_roles(store, keys, sealer)
+        webhook_roles = self._webhook_roles(store, keys, sealer, store_clock)
         notifications = PubSubListener(self._settings.store_url)
         loops = [RoleLoop(role, metrics=self.metrics) for role in roles]
         ended_parents = notifications.listen(keys.ended_parent_notifications)
@@ -131,9 +131,8 @@ class Watcher:
                 return False
         return True
 
-    def _task_roles(self, store: AsyncStore, keys: Keys, results: Results) -> list[Role]:
+    def _task_roles(self, store: AsyncStore, keys: Keys, results: Results, store_clock: StoreClock) -> list[Role]:
         settings = self._settings
-        store_clock = StoreClock(store, keys, settings.lease_ttl)
         dispatcher = Dispatcher(
             store,
             keys,
@@ -153,7 +152,9 @@ class Watcher:
             CanvasFinalizer(store, keys, results),
         ]
 
-    def _webhook_roles(self, store: AsyncStore, keys: Keys, sealer: Sealer | None) -> list[Deliverer | Replayer]:
+    def _webhook_roles(
+        self, store: AsyncStore, keys: Keys, sealer: Sealer | None, store_clock: StoreClock
+    ) -> list[Deliverer | Replayer]:
         """Return the roles that post to webhooks. The list is empty without `secret_key`, because clients then cannot
         set webhooks."""
         if sealer is None:
@@ -164,7 +165,15 @@ class Watcher:
         secret_keys, lease_ttl = self._settings.secret_keys, self._settings.lease_ttl
         private_key = next(map(parse_private_key, self._settings.webhook_private_keys), None)
         deliverer = Deliverer(
-            store, keys, sealer, poster, secret_keys, lease_ttl, metrics=self.metrics, private_key=private_key
+            store,
+            keys,
+            sealer,
+            poster,
+            secret_keys,
+            lease_ttl,
+            metrics=self.metrics,
+            private_key=private_key,
+            store_clock=store_clock,
         )
         return [deliverer, Replayer(store, keys, sealer, deliverer, lease_ttl)]
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 from a2a.types import TaskStatus, TaskStatusUpdateEvent
 
+from a2a_celery.crypto.sealing import Sealer
 from a2a_celery.lifecycle.states import FAILED, INPUT_REQUIRED, WORKING
+from a2a_celery.push import Poster
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.admin.archiving import acquire_archivable
 from a2a_celery.store.admin.schema import SCHEMA
@@ -20,11 +23,15 @@ from a2a_celery.store.runs.renewal import renew_runs
 from a2a_celery.watcher.recoverer import PauseExpirer, Recoverer
 from a2a_celery.watcher.reminder_poster import ReminderPoster
 from a2a_celery.watcher.role_loop import StoreClock
+from a2a_celery.watcher.webhooks.deliverer import Deliverer
 from tests.support.clocks import ManualClock
 from tests.support.dispatcher_setup import DUE_NOW_US, Broker, create_operation, dispatcher
 from tests.support.moved_clock import MovedClock
+from tests.support.receiver import receiver
 from tests.support.restarts import mortal_redis
 from tests.support.seeds import Seeds, run_concurrently, status
+
+from .test_deliverer import SETTINGS, WebhookSeeds
 
 HOUR = 3600
 LEASE_TTL = 15.0
@@ -174,6 +181,28 @@ async def test_a_reminder_keeps_its_time_after_a_jump(
     await poster.tick()
 
     assert await seconds_left(store, keys, keys.reminders) == [pytest.approx(HOUR / 2, abs=5)]
+
+
+@pytest.mark.parametrize("is_corrected", [False, True])
+async def test_a_jump_forward_is_no_day_of_failures(
+    store: AsyncStore, keys: Keys, seeds: Seeds, wall_clock: MovedClock, is_corrected: bool
+) -> None:
+    hook_seeds, secrets = WebhookSeeds(seeds), SETTINGS.secret_keys
+    store_clock, poster = StoreClock(store, keys, LEASE_TTL), Poster(SETTINGS.push_networks)
+    role = Deliverer(store, keys, Sealer(secrets), poster, secrets, LEASE_TTL, store_clock=store_clock)
+    with receiver() as hooks:
+        hooks.plan("/hook", [], then=500)
+        task_id = await hook_seeds.with_due_events(hooks.url())
+        for jump in (0, 2 * 24 * HOUR):
+            wall_clock.set_offset(jump)
+            if not jump or is_corrected:
+                await store_clock.tick()
+            await role.tick()
+            await asyncio.gather(*role._deliveries)
+        await role.aclose()
+
+    delivery = await hook_seeds.webhooks.delivery(task_id, "c0")
+    assert (delivery.state, delivery.failures) == ("failing", 2)
 
 
 @pytest.mark.parametrize("offsets", [[HOUR / 2], [-HOUR], [HOUR / 2, -HOUR]])

@@ -93,7 +93,8 @@ class DeliveryCursor:
         delivered: Version of the last delivered event.
         version: Newest version of the log.
         failures: Number of failures since the last delivered event.
-        failing_for: Seconds since the first failure after the last delivered event, or 0.
+        failing_for: Seconds since the first failure after the last delivered event, or since the store's clock was
+            set, or 0.
         trace: W3C traceparent of the task's newest turn, or "".
         leased_at: Start of the lease by the store's clock, in seconds since 1970.
         largest: Size of the largest log entry in bytes.
@@ -209,15 +210,26 @@ def delivery_metrics(keys: Keys) -> Operation[DeliveryMetrics]:
     return Operation(script("delivery_metrics"), [keys.deliveries, keys.dead_deliveries], [], parse)
 
 
-def acquire_due_deliveries(keys: Keys, *, limit: int, lease_us: int) -> Operation[list[DeliveryCursor]]:
+def acquire_due_deliveries(
+    keys: Keys, *, limit: int, lease_us: int, latest_us: int | None = None
+) -> Operation[list[DeliveryCursor]]:
     """Lease up to `limit` due cursors, each for `lease_us`. If the reply is lost, the cursors are due again when the
-    leases end."""
+    leases end.
+
+    Args:
+        keys: Keys of the deployment.
+        limit: Maximum number of cursors.
+        lease_us: Duration of the leases in µs.
+        latest_us: Upper bound for the current time, in µs, which protects `failing_for` against a store clock that has
+            jumped ahead. None for no bound.
+    """
     token = uuid4().hex
 
     def parse(reply: Sequence[Sequence[bytes]]) -> list[DeliveryCursor]:
         return [_cursor(fields, token) for fields in reply]
 
-    return Operation(script("acquire_due_deliveries"), [keys.deliveries], [keys.prefix, limit, lease_us, token], parse)
+    arguments: list[Argument] = [keys.prefix, limit, lease_us, token, "" if latest_us is None else latest_us]
+    return Operation(script("acquire_due_deliveries"), [keys.deliveries], arguments, parse)
 
 
 def acquire_bytes(keys: Keys, owner: str, host: str, size: int, *, per_hour: int) -> Operation[float]:

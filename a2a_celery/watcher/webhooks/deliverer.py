@@ -61,6 +61,7 @@ from ...store.webhooks.deliveries import (
 from ...telemetry.logs import about
 from ...telemetry.names import Action
 from ..metrics import WatcherMetrics
+from ..role_loop import StoreClock
 from .instrumented_post import GONE, PostReport, make_instrumented_post
 
 logger = logging.getLogger(__name__)
@@ -115,8 +116,10 @@ class Deliverer:
         metrics: WatcherMetrics | None = None,
         clock: Clock = SYSTEM_CLOCK,
         private_key: Ed25519PrivateKey | None = None,
+        store_clock: StoreClock | None = None,
     ) -> None:
         self._clock = clock
+        self._store_clock = store_clock
         self._metrics = metrics or WatcherMetrics()
         self._store = store
         self._keys = keys
@@ -153,7 +156,10 @@ class Deliverer:
         The caller shields the call from cancellation. Otherwise, the reply could be lost, and its cursors would not be
         due before their leases end.
         """
-        cursors = await self._store.run(acquire_due_deliveries(self._keys, limit=limit, lease_us=self._lease_us))
+        latest_us = None if self._store_clock is None else self._store_clock.latest_us
+        cursors = await self._store.run(
+            acquire_due_deliveries(self._keys, limit=limit, lease_us=self._lease_us, latest_us=latest_us)
+        )
         if cursors:
             self.synchronize(cursors[-1])
         for cursor in cursors:

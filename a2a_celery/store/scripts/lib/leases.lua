@@ -2,9 +2,9 @@
 
 -- Return a cursor in the form for deliverers: task id, context, agent, quoted config id, sealed config, delivered
 -- version, version of the log, failures, µs since the first failure, traceparent of the newest turn, current time in
--- µs, bytes of the largest entry of the log, bytes of the task, account. `r` is a result of leased_record.
-local function describe_cursor(keys, r, config, cursor)
-  local failing = cursor.first_failed_at and now() - cursor.first_failed_at or 0
+-- µs, bytes of the largest entry of the log, bytes of the task, account. `r` is a result of leased_record, and `failing`
+-- is the number of µs since the first failure.
+local function describe_cursor(keys, r, config, cursor, failing)
   return {
     r.task_id, r.context, r.agent, config, cursor.sealed, micros(cursor.delivered), r.version, micros(cursor.failures),
     micros(failing), r.trace or trace_of(r.options or ''), micros(now()), r.largest or '0', r.size or '0', account_of(r.scope),

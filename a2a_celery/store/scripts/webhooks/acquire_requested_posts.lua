@@ -11,5 +11,5 @@ local prefix, limit, lease_us = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 allow_on_full_store(requested_posts)
 return lease_deliveries(requested_posts, prefix, limit, lease_us, function(keys, r, config, cursor)
   local requested = redis.call('HGET', keys[9], config .. ':requested')
-  return requested and {requested, unpack(describe_cursor(keys, r, config, cursor))}
+  return requested and {requested, unpack(describe_cursor(keys, r, config, cursor, 0))}
 end)
