@@ -16,7 +16,7 @@ from kombu.entity import Queue
 from ..agents import Agent
 from ..clock import SYSTEM_CLOCK
 from ..concurrency import DaemonThreads
-from ..errors import BrokerUnavailable
+from ..errors import BrokerUnavailable, RunNotAccepted
 from ..integrations.celery import own_options
 from ..integrations.kombu import broker_error_text
 from ..settings import DEFAULT_KEY_PREFIX
@@ -163,6 +163,7 @@ class BrokerQueues:
         """Return True if no message waits in `queue` for a worker, or if the queue does not exist.
 
         Raises:
+            RunNotAccepted: The broker did not report the length of this queue, but may report other lengths.
             BrokerUnavailable: The broker did not reply.
         """
         return bool(await self._threads.call(lambda: self._is_empty(queue)))
@@ -207,4 +208,5 @@ class BrokerQueues:
                 finally:
                     channel.close()
         except Exception as e:  # each transport raises its own exceptions
-            raise BrokerUnavailable(f"the broker did not report the length of {queue}: {broker_error_text(e)}") from e
+            kind = BrokerUnavailable if self._pool.is_dead(e) else RunNotAccepted
+            raise kind(f"the broker did not report the length of {queue}: {broker_error_text(e)}") from e

@@ -293,6 +293,23 @@ async def test_a_queue_reports_its_messages_over_a_new_connection_if_the_old_one
     assert await queues.is_empty("nowhere")
 
 
+@pytest.mark.parametrize("broker", ["redis", "rabbitmq"], indirect=True)
+async def test_a_queue_that_does_not_report_its_length_is_no_outage_of_the_broker(
+    broker: str, server: MortalRedis
+) -> None:
+    app, name = Celery("publisher", broker=RABBITMQ_URL if broker == "rabbitmq" else server.broker_url), uuid4().hex
+    queues = Publisher(app, {}).queues
+    with app.connection_for_write() as other:
+        if broker == "rabbitmq":
+            other.default_channel.queue_declare(name, exclusive=True)
+        else:
+            other.default_channel.client.set(name, "is no queue")
+
+        with pytest.raises(RunNotAccepted):
+            await queues.is_empty(name)
+        assert await queues.is_empty("nowhere")
+
+
 @pytest.mark.filterwarnings("ignore:task_always_eager has no effect on send_task")
 async def test_an_eager_app_publishes_an_exposed_task_instead_of_calling_it(
     server: MortalRedis, celery: Celery
