@@ -199,31 +199,8 @@ class Dispatcher:
         queued_count = 0
         for number, run in enumerate(due):
             self._metrics.record_progress(self.name)
-            options, now = RunOptions.from_json(run.options), EPOCH + run.acquired_us * MICROSECOND
-            if options.has_expired(min(now, self._clock.now() + MAX_CLOCK_ERROR)):
-                await self._reject(run.ref)
-                del delays[run]
-                continue
-            if delay := options.publish_delay(now):
-                delays[run] = delay // timedelta(microseconds=1)
-                continue
-            if options.call is not None and not options.retries and await self._is_on_plain_worker(run.ref):
-                delays[run] = self._redispatch_after_us  # the delay does not double, since the run was not published
-                continue
             try:
-                if await self._backlog.may_hold(run, options):
-                    delays[run] = min(max(run.queued_us, MIN_QUEUE_RECHECK_US), MAX_REDISPATCH_WAIT_US)
-                    queued_count += 1
-                    continue
-                options_json = options.without_past_times(now).to_json()
-                await self._publisher.publish_async(run.agent, run.ref.task_id, run.ref.run, options_json)
-                del delays[run]
-                if not run.was_published:
-                    logger.debug("run %s published", run.ref.name)
-                    continue
-                self._metrics.count_redispatch()
-                log_fields = about(Action.RUN_DISPATCHED_AGAIN, run.ref.name, agent=run.agent)
-                logger.info("run %s published again", run.ref.name, extra=log_fields)
+                queued_count += await self._publish_run(run, delays)
             except RunNotAccepted as e:  # the following runs may have another route
                 log_fields = about(Action.RUN_NOT_PUBLISHED, run.ref.name, agent=run.agent)
                 logger.warning("run %s not published, retrying: %s", run.ref.name, e, extra=log_fields)
@@ -231,7 +208,46 @@ class Dispatcher:
                 log_fields = about(Action.RUN_NOT_PUBLISHED, runs=len(due) - number)
                 logger.warning("%d runs not published, retrying: %s", len(due) - number, e, extra=log_fields)
                 break
+            except StoreUnavailable:
+                raise
+            except Exception:  # for example, unreadable options: the run must not block the following runs
+                delays[run] = self._redispatch_after_us
+                log_fields = about(Action.RUN_NOT_PUBLISHED, run.ref.name, agent=run.agent)
+                logger.exception("run %s not published, retrying", run.ref.name, extra=log_fields)
         return queued_count
+
+    async def _publish_run(self, run: DueRun, delays: dict[DueRun, int]) -> bool:
+        """Publish, reject or postpone a run; see `_publish`. Return True if the run still waits in its queue.
+
+        Raises:
+            RunNotAccepted: The broker did not accept this run.
+            BrokerUnavailable: The broker is unreachable.
+            StoreUnavailable: The store is unavailable.
+        """
+        options, now = RunOptions.from_json(run.options), EPOCH + run.acquired_us * MICROSECOND
+        if options.has_expired(min(now, self._clock.now() + MAX_CLOCK_ERROR)):
+            await self._reject(run.ref)
+            del delays[run]
+            return False
+        if delay := options.publish_delay(now):
+            delays[run] = delay // timedelta(microseconds=1)
+            return False
+        if options.call is not None and not options.retries and await self._is_on_plain_worker(run.ref):
+            delays[run] = self._redispatch_after_us  # the delay does not double, since the run was not published
+            return False
+        if await self._backlog.may_hold(run, options):
+            delays[run] = min(max(run.queued_us, MIN_QUEUE_RECHECK_US), MAX_REDISPATCH_WAIT_US)
+            return True
+        options_json = options.without_past_times(now).to_json()
+        await self._publisher.publish_async(run.agent, run.ref.task_id, run.ref.run, options_json)
+        del delays[run]
+        if run.was_published:
+            self._metrics.count_redispatch()
+            log_fields = about(Action.RUN_DISPATCHED_AGAIN, run.ref.name, agent=run.agent)
+            logger.info("run %s published again", run.ref.name, extra=log_fields)
+        else:
+            logger.debug("run %s published", run.ref.name)
+        return False
 
     async def _is_on_plain_worker(self, ref: RunRef) -> bool:
         """Return True if a worker without this package has the run of a plain Celery task.

@@ -98,6 +98,21 @@ async def test_a_run_that_the_broker_refuses_delays_no_other(store: AsyncStore, 
     assert await store.redis.zscore(keys.dispatch, f"{due[0]}.1") is not None
 
 
+@pytest.mark.parametrize("options", [b"no options", b'{"not_after_us":253402300799000000}'])
+async def test_a_run_whose_options_cannot_be_used_delays_no_other(
+    store: AsyncStore, keys: Keys, options: bytes
+) -> None:
+    broker = Broker()
+    for task_id, content in (("odd", options), ("sound", b"")):
+        await store.run(create_operation(keys, task_id, content))
+        await store.run(mark_published(keys, RunRef(task_id, 1), delay_us=DUE_NOW_US))
+
+    await dispatcher(store, keys, broker).tick()
+
+    assert broker.taken == [("echo", "sound", 1)]
+    assert await store.redis.zscore(keys.dispatch, "odd.1") is not None
+
+
 async def test_a_run_that_stays_unclaimed_is_published_less_and_less_often(
     store: AsyncStore, keys: Keys, due: list[str]
 ) -> None:
