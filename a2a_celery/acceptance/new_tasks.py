@@ -40,6 +40,10 @@ SCHEDULE = "celery_schedule"
 
 TIMES = ("not_before", "not_after")
 
+END_OF_TIMES = 9000
+"""Year from which times are refused. Watchers and workers add durations to the times, and convert them to local time,
+and Python's times end with the year 9999."""
+
 LARGE_REQUEST = 1 << 16
 """Size in bytes above which a request is encoded in a thread."""
 
@@ -93,11 +97,12 @@ def _times(agent: Agent, request: SendMessageRequest, now: datetime) -> dict[str
 def _time(field: str, value: Any) -> datetime:
     try:
         time = datetime.fromisoformat(value)
-        if time.tzinfo is not None:
+        if time.tzinfo is not None and time.year < END_OF_TIMES:
             return time.astimezone(UTC)
     except (TypeError, ValueError, OverflowError):
         pass
-    raise invalid(field, "An ISO 8601 time with an offset from UTC, such as 2030-01-01T08:00:00Z.")
+    text = f"An ISO 8601 time before the year {END_OF_TIMES} with an offset from UTC, such as 2030-01-01T08:00:00Z."
+    raise invalid(field, text)
 
 
 class BrokerMessages:

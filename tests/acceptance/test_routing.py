@@ -252,6 +252,7 @@ async def test_a_run_that_does_not_start_in_time_is_rejected(served_fleet: Serve
         ({"not_before": 1893456000}, ".not_before"),
         ({"not_before": "0001-01-01T00:00:00+14:00"}, ".not_before"),
         ({"not_after": "2020-01-01T00:00:00Z"}, ".not_after"),
+        ({"not_after": "9999-12-31T23:59:59Z"}, ".not_after"),
         ({"not_before": "2030-01-01T00:00:00Z", "not_after": "2030-01-01T00:00:00+00:00"}, ".not_after"),
     ],
     ids=str,

@@ -141,6 +141,20 @@ def test_a_repeated_message_may_have_past_times(times: dict[str, str]) -> None:
         accepted_run_options(scheduled_agent(None), request, Caller())
 
 
+@pytest.mark.parametrize("name", ["not_before", "not_after"])
+def test_a_time_that_leaves_no_room_for_calculations_is_refused(name: str) -> None:
+    """Otherwise, an OverflowError would stop watchers and workers."""
+    request = SendMessageRequest()
+    request.metadata.update({SCHEDULE: {name: "8999-12-31T23:59:59Z"}})
+    options = accepted_run_options(scheduled_agent(None), request, Caller())
+    assert not options.has_expired(NOW)
+    assert options.next_check_in(NOW, HOUR) >= HOUR
+
+    request.metadata.update({SCHEDULE: {name: "9999-12-31T23:59:59Z"}})
+    with pytest.raises(InvalidParamsError, match=name):
+        accepted_run_options(scheduled_agent(None), request, Caller())
+
+
 def test_the_times_of_a_message_must_be_in_order() -> None:
     request = SendMessageRequest()
     request.metadata.update({SCHEDULE: {"not_before": PAST, "not_after": PAST}})
