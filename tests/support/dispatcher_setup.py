@@ -14,6 +14,7 @@ from a2a_celery.store import AsyncStore, Keys, Operation, Scope
 from a2a_celery.store.tasks.commands import create_task
 from a2a_celery.watcher.celery.results import Results
 from a2a_celery.watcher.dispatcher import Dispatcher
+from a2a_celery.watcher.metrics import WatcherMetrics
 
 DUE_NOW_US = -1_000_000
 
@@ -69,7 +70,12 @@ def create_operation(keys: Keys, task_id: str, options: bytes = b"") -> Operatio
 
 
 def dispatcher(
-    store: AsyncStore, keys: Keys, broker: Broker, redispatch_after: float = 60, clock: Clock = SYSTEM_CLOCK
+    store: AsyncStore,
+    keys: Keys,
+    broker: Broker,
+    redispatch_after: float = 60,
+    clock: Clock = SYSTEM_CLOCK,
+    metrics: WatcherMetrics | None = None,
 ) -> Dispatcher:
     results = Results(store, keys, Celery(set_as_current=False))
-    return Dispatcher(store, keys, broker, redispatch_after, results, clock=clock)  # type: ignore[arg-type]
+    return Dispatcher(store, keys, broker, redispatch_after, results, metrics, clock)  # type: ignore[arg-type]

@@ -18,10 +18,11 @@ from a2a_celery.lifecycle.outcomes import NOT_BEGUN_IN_TIME, WORKER_LOST
 from a2a_celery.lifecycle.states import FAILED, REJECTED, SUBMITTED, WORKING
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.runs.commands import RunRef, claim_run, end_run
-from a2a_celery.store.runs.publication import mark_published
+from a2a_celery.store.runs.publication import mark_published, report_prefetched
 from a2a_celery.store.tasks.commands import read_task
 from a2a_celery.watcher.celery.results import Results
 from a2a_celery.watcher.dispatcher import BROKER_RETRY_US, RESULTS_TIMEOUT, Dispatcher
+from a2a_celery.watcher.metrics import WatcherMetrics
 from a2a_celery.watcher.role_loop import MIN_TICK_INTERVAL, RoleLoop
 from tests.support.clocks import ManualClock
 from tests.support.dispatcher_setup import DUE_NOW_US, Broker, create_operation, dispatcher
@@ -60,6 +61,26 @@ async def test_an_outage_of_the_broker_loses_nothing(store: AsyncStore, keys: Ke
         await store.redis.zincrby(keys.dispatch, -BROKER_RETRY_US, f"{task_id}.1")
     await watcher.tick()
     assert len(broker.taken) == len(due)
+
+
+@pytest.mark.parametrize("outages", [0, 2])
+async def test_a_run_of_a_lost_worker_counts_as_published_again_also_after_an_outage(
+    store: AsyncStore, keys: Keys, outages: int
+) -> None:
+    broker, metrics, ref = Broker(), WatcherMetrics(), RunRef("t", 1)
+    watcher = dispatcher(store, keys, broker, metrics=metrics)
+    broker.waiting = True  # a worker had fetched the run, so the queue does not contain it
+    await store.run(create_operation(keys, "t"))
+    await store.run(mark_published(keys, ref, delay_us=60_000_000))
+    await store.run(report_prefetched(keys, [ref], silent_us=DUE_NOW_US, delay_us=60_000_000))
+
+    for is_down in (*[True] * outages, False):
+        broker.down = is_down
+        await watcher.tick()
+        await store.redis.zadd(keys.dispatch, {ref.name: 1})
+
+    assert broker.taken == [("echo", "t", 1)]
+    assert metrics.registry.get_sample_value("a2a_watcher_runs_dispatched_again_total") == 1
 
 
 @pytest.mark.parametrize("is_stopped", [True, False], ids=["stopped watcher", "failing store"])

@@ -69,7 +69,8 @@ def postpone_runs(keys: Keys, runs: Mapping[DueRun, int]) -> Operation[None]:
     records = [keys.task(run.ref.task_id).record for run in runs]
     arguments: list[Argument] = []
     for run, delay_us in runs.items():
-        arguments += [run.ref.name, delay_us, "" if run.published_us is None else run.published_us]
+        published_us: int | str = 0 if run.was_published else ""
+        arguments += [run.ref.name, delay_us, published_us if run.published_us is None else run.published_us]
     return Operation(script("postpone_runs"), [keys.dispatch, *records], arguments, lambda _: None)
 
 

@@ -60,7 +60,7 @@
 --   prefetched                 "<run> <µs> <µs>" if a worker has prefetched the run: time at which the run is published
 --                              again in any case, and time at which its worker counts as lost
 --   published_at               "<run> <µs>": time of the last confirmation by the broker, or of a watcher's attempt to
---                              publish
+--                              publish; 0 if the queue cannot contain the message of the run
 --   lost_processes             worker processes that were lost before they claimed the run, each followed by a space
 --   ask_count                  number of answers that the agent's `ask` has received or waits for
 --   interrupted_state          state before the message of the current turn, or INPUT_REQUIRED if the task was not

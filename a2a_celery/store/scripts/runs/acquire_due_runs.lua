@@ -20,7 +20,7 @@ local function queued_since(run, prefetched, published, times)
   local prefetched_run, lost_at = string.match(prefetched or '', '^(%d+) %d+ (%d+)$')
   if prefetched_run == run and (tonumber(lost_at) <= at or times == 1) then return '' end -- a worker has fetched the message
   local published_run, published_us = string.match(published or '', '^(%d+) (%d+)$')
-  if published_run ~= run then return '' end
+  if published_run ~= run or published_us == '0' then return '' end
   if tonumber(published_us) > at or tonumber(published_us) < clock_set_at then return '' end
   return at - tonumber(published_us) < longest_wait * 2 ^ (times - 1) and published_us or ''
 end

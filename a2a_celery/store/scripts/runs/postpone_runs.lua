@@ -1,7 +1,7 @@
 -- postpone_runs: undo acquire_due_runs for runs that a watcher did not publish. No effect on a claimed run.
 -- KEYS  list of queued runs, then the record of each run's task
--- ARGV  for each run: "<task id>.<run>", µs until the run is due again, time of its last publication in µs ('' for
---       unknown)
+-- ARGV  for each run: "<task id>.<run>", µs until the run is due again, time of its last publication in µs (0 for
+--       unknown, '' if the run was not published)
 -- returns nil
 -- requires: time
 local dispatch, first_record = KEYS[1], 2
