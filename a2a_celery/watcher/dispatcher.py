@@ -7,6 +7,7 @@ copy is harmless, because a run is claimed only once.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
@@ -174,9 +175,7 @@ class Dispatcher:
     async def _publish_due(self) -> bool:
         """Publish a batch of due runs. Return True if the batch was full and all its runs still wait in their
         queues."""
-        due = await self._store.run(
-            acquire_due_runs(self._keys, limit=DISPATCH_BATCH, delay_us=self._redispatch_after_us)
-        )
+        due = await self._acquire()
         self._results_reply = True
         delays = dict.fromkeys(due, BROKER_RETRY_US)
         try:
@@ -188,6 +187,21 @@ class Dispatcher:
         if delays:
             await self._store.run(postpone_runs(self._keys, delays))
         return queued_count == DISPATCH_BATCH
+
+    async def _acquire(self) -> list[DueRun]:
+        """Acquire a batch of due runs.
+
+        The call is shielded from cancellation. Otherwise, the reply could be lost, and the store would count the runs
+        as published.
+        """
+        acquire = acquire_due_runs(self._keys, limit=DISPATCH_BATCH, delay_us=self._redispatch_after_us)
+        acquiring = asyncio.create_task(self._store.run(acquire), name="a2a-due-runs")
+        try:
+            return await asyncio.shield(acquiring)
+        except asyncio.CancelledError:
+            with suppress(StoreUnavailable):
+                await self._store.run(postpone_runs(self._keys, dict.fromkeys(await acquiring, 0)))
+            raise
 
     async def _publish(self, due: Sequence[DueRun], delays: dict[DueRun, int]) -> int:
         """Publish runs, and return the number of runs that still wait in their queues.

@@ -6,6 +6,7 @@ import asyncio
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from billiard.exceptions import WorkerLostError
@@ -16,7 +17,7 @@ from a2a_celery.dispatch.options import LONGEST_ETA
 from a2a_celery.errors import StoreUnavailable
 from a2a_celery.lifecycle.outcomes import NOT_BEGUN_IN_TIME, WORKER_LOST
 from a2a_celery.lifecycle.states import FAILED, REJECTED, SUBMITTED, WORKING
-from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store import AsyncStore, Keys, Operation
 from a2a_celery.store.runs.commands import RunRef, claim_run, end_run
 from a2a_celery.store.runs.publication import mark_published, report_prefetched
 from a2a_celery.store.tasks.commands import read_task
@@ -106,6 +107,30 @@ async def test_runs_that_a_watcher_did_not_reach_were_not_published(
     counts = {task_id: await store.redis.hget(keys.task(task_id).record, "republish_count") for task_id in due}
     [(_, published_id, _)] = broker.taken
     assert counts == dict.fromkeys(due, b"0") | {published_id: b"1"}
+
+
+async def test_a_watcher_that_stops_during_an_acquisition_leaves_the_runs_to_others(
+    store: AsyncStore, keys: Keys, due: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker, run, is_acquired, may_reply = Broker(), store.run, asyncio.Event(), asyncio.Event()
+
+    async def with_a_late_reply(operation: Operation[Any]) -> Any:
+        reply = await run(operation)
+        if operation.script.name == "acquire_due_runs":
+            is_acquired.set()
+            await may_reply.wait()
+        return reply
+
+    monkeypatch.setattr(store, "run", with_a_late_reply)
+    tick = asyncio.create_task(dispatcher(store, keys, broker).tick())
+    await is_acquired.wait()
+    tick.cancel()
+    asyncio.get_running_loop().call_soon(may_reply.set)
+    await asyncio.wait({tick})
+    assert broker.taken == []
+
+    await dispatcher(store, keys, broker).tick()
+    assert broker.taken == [("echo", task_id, 1) for task_id in due]
 
 
 async def test_a_run_that_the_broker_refuses_delays_no_other(store: AsyncStore, keys: Keys, due: list[str]) -> None:
