@@ -226,12 +226,15 @@ class Seeds:
         return {key: await redis.dump(key) for key in [key async for key in redis.scan_iter()]}
 
     async def restore(self, backup: dict[bytes, bytes]) -> None:
-        """Replace the content of the store with `backup`, like a failover to an outdated replica."""
-        redis = self.store.redis
-        for key in [key async for key in redis.scan_iter()]:
-            await redis.delete(key)
-        for key, value in backup.items():
-            await redis.restore(key, 0, value, replace=True)
+        """Replace the content of the store with `backup`, like a failover to an outdated replica.
+
+        A reader sees the store before or after the replacement, and never a part of it.
+        """
+        async with self.store.redis.pipeline(transaction=True) as pipe:
+            pipe.flushdb()
+            for key, value in backup.items():
+                pipe.restore(key, 0, value, replace=True)
+            await pipe.execute()
 
     async def all_values(self) -> dict[str, object]:
         """Return the value of every key except the metrics. Two results are equal if nothing was written between the
