@@ -10,15 +10,7 @@ from typing import Protocol
 from uuid import uuid4
 
 from a2a.types import TaskStatusUpdateEvent
-from a2a.utils.errors import (
-    A2AError,
-    ContentTypeNotSupportedError,
-    ExtensionSupportRequiredError,
-    InvalidAgentResponseError,
-    InvalidParamsError,
-    InvalidRequestError,
-    UnsupportedOperationError,
-)
+from a2a.utils.errors import InvalidAgentResponseError
 from celery.exceptions import Reject, Retry
 
 from ..agents import Agent
@@ -73,6 +65,7 @@ from ..telemetry.names import Action
 from .agent_caller import AgentCaller
 from .agent_versions import forward_run
 from .agents.adapters import Adapter, UnusableAdapter
+from .agents.answer import REFUSALS, refuse
 from .agents.journal import open_journal
 from .agents.run_hooks import RunHooks, run_hooks
 from .agents.session import open_session
@@ -159,25 +152,6 @@ def outcome_of(signal: AgentSignal, claim: Claim) -> Outcome:
             return Failure(str(signal) or AGENT_FAILED, parts=tuple(more))
         case _:
             return Completed()
-
-
-REFUSALS = (
-    InvalidParamsError,
-    InvalidRequestError,
-    UnsupportedOperationError,
-    ContentTypeNotSupportedError,
-    ExtensionSupportRequiredError,
-)
-"""A2A errors about the client's message, whose text is sent to the client. All other A2A errors are failures."""
-
-
-def refusal(error: A2AError, claim: Claim) -> Paused | Rejection:
-    """Return the outcome of an A2A error about the client's message.
-
-    A first message is rejected. After a refused answer, the task stays interrupted and waits for another answer.
-    """
-    message = agent_message(error.message, claim.task.id, claim.task.context_id)
-    return Rejection(message) if claim.interrupted_state is None else Paused(claim.interrupted_state, message)
 
 
 CANCEL_SHARE = 0.5
@@ -490,7 +464,7 @@ class Run:
         except asyncio.CancelledError:
             return Canceled(CANCELED_BY_AGENT)
         except BaseException as error:  # including SystemExit and KeyboardInterrupt, which would stop the loop
-            return self._next_retry(error, events) or self._ended_by(error, claim)
+            return self._next_retry(error, events) or self._ended_by(error, claim, events)
 
     def _cancel_children(self, outcome: Outcome, events: RunEventQueue) -> None:
         """Cancel the child tasks if the run ended without a result, or if the turn's next run starts them again.
@@ -522,7 +496,7 @@ class Run:
         logger.warning("run %s: attempt %d follows", self.ref.name, retry.attempt, exc_info=error, extra=extra)
         return retry
 
-    def _ended_by(self, error: BaseException, claim: Claim) -> Outcome:
+    def _ended_by(self, error: BaseException, claim: Claim, events: RunEventQueue) -> Outcome:
         """Return the outcome of a run whose agent raised an exception."""
         if isinstance(error, Retry) and self._call is None:
             error = error_without_retry(error)
@@ -531,7 +505,7 @@ class Run:
                 return outcome_of(error, claim)
             case _ if isinstance(error, REFUSALS):
                 logger.info("run %s: its agent refused the message: %.1000r", self.ref.name, str(error))
-                return refusal(error, claim)
+                return refuse(error, claim, events)
             case BlobsUnavailable():
                 return Failure(OUT_OF_REACH, reference=self._report("its input cannot be read", error))
             case StepsChanged():

@@ -8,13 +8,16 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from a2a.types import Part
+from a2a.utils.errors import InvalidParamsError
 from celery import Celery
 from celery.app.trace import build_tracer
 
-from a2a_celery import A2A, Failed, InputRequired, Turn, current_turn
+from a2a_celery import A2A, Failed, InputRequired, Turn, current_step_key, current_turn
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
-from a2a_celery.lifecycle.states import FAILED, INPUT_REQUIRED
+from a2a_celery.lifecycle.states import COMPLETED, FAILED, INPUT_REQUIRED
 from a2a_celery.store import AsyncStore, Keys
+from tests.support.seeds import Seeds
 
 from .scene import TurnByTurn
 
@@ -152,6 +155,28 @@ async def never_returns(turn: Turn) -> str:
     return text
 
 
+fetched: list[tuple[str, str]] = []
+"""Arguments and idempotency keys with which `fetch` was called."""
+
+
+async def fetch(value: str) -> str:
+    fetched.append((value, current_step_key()))
+    return value
+
+
+@a2a.agent("refuses-answers", description="Asks twice, and refuses cities without an upper-case letter.")
+async def refuses_answers(turn: Turn) -> str:
+    text = await turn.step("text", fetch, turn.text)
+    city = await turn.ask("Which city?")
+    checked = await turn.step("city", fetch, str(city))
+    if checked.islower():
+        raise InvalidParamsError(f"{checked} is not a city.")
+    country = await turn.ask("Which country?")
+    if country.islower():
+        raise InvalidParamsError(f"{country} is not a country.")
+    return f"{text}: {checked}, {country}"
+
+
 a2a.expose(plain)
 a2a.expose(plain_retried, name="plain-retried")
 a2a.expose(raises)
@@ -182,6 +207,11 @@ async def turns(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> A
         yield turns
 
 
+@pytest.fixture
+def seeds(store: AsyncStore, keys: Keys) -> Seeds:
+    return Seeds(store, keys)
+
+
 @pytest.mark.parametrize("agent", ASKING)
 async def test_a_question_reaches_the_client_although_it_is_caught(turns: TurnByTurn, agent: str) -> None:
     assert await turns.begin(agent) == (INPUT_REQUIRED, "Which city?")
@@ -192,6 +222,24 @@ async def test_a_question_reaches_the_client_although_it_is_caught(turns: TurnBy
 
 async def test_an_agent_that_asks_and_then_raises_failed_has_failed(turns: TurnByTurn) -> None:
     assert await turns.begin("gives-up") == (FAILED, "No city, no weather.")
+
+
+async def test_the_next_message_answers_the_question_whose_answer_the_agent_refused(
+    turns: TurnByTurn, seeds: Seeds
+) -> None:
+    """Steps before the refused answer are not repeated. Steps after the refused answer belong to it."""
+    fetched.clear()
+    agent = "refuses-answers"
+    assert await turns.begin(agent) == (INPUT_REQUIRED, "Which city?")
+    assert await turns.say(agent, 2, Part(text="oslo")) == (INPUT_REQUIRED, "oslo is not a city.")
+    assert await turns.say(agent, 3, Part(text="bergen")) == (INPUT_REQUIRED, "bergen is not a city.")
+    assert await turns.say(agent, 4, Part(text="Bergen")) == (INPUT_REQUIRED, "Which country?")
+    assert await turns.say(agent, 5, Part(text="norway")) == (INPUT_REQUIRED, "norway is not a country.")
+    assert (await turns.say(agent, 6, Part(text="Norway")))[0] == COMPLETED
+
+    assert (await seeds.task("t")).artifacts[0].parts[0].text == "hello: Bergen, Norway"
+    assert [value for value, _ in fetched] == ["hello", "oslo", "bergen", "Bergen"]
+    assert len({key for _, key in fetched}) == 4, "a key belongs to one answer"
 
 
 def test_a_question_of_a_task_that_celery_called_is_an_ordinary_failure() -> None:

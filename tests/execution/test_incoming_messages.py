@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 from a2a.helpers import get_message_text
-from a2a.types import Message
+from a2a.types import Message, Part
 
 from a2a_celery import ConfigError
 from a2a_celery.agents import OnMessage
@@ -174,7 +174,7 @@ async def test_a_function_that_is_called_again_after_an_answer_reads_them_again(
     claim, events, turn = await turn_of(scene)
     await send(scene, claim, "left")
     assert await poll(turn) == ["left"]
-    events.settlement.asked = 1
+    events.settlement.question = [Part(text="how far?")]
     await scene.settle(claim, events, Paused(INPUT_REQUIRED))
     await send(scene, claim, "ten")
 

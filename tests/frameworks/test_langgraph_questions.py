@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import pytest
 from a2a.helpers import new_data_part
 from a2a.types import Part
+from a2a.utils.errors import InvalidParamsError
 from celery import Celery
 from google.protobuf.json_format import MessageToDict
 from langchain_core.messages import AIMessage
@@ -84,6 +85,14 @@ def loses_its_connection(state: State) -> dict[str, Any]:
     return {"answers": [answer]}
 
 
+def refuses_lower_case(state: State) -> dict[str, Any]:
+    calls.append("ask")
+    answers = [interrupt("Who?"), interrupt("Where?")]
+    if answers[1].islower():
+        raise InvalidParamsError(f"{answers[1]} is not a city.")
+    return {"answers": answers}
+
+
 def first(state: State) -> dict[str, Any]:
     calls.append("before")
     return {}
@@ -134,6 +143,7 @@ AGENTS: dict[str, Any] = {
         b=lambda state: {"answers": [f"b: {interrupt(None, response_schema={'type': 'integer'})}"]},
     ),
     "subgraph": answering(inner=inner()),
+    "refuses": answering(ask=refuses_lower_case),
 }
 for agent_name, agent_graph in AGENTS.items():
     a2a.agent(agent_name, description="Asks.", session=True)(langgraph_agent(agent_graph))
@@ -164,6 +174,14 @@ async def test_one_node_asks_one_question_after_the_other(turns: TurnByTurn, see
 
     assert (state, await seeds.last_text("t")) == (COMPLETED, "Ada and Paris")
     assert calls == ["ask"] * 3
+
+
+async def test_the_next_message_begins_a_turn_if_a_node_refused_the_answer(turns: TurnByTurn) -> None:
+    """LangGraph has recorded the answer in its checkpoint."""
+    assert await turns.begin("refuses") == (INPUT_REQUIRED, "Who?")
+    assert await turns.say("refuses", 2, Part(text="Ada")) == (INPUT_REQUIRED, "Where?")
+    assert await turns.say("refuses", 3, Part(text="paris")) == (INPUT_REQUIRED, "paris is not a city.")
+    assert await turns.say("refuses", 4, Part(text="Ada")) == (INPUT_REQUIRED, "Who?")
 
 
 @pytest.mark.parametrize("agent", ["empty", "empty-text"])

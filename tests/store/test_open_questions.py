@@ -1,5 +1,5 @@
-"""Schema of an open question. The schema is stored with the pause, applied to each answer, and deleted with the
-pause."""
+"""Open questions: the schema, which is stored with the pause, applied to each answer and deleted with the pause, and
+refused answers."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import pytest
 
 from a2a_celery.lifecycle.states import FAILED, INPUT_REQUIRED
 from a2a_celery.store import AsyncStore, Keys, Operation
-from a2a_celery.store.runs.commands import Settled, settle_run
+from a2a_celery.store.runs.commands import Claim, Settled, settle_run
 from a2a_celery.store.tasks.commands import TaskLimits, continue_task, end_pauses, request_cancel
-from a2a_celery.store.tasks.results import Begun, Continued, OpenQuestion, Waiting
+from a2a_celery.store.tasks.results import Begun, Continued, DeliveredToRun, OpenQuestion, Waiting
 from tests.support.seeds import ANN, CONTEXT, Seeds, request, status
 
 SCHEMA = '{"type": "integer"}'
@@ -78,3 +78,32 @@ async def test_the_schema_goes_with_the_task(store: AsyncStore, keys: Keys, seed
         assert await store.run(end_pauses(keys, limit=1)) == 1
 
     assert not await store.redis.hexists(keys.task(task_id).record, "answer_schema")
+
+
+async def test_an_unread_message_answers_the_question_whose_answer_was_refused(
+    store: AsyncStore, keys: Keys, seeds: Seeds
+) -> None:
+    async def ask(claim: Claim, **options: int) -> None:
+        events = [status(INPUT_REQUIRED, "How many?")]
+        end = settle_run(keys, claim.ref, token=claim.token, written_count=0, events=events, **options)
+        assert isinstance(await store.run(end), Settled)
+
+    async def send(text: str) -> Continued:
+        message = request(text, task_id, CONTEXT)
+        return await store.run(
+            continue_task(keys, ANN, task_id, message, "", caller=b"{}", nonce=text, on_message="steer")
+        )
+
+    claim = await seeds.claim_run()
+    task_id = claim.ref.task_id
+    await ask(claim, ask_count=1)
+    assert isinstance(await send("many"), Begun)
+    refused = await seeds.claim_run(task_id, run=2)
+    assert isinstance(await send("3"), DeliveredToRun)
+    await ask(refused, ask_count=2, refuses_answer=True)
+
+    next_claim = await seeds.claim_run(task_id, run=3)
+
+    history = [message.parts[0].text for message in next_claim.task.history]
+    assert [history[index] for index in next_claim.turn_messages] == ["hello", "3"]
+    assert (next_claim.ask_count, next_claim.turn) == (2, 3)

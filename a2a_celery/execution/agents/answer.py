@@ -1,11 +1,32 @@
-"""Client's answers to the questions of `Turn.ask`, and the message with which the agent is called."""
+"""Client's answers to the questions of `Turn.ask`, the message with which the agent is called, and its refusal."""
 
 from __future__ import annotations
 
 from a2a.helpers import get_message_text
 from a2a.types import Message
+from a2a.utils.errors import (
+    A2AError,
+    ContentTypeNotSupportedError,
+    ExtensionSupportRequiredError,
+    InvalidParamsError,
+    InvalidRequestError,
+    UnsupportedOperationError,
+)
 
+from ...lifecycle import Paused, Rejection
+from ...lifecycle.outcomes import agent_message
 from ...store.runs.commands import Claim
+from ..events.queue import RunEventQueue
+from .journal import CURRENT
+
+REFUSALS = (
+    InvalidParamsError,
+    InvalidRequestError,
+    UnsupportedOperationError,
+    ContentTypeNotSupportedError,
+    ExtensionSupportRequiredError,
+)
+"""A2A errors about the client's message, whose text is sent to the client. All other A2A errors are failures."""
 
 
 class Answer(str):
@@ -33,3 +54,18 @@ def message_and_answers(claim: Claim) -> list[Message]:
     if not claim.ask_count:
         return [claim.request.message]
     return [claim.task.history[index] for index in claim.turn_messages]
+
+
+def refuse(error: A2AError, claim: Claim, events: RunEventQueue) -> Paused | Rejection:
+    """Return the outcome of an A2A error about the client's message.
+
+    A first message is rejected. After a refused answer, the task stays interrupted and waits for another answer. If the
+    refused message answers `Turn.ask`, the next message answers the same question, unless a framework has recorded its
+    own progress, which may include the refused answer.
+    """
+    message = agent_message(error.message, claim.task.id, claim.task.context_id)
+    if claim.interrupted_state is None:
+        return Rejection(message)
+    if claim.ask_count and not events.ended:
+        events.settlement.refuses_answer = CURRENT.get().remove_calls_after_answer()
+    return Paused(claim.interrupted_state, message)

@@ -28,7 +28,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from hashlib import sha256
 from threading import Lock, get_ident
 from typing import Any
@@ -96,17 +96,20 @@ class RunJournal:
     """
 
     __slots__ = (  # each waiting run keeps a journal in memory
+        "_answered_at",
         "_bytes",
         "_caught",
         "_deferred",
         "_entries",
         "_events",
+        "_holds_progress",
         "_last_position",
         "_lock",
         "_ordinals",
         "_origin",
         "_other_version",
         "_position",
+        "_refusal_count",
         "_task",
         "_thread",
         "_turn",
@@ -122,6 +125,9 @@ class RunJournal:
         self._bytes = sum(map(_size, self._entries.values()))
         self._turn = claim.turn - claim.ask_count
         self._origin = f"{claim.journal_origin}/{self._turn}"
+        self._refusal_count = claim.ask_count and claim.ask_count + 1 - len(claim.turn_messages)
+        self._answered_at: int | None = None
+        self._holds_progress = False
         self._other_version = claim.other_version
         self._events = events
         self.settings = settings
@@ -187,8 +193,11 @@ class RunJournal:
             self._require_unchanged(key, kind, position, entry)
             if entry is None and len(self._entries) >= MAX_ENTRIES:
                 raise StepError(f"{kind} {name!r}: a turn may have {MAX_ENTRIES} recorded results: record larger units")
+            origin = self._origin
+            if is_main and self._refusal_count and self._answered_at is not None:
+                origin = f"{origin}/{self._refusal_count}"  # the same call after a refused answer has another key
         call_entry = None if entry is None or entry.form == UNFINISHED else entry
-        return JournalCall(key, kind, name, str(uuid5(NAMESPACE_URL, f"{self._origin}/{key}")), position, call_entry)
+        return JournalCall(key, kind, name, str(uuid5(NAMESPACE_URL, f"{origin}/{key}")), position, call_entry)
 
     async def record(self, call: JournalCall, form: str, content: bytes) -> JournalEntry:
         """Record the result of a call, and return the entry after the store has confirmed it.
@@ -204,6 +213,27 @@ class RunJournal:
         await self._events.write_entries(entries)
         return entry
 
+    def mark_last_answer(self) -> None:
+        """Note that the agent now receives the last answer to its questions."""
+        self._answered_at = self._position
+
+    def remove_calls_after_answer(self) -> bool:
+        """Remove the entries of calls that the agent has made in its main sequence since it received the last answer.
+
+        The store removes the entries with the next events. Entries of calls outside the main sequence stay, because
+        their keys contain their arguments.
+
+        Returns:
+            False if nothing was removed, because entries of `replace` may depend on the answer.
+        """
+        if self._holds_progress:
+            return False
+        if (answered_at := self._answered_at) is not None:
+            with self._lock:
+                entries = [entry for entry in self._entries.values() if entry.position > answered_at]
+            self._events.add_entries([replace(entry, form=REMOVED, content=b"", turn=self._turn) for entry in entries])
+        return True
+
     def restart(self, scope: str) -> None:
         """Count the calls of the unit of work `scope` from 1 again, because the unit is executed again."""
         with self._lock:
@@ -211,7 +241,8 @@ class RunJournal:
                 del self._ordinals[stem]
 
     def entries(self, kind: str) -> dict[str, JournalEntry]:
-        """Return the entries of `kind` by their keys."""
+        """Return the entries of `kind` by their keys, for a recorder that writes them with `replace`."""
+        self._holds_progress = True
         return {key: entry for key, entry in self._entries.items() if entry.kind == kind}
 
     async def replace(self, kind: str, form: str, contents: Mapping[str, bytes | None]) -> None:

@@ -449,13 +449,15 @@ class Turn:
     def _next_answer(self) -> Message | None:
         """Return the client's next answer in this turn, or None if it has not arrived yet."""
         self._asked += 1
+        if self._asked == len(self._answers):
+            self.journal.mark_last_answer()
         return self._answers[self._asked - 1] if self._asked <= len(self._answers) else None
 
     def _question(self, signal: InputRequired, reminders: Reminders) -> InputRequired:
         """Record the question of `signal`, which ends the run, and return `signal`."""
         self.journal.flush()
         settlement = self._events.settlement
-        settlement.asked, settlement.question = self._asked, signal.parts
+        settlement.question = signal.parts
         settlement.reminders = reminders.packed(self.task_id, self._events.store.keys, self.journal.settings)
         return signal
 

@@ -202,10 +202,10 @@ class Settlement:
     def __init__(
         self, store: RunStore, claim: Claim, translator: Translator, *, pause_us: int, publish_next: PublishNext
     ) -> None:
-        self.asked = 0
-        """Number of questions that `Turn.ask` has asked in the turn if the run ends with a question, or 0."""
         self.question: list[Part] | None = None
         """Parts of the question that `Turn.ask` has asked in this run, or None."""
+        self.refuses_answer = False
+        """True if the agent has refused the last answer to `Turn.ask`, so the next message answers the question."""
         self.reminders = b""
         """Reminders of the question; see `pack_reminders`."""
         self.wait: PendingWait | None = None
@@ -264,7 +264,8 @@ class Settlement:
                 token=self._claim.token,
                 written_count=written_count,
                 events=events,
-                ask_count=self.asked,
+                ask_count=self._claim.ask_count + 1 if self.question is not None or self.refuses_answer else 0,
+                refuses_answer=self.refuses_answer,
                 read_count=self.read_count(),
                 pause_us=self._pause_us,
                 pause_timeout=unanswered_status(self._claim) if self._pause_us else None,

@@ -110,7 +110,8 @@ class Claim:
 
     Attributes:
         token: Token of the claim, which each write of the run carries.
-        ask_count: Number of newest client messages that answer the agent's `ask`.
+        ask_count: Number of newest client messages that answer the agent's `ask`, including answers that the agent
+            refused.
         interrupted_state: State before the message of the turn, or None in the first turn.
         options: Stored options of the run; see ``dispatch.RunOptions``.
         task: Snapshot of the task at `version`, including the changes that the claim made.
@@ -120,7 +121,8 @@ class Claim:
         journal: Entries by key, or None if the journal is too large for the claim and must be read with `read_journal`.
         journal_origin: Id of the first dead letter from which the journal was requeued, or the id of the task itself.
         turn_messages: Indexes, in the task's history, of the messages of this turn and of the earlier turns in which
-            the agent asked the questions that this turn answers, oldest first. Empty in the first turn of a task.
+            the agent asked the questions that this turn answers, oldest first, without refused answers. Empty in the
+            first turn of a task.
         read_messages: Indexes, in the task's history, of further messages that the agent read in these earlier turns.
         other_version: Version of the agent's code that recorded the journal if it is not this run's version, or "".
     """
@@ -363,6 +365,7 @@ def settle_run(
     written_count: int,
     events: Sequence[RunRecord],
     ask_count: int = 0,
+    refuses_answer: bool = False,
     read_count: int = 0,
     pause_us: int = 0,
     pause_timeout: Event | None = None,
@@ -379,7 +382,9 @@ def settle_run(
         token: Token of the claim.
         written_count: Number of records that the run wrote earlier.
         events: Records that the run writes last. Together they must leave the task terminal or interrupted.
-        ask_count: Number of answers that the agent's `ask` has received, including the next message.
+        ask_count: Number of answers that the agent's `ask` has received, including refused answers and the next
+            message.
+        refuses_answer: True if the agent has refused the answer that began the turn.
         read_count: Number of messages that the agent has read in the run. The first unread message begins a turn.
         pause_us: µs after which a watcher ends the pause, or 0 for no timeout.
         pause_timeout: Event with which the watcher ends the pause, or None if `pause_us` is 0.
@@ -393,7 +398,7 @@ def settle_run(
         script("settle_run"),
         keys.task(ref.task_id),
         [
-            *(ref.run, token, written_count, FIRST_PUBLISH_GRACE_US, ask_count, read_count),
+            *(ref.run, token, written_count, FIRST_PUBLISH_GRACE_US, ask_count, int(refuses_answer), read_count),
             *(keys.pauses, pause_us),
             b"" if pause_timeout is None else encode(pause_timeout),
             keys.dead_letters if dead_letter else "",

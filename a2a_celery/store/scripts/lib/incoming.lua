@@ -37,6 +37,12 @@ local function remove_read_messages(keys, r, read_count, ask_count)
   end
 end
 
+-- Remove the refused answer that began the turn, so that the next message answers the same question of `ask`.
+local function remove_refused_answer(keys, r)
+  r.turn_messages = string.match(r.turn_messages or '', '^(.*) %d+$') or '0'
+  redis.call('HSET', keys[1], 'turn_messages', r.turn_messages)
+end
+
 -- Change the last status among the events from ARGV[first] on to WORKING, because another turn follows. Return the
 -- state that was replaced, or nil if no status was changed. Two concatenated protobuf messages are one merged message,
 -- so the message of the status is preserved.

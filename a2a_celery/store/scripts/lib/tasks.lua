@@ -62,12 +62,13 @@
 --   published_at               "<run> <µs>": time of the last confirmation by the broker, or of a watcher's attempt to
 --                              publish; 0 if the queue cannot contain the message of the run
 --   lost_processes             worker processes that were lost before they claimed the run, each followed by a space
---   ask_count                  number of answers that the agent's `ask` has received or waits for
+--   ask_count                  number of answers that the agent's `ask` has received or waits for, including answers
+--                              that the agent refused
 --   interrupted_state          state before the message of the current turn, or INPUT_REQUIRED if the task was not
 --                              interrupted; absent in the first turn
 --   turn_messages              indexes, in the history, of the messages of the turns that led to the current turn by a
---                              question of `ask`, and of the message of the current turn; absent in the first turn.
---                              Deleted with the request
+--                              question of `ask`, and of the message of the current turn, without refused answers;
+--                              absent in the first turn. Deleted with the request
 --   read_messages              indexes, in the history, of the messages that these earlier turns have read
 --   has_messages               '1' if a message was delivered to an open run; deleted when the task ends
 --   interrupt_requested        run that a message of the client interrupts; deleted when the task ends

@@ -4,10 +4,11 @@
 -- store.
 -- KEYS  keys of the task
 -- ARGV  run, token of its claim, number of records that the run wrote earlier, µs until a watcher publishes the next
---       run, number of answers that the agent's `ask` has received or waits for, number of messages that the run has
---       read, pauses, µs until a pause ends (0 for never), FAILED event that ends the pause, list of dead letters (''
---       if a FAILED task leaves no dead letter), JSON Schema of the answer ('' for none), reminders of the question (''
---       for none), the session: the arguments of save_session ('' for none), events
+--       run, number of answers that the agent's `ask` has received or waits for, '1' if the agent has refused the
+--       answer that began the turn, number of messages that the run has read, pauses, µs until a pause ends (0 for
+--       never), FAILED event that ends the pause, list of dead letters ('' if a FAILED task leaves no dead letter), JSON
+--       Schema of the answer ('' for none), reminders of the question ('' for none), the session: the arguments of
+--       save_session ('' for none), events
 -- returns {'settled', version, state, run to publish ('' for none), its options, its task, its agent}
 --       | {'lost', see missing_events} | {'illegal', number of the event, state}
 --       | {'conflict', version}: another run has saved the session since
@@ -15,9 +16,9 @@
 -- requires: blobs, child_waits, context_queue, events, incoming, keys, notifications, reminders, retirement, runs, sessions, states, status, stored_bytes, tasks, time, turns
 local record = KEYS[1]
 local run, token, before, due_us, ask_count = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
-local read_count, pauses, pause_us, pause_timeout, dead_letters = tonumber(ARGV[6]), ARGV[7], tonumber(ARGV[8]), ARGV[9], ARGV[10]
-local answer_schema, reminders = ARGV[11], ARGV[12]
-local session, session_state, first_session, first_event = ARGV[13], ARGV[15], 13, 19
+local refuses_answer, read_count, pauses, pause_us = ARGV[6] == '1', tonumber(ARGV[7]), ARGV[8], tonumber(ARGV[9])
+local pause_timeout, dead_letters, answer_schema, reminders = unpack(ARGV, 10, 13)
+local session, session_state, first_session, first_event = ARGV[14], ARGV[16], 14, 20
 
 local r = load_record(KEYS)
 if r and r.settled then
@@ -53,6 +54,7 @@ if session ~= '' and (session_state == '' or r.state == COMPLETED or INTERRUPTED
 end
 local next_task, next_run, next_options, next_agent = '', '', '', ''
 if has_next and r.phase == 'running' and (replaced_state or INTERRUPTED[r.state] or is_interrupted) then
+  if refuses_answer then remove_refused_answer(KEYS, r) end
   remove_read_messages(KEYS, r, read_count, ask_count)
   next_options = begin_turn_of_message(KEYS, r, left_state, ask_count, due_us)
   next_task, next_run, next_agent = r.task_id, micros(r.run), r.agent
@@ -65,6 +67,7 @@ if TERMINAL[r.state] then
 elseif INTERRUPTED[r.state] then
   close_run(r)
   redis.call('HSET', record, 'ask_count', ask_count)
+  if refuses_answer then remove_refused_answer(KEYS, r) end
   remove_read_messages(KEYS, r, read_count, ask_count)
   local waiting = next_waiting(KEYS, r)
   if waiting then
