@@ -343,8 +343,9 @@ class A2A:
             context_id: Id of the task's context, or "" for a new context.
             metadata: Metadata of the request as JSON values, or None for no metadata.
             extensions: URIs of the extensions that the caller requests.
-            cancel_with_parent: True if the new task is cancelled when its parent ends without a result. The parent is
-                the task of the agent whose code calls this method, if any.
+            cancel_with_parent: True if the new task is cancelled when its parent ends without a result, or when the run
+                that calls this method is retried. The parent is the task of the agent whose code calls this method, if
+                any.
 
         Raises:
             ConfigError: There is no such agent, the store does not fit the settings, or no worker could read the

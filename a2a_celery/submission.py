@@ -13,6 +13,7 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from a2a.types import SendMessageRequest, StreamResponse, Task, TaskStatusUpdateEvent
@@ -21,7 +22,7 @@ from .acceptance.errors import not_found
 from .acceptance.submitter import TaskSubmitter
 from .agents import Agent
 from .caller import Caller
-from .child_tasks import CURRENT_CHILDREN, name_parent
+from .child_tasks import CURRENT_CHILDREN, ChildTasks, name_parent
 from .client.connection.transports import trace_of_current_run
 from .client.errors import DeadlineExceeded
 from .client.result import Result
@@ -32,6 +33,7 @@ from .dispatch import Publisher
 from .lifecycle import EventId, EventKind, is_interrupted, is_terminal, kind_of
 from .lifecycle.client_events import client_event
 from .lifecycle.events import stream_response
+from .lifecycle.outcomes import CANCELED_BY_CLIENT, CANCELED_BY_PARENT
 from .lifecycle.states import SUBMITTED
 from .settings import Settings
 from .store import Keys, Scope
@@ -57,11 +59,16 @@ class Submission:
 
     Create the object in the thread or coroutine of the submitting code, because `of` reads the run and the trace of the
     current context.
+
+    Attributes:
+        siblings: Child tasks of the run that submits the message, to which the new task is added, or None if no run
+            cancels the task.
     """
 
     agent: str
     params: SendMessageRequest
     caller: Caller
+    siblings: ChildTasks | None = None
 
     @classmethod
     def of(
@@ -87,7 +94,8 @@ class Submission:
             name_parent(message, children.parent_id, cancel=cancel_with_parent)
         params = SendMessageRequest(message=message, tenant=tenant, metadata=metadata)
         trace = trace_of_current_run() or trace_to_keep({})
-        return cls(agent, params, Caller(owner, bool(owner), tenant, tuple(sorted(extensions)), trace))
+        caller = Caller(owner, bool(owner), tenant, tuple(sorted(extensions)), trace)
+        return cls(agent, params, caller, children if cancel_with_parent else None)
 
 
 class SubmissionProcess:
@@ -182,7 +190,11 @@ class Submissions:
     async def _submit(self, process: SubmissionProcess, submission: Submission) -> TaskHandle:
         caller = submission.caller
         task_id, context_id = await process.submitter.submit(submission.agent, submission.params, caller)
-        return TaskHandle(self, task_id, context_id, Scope(submission.agent, caller.tenant, caller.user))
+        scope, siblings = Scope(submission.agent, caller.tenant, caller.user), submission.siblings
+        handle = TaskHandle(self, task_id, context_id, scope, siblings)
+        if siblings is not None:
+            siblings.add(f"task {task_id}", partial(self.run_async, handle._cancel_with_parent))
+        return handle
 
     def close(self) -> None:
         """Close the connections of this process. The next call opens new connections."""
@@ -213,12 +225,20 @@ class TaskHandle:
         agent: Name of the task's agent.
     """
 
-    def __init__(self, submissions: Submissions, task_id: str, context_id: str, scope: Scope) -> None:
+    def __init__(
+        self,
+        submissions: Submissions,
+        task_id: str,
+        context_id: str,
+        scope: Scope,
+        siblings: ChildTasks | None = None,
+    ) -> None:
         self.task_id = task_id
         self.context_id = context_id
         self.agent = scope.agent
         self._submissions = submissions
         self._scope = scope
+        self._siblings = siblings
 
     def __repr__(self) -> str:
         return f"TaskHandle({self.agent!r}, {self.task_id!r})"
@@ -291,7 +311,12 @@ class TaskHandle:
             raise DeadlineExceeded(text, result) from None
         if final is None:
             raise not_found(self.task_id)
+        if self._siblings is not None and (final.answer or is_terminal(final.task.status.state)):
+            self._siblings.remove(f"task {self.task_id}")
         return Result.of(final.answer or final.task)
+
+    async def _cancel_with_parent(self, process: SubmissionProcess) -> None:
+        await self._request_cancel(process, self.context_id, CANCELED_BY_PARENT)
 
     async def _read(self, process: SubmissionProcess, *, complete: bool = True) -> Task:
         length = None if complete else 0
@@ -303,19 +328,27 @@ class TaskHandle:
 
     async def _cancel(self, process: SubmissionProcess) -> Result:
         context_id = self.context_id or (await self._read(process, complete=False)).context_id
-        answer = await process.store.run(request_cancel(process.keys, self._scope, self.task_id, context_id))
-        match answer:
+        if await self._request_cancel(process, context_id):
+            grace = process.submitter.agent(self.agent).grace(process.settings)
+            try:
+                return await self._result(process, grace + CANCEL_MARGIN)
+            except DeadlineExceeded as e:
+                return e.result
+        return Result.of(await self._read(process))
+
+    async def _request_cancel(
+        self, process: SubmissionProcess, context_id: str, text: str = CANCELED_BY_CLIENT
+    ) -> bool:
+        """Request the cancellation of the task, and return True if the task's worker was asked to cancel the run."""
+        operation = request_cancel(process.keys, self._scope, self.task_id, context_id, text=text)
+        match await process.store.run(operation):
             case Missing():
                 raise not_found(self.task_id)
             case CanceledNow(run, _, canvas):
                 process.publisher.revoke_canceled_soon(self.task_id, run, canvas)
             case CancelRequested():
-                grace = process.submitter.agent(self.agent).grace(process.settings)
-                try:
-                    return await self._result(process, grace + CANCEL_MARGIN)
-                except DeadlineExceeded as e:
-                    return e.result
-        return Result.of(await self._read(process))
+                return True
+        return False
 
 
 class EventReader:

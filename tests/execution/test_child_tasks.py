@@ -14,8 +14,10 @@ from a2a_celery import Turn
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.client import RemoteAgent
 from a2a_celery.client.calling import call_task
-from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, WORKING
+from a2a_celery.lifecycle.outcomes import CANCELED_BY_PARENT
+from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, SUBMITTED, WORKING
 from a2a_celery.store import AsyncStore, Keys, SyncStore
+from a2a_celery.store.admin.schema import SCHEMA
 from a2a_celery.store.tasks.commands import request_cancel
 from tests.support.plain_server import Steps, plain_server
 from tests.support.seeds import ANN, CONTEXT
@@ -188,6 +190,38 @@ async def test_a_remote_task_is_cancelled_when_its_run_is_released_for_a_retry(
     assert (await agents.play("agent")).status.state == (CANCELED if is_canceled else WORKING)
 
     await ends_canceled(server_url, ids[0])
+
+
+@pytest.mark.parametrize("end", ["retried", "failed", "kept", "completed"])
+@pytest.mark.parametrize("owner", ["ann", ""])
+async def test_a_submitted_task_is_cancelled_with_the_run_that_started_it(
+    agents: LocalAgents, end: str, owner: str
+) -> None:
+    """No watcher runs. For a task of another owner, and after a retry, a watcher would not cancel the task either."""
+    ids: list[str] = []
+    await agents.store.redis.hset(agents.keys.installation, "schema", SCHEMA)
+
+    @agents.a2a.agent("waits")
+    async def waits(turn: Turn) -> None:
+        """Wait."""
+
+    @agents.a2a.agent("agent", autoretry_for=(OSError,), default_retry_delay=1000)
+    async def submits(turn: Turn) -> None:
+        handle = await agents.a2a.submit_async("waits", "hello", owner=owner, cancel_with_parent=end != "kept")
+        ids.append(handle.task_id)
+        if end != "completed":
+            raise RuntimeError if end == "failed" else ConnectionError
+
+    async def is_canceled() -> bool:
+        return (await agents.seeds.task(ids[0])).status.state == CANCELED
+
+    await agents.play("agent")
+
+    if end in ("retried", "failed"):
+        await eventually_async(is_canceled)
+        assert await agents.seeds.status_text(ids[0]) == CANCELED_BY_PARENT
+    assert (await agents.seeds.task(ids[0])).status.state == (CANCELED if end in ("retried", "failed") else SUBMITTED)
+    await asyncio.to_thread(agents.a2a._submissions.close)
 
 
 @pytest.mark.parametrize("end", ["completes", "is told not to"])
