@@ -59,6 +59,7 @@ from ..settings import Settings
 from ..store import AsyncStore, Keys, Operation
 from ..store.client.connection import run_with_retry
 from ..store.runs.commands import Claim, NotClaimed, OtherVersion, RetryUnrecorded, RunRef, claim_run
+from ..store.runs.publication import PublicationRecorder
 from ..store.runs.release import Released
 from ..telemetry.logs import about
 from ..telemetry.names import Action
@@ -73,7 +74,7 @@ from .events.observers import CeleryEventEmitter, begin_execution
 from .events.queue import RunEventQueue
 from .events.release import RunRelease
 from .events.run_telemetry import report_begin, report_end, report_problem
-from .events.settlement import publishing
+from .events.settlement import PublishNext, publishing
 from .events.steps import CURRENT_EXECUTION, Execution
 from .limits import Limits, Retries, error_without_retry, out_of_time, time_left
 from .plain_tasks.threaded_call import ThreadedCall, canvas_release, retry_release
@@ -165,6 +166,7 @@ class RunHost(Protocol):
     keys: Keys
     store: AsyncStore
     publisher: Publisher
+    publications: PublicationRecorder
     leases: LeaseKeeper
     runner_id: str
     hooks: Hooks
@@ -343,7 +345,7 @@ class Run:
             claim,
             hold=host.settings.first_event_hold,
             input_timeout=self._agent.pause_limit(host.settings),
-            publish_next=publishing(host.publisher),
+            publish_next=self._publish_next,
             ends_on_return=self._agent.session
             or self._agent.serialize_context
             or (self._hooks is not None and self._hooks.holds_end),
@@ -548,7 +550,11 @@ class Run:
 
     @property
     def _release(self) -> RunRelease:
-        return RunRelease(self._host.publisher, self._agent.name, self._host.settings, self._clock)
+        return RunRelease(self._publish_next, self._agent.name, self._clock)
+
+    @property
+    def _publish_next(self) -> PublishNext:
+        return publishing(self._host.publisher, self._host.publications, self._host.settings, self._clock)
 
     async def _settle(self, claim: Claim, events: RunEventQueue, outcome: Outcome) -> Outcome | None:
         """Write the outcome of the run. Return the actual outcome if it differs from `outcome`, or None."""

@@ -35,6 +35,7 @@ from ..settings import Settings
 from ..store import AsyncStore, Keys
 from ..store.log.pubsub import PubSubListener
 from ..store.runs.commands import RunRef
+from ..store.runs.publication import PublicationRecorder
 from .clock import SimulatedClock
 from .store import SimulatedStore
 
@@ -105,6 +106,7 @@ class SimulatedWorker:
         self.listener = PubSubListener(settings.store_url)
         self._simulated_store = SimulatedStore(settings, clock, lambda keys: on_recorded(self, keys))
         self.store: AsyncStore = self._simulated_store
+        self.publications = PublicationRecorder(self.store, self.keys, clock)
         self.leases = LeaseKeeper(self.store, self.keys, settings.lease_ttl, clock)
         self.calls = calls(self) if calls is not None else None
         self.active: set[ActiveRun] = set()
@@ -119,6 +121,7 @@ class SimulatedWorker:
 
     async def stop(self) -> None:
         """Stop all runs without recording their outcomes, exit the lifespans and close the connections."""
+        await self.publications.aclose()
         await self.kill()
         await self._lifespans.leave()
         await self.listener.stop()
@@ -135,6 +138,7 @@ class SimulatedWorker:
         continues until it returns, and its result is dropped.
         """
         self.disconnect()
+        await self.publications.aclose()
         killed_runs = list(self.active)
         for active in killed_runs:
             if active.run is not None and active.run.claimed:

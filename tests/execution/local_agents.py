@@ -26,11 +26,22 @@ class LocalAgents:
         self.a2a, self.store, self.keys = a2a, store, keys
         self.seeds = Seeds(store, keys)
 
-    async def create(self, task_id: str = "t", text: str = "hello", context_id: str = CONTEXT) -> str:
+    async def create(
+        self, task_id: str = "t", text: str = "hello", context_id: str = CONTEXT, *, serialize_context: bool = False
+    ) -> str:
         """Create a client's task that waits for a worker. Return the task's id."""
         message_request, caller = request(text, task_id, context_id), Caller(user="ann").to_json()
         await self.store.run(
-            create_task(self.keys, ANN, task_id, context_id, message_request, caller=caller, retention=RETENTION)
+            create_task(
+                self.keys,
+                ANN,
+                task_id,
+                context_id,
+                message_request,
+                caller=caller,
+                retention=RETENTION,
+                serialize_context=serialize_context,
+            )
         )
         return task_id
 

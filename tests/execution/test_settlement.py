@@ -11,13 +11,18 @@ import pytest
 from a2a.types import Message, Role
 from a2a.utils.errors import InvalidAgentResponseError
 
+from a2a_celery import InputRequired, Turn
+from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.lifecycle import Canceled, Completed, Failure
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, SUBMITTED, WORKING
-from a2a_celery.store.tasks.commands import continue_task
+from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store.runs.commands import RunRef
+from a2a_celery.store.tasks.commands import FIRST_PUBLISH_GRACE_US, continue_task
 from a2a_celery.store.tasks.results import Begun
 from a2a_celery.store.tasks.schedules import Tick
 from tests.support.seeds import ANN, CONTEXT, chunk, request, status
 
+from .local_agents import local_agents
 from .scene import Scene, until
 
 
@@ -89,6 +94,35 @@ async def test_a_message_that_waited_begins_the_next_run_which_is_published(scen
     await scene.settle(claim, events)
 
     assert scene.published == [("agent", 2)]
+
+
+@pytest.mark.parametrize("follows", ["a waiting message", "the next task of the context"])
+async def test_the_next_run_is_recorded_as_published(
+    store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis, follows: str
+) -> None:
+    """Without the record, a watcher would publish a second message of each run that waits in its queue."""
+    next_run = RunRef("t", 2) if follows == "a waiting message" else RunRef("next", 1)
+    async with local_agents(store, keys, redis_server.store_url) as agents:
+
+        @agents.a2a.agent("agent")
+        async def pauses(turn: Turn) -> None:
+            raise InputRequired
+
+        for task_id in ["t"] if follows == "a waiting message" else ["t", "next"]:
+            await agents.create(task_id, serialize_context=True)
+        if follows == "a waiting message":
+            message = request("next", "t", CONTEXT)
+            await store.run(continue_task(keys, ANN, "t", message, "", caller=b"{}", nonce="n"))
+        await agents.perform("agent", "t")
+
+        async def is_published() -> bool:
+            published_at = await store.redis.hget(keys.task(next_run.task_id).record, "published_at")
+            return published_at is not None and published_at.startswith(b"%d " % next_run.run)
+
+        await until(is_published)
+        seconds, _ = await store.redis.time()
+        due = await store.redis.zscore(keys.dispatch, next_run.name) / 1_000_000 - seconds
+        assert due > FIRST_PUBLISH_GRACE_US / 1_000_000 + 1
 
 
 async def test_the_next_run_of_a_schedule_is_published_for_its_own_agent(scene: Scene) -> None:

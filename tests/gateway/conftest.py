@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from a2a_celery.gateway import protocol_errors
-from a2a_celery.gateway.operations import send_message
+from a2a_celery.store.runs import publication
 
 
 @pytest.fixture
@@ -17,4 +17,4 @@ def no_refusal_delay(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def short_record_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     """Record published runs after 10 ms, so that a test need not wait for the record."""
-    monkeypatch.setattr(send_message, "RECORD_INTERVAL", 0.01)
+    monkeypatch.setattr(publication, "RECORD_INTERVAL", 0.01)

@@ -2,39 +2,32 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 
 from a2a.types import Task, TaskStatusUpdateEvent
 
 from ...clock import SYSTEM_CLOCK, Clock
-from ...dispatch import Publisher, RunOptions
+from ...dispatch import RunOptions
 from ...dispatch.options import MICROSECOND
 from ...lifecycle import Canceled, Lost, Outcome
 from ...lifecycle.journal import RunRecord
 from ...lifecycle.states import CANCELED
-from ...settings import Settings
 from ...store import Operation
 from ...store.runs.commands import Illegal, RunLost, RunRef
-from ...store.runs.publication import mark_published
 from ...store.runs.release import Released
 from ...store.runs.suspension import SuspendedRun, suspend_run
 from ...store.tasks.commands import FIRST_PUBLISH_GRACE_US
-from ...telemetry.logs import about
-from ...telemetry.names import Action
 from ..plain_tasks.threaded_call import released_for_retry
 from .queue import RunEventQueue
-
-logger = logging.getLogger(__name__)
+from .settlement import PublishNext
 
 
 class RunRelease:
     """Release of a run from its worker, so that the run is retried or waits for a time, a signal or a child task."""
 
-    def __init__(self, publisher: Publisher, agent: str, settings: Settings, clock: Clock = SYSTEM_CLOCK) -> None:
-        self._publisher = publisher
+    def __init__(self, publish: PublishNext, agent: str, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._publish = publish
         self._agent = agent
-        self._settings = settings
         self._clock = clock
 
     async def retry(
@@ -57,8 +50,7 @@ class RunRelease:
             return Lost()
         if release.state == CANCELED:
             return Canceled()
-        if not delay:
-            await self._publish(events, claim.ref, options)
+        await self._publish(self._agent, claim.ref, options.to_json())
         return None
 
     async def suspend(self, events: RunEventQueue, final: TaskStatusUpdateEvent | None) -> Outcome | None:
@@ -95,15 +87,5 @@ class RunRelease:
         if release.state == CANCELED:
             return Canceled()
         if release.next_run is not None:
-            await self._publish(events, RunRef(claim.ref.task_id, release.next_run), options)
+            await self._publish(self._agent, RunRef(claim.ref.task_id, release.next_run), options.to_json())
         return None
-
-    async def _publish(self, events: RunEventQueue, ref: RunRef, options: RunOptions) -> None:
-        try:
-            await self._publisher.publish_async(self._agent, ref.task_id, ref.run, options.to_json())
-        except Exception as error:
-            extra = about(Action.RUN_NOT_PUBLISHED, ref.name, agent=self._agent)
-            logger.warning("run %s: a watcher publishes it: %s", ref.name, error, extra=extra)
-            return
-        delay_us = options.republish_in(self._clock.now(), self._settings)
-        await events.store.run(mark_published(events.store.keys, ref, delay_us=delay_us))

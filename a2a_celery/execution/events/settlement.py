@@ -27,6 +27,7 @@ from ...lifecycle.journal import JournalEntry, RunRecord
 from ...lifecycle.outcomes import NO_ANSWER, agent_message, status_event
 from ...lifecycle.questions import checked_schema, schema_in
 from ...lifecycle.states import COMPLETED, FAILED
+from ...settings import Settings
 from ...store import AsyncStore, Keys, Operation
 from ...store.client.connection import RETRY_INTERVAL
 from ...store.runs.commands import (
@@ -42,8 +43,11 @@ from ...store.runs.commands import (
     settle_run,
 )
 from ...store.runs.journal import read_journal
+from ...store.runs.publication import PublicationRecorder
 from ...store.runs.suspension import Wait
 from ...store.tasks.commands import read_task
+from ...telemetry.logs import about
+from ...telemetry.names import Action
 from .translator import Translator
 
 logger = logging.getLogger(__name__)
@@ -328,19 +332,25 @@ def _as_error(step: Step) -> Step:
     return replace(step, transition=replace(step.transition, after=ExecutionState.ERROR))
 
 
-def publishing(publisher: Publisher) -> PublishNext:
-    """Return a function that publishes the run that follows a settled run.
+def publishing(
+    publisher: Publisher, recorder: PublicationRecorder, settings: Settings, clock: Clock = SYSTEM_CLOCK
+) -> PublishNext:
+    """Return a function that publishes the run that follows a settled or released run, and records the publication.
 
     If a run begins much later, or the broker does not accept the message, a watcher publishes the run.
     """
 
     async def publish(agent: str, run: RunRef, options: bytes) -> None:
-        if RunOptions.from_json(options).publish_delay(SYSTEM_CLOCK.now()):
+        run_options = RunOptions.from_json(options)
+        if run_options.publish_delay(clock.now()):
             return
         try:
             await publisher.publish_async(agent, run.task_id, run.run, options)
-        except Exception as e:
-            logger.warning("run %s will be published by the watcher: %s", run.name, e)
+        except Exception as error:
+            extra = about(Action.RUN_NOT_PUBLISHED, run.name, agent=agent)
+            logger.warning("run %s: a watcher publishes it: %s", run.name, error, extra=extra)
+        else:
+            recorder.add(run, run_options.republish_in(clock.now(), settings))
 
     return publish
 

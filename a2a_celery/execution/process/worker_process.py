@@ -38,6 +38,7 @@ from ...store.blobs.blob_store import blobs_of
 from ...store.client.tracing import TracedStore
 from ...store.log.pubsub import PubSubListener
 from ...store.runs.commands import RunRef
+from ...store.runs.publication import PublicationRecorder
 from ...store.runs.renewal import renew_runs
 from ...telemetry.logs import about
 from ...telemetry.names import Action
@@ -377,6 +378,7 @@ class WorkerProcess:
             self.settings.store_url, blobs_of(self.settings), wait_replicas=self.settings.store_wait_replicas
         )
         self.listener = PubSubListener(self.settings.store_url)
+        self.publications = PublicationRecorder(self.store, self.keys)
         self.leases = LeaseKeeper(self.store, self.keys, self.settings.lease_ttl)
         if self._make_calls is not None:
             self.calls = self._make_calls(self)
@@ -387,6 +389,7 @@ class WorkerProcess:
     async def _disconnect(self) -> None:
         await self.leases.stop()
         await self.listener.stop()
+        await self.publications.aclose()
         await self.store.aclose()
         self._sync_store.close()
 

@@ -26,13 +26,12 @@ from ...agents import Agent
 from ...caller import Caller
 from ...clock import SYSTEM_CLOCK, Clock
 from ...dispatch import Call, Publisher, RunOptions
-from ...errors import StoreUnavailable
 from ...lifecycle import EventId, is_terminal
 from ...settings import Settings
 from ...store import AsyncStore, Keys, Operation, Scope
 from ...store.log.pubsub import LogFollower, LogSignal
 from ...store.runs.commands import RunRef
-from ...store.runs.publication import mark_all_published
+from ...store.runs.publication import PublicationRecorder
 from ...store.tasks import commands as tasks
 from ...store.tasks import results as answers
 from ...store.webhooks.push_configs import NewPushConfig
@@ -43,17 +42,9 @@ from .task_reader import StoredTask, TaskReader, closed_task_error
 
 logger = logging.getLogger(__name__)
 
-RECORD_INTERVAL = 0.25
-"""Seconds between two writes that record published runs. The interval is much shorter than `FIRST_PUBLISH_GRACE_US`,
-after which a watcher publishes an unrecorded run."""
-
 
 class BackgroundPublisher:
-    """Background publisher that also records the published runs.
-
-    If recording fails or this process ends first, a watcher publishes the run again, and the worker drops the
-    duplicate.
-    """
+    """Background publisher that also records the published runs."""
 
     def __init__(
         self,
@@ -66,11 +57,8 @@ class BackgroundPublisher:
         self._clock = clock
         self.publisher = publisher
         self.messages = BrokerMessages(publisher, settings, clock)
-        self._store = store
-        self._keys = keys
         self._settings = settings
-        self._published: dict[RunRef, int] = {}
-        self._recorder: asyncio.Task[None] | None = None
+        self._recorder = PublicationRecorder(store, keys, clock)
 
     def publish(self, agent: str, ref: RunRef, options: RunOptions) -> None:
         """Publish a run in the background. A run that is scheduled for much later is published by a watcher."""
@@ -79,40 +67,12 @@ class BackgroundPublisher:
             return
         delay_us = options.republish_in(now, self._settings)
 
-        def on_published() -> None:
-            self._published[ref] = delay_us
-            if self._recorder is None:
-                self._recorder = asyncio.create_task(self._record_later(), name="a2a-published-runs")
-
+        on_published = partial(self._recorder.add, ref, delay_us)
         self.publisher.publish_soon(agent, ref.task_id, ref.run, options.to_json(), on_published)
 
     async def aclose(self) -> None:
         """Record the remaining published runs."""
-        if self._recorder is not None:
-            self._recorder.cancel()
-            await asyncio.wait({self._recorder})
-        await self._record()
-
-    async def _record_later(self) -> None:
-        while self._published:
-            await self._clock.sleep(RECORD_INTERVAL)
-            await self._record()
-        self._recorder = None
-
-    async def _record(self) -> None:
-        published_runs, self._published = self._published, {}
-        if not published_runs:
-            return
-        try:
-            await self._store.run(mark_all_published(self._keys, published_runs))
-        except StoreUnavailable as e:
-            logger.warning(
-                "could not record %d published runs; watchers will publish them again: %s", len(published_runs), e
-            )
-        except Exception:  # later runs must still be recorded
-            logger.exception(
-                "could not record %d published runs; watchers will publish them again", len(published_runs)
-            )
+        await self._recorder.aclose()
 
 
 @dataclass(frozen=True, slots=True)

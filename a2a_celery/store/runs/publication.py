@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ...clock import SYSTEM_CLOCK, Clock
+from ...errors import StoreUnavailable
+from ..client.connection import AsyncStore
 from ..keys import Keys
 from ..operation import Argument, Operation, script
 from .commands import RunRef
 
+logger = logging.getLogger(__name__)
+
+RECORD_INTERVAL = 0.25
+"""Seconds between two writes of a `PublicationRecorder`. The interval is much shorter than `FIRST_PUBLISH_GRACE_US`,
+after which a watcher publishes an unrecorded run."""
 MAX_REDISPATCH_WAIT_US = 3600 * 1_000_000
 """Maximum µs between two publications of a run that no worker claims."""
 MAX_CLAIMED_OPTIONS = 1024
@@ -61,6 +71,52 @@ def mark_all_published(keys: Keys, runs: Mapping[RunRef, int]) -> Operation[None
     for ref, delay_us in runs.items():
         arguments += [ref.name, delay_us]
     return Operation(script("mark_published"), [keys.dispatch, *records], arguments, lambda _: None)
+
+
+class PublicationRecorder:
+    """Recorder of published runs on one event loop. One write records all runs that were published in an interval.
+
+    If recording fails or this process ends first, a watcher publishes the run again, and the worker drops the
+    duplicate.
+    """
+
+    def __init__(self, store: AsyncStore, keys: Keys, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._store = store
+        self._keys = keys
+        self._clock = clock
+        self._published: dict[RunRef, int] = {}
+        self._recording: asyncio.Task[None] | None = None
+
+    def add(self, ref: RunRef, delay_us: int) -> None:
+        """Record later that the broker has the message of a run; see `mark_published`."""
+        self._published[ref] = delay_us
+        if self._recording is None:
+            self._recording = asyncio.create_task(self._record_later(), name="a2a-published-runs")
+
+    async def aclose(self) -> None:
+        """Record the remaining published runs."""
+        if self._recording is not None:
+            self._recording.cancel()
+            await asyncio.wait({self._recording})
+        await self._record()
+
+    async def _record_later(self) -> None:
+        while self._published:
+            await self._clock.sleep(RECORD_INTERVAL)
+            await self._record()
+        self._recording = None
+
+    async def _record(self) -> None:
+        published_runs, self._published = self._published, {}
+        if not published_runs:
+            return
+        text = "could not record %d published runs; watchers will publish them again"
+        try:
+            await self._store.run(mark_all_published(self._keys, published_runs))
+        except StoreUnavailable as e:
+            logger.warning(f"{text}: %s", len(published_runs), e)
+        except Exception:  # later runs must still be recorded
+            logger.exception(text, len(published_runs))
 
 
 def postpone_runs(keys: Keys, runs: Mapping[DueRun, int]) -> Operation[None]:
