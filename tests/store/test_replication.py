@@ -13,11 +13,11 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from a2a.types import Part, TaskState
+from a2a.types import Message, Part, Role, TaskState
 from redis.exceptions import ResponseError
 
 from a2a_celery.errors import StoreUnavailable
-from a2a_celery.lifecycle.journal import RunRecord
+from a2a_celery.lifecycle.journal import JournalEntry, RunRecord
 from a2a_celery.lifecycle.states import COMPLETED, WORKING
 from a2a_celery.store import AsyncStore, Keys, SyncStore
 from a2a_celery.store.blobs.blob_store import Blobs
@@ -58,6 +58,9 @@ def test_an_append_is_confirmed_if_it_ends_the_task(keys: Keys) -> None:
         return replication.Replicas(1).confirm(operation)
 
     assert is_confirmed(chunk("a"), status(COMPLETED))
+    assert is_confirmed(Message(role=Role.ROLE_AGENT)), "the message completes the task"
+    assert not is_confirmed(Message(role=Role.ROLE_USER))
+    assert not is_confirmed(JournalEntry("fetch#1", "step", "json", b"1"))
     assert not is_confirmed(chunk("a"), status(WORKING))
 
 

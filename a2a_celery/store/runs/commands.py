@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from a2a.types import SendMessageRequest, Task, TaskState, TaskStatusUpdateEvent
+from a2a.types import Message, SendMessageRequest, Task, TaskState, TaskStatusUpdateEvent
 
-from ...lifecycle import Event, is_terminal
+from ...lifecycle import Event, EventKind, is_terminal, kind_of
 from ...lifecycle.execution import Step, decode_step
 from ...lifecycle.journal import JournalEntry, RunRecord
 from ...lifecycle.states import short_name
@@ -353,8 +353,15 @@ def append(
         keys.task(ref.task_id),
         [ref.run, token, written_count, *event_arguments(events)],
         _parse_append,
-        ends_task=any(isinstance(event, TaskStatusUpdateEvent) and is_terminal(event.status.state) for event in events),
+        ends_task=any(map(_ends_task, events)),
     )
+
+
+def _ends_task(record: RunRecord) -> bool:
+    """Return True if `record` ends the task. A message of the agent completes the task."""
+    if isinstance(record, TaskStatusUpdateEvent):
+        return is_terminal(record.status.state)
+    return isinstance(record, Message) and kind_of(record) is EventKind.ANSWER
 
 
 def settle_run(
