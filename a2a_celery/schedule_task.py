@@ -35,8 +35,11 @@ PERIODS = (timedelta(minutes=1), timedelta(hours=1), timedelta(days=1), timedelt
 """Lengths of the periods that are searched, in this order, for the latest time of a crontab. Each period ends at the
 current time, and the longest contains a leap day."""
 
-MAX_RETRIES = 60
+MAX_RETRIES = 120
+"""Maximum number of retries of a tick, about an hour. With Celery's jitter, a delay is half of `RETRY_DELAY` on
+average."""
 RETRY_DELAY = 60.0
+"""Maximum seconds between two retries of a tick."""
 
 SubmitTick = Callable[[Mapping[str, Any], int], dict[str, str]]
 """Function that submits the message of a tick, and returns the result of the Celery task. The parameters are the Celery
@@ -99,6 +102,7 @@ def register_schedule_task(app: Celery, submit: SubmitTick) -> None:
         autoretry_for=(StoreUnavailable,),
         retry_backoff=True,
         retry_backoff_max=RETRY_DELAY,
+        retry_jitter=True,
         max_retries=MAX_RETRIES,
     )(submit_scheduled)
 

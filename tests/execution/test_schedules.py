@@ -211,7 +211,10 @@ def test_the_task_retries_while_the_store_is_unavailable(a2a: A2A) -> None:
     task = a2a.celery.tasks[NAME]
 
     assert task.autoretry_for == (StoreUnavailable,)
-    assert (task.acks_late, task.reject_on_worker_lost, task.max_retries) == (True, True, 60)
+    assert (task.acks_late, task.reject_on_worker_lost, task.retry_jitter) == (True, True, True)
+    # with jitter, Celery waits for half of each delay on average
+    delays = [min(2**retries, task.retry_backoff_max) / 2 for retries in range(task.max_retries)]
+    assert sum(delays) == pytest.approx(3600, rel=0.1), "docs/schedules.md says about an hour"
 
 
 def test_the_message_carries_the_time_of_its_tick(a2a: A2A) -> None:
