@@ -18,7 +18,7 @@ from a2a_celery.lifecycle import Event
 from a2a_celery.lifecycle.outcomes import AGENT_FAILED, CANCELED_BY_CLIENT, INVALID_RESPONSE, NEEDS_INPUT, OUT_OF_TIME
 from a2a_celery.store import Keys, SyncStore
 from a2a_celery.store.log.pages import read_log
-from tests.support.clients import message_json, rest
+from tests.support.clients import message_json, rest, rpc
 from tests.support.fleet import Gateway, running_fleet
 from tests.support.waiting import eventually
 
@@ -111,6 +111,7 @@ PARTS: list[tuple[str, list[str], list[str]]] = [
     ("artifacts_without_working", ["WORKING", "a=one ", "a+=two", "COMPLETED"], ["a=one two", "COMPLETED"]),
     ("messages_without_parts", ["WORKING", "COMPLETED"], ["COMPLETED"]),
     ("answer_without_parts", ["COMPLETED"], ["COMPLETED"]),
+    ("parts_without_content", ["WORKING", "a=one", "b=", "COMPLETED"], ["a=one", "b=", "COMPLETED"]),
     (
         "artifact_replaced",
         ["WORKING", "a=draft, ", "a+=continued", "a=final", "COMPLETED"],
@@ -140,6 +141,15 @@ def test_an_odd_order_has_its_meaning(site: Site, part: str, log: list[str], rem
     assert snapshot(site.read(task_id)) == [f"user: {part}", *remaining_texts]
     site.send("nothing_at_all")  # the worker has continued, so late events have been written
     assert site.log(task_id) == ["SUBMITTED", *log]
+
+
+def test_a_client_of_protocol_03_can_read_a_task_whose_agent_sent_parts_without_content(site: Site) -> None:
+    params = {"id": site.send("parts_without_content")["id"]}
+
+    answer = rpc(site.gateway, "tasks/get", params, agent="odd", A2A_Version="0.3")
+
+    assert [words(artifact["parts"]) for artifact in answer["result"]["artifacts"]] == ["one", ""]
+    assert answer["result"]["status"]["state"] == "completed"
 
 
 def test_a_repeated_submitted_state_is_ignored(site: Site) -> None:

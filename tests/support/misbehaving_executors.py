@@ -93,6 +93,15 @@ async def answer_without_parts(on: Actions) -> None:
 
 
 @behaviour
+async def parts_without_content(on: Actions) -> None:
+    artifact = Artifact(artifact_id="a", parts=[Part(), Part(text="one")])
+    await on.queue.enqueue_event(TaskArtifactUpdateEvent(artifact=artifact, **on.ids))
+    await on.queue.enqueue_event(TaskArtifactUpdateEvent(artifact=Artifact(artifact_id="b"), **on.ids))
+    status = TaskStatus(state=TaskState.TASK_STATE_COMPLETED, message=Message(message_id="m", parts=[Part()]))
+    await on.queue.enqueue_event(TaskStatusUpdateEvent(status=status, **on.ids))
+
+
+@behaviour
 async def artifact_replaced(on: Actions) -> None:
     await on.status("WORKING")
     await on.artifact("draft, ")

@@ -77,16 +77,53 @@ def test_working_again_without_changes_is_ignored() -> None:
     assert shape(event_translator.translate(status(WORKING, step=1))) == [WORKING]
 
 
-def test_a_message_without_parts_is_left_out() -> None:
+@pytest.mark.parametrize("parts", [[], [Part()]], ids=["no parts", "empty part"])
+def test_a_message_without_parts_is_left_out(parts: list[Part]) -> None:
     event_translator = translator(WORKING)
-    empty_event = TaskStatusUpdateEvent(status=TaskStatus(state=COMPLETED, message=Message(message_id="m")))
-    busy_event = TaskStatusUpdateEvent(status=TaskStatus(state=WORKING, message=Message(message_id="m")))
+    message = Message(message_id="m", parts=parts)
+    empty_event = TaskStatusUpdateEvent(status=TaskStatus(state=COMPLETED, message=message))
+    busy_event = TaskStatusUpdateEvent(status=TaskStatus(state=WORKING, message=message))
 
     assert event_translator.translate(busy_event) == []
     [event] = event_translator.translate(empty_event)
 
     assert isinstance(event, TaskStatusUpdateEvent)
     assert not event.status.HasField("message")
+
+
+@pytest.mark.parametrize("event_type", ["status", "artifact", "answer", "task"])
+def test_a_part_without_content_is_left_out(event_type: str) -> None:
+    parts = [Part(), Part(text="x"), Part(media_type="image/png")]
+    message, artifact = Message(message_id="m", parts=parts), Artifact(artifact_id="a", parts=parts)
+    failed = TaskStatus(state=FAILED, message=message)
+    event: Any = {
+        "status": TaskStatusUpdateEvent(status=failed),
+        "artifact": TaskArtifactUpdateEvent(artifact=artifact),
+        "answer": message,
+        "task": Task(status=failed, artifacts=[artifact]),
+    }[event_type]
+
+    for translated_event in translator(WORKING).translate(event):
+        match translated_event:
+            case TaskArtifactUpdateEvent():
+                translated_parts = translated_event.artifact.parts
+            case TaskStatusUpdateEvent():
+                translated_parts = translated_event.status.message.parts
+            case _:
+                translated_parts = translated_event.parts  # type: ignore[union-attr]
+        assert list(translated_parts) == [Part(text="x")]
+
+
+@pytest.mark.parametrize("parts", [[], [Part()]], ids=["no parts", "empty part"])
+def test_an_artifact_without_content_has_an_empty_text(parts: list[Part]) -> None:
+    event_translator = translator(WORKING, artifacts=("a",))
+    end = TaskArtifactUpdateEvent(artifact=Artifact(artifact_id="a", parts=parts), append=True, last_chunk=True)
+
+    [event] = event_translator.translate(end)
+
+    assert isinstance(event, TaskArtifactUpdateEvent)
+    assert list(event.artifact.parts) == [Part(text="")]
+    assert event.last_chunk
 
 
 @pytest.mark.parametrize("parts", [[], [Part()], [Part(text=" ")]], ids=["no parts", "empty part", "blank text"])
@@ -126,8 +163,9 @@ def test_a_requested_cancel_leaves_the_text_of_the_status_to_the_store() -> None
     assert not event.status.HasField("message")
 
 
-def test_an_answer_without_parts_is_ignored() -> None:
-    [event] = translator().translate(Message(message_id="m"))
+@pytest.mark.parametrize("parts", [[], [Part()]], ids=["no parts", "empty part"])
+def test_an_answer_without_parts_is_ignored(parts: list[Part]) -> None:
+    [event] = translator().translate(Message(message_id="m", parts=parts))
 
     assert isinstance(event, TaskStatusUpdateEvent)
     assert event.status.state == COMPLETED

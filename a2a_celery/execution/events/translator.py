@@ -9,7 +9,9 @@ event of the agent                         log entries
 SUBMITTED, repeated on each turn           none, or WORKING if it has new content
 WORKING, repeated without new content      none
 a Task                                     its artifacts, then its status with its metadata
+a part without content                     none, because a part must have content
 a status whose message has no parts        the status without the message, because a message must have parts
+an artifact without parts                  the artifact with an empty text, because an artifact must have parts
 a pause without content                    the pause with a fixed text
 CANCELED without content                   CANCELED "by the agent", or with the text that the store recorded
 an artifact before any status              WORKING, then the artifact
@@ -28,7 +30,7 @@ no terminal state                          COMPLETED when the agent returns, unl
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import MutableSequence, Sequence
 from uuid import uuid4
 
 from a2a.types import (
@@ -119,6 +121,7 @@ class Translator:
         message.role = Role.ROLE_AGENT
         message.context_id = self._context_id
         message.message_id = message.message_id or str(uuid4())
+        _remove_empty_parts(message.parts)
         if self._answer_allowed and not self.spoken and not self._cancel_asked and message.parts:
             message.task_id = ""  # the client receives the answer without a task
             self.state = COMPLETED
@@ -130,7 +133,7 @@ class Translator:
         state = event.status.state
         if self._cancel_asked and is_terminal(state) and state != CANCELED:
             return []
-        new = bool(event.status.message.parts) or bool(event.metadata.fields)
+        new = any(map(_is_filled, event.status.message.parts)) or bool(event.metadata.fields)
         if state in (SUBMITTED, TaskState.TASK_STATE_UNSPECIFIED):
             if not new:
                 return []
@@ -141,6 +144,7 @@ class Translator:
         status.CopyFrom(event)
         self._own(status)
         status.status.state = state
+        _remove_empty_parts(status.status.message.parts)
         if not has_content(status.status.message.parts) and (text := self._fallback_text(state)):
             status.status.message.CopyFrom(agent_message(text, self._task_id, self._context_id))
         if not status.status.message.parts:
@@ -161,6 +165,9 @@ class Translator:
         chunk = TaskArtifactUpdateEvent()
         chunk.CopyFrom(event)
         self._own(chunk)
+        _remove_empty_parts(chunk.artifact.parts)
+        if not chunk.artifact.parts:
+            chunk.artifact.parts.add(text="")
         artifact_id = chunk.artifact.artifact_id = chunk.artifact.artifact_id or str(uuid4())
         chunk.append = chunk.append and artifact_id in self._artifacts
         self._artifacts[artifact_id] = not chunk.last_chunk and (not chunk.append or self._artifacts[artifact_id])
@@ -177,6 +184,16 @@ class Translator:
         if event.task_id not in ("", self._task_id) or event.context_id not in ("", self._context_id):
             logger.warning("task %s: its agent sent an event for task %r", self._task_id, event.task_id)
         event.task_id, event.context_id = self._task_id, self._context_id
+
+
+def _remove_empty_parts(parts: MutableSequence[Part]) -> None:
+    for index in reversed(range(len(parts))):
+        if not _is_filled(parts[index]):
+            del parts[index]
+
+
+def _is_filled(part: Part) -> bool:
+    return part.WhichOneof("content") is not None
 
 
 def _require_sendable(event: Event) -> None:
