@@ -9,10 +9,17 @@ from typing import Any, Protocol
 from uuid import uuid4
 
 from a2a.types import Message, Part, Role, StreamResponse, Task, TaskStatusUpdateEvent
-from a2a.utils.errors import InvalidAgentResponseError
+from a2a.utils.errors import (
+    A2AError,
+    InvalidAgentResponseError,
+    InvalidParamsError,
+    TaskNotFoundError,
+    UnsupportedOperationError,
+)
 
 from ..lifecycle import is_interrupted
 from ..lifecycle.events import parts_of
+from .errors import RemoteError
 from .event_parser import parse_event
 from .result import Result, ResultBuilder
 
@@ -131,6 +138,10 @@ class SessionAgent(Protocol):
         """Yield a task and its events; see `RemoteAgent.follow`."""
         ...
 
+    async def get(self, task_id: str) -> Result:
+        """Return the current state of a task; see `RemoteAgent.get`."""
+        ...
+
     async def cancel(self, task_id: str) -> Result:
         """Cancel a task; see `RemoteAgent.cancel`."""
         ...
@@ -178,6 +189,9 @@ class AgentSession(Session):
     ) -> AsyncGenerator[StreamResponse, None]:
         """Send a message and yield the events of its turn.
 
+        If the agent refuses the message because the latest task has ended or no longer exists, `state` is updated, so
+        that the next message starts a new task.
+
         Args:
             content: Content of the message; see `Session.message`.
             deadline: See `RemoteAgent.stream`.
@@ -189,10 +203,16 @@ class AgentSession(Session):
             RemoteError: See `RemoteAgent.stream`.
             A2AError: The agent refuses the message.
         """
-        events = self.agent.stream(self.message(content), deadline=deadline, cancel_on_exit=cancel_on_exit)
-        async with aclosing(self._record(events)) as recorded_events:
-            async for event in recorded_events:
-                yield event
+        message = self.message(content)
+        events = self.agent.stream(message, deadline=deadline, cancel_on_exit=cancel_on_exit)
+        try:
+            async with aclosing(self._record(events)) as recorded_events:
+                async for event in recorded_events:
+                    yield event
+        except (InvalidParamsError, TaskNotFoundError, UnsupportedOperationError):
+            if message.task_id and message.task_id == self.task_id:
+                await self._refresh_state()
+            raise
 
     async def wait(self, *, deadline: float | None = DEADLINE, cancel_on_exit: bool = False) -> Result:
         """Wait until the latest task is terminal or interrupted, for example in a restored session or after a deadline.
@@ -225,6 +245,15 @@ class AgentSession(Session):
         self.result = await self.agent.cancel(self._task())
         self.update(self.result)
         return self.result
+
+    async def _refresh_state(self) -> None:
+        """Read the state of the latest task. If the task cannot be read, the state is unchanged."""
+        try:
+            self.update(await self.agent.get(self.task_id))
+        except TaskNotFoundError:
+            self.state = None
+        except (A2AError, RemoteError):
+            return
 
     def _task(self) -> str:
         if not self.task_id:

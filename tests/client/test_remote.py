@@ -23,7 +23,7 @@ from a2a.types import (
     TaskStatus,
     a2a_pb2_grpc,
 )
-from a2a.utils.errors import TaskNotFoundError
+from a2a.utils.errors import A2AError, TaskNotFoundError
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -36,6 +36,7 @@ from a2a_celery.client import (
     ResponseLost,
     Result,
     Session,
+    state_name,
 )
 from a2a_celery.client.connection.transports import Credentials, grpc_address
 from a2a_celery.client.connection.turn_stream import SILENCE_TIMEOUT
@@ -84,6 +85,28 @@ class TestSessions:
             session = agent.session()
             await session.send("FAILED")
             assert (await agent.session(session.to_dict()).wait()).text == "FAILED it is"
+
+    async def test_a_session_continues_after_its_question_was_cancelled_elsewhere(self, states: str) -> None:
+        async with RemoteAgent(states) as agent:
+            session = agent.session()
+            question = await session.send("INPUT_REQUIRED")
+            await agent.cancel(question.task_id)
+            with pytest.raises(A2AError, match="terminal"):
+                await session.send("seven")
+
+            assert (session.task_id, state_name(session.state)) == (question.task_id, "CANCELED")
+            await session.send("COMPLETED")
+        assert (session.context_id, state_name(session.state)) == (question.context_id, "COMPLETED")
+
+    async def test_a_session_continues_after_its_question_was_deleted(self, states: str) -> None:
+        async with RemoteAgent(states) as agent:
+            session = agent.session(Session("c", "deleted", TaskState.TASK_STATE_INPUT_REQUIRED))
+            with pytest.raises(TaskNotFoundError):
+                await session.send("seven")
+
+            assert not session.is_interrupted
+            await session.send("COMPLETED")
+        assert (session.context_id, state_name(session.state)) == ("c", "COMPLETED")
 
     async def test_without_a_task_there_is_nothing_to_wait_for(self) -> None:
         async with RemoteAgent("http://127.0.0.1:1") as agent:
