@@ -10,7 +10,6 @@ from uuid import uuid4
 
 from a2a.types import SendMessageRequest
 from a2a.utils.errors import A2AError, UnsupportedOperationError
-from a2a.utils.input_mode_validator import validate_input_modes
 
 from ..agents import Agent
 from ..caller import Caller
@@ -42,7 +41,7 @@ from ..telemetry.names import Action
 from .errors import MAX_ID_LENGTH, invalid, not_found
 from .limits import LIMIT_TEXTS, REQUESTS, error_of_limit, limit_error, task_limits_of
 from .new_tasks import BrokerMessages, NewTasks, built
-from .validation import check_message, check_values, require_extensions, require_fields
+from .validation import check_media_types, check_message, check_values, require_extensions, require_fields
 
 logger = logging.getLogger(__name__)
 
@@ -188,7 +187,7 @@ class TaskSubmitter:
             raise invalid("message", f"At most {self._settings.max_request_bytes} bytes (a2a_max_request_bytes).")
         check_message(params.message)
         check_values(params)
-        validate_input_modes(params.message, agent.card)
+        check_media_types(params.message, agent.card)
 
     def _new_tasks_of(self, agent: Agent) -> NewTasks:
         if agent.name not in self._new_tasks:

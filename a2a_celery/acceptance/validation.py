@@ -14,7 +14,7 @@ from math import isfinite
 from typing import Any
 
 from a2a.types import AgentCard, Message, Role, SendMessageRequest
-from a2a.utils.errors import ExtensionSupportRequiredError, InvalidParamsError
+from a2a.utils.errors import ContentTypeNotSupportedError, ExtensionSupportRequiredError, InvalidParamsError
 from a2a.utils.proto_utils import validate_proto_required_fields
 from google.api.field_behavior_pb2 import FieldBehavior, field_behavior
 from google.protobuf.message import Message as Proto
@@ -50,6 +50,29 @@ def check_message(message: Message) -> None:
     for number, part in enumerate(message.parts):
         if part.WhichOneof("content") is None:
             raise invalid(f"message.parts[{number}]", "Must contain one of: text, raw, url, data.")
+
+
+def check_media_types(message: Message, card: AgentCard) -> None:
+    """Raise ContentTypeNotSupportedError for a part with a media type that neither the card nor one of its skills
+    declares. A card without input modes accepts all media types.
+
+    Case and parameters, such as ``charset``, are ignored (RFC 9110, section 8.3.1).
+    """
+    media_types = [part.media_type for part in message.parts if part.media_type]
+    if not media_types:
+        return
+    input_modes = {*card.default_input_modes, *(mode for skill in card.skills for mode in skill.input_modes)}
+    accepted = set(map(_without_parameters, input_modes))
+    refused = next((name for name in media_types if _without_parameters(name) not in accepted), None)
+    if accepted and refused is not None:
+        raise ContentTypeNotSupportedError(
+            f"Media type {refused[:MAX_ID_LENGTH]} is not supported. "
+            f"Supported input modes: {', '.join(sorted(input_modes))}"
+        )
+
+
+def _without_parameters(media_type: str) -> str:
+    return media_type.partition(";")[0].strip().lower()
 
 
 def _check_ids(message: Message) -> None:

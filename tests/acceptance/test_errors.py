@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from a2a.types import Part
 
 from tests.support.agents import REQUIRED_EXTENSION
-from tests.support.clients import BINDINGS, ServedFleet, message_json, rpc, serve_fleet
+from tests.support.clients import BINDINGS, ServedFleet, message_json, rpc, sdk_client, send, serve_fleet, texts
 from tests.support.faults import fault
 
 
@@ -212,8 +213,20 @@ async def test_another_protocol_version_is_refused(served_fleet: ServedFleet, bi
 
 
 async def test_a_media_type_that_the_agent_does_not_take_is_refused(served_fleet: ServedFleet, binding: str) -> None:
-    body = message_json(parts=[{"raw": "AAAA", "mediaType": "image/png"}])
+    for media_type in ("image/png", "text/plain2", "x" * 20_000):
+        body = message_json(parts=[{"raw": "AAAA", "mediaType": media_type}])
 
-    received_fault = await fault(served_fleet.gateway, binding, "SendMessage", body, agent="echo")
+        received_fault = await fault(served_fleet.gateway, binding, "SendMessage", body, agent="echo")
 
-    assert received_fault.reason == "CONTENT_TYPE_NOT_SUPPORTED"
+        assert received_fault.reason == "CONTENT_TYPE_NOT_SUPPORTED"
+        assert "application/json, text/plain" in received_fault.message
+
+
+@pytest.mark.parametrize("media_type", ["text/plain; charset=utf-8", "text/plain;charset=UTF-8", "Text/Plain"])
+async def test_parameters_and_case_of_a_media_type_are_ignored(
+    served_fleet: ServedFleet, binding: str, media_type: str
+) -> None:
+    async with sdk_client(served_fleet.gateway, "echo", binding, streaming=False) as client:
+        task = await send(client, "there", parts=[Part(text="hello", media_type=media_type)])
+
+    assert texts(task) == ["hello\nthere"]

@@ -10,11 +10,10 @@ from __future__ import annotations
 from a2a.server.context import ServerCallContext
 from a2a.types import AgentCard, ListTasksRequest, SendMessageRequest, TaskState
 from a2a.utils.errors import PushNotificationNotSupportedError, UnsupportedOperationError
-from a2a.utils.input_mode_validator import validate_input_modes
 from google.protobuf.message import Message as Proto
 
 from ...acceptance.errors import MAX_ID_LENGTH, invalid
-from ...acceptance.validation import check_message, check_values, require_extensions
+from ...acceptance.validation import check_media_types, check_message, check_values, require_extensions
 from ...lifecycle import EventId
 from ...store.tasks.listing import MAX_TOKEN_LENGTH
 from ..auth.schemes import Identity
@@ -67,7 +66,7 @@ def check_send(params: SendMessageRequest, card: AgentCard, context: ServerCallC
     if configuration.HasField("task_push_notification_config"):
         require_push(card)
     check_history_length(configuration, "configuration.history_length")
-    validate_input_modes(params.message, card)
+    check_media_types(params.message, card)
 
 
 def check_bounds(params: Proto, context: ServerCallContext) -> None:
