@@ -49,6 +49,17 @@ def test_a_bad_message_of_protocol_03_is_refused(
     assert from_rest(answer).status == 400
 
 
+@pytest.mark.parametrize("path", ["message:send", "tasks/t/pushNotificationConfigs"])
+@pytest.mark.parametrize("body", ['{"request": 5, "config": 5}', '{"tenant": 5}', '{"request": {"messageId": 5}}'])
+def test_an_error_of_protocol_03_contains_no_internals(
+    served_fleet: ServedFleet, http: httpx.Client, path: str, body: str
+) -> None:
+    answer = http.post(f"{served_fleet.url}/agents/ask/v1/{path}", content=body, headers=V03)
+
+    assert from_rest(answer).reason in ("INVALID_PARAMS", "PUSH_NOTIFICATION_NOT_SUPPORTED")
+    assert not any(word in answer.text for word in ("'int'", "len()", "a2a.v1", "Failed to parse"))
+
+
 def test_a_bad_history_length_of_protocol_03_is_refused(served_fleet: ServedFleet, http: httpx.Client) -> None:
     for history_length in ("some", "-1", "1.5", "9" * 40):
         answer = http.get(f"{served_fleet.url}/v1/tasks/x?historyLength={history_length}", headers=V03)

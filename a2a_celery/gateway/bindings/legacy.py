@@ -46,12 +46,11 @@ from a2a.utils.errors import (
     A2AError,
     ExtensionSupportRequiredError,
     InvalidParamsError,
-    InvalidRequestError,
     UnsupportedOperationError,
     VersionNotSupportedError,
 )
 from a2a.utils.version_validator import validate_version
-from google.protobuf.json_format import MessageToDict, Parse, ParseError
+from google.protobuf.json_format import MessageToDict
 from pydantic import ValidationError
 from sse_starlette import EventSourceResponse
 from starlette.requests import HTTPConnection, Request
@@ -72,7 +71,7 @@ from ..protocol_errors import REACHED, RETRY_SECONDS, rpc_status, to_a2a
 from ..shutdown import GatewayShutdown
 from .endpoints import requested_version, rest_error, rest_fault, served_as
 from .json_results import one_line
-from .request_parser import is_padded_base64
+from .request_parser import is_padded_base64, parse_json
 from .sse import EventStream, frame
 
 MAX_FIELDS = 10
@@ -312,11 +311,9 @@ async def _message_request(request: Request) -> Any:
     """Return the message request in the body of `request`.
 
     Raises:
-        ParseError: The body is not a message request.
-        InvalidParamsError: A file is not base64.
+        InvalidParamsError: The body is not a message request, or a file is not base64.
     """
-    message_request = a2a_v0_3_pb2.SendMessageRequest()
-    Parse(await request.body(), message_request, ignore_unknown_fields=True)
+    message_request = parse_json(await request.json(), a2a_v0_3_pb2.SendMessageRequest)
     params = legacy_proto.FromProto.message_send_params(message_request)
     _require_base64(params.message)
     return conversions.to_core_send_message_request(SendMessageRequest(id="", params=params))
@@ -403,6 +400,4 @@ def map_legacy_error(error: Exception, context: ServerCallContext | None) -> A2A
     """
     if isinstance(error, A2AError) or (context is not None and context.state.get(REACHED)):
         return to_a2a(error)
-    if isinstance(error, ParseError):
-        return InvalidRequestError(str(error))
     return InvalidParamsError("The request is invalid: a field is missing or has a value of the wrong type")

@@ -1,7 +1,8 @@
 """Strict parser that converts JSON bodies and query parameters to protobuf requests.
 
-protobuf drops an unknown status and accepts any text as base64, and the SDK reads every boolean other than "true" as
-false. Without the strict checks, the gateway would execute a request that the client did not send.
+protobuf drops an unknown status, accepts any text as base64, and reads a text as an object without fields. The SDK
+reads every boolean other than "true" as false. Without the strict checks, the gateway would execute a request that the
+client did not send.
 
 Source: A2A specification 3.3.2 (validation errors), 11.5 (query parameters); ProtoJSON.
 """
@@ -10,12 +11,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, TypeVar
 
 from a2a.utils.errors import InvalidParamsError
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.json_format import ParseDict
 from google.protobuf.message import Message as Proto
+from google.protobuf.message_factory import GetMessageClass
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from ...acceptance.errors import invalid
@@ -24,6 +27,18 @@ P = TypeVar("P", bound=Proto)
 
 LONG_TEXT = 1 << 16
 """Number of characters above which the text of a message part bypasses ParseDict."""
+
+_RULES = {
+    FieldDescriptor.TYPE_STRING: "A text.",
+    FieldDescriptor.TYPE_BYTES: "Base64, standard or URL-safe.",
+    FieldDescriptor.TYPE_BOOL: "true or false.",
+    FieldDescriptor.TYPE_INT32: "A whole number.",
+}
+_JSON_TYPES = {
+    "google.protobuf.Timestamp": "A time such as 2030-01-01T08:00:00Z.",
+    "google.protobuf.Struct": "An object of JSON values.",
+    "google.protobuf.Value": "A JSON value.",
+}
 
 _INT32 = range(-(2**31), 2**31)
 _WHOLE = re.compile(r"-?[0-9]{1,10}", re.ASCII)
@@ -39,6 +54,7 @@ def parse_json(value: Any, kind: type[P]) -> P:
     """
     if not isinstance(value, Mapping):
         raise invalid("params", "An object.")
+    _require_objects(value, kind.DESCRIPTOR)
     _require_known_names(value, kind)
     _require_base64(value)
     fields, texts = _without_long_texts(value)
@@ -47,8 +63,8 @@ def parse_json(value: Any, kind: type[P]) -> P:
         for index, text in texts.items():
             request.message.parts[index].text = text  # type: ignore[attr-defined]
         return request
-    except Exception as e:
-        raise unreadable(e) from None
+    except Exception:
+        raise _wrong_field(fields, kind.DESCRIPTOR) from None
 
 
 def _without_long_texts(value: Mapping[str, Any]) -> tuple[dict[str, Any], dict[int, str]]:
@@ -77,14 +93,49 @@ def _parts_of(value: Mapping[str, Any]) -> list[Any]:
     return parts if isinstance(parts, list) else []
 
 
-def unreadable(error: Exception) -> InvalidParamsError:
-    """Return the error for a request that protobuf cannot read.
+def _wrong_field(value: Mapping[str, Any], kind: Any, path: str = "") -> InvalidParamsError:
+    """Return the error for the first field of `value` that protobuf cannot read.
 
-    The client receives the text of protobuf's JSON parser, which names the field. Other exceptions describe Python
-    types, so the client receives a fixed text.
+    The texts of protobuf's parser are not used, because they describe Python types.
+
+    Args:
+        value: Object that protobuf cannot read as the message type `kind`, and that has passed `_require_objects`.
+        kind: Descriptor of the message type.
+        path: Path of `value` in the request, or "" for the request.
     """
-    text = str(error)
-    return invalid("params", text if text.startswith("Failed to parse") else "No parameters of this method.")
+    for name in value:
+        field, inner = kind.fields_by_camelcase_name.get(name) or kind.fields_by_name.get(name), value[name]
+        if field is None or _is_readable({name: inner}, kind):
+            continue
+        path = f"{path}.{field.name}" if path else field.name
+        if field.is_repeated:
+            if not isinstance(inner, list):
+                return invalid(path, "A list.")
+            index = next(n for n, item in enumerate(inner) if not _is_readable({name: [item]}, kind))
+            path, inner = f"{path}[{index}]", inner[index]
+        if name not in _objects_in(kind):
+            return invalid(path, _rule(field))
+        return _wrong_field(inner, field.message_type, path)
+    choice = kind.oneofs_by_name.get("content")
+    rule = "The fields of this object, each once."
+    if choice is not None:
+        rule = f"Only one of: {', '.join(field.name for field in choice.fields)}."
+    return invalid(path or "params", rule)
+
+
+def _is_readable(value: dict[str, Any], kind: Any) -> bool:
+    try:
+        ParseDict(value, GetMessageClass(kind)(), ignore_unknown_fields=True)
+    except Exception:  # protobuf raises many types
+        return False
+    return True
+
+
+def _rule(field: Any) -> str:
+    """Return the rule for the values of `field`, which is not an object with fields of its own."""
+    if field.enum_type is not None:
+        return f"One of {', '.join(field.enum_type.values_by_name)}."
+    return _RULES[field.type] if field.message_type is None else _JSON_TYPES[field.message_type.full_name]
 
 
 def parse_query(query: Mapping[str, str], kind: type[P]) -> P:
@@ -119,13 +170,13 @@ def one_tenant(*tenants: str) -> str:
 
 def _boolean(field: Any, text: str) -> bool:
     if text not in ("true", "false"):
-        raise invalid(field.name, "true or false.")
+        raise invalid(field.name, _rule(field))
     return text == "true"
 
 
 def _int32(field: Any, text: str) -> int:
     if _WHOLE.fullmatch(text) is None or int(text) not in _INT32:
-        raise invalid(field.name, "A whole number.")
+        raise invalid(field.name, _rule(field))
     return int(text)
 
 
@@ -133,7 +184,7 @@ def _enum(field: Any, text: str) -> int:
     assert field.enum_type is not None
     values = field.enum_type.values_by_name
     if text not in values:
-        raise invalid(field.name, f"One of {', '.join(values)}.")
+        raise invalid(field.name, _rule(field))
     return int(values[text].number)
 
 
@@ -142,7 +193,7 @@ def _timestamp(field: Any, text: str) -> Timestamp:
     try:
         time.FromJsonString(text)
     except ValueError:
-        raise invalid(field.name, "A time such as 2030-01-01T08:00:00Z.") from None
+        raise invalid(field.name, _rule(field)) from None
     return time
 
 
@@ -152,6 +203,33 @@ _SCALARS: dict[int, Callable[[Any, str], Any]] = {
     FieldDescriptor.TYPE_INT32: _int32,
     FieldDescriptor.TYPE_ENUM: _enum,
 }
+
+
+def _require_objects(value: Mapping[str, Any], kind: Any, path: str = "") -> None:
+    """Raise InvalidParamsError if a field that is an object has another value. protobuf reads a text or a list as an
+    object without fields."""
+    objects = _objects_in(kind)
+    for name in value.keys() & objects.keys():
+        field, inner = objects[name], value[name]
+        if inner is None or (field.is_repeated and not isinstance(inner, list)):
+            continue  # protobuf refuses a repeated field that is not a list
+        inner_path = f"{path}.{field.name}" if path else field.name
+        for number, item in enumerate(inner if field.is_repeated else [inner]):
+            item_path = f"{inner_path}[{number}]" if field.is_repeated else inner_path
+            if not isinstance(item, Mapping):
+                raise invalid(item_path, "An object.")
+            _require_objects(item, field.message_type, item_path)
+
+
+@cache
+def _objects_in(kind: Any) -> dict[str, Any]:
+    """Return the fields of a message type that are objects with fields of their own, by both names in JSON."""
+    return {
+        name: field
+        for field in kind.fields
+        if field.message_type is not None and field.message_type.full_name not in _JSON_TYPES
+        for name in (field.name, field.json_name)
+    }
 
 
 def _require_known_names(value: Mapping[str, Any], kind: type[Proto]) -> None:
@@ -168,7 +246,7 @@ def _require_base64(value: Mapping[str, Any]) -> None:
     for number, part in enumerate(_parts_of(value)):
         raw = part.get("raw") if isinstance(part, Mapping) else None
         if isinstance(raw, str) and not is_base64(raw):
-            raise invalid(f"message.parts[{number}].raw", "Base64, standard or URL-safe.")
+            raise invalid(f"message.parts[{number}].raw", _RULES[FieldDescriptor.TYPE_BYTES])
 
 
 def is_padded_base64(text: str) -> bool:
