@@ -35,6 +35,9 @@ LEGACY = {
     "an empty part": '{"request": {"messageId": "m", "role": "ROLE_USER", "content": [{}]}}',
     "no role": '{"request": {"messageId": "m", "content": [{"text": "x"}]}}',
     "the wrong type": '{"request": []}',
+    "invalid base64": (
+        '{"message": {"messageId": "m", "role": "ROLE_USER", "content": [{"file": {"fileWithBytes": "@@"}}]}}'
+    ),
     "a number too large": '{"request": {"messageId": "m", "content": [{"data": {"data": {"a": 1' + "0" * 400 + "}}}]}}",
 }
 

@@ -54,9 +54,8 @@ def parse_json(value: Any, kind: type[P]) -> P:
     """
     if not isinstance(value, Mapping):
         raise invalid("params", "An object.")
-    _require_objects(value, kind.DESCRIPTOR)
+    _require_readable(value, kind.DESCRIPTOR)
     _require_known_names(value, kind)
-    _require_base64(value)
     fields, texts = _without_long_texts(value)
     try:
         request = ParseDict(fields, kind(), ignore_unknown_fields=True)
@@ -99,7 +98,7 @@ def _wrong_field(value: Mapping[str, Any], kind: Any, path: str = "") -> Invalid
     The texts of protobuf's parser are not used, because they describe Python types.
 
     Args:
-        value: Object that protobuf cannot read as the message type `kind`, and that has passed `_require_objects`.
+        value: Object that protobuf cannot read as the message type `kind`, and that has passed `_require_readable`.
         kind: Descriptor of the message type.
         path: Path of `value` in the request, or "" for the request.
     """
@@ -113,9 +112,7 @@ def _wrong_field(value: Mapping[str, Any], kind: Any, path: str = "") -> Invalid
                 return invalid(path, "A list.")
             index = next(n for n, item in enumerate(inner) if not _is_readable({name: [item]}, kind))
             path, inner = f"{path}[{index}]", inner[index]
-        if name not in _objects_in(kind):
-            return invalid(path, _rule(field))
-        return _wrong_field(inner, field.message_type, path)
+        return _wrong_field(inner, field.message_type, path) if _is_object(field) else invalid(path, _rule(field))
     choice = kind.oneofs_by_name.get("content")
     rule = "The fields of this object, each once."
     if choice is not None:
@@ -205,31 +202,44 @@ _SCALARS: dict[int, Callable[[Any, str], Any]] = {
 }
 
 
-def _require_objects(value: Mapping[str, Any], kind: Any, path: str = "") -> None:
-    """Raise InvalidParamsError if a field that is an object has another value. protobuf reads a text or a list as an
-    object without fields."""
-    objects = _objects_in(kind)
-    for name in value.keys() & objects.keys():
-        field, inner = objects[name], value[name]
+def _require_readable(value: Mapping[str, Any], kind: Any, path: str = "") -> None:
+    """Check the values that protobuf would change instead of refusing them: it reads a text or a list as an object
+    without fields, and skips the invalid characters of base64.
+
+    Raises:
+        InvalidParamsError: A field that is an object has another value, or bytes are not base64.
+    """
+    checked_fields = _checked_fields(kind)
+    for name in value.keys() & checked_fields.keys():
+        field, inner = checked_fields[name], value[name]
         if inner is None or (field.is_repeated and not isinstance(inner, list)):
             continue  # protobuf refuses a repeated field that is not a list
         inner_path = f"{path}.{field.name}" if path else field.name
         for number, item in enumerate(inner if field.is_repeated else [inner]):
             item_path = f"{inner_path}[{number}]" if field.is_repeated else inner_path
-            if not isinstance(item, Mapping):
+            if not _is_object(field):
+                if isinstance(item, str) and not is_base64(item):
+                    raise invalid(item_path, _rule(field))
+            elif isinstance(item, Mapping):
+                _require_readable(item, field.message_type, item_path)
+            else:
                 raise invalid(item_path, "An object.")
-            _require_objects(item, field.message_type, item_path)
 
 
 @cache
-def _objects_in(kind: Any) -> dict[str, Any]:
-    """Return the fields of a message type that are objects with fields of their own, by both names in JSON."""
+def _checked_fields(kind: Any) -> dict[str, Any]:
+    """Return the fields of a message type that `_require_readable` checks, by both names in JSON."""
     return {
         name: field
         for field in kind.fields
-        if field.message_type is not None and field.message_type.full_name not in _JSON_TYPES
+        if _is_object(field) or field.type == FieldDescriptor.TYPE_BYTES
         for name in (field.name, field.json_name)
     }
+
+
+def _is_object(field: Any) -> bool:
+    """Return True if the values of `field` are objects with fields of their own."""
+    return field.message_type is not None and field.message_type.full_name not in _JSON_TYPES
 
 
 def _require_known_names(value: Mapping[str, Any], kind: type[Proto]) -> None:
@@ -238,15 +248,6 @@ def _require_known_names(value: Mapping[str, Any], kind: type[Proto]) -> None:
         text = value.get(field.json_name)
         if field.enum_type is not None and isinstance(text, str):
             _enum(field, text)
-
-
-def _require_base64(value: Mapping[str, Any]) -> None:
-    """Raise InvalidParamsError if a message part's `raw` is not base64: standard or URL-safe, with or without
-    padding."""
-    for number, part in enumerate(_parts_of(value)):
-        raw = part.get("raw") if isinstance(part, Mapping) else None
-        if isinstance(raw, str) and not is_base64(raw):
-            raise invalid(f"message.parts[{number}].raw", _RULES[FieldDescriptor.TYPE_BYTES])
 
 
 def is_padded_base64(text: str) -> bool:
