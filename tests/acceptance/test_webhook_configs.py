@@ -114,6 +114,21 @@ async def test_a_client_of_0_3_sets_a_config_as_well(served_fleet: ServedFleet, 
         assert (created_config.id, created_config.url) == (f"old {binding}", HOOK)
 
 
+def test_a_json_rpc_client_of_0_3_reads_and_deletes_its_only_config(served_fleet: ServedFleet) -> None:
+    task = rpc(served_fleet.gateway, "SendMessage", message_json("hello"), agent="ask")["result"]["task"]
+
+    def call(operation: str, **params: Any) -> dict[str, Any]:
+        method = f"tasks/pushNotificationConfig/{operation}"
+        return rpc(served_fleet.gateway, method, params, agent="ask", A2A_Version="0.3")
+
+    hook = {"id": "mine", "url": HOOK}
+    call("set", taskId=task["id"], pushNotificationConfig=hook)
+    assert call("get", id=task["id"])["result"]["pushNotificationConfig"] == hook
+    assert call("delete", id=task["id"], pushNotificationConfigId="mine") == {"jsonrpc": "2.0", "id": 1, "result": None}
+    for task_id in (task["id"], "nobody"):
+        assert call("get", id=task_id)["error"]["code"] == -32001
+
+
 def test_a_message_to_a_task_adds_a_config_and_another_callers_task_has_none(served_fleet: ServedFleet) -> None:
     task = rpc(served_fleet.gateway, "SendMessage", message_json("hello"), agent="ask")["result"]["task"]
     hook = {"configuration": {"taskPushNotificationConfig": {"url": HOOK}}}

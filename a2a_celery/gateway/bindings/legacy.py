@@ -26,12 +26,14 @@ from a2a.compat.v0_3.types import (
     CancelTaskRequest,
     FilePart,
     FileWithBytes,
+    GetTaskPushNotificationConfigRequest,
     GetTaskRequest,
     Message,
     SendMessageRequest,
     SendStreamingMessageSuccessResponse,
     Task,
     TaskIdParams,
+    TaskPushNotificationConfig,
     TaskQueryParams,
     TaskResubscriptionRequest,
 )
@@ -40,12 +42,14 @@ from a2a.server.jsonrpc_models import JSONRPCError
 from a2a.server.request_handlers.request_handler import RequestHandler
 from a2a.server.request_handlers.response_helpers import build_error_response
 from a2a.server.routes.common import ServerCallContextBuilder
+from a2a.types import ListTaskPushNotificationConfigsRequest
 from a2a.utils import proto_utils
 from a2a.utils.constants import PROTOCOL_VERSION_0_3
 from a2a.utils.errors import (
     A2AError,
     ExtensionSupportRequiredError,
     InvalidParamsError,
+    TaskNotFoundError,
     UnsupportedOperationError,
     VersionNotSupportedError,
 )
@@ -100,7 +104,7 @@ class LegacyRpc(AdaptedErrors, JSONRPC03Adapter):
         exceeds a limit is a JSON response."""
         response = await super().handle_request(request_id, method, body, request)
         if not isinstance(response, EventSourceResponse):
-            return response
+            return _with_null_result(response) if method == "tasks/pushNotificationConfig/delete" else response
         sdk_events: Any = response.body_iterator
         first = await anext(sdk_events, None)
         if first is not None and request.scope.get(RETRY_SECONDS):
@@ -119,6 +123,13 @@ class LegacyRpc(AdaptedErrors, JSONRPC03Adapter):
             message = {} if wrong is None else {"message": fields_text(wrong["errors"])}
             error = error.model_copy(update={"data": wrong, **message})
         return error, status
+
+
+def _with_null_result(response: JSONResponse) -> JSONResponse:
+    """Add the result to a response without an error. The SDK omits a null, but JSON-RPC 2.0 requires a result (section
+    5)."""
+    content = json.loads(bytes(response.body))
+    return response if "error" in content else JSONResponse(content | {"result": None})
 
 
 def _wrong_fields(error: BaseException | None) -> dict[str, Any] | None:
@@ -254,6 +265,23 @@ class StrictLegacyHandler(RequestHandler03):
         params = conversions.to_core_subscribe_to_task_request(request)
         async for event in self.request_handler.on_subscribe_to_task(params, context):
             yield await _convert_event(event, request_id, meter)
+
+    async def on_get_task_push_notification_config(
+        self, request: GetTaskPushNotificationConfigRequest, context: ServerCallContext
+    ) -> TaskPushNotificationConfig:
+        """Return a config. A request that names only the task gets the first config of the task.
+
+        Raises:
+            TaskNotFoundError: There is no such config.
+        """
+        task_id = request.params.id
+        if getattr(request.params, "push_notification_config_id", None):
+            return await super().on_get_task_push_notification_config(request, context)
+        page_request = ListTaskPushNotificationConfigsRequest(task_id=task_id, page_size=1)
+        page = await self.request_handler.on_list_task_push_notification_configs(page_request, context)
+        if not page.configs:
+            raise TaskNotFoundError("No such push notification config", data={"taskId": task_id})
+        return conversions.to_compat_task_push_notification_config(page.configs[0])
 
 
 class LegacyRestHandler(REST03Handler):
