@@ -70,3 +70,13 @@ async def test_wrong_fields_are_named_beside_it() -> None:
 
     assert (error.reason, error.metadata) == ("INVALID_PARAMS", {})
     assert error.fields == {"message.role": "it must be ROLE_USER"}
+
+
+@pytest.mark.parametrize("length", [3_000, 40_000])
+async def test_a_long_text_is_cut(length: int) -> None:
+    """A client refuses an error whose metadata exceeds 8 to 16 KB."""
+    error = await error_over_grpc(invalid("tenant", "one, " * (length // 5)))
+
+    assert error.reason == "INVALID_PARAMS"
+    assert error.message.startswith("tenant: one, one")
+    assert error.fields["tenant"].endswith("...")

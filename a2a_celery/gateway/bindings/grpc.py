@@ -38,7 +38,7 @@ from ..operations.limits import METER, BodyCharge, ResponseMeter
 from ..protocol_errors import REACHED, ServiceUnavailableError
 from ..shutdown import WAIT_TIMEOUT, GatewayShutdown
 from .endpoints import require_version
-from .grpc_errors import retry_after, set_error, status_code
+from .grpc_errors import retry_after, set_error, shortened, status_code
 from .legacy import StrictLegacyHandler, map_legacy_error
 from .shared_address import choose_agent
 
@@ -202,7 +202,7 @@ class LegacyGrpcBinding(CompatGrpcHandler):
         if isinstance(error, LimitExceededError):
             context.set_trailing_metadata(retry_after(error))
         context.set_code(status_code(error))
-        context.set_details(f"{type(error).__name__}: {error.message}")
+        context.set_details(f"{type(error).__name__}: {shortened(error.message)}")
 
 
 class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]

@@ -22,6 +22,10 @@ from google.rpc import error_details_pb2, status_pb2
 from ...acceptance.errors import LimitExceededError
 from ..protocol_errors import HEADER, retry_seconds
 
+MAX_TEXT = 1_500
+"""Maximum length of a text in an error, in characters. The metadata of a response contains a text up to three times,
+and gRPC clients refuse metadata of more than 8 KB."""
+
 
 def set_error(error: A2AError, context: grpc.aio.ServicerContext[Any, Any]) -> None:
     """Set `error` as the status of the call. The servicer must then return.
@@ -45,17 +49,23 @@ def status_code(error: A2AError) -> grpc.StatusCode:
 
 def error_status(error: A2AError) -> status_pb2.Status:
     """Return `error` as google.rpc.Status."""
-    status = status_pb2.Status(code=status_code(error).value[0], message=error.message)
+    status = status_pb2.Status(code=status_code(error).value[0], message=shortened(error.message))
     reason = A2A_ERROR_REASONS.get(type(error), "UNKNOWN_ERROR")
     metadata = {str(name): _text(value) for name, value in (error.data or {}).items()}
     status.details.add().Pack(error_details_pb2.ErrorInfo(reason=reason, domain=A2A_DOMAIN, metadata=metadata))
     if isinstance(error, InvalidParamsError) and error.data and error.data.get("errors"):
-        status.details.add().Pack(validation_errors_to_bad_request(error.data["errors"]))
+        errors = [item | {"message": shortened(item["message"])} for item in error.data["errors"]]
+        status.details.add().Pack(validation_errors_to_bad_request(errors))
     if isinstance(error, LimitExceededError):
         retry_info = error_details_pb2.RetryInfo()
         retry_info.retry_delay.FromSeconds(retry_seconds(error))
         status.details.add().Pack(retry_info)
     return status
+
+
+def shortened(text: str) -> str:
+    """Return `text`, cut to `MAX_TEXT` characters."""
+    return text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 3]}..."
 
 
 def retry_after(error: LimitExceededError) -> tuple[tuple[str, str], ...]:
