@@ -46,6 +46,7 @@ from a2a.types import ListTaskPushNotificationConfigsRequest
 from a2a.utils import proto_utils
 from a2a.utils.constants import PROTOCOL_VERSION_0_3
 from a2a.utils.errors import (
+    JSON_RPC_ERROR_CODE_MAP,
     A2AError,
     ExtensionSupportRequiredError,
     InvalidParamsError,
@@ -77,6 +78,8 @@ from .endpoints import requested_version, rest_error, rest_fault, served_as
 from .json_results import one_line
 from .request_parser import is_padded_base64, parse_json
 from .sse import EventStream, frame
+
+INVALID_PARAMS = JSON_RPC_ERROR_CODE_MAP[InvalidParamsError]
 
 MAX_FIELDS = 10
 """Maximum number of invalid fields in an error."""
@@ -120,8 +123,9 @@ class LegacyRpc(AdaptedErrors, JSONRPC03Adapter):
         elif isinstance(error, JSONRPCError) and isinstance(error.data, str):
             # The SDK has set the data to the text of a pydantic error, which describes the SDK's models.
             wrong = _wrong_fields(sys.exception())
-            message = {} if wrong is None else {"message": fields_text(wrong["errors"])}
-            error = error.model_copy(update={"data": wrong, **message})
+            # The envelope has been checked, so the SDK's invalid request has invalid params.
+            fields = {} if wrong is None else {"code": INVALID_PARAMS, "message": fields_text(wrong["errors"])}
+            error = error.model_copy(update={"data": wrong, **fields})
         return error, status
 
 
