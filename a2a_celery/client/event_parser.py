@@ -44,6 +44,8 @@ UNREADABLE = (
 )
 """Exceptions that the SDK, protobuf and pydantic raise for a peer's malformed JSON."""
 
+_LEGACY_STATES = tuple(v03.TaskState)  # not a set, because the state in a response may be unhashable
+
 _LEGACY_DEFAULTS: dict[str, dict[str, Any]] = {
     "task": {"id": "", "contextId": ""},
     "message": {"messageId": "", "role": "agent"},
@@ -188,7 +190,8 @@ def _of_legacy(kind: str, data: dict[str, Any]) -> Event | None:
 
 
 def _with_legacy_defaults(value: Any, name: str = "") -> Any:
-    """Return `value`, the value of the field `name`, with defaults for missing fields that protocol 0.3 requires."""
+    """Return `value`, the value of the field `name`, with defaults for missing fields that protocol 0.3 requires, and
+    for states that it does not define."""
     if isinstance(value, list):
         return [_with_legacy_defaults(item, name) for item in value]
     if not isinstance(value, dict):
@@ -198,7 +201,9 @@ def _with_legacy_defaults(value: Any, name: str = "") -> Any:
         return _LEGACY_DEFAULTS["message"] | {"parts": []} | fields
     if name in ("artifact", "artifacts"):
         return {"artifactId": "", "parts": []} | fields
-    return {"state": "unknown"} | fields if name == "status" else fields
+    if name == "status":
+        return fields if fields.get("state") in _LEGACY_STATES else fields | {"state": "unknown"}
+    return fields
 
 
 def parse_leniently(data: Mapping[str, Any], kind: type[_P]) -> _P:

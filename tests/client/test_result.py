@@ -189,6 +189,7 @@ EMPTY: list[Any] = [
     {"kind": "task", "id": "t", "contextId": None, "status": None, "artifacts": [{"parts": None}]},
     {"kind": "message", "parts": None},
     {"kind": "status-update", "taskId": "t"},
+    {"kind": "status-update", "taskId": "t", "status": {"state": ["working"]}},
     {"kind": "artifact-update", "artifact": {"artifactId": "a"}},
     {"kind": "task", "artifacts": [{"parts": [{"kind": "nonsense"}]}]},
     {"result": {"task": {"status": {}}}},
@@ -302,6 +303,7 @@ def test_readable_parts_are_kept_beside_unreadable_ones(state: str) -> None:
         ("canceled", "CANCELED"),
         ("rejected", "REJECTED"),
         ("unknown", "UNSPECIFIED"),
+        ("of-a-later-version", "UNSPECIFIED"),
     ],
 )
 def test_the_shapes_of_version_0_3(state: str, name: str) -> None:
