@@ -61,7 +61,7 @@ from .operations.push_configs import REPLAYED, PushConfigs
 from .operations.send_message import BackgroundPublisher, MessageAcceptor
 from .operations.signals import SIGNAL, Signals
 from .operations.task_reader import TaskReader, already_ended_error
-from .operations.turns import EVENT_IDS, StreamEvent, TurnFollower, TurnWatch, events_of
+from .operations.turns import StreamEvent, TurnFollower, TurnWatch, events_of
 from .protocol_errors import LAST_EVENT_ID
 from .shutdown import GatewayShutdown
 
@@ -191,13 +191,13 @@ class GatewayHandler(RequestHandler):
         self, params: SendMessageRequest, context: ServerCallContext
     ) -> AsyncGenerator[Event, None]:
         """Return an iterator over the single events of `message_pages`."""
-        return events_of(self.message_pages(params, context), context.state.get(EVENT_IDS))
+        return events_of(self.message_pages(params, context), context.state)
 
     def on_subscribe_to_task(
         self, params: SubscribeToTaskRequest, context: ServerCallContext
     ) -> AsyncGenerator[Event, None]:
         """Return an iterator over the single events of `subscription_pages`."""
-        return events_of(self.subscription_pages(params, context), context.state.get(EVENT_IDS))
+        return events_of(self.subscription_pages(params, context), context.state)
 
     @operation("GetTask", bounded=True)
     async def on_get_task(self, params: GetTaskRequest, context: ServerCallContext) -> Task:

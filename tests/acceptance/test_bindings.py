@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
+import httpx
 import pytest
 from a2a.client import A2AClientError, Client
 from a2a.types import (
@@ -31,6 +33,7 @@ from tests.support.clients import (
     send,
     serve_fleet,
     state,
+    stream,
     texts,
     wait_for_state,
 )
@@ -204,6 +207,46 @@ async def test_a_question_is_answered_by_naming_the_task(connect) -> None:
     assert answered_task.context_id == question_task.context_id
     assert state(answered_task) == "COMPLETED"
     assert texts(answered_task) == ["7 it is"]
+
+
+LEGACY_REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "JSONRPC": ("/", {"message": {"messageId": "m", "role": "user", "parts": [{"kind": "text", "text": "hello"}]}}),
+    "HTTP+JSON": (
+        "/v1/message:stream",
+        {"message": {"messageId": "m", "role": "ROLE_USER", "content": [{"text": "hello"}]}},
+    ),
+}
+
+
+def finality(event: Any) -> tuple[str, bool] | None:
+    """Return the state and the flag `final` of a status update of protocol 0.3, or None for any other event."""
+    update = event["result"] if "result" in event else event.get("statusUpdate", {})
+    if update.get("kind", "status-update") != "status-update" or not update:
+        return None
+    name = update["status"]["state"].removeprefix("TASK_STATE_").lower().replace("_", "-")
+    return name, update.get("final", False)
+
+
+@pytest.mark.parametrize("binding", LEGACY_REQUESTS)
+async def test_the_last_status_of_a_stream_of_03_is_final(served_fleet: ServedFleet, binding: str) -> None:
+    path, params = LEGACY_REQUESTS[binding]
+    body = {"jsonrpc": "2.0", "id": 1, "method": "message/stream", "params": params} if path == "/" else params
+    async with httpx.AsyncClient() as http:
+        async with stream(http, served_fleet.gateway, path, body, agent="ask", A2A_Version="0.3") as events:
+            first_turn = [event.data async for event in events]
+        task = first_turn[0].get("result") or first_turn[0]["task"]
+        async with sdk_client(served_fleet.gateway, "ask", streaming=False) as client:
+            await send(client, "7", task_id=task["id"])
+        resumed = {"A2A_Version": "0.3", "Last_Event_ID": "1"}
+        path = f"/v1/tasks/{task['id']}:subscribe"
+        async with stream(http, served_fleet.gateway, path, agent="ask", method="GET", **resumed) as events:
+            both_turns = [event.data async for event in events]
+
+    working, question = ("working", False), "input-required"
+    assert list(filter(None, map(finality, first_turn))) == [working, (question, True)]
+    assert list(filter(None, map(finality, both_turns))) == [
+        *(working, (question, False), ("submitted", False), working, ("completed", True)),
+    ]
 
 
 async def test_a_direct_answer_comes_without_a_task(connect) -> None:

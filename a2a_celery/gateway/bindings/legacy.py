@@ -36,6 +36,7 @@ from a2a.compat.v0_3.types import (
     TaskPushNotificationConfig,
     TaskQueryParams,
     TaskResubscriptionRequest,
+    TaskStatusUpdateEvent,
 )
 from a2a.server.context import ServerCallContext
 from a2a.server.jsonrpc_models import JSONRPCError
@@ -71,7 +72,7 @@ from ..middleware.bodies import levels_of, run_in_thread
 from ..middleware.extensions import Endpoint
 from ..operations.limits import ResponseMeter, is_large, meter_of
 from ..operations.push_configs import PROTOCOL
-from ..operations.turns import EVENT_IDS
+from ..operations.turns import EVENT_IDS, IS_LAST
 from ..protocol_errors import REACHED, RETRY_SECONDS, rpc_status, to_a2a
 from ..shutdown import GatewayShutdown
 from .endpoints import requested_version, rest_error, rest_fault, served_as
@@ -259,7 +260,7 @@ class StrictLegacyHandler(RequestHandler03):
         meter, request_id = meter_of(context), request.id
         params = conversions.to_core_send_message_request(request)
         async for event in self.request_handler.on_message_send_stream(params, context):
-            yield await _convert_event(event, request_id, meter)
+            yield await _convert_event(event, request_id, meter, is_last=context.state.get(IS_LAST, False))
 
     async def on_subscribe_to_task(
         self, request: TaskResubscriptionRequest, context: ServerCallContext
@@ -268,7 +269,7 @@ class StrictLegacyHandler(RequestHandler03):
         meter, request_id = meter_of(context), request.id
         params = conversions.to_core_subscribe_to_task_request(request)
         async for event in self.request_handler.on_subscribe_to_task(params, context):
-            yield await _convert_event(event, request_id, meter)
+            yield await _convert_event(event, request_id, meter, is_last=context.state.get(IS_LAST, False))
 
     async def on_get_task_push_notification_config(
         self, request: GetTaskPushNotificationConfigRequest, context: ServerCallContext
@@ -353,7 +354,8 @@ async def _message_request(request: Request) -> Any:
 
 async def _json_of(event: Event | None, context: ServerCallContext) -> dict[str, Any]:
     """Return the JSON of `event` in a SendMessageResponse or StreamResponse of protocol 0.3."""
-    json_fields: dict[str, Any] = await _convert_event(event, "", meter_of(context), _write)
+    is_last = context.state.get(IS_LAST, False)
+    json_fields: dict[str, Any] = await _convert_event(event, "", meter_of(context), _write, is_last=is_last)
     return json_fields
 
 
@@ -362,21 +364,36 @@ def _write(response: Any) -> dict[str, Any]:
 
 
 async def _convert_event(
-    event: Event | None, request_id: Any, meter: ResponseMeter, write: Callable[[Any], Any] = lambda response: response
+    event: Event | None,
+    request_id: Any,
+    meter: ResponseMeter,
+    write: Callable[[Any], Any] = lambda response: response,
+    *,
+    is_last: bool = False,
 ) -> Any:
     """Convert `event` to a response of protocol 0.3, and return the result of `write` for the response. A large event
-    is converted in a thread, and the number of its JSON values is added to `meter`."""
+    is converted in a thread, and the number of its JSON values is added to `meter`.
+
+    `is_last` is true for the event that ends a stream. Protocol 0.3 marks such a status update as final.
+    """
     assert event is not None  # for a missing task, the handler raises TaskNotFoundError
     if not is_large(event):
-        return write(conversions.to_compat_stream_response(proto_utils.to_stream_response(event), request_id))
-    response, values = await run_in_thread(_convert, event, request_id, write)
+        return write(_response(event, request_id, is_last))
+    response, values = await run_in_thread(_convert, event, request_id, write, is_last)
     meter.add_values(values)
     return response
 
 
-def _convert(event: Event, request_id: Any, write: Callable[[Any], Any]) -> tuple[Any, int]:
-    response = conversions.to_compat_stream_response(proto_utils.to_stream_response(event), request_id)
+def _convert(event: Event, request_id: Any, write: Callable[[Any], Any], is_last: bool) -> tuple[Any, int]:
+    response = _response(event, request_id, is_last)
     return write(response), sum(map(len, levels_of(response.model_dump(exclude_none=True))))
+
+
+def _response(event: Event, request_id: Any, is_last: bool) -> SendStreamingMessageSuccessResponse:
+    response = conversions.to_compat_stream_response(proto_utils.to_stream_response(event), request_id)
+    if is_last and isinstance(response.result, TaskStatusUpdateEvent):
+        response.result.final = True
+    return response
 
 
 def _require_base64(message: Message) -> None:

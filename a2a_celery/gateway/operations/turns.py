@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, MutableMapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from functools import reduce
+from typing import Any
 
 from a2a.types import Message, SendMessageConfiguration, Task, TaskState, TaskStatus, TaskStatusUpdateEvent
 from a2a.utils.errors import UnsupportedOperationError
@@ -31,6 +32,9 @@ EVENT_IDS = "a2a_event_ids"
 """Key of a request's scope and its call context for the ids of the events that the SDK's dispatchers stream. A client
 resumes a stream with one of these ids (``Last-Event-ID``)."""
 
+IS_LAST = "a2a_is_last"
+"""Key of a call context for a flag that is true if the event that `events_of` has yielded last ends the stream."""
+
 
 @dataclass(frozen=True, slots=True)
 class StreamEvent:
@@ -41,11 +45,13 @@ class StreamEvent:
         event: The event.
         is_stored: True for the task at the beginning of a stream, and for an event that was in the log before a
             subscription began.
+        is_last: True for an event of the log that ends the stream.
     """
 
     id: EventId | None
     event: Event
     is_stored: bool = False
+    is_last: bool = False
 
 
 def status_after(entry: LogEntry) -> TaskState | None:
@@ -103,11 +109,12 @@ class TurnWatch:
         """
         shown_events: list[StreamEvent] = []
         for entry in entries:
+            has_ended = self.ends_with(entry) and entry.version >= until
             event = stream_event(entry, task.id, task.context_id, is_stored=entry.version <= until)
             if event is not None and entry.version > after_version:
-                shown_events.append(event)
+                shown_events.append(replace(event, is_last=True) if has_ended else event)
                 after_version = entry.version  # the task of a restored page contains the next status
-            if self.ends_with(entry) and entry.version >= until:
+            if has_ended:
                 return shown_events, True
         return shown_events, False
 
@@ -120,15 +127,17 @@ async def entries_of(pages: AsyncGenerator[LogPage, None]) -> AsyncGenerator[Log
 
 
 async def events_of(
-    pages: AsyncGenerator[list[StreamEvent], None], ids: list[EventId | None] | None
+    pages: AsyncGenerator[list[StreamEvent], None], state: MutableMapping[str, Any]
 ) -> AsyncGenerator[Event, None]:
-    """Yield the events of `pages` one at a time for the SDK's dispatchers, and append the ids of the events to
-    `ids`."""
+    """Yield the events of `pages` one at a time for the SDK's dispatchers. Add the id of each event to the list
+    `EVENT_IDS` in `state`, if there is one, and set `IS_LAST`."""
+    ids: list[EventId | None] | None = state.get(EVENT_IDS)
     async with aclosing(pages):
         async for page in pages:
             for event in page:
                 if ids is not None:
                     ids.append(event.id)
+                state[IS_LAST] = event.is_last
                 yield event.event
 
 
