@@ -26,6 +26,8 @@ REMINDER = "reminder"
 """Number of the reminder, from 1, in the metadata of a question that is repeated because it was not answered."""
 ESCALATED = "escalated"
 """True in the metadata of a reminder that is also sent to the escalation webhook."""
+ASKED = "asked"
+"""True in the metadata of the message of a question of `Turn.ask`, which returns the answer to the agent."""
 RETURNED_ATTEMPT = "returnedAttempt"
 CAUSE = "cause"
 CELERY_STATE = "celery_state"
@@ -49,7 +51,7 @@ SCHEDULED_AT = "scheduledAt"
 """Time of the tick in ISO 8601, in the metadata of a task that a tick of a schedule created."""
 
 _NAMESPACE_ONLY = frozenset(
-    {CAUSE, PARENT_TASK_ID, CANCEL_WITH_PARENT, CONTINUES_AT, WAITS_FOR, REMINDER, ESCALATED, USAGE}
+    {CAUSE, PARENT_TASK_ID, CANCEL_WITH_PARENT, CONTINUES_AT, WAITS_FOR, REMINDER, ESCALATED, ASKED, USAGE}
 )
 """Keys that are never written without the prefix."""
 

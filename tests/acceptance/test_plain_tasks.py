@@ -147,6 +147,18 @@ def test_a_task_that_asks_is_called_again_with_all_answers(system: SystemUnderTe
     assert artifacts(system.wait_for_end("asks", task_id)) == ["Rome 3"]
 
 
+def test_answers_to_questions_of_the_turn_are_not_arguments(system: SystemUnderTest) -> None:
+    task_id = system.send("confirms", data={})
+    assert text_of(system.wait_for_end("confirms", task_id)) == "Which city?"
+    system.send("confirms", "Rome", task_id=task_id)
+    assert text_of(system.wait_for_end("confirms", task_id)) == "Are you sure?"
+    system.send("confirms", "Quite sure", task_id=task_id)
+    assert text_of(system.wait_for_end("confirms", task_id)) == "Which details?"
+    system.send("confirms", data={"city": "Oslo", "rooms": 2}, task_id=task_id)
+
+    assert artifacts(system.wait_for_end("confirms", task_id)) == ['Rome, Quite sure, {"city": "Oslo", "rooms": 2.0}']
+
+
 def test_a_retry_has_the_number_and_time_of_the_next_attempt(system: SystemUnderTest) -> None:
     task_id = system.send("later", data={})
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import json
 import os
 import signal
 import time
@@ -12,6 +13,7 @@ from typing import Any
 
 from celery import Task, chain, chord, group
 from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
+from google.protobuf.json_format import MessageToDict
 
 from a2a_celery import AuthRequired, Failed, InputRequired, Rejected, current_turn
 
@@ -67,6 +69,18 @@ def asks(self: Task, city: str = "", size: int = 0) -> str:
     if not size:
         raise InputRequired()
     return f"{city} {size}"
+
+
+@app.task
+def confirms(city: str = "") -> str:
+    """Request an argument, and then ask two questions whose answers are not arguments."""
+    if not city:
+        raise InputRequired("Which city?")
+    turn = current_turn()
+    assert turn is not None
+    confirmation = turn.blocking.ask("Are you sure?")
+    details = turn.blocking.ask("Which details?")
+    return f"{city}, {confirmation}, {json.dumps(MessageToDict(details.message.parts[0].data), sort_keys=True)}"
 
 
 @app.task(bind=True, max_retries=3)
@@ -208,7 +222,8 @@ else:
     del app.tasks["tests.ghost"]
 
 for task in (
-    resize, shout, gives, progress, flaky, asks, later, raises, requeues, dies, soft, hard, sleeps, waits, says, canvas
+    resize, shout, gives, progress, flaky, asks, confirms, later, raises, requeues, dies, soft, hard, sleeps, waits,
+    says, canvas,
 ):  # fmt: skip
     a2a.expose(task)
 

@@ -25,6 +25,7 @@ from ...lifecycle.answers import require_valid_schema
 from ...lifecycle.execution import ENDS, ExecutionState, Step
 from ...lifecycle.journal import JournalEntry, RunRecord
 from ...lifecycle.outcomes import NO_ANSWER, agent_message, status_event
+from ...lifecycle.own_metadata import ASKED, own_metadata
 from ...lifecycle.questions import checked_schema, schema_in
 from ...lifecycle.states import COMPLETED, FAILED
 from ...settings import Settings
@@ -239,6 +240,8 @@ class Settlement:
         if self.session is not None:
             await self.session.idle()
         failure, session = self._with_session(events)
+        if self.asked:
+            _mark_question(events)
         while True:
             match answer := await self._settle(events, written_count, session, dead_letter=dead_letter):
                 case Settled():
@@ -323,6 +326,13 @@ class Settlement:
         own = settlement.next_run and RunRef(self._claim.ref.task_id, settlement.next_run)
         if next_up := own or settlement.other:
             await self._publish_next(settlement.next_agent, next_up, settlement.next_options)
+
+
+def _mark_question(events: Sequence[RunRecord]) -> None:
+    """Mark the message of a question of `Turn.ask`, so that gateways recognize the answer."""
+    for event in events:
+        if isinstance(event, TaskStatusUpdateEvent) and is_interrupted(event.status.state):
+            event.status.message.metadata.update(own_metadata({ASKED: True}))
 
 
 def _as_error(step: Step) -> Step:

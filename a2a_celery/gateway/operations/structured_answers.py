@@ -1,5 +1,5 @@
-"""Answers to questions with a JSON Schema. An answer is validated before it is stored. An answer is not used as
-arguments of a plain Celery task, because `Turn.ask` returns the answer."""
+"""Answers to questions of `Turn.ask`. If a question has a JSON Schema, its answer is validated before it is stored. An
+answer is not used as arguments of a plain Celery task, because `Turn.ask` returns the answer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from a2a.types import Message, Role, Task
 
 from ...acceptance.errors import invalid_fields
 from ...lifecycle.answers import AnswerRefused, fitting_answer
-from ...lifecycle.questions import schema_in
+from ...lifecycle.own_metadata import ASKED, NAMESPACE
 
 
 async def require_fitting_answer(schema: bytes, message: Message) -> None:
@@ -32,13 +32,13 @@ def messages_with_arguments(task: Task, message: Message | None) -> list[Message
     """Return the client messages that may contain arguments of a plain Celery task: those of `task`, and the new
     `message` unless it is None.
 
-    Answers to questions with a schema are excluded, because `Turn.ask` returns them.
+    Answers to questions of `Turn.ask` are excluded, because `Turn.ask` returns them.
     """
     messages, is_answer = [], False
     question = [task.status.message] if task.status.HasField("message") else []
     for candidate in [*task.history, *question, *([] if message is None else [message])]:
         if candidate.role == Role.ROLE_AGENT:
-            is_answer = schema_in(candidate.parts) is not None
+            is_answer = NAMESPACE + ASKED in candidate.metadata
         elif not is_answer:
             messages.append(candidate)
         else:
