@@ -33,6 +33,7 @@ __all__ = [
     "error_line",
     "event_line",
     "field_prompt",
+    "json_line",
     "printable",
     "state_name",
     "table",
@@ -62,9 +63,14 @@ def error_line(error: Exception) -> str:
 
 
 def as_json(message: Proto) -> str:
-    """Return a message as one line of ProtoJSON. Control characters are escaped."""
-    text = json.dumps(to_json(message), ensure_ascii=False)
-    return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
+    """Return a message as one line of ProtoJSON. See `json_line`."""
+    return json_line(to_json(message))
+
+
+def json_line(value: Any, *, indent: int | None = None) -> str:
+    """Return a JSON value as one line or, with `indent`, as several lines. Control characters are escaped."""
+    text = json.dumps(value, ensure_ascii=False, indent=indent)
+    return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
 
 
 def event_line(event: StreamResponse) -> str:

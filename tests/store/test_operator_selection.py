@@ -24,6 +24,9 @@ from a2a_celery.lifecycle.states import CANCELED, COMPLETED, INPUT_REQUIRED, SUB
 from a2a_celery.store import AsyncStore, Keys, Scope, SyncStore
 from a2a_celery.store.admin.scan import all_tasks, newest_tasks
 from a2a_celery.store.runs.release import delegate_to_canvas
+from a2a_celery.store.webhooks.deliveries import abandon_delivery
+from a2a_celery.store.webhooks.push_configs import save_push_config
+from tests.support.delivery_cursors import Webhooks, new
 from tests.support.seeds import Seeds, chunk, status
 from tests.support.waiting import eventually_async
 
@@ -485,3 +488,46 @@ async def test_an_interrupted_migration_can_be_run_again(command: Command, monke
     monkeypatch.setenv("A2A_STORE_URL", "redis://127.0.0.1:1/3")
 
     assert command("migrate", code=1).stderr.endswith("Completed steps are kept: run the command again\n")
+
+
+HOSTILE = "a\u009b2J\x7f\u202e\x1b\U000e0001"
+"""Text of a client with control characters. JSON encoders escape only one of them."""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("list", "--all"),
+        ("list", "--stuck", "--older-than", "0"),
+        ("cancel", "--all", "--dry-run"),
+        ("cancel", "--all", "--yes"),
+        ("get", "works", "--execution"),
+        ("get", "works", "--tree"),
+        ("get", "works", "--store"),
+        ("deliveries",),
+        ("deliveries", "replay", "--all"),
+        ("deliveries", "show", "works", HOSTILE),
+        ("requeue",),
+    ],
+    ids=" ".join,
+)
+async def test_no_command_prints_control_characters_of_a_client(
+    command: Command, store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks, arguments: tuple[str, ...]
+) -> None:
+    scope = Scope("agent", HOSTILE, HOSTILE)
+    for task_id in ("lost", "works"):
+        await seeds.create_task(scope, task_id=task_id, context_id=HOSTILE)
+        await store.run(save_push_config(keys, scope, task_id, new(HOSTILE)))
+    await seeds.recover_run((await seeds.claim_run("lost")).ref)
+    await seeds.append_events(await seeds.claim_run("works"), chunk(HOSTILE))
+    for cursor in await webhooks.lease_cursors():
+        failure = {"reason": HOSTILE, "status": 500}
+        assert await store.run(abandon_delivery(keys, cursor, failure=failure))
+
+    texts, lines = [
+        await asyncio.to_thread(command, *arguments, *options, code=int(arguments[-1] == "--yes"))
+        for options in ((), ("--json",))
+    ]
+
+    assert all(line.isprintable() for result in (texts, lines) for line in result.output.split("\n"))
+    assert all(isinstance(entry, dict) for entry in json_lines(lines))

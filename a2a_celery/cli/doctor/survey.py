@@ -26,6 +26,7 @@ from ...store.admin.version_workers import VersionWorker, version_workers
 from ...store.webhooks.deliveries import deliveries
 from ...store.webhooks.push_configs import secrets_in_use
 from ..client.task_commands import DEFAULT_URL
+from ..output import json_line
 from .archive_check import StorageState, read_storage_state
 
 BROKER_CONNECT_TIMEOUT = 3.0
@@ -300,7 +301,7 @@ class Finding:
     def as_json(self) -> str:
         """Return the finding as one line of JSON."""
         fields = {"check": self.check, "level": self.level, "about": self.about, "text": self.text}
-        return json.dumps(fields, ensure_ascii=False)
+        return json_line(fields)
 
 
 def ok(about: str, text: str) -> Finding:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +23,7 @@ from ...store.admin.scan import TaskSummary, open_tasks, read_states
 from ...store.runs.commands import RunRef
 from ...store.tasks.commands import request_cancel
 from ...store.tasks.results import CanceledNow, CancelRequested
-from ..output import Progress
+from ..output import Progress, json_line
 from .list_tasks import summary_lines, task_fields
 from .selection import Selection, operator_store, refuse_filters, refuse_gateway_options, selecting
 
@@ -191,7 +190,7 @@ def _cancel(
                 outcomes[outcome] += 1
                 running_tasks += [task] * (outcome == "running")
                 if as_lines:
-                    progress.echo(json.dumps(task_fields(task) | {"outcome": outcome}, ensure_ascii=False))
+                    progress.echo(json_line(task_fields(task) | {"outcome": outcome}))
                 progress.advance()
     if canceller.not_revoked:
         click.echo(f"runs were not revoked, and workers will drop them on receipt: {canceller.not_revoked}", err=True)
@@ -208,7 +207,7 @@ def _cancel(
 def _show(tasks: Sequence[TaskSummary], as_lines: bool) -> None:
     if as_lines:
         for task in tasks:
-            click.echo(json.dumps(task_fields(task) | {"outcome": "dry-run"}, ensure_ascii=False))
+            click.echo(json_line(task_fields(task) | {"outcome": "dry-run"}))
     elif not tasks:
         click.echo("no open task matches")
     else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -13,7 +12,7 @@ from ...store import Keys, SyncStore
 from ...store.webhooks import deliveries as lines
 from ...store.webhooks.deliveries import Attempt, Delivery, read_delivery, reason_of, replay_delivery
 from ..completion import complete_agent
-from ..output import Progress, table
+from ..output import Progress, json_line, printable, table
 from .selection import duration, operator_store
 
 HEADING = ("TASK", "WEBHOOK", "STATE", "EVENTS", "TRIES", "NEXT", "WHY")
@@ -56,7 +55,7 @@ def list_deliveries(context: click.Context, dead: bool, agent: str | None, as_li
         delivery_list = [delivery for delivery in _all(store, keys, dead) if agent in (None, delivery.agent)]
     if as_lines:
         for delivery in delivery_list:
-            click.echo(_json(delivery))
+            click.echo(json_line(_fields(delivery)))
     elif not delivery_list:
         click.echo("no delivery was given up" if dead else "no webhook waits for an event, no delivery was given up")
     else:
@@ -86,7 +85,7 @@ def show(context: click.Context, task: str, webhook: str, as_lines: bool) -> Non
         "requested": list(delivery.requested),
         "attempts": [_attempt(attempt) for attempt in delivery.attempts],
     }
-    click.echo(json.dumps(fields, indent=None if as_lines else 2, ensure_ascii=False))
+    click.echo(json_line(fields, indent=None if as_lines else 2))
 
 
 @deliveries.command()
@@ -110,16 +109,14 @@ def replay(context: click.Context, task: str | None, webhook: str | None, everyt
                 progress.advance()
                 if as_lines and outcome != "missing":
                     fields = {"task": task_id, "webhook": config_id, "replayed": outcome == "replayed"}
-                    progress.echo(json.dumps(fields, ensure_ascii=False))
+                    progress.echo(json_line(fields))
                     continue
+                name = printable(f"webhook {config_id} of task {task_id}")
                 match outcome:
                     case "replayed":
-                        progress.echo(f"webhook {config_id} of task {task_id} is due again")
+                        progress.echo(f"{name} is due again")
                     case "alive":
-                        progress.echo(
-                            f"the delivery to webhook {config_id} of task {task_id} was not given up, "
-                            "or is already due again"
-                        )
+                        progress.echo(f"the delivery to {name} was not given up, or is already due again")
                     case "missing" if not everything:
                         raise _missing_webhook(task_id, config_id)
         if not pairs and not as_lines:
@@ -150,10 +147,6 @@ def _due_time(delivery: Delivery) -> str:
 
 def _failure_reason(delivery: Delivery) -> str:
     return " ".join(reason_of(delivery.failure).split())[:70]
-
-
-def _json(delivery: Delivery) -> str:
-    return json.dumps(_fields(delivery), ensure_ascii=False)
 
 
 def _fields(delivery: Delivery) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Event
@@ -16,6 +15,7 @@ from ...dispatch import queue_of, worker_reports
 from ...store.admin.start_check import server_of
 from ..app_loader import load_configured_a2a
 from ..doctor.survey import broker_server
+from ..output import json_line
 from .selection import operator_store
 
 REPLY_TIMEOUT = 3.0
@@ -75,7 +75,7 @@ class Drained:
             "running": self.runs,
             "otherTasks": self.tasks,
         }
-        return json.dumps(fields, ensure_ascii=False)
+        return json_line(fields)
 
 
 @click.command()

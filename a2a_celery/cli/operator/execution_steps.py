@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from functools import update_wrapper
 from typing import Any
@@ -13,7 +12,7 @@ from ...client import state_name
 from ...lifecycle.execution import ENDS
 from ...store.runs.release import read_steps
 from ...store.runs.step_durations import StepDuration, step_durations
-from ..output import table
+from ..output import json_line, printable, table
 from .selection import duration, missing_task, operator_store, refuse_gateway_options
 
 HEADING = ("RUN", "ATTEMPT", "STATE", "WHEN", "FOR", "WHAT", "WORKER")
@@ -45,7 +44,7 @@ def _json_line(duration_of: StepDuration, task_id: str, agent: str) -> str:
         "open": duration_of.open,
         "detail": dict(transition.detail),
     }
-    return json.dumps(fields, ensure_ascii=False)
+    return json_line(fields)
 
 
 def _how_long(duration_of: StepDuration) -> str:
@@ -85,7 +84,8 @@ def _show(context: click.Context, task_id: str, agent: str | None, as_lines: boo
             click.echo(_json_line(duration, task_id, steps.agent))
         return
     version = f", version {steps.version}" if steps.version else ""
-    click.echo(f"task {task_id} ({steps.agent}{version}, context {steps.context_id}): {state_name(steps.state)}")
+    heading = f"task {task_id} ({steps.agent}{version}, context {steps.context_id}): {state_name(steps.state)}"
+    click.echo(printable(heading))
     if not durations:
         click.echo("no step is recorded yet: no run has begun, or one has just begun")
         return

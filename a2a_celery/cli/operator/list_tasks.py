@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import update_wrapper
@@ -13,7 +12,7 @@ import click
 
 from ...store.admin.scan import TaskSummary, all_tasks, tasks_in
 from ...store.tasks.schedules import schedule_indexes, skipped_ticks
-from ..output import state_name, table
+from ..output import json_line, state_name, table
 from .selection import Selection, operator_store, refuse_filters, refuse_gateway_options, selecting
 
 EPOCH = datetime.fromtimestamp(0, UTC)
@@ -104,9 +103,9 @@ def _show(context: click.Context, selection: Selection, schedule: str | None, li
             )
     if as_lines:
         for task in tasks[:limit]:
-            click.echo(json.dumps(task_fields(task), ensure_ascii=False))
+            click.echo(json_line(task_fields(task)))
         for at in skipped_times[:limit]:
-            click.echo(json.dumps({"task": None, "schedule": schedule, "skippedTick": at.isoformat()}))
+            click.echo(json_line({"task": None, "schedule": schedule, "skippedTick": at.isoformat()}))
         return
     _show_lines(tasks, limit)
     for at in skipped_times[:limit]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,7 +20,7 @@ from ...store.runs.publication import mark_published
 from ...store.tasks.dead_letters import Alive, AlreadyRequeued, DeadLetter, read_dead_letter, requeue_task
 from ...store.tasks.results import Ended, Missing
 from ..completion import complete_dead_letter
-from ..output import Progress, state_name, table, wrap_text
+from ..output import Progress, json_line, state_name, table, wrap_text
 from .selection import Selection, operator_store, selecting
 
 
@@ -58,7 +57,7 @@ class RequeueResult:
     def as_json(self) -> str:
         """Return the result as one line of JSON."""
         fields = {"task": self.new, "requeuedFrom": self.dead, "before": self.published is None}
-        return json.dumps(fields | ({"published": self.published} if self.published is not None else {}))
+        return json_line(fields | ({"published": self.published} if self.published is not None else {}))
 
 
 class NotRequeued(Exception):
@@ -227,7 +226,7 @@ def _json_line(summary: TaskSummary) -> str:
         "failedAt": _time(summary).replace(" ", "T") + "Z",
         "contextId": summary.context_id,
     }
-    return json.dumps(fields, ensure_ascii=False)
+    return json_line(fields)
 
 
 def _time(summary: TaskSummary) -> str:

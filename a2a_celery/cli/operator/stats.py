@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -21,7 +20,7 @@ from ...store.admin.scan import open_tasks
 from ...store.admin.usage import StoreUsage, usage
 from ...store.webhooks.deliveries import DeliveryMetrics, delivery_metrics
 from ..completion import complete_agent
-from ..output import state_name, table, wrap_text
+from ..output import json_line, state_name, table, wrap_text
 from .selection import duration, operator_store
 
 EVERY = 2.0
@@ -64,7 +63,7 @@ class Stats:
     def as_json(self) -> str:
         """Return the metrics as one line of JSON."""
         fleet_metrics, usage = self.counted, self.usage
-        return json.dumps(
+        return json_line(
             {
                 "at": datetime.fromtimestamp(fleet_metrics.now_us / 1_000_000, UTC).isoformat(),
                 "agents": {name: self._agent(name) for name in self.agents},
@@ -85,8 +84,7 @@ class Stats:
                     "bytesPerTask": usage.bytes_per_task,
                 },
                 "followed": usage.followed,
-            },
-            ensure_ascii=False,
+            }
         )
 
     def lines(self, agent: str | None) -> Iterator[str]:

@@ -5,7 +5,6 @@ The command pages through the lists of open runs and of pauses. Ended tasks are 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -17,7 +16,7 @@ import click
 
 from ...store import Keys, SyncStore
 from ...store.admin.scan import TaskSummary, list_summaries
-from ..output import state_name, table
+from ..output import json_line, state_name, table
 from .selection import Selection, duration, operator_store, refuse_gateway_options
 
 OLDER_THAN = 60.0
@@ -84,7 +83,7 @@ class Stuck:
             "worker": self.task.runner or None,
             "publishedAgain": self.task.republish_count,
         }
-        return json.dumps(fields, ensure_ascii=False)
+        return json_line(fields)
 
 
 HEADING = ("TASK", "AGENT", "RUN", "FOR", "WORKER", "WHY")

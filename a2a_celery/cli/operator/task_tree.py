@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from functools import update_wrapper
 from typing import Any
@@ -11,7 +10,7 @@ import click
 
 from ...store import Keys, SyncStore
 from ...store.tasks.family import MAX_DEPTH, Family, Relative, read_family
-from ..output import state_name
+from ..output import json_line, printable, state_name
 from .selection import missing_task, operator_store, refuse_gateway_options
 
 MAX_TASKS = 1000
@@ -74,7 +73,7 @@ def _show(context: click.Context, task_id: str, agent: str | None, as_lines: boo
                 return
             if as_lines:
                 fields = {"depth": depth, "parent": parent_id or None}
-                click.echo(json.dumps(task.to_dict() | fields, ensure_ascii=False))
+                click.echo(json_line(task.to_dict() | fields))
             else:
                 click.echo(_line(depth, task, is_named=task.task_id == task_id))
 
@@ -83,4 +82,4 @@ def _line(depth: int, task: Relative, *, is_named: bool) -> str:
     state = NOT_STORED if task.state is None else state_name(task.state)
     survives = "" if task.cancels else "  not cancelled with its parent"
     agent = f"  {task.agent}" if task.agent else ""
-    return f"{'  ' * depth}{task.task_id}{agent}  {state}{survives}{'  <' if is_named and depth else ''}"
+    return printable(f"{'  ' * depth}{task.task_id}{agent}  {state}{survives}{'  <' if is_named and depth else ''}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import shutil
@@ -30,7 +29,7 @@ from ...store.admin.start_check import server_of
 from ...store.admin.usage import Memory, read_memory
 from ...store.webhooks.deliveries import DeliveryMetrics, delivery_metrics
 from ..doctor.survey import broker_server
-from ..output import state_name, table, truncate_text
+from ..output import json_line, state_name, table, truncate_text
 from .selection import duration, operator_store
 from .stats import shown_size
 
@@ -218,7 +217,7 @@ class View:
             "store": {"bytes": memory.used if memory else None, "maxBytes": memory.limit if memory else None},
             "workers": [worker.as_dict() for worker in self.workers],
         }
-        return json.dumps(fields, ensure_ascii=False)
+        return json_line(fields)
 
     def _summary(self) -> Iterator[str]:
         fleet_metrics, posts, memory = self.now.counted, self.now.posts, self.now.memory
