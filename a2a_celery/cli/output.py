@@ -53,12 +53,14 @@ MIN_COLUMN = 8
 
 def error_line(error: Exception) -> str:
     """Return an error and its reference on one line. Invalid fields that the text of a protocol error omits are
-    appended."""
+    appended. Malformed data, which a server may send, is omitted."""
     data = error.data if isinstance(error, A2AError) and isinstance(error.data, Mapping) else {}
-    text = " ".join((error.message if isinstance(error, A2AError) else str(error)).split())
-    for wrong in data.get("errors") or ():
-        if str(wrong["field"]) not in text:
-            text += f"; {wrong['field']}: {wrong['message']}"
+    text = " ".join(str(error).split())
+    errors = data.get("errors")
+    for wrong in errors if isinstance(errors, list) else ():
+        match wrong:
+            case {"field": str(field), "message": str(message)} if field not in text:
+                text += f"; {field}: {message}"
     return with_reference(printable(text), data.get("reference"))
 
 

@@ -129,7 +129,10 @@ def translate_errors(url: str) -> Iterator[None]:
         raise _of_legacy_http(e) or _of_client(e, url) from e
     except MethodNotFoundError as e:
         raise _of_legacy_http(e) or e from e.__cause__
-    except A2AError:
+    except A2AError as e:
+        # some servers send other JSON values
+        e.message = str(e.message)
+        e.data = e.data if isinstance(e.data, dict) else None
         raise
     except httpx.HTTPStatusError as e:
         raise _of_status(e.response, url) from e
@@ -137,7 +140,7 @@ def translate_errors(url: str) -> Iterator[None]:
         raise CallRefused(f"{url} is not an address: {_line(e)}") from e
     except httpx.HTTPError as e:
         raise _unreachable(e, url) from e
-    except UNREADABLE as e:
+    except (*UNREADABLE, DecodeError) as e:
         raise InvalidResponse(f"{url} sent an invalid A2A response: {_line(e)}") from e
 
 
@@ -154,7 +157,7 @@ def _of_legacy_http(error: A2AError | A2AClientError) -> A2AError | None:
         return None
     try:
         body = cause.response.json()
-    except (ValueError, httpx.ResponseNotRead):
+    except (ValueError, RecursionError, httpx.ResponseNotRead):
         return None
     if not isinstance(body, dict) or not isinstance(message := body.get("message"), str):
         return None
@@ -181,7 +184,7 @@ def _of_client(error: A2AClientError, url: str) -> RemoteError:
             kind = NotConnected if "failed to connect" in str(error) else AgentUnreachable
             return kind(f"{url} is unreachable: {_line(error)}", retry_after)
         return CallRefused(f"{url} refused the call: {_line(error)}")
-    if isinstance(cause, json.JSONDecodeError | ParseError) or error.message.startswith("Invalid "):
+    if isinstance(cause, json.JSONDecodeError | ParseError) or str(error).startswith("Invalid "):
         return InvalidResponse(f"{url} sent an invalid A2A response: {_line(error)}")
     return CallRefused(f"{url} refused the call: {_line(error)}")
 
@@ -205,14 +208,14 @@ def _grpc_retry_after(error: Any) -> float | None:
     """Return the seconds in the ``retry-after`` metadata or in a google.rpc.RetryInfo, or None."""
     metadata = {str(key).lower(): value for key, value in error.trailing_metadata() or ()}
     seconds = parse_retry_after(str(metadata.get("retry-after", "")), SYSTEM_CLOCK.time())
-    status = status_pb2.Status()
+    if seconds is not None:
+        return seconds
+    status, retry_info = status_pb2.Status(), error_details_pb2.RetryInfo()
     with suppress(DecodeError):
         status.ParseFromString(metadata.get("grpc-status-details-bin", b""))
-    for detail in status.details if seconds is None else ():
-        retry_info = error_details_pb2.RetryInfo()
-        if detail.Is(retry_info.DESCRIPTOR) and detail.Unpack(retry_info):
-            return max(0.0, float(retry_info.retry_delay.ToTimedelta().total_seconds()))
-    return seconds
+        if any(detail.Unpack(retry_info) for detail in status.details):
+            return max(0.0, float(retry_info.retry_delay.seconds + retry_info.retry_delay.nanos / 1e9))
+    return None
 
 
 def _unreachable(error: Exception, url: str) -> AgentUnreachable:

@@ -4,30 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import grpc
 import pytest
-from a2a.types import Task, TaskState
+from a2a.types import GetTaskRequest, Task, TaskState, a2a_pb2_grpc
 from a2a.utils.errors import (
+    A2AError,
     MethodNotFoundError,
     TaskNotCancelableError,
     TaskNotFoundError,
     UnsupportedOperationError,
 )
+from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.json_format import MessageToDict
+from google.rpc import code_pb2, error_details_pb2, status_pb2
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from a2a_celery.cli.output import error_line
 from a2a_celery.client import (
     AgentUnreachable,
     CallRefused,
     DeadlineExceeded,
     InvalidResponse,
     RemoteAgent,
+    RemoteError,
     ResponseLost,
     Result,
     Session,
@@ -37,6 +43,7 @@ from a2a_celery.client.session import DEADLINE
 from a2a_celery.clock import SYSTEM_CLOCK, Clock
 from tests.support.agents import card
 from tests.support.clocks import ManualClock, ShortSleepClock
+from tests.support.grpc_agent import grpc_agent
 from tests.support.serving import serve_app
 
 
@@ -370,3 +377,93 @@ async def test_errors_of_version_03_over_http_are_read(body: Any, status: int, e
         async with RemoteAgent(url, card=peer_card) as agent:
             with pytest.raises(error):
                 await agent.get("t")
+
+
+NO_TEXTS = [None, 5, ["wrong"], {"text": "wrong"}]
+
+NO_METADATA = [
+    *(None, 5, "text", [1], {"errors": None}, {"errors": 5}, {"errors": "text"}, {"errors": {"field": "id"}}),
+    *({"errors": [1, None, [], {}]}, {"errors": [{"field": 1, "message": {}}]}, {"reference": [1]}),
+]
+
+
+def error_bodies() -> list[dict[str, Any]]:
+    """Return malformed errors that are valid at first sight, for JSON-RPC and HTTP+JSON."""
+    info = {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "INVALID_PARAMS"}
+    errors = [{"code": code, "message": "wrong"} for code in (None, "odd", [1], {}, -32602)]
+    errors += [{"code": -32602, "message": message, "details": [info], "data": [info]} for message in NO_TEXTS]
+    for details in (None, 5, "text", {}, [1, None, "text", []], *([info | {"metadata": m}] for m in NO_METADATA)):
+        errors.append({"code": -32602, "message": "wrong", "details": details, "data": details})
+    return errors
+
+
+@pytest.mark.parametrize("version", ["1.0", "0.3"])
+@pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON"])
+async def test_a_malformed_error_is_an_error_with_a_text(binding: str, version: str) -> None:
+    bodies = error_bodies()
+
+    async def respond(request: Request) -> Response:
+        if binding == "JSONRPC":
+            return JSONResponse({"jsonrpc": "2.0", "id": (await request.json())["id"], "error": bodies[0]})
+        legacy = {"type": "InvalidParamsError", "message": bodies[0]["message"]}
+        return JSONResponse({"error": bodies[0], **legacy}, 400)
+
+    async with serve_app(Starlette(routes=[Route("/{path:path}", respond, methods=["GET", "POST"])])) as url:
+        peer_card = card("odd", streaming=True)
+        peer_card.supported_interfaces.add(url=f"{url}/", protocol_binding=binding, protocol_version=version)
+        async with RemoteAgent(url, card=peer_card) as agent:
+            while bodies:
+                for call in (agent.get("t"), agent.submit("hello"), agent.session().send("hello", deadline=30)):
+                    require_readable(await failure_of(call))
+                del bodies[0]
+
+
+async def failure_of(call: Awaitable[object]) -> A2AError | RemoteError:
+    """Return the error that `call` raises."""
+    with pytest.raises((A2AError, RemoteError)) as error:
+        await call
+    return error.value
+
+
+def require_readable(error: A2AError | RemoteError) -> None:
+    """Require that the fields of `error` have their types, and that commands can show the error."""
+    if isinstance(error, A2AError):
+        assert isinstance(error.message, str)
+        assert error.data is None or isinstance(error.data, dict)
+    assert error_line(error)
+
+
+def packed(kind: Any, content: bytes) -> AnyMessage:
+    return AnyMessage(type_url=f"type.googleapis.com/{kind.DESCRIPTOR.full_name}", value=content)
+
+
+def grpc_status(*details: AnyMessage, code: int = code_pb2.RESOURCE_EXHAUSTED, message: str = "no") -> bytes:
+    return status_pb2.Status(code=code, message=message, details=details).SerializeToString()
+
+
+ENDLESS = error_details_pb2.RetryInfo()
+ENDLESS.retry_delay.seconds = 2**62
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        b"\xff",
+        grpc_status(code=99),
+        grpc_status(message="other"),
+        *(
+            grpc_status(packed(kind, b"\xff"))
+            for kind in (error_details_pb2.ErrorInfo, error_details_pb2.BadRequest, error_details_pb2.RetryInfo)
+        ),
+        grpc_status(packed(error_details_pb2.RetryInfo, ENDLESS.SerializeToString())),
+    ],
+    ids=["no-status", "other-code", "other-message", "no-info", "no-request", "no-delay", "endless-delay"],
+)
+async def test_a_malformed_error_over_grpc_is_an_error_with_a_text(status: bytes) -> None:
+    class Servicer(a2a_pb2_grpc.A2AServiceServicer):
+        async def GetTask(self, request: GetTaskRequest, context: Any) -> None:
+            context.set_trailing_metadata((("grpc-status-details-bin", status),))
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "no")
+
+    async with grpc_agent(Servicer()) as agent:
+        require_readable(await failure_of(agent.get("t")))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from datetime import UTC, datetime
+from typing import Any
 
 import click
 import pytest
@@ -207,3 +209,21 @@ def test_an_error_shows_its_reference_and_each_wrong_field_once() -> None:
     assert error_line(InvalidParamsError("id: wrong", error_body)) == "id: wrong; tenant: Unknown."
     assert error_line(InvalidParamsError("two\nlines")) == "two lines"
     assert error_line(RemoteError("two\nlines \x1b[2J")) == "two lines \N{REPLACEMENT CHARACTER}[2J"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        *([1], "text", {"errors": None}, {"errors": 5}, {"errors": "text"}, {"errors": {"field": "id"}}),
+        *({"errors": [1, None, "text", [], {}]}, {"errors": [{"field": 1, "message": {}}]}),
+        *({"errors": [{"field": "id"}]}, {"errors": [[{"field": "id", "message": "m"}]]}, {"reference": [1]}),
+    ],
+    ids=json.dumps,
+)
+def test_malformed_data_of_an_error_is_not_shown(data: Any) -> None:
+    assert error_line(InvalidParamsError("wrong", data)) == "wrong"
+
+
+@pytest.mark.parametrize("message", [["wrong"], {"text": "wrong"}, 5, True])
+def test_a_message_that_is_not_a_text_is_shown_as_one(message: Any) -> None:
+    assert error_line(InvalidParamsError(message)) == str(message)

@@ -38,6 +38,7 @@ from a2a.utils.errors import A2AError, TaskNotFoundError
 
 from ...client import AgentUnreachable, CallRefused, NotConnected, RemoteAgent, RemoteError, Result
 from ...client.connection.transports import Credentials, CredentialsInterceptor
+from ...client.errors import translate_errors
 from ...client.result import ResultBuilder
 from ...errors import ConfigError
 from ...lifecycle.outcomes import WORKER_LOST
@@ -50,7 +51,7 @@ from ..operator.selection import selecting
 from ..operator.stored_task import cancel_task, show_task, tail_task, with_store_option
 from ..operator.stuck_tasks import with_stuck_option
 from ..operator.task_tree import with_tree_option
-from ..output import STATE_PREFIX, EventPrinter, as_json, error_line, task_lines, task_table
+from ..output import STATE_PREFIX, EventPrinter, as_json, error_line, printable, task_lines, task_table
 from .credentials import API_KEY, BEARER, credentials_of, with_credentials
 from .saved_files import save_files, save_option
 
@@ -92,7 +93,8 @@ class Gateway:
         """Open a client for calls to the agent with `card` that do not stream."""
         async with _http_client() as http:
             config = ClientConfig(streaming=False, httpx_client=http)
-            yield ClientFactory(config).create(card, [CredentialsInterceptor(self.credentials)])
+            with translate_errors(self.url):
+                yield ClientFactory(config).create(card, [CredentialsInterceptor(self.credentials)])
 
     def streaming_agent(self, card: AgentCard) -> RemoteAgent:
         """Return a client that resumes the streams of the agent with `card` when their connections are lost."""
@@ -316,7 +318,7 @@ async def _show_events(events: AsyncIterator[StreamResponse], as_lines: bool) ->
     except AgentUnreachable as e:
         if not builder.task_id:
             raise
-        raise click.ClickException(f"{e}; the task continues: a2a tail {builder.task_id}") from e
+        raise click.ClickException(printable(f"{e}; the task continues: a2a tail {builder.task_id}")) from e
     finally:
         printer.end_line()
     return builder.result()
