@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
 from typing import Any, TypeVar
 
 from a2a.compat.v0_3 import conversions
@@ -22,7 +24,7 @@ from a2a.types import (
 from google.protobuf.json_format import MessageToDict, ParseDict, ParseError, SerializeToJsonError
 from google.protobuf.message import Message as Proto
 from google.protobuf.struct_pb2 import NULL_VALUE, Value
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from ..lifecycle import Event
 
@@ -44,15 +46,65 @@ UNREADABLE = (
 )
 """Exceptions that the SDK, protobuf and pydantic raise for a peer's malformed JSON."""
 
-_LEGACY_STATES = tuple(v03.TaskState)  # not a set, because the state in a response may be unhashable
 
-_LEGACY_DEFAULTS: dict[str, dict[str, Any]] = {
-    "task": {"id": "", "contextId": ""},
-    "message": {"messageId": "", "role": "agent"},
-    "status-update": {"taskId": "", "contextId": "", "final": False},
-    "artifact-update": {"taskId": "", "contextId": ""},
+@dataclass(frozen=True, slots=True)
+class _LegacyType:
+    """Type of protocol 0.3: its model, its conversion to 1.0, and defaults for required fields, which some servers
+    omit."""
+
+    model: type[BaseModel]
+    convert: Callable[[Any], Any]
+    defaults: Mapping[str, Any]
+
+    def read(self, fields: Any) -> Any:
+        """Return the 1.0 object for `fields`.
+
+        Raises:
+            Exception: One of `UNREADABLE`.
+        """
+        return self.convert(self.model.model_validate(fields))
+
+    def can_read(self, fields: Any) -> bool:
+        """Return True if `read` returns an object for `fields`."""
+        try:
+            self.read(fields)
+        except UNREADABLE:
+            return False
+        return True
+
+
+_LEGACY_STATES = tuple(v03.TaskState)  # not a set, because the state in a response may be unhashable
+_NO_STATUS = {"state": "unknown"}
+_NO_ARTIFACT = {"artifactId": "", "parts": []}
+_MESSAGE = _LegacyType(v03.Message, conversions.to_core_message, {"messageId": "", "role": "agent", "parts": []})
+_ARTIFACT = _LegacyType(v03.Artifact, conversions.to_core_artifact, _NO_ARTIFACT)
+_PART = _LegacyType(v03.Part, conversions.to_core_part, {})
+
+_LEGACY_EVENTS = {
+    "task": _LegacyType(v03.Task, conversions.to_core_task, {"id": "", "contextId": "", "status": _NO_STATUS}),
+    "message": _MESSAGE,
+    "status-update": _LegacyType(
+        v03.TaskStatusUpdateEvent,
+        conversions.to_core_task_status_update_event,
+        {"taskId": "", "contextId": "", "final": False, "status": _NO_STATUS},
+    ),
+    "artifact-update": _LegacyType(
+        v03.TaskArtifactUpdateEvent,
+        conversions.to_core_task_artifact_update_event,
+        {"taskId": "", "contextId": "", "artifact": _NO_ARTIFACT},
+    ),
 }
-"""Defaults by "kind" for the required fields of protocol 0.3, which some servers omit."""
+"""Types of the events by "kind"."""
+
+_LEGACY_FIELDS = {
+    "status": _LegacyType(v03.TaskStatus, conversions.to_core_task_status, _NO_STATUS),
+    "message": _MESSAGE,
+    "history": _MESSAGE,
+    "artifact": _ARTIFACT,
+    "artifacts": _ARTIFACT,
+    "parts": _PART,
+}
+"""Types of the values, or of the items of the list, by the name of a field."""
 
 
 def parse_event(answer: object) -> Event | None:
@@ -155,8 +207,8 @@ def _of_json(data: dict[str, Any]) -> Event | None:
             return _of_json(inner)
         case {"jsonrpc": _}:
             return None
-        case {"kind": str(kind)} if kind in _LEGACY_DEFAULTS:
-            return _of_legacy(kind, data)
+        case {"kind": str(kind)} if kind in _LEGACY_EVENTS:
+            return _of_legacy(_LEGACY_EVENTS[kind], data)
         case {"task": _} | {"message": _} | {"statusUpdate": _} | {"artifactUpdate": _}:
             return parse_event(parse_leniently(data, StreamResponse))
         case {"messageId": _} | {"parts": _}:
@@ -170,23 +222,15 @@ def _of_json(data: dict[str, Any]) -> Event | None:
     return None
 
 
-def _of_legacy(kind: str, data: dict[str, Any]) -> Event | None:
-    fields = _LEGACY_DEFAULTS[kind] | _with_legacy_defaults(data)
+def _of_legacy(legacy_type: _LegacyType, data: dict[str, Any]) -> Event | None:
+    fields = {**legacy_type.defaults, **_with_legacy_defaults(data)}
     try:
-        match kind:
-            case "task":
-                return conversions.to_core_task(v03.Task.model_validate({"status": {"state": "unknown"}} | fields))
-            case "message":
-                return conversions.to_core_message(v03.Message.model_validate({"parts": []} | fields))
-            case "status-update":
-                update = v03.TaskStatusUpdateEvent.model_validate({"status": {"state": "unknown"}} | fields)
-                return conversions.to_core_task_status_update_event(update)
-            case _:
-                return conversions.to_core_task_artifact_update_event(
-                    v03.TaskArtifactUpdateEvent.model_validate({"artifact": {"artifactId": "", "parts": []}} | fields)
-                )
+        if not legacy_type.can_read(fields):
+            fields = _readable_legacy(data, legacy_type)
+        event: Event = legacy_type.read(fields)
     except UNREADABLE:
         return None
+    return event
 
 
 def _with_legacy_defaults(value: Any, name: str = "") -> Any:
@@ -197,13 +241,41 @@ def _with_legacy_defaults(value: Any, name: str = "") -> Any:
     if not isinstance(value, dict):
         return value
     fields = {key: inner if key in _OPEN else _with_legacy_defaults(inner, key) for key, inner in value.items()}
-    if name in ("message", "history"):
-        return _LEGACY_DEFAULTS["message"] | {"parts": []} | fields
-    if name in ("artifact", "artifacts"):
-        return {"artifactId": "", "parts": []} | fields
-    if name == "status":
-        return fields if fields.get("state") in _LEGACY_STATES else fields | {"state": "unknown"}
-    return fields
+    if name == "status" and fields.get("state") not in _LEGACY_STATES:
+        fields["state"] = "unknown"
+    return {**_LEGACY_FIELDS[name].defaults, **fields} if name in _LEGACY_FIELDS else fields
+
+
+def _readable_legacy(value: dict[str, Any], legacy_type: _LegacyType) -> dict[str, Any]:
+    """Return `value` without the fields and the items of lists that `legacy_type` cannot read."""
+    fields: dict[str, Any] = {}
+    for name, inner in value.items():
+        field_type = _LEGACY_FIELDS.get(name)
+        if field_type is not None and isinstance(inner, list):
+            fields[name] = [item for each in inner for item in _readable_item(each, field_type)]
+        elif field_type is not None and isinstance(inner, dict):
+            fields[name] = _readable_legacy(inner, field_type)
+        else:
+            fields[name] = inner
+    readable = dict(legacy_type.defaults)
+    for name, inner in fields.items():
+        if legacy_type.can_read(readable | {name: inner}):
+            readable[name] = inner
+    return readable
+
+
+def _readable_item(item: Any, legacy_type: _LegacyType) -> Iterator[dict[str, Any]]:
+    """Yield the readable fields of an item of a list, unless nothing is readable. A part is yielded only if its content
+    is readable."""
+    if not isinstance(item, dict):
+        return
+    if legacy_type is not _PART:
+        yield _readable_legacy(item, legacy_type)
+        return
+    candidates = [item, {name: inner for name, inner in item.items() if name != "metadata"}]
+    if isinstance(file := item.get("file"), dict):
+        candidates.append(candidates[1] | {"file": {name: file[name] for name in ("bytes", "uri") if name in file}})
+    yield from islice(filter(legacy_type.can_read, candidates), 1)
 
 
 def parse_leniently(data: Mapping[str, Any], kind: type[_P]) -> _P:

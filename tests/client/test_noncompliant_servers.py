@@ -116,6 +116,19 @@ async def test_an_invalid_response_is_an_error(answer: Any) -> None:
             await agent.session().send("hello", deadline=30)
 
 
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_a_wrong_field_of_version_0_3_is_an_error(streaming: bool) -> None:
+    """The SDK's client of 0.3 reads an event completely or not at all."""
+    task = {"kind": "task", "id": "t", "contextId": "c", "status": {"state": "completed"}, "metadata": 5}
+
+    def answers(method: str) -> Any:
+        return Response(frames_of(task), media_type="text/event-stream") if streaming else task
+
+    async with odd_peer(answers, streaming=streaming, version="0.3") as agent:
+        with pytest.raises(InvalidResponse, match="metadata"):
+            await agent.session().send("hello", deadline=30)
+
+
 async def test_an_answer_that_ends_before_it_begins_is_lost() -> None:
     async with odd_peer(lambda method: Response("", media_type="text/event-stream"), streaming=True) as agent:
         with pytest.raises(ResponseLost, match="before its first event"):

@@ -267,6 +267,35 @@ def test_a_wrong_field_leaves_the_other_fields_unchanged() -> None:
     assert Result.of({"task": wrong}) == Result.of(right)
 
 
+def test_a_wrong_field_of_version_0_3_leaves_the_other_fields_unchanged() -> None:
+    text, data = {"kind": "text", "text": "the answer"}, {"kind": "data", "data": {"n": [1, 2]}}
+    file = {"kind": "file", "file": {"uri": "http://example.com/a"}}
+    artifact = {"artifactId": "a", "parts": [text, data, file], "metadata": {"n": {"x": 1}}}
+    message = {"messageId": "m", "role": "agent", "parts": [text]}
+    status = {"state": "completed", "message": message}
+    right = {"kind": "task", "id": "t", "status": status, "artifacts": [artifact, artifact], "history": [message]}
+    wrong_text, wrong_file = {**text, "metadata": 5}, {**file, "file": {**file["file"], "name": 7}, "metadata": []}  # type: ignore[dict-item]
+    parts = [5, {**text, "text": 5}, wrong_text, {"kind": "odd"}, data, wrong_file, {"kind": "data"}]
+    wrong_status = {**status, "timestamp": "now", "message": {**message, "role": "odd", "taskId": []}}
+    wrong = {
+        **right,
+        "contextId": {},
+        "status": wrong_status,
+        "artifacts": [{**artifact, "name": 7, "parts": parts}, 5, artifact],
+        "history": [{**message, "parts": [text, {"kind": "text"}], "extensions": 5}, "text"],
+        "metadata": ["text"],
+    }
+    update = {"kind": "status-update", "taskId": "t", "status": status}
+    artifact_update = {"kind": "artifact-update", "taskId": "t", "artifact": artifact}
+
+    assert Result.of(right).text == "the answer\nthe answer"
+    assert Result.of(wrong) == Result.of(right)
+    assert Result.of({**update, "status": wrong_status, "final": "odd", "metadata": 5}) == Result.of(update)
+    assert Result.of({**artifact_update, "append": [], "artifact": wrong["artifacts"][0]}) == Result.of(artifact_update)
+    assert Result.of({**message, "kind": "message", "metadata": "text"}) == Result.of({**message, "kind": "message"})
+    assert Result.of({**right, "status": 5}).state_name == "UNSPECIFIED"
+
+
 def test_a_null_in_data_is_a_value() -> None:
     data = {"row": [1, None, 2], "none": None}
     part = ParseDict({"data": data, "metadata": {"none": None}}, Part())
