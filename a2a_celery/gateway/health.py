@@ -28,7 +28,7 @@ from ..dispatch import queue_of
 from ..errors import A2ACeleryError, StoreUnavailable
 from ..settings import visible_settings
 from ..settings.loading import IN_ENVIRONMENT, LoadedSettings, source_of
-from ..settings.urls import url_address
+from ..settings.urls import BROKER_VARIABLE, BROKER_WRITE_VARIABLE, url_address
 from ..store import AsyncStore, Keys
 from ..store.admin.start_check import announced_workers
 from .cards import signatures_line
@@ -207,7 +207,7 @@ async def _outcome_of(check: Callable[[], Awaitable[None]]) -> str:
 
 logger = logging.getLogger(__name__)
 
-BROKER_VARIABLES = ("CELERY_BROKER_WRITE_URL", "CELERY_BROKER_URL")
+BROKER_VARIABLES = (BROKER_WRITE_VARIABLE, BROKER_VARIABLE)
 """Environment variables that take precedence over Celery's configuration."""
 
 SCHEMES = {

@@ -14,6 +14,7 @@ from celery import Celery, Task, _state
 from celery.local import Proxy
 from celery.utils.functional import noop
 
+from ..settings.urls import BROKER_READ_VARIABLE, BROKER_WRITE_VARIABLE, RESULTS_VARIABLE
 from . import Library, base_in
 
 CELERY = Library("celery>=5.7.0,<6", checked="5.7.0")
@@ -216,7 +217,7 @@ def disable_tls_on_sockets(app: Celery) -> None:
         app.conf.redis_backend_use_ssl = None
 
 
-URL_VARIABLES = ("CELERY_BROKER_READ_URL", "CELERY_BROKER_WRITE_URL", "CELERY_RESULT_BACKEND")
+URL_VARIABLES = (BROKER_READ_VARIABLE, BROKER_WRITE_VARIABLE, RESULTS_VARIABLE)
 """Environment variables that outrank the configuration that `memory_broker` sets."""
 
 

@@ -11,7 +11,15 @@ from typing import Any, NamedTuple, get_type_hints
 
 from ..errors import ConfigError
 from . import CONF_PREFIX, ENV_PREFIX, FILE_SUFFIX, VALUE_TYPES, Settings
-from .urls import SENTINEL_FORM, is_redis_url, is_sentinel_url, store_url_mistake, with_sentinel_options
+from .urls import (
+    BROKER_VARIABLE,
+    RESULTS_VARIABLE,
+    SENTINEL_FORM,
+    is_redis_url,
+    is_sentinel_url,
+    store_url_mistake,
+    with_sentinel_options,
+)
 
 IN_ENVIRONMENT = " in the environment"
 IN_CONFIGURATION = " in the Celery configuration"
@@ -19,8 +27,8 @@ IN_CONFIGURATION = " in the Celery configuration"
 _WORDS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
 _BESIDE = (
-    ("CELERY_RESULT_BACKEND", "result_backend", "result_backend_transport_options", "redis_backend_use_ssl"),
-    ("CELERY_BROKER_URL", "broker_url", "broker_transport_options", "broker_use_ssl"),
+    (RESULTS_VARIABLE, "result_backend", "result_backend_transport_options", "redis_backend_use_ssl"),
+    (BROKER_VARIABLE, "broker_url", "broker_transport_options", "broker_use_ssl"),
 )
 """Celery settings that may contain the URL of the store: the variable, the configuration key, and the keys of the
 options and of TLS."""

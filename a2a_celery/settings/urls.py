@@ -1,4 +1,4 @@
-"""URLs of the store and of the archive, and their validation.
+"""URLs of the store and of the archive, their validation, and Celery's variables for URLs.
 
 The URL of the archive is parsed without SQLAlchemy, which most processes do not need.
 """
@@ -21,6 +21,12 @@ SENTINEL_PORT = 26379
 SENTINEL_FORM = "sentinel://host:26379,host2:26379/0?master_name=mymaster"
 
 NO_CLUSTER = "Redis Cluster is not supported: set the URL of a single primary, such as redis://host:6379/0"
+
+BROKER_VARIABLE = "CELERY_BROKER_URL"
+BROKER_READ_VARIABLE = "CELERY_BROKER_READ_URL"
+BROKER_WRITE_VARIABLE = "CELERY_BROKER_WRITE_URL"
+RESULTS_VARIABLE = "CELERY_RESULT_BACKEND"
+"""Celery's environment variables for the URLs of the broker and of the result backend."""
 
 
 def is_redis_url(url: str) -> bool:

@@ -22,6 +22,7 @@ from ..cli.dev.process_guard import ProcessGuard, signal_group
 from ..client import RemoteAgent
 from ..clock import SYSTEM_CLOCK
 from ..errors import A2ACeleryError
+from ..settings.urls import RESULTS_VARIABLE
 
 START_TIMEOUT = 60.0
 """Default time within which each process must start, in seconds."""
@@ -219,7 +220,7 @@ class AgentFleet:
             **os.environ,
             "PYTHONUNBUFFERED": "1",
             **broker_variables(self._extra_env, self._redis.broker_url),
-            "CELERY_RESULT_BACKEND": self._redis.broker_url,
+            RESULTS_VARIABLE: self._redis.broker_url,
             "A2A_STORE_URL": self._redis.store_url,
             "A2A_PUBLIC_URL": "",
             "A2A_SECRET_KEY": self._secret,

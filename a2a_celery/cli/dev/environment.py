@@ -8,13 +8,16 @@ from secrets import token_urlsafe
 from celery import Celery
 
 from ...errors import ConfigError
-from ...settings.urls import is_redis_url, is_sentinel_url
+from ...settings.urls import (
+    BROKER_READ_VARIABLE,
+    BROKER_VARIABLE,
+    BROKER_WRITE_VARIABLE,
+    RESULTS_VARIABLE,
+    is_redis_url,
+    is_sentinel_url,
+)
 
 STORE = "A2A_STORE_URL"
-BROKER = "CELERY_BROKER_URL"
-BROKER_READ = "CELERY_BROKER_READ_URL"
-BROKER_WRITE = "CELERY_BROKER_WRITE_URL"
-RESULTS = "CELERY_RESULT_BACKEND"
 PUBLIC = "A2A_PUBLIC_URL"
 SECRET_KEY = "A2A_SECRET_KEY"
 NETWORKS = "A2A_ALLOW_NETWORKS"
@@ -38,7 +41,7 @@ def with_embedded(
     """
     env = {**_common(environ), **broker_variables(environ, broker_url), STORE: store_url}
     if is_redis_url(str(app.conf.result_backend or "")):
-        env.setdefault(RESULTS, broker_url)
+        env.setdefault(RESULTS_VARIABLE, broker_url)
     if not lasting and not app.conf.get("a2a_secret_key"):
         env.setdefault(SECRET_KEY, token_urlsafe(32))
     if not lasting and loopback and not app.conf.get("a2a_allow_networks"):
@@ -49,7 +52,7 @@ def with_embedded(
 def ignores_configuration(app: Celery, environ: Mapping[str, str]) -> bool:
     """Return True if the app configures a store or a broker that `with_embedded` replaces."""
     outranks_variable = app.conf.get("broker_read_url") or app.conf.get("broker_write_url")
-    is_replaced = outranks_variable or (app.conf.broker_url and not environ.get(BROKER))
+    is_replaced = outranks_variable or (app.conf.broker_url and not environ.get(BROKER_VARIABLE))
     return bool(app.conf.get("a2a_store_url") or is_replaced)
 
 
@@ -59,8 +62,9 @@ def broker_variables(environ: Mapping[str, str], broker_url: str) -> dict[str, s
     In Celery, `broker_read_url` and `broker_write_url` of an app outrank CELERY_BROKER_URL. The variables for reading
     and writing are therefore always set.
     """
-    url = environ.get(BROKER) or broker_url
-    return {BROKER: url, **{name: environ.get(name) or url for name in (BROKER_READ, BROKER_WRITE)}}
+    url = environ.get(BROKER_VARIABLE) or broker_url
+    read_and_write = (BROKER_READ_VARIABLE, BROKER_WRITE_VARIABLE)
+    return {BROKER_VARIABLE: url, **{name: environ.get(name) or url for name in read_and_write}}
 
 
 def with_redis(app: Celery, environ: Mapping[str, str], url: str) -> dict[str, str]:
@@ -76,7 +80,7 @@ def with_redis(app: Celery, environ: Mapping[str, str], url: str) -> dict[str, s
     if not app.conf.broker_url:  # includes Celery's environment variable
         if is_sentinel_url(url):
             raise ConfigError("the store uses Sentinels: set broker_url, and broker_transport_options, in the app")
-        env[BROKER] = celery_url(url)
+        env[BROKER_VARIABLE] = celery_url(url)
     return env
 
 
