@@ -426,6 +426,31 @@ class TestOneTask:
         assert rest[-1]["statusUpdate"]["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
         assert "no task nothing in the store" in missing.stderr
 
+    async def test_lost_events_are_reported_before_the_task_is_shown_again(
+        self, command: Command, seeds: Seeds, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        has_read, is_restored = threading.Event(), threading.Event()
+
+        def sleep(seconds: float) -> None:
+            has_read.set()
+            assert is_restored.wait(30)
+
+        monkeypatch.setattr("a2a_celery.cli.operator.stored_task.sleep", sleep)
+        claim = await seeds.claim_run(task_id=await seeds.create_task(BOB, task_id="grows"))
+        backup = await seeds.backup()
+        await seeds.append_events(claim, chunk("lost"))
+        tailing = asyncio.create_task(asyncio.to_thread(command, "tail", "grows", "--store"))
+        assert await asyncio.to_thread(has_read.wait, 30)
+        await seeds.restore(backup)
+        await seeds.settle_run(claim, chunk("new"), status(COMPLETED))
+        is_restored.set()
+
+        result = await tailing
+
+        assert result.stderr == "the store lost events that were shown: the task is shown again\n"
+        task = "task grows (context the-context)"
+        assert result.stdout.splitlines() == [task, "WORKING", "artifact a: lost", task, "COMPLETED", "artifact a: new"]
+
     async def test_an_operator_cancels_a_task_like_its_client(self, command: Command, seeds: Seeds) -> None:
         await seeds.create_task(BOB, task_id="waits")
         await seeds.claim_run(task_id=await seeds.create_task(ANN, task_id="works"))

@@ -81,6 +81,7 @@ def tail_task(context: click.Context, task_id: str, agent: str | None, as_lines:
                 raise missing_task(a2a, task_id, agent)
             if page.restored:
                 printer.end_line()
+                click.echo("the store lost events that were shown: the task is shown again", err=True)
                 task, newest, _ = _read(a2a, store, keys, task_id, agent)
                 _show(task, as_lines)
             for entry in page.entries:
