@@ -197,7 +197,8 @@ class BrokerQueues:
             with self._pool.acquire() as producer:
                 # A separate channel, because RabbitMQ closes the channel if the queue does not exist.
                 connection = producer.connection
-                connection.ensure_connection(max_retries=1)  # kombu opens no channel after the connection was closed
+                # kombu opens no channel after the connection was closed
+                connection.ensure_connection(max_retries=1, interval_start=0.1)
                 channel = connection.channel()
                 try:
                     return bool(channel.queue_declare(queue, passive=True).message_count == 0)

@@ -7,7 +7,7 @@ import asyncio
 import json
 import threading
 from base64 import b64decode
-from functools import partial, partialmethod
+from functools import partial
 from time import monotonic
 from typing import Any
 from uuid import uuid4
@@ -378,10 +378,18 @@ def test_the_priority_of_a_run_is_its_own_or_else_its_agent_s() -> None:
 async def test_the_queues_of_an_unavailable_broker_are_unknown(
     server: MortalRedis, celery: Celery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ensure_connection = partialmethod(Connection.ensure_connection, interval_start=0)
-    monkeypatch.setattr(Connection, "ensure_connection", ensure_connection)  # retries at once instead of after 2 s
+    pauses: list[float] = []
+    ensure_connection = Connection.ensure_connection
+
+    def record_pause(connection: Connection, *, interval_start: float = 2, **options: Any) -> Any:
+        pauses.append(interval_start)
+        return ensure_connection(connection, interval_start=interval_start, **options)
+
+    monkeypatch.setattr(Connection, "ensure_connection", record_pause)
     queues = Publisher(celery, {}).queues
     server.die()
 
     with pytest.raises(BrokerUnavailable):
         await queues.is_empty("celery")
+
+    assert max(pauses) < 1, "the thread must soon be available for other queues"
