@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from redis.retry import Retry
 from a2a_celery.cli.doctor.survey import broker_server
 from a2a_celery.dispatch.connection import SOCKET_TIMEOUT, PublishingPool, guard
 from a2a_celery.gateway.health import broker_line
+from tests.support.waiting import LIMIT
 
 URL = "sentinel://:s3cret@127.0.0.1:1/1;sentinel://:s3cret@127.0.0.1:2/1"
 OPTIONS: dict[str, Any] = {"master_name": "mymaster", "sentinel_kwargs": {"password": "s3cret", "socket_timeout": 1}}
@@ -50,3 +53,12 @@ def test_sentinels_that_do_not_respond_are_reported_in_a_few_words(app: Celery) 
     app.conf.broker_transport_options = {**OPTIONS, "sentinel_kwargs": {"retry": Retry(NoBackoff(), 0)}}
 
     assert broker_server(app) == "the Sentinels report no available primary"
+
+
+async def test_sentinels_that_accept_connections_and_do_not_reply_are_reported(app: Celery) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent_sentinel:
+        app.conf.broker_url = f"sentinel://127.0.0.1:{silent_sentinel.getsockname()[1]}"
+
+        broker = await asyncio.wait_for(asyncio.to_thread(broker_server, app), LIMIT)
+
+    assert broker == "the Sentinels report no available primary"

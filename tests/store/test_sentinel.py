@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import socket
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from a2a_celery.errors import StoreUnavailable
 from a2a_celery.store import AsyncStore, Keys, SyncStore
 from a2a_celery.store.admin.start_check import server_of
 from a2a_celery.store.client.connection import run_with_retry
+from a2a_celery.store.client.redis_clients import NO_PRIMARY
 from a2a_celery.store.log.pubsub import PubSubListener
 from a2a_celery.store.tasks.commands import read_task
 from tests.support.certificates import Authority
@@ -166,8 +168,26 @@ async def test_primary_and_sentinels_have_separate_tls_and_passwords(tmp_path: P
         sync_store.close()
 
 
-def test_sentinels_that_do_not_respond_are_reported_in_a_few_words() -> None:
+def test_sentinels_that_are_unreachable_are_reported_in_a_few_words() -> None:
     store = SyncStore("sentinel://127.0.0.1:1/1?master_name=mymaster")
     with pytest.raises(StoreUnavailable, match=r"^the Sentinels report no available primary$"):
         server_of(store)
     store.close()
+
+
+def test_silent_sentinels_are_asked_once() -> None:
+    """An operator command must not wait for several timeouts of each Sentinel."""
+    with ExitStack() as stack:
+        listeners = [stack.enter_context(socket.create_server((LOCALHOST, 0))) for _ in range(2)]
+        hosts = ",".join(f"{LOCALHOST}:{listener.getsockname()[1]}" for listener in listeners)
+        store = SyncStore(f"sentinel://{hosts}/0?master_name={MASTER_NAME}")
+        with pytest.raises(StoreUnavailable, match=NO_PRIMARY):
+            store.ping()
+        store.close()
+
+        for listener in listeners:
+            listener.settimeout(10)
+            listener.accept()[0].close()
+            listener.settimeout(0)
+            with pytest.raises(BlockingIOError):
+                listener.accept()

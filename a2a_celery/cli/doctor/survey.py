@@ -23,6 +23,7 @@ from ...store import Keys, SyncStore
 from ...store.admin.metrics import read_metrics
 from ...store.admin.start_check import Server, announced_workers, server_of, watchers
 from ...store.admin.version_workers import VersionWorker, version_workers
+from ...store.client.redis_clients import sentinel_timeouts
 from ...store.webhooks.deliveries import deliveries
 from ...store.webhooks.push_configs import secrets_in_use
 from ..client.task_commands import DEFAULT_URL
@@ -68,7 +69,8 @@ class BrokerServer:
 def broker_server(app: Celery) -> BrokerServer | str:
     """Return the broker of `app`, or an error text if the broker cannot be reached."""
     try:
-        with app.connection_for_write(connect_timeout=BROKER_CONNECT_TIMEOUT) as connection:
+        options = _redis_timeouts(app)
+        with app.connection_for_write(connect_timeout=BROKER_CONNECT_TIMEOUT, transport_options=options) as connection:
             connection.ensure_connection(max_retries=1, interval_start=0.1, timeout=BROKER_CONNECT_TIMEOUT)
             match connection.transport.driver_type:
                 case "redis":
@@ -79,6 +81,18 @@ def broker_server(app: Celery) -> BrokerServer | str:
                     return BrokerServer(str(other))
     except Exception as e:  # each transport has its own errors
         return broker_error_text(e)
+
+
+def _redis_timeouts(app: Celery) -> dict[str, Any]:
+    """Return the transport options that limit the time for which a Redis broker, or its Sentinels, may not respond."""
+    if app.connection_for_write().get_transport_cls().driver_type != "redis":
+        return {}
+    of_sentinels = (app.conf.broker_transport_options or {}).get("sentinel_kwargs") or {}
+    return {
+        "socket_timeout": BROKER_CONNECT_TIMEOUT,
+        "socket_connect_timeout": BROKER_CONNECT_TIMEOUT,
+        "sentinel_kwargs": {**of_sentinels, **sentinel_timeouts()},
+    }
 
 
 def _redis(connection: Any, options: dict[str, Any]) -> BrokerServer:

@@ -13,7 +13,6 @@ import redis
 import redis.asyncio
 from redis.backoff import ExponentialWithJitterBackoff
 from redis.exceptions import NoScriptError, RedisError
-from redis.retry import Retry
 
 from ...clock import SYSTEM_CLOCK
 from ...errors import StoreUnavailable
@@ -22,7 +21,15 @@ from ..blobs.object_store import BlobMissing
 from ..codec import LongSnapshot
 from ..log.long_tasks import LogIncomplete, fold_log
 from ..operation import Operation
-from .redis_clients import CONNECT_TIMEOUT, aclose_client, async_client, close_client, sync_client, translate_error
+from .redis_clients import (
+    CONNECT_TIMEOUT,
+    PrimaryRetry,
+    aclose_client,
+    async_client,
+    close_client,
+    sync_client,
+    translate_error,
+)
 from .replication import Replicas
 from .round_trips import Command, RoundTrips, commands_of, reply_of, slices_of
 
@@ -280,7 +287,7 @@ class SyncStore:
     def __init__(self, url: str, blobs: Blobs | None = None, *, wait_replicas: int = 0) -> None:
         self._blobs = blobs
         self._replicas = Replicas(wait_replicas)
-        retry = Retry(ExponentialWithJitterBackoff(cap=0.5, base=0.05), RETRIES)
+        retry = PrimaryRetry(ExponentialWithJitterBackoff(cap=0.5, base=0.05), RETRIES)
         self.redis = sync_client(url, **_options(retry))
 
     def run(self, operation: Operation[T]) -> T:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Callable
 from typing import Any
 
 import redis
@@ -62,7 +63,7 @@ def sync_client(url: str, **options: Any) -> redis.Redis:
     if not is_sentinel_url(url):
         return redis.Redis.from_url(redis_url(url), **_supported_options(url, options))
     address = SentinelAddress.of(url)
-    settings = {**_sentinel_options(address, options), "retry": Retry(NoBackoff(), 0)}
+    settings = {**_sentinel_options(address, options), **sentinel_timeouts()}
     sentinels = redis.sentinel.Sentinel(address.sentinels, address.min_other_sentinels, settings)  # type: ignore[no-untyped-call]
     primary = _read(address.primary_url)
     primary["connection_class"] = _TLSConnection if primary.pop("ssl", False) else _Connection
@@ -88,6 +89,21 @@ def close_client(client: redis.Redis) -> None:
     client.close()
     if isinstance(client.connection_pool, redis.sentinel.SentinelConnectionPool):
         client.connection_pool.sentinel_manager.close()
+
+
+class PrimaryRetry(Retry):
+    """Retry after broken connections, but not after an unsuccessful search for the primary, in which each Sentinel may
+    take `SENTINEL_TIMEOUT`."""
+
+    def call_with_retry(
+        self, do: Callable[[], Any], fail: Any, is_retryable: Any = None, with_failure_count: bool = False
+    ) -> Any:
+        """Call `do` as `Retry` does."""
+        return super().call_with_retry(do, fail, _has_primary, with_failure_count)
+
+
+def _has_primary(error: Exception) -> bool:
+    return not isinstance(error, MasterNotFoundError)
 
 
 class _Connection(redis.sentinel.SentinelManagedConnection):
@@ -158,8 +174,14 @@ def _read(url: str) -> dict[str, Any]:
 def _sentinel_options(address: SentinelAddress, options: dict[str, Any]) -> dict[str, Any]:
     own = _read(address.sentinel_url)
     own.pop("db")
-    timeouts = {"socket_timeout": SENTINEL_TIMEOUT, "socket_connect_timeout": SENTINEL_TIMEOUT}
-    return {**own, **timeouts, "protocol": options["protocol"]}
+    return {**own, "socket_connect_timeout": SENTINEL_TIMEOUT, "protocol": options["protocol"]}
+
+
+def sentinel_timeouts() -> dict[str, Any]:
+    """Return redis-py options of a blocking client of a Sentinel, which limit the time of each query and disable
+    retries."""
+    retry = Retry(NoBackoff(), 0)
+    return {"socket_timeout": SENTINEL_TIMEOUT, "socket_connect_timeout": SENTINEL_TIMEOUT, "retry": retry}
 
 
 UNAVAILABLE_CODES = (
