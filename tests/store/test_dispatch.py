@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from a2a_celery.lifecycle.states import FAILED, INPUT_REQUIRED
+from a2a_celery.lifecycle.states import FAILED, INPUT_REQUIRED, WORKING
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.runs.commands import RunRef
 from a2a_celery.store.runs.publication import (
@@ -12,6 +12,7 @@ from a2a_celery.store.runs.publication import (
     MAX_REDISPATCH_WAIT_US,
     ClaimedRun,
     DueRun,
+    Publication,
     acquire_due_runs,
     claimed_runs,
     mark_all_published,
@@ -20,6 +21,7 @@ from a2a_celery.store.runs.publication import (
     report_prefetched,
 )
 from a2a_celery.store.runs.recovery import Requeued, return_run
+from a2a_celery.store.runs.release import Released, release_run
 from a2a_celery.store.tasks.commands import FIRST_PUBLISH_GRACE_US, continue_task, create_task
 from tests.support.seeds import ANN, CONTEXT, Seeds, request, run_concurrently, status
 
@@ -145,6 +147,22 @@ async def test_a_claim_before_the_publisher_is_done_is_not_undone(store: AsyncSt
     assert await seeds.all_values() == data_before
 
 
+async def test_a_retry_before_the_publisher_is_done_is_due_at_its_time(
+    store: AsyncStore, keys: Keys, seeds: Seeds, clock: Clock
+) -> None:
+    claim = await seeds.claim_run()
+    options, events = b'{"retries":1}', [status(WORKING)]
+    release = release_run(
+        keys, claim.ref, token=claim.token, written_count=0, events=events, options=options, retries=1, delay_us=0
+    )
+    assert isinstance(await store.run(release), Released)
+
+    await store.run(mark_published(keys, claim.ref, delay_us=AGAIN_US))
+    assert await clock.due_in(claim.ref) <= 0
+    await store.run(mark_published(keys, claim.ref, delay_us=AGAIN_US, retries=1))
+    assert await clock.due_in(claim.ref) > 0
+
+
 async def test_a_run_with_a_start_time_is_due_again_after_it_with_its_options(
     store: AsyncStore, keys: Keys, seeds: Seeds, clock: Clock
 ) -> None:
@@ -234,7 +252,7 @@ async def test_several_runs_are_marked_each_with_its_own_time(
 ) -> None:
     refs = [RunRef(await seeds.create_task(task_id=f"t{number}"), 1) for number in range(3)]
 
-    await store.run(mark_all_published(keys, {refs[0]: 10_000_000, refs[2]: 30_000_000}))
+    await store.run(mark_all_published(keys, {refs[0]: Publication(10_000_000), refs[2]: Publication(30_000_000)}))
 
     assert [round((await clock.due_in(ref)) / 10_000_000) for ref in refs] == [1, 0, 3]
 

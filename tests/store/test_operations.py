@@ -38,6 +38,7 @@ from a2a_celery.store.runs.journal import read_journal
 from a2a_celery.store.runs.messages import read_messages
 from a2a_celery.store.runs.publication import (
     DueRun,
+    Publication,
     acquire_due_runs,
     claimed_runs,
     mark_all_published,
@@ -174,7 +175,7 @@ async def _messages(keys: Keys, seeds: Seeds) -> Operation[Any]:
 
 async def _mark(keys: Keys, seeds: Seeds) -> Operation[Any]:
     await seeds.create_task(task_id="t")
-    return mark_all_published(keys, {REF: 1, RunRef("unknown", 1): 1})
+    return mark_all_published(keys, {REF: Publication(1), RunRef("unknown", 1): Publication(1)})
 
 
 async def _refuse(keys: Keys, seeds: Seeds) -> Operation[Any]:
@@ -194,7 +195,7 @@ async def _take(keys: Keys, seeds: Seeds) -> Operation[Any]:
 
 async def _claimed_runs(keys: Keys, seeds: Seeds) -> Operation[Any]:
     await seeds.create_task(task_id="t")
-    await seeds.store.run(mark_all_published(keys, {REF: 1}))
+    await seeds.store.run(mark_all_published(keys, {REF: Publication(1)}))
     await seeds.store.run(claim(keys))
     return claimed_runs(keys, limit=10)
 

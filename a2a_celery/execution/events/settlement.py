@@ -224,6 +224,11 @@ class Settlement:
         self._pause_us = pause_us
         self._publish_next = publish_next
 
+    @property
+    def _next_message_answers(self) -> bool:
+        """True if the next message of the client answers a question of `Turn.ask`."""
+        return self.question is not None or self.refuses_answer
+
     async def write(
         self, events: list[RunRecord], written_count: int, *, dead_letter: bool = False
     ) -> Failure | RunLost | None:
@@ -240,7 +245,7 @@ class Settlement:
         if self.session is not None:
             await self.session.idle()
         failure, session = self._with_session(events)
-        if self.asked:
+        if self._next_message_answers:
             _mark_question(events)
         while True:
             match answer := await self._settle(events, written_count, session, dead_letter=dead_letter):
@@ -271,7 +276,7 @@ class Settlement:
                 token=self._claim.token,
                 written_count=written_count,
                 events=events,
-                ask_count=self._claim.ask_count + 1 if self.question is not None or self.refuses_answer else 0,
+                ask_count=self._claim.ask_count + 1 if self._next_message_answers else 0,
                 refuses_answer=self.refuses_answer,
                 read_count=self.read_count(),
                 pause_us=self._pause_us,
@@ -360,7 +365,7 @@ def publishing(
             extra = about(Action.RUN_NOT_PUBLISHED, run.name, agent=agent)
             logger.warning("run %s: a watcher publishes it: %s", run.name, error, extra=extra)
         else:
-            recorder.add(run, run_options.republish_in(clock.now(), settings))
+            recorder.add(run, run_options.republish_in(clock.now(), settings), run_options.retries)
 
     return publish
 

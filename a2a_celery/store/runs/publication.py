@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ...clock import SYSTEM_CLOCK, Clock
 from ...errors import StoreUnavailable
@@ -59,17 +60,32 @@ class ClaimedRun:
     published_us: int
 
 
-def mark_published(keys: Keys, ref: RunRef, *, delay_us: int) -> Operation[None]:
-    """Record that the broker has the message of a run. An unclaimed run is due again after `delay_us`."""
-    return mark_all_published(keys, {ref: delay_us})
+class Publication(NamedTuple):
+    """Publication of a run.
+
+    Attributes:
+        delay_us: µs after which the run is due again unless a worker claims it.
+        retries: Number of retries in the message of the run.
+    """
+
+    delay_us: int
+    retries: int = 0
 
 
-def mark_all_published(keys: Keys, runs: Mapping[RunRef, int]) -> Operation[None]:
-    """Record that the broker has the messages of several runs. `runs` maps each run to its `delay_us`."""
+def mark_published(keys: Keys, ref: RunRef, *, delay_us: int, retries: int = 0) -> Operation[None]:
+    """Record that the broker has the message of a run; see `Publication`.
+
+    The operation has no effect if the run has been claimed, or has been retried more often than `retries`.
+    """
+    return mark_all_published(keys, {ref: Publication(delay_us, retries)})
+
+
+def mark_all_published(keys: Keys, runs: Mapping[RunRef, Publication]) -> Operation[None]:
+    """Record that the broker has the messages of several runs; see `mark_published`."""
     records = [keys.task(ref.task_id).record for ref in runs]
     arguments: list[Argument] = []
-    for ref, delay_us in runs.items():
-        arguments += [ref.name, delay_us]
+    for ref, publication in runs.items():
+        arguments += [ref.name, *publication]
     return Operation(script("mark_published"), [keys.dispatch, *records], arguments, lambda _: None)
 
 
@@ -84,12 +100,12 @@ class PublicationRecorder:
         self._store = store
         self._keys = keys
         self._clock = clock
-        self._published: dict[RunRef, int] = {}
+        self._published: dict[RunRef, Publication] = {}
         self._recording: asyncio.Task[None] | None = None
 
-    def add(self, ref: RunRef, delay_us: int) -> None:
+    def add(self, ref: RunRef, delay_us: int, retries: int = 0) -> None:
         """Record later that the broker has the message of a run; see `mark_published`."""
-        self._published[ref] = delay_us
+        self._published[ref] = Publication(delay_us, retries)
         if self._recording is None:
             self._recording = asyncio.create_task(self._record_later(), name="a2a-published-runs")
 
