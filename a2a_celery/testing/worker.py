@@ -174,6 +174,7 @@ class SimulatedWorker:
     ) -> Outcome | None:
         """Execute a run of a plain Celery task, and call the task in the calling thread. See `WorkerProcess.run`."""
         ref = RunRef(task_id, number)
+        call.retry_is_published = False  # no worker receives the message of a retry, so the watcher publishes the run
         limits = limits_of(agent, celery, agent.grace(self.settings))
         run = Run(self, agent, task_id, number, limits, call, emitter=emitter, clock=self.clock)
         for active in tuple(self.active):

@@ -14,12 +14,14 @@ from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.events import EventQueue
 from a2a.server.tasks import TaskUpdater
 from a2a.types import Part
+from a2a.types import Task as A2ATask
 from celery import Celery, Task
 
 from a2a_celery import A2A, ConfigError, SignalRefused, Turn
 from a2a_celery.client import DeadlineExceeded
 from a2a_celery.clock import SYSTEM_CLOCK
 from a2a_celery.errors import StoreUnavailable
+from a2a_celery.lifecycle.own_metadata import NAMESPACE, NEXT_ATTEMPT_AT
 from a2a_celery.store import Operation
 from a2a_celery.testing import AgentTester, SimulatedClock
 from a2a_celery.testing.store import SimulatedStore
@@ -241,6 +243,23 @@ async def test_a_retry_that_begins_much_later() -> None:
         await tester.advance(HOUR / 2)
         assert (await tester.wait(waiting)).state_name == "WORKING"
         await tester.advance(HOUR / 2)
+        assert (await tester.wait(waiting)).text == "done"
+
+
+async def test_a_retry_of_a_celery_task_has_begun_after_the_clock_has_moved(a2a: A2A) -> None:
+    @a2a.celery.task(bind=True, shared=False)
+    def answer_later(self: Task) -> str:
+        if self.request.retries == 0:
+            raise self.retry(countdown=HOUR)
+        return "done"
+
+    async with AgentTester(answer_later) as tester:
+        waiting = await tester.send({})
+        await tester.advance(HOUR)
+        task = (await tester.client.get(waiting.task_id)).raw
+
+        assert isinstance(task, A2ATask)
+        assert NAMESPACE + NEXT_ATTEMPT_AT not in task.metadata
         assert (await tester.wait(waiting)).text == "done"
 
 
