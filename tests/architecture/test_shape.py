@@ -113,6 +113,14 @@ def test_no_property_test_depends_on_the_speed_of_the_machine() -> None:
     assert own_names == []
 
 
+def test_commands_print_json_without_control_characters() -> None:
+    """`json_line` escapes the characters that `json.dumps` leaves unchanged."""
+    commands = [module for module in SOURCE if module.name.startswith(f"{PACKAGE}/cli/")]
+    own_json = {module.name for module in commands if any(module.calls("dumps"))}
+
+    assert own_json == {f"{PACKAGE}/cli/output.py", f"{PACKAGE}/cli/dev/next_steps.py"}
+
+
 def test_no_module_has_a_meaningless_name() -> None:
     assert {m.name for m in SOURCE + TESTS if NAMES_THAT_SAY_NOTHING & set(m.name_parts)} == set()
 
