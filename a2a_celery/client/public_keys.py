@@ -8,14 +8,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Sequence
-from urllib.parse import urlsplit
 
 import httpx
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from ..clock import SYSTEM_CLOCK, Clock
-from ..crypto.jwk_sets import fetch_failure, fetch_jwk_set, jwks_url_mistake
+from ..crypto.jwk_sets import fetch_failure, fetch_jwk_set, jwks_url_mistake, printable_url
 from ..crypto.webhook_keys import decode_base64, keys_in, public_key_bytes
 from ..errors import ConfigError
 from ..telemetry.logs import about
@@ -67,11 +66,8 @@ class PublicKeys:
             self._given = [Ed25519PublicKey.from_public_bytes(public_key_bytes(key)) for key in keys]
         except ValueError as e:
             raise ConfigError(str(e)) from None
-        if jwks_url and "@" in urlsplit(jwks_url).netloc:
-            raise ConfigError("jwks_url must not contain a user or password, because logs show the URL")
-        mistake = jwks_url_mistake(jwks_url) if jwks_url else ""
-        if mistake:
-            raise ConfigError(f"jwks_url = {jwks_url!r}: {mistake}")
+        if jwks_url and (mistake := jwks_url_mistake(jwks_url)):
+            raise ConfigError(f"jwks_url = {printable_url(jwks_url)}: {mistake}")
         self._url = jwks_url
         self._transport = transport
         self._clock = clock

@@ -17,13 +17,23 @@ MAX_JWKS_BYTES = 1024 * 1024
 
 def jwks_url_mistake(url: str) -> str:
     """Return the rule that the URL of a JWK Set violates, or "" if the URL is valid."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "must name a host"
+    if "@" in parts.netloc:
+        return "must not contain a user or password, because log lines show the URL"
     if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(parts.hostname or "")):
         return (
             "must begin with https:// (http:// to this machine only), "
             "because an attacker who changes the keys can forge any identity"
         )
     return "" if parts.hostname and _has_port(parts) else "must name a host"
+
+
+def printable_url(url: str) -> str:
+    """Return `url` for an error message, or "…" if `url` may contain a password."""
+    return "…" if "@" in url else repr(url)
 
 
 def is_loopback(host: str) -> bool:

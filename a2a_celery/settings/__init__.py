@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from ..crypto.webhook_keys import MAX_KEYS, private_key_bytes, public_key_bytes
 from ..errors import ConfigError
 from ..telemetry.logs import FORMATS
-from .urls import ARCHIVE_RULE, is_archive_url, store_url_mistake
+from .urls import ARCHIVE_RULE, is_archive_url, is_url, store_url_mistake
 
 CONF_PREFIX = "a2a_"
 ENV_PREFIX = "A2A_"
@@ -74,15 +74,17 @@ def _are_networks(texts: Sequence[str]) -> bool:
 
 
 def _is_web_url(text: str) -> bool:
+    if not is_url(text):
+        return False
     url = urlsplit(text)
-    return url.scheme in ("http", "https") and bool(url.netloc)
+    return url.scheme in ("http", "https") and bool(url.netloc) and "@" not in url.netloc
 
 
 MORE_THAN_0_SECONDS = Rule(lambda value: value > 0, "must be more than 0 seconds")
 AT_LEAST_1 = at_least(1, ", or None")
 NETWORKS = Rule(_are_networks, "must be networks, such as 10.1.0.0/16")
-WEB_URL = Rule(_is_web_url, "must begin with http:// or https:// and name a host")
-BLOB_URL = Rule(lambda url: "://" in url, "must be a URL, such as s3://bucket/folder or file:///folder")
+WEB_URL = Rule(_is_web_url, "must begin with http:// or https:// and name a host, without user and password")
+BLOB_URL = Rule(is_url, "must be a URL, such as s3://bucket/folder or file:///folder")
 HOST_NAMES = Rule(lambda hosts: not set("/: ") & set("".join(hosts)), "must be host names, without scheme and port")
 ORIGINS = Rule(
     lambda texts: all(_is_web_url(text) and not urlsplit(text).path for text in texts),
@@ -91,7 +93,8 @@ ORIGINS = Rule(
 TRACE_ID = "{trace_id}"
 """Placeholder for the id of a trace in `trace_url`."""
 TRACE_URL = Rule(
-    lambda url: _is_web_url(url) and TRACE_ID in url, f"must begin with http:// or https:// and contain {TRACE_ID}"
+    lambda url: _is_web_url(url) and TRACE_ID in url,
+    f"must begin with http:// or https://, name a host without user and password, and contain {TRACE_ID}",
 )
 HEADER = Rule(TOKEN.fullmatch, "must be a header name")
 
@@ -417,10 +420,11 @@ class Settings:
 
     def _require(self, name: str, is_met: bool, rule: str) -> None:
         if not is_met:
+            value = repr(getattr(self, name))
             secret = any(f.name == name and not f.repr for f in fields(self))  # a URL may have a password
             secret = secret or name == "webhook_public_keys"  # a private key may be there by mistake
-            value_text = "…" if secret else repr(getattr(self, name))
-            raise ConfigError(f"{CONF_PREFIX}{name} = {value_text}: {rule}")
+            secret = secret or ("://" in value and "@" in value)
+            raise ConfigError(f"{CONF_PREFIX}{name} = {'…' if secret else value}: {rule}")
 
 
 def visible_settings(settings: Settings) -> dict[str, Any]:

@@ -29,28 +29,47 @@ RESULTS_VARIABLE = "CELERY_RESULT_BACKEND"
 """Celery's environment variables for the URLs of the broker and of the result backend."""
 
 
+UNENCODED = "must be a URL: percent-encode special characters in user and password, such as # as %23"
+"""Rule for URLs with a password. The error of `urlsplit` must not be shown, because the error contains the password."""
+
+
 def is_redis_url(url: str) -> bool:
     """Return True if `url` is the URL of a Redis or Valkey deployment, whether or not the deployment is supported."""
     schemes = (*STORE_SCHEMES, *SENTINEL_SCHEMES, *FOREIGN_SENTINEL_SCHEMES, *CLUSTER_SCHEMES)
-    return urlsplit(url).scheme in schemes
+    return _scheme(url) in schemes
 
 
 def is_sentinel_url(url: str) -> bool:
     """Return True if `url` contains the addresses of Sentinels."""
-    return urlsplit(url).scheme in SENTINEL_SCHEMES
+    return _scheme(url) in SENTINEL_SCHEMES
+
+
+def _scheme(url: str) -> str:
+    return url.partition(":")[0].lower()
+
+
+def is_url(text: str) -> bool:
+    """Return True if `text` has a scheme and can be split into the parts of a URL."""
+    try:
+        return "://" in text and bool(urlsplit(text).scheme)
+    except ValueError:
+        return False
 
 
 def store_url_mistake(url: str) -> str:
     """Return the rule that the store URL `url` violates, or "" if the URL is valid."""
-    parts = urlsplit(url)
-    if parts.scheme in SENTINEL_SCHEMES:
+    scheme = _scheme(url)
+    if scheme in SENTINEL_SCHEMES:
         return _sentinel_mistake(url)
-    if parts.scheme in FOREIGN_SENTINEL_SCHEMES:
+    if scheme in FOREIGN_SENTINEL_SCHEMES:
         return f"must have the form {SENTINEL_FORM}, or sentinels:// for TLS"
-    if parts.scheme in CLUSTER_SCHEMES:
+    if scheme in CLUSTER_SCHEMES:
         return NO_CLUSTER
-    if parts.scheme not in STORE_SCHEMES:
+    if scheme not in STORE_SCHEMES:
         return f"must begin with one of {', '.join((*STORE_SCHEMES, *SENTINEL_SCHEMES))}"
+    if not is_url(url) or urlsplit(url).fragment:
+        return UNENCODED
+    parts = urlsplit(url)
     query = parse_qs(parts.query)
     databases = [*query.get("db", []), *query.get("virtual_host", [])]
     if parts.scheme not in SOCKET_SCHEMES:
@@ -126,7 +145,7 @@ class SentinelAddress:
         Raises:
             ValueError: The URL is invalid. The message is the violated rule.
         """
-        first, *others = (urlsplit(part) for part in re.split(r";(?=sentinels?://)", url))
+        first, *others = map(urlsplit, _url_parts(url))
         parts = (first, *others)
         _require_agreement(first, others)
         user_info = first.netloc.rpartition("@")[0]
@@ -156,6 +175,10 @@ class SentinelAddress:
         )
 
 
+def _url_parts(url: str) -> list[str]:
+    return re.split(r";(?=sentinels?://)", url)
+
+
 def with_sentinel_options(url: str, options: Mapping[str, Any]) -> str:
     """Add the values that kombu reads from the transport `options` to the query of kombu's Sentinel `url`.
 
@@ -172,6 +195,8 @@ def with_sentinel_options(url: str, options: Mapping[str, Any]) -> str:
 
 
 def _sentinel_mistake(url: str) -> str:
+    if not all(map(is_url, _url_parts(url))):
+        return UNENCODED
     try:
         SentinelAddress.of(url)
     except ValueError as e:
@@ -237,10 +262,13 @@ ARCHIVE_RULE = f"one of {', '.join(ARCHIVE_DRIVERS)}, then :// and a database th
 
 
 def is_archive_url(url: str) -> bool:
-    """Return True if `url` is the URL of a persistent database and has an asynchronous driver."""
+    """Return True if `url` is the URL of a persistent database and has an asynchronous driver.
+
+    `archive_place` must be able to parse the URL.
+    """
     driver, separator, rest = url.partition("://")
     database = rest.partition("?")[0].partition("/")[2]
-    return driver in ARCHIVE_DRIVERS and bool(separator) and database not in ("", ":memory:")
+    return driver in ARCHIVE_DRIVERS and bool(separator) and database not in ("", ":memory:") and is_url(url)
 
 
 def archive_place(url: str | None) -> str:

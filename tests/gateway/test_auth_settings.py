@@ -136,6 +136,7 @@ NONSENSE: dict[str, tuple[dict[str, Any], str]] = {
         "not contain a user or password",
     ),
     "no port": (JWKS | {"auth_jwks_url": "https://issuer.example.com:keys/"}, "must name a host"),
+    "half an address": (JWKS | {"auth_jwks_url": "https://[issuer.example.com/"}, "must name a host"),
     "no place": (JWKS | {"auth_jwks_url": "https://"}, "must name a host"),
     "no address": (JWKS | {"auth_jwks_url": "/etc/keys"}, "https://"),
     "a short secret": (TOKENS | {"auth_jwt_key": "s" * 31}, "32 characters"),
@@ -184,7 +185,7 @@ def test_invalid_settings_are_refused_with_a_hint(name: str) -> None:
 
     text = str(exc_info.value)
     assert error in text
-    assert not [secret for secret in (SECRET, "a-secret-key", PRIVATE, "0" * 64) if secret in text]
+    assert not [secret for secret in (SECRET, "a-secret-key", "pa55word", PRIVATE, "0" * 64) if secret in text]
 
 
 async def test_keys_on_this_machine_are_asked_for_without_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:

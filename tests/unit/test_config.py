@@ -225,6 +225,37 @@ def test_an_unsupported_store_is_refused_with_one_sentence(setting: str, url: st
 
 
 @pytest.mark.parametrize(
+    ("name", "url"),
+    [
+        ("a2a_store_url", "redis://:s3cret\u2100@host/0"),
+        ("a2a_store_url", "redis://:1#s3cret@host/0"),
+        ("a2a_store_url", "redis://:s3cret@[host/0"),
+        ("a2a_store_url", "sentinel://:s3cret\u2100@host/0?master_name=m"),
+        ("broker_url", "redis://:s3cret\u2100@host/0"),
+        ("broker_url", "sentinel://host;sentinel://:s3cret\u2100@host/0?master_name=m"),
+        ("a2a_archive_url", "postgresql+asyncpg://:s3cret\u2100@host/database"),
+        ("a2a_blob_url", "s3://:s3cret\u2100@bucket/folder"),
+    ],
+)
+def test_a_url_that_cannot_be_parsed_is_refused_without_its_password(name: str, url: str) -> None:
+    with pytest.raises(ConfigError, match=r"^a2a_(store|archive|blob)_url = …: must ") as exc_info:
+        load_settings({"a2a_store_url": "" if name == "broker_url" else REDIS, name: url}, {})
+
+    assert "s3cret" not in str(exc_info.value)
+
+
+@pytest.mark.parametrize("url", ["http://[", "https://me:s3cret@agents.example.com"])
+@pytest.mark.parametrize("name", ["public_url", "trace_url", "trusted_origins"])
+def test_an_address_for_clients_is_a_valid_url_without_a_password(name: str, url: str) -> None:
+    values: dict[str, Any] = {"trusted_origins": [url], "trace_url": f"{url}/{{trace_id}}"}
+
+    with pytest.raises(ConfigError, match=rf"a2a_{name} = .*: must ") as exc_info:
+        Settings(store_url=REDIS, **{name: values.get(name, url)})
+
+    assert "s3cret" not in str(exc_info.value)
+
+
+@pytest.mark.parametrize(
     "url",
     [
         "redis://host",

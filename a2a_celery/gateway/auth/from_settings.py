@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from urllib.parse import urlsplit
 
 from a2a.types import AgentCard, SecurityRequirement, SecurityScheme, StringList
 
 from ...agents import Agent
 from ...caller import CARRIED_HEADERS
 from ...clock import SYSTEM_CLOCK, Clock
-from ...crypto.jwk_sets import jwks_url_mistake
+from ...crypto.jwk_sets import jwks_url_mistake, printable_url
 from ...errors import ConfigError
 from ...settings import Settings
 from ..operator.role import ANY_CALLER
@@ -143,13 +142,9 @@ def _keys(settings: Settings, clock: Clock) -> KeySource:
             f"a2a_auth_jwt_algorithms has {', '.join(secret)}, but a JWKS is public and cannot contain a shared "
             "secret: use RS256 or ES256, or a2a_auth_jwt_key"
         )
-    if "@" in urlsplit(settings.auth_jwks_url).netloc:
-        raise ConfigError(
-            "a2a_auth_jwks_url must not contain a user or password: logs and `a2a doctor` show the address"
-        )
     mistake = jwks_url_mistake(settings.auth_jwks_url)
     if mistake:
-        raise ConfigError(f"a2a_auth_jwks_url = {settings.auth_jwks_url!r}: {mistake}")
+        raise ConfigError(f"a2a_auth_jwks_url = {printable_url(settings.auth_jwks_url)}: {mistake}")
     return FetchedKeys(settings.auth_jwks_url, clock=clock)
 
 
