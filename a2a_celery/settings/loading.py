@@ -64,6 +64,7 @@ def read_settings(
         ConfigError: A name has no effect, a value is invalid, a secret file is unreadable, or no Redis server is
             configured as the store.
     """
+    _require_known_variables(environ)
     variables = with_files(environ)
     types = get_type_hints(Settings)
     values, sources = _from_configuration(conf, namespace)
@@ -135,6 +136,32 @@ def _require_effect(conf: Mapping[str, Any], namespace: str | None, sources: Map
                 raise ConfigError(f"{key} is not a setting of this version; {hint}")
         elif key not in right and name not in sources:
             raise ConfigError(f"{key}{IN_CONFIGURATION} is not read: rename it to {right[0]}")
+
+
+MISSPELLED = 0.8
+"""Similarity of an unknown variable to a setting at which the variable is refused. Less similar variables are allowed,
+because Kubernetes sets variables such as ``A2A_STORE_SERVICE_HOST`` for its Services."""
+
+
+def _require_known_variables(environ: Mapping[str, str]) -> None:
+    """Refuse variables that look like settings but have no effect.
+
+    For example, a gateway with ``A2A_AUTH_API_KEY`` instead of ``A2A_AUTH_API_KEYS`` would serve every client.
+    """
+    is_secret = {ENV_PREFIX + f.name.upper(): not f.repr for f in fields(Settings)}
+    names = [variable.removeprefix(ENV_PREFIX) for variable in is_secret]
+    for variable in environ:
+        plain = variable.removesuffix(FILE_SUFFIX)
+        suffix = variable.removeprefix(plain)
+        if not variable.startswith(ENV_PREFIX) or variable in is_secret or is_secret.get(plain):
+            continue
+        if plain in is_secret:
+            hint = f"set {plain}, because only secrets are read from files"
+        elif similar := get_close_matches(plain.removeprefix(ENV_PREFIX), names, 1, MISSPELLED):
+            hint = f"did you mean {ENV_PREFIX}{similar[0]}{suffix}?"
+        else:
+            continue
+        raise ConfigError(f"{variable}{IN_ENVIRONMENT} is not a setting of this version; {hint}")
 
 
 def with_files(environ: Mapping[str, str]) -> dict[str, str]:

@@ -290,6 +290,46 @@ def test_an_unknown_setting_is_refused_and_the_known_are_named() -> None:
         load_settings({"a2a_store_url": REDIS, "a2a_lease_tll": 1}, {})
 
 
+@pytest.mark.parametrize(
+    ("variable", "hint"),
+    [
+        ("A2A_AUTH_API_KEY", "did you mean A2A_AUTH_API_KEYS?"),
+        ("A2A_AUTH_API_KEY_FILE", "did you mean A2A_AUTH_API_KEYS_FILE?"),
+        ("A2A_AUTH_JWKS", "did you mean A2A_AUTH_JWKS_URL?"),
+        ("A2A_LEASE_TLL", "did you mean A2A_LEASE_TTL?"),
+        ("A2A_SECRETKEY", "did you mean A2A_SECRET_KEY?"),
+        ("A2A_ALLOW_NETWORKS_FILE", "set A2A_ALLOW_NETWORKS, because only secrets are read from files"),
+    ],
+)
+def test_a_misspelled_environment_variable_is_refused(variable: str, hint: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(hint)) as exc_info:
+        load_settings({"a2a_store_url": REDIS}, {variable: "s3cret"})
+
+    assert str(exc_info.value).startswith(f"{variable} in the environment is not a setting")
+    assert "s3cret" not in str(exc_info.value)
+
+
+@pytest.mark.parametrize(
+    "variable",
+    [
+        "A2A_API_KEY",
+        "A2A_API_KEY_FILE",
+        "A2A_AUTH_TOKEN",
+        "A2A_BEARER",
+        "A2A_CELERY_APP",
+        "A2A_CONCURRENCY",
+        "A2A_GATEWAY_SERVICE_PORT_GRPC",
+        "A2A_IMAGE",
+        "A2A_LISTEN",
+        "A2A_PORT",
+        "A2A_STORE_PORT_6379_TCP_ADDR",
+        "A2A_STORE_SERVICE_HOST",
+    ],
+)
+def test_variables_of_commands_clusters_and_compose_files_are_ignored(variable: str) -> None:
+    assert load_settings({"a2a_store_url": REDIS}, {variable: "x"}) == Settings(store_url=REDIS)
+
+
 def test_settings_of_other_packages_are_ignored() -> None:
     assert load_settings({"a2a_store_url": REDIS, "result_expires": 1}, {"A2A_SOMETHING": "x"}).store_url == REDIS
 
