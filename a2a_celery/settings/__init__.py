@@ -39,7 +39,9 @@ VALUE_TYPES: dict[Any, tuple[str, Callable[[Any], bool]]] = {
     int: ("a whole number", lambda value: isinstance(value, int) and not isinstance(value, bool)),
     float: (
         "a finite number",
-        lambda value: isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value),
+        lambda value: (
+            (isinstance(value, int) and not isinstance(value, bool)) or (isinstance(value, float) and isfinite(value))
+        ),
     ),
     Sequence[str]: (
         "a list of strings",
@@ -55,6 +57,16 @@ class Rule(NamedTuple):
 
     is_met: Callable[[Any], object]
     text: str
+
+
+MAX_NUMBER = 2**53 - 1
+"""Maximum of all numbers. Redis scripts cannot represent larger whole numbers exactly."""
+
+MAX_SECONDS = 100 * 365 * 24 * 3600
+"""Maximum of all times in seconds. Redis refuses much later expiry times, so a task could not end."""
+
+MAX_GRPC_BYTES = 2**31 - 1
+"""Maximum of gRPC's limit on the size of a message, which is a C int."""
 
 
 def at_least(minimum: int, unit: str) -> Rule:
@@ -81,7 +93,9 @@ def _is_web_url(text: str) -> bool:
 
 
 MORE_THAN_0_SECONDS = Rule(lambda value: value > 0, "must be more than 0 seconds")
+AT_MOST_100_YEARS = Rule(lambda value: value <= MAX_SECONDS, f"must be at most {MAX_SECONDS} seconds (100 years)")
 AT_LEAST_1 = at_least(1, ", or None")
+GRPC_BYTES = Rule(lambda size: size <= MAX_GRPC_BYTES, f"must be at most {MAX_GRPC_BYTES} bytes")
 NETWORKS = Rule(_are_networks, "must be networks, such as 10.1.0.0/16")
 WEB_URL = Rule(_is_web_url, "must begin with http:// or https:// and name a host, without user and password")
 BLOB_URL = Rule(is_url, "must be a URL, such as s3://bucket/folder or file:///folder")
@@ -140,22 +154,24 @@ class Settings:
     grpc_public_address: str | None = None
     """``host:port`` of the gRPC interface in cards. None: no gRPC interface in cards."""
 
-    lease_ttl: Annotated[float, MORE_THAN_0_SECONDS] = 15.0
+    lease_ttl: Annotated[float, MORE_THAN_0_SECONDS, AT_MOST_100_YEARS] = 15.0
     """Time after which a run no longer belongs to its worker if the lease is not renewed. Workers renew a lease three
     times in this time."""
 
-    cancel_grace: Annotated[float, MORE_THAN_0_SECONDS] = 5.0
+    cancel_grace: Annotated[float, MORE_THAN_0_SECONDS, AT_MOST_100_YEARS] = 5.0
     """Time that a cancelled agent may take to stop. A CancelTask request waits slightly longer."""
 
-    first_event_hold: Annotated[float, Rule(lambda value: value >= 0, "must be 0 seconds or more")] = 0.5
+    first_event_hold: Annotated[
+        float, Rule(lambda value: value >= 0, "must be 0 seconds or more"), AT_MOST_100_YEARS
+    ] = 0.5
     """Time without an event of an executor after which its task becomes WORKING and streams show the task. Until then,
     the agent may respond with a single message instead of a task. 0: do not wait. A single message then completes the
     task."""
 
-    input_timeout: Annotated[float | None, MORE_THAN_0_SECONDS] = 7 * 24 * 3600.0
+    input_timeout: Annotated[float | None, MORE_THAN_0_SECONDS, AT_MOST_100_YEARS] = 7 * 24 * 3600.0
     """Time after which a task that waits for its client in INPUT_REQUIRED or AUTH_REQUIRED fails. None: no limit."""
 
-    retention: Annotated[int, at_least(1, " second")] = 7 * 24 * 3600
+    retention: Annotated[int, at_least(1, " second"), AT_MOST_100_YEARS] = 7 * 24 * 3600
     """Time for which an ended task, its log and its list entries stay in the store, in whole seconds."""
 
     archive_url: Annotated[str | None, Rule(is_archive_url, f"must begin with {ARCHIVE_RULE}")] = field(
@@ -164,11 +180,11 @@ class Settings:
     """SQLAlchemy URL, with an asynchronous driver, of the database to which ended tasks are moved after `retention`,
     such as ``postgresql+asyncpg://…``. None: ended tasks are deleted."""
 
-    archive_retention: int | None = None
+    archive_retention: Annotated[int | None, AT_MOST_100_YEARS] = None
     """Time after which an ended task is deleted from the archive, in whole seconds since the task ended. The time must
     exceed `retention`. None: no limit."""
 
-    redispatch_after: Annotated[float, MORE_THAN_0_SECONDS] = 60.0
+    redispatch_after: Annotated[float, MORE_THAN_0_SECONDS, AT_MOST_100_YEARS] = 60.0
     """Seconds after which a run that was published again, or that a busy worker has prefetched, is published once more
     if no worker has claimed it.
 
@@ -184,14 +200,14 @@ class Settings:
     run. False: rely on the store, which recovers the runs of a lost worker. The setting has no effect on other messages
     or other brokers."""
 
-    max_request_bytes: Annotated[int, at_least(1024, " bytes")] = 10 * 1024 * 1024
+    max_request_bytes: Annotated[int, at_least(1024, " bytes"), GRPC_BYTES] = 10 * 1024 * 1024
     """Maximum size of a request body in bytes."""
 
     task_max_bytes: Annotated[int | None, AT_LEAST_1] = 64 * 1024 * 1024
     """Maximum size of a stored task in bytes, including the message that is added to it. None: no limit."""
 
     owner_requests_per_second: Annotated[
-        float | None, Rule(lambda rate: 0 < rate <= 1e6, "must be more than 0, or None")
+        float | None, Rule(lambda rate: 1e-6 <= rate <= 1e6, "must be from 0.000001 to 1000000, or None")
     ] = None
     """Maximum average number of requests per second of an owner, which is one user across all tenants. A request with a
     large body or response counts as several requests. None: no limit."""
@@ -360,6 +376,8 @@ class Settings:
         self._require(name, any(has_type(value) for _, has_type in types), f"must be {expected}")
         if isinstance(value, list):  # a tuple keeps the settings immutable
             object.__setattr__(self, name, tuple(value))
+        is_small = not isinstance(value, int | float) or value <= MAX_NUMBER
+        self._require(name, is_small, f"must be at most {MAX_NUMBER}")
         for rule in rules:
             self._require(name, value is None or bool(rule.is_met(value)), rule.text)
 

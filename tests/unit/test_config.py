@@ -171,6 +171,16 @@ BAD = [
     ("store_url", "amqp://s3cret@host"),
     ("webhook_bytes_per_hour", 1024 * 1024 - 1),
     ("store_wait_replicas", -1),
+    ("lease_ttl", 1e300),
+    ("input_timeout", 10**400),
+    ("first_event_hold", 3153600001),
+    ("retention", 3153600001),
+    ("archive_retention", 3153600001),
+    ("max_request_bytes", 2**31),
+    ("task_max_bytes", 2**53),
+    ("store_wait_replicas", 2**53),
+    ("owner_requests_per_second", 1e-300),
+    ("owner_requests_per_second", 1000001),
 ]
 
 
