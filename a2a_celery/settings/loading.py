@@ -15,6 +15,8 @@ from .urls import (
     BROKER_VARIABLE,
     RESULTS_VARIABLE,
     SENTINEL_FORM,
+    UNENCODED,
+    is_broker_url,
     is_redis_url,
     is_sentinel_url,
     store_url_mistake,
@@ -76,7 +78,9 @@ def read_settings(
     _require_effect(conf, namespace, sources)
     if not values.get("store_url"):
         values["store_url"], sources["store_url"] = _store_beside(conf, environ, namespace)
-    return LoadedSettings(Settings(**values), sources)
+    settings = Settings(**values)
+    _require_broker_urls(conf, environ)
+    return LoadedSettings(settings, sources)
 
 
 def spellings(name: str, namespace: str | None) -> tuple[str, ...]:
@@ -208,6 +212,15 @@ def _content(variable: str, path: str) -> str:
     if not text:
         raise ConfigError(f"{variable} = {path}: the file is empty")
     return text
+
+
+def _require_broker_urls(conf: Mapping[str, Any], environ: Mapping[str, str]) -> None:
+    """Check that kombu can parse the URLs of the broker and the result backend, because kombu's error contains a part
+    of the password."""
+    for variable, key, *_ in _BESIDE:
+        url = str(environ.get(variable) or conf.get(key) or "")
+        if not is_broker_url(url):
+            raise ConfigError(f"{variable if environ.get(variable) else key} = …: {UNENCODED}")
 
 
 def _store_beside(conf: Mapping[str, Any], environ: Mapping[str, str], namespace: str | None) -> tuple[str, str]:

@@ -33,6 +33,10 @@ UNENCODED = "must be a URL: percent-encode special characters in user and passwo
 """Rule for URLs with a password. The error of `urlsplit` must not be shown, because the error contains the password."""
 
 
+PLAIN_SCHEMES = ("redis", "rediss", "valkey", "valkeys", "amqp", "amqps", "pyamqp")
+"""Schemes of broker URLs with one host. Other transports of kombu may have URLs in a format of their own."""
+
+
 def is_redis_url(url: str) -> bool:
     """Return True if `url` is the URL of a Redis or Valkey deployment, whether or not the deployment is supported."""
     schemes = (*STORE_SCHEMES, *SENTINEL_SCHEMES, *FOREIGN_SENTINEL_SCHEMES, *CLUSTER_SCHEMES)
@@ -49,9 +53,26 @@ def _scheme(url: str) -> str:
 
 
 def is_url(text: str) -> bool:
-    """Return True if `text` has a scheme and can be split into the parts of a URL."""
+    """Return True if `text` is a URL with at most one host.
+
+    A password with a slash, a question mark or a number sign divides a URL before the password's end. The result is
+    then False, because the rest of the password would be shown as a part of the path.
+    """
+    if not _has_parts(text):
+        return False
+    parts = urlsplit(text)
+    divides_user_info = ":" in parts.netloc and "@" not in parts.netloc and "@" in text
+    return bool(parts.scheme) and _is_port(text) and not divides_user_info
+
+
+def is_broker_url(url: str) -> bool:
+    """Return False if kombu cannot parse `url`. kombu's error contains a part of the password."""
+    return _scheme(url) not in PLAIN_SCHEMES or all(map(is_url, url.split(";")))
+
+
+def _has_parts(text: str) -> bool:
     try:
-        return "://" in text and bool(urlsplit(text).scheme)
+        return "://" in text and urlsplit(text) is not None
     except ValueError:
         return False
 
@@ -67,7 +88,7 @@ def store_url_mistake(url: str) -> str:
         return NO_CLUSTER
     if scheme not in STORE_SCHEMES:
         return f"must begin with one of {', '.join((*STORE_SCHEMES, *SENTINEL_SCHEMES))}"
-    if not is_url(url) or urlsplit(url).fragment:
+    if not _has_parts(url) or urlsplit(url).fragment:
         return UNENCODED
     parts = urlsplit(url)
     query = parse_qs(parts.query)
@@ -195,7 +216,7 @@ def with_sentinel_options(url: str, options: Mapping[str, Any]) -> str:
 
 
 def _sentinel_mistake(url: str) -> str:
-    if not all(map(is_url, _url_parts(url))):
+    if not all(map(_has_parts, _url_parts(url))):
         return UNENCODED
     try:
         SentinelAddress.of(url)

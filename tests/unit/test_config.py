@@ -245,6 +245,10 @@ def test_an_unsupported_store_is_refused_with_one_sentence(setting: str, url: st
         ("broker_url", "sentinel://host;sentinel://:s3cret\u2100@host/0?master_name=m"),
         ("a2a_archive_url", "postgresql+asyncpg://:s3cret\u2100@host/database"),
         ("a2a_blob_url", "s3://:s3cret\u2100@bucket/folder"),
+        ("a2a_archive_url", "postgresql+asyncpg://me:s3cret/x@host/database"),
+        ("a2a_archive_url", "mysql+aiomysql://me:1#s3cret@host/database"),
+        ("a2a_blob_url", "sftp://me:s3cret/x@host/folder"),
+        ("a2a_blob_url", "sftp://me:1/s3cret@host/folder"),
     ],
 )
 def test_a_url_that_cannot_be_parsed_is_refused_without_its_password(name: str, url: str) -> None:
@@ -252,6 +256,34 @@ def test_a_url_that_cannot_be_parsed_is_refused_without_its_password(name: str, 
         load_settings({"a2a_store_url": "" if name == "broker_url" else REDIS, name: url}, {})
 
     assert "s3cret" not in str(exc_info.value)
+
+
+@pytest.mark.parametrize("name", ["CELERY_BROKER_URL", "broker_url", "result_backend"])
+@pytest.mark.parametrize(
+    "url", ["amqp://me:s3cret/x@host//", "redis://:1/s3cret@host/0", "redis://host;redis://:s3cret\u2100@host"]
+)
+def test_a_broker_url_that_cannot_be_parsed_is_refused_without_its_password(name: str, url: str) -> None:
+    urls = {name: url}
+
+    with pytest.raises(ConfigError, match=f"^{name} = …: must be a URL: percent-encode") as exc_info:
+        load_settings({"a2a_store_url": REDIS} | urls, urls if name.isupper() else {})
+
+    assert "s3cret" not in str(exc_info.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "memory://",
+        "amqp://guest@host:5671//;amqp://host2//",
+        "redis+socket:///a.sock?virtual_host=1",
+        "mongodb://host:27017,host2:27017/database",
+        "azureservicebus://policy:a/key@namespace",
+        "sqs://a:b%2Fc@",
+    ],
+)
+def test_the_broker_of_another_transport_is_accepted(url: str) -> None:
+    assert load_settings({"a2a_store_url": REDIS, "broker_url": url}, {}).store_url == REDIS
 
 
 @pytest.mark.parametrize("url", ["http://[", "https://me:s3cret@agents.example.com"])
