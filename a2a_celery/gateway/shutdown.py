@@ -26,7 +26,13 @@ Source: uvicorn 0.54, `RequestResponseCycle.run_asgi`.
 """
 
 _cut_requests: WeakSet[asyncio.Task[object]] = WeakSet()
-"""Requests whose streams the shutdown has cut. uvicorn logs the error in the asyncio task of the request."""
+"""Requests whose responses were cut. uvicorn logs the error in the asyncio task of the request."""
+
+
+def expect_incomplete_response(*request_tasks: asyncio.Task[object] | None) -> None:
+    """Drop uvicorn's error for incomplete responses to the requests of `request_tasks`."""
+    logging.getLogger(SERVER_LOGGER).addFilter(_is_unexpected)  # adding a filter twice has no effect
+    _cut_requests.update(task for task in request_tasks if task is not None)
 
 
 def _is_unexpected(record: logging.LogRecord) -> bool:
@@ -110,8 +116,7 @@ class GatewayShutdown:
         """End the open streams now."""
         self.end_count += 1
         if self._streams:
-            logging.getLogger(SERVER_LOGGER).addFilter(_is_unexpected)
-            _cut_requests.update(scope.task for scope in self._streams if scope.task is not None)
+            expect_incomplete_response(*(scope.task for scope in self._streams))
             logger.info("open streams closed: %d; clients resume them", len(self._streams))
         _cancel_all(self._streams)
 

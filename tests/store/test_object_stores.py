@@ -148,33 +148,47 @@ async def test_readers_wait_for_the_memory_budget() -> None:
     async def read_blob(name: int) -> None:
         nonlocal peak
         with reserve_memory():
-            await budget.acquire(60)
-            budget.hold(60)
+            budget.hold(await budget.acquire(60))
             reading.add(name)
             peak = max(peak, len(reading))
             await asyncio.sleep(0)
-            await budget.acquire(10)  # the earlier blob is released
-            budget.hold(10)
+            budget.hold(await budget.acquire(10))  # the earlier blob is released
             reading.discard(name)
 
     await asyncio.gather(*map(read_blob, range(6)))
     assert peak == 1
     with reserve_memory():
-        await budget.acquire(500)  # a blob that is larger than the budget is read alone
-        budget.hold(500)
+        budget.hold(await budget.acquire(500))  # a blob may be larger than the budget
     await budget.acquire(100)
 
 
 async def test_a_read_that_waits_too_long_for_memory_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("a2a_celery.store.blobs.blob_store.BUDGET_TIMEOUT", 0.05)
     budget = MemoryBudget(100)
-    await budget.acquire(60)
+    grant = await budget.acquire(60)
 
     with pytest.raises(BlobsUnavailable, match="too many"):
         await budget.acquire(60)
 
-    budget.release(60)
+    budget.release(grant)
     await budget.acquire(60)
+
+
+async def test_the_responses_to_one_owner_reserve_at_most_half_of_the_memory_budget(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("a2a_celery.store.blobs.blob_store.BUDGET_TIMEOUT", 0.05)
+    budget = MemoryBudget(100)
+    with reserve_memory("ann"):
+        budget.hold(await budget.acquire(500))
+        with reserve_memory("ann"), pytest.raises(BlobsUnavailable):
+            await budget.acquire(1)
+        with reserve_memory("bob"):
+            budget.hold(await budget.acquire(50))
+            with pytest.raises(BlobsUnavailable), reserve_memory("eve"):
+                await budget.acquire(1)
+    with reserve_memory("ann"):
+        await budget.acquire(50)
 
 
 @pytest.mark.parametrize(

@@ -190,8 +190,7 @@ async def test_a_long_response_is_sent_in_pieces_and_holds_its_large_parts_until
     result = [b'{"id": ', b'"t"', b', "contextId": "' + context_id, context_id, context_id + b'"}']
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await budget.acquire(10)
-        budget.hold(10)
+        budget.hold(await budget.acquire(10))
         await rpc_response(1, result)(scope, receive, send)
 
     async def send(message: MutableMapping[str, Any]) -> None:

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from math import isinf
 from typing import Any, NoReturn, TypeVar
@@ -28,6 +29,9 @@ from ...acceptance.validation import MAX_JSON_VALUES
 from ...integrations.starlette import set_body, set_json
 from ...store.blobs.blob_store import reserve_memory
 from ..protocol_errors import RequestTooLargeError
+from ..shutdown import expect_incomplete_response
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -321,11 +325,19 @@ def _require_bounded(value: Any) -> int:
     return values
 
 
+SEND_TIMEOUT = 30.0
+"""Seconds that a client may take to receive a piece of a response for which memory is reserved."""
+
+
+class SlowClient(Exception):
+    """Error for a client that does not receive its response in time."""
+
+
 class LargeResponseMiddleware:
     """ASGI middleware that sends large bodies in pieces, so that the server does not buffer a second copy.
 
     Memory for large parts stays reserved until the last piece is sent. In a stream, the memory stays reserved until the
-    next frame is sent.
+    next frame is sent. The connection of a client that does not receive a piece within `SEND_TIMEOUT` is closed.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -336,8 +348,22 @@ class LargeResponseMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        with reserve_memory() as reservation:
-            is_stream = True
+        owner = getattr(scope.get("user"), "display_name", "")
+        with reserve_memory(owner) as reservation, suppress(SlowClient):
+            is_stream, request_task = True, asyncio.current_task()
+
+            async def send_in_time(message: Message) -> None:
+                if reservation.budget is None:
+                    await send(message)
+                    return
+                try:
+                    async with asyncio.timeout(SEND_TIMEOUT):
+                        await send(message)
+                except TimeoutError:
+                    reservation.release()
+                    logger.info("a response was cut, because its client did not receive it in time")
+                    expect_incomplete_response(request_task)
+                    raise SlowClient from None
 
             async def send_in_pieces(message: Message) -> None:
                 nonlocal is_stream
@@ -346,7 +372,7 @@ class LargeResponseMiddleware:
                     await send(message)
                     return
                 for piece in _pieces(message):
-                    await send(piece)
+                    await send_in_time(piece)
                 if is_stream or not message.get("more_body", False):
                     reservation.release()
 

@@ -17,12 +17,13 @@ removes the subfolder. If a writer whose run was lost then writes another blob, 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from hashlib import sha256
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from ...concurrency import DaemonThreads
 from ...errors import BlobsUnavailable
@@ -139,14 +140,13 @@ class Blobs:
                 _require_intact(ref, content)
             return ref.name, content
 
-        amount = sum(ref.size for ref in refs)
-        await self._budget.acquire(amount)
+        grant = await self._budget.acquire(sum(ref.size for ref in refs))
         try:
             contents = dict(await asyncio.gather(*map(read_blob, refs)))
         except BaseException:
-            self._budget.release(amount)
+            self._budget.release(grant)
             raise
-        self._budget.hold(amount)
+        self._budget.hold(grant)
         return contents
 
     def get_now(self, refs: Collection[BlobRef], read_key: Callable[[str, int], bytes | None]) -> Mapping[str, bytes]:
@@ -285,45 +285,73 @@ def _require_intact(ref: BlobRef, content: bytes) -> None:
         raise BlobsUnavailable(f"blob {ref.name} is corrupt: its content has another SHA-256 digest than its name")
 
 
+class Grant(NamedTuple):
+    """Acquired bytes of a `MemoryBudget`, and the owner of the response that reserves them, or None."""
+
+    amount: int
+    owner: str | None
+
+
 class MemoryBudget:
-    """Memory budget of `size` bytes, which the readers of blobs on one event loop share."""
+    """Memory budget of `size` bytes, which the readers of blobs on one event loop share.
+
+    The responses to one owner reserve at most half of the budget, so that a client that does not read its responses
+    does not delay other owners. A larger response counts as half of the budget.
+    """
 
     def __init__(self, size: int = MAX_BYTES) -> None:
         self._size = size
         self._acquired = 0
+        self._acquired_by_owner: Counter[str] = Counter()
         self._released = asyncio.Condition()
         self._notifications: set[asyncio.Task[None]] = set()
 
-    async def acquire(self, amount: int) -> None:
+    async def acquire(self, amount: int) -> Grant:
         """Release the bytes of the current reservation, then acquire `amount` bytes.
 
         Raises:
             BlobsUnavailable: The bytes were not free within `BUDGET_TIMEOUT` seconds.
         """
         reservation = _RESERVATION.get()
-        if reservation is not None:
+        if reservation is None:
+            grant = Grant(min(amount, self._size), None)
+        else:
             reservation.release()
+            grant = Grant(min(amount, self._size // 2), reservation.owner)
         try:
             async with asyncio.timeout(BUDGET_TIMEOUT), self._released:
-                await self._released.wait_for(lambda: not self._acquired or self._acquired + amount <= self._size)
-                self._acquired += amount
+                await self._released.wait_for(lambda: self._is_free_for(grant))
+                self._count(grant, 1)
         except TimeoutError:
             raise BlobsUnavailable("too many large parts are being read at once") from None
+        return grant
 
-    def hold(self, amount: int) -> None:
-        """Assign `amount` acquired bytes to the current reservation, or release them if there is no reservation."""
+    def hold(self, grant: Grant) -> None:
+        """Assign acquired bytes to the current reservation, or release them if there is no reservation."""
         reservation = _RESERVATION.get()
         if reservation is None:
-            self.release(amount)
+            self.release(grant)
         else:
-            reservation.budget, reservation.amount = self, amount
+            reservation.budget, reservation.grant = self, grant
 
-    def release(self, amount: int) -> None:
-        """Release `amount` bytes and wake the waiting readers."""
-        self._acquired -= amount
+    def release(self, grant: Grant) -> None:
+        """Release acquired bytes and wake the waiting readers."""
+        self._count(grant, -1)
         task = asyncio.get_running_loop().create_task(self._notify())
         self._notifications.add(task)
         task.add_done_callback(self._notifications.discard)
+
+    def _is_free_for(self, grant: Grant) -> bool:
+        if grant.owner is not None and self._acquired_by_owner[grant.owner] + grant.amount > self._size // 2:
+            return False
+        return self._acquired + grant.amount <= self._size
+
+    def _count(self, grant: Grant, sign: int) -> None:
+        self._acquired += sign * grant.amount
+        if grant.owner is not None:
+            self._acquired_by_owner[grant.owner] += sign * grant.amount
+            if not self._acquired_by_owner[grant.owner]:
+                del self._acquired_by_owner[grant.owner]
 
     async def _notify(self) -> None:
         async with self._released:
@@ -331,16 +359,17 @@ class MemoryBudget:
 
 
 class Reservation:
-    """Bytes of a `MemoryBudget` that stay acquired until a response is sent."""
+    """Bytes of a `MemoryBudget` that stay acquired until a response to `owner` is sent."""
 
-    def __init__(self) -> None:
+    def __init__(self, owner: str) -> None:
+        self.owner = owner
         self.budget: MemoryBudget | None = None
-        self.amount = 0
+        self.grant = Grant(0, owner)
 
     def release(self) -> None:
         """Release the bytes, if any are acquired."""
         if self.budget is not None:
-            self.budget.release(self.amount)
+            self.budget.release(self.grant)
             self.budget = None
 
 
@@ -348,10 +377,10 @@ _RESERVATION: ContextVar[Reservation | None] = ContextVar("a2a_celery_blob_reser
 
 
 @contextmanager
-def reserve_memory() -> Iterator[Reservation]:
-    """Reserve the memory of the blobs that the ``with`` block reads, until the reservation is released or the block
-    ends."""
-    reservation = Reservation()
+def reserve_memory(owner: str = "") -> Iterator[Reservation]:
+    """Reserve the memory of the blobs that the ``with`` block reads for a response to `owner`, until the reservation is
+    released or the block ends."""
+    reservation = Reservation(owner)
     token = _RESERVATION.set(reservation)
     try:
         yield reservation
