@@ -34,7 +34,7 @@ class Webhooks:
 
     async def save_config(self, task_id: str, config_id: str = "c", sealed: bytes = b"sealed") -> None:
         """Save a config of the task."""
-        assert await self.store.run(save_push_config(self.keys, ANN, task_id, new(config_id, sealed))) is None
+        assert await self.store.run(save_push_config(self.keys, None, task_id, new(config_id, sealed))) is None
 
     async def lease_cursors(self, limit: int = 100, lease_us: int = LEASE_US) -> list[DeliveryCursor]:
         """Lease up to `limit` cursors with due deliveries."""

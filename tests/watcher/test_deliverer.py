@@ -19,7 +19,7 @@ from a2a_celery.lifecycle import EventId
 from a2a_celery.lifecycle.states import COMPLETED
 from a2a_celery.push import Backoff, CircuitBreaker, Poster, Subscription
 from a2a_celery.settings import Settings
-from a2a_celery.store import AsyncStore, Keys, Operation
+from a2a_celery.store import AsyncStore, Keys, Operation, Scope
 from a2a_celery.store.log.pubsub import PubSubListener
 from a2a_celery.watcher.metrics import WatcherMetrics
 from a2a_celery.watcher.role_loop import RoleLoop
@@ -29,7 +29,7 @@ from tests.support.clocks import ManualClock
 from tests.support.delivery_cursors import Webhooks
 from tests.support.posts import SECRET_KEY
 from tests.support.receiver import HANG_UP, Receiver, once_set, receiver, silent
-from tests.support.seeds import Seeds, chunk, run_concurrently, status
+from tests.support.seeds import ANN, BOB, Seeds, chunk, run_concurrently, status
 from tests.support.waiting import eventually_async
 
 SETTINGS = Settings(store_url="redis://nowhere", secret_key=SECRET_KEY, allow_networks=["127.0.0.0/8"])
@@ -445,6 +445,34 @@ async def test_large_events_are_delivered_within_the_memory_budget(
     assert role.reserved_bytes == 0
     await role.aclose()
     await store.aclose()
+
+
+async def test_large_deliveries_of_one_owner_to_slow_hosts_do_not_delay_other_owners(
+    hook_seeds: WebhookSeeds, live_receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deliverer, "MAX_RESERVED_BYTES", 4 * deliverer.LOG_PAGE_BYTES)
+    is_released = threading.Event()
+    role = deliverer_of(hook_seeds, Poster(SETTINGS.push_networks))
+
+    async def add_large_delivery(scope: Scope, path: str) -> None:
+        claim = await hook_seeds.seeds.claim_run(scope=scope)
+        await hook_seeds.add(claim.ref.task_id, live_receiver.url(path))
+        await hook_seeds.seeds.append_events(claim, chunk("x" * deliverer.MAX_RESERVED_BYTES))
+
+    for number in range(3):
+        live_receiver.plan(f"/slow/{number}", [once_set(is_released)])
+        await add_large_delivery(ANN, f"/slow/{number}")
+    await role.tick()
+    await asyncio.to_thread(live_receiver.wait_for)
+    await add_large_delivery(BOB, "/other")
+    await role.tick()
+
+    try:
+        await asyncio.to_thread(live_receiver.wait_for, "/other", 1, 10)
+    finally:
+        is_released.set()
+    assert len(live_receiver.requests()) == 2
+    await role.aclose()
 
 
 async def test_a_large_delivery_to_a_slow_host_delays_no_small_one_and_frees_memory_after_a_post(

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -76,8 +76,11 @@ LOG_PAGE_BYTES = 64 * 1024
 """Bytes after which a read of a log ends. A read returns at least one entry."""
 
 MAX_RESERVED_BYTES = 32 * 1024 * 1024
-"""Maximum memory, in bytes, that deliveries with large entries may reserve together. A single delivery above the limit
-runs only while no other delivery has a reservation."""
+"""Maximum memory, in bytes, that deliveries with large entries may reserve together.
+
+The deliveries of one owner reserve at most half of the memory, so that slow receivers of one owner do not delay the
+large deliveries of other owners. A larger delivery counts as half.
+"""
 
 LARGE_PARTS_UNAVAILABLE = "large parts of an event are unavailable"
 NOT_EXPRESSIBLE = "the event is not expressible in JSON or in the protocol version of the subscriber"
@@ -129,11 +132,15 @@ class Deliverer:
         self._private_keys = () if private_key is None else (private_key,)
         self._lease_us = _micros(max_lease(lease_ttl))
         self._backoff = backoff or Backoff()
-        self.reserved_bytes = 0
+        self._reserved_by_owner: Counter[str] = Counter()
         self._refused_reservations = 0
         self._deliveries: set[asyncio.Task[None]] = set()
         self._leasing: asyncio.Task[int] | None = None
         self._store_clock_offset = 0.0  # seconds from this process's monotonic clock to the store's clock
+
+    @property
+    def reserved_bytes(self) -> int:
+        return self._reserved_by_owner.total()
 
     async def tick(self) -> None:
         """Start all due deliveries. At most `MAX_CURSORS` deliveries are in progress at once.
@@ -205,16 +212,20 @@ class Deliverer:
         if deferral is not None:
             await self._defer(cursor, deferral)
             return
-        size = _bytes_to_read(cursor, subscription)
-        if size and self.reserved_bytes and self.reserved_bytes + size > MAX_RESERVED_BYTES:
+        owner, share = cursor.owner, MAX_RESERVED_BYTES // 2
+        size = min(_bytes_to_read(cursor, subscription), share)
+        is_over_share = self._reserved_by_owner[owner] + size > share
+        if size and (is_over_share or self.reserved_bytes + size > MAX_RESERVED_BYTES):
             self._refused_reservations += 1
             await self._postpone_for_reservation(cursor)
             return
-        self.reserved_bytes += size
+        self._reserved_by_owner[owner] += size
         try:
             await self._deliver_entries(cursor, subscription, yields=size > 0)
         finally:
-            self.reserved_bytes -= size
+            self._reserved_by_owner[owner] -= size
+            if not self._reserved_by_owner[owner]:
+                del self._reserved_by_owner[owner]
 
     async def _deliver_entries(self, cursor: DeliveryCursor, subscription: Subscription, *, yields: bool) -> None:
         """Post the events after the cursor.
