@@ -110,6 +110,7 @@ TRACE_URL = Rule(
     lambda url: _is_web_url(url) and TRACE_ID in url,
     f"must begin with http:// or https://, name a host without user and password, and contain {TRACE_ID}",
 )
+CLAIM = Rule(str.strip, "must be the name of a claim")
 HEADER = Rule(TOKEN.fullmatch, "must be a header name")
 
 
@@ -320,10 +321,10 @@ class Settings:
     auth_jwt_audience: Sequence[str] = ()
     """Accepted values in the ``aud`` of bearer tokens. Required if `auth_jwks_url` or `auth_jwt_key` is set."""
 
-    auth_jwt_owner_claim: str = "sub"
+    auth_jwt_owner_claim: Annotated[str, CLAIM] = "sub"
     """Claim of a bearer token that contains the name of the owner."""
 
-    auth_jwt_tenants_claim: str | None = None
+    auth_jwt_tenants_claim: Annotated[str | None, CLAIM] = None
     """Claim of a bearer token that lists the tenants that the owner may use. None: the owner may use every tenant."""
 
     auth_api_keys: str | Sequence[str] | None = field(default=None, repr=False)

@@ -24,6 +24,7 @@ from .urls import (
 )
 
 IN_ENVIRONMENT = " in the environment"
+AUTH_PREFIX = f"{ENV_PREFIX}AUTH_"
 IN_CONFIGURATION = " in the Celery configuration"
 
 _WORDS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
@@ -66,7 +67,7 @@ def read_settings(
         ConfigError: A name has no effect, a value is invalid, a secret file is unreadable, or no Redis server is
             configured as the store.
     """
-    _require_known_variables(environ)
+    _require_valid_variables(environ)
     variables = with_files(environ)
     types = get_type_hints(Settings)
     values, sources = _from_configuration(conf, namespace)
@@ -147,8 +148,8 @@ MISSPELLED = 0.8
 because Kubernetes sets variables such as ``A2A_STORE_SERVICE_HOST`` for its Services."""
 
 
-def _require_known_variables(environ: Mapping[str, str]) -> None:
-    """Refuse variables that look like settings but have no effect.
+def _require_valid_variables(environ: Mapping[str, str]) -> None:
+    """Refuse variables that look like settings but have no effect, and empty variables of authentication settings.
 
     For example, a gateway with ``A2A_AUTH_API_KEY`` instead of ``A2A_AUTH_API_KEYS`` would serve every client.
     """
@@ -157,6 +158,8 @@ def _require_known_variables(environ: Mapping[str, str]) -> None:
     for variable in environ:
         plain = variable.removesuffix(FILE_SUFFIX)
         suffix = variable.removeprefix(plain)
+        if variable.startswith(AUTH_PREFIX) and plain in is_secret and not environ[variable].strip():
+            raise ConfigError(f"{variable} is empty: set it, or remove the variable")
         if not variable.startswith(ENV_PREFIX) or variable in is_secret or is_secret.get(plain):
             continue
         if plain in is_secret:
