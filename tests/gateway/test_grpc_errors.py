@@ -8,6 +8,7 @@ from a2a.types import GetTaskRequest, SubscribeToTaskRequest, a2a_pb2_grpc
 from a2a.utils.errors import A2AError, ExtensionSupportRequiredError, InternalError, UnsupportedOperationError
 
 from a2a_celery.acceptance.errors import LimitExceededError, invalid, not_found
+from a2a_celery.errors import ConfigError
 from a2a_celery.gateway.auth.authenticator import Authenticator
 from a2a_celery.gateway.auth.schemes import Identity, PresentedCredentials
 from a2a_celery.gateway.bindings.grpc import GrpcServer
@@ -80,3 +81,13 @@ async def test_a_long_text_is_cut(length: int) -> None:
     assert error.reason == "INVALID_PARAMS"
     assert error.message.startswith("tenant: one, one")
     assert error.fields["tenant"].endswith("...")
+
+
+@pytest.mark.parametrize("host", ["nohost.invalid", "", "http://127.0.0.1"])
+async def test_an_address_on_which_the_gateway_cannot_listen_is_refused_with_its_setting(host: str) -> None:
+    server = GrpcServer({}, host, free_port(), 1024)
+
+    with pytest.raises(ConfigError, match=r"gRPC cannot listen on .*A2A_GRPC_HOST"):
+        await server.start()
+
+    await server.stop(0)

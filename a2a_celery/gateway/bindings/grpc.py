@@ -29,6 +29,7 @@ from google.protobuf.descriptor import Descriptor
 
 from ...acceptance.errors import LimitExceededError
 from ...acceptance.validation import MAX_JSON_VALUES
+from ...errors import ConfigError
 from ..auth.authenticator import Authenticator
 from ..auth.grpc import AuthenticationInterceptor, caller
 from ..handler import GatewayHandler
@@ -407,7 +408,7 @@ class GrpcServer:
         """Open the port.
 
         Raises:
-            RuntimeError: The port is in use.
+            ConfigError: The port is in use, or the address is not an address of this machine.
         """
         options = (("grpc.max_receive_message_length", self._max_bytes), *CONNECTION_OPTIONS)
         self._server = grpc.aio.server(
@@ -419,7 +420,13 @@ class GrpcServer:
         a2a_v0_3_pb2_grpc.add_A2AServiceServicer_to_server(  # type: ignore[no-untyped-call]
             LegacyGrpcBinding(self._handler, GrpcCallContextBuilder("0.3")), self._server
         )
-        self._server.add_insecure_port(self._address)
+        try:
+            self._server.add_insecure_port(self._address)
+        except RuntimeError:
+            raise ConfigError(
+                f"gRPC cannot listen on {self._address}: choose another port with A2A_GRPC_PORT, or another address "
+                "with A2A_GRPC_HOST"
+            ) from None
         await self._server.start()
         self._stopping = None
 
