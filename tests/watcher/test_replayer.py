@@ -15,16 +15,17 @@ from a2a_celery.crypto.sealing import Sealer
 from a2a_celery.lifecycle import EventId
 from a2a_celery.push import Backoff, CircuitBreaker, Poster, Subscription
 from a2a_celery.settings import Settings
-from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.store.webhooks.deliveries import Delivery, request_post
+from a2a_celery.store import AsyncStore, Keys, Scope
+from a2a_celery.store.webhooks.deliveries import PING, Delivery, request_post
 from a2a_celery.store.webhooks.push_configs import delete_push_config
 from a2a_celery.watcher.role_loop import RoleLoop
+from a2a_celery.watcher.webhooks import replayer
 from a2a_celery.watcher.webhooks.deliverer import Deliverer
 from a2a_celery.watcher.webhooks.replayer import Replayer
 from tests.support.delivery_cursors import Webhooks
 from tests.support.posts import SECRET, SECRET_KEY, require_signed, version_of
 from tests.support.receiver import Receiver, once_set, receiver, silent, writes
-from tests.support.seeds import ANN, Seeds
+from tests.support.seeds import ANN, BOB, Seeds
 from tests.support.waiting import eventually_async
 
 SECRETS = [SECRET_KEY.encode()]
@@ -51,11 +52,11 @@ class Scene:
     def __init__(self, seeds: Seeds, sealer: Sealer) -> None:
         self.seeds, self.sealer = seeds, sealer
         self.webhooks = Webhooks(seeds.store, seeds.keys)
-        self.task_id = ""
+        self.scope, self.task_id = ANN, ""
 
-    async def begin(self, url: str) -> None:
+    async def begin(self, url: str, scope: Scope = ANN) -> None:
         """Create a task with a webhook whose second event is due."""
-        self.task_id = await self.seeds.create_task()
+        self.scope, self.task_id = scope, await self.seeds.create_task(scope)
         await self.save_config(url)
         await self.seeds.claim_run(self.task_id)
 
@@ -67,7 +68,7 @@ class Scene:
 
     async def ask(self, post: EventId | str) -> None:
         """Request a post as the webhook's owner."""
-        request = request_post(self.seeds.keys, ANN, self.task_id, "c", post)
+        request = request_post(self.seeds.keys, self.scope, self.task_id, "c", post)
         assert await self.seeds.store.run(request) == "requested"
 
     async def event_id(self, version: int) -> EventId:
@@ -271,3 +272,24 @@ async def test_a_post_that_is_requested_during_another_is_sent_at_once(scene: Sc
         await scene.ask("ping-2")
         may_respond.set()
         await asyncio.to_thread(hooks.wait_for, "/hook", 3, 10)
+
+
+async def test_pings_of_one_owner_to_slow_hosts_do_not_delay_other_owners(
+    seeds: Seeds, hooks: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replayer, "MAX_CURSORS", 2)
+    hooks.plan("/slow", [], then=silent())
+    scene = Scene(seeds, Sealer(SECRETS))
+    for number in range(6):
+        await scene.begin(hooks.url("/slow"))
+        await scene.ask(f"{PING}{number}")
+    other = Scene(seeds, Sealer(SECRETS))
+    await other.begin(hooks.url("/other"), BOB)
+    await seeds.store.redis.delete(seeds.keys.deliveries)  # only the pings are due
+
+    async with watching(scene):
+        await asyncio.to_thread(hooks.wait_for, "/slow")
+        await other.ask(f"{PING}other")
+        await asyncio.to_thread(hooks.wait_for, "/other", within=10)
+
+    assert len(hooks.requests("/slow")) == 1

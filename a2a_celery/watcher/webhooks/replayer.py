@@ -24,7 +24,16 @@ from .instrumented_post import PostReport
 logger = logging.getLogger(__name__)
 
 MAX_CURSORS = 16
-"""Maximum number of leased cursors, each with one post in progress. Logs with large events are read one at a time."""
+"""Maximum number of leased cursors, each with one post in progress. Logs with large events are read one at a time.
+
+At most half of the cursors belong to one owner, so that slow receivers of one owner do not delay other owners.
+"""
+
+SHARE_RETRY_INTERVAL = 1.0
+"""Seconds after which the posts of an owner with too many leased cursors are due again."""
+
+MAX_BATCHES = 8
+"""Maximum number of batches of cursors in a tick. A further batch is acquired if posts were postponed."""
 
 
 class Replayer:
@@ -40,20 +49,34 @@ class Replayer:
         self._sealer = sealer
         self._deliverer = deliverer
         self._lease_us = int(max_lease(lease_ttl) * 1_000_000)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], str] = {}  # posts in progress, with the owner of their cursor
         self._large_log_lock = asyncio.Lock()
 
     async def tick(self) -> None:
         """Start the requested posts that are due, for at most `MAX_CURSORS` cursors at a time."""
+        for _ in range(MAX_BATCHES):
+            if not await self._start_batch():
+                return
+
+    async def _start_batch(self) -> bool:
+        """Start a batch of the posts that are due. Return True if posts of an owner with too many leased cursors were
+        postponed, so that posts of other owners may be due."""
         limit = MAX_CURSORS - len(self._tasks)
         if not limit:
-            return
+            return False
+        has_postponed = False
         cursors = await self._store.run(acquire_requested_posts(self._keys, limit=limit, lease_us=self._lease_us))
         for cursor, post_ids in cursors:
+            if list(self._tasks.values()).count(cursor.owner) >= MAX_CURSORS // 2:
+                has_postponed = True
+                after_us = int(SHARE_RETRY_INTERVAL * 1_000_000)
+                await self._store.run(settle_requested_post(self._keys, cursor, post_ids[0], None, after_us=after_us))
+                continue
             self._deliverer.synchronize(cursor)
             task = asyncio.create_task(self._make_posts(cursor, post_ids), name=f"a2a-replay-{cursor.task_id}")
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks[task] = cursor.owner
+            task.add_done_callback(self._tasks.pop)
+        return has_postponed
 
     async def aclose(self) -> None:
         """Cancel the posts in progress. Another watcher sends them again."""
