@@ -459,7 +459,7 @@ class Run:
             open_journal(claim, events, self._host.settings)
             self._shown = claim
             open_session(self._agent, claim, events, self._host.settings)
-            events.messages.replay(claim)
+            await events.messages.replay(claim)
             if self._hooks is not None:
                 await self._hooks.before(claim)
             return await run_agent(adapter, claim, events)

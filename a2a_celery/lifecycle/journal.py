@@ -34,6 +34,7 @@ class JournalEntry:
             asyncio task or thread recorded the entry, because the order of such entries is not fixed.
         turn: Number of the first turn of the journal, which is part of the name of the folder for large contents in an
             object store. The number is not stored in the entry.
+        messages: Names of the client messages that the recorded call has read; see ``execution/events/incoming.py``.
     """
 
     key: str
@@ -42,6 +43,7 @@ class JournalEntry:
     content: bytes = field(repr=False)
     position: int = 0
     turn: int = field(default=0, compare=False)
+    messages: tuple[str, ...] = ()
 
 
 RunRecord = Event | Step | JournalEntry
@@ -55,12 +57,12 @@ def encode_entry(entry: JournalEntry) -> bytes:
     """
     if entry.form == REMOVED:
         return b""
-    header = json.dumps([entry.kind, entry.form, entry.position], separators=(",", ":"))
-    return header.encode() + b"\n" + entry.content
+    header = [entry.kind, entry.form, entry.position, *([entry.messages] if entry.messages else [])]
+    return json.dumps(header, separators=(",", ":")).encode() + b"\n" + entry.content
 
 
 def decode_entry(key: str, encoded_entry: bytes) -> JournalEntry:
     """Decode the stored form of an entry with the key `key`."""
     header, _, content = encoded_entry.partition(b"\n")
-    kind, form, position = json.loads(header)
-    return JournalEntry(key, kind, form, content, position)
+    kind, form, position, *messages = json.loads(header)
+    return JournalEntry(key, kind, form, content, position, messages=tuple(messages[0]) if messages else ())

@@ -136,8 +136,8 @@ class TurnByTurn:
         await self._store.run(create)
         return await self.perform(agent, 1)
 
-    async def answer(self, agent: str, text: str) -> list[str]:
-        """Send the answer `text`, and perform the run that completes the task. Return the texts of the task's
+    async def answer(self, agent: str, text: str, run: int = 2) -> list[str]:
+        """Send the answer `text`, and perform run `run`, which completes the task. Return the texts of the task's
         artifacts."""
         caller = Caller(user="ann").to_json()
         message = request(text, "t", CONTEXT)
@@ -145,7 +145,7 @@ class TurnByTurn:
             continue_task(self._keys, ANN, "t", message, CONTEXT, caller=caller, nonce="answer")
         )
         assert isinstance(result, Begun), result
-        assert (await self.perform(agent, 2))[0] == COMPLETED
+        assert (await self.perform(agent, run))[0] == COMPLETED
         task = await self._seeds.task("t")
         return ["".join(part.text for part in artifact.parts) for artifact in task.artifacts]
 

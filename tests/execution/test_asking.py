@@ -13,7 +13,7 @@ from a2a.utils.errors import InvalidParamsError
 from celery import Celery
 from celery.app.trace import build_tracer
 
-from a2a_celery import A2A, Failed, InputRequired, Turn, current_step_key, current_turn
+from a2a_celery import A2A, Failed, InputRequired, Turn, current_step_key, current_turn, step
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.lifecycle.states import COMPLETED, FAILED, INPUT_REQUIRED
 from a2a_celery.store import AsyncStore, Keys
@@ -177,6 +177,96 @@ async def refuses_answers(turn: Turn) -> str:
     return f"{text}: {checked}, {country}"
 
 
+@a2a.agent("refuses-answers-of-steps", description="Refuses answers to the question of a step.")
+async def refuses_answers_of_steps(turn: Turn) -> str:
+    text = await turn.step("text", fetch, turn.text)
+    city = await turn.step("city", ask, turn, "Which city?")
+    checked = await turn.step("checked", fetch, city)
+    if checked.islower():
+        raise InvalidParamsError(f"{checked} is not a city.")
+    return f"{text}: {checked}, {await turn.ask('Which country?')}"
+
+
+async def ask(turn: Turn, question: str) -> str:
+    """Ask in the function of a durable step, whose result is text."""
+    return str(await turn.ask(question))
+
+
+@a2a.agent("asks-in-a-step", description="Asks in a step, and then outside.")
+async def asks_in_a_step(turn: Turn) -> str:
+    city = await turn.step("city", ask, turn, "Which city?")
+    return f"{city}, {await turn.ask('Which country?')}"
+
+
+@a2a.agent("asks-before-a-step", description="Asks while a step waits that asks afterwards.")
+async def asks_before_a_step(turn: Turn) -> str:
+    has_city = asyncio.Event()
+
+    async def country() -> str:
+        await has_city.wait()
+        return await ask(turn, "Which country?")
+
+    second = asyncio.create_task(turn.step("country", country))
+    await asyncio.sleep(0)
+    city = str(await turn.ask("Which city?"))
+    has_city.set()
+    return f"{city}, {await second}, {await turn.ask('Which continent?')}"
+
+
+@a2a.agent("asks-in-nested-steps", description="Asks in a step within a step, and then in the outer step.")
+async def asks_in_nested_steps(turn: Turn) -> str:
+    async def outer() -> str:
+        return f"{await turn.step('city', ask, turn, 'Which city?')}, {await ask(turn, 'Which country?')}"
+
+    both = await turn.step("both", outer)
+    return f"{both}{await turn.step('end', str, '')}"
+
+
+@a2a.agent("asks-in-parallel-steps", description="Asks in two steps at once.")
+async def asks_in_parallel_steps(turn: Turn) -> str:
+    return ", ".join(
+        await asyncio.gather(*(turn.step("place", ask, turn, f"Which {name}?") for name in ("city", "country")))
+    )
+
+
+@a2a.agent("asks-in-a-thread", description="Asks in a plain step.")
+async def asks_in_a_thread(turn: Turn) -> str:
+    city = await turn.step("city", lambda: str(turn.blocking.ask("Which city?")))
+    return f"{city}, {await turn.ask('Which country?')}"
+
+
+@a2a.agent("threaded-asks-in-a-step", description="Asks in a plain step, and then outside.")
+def threaded_asks_in_a_step(turn: Turn) -> str:
+    city = turn.blocking.step("city", lambda: str(turn.blocking.ask("Which city?")))
+    return f"{city}, {turn.blocking.ask('Which country?')}"
+
+
+@a2a.agent("asks-in-a-retried-step", description="Asks in a step whose first attempts fail.")
+async def asks_in_a_retried_step(turn: Turn) -> str:
+    failures = iter([ConnectionError(), ConnectionError()])
+
+    @step(autoretry_for=(ConnectionError,), default_retry_delay=0)
+    async def city() -> str:
+        answer = await turn.step("inner", ask, turn, "Which city?")
+        for failure in failures:
+            raise failure
+        return str(answer)
+
+    return f"{await city()}, {await turn.ask('Which country?')}"
+
+
+@a2a.agent("asks-in-a-failed-step", description="Asks in a step that fails.")
+async def asks_in_a_failed_step(turn: Turn) -> str:
+    async def city() -> None:
+        raise ValueError(await ask(turn, "Which city?"))
+
+    try:
+        await turn.step("city", city)
+    except ValueError as error:
+        return f"{error}, {await turn.ask('Which country?')}"
+    return "no error"
+
+
 a2a.expose(plain)
 a2a.expose(plain_retried, name="plain-retried")
 a2a.expose(raises)
@@ -220,6 +310,34 @@ async def test_a_question_reaches_the_client_although_it_is_caught(turns: TurnBy
     assert await turns.answer(agent, "Oslo") == answer
 
 
+@pytest.mark.parametrize(
+    "agent",
+    [
+        "asks-in-a-step",
+        "asks-in-nested-steps",
+        "asks-in-parallel-steps",
+        "asks-in-a-thread",
+        "threaded-asks-in-a-step",
+        "asks-in-a-retried-step",
+        "asks-in-a-failed-step",
+    ],
+)
+async def test_an_answer_belongs_to_the_step_that_asked(turns: TurnByTurn, agent: str) -> None:
+    assert await turns.begin(agent) == (INPUT_REQUIRED, "Which city?")
+    assert await turns.say(agent, 2, Part(text="Oslo")) == (INPUT_REQUIRED, "Which country?")
+
+    assert await turns.answer(agent, "Norway", run=3) == ["Oslo, Norway"]
+
+
+async def test_a_recorded_step_keeps_its_answer_whatever_the_agent_asks_first(turns: TurnByTurn) -> None:
+    agent = "asks-before-a-step"
+    await turns.begin(agent)
+    assert await turns.say(agent, 2, Part(text="Oslo")) == (INPUT_REQUIRED, "Which country?")
+    assert await turns.say(agent, 3, Part(text="Norway")) == (INPUT_REQUIRED, "Which continent?")
+
+    assert await turns.answer(agent, "Europe", run=4) == ["Oslo, Norway, Europe"]
+
+
 async def test_an_agent_that_asks_and_then_raises_failed_has_failed(turns: TurnByTurn) -> None:
     assert await turns.begin("gives-up") == (FAILED, "No city, no weather.")
 
@@ -240,6 +358,18 @@ async def test_the_next_message_answers_the_question_whose_answer_the_agent_refu
     assert (await seeds.task("t")).artifacts[0].parts[0].text == "hello: Bergen, Norway"
     assert [value for value, _ in fetched] == ["hello", "oslo", "bergen", "Bergen"]
     assert len({key for _, key in fetched}) == 4, "a key belongs to one answer"
+
+
+async def test_a_refused_answer_to_the_question_of_a_step_is_asked_for_again(turns: TurnByTurn, seeds: Seeds) -> None:
+    fetched.clear()
+    agent = "refuses-answers-of-steps"
+    assert await turns.begin(agent) == (INPUT_REQUIRED, "Which city?")
+    assert await turns.say(agent, 2, Part(text="oslo")) == (INPUT_REQUIRED, "oslo is not a city.")
+    assert await turns.say(agent, 3, Part(text="Oslo")) == (INPUT_REQUIRED, "Which country?")
+    assert (await turns.say(agent, 4, Part(text="Norway")))[0] == COMPLETED
+
+    assert (await seeds.task("t")).artifacts[0].parts[0].text == "hello: Oslo, Norway"
+    assert [value for value, _ in fetched] == ["hello", "oslo", "Oslo"]
 
 
 def test_a_question_of_a_task_that_celery_called_is_an_ordinary_failure() -> None:

@@ -16,6 +16,7 @@ from a2a.utils.errors import (
 from ...lifecycle import Paused, Rejection
 from ...lifecycle.outcomes import agent_message
 from ...store.runs.commands import Claim
+from ..events.incoming import MessageSequence, message_name, recorded_messages
 from ..events.queue import RunEventQueue
 from .journal import CURRENT
 
@@ -49,11 +50,15 @@ class Answer(str):
         return answer
 
 
-def message_and_answers(claim: Claim) -> list[Message]:
-    """Return a list of the message with which the agent is called and the client's answers to `Turn.ask` so far."""
+def message_and_answers(claim: Claim) -> tuple[Message, MessageSequence]:
+    """Return the message with which the agent is called, and the client's answers to `Turn.ask` so far."""
+    answers = MessageSequence(recorded_messages(claim))
     if not claim.ask_count:
-        return [claim.request.message]
-    return [claim.task.history[index] for index in claim.turn_messages]
+        return claim.request.message, answers
+    history, (first, *later) = claim.task.history, claim.turn_messages
+    for index in later:
+        answers.add(index, history[index])
+    return history[first], answers
 
 
 def refuse(error: A2AError, claim: Claim, events: RunEventQueue) -> Paused | Rejection:
@@ -67,5 +72,7 @@ def refuse(error: A2AError, claim: Claim, events: RunEventQueue) -> Paused | Rej
     if claim.interrupted_state is None:
         return Rejection(message)
     if claim.ask_count and not events.ended:
-        events.settlement.refuses_answer = CURRENT.get().remove_calls_after_answer()
+        index = claim.turn_messages[-1]
+        answer_name = message_name(index, claim.task.history[index])
+        events.settlement.refuses_answer = CURRENT.get().remove_calls_after_answer(answer_name)
     return Paused(claim.interrupted_state, message)

@@ -280,6 +280,7 @@ async def _attempt(journal: RunJournal, durable: DurableStep, call: JournalCall,
             if delay is None:
                 raise
         retries += 1
+        call.messages.restart()
         await journal.clock.sleep(delay)
 
 
@@ -295,6 +296,7 @@ def _attempted_blocking(
             if delay is None:
                 raise
         retries += 1
+        call.messages.restart()
         wait_for(journal.clock.sleep(delay), journal.loop, lambda: journal.is_stopping)
 
 

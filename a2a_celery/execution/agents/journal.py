@@ -44,6 +44,7 @@ from ...lifecycle.journal import REMOVED, JournalEntry, encode_entry
 from ...settings import Settings
 from ...store.keys import quote_key_part
 from ...store.runs.commands import Claim
+from ..events.incoming import CURRENT_MESSAGES, CallMessages
 from ..events.queue import RunEventQueue
 
 MAX_ENTRIES = 10_000
@@ -72,6 +73,7 @@ class JournalCall:
         idempotency_key: UUID that is the same in every run with this journal, and in a task that takes it over.
         position: Position in the main sequence, or 0 for a call outside the main sequence.
         entry: Entry with the result of an earlier run, or None if the call must be executed.
+        messages: Client messages that the call has read.
     """
 
     key: str
@@ -80,6 +82,7 @@ class JournalCall:
     idempotency_key: str
     position: int
     entry: JournalEntry | None
+    messages: CallMessages
 
 
 class RunJournal:
@@ -197,7 +200,9 @@ class RunJournal:
             if is_main and self._refusal_count and self._answered_at is not None:
                 origin = f"{origin}/{self._refusal_count}"  # the same call after a refused answer has another key
         call_entry = None if entry is None or entry.form == UNFINISHED else entry
-        return JournalCall(key, kind, name, str(uuid5(NAMESPACE_URL, f"{origin}/{key}")), position, call_entry)
+        idempotency_key = str(uuid5(NAMESPACE_URL, f"{origin}/{key}"))
+        messages = CallMessages(None if outer is None else outer.messages)
+        return JournalCall(key, kind, name, idempotency_key, position, call_entry, messages)
 
     async def record(self, call: JournalCall, form: str, content: bytes) -> JournalEntry:
         """Record the result of a call, and return the entry after the store has confirmed it.
@@ -217,21 +222,32 @@ class RunJournal:
         """Note that the agent now receives the last answer to its questions."""
         self._answered_at = self._position
 
-    def remove_calls_after_answer(self) -> bool:
-        """Remove the entries of calls that the agent has made in its main sequence since it received the last answer.
+    def remove_calls_after_answer(self, answer_name: str) -> bool:
+        """Remove the entries of calls that have read the last answer, and of calls that the agent has made in its main
+        sequence since then.
 
-        The store removes the entries with the next events. Entries of calls outside the main sequence stay, because
-        their keys contain their arguments.
+        The store removes the entries with the next events. Entries of other calls outside the main sequence stay,
+        because their keys contain their arguments.
+
+        Args:
+            answer_name: Name of the last answer; see `message_name`.
 
         Returns:
             False if nothing was removed, because entries of `replace` may depend on the answer.
         """
         if self._holds_progress:
             return False
-        if (answered_at := self._answered_at) is not None:
-            with self._lock:
-                entries = [entry for entry in self._entries.values() if entry.position > answered_at]
-            self._events.add_entries([replace(entry, form=REMOVED, content=b"", turn=self._turn) for entry in entries])
+        with self._lock:
+            readers = [entry for entry in self._entries.values() if answer_name in entry.messages]
+            positions = [entry.position for entry in readers if entry.position]
+            if self._answered_at is not None:
+                positions.append(self._answered_at + 1)
+            first = min(positions, default=self._position + 1)
+            later_entries = [entry for entry in self._entries.values() if entry.position >= first]
+            removed_entries = {entry.key: entry for entry in (*readers, *later_entries)}.values()
+            self._events.add_entries(
+                [replace(entry, form=REMOVED, content=b"", turn=self._turn) for entry in removed_entries]
+            )
         return True
 
     def restart(self, scope: str) -> None:
@@ -299,11 +315,12 @@ class RunJournal:
     @contextmanager
     def executing(self, call: JournalCall) -> Iterator[None]:
         """Make `call` the parent of all calls inside the ``with`` block."""
-        token = CURRENT_CALL.set(call)
+        token, messages_token = CURRENT_CALL.set(call), CURRENT_MESSAGES.set(call.messages)
         try:
             yield
         finally:
             CURRENT_CALL.reset(token)
+            CURRENT_MESSAGES.reset(messages_token)
 
     def changed(self, problem: str) -> StepsChanged:
         """Return the error that ends the run because the agent's code does not fit its journal."""
@@ -332,7 +349,8 @@ class RunJournal:
         raise self.changed(problem)
 
     def _entry(self, call: JournalCall, form: str, content: bytes) -> JournalEntry:
-        return JournalEntry(call.key, call.kind, form, content, call.position, self._turn)
+        messages = () if form == UNFINISHED else call.messages.names  # an unfinished call reads its messages again
+        return JournalEntry(call.key, call.kind, form, content, call.position, self._turn, messages)
 
     def _replace(self, entries: list[JournalEntry]) -> None:
         """Replace entries in memory before they are written.

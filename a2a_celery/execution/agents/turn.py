@@ -60,8 +60,7 @@ class Turn:
     def __init__(self, claim: Claim, events: RunEventQueue, caller: Caller) -> None:
         self._claim = claim
         self._events = events
-        self._message, *self._answers = message_and_answers(claim)
-        self._asked = 0
+        self._message, self._answers = message_and_answers(claim)
         self._loop = asyncio.get_running_loop()
         self._thread = get_ident()
         self.execution = current_execution() or Execution()
@@ -384,12 +383,13 @@ class Turn:
 
     @property
     def question_count(self) -> int:
-        """Number of questions that this run has asked, including answered questions."""
-        return self._asked
+        """Number of questions that this run has asked, including answered questions and the questions of recorded
+        steps."""
+        return self._answers.position + (self._events.settlement.question is not None)
 
     def replay_questions(self, count: int) -> None:
         """Skip the first `count` questions, for code that does not ask them again in a later run."""
-        self._asked = count
+        self._answers.position = count
 
     async def ask_all(
         self,
@@ -448,10 +448,10 @@ class Turn:
 
     def _next_answer(self) -> Message | None:
         """Return the client's next answer in this turn, or None if it has not arrived yet."""
-        self._asked += 1
-        if self._asked == len(self._answers):
+        answer = self._answers.next()
+        if answer is not None and self._answers.is_read:
             self.journal.mark_last_answer()
-        return self._answers[self._asked - 1] if self._asked <= len(self._answers) else None
+        return answer
 
     def _question(self, signal: InputRequired, reminders: Reminders) -> InputRequired:
         """Record the question of `signal`, which ends the run, and return `signal`."""

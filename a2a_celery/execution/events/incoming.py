@@ -1,9 +1,12 @@
-"""Messages of the client that arrive while the agent works on a turn."""
+"""Client messages that the agent's code reads in order: answers to its questions, and messages that arrive while the
+agent works on a turn."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
+from contextvars import ContextVar
+from hashlib import sha256
 
 from a2a.types import Message
 
@@ -12,6 +15,106 @@ from ...errors import ConfigError
 from ...store.runs.commands import Claim, RunLost
 from ...store.runs.messages import read_messages
 from .settlement import RunStore
+
+CURRENT_MESSAGES: ContextVar[CallMessages] = ContextVar("a2a_celery_call_messages")
+"""Messages that the journal call that is being executed has read."""
+
+NamedMessage = tuple[str, Message]
+
+
+class CallMessages:
+    """Client messages that a call of the journal, or a call within this call, has read.
+
+    Each attempt of the call reads the same messages again, followed by unread messages.
+    """
+
+    __slots__ = ("_outer", "_read", "_replayed")
+
+    def __init__(self, outer: CallMessages | None) -> None:
+        self._outer = outer
+        self._read: list[tuple[MessageSequence, NamedMessage]] = []
+        self._replayed: list[tuple[MessageSequence, NamedMessage]] = []
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the messages."""
+        return tuple(name for _, (name, _) in self._read)
+
+    def restart(self) -> None:
+        """Begin another attempt of the call."""
+        self._replayed = list(self._read)
+
+    def next_of(self, sequence: MessageSequence) -> NamedMessage | None:
+        """Return the next message of `sequence` for the call, or None if there is none."""
+        for read in self._replayed:
+            if read[0] is sequence:
+                self._replayed.remove(read)
+                return read[1]
+        message = sequence.next_for(self._outer)
+        if message is not None:
+            self._read.append((sequence, message))
+        return message
+
+
+class MessageSequence:
+    """Client messages in the order in which the agent's code reads them.
+
+    A message that a recorded call has read is skipped, because a later run does not execute the call.
+
+    Attributes:
+        position: Number of messages that have been read or skipped.
+    """
+
+    __slots__ = ("_messages", "_recorded", "position")
+
+    def __init__(self, recorded: frozenset[str] = frozenset()) -> None:
+        self._messages: list[NamedMessage] = []
+        self._recorded = recorded
+        self.position = 0
+
+    @property
+    def is_read(self) -> bool:
+        """True if all messages have been read or skipped."""
+        return self.position >= len(self._messages)
+
+    def add(self, index: int, message: Message) -> None:
+        """Add the message at `index` in the task's history."""
+        self._messages.append((message_name(index, message), message))
+        self._skip_recorded()
+
+    def next(self) -> Message | None:
+        """Return the next message for the current code, or None if there is none."""
+        message = self.next_for(CURRENT_MESSAGES.get(None))
+        return message and message[1]
+
+    def next_for(self, call: CallMessages | None) -> NamedMessage | None:
+        """Return the next message for `call`, or for code outside of calls. Return None if there is none."""
+        if call is not None:
+            return call.next_of(self)
+        self._skip_recorded()  # `position` may have been set
+        if self.is_read:
+            return None
+        message = self._messages[self.position]
+        self.position += 1
+        self._skip_recorded()
+        return message
+
+    def _skip_recorded(self) -> None:
+        while not self.is_read and self._messages[self.position][0] in self._recorded:
+            self.position += 1
+
+
+def message_name(index: int, message: Message) -> str:
+    """Return the name under which the journal records that a call has read the message at `index` in the history.
+
+    The name contains a digest of the message's id, because a requeued task has other messages at the same indexes.
+    """
+    return f"{index}-{sha256(message.message_id.encode()).hexdigest()[:16]}"
+
+
+def recorded_messages(claim: Claim) -> frozenset[str]:
+    """Return the names of the messages that recorded calls have read."""
+    return frozenset(name for entry in (claim.journal or {}).values() for name in entry.messages)
 
 
 class IncomingMessages:
@@ -32,20 +135,35 @@ class IncomingMessages:
         self._claim = claim
         self.is_enabled = is_enabled
         self._on_lost = on_lost
-        self._earlier: list[Message] = []  # lists, because an empty deque takes 600 bytes in each run
-        self._received: list[Message] = []
+        self._messages = MessageSequence()
+        self._earlier_count = self._received_count = 0
         self._arrived = LeanEvent()
         self._reading = asyncio.Lock()
-        self.read_count = 0
-        """Number of messages that the agent has read, excluding the messages of `replay`."""
 
-    def replay(self, claim: Claim) -> None:
+    @property
+    def read_count(self) -> int:
+        """Number of messages that the agent has read, excluding messages of earlier turns; see `replay`."""
+        return max(0, self._messages.position - self._earlier_count)
+
+    async def replay(self, claim: Claim) -> None:
         """Let the agent first read again the messages that it read before earlier questions of `Turn.ask`.
 
-        The replay is needed because the agent's code is executed again from the beginning. The blob references in
-        `claim` must be resolved.
+        The replay is needed because the agent's code is executed again from the beginning. Messages that recorded calls
+        have read are not read again, but count as read. The journal and the blob references in `claim` must be
+        resolved.
+
+        Raises:
+            CancelledError: Another worker has the run.
         """
-        self._earlier.extend(claim.task.history[index] for index in claim.read_messages)
+        recorded, history = recorded_messages(claim), claim.task.history
+        self._messages = MessageSequence(recorded)
+        self._earlier_count = len(claim.read_messages)
+        for index in claim.read_messages:
+            self._messages.add(index, history[index])
+        if recorded and self.is_enabled:
+            known_indexes = (*claim.turn_messages, *claim.read_messages)
+            if recorded.difference(message_name(index, history[index]) for index in known_indexes):
+                await self._receive()
 
     def notify(self) -> None:
         """Wake the reader, because a message may have arrived."""
@@ -61,7 +179,7 @@ class IncomingMessages:
         self._require_enabled()
         async with self._reading:
             await self._receive()
-            return [self._next() for _ in range(len(self._earlier) + len(self._received))]
+            return list(iter(self._messages.next, None))
 
     async def wait(self) -> Message:
         """Wait for the next message and return it.
@@ -73,11 +191,13 @@ class IncomingMessages:
         self._require_enabled()
         while True:
             async with self._reading:
-                if not self._earlier and not self._received:
+                message = self._messages.next()
+                if message is None:
                     self._arrived.clear()
                     await self._receive()
-                if self._earlier or self._received:
-                    return self._next()
+                    message = self._messages.next()
+                if message is not None:
+                    return message
             await self._arrived.wait()
 
     async def follow(self) -> AsyncGenerator[Message, None]:
@@ -97,17 +217,12 @@ class IncomingMessages:
 
     async def _receive(self) -> None:
         claim = self._claim
-        received_count = self.read_count + len(self._received)
         answer = await self._store.run(
-            read_messages(self._store.keys, claim.ref, token=claim.token, received=received_count)
+            read_messages(self._store.keys, claim.ref, token=claim.token, received=self._received_count)
         )
         if isinstance(answer, RunLost):
             self._on_lost()
             raise asyncio.CancelledError
-        self._received.extend(answer)
-
-    def _next(self) -> Message:
-        if self._earlier:
-            return self._earlier.pop(0)
-        self.read_count += 1
-        return self._received.pop(0)
+        self._received_count += len(answer)
+        for index, message in answer:
+            self._messages.add(index, message)

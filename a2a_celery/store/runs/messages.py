@@ -13,15 +13,19 @@ from ..operation import Operation, script
 from .commands import RunLost, RunRef
 
 
-def read_messages(keys: Keys, ref: RunRef, *, token: str, received: int) -> Operation[list[Message] | RunLost]:
-    """Read the messages that have arrived for a claimed run, except the first `received` messages.
+def read_messages(
+    keys: Keys, ref: RunRef, *, token: str, received: int
+) -> Operation[list[tuple[int, Message]] | RunLost]:
+    """Read the messages that have arrived for a claimed run, except the first `received` messages. Each message is
+    paired with its index in the task's history.
 
     The task does not change. `settle_run` records the number of messages that the agent has read.
     """
 
-    def parse(reply: Sequence[Any]) -> list[Message] | RunLost:
+    def parse(reply: Sequence[Any]) -> list[tuple[int, Message]] | RunLost:
         if reply[0] != b"messages":
             return RunLost.of(reply)
-        return [decode_as(StreamResponse, content).message for content in reply[1]]
+        messages = (decode_as(StreamResponse, content).message for content in reply[1])
+        return list(zip(map(int, reply[2]), messages, strict=True))
 
     return Operation(script("read_messages"), keys.task(ref.task_id), [ref.run, token, received], parse)
