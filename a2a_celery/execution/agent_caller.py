@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -12,32 +10,6 @@ from a2a.types import Part
 
 from ..caller import Caller
 from ..errors import ConfigError
-
-
-class StartingCalls:
-    """Counter of a run's calls that are starting a child or waiting in the process. The run is suspended only when the
-    counter is 0, so that all calls in an ``asyncio.gather`` have started their children."""
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._is_empty = asyncio.Event()
-
-    @contextmanager
-    def counted(self) -> Iterator[None]:
-        """Count one call while the ``with`` block is executed."""
-        self._count += 1
-        self._is_empty.clear()
-        try:
-            yield
-        finally:
-            self._count -= 1
-            if not self._count:
-                self._is_empty.set()
-
-    async def wait_until_empty(self) -> None:
-        """Wait until the counter is 0."""
-        while self._count:
-            await self._is_empty.wait()
 
 
 class CallResult(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -16,6 +17,7 @@ from a2a_celery import A2A, Failed, Turn, current_turn
 from a2a_celery.caller import Caller
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.execution.agents import waits
+from a2a_celery.execution.agents.calls import CHILD_SIGNAL, SHORT_CALL
 from a2a_celery.execution.celery.request import RunConcluded
 from a2a_celery.lifecycle.outcomes import OUT_OF_TIME
 from a2a_celery.lifecycle.own_metadata import CONTINUES_AT, NAMESPACE, WAITS_FOR
@@ -173,6 +175,96 @@ async def limited(turn: Turn) -> str:
 async def oversleeps(turn: Turn) -> str:
     await turn.sleep(4)
     return "awake"
+
+
+def work(name: str) -> str:
+    """Record that a step has ended, after a wait has begun beside the step."""
+    threading.Event().wait(0.05)
+    calls.append(name)
+    return name
+
+
+@a2a.agent("step-beside", description="Sleeps beside a step.")
+async def step_beside(turn: Turn) -> str:
+    _, name = await asyncio.gather(turn.sleep(3600), turn.step("work", work, "work"))
+    return f"{name} done"
+
+
+@a2a.agent("steps-beside", description="Sleeps beside two successive steps.")
+async def steps_beside(turn: Turn) -> str:
+    async def branch() -> str:
+        return "".join([await turn.step("work", work, name) for name in "ab"])
+
+    names, _ = await asyncio.gather(branch(), turn.sleep(3600))
+    return f"{names} done"
+
+
+@a2a.agent("failing-step-beside", description="Sleeps beside a step that fails.")
+async def failing_step_beside(turn: Turn) -> str:
+    def fail() -> None:
+        raise ValueError(work("fail"))
+
+    results = await asyncio.gather(turn.step("fail", fail), turn.sleep(3600), return_exceptions=True)
+    return f"{results[0]} done"
+
+
+@a2a.agent("sleeping-steps", description="Sleeps in two steps at once, beside a third step.")
+async def sleeping_steps(turn: Turn) -> str:
+    async def sleep_in_step(name: str) -> str:
+        await turn.sleep(3600)
+        return name
+
+    names = await asyncio.gather(
+        *(turn.step("sleeps", sleep_in_step, name) for name in "ab"), turn.step("work", work, "c")
+    )
+    return f"{''.join(names)} done"
+
+
+@a2a.agent("threaded-step-beside", description="Sleeps beside a step in another thread.")
+def threaded_step_beside(turn: Turn) -> str:
+    has_begun = threading.Event()
+    names: list[str] = []
+
+    def step_in_thread() -> str:
+        has_begun.set()
+        return work("work")
+
+    thread = threading.Thread(target=lambda: names.append(turn.blocking.step("work", step_in_thread)))
+    thread.start()
+    while not has_begun.wait(0.01) and thread.is_alive():
+        pass
+    try:
+        turn.blocking.sleep(3600)
+    finally:
+        thread.join()
+    return f"{names[0]} done"
+
+
+@a2a.agent("stops-waiting", description="Stops a wait in a step, and sleeps.")
+async def stops_waiting(turn: Turn) -> str:
+    async def stop_waiting() -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await asyncio.gather(turn.sleep(3600), turn.step("hangs", asyncio.sleep, 60))
+        calls.append("stopped")
+
+    await asyncio.gather(turn.step("stops", stop_waiting), turn.sleep(3600))
+    return "done"
+
+
+@a2a.agent("child", description="Is called.")
+async def child(turn: Turn) -> str:
+    return turn.text
+
+
+@a2a.agent("calls-beside-a-step", description="Calls an agent beside a step.")
+async def calls_beside_a_step(turn: Turn) -> str:
+    def slow() -> str:
+        threading.Event().wait(SHORT_CALL + 0.2)
+        return work("work")
+
+    name, result = await asyncio.gather(turn.step("work", slow), turn.call("child", "child"))
+    return f"{name}, {result.text} done"
 
 
 @a2a.agent("misuses", description="Passes invalid arguments.")
@@ -336,6 +428,44 @@ async def test_code_around_a_wait_cannot_swallow_it(agents: SuspendableAgents, a
     assert (await agents.play(agent)).status.state == WORKING
 
     assert await agents.wake(agent, 2) == "awake"
+
+
+@pytest.mark.parametrize(
+    ("agent", "steps", "sleep_count"),
+    [
+        ("step-beside", ["work"], 1),
+        ("steps-beside", ["a", "b"], 1),
+        ("failing-step-beside", ["fail", "fail"], 1),
+        ("sleeping-steps", ["c"], 2),
+        ("threaded-step-beside", ["work"], 1),
+    ],
+)
+async def test_a_run_is_suspended_after_the_steps_beside_the_wait(
+    agents: SuspendableAgents, agent: str, steps: list[str], sleep_count: int
+) -> None:
+    async with asyncio.timeout(60):
+        assert (await agents.play(agent)).status.state == WORKING
+        texts = [await agents.wake(agent, run) for run in range(2, sleep_count + 2)]
+
+    assert texts[-1].endswith(" done")
+    assert calls == steps, "only a step that failed is executed again"
+
+
+async def test_a_run_is_suspended_after_the_steps_beside_a_call(agents: SuspendableAgents) -> None:
+    task = await agents.play("calls-beside-a-step")
+    waits_for = str(task.metadata[NAMESPACE + WAITS_FOR])
+    await agents.perform("child", waits_for.removeprefix(CHILD_SIGNAL))
+
+    assert await agents.go_on("calls-beside-a-step", 2) == "work, child done"
+    assert calls == ["work"]
+
+
+async def test_a_cancelled_wait_in_a_step_does_not_prevent_a_suspension(agents: SuspendableAgents) -> None:
+    task = await agents.play("stops-waiting")
+
+    assert (task.status.state, calls) == (WORKING, ["stopped"])
+    assert await agents.wake("stops-waiting", 2) == "done"
+    assert calls == ["stopped"]
 
 
 async def test_an_agent_may_end_its_task_instead_of_waiting(agents: SuspendableAgents) -> None:

@@ -18,10 +18,11 @@ from ...lifecycle import is_interrupted
 from ...lifecycle.journal import JournalEntry
 from ...lifecycle.states import COMPLETED
 from ...store.runs.suspension import Wait
-from ..agent_caller import AgentCaller, CallResult, ChildCall, StartingCalls
+from ..agent_caller import AgentCaller, CallResult, ChildCall
 from ..events.queue import RunEventQueue
 from ..events.settlement import PendingWait
 from .journal import UNFINISHED, JournalCall, RunJournal
+from .waits import suspend
 
 KIND = "call"
 """Kind of the journal entries of calls."""
@@ -57,15 +58,13 @@ async def perform_call(journal: RunJournal, events: RunEventQueue, entry: Journa
         raise ChildRefused(journal_entry.content.decode(), call.agent)
     if journal_entry is not None and journal_entry.form == RESULT:
         return _require_completed(call, caller.decode(json.loads(journal_entry.content)))
-    starting = events.starting_calls = events.starting_calls or StartingCalls()
     try:
-        with starting.counted(), events.idle_clock:
+        with journal.in_progress(entry), events.idle_clock:  # all calls in an asyncio.gather start their children
             task_id, result = await _start_child(caller, journal, entry, call)
         if result is None:
             result = await _short_call_result(caller, call, task_id)
         if result is None:
-            await starting.wait_until_empty()
-            _suspend(journal, events, entry, call)
+            await _suspend(journal, events, entry, call)
     except A2AError as e:
         text = f"agent {call.agent} refused the call: {type(e).__name__}: {e.message}"
         journal.defer(entry, REFUSED, text.encode())
@@ -112,17 +111,12 @@ async def _short_call_result(caller: AgentCaller, call: ChildCall, task_id: str)
         return None
 
 
-def _suspend(journal: RunJournal, events: RunEventQueue, entry: JournalCall, call: ChildCall) -> NoReturn:
-    """Suspend the run until the child has ended or waits for its client.
-
-    Raises:
-        SuspendRun: Always.
-    """
-    journal.flush()
+async def _suspend(journal: RunJournal, events: RunEventQueue, entry: JournalCall, call: ChildCall) -> NoReturn:
+    """Suspend the run until the child has ended or waits for its client; see `suspend`."""
     start_entry = JournalEntry(entry.key, entry.kind, STARTED, call.key.encode(), entry.position)
     deadline = events.clock.monotonic() + MAX_WAIT
-    events.settlement.wait = PendingWait(Wait(start_entry, start_entry, f"{CHILD_SIGNAL}{call.key}"), deadline, None)
-    raise SuspendRun
+    wait = Wait(start_entry, start_entry, f"{CHILD_SIGNAL}{call.key}")
+    await suspend(journal, events, PendingWait(wait, deadline, None))
 
 
 def _require_completed(call: ChildCall, result: CallResult) -> CallResult:

@@ -192,21 +192,29 @@ async def perform(
     call = call or journal.begin(KIND, name, (args, kwargs))
     if call.entry is not None:
         return _replay(journal, call, call.entry)
+    with journal.in_progress(call):
+        entry = await _execute(journal, durable, call, partial(durable.function, *args, **kwargs))
+    return _replay(journal, call, entry)
+
+
+async def _execute(
+    journal: RunJournal, durable: DurableStep, call: JournalCall, function: Callable[[], Any]
+) -> JournalEntry:
+    """Execute a step and record its result, and return the entry. See `perform`."""
     is_queued = False
     try:
         with journal.executing(call):
-            value = await _attempt(journal, durable, call, partial(durable.function, *args, **kwargs))
-        form, content = encode_result(name, value)
+            value = await _attempt(journal, durable, call, function)
+        form, content = encode_result(call.name, value)
         is_queued = True
-        entry = await journal.record(call, form, content)
+        return await journal.record(call, form, content)
     except _CancelledLate as cancelled:
-        await journal.record(call, *encode_result(name, cancelled.value))
+        await journal.record(call, *encode_result(call.name, cancelled.value))
         raise asyncio.CancelledError from None  # asyncio.timeout of Python 3.11 recognizes no subclass
     except BaseException as error:
         if not is_queued or isinstance(error, Exception):  # a cancellation does not remove a queued entry
             _defer_failure(journal, call, error)
         raise
-    return _replay(journal, call, entry)
 
 
 def perform_blocking(
@@ -223,17 +231,25 @@ def perform_blocking(
     if durable.is_async:
         work = perform(journal, durable, name, args, kwargs, call)
         return wait_for(work, journal.loop, lambda: journal.is_stopping)
-    try:
-        with journal.executing(call):
-            value = _attempted_blocking(journal, durable, call, partial(durable.function, *args, **kwargs))
-        form, content = encode_result(name, value)
-        entry = result_of(asyncio.run_coroutine_threadsafe(journal.record(call, form, content), journal.loop))
-    except BaseException as error:
-        _defer_failure(journal, call, error)
-        raise
+    with journal.in_progress(call):
+        entry = _execute_blocking(journal, durable, call, partial(durable.function, *args, **kwargs))
     if journal.is_stopping:
         raise asyncio.CancelledError
     return _replay(journal, call, entry)
+
+
+def _execute_blocking(
+    journal: RunJournal, durable: DurableStep, call: JournalCall, function: Callable[[], Any]
+) -> JournalEntry:
+    """Execute a plain step in the agent's thread and record its result, and return the entry."""
+    try:
+        with journal.executing(call):
+            value = _attempted_blocking(journal, durable, call, function)
+        form, content = encode_result(call.name, value)
+        return result_of(asyncio.run_coroutine_threadsafe(journal.record(call, form, content), journal.loop))
+    except BaseException as error:
+        _defer_failure(journal, call, error)
+        raise
 
 
 def _replay(journal: RunJournal, call: JournalCall, entry: JournalEntry) -> Any:

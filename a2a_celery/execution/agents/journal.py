@@ -39,6 +39,7 @@ from google.protobuf.message import Message as Proto
 from pydantic import BaseModel
 
 from ...clock import Clock
+from ...concurrency import LeanEvent
 from ...errors import StepError, StepsChanged
 from ...lifecycle.journal import REMOVED, JournalEntry, encode_entry
 from ...settings import Settings
@@ -56,6 +57,9 @@ MAX_NAME = 200
 UNFINISHED = "unfinished"
 """Form of an entry without a result: the agent stopped waiting for the call and continued. The call is executed again,
 at the same position."""
+
+TURNS_TO_BEGIN = 10
+"""Number of iterations of the event loop in which code beside a wait may begin a call before the run is suspended."""
 
 CURRENT: ContextVar[RunJournal] = ContextVar("a2a_celery_journal")
 """Journal of the current run."""
@@ -106,12 +110,14 @@ class RunJournal:
         "_entries",
         "_events",
         "_holds_progress",
+        "_in_progress",
         "_last_position",
         "_lock",
         "_ordinals",
         "_origin",
         "_other_version",
         "_position",
+        "_progress",
         "_refusal_count",
         "_task",
         "_thread",
@@ -139,6 +145,8 @@ class RunJournal:
         self._position = 0
         self._deferred: list[tuple[object, JournalEntry]] = []
         self._caught: list[JournalEntry] = []
+        self._in_progress: dict[str, int] = {}  # keys of calls, with the number of waits for a suspension within them
+        self._progress = LeanEvent()
         self._lock = Lock()
         self._task = self._owner_task()
         self._thread: int | None = None
@@ -321,6 +329,61 @@ class RunJournal:
         finally:
             CURRENT_CALL.reset(token)
             CURRENT_MESSAGES.reset(messages_token)
+
+    @contextmanager
+    def in_progress(self, call: JournalCall) -> Iterator[None]:
+        """Delay a suspension of the run until the ``with`` block has ended, because the next run would execute the call
+        again. Thread-safe."""
+        with self._lock:
+            self._in_progress[call.key] = 0
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._in_progress.pop(call.key, None)
+            if get_ident() == self.loop_thread:
+                self._report_progress()
+            else:
+                self.loop.call_soon_threadsafe(self._report_progress)
+
+    async def wait_until_suspendable(self) -> None:
+        """Wait until no call is in progress, except calls that wait for the suspension themselves.
+
+        The calls of an ``asyncio.gather`` begin in successive iterations of the event loop, so the method also waits
+        for `TURNS_TO_BEGIN` iterations without a call in progress.
+        """
+        self._count_wait(1)
+        self._report_progress()
+        try:
+            turns = 0
+            while turns < TURNS_TO_BEGIN:
+                if self._has_calls_in_progress():
+                    turns = 0
+                    await self._progress.wait()
+                else:
+                    turns += 1
+                    await asyncio.sleep(0)
+        finally:
+            self._count_wait(-1)
+
+    def _count_wait(self, change: int) -> None:
+        """Add `change` to the number of waits within the current call and its outer calls."""
+        current = CURRENT_CALL.get(None)
+        if current is None:
+            return
+        with self._lock:
+            for key in self._in_progress:
+                if f"{current.key}/".startswith(f"{key}/"):
+                    self._in_progress[key] += change
+
+    def _has_calls_in_progress(self) -> bool:
+        with self._lock:
+            return 0 in self._in_progress.values()
+
+    def _report_progress(self) -> None:
+        """Wake the waits for a suspension, so that they check the calls in progress."""
+        self._progress.set()
+        self._progress.clear()
 
     def changed(self, problem: str) -> StepsChanged:
         """Return the error that ends the run because the agent's code does not fit its journal."""

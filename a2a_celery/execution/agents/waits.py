@@ -54,6 +54,19 @@ class BegunWait:
         return JournalEntry(self.call.key, self.call.kind, form, content, self.call.position)
 
 
+async def suspend(journal: RunJournal, events: RunEventQueue, wait: PendingWait) -> NoReturn:
+    """Suspend the run until `wait` ends. Durable steps beside the wait end first, because the next run would execute
+    them again.
+
+    Raises:
+        SuspendRun: The run is suspended until `wait`, or an earlier wait of the run, ends.
+    """
+    await journal.wait_until_suspendable()
+    journal.flush()
+    events.settlement.wait = events.settlement.wait or wait
+    raise SuspendRun
+
+
 class Waits:
     """Sleeps and waits for signals of one run, recorded in its journal. `begin_sleep` and `begin_wait` are thread-safe.
 
@@ -108,7 +121,7 @@ class Waits:
             if entry.form == UNTIL:
                 await self._stay((EPOCH + int(entry.content) * MICROSECOND - self._clock.now()).total_seconds())
         elif seconds > SHORT_SLEEP:
-            self._suspend(wait)
+            await self._suspend(wait)
         else:
             ends_at = self._clock.now() + timedelta(seconds=seconds)
             content = str((ends_at - EPOCH) // MICROSECOND).encode()
@@ -122,7 +135,7 @@ class Waits:
         """See `Turn.wait_for`."""
         entry = wait.call.entry or await self._find_entry(wait)
         if entry is None:
-            self._suspend(wait)
+            await self._suspend(wait)
         if entry.form == TIMEOUT:
             raise TimeoutError(f"no signal {wait.signal!r} arrived in time")
         return json.loads(entry.content)
@@ -143,13 +156,8 @@ class Waits:
             )
         )
 
-    def _suspend(self, wait: BegunWait) -> NoReturn:
-        """Suspend the run until `wait` ends.
-
-        Raises:
-            SuspendRun: Always.
-        """
-        self._journal.flush()
+    async def _suspend(self, wait: BegunWait) -> NoReturn:
+        """Suspend the run until `wait` ends; see `suspend`."""
         ends_at, deadline, until_us = wait.until, None, None
         if wait.until is not None:
             until_us = (wait.until - EPOCH) // MICROSECOND
@@ -157,8 +165,7 @@ class Waits:
             ends_at = self._clock.now() + timedelta(seconds=wait.seconds)
             deadline = self._clock.monotonic() + wait.seconds
         stored_wait = Wait(wait.entry(PAYLOAD), wait.entry(TIMEOUT), wait.signal, until_us=until_us)
-        self._events.settlement.wait = PendingWait(stored_wait, deadline, ends_at)
-        raise SuspendRun
+        await suspend(self._journal, self._events, PendingWait(stored_wait, deadline, ends_at))
 
     async def _stay(self, seconds: float) -> None:
         """Sleep in this process. The agent is not considered idle during the sleep."""

@@ -30,7 +30,7 @@ from ...store.runs.recovery import without_artifacts
 from ...store.runs.release import Released
 from ...store.runs.suspension import SuspendedRun
 from ...store.tasks.commands import read_task
-from ..agent_caller import AgentCaller, StartingCalls
+from ..agent_caller import AgentCaller
 from ..limits import IdleClock, Retries
 from .incoming import IncomingMessages
 from .settlement import PublishNext, RunStore, Settlement, drop
@@ -218,8 +218,6 @@ class RunEventQueue(EventQueue):
         """Retries of an agent, or None for a plain Celery task, whose retries Celery handles."""
         self.calls: AgentCaller | None = None
         """Client with which the agent calls other agents, or None for a plain Celery task."""
-        self.starting_calls: StartingCalls | None = None
-        """Counter of the calls that are starting, or None before the first call."""
         self.rewrite: Callable[[Event], Awaitable[Event]] | None = None
         """Function that passes an event of the agent through the hooks and returns the event to send, or None without
         hooks."""
