@@ -21,7 +21,9 @@ from ...store.runs.suspension import Wait
 from ..agent_caller import AgentCaller, CallResult, ChildCall
 from ..events.queue import RunEventQueue
 from ..events.settlement import PendingWait
+from .durable_steps import defer_failure, replay
 from .journal import UNFINISHED, JournalCall, RunJournal
+from .step_results import FAILURE
 from .waits import suspend
 
 KIND = "call"
@@ -50,12 +52,15 @@ async def perform_call(journal: RunJournal, events: RunEventQueue, entry: Journa
         ChildFailed: The child ended in a state other than COMPLETED.
         ChildInterrupted: The child waits for its client.
         ChildRefused: The agent refused the message, so there is no child.
+        Exception: The recorded or current error of a call to a remote agent, for example a ``client.RemoteError``.
         StepError: The result is too large for the journal.
     """
     journal_entry, caller = entry.entry, events.calls
     assert caller is not None
     if journal_entry is not None and journal_entry.form == REFUSED:
         raise ChildRefused(journal_entry.content.decode(), call.agent)
+    if journal_entry is not None and journal_entry.form == FAILURE:
+        return replay(journal, entry, journal_entry)
     if journal_entry is not None and journal_entry.form == RESULT:
         return _require_completed(call, caller.decode(json.loads(journal_entry.content)))
     try:
@@ -71,8 +76,11 @@ async def perform_call(journal: RunJournal, events: RunEventQueue, entry: Journa
         raise ChildRefused(text, call.agent) from e
     except SuspendRun:
         raise
-    except BaseException:
-        journal.defer(entry, UNFINISHED, b"")  # if the agent continues, its next run calls the same child again
+    except BaseException as error:
+        if call.is_remote and isinstance(error, Exception):
+            defer_failure(journal, entry, error)
+        elif not journal.has_entry(entry):  # otherwise, the next run finds the child by its recorded id
+            journal.defer(entry, UNFINISHED, b"")
         raise
     content = json.dumps(caller.encode(result), ensure_ascii=False, separators=(",", ":"))
     await journal.record(entry, RESULT, content.encode())

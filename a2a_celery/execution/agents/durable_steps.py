@@ -191,10 +191,10 @@ async def perform(
     """
     call = call or journal.begin(KIND, name, (args, kwargs))
     if call.entry is not None:
-        return _replay(journal, call, call.entry)
+        return replay(journal, call, call.entry)
     with journal.in_progress(call):
         entry = await _execute(journal, durable, call, partial(durable.function, *args, **kwargs))
-    return _replay(journal, call, entry)
+    return replay(journal, call, entry)
 
 
 async def _execute(
@@ -213,7 +213,7 @@ async def _execute(
         raise asyncio.CancelledError from None  # asyncio.timeout of Python 3.11 recognizes no subclass
     except BaseException as error:
         if not is_queued or isinstance(error, Exception):  # a cancellation does not remove a queued entry
-            _defer_failure(journal, call, error)
+            defer_failure(journal, call, error)
         raise
 
 
@@ -227,7 +227,7 @@ def perform_blocking(
     """
     call = journal.begin(KIND, name, (args, kwargs))
     if call.entry is not None:
-        return _replay(journal, call, call.entry)
+        return replay(journal, call, call.entry)
     if durable.is_async:
         work = perform(journal, durable, name, args, kwargs, call)
         return wait_for(work, journal.loop, lambda: journal.is_stopping)
@@ -235,7 +235,7 @@ def perform_blocking(
         entry = _execute_blocking(journal, durable, call, partial(durable.function, *args, **kwargs))
     if journal.is_stopping:
         raise asyncio.CancelledError
-    return _replay(journal, call, entry)
+    return replay(journal, call, entry)
 
 
 def _execute_blocking(
@@ -248,11 +248,11 @@ def _execute_blocking(
         form, content = encode_result(call.name, value)
         return result_of(asyncio.run_coroutine_threadsafe(journal.record(call, form, content), journal.loop))
     except BaseException as error:
-        _defer_failure(journal, call, error)
+        defer_failure(journal, call, error)
         raise
 
 
-def _replay(journal: RunJournal, call: JournalCall, entry: JournalEntry) -> Any:
+def replay(journal: RunJournal, call: JournalCall, entry: JournalEntry) -> Any:
     """Decode the result in `entry`. The run that recorded the result also uses the decoded result, so that all runs
     receive equal values."""
     if entry.form == FAILURE:
@@ -267,7 +267,7 @@ def _decode(journal: RunJournal, call: JournalCall, decode: Callable[[bytes], An
         raise journal.changed(f"step {call.key}: {problem}") from problem
 
 
-def _defer_failure(journal: RunJournal, call: JournalCall, error: BaseException) -> None:
+def defer_failure(journal: RunJournal, call: JournalCall, error: BaseException) -> None:
     """Defer the entry for the failure of a step.
 
     Raises:

@@ -226,6 +226,11 @@ class RunJournal:
         await self._events.write_entries(entries)
         return entry
 
+    def has_entry(self, call: JournalCall) -> bool:
+        """Return True if an entry of `call`, other than an unfinished one, is recorded or queued."""
+        entry = self._entries.get(call.key)
+        return entry is not None and entry.form != UNFINISHED
+
     def mark_last_answer(self) -> None:
         """Note that the agent now receives the last answer to its questions."""
         self._answered_at = self._position

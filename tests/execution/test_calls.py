@@ -1,0 +1,131 @@
+"""`Turn.call` after errors: a remote task is started once, and each run receives the same error."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+from a2a.types import Task as A2ATask
+from a2a.types import TaskState, TaskStatus
+
+from a2a_celery import Turn
+from a2a_celery.agent_calls import AgentCalls
+from a2a_celery.client.errors import AgentUnreachable
+from a2a_celery.client.result import Result
+from a2a_celery.execution.agent_caller import ChildCall
+from a2a_celery.execution.agents.calls import STARTED
+from a2a_celery.execution.agents.journal import JournalCall, RunJournal
+
+from .attempts import Calls, Task
+
+URL = "https://agents.example.com/checker"
+
+
+class RemoteServer(AgentCalls):
+    """Remote agent that starts a task for each message that it receives.
+
+    Attributes:
+        errors: Errors of the next requests.
+        is_done: Event that is set when the tasks are completed.
+    """
+
+    def __init__(self) -> None:
+        self.started: list[str] = []
+        self.errors: list[Exception | None] = []
+        self.is_done = asyncio.Event()
+
+    async def start(self, call: ChildCall) -> Result:
+        self._raise_error()
+        self.started.append(f"task {len(self.started) + 1}")
+        return Result(A2ATask(id=self.started[-1]))
+
+    async def result(self, call: ChildCall, task_id: str) -> Result:
+        self._raise_error()
+        await self.is_done.wait()
+        return Result(A2ATask(id=task_id, status=TaskStatus(state=TaskState.TASK_STATE_COMPLETED)))
+
+    def _raise_error(self) -> None:
+        error = self.errors.pop(0) if self.errors else None
+        if error is not None:
+            raise error
+
+
+@pytest.fixture
+def server() -> RemoteServer:
+    """Remote agent that is called by the agents of a test."""
+    return RemoteServer()
+
+
+def caller(server: RemoteServer, calls: Calls, timeout: float | None = None) -> Callable[[Turn], Any]:
+    """Return an agent that calls `server`, handles the error of the call, and performs a step."""
+
+    async def agent(turn: Turn) -> str:
+        turn._events.calls = server
+        try:
+            async with asyncio.timeout(timeout):
+                text = (await turn.call(URL, "check")).task_id
+        except (TimeoutError, AgentUnreachable) as error:
+            text = f"{type(error).__name__}: {error}"
+        await turn.step("after", calls.work, "after")
+        return cast(str, text)
+
+    return agent
+
+
+async def test_a_call_that_timed_out_waits_for_the_same_task(task: Task, calls: Calls, server: RemoteServer) -> None:
+    assert await task.attempt(caller(server, calls, timeout=0.05)) == "TimeoutError: "
+    assert await task.attempt(caller(server, calls, timeout=0.05)) == "TimeoutError: "
+    server.is_done.set()
+
+    assert await task.attempt(caller(server, calls)) == "task 1"
+    assert (server.started, calls.made) == (["task 1"], ["after"])
+
+
+@pytest.mark.parametrize("errors", [[AgentUnreachable("away")], [None, AgentUnreachable("away")]])
+async def test_an_error_of_a_remote_agent_is_recorded(
+    task: Task, calls: Calls, server: RemoteServer, errors: list[Exception | None]
+) -> None:
+    server.errors = errors
+    task_count = len(errors) - 1
+    server.is_done.set()
+
+    assert await task.attempt(caller(server, calls)) == "AgentUnreachable: away"
+    assert await task.attempt(caller(server, calls)) == "AgentUnreachable: away"
+    assert (len(server.started), calls.made) == (task_count, ["after"])
+
+
+async def test_an_error_that_ends_the_run_is_not_recorded(task: Task, server: RemoteServer) -> None:
+    server.errors = [None, AgentUnreachable("away")]
+    server.is_done.set()
+
+    async def agent(turn: Turn) -> str:
+        turn._events.calls = server
+        return cast(str, (await turn.call(URL, "check")).task_id)
+
+    with pytest.raises(AgentUnreachable):
+        await task.attempt(agent)
+
+    assert await task.attempt(agent) == "task 1"
+    assert server.started == ["task 1"]
+
+
+async def test_a_call_that_is_cancelled_while_its_task_is_recorded_finds_the_task(
+    task: Task, calls: Calls, server: RemoteServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = RunJournal.record
+
+    async def record_slowly(journal: RunJournal, call: JournalCall, form: str, content: bytes) -> Any:
+        entry = await record(journal, call, form, content)
+        if form == STARTED:
+            await asyncio.Event().wait()
+        return entry
+
+    monkeypatch.setattr(RunJournal, "record", record_slowly)
+    assert await task.attempt(caller(server, calls, timeout=0.05)) == "TimeoutError: "
+    monkeypatch.undo()
+    server.is_done.set()
+
+    assert await task.attempt(caller(server, calls)) == "task 1"
+    assert server.started == ["task 1"]
