@@ -10,8 +10,10 @@ from contextlib import suppress
 from typing import Any, cast
 
 import pytest
+from celery.exceptions import SoftTimeLimitExceeded
 
 from a2a_celery import ConfigError, StepError, StepsChanged, Turn, current_step_key, step
+from a2a_celery.execution.agents import durable_steps
 from a2a_celery.execution.agents.journal import RunJournal
 from a2a_celery.settings import Settings
 
@@ -468,3 +470,39 @@ async def test_a_cancellation_while_a_result_is_written_leaves_the_result(
     await task.attempt(waits)
 
     assert calls.made == ["charge", "next"]
+
+
+async def test_an_interrupted_thread_leaves_the_result_that_is_written(
+    task: Task, calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(future: Any) -> None:
+        raise SoftTimeLimitExceeded
+
+    def interrupted(turn: Turn) -> None:
+        monkeypatch.setattr(durable_steps, "result_of", interrupt)
+        with pytest.raises(SoftTimeLimitExceeded):
+            turn.blocking.step("charge", calls.work_in_thread, "charge")
+        monkeypatch.undo()
+        turn.blocking.step("next", calls.work_in_thread, "next")
+
+    def agent(turn: Turn) -> list[str]:
+        return [turn.blocking.step(name, calls.work_in_thread, name) for name in ("charge", "next")]
+
+    await task.attempt(interrupted)
+
+    assert await task.attempt(agent) == ["done: charge", "done: next"]
+    assert calls.made == ["charge", "next"]
+
+
+async def test_a_refused_result_of_a_thread_is_a_failure_of_its_step(task: Task, calls: Calls) -> None:
+    def work() -> str:
+        calls.made.append("large")
+        return "x" * 2000
+
+    def agent(turn: Turn) -> str:
+        with pytest.raises(StepError, match="step_max_bytes"):
+            turn.blocking.step("large", work)
+        return cast(str, turn.blocking.step("next", calls.work_in_thread, "next"))
+
+    assert await task.attempt(agent) == await task.attempt(agent) == "done: next"
+    assert calls.made == ["large", "next"]

@@ -201,19 +201,20 @@ async def _execute(
     journal: RunJournal, durable: DurableStep, call: JournalCall, function: Callable[[], Any]
 ) -> JournalEntry:
     """Execute a step and record its result, and return the entry. See `perform`."""
-    is_queued = False
     try:
         with journal.executing(call):
             value = await _attempt(journal, durable, call, function)
         form, content = encode_result(call.name, value)
-        is_queued = True
-        return await journal.record(call, form, content)
     except _CancelledLate as cancelled:
         await journal.record(call, *encode_result(call.name, cancelled.value))
         raise asyncio.CancelledError from None  # asyncio.timeout of Python 3.11 recognizes no subclass
     except BaseException as error:
-        if not is_queued or isinstance(error, Exception):  # a cancellation does not remove a queued entry
-            defer_failure(journal, call, error)
+        defer_failure(journal, call, error)
+        raise
+    try:
+        return await journal.record(call, form, content)
+    except StepError as error:  # any other exception, such as a cancellation, leaves the queued entry
+        defer_failure(journal, call, error)
         raise
 
 
@@ -246,8 +247,13 @@ def _execute_blocking(
         with journal.executing(call):
             value = _attempted_blocking(journal, durable, call, function)
         form, content = encode_result(call.name, value)
-        return result_of(asyncio.run_coroutine_threadsafe(journal.record(call, form, content), journal.loop))
+        recording = asyncio.run_coroutine_threadsafe(journal.record(call, form, content), journal.loop)
     except BaseException as error:
+        defer_failure(journal, call, error)
+        raise
+    try:
+        return result_of(recording)
+    except StepError as error:  # an interrupt of the thread leaves the queued entry
         defer_failure(journal, call, error)
         raise
 
