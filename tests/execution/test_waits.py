@@ -31,6 +31,7 @@ from tests.support.waiting import eventually_async
 
 from .local_agents import LocalAgents
 from .scene import perform_run
+from .test_calls import URL, RemoteServer
 
 app = Celery("test", broker="memory://", set_as_current=False)
 a2a = A2A(app)
@@ -299,6 +300,18 @@ def plain(text: str) -> str:
 a2a.expose(plain, description="Sleeps.")
 
 
+remote_agent = RemoteServer()
+
+
+@a2a.agent("sleeps-beside-a-remote-call", description="Limits the time for a remote agent.")
+async def sleeps_beside_a_remote_call(turn: Turn) -> str:
+    turn._events.calls = remote_agent
+    call = asyncio.create_task(turn.call(URL, "check"))
+    await turn.sleep(3600)
+    call.cancel()
+    return "late"
+
+
 class SuspendableAgents(LocalAgents):
     """Agents of this module in the test process, with their suspended runs."""
 
@@ -547,3 +560,11 @@ async def test_celery_reports_a_suspended_run_as_neither_success_nor_failure(age
 
     error = result.retval.exception.exc
     assert (type(error), error.args) == (RunConcluded, ("SUSPENDED",))
+
+
+async def test_a_remote_task_does_not_delay_a_suspension(agents: SuspendableAgents) -> None:
+    async with asyncio.timeout(60):
+        assert (await agents.play("sleeps-beside-a-remote-call")).status.state == WORKING
+        assert await agents.wake("sleeps-beside-a-remote-call", 2) == "late"
+
+    assert remote_agent.started == ["task 1"]

@@ -64,8 +64,11 @@ async def perform_call(journal: RunJournal, events: RunEventQueue, entry: Journa
     if journal_entry is not None and journal_entry.form == RESULT:
         return _require_completed(call, caller.decode(json.loads(journal_entry.content)))
     try:
-        with journal.in_progress(entry), events.idle_clock:  # all calls in an asyncio.gather start their children
-            task_id, result = await _start_child(caller, journal, entry, call)
+        with events.idle_clock:
+            with journal.in_progress(entry):  # all calls in an asyncio.gather start their children
+                task_id, result = await _start_child(caller, journal, entry, call)
+            if result is None and call.is_remote:
+                result = await caller.result(call, task_id)
         if result is None:
             result = await _short_call_result(caller, call, task_id)
         if result is None:
@@ -93,8 +96,8 @@ async def _start_child(
     """Start the child, unless an earlier run has started it.
 
     Returns:
-        The id of the child, and its result. The result is None if an earlier run has started a child of the app, or if
-        a new child of the app is neither terminal nor interrupted.
+        The id of the child, and its result. The result is None if an earlier run has started the child, or if a new
+        child is neither terminal nor interrupted.
     """
     if entry.entry is not None:
         task_id, result = entry.entry.content.decode(), None
@@ -105,8 +108,6 @@ async def _start_child(
             await journal.record(entry, STARTED, task_id.encode())
         if result.stop_reason is None:
             result = None
-    if result is None and call.is_remote:
-        result = await caller.result(call, task_id)
     return task_id, result
 
 
