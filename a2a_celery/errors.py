@@ -168,14 +168,17 @@ class StepsChanged(BaseException):
 class AgentSignal(BaseException):
     """Base class of the exceptions that an agent raises to end its run. Text and parts are sent to the client.
 
+    None as `parts` means no parts.
+
     Raises:
         TypeError: A part is not an ``a2a.types.Part``.
     """
 
-    def __init__(self, text: str = "", *, parts: Sequence[Part] = ()) -> None:
+    def __init__(self, text: str = "", *, parts: Sequence[Part] | None = ()) -> None:
         from a2a.types import Part  # noqa: PLC0415 -- not at import: most processes never raise an AgentSignal
 
         super().__init__(text)
+        parts = parts or ()
         wrong = next((part for part in parts if not isinstance(part, Part)), None)
         if wrong is not None:
             raise TypeError(f"parts are a2a.types.Part, not {type(wrong).__name__}")

@@ -198,6 +198,15 @@ async def asks_in_a_step(turn: Turn) -> str:
     return f"{city}, {await turn.ask('Which country?')}"
 
 
+@a2a.agent("has-no-parts", description="Passes None as parts.")
+async def has_no_parts(turn: Turn) -> str:
+    await turn.say("asking", parts=None)
+    if turn.text == "raise":
+        raise InputRequired("Which city?", parts=None)
+    schema = {"type": "string"} if turn.text == "schema" else None
+    return str(await turn.ask("Which city?", parts=None, schema=schema))
+
+
 @a2a.agent("asks-before-a-step", description="Asks while a step waits that asks afterwards.")
 async def asks_before_a_step(turn: Turn) -> str:
     has_city = asyncio.Event()
@@ -327,6 +336,11 @@ async def test_an_answer_belongs_to_the_step_that_asked(turns: TurnByTurn, agent
     assert await turns.say(agent, 2, Part(text="Oslo")) == (INPUT_REQUIRED, "Which country?")
 
     assert await turns.answer(agent, "Norway", run=3) == ["Oslo, Norway"]
+
+
+@pytest.mark.parametrize("text", ["raise", "ask", "schema"])
+async def test_none_means_no_parts(turns: TurnByTurn, text: str) -> None:
+    assert await turns.begin("has-no-parts", text) == (INPUT_REQUIRED, "Which city?")
 
 
 async def test_a_recorded_step_keeps_its_answer_whatever_the_agent_asks_first(turns: TurnByTurn) -> None:

@@ -41,7 +41,7 @@ class BlockingTurn:
         """See `Turn.cancelled`."""
         return self._turn.cancelled
 
-    def say(self, text: str = "", *, parts: Sequence[Part] = (), **metadata: Any) -> None:
+    def say(self, text: str = "", *, parts: Sequence[Part] | None = (), **metadata: Any) -> None:
         """See `Turn.say`."""
         self._wait_for(self._turn.say(text, parts=parts, **metadata))
 
@@ -74,7 +74,7 @@ class BlockingTurn:
         self,
         question: str = "",
         *,
-        parts: Sequence[Part] = (),
+        parts: Sequence[Part] | None = (),
         schema: None = None,
         remind_after: RemindAfter = None,
         escalate_to: str | None = None,
@@ -85,7 +85,7 @@ class BlockingTurn:
         self,
         question: str = "",
         *,
-        parts: Sequence[Part] = (),
+        parts: Sequence[Part] | None = (),
         schema: type[T],
         remind_after: RemindAfter = None,
         escalate_to: str | None = None,
@@ -96,7 +96,7 @@ class BlockingTurn:
         self,
         question: str = "",
         *,
-        parts: Sequence[Part] = (),
+        parts: Sequence[Part] | None = (),
         schema: Any,
         remind_after: RemindAfter = None,
         escalate_to: str | None = None,
@@ -106,7 +106,7 @@ class BlockingTurn:
         self,
         question: str = "",
         *,
-        parts: Sequence[Part] = (),
+        parts: Sequence[Part] | None = (),
         schema: Any = None,
         remind_after: RemindAfter = None,
         escalate_to: str | None = None,

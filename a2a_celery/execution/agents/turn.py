@@ -195,12 +195,12 @@ class Turn:
         """
         return self._events.stopping
 
-    async def say(self, text: str = "", *, parts: Sequence[Part] = (), **metadata: Any) -> None:
+    async def say(self, text: str = "", *, parts: Sequence[Part] | None = (), **metadata: Any) -> None:
         """Report progress to the client. The task stays WORKING.
 
         Args:
             text: Text of the status message.
-            parts: Further parts of the status message.
+            parts: Further parts of the status message. None means none.
             **metadata: Metadata of the status update, as JSON values.
 
         Raises:
@@ -210,7 +210,7 @@ class Turn:
         event = TaskStatusUpdateEvent(status=TaskStatus(state=WORKING), metadata=metadata or None)
         if text or parts:
             message = agent_message(text, self.task_id, self.context_id) if text else Message()
-            message.parts.extend(parts)
+            message.parts.extend(parts or ())
             event.status.message.CopyFrom(message)
         await self._events.enqueue_event(event)
 
@@ -302,7 +302,7 @@ class Turn:
         self,
         question: str = "",
         *,
-        parts: Sequence[Part] = (),
+        parts: Sequence[Part] | None = (),
         schema: None = None,
         remind_after: RemindAfter = None,
         escalate_to: str | None = None,
@@ -313,7 +313,7 @@ class Turn:
         self,
         question: str = "",
         *,
-        parts: Sequence[Part] = (),
+        parts: Sequence[Part] | None = (),
         schema: type[T],
         remind_after: RemindAfter = None,
         escalate_to: str | None = None,
@@ -324,7 +324,7 @@ class Turn:
         self,
         question: str = "",
         *,
-        parts: Sequence[Part] = (),
+        parts: Sequence[Part] | None = (),
         schema: Any,
         remind_after: RemindAfter = None,
         escalate_to: str | None = None,
@@ -334,7 +334,7 @@ class Turn:
         self,
         question: str = "",
         *,
-        parts: Sequence[Part] = (),
+        parts: Sequence[Part] | None = (),
         schema: Any = None,
         remind_after: RemindAfter = None,
         escalate_to: str | None = None,
@@ -351,7 +351,7 @@ class Turn:
 
         Args:
             question: Text of the question.
-            parts: Further parts of the question.
+            parts: Further parts of the question. None means none.
             schema: Type of the answer: a Pydantic model, a dataclass, a TypedDict or any other type that Pydantic
                 validates, or a JSON Schema as a dict. The gateway refuses an answer that does not match, and the task
                 keeps its question. If a validator of the type refuses the answer, the question is asked again, with the
@@ -426,7 +426,7 @@ class Turn:
         return answers
 
     def _answer_of(
-        self, expected: AnswerType | AnswerTypes, question: str, parts: Sequence[Part] = (), *, reminders: Reminders
+        self, expected: AnswerType | AnswerTypes, question: str, parts: Sequence[Part] | None = (), *, reminders: Reminders
     ) -> Any:
         """Return the client's first valid answer. If there is none, end the run with the question.
 
@@ -444,7 +444,7 @@ class Turn:
                 reason = f"The answer was not accepted. {e}"
         require_valid_schema(expected.schema)
         text = "\n".join(line for line in (reason, question) if line)
-        raise self._question(InputRequired(text, parts=[schema_part(expected.schema), *parts]), reminders)
+        raise self._question(InputRequired(text, parts=[schema_part(expected.schema), *(parts or ())]), reminders)
 
     def _next_answer(self) -> Message | None:
         """Return the client's next answer in this turn, or None if it has not arrived yet."""
