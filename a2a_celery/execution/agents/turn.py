@@ -426,7 +426,12 @@ class Turn:
         return answers
 
     def _answer_of(
-        self, expected: AnswerType | AnswerTypes, question: str, parts: Sequence[Part] | None = (), *, reminders: Reminders
+        self,
+        expected: AnswerType | AnswerTypes,
+        question: str,
+        parts: Sequence[Part] | None = (),
+        *,
+        reminders: Reminders,
     ) -> Any:
         """Return the client's first valid answer. If there is none, end the run with the question.
 
