@@ -14,6 +14,7 @@ from celery import Celery
 from ..agents import Agent
 from ..dispatch import Publisher, entry_name, fleet_of, guard_workers
 from ..dispatch.connection import guard, skip_run_acks
+from ..errors import ConfigError
 from ..hooks import Hooks
 from ..settings import Settings
 from ..store.runs.commands import RunRef
@@ -99,13 +100,16 @@ class AgentWorker:
     def guard_broker(self) -> None:
         """Guard the broker connection of a worker that is about to connect; see ``dispatch.connection``.
 
-        Unless `ack_emulation` is set, unacknowledged messages of runs are recorded only in memory. Errors are logged.
+        Unless `ack_emulation` is set, unacknowledged messages of runs are recorded only in memory. Errors are logged,
+        except an invalid setting, which `check_start` reports.
         """
         try:
             guard(self._app)
             settings = self._settings()
             if not settings.ack_emulation:
                 skip_run_acks(self._app, partial(self._is_own_run, settings.key_prefix))
+        except ConfigError:
+            pass
         except Exception:
             logger.exception("could not set the timeouts of the worker's broker connection")
 

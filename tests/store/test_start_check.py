@@ -59,6 +59,22 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     ]
 
 
+@pytest.mark.parametrize("agents", [["echo"], []])
+def test_a_worker_without_a_store_url_refuses_to_start(
+    agents: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv("A2A_STORE_URL", raising=False)
+    a2a = A2A(Celery("tests", broker="memory://localhost", set_as_current=False))
+    for name in agents:
+        a2a.agent(name)(lambda turn: turn.text)
+
+    a2a.worker().guard_broker()
+    with pytest.raises(SystemExit, match=r"^Error: a2a_store_url is not set, "):
+        a2a.worker().check_start(SimpleNamespace(app=a2a.celery))
+
+    assert caplog.records == [], "the error is printed once, without a traceback"
+
+
 @pytest.mark.parametrize(
     ("options", "environ", "beyond"),
     [

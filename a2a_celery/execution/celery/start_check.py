@@ -36,7 +36,7 @@ def worker_starts(sender: Any = None, **_: Any) -> None:
             of a receiver.
     """
     components = installed_on(sender.app)
-    if components is None or not components.agents:
+    if components is None:
         return
     agents = components.agents
     queue_names = set(sender.app.amqp.queues.consume_from)
@@ -44,8 +44,10 @@ def worker_starts(sender: Any = None, **_: Any) -> None:
     if errors:
         raise SystemExit("Error: " + "; ".join(f"agent {name!r}: {error}" for name, error in errors.items()))
     try:
+        settings = components.settings()
         components.hooks.require_agents(agents)
-        _look_at_store(components.settings(), sessions=any(agent.session for agent in agents.values()))
+        if agents:
+            _look_at_store(settings, sessions=any(agent.session for agent in agents.values()))
     except ConfigError as e:
         raise SystemExit(f"Error: {e}") from e
     for name in version_queues(sender.app, agents.values(), queue_names):
