@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from click.testing import CliRunner
 
 from a2a_celery import A2A
 from a2a_celery.cli.commands import a2a as commands
+from a2a_celery.cli.options import available_port
 from a2a_celery.execution.celery.start_check import worker_starts
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.admin.start_check import watchers
@@ -94,6 +96,7 @@ def test_a_gateway_that_listens_beyond_this_machine_without_authentication_warns
     a2a = make_app("redis://127.0.0.1:1/0")
     a2a.celery.conf.a2a_auth_api_keys = None
     monkeypatch.setattr("uvicorn.run", lambda *_, **__: None)
+    monkeypatch.setattr("a2a_celery.cli.serve.gateway.available_port", lambda *_, **__: 0)
     for name in ("A2A_GRPC_HOST", "A2A_GRPC_PORT"):
         monkeypatch.setenv(name, "")  # the command sets these variables; monkeypatch restores them
     for name, value in ({"A2A_GRPC_HOST": "127.0.0.1"} | environ).items():
@@ -104,6 +107,32 @@ def test_a_gateway_that_listens_beyond_this_machine_without_authentication_warns
     assert result.exit_code == 0, result.output
     lines = [line for line in warnings(caplog) if line.startswith("listening on")]
     assert [line.startswith(start) for line, start in zip(lines, beyond, strict=True)] == [True] * len(beyond)
+
+
+@pytest.mark.parametrize("option", ["--port", "--grpc-port"])
+def test_a_gateway_with_a_port_in_use_prints_one_line(option: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    a2a = make_app("redis://127.0.0.1:1/0")
+    monkeypatch.setattr("uvicorn.run", lambda *_, **__: None)
+    monkeypatch.setenv("A2A_GRPC_PORT", "")  # the command sets this variable; monkeypatch restores it
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        arguments = ["gateway", "--port", "0", option, str(port)]
+        result = CliRunner().invoke(commands, arguments, obj=SimpleNamespace(app=a2a.celery))
+
+    assert result.exit_code == 1
+    assert result.output.splitlines()[-1] == (
+        f"Error: cannot listen on 127.0.0.1 port {port} (Address already in use): choose another with {option}"
+    )
+
+
+def test_two_gateways_may_share_the_port_for_grpc() -> None:
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+
+        assert available_port("127.0.0.1", port, "--grpc-port", shared=True) == port
 
 
 @pytest.fixture(scope="module")

@@ -35,6 +35,27 @@ def test_the_help_of_each_command_fits_80_columns(name: str) -> None:
     assert [line for line in result.output.splitlines() if len(line) > 80] == []
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["gateway", "--port", "65536"],
+        ["gateway", "--grpc-port", "65536"],
+        ["gateway", "--workers", "0"],
+        ["gateway", "--log-level", "loud"],
+        ["watcher", "--metrics-port", "65536"],
+        ["watcher", "--log-level", "loud"],
+        ["dev", "--port", "65536"],
+        ["dev", "--concurrency", "0"],
+    ],
+    ids=" ".join,
+)
+def test_an_option_with_an_impossible_value_is_refused(arguments: list[str]) -> None:
+    result = CliRunner().invoke(a2a, arguments)
+
+    assert result.exit_code == 2
+    assert f"Invalid value for '{arguments[1]}'" in result.output
+
+
 @pytest.mark.parametrize("name", ["list", "cancel"])
 def test_the_help_names_each_state(name: str) -> None:
     output = CliRunner().invoke(a2a, [name, "--help"], terminal_width=78).output

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import click
 from ...app import A2A
 from ...errors import ConfigError
 from ...settings.loading import with_files
+from ..options import PORT, available_port
 from .environment import STORE
 from .supervisor import AppLocation, DevOptions, Supervisor
 
@@ -24,10 +24,18 @@ def dev_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(
         (
             click.option("--pool", default="prefork", show_default=True, help="The worker's pool (celery worker -P)."),
-            click.option("--concurrency", default=4, show_default=True, help="Concurrent runs of the worker."),
+            click.option(
+                "--concurrency",
+                default=4,
+                show_default=True,
+                type=click.IntRange(min=1),
+                help="Concurrent runs of the worker.",
+            ),
             click.option("--host", default="127.0.0.1", show_default=True, help="The gateway's address."),
-            click.option("--port", default=8000, show_default=True, help="The gateway's port; 0 picks a free one."),
-            click.option("--grpc-port", type=int, help="The port for gRPC; 0 picks a free one. Default: no gRPC."),
+            click.option(
+                "--port", default=8000, show_default=True, type=PORT, help="The gateway's port; 0 picks a free one."
+            ),
+            click.option("--grpc-port", type=PORT, help="The port for gRPC; 0 picks a free one. Default: no gRPC."),
             click.option(
                 "--redis-url",
                 help="A Redis server to use instead of the embedded one. Default: A2A_STORE_URL. It is the broker too, "
@@ -71,23 +79,3 @@ def run_dev(target: AppLocation, options: DevOptions, environ: Mapping[str, str]
     except ConfigError as e:
         raise click.ClickException(str(e)) from e
     return Supervisor(target, options, port, grpc_port).run(environ, redis_url)
-
-
-def available_port(host: str, port: int, option: str) -> int:
-    """Return `port` if it is free, or any free port if `port` is 0.
-
-    Raises:
-        ConfigError: The port is in use, or `host` is not an address of this machine. The message suggests `option`.
-    """
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        with socket.socket(family, kind, protocol) as s:
-            s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            s.bind(address)
-            bound: int = s.getsockname()[1]
-            return bound
-    except OSError as e:
-        reason = os.strerror(e.errno) if e.errno and e.errno > 0 else str(e.args[-1])
-        raise ConfigError(f"cannot listen on {host} port {port} ({reason}): choose another with {option}") from e

@@ -35,6 +35,7 @@ from ...store import AsyncStore, Keys
 from ...store.admin.start_check import check_store
 from ...telemetry.logs import set_up
 from ..app_loader import app_location, load_configured_a2a
+from ..options import LOG_LEVEL, PORT, available_port
 
 APP_VARIABLE = "A2A_CELERY_APP"
 """Environment variable with the location of the app, for the processes of ``gateway --workers N``."""
@@ -166,11 +167,21 @@ H11 = "a2a_celery.cli.serve.h11_protocol:BoundedH11Protocol"
 @click.command()
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option(
-    "--port", default=8000, show_default=True, help="The port for JSON-RPC and HTTP+JSON; 0 picks a free one."
+    "--port",
+    default=8000,
+    show_default=True,
+    type=PORT,
+    help="The port for JSON-RPC and HTTP+JSON; 0 picks a free one.",
 )
-@click.option("--grpc-port", type=int, default=None, help="The port for gRPC. Default: A2A_GRPC_PORT, or no gRPC.")
-@click.option("--workers", default=1, show_default=True, help="Gateway processes that share the port.")
-@click.option("--log-level", default="info", show_default=True)
+@click.option("--grpc-port", type=PORT, default=None, help="The port for gRPC. Default: A2A_GRPC_PORT, or no gRPC.")
+@click.option(
+    "--workers",
+    default=1,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Gateway processes that share the port.",
+)
+@click.option("--log-level", default="info", show_default=True, type=LOG_LEVEL)
 @click.option("--access-log/--no-access-log", default=False, show_default=True, help="Log each HTTP request.")
 @click.pass_context
 def gateway(
@@ -190,6 +201,7 @@ def gateway(
     a2a = load_configured_a2a(context)
     set_up(log_level, a2a.settings.log_format)
     _check_store(a2a.settings)
+    _check_ports(host, port, a2a.settings)
     _warn_of_open_gateway(host, a2a.settings)
     # At shutdown, streams close at once, and clients resume them with Last-Event-ID. See also
     # `_begin_shutdown_on_signals`.
@@ -225,6 +237,17 @@ def _warn_of_open_gateway(host: str, settings: Settings) -> None:
     beyond = sorted(address for address in hosts if not is_loopback(address))
     if beyond and authenticator_from_settings(settings) is None:
         logger.warning("listening on %s without authentication: other machines reach it too", ", ".join(beyond))
+
+
+def _check_ports(host: str, port: int, settings: Settings) -> None:
+    """Check that the ports for HTTP and gRPC are free before uvicorn starts, so that an error is printed as one
+    line."""
+    try:
+        available_port(host, port, "--port")
+        if settings.grpc_port is not None:
+            available_port(settings.grpc_host, settings.grpc_port, "--grpc-port", shared=True)
+    except ConfigError as e:
+        raise click.ClickException(str(e)) from e
 
 
 def _check_store(settings: Settings) -> None:

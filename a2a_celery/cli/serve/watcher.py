@@ -10,6 +10,7 @@ import click
 from ...errors import ConfigError
 from ...telemetry.logs import set_up
 from ..app_loader import load_configured_a2a
+from ..options import LOG_LEVEL, PORT
 
 logger = logging.getLogger(__name__)
 
@@ -20,11 +21,11 @@ logger = logging.getLogger(__name__)
     type=click.Path(path_type=Path, dir_okay=False, writable=True),
     help="A file to touch every 5 seconds while the store is reachable; for probes.",
 )
-@click.option("--metrics-port", type=int, help="The port for /metrics and /health/live; 0 picks a free one.")
+@click.option("--metrics-port", type=PORT, help="The port for /metrics and /health/live; 0 picks a free one.")
 @click.option(
     "--metrics-host", default="127.0.0.1", show_default=True, help="The address for /metrics and /health/live."
 )
-@click.option("--log-level", default="info", show_default=True)
+@click.option("--log-level", default="info", show_default=True, type=LOG_LEVEL)
 @click.pass_context
 def watcher(
     context: click.Context, alive_file: Path | None, metrics_port: int | None, metrics_host: str, log_level: str

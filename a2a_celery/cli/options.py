@@ -1,0 +1,42 @@
+"""Option types that several commands share, and the check of a port."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+import click
+
+from ..errors import ConfigError
+
+PORT = click.IntRange(0, 65535)
+
+LOG_LEVEL = click.Choice(["debug", "info", "warning", "error", "critical"], case_sensitive=False)
+
+
+def available_port(host: str, port: int, option: str, *, shared: bool = False) -> int:
+    """Return `port` if it is free, or any free port if `port` is 0.
+
+    Args:
+        host: Address to listen on.
+        port: Port to check.
+        option: Option that the message suggests.
+        shared: True for a port that several processes may share (SO_REUSEPORT), such as gRPC's.
+
+    Raises:
+        ConfigError: The port is in use, or `host` is not an address of this machine. The message suggests `option`.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with socket.socket(family, kind, protocol) as s:
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if shared:
+                s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            s.bind(address)
+            bound: int = s.getsockname()[1]
+            return bound
+    except OSError as e:
+        reason = os.strerror(e.errno) if e.errno and e.errno > 0 else str(e.args[-1])
+        raise ConfigError(f"cannot listen on {host} port {port} ({reason}): choose another with {option}") from e
