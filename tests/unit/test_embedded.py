@@ -109,3 +109,17 @@ def test_an_unusable_folder_is_one_error(tmp_path: Path) -> None:
         server.start()
 
     assert not server.home.exists()
+
+
+def test_a_temporary_folder_with_a_long_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / ("long" * 25)
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    server = EmbeddedRedis()
+    try:
+        server.start()
+        with redis.Redis.from_url(server.store_url) as client:
+            assert client.ping()
+    finally:
+        server.stop()
+    assert not server.home.exists()

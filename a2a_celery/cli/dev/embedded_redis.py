@@ -20,6 +20,10 @@ START_TIMEOUT = 60.0
 STOP_TIMEOUT = 1.5
 """Seconds from SIGTERM to SIGKILL. Redis writes its data in this time."""
 
+LONGEST_TEMPORARY_FOLDER = 75
+"""Longest path of a temporary folder in which the server's socket is created, in bytes. The path of a Unix socket is
+limited to 107 bytes on Linux and 103 bytes on macOS."""
+
 SERVERS = ("redis-server", "valkey-server")
 LOCK = "a2a.lock"
 
@@ -59,8 +63,8 @@ class EmbeddedRedis:
     def __init__(self, data: Path | None = None, server: Path | None = None) -> None:
         self._server = server or find_server()
         self._keep = data is not None
-        # The path of a Unix socket is limited to 108 bytes, so the socket is not in the user's folder.
-        self.home = Path(tempfile.mkdtemp(prefix="a2a-"))
+        is_long = len(os.fsencode(tempfile.gettempdir())) > LONGEST_TEMPORARY_FOLDER
+        self.home = Path(tempfile.mkdtemp(prefix="a2a-", dir="/tmp" if is_long else None))
         self._data = data or self.home
         self._socket = self.home / "redis.sock"
         self._log = self.home / "redis.log"
