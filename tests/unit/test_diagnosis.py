@@ -12,6 +12,7 @@ import pytest
 
 from a2a_celery.cli.doctor.archive_check import StorageState
 from a2a_celery.cli.doctor.command import Finding, diagnosis
+from a2a_celery.cli.doctor.deployment_checks import same_settings
 from a2a_celery.cli.doctor.survey import BrokerServer, Survey, Webhooks, Work, gateway_health
 from a2a_celery.crypto.sealing import fingerprint_of
 from a2a_celery.settings import Settings, visible_settings
@@ -299,6 +300,21 @@ def test_settings_of_the_gateway_alone_may_differ() -> None:
     own_settings = visible_settings(SETTINGS) | {"grpc_port": 50051, "public_url": "https://example.com"}
 
     assert findings_of("wrong", replace(HEALTHY, workers={"celery@one": report(settings=own_settings)})) == []
+
+
+@pytest.mark.parametrize(
+    ("queues", "level", "text"),
+    [(["shop"], "note", "It consumes other queues"), (["shop", "celery"], "wrong", "share celery")],
+)
+def test_a_worker_of_another_fleet(queues: list[str], level: str, text: str) -> None:
+    settings = visible_settings(SETTINGS) | {"key_prefix": "shop"}
+    other = report(queues=queues, agents=["echo", "order"], settings=settings)
+    survey = replace(HEALTHY, workers={"celery@one": report(), "celery@shop": other})
+
+    [finding] = [finding for finding in same_settings(survey) if finding.about == "celery@shop"]
+
+    assert finding.level == level
+    assert text in finding.text
 
 
 def test_workers_need_no_webhook_settings() -> None:

@@ -138,12 +138,7 @@ def same_settings(survey: Survey) -> Iterator[Finding]:
     for process, other_settings in sorted(settings_of.items()):
         if other_settings.get("key_prefix", survey.settings.key_prefix) != survey.settings.key_prefix:
             agree = False
-            yield wrong(
-                process,
-                f"belongs to another fleet: A2A_KEY_PREFIX is {other_settings['key_prefix']!r} there, and "
-                f"{survey.settings.key_prefix!r} here. Make them equal, or give each fleet separate queues: "
-                "a worker returns messages of the other fleet to the queue.",
-            )
+            yield _another_fleet(survey, process, other_settings["key_prefix"])
             continue
         unused_names = OWN_TO_A_PROCESS | (NOT_OF_WORKERS if process in workers else set())
         for name in sorted((local.keys() | other_settings.keys()) - unused_names):
@@ -156,6 +151,21 @@ def same_settings(survey: Survey) -> Iterator[Finding]:
                 )
     if settings_of and agree:
         yield ok("settings", "workers, watchers and this command have equal settings")
+
+
+def _another_fleet(survey: Survey, worker: str, key_prefix: str) -> Finding:
+    """Return the finding about a worker of another fleet. Fleets may share a broker, but not a queue."""
+    text = (
+        f"belongs to another fleet: A2A_KEY_PREFIX is {key_prefix!r} there, and {survey.settings.key_prefix!r} here. "
+    )
+    shared_queues = set(survey.queues.values()) & set(survey.workers[worker]["queues"])
+    if not shared_queues:
+        return note(worker, text + "It consumes other queues than the agents of this fleet.")
+    return wrong(
+        worker,
+        f"{text}The fleets share {', '.join(sorted(map(str, shared_queues)))}. Make the prefixes equal, or give each "
+        "fleet separate queues: a worker returns messages of the other fleet to the queue.",
+    )
 
 
 def gateway(survey: Survey) -> Iterator[Finding]:
