@@ -131,6 +131,10 @@ async def test_a_version_that_is_not_served_is_refused_in_every_binding(gateway:
     assert {error.reason for error in errors} == {"VERSION_NOT_SUPPORTED"}
 
 
+async def test_the_case_of_a_version_parameter_does_not_matter(gateway: LocalGateway) -> None:
+    assert (await gateway.http.get("/tasks?a2a-version=1.0")).status_code == 200
+
+
 async def test_no_version_means_03_in_every_binding(gateway: LocalGateway) -> None:
     errors = [
         from_rest(await gateway.http.get("/tasks")),

@@ -40,8 +40,14 @@ _VERSION = re.compile(r"([0-9]{1,4})\.([0-9]{1,4})(?:\.[0-9]{1,4})?", re.ASCII)
 
 
 def requested_version(request: HTTPConnection) -> str:
-    """Return the protocol version in the header or the query of `request`, or "" if there is none."""
-    return request.headers.get(VERSION_HEADER) or request.query_params.get(VERSION_HEADER, "")
+    """Return the protocol version in the header or the query of `request`, or "" if there is none.
+
+    Source: A2A specification 3.2.6 (names are case-insensitive).
+    """
+    if version := request.headers.get(VERSION_HEADER):
+        return version
+    parameters = {name.lower(): value for name, value in request.query_params.items()}
+    return parameters.get(VERSION_HEADER.lower(), "")
 
 
 def require_version(requested_version: str, served_version: str) -> None:
