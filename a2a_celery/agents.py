@@ -190,6 +190,8 @@ class Agent:
             names = ", ".join(sorted(CELERY_OPTIONS | OWN_OPTIONS | RETRY_OPTIONS))
             raise ConfigError(f"agent {self.name!r}: unknown option {sorted(unknown)[0]!r}; known: {names}")
         self._check_own_options()
+        if self.kind == "function" and not isinstance(self.code, str):
+            self._check_signature()
         if self.extended_card is not None and not self.card.capabilities.extended_agent_card:
             raise ConfigError(
                 f"agent {self.name!r}: an extended card needs capabilities.extended_agent_card = True in the public one"
@@ -219,6 +221,16 @@ class Agent:
         if self.input_timeout is None:
             return settings.input_timeout
         return None if self.input_timeout == inf else self.input_timeout
+
+    def _check_signature(self) -> None:
+        try:
+            inspect.signature(self.code).bind(None)
+        except TypeError:
+            raise ConfigError(
+                f"agent {self.name!r}: {self.code!r}: must be a function with one parameter, the turn"
+            ) from None
+        except ValueError:
+            pass  # a builtin without a signature
 
     def _check_own_options(self) -> None:
         if not isinstance(self.max_attempts, int) or isinstance(self.max_attempts, bool) or self.max_attempts < 1:

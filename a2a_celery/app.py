@@ -175,6 +175,8 @@ class A2A:
         Raises:
             ConfigError: See `add_agent`.
         """
+        if not isinstance(name, str):  # @a2a.agent without parentheses passes the function
+            raise ConfigError(f'@a2a.agent: {name!r} is not a name: write @a2a.agent("NAME")')
         if version is not None:
             options["version"] = version
 
@@ -229,9 +231,11 @@ class A2A:
             options: See `add_agent`. Retry options are refused, because the task has its own.
 
         Raises:
-            ConfigError: The name or an option is invalid, the name is taken, the task is already an agent or belongs to
-                another app, or a parameter is positional-only.
+            ConfigError: The name or an option is invalid, the name is taken, `task` is not a task, is already an agent
+                or belongs to another app, or a parameter is positional-only.
         """
+        if not hasattr(task, "app"):
+            raise ConfigError(f"a2a.expose: {task!r} is not a Celery task: decorate the function with @app.task")
         if task.app is not self.celery:
             raise ConfigError(f"task {task.name} belongs to another Celery app, {task.app.main!r}")
         task = resolve_proxy(task)

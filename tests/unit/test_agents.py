@@ -283,3 +283,28 @@ def test_a_message_for_later_cannot_reach_a_working_agent() -> None:
     for on_message in ("steer", "interrupt"):
         with pytest.raises(ConfigError, match="a message for later would arrive at once"):
             agent(on_message=on_message, scheduling=True)
+
+
+def test_an_agent_without_a_name_is_refused() -> None:
+    a2a = A2A(Celery("test", set_as_current=False))
+
+    with pytest.raises(ConfigError, match=r'write @a2a\.agent\("NAME"\)'):
+
+        @a2a.agent  # type: ignore[arg-type]
+        def echo(turn: Turn) -> str:
+            return turn.text
+
+
+@pytest.mark.parametrize("function", [lambda: "", lambda turn, other: "", 3])
+def test_a_function_that_does_not_accept_the_turn_is_refused(function: Any) -> None:
+    a2a = A2A(Celery("test", set_as_current=False))
+
+    with pytest.raises(ConfigError, match=r"agent 'echo': .* must be a function with one parameter, the turn"):
+        a2a.agent("echo")(function)
+
+
+def test_a_function_that_is_not_a_task_cannot_be_exposed() -> None:
+    a2a = A2A(Celery("test", set_as_current=False))
+
+    with pytest.raises(ConfigError, match=r"is not a Celery task: decorate the function with @app\.task"):
+        a2a.expose(lambda text: text)
