@@ -127,13 +127,17 @@ def suspend(process: psutil.Process) -> Iterator[None]:
 
 
 def is_stop_pending(pid: int) -> bool:
-    """Return True if a stopped process has received SIGSTOP again. Return False if the system has no /proc."""
+    """Return True if a stopped process has received SIGSTOP again. Return False if the system has no /proc.
+
+    A process that is not stopped may not have processed the SIGSTOP of `suspend` yet.
+    """
     try:
         status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
     except OSError:
         return False
+    is_stopped = re.search(r"^State:\s*T", status, re.MULTILINE)
     pending = re.search(r"^ShdPnd:\s*([0-9a-f]+)$", status, re.MULTILINE)
-    return pending is not None and bool(int(pending[1], 16) >> (signal.SIGSTOP - 1) & 1)
+    return bool(is_stopped and pending and int(pending[1], 16) >> (signal.SIGSTOP - 1) & 1)
 
 
 @contextmanager

@@ -65,12 +65,14 @@ def test_the_flakiness_report_counts_each_test_s_failures() -> None:
 def test_a_process_that_a_test_stops_while_it_is_suspended_stays_stopped() -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as popen:
         process = psutil.Process(popen.pid)
-        with stress.suspend(process):
-            pass
-        assert process.status() != psutil.STATUS_STOPPED
-        with stress.suspend(process):
-            eventually(lambda: process.status() == psutil.STATUS_STOPPED, what="it is suspended")
-            popen.send_signal(signal.SIGSTOP)
-        if sys.platform == "linux":  # elsewhere, pending signals cannot be read
-            assert process.status() == psutil.STATUS_STOPPED
-        popen.kill()
+        try:
+            with stress.suspend(process):
+                pass  # the process may not have processed the signal yet
+            eventually(lambda: process.status() != psutil.STATUS_STOPPED, what="it continues")
+            with stress.suspend(process):
+                eventually(lambda: process.status() == psutil.STATUS_STOPPED, what="it is suspended")
+                popen.send_signal(signal.SIGSTOP)
+            if sys.platform == "linux":  # elsewhere, pending signals cannot be read
+                assert process.status() == psutil.STATUS_STOPPED
+        finally:
+            popen.kill()
