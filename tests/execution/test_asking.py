@@ -187,6 +187,18 @@ async def refuses_answers_of_steps(turn: Turn) -> str:
     return f"{text}: {checked}, {await turn.ask('Which country?')}"
 
 
+@a2a.agent("asks-after-a-refusal", description="Refuses an answer, and then asks in a step.")
+async def asks_after_a_refusal(turn: Turn) -> str:
+    async def country() -> str:
+        await fetch(city)
+        return str(await turn.ask("Which country?"))
+
+    city = await turn.step("city", ask, turn, "Which city?")
+    if city.islower():
+        raise InvalidParamsError(f"{city} is not a city.")
+    return f"{city}, {await turn.step('country', country)}"
+
+
 async def ask(turn: Turn, question: str) -> str:
     """Ask in the function of a durable step, whose result is text."""
     return str(await turn.ask(question))
@@ -384,6 +396,18 @@ async def test_a_refused_answer_to_the_question_of_a_step_is_asked_for_again(tur
 
     assert (await seeds.task("t")).artifacts[0].parts[0].text == "hello: Oslo, Norway"
     assert [value for value, _ in fetched] == ["hello", "oslo", "Oslo"]
+
+
+async def test_a_step_after_a_refused_answer_has_the_same_key_in_each_execution(turns: TurnByTurn) -> None:
+    fetched.clear()
+    agent = "asks-after-a-refusal"
+    assert await turns.begin(agent) == (INPUT_REQUIRED, "Which city?")
+    assert await turns.say(agent, 2, Part(text="oslo")) == (INPUT_REQUIRED, "oslo is not a city.")
+    assert await turns.say(agent, 3, Part(text="Oslo")) == (INPUT_REQUIRED, "Which country?")
+
+    assert await turns.answer(agent, "Norway", run=4) == ["Oslo, Norway"]
+    assert len(fetched) == 2
+    assert len(set(fetched)) == 1
 
 
 def test_a_question_of_a_task_that_celery_called_is_an_ordinary_failure() -> None:

@@ -58,6 +58,10 @@ UNFINISHED = "unfinished"
 """Form of an entry without a result: the agent stopped waiting for the call and continued. The call is executed again,
 at the same position."""
 
+REFUSED_ANSWERS = "refused answers"
+"""Key of the entry that contains a position for each refused answer: calls at this position or later are made after
+the refusal. No call has this key, because the key of a call contains a ``#``."""
+
 TURNS_TO_BEGIN = 10
 """Number of iterations of the event loop in which code beside a wait may begin a call before the run is suspended."""
 
@@ -118,7 +122,7 @@ class RunJournal:
         "_other_version",
         "_position",
         "_progress",
-        "_refusal_count",
+        "_refusals",
         "_task",
         "_thread",
         "_turn",
@@ -134,7 +138,8 @@ class RunJournal:
         self._bytes = sum(map(_size, self._entries.values()))
         self._turn = claim.turn - claim.ask_count
         self._origin = f"{claim.journal_origin}/{self._turn}"
-        self._refusal_count = claim.ask_count and claim.ask_count + 1 - len(claim.turn_messages)
+        refusals = self._entries.get(REFUSED_ANSWERS)
+        self._refusals: list[int] = [] if refusals is None else json.loads(refusals.content)
         self._answered_at: int | None = None
         self._holds_progress = False
         self._other_version = claim.other_version
@@ -204,9 +209,8 @@ class RunJournal:
             self._require_unchanged(key, kind, position, entry)
             if entry is None and len(self._entries) >= MAX_ENTRIES:
                 raise StepError(f"{kind} {name!r}: a turn may have {MAX_ENTRIES} recorded results: record larger units")
-            origin = self._origin
-            if is_main and self._refusal_count and self._answered_at is not None:
-                origin = f"{origin}/{self._refusal_count}"  # the same call after a refused answer has another key
+        refusal_count = sum(first <= position for first in self._refusals)
+        origin = f"{self._origin}/{refusal_count}" if refusal_count else self._origin
         call_entry = None if entry is None or entry.form == UNFINISHED else entry
         idempotency_key = str(uuid5(NAMESPACE_URL, f"{origin}/{key}"))
         messages = CallMessages(None if outer is None else outer.messages)
@@ -240,7 +244,8 @@ class RunJournal:
         sequence since then.
 
         The store removes the entries with the next events. Entries of other calls outside the main sequence stay,
-        because their keys contain their arguments.
+        because their keys contain their arguments. Calls that later runs make in the main sequence instead of the
+        removed calls have new idempotency keys.
 
         Args:
             answer_name: Name of the last answer; see `message_name`.
@@ -258,8 +263,12 @@ class RunJournal:
             first = min(positions, default=self._position + 1)
             later_entries = [entry for entry in self._entries.values() if entry.position >= first]
             removed_entries = {entry.key: entry for entry in (*readers, *later_entries)}.values()
+            refusals = json.dumps([*self._refusals, first]).encode()
             self._events.add_entries(
-                [replace(entry, form=REMOVED, content=b"", turn=self._turn) for entry in removed_entries]
+                [
+                    *(replace(entry, form=REMOVED, content=b"", turn=self._turn) for entry in removed_entries),
+                    JournalEntry(REFUSED_ANSWERS, "refusal", "json", refusals, turn=self._turn),
+                ]
             )
         return True
 
