@@ -18,6 +18,7 @@ from a2a_celery.caller import Caller
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.execution.agents import waits
 from a2a_celery.execution.agents.calls import CHILD_SIGNAL, SHORT_CALL
+from a2a_celery.execution.agents.journal import RunJournal
 from a2a_celery.execution.celery.request import RunConcluded
 from a2a_celery.lifecycle.outcomes import OUT_OF_TIME
 from a2a_celery.lifecycle.own_metadata import CONTINUES_AT, NAMESPACE, WAITS_FOR
@@ -253,6 +254,15 @@ async def stops_waiting(turn: Turn) -> str:
     return "done"
 
 
+@a2a.agent("waits-no-longer", description="Continues when its wait is cancelled.")
+async def waits_no_longer(turn: Turn) -> str:
+    with suppress(asyncio.CancelledError):
+        await turn.wait_for("go")
+    name = await turn.step("work", work, "work")
+    await turn.sleep(3600)
+    return f"{name} done"
+
+
 @a2a.agent("child", description="Is called.")
 async def child(turn: Turn) -> str:
     return turn.text
@@ -479,6 +489,24 @@ async def test_a_cancelled_wait_in_a_step_does_not_prevent_a_suspension(agents: 
     assert (task.status.state, calls) == (WORKING, ["stopped"])
     assert await agents.wake("stops-waiting", 2) == "done"
     assert calls == ["stopped"]
+
+
+async def test_a_cancelled_wait_keeps_its_position(agents: SuspendableAgents, monkeypatch: pytest.MonkeyPatch) -> None:
+    wait_until_suspendable = RunJournal.wait_until_suspendable
+
+    async def cancel(journal: RunJournal) -> None:
+        monkeypatch.setattr(RunJournal, "wait_until_suspendable", wait_until_suspendable)
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await wait_until_suspendable(journal)
+
+    monkeypatch.setattr(RunJournal, "wait_until_suspendable", cancel)
+    assert (await agents.play("waits-no-longer")).status.state == WORKING
+    await agents.suspensions.send_signal("t", "go")
+
+    assert await agents.wake("waits-no-longer", 2) == "work done"
+    assert calls == ["work"]
 
 
 async def test_an_agent_may_end_its_task_instead_of_waiting(agents: SuspendableAgents) -> None:

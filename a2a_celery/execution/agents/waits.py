@@ -7,6 +7,7 @@ call that began the wait returns immediately.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -21,7 +22,7 @@ from ...store.runs.commands import Claim
 from ...store.runs.suspension import Wait, take_signal
 from ..events.queue import RunEventQueue
 from ..events.settlement import PendingWait
-from .journal import JournalCall, RunJournal
+from .journal import UNFINISHED, JournalCall, RunJournal
 
 SHORT_SLEEP = 5.0
 """Maximum seconds for which `Turn.sleep` sleeps in the worker and keeps its slot. A longer sleep ends the run."""
@@ -165,7 +166,11 @@ class Waits:
             ends_at = self._clock.now() + timedelta(seconds=wait.seconds)
             deadline = self._clock.monotonic() + wait.seconds
         stored_wait = Wait(wait.entry(PAYLOAD), wait.entry(TIMEOUT), wait.signal, until_us=until_us)
-        await suspend(self._journal, self._events, PendingWait(stored_wait, deadline, ends_at))
+        try:
+            await suspend(self._journal, self._events, PendingWait(stored_wait, deadline, ends_at))
+        except asyncio.CancelledError:  # the agent stopped waiting for the steps beside the wait
+            self._journal.defer(wait.call, UNFINISHED, b"")
+            raise
 
     async def _stay(self, seconds: float) -> None:
         """Sleep in this process. The agent is not considered idle during the sleep."""

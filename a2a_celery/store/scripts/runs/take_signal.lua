@@ -13,8 +13,9 @@ local r = load_record(KEYS)
 if not r or r.run ~= run or r.token ~= token or r.phase ~= 'running' then return {'lost'} end
 local missing = missing_events(KEYS, r, confirmed)
 if missing then return {'lost', missing} end
-local recorded = redis.call('HGET', journal, key)
-if recorded then return {'recorded', recorded} end
+local recorded = redis.call('HGET', journal, key) -- an unfinished entry is replaced
+local is_repeated = recorded and (string.find(recorded, header, 1, true) == 1 or recorded == timeout)
+if is_repeated then return {'recorded', recorded} end
 allow_on_full_store(record)
 local payload = pop_signal(KEYS, r, name)
 if not payload and timeout == '' then return {'none'} end
