@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 from a2a.helpers import new_data_part
-from a2a.types import Message, Part
+from a2a.types import Message, Part, Role, Task
 from pydantic import BaseModel, Field, field_validator
 from typing_extensions import TypedDict
 
 from a2a_celery import Question
+from a2a_celery.gateway.operations.structured_answers import messages_with_arguments
 from a2a_celery.lifecycle.answers import AnswerRefused, AnswerType, AnswerTypes, require_valid_schema
 from a2a_celery.lifecycle.questions import (
     MAX_SCHEMA_BYTES,
@@ -258,3 +259,11 @@ def test_an_incomplete_answer_to_several_questions_names_the_keys(answer: dict[s
 def test_there_is_no_answer_to_no_question() -> None:
     with pytest.raises(ValueError, match="at least one question"):
         AnswerTypes({})
+
+
+def test_answers_to_questions_with_a_schema_are_not_arguments() -> None:
+    """A worker of an earlier release does not mark the questions of `Turn.ask`."""
+    question = Message(role=Role.ROLE_AGENT, parts=[schema_part({"type": "string"})])
+    arguments, answer = (Message(role=Role.ROLE_USER, parts=[Part(text=text)]) for text in ("arguments", "answer"))
+
+    assert messages_with_arguments(Task(history=[arguments, question, answer]), None) == [arguments]

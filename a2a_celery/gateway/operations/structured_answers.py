@@ -11,6 +11,7 @@ from a2a.types import Message, Role, Task
 from ...acceptance.errors import invalid_fields
 from ...lifecycle.answers import AnswerRefused, fitting_answer
 from ...lifecycle.own_metadata import ASKED, NAMESPACE
+from ...lifecycle.questions import schema_in
 
 
 async def require_fitting_answer(schema: bytes, message: Message) -> None:
@@ -32,13 +33,14 @@ def messages_with_arguments(task: Task, message: Message | None) -> list[Message
     """Return the client messages that may contain arguments of a plain Celery task: those of `task`, and the new
     `message` unless it is None.
 
-    Answers to questions of `Turn.ask` are excluded, because `Turn.ask` returns them.
+    Answers to questions of `Turn.ask` are excluded, because `Turn.ask` returns them. A question that a worker of an
+    earlier release asked is recognized only if it has a schema.
     """
     messages, is_answer = [], False
     question = [task.status.message] if task.status.HasField("message") else []
     for candidate in [*task.history, *question, *([] if message is None else [message])]:
         if candidate.role == Role.ROLE_AGENT:
-            is_answer = NAMESPACE + ASKED in candidate.metadata
+            is_answer = NAMESPACE + ASKED in candidate.metadata or schema_in(candidate.parts) is not None
         elif not is_answer:
             messages.append(candidate)
         else:
