@@ -475,6 +475,39 @@ async def test_large_deliveries_of_one_owner_to_slow_hosts_do_not_delay_other_ow
     await role.aclose()
 
 
+async def test_a_delivery_that_waits_for_the_share_of_its_owner_ends_no_delivery_of_others(
+    hook_seeds: WebhookSeeds, live_receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deliverer, "MAX_RESERVED_BYTES", 4 * deliverer.LOG_PAGE_BYTES)
+    monkeypatch.setattr(deliverer, "RESERVATION_RETRY_INTERVAL", 0)
+    is_released, may_continue = threading.Event(), threading.Event()
+    role = deliverer_of(hook_seeds, Poster(SETTINGS.push_networks))
+    live_receiver.plan("/slow", [once_set(is_released)])
+    live_receiver.plan("/other", [once_set(may_continue)])
+    for scope, path in ((ANN, "/slow"), (ANN, "/slow"), (BOB, "/other")):
+        claim = await hook_seeds.seeds.claim_run(scope=scope)
+        await hook_seeds.add(claim.ref.task_id, live_receiver.url(path))
+        events = [chunk("x" * deliverer.MAX_RESERVED_BYTES) for _ in range(2)]
+        await hook_seeds.seeds.append_events(claim, *events)
+
+    async def two_deliveries_are_in_progress() -> bool:
+        return len(role._deliveries) == 2
+
+    await role.tick()
+    for path in ("/slow", "/other"):
+        await asyncio.to_thread(live_receiver.wait_for, path)
+    await eventually_async(two_deliveries_are_in_progress)
+    await role.tick()
+    await eventually_async(two_deliveries_are_in_progress)
+    may_continue.set()
+
+    try:
+        await asyncio.to_thread(live_receiver.wait_for, "/other", 2, 10)
+    finally:
+        is_released.set()
+    await role.aclose()
+
+
 async def test_a_large_delivery_to_a_slow_host_delays_no_small_one_and_frees_memory_after_a_post(
     hook_seeds: WebhookSeeds, live_receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -133,7 +133,9 @@ class Deliverer:
         self._lease_us = _micros(max_lease(lease_ttl))
         self._backoff = backoff or Backoff()
         self._reserved_by_owner: Counter[str] = Counter()
-        self._refused_reservations = 0
+        self._refused_reservations: Counter[str | None] = Counter()
+        """Number of refused reservations by the owner whose share was reserved. The key is None if the whole memory was
+        reserved."""
         self._deliveries: set[asyncio.Task[None]] = set()
         self._leasing: asyncio.Task[int] | None = None
         self._store_clock_offset = 0.0  # seconds from this process's monotonic clock to the store's clock
@@ -216,7 +218,7 @@ class Deliverer:
         size = min(_bytes_to_read(cursor, subscription), share)
         is_over_share = self._reserved_by_owner[owner] + size > share
         if size and (is_over_share or self.reserved_bytes + size > MAX_RESERVED_BYTES):
-            self._refused_reservations += 1
+            self._refused_reservations[owner if is_over_share else None] += 1
             await self._postpone_for_reservation(cursor)
             return
         self._reserved_by_owner[owner] += size
@@ -226,13 +228,19 @@ class Deliverer:
             self._reserved_by_owner[owner] -= size
             if not self._reserved_by_owner[owner]:
                 del self._reserved_by_owner[owner]
+                del self._refused_reservations[owner]
+
+    def _refused_for(self, owner: str) -> int:
+        """Return the number of refused reservations that a delivery of `owner` could have prevented."""
+        return self._refused_reservations[owner] + self._refused_reservations[None]
 
     async def _deliver_entries(self, cursor: DeliveryCursor, subscription: Subscription, *, yields: bool) -> None:
         """Post the events after the cursor.
 
-        With `yields`, the delivery ends after a post if memory for another delivery could not be reserved.
+        With `yields`, the delivery ends after a post if another delivery could not reserve memory that this delivery
+        has reserved.
         """
-        position, refused_before = EventId(cursor.delivered), self._refused_reservations
+        position, refused_before = EventId(cursor.delivered), self._refused_for(cursor.owner)
         while True:
             operation = read_log(self._keys, cursor.task_id, position, limit=LOG_PAGE_ENTRIES, max_bytes=LOG_PAGE_BYTES)
             try:
@@ -264,7 +272,7 @@ class Deliverer:
                     return
                 if report is not None:
                     cursor = replace(cursor, delivered=position.version, failures=0, failing_for=0.0)
-                    if yields and self._refused_reservations > refused_before:
+                    if yields and self._refused_for(cursor.owner) > refused_before:
                         await self._postpone_for_reservation(cursor)
                         return
             if not page.entries:
