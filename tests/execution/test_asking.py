@@ -187,6 +187,36 @@ async def refuses_answers_of_steps(turn: Turn) -> str:
     return f"{text}: {checked}, {await turn.ask('Which country?')}"
 
 
+RETRIED: dict[str, Any] = {"description": "Refuses an answer after a retry.", "autoretry_for": (OSError,)}
+
+
+@a2a.agent("refuses-answers-of-inner-steps", **RETRIED, default_retry_delay=0)
+async def refuses_answers_of_inner_steps(turn: Turn) -> str:
+    async def outer() -> str:
+        city = await turn.step("inner", ask, turn, "Which city?")
+        if turn.number == 2 and not turn.retries:
+            raise OSError("a failure after the inner step")
+        return str(city)
+
+    return require_city(await turn.step("outer", outer))
+
+
+@a2a.agent("refuses-answers-of-parallel-steps", **RETRIED, default_retry_delay=0)
+async def refuses_answers_of_parallel_steps(turn: Turn) -> str:
+    [city] = await asyncio.gather(turn.step("city", ask, turn, "Which city?"))
+    checked = await turn.step("checked", fetch, city)
+    if turn.number == 2 and not turn.retries:
+        raise OSError("a failure after the steps")
+    return require_city(checked)
+
+
+def require_city(text: str) -> str:
+    """Refuse a name without an upper-case letter."""
+    if text.islower():
+        raise InvalidParamsError(f"{text} is not a city.")
+    return text
+
+
 @a2a.agent("asks-after-a-refusal", description="Refuses an answer, and then asks in a step.")
 async def asks_after_a_refusal(turn: Turn) -> str:
     async def country() -> str:
@@ -194,9 +224,7 @@ async def asks_after_a_refusal(turn: Turn) -> str:
         return str(await turn.ask("Which country?"))
 
     city = await turn.step("city", ask, turn, "Which city?")
-    if city.islower():
-        raise InvalidParamsError(f"{city} is not a city.")
-    return f"{city}, {await turn.step('country', country)}"
+    return f"{require_city(city)}, {await turn.step('country', country)}"
 
 
 async def ask(turn: Turn, question: str) -> str:
@@ -396,6 +424,16 @@ async def test_a_refused_answer_to_the_question_of_a_step_is_asked_for_again(tur
 
     assert (await seeds.task("t")).artifacts[0].parts[0].text == "hello: Oslo, Norway"
     assert [value for value, _ in fetched] == ["hello", "oslo", "Oslo"]
+
+
+@pytest.mark.parametrize("agent", ["refuses-answers-of-inner-steps", "refuses-answers-of-parallel-steps"])
+async def test_an_answer_that_is_refused_in_a_later_attempt_is_asked_for_again(turns: TurnByTurn, agent: str) -> None:
+    """The step that received the answer is replayed in the attempt that refuses the answer."""
+    assert await turns.begin(agent) == (INPUT_REQUIRED, "Which city?")
+    await turns.say(agent, 2, Part(text="oslo"))
+    assert await turns.perform(agent, 2, retries=1) == (INPUT_REQUIRED, "oslo is not a city.")
+
+    assert await turns.answer(agent, "Oslo", run=3) == ["Oslo"]
 
 
 async def test_a_step_after_a_refused_answer_has_the_same_key_in_each_execution(turns: TurnByTurn) -> None:

@@ -16,7 +16,7 @@ from a2a.utils.errors import (
 from ...lifecycle import Paused, Rejection
 from ...lifecycle.outcomes import agent_message
 from ...store.runs.commands import Claim
-from ..events.incoming import MessageSequence, message_name, recorded_messages
+from ..events.incoming import MessageSequence, recorded_messages
 from ..events.queue import RunEventQueue
 from .journal import CURRENT
 
@@ -72,7 +72,5 @@ def refuse(error: A2AError, claim: Claim, events: RunEventQueue) -> Paused | Rej
     if claim.interrupted_state is None:
         return Rejection(message)
     if claim.ask_count and not events.ended:
-        index = claim.turn_messages[-1]
-        answer_name = message_name(index, claim.task.history[index])
-        events.settlement.refuses_answer = CURRENT.get().remove_calls_after_answer(answer_name)
+        events.settlement.refuses_answer = CURRENT.get().remove_calls_after_answer()
     return Paused(claim.interrupted_state, message)

@@ -45,7 +45,7 @@ from ...lifecycle.journal import REMOVED, JournalEntry, encode_entry
 from ...settings import Settings
 from ...store.keys import quote_key_part
 from ...store.runs.commands import Claim
-from ..events.incoming import CURRENT_MESSAGES, CallMessages
+from ..events.incoming import CURRENT_MESSAGES, CallMessages, message_name
 from ..events.queue import RunEventQueue
 
 MAX_ENTRIES = 10_000
@@ -115,6 +115,7 @@ class RunJournal:
         "_events",
         "_holds_progress",
         "_in_progress",
+        "_last_answer",
         "_last_position",
         "_lock",
         "_ordinals",
@@ -140,6 +141,10 @@ class RunJournal:
         self._origin = f"{claim.journal_origin}/{self._turn}"
         refusals = self._entries.get(REFUSED_ANSWERS)
         self._refusals: list[int] = [] if refusals is None else json.loads(refusals.content)
+        self._last_answer = ""  # name of the message that began the run, if it answers a question of `ask`
+        if claim.ask_count:
+            index = claim.turn_messages[-1]
+            self._last_answer = message_name(index, claim.task.history[index])
         self._answered_at: int | None = None
         self._holds_progress = False
         self._other_version = claim.other_version
@@ -213,6 +218,8 @@ class RunJournal:
         origin = f"{self._origin}/{refusal_count}" if refusal_count else self._origin
         call_entry = None if entry is None or entry.form == UNFINISHED else entry
         idempotency_key = str(uuid5(NAMESPACE_URL, f"{origin}/{key}"))
+        if call_entry is not None:
+            self._replay_messages(call_entry, outer)
         messages = CallMessages(None if outer is None else outer.messages)
         return JournalCall(key, kind, name, idempotency_key, position, call_entry, messages)
 
@@ -235,11 +242,19 @@ class RunJournal:
         entry = self._entries.get(call.key)
         return entry is not None and entry.form != UNFINISHED
 
-    def mark_last_answer(self) -> None:
-        """Note that the agent now receives the last answer to its questions."""
-        self._answered_at = self._position
+    def _replay_messages(self, entry: JournalEntry, outer: JournalCall | None) -> None:
+        """Note that a recorded call within the call `outer` has read messages."""
+        if outer is not None:
+            outer.messages.add_recorded(entry.messages)
+        if self._last_answer in entry.messages:
+            self.mark_last_answer()
 
-    def remove_calls_after_answer(self, answer_name: str) -> bool:
+    def mark_last_answer(self) -> None:
+        """Note that the agent, or a call that is replayed, now receives the last answer to the agent's questions."""
+        if self._answered_at is None:
+            self._answered_at = self._position
+
+    def remove_calls_after_answer(self) -> bool:
         """Remove the entries of calls that have read the last answer, and of calls that the agent has made in its main
         sequence since then.
 
@@ -247,16 +262,13 @@ class RunJournal:
         because their keys contain their arguments. Calls that later runs make in the main sequence instead of the
         removed calls have new idempotency keys.
 
-        Args:
-            answer_name: Name of the last answer; see `message_name`.
-
         Returns:
             False if nothing was removed, because entries of `replace` may depend on the answer.
         """
         if self._holds_progress:
             return False
         with self._lock:
-            readers = [entry for entry in self._entries.values() if answer_name in entry.messages]
+            readers = [entry for entry in self._entries.values() if self._last_answer in entry.messages]
             positions = [entry.position for entry in readers if entry.position]
             if self._answered_at is not None:
                 positions.append(self._answered_at + 1)

@@ -28,17 +28,24 @@ class CallMessages:
     Each attempt of the call reads the same messages again, followed by unread messages.
     """
 
-    __slots__ = ("_outer", "_read", "_replayed")
+    __slots__ = ("_outer", "_read", "_recorded", "_replayed")
 
     def __init__(self, outer: CallMessages | None) -> None:
         self._outer = outer
         self._read: list[tuple[MessageSequence, NamedMessage]] = []
+        self._recorded: tuple[str, ...] = ()
         self._replayed: list[tuple[MessageSequence, NamedMessage]] = []
 
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the messages."""
-        return tuple(name for _, (name, _) in self._read)
+        return (*self._recorded, *(name for _, (name, _) in self._read))
+
+    def add_recorded(self, names: tuple[str, ...]) -> None:
+        """Add the names of the messages that a recorded call within this call has read."""
+        self._recorded += names
+        if self._outer is not None:
+            self._outer.add_recorded(names)
 
     def restart(self) -> None:
         """Begin another attempt of the call."""
