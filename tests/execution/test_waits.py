@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -242,6 +243,16 @@ def threaded_step_beside(turn: Turn) -> str:
     return f"{names[0]} done"
 
 
+@a2a.agent("pool-in-a-step", description="Sleeps in a thread that a step starts, without context variables.")
+async def pool_in_a_step(turn: Turn) -> str:
+    def sleep_in_pool() -> str:
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(turn.blocking.sleep, 3600).result()
+        return work("work")
+
+    return f"{await turn.step('pool', sleep_in_pool)} done"
+
+
 @a2a.agent("stops-waiting", description="Stops a wait in a step, and sleeps.")
 async def stops_waiting(turn: Turn) -> str:
     async def stop_waiting() -> None:
@@ -461,6 +472,7 @@ async def test_code_around_a_wait_cannot_swallow_it(agents: SuspendableAgents, a
         ("failing-step-beside", ["fail", "fail"], 1),
         ("sleeping-steps", ["c"], 2),
         ("threaded-step-beside", ["work"], 1),
+        ("pool-in-a-step", ["work"], 1),
     ],
 )
 async def test_a_run_is_suspended_after_the_steps_beside_the_wait(

@@ -378,6 +378,8 @@ class RunJournal:
         The calls of an ``asyncio.gather`` begin in successive iterations of the event loop, so the method also waits
         for `TURNS_TO_BEGIN` iterations without a call in progress.
         """
+        if CURRENT.get(None) is not self:
+            return  # code without the run's context variables may belong to any call in progress
         self._count_wait(1)
         self._report_progress()
         try:
