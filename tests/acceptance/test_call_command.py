@@ -81,6 +81,7 @@ class TestOnATerminal:
     def test_ctrl_c_at_the_question_does_so_too(self, served_fleet: ServedFleet) -> None:
         with terminal(*COMMAND, f"{served_fleet.url}/agents/ask", "some") as screen:
             screen.shows("> ")
+            screen.waits_for_input()
             screen.types(CTRL_C)
 
             assert screen.ends() == 4

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import pty
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+
+import psutil
 
 from .fork_server import start
 from .waiting import eventually
@@ -47,9 +50,17 @@ class Terminal:
         """Type `text`. A newline stands for the Enter key."""
         os.write(self._master, text.encode())
 
+    def waits_for_input(self) -> None:
+        """Wait until the program sleeps. Python loses a Ctrl-C that arrives directly before it reads the terminal."""
+        process = psutil.Process(self.popen.pid)
+        eventually(lambda: process.status() == psutil.STATUS_SLEEPING, what="the program waits for input")
+
     def ends(self) -> int:
         """Wait until the program exits and return the exit code."""
-        code = self.popen.wait(END_LIMIT)
+        try:
+            code = self.popen.wait(END_LIMIT)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"it did not end:\n{self.screen}") from None
         self._reader.join(10)
         return code
 
