@@ -11,12 +11,14 @@ from pathlib import Path
 
 import pytest
 from redis.asyncio.sentinel import SentinelConnectionPool
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from a2a_celery.errors import StoreUnavailable
 from a2a_celery.store import AsyncStore, Keys, SyncStore
 from a2a_celery.store.admin.start_check import server_of
 from a2a_celery.store.client.connection import run_with_retry
-from a2a_celery.store.client.redis_clients import NO_PRIMARY
+from a2a_celery.store.client.redis_clients import NO_PRIMARY, PrimaryRetry
 from a2a_celery.store.log.pubsub import PubSubListener
 from a2a_celery.store.tasks.commands import read_task
 from tests.support.certificates import Authority
@@ -191,3 +193,16 @@ def test_silent_sentinels_are_asked_once() -> None:
             listener.settimeout(0)
             with pytest.raises(BlockingIOError):
                 listener.accept()
+
+
+@pytest.mark.parametrize("options", [{}, {"with_failure_count": True}])
+def test_retries_pass_only_the_options_that_redis_py_has_set(
+    options: dict[str, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """redis-py 7.0 and 7.1 have no `with_failure_count`."""
+    calls: list[set[str]] = []
+    monkeypatch.setattr(Retry, "call_with_retry", lambda _retry, _do, _fail, **options: calls.append(set(options)))
+
+    PrimaryRetry(NoBackoff(), 0).call_with_retry(int, repr, **options)
+
+    assert calls == [{"is_retryable", *options}]

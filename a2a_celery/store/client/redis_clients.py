@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
 from typing import Any
 
 import redis
@@ -95,11 +94,9 @@ class PrimaryRetry(Retry):
     """Retry after broken connections, but not after an unsuccessful search for the primary, in which each Sentinel may
     take `SENTINEL_TIMEOUT`."""
 
-    def call_with_retry(
-        self, do: Callable[[], Any], fail: Any, is_retryable: Any = None, with_failure_count: bool = False
-    ) -> Any:
-        """Call `do` as `Retry` does."""
-        return super().call_with_retry(do, fail, _has_primary, with_failure_count)
+    def call_with_retry(self, *arguments: Any, **options: Any) -> Any:
+        """Call `Retry.call_with_retry`, whose options depend on the version of redis-py."""
+        return super().call_with_retry(*arguments, **(options | {"is_retryable": _has_primary}))
 
 
 def _has_primary(error: Exception) -> bool:
