@@ -49,7 +49,8 @@ def is_sentinel_url(url: str) -> bool:
 
 
 def _scheme(url: str) -> str:
-    return url.partition(":")[0].lower()
+    scheme, separator, _ = url.partition("://")
+    return scheme.lower() if separator else ""
 
 
 def is_url(text: str) -> bool:
@@ -66,8 +67,11 @@ def is_url(text: str) -> bool:
 
 
 def is_broker_url(url: str) -> bool:
-    """Return False if kombu cannot parse `url`. kombu's error contains a part of the password."""
-    return _scheme(url) not in PLAIN_SCHEMES or all(map(is_url, url.split(";")))
+    """Return False if kombu cannot parse `url`. kombu's error contains a part of the password.
+
+    kombu accepts several URLs separated by semicolons, and reads a part without a scheme as a host.
+    """
+    return all(_scheme(part) not in PLAIN_SCHEMES or is_url(part) for part in url.split(";"))
 
 
 def _has_parts(text: str) -> bool:

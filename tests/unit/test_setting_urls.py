@@ -59,10 +59,19 @@ def test_a_broker_url_that_cannot_be_parsed_is_refused_without_its_password(name
         "mongodb://host:27017,host2:27017/database",
         "azureservicebus://policy:a/key@namespace",
         "sqs://a:b%2Fc@",
+        "amqp://me:s3cret@host:5672//;host2:5672",
+        "amqp",
     ],
 )
 def test_the_broker_of_another_transport_is_accepted(url: str) -> None:
     assert load_settings({"a2a_store_url": REDIS, "broker_url": url}, {}).store_url == REDIS
+
+
+def test_a_result_backend_without_a_url_is_accepted() -> None:
+    """Celery reads a name without :// as the name of a backend."""
+    conf = {"broker_url": REDIS, "result_backend": "redis"}
+
+    assert load_settings(conf, {}).store_url == REDIS
 
 
 @pytest.mark.parametrize("url", ["http://[", "https://me:s3cret@agents.example.com"])
