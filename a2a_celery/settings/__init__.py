@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from ..crypto.webhook_keys import MAX_KEYS, private_key_bytes, public_key_bytes
 from ..errors import ConfigError
 from ..telemetry.logs import FORMATS
-from .urls import ARCHIVE_RULE, is_archive_url, is_url, store_url_mistake
+from .urls import ARCHIVE_RULE, UNENCODED, is_archive_url, is_encoded_url, is_url, store_url_mistake
 
 CONF_PREFIX = "a2a_"
 ENV_PREFIX = "A2A_"
@@ -98,7 +98,7 @@ AT_LEAST_1 = at_least(1, ", or None")
 GRPC_BYTES = Rule(lambda size: size <= MAX_GRPC_BYTES, f"must be at most {MAX_GRPC_BYTES} bytes")
 NETWORKS = Rule(_are_networks, "must be networks, such as 10.1.0.0/16")
 WEB_URL = Rule(_is_web_url, "must begin with http:// or https:// and name a host, without user and password")
-BLOB_URL = Rule(is_url, "must be a URL, such as s3://bucket/folder or file:///folder")
+BLOB_URL = Rule(lambda url: "://" in url, "must be a URL, such as s3://bucket/folder or file:///folder")
 HOST_NAMES = Rule(lambda hosts: not set("/: ") & set("".join(hosts)), "must be host names, without scheme and port")
 ORIGINS = Rule(
     lambda texts: all(_is_web_url(text) and not urlsplit(text).path for text in texts),
@@ -175,9 +175,9 @@ class Settings:
     retention: Annotated[int, at_least(1, " second"), AT_MOST_100_YEARS] = 7 * 24 * 3600
     """Time for which an ended task, its log and its list entries stay in the store, in whole seconds."""
 
-    archive_url: Annotated[str | None, Rule(is_archive_url, f"must begin with {ARCHIVE_RULE}")] = field(
-        default=None, repr=False
-    )
+    archive_url: Annotated[
+        str | None, Rule(is_archive_url, f"must begin with {ARCHIVE_RULE}"), Rule(is_url, UNENCODED)
+    ] = field(default=None, repr=False)
     """SQLAlchemy URL, with an asynchronous driver, of the database to which ended tasks are moved after `retention`,
     such as ``postgresql+asyncpg://…``. None: ended tasks are deleted."""
 
@@ -273,7 +273,7 @@ class Settings:
     webhook_public_keys: Sequence[str] = ()
     """Further public keys, ``whpk_…``, that gateways publish, for private keys that only watchers have."""
 
-    blob_url: Annotated[str | None, BLOB_URL] = field(default=None, repr=False)
+    blob_url: Annotated[str | None, BLOB_URL, Rule(is_encoded_url, UNENCODED)] = field(default=None, repr=False)
     """fsspec URL of the object store for large parts and large results of durable steps, such as ``s3://bucket/a2a`` or
     ``file:///srv/a2a``. None: Redis stores all parts and results, outside of Lua."""
 

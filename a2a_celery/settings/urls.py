@@ -53,8 +53,8 @@ def _scheme(url: str) -> str:
     return scheme.lower() if separator else ""
 
 
-def is_url(text: str) -> bool:
-    """Return True if `text` is a URL with at most one host.
+def is_encoded_url(text: str) -> bool:
+    """Return True if `text` is a URL whose user and password are percent-encoded.
 
     A password with a slash, a question mark or a number sign divides a URL before the password's end. The result is
     then False, because the rest of the password would be shown as a part of the path.
@@ -63,7 +63,12 @@ def is_url(text: str) -> bool:
         return False
     parts = urlsplit(text)
     divides_user_info = ":" in parts.netloc and "@" not in parts.netloc and "@" in text
-    return bool(parts.scheme) and _is_port(text) and not divides_user_info
+    return bool(parts.scheme) and not divides_user_info
+
+
+def is_url(text: str) -> bool:
+    """Return True if `text` is an encoded URL with at most one host."""
+    return is_encoded_url(text) and _is_port(text)
 
 
 def is_broker_url(url: str) -> bool:
@@ -287,13 +292,10 @@ ARCHIVE_RULE = f"one of {', '.join(ARCHIVE_DRIVERS)}, then :// and a database th
 
 
 def is_archive_url(url: str) -> bool:
-    """Return True if `url` is the URL of a persistent database and has an asynchronous driver.
-
-    `archive_place` must be able to parse the URL.
-    """
+    """Return True if `url` is the URL of a persistent database and has an asynchronous driver."""
     driver, separator, rest = url.partition("://")
     database = rest.partition("?")[0].partition("/")[2]
-    return driver in ARCHIVE_DRIVERS and bool(separator) and database not in ("", ":memory:") and is_url(url)
+    return driver in ARCHIVE_DRIVERS and bool(separator) and database not in ("", ":memory:")
 
 
 def archive_place(url: str | None) -> str:

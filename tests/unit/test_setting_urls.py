@@ -37,6 +37,26 @@ def test_a_url_that_cannot_be_parsed_is_refused_without_its_password(name: str, 
     assert "s3cret" not in str(exc_info.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "url"),
+    [
+        ("archive_url", "postgresql+asyncpg://me:s3cret#1@host/database"),
+        ("archive_url", "postgresql+asyncpg://host:5432/database?user=me@server"),
+        ("blob_url", "sftp://me:s3cret/x@host/folder"),
+    ],
+)
+def test_an_error_says_that_a_password_must_be_percent_encoded(name: str, url: str) -> None:
+    with pytest.raises(ConfigError, match=f"^a2a_{name} = …: must be a URL: percent-encode"):
+        load_settings({"a2a_store_url": REDIS, f"a2a_{name}": url}, {})
+
+
+def test_a_bucket_may_be_an_access_point() -> None:
+    """s3fs accepts an ARN, whose colons are not followed by a port."""
+    url = "s3://arn:aws:s3:eu-west-1:123456789012:accesspoint/blobs/folder"
+
+    assert Settings(store_url=REDIS, blob_url=url).blob_url == url
+
+
 @pytest.mark.parametrize("name", ["CELERY_BROKER_URL", "broker_url", "result_backend"])
 @pytest.mark.parametrize(
     "url", ["amqp://me:s3cret/x@host//", "redis://:1/s3cret@host/0", "redis://host;redis://:s3cret\u2100@host"]
