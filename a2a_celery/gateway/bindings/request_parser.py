@@ -210,9 +210,9 @@ def _require_readable(value: Mapping[str, Any], kind: Any, path: str = "") -> No
         InvalidParamsError: A field that is an object has another value, or bytes are not base64.
     """
     checked_fields = _checked_fields(kind)
-    for name in value.keys() & checked_fields.keys():
-        field, inner = checked_fields[name], value[name]
-        if inner is None or (field.is_repeated and not isinstance(inner, list)):
+    for name, inner in value.items():
+        field = checked_fields.get(name)
+        if field is None or inner is None or (field.is_repeated and not isinstance(inner, list)):
             continue  # protobuf refuses a repeated field that is not a list
         inner_path = f"{path}.{field.name}" if path else field.name
         for number, item in enumerate(inner if field.is_repeated else [inner]):
