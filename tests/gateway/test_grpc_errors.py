@@ -7,7 +7,7 @@ import pytest
 from a2a.types import GetTaskRequest, SubscribeToTaskRequest, a2a_pb2_grpc
 from a2a.utils.errors import A2AError, ExtensionSupportRequiredError, InternalError, UnsupportedOperationError
 
-from a2a_celery.acceptance.errors import LimitExceededError, invalid, not_found
+from a2a_celery.acceptance.errors import LimitExceededError, invalid, invalid_fields, not_found
 from a2a_celery.errors import ConfigError
 from a2a_celery.gateway.auth.authenticator import Authenticator
 from a2a_celery.gateway.auth.schemes import Identity, PresentedCredentials
@@ -91,3 +91,17 @@ async def test_an_address_on_which_the_gateway_cannot_listen_is_refused_with_its
         await server.start()
 
     await server.stop(0)
+
+
+@pytest.mark.parametrize("character", ["e", "é", "語"])
+async def test_many_invalid_fields_fit_into_an_error(character: str) -> None:
+    """A client refuses an error whose metadata exceeds 8 to 16 KB. A text needs up to three bytes for a character, and
+    gRPC sends each of these bytes as three."""
+    errors = [{"field": f"message.parts[0].data.{number}", "message": character * 300} for number in range(20)]
+
+    error = await error_over_grpc(invalid_fields(errors))
+
+    assert error.reason == "INVALID_PARAMS"
+    assert error.message.startswith("message.parts[0].data.0: ")
+    assert list(error.fields)[:2] == [item["field"] for item in errors[:2]]
+    assert all(text.startswith(character) for text in error.fields.values())

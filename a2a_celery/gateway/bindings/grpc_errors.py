@@ -9,6 +9,7 @@ Source: A2A specification 9.5, 10.6; a2a-sdk 1.3.0.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import grpc
@@ -16,15 +17,18 @@ import grpc.aio
 from a2a.utils.error_handlers import A2A_DOMAIN
 from a2a.utils.errors import A2A_ERROR_MAPPING, A2A_ERROR_REASONS, A2AError, InvalidParamsError
 from a2a.utils.grpc_status import status_to_grpc
-from a2a.utils.proto_utils import validation_errors_to_bad_request
+from a2a.utils.proto_utils import ValidationDetail, validation_errors_to_bad_request
 from google.rpc import error_details_pb2, status_pb2
 
 from ...acceptance.errors import LimitExceededError
 from ..protocol_errors import HEADER, retry_seconds
 
-MAX_TEXT = 1_500
-"""Maximum length of a text in an error, in characters. The metadata of a response contains a text up to three times,
-and gRPC clients refuse metadata of more than 8 KB."""
+MAX_TEXT = 900
+"""Maximum size of a text in an error, in bytes. gRPC clients refuse metadata of more than 8 KB. A byte that is not
+ASCII needs three bytes in the status message. Each byte of the details, which repeat the text, needs 4/3 bytes."""
+
+MAX_FIELDS = 2_700
+"""Maximum size of the invalid fields and their texts in an error, in bytes."""
 
 
 def set_error(error: A2AError, context: grpc.aio.ServicerContext[Any, Any]) -> None:
@@ -54,8 +58,7 @@ def error_status(error: A2AError) -> status_pb2.Status:
     metadata = {str(name): _text(value) for name, value in (error.data or {}).items()}
     status.details.add().Pack(error_details_pb2.ErrorInfo(reason=reason, domain=A2A_DOMAIN, metadata=metadata))
     if isinstance(error, InvalidParamsError) and error.data and error.data.get("errors"):
-        errors = [item | {"message": shortened(item["message"])} for item in error.data["errors"]]
-        status.details.add().Pack(validation_errors_to_bad_request(errors))
+        status.details.add().Pack(validation_errors_to_bad_request(list(_first_fields(error.data["errors"]))))
     if isinstance(error, LimitExceededError):
         retry_info = error_details_pb2.RetryInfo()
         retry_info.retry_delay.FromSeconds(retry_seconds(error))
@@ -64,8 +67,20 @@ def error_status(error: A2AError) -> status_pb2.Status:
 
 
 def shortened(text: str) -> str:
-    """Return `text`, cut to `MAX_TEXT` characters."""
-    return text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 3]}..."
+    """Return `text`, cut to `MAX_TEXT` bytes."""
+    encoded = text.encode(errors="replace")
+    return text if len(encoded) <= MAX_TEXT else f"{encoded[: MAX_TEXT - 3].decode(errors='ignore')}..."
+
+
+def _first_fields(errors: Iterable[Mapping[str, str]]) -> Iterator[ValidationDetail]:
+    """Yield the first field errors, with shortened texts, as long as they do not exceed `MAX_FIELDS` bytes."""
+    size = 0
+    for error in errors:
+        field, text = error["field"], shortened(error["message"])
+        size += len(f"{field}{text}".encode(errors="replace"))
+        if size > MAX_FIELDS:
+            return
+        yield {"field": field, "message": text}
 
 
 def retry_after(error: LimitExceededError) -> tuple[tuple[str, str], ...]:
