@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeVar
@@ -223,14 +224,14 @@ def _of_json(data: dict[str, Any]) -> Event | None:
 
 
 def _of_legacy(legacy_type: _LegacyType, data: dict[str, Any]) -> Event | None:
-    fields = {**legacy_type.defaults, **_with_legacy_defaults(data)}
-    try:
-        if not legacy_type.can_read(fields):
-            fields = _readable_legacy(data, legacy_type)
-        event: Event = legacy_type.read(fields)
-    except UNREADABLE:
-        return None
-    return event
+    event: Event
+    with suppress(*UNREADABLE):
+        event = legacy_type.read({**legacy_type.defaults, **_with_legacy_defaults(data)})
+        return event
+    with suppress(*UNREADABLE):
+        event = legacy_type.read(_readable_legacy(data, legacy_type))
+        return event
+    return None
 
 
 def _with_legacy_defaults(value: Any, name: str = "") -> Any:
