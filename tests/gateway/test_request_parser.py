@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from a2a.compat.v0_3.a2a_v0_3_pb2 import SendMessageRequest as LegacyMessageRequest
 from a2a.types import GetTaskRequest, ListTasksRequest, SendMessageRequest, TaskPushNotificationConfig
 from a2a.utils.errors import InvalidParamsError
 from google.protobuf.json_format import ParseDict
@@ -38,6 +39,7 @@ def of_message(**fields: Any) -> dict[str, Any]:
 
 TEXT, NUMBER, BOOLEAN, OBJECT = "A text.", "A whole number.", "true or false.", "An object."
 TIME, LIST, JSON_OBJECT = "A time such as 2030-01-01T08:00:00Z.", "A list.", "An object of JSON values."
+BOTH = {"text": "hi", "data": {}}
 ONE_CONTENT = "Only one of: text, raw, url, data."
 
 WRONG: list[tuple[Any, dict[str, Any], str, str]] = [
@@ -74,6 +76,9 @@ WRONG: list[tuple[Any, dict[str, Any], str, str]] = [
     ),
     (SendMessageRequest, {**of_message(), "configuration": "returnImmediately"}, "configuration", OBJECT),
     (ListTasksRequest, {"pageSize": 5, "page_size": 5}, "params", "The fields of this object, each once."),
+    (LegacyMessageRequest, {"message": "hi"}, "message", OBJECT),
+    (LegacyMessageRequest, {"message": {"messageId": 1}}, "message.message_id", TEXT),
+    (LegacyMessageRequest, {"message": {"content": [BOTH]}}, "message.content[0]", "Only one of: text, file, data."),
 ]
 
 

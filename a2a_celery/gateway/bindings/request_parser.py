@@ -106,18 +106,31 @@ def _wrong_field(value: Mapping[str, Any], kind: Any, path: str = "") -> Invalid
         field, inner = kind.fields_by_camelcase_name.get(name) or kind.fields_by_name.get(name), value[name]
         if field is None or _is_readable({name: inner}, kind):
             continue
-        path = f"{path}.{field.name}" if path else field.name
+        path = _path(path, field)
         if field.is_repeated:
             if not isinstance(inner, list):
                 return invalid(path, "A list.")
             index = next(n for n, item in enumerate(inner) if not _is_readable({name: [item]}, kind))
             path, inner = f"{path}[{index}]", inner[index]
         return _wrong_field(inner, field.message_type, path) if _is_object(field) else invalid(path, _rule(field))
-    choice = kind.oneofs_by_name.get("content")
+    choice = next((oneof for oneof in kind.oneofs if len(oneof.fields) > 1), None)
     rule = "The fields of this object, each once."
     if choice is not None:
         rule = f"Only one of: {', '.join(field.name for field in choice.fields)}."
     return invalid(path or "params", rule)
+
+
+def _path(path: str, field: Any) -> str:
+    """Return the path of `field` in the object at `path`."""
+    return f"{path}.{_name(field)}" if path else _name(field)
+
+
+@cache
+def _name(field: Any) -> str:
+    """Return the name of `field` in errors: its name, unless the specification gives the field another name in JSON,
+    as protocol 0.3 does."""
+    has_own_name = field.json_name.lower() != field.name.replace("_", "")
+    return str(field.json_name if has_own_name else field.name)
 
 
 def _is_readable(value: dict[str, Any], kind: Any) -> bool:
@@ -214,7 +227,7 @@ def _require_readable(value: Mapping[str, Any], kind: Any, path: str = "") -> No
         field = checked_fields.get(name)
         if field is None or inner is None or (field.is_repeated and not isinstance(inner, list)):
             continue  # protobuf refuses a repeated field that is not a list
-        inner_path = f"{path}.{field.name}" if path else field.name
+        inner_path = _path(path, field)
         for number, item in enumerate(inner if field.is_repeated else [inner]):
             item_path = f"{inner_path}[{number}]" if field.is_repeated else inner_path
             if not _is_object(field):
