@@ -12,7 +12,9 @@ from typing import Any, NamedTuple, get_type_hints
 from ..errors import ConfigError
 from . import CONF_PREFIX, ENV_PREFIX, FILE_SUFFIX, VALUE_TYPES, Settings
 from .urls import (
+    BROKER_READ_VARIABLE,
     BROKER_VARIABLE,
+    BROKER_WRITE_VARIABLE,
     RESULTS_VARIABLE,
     SENTINEL_FORM,
     UNENCODED,
@@ -220,7 +222,12 @@ def _content(variable: str, path: str) -> str:
 def _require_broker_urls(conf: Mapping[str, Any], environ: Mapping[str, str]) -> None:
     """Check that kombu can parse the URLs of the broker and the result backend, because kombu's error contains a part
     of the password."""
-    for variable, key, *_ in _BESIDE:
+    for variable, key in (
+        (RESULTS_VARIABLE, "result_backend"),
+        (BROKER_VARIABLE, "broker_url"),
+        (BROKER_READ_VARIABLE, "broker_read_url"),
+        (BROKER_WRITE_VARIABLE, "broker_write_url"),
+    ):
         url = str(environ.get(variable) or conf.get(key) or "")
         if not is_broker_url(url):
             raise ConfigError(f"{variable if environ.get(variable) else key} = …: {UNENCODED}")

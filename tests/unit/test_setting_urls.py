@@ -57,7 +57,10 @@ def test_a_bucket_may_be_an_access_point() -> None:
     assert Settings(store_url=REDIS, blob_url=url).blob_url == url
 
 
-@pytest.mark.parametrize("name", ["CELERY_BROKER_URL", "broker_url", "result_backend"])
+@pytest.mark.parametrize(
+    "name",
+    ["CELERY_BROKER_URL", "broker_url", "result_backend", "broker_read_url", "CELERY_BROKER_WRITE_URL"],
+)
 @pytest.mark.parametrize(
     "url", ["amqp://me:s3cret/x@host//", "redis://:1/s3cret@host/0", "redis://host;redis://:s3cret\u2100@host"]
 )
