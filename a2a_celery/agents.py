@@ -190,7 +190,7 @@ class Agent:
             names = ", ".join(sorted(CELERY_OPTIONS | OWN_OPTIONS | RETRY_OPTIONS))
             raise ConfigError(f"agent {self.name!r}: unknown option {sorted(unknown)[0]!r}; known: {names}")
         self._check_own_options()
-        if self.kind == "function" and not isinstance(self.code, str):
+        if self.kind == "function" and not isinstance(self.code, str | None):
             self._check_signature()
         if self.extended_card is not None and not self.card.capabilities.extended_agent_card:
             raise ConfigError(

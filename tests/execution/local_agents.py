@@ -13,8 +13,10 @@ from celery import Celery
 from a2a_celery import A2A
 from a2a_celery.caller import Caller
 from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store.runs.commands import RunRef
 from a2a_celery.store.tasks.commands import create_task
 from tests.support.seeds import ANN, CONTEXT, RETENTION, Seeds, request
+from tests.support.suspensions import Suspensions
 
 from .scene import perform_run
 
@@ -64,4 +66,33 @@ async def local_agents(store: AsyncStore, keys: Keys, url: str, **settings: Any)
     a2a = A2A(app)
     worker = a2a.worker()
     yield LocalAgents(a2a, store, keys)
+    await asyncio.to_thread(worker.close)
+
+
+class SuspendableAgents(LocalAgents):
+    """Agents of the app `a2a` in the test process, with their suspended runs."""
+
+    def __init__(self, a2a: A2A, store: AsyncStore, keys: Keys) -> None:
+        super().__init__(a2a, store, keys)
+        self.suspensions = Suspensions(self.seeds)
+
+    async def wake(self, agent: str, run: int) -> str:
+        """Make run `run` due, and perform it. Return the text of the task's artifacts."""
+        await self.suspensions.make_due(RunRef("t", run))
+        assert await self.suspensions.resume_runs() == 1
+        return await self.go_on(agent, run)
+
+    async def go_on(self, agent: str, run: int) -> str:
+        """Execute run `run`. Return the text of the task's artifacts."""
+        await self.perform(agent, "t", run)
+        task = await self.seeds.task("t")
+        return "|".join("".join(part.text for part in artifact.parts) for artifact in task.artifacts)
+
+
+@asynccontextmanager
+async def suspendable_agents(a2a: A2A, store: AsyncStore, keys: Keys, url: str) -> AsyncIterator[SuspendableAgents]:
+    """Yield the agents of `a2a`, and close their worker process after the block."""
+    a2a.celery.conf.update(a2a_store_url=url, a2a_key_prefix=keys.prefix)
+    worker = a2a.worker()
+    yield SuspendableAgents(a2a, store, keys)
     await asyncio.to_thread(worker.close)
