@@ -228,6 +228,9 @@ class TestNewProject:
             ("json", "'json' is the name of an installed Python module"),
             ("1a", "'1a' is not a name for a Python module"),
             ("class", "'class' is not a name for a Python module"),
+            ("é", "'é' is not a name for a Python module and an image"),
+            ("_acme", "'_acme' is not a name for a Python module and an image"),
+            ("__main__", "'__main__' is not a name for a Python module and an image"),
         ],
     )
     def test_a_folder_that_cannot_be_a_project_stays_unchanged(self, name: str, error: str, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import keyword
+import re
 import shlex
 import sys
 from collections.abc import Iterator
@@ -41,6 +42,10 @@ pip wheel --no-deps --wheel-dir wheels ../a2a-celery
 
 """
 """Section of the README of a project that installs this package from a wheel."""
+
+
+_NAME = re.compile(r"[a-z][a-z0-9]*(?:__?[a-z0-9]+)*")
+"""Names that are valid for a Python module and in the reference of an image."""
 
 
 @click.command()
@@ -114,11 +119,13 @@ def _module_name(folder: Path) -> str:
     """Return the name of the app's module.
 
     Raises:
-        click.BadParameter: The name is not valid for a module, or is the name of an installed module.
+        click.BadParameter: The name is not valid for a module or an image, or is the name of an installed module.
     """
     module = folder.resolve().name.replace("-", "_").lower()
-    if not module.isidentifier() or keyword.iskeyword(module):
-        raise click.BadParameter(f"{module!r} is not a name for a Python module", param_hint="NAME")
+    if _NAME.fullmatch(module) is None or keyword.iskeyword(module):
+        raise click.BadParameter(
+            f"{module!r} is not a name for a Python module and an image, such as my_agents", param_hint="NAME"
+        )
     if module in sys.stdlib_module_names or module == "test" or find_spec(module) is not None:
         raise click.BadParameter(f"{module!r} is the name of an installed Python module", param_hint="NAME")
     return module
