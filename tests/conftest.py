@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import shutil
 import socket
@@ -182,11 +183,21 @@ def fleet(tmp_path: Path) -> Iterator[Fleet]:
         yield fleet
 
 
+class CopiedLoggers(dict[str, "logging.Logger | logging.PlaceHolder"]):
+    """Loggers by name. pytest iterates over them before each test, while another thread may import a module that adds
+    a logger."""
+
+    def values(self) -> list[logging.Logger | logging.PlaceHolder]:  # type: ignore[override]
+        """Return a copy of the loggers."""
+        return list(super().values())
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Register the markers of the tiers. Keep pytest-xdist from sorting the files by their number of tests."""
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
     config.option.loadscopereorder = False
+    logging.Logger.manager.loggerDict = CopiedLoggers(logging.Logger.manager.loggerDict)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
