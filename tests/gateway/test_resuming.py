@@ -110,15 +110,18 @@ async def test_a_stream_that_has_only_sent_the_task_sends_it_again(
     seeds = Seeds(store, keys)
     claim = await write_chunks(seeds, 1)
     task_id = claim.ref.task_id
-    backup = await seeds.backup()
+    before_loss = await seeds.backup()
+    await seeds.settle_run(claim, *(chunk(f"other {n}") for n in range(5)), status(COMPLETED), written_count=1)
+    after_loss = await seeds.backup()
+    await seeds.restore(before_loss)
     await seeds.append_events(claim, *(chunk(f"lost {n}") for n in range(3)), written_count=1)
 
     async with grpc.aio.insecure_channel(gateway.grpc) as channel:
         stub: Any = a2a_pb2_grpc.A2AServiceStub(channel)  # type: ignore[no-untyped-call]
         call = aiter(stub.SubscribeToTask(SubscribeToTaskRequest(id=task_id), metadata=GRPC_V1, timeout=30))
         first = await anext(call)
-        await seeds.restore(backup)
-        await seeds.settle_run(claim, *(chunk(f"other {n}") for n in range(5)), status(COMPLETED), written_count=1)
+        await seeds.restore(after_loss)
+        await store.redis.publish(keys.task(task_id).notifications, "wake up")
         events = [first, *[event async for event in call]]
 
     assert [len(event.task.artifacts[0].parts) for event in events] == [4, 6]
