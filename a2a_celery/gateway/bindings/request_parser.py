@@ -142,7 +142,7 @@ def _is_readable(value: dict[str, Any], kind: Any) -> bool:
 
 
 def _rule(field: Any) -> str:
-    """Return the rule for the values of `field`, which is not an object with fields of its own."""
+    """Return the rule for the values of `field`, for which `_is_object` is False."""
     if field.enum_type is not None:
         return f"One of {', '.join(field.enum_type.values_by_name)}."
     return _RULES[field.type] if field.message_type is None else _JSON_TYPES[field.message_type.full_name]
@@ -251,7 +251,7 @@ def _checked_fields(kind: Any) -> dict[str, Any]:
 
 
 def _is_object(field: Any) -> bool:
-    """Return True if the values of `field` are objects with fields of their own."""
+    """Return True if the values of `field` are messages, except types with a special form in JSON."""
     return field.message_type is not None and field.message_type.full_name not in _JSON_TYPES
 
 
