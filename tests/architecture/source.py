@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -98,7 +99,11 @@ def last_name(node: ast.expr) -> str:
 @cache
 def parse(path: Path) -> ast.Module:
     """Return the syntax tree of a file. The tests of this folder share it."""
-    return ast.parse(path.read_text(encoding="utf-8"))
+    gc.disable()  # CPython 3.11 raises SystemError if a finalizer runs Python code while the tree is built
+    try:
+        return ast.parse(path.read_text(encoding="utf-8"))
+    finally:
+        gc.enable()
 
 
 @cache
