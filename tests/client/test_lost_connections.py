@@ -431,7 +431,7 @@ async def test_events_arrive_while_a_poll_of_their_task_hangs() -> None:
 
 
 async def test_a_grpc_stream_notices_a_dead_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    options = {"grpc.keepalive_time_ms": 50, "grpc.http2.ping_timeout_ms": 200, "grpc.http2.bdp_probe": 0}
+    options = {"grpc.keepalive_time_ms": 500, "grpc.http2.ping_timeout_ms": 3000, "grpc.http2.bdp_probe": 0}
     monkeypatch.setattr("a2a_celery.client.connection.transports.GRPC_KEEPALIVE", tuple(options.items()))
     events: list[StreamResponse] = []
     async with plain("GRPC") as server:
