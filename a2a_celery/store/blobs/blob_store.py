@@ -301,8 +301,7 @@ class MemoryBudget:
 
     def __init__(self, size: int = MAX_BYTES) -> None:
         self._size = size
-        self._acquired = 0
-        self._acquired_by_owner: Counter[str] = Counter()
+        self._acquired: Counter[str | None] = Counter()  # bytes by owner
         self._released = asyncio.Condition()
         self._notifications: set[asyncio.Task[None]] = set()
 
@@ -342,16 +341,14 @@ class MemoryBudget:
         task.add_done_callback(self._notifications.discard)
 
     def _is_free_for(self, grant: Grant) -> bool:
-        if grant.owner is not None and self._acquired_by_owner[grant.owner] + grant.amount > self._size // 2:
+        if grant.owner is not None and self._acquired[grant.owner] + grant.amount > self._size // 2:
             return False
-        return self._acquired + grant.amount <= self._size
+        return self._acquired.total() + grant.amount <= self._size
 
     def _count(self, grant: Grant, sign: int) -> None:
-        self._acquired += sign * grant.amount
-        if grant.owner is not None:
-            self._acquired_by_owner[grant.owner] += sign * grant.amount
-            if not self._acquired_by_owner[grant.owner]:
-                del self._acquired_by_owner[grant.owner]
+        self._acquired[grant.owner] += sign * grant.amount
+        if not self._acquired[grant.owner]:
+            del self._acquired[grant.owner]
 
     async def _notify(self) -> None:
         async with self._released:
