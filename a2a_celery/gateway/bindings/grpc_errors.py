@@ -23,11 +23,11 @@ from google.rpc import error_details_pb2, status_pb2
 from ...acceptance.errors import LimitExceededError
 from ..protocol_errors import HEADER, retry_seconds
 
-MAX_TEXT = 900
+MAX_TEXT_BYTES = 900
 """Maximum size of a text in an error, in bytes. gRPC clients refuse metadata of more than 8 KB. A byte that is not
 ASCII needs three bytes in the status message. Each byte of the details, which repeat the text, needs 4/3 bytes."""
 
-MAX_FIELDS = 2_700
+MAX_FIELD_BYTES = 2_700
 """Maximum size of the invalid fields and their texts in an error, in bytes."""
 
 
@@ -67,18 +67,18 @@ def error_status(error: A2AError) -> status_pb2.Status:
 
 
 def shortened(text: str) -> str:
-    """Return `text`, cut to `MAX_TEXT` bytes."""
+    """Return `text`, cut to `MAX_TEXT_BYTES` bytes."""
     encoded = text.encode(errors="replace")
-    return text if len(encoded) <= MAX_TEXT else f"{encoded[: MAX_TEXT - 3].decode(errors='ignore')}..."
+    return text if len(encoded) <= MAX_TEXT_BYTES else f"{encoded[: MAX_TEXT_BYTES - 3].decode(errors='ignore')}..."
 
 
 def _first_fields(errors: Iterable[Mapping[str, str]]) -> Iterator[ValidationDetail]:
-    """Yield the first field errors, with shortened texts, as long as they do not exceed `MAX_FIELDS` bytes."""
+    """Yield the first field errors, with shortened texts, as long as they do not exceed `MAX_FIELD_BYTES` bytes."""
     size = 0
     for error in errors:
         field, text = error["field"], shortened(error["message"])
         size += len(f"{field}{text}".encode(errors="replace"))
-        if size > MAX_FIELDS:
+        if size > MAX_FIELD_BYTES:
             return
         yield {"field": field, "message": text}
 
