@@ -166,7 +166,6 @@ def _save_task(
         str(scope),
         keys.scope_index(scope),
         keys.context_index(scope, task.context_id),
-        scope.owner,
         retention,
         keys.leases,
         keys.dispatch,

@@ -262,7 +262,7 @@ def create_task(
         keys.task(task_id),
         [
             *(task_id, context_id, str(scope), keys.scope_index(scope), keys.context_index(scope, context_id)),
-            *(scope.agent, scope.owner, retention, keys.leases, keys.dispatch, FIRST_PUBLISH_GRACE_US),
+            *(scope.agent, retention, keys.leases, keys.dispatch, FIRST_PUBLISH_GRACE_US),
             *(encode_request(stored_request, detached), caller, encode(stored_task, detached)),
             *(encode(status_event(task_id, context_id, SUBMITTED)), "0", encode(stored_request.message, detached)),
             *(encode(status_event(task_id, context_id, WORKING)), options),

@@ -23,7 +23,7 @@ end
 if not dead or redis.call('ZREM', dead_letters, task_tag(KEYS)) == 0 then return {'gone'} end
 local record = new_keys[1]
 redis.call('HSET', record, 'task_id', task_id, 'context', dead.context, 'scope', dead.scope,
-  'scope_index', dead.scope_index, 'context_index', dead.context_index, 'agent', dead.agent, 'owner', dead.owner,
+  'scope_index', dead.scope_index, 'context_index', dead.context_index, 'agent', dead.agent,
   'retention', retention, 'leases', dead.leases, 'dispatch', dead.dispatch, 'request', request, 'caller', dead.caller,
   'working_event', working_event, 'ask_count', dead.ask_count or '0',
   'requeued_from', (dead.requeued_from or '') .. quoted(dead.task_id) .. ' ')

@@ -3,7 +3,7 @@
 -- Fields of a record. A field without a value is absent, unless stated otherwise.
 --   task_id, scope, scope_index, context_index
 --                              identity of the task, and the prefixes of its indexes
---   agent, context, owner      agent, context id and owner of the request
+--   agent, context             agent, and context id of the request
 --   state, at, status, has_message
 --                              current status: number of the state, time in µs, event that set the status, '1' if the
 --                              status has a message

@@ -1,6 +1,6 @@
 -- create_task: create a task in SUBMITTED with its first log entry, and queue its first run.
 -- KEYS  keys of the task
--- ARGV  task id, context id, scope, scope index, context index, agent, owner, retention in seconds, list of leases,
+-- ARGV  task id, context id, scope, scope index, context index, agent, retention in seconds, list of leases,
 --       list of queued runs, µs until a watcher publishes the run, request, caller, task event, status event, '1' if
 --       the status has a message, message event, WORKING event, options of the run, key of the message id ('' to accept
 --       any id), digest of the message, ms for which the id is stored, queue of the context ('' if its runs are not
@@ -20,12 +20,12 @@
 --       | {'id_conflict'}: a task of another scope has the id
 -- requires: blobs, broker, configs, context_queue, dispatch, family, indexes, keys, limits, log_lookup, messages, options, schedules, states, status, stored_bytes, tasks, time
 local record, log, history = KEYS[1], KEYS[2], KEYS[3]
-local task_id, context_id, scope, scope_index, context_index, agent, owner, retention, leases, dispatch = unpack(ARGV, 1, 10)
-local due_us, request, caller, task_event, status_event, has_message, message, working_event, options = unpack(ARGV, 11, 19)
-local message_key, digest, window_ms, context_queue, limits, reply_channel, final_only = unpack(ARGV, 20, 26)
-local first_tick, schedule_index, ticks, tick, tick_metadata = 27, ARGV[27], ARGV[28], ARGV[29], ARGV[32]
-local first_parent, parent_id, task_suffix, parent_metadata = 33, ARGV[33], ARGV[37], ARGV[38]
-local first_message, config, first_config = 39, ARGV[48], 48
+local task_id, context_id, scope, scope_index, context_index, agent, retention, leases, dispatch = unpack(ARGV, 1, 9)
+local due_us, request, caller, task_event, status_event, has_message, message, working_event, options = unpack(ARGV, 10, 18)
+local message_key, digest, window_ms, context_queue, limits, reply_channel, final_only = unpack(ARGV, 19, 25)
+local first_tick, schedule_index, ticks, tick, tick_metadata = 26, ARGV[26], ARGV[27], ARGV[28], ARGV[31]
+local first_parent, parent_id, task_suffix, parent_metadata = 32, ARGV[32], ARGV[36], ARGV[37]
+local first_message, config, first_config = 38, ARGV[47], 47
 
 if lacks_blobs(KEYS, leases, task_event) then return {'blobs_expired'} end
 local r = redis.call('EXISTS', record) == 1 and load_record(KEYS)
@@ -52,7 +52,7 @@ if parent then task_event = task_event .. task_suffix end
 local at = now()
 local size = #task_event + #message + #micros(at) + 1 + (is_counted and request_size or 0) + adopt_blobs(KEYS, {})
 redis.call('HSET', record, 'task_id', task_id, 'context', context_id, 'scope', scope, 'scope_index', scope_index,
-  'context_index', context_index, 'agent', agent, 'owner', owner, 'retention', retention, 'leases', leases, 'dispatch', dispatch,
+  'context_index', context_index, 'agent', agent, 'retention', retention, 'leases', leases, 'dispatch', dispatch,
   'request', request, 'caller', caller, 'options', '', 'working_event', working_event, 'state', SUBMITTED, 'at', micros(at),
   'status', status_event, 'has_message', has_message, 'version', 1, 'recorded_at', micros(at), 'run', 1, 'phase', 'queued',
   'token', '', 'runner', '', 'seq', 0, 'turn', 1, 'attempt', 1, 'cancel_requested', '0', 'nonce', '',
