@@ -27,6 +27,10 @@ AT = re.compile(rb"(?=(\d{16}))")
 
 FAR = 600_000_000
 
+TIME_MARK, TIME_DIGITS = 4, 8
+"""Index, in the log of a packed task, of the byte that represents the leading digits of times, and the number of these
+digits. See ``store/scripts/lib/packed.lua``."""
+
 OUTGROWN = (b"outgrown", b"-" * 1000)
 """Large field that makes Redis encode a hash as a hash table, even after the field is removed. The record of a real
 task is encoded as a hash table, because it has contained the request."""
@@ -44,6 +48,10 @@ class TaskTemplate:
         self._ids = (task_id.encode(), context_id.encode())
         times = set(AT.findall(b"\n".join(word for command in commands for word in command)))
         self._times = {time: int(time) for time in times if abs(int(time) - at) < FAR}
+        [log] = [words[2] for words in commands if words[0] == b"SET"]
+        self._mark = log[TIME_MARK : TIME_MARK + 1]
+        for time in re.findall(re.escape(self._mark) + rb"\d{%d}" % (16 - TIME_DIGITS), log):
+            self._times[time] = int(str(at)[:TIME_DIGITS].encode() + time[1:])
         marks = b"|".join(map(re.escape, (*self._ids, *self._times)))
         self._pieces = re.split(b"(" + marks + b")", pack_commands(commands))
 
@@ -78,7 +86,12 @@ class TaskTemplate:
         """Return the commands for a task with the status time `at`, in µs."""
         shift = at - self._at
         replacements = dict(zip(self._ids, (task_id.encode(), context_id.encode()), strict=True))
-        replacements.update((time, b"%d" % (original + shift)) for time, original in self._times.items())
+        prefix = str(at)[:TIME_DIGITS]
+        earliest = int(prefix.ljust(16, "0"))  # of the times that the mark can represent
+        for word, original in self._times.items():
+            is_marked = word.startswith(self._mark)
+            time = b"%d" % (max(original + shift, earliest) if is_marked else original + shift)
+            replacements[word] = self._mark + time[TIME_DIGITS:] if is_marked else time
         return b"".join([replacements.get(piece, piece) for piece in self._pieces])
 
 

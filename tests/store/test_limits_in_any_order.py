@@ -49,7 +49,7 @@ class World:
 
     async def record(self, task_id: str) -> dict[str, str]:
         fields = await self.seeds.store.redis.hgetall(self.seeds.keys.task(task_id).record)
-        return {name.decode(): value.decode(errors="replace") for name, value in fields.items()}
+        return {"phase": ""} | {name.decode(): value.decode(errors="replace") for name, value in fields.items()}
 
     async def records(self) -> dict[str, dict[str, str]]:
         """Return the records of all tasks by task id."""

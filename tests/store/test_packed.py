@@ -30,7 +30,7 @@ from a2a_celery.store.tasks.results import Created
 from tests.support.leaks import leaks
 from tests.support.seeds import ANN, CONTEXT, RETENTION, Seeds, chunk, request, status
 
-ECHO_BYTES = 1450
+ECHO_BYTES = 1300
 """Maximum memory of a finished echo in Redis in bytes, including its entries in the indexes."""
 
 CHUNK_BYTES = 70
@@ -39,10 +39,10 @@ CHUNK_BYTES = 70
 RUNNER = "worker-host.12345.0a1b2c3d"
 
 
-def steps() -> list[Step]:
+def steps(runner: str = RUNNER) -> list[Step]:
     """Return the steps of a run without calls."""
     transitions = (Transition(1, S.IDLE, S.INITIALIZING, 10**15), Transition(2, S.INITIALIZING, S.COMPLETED, 10**15))
-    return [Step(1, 1, RUNNER, transition) for transition in transitions]
+    return [Step(1, 1, runner, transition) for transition in transitions]
 
 
 async def is_packed(seeds: Seeds, task_id: str) -> bool:
@@ -93,6 +93,24 @@ async def test_a_packed_task_is_read_as_before(store: AsyncStore, keys: Keys, se
     assert stored_steps is not None
     assert list(stored_steps.steps) == steps()
     assert await leaks(store, keys) == []
+
+
+@pytest.mark.parametrize("runner", [RUNNER, "", 'a "quoted" host', "back\\slash", "ünï", "INITIALIZING"])
+@pytest.mark.parametrize("step_count", [0, 1, 2])
+async def test_steps_of_a_packed_task_name_their_runner(
+    store: AsyncStore, keys: Keys, seeds: Seeds, runner: str, step_count: int
+) -> None:
+    claim = await seeds.claim_run()
+    live_entries = (await store.run(read_log(keys, claim.ref.task_id, 0))).entries
+
+    await seeds.settle_run(claim, chunk(runner), *steps(runner)[:step_count], status(COMPLETED, runner))
+
+    assert await is_packed(seeds, claim.ref.task_id)
+    assert (await store.run(read_log(keys, claim.ref.task_id, 0))).entries[: len(live_entries)] == live_entries
+    stored_steps = await store.run(read_steps(keys, claim.ref.task_id))
+    assert stored_steps is not None
+    assert list(stored_steps.steps) == steps(runner)[:step_count]
+    await seeds.require_consistent(claim.ref.task_id)
 
 
 def every_byte() -> TaskArtifactUpdateEvent:

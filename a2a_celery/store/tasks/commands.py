@@ -264,7 +264,7 @@ def create_task(
             *(task_id, context_id, str(scope), keys.scope_index(scope), keys.context_index(scope, context_id)),
             *(scope.agent, retention, keys.leases, keys.dispatch, FIRST_PUBLISH_GRACE_US),
             *(encode_request(stored_request, detached), caller, encode(stored_task, detached)),
-            *(encode(status_event(task_id, context_id, SUBMITTED)), "0", encode(stored_request.message, detached)),
+            *(encode(status_event(task_id, context_id, SUBMITTED)), encode(stored_request.message, detached)),
             *(encode(status_event(task_id, context_id, WORKING)), options),
             *_idempotency_arguments(keys, scope, idempotency_key),
             *(_queue_of_runs(keys, scope, context_id, serialize_context, tick), limit_argument(keys, scope, limits)),

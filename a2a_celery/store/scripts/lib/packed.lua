@@ -1,28 +1,30 @@
--- requires: stored_bytes, time
+-- requires: stored_bytes, tasks, time
 
 -- An ended task never changes. The script that ends a task of moderate size packs the task: log and steps become one
--- string under the key of the log, in which three unused bytes, the marks, represent the ids of the task, of its
--- context and of the first artifact. The string begins with the marks, the lengths of artifact id and status, the
--- artifact id and the status, so that a list of tasks reads no other part of it. The last entry lacks its event, which
--- is the status. History, artifacts and status are deleted, because they can be derived from the log. The record is
--- rewritten without the fields in OMITTED, because Redis encodes a hash that once had a large field as a hash table,
--- which takes three times the memory.
+-- string under the key of the log, in which six unused bytes, the marks, represent texts that occur often. The string
+-- begins with the marks, the lengths of artifact id, runner and status, the artifact id, the runner and the status, so
+-- that a list of tasks reads no other part of it. The last entry lacks its event, which is the status. History,
+-- artifacts and status are deleted, because they can be derived from the log. The record is rewritten without the
+-- fields in OMITTED, because Redis encodes a hash that once had a large field as a hash table, which takes three times
+-- the memory.
 
 local PACKED_ENTRIES = 1000
 local STORED_BYTES = 262144 -- maximum bytes of a task that is packed
 local PACKED_BYTES = 131072 -- maximum bytes of the string
--- In a text of more bytes, the ids take a small part, and replacing them takes long.
+-- In a text of more bytes, the marked texts take a small part, and replacing them takes long.
 local MARKED_BYTES, MARKED_BYTES_PER_ENTRY = 4096, 256
 local FEW_ENTRIES = 16 -- in fewer entries, an artifact id is too rare to be replaced
-local NO_MARKS = '\0\0\0' -- the ids are not replaced
+local NO_MARKS = '\0\0\0\0\0\0' -- no text is replaced
+local TIME_DIGITS = 8 -- leading digits that most times of a short task have in common
 local HEAD_BYTES = 1024 -- most statuses end within these bytes
 
--- Fields that are not copied: fields that `load_record` derives, the size, which changes, and fields about the
--- publication of an open run.
-local OMITTED = {status = true, size = true, scope_index = true, context_index = true, leases = true, dispatch = true,
+-- Fields that are not copied: fields that `load_record` derives, fields that `save_record` writes again, and fields
+-- about the publication of an open run.
+local OMITTED = {status = true, scope_index = true, context_index = true, leases = true, dispatch = true, size = true,
+  recorded_at = true, has_message = true, phase = true, runner = true, cancel_requested = true, nonce = true,
   published_at = true, prefetched = true}
 
--- Return three bytes that do not occur in `text`, or NO_MARKS if there are no such bytes. The bytes that are tried
+-- Return bytes that do not occur in `text`, or NO_MARKS if there are no such bytes. The bytes that are tried
 -- first never occur in valid UTF-8.
 local function marks_for(text)
   local marks = ''
@@ -48,15 +50,20 @@ local function replaced(text, before, after)
   return table.concat(parts, after)
 end
 
-local function without_ids(ids, marks, text)
+-- Return the texts that the marks represent, in the order of the marks. An empty text is not replaced.
+local function marked_texts(r, artifact_id, runner)
+  return {r.task_id, r.context, artifact_id, runner, string.sub(micros(r.at), 1, TIME_DIGITS), '"INITIALIZING"'}
+end
+
+local function with_marks(texts, marks, text)
   if marks == NO_MARKS then return text end
-  for i, id in ipairs(ids) do text = replaced(text, id, string.sub(marks, i, i)) end
+  for i, before in ipairs(texts) do text = replaced(text, before, string.sub(marks, i, i)) end
   return text
 end
 
-local function with_ids(ids, marks, text)
+local function without_marks(texts, marks, text)
   if marks == NO_MARKS then return text end
-  for i = #ids, 1, -1 do text = replaced(text, string.sub(marks, i, i), ids[i]) end
+  for i = #texts, 1, -1 do text = replaced(text, string.sub(marks, i, i), texts[i]) end
   return text
 end
 
@@ -70,7 +77,7 @@ local function has_blobs(entry) return string.byte(entry, start_of_event(entry))
 local function rewrite_record(keys, r)
   local fields, kept = redis.call('HGETALL', keys[1]), {'packed', '1', 'size', micros(r.size)}
   for i = 1, #fields, 2 do
-    if not OMITTED[fields[i]] then kept[#kept + 1], kept[#kept + 2] = fields[i], fields[i + 1] end
+    if not OMITTED[fields[i]] and fields[i + 1] ~= DEFAULTS[fields[i]] then kept[#kept + 1], kept[#kept + 2] = fields[i], fields[i + 1] end
   end
   local artifacts = redis.call('LRANGE', keys[4], 0, -1)
   for i, artifact_id in ipairs(artifacts) do artifacts[i] = keys[5] .. artifact_id end
@@ -78,7 +85,7 @@ local function rewrite_record(keys, r)
   redis.call('HSET', keys[1], unpack(kept))
 end
 
--- Pack an ended task if it is small and its last log entry is its status. The caller saves the record.
+-- Pack an ended task if it is small and its last log entry is its status. The caller must save the record.
 local function pack_task(keys, r)
   if r.blobs or r.version > PACKED_ENTRIES or (r.size or 0) > STORED_BYTES then return end
   local entries, steps = redis.call('LRANGE', keys[2], 0, -1), redis.call('LRANGE', keys[10], 0, -1)
@@ -93,10 +100,11 @@ local function pack_task(keys, r)
   local is_long = #packed > MARKED_BYTES + MARKED_BYTES_PER_ENTRY * r.version
   local marks = is_long and NO_MARKS or marks_for(packed .. r.status)
   local artifact_id = r.version > FEW_ENTRIES and redis.call('LINDEX', keys[4], 0) or ''
-  local ids = {r.task_id, r.context, artifact_id}
-  local status = without_ids(ids, marks, r.status)
-  local head = marks .. #artifact_id .. ' ' .. #status .. ' ' .. artifact_id .. status
-  local value = head .. without_ids(ids, marks, packed)
+  local runner = #steps > 1 and string.match(steps[1], '^%[%d+,%d+,(".-")') or ''
+  local texts = marked_texts(r, artifact_id, runner)
+  local status = with_marks(texts, marks, r.status)
+  local head = marks .. #artifact_id .. ' ' .. #runner .. ' ' .. #status .. ' ' .. artifact_id .. runner .. status
+  local value = head .. with_marks(texts, marks, packed)
   if #value > PACKED_BYTES then return end
   add_size(r, #value - (r.size or 0))
   rewrite_record(keys, r)
@@ -104,26 +112,29 @@ local function pack_task(keys, r)
   r.packed, r.entries = '1', entries
 end
 
--- Return the status event of a packed task, the ids that the marks represent, and the index in the stored string at
+-- Return the status event of a packed task, the texts that the marks represent, and the index in the stored string at
 -- which entries and steps begin. Without the stored `value`, only the bytes of the status are read. `r` must have
--- task_id and context.
+-- task_id, context and at.
 local function unpack_status(keys, r, value)
   value = value or redis.call('GETRANGE', keys[2], 0, HEAD_BYTES - 1)
-  local id_length, status_length, first = string.match(value, '^(%d+) (%d+) ()', #NO_MARKS + 1)
-  local first_of_status = first + id_length
+  local id_length, runner_length, status_length, first = string.match(value, '^(%d+) (%d+) (%d+) ()', #NO_MARKS + 1)
+  local first_of_runner = first + id_length
+  local first_of_status = first_of_runner + runner_length
   local rest = first_of_status + status_length
   if rest - 1 > #value then value = redis.call('GETRANGE', keys[2], 0, rest - 2) end
-  local ids = {r.task_id, r.context, string.sub(value, first, first_of_status - 1)}
-  return with_ids(ids, string.sub(value, 1, #NO_MARKS), string.sub(value, first_of_status, rest - 1)), ids, rest
+  local texts = marked_texts(r, string.sub(value, first, first_of_runner - 1),
+    string.sub(value, first_of_runner, first_of_status - 1))
+  local status = without_marks(texts, string.sub(value, 1, #NO_MARKS), string.sub(value, first_of_status, rest - 1))
+  return status, texts, rest
 end
 
--- Return the log entries and the steps of a packed task. `r` must have task_id and context, and receives the contents,
--- so that a script unpacks them once.
+-- Return the log entries and the steps of a packed task. `r` must have task_id, context and at, and receives the
+-- contents, so that a script unpacks them once.
 local function unpack_task(keys, r)
   if not r.contents then
     local value = redis.call('GET', keys[2])
-    local status, ids, rest = unpack_status(keys, r, value)
-    r.contents = cmsgpack.unpack(with_ids(ids, string.sub(value, 1, #NO_MARKS), string.sub(value, rest)))
+    local status, texts, rest = unpack_status(keys, r, value)
+    r.contents = cmsgpack.unpack(without_marks(texts, string.sub(value, 1, #NO_MARKS), string.sub(value, rest)))
     local entries = r.contents[1]
     entries[#entries] = entries[#entries] .. status
   end

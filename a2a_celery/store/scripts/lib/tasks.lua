@@ -1,6 +1,7 @@
 -- requires: keys, reminders, stored_bytes, time
 
--- Fields of a record. A field without a value is absent, unless stated otherwise.
+-- Fields of a record. A field without a value is absent, unless stated otherwise. The fields in DEFAULTS have a value
+-- if they are absent.
 --   task_id, scope, scope_index, context_index
 --                              identity of the task, and the prefixes of its indexes
 --   agent, context             agent, and context id of the request
@@ -10,7 +11,7 @@
 --   entered_at                 µs at which the task entered its state, if that was before `at`
 --   packed                     '1' if the task is packed, see lib/packed.lua; a packed record lacks `status` and the
 --                              fields that derive_keys sets
---   version, recorded_at       number of the newest log entry, and the µs at which it was recorded ('0' for unknown)
+--   version, recorded_at       number of the newest log entry, and the µs at which it was recorded (`at` if absent)
 --   run, phase, token, runner, seq
 --                              newest run: its number; 'queued', 'running', 'delegated' (to a canvas), 'suspended'
 --                              (until a time or a signal) or '' (ended); token of its claim; its worker process; number
@@ -115,6 +116,10 @@ local FIELDS = {'state', 'at', 'version', 'run', 'seq', 'turn', 'attempt', 'size
 
 local NUMBERS = 10 -- the first ten of FIELDS are numbers
 
+-- Values of fields that are absent from a new or a packed record.
+local DEFAULTS = {has_message = '0', phase = '', token = '', runner = '', cancel_requested = '0', nonce = '',
+  max_attempts = '1'}
+
 -- Set the fields of a packed task that can be derived from its keys, scope and context.
 local function derive_keys(keys, r)
   local prefix = string.match(keys[1], '^(.*):{') .. ':'
@@ -124,16 +129,19 @@ end
 
 -- Return the record as a table, or nil if the task does not exist. Large and rarely used fields (request, caller …) are
 -- read on access, so that the cost of an append does not depend on the size of the request. An absent field of FIELDS
--- is false.
+-- has its value in DEFAULTS, or is false.
 local function load_record(keys)
   local values = redis.call('HMGET', keys[1], unpack(FIELDS))
   if not values[NUMBERS + 1] then return nil end
   local r = {}
-  for i, field in ipairs(FIELDS) do r[field] = i <= NUMBERS and tonumber(values[i]) or values[i] end
+  for i, field in ipairs(FIELDS) do
+    r[field] = i <= NUMBERS and tonumber(values[i]) or values[i] or DEFAULTS[field] or false
+  end
+  r.recorded_at = r.recorded_at or r.at
   if r.packed then derive_keys(keys, r) end
   -- changes of this script
   r.deliveries_scheduled, r.is_final, r.inline_entries, r.inline_bytes, r.size_growth = false, false, {}, 0, 0
-  r.before_us = r.recorded_at or 0 -- time of the newest entry before this script
+  r.before_us = r.recorded_at -- time of the newest entry before this script
   return setmetatable(r, {__index = function(_, field) return redis.call('HGET', keys[1], field) or nil end})
 end
 
@@ -148,14 +156,26 @@ local function end_pause(keys, r)
   cancel_reminders(keys, r)
 end
 
--- Write the fields that a script may have changed.
+-- Return the pairs of field and value without those that load_record derives.
+local function without_defaults(r, values)
+  local kept = {}
+  for i = 1, #values, 2 do
+    local field, value = values[i], values[i + 1]
+    if value ~= DEFAULTS[field] and not (field == 'recorded_at' and r.recorded_at == r.at) then
+      kept[#kept + 1], kept[#kept + 2] = field, value
+    end
+  end
+  return kept
+end
+
+-- Write the fields that a script may have changed. A packed record lacks fields with default values.
 local function save_record(keys, r)
   count_growth(r)
-  redis.call('HSET', keys[1],
-    'size', micros(r.size), 'largest', micros(r.largest), 'state', micros(r.state), 'at', micros(r.at),
+  local values = {'size', micros(r.size), 'largest', micros(r.largest), 'state', micros(r.state), 'at', micros(r.at),
     r.packed and 'packed' or 'status', r.packed or r.status, 'has_message', r.has_message,
     'version', micros(r.version), 'recorded_at', micros(r.recorded_at or 0), 'run', micros(r.run), 'phase', r.phase,
     'token', r.token, 'runner', r.runner,
     'seq', micros(r.seq), 'turn', micros(r.turn), 'attempt', micros(r.attempt),
-    'cancel_requested', r.cancel_requested, 'nonce', r.nonce)
+    'cancel_requested', r.cancel_requested, 'nonce', r.nonce}
+  redis.call('HSET', keys[1], unpack(r.packed and without_defaults(r, values) or values))
 end

@@ -34,7 +34,7 @@ if r.phase == 'running' then
   if runner_prefix == '' or string.sub(r.runner, 1, #runner_prefix) ~= runner_prefix then return {'unchanged'} end
   if r.cancel_requested == '1' then
     write_status(KEYS, r, CANCELED, '1', r.canceled_event)
-  elseif worker_was_lost and (is_interrupting(r) or r.attempt < tonumber(r.max_attempts or '1')) then
+  elseif worker_was_lost and (is_interrupting(r) or r.attempt < tonumber(r.max_attempts)) then
     redis.call('ZADD', r.leases, micros(now()), run_name(r))
     return {'unchanged'}
   else

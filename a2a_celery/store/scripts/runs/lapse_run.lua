@@ -23,7 +23,7 @@ local reply
 if is_interrupting(r) then
   local options = begin_turn_of_message(KEYS, r, r.state, '0', delay_us)
   reply = {'again', micros(r.run), options}
-elseif r.cancel_requested ~= '1' and r.attempt < tonumber(r.max_attempts or '1') then
+elseif r.cancel_requested ~= '1' and r.attempt < tonumber(r.max_attempts) then
   close_run(r)
   if #ARGV >= first_replacement then replace_task(KEYS, r, first_replacement) end
   write_status(KEYS, r, WORKING, '0', working_event)

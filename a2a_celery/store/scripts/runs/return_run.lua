@@ -30,7 +30,7 @@ if r.phase == 'queued' then
   return {'queued', r.agent, micros(r.run), r.options or ''}
 end
 if runner_prefix == '' or string.sub(r.runner, 1, #runner_prefix) ~= runner_prefix then return {'unchanged'} end
-local max_attempts, is_canceled = tonumber(r.max_attempts or '1'), r.cancel_requested == '1'
+local max_attempts, is_canceled = tonumber(r.max_attempts), r.cancel_requested == '1'
 if is_canceled or max_attempts == 1 and not is_interrupting(r) then
   if is_canceled then write_status(KEYS, r, CANCELED, '1', r.canceled_event) else apply_events(KEYS, r, first_event) end
   end_task(KEYS, r, r.state == FAILED and dead_letters)

@@ -1,13 +1,13 @@
 -- create_task: create a task in SUBMITTED with its first log entry, and queue its first run.
 -- KEYS  keys of the task
--- ARGV  task id, context id, scope, scope index, context index, agent, retention in seconds, list of leases,
---       list of queued runs, µs until a watcher publishes the run, request, caller, task event, status event, '1' if
---       the status has a message, message event, WORKING event, options of the run, key of the message id ('' to accept
---       any id), digest of the message, ms for which the id is stored, queue of the context ('' if its runs are not
---       serialized), limits as in check_limits, reply channel ('' for none), '1' if it receives final states only, the
---       tick of a schedule: the arguments of refused_tick, and packed metadata, the parent: the arguments of
---       find_parent, and for a child a suffix of the task event and packed metadata, the Celery message of the run: the
---       arguments of push_message, and a push-notification config: the arguments of save_config
+-- ARGV  task id, context id, scope, scope index, context index, agent, retention in seconds, list of leases, list of
+--       queued runs, µs until a watcher publishes the run, request, caller, task event, status event, message event,
+--       WORKING event, options of the run, key of the message id ('' to accept any id), digest of the message, ms for
+--       which the id is stored, queue of the context ('' if its runs are not serialized), limits as in check_limits,
+--       reply channel ('' for none), '1' if it receives final states only, the tick of a schedule: the arguments of
+--       refused_tick, and packed metadata, the parent: the arguments of find_parent, and for a child a suffix of the
+--       task event and packed metadata, the Celery message of the run: the arguments of push_message, and a
+--       push-notification config: the arguments of save_config
 -- returns {'created', time of the status in µs, '1' if the run is blocked, '1' if the task is a child, '1' if the
 --       broker has the message of the run, id of the context}; a call with the id of an existing task of the scope is a
 --       repeated call, and returns the current values of the stored task
@@ -21,11 +21,11 @@
 -- requires: blobs, broker, configs, context_queue, dispatch, family, indexes, keys, limits, log_lookup, messages, options, schedules, states, status, stored_bytes, tasks, time
 local record, log, history = KEYS[1], KEYS[2], KEYS[3]
 local task_id, context_id, scope, scope_index, context_index, agent, retention, leases, dispatch = unpack(ARGV, 1, 9)
-local due_us, request, caller, task_event, status_event, has_message, message, working_event, options = unpack(ARGV, 10, 18)
-local message_key, digest, window_ms, context_queue, limits, reply_channel, final_only = unpack(ARGV, 19, 25)
-local first_tick, schedule_index, ticks, tick, tick_metadata = 26, ARGV[26], ARGV[27], ARGV[28], ARGV[31]
-local first_parent, parent_id, task_suffix, parent_metadata = 32, ARGV[32], ARGV[36], ARGV[37]
-local first_message, config, first_config = 38, ARGV[47], 47
+local due_us, request, caller, task_event, status_event, message, working_event, options = unpack(ARGV, 10, 17)
+local message_key, digest, window_ms, context_queue, limits, reply_channel, final_only = unpack(ARGV, 18, 24)
+local first_tick, schedule_index, ticks, tick, tick_metadata = 25, ARGV[25], ARGV[26], ARGV[27], ARGV[30]
+local first_parent, parent_id, task_suffix, parent_metadata = 31, ARGV[31], ARGV[35], ARGV[36]
+local first_message, config, first_config = 37, ARGV[46], 46
 
 if lacks_blobs(KEYS, leases, task_event) then return {'blobs_expired'} end
 local r = redis.call('EXISTS', record) == 1 and load_record(KEYS)
@@ -54,9 +54,8 @@ local size = #task_event + #message + #micros(at) + 1 + (is_counted and request_
 redis.call('HSET', record, 'task_id', task_id, 'context', context_id, 'scope', scope, 'scope_index', scope_index,
   'context_index', context_index, 'agent', agent, 'retention', retention, 'leases', leases, 'dispatch', dispatch,
   'request', request, 'caller', caller, 'options', '', 'working_event', working_event, 'state', SUBMITTED, 'at', micros(at),
-  'status', status_event, 'has_message', has_message, 'version', 1, 'recorded_at', micros(at), 'run', 1, 'phase', 'queued',
-  'token', '', 'runner', '', 'seq', 0, 'turn', 1, 'attempt', 1, 'cancel_requested', '0', 'nonce', '',
-  'size', size, 'largest', #task_event)
+  'status', status_event, 'version', 1, 'run', 1, 'phase', 'queued', 'seq', 0, 'turn', 1, 'attempt', 1, 'size', size,
+  'largest', #task_event)
 if options ~= '' then set_options(record, options) end
 if parent then
   join_family(KEYS, parent, parent_id)

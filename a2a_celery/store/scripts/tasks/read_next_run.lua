@@ -6,4 +6,4 @@
 local record = KEYS[1]
 
 local run, phase = unpack(redis.call('HMGET', record, 'run', 'phase'))
-return run and phase == '' and micros(run + 1) or nil
+return run and (phase or '') == '' and micros(run + 1) or nil

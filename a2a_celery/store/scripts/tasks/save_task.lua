@@ -32,7 +32,7 @@ if kind == 'event' then
 else
   replace_task(KEYS, r, first_content)
 end
-save_record(KEYS, r)
 if TERMINAL[r.state] then end_task(KEYS, r) end
+save_record(KEYS, r)
 notify(KEYS, r)
 return {'saved', micros(r.version)}
