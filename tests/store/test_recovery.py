@@ -19,7 +19,7 @@ from a2a_celery.errors import StoreUnavailable
 from a2a_celery.lifecycle import LogEntry
 from a2a_celery.lifecycle.outcomes import CANCELED_BY_CLIENT
 from a2a_celery.lifecycle.own_metadata import ATTEMPT, MAX_ATTEMPTS, own_metadata
-from a2a_celery.lifecycle.states import AUTH_REQUIRED, CANCELED, COMPLETED, FAILED, WORKING
+from a2a_celery.lifecycle.states import AUTH_REQUIRED, CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, WORKING
 from a2a_celery.store import AsyncStore, Keys, Operation
 from a2a_celery.store.runs.commands import (
     Claim,
@@ -35,6 +35,7 @@ from a2a_celery.store.runs.recovery import GivenUp, Lapse, Lapsed, lapse_run, la
 from a2a_celery.store.runs.release import delegate_to_canvas
 from a2a_celery.store.runs.renewal import renew_runs
 from a2a_celery.store.tasks.commands import continue_task, create_task, request_cancel
+from a2a_celery.store.tasks.results import DeliveredToRun
 from a2a_celery.watcher.recoverer import RETRY_AFTER, Recoverer, delay_after
 from tests.store.test_cost import Meter
 from tests.support.clocks import ManualClock
@@ -217,6 +218,52 @@ async def test_open_artifacts_of_a_lost_run_are_removed(store: AsyncStore, keys:
     await Recoverer(store, keys).tick()
 
     assert [artifact.artifact_id for artifact in (await seeds.task(claim.ref.task_id)).artifacts] == ["w"]
+    await seeds.require_consistent(claim.ref.task_id)
+
+
+async def steer(store: AsyncStore, keys: Keys, claim: Claim) -> None:
+    """Send a message to the claimed run of an agent with ``on_message="steer"``."""
+    message = continue_task(
+        keys,
+        ANN,
+        claim.ref.task_id,
+        request("left", claim.ref.task_id, CONTEXT),
+        "",
+        caller=b"{}",
+        nonce="n",
+        on_message="steer",
+    )
+    assert isinstance(await store.run(message), DeliveredToRun)
+
+
+async def test_open_artifacts_of_a_lost_run_are_removed_despite_a_message(
+    store: AsyncStore, keys: Keys, seeds: Seeds
+) -> None:
+    claim = await seeds.claim_run(max_attempts=2)
+    await seeds.append_events(claim, chunk("half", append=False))
+    await steer(store, keys, claim)
+
+    assert (await seeds.recover_run(claim.ref)).outcome == "again"
+
+    assert not (await seeds.task(claim.ref.task_id)).artifacts
+    await seeds.require_consistent(claim.ref.task_id)
+
+
+@pytest.mark.parametrize("state", [COMPLETED, INPUT_REQUIRED])
+@pytest.mark.parametrize("text", ["", "done"])
+async def test_artifacts_of_the_turn_before_an_unread_message_are_kept(
+    store: AsyncStore, keys: Keys, seeds: Seeds, state: TaskState, text: str
+) -> None:
+    claim = await seeds.claim_run()
+    await steer(store, keys, claim)
+    await seeds.append_events(claim, chunk("the result", append=False))
+    await seeds.settle_run(claim, status(state, text), written_count=1)
+    next_claim = await seeds.claim_run(claim.ref.task_id, run=2, max_attempts=2)
+    await seeds.append_events(next_claim, chunk("half", "b", append=False))
+
+    assert (await seeds.recover_run(next_claim.ref)).outcome == "again"
+
+    assert [artifact.artifact_id for artifact in (await seeds.task(claim.ref.task_id)).artifacts] == ["a"]
     await seeds.require_consistent(claim.ref.task_id)
 
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal, cast
 
-from a2a.types import Message, Task, TaskArtifactUpdateEvent, TaskState, TaskStatusUpdateEvent
+from a2a.types import Task, TaskArtifactUpdateEvent, TaskState, TaskStatusUpdateEvent
 
-from ...lifecycle import Event, EventKind, LogEntry, kind_of
+from ...lifecycle import LogEntry
 from ...lifecycle.outcomes import WORKER_LOST, agent_message, status_event
 from ...lifecycle.own_metadata import ATTEMPT, MAX_ATTEMPTS, RETURNED_ATTEMPT, own_metadata
-from ...lifecycle.states import FAILED, WORKING
+from ...lifecycle.states import FAILED, SUBMITTED, WORKING
 from ..blobs.references import encode
 from ..client.connection import AsyncStore
 from ..codec import event_arguments, pack_metadata, state_of, task_arguments
@@ -244,11 +244,17 @@ def _update_left_open(open_ids: set[str], entries: Sequence[LogEntry]) -> None:
                 open_ids.discard(event.artifact.artifact_id)
             elif not event.append:
                 open_ids.add(event.artifact.artifact_id)
-        elif _begins_attempt_or_turn(event):
+        elif isinstance(event, TaskStatusUpdateEvent) and _begins_attempt_or_turn(event):
             open_ids.clear()
 
 
-def _begins_attempt_or_turn(event: Event) -> bool:
-    if isinstance(event, TaskStatusUpdateEvent):
-        return ATTEMPT in event.metadata.fields
-    return isinstance(event, Message) and kind_of(event) is EventKind.CLIENT_MESSAGE
+def _begins_attempt_or_turn(event: TaskStatusUpdateEvent) -> bool:
+    """Return True if the store wrote `event` at the beginning of an attempt or a turn.
+
+    A client's message does not show the beginning of its turn, because the message may have arrived during an earlier
+    run. If such a message begins a turn, the task stays WORKING, and the store writes WORKING without content. An agent
+    sends such a status only after a pause.
+    """
+    if event.status.state == SUBMITTED or ATTEMPT in event.metadata.fields:
+        return True
+    return event.status.state == WORKING and not event.status.HasField("message") and not event.metadata.fields
