@@ -110,6 +110,19 @@ async def test_the_list_of_an_owner_expires_with_the_last_task(store: AsyncStore
     assert RETENTION - 60 < await store.redis.ttl(keys.webhooks(ANN.account)) <= RETENTION
 
 
+async def test_the_list_of_an_owner_expires_with_the_last_task_after_the_configs_of_live_tasks_are_deleted(
+    store: AsyncStore, keys: Keys, seeds: Seeds
+) -> None:
+    ended_id, live_id = await seeds.create_task(), await seeds.create_task()
+    for task_id in (ended_id, live_id):
+        await store.run(save_push_config(keys, ANN, task_id, new(account_limit=2)))
+    await seeds.settle_run(await seeds.claim_run(ended_id), status(COMPLETED))
+
+    await store.run(delete_push_config(keys, ANN, live_id, "c"))
+
+    assert RETENTION - 60 < await store.redis.ttl(keys.webhooks(ANN.account)) <= RETENTION
+
+
 async def test_the_same_call_again_changes_nothing(
     store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks
 ) -> None:
