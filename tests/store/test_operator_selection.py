@@ -515,6 +515,21 @@ async def test_an_interrupted_migration_can_be_run_again(command: Command, monke
     assert command("migrate", code=1).stderr.endswith("Completed steps are kept: run the command again\n")
 
 
+@pytest.mark.parametrize("names", [("lost", ""), ("", "c"), ("", "")])
+async def test_an_empty_name_does_not_replay_all_deliveries(
+    command: Command, store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks, names: tuple[str, str]
+) -> None:
+    await seeds.create_task(task_id="lost")
+    await webhooks.save_config("lost")
+    await seeds.claim_run("lost")
+    assert await store.run(abandon_delivery(keys, await webhooks.lease_cursor(), failure={"reason": "down"}))
+
+    result = await asyncio.to_thread(command, "deliveries", "replay", *names, code=1)
+
+    assert f"task {names[0]} has no webhook {names[1]}" in result.stderr
+    assert (await webhooks.delivery("lost")).died_us > 0
+
+
 HOSTILE = "a\u009b2J\x7f\u202e\x1b\U000e0001"
 """Text of a client with control characters. JSON encoders escape only one of them."""
 

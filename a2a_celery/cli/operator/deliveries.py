@@ -102,7 +102,10 @@ def replay(context: click.Context, task: str | None, webhook: str | None, everyt
     if everything == (task is not None) or (task is not None and webhook is None):
         raise click.UsageError("pass a TASK and its WEBHOOK, or --all")
     with operator_store(context, None) as (_, store, keys):
-        pairs = [(task, webhook)] if task and webhook else [(r.task_id, r.config_id) for r in _all(store, keys, True)]
+        if task is not None and webhook is not None:
+            pairs = [(task, webhook)]
+        else:
+            pairs = [(r.task_id, r.config_id) for r in _all(store, keys, True)]
         with Progress("Replaying", len(pairs)) as progress:
             for task_id, config_id in pairs:
                 outcome = store.run(replay_delivery(keys, task_id, config_id))
