@@ -1,7 +1,7 @@
 """Metrics and health of a watcher, and the HTTP server for both (``a2a watcher --metrics-port``).
 
-``/health/live`` returns 200 while all roles tick, and 503 if a role has not ticked for `MAX_TICK_AGE` seconds. An
-orchestrator can therefore restart a watcher that hangs.
+``/health/live`` returns 200 while all roles tick, and 503 if a role has not ticked for `MAX_TICK_AGE` seconds since it
+was started. An orchestrator can therefore restart a watcher that hangs.
 """
 
 from __future__ import annotations
@@ -59,6 +59,12 @@ class WatcherMetrics:
     def count_blob_removals(self, tasks: int) -> None:
         """Count deleted tasks whose blobs were removed."""
         self._blob_removals.inc(tasks)
+
+    def declare_role(self, role: str) -> None:
+        """Start the series of a role, so that alerts work before its first tick has ended, or succeeded."""
+        for outcome in ("ok", "failed"):
+            self._ticks.labels(role, outcome)
+        self.record_progress(role)
 
     def record_tick(self, role: str, outcome: str) -> None:
         """Record that a tick of a role has ended with the outcome "ok" or "failed"."""

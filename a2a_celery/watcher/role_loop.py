@@ -68,6 +68,7 @@ class RoleLoop:
 
     def start(self) -> None:
         """Start the loop on the running event loop."""
+        self._metrics.declare_role(self.role.name)
         self._task = asyncio.create_task(self._run(), name=f"a2a-{self.role.name}")
 
     async def stop(self) -> None:

@@ -122,9 +122,14 @@ class Watcher:
         logger.info("watcher stopped", extra=about(Action.WATCHER_STOPPED))
 
     async def _wait_for_store(self, store: AsyncStore, keys: Keys, sealer: Sealer | None, until: asyncio.Event) -> bool:
-        """Wait until the store is available, and return True. Return False if `until` is set first."""
+        """Wait until the store is available, and return True. Return False if `until` is set first.
+
+        Each failed attempt counts as a failed tick of the heartbeat.
+        """
         report = True
+        self.metrics.declare_role(Heartbeat.name)
         while not await check_store(store, keys, self._settings, sealer, report=report):
+            self.metrics.record_tick(Heartbeat.name, "failed")
             report = False
             with suppress(TimeoutError):
                 await asyncio.wait_for(until.wait(), STORE_RETRY_INTERVAL)

@@ -1,13 +1,19 @@
-"""Health probes on a watcher's port. The watcher responds even if other connections are silent."""
+"""Metrics and health probes on a watcher's port, also before the first tick of a role has ended."""
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from contextlib import ExitStack
 
 import httpx
+from celery import Celery
 
-from a2a_celery.watcher.metrics import WatcherMetrics
+from a2a_celery import A2A
+from a2a_celery.watcher.metrics import MAX_TICK_AGE, WatcherMetrics
+from a2a_celery.watcher.role_loop import RoleLoop
+from tests.support.clocks import ManualClock
+from tests.support.waiting import eventually_async
 
 
 def test_clients_that_say_nothing_keep_no_probe_waiting() -> None:
@@ -17,3 +23,45 @@ def test_clients_that_say_nothing_keep_no_probe_waiting() -> None:
             sockets.enter_context(socket.create_connection(("127.0.0.1", port)))
 
         assert httpx.get(f"http://127.0.0.1:{port}/health/live", timeout=20, trust_env=False).status_code == 200
+
+
+class HangingRole:
+    """Role whose first tick does not end."""
+
+    name = "hanging"
+    every = 1.0
+
+    async def tick(self) -> None:
+        await asyncio.Event().wait()
+
+
+async def test_a_role_whose_first_tick_hangs_is_reported() -> None:
+    clock = ManualClock()
+    metrics = WatcherMetrics(clock)
+    loop = RoleLoop(HangingRole(), metrics=metrics)
+    loop.start()
+    clock.advance(MAX_TICK_AGE + 1)
+
+    assert metrics.tick_ages() == {"hanging": MAX_TICK_AGE + 1}
+    url = f"http://127.0.0.1:{metrics.serve('127.0.0.1', 0)}/health/live"
+    assert (await asyncio.to_thread(httpx.get, url, timeout=20, trust_env=False)).status_code == 503
+    await loop.stop()
+
+
+async def ticks(metrics: WatcherMetrics, outcome: str) -> float | None:
+    """Return the value of the counter for the ticks of the heartbeat, or None if the series does not exist."""
+    return metrics.registry.get_sample_value("a2a_watcher_ticks_total", {"role": "heartbeat", "outcome": outcome})
+
+
+async def test_a_watcher_that_starts_without_a_store_counts_no_successful_tick() -> None:
+    """The alert A2AStoreUnavailable needs the series of successful ticks."""
+    app = Celery("tests", broker="memory://", set_as_current=False)
+    app.conf.a2a_store_url = "redis://127.0.0.1:1/0"
+    watcher, stop = A2A(app).watcher(), asyncio.Event()
+    running = asyncio.create_task(watcher.run(stop))
+
+    await eventually_async(lambda: ticks(watcher.metrics, "failed"))
+
+    assert await ticks(watcher.metrics, "ok") == 0
+    stop.set()
+    await running
