@@ -17,6 +17,7 @@ from tests.support.delivery_cursors import Webhooks
 from tests.support.leaks import leaks
 from tests.support.restarts import installed_servers
 from tests.support.seeds import Seeds
+from tests.support.store_operator import Command, operator_command
 
 
 @pytest.fixture
@@ -33,6 +34,12 @@ def seeds(store: AsyncStore, keys: Keys) -> Seeds:
 @pytest.fixture
 def webhooks(store: AsyncStore, keys: Keys) -> Webhooks:
     return Webhooks(store, keys)
+
+
+@pytest.fixture
+def command(redis_server: EmbeddedRedis) -> Command:
+    """Function that runs a command as an operator of a deployment with two agents."""
+    return operator_command(redis_server)
 
 
 @pytest.fixture

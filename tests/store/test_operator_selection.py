@@ -4,19 +4,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from celery import Celery
-from click.testing import CliRunner, Result
 
-from a2a_celery import A2A, Turn
-from a2a_celery.cli.commands import a2a as commands
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.cli.operator.selection import Selection
 from a2a_celery.errors import BrokerUnavailable
@@ -28,6 +21,7 @@ from a2a_celery.store.webhooks.deliveries import abandon_delivery
 from a2a_celery.store.webhooks.push_configs import save_push_config
 from tests.support.delivery_cursors import Webhooks, new
 from tests.support.seeds import Seeds, chunk, status
+from tests.support.store_operator import Command, ids, json_lines
 from tests.support.waiting import eventually_async
 
 ANN, BOB = Scope("agent", "acme", "ann"), Scope("agent", "", "bob/?*")
@@ -35,39 +29,7 @@ OTHER = Scope("other", "acme", "ann")
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 
-Command = Callable[..., Result]
-
 pytestmark = pytest.mark.usefixtures("schema_record")
-
-
-@pytest.fixture
-def command(redis_server: EmbeddedRedis) -> Command:
-    """Function that runs a command as an operator of a deployment with two agents."""
-    app = Celery("tests", broker=redis_server.broker_url, set_as_current=False)
-    app.conf.update(a2a_store_url=redis_server.store_url, a2a_cancel_grace=0.1, a2a_key_prefix="test")
-    a2a = A2A(app)
-
-    async def agent(turn: Turn) -> str:
-        return turn.text
-
-    for name in ("agent", "other"):
-        a2a.agent(name)(agent)
-
-    def run(*arguments: str, code: int = 0, **options: Any) -> Result:
-        result = CliRunner().invoke(commands, arguments, obj=SimpleNamespace(app=app), **options)
-        assert result.exit_code == code, result.output
-        return result
-
-    return run
-
-
-def json_lines(result: Result) -> list[dict[str, Any]]:
-    """Parse the JSON output of a command."""
-    return [json.loads(line) for line in result.stdout.splitlines()]
-
-
-def ids(result: Result) -> set[str]:
-    return {entry["task"] for entry in json_lines(result)}
 
 
 @pytest.fixture
@@ -152,10 +114,6 @@ class TestList:
         self, command: Command, arguments: tuple[str, ...], error: str
     ) -> None:
         assert error in command(*arguments, code=2).stderr
-
-    def test_an_agent_that_was_removed_is_accepted_while_it_has_tasks(self, command: Command) -> None:
-        assert "this app has no agent 'removed'" in command("list", "--all", "--agent", "removed", code=1).stderr
-        assert "this app has no agent 'removed'" in command("cancel", "--all", "--agent", "removed", code=1).stderr
 
 
 async def test_times_are_those_of_the_state_and_of_the_run(command: Command, seeds: Seeds) -> None:

@@ -25,7 +25,7 @@ from ...store.tasks.commands import request_cancel
 from ...store.tasks.results import CanceledNow, CancelRequested
 from ..output import Progress, json_line
 from .list_tasks import summary_lines, task_fields
-from .selection import Selection, operator_store, refuse_filters, refuse_gateway_options, selecting
+from .selection import Selection, operator_store, refuse_filters, refuse_gateway_options, require_agent, selecting
 
 CANCEL_BATCH = 100
 """Number of tasks whose runs are revoked together, and maximum number of agents that stop at the same time."""
@@ -171,10 +171,7 @@ def _cancel(
 ) -> None:
     with operator_store(context, None) as (a2a, store, keys):
         tasks = list(islice((task for task in open_tasks(store, keys) if task in selection), most))
-        if not tasks and selection.agent is not None and selection.agent not in a2a.agents:
-            raise click.ClickException(
-                f"this app has no agent {selection.agent!r}, and no stored task belongs to such an agent"
-            )
+        require_agent(a2a, selection.agent, has_tasks=bool(tasks))
         if dry_run or not tasks:
             _show(tasks, as_lines)
             return

@@ -13,7 +13,7 @@ from ...store.webhooks import deliveries as lines
 from ...store.webhooks.deliveries import Attempt, Delivery, read_delivery, reason_of, replay_delivery
 from ..completion import complete_agent
 from ..output import Progress, json_line, printable, table
-from .selection import duration, operator_store
+from .selection import duration, operator_store, require_agent
 
 HEADING = ("TASK", "WEBHOOK", "STATE", "EVENTS", "TRIES", "NEXT", "WHY")
 
@@ -51,8 +51,9 @@ def list_deliveries(context: click.Context, dead: bool, agent: str | None, as_li
     A webhook receives its events in order, so an event that fails delays all later ones. After a day of attempts, the
     delivery is given up. Use replay to post the missed events.
     """
-    with operator_store(context, agent) as (_, store, keys):
+    with operator_store(context, None) as (a2a, store, keys):
         delivery_list = [delivery for delivery in _all(store, keys, dead) if agent in (None, delivery.agent)]
+        require_agent(a2a, agent, has_tasks=bool(delivery_list))
     if as_lines:
         for delivery in delivery_list:
             click.echo(json_line(_fields(delivery)))

@@ -13,7 +13,7 @@ import click
 from ...store.admin.scan import TaskSummary, all_tasks, tasks_in
 from ...store.tasks.schedules import schedule_indexes, skipped_ticks
 from ..output import json_line, state_name, table
-from .selection import Selection, operator_store, refuse_filters, refuse_gateway_options, selecting
+from .selection import Selection, operator_store, refuse_filters, refuse_gateway_options, require_agent, selecting
 
 EPOCH = datetime.fromtimestamp(0, UTC)
 
@@ -97,10 +97,7 @@ def _show(context: click.Context, selection: Selection, schedule: str | None, li
             matching = (task for task in tasks_in(store, keys, names, selection.states, **times) if task in selection)
             skipped_times = [at for at in store.run(skipped_ticks(keys, schedule)) if selection.has_tick(at)]
         tasks = list(islice(matching, limit + 1))
-        if not tasks and selection.agent is not None and selection.agent not in a2a.agents:
-            raise click.ClickException(
-                f"this app has no agent {selection.agent!r}, and no stored task belongs to such an agent"
-            )
+        require_agent(a2a, selection.agent, has_tasks=bool(tasks))
     if as_lines:
         for task in tasks[:limit]:
             click.echo(json_line(task_fields(task)))

@@ -21,7 +21,7 @@ from ...store.tasks.dead_letters import Alive, AlreadyRequeued, DeadLetter, read
 from ...store.tasks.results import Ended, Missing
 from ..completion import complete_dead_letter
 from ..output import Progress, json_line, state_name, table, wrap_text
-from .selection import Selection, operator_store, selecting
+from .selection import Selection, operator_store, require_agent, selecting
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +97,10 @@ def requeue(
         raise click.UsageError("--from-start needs TASKs or --all")
     if tasks and (everything or limit is not None or selection != Selection()):
         raise click.UsageError("pass TASKs, or --all with filters, but not both")
-    with operator_store(context, selection.agent) as (a2a, store, keys):
+    with operator_store(context, None) as (a2a, store, keys):
         if not tasks:
             summaries = dead_letters(store, keys, selection)[:limit]
+            require_agent(a2a, selection.agent, has_tasks=bool(summaries))
             if not everything:
                 _show(summaries, as_lines)
                 return

@@ -213,6 +213,17 @@ def operator_store(context: click.Context, agent: str | None) -> Iterator[tuple[
         store.close()
 
 
+def require_agent(a2a: A2A, agent: str | None, *, has_tasks: bool) -> None:
+    """Require that an agent in the filters of a command is an agent of this app, or has a task that matches.
+
+    Raises:
+        click.ClickException: The app has no such agent, and `has_tasks` is False.
+    """
+    if agent is not None and agent not in a2a.agents and not has_tasks:
+        names = ", ".join(a2a.agents) or "none"
+        raise click.ClickException(f"no agent {agent!r}; this app has {names}, and no matching task has this agent")
+
+
 def unavailable_store(url: str, error: StoreUnavailable) -> str:
     """Return an error text with the store's address, without its password, and the reason."""
     return (

@@ -21,7 +21,7 @@ from ...store.admin.usage import StoreUsage, usage
 from ...store.webhooks.deliveries import DeliveryMetrics, delivery_metrics
 from ..completion import complete_agent
 from ..output import json_line, state_name, table, wrap_text
-from .selection import duration, operator_store
+from .selection import duration, operator_store, require_agent
 
 EVERY = 2.0
 """Default number of seconds between two readings."""
@@ -156,10 +156,11 @@ def stats(context: click.Context, agent: str | None, watch: float | None, as_lin
     The number of open tasks is a current value. The numbers of ended tasks and lost runs are totals since the store was
     created.
     """
-    with operator_store(context, agent) as (a2a, store, keys):
+    with operator_store(context, None) as (a2a, store, keys):
         try:
             while True:
                 now = Stats.of(store, keys, a2a.agents, agent)
+                require_agent(a2a, agent, has_tasks=bool(now.agents))
                 if watch is not None and not as_lines and sys.stdout.isatty():
                     click.echo(CLEAR, nl=False)
                 click.echo(now.as_json() if as_lines else "\n".join(now.lines(agent)))

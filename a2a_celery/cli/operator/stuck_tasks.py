@@ -17,7 +17,7 @@ import click
 from ...store import Keys, SyncStore
 from ...store.admin.scan import TaskSummary, list_summaries
 from ..output import json_line, state_name, table
-from .selection import Selection, duration, operator_store, refuse_gateway_options
+from .selection import Selection, duration, operator_store, refuse_gateway_options, require_agent
 
 OLDER_THAN = 60.0
 LAPSED_AFTER = 5.0
@@ -161,8 +161,9 @@ def _seconds(task: TaskSummary, since_us: float) -> float:
 
 
 def _show(context: click.Context, selection: Selection, older_than: float, limit: int, as_lines: bool) -> None:
-    with operator_store(context, selection.agent) as (_, store, keys):
+    with operator_store(context, None) as (a2a, store, keys):
         tasks = [task for task in stuck_tasks(store, keys, older_than) if task.task in selection]
+        require_agent(a2a, selection.agent, has_tasks=bool(tasks))
     tasks.sort(key=lambda task: task.seconds, reverse=True)
     shown_tasks = tasks[:limit]
     if as_lines:
