@@ -6,10 +6,10 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import update_wrapper
-from itertools import islice
+from itertools import chain
 from threading import Event
 from time import monotonic
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import click
 
@@ -18,7 +18,7 @@ from ...dispatch import Canvas, Publisher
 from ...errors import BrokerUnavailable
 from ...lifecycle.outcomes import CANCELED_BY_OPERATOR
 from ...lifecycle.states import CANCELED, TERMINAL
-from ...store import Keys, SyncStore
+from ...store import Keys, Scope, SyncStore
 from ...store.admin.scan import TaskSummary, open_tasks, read_states
 from ...store.runs.commands import RunRef
 from ...store.tasks.commands import request_cancel
@@ -81,7 +81,21 @@ def with_cancel_all_option(command: Callable[..., Any]) -> Callable[..., Any]:
     return callback
 
 
-class Canceller:
+class Cancelable(Protocol):
+    """Identification of a task in the store."""
+
+    @property
+    def ref(self) -> RunRef: ...
+    @property
+    def scope(self) -> Scope: ...
+    @property
+    def context_id(self) -> str: ...
+
+
+T = TypeVar("T", bound=Cancelable)
+
+
+class Canceller(Generic[T]):
     """Canceller of stored tasks, with the guarantees of CancelTask.
 
     Args:
@@ -93,13 +107,13 @@ class Canceller:
         self._keys = keys
         self._publisher = publisher
         self._timeout = timeout
-        self._stopping: dict[str, tuple[TaskSummary, float]] = {}
+        self._stopping: dict[str, tuple[T, float]] = {}
         self._revoked: list[str] = []
         self._terminated: list[str] = []
         self.not_revoked = ""
         """Reason why runs were not revoked, or "". A worker that receives a run of a canceled task drops the run."""
 
-    def cancel(self, tasks: Sequence[TaskSummary]) -> Iterator[tuple[TaskSummary, str]]:
+    def cancel(self, tasks: Sequence[T]) -> Iterator[tuple[T, str]]:
         """Cancel `tasks`.
 
         Yields:
@@ -121,7 +135,7 @@ class Canceller:
         while self._stopping:
             yield from self._poll()
 
-    def _request(self, task: TaskSummary) -> str | None:
+    def _request(self, task: T) -> str | None:
         task_id = task.ref.task_id
         match self._store.run(
             request_cancel(self._keys, task.scope, task_id, task.context_id, text=CANCELED_BY_OPERATOR)
@@ -138,7 +152,7 @@ class Canceller:
             case _:
                 return "ended"
 
-    def _poll(self) -> Iterator[tuple[TaskSummary, str]]:
+    def _poll(self) -> Iterator[tuple[T, str]]:
         states = self._store.run(read_states(self._keys, list(self._stopping)))
         previous_count = len(self._stopping)
         for (task_id, (task, until)), state in zip(list(self._stopping.items()), states, strict=True):
@@ -170,7 +184,7 @@ def _cancel(
     timeout: float | None,
 ) -> None:
     with operator_store(context, None) as (a2a, store, keys):
-        tasks = list(islice((task for task in open_tasks(store, keys) if task in selection), most))
+        tasks = _selected_tasks(store, keys, selection, most)
         require_agent(a2a, selection.agent, has_tasks=bool(tasks))
         if dry_run or not tasks:
             _show(tasks, as_lines)
@@ -179,7 +193,7 @@ def _cancel(
         publisher = Publisher(a2a.celery, {})
         grace = longest_grace(a2a.agents.values(), a2a.settings)
         wait = grace + BEYOND_GRACE if timeout is None else timeout
-        canceller = Canceller(store, keys, publisher, wait)
+        canceller = Canceller[TaskSummary](store, keys, publisher, wait)
         outcomes: Counter[str] = Counter()
         running_tasks: list[TaskSummary] = []
         with Progress("Cancelling", len(tasks)) as progress:
@@ -199,6 +213,20 @@ def _cancel(
         if running_tasks:
             click.echo("these agents did not stop in time: see a2a list --stuck and a2a doctor")
     context.exit(int(bool(running_tasks)))
+
+
+def _selected_tasks(store: SyncStore, keys: Keys, selection: Selection, most: int | None) -> list[TaskSummary]:
+    """Return the open tasks that match `selection`, or the first `most` of them.
+
+    The lists are read twice, because the first reading misses a task that moves to a list that was already read.
+    """
+    tasks: dict[str, TaskSummary] = {}
+    for task in chain(open_tasks(store, keys), open_tasks(store, keys)):
+        if most is not None and len(tasks) == most:
+            break
+        if task in selection:
+            tasks.setdefault(task.ref.task_id, task)
+    return list(tasks.values())
 
 
 def _show(tasks: Sequence[TaskSummary], as_lines: bool) -> None:

@@ -6,6 +6,7 @@ A gateway with authentication shows a task only to its owner, and an operator do
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import update_wrapper
 from time import sleep
 from typing import Any
@@ -19,10 +20,10 @@ from ...dispatch import Publisher
 from ...lifecycle.client_events import client_event
 from ...lifecycle.events import EventId, stream_response
 from ...lifecycle.states import INTERRUPTED, TERMINAL
-from ...store import Keys, SyncStore
-from ...store.admin.scan import open_tasks
+from ...store import Keys, Scope, SyncStore
 from ...store.log.pages import read_log
-from ...store.runs.release import read_steps
+from ...store.runs.commands import RunRef
+from ...store.runs.release import Steps, read_steps
 from ...store.tasks.commands import read_task
 from ...store.tasks.dead_letters import AlreadyRequeued, DeadLetter, read_dead_letter
 from ..output import EventPrinter, as_json, state_name, task_lines
@@ -31,6 +32,16 @@ from .selection import missing_task, operator_store, refuse_gateway_options
 
 LOG_POLL_INTERVAL = 0.5
 """Seconds between two reads of the log while `tail` follows a task."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTask:
+    """Task to cancel, with its newest run."""
+
+    ref: RunRef
+    scope: Scope
+    context_id: str
+
 
 StoredTaskCommand = Callable[[click.Context, str, str | None, bool], None]
 
@@ -58,8 +69,8 @@ def with_store_option(through_store: StoredTaskCommand) -> Callable[[Callable[..
 def show_task(context: click.Context, task_id: str, agent: str | None, as_lines: bool) -> None:
     """Print a task from the store and, for a dead letter, how to run the task again."""
     with operator_store(context, agent) as (a2a, store, keys):
-        task, _, name = _read(a2a, store, keys, task_id, agent)
-        _show(task, as_lines, name)
+        task, _, steps = _read(a2a, store, keys, task_id, agent)
+        _show(task, as_lines, steps.agent)
         if as_lines:
             return
         match store.run(read_dead_letter(keys, task_id, from_start=True)):
@@ -99,12 +110,12 @@ def tail_task(context: click.Context, task_id: str, agent: str | None, as_lines:
 def cancel_task(context: click.Context, task_id: str, agent: str | None, as_lines: bool) -> None:
     """Cancel a task as its client would, and show the task when its agent has stopped or the timeout has passed."""
     with operator_store(context, agent) as (a2a, store, keys):
-        task, *_ = _read(a2a, store, keys, task_id, agent)
-        open_task = next((summary for summary in open_tasks(store, keys) if summary.ref.task_id == task_id), None)
-        if open_task is None:
+        task, _, steps = _read(a2a, store, keys, task_id, agent)
+        if task.status.state in TERMINAL:
             raise click.ClickException(f"task {task_id} is {state_name(task.status.state)}: it has ended")
+        open_task = OpenTask(RunRef(task_id, steps.run), steps.scope, steps.context_id)
         timeout = longest_grace(a2a.agents.values(), a2a.settings) + BEYOND_GRACE
-        canceller = Canceller(store, keys, Publisher(a2a.celery, {}), timeout)
+        canceller = Canceller[OpenTask](store, keys, Publisher(a2a.celery, {}), timeout)
         [(_, outcome)] = canceller.cancel([open_task])
         _show(_read(a2a, store, keys, task_id, agent)[0], as_lines)
         if outcome == "running":
@@ -113,8 +124,8 @@ def cancel_task(context: click.Context, task_id: str, agent: str | None, as_line
             )
 
 
-def _read(a2a: A2A, store: SyncStore, keys: Keys, task_id: str, agent: str | None) -> tuple[Task, EventId, str]:
-    """Return a task, the id of its newest event and the name of its agent.
+def _read(a2a: A2A, store: SyncStore, keys: Keys, task_id: str, agent: str | None) -> tuple[Task, EventId, Steps]:
+    """Return a task, the id of its newest event and its steps.
 
     Raises:
         click.ClickException: The task does not exist, or belongs to an agent other than `agent`.
@@ -122,7 +133,7 @@ def _read(a2a: A2A, store: SyncStore, keys: Keys, task_id: str, agent: str | Non
     snapshot, steps = store.run(read_task(keys, None, task_id)), store.run(read_steps(keys, task_id))
     if snapshot is None or steps is None or agent not in (None, steps.agent):
         raise missing_task(a2a, task_id, agent)
-    return *snapshot, steps.agent
+    return *snapshot, steps
 
 
 def _show(task: Task, as_lines: bool, agent: str = "") -> None:
