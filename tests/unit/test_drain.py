@@ -111,6 +111,31 @@ def test_a_worker_that_is_started_again_after_its_shutdown_is_not_reported_as_dr
     assert (worker_left.state, worker_left.line()) == ("restarted", AGAIN)
 
 
+@pytest.mark.parametrize(
+    ("replies", "state"), [([[]], "drained"), ([["t.1"]], "busy"), ([[], ["t.1"]], "busy"), ([[], None], "silent")]
+)
+def test_without_time_to_wait_an_idle_worker_is_drained(
+    monkeypatch: pytest.MonkeyPatch, replies: list[list[str] | None], state: str
+) -> None:
+    """`replies` are the active runs in each reply of the worker, or None if it does not reply. The last one repeats."""
+    monkeypatch.setattr(drain, "WORKER_POLL_INTERVAL", 0.01)
+
+    def broadcast(command: str, **_: Any) -> list[dict[str, Any]]:
+        if command == "a2a_drain":
+            return [{"celery@ours": {"queues": ["celery"], "returned": 0}}]
+        runs = replies.pop(0) if len(replies) > 1 else replies[0]
+        reply = {"drained": ["celery"], "stopping": [], "runs": runs, "tasks": 0}
+        return [] if runs is None else [{"celery@ours": reply}]
+
+    app: Any = SimpleNamespace(control=SimpleNamespace(broadcast=broadcast))
+    drainer = Drainer(app, Choice.of(REPORTS, NO_SELECTION | {"everything": True}, {}, STORE, PREFIX))
+    drainer.drain()
+
+    drainer.wait(0)
+
+    assert [worker.state for worker in drainer.workers.values()] == [state]
+
+
 def test_the_undo_for_a_worker_that_was_started_again_names_the_queues_that_it_consumes() -> None:
     control = SimpleNamespace(broadcast=lambda *_, **__: [{"celery@ours": {"queues": []}}])
     app: Any = SimpleNamespace(control=control)

@@ -264,7 +264,10 @@ class Drainer:
             worker.queues, worker.state = reply["queues"] or worker.queues, "undone"
 
     def wait(self, timeout: float) -> None:
-        """Wait up to `timeout` seconds until no worker has work left."""
+        """Wait up to `timeout` seconds until no worker has work left.
+
+        A worker counts as drained after two replies without work, even if the timeout has passed after the first.
+        """
         until = monotonic() + timeout
         idle: set[str] = set()
         while True:
@@ -281,9 +284,10 @@ class Drainer:
                     worker.state = "drained"
                 else:  # a run that is about to begin appears only in the next reply
                     idle.add(node)
+            idle -= silent
             for node in silent:
                 self.workers[node].state = "busy" if self.workers[node].runs else "silent"
-            if not self._in("busy", "silent") or monotonic() >= until:
+            if not self._in("busy", "silent") or (monotonic() >= until and idle.isdisjoint(self._in("busy"))):
                 return
             Event().wait(WORKER_POLL_INTERVAL)
 
