@@ -70,6 +70,33 @@ def test_each_name_is_used(kind: type[Action]) -> None:
     assert {member for member in kind if member not in members and member.name not in spans} == set()
 
 
+LOGGED_BY = {"execution": "worker", "schedules.py": "worker", "watcher": "watcher", "gateway": "gateway"}
+"""Process that executes the modules of a folder, or a single module."""
+
+
+def test_each_action_is_on_the_page_with_the_processes_that_log_it() -> None:
+    processes = {row[0].strip("`"): row[1] for row in table("action")}
+    missing = [
+        (str(action), LOGGED_BY[part])
+        for path, text in SOURCE.items()
+        if (part := path.relative_to(ROOT / "a2a_celery").parts[0]) in LOGGED_BY
+        for action in Action
+        if f"Action.{action.name}," in text or f"Action.{action.name})" in text
+        if LOGGED_BY[part] not in processes[action] and not processes[action].startswith("any process")
+    ]
+
+    assert missing == []
+
+
+def test_the_page_has_each_outcome_of_a_lost_run() -> None:
+    [row] = [row for row in table("action") if row[0] == f"`{Action.RUN_LOST}`"]
+    recoverer = SOURCE[ROOT / "a2a_celery" / "watcher" / "recoverer.py"]
+    outcomes = re.findall(r'case "(\w+)":|outcome="(\w+)"', recoverer)
+
+    assert outcomes
+    assert [outcome for pair in outcomes for outcome in pair if outcome and outcome not in row[2]] == []
+
+
 def test_each_metric_is_made() -> None:
     constants = {name for name, value in vars(names).items() if value in METRICS}
 
