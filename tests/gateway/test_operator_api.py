@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -34,6 +35,9 @@ from tests.support.local_gateway import local_gateway
 from tests.support.posts import SECRET_KEY
 from tests.support.seeds import Seeds, status
 
+HOOK = "a/50%25 hook"
+"""Id of a webhook that contains a slash and an escape sequence of URLs."""
+
 SECRET_TEXT = "a text that only its owner may read"
 USERS = [api_key_entry("ops", "operator-key"), api_key_entry("bob", "bob-key")]
 BOB = Scope(agent="echo", owner="bob")
@@ -54,7 +58,7 @@ class Site:
 
     async def send(self) -> str:
         """Send a message with a webhook as Bob. Return the task's id."""
-        hook = {"id": "a/hook", "url": "http://127.0.0.1:9/secret-address", "token": "secret-token"}
+        hook = {"id": HOOK, "url": "http://127.0.0.1:9/secret-address", "token": "secret-token"}
         configuration = {"returnImmediately": True, "taskPushNotificationConfig": hook}
         headers = {"A2A-Version": "1.0", "X-API-Key": "bob-key"}
         body = message_json(SECRET_TEXT) | {"configuration": configuration}
@@ -255,15 +259,15 @@ async def test_a_webhook_that_was_given_up_is_replayed_and_its_address_stays_hid
 
     given_up = await site.get("/webhooks?state=dead")
     [webhook] = given_up.json()["webhooks"]
-    assert (webhook["task"], webhook["id"], webhook["state"]) == (task_id, "a/hook", "dead")
+    assert (webhook["task"], webhook["id"], webhook["state"]) == (task_id, HOOK, "dead")
     assert (webhook["reason"], webhook["status"]) == ("answered 410", 410)
     for secret in ("secret-address", "secret-token", "the body", "hooks.internal"):
         assert secret not in given_up.text
 
-    replay = await site.post(f"/webhooks/{task_id}/a%2Fhook:replay")
+    replay = await site.post(f"/webhooks/{task_id}/{quote(HOOK, safe='')}:replay")
     assert (replay.json()["replayed"], replay.json()["state"]) == (True, "waiting")
     assert (await site.get("/webhooks?state=dead")).json()["webhooks"] == []
-    assert [webhook["id"] for webhook in (await site.get("/webhooks")).json()["webhooks"]] == ["a/hook"]
+    assert [webhook["id"] for webhook in (await site.get("/webhooks")).json()["webhooks"]] == [HOOK]
     assert (await site.post(f"/webhooks/{task_id}/other:replay")).status_code == 404
 
 
@@ -285,7 +289,7 @@ async def test_a_timeline_has_steps_events_and_webhooks_and_no_text(site: Site) 
         ("status", 2, "TASK_STATE_WORKING"),
         ("status", 3, "TASK_STATE_WORKING"),
     ]
-    assert [webhook["id"] for webhook in body["webhooks"]] == ["a/hook"]
+    assert [webhook["id"] for webhook in body["webhooks"]] == [HOOK]
     assert (body["parent"], body["children"]) == (None, [])
     assert SECRET_TEXT not in answer.text
     assert (await site.get("/tasks/unknown")).status_code == 404

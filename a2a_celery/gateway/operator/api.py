@@ -11,7 +11,6 @@ import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
-from urllib.parse import unquote
 
 from a2a.server.context import ServerCallContext
 from celery import Celery
@@ -187,7 +186,7 @@ class OperatorApi:
 
     async def replay(self, request: Request, operator: str) -> dict[str, Any]:
         """Make the failed events of a webhook due, so that a watcher posts them again."""
-        task_id, config_id = request.path_params["id"], unquote(request.path_params["config"])
+        task_id, config_id = request.path_params["id"], request.path_params["config"]
         outcome = await self._store.run(replay_delivery(self._keys, task_id, config_id))
         delivery = await self._store.run(read_delivery(self._keys, task_id, config_id))
         if outcome == "missing" or delivery is None:
