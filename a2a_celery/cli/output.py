@@ -204,11 +204,11 @@ def table(
     widths = _widths(columns)
     if width is not None:
         _narrow(widths, width - len(gap) * (len(widths) - 1), {*ids, *times})
-    most = None if width is None else max(width, _end_of_ids(widths, ids))
+    ids_end = _end_of_ids(widths, ids)
     for number in range(-1, len(cell_lists)):
         cells = {name: name if number < 0 else column[number] for name, column in columns.items()}
         text = gap.join(f"{truncate_text(cell, widths[name]):{widths[name]}}" for name, cell in cells.items()).rstrip()
-        yield text if most is None else truncate_text(text, most)
+        yield text if width is None else max(text[:ids_end], truncate_text(text, width), key=len)
         values = {} if number < 0 else {name: column[number] for name, column in notes.items()}
         note = "  ".join(f"{name} {value}" for name, value in values.items() if value not in ("", "-"))
         if note:

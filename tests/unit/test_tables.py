@@ -128,6 +128,18 @@ def test_a_narrow_terminal_gets_columns_below_their_line_and_complete_ids() -> N
         assert lines[4] == "  STATE waiting"
 
 
+@pytest.mark.parametrize("missing", [-1, 0, 1, 20])
+def test_the_ids_of_a_line_that_is_cut_are_complete(missing: int) -> None:
+    ids_width = len(f"{TASK} {WEBHOOK}")
+
+    lines = list(
+        table(("TASK", "WEBHOOK", "STATE"), [(TASK, WEBHOOK, "waiting")], ids_width - missing, ids=("TASK", "WEBHOOK"))
+    )
+
+    assert lines[1].removesuffix("…") == f"{TASK} {WEBHOOK}"
+    assert max(map(len, lines)) <= max(ids_width, ids_width - missing)
+
+
 def test_a_narrow_terminal_gets_the_beginning_of_each_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "8")
