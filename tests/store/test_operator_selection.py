@@ -16,6 +16,7 @@ from a2a_celery.errors import BrokerUnavailable
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, INPUT_REQUIRED, SUBMITTED, WORKING
 from a2a_celery.store import AsyncStore, Keys, Scope, SyncStore
 from a2a_celery.store.admin.scan import all_tasks, newest_tasks
+from a2a_celery.store.admin.schema import SCHEMA
 from a2a_celery.store.runs.release import delegate_to_canvas
 from a2a_celery.store.webhooks.deliveries import abandon_delivery
 from a2a_celery.store.webhooks.push_configs import save_push_config
@@ -486,6 +487,19 @@ async def test_an_empty_name_does_not_replay_all_deliveries(
 
     assert f"task {names[0]} has no webhook {names[1]}" in result.stderr
     assert (await webhooks.delivery("lost")).died_us > 0
+
+
+async def test_a_migration_needs_the_broker_to_find_older_workers(
+    command: Command, store: AsyncStore, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await store.redis.hset(keys.installation, "schema", SCHEMA - 1)
+    monkeypatch.setenv("CELERY_BROKER_URL", "redis://127.0.0.1:1/0")
+
+    result = await asyncio.to_thread(command, "migrate", code=1)
+
+    assert result.stderr.startswith("Error: OperationalError: Error 111")
+    assert result.stderr.endswith("is the broker up? See CELERY_BROKER_URL\n")
+    assert await store.redis.hget(keys.installation, "schema") == b"%d" % (SCHEMA - 1)
 
 
 HOSTILE = "a\u009b2J\x7f\u202e\x1b\U000e0001"

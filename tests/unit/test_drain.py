@@ -10,6 +10,7 @@ import pytest
 from celery import Celery
 from click.testing import CliRunner
 from kombu import Exchange, Queue, binding
+from kombu.exceptions import OperationalError
 
 from a2a_celery.cli.commands import a2a as commands
 from a2a_celery.cli.operator import drain
@@ -134,6 +135,44 @@ def test_without_time_to_wait_an_idle_worker_is_drained(
     drainer.wait(0)
 
     assert [worker.state for worker in drainer.workers.values()] == [state]
+
+
+def test_a_drain_waits_while_the_broker_is_restarted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drain, "WORKER_POLL_INTERVAL", 0.01)
+    reply = {"drained": ["celery"], "stopping": [], "runs": [], "tasks": 0}
+    replies = iter([reply | {"runs": ["t.1"]}, OperationalError("no connection"), reply, reply])
+
+    def broadcast(command: str, **_: Any) -> list[dict[str, Any]]:
+        if command == "a2a_drain":
+            return [{"celery@ours": {"queues": ["celery"], "returned": 0}}]
+        reply = next(replies)
+        if isinstance(reply, Exception):
+            raise reply
+        return [{"celery@ours": reply}]
+
+    app: Any = SimpleNamespace(control=SimpleNamespace(broadcast=broadcast))
+    drainer = Drainer(app, Choice.of(REPORTS, NO_SELECTION | {"everything": True}, {}, STORE, PREFIX))
+    drainer.drain()
+
+    drainer.wait(30)
+
+    assert [worker.state for worker in drainer.workers.values()] == ["drained"]
+
+
+def test_a_broker_that_stays_unavailable_is_reported() -> None:
+    def broadcast(command: str, **_: Any) -> list[dict[str, Any]]:
+        raise OperationalError("no connection")
+
+    app: Any = SimpleNamespace(control=SimpleNamespace(broadcast=broadcast))
+    drainer = Drainer(app, Choice.of(REPORTS, NO_SELECTION | {"everything": True}, {}, STORE, PREFIX))
+
+    drainer.wait(0)
+
+    error = "OperationalError: no connection: is the broker up? See CELERY_BROKER_URL"
+    assert drainer.error == error
+    with pytest.raises(click.ClickException) as caught:
+        drainer.drain()
+    assert caught.value.message == error
 
 
 def test_the_undo_for_a_worker_that_was_started_again_names_the_queues_that_it_consumes() -> None:

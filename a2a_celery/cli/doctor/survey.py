@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import click
 import httpx
 from celery import Celery
 
@@ -81,6 +82,18 @@ def broker_server(app: Celery) -> BrokerServer | str:
                     return BrokerServer(str(other))
     except Exception as e:  # each transport has its own errors
         return broker_error_text(e)
+
+
+def require_broker(app: Celery) -> None:
+    """Raise a click.ClickException if the broker of `app` cannot be reached."""
+    broker = broker_server(app)
+    if isinstance(broker, str):
+        raise unavailable_broker(broker)
+
+
+def unavailable_broker(text: str) -> click.ClickException:
+    """Return the error of a command for a broker that failed with the error `text`."""
+    return click.ClickException(f"{text}: is the broker up? See CELERY_BROKER_URL")
 
 
 def _redis_timeouts(app: Celery) -> dict[str, Any]:

@@ -12,9 +12,10 @@ import click
 from celery import Celery
 
 from ...dispatch import queue_of, worker_reports
+from ...integrations.kombu import broker_error_text
 from ...store.admin.start_check import server_of
 from ..app_loader import load_configured_a2a
-from ..doctor.survey import broker_server
+from ..doctor.survey import require_broker, unavailable_broker
 from ..output import json_line
 from .selection import operator_store
 
@@ -114,9 +115,7 @@ def drain(
         if serves.get(agent) is None:
             names = ", ".join(name for name, queue in serves.items() if queue)
             raise click.ClickException(f"no agent {agent!r} that has a queue; this app has {names or 'none'}")
-    broker = broker_server(a2a.celery)
-    if isinstance(broker, str):
-        raise click.ClickException(f"{broker}: is the broker up? See CELERY_BROKER_URL")
+    require_broker(a2a.celery)
     # query all workers if other workers may match the options, or consume the same queues
     only_these = not (filters["hosts"] or filters["queues"] or filters["agents"]) and (undo or as_lines)
     reply = worker_reports(a2a.celery, REPLY_TIMEOUT, filters["nodes"] if only_these else ())
@@ -138,6 +137,8 @@ def drain(
         drainer.wait(timeout)
         if shutdown:
             drainer.shut_down()
+    if drainer.error:
+        click.echo(drainer.error, err=True)
     for worker in drainer.workers.values():
         click.echo(worker.as_json() if as_lines else worker.line())
     target = "undone" if undo else "shut_down" if shutdown else "drained"
@@ -243,11 +244,16 @@ class Choice:
 
 
 class Drainer:
-    """Controller that drains the selected workers through Celery's remote control."""
+    """Controller that drains the selected workers through Celery's remote control.
+
+    Attributes:
+        error: Reason why the broker was unavailable at the end of `wait`, or "".
+    """
 
     def __init__(self, app: Celery, choice: Choice) -> None:
         self._app = app
         self._arguments = {"queues": None if choice.queues is None else sorted(choice.queues)}
+        self.error = ""
         self.workers = {node: Drained(node, choice.queues_to_leave(node), state="silent") for node in choice.nodes}
 
     def drain(self) -> None:
@@ -264,7 +270,7 @@ class Drainer:
             worker.queues, worker.state = reply["queues"] or worker.queues, "undone"
 
     def wait(self, timeout: float) -> None:
-        """Wait up to `timeout` seconds until no worker has work left.
+        """Wait up to `timeout` seconds until no worker has work left, also while the broker is unavailable.
 
         A worker counts as drained after two replies without work, even if the timeout has passed after the first.
         """
@@ -272,7 +278,11 @@ class Drainer:
         idle: set[str] = set()
         while True:
             silent = set(self._in("busy", "silent"))
-            for node, reply in self._ask("a2a_busy", tuple(silent)):
+            try:
+                replies, self.error = self._ask("a2a_busy", tuple(silent)), ""
+            except click.ClickException as e:  # drained workers stay drained while the broker is restarted
+                replies, self.error = [], e.message
+            for node, reply in replies:
                 silent.discard(node)
                 worker = self.workers[node]
                 worker.runs, worker.tasks, worker.state = reply["runs"], reply["tasks"], "busy"
@@ -314,15 +324,19 @@ class Drainer:
 
     def _ask(
         self, command: str, nodes: Sequence[str], arguments: Mapping[str, Any] | None = None
-    ) -> Iterator[tuple[str, Any]]:
-        """Send a remote control command to `nodes`, and yield each reply that arrives before the timeout."""
-        answers = self._app.control.broadcast(
-            command, arguments=arguments, destination=list(nodes), reply=True, timeout=REPLY_TIMEOUT, limit=len(nodes)
-        )
-        for answer in answers or []:
-            for node, reply in answer.items():
-                if node in nodes and "error" not in reply:
-                    yield node, reply
+    ) -> list[tuple[str, Any]]:
+        """Send a remote control command to `nodes`, and return the replies that arrive before the timeout.
+
+        Raises:
+            click.ClickException: The broker is unavailable.
+        """
+        options = {"destination": list(nodes), "reply": True, "timeout": REPLY_TIMEOUT, "limit": len(nodes)}
+        try:
+            answers = self._app.control.broadcast(command, arguments=arguments, **options)
+        except Exception as e:  # each transport has its own errors
+            raise unavailable_broker(broker_error_text(e)) from e
+        replies = (reply for answer in answers or [] for reply in answer.items())
+        return [(node, reply) for node, reply in replies if node in nodes and "error" not in reply]
 
 
 def _has_left(worker: Drained, reply: Mapping[str, Any]) -> bool:

@@ -16,6 +16,7 @@ from ...store.admin.schema import SCHEMA, count_pages, open_store, pending, requ
 from ...store.admin.schema import migrate as carry_out
 from ...store.admin.start_check import watchers
 from ..app_loader import load_configured_a2a
+from ..doctor.survey import require_broker
 from ..output import Progress
 from .selection import duration, unavailable_store
 
@@ -59,6 +60,8 @@ def _to_this_release(a2a: A2A, store: SyncStore, keys: Keys, dry_run: bool, time
     if not steps:
         click.echo(f"The store has schema {schema}, which this release needs: nothing to do.")
         return
+    if not dry_run:
+        require_broker(a2a.celery)  # which carries the replies of older workers
     older = [] if dry_run else list(_older(a2a, store, keys, timeout))
     if older:
         raise click.ClickException(

@@ -28,7 +28,7 @@ from ...store.admin.metrics import FleetMetrics, read_metrics
 from ...store.admin.start_check import server_of
 from ...store.admin.usage import Memory, read_memory
 from ...store.webhooks.deliveries import DeliveryMetrics, delivery_metrics
-from ..doctor.survey import broker_server
+from ..doctor.survey import require_broker
 from ..output import json_line, state_name, table, truncate_text
 from .selection import duration, operator_store
 from .stats import shown_size
@@ -327,9 +327,7 @@ def top(context: click.Context, once: bool, as_lines: bool) -> None:
     if not (once or as_lines or (sys.stdin.isatty() and sys.stdout.isatty())):
         raise click.UsageError("the live view needs a terminal: pass --once or --json")
     with operator_store(context, None) as (a2a, store, keys):
-        broker = broker_server(a2a.celery)
-        if isinstance(broker, str):
-            raise click.ClickException(f"{broker}: is the broker up? See CELERY_BROKER_URL")
+        require_broker(a2a.celery)
         loads = WorkerLoads(a2a.celery, store, a2a.settings.key_prefix)
         views = Views(lambda: Reading.of(store, keys), list(a2a.agents), loads)
         if once:
