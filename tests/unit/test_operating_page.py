@@ -21,7 +21,7 @@ from tests.support import ROOT
 PAGE = " ".join((ROOT / "docs" / "operating.md").read_text(encoding="utf-8").split())
 
 TASK = TaskSummary(
-    RunRef("t", 1), "echo", "c", Scope("echo"), TaskState.TASK_STATE_WORKING, 1, "", 1, 1, None, 0, 0, 1, 1.0, now_us=2
+    RunRef("t", 1), "echo", "c", Scope("echo"), TaskState.TASK_STATE_WORKING, 1, "", 1, 1, None, 0, 1, 1, 1.0, now_us=2
 )
 DELIVERY = Delivery("t", "w", "echo", "c", 1, 2, False, 3, 4, 5, {"reason": "r", "status": 500, "answer": "a"}, 6, 0, 7)
 """Delivery that fails."""

@@ -133,7 +133,7 @@ def stuck_tasks(store: SyncStore, keys: Keys, older_than: float) -> Iterator[Stu
         StoreUnavailable: Redis cannot be reached, or refuses the command.
     """
     for task in list_summaries(store, keys, keys.dispatch):
-        if (wait_seconds := _seconds(task, max(task.since_us, task.begins_us))) > older_than:
+        if (wait_seconds := _seconds(task, task.waiting_since_us)) > older_than:
             yield Stuck(task, Why.UNCLAIMED, wait_seconds)
     for task in list_summaries(store, keys, keys.blocked):
         if (wait_seconds := _seconds(task, task.score)) > older_than:
@@ -149,7 +149,7 @@ def stuck_tasks(store: SyncStore, keys: Keys, older_than: float) -> Iterator[Stu
     for task in list_summaries(store, keys, keys.suspended):
         if (overdue := _seconds(task, task.score)) > min(older_than, LAPSED_AFTER):
             yield Stuck(task, Why.OVERDUE, overdue)
-        elif task.score == inf and (wait_seconds := _seconds(task, task.since_us)) > older_than:
+        elif task.score == inf and (wait_seconds := _seconds(task, task.waiting_since_us)) > older_than:
             yield Stuck(task, Why.SIGNAL, wait_seconds)
     for task in list_summaries(store, keys, keys.pauses):
         if (wait_seconds := _seconds(task, task.since_us)) > older_than:

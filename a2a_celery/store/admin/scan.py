@@ -34,8 +34,9 @@ class TaskSummary:
         runner: Worker process that has claimed the run, or "".
         cancel_requested_us: Time of the first request to cancel the open run, or None.
         republish_count: Number of times that the newest run was published again.
-        begins_us: Earliest time at which the client allows the run to begin, or 0.
         claimed_us: Time of the last claim, or 0.
+        waiting_since_us: Time since which a run that is not claimed waits: time of the newest status, of the end of a
+            suspension or of the start of its turn, or the earliest time that the client allows, whichever is latest.
         score: Score of the task in the list; see ``keys``. A time of inf means never.
         now_us: Time at which the list was read.
     """
@@ -51,8 +52,8 @@ class TaskSummary:
     max_attempts: int
     cancel_requested_us: int | None
     republish_count: int
-    begins_us: int
     claimed_us: int
+    waiting_since_us: int
     score: float
     now_us: int = field(compare=False)
 
@@ -231,9 +232,10 @@ def _page(reply: Sequence[Any]) -> TaskSummaryPage:
 
 
 def _summary(fields: Sequence[bytes | None], now_us: int) -> TaskSummary:
-    score, task_id, run, agent, context, scope, state, at, runner, attempt, most, cancel, again, begins, claimed = (
+    score, task_id, run, agent, context, scope, state, at, runner, *numbers = (
         (value or b"").decode() for value in fields
     )
+    attempt, most, cancel, again, claimed, waiting_since = numbers
     return TaskSummary(
         RunRef(task_id, int(run)),
         agent,
@@ -246,8 +248,8 @@ def _summary(fields: Sequence[bytes | None], now_us: int) -> TaskSummary:
         int(most or 1),
         int(cancel) if cancel else None,
         int(again or 0),
-        int(begins or 0),
         int(claimed or 0),
+        int(waiting_since),
         float(score),
         now_us,
     )
