@@ -43,7 +43,7 @@ class BlockingTurn:
 
     def say(self, text: str = "", *, parts: Sequence[Part] | None = (), **metadata: Any) -> None:
         """See `Turn.say`."""
-        self._wait_for(self._turn.say(text, parts=parts, **metadata))
+        self._wait_for(lambda: self._turn.say(text, parts=parts, **metadata))
 
     def model_call(self, model: str = "") -> OpenStep:
         """See `Turn.model_call`: ``with turn.blocking.model_call("…"):``."""
@@ -62,7 +62,7 @@ class BlockingTurn:
     def call(self, agent: Any, message: Any, *, context_id: str = "") -> Any:
         """See `Turn.call`."""
         pending_call = self._turn._begin_call(agent, message, context_id)
-        return self._wait_for(self._turn._perform_call(*pending_call))
+        return self._wait_for(lambda: self._turn._perform_call(*pending_call))
 
     @property
     def step_key(self) -> str:
@@ -112,10 +112,11 @@ class BlockingTurn:
         escalate_to: str | None = None,
     ) -> Any:
         """See `Turn.ask`."""
-        ask: Coroutine[Any, Any, Any] = self._turn.ask(
-            question, parts=parts, schema=schema, remind_after=remind_after, escalate_to=escalate_to
+        return self._wait_for(
+            lambda: self._turn.ask(
+                question, parts=parts, schema=schema, remind_after=remind_after, escalate_to=escalate_to
+            )
         )
-        return self._wait_for(ask)
 
     def ask_all(
         self,
@@ -126,27 +127,30 @@ class BlockingTurn:
         escalate_to: str | None = None,
     ) -> dict[str, Any]:
         """See `Turn.ask_all`."""
-        ask = self._turn.ask_all(questions, text, remind_after=remind_after, escalate_to=escalate_to)
-        return self._wait_for(ask)
+        return self._wait_for(
+            lambda: self._turn.ask_all(questions, text, remind_after=remind_after, escalate_to=escalate_to)
+        )
 
     def sleep(self, seconds: float | None = None, *, until: datetime | None = None) -> None:
         """See `Turn.sleep`."""
         waits = self._turn._waits
-        self._wait_for(waits.sleep(waits.begin_sleep(seconds, until)))
+        wait = waits.begin_sleep(seconds, until)
+        self._wait_for(lambda: waits.sleep(wait))
 
     def wait_for(self, name: str, timeout: float | None = None) -> Any:
         """See `Turn.wait_for`."""
         waits = self._turn._waits
-        return self._wait_for(waits.wait_for(waits.begin_wait(name, timeout)))
+        wait = waits.begin_wait(name, timeout)
+        return self._wait_for(lambda: waits.wait_for(wait))
 
     def poll_messages(self) -> list[Message]:
         """See `Turn.poll_messages`."""
-        return self._wait_for(self._turn.poll_messages())
+        return self._wait_for(self._turn._events.messages.poll)
 
     def incoming(self) -> Iterator[Message]:
         """See `Turn.incoming`."""
         while True:
-            yield self._wait_for(self._turn._events.messages.wait())
+            yield self._wait_for(self._turn._events.messages.wait)
 
     def retry(self, **options: Any) -> Retry:
         """See `Turn.retry`."""
@@ -154,7 +158,7 @@ class BlockingTurn:
 
     def artifact(self, content: Any, **options: Any) -> str:
         """See `Turn.artifact`."""
-        return self._wait_for(self._turn.artifact(content, **options))
+        return self._wait_for(lambda: self._turn.artifact(content, **options))
 
     def _raise_if_cancelled(self) -> None:
         if self.cancelled:
@@ -162,14 +166,18 @@ class BlockingTurn:
 
     def checkpoint(self, state: dict[str, Any] | None = None) -> None:
         """See `Turn.checkpoint`."""
-        self._wait_for(self._turn.checkpoint(state))
+        self._wait_for(lambda: self._turn.checkpoint(state))
 
     def history(self, limit: int = HISTORY_MESSAGES, *, artifacts: bool = True) -> list[Message]:
         """See `ContextSession.history`."""
-        return self._wait_for(self._turn.session.history(limit, artifacts=artifacts))
+        return self._wait_for(lambda: self._turn.session.history(limit, artifacts=artifacts))
 
-    def _wait_for(self, call: Coroutine[Any, Any, T]) -> T:
+    def _wait_for(self, method: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Call an async method on the event loop, and return its result."""
         if self.cancelled:
-            call.close()
             raise asyncio.CancelledError
-        return wait_for(call, self._loop, lambda: self.cancelled)
+
+        async def call() -> T:
+            return await method()
+
+        return wait_for(call(), self._loop, lambda: self.cancelled)

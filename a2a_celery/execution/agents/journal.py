@@ -177,6 +177,11 @@ class RunJournal:
         """Make the current thread the thread of the agent, whose calls are the main sequence."""
         self._thread = get_ident()
 
+    @property
+    def is_agent_thread(self) -> bool:
+        """True in the thread of a synchronous agent."""
+        return get_ident() == self._thread
+
     def begin(self, kind: str, name: str, arguments: Any = ()) -> JournalCall:
         """Return the next call with this name.
 

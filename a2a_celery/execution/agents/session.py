@@ -20,6 +20,7 @@ from ...store.runs.commands import Claim, SavedSession, SavedSince, SessionState
 from ...store.tasks.commands import list_tasks
 from ...store.tasks.results import Page
 from ..events.queue import RunEventQueue
+from .loop_method import loop_method
 
 CURRENT: ContextVar[ContextSession | None] = ContextVar("a2a_celery_session", default=None)
 """Session of the current run, or None if its agent has no session."""
@@ -66,6 +67,7 @@ class ContextSession:
 
         self.resumed = saved_session.resumed
 
+    @loop_method
     async def checkpoint(self, state: dict[str, Any] | None = None) -> None:
         """Save the state after the events that the agent has sent so far.
 
@@ -92,6 +94,7 @@ class ContextSession:
         while self._under_way:
             await asyncio.wait(set(self._under_way))
 
+    @loop_method
     async def history(self, limit: int = HISTORY_MESSAGES, *, artifacts: bool = True) -> list[Message]:
         """Return the newest messages of the context, oldest first, across its newest tasks.
 

@@ -33,6 +33,7 @@ from .calls import perform_call
 from .durable_steps import DurableStep, perform
 from .journal import CURRENT as JOURNAL
 from .journal import JournalCall, current_step_key
+from .loop_method import loop_method
 from .reminders import RemindAfter, Reminders
 from .session import ContextSession
 from .waits import Waits
@@ -171,6 +172,7 @@ class Turn:
             raise ConfigError(f"agent {self._claim.scope.agent!r} has no session: give it the option session=True")
         return session
 
+    @loop_method
     async def checkpoint(self, state: dict[str, Any] | None = None) -> None:
         """Save the session immediately, so that a run that replaces this run continues from here.
 
@@ -195,6 +197,7 @@ class Turn:
         """
         return self._events.stopping
 
+    @loop_method
     async def say(self, text: str = "", *, parts: Sequence[Part] | None = (), **metadata: Any) -> None:
         """Report progress to the client. The task stays WORKING.
 
@@ -225,6 +228,7 @@ class Turn:
         """Record a tool call that lasts for the block ``async with turn.tool_call("search"):``."""
         return self.execution.tool_call(name)
 
+    @loop_method
     async def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call a function and record its result, so that no later run of the turn repeats the call.
 
@@ -248,6 +252,7 @@ class Turn:
         """
         return await perform(self.journal, DurableStep.of(function), name, args, kwargs)
 
+    @loop_method
     async def call(self, agent: Any, message: Any, *, context_id: str = "") -> Any:
         """Call another agent and return the result of its task.
 
@@ -330,6 +335,7 @@ class Turn:
         escalate_to: str | None = None,
     ) -> Any: ...
 
+    @loop_method
     async def ask(
         self,
         question: str = "",
@@ -391,6 +397,7 @@ class Turn:
         """Skip the first `count` questions, for code that does not ask them again in a later run."""
         self._answers.position = count
 
+    @loop_method
     async def ask_all(
         self,
         questions: Mapping[str, Question],
@@ -466,6 +473,7 @@ class Turn:
         settlement.reminders = reminders.packed(self.task_id, self._events.store.keys, self.journal.settings)
         return signal
 
+    @loop_method
     async def sleep(self, seconds: float | None = None, *, until: datetime | None = None) -> None:
         """Sleep for `seconds` or until a time, without occupying a worker slot.
 
@@ -486,6 +494,7 @@ class Turn:
         waits = self._waits
         await waits.sleep(waits.begin_sleep(seconds, until))
 
+    @loop_method
     async def wait_for(self, name: str, timeout: float | None = None) -> Any:
         """Wait for a signal that another system sends to this task, and return its payload.
 
@@ -514,6 +523,7 @@ class Turn:
         self.stop_if_asking()
         return Waits(self._claim, self._events, self.journal)
 
+    @loop_method
     async def poll_messages(self) -> list[Message]:
         """Return the messages that have arrived since the last call, oldest first; see ``docs/durable-work.md``.
 
@@ -522,6 +532,7 @@ class Turn:
         """
         return await self._events.messages.poll()
 
+    @loop_method
     def incoming(self) -> AsyncGenerator[Message, None]:
         """Return an endless async iterator over the messages that arrive. Leave the loop with ``break``.
 
@@ -542,6 +553,7 @@ class Turn:
         if self._events.settlement.question is not None:
             raise InputRequired(parts=self._events.settlement.question)
 
+    @loop_method
     async def artifact(
         self, content: Any, *, artifact_id: str | None = None, name: str = "", append: bool = False, last: bool = True
     ) -> str:
