@@ -227,6 +227,20 @@ async def asks_after_a_refusal(turn: Turn) -> str:
     return f"{require_city(city)}, {await turn.step('country', country)}"
 
 
+class LooksUp:
+    """Callable object that refuses an answer on which the result of a step without arguments depends."""
+
+    async def __call__(self, turn: Turn) -> str:
+        async def look_up() -> str:
+            return await fetch(str(city))
+
+        city = await turn.ask("Which city?")
+        return require_city(await turn.step("look up", look_up))
+
+
+a2a.agent("looks-up", description="Refuses an answer after a step.")(LooksUp())
+
+
 async def ask(turn: Turn, question: str) -> str:
     """Ask in the function of a durable step, whose result is text."""
     return str(await turn.ask(question))
@@ -434,6 +448,13 @@ async def test_an_answer_that_is_refused_in_a_later_attempt_is_asked_for_again(t
     assert await turns.perform(agent, 2, retries=1) == (INPUT_REQUIRED, "oslo is not a city.")
 
     assert await turns.answer(agent, "Oslo", run=3) == ["Oslo"]
+
+
+async def test_the_steps_of_a_callable_object_belong_to_its_answers(turns: TurnByTurn) -> None:
+    assert await turns.begin("looks-up") == (INPUT_REQUIRED, "Which city?")
+    assert await turns.say("looks-up", 2, Part(text="oslo")) == (INPUT_REQUIRED, "oslo is not a city.")
+
+    assert await turns.answer("looks-up", "Oslo", run=3) == ["Oslo"]
 
 
 async def test_a_step_after_a_refused_answer_has_the_same_key_in_each_execution(turns: TurnByTurn) -> None:

@@ -166,11 +166,13 @@ class FunctionAdapter:
 
         try:
             result = await _shield(thread.call(lambda: context.run(call)))
+            if inspect.isasyncgen(result) or inspect.isawaitable(result):  # for example of a callable object
+                turn.journal.adopt_task()
             if inspect.isasyncgen(result):
                 await _send_all(result, reply)
             elif isinstance(result, Generator):
                 await _send_all(_iterate_in_thread(result, thread, context), reply)
-            elif inspect.isawaitable(result):  # a callable object, or a partial of an async function
+            elif inspect.isawaitable(result):
                 await reply.send_result(await result)
             else:
                 await reply.send_result(result)

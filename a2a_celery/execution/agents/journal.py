@@ -177,6 +177,10 @@ class RunJournal:
         """Make the current thread the thread of the agent, whose calls are the main sequence."""
         self._thread = get_ident()
 
+    def adopt_task(self) -> None:
+        """Make the agent's asyncio task the main sequence again, because the thread has returned a coroutine."""
+        self._thread = None
+
     @property
     def is_agent_thread(self) -> bool:
         """True in the thread of a synchronous agent."""
