@@ -67,9 +67,17 @@ def fitting_answer(schema: Mapping[str, Any], message: Message) -> Any:
     for candidate, violations in zip(candidates, results, strict=True):
         if not violations:
             return candidate
+    if _accepts_text(schema):
+        pairs = zip(candidates, results, strict=True)
+        raise AnswerRefused(field, next((broken for value, broken in pairs if isinstance(value, str)), results[0]))
     if field.endswith(".text") and len(candidates) == 1:
         raise AnswerRefused(field, [Violation("", "This text is not JSON: send a data part, or JSON as text.")])
     raise AnswerRefused(field, results[0])
+
+
+def _accepts_text(schema: Mapping[str, Any]) -> bool:
+    """Return True if `schema` accepts a string, so that a refused text breaks another rule of `schema`."""
+    return schema.get("type") == "string" or any(isinstance(value, str) for value in schema.get("enum", ()))
 
 
 def violations_of(schema: Mapping[str, Any], value: Any) -> list[Violation]:

@@ -130,6 +130,23 @@ def test_a_refusal_names_the_field_and_the_rule(message: Message, refusal: str) 
     assert refusal in refusal_of(Trip, message)
 
 
+@pytest.mark.parametrize(
+    ("schema", "answer_text", "refusal"),
+    [
+        (Colour, "green", "message.parts[0].text 'green' is not one of ['red', 'blue']."),
+        (Colour, '"green"', "'green' is not one of ['red', 'blue']."),
+        (Colour, "3", "'3' is not one of ['red', 'blue']."),
+        ({"type": "string", "minLength": 4}, "NW1", "'NW1' is too short."),
+        ({"enum": ["small", 3]}, "large", "'large' is not one of ['small', 3]."),
+        (int, "many", "This text is not JSON: send a data part, or JSON as text."),
+    ],
+)
+def test_a_refusal_of_a_text_names_the_rule_if_the_schema_accepts_a_string(
+    schema: Any, answer_text: str, refusal: str
+) -> None:
+    assert refusal in refusal_of(schema, text(answer_text))
+
+
 def test_a_refusal_quotes_little_of_a_long_answer() -> None:
     assert len(refusal_of(int, data("x" * 5000))) < 400
 
