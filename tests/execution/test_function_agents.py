@@ -7,14 +7,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from a2a.types import TaskArtifactUpdateEvent
+from a2a.types import Message, Part, Role, Task, TaskArtifactUpdateEvent, TaskStatus, TaskStatusUpdateEvent
 
 from a2a_celery import InputRequired, Turn
 from a2a_celery.caller import Caller
 from a2a_celery.execution.agents.adapters import FunctionAdapter
 from a2a_celery.execution.agents.journal import open_journal
 from a2a_celery.execution.process.thread_cleanup import ThreadCleanup
-from a2a_celery.lifecycle.states import COMPLETED
+from a2a_celery.lifecycle import Event
+from a2a_celery.lifecycle.states import COMPLETED, INPUT_REQUIRED
 from a2a_celery.settings import Settings
 from tests.support.seeds import status
 
@@ -43,6 +44,24 @@ async def yields_and_sends_its_end(turn: Turn) -> AsyncIterator[Any]:
     yield status(COMPLETED)
 
 
+async def yields_and_sends_a_message(turn: Turn) -> AsyncIterator[Any]:
+    yield "one"
+    yield {"two": 2}
+    yield Message(message_id="m", role=Role.ROLE_AGENT, parts=[Part(text="the end")])
+
+
+async def yields_and_sends_its_task(turn: Turn) -> AsyncIterator[Any]:
+    yield "one"
+    yield {"two": 2}
+    yield Task(status=TaskStatus(state=COMPLETED))
+
+
+async def yields_and_sends_its_question(turn: Turn) -> AsyncIterator[Any]:
+    yield "one"
+    yield {"two": 2}
+    yield status(INPUT_REQUIRED)
+
+
 async def yields_and_fails(turn: Turn) -> AsyncIterator[Any]:
     yield "one"
     yield {"two": 2}
@@ -54,8 +73,8 @@ async def yields_nothing(turn: Turn) -> AsyncIterator[Any]:
         yield item
 
 
-async def chunks_of(scene: Scene, function: Callable[[Turn], Any]) -> list[TaskArtifactUpdateEvent]:
-    """Run `function` as an agent and return the artifact events of its task."""
+async def log_of(scene: Scene, function: Callable[[Turn], Any]) -> list[Event]:
+    """Run `function` as an agent and return the events of its task."""
     claim, events = await scene.begin()
     claim = replace(claim, caller=Caller().to_json())
     open_journal(claim, events, Settings(store_url="redis://127.0.0.1/0"))
@@ -64,11 +83,26 @@ async def chunks_of(scene: Scene, function: Callable[[Turn], Any]) -> list[TaskA
     except (InputRequired, ValueError):
         pass
     await scene.settle(claim, events)
-    log_events = [entry.event for entry in await scene.seeds.log(claim.ref.task_id)]
-    return [event for event in log_events if isinstance(event, TaskArtifactUpdateEvent)]
+    return [entry.event for entry in await scene.seeds.log(claim.ref.task_id)]
 
 
-@pytest.mark.parametrize("function", [yields, yields_in_a_thread, yields_and_asks, yields_and_sends_its_end])
+async def chunks_of(scene: Scene, function: Callable[[Turn], Any]) -> list[TaskArtifactUpdateEvent]:
+    """Run `function` as an agent and return the artifact events of its task."""
+    return [event for event in await log_of(scene, function) if isinstance(event, TaskArtifactUpdateEvent)]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        yields,
+        yields_in_a_thread,
+        yields_and_asks,
+        yields_and_sends_its_end,
+        yields_and_sends_a_message,
+        yields_and_sends_its_task,
+        yields_and_sends_its_question,
+    ],
+)
 async def test_the_artifact_of_a_generator_ends_with_its_last_chunk(
     scene: Scene, function: Callable[[Turn], Any]
 ) -> None:
@@ -77,6 +111,15 @@ async def test_the_artifact_of_a_generator_ends_with_its_last_chunk(
     assert [(chunk.append, chunk.last_chunk) for chunk in chunks] == [(False, False), (True, False), (True, True)]
     assert len({chunk.artifact.artifact_id for chunk in chunks}) == 1
     assert [part.text for part in chunks[-1].artifact.parts] == [""]
+
+
+async def test_the_last_chunk_precedes_a_question(scene: Scene) -> None:
+    """A stream ends with the question."""
+    [*_, last_chunk, question] = await log_of(scene, yields_and_sends_its_question)
+
+    assert isinstance(last_chunk, TaskArtifactUpdateEvent)
+    assert last_chunk.last_chunk
+    assert isinstance(question, TaskStatusUpdateEvent)
 
 
 async def test_the_artifact_of_a_generator_that_fails_stays_open(scene: Scene) -> None:

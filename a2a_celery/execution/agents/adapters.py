@@ -21,7 +21,7 @@ from ...caller import Caller
 from ...concurrency import DaemonThreads
 from ...dispatch import RunOptions
 from ...errors import AgentSignal, ConfigError, SuspendRun
-from ...lifecycle import Completed, Failure, Outcome, is_terminal
+from ...lifecycle import Completed, Failure, Outcome, is_interrupted, is_terminal
 from ...store.runs.commands import Claim
 from ..events.queue import RunEventQueue
 from ..process.thread_cleanup import ThreadCleanup
@@ -232,13 +232,21 @@ class Reply:
             return
         if isinstance(value, Artifact | Message | TaskStatusUpdateEvent | TaskArtifactUpdateEvent | Task):
             event = TaskArtifactUpdateEvent(artifact=value, last_chunk=True) if isinstance(value, Artifact) else value
-            if isinstance(value, TaskStatusUpdateEvent) and is_terminal(value.status.state):
-                await self.end()  # no event may follow the terminal status of the task
+            if _ends_turn(value):
+                await self.end()  # a stream ends with this event
+                self._artifact_id = None
             await self._turn._events.enqueue_event(event)
             return
         chunks_id, send = self._artifact_id, self._turn.artifact
         is_next = chunks_id is not None
         self._artifact_id = await send(value, artifact_id=chunks_id, name="response", append=is_next, last=last)
+
+
+def _ends_turn(event: Any) -> bool:
+    """Return True if the state of the task is terminal or interrupted after `event`."""
+    if isinstance(event, Task | TaskStatusUpdateEvent):
+        return is_terminal(event.status.state) or is_interrupted(event.status.state)
+    return isinstance(event, Message)
 
 
 class UnusableAdapter:
