@@ -55,6 +55,7 @@ ENDS: list[tuple[str, str, list[str], str | None, str]] = [
     ("sync-ends", "KeyboardInterrupt", [*WORKED, "FAILED"], AGENT_FAILED, "failed"),
     ("sync-ends", "MemoryError", [*WORKED, "FAILED"], AGENT_FAILED, "failed"),
     ("sync-ends", "StopIteration", [*WORKED, "FAILED"], AGENT_FAILED, "failed"),
+    ("sync-ends", "missing await", [*WORKED, "FAILED"], AGENT_FAILED, "failed"),
     ("ends", "CancelledError", [*WORKED, "CANCELED"], CANCELED_BY_AGENT, "revoked"),
     ("sync-ends", "CancelledError", [*WORKED, "CANCELED"], CANCELED_BY_AGENT, "revoked"),
     ("ends", "Reject", [*WORKED, "REJECTED"], AGENT_REFUSED, "refused"),

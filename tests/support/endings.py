@@ -30,7 +30,7 @@ async def ends(turn: Turn) -> str:
 @a2a.agent("sync-ends")
 def sync_ends(turn: Turn) -> str:
     """Terminate in the way that the message names, from a plain function."""
-    return end(turn.text)
+    return f"{turn.ask('Which city?')}" if turn.text == "missing await" else end(turn.text)
 
 
 def end(how: str) -> str:

@@ -28,7 +28,7 @@ class _LoopMethod:
         if owner is None:
             return self._method
         journal = CURRENT.get(None)
-        if journal is not None and journal.is_agent_thread and not _has_running_loop():
+        if journal is not None and journal.is_agent_thread and _running_loop() in (None, journal.loop):
             name = self._method.__name__
             raise RuntimeError(f"{name} is for async functions: call turn.blocking.{name}(…) in a plain function")
         return MethodType(self._method, owner)
@@ -39,9 +39,10 @@ def loop_method(method: F) -> F:
     return cast(F, _LoopMethod(method))
 
 
-def _has_running_loop() -> bool:
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    """Return the event loop that this thread runs. Under gevent, the greenlet of a plain function is in the thread that
+    runs the loop of the agents."""
     try:
-        asyncio.get_running_loop()
+        return asyncio.get_running_loop()
     except RuntimeError:
-        return False
-    return True
+        return None
