@@ -9,16 +9,22 @@ from typing import Any, cast
 import pytest
 from a2a.types import Task as A2ATask
 from a2a.types import TaskState, TaskStatus
+from celery import Celery
 
-from a2a_celery import Turn
+from a2a_celery import A2A, Turn
 from a2a_celery.agent_calls import AgentCalls
+from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.client.errors import AgentUnreachable
 from a2a_celery.client.result import Result
 from a2a_celery.execution.agent_caller import ChildCall
 from a2a_celery.execution.agents.calls import STARTED
 from a2a_celery.execution.agents.journal import JournalCall, RunJournal
+from a2a_celery.lifecycle.states import FAILED, WORKING
+from a2a_celery.store import AsyncStore, Keys
+from tests.support.seeds import ANN
 
 from .attempts import Calls, Task
+from .scene import TurnByTurn
 
 URL = "https://agents.example.com/checker"
 
@@ -129,3 +135,22 @@ async def test_a_call_that_is_cancelled_while_its_task_is_recorded_finds_the_tas
 
     assert await task.attempt(caller(server, calls)) == "task 1"
     assert server.started == ["task 1"]
+
+
+app = Celery("test", broker="memory://", set_as_current=False)
+a2a = A2A(app)
+
+
+@a2a.agent(ANN.agent, description="Calls itself.", session=True)
+async def calls_itself(turn: Turn) -> None:
+    context_id = turn.context_id if turn.text == "own context" else "another-context"
+    await turn.call(ANN.agent, "hello", context_id=context_id)
+
+
+@pytest.mark.parametrize(("text", "state"), [("own context", FAILED), ("another context", WORKING)])
+async def test_a_call_whose_child_would_wait_for_its_parent_fails(
+    store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis, text: str, state: int
+) -> None:
+    """The runs of a context are executed one after the other, and the parent keeps its place while it waits."""
+    async with TurnByTurn(a2a, store, keys, redis_server.store_url) as turns:
+        assert (await turns.begin(ANN.agent, text))[0] == state
