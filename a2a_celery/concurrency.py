@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import _thread
 import asyncio
+import logging
+import os
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future, wait
 from contextlib import suppress
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any, TypeVar
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -179,9 +183,56 @@ def new_loop(*, uvloop: bool) -> asyncio.AbstractEventLoop:
     The loop is uvloop's if `uvloop` is True and the extra ``fast`` is installed, and asyncio's otherwise. Under gevent,
     the loop is always asyncio's, because threads are greenlets there, and uvloop would block all greenlets.
     """
-    threads_are_threads = _thread.start_new_thread.__module__ == "_thread"
-    loop: asyncio.AbstractEventLoop = fastest_loop() if uvloop and threads_are_threads else asyncio.new_event_loop()
+    use_uvloop = uvloop and not _threads_are_greenlets()
+    loop: asyncio.AbstractEventLoop = fastest_loop() if use_uvloop else asyncio.new_event_loop()
     return loop
+
+
+def _threads_are_greenlets() -> bool:
+    return _thread.start_new_thread.__module__ != "_thread"
+
+
+_shared_loops: dict[int, asyncio.AbstractEventLoop] = {}
+"""Event loop of all `LoopThread` objects of a process under gevent, by process id."""
+
+
+class LoopThread:
+    """Daemon thread that runs an event loop. An exception of code on the loop, such as SystemExit, is logged.
+
+    Under gevent, threads are greenlets of one thread, which can run only one event loop. All objects of a process
+    therefore share one loop, which is never stopped.
+
+    Attributes:
+        loop: The event loop.
+    """
+
+    def __init__(self, name: str, *, uvloop: bool = False) -> None:
+        self._is_stopping = False
+        self._is_shared = _threads_are_greenlets()
+        shared_loop = _shared_loops.get(os.getpid())
+        self.loop = new_loop(uvloop=uvloop) if shared_loop is None else shared_loop
+        self._thread = Thread(target=self._serve, name=name, daemon=True)
+        if self._is_shared:
+            _shared_loops[os.getpid()] = self.loop
+        if shared_loop is None:
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Stop the loop, and wait until its thread has ended. A shared loop is not stopped."""
+        if not self._is_shared:
+            self._is_stopping = True
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            self._thread.join()
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        while not self._is_stopping:
+            try:
+                self.loop.run_forever()
+            except BaseException:  # an asyncio task called sys.exit(), but all users of the loop share it
+                logger.exception("code on the event loop of the thread %s tried to end the process", self._thread.name)
+        if not asyncio.all_tasks(self.loop):  # an unfinished asyncio task still needs its loop
+            self.loop.close()
 
 
 def wait_for(work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop, is_stopping: Callable[[], bool]) -> T:

@@ -27,7 +27,7 @@ from .client.connection.transports import trace_of_current_run
 from .client.errors import DeadlineExceeded
 from .client.result import Result
 from .client.session import Content, Session
-from .concurrency import new_loop
+from .concurrency import LoopThread
 from .crypto.sealing import sealer_of
 from .dispatch import Publisher
 from .lifecycle import EventId, EventKind, is_interrupted, is_terminal, kind_of
@@ -105,10 +105,9 @@ class SubmissionProcess:
         self.settings = settings
         self.keys = Keys(settings.key_prefix)
         self.publisher = publisher
-        self.loop = new_loop(uvloop=settings.uvloop)
         self._connections = AsyncExitStack()
-        self._thread = threading.Thread(target=self._serve, name="a2a-submissions", daemon=True)
-        self._thread.start()
+        self._loop_thread = LoopThread("a2a-submissions", uvloop=settings.uvloop)
+        self.loop = self._loop_thread.loop
         try:
             asyncio.run_coroutine_threadsafe(self._start(agents), self.loop).result()
         except BaseException:
@@ -118,13 +117,7 @@ class SubmissionProcess:
     def close(self) -> None:
         """Close the connections and end the thread."""
         asyncio.run_coroutine_threadsafe(self._connections.aclose(), self.loop).result()
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join()
-
-    def _serve(self) -> None:
-        self.loop.run_forever()
-        if not asyncio.all_tasks(self.loop):  # an unfinished asyncio task still needs its loop
-            self.loop.close()
+        self._loop_thread.stop()
 
     async def _start(self, agents: Mapping[str, Agent]) -> None:
         settings = self.settings
@@ -168,11 +161,7 @@ class Submissions:
         Raises:
             RuntimeError: A coroutine called this method, which would block the coroutine's event loop.
         """
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            pass
-        else:
+        if _is_in_coroutine():
             raise RuntimeError("a blocking call would block this event loop: await the method with the suffix _async")
         process = self._process()
         future = asyncio.run_coroutine_threadsafe(call(process), process.loop)
@@ -410,3 +399,12 @@ def is_final(task: Task) -> bool:
 
 def _is_final_state(state: Any) -> bool:
     return is_terminal(state) or is_interrupted(state)
+
+
+def _is_in_coroutine() -> bool:
+    """Return True if the caller is a coroutine. A running event loop does not show it, because under gevent all
+    greenlets are in the thread that runs the loop of the agents."""
+    try:
+        return asyncio.current_task() is not None
+    except RuntimeError:  # no event loop is running
+        return False

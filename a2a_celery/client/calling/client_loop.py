@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from ...concurrency import LoopThread
 from ...errors import ConfigError
 from ..connection.card_cache import CardCache
 from ..connection.transports import Credentials, HeaderSource
@@ -99,14 +100,13 @@ class ClientLoop:
     """Client of one process, created on the first call of the process and therefore after any fork."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
+        self._loop = LoopThread("a2a-calls").loop
         self._http = httpx.AsyncClient(timeout=httpx.Timeout(REQUEST_TIMEOUT, connect=CONNECT_TIMEOUT))
         # all remotes share the pool, so the cookies of one caller must not reach the next request
         self._http.cookies.jar.set_policy(DefaultCookiePolicy(allowed_domains=[]))
         self._cards: dict[int, CardCache] = {}  # per remote, because a card may depend on the credentials
         self._public_cards = CardCache()
         self.poll_limiter = PollRateLimiter()
-        threading.Thread(target=self._loop.run_forever, name="a2a-calls", daemon=True).start()
 
     def run(self, call: Coroutine[Any, Any, T]) -> T:
         """Run `call` on the event loop and return its result. If the calling thread is interrupted, `call` is

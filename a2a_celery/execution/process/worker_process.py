@@ -26,7 +26,7 @@ from celery.app import app_or_default
 from celery.signals import worker_process_shutdown, worker_shutdown
 
 from ...agents import Agent
-from ...concurrency import new_loop, settle
+from ...concurrency import LoopThread, settle
 from ...dispatch import Publisher
 from ...errors import ConfigError, StoreUnavailable
 from ...hooks import Hooks
@@ -194,12 +194,10 @@ class WorkerProcess:
         self._ender = RunEnder(lambda: settings)
         self._adapters: dict[str, asyncio.Future[Adapter]] = {}
         self._under_way: dict[Run, Future[Outcome | None]] = {}
-        self._is_closed = False
-        self._loop = new_loop(uvloop=settings.uvloop)
+        self._loop_thread = LoopThread("a2a-runs", uvloop=settings.uvloop)
+        self._loop = self._loop_thread.loop
         if not self._cleanup.is_empty:
             self._loop.set_default_executor(CleanupExecutor(self._cleanup))
-        self._thread = threading.Thread(target=self._serve, name="a2a-runs", daemon=True)
-        self._thread.start()
         asyncio.run_coroutine_threadsafe(self._start(), self._loop).result()
 
     def run(
@@ -361,9 +359,7 @@ class WorkerProcess:
         if self.leases.is_empty:
             with suppress(TimeoutError):
                 asyncio.run_coroutine_threadsafe(self._disconnect(), self._loop).result(DISCONNECT_TIMEOUT)
-            self._is_closed = True
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
+            self._loop_thread.stop()
 
     async def _build(self, agent: Agent) -> Adapter:
         try:
@@ -392,13 +388,3 @@ class WorkerProcess:
         await self.publications.aclose()
         await self.store.aclose()
         self._sync_store.close()
-
-    def _serve(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        while not self._is_closed:
-            try:
-                self._loop.run_forever()
-            except BaseException:  # an asyncio task of an agent called sys.exit(), but all runs share the loop
-                logger.exception("code on the event loop of all runs tried to end the process")
-        if not asyncio.all_tasks(self._loop):  # a task that an agent has left behind needs the loop
-            self._loop.close()
