@@ -563,6 +563,22 @@ async def test_a_call_that_is_repeated_as_its_reply_was_lost_delivers_once(
     assert await seeds.all_values() == data_before
 
 
+async def test_a_run_cannot_read_a_message_that_interrupts_it(conversation: Conversation, seeds: Seeds) -> None:
+    """A run with ``on_message="steer"`` can receive such a message while the option is being changed."""
+    claim = await seeds.claim_run()
+    await conversation.send(claim, "left")
+    await conversation.send(claim, "stop", "interrupt")
+    await conversation.send(claim, "right")
+
+    assert await conversation.unread(claim) == ["left"]
+    assert (await conversation.settle(claim, CANCELED, read_count=1)).next_run == 2
+
+    next_claim = await conversation.next_claim(claim)
+    assert text_of(next_claim) == "stop"
+    assert await conversation.unread(next_claim) == ["right"]
+    await seeds.require_consistent(claim.ref.task_id)
+
+
 async def test_a_message_from_before_the_option_keeps_its_place(conversation: Conversation, seeds: Seeds) -> None:
     claim = await seeds.claim_run()
     assert isinstance(await conversation.send(claim, "queued", "queue"), Waiting)
