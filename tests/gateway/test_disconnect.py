@@ -9,14 +9,14 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import Response
 
-from a2a_celery.gateway.middleware import disconnect as presence
-from a2a_celery.gateway.middleware.disconnect import CLIENT_CLOSED_REQUEST, cancel_on_disconnect
+from a2a_celery.gateway.bindings import endpoints
+from a2a_celery.gateway.bindings.endpoints import CLIENT_CLOSED_REQUEST, cancel_on_disconnect
 from a2a_celery.gateway.shutdown import GatewayShutdown
 
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(presence, "DISCONNECT_POLL_INTERVAL", 0.01)
+    monkeypatch.setattr(endpoints, "DISCONNECT_POLL_INTERVAL", 0.01)
 
 
 class Client:

@@ -1,1 +1,1 @@
-"""Steps that surround every request: tracing, body checks, disconnects, large responses, extensions, Retry-After."""
+"""Steps that surround every request: tracing, body checks, large responses, extensions, Retry-After."""
