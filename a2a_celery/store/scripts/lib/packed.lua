@@ -18,10 +18,9 @@ local NO_MARKS = '\0\0\0\0\0\0' -- no text is replaced
 local TIME_DIGITS = 8 -- leading digits that most times of a short task have in common
 local HEAD_BYTES = 1024 -- most statuses end within these bytes
 
--- Fields that are not copied: fields that `load_record` derives, fields that `save_record` writes again, and fields
--- about the publication of an open run.
-local OMITTED = {status = true, scope_index = true, context_index = true, leases = true, dispatch = true, size = true,
-  recorded_at = true, has_message = true, phase = true, runner = true, cancel_requested = true, nonce = true,
+-- Fields that are not copied: fields that `load_record` derives, fields that `save_record` writes afterwards unless they
+-- have default values, and fields about the publication of an open run.
+local OMITTED = {status = true, scope_index = true, context_index = true, leases = true, dispatch = true, recorded_at = true, has_message = true, phase = true, runner = true, cancel_requested = true, nonce = true,
   published_at = true, prefetched = true}
 
 -- Return bytes that do not occur in `text`, or NO_MARKS if there are no such bytes. The bytes that are tried
@@ -75,14 +74,14 @@ local function has_blobs(entry) return string.byte(entry, start_of_event(entry))
 
 -- Rewrite the record of a packed task, and delete the other keys of the task.
 local function rewrite_record(keys, r)
-  local fields, kept = redis.call('HGETALL', keys[1]), {'packed', '1', 'size', micros(r.size)}
+  local fields, kept = redis.call('HGETALL', keys[1]), {}
   for i = 1, #fields, 2 do
-    if not OMITTED[fields[i]] and fields[i + 1] ~= DEFAULTS[fields[i]] then kept[#kept + 1], kept[#kept + 2] = fields[i], fields[i + 1] end
+    if not OMITTED[fields[i]] then kept[#kept + 1], kept[#kept + 2] = fields[i], fields[i + 1] end
   end
   local artifacts = redis.call('LRANGE', keys[4], 0, -1)
   for i, artifact_id in ipairs(artifacts) do artifacts[i] = keys[5] .. artifact_id end
   redis.call('DEL', keys[1], keys[2], keys[3], keys[4], keys[10], unpack(artifacts))
-  redis.call('HSET', keys[1], unpack(kept))
+  redis.call('HSET', keys[1], unpack(without_defaults(r, kept)))
 end
 
 -- Pack an ended task if it is small and its last log entry is its status. The caller must save the record.

@@ -6,7 +6,8 @@ local function load_summary(keys)
   local v = redis.call('HMGET', keys[1], 'task_id', 'scope', 'context', 'version', 'at', 'status', 'has_message', 'state', 'size',
     'recorded_at', 'packed')
   return v[1] and {task_id = v[1], scope = v[2], context = v[3], version = tonumber(v[4]), at = v[5], status = v[6],
-    has_message = v[7] or '0', state = tonumber(v[8]), size = tonumber(v[9] or 0), recorded_at = v[10] or v[5], packed = v[11]}
+    has_message = v[7] or '0', state = tonumber(v[8]), size = tonumber(v[9] or 0), recorded_at = v[10] or v[5],
+    packed = v[11]}
 end
 
 -- Number of entries of histories and artifacts that this call may still read. The number is limited, because a script

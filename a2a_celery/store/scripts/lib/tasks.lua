@@ -120,6 +120,9 @@ local NUMBERS = 10 -- the first ten of FIELDS are numbers
 local DEFAULTS = {has_message = '0', phase = '', token = '', runner = '', cancel_requested = '0', nonce = '',
   max_attempts = '1'}
 
+-- Give the table of a new task the default values.
+local function with_defaults(r) return setmetatable(r, {__index = DEFAULTS}) end
+
 -- Set the fields of a packed task that can be derived from its keys, scope and context.
 local function derive_keys(keys, r)
   local prefix = string.match(keys[1], '^(.*):{') .. ':'

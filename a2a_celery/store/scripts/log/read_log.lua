@@ -33,7 +33,8 @@ end
 
 local v = redis.call('HMGET', record, 'version', 'state', 'phase', 'largest', 'packed', 'task_id', 'context', 'at')
 if not v[1] then return {'0', '0', '', {}, '0'} end
-local r = {version = tonumber(v[1]), largest = tonumber(v[4] or 0), packed = v[5], task_id = v[6], context = v[7], at = v[8]}
+local r = {version = tonumber(v[1]), largest = tonumber(v[4] or 0), packed = v[5], task_id = v[6], context = v[7],
+  at = v[8]}
 local is_restored = after > r.version or recorded_us ~= '' and not has_event(KEYS, r, after, recorded_us)
 if is_restored then return {v[1], v[2], v[3] or '', {}, '1'} end
 return {v[1], v[2], v[3] or '', read_page(r, after), '0'}

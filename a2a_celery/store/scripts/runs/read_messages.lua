@@ -11,7 +11,7 @@ if not r or r.run ~= run or r.token ~= token or r.phase ~= 'running' then return
 local messages, indexes = {}, {}
 for _, waiting in ipairs(redis.call('LRANGE', waiting_turns, received, -1)) do
   local fields = unpack_waiting(waiting)
-  if fields[7] ~= 'steer' then break end -- on_message was changed: this message begins a turn, so the run cannot read it
+  if fields[7] ~= 'steer' then break end -- on_message was changed: this message begins a turn
   messages[#messages + 1], indexes[#indexes + 1] = fields[1], fields[8]
 end
 return {'messages', messages, indexes}

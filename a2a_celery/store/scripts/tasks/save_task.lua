@@ -22,9 +22,9 @@ if not r then
   redis.call('HSET', record, 'task_id', task_id, 'context', context_id, 'scope', scope, 'scope_index', scope_index,
     'context_index', context_index, 'agent', '', 'retention', retention, 'leases', leases,
     'dispatch', dispatch, 'request', '', 'caller', '')
-  r = {task_id = task_id, context = context_id, scope = scope, scope_index = scope_index, context_index = context_index, retention = retention,
-    leases = leases, dispatch = dispatch, state = 0, version = 0, run = 0, phase = '', token = '', runner = '', seq = 0, turn = 1,
-    attempt = 1, cancel_requested = '0', nonce = '', has_message = '0'}
+  r = with_defaults({task_id = task_id, context = context_id, scope = scope, scope_index = scope_index,
+    context_index = context_index, retention = retention, leases = leases, dispatch = dispatch, state = 0, version = 0,
+    run = 0, seq = 0, turn = 1, attempt = 1})
 end
 add_size(r, adopt_blobs(KEYS, r))
 if kind == 'event' then
