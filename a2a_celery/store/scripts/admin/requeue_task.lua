@@ -37,10 +37,10 @@ if dead.context_queue then redis.call('HSET', record, 'context_queue', dead.cont
 for _, field in ipairs({'interrupted_state', 'turn_messages', 'read_messages'}) do
   if dead[field] then redis.call('HSET', record, field, dead[field]) end
 end
-local r = with_defaults({task_id = task_id, scope_index = dead.scope_index, context_index = dead.context_index, retention = retention,
-  scope = dead.scope, schedule_index = dead.schedule_index, leases = dead.leases, quota_account = dead.quota_account,
-  state = 0, version = 0, run = 1, phase = 'queued', seq = 0, context_queue = dead.context_queue, queue = dead.queue,
-  dispatch = dead.dispatch, turn = dead.turn, attempt = 1})
+local r = with_defaults({task_id = task_id, scope = dead.scope, scope_index = dead.scope_index,
+  context_index = dead.context_index, schedule_index = dead.schedule_index, retention = retention, leases = dead.leases,
+  dispatch = dead.dispatch, quota_account = dead.quota_account, queue = dead.queue, context_queue = dead.context_queue,
+  state = 0, version = 0, run = 1, phase = 'queued', seq = 0, turn = dead.turn, attempt = 1})
 if dead.quota_account then
   redis.call('HSET', record, 'quota_account', dead.quota_account)
   add_size(r, size_of_request(new_keys))

@@ -20,7 +20,8 @@ local HEAD_BYTES = 1024 -- most statuses end within these bytes
 
 -- Fields that are not copied: fields that `load_record` derives, fields that `save_record` writes afterwards unless they
 -- have default values, and fields about the publication of an open run.
-local OMITTED = {status = true, scope_index = true, context_index = true, leases = true, dispatch = true, recorded_at = true, has_message = true, phase = true, runner = true, cancel_requested = true, nonce = true,
+local OMITTED = {status = true, scope_index = true, context_index = true, leases = true, dispatch = true,
+  recorded_at = true, has_message = true, phase = true, runner = true, cancel_requested = true, nonce = true,
   published_at = true, prefetched = true}
 
 -- Return bytes that do not occur in `text`, or NO_MARKS if there are no such bytes. The bytes that are tried
