@@ -67,3 +67,8 @@ def load_configured_a2a(context: click.Context) -> A2A:
     except ConfigError as e:
         raise click.ClickException(str(e)) from e
     return a2a
+
+
+def unknown_agent(a2a: A2A, agent: str, more: str = "") -> click.ClickException:
+    """Return the error for the name of an agent that is not in `a2a`. The text ends with `more`."""
+    return click.ClickException(f"no agent {agent!r}; this app has {', '.join(a2a.agents) or 'none'}{more}")

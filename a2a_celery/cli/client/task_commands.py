@@ -42,7 +42,7 @@ from ...client.errors import translate_errors
 from ...client.result import ResultBuilder
 from ...errors import ConfigError
 from ...lifecycle.outcomes import WORKER_LOST
-from ..app_loader import load_a2a
+from ..app_loader import load_a2a, unknown_agent
 from ..completion import complete_agent, complete_open_task
 from ..operator.cancel_all import with_cancel_all_option
 from ..operator.execution_steps import with_execution_option
@@ -144,7 +144,7 @@ def client_command(command: Callable[..., Coroutine[Any, Any, None]]) -> Callabl
     ) -> None:
         a2a = load_a2a(context)
         if agent is not None and agent not in a2a.agents:
-            raise click.ClickException(f"no agent {agent!r}; this app has {', '.join(a2a.agents) or 'none'}")
+            raise unknown_agent(a2a, agent)
         if url is None:
             # not `settings`, which requires a store that this command does not need
             url = os.environ.get("A2A_PUBLIC_URL") or a2a.celery.conf.get("a2a_public_url") or DEFAULT_URL

@@ -21,7 +21,7 @@ from ...store.admin.scan import TaskSummary
 from ...store.admin.schema import open_store, require_compatible
 from ...store.admin.start_check import reason_of
 from ...store.blobs.blob_store import blobs_of
-from ..app_loader import load_configured_a2a
+from ..app_loader import load_configured_a2a, unknown_agent
 from ..completion import complete_agent
 from ..output import STATE_PREFIX
 
@@ -196,7 +196,7 @@ def operator_store(context: click.Context, agent: str | None) -> Iterator[tuple[
     """
     a2a = load_configured_a2a(context)
     if agent is not None and agent not in a2a.agents:
-        raise click.ClickException(f"no agent {agent!r}; this app has {', '.join(a2a.agents) or 'none'}")
+        raise unknown_agent(a2a, agent)
     settings = a2a.settings
     store = SyncStore(settings.store_url, blobs_of(settings), wait_replicas=settings.store_wait_replicas)
     keys = Keys(a2a.settings.key_prefix)
@@ -220,8 +220,7 @@ def require_agent(a2a: A2A, agent: str | None, *, has_tasks: bool) -> None:
         click.ClickException: The app has no such agent, and `has_tasks` is False.
     """
     if agent is not None and agent not in a2a.agents and not has_tasks:
-        names = ", ".join(a2a.agents) or "none"
-        raise click.ClickException(f"no agent {agent!r}; this app has {names}, and no matching task has this agent")
+        raise unknown_agent(a2a, agent, ", and no matching task has this agent")
 
 
 def unavailable_store(url: str, error: StoreUnavailable) -> str:
