@@ -188,10 +188,10 @@ NUMBERS = "".join(f"{number} " for number in range(20)).rstrip()
 class TestRestart:
     """Streams of a gateway that stops and starts again at the same address."""
 
-    def test_send_and_tail_resume(self, commands: Commands) -> None:
-        fleet, gateway = commands.fleet, commands.fleet.gateway()
+    def test_send_and_tail_resume(self, commands: Commands, tmp_path: Path) -> None:
+        fleet, gateway, second_half = commands.fleet, commands.fleet.gateway(), tmp_path / "second_half"
         # the agent must not end before the gateway is back: `tail` shows an ended task from its beginning
-        sending = fleet.start("send", "a2a", "send", "pace", "20 0.75", "--url", gateway.url)
+        sending = fleet.start("send", "a2a", "send", "halves", f"20 {second_half}", "--url", gateway.url)
         sending.wait_for_output("artifact response: 0 ")
         task = sending.output().split()[1]
         tailing = fleet.start("tail", "a2a", "tail", task, "--url", gateway.url)
@@ -199,6 +199,8 @@ class TestRestart:
 
         gateway.stop()
         fleet.restart_gateway(gateway)
+        eventually(lambda: open_streams(gateway) == 2, what="both commands follow the task again")
+        second_half.touch()
 
         for process in (sending, tailing):
             assert process.popen.wait(LIMIT) == 0, process.output()

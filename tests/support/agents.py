@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 from a2a.helpers import new_text_part
 from a2a.server.agent_execution import AgentExecutor, RequestContext
@@ -101,6 +102,18 @@ async def pace(turn: Turn) -> AsyncIterator[str]:
     for number in range(int(chunks)):
         yield f"{number} "
         await asyncio.sleep(float(seconds))
+
+
+@a2a.agent("halves")
+async def halves(turn: Turn) -> AsyncIterator[str]:
+    """Stream numbers. The message has the form "<count> <file>". After half of the numbers, wait until the file
+    exists."""
+    to, file = turn.text.split()
+    for number in range(int(to)):
+        while number == int(to) // 2 and not Path(file).exists():  # noqa: ASYNC110, ASYNC240 - the test creates it
+            await asyncio.sleep(0.05)
+        yield f"{number} "
+        await asyncio.sleep(0.05)
 
 
 @a2a.agent("silent")

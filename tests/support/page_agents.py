@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
-
 from a2a.types import AgentExtension, AgentSkill, Artifact, Part
 from celery import Celery
 from celery.schedules import crontab
@@ -21,24 +17,19 @@ app = Celery("page")
 app.conf.task_default_queue = agents.app.conf.task_default_queue
 app.conf.broker_connection_retry_on_startup = True
 a2a = A2A(app)
-for function in (agents.echo, agents.count, agents.ask, structured_agents.table, structured_agents.survey):
+for function in (
+    agents.echo,
+    agents.count,
+    agents.halves,
+    agents.ask,
+    structured_agents.table,
+    structured_agents.survey,
+):
     a2a.agent(function.__name__)(function)
 a2a.add_agent(card("patient"), agents.Patient)
 a2a.add_agent(card("direct"), agents.Direct)
 a2a.add_agent(card("quiet", streaming=False, push_notifications=False), agents.Full)
 a2a.add_agent(card("strict", extensions=[AgentExtension(uri=REQUIRED_EXTENSION, required=True)]), agents.Full)
-
-
-@a2a.agent("halves")
-async def halves(turn: Turn) -> AsyncIterator[str]:
-    """Stream numbers. The message has the form "<count> <file>". After half of the numbers, wait until the file
-    exists."""
-    to, file = turn.text.split()
-    for number in range(int(to)):
-        while number == int(to) // 2 and not Path(file).exists():  # noqa: ASYNC110, ASYNC240 - the test creates it
-            await asyncio.sleep(0.05)
-        yield f"{number} "
-        await asyncio.sleep(0.05)
 
 
 @a2a.agent("fails")
