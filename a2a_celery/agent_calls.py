@@ -18,7 +18,6 @@ from .client.connection.transports import trace_of_current_run
 from .client.remote_agent import RemoteAgent
 from .client.result import Result, ResultBuilder
 from .client.session import Session
-from .errors import ConfigError
 from .execution.agent_caller import CallResult, ChildCall
 from .store import Scope
 from .store.log.pubsub import LogFollower
@@ -36,18 +35,20 @@ class AgentCalls:
         """Start the child, unless an earlier run has started it, and return a result with the id of the child.
 
         Raises:
-            ConfigError: The app has no such agent, or the child would wait for its parent.
+            ConfigError: The app has no such agent.
+            A2AError: The agent refused the message.
         """
         message = _message(call)
         if call.is_remote:
             async with _remote(call.target) as remote:
                 return await remote.submit(message)
         message.context_id = message.context_id or call.key
-        self._require_runnable(call, message)
         name_parent(message, call.parent_id)
         params = SendMessageRequest(message=message, tenant=call.caller.tenant)
         caller = replace(call.caller, headers=trace_of_current_run())
-        task_id, context_id = await self._submitter.submit(call.target, params, caller, task_id=call.key)
+        task_id, context_id = await self._submitter.submit(
+            call.target, params, caller, task_id=call.key, is_awaited=True
+        )
         return Result(Task(id=task_id, context_id=context_id))
 
     async def result(self, call: ChildCall, task_id: str) -> Result:
@@ -63,16 +64,6 @@ class AgentCalls:
         if final is None:
             raise not_found(task_id)
         return Result.of(final.answer or final.task)
-
-    def _require_runnable(self, call: ChildCall, message: Message) -> None:
-        """Check that the child does not wait for its parent, which keeps its place in the context until it ends."""
-        agent = self._submitter.agents.get(call.target)
-        is_serialized = agent is not None and agent.serialize_context
-        if is_serialized and (call.target, message.context_id) == (call.parent_agent, call.parent_context_id):
-            raise ConfigError(
-                f"turn.call({call.target!r}, context_id={message.context_id!r}): the child would wait for this task, "
-                "because the agent has one run per context: pass another context_id, or none"
-            )
 
     def encode(self, result: CallResult) -> Mapping[str, Any]:
         """Return a result as a JSON object, without the task's history."""

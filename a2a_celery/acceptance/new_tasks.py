@@ -29,7 +29,7 @@ from ..store.client.redis_clients import database_of
 from ..store.runs.commands import RunRef
 from ..store.tasks.commands import BrokerMessage, IdempotencyKey, ReplyChannel, TaskLimits, create_task
 from ..store.tasks.family import MAX_DEPTH, Parent
-from ..store.tasks.results import Conflict, Created, NotCreated, TaskIdConflict, TooDeep
+from ..store.tasks.results import Conflict, Created, NotCreated, TaskIdConflict, TooDeep, WaitsForItself
 from ..store.tasks.schedules import Tick
 from ..store.webhooks.push_configs import NewPushConfig
 from ..telemetry.tracing import trace_to_keep
@@ -207,6 +207,7 @@ class NewTasks:
         reply_channel: ReplyChannel | None = None,
         messages: BrokerMessages | None = None,
         tick: Tick | None = None,
+        is_awaited: bool = False,
     ) -> NewTask:
         """Return the new task for a message without a task id.
 
@@ -234,7 +235,7 @@ class NewTasks:
             serialize_context=self._agent.serialize_context,
             limits=limits,
             reply_channel=reply_channel,
-            parent=Parent(parent_id, cancels) if 0 < len(parent_id) <= MAX_ID_LENGTH else None,
+            parent=Parent(parent_id, cancels, is_awaited) if 0 < len(parent_id) <= MAX_ID_LENGTH else None,
             message=message,
             tick=tick,
         )
@@ -253,11 +254,16 @@ class NewTasks:
         except BadCall as e:
             raise invalid("message.parts", str(e)) from None
 
-    def refusal(self, answer: Conflict | TooDeep | TaskIdConflict) -> A2AError:
+    def refusal(self, answer: Conflict | TooDeep | WaitsForItself | TaskIdConflict) -> A2AError:
         """Return the error for a message that creates no task."""
         if isinstance(answer, TooDeep):
             return UnsupportedOperationError(
                 f"The parent task has {MAX_DEPTH} ancestors, the maximum: agents may call each other in a cycle"
+            )
+        if isinstance(answer, WaitsForItself):
+            return UnsupportedOperationError(
+                "The task would wait for itself: a task that waits for it keeps its place in the context, which "
+                "executes one run at a time; pass another context id, or none"
             )
         if isinstance(answer, TaskIdConflict):
             return invalid("task_id", "A task of another agent, tenant or owner has this id: pass another id.")

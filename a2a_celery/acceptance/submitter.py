@@ -34,6 +34,7 @@ from ..store.tasks.results import (
     TickRepeated,
     TickSkipped,
     TooDeep,
+    WaitsForItself,
 )
 from ..store.tasks.schedules import Tick, earlier_tasks
 from ..telemetry.logs import about
@@ -70,7 +71,13 @@ class TaskSubmitter:
         self._new_tasks: dict[str, NewTasks] = {}
 
     async def submit(
-        self, agent_name: str, params: SendMessageRequest, caller: Caller, *, task_id: str = ""
+        self,
+        agent_name: str,
+        params: SendMessageRequest,
+        caller: Caller,
+        *,
+        task_id: str = "",
+        is_awaited: bool = False,
     ) -> tuple[str, str]:
         """Create a task and publish its run. A run that the broker does not accept is published by a watcher.
 
@@ -82,6 +89,8 @@ class TaskSubmitter:
             caller: Caller who will own the task.
             task_id: Id of the new task, or "" for a new id. A repeated call with the same id creates no second task.
                 The id identifies the call: the message of a repeated call may differ, and is not stored.
+            is_awaited: True if the parent of the task waits until the task has ended or waits for its client. A task
+                that would then wait for itself in its context is refused.
 
         Returns:
             The ids of the task and of its context.
@@ -92,7 +101,7 @@ class TaskSubmitter:
                 or owner has the id.
             StoreUnavailable: The store is unavailable. The task may have been created.
         """
-        match answer := await self._create(agent_name, params, caller, task_id or str(uuid4())):
+        match answer := await self._create(agent_name, params, caller, task_id or str(uuid4()), is_awaited=is_awaited):
             case Created(task):
                 return task.id, task.context_id
             case Known():
@@ -139,7 +148,14 @@ class TaskSubmitter:
         return self.agents[name]
 
     async def _create(
-        self, agent_name: str, params: SendMessageRequest, caller: Caller, task_id: str, tick: Tick | None = None
+        self,
+        agent_name: str,
+        params: SendMessageRequest,
+        caller: Caller,
+        task_id: str,
+        tick: Tick | None = None,
+        *,
+        is_awaited: bool = False,
     ) -> Created | NotCreated:
         agent = self.agent(agent_name)
         self._check(agent, params, caller)
@@ -147,7 +163,14 @@ class TaskSubmitter:
         await self._count_request(scope)
         limits = await self._task_limits()
         new = self._new_tasks_of(agent).of(
-            params, caller, scope, task_id, limits=limits, messages=self._messages, tick=tick
+            params,
+            caller,
+            scope,
+            task_id,
+            limits=limits,
+            messages=self._messages,
+            tick=tick,
+            is_awaited=is_awaited,
         )
         answer = await self._store.run(await built(params, new.create))
         if isinstance(answer, Created) and not answer.is_blocked and not answer.is_published:
@@ -160,7 +183,7 @@ class TaskSubmitter:
         match answer:
             case Limited():
                 return limit_error(answer)
-            case Conflict() | TooDeep() | TaskIdConflict():
+            case Conflict() | TooDeep() | WaitsForItself() | TaskIdConflict():
                 return self._new_tasks_of(self.agent(agent_name)).refusal(answer)
             case _:
                 raise AssertionError(answer)

@@ -42,8 +42,6 @@ class ChildCall:
         key: UUID that is the same in every run of the turn.
         caller: Caller of the parent. A called agent of the app works on behalf of the same caller.
         parent_id: Id of the parent.
-        parent_agent: Name of the agent that makes the call.
-        parent_context_id: Id of the parent's context.
     """
 
     target: Any
@@ -52,8 +50,6 @@ class ChildCall:
     key: str
     caller: Caller
     parent_id: str
-    parent_agent: str
-    parent_context_id: str
 
     @property
     def is_remote(self) -> bool:

@@ -132,7 +132,16 @@ class TurnByTurn:
         """Create the task with the message `text`, and perform its first run. Return the task's state and the text of
         its status."""
         caller = Caller(user="ann").to_json()
-        create = create_task(self._keys, ANN, "t", CONTEXT, request(text), caller=caller, retention=RETENTION)
+        create = create_task(
+            self._keys,
+            ANN,
+            "t",
+            CONTEXT,
+            request(text),
+            caller=caller,
+            retention=RETENTION,
+            serialize_context=self._a2a.agents[agent].serialize_context,
+        )
         await self._store.run(create)
         return await self.perform(agent, 1)
 

@@ -19,7 +19,7 @@ from a2a_celery.store.tasks import family
 from a2a_celery.store.tasks.commands import create_task, request_cancel
 from a2a_celery.store.tasks.dead_letters import DeadLetter, read_dead_letter, requeue_task
 from a2a_celery.store.tasks.family import OrphanedChild, Parent, acquire_ended_parents, read_family
-from a2a_celery.store.tasks.results import Created, Limited, TooDeep
+from a2a_celery.store.tasks.results import Created, Limited, TooDeep, WaitsForItself
 from tests.support.seeds import ANN, BOB, CONTEXT, RETENTION, Seeds, request, status
 from tests.support.suspensions import Suspensions
 
@@ -27,7 +27,14 @@ OTHER_AGENT = replace(ANN, agent="other")
 
 
 async def child_of(
-    seeds: Seeds, parent_id: str, task_id: str, scope: Scope = OTHER_AGENT, *, cancels: bool = True
+    seeds: Seeds,
+    parent_id: str,
+    task_id: str,
+    scope: Scope = OTHER_AGENT,
+    *,
+    cancels: bool = True,
+    is_awaited: bool = False,
+    serialize_context: bool = False,
 ) -> Any:
     message_request = request(task_id=task_id, context_id=CONTEXT)
     create = create_task(
@@ -38,7 +45,8 @@ async def child_of(
         message_request,
         caller=b"{}",
         retention=RETENTION,
-        parent=Parent(parent_id, cancels),
+        serialize_context=serialize_context,
+        parent=Parent(parent_id, cancels, is_awaited),
     )
     return await seeds.store.run(create)
 
@@ -187,6 +195,37 @@ async def test_a_family_has_a_maximum_depth(seeds: Seeds, monkeypatch: pytest.Mo
     assert await child_of(seeds, "2", "3") == TooDeep()
 
     assert not await seeds.store.redis.exists(seeds.keys.task("3").record)
+
+
+@pytest.mark.parametrize("agents_between", [0, 1, 2])
+async def test_a_task_that_waits_for_itself_in_its_context_is_refused(seeds: Seeds, agents_between: int) -> None:
+    """A task that waits for its child keeps its place in the context."""
+    await seeds.create_task(task_id="0", serialize_context=True)
+    for number in range(agents_between):
+        await child_of(seeds, str(number), str(number + 1), is_awaited=True)
+    parent_id = str(agents_between)
+
+    assert await child_of(seeds, parent_id, "last", ANN, is_awaited=True, serialize_context=True) == WaitsForItself()
+
+    assert not await seeds.store.redis.exists(seeds.keys.task("last").record)
+    for refused_before, options in (("other", {"scope": OTHER_AGENT}), ("unawaited", {"is_awaited": False})):
+        accepted = {"scope": ANN, "is_awaited": True, "serialize_context": True} | options
+        assert isinstance(await child_of(seeds, parent_id, refused_before, **accepted), Created)
+
+
+@pytest.mark.parametrize("released_by", ["an unawaited task", "a question", "the end of the task"])
+async def test_a_task_waits_in_its_context_for_a_task_that_does_not_wait(seeds: Seeds, released_by: str) -> None:
+    claim = await seeds.claim_run(await seeds.create_task(serialize_context=True))
+    await child_of(seeds, claim.ref.task_id, "child", is_awaited=released_by != "an unawaited task")
+    if released_by == "a question":
+        await seeds.settle_run(await seeds.claim_run("child"), status(INPUT_REQUIRED))
+    elif released_by == "the end of the task":
+        await seeds.settle_run(claim, status(FAILED))
+
+    grandchild = await child_of(seeds, "child", "grandchild", ANN, is_awaited=True, serialize_context=True)
+
+    assert isinstance(grandchild, Created)
+    assert grandchild.is_blocked == (released_by != "the end of the task")
 
 
 async def test_a_parent_has_a_maximum_of_live_children(seeds: Seeds, monkeypatch: pytest.MonkeyPatch) -> None:

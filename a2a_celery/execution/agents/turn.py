@@ -272,11 +272,10 @@ class Turn:
         Raises:
             ChildFailed: The child ended in a state other than COMPLETED.
             ChildInterrupted: The child waits for input or an authorization. This is a subclass of `ChildFailed`.
-            ChildRefused: The agent refused the message.
+            ChildRefused: The agent refused the message, or the child would wait for this task in its context.
             SuspendRun: The run ends. Do not catch this exception, which is not an `Exception`.
             RemoteError: A remote agent is unreachable.
-            ConfigError: There is no such agent, the child would wait for this task in its context, or the calling
-                agent is a plain Celery task.
+            ConfigError: There is no such agent, or the calling agent is a plain Celery task.
             StepError: The result is too large to be recorded.
             TypeError: `message` cannot be converted to an A2A message.
         """
@@ -287,10 +286,8 @@ class Turn:
             raise ConfigError("turn.call is for function agents: a plain Celery task calls agents with a2a.submit")
         self.stop_if_asking()
         entry = self.journal.begin(CALL, name_of(agent), (message, context_id))
-        caller, own_agent = Caller.from_json(self._claim.caller), self._claim.scope.agent
-        key = entry.idempotency_key
-        child = ChildCall(agent, message, context_id, key, caller, self.task_id, own_agent, self.context_id)
-        return entry, child
+        caller = Caller.from_json(self._claim.caller)
+        return entry, ChildCall(agent, message, context_id, entry.idempotency_key, caller, self.task_id)
 
     async def _perform_call(self, entry: JournalCall, child: ChildCall) -> Any:
         return await perform_call(self.journal, self._events, entry, child)

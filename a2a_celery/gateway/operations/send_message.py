@@ -193,7 +193,7 @@ class MessageAcceptor:
                 return await self._accepted_before(answer, scope)
             case answers.Limited():
                 raise self._limits.limit_error(self._agent.name, answer)
-            case answers.Conflict() | answers.TooDeep() | answers.TaskIdConflict():
+            case answers.Conflict() | answers.TooDeep() | answers.WaitsForItself() | answers.TaskIdConflict():
                 raise self._new_tasks.refusal(answer)
             case answers.TickSkipped() | answers.TickRepeated():
                 raise AssertionError("a client's message is not a tick of a schedule")

@@ -34,10 +34,12 @@ class Parent:
     Attributes:
         task_id: Id of the parent.
         cancels: True if the new task is cancelled with its parent.
+        is_waiting: True if the parent waits until the new task has ended or waits for its client.
     """
 
     task_id: str
     cancels: bool = True
+    is_waiting: bool = False
 
     def metadata(self) -> Struct:
         """Return the metadata of the child task, which contains the id of the parent."""
@@ -101,7 +103,7 @@ class OrphanedChild:
     scope: Scope
 
 
-NO_PARENT: tuple[Argument, ...] = ("", "", 0, 0, "", "")
+NO_PARENT: tuple[Argument, ...] = ("", "", "", 0, 0, "", "")
 """Arguments of ``create_task`` for a task without a parent."""
 
 
@@ -109,8 +111,8 @@ def parent_arguments(parent: Parent, task_id: str, context_id: str) -> list[Argu
     """Return the arguments of ``create_task`` that describe the parent of the new task."""
     metadata = parent.metadata()
     suffix = encode(Task(id=task_id, context_id=context_id, metadata=metadata))
-    cancels = int(parent.cancels)
-    return [parent.task_id, cancels, MAX_DEPTH, MAX_CHILDREN, bytes(suffix), pack_metadata(metadata)]
+    flags = int(parent.cancels), int(parent.is_waiting)
+    return [parent.task_id, *flags, MAX_DEPTH, MAX_CHILDREN, bytes(suffix), pack_metadata(metadata)]
 
 
 def read_family(keys: Keys, scope: Scope | None, task_id: str) -> Operation[Family | None]:

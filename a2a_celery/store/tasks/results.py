@@ -56,6 +56,12 @@ class TooDeep:
 
 
 @dataclass(frozen=True, slots=True)
+class WaitsForItself:
+    """Refusal of a task whose run would wait, in the queue of its context, for a task that waits for the new task.
+    Nothing was written."""
+
+
+@dataclass(frozen=True, slots=True)
 class TaskIdConflict:
     """Refusal of a task whose id belongs to a task of another agent, tenant or owner. Nothing was written."""
 
@@ -146,7 +152,7 @@ class Limited:
         return cls(limit.decode(), int(maximum), int(wait_us) / 1e6)
 
 
-NotCreated = Known | Conflict | Limited | TooDeep | TaskIdConflict | TickSkipped | TickRepeated
+NotCreated = Known | Conflict | Limited | TooDeep | WaitsForItself | TaskIdConflict | TickSkipped | TickRepeated
 """Result of `create_task` if the call created no task."""
 
 
@@ -332,6 +338,8 @@ def not_created(reply: Sequence[bytes]) -> NotCreated:
             return Limited.parse(reply)
         case b"deep":
             return TooDeep()
+        case b"waits_for_itself":
+            return WaitsForItself()
         case b"id_conflict":
             return TaskIdConflict()
         case b"skipped":

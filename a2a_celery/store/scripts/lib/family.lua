@@ -2,7 +2,8 @@
 
 -- The record of a child task has `parent`, the id of its parent, and `depth`, the number of its ancestors. The record
 -- of a parent has `children`: the tags of its child tasks in the order of their creation, each followed by a space. The
--- tag of a child that is not cancelled with its parent is followed by an exclamation mark.
+-- tag of a child that is not cancelled with its parent is followed by an exclamation mark. The record of a child has
+-- `awaited` as long as its parent waits for it.
 
 local function prefix_of(keys) return string.match(keys[1], '^(.*):{') end
 
@@ -33,15 +34,16 @@ local function live_children(keys, children)
 end
 
 -- Read the parent of a new task. Arguments from ARGV[first] on: id of the parent ('' for none), '1' if the task is
--- cancelled with its parent, maximum depth, maximum number of children.
+-- cancelled with its parent, '1' if the parent waits for the task, maximum depth, maximum number of children.
 -- Return nil if no such task has the same tenant and owner, so that a client cannot make another owner's task a parent.
 -- Otherwise, return a table with the fields `keys`, `tag`, `state`, `depth` (of the new task), `children` (with the new
--- task), `cancels_child` (true if the new task must be cancelled, because the parent has ended) and `exceeded` ('depth'
--- or 'children' if the task cannot become a child).
+-- task), `is_waiting` (true if the parent waits for the task), `cancels_child` (true if the new task must be cancelled,
+-- because the parent has ended) and `exceeded` ('depth' or 'children' if the task cannot become a child).
 local function find_parent(keys, first, scope)
-  local id, cancels, max_depth, max_children = ARGV[first], ARGV[first + 1], tonumber(ARGV[first + 2]), tonumber(ARGV[first + 3])
+  local id, cancels, waits, max_depth, max_children = unpack(ARGV, first, first + 4)
+  max_depth, max_children = tonumber(max_depth), tonumber(max_children)
   if id == '' then return nil end
-  local parent = {tag = quoted(id)}
+  local parent = {tag = quoted(id), is_waiting = waits == '1'}
   parent.keys = keys_of(prefix_of(keys), parent.tag)
   local stored = redis.call('HMGET', parent.keys[1], 'scope', 'state', 'depth', 'children')
   if not stored[1] or string.match(stored[1], '/.*') ~= string.match(scope, '/.*') then return nil end
@@ -57,10 +59,26 @@ local function find_parent(keys, first, scope)
   return parent
 end
 
+-- Return true if the run of a new task would be blocked in `context_queue` by a task that waits for the new task: its
+-- parent, or an ancestor that waits for its parent. A waiting task keeps its place in the queue of its context.
+local function waits_for_itself(keys, parent, context_queue)
+  if not parent.is_waiting or context_queue == '' then return false end
+  local record, stored = parent.keys[1], nil
+  repeat
+    stored = redis.call('HMGET', record, 'state', 'context_queue', 'awaited', 'parent')
+    local state = tonumber(stored[1] or '')
+    local is_open = state and not TERMINAL[state] and not INTERRUPTED[state]
+    if is_open and stored[2] == context_queue then return true end
+    record = is_open and stored[3] and stored[4] and keys_of(prefix_of(keys), quoted(stored[4]))[1]
+  until not record
+  return false
+end
+
 -- Record a new task as a child. If the parent has ended without a result, a watcher cancels the child.
 local function join_family(keys, parent, id)
   redis.call('HSET', keys[1], 'parent', id, 'depth', parent.depth)
   redis.call('HSET', parent.keys[1], 'children', parent.children)
+  if parent.is_waiting then redis.call('HSET', keys[1], 'awaited', '1') end
   if parent.cancels_child then schedule_child_cancels(keys, parent.tag) end
 end
 

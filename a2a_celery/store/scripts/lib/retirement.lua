@@ -40,7 +40,7 @@ local function end_task(keys, r, dead_letters)
   redis.call('DEL', keys[7])
   local fields = {'working_event', 'canceled_event', 'settled', 'pause_timeout', 'answer_schema', 'canvas', 'recorded_result',
     'worker', 'reply_channel', 'final_only', 'suspended', 'wait_signal', 'wait_key', 'wait_header', 'wait_timeout',
-    'resumed_by', 'earlier_nonces', 'has_messages', 'interrupt_requested', 'claimed_version'}
+    'resumed_by', 'earlier_nonces', 'has_messages', 'interrupt_requested', 'claimed_version', 'awaited'}
   if dead_letters then
     if r.code_version then count_version_tasks(r, r.code_version, -1) end
     redis.call('HDEL', keys[1], unpack(fields))

@@ -21,7 +21,8 @@
 --   returned_run, uncounted_attempts
 --                              newest run that a worker returned when it shut down, and the number of claimed runs of
 --                              the turn that were returned; these do not count toward the agent's own limit
---   parent, depth, children    see lib/family.lua
+--   parent, depth, children, awaited
+--                              see lib/family.lua
 --   request, caller            request of the run, and its caller; deleted when the task ends. A dead letter keeps both
 --                              until it is requeued
 --   options                    JSON of the options with which the run is published, '' for the agent's own options;

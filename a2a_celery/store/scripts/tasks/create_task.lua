@@ -17,6 +17,7 @@
 --       | {'skipped'}: a task of the schedule is SUBMITTED or WORKING
 --       | {'repeated', tag of the task}: the tick was handled before; the tag is '' if the tick was skipped
 --       | {'limited', 'children', maximum, µs}: the parent has too many live children | {'deep'}: too many ancestors
+--       | {'waits_for_itself'}: the run would be blocked by a task that waits for the new task
 --       | {'id_conflict'}: a task of another scope has the id
 -- requires: blobs, broker, configs, context_queue, dispatch, family, indexes, keys, limits, log_lookup, messages, options, schedules, states, status, stored_bytes, tasks, time
 local record, log, history = KEYS[1], KEYS[2], KEYS[3]
@@ -24,8 +25,8 @@ local task_id, context_id, scope, scope_index, context_index, agent, retention, 
 local due_us, request, caller, task_event, status_event, message, working_event, options = unpack(ARGV, 10, 17)
 local message_key, digest, window_ms, context_queue, limits, reply_channel, final_only = unpack(ARGV, 18, 24)
 local first_tick, schedule_index, ticks, tick, tick_metadata = 25, ARGV[25], ARGV[26], ARGV[27], ARGV[30]
-local first_parent, parent_id, task_suffix, parent_metadata = 31, ARGV[31], ARGV[35], ARGV[36]
-local first_message, config, first_config = 37, ARGV[46], 46
+local first_parent, parent_id, task_suffix, parent_metadata = 31, ARGV[31], ARGV[36], ARGV[37]
+local first_message, config, first_config = 38, ARGV[47], 47
 
 if lacks_blobs(KEYS, leases, task_event) then return {'blobs_expired'} end
 local r = redis.call('EXISTS', record) == 1 and load_record(KEYS)
@@ -47,7 +48,8 @@ exceeded = exceeded or exceeded_webhooks(KEYS, first_config)
 if exceeded then return exceeded end
 local parent = find_parent(KEYS, first_parent, scope)
 if parent and parent.exceeded == 'depth' then return {'deep'} end
-if parent and parent.exceeded then return {'limited', 'children', ARGV[first_parent + 3], micros(LONG_WAIT)} end
+if parent and parent.exceeded then return {'limited', 'children', ARGV[first_parent + 4], micros(LONG_WAIT)} end
+if parent and waits_for_itself(KEYS, parent, context_queue) then return {'waits_for_itself'} end
 if parent then task_event = task_event .. task_suffix end
 local at = now()
 local size = #task_event + #message + #micros(at) + 1 + (is_counted and request_size or 0) + adopt_blobs(KEYS, {})
