@@ -119,9 +119,8 @@ def test_a_trace_goes_from_the_clients_call_to_the_post(
     task = rpc(served_fleet.gateway, "SendMessage", body, agent="thinker", **caller.headers)["result"]["task"]
     posts = hooks.wait_for("/traced", 5)
 
-    eventually(lambda: post_spans(spans.spans_of(caller.trace), len(posts)), what="each post has a span")
-    gateway_spans = (CALL, "a2a SendMessage", "store create_task", "publish a2a.thinker")
-    trace_spans = spans.wait_for(caller.trace, *gateway_spans, THOUGHT, "store settle_run", "run a2a.thinker")
+    names = ("store create_task", THOUGHT, "store settle_run", *["POST webhook"] * len(posts))
+    trace_spans = wait_for_spans(spans, caller, *names)
 
     gateway_path = [("client", CALL, INTERNAL), ("gateway", "a2a SendMessage", INTERNAL)]
     run_path = [*gateway_path, ("gateway", "publish a2a.thinker", PRODUCER), ("worker", "run a2a.thinker", CONSUMER)]
@@ -175,8 +174,7 @@ async def test_each_binding_takes_the_clients_trace(
         await collect(client.send_message(request("hello"), context=service(**caller.headers)))
 
     name = "a2a SendStreamingMessage" if streaming else "a2a SendMessage"
-    run = "run a2a.sync-thinker"
-    trace_spans = spans.wait_for(caller.trace, CALL, name, "publish a2a.sync-thinker", run, THOUGHT)
+    trace_spans = wait_for_spans(spans, caller, THOUGHT)
     path = ours(path_to(the(trace_spans, THOUGHT), trace_spans))
     assert [step[:2] for step in path] == [
         ("client", CALL),
@@ -312,8 +310,7 @@ def test_celerys_own_instrumentation_may_be_on_as_well(tmp_path: Path, spans: Co
         gateway = fleet.gateway()
         fleet.worker(pool="solo")
         rpc(gateway, "SendMessage", message_json("hello"), agent="thinker", **caller.headers)
-        gateway_spans = ("a2a SendMessage", "publish a2a.thinker")
-        trace_spans = spans.wait_for(caller.trace, THOUGHT, "run a2a.thinker", "run/a2a.thinker", *gateway_spans)
+        trace_spans = wait_for_spans(spans, caller, THOUGHT)
 
     path = [step[1] for step in ours(path_to(the(trace_spans, THOUGHT), trace_spans))]
     celery_spans = ["apply_async/a2a.thinker", "run/a2a.thinker"]
