@@ -1,22 +1,33 @@
-"""Measure the memory and CPU time of Redis per task, for docs/sizing.md. Run: python -m benchmarks.sizing
+"""Measure the memory and CPU time per task, for docs/sizing.md. Run: python -m benchmarks.sizing
 
-The benchmark runs a gateway, a worker and a watcher. Redis is also the broker. CPU time is from ``INFO cpu``, and other
-load on the machine changes it little. Memory is ``used_memory`` of the server, and ``MEMORY USAGE`` of a task's keys.
+The first part runs a gateway, a worker and a watcher. Redis is also the broker. The CPU time of Redis is from ``INFO
+cpu``, and other load on the machine changes it little. Memory is ``used_memory`` of the server, and ``MEMORY USAGE`` of
+a task's keys.
+
+The second part measures the CPU time per echo of fleets with more gateways and more worker processes. Each fleet has
+its own Redis server. All fleets run at the same time, and each round measures one fleet after the other.
 """
 
 from __future__ import annotations
 
 import asyncio
+import statistics
 import tempfile
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import aiohttp
 import httpx
 import psutil
 import redis.asyncio
 
 from tests.support.clients import V1, message_json
-from tests.support.fleet import Fleet, Process, running_fleet
+from tests.support.fleet import Fleet, Gateway, Process, running_fleet
+
+from .load import HEADERS, TIMEOUT, echo
 
 TASKS = 1000
 AT_ONCE = 16
@@ -108,13 +119,85 @@ async def measure(fleet: Fleet, url: str) -> None:
     await meter.redis.aclose()
 
 
+class Layout(NamedTuple):
+    """Numbers of gateways, of workers, and of prefork processes of each worker."""
+
+    gateways: int
+    workers: int
+    processes: int
+
+
+LAYOUTS = (Layout(1, 1, 2), Layout(2, 1, 2), Layout(4, 1, 2), Layout(1, 1, 8), Layout(1, 4, 8))
+ROUNDS = 5
+
+
+@dataclass(frozen=True)
+class ScaledFleet:
+    """Running fleet with several gateways and workers.
+
+    Attributes:
+        costs: For each round, milliseconds of CPU time per echo of all gateways, of all workers, and of Redis.
+    """
+
+    fleet: Fleet
+    gateways: list[Gateway]
+    workers: list[Process]
+    costs: list[tuple[float, float, float]]
+
+    @classmethod
+    def start(cls, stack: ExitStack, folder: Path, layout: Layout) -> ScaledFleet:
+        folder.mkdir()
+        fleet = stack.enter_context(running_fleet(folder))
+        gateways = [fleet.gateway(log_level="warning") for _ in range(layout.gateways)]
+        return cls(fleet, gateways, [fleet.worker(concurrency=layout.processes) for _ in range(layout.workers)], [])
+
+    async def measure(self) -> None:
+        """Send `TASKS` blocking echoes to the gateways in turn, `AT_ONCE` at once, and append their cost."""
+        meter, urls = Meter(self.fleet.redis.store_url), cycle([gateway.url for gateway in self.gateways])
+        before, (redis_before, _) = self._seconds(), await meter.now()
+        async with aiohttp.ClientSession(headers=HEADERS, timeout=TIMEOUT) as session:
+
+            async def call() -> None:
+                for _ in range(TASKS // AT_ONCE):
+                    await echo(session, next(urls))
+
+            await asyncio.gather(*(call() for _ in range(AT_ONCE)))
+        after, (redis_after, _) = self._seconds(), await meter.now()
+        await meter.redis.aclose()
+        spent = (*(end - begin for begin, end in zip(before, after, strict=True)), redis_after - redis_before)
+        gateways, workers, store = (seconds / (TASKS // AT_ONCE * AT_ONCE) * 1e3 for seconds in spent)
+        self.costs.append((gateways, workers, store))
+
+    def _seconds(self) -> tuple[float, float]:
+        return sum(map(processor, self.gateways)), sum(map(processor, self.workers))
+
+
+def scale_out(folder: Path) -> None:
+    """Measure all layouts, and print the medians of the rounds."""
+    with ExitStack() as stack:
+        fleets = [ScaledFleet.start(stack, folder / "-".join(map(str, layout)), layout) for layout in LAYOUTS]
+        for _ in range(ROUNDS + 1):
+            for fleet in fleets:
+                asyncio.run(fleet.measure())
+    sums = [statistics.median(map(sum, fleet.costs[1:])) for fleet in fleets]
+    for layout, fleet, total in zip(LAYOUTS, fleets, sums, strict=True):
+        parts = [statistics.median(values) for values in zip(*fleet.costs[1:], strict=True)]
+        print(
+            f"{layout.gateways} gateways, {layout.workers} × {layout.processes} worker processes: "
+            f"gateways, workers, Redis {', '.join(f'{part:.2f}' for part in parts)} ms an echo, "
+            f"{total / sums[0]:.2f} of the first"
+        )
+
+
 def main() -> None:
-    """Start a fleet, and measure it."""
+    """Start a fleet and measure it, and then the fleets of `scale_out`."""
     with tempfile.TemporaryDirectory() as folder, running_fleet(Path(folder)) as fleet:
         fleet.watcher()
         gateway = fleet.gateway(log_level="warning")
         fleet.worker(pool="threads", concurrency=AT_ONCE)
         asyncio.run(measure(fleet, gateway.url))
+    with tempfile.TemporaryDirectory() as folder:
+        scale_out(Path(folder))
 
 
 if __name__ == "__main__":
