@@ -23,6 +23,7 @@ from tests.support.agents import app
 from tests.support.clients import V1, ServedFleet, base_url, card_of, message_json, rest, rpc, serve_fleet
 from tests.support.credentials import WITH_TOKENS, api_key_entry, bearer, shared_secret_token
 from tests.support.faults import CODES, fault, from_grpc, from_rest, from_rpc
+from tests.support.waiting import LIMIT
 
 OLD, NEW, ACME = "the-old-key-of-bob", "the-new-key-of-bob", "a-key-of-carol-for-acme"
 IDENTITY = "X-Client-Subject"
@@ -76,18 +77,18 @@ async def test_each_scheme_identifies_the_owner_over_every_binding(
 
 
 def get(url: str, **options: Any) -> httpx.Response:
-    return httpx.get(url, timeout=60, **options)
+    return httpx.get(url, timeout=LIMIT, **options)
 
 
 def post(url: str, **options: Any) -> httpx.Response:
-    return httpx.post(url, timeout=60, **options)
+    return httpx.post(url, timeout=LIMIT, **options)
 
 
 async def over_grpc(served_fleet: ServedFleet, body: dict[str, Any], headers: dict[str, str]) -> dict[str, Any]:
     metadata = [(name.lower(), value) for name, value in {**V1, **headers}.items()]
     async with grpc.aio.insecure_channel(served_fleet.gateway.grpc) as channel:
         stub = a2a_pb2_grpc.A2AServiceStub(channel)
-        answer = await stub.SendMessage(ParseDict(body, SendMessageRequest()), metadata=metadata, timeout=60)
+        answer = await stub.SendMessage(ParseDict(body, SendMessageRequest()), metadata=metadata, timeout=LIMIT)
     return MessageToDict(answer)
 
 
@@ -134,10 +135,10 @@ async def test_anonymous_callers_are_refused_over_grpc_of_protocol_03(served_fle
         stub = a2a_v0_3_pb2_grpc.A2AServiceStub(channel)
         bob_metadata = (("x-api-key", NEW),)
         with pytest.raises(grpc.aio.AioRpcError) as exc_info:
-            await stub.GetTask(a2a_v0_3_pb2.GetTaskRequest(name="tasks/some"), timeout=60)
+            await stub.GetTask(a2a_v0_3_pb2.GetTaskRequest(name="tasks/some"), timeout=LIMIT)
         assert from_grpc(exc_info.value).reason == "UNAUTHENTICATED"
         with pytest.raises(grpc.aio.AioRpcError) as unknown:
-            await stub.GetTask(a2a_v0_3_pb2.GetTaskRequest(name="tasks/some"), metadata=bob_metadata, timeout=60)
+            await stub.GetTask(a2a_v0_3_pb2.GetTaskRequest(name="tasks/some"), metadata=bob_metadata, timeout=LIMIT)
         assert unknown.value.code() is grpc.StatusCode.NOT_FOUND
 
 
@@ -160,7 +161,7 @@ async def test_headers_that_come_twice_are_refused(served_fleet: ServedFleet) ->
             metadata = [(name.lower(), value) for name, value in duplicate_headers]
             with pytest.raises(grpc.aio.AioRpcError) as exc_info:
                 await a2a_pb2_grpc.A2AServiceStub(channel).GetTask(
-                    GetTaskRequest(id="some"), metadata=metadata, timeout=60
+                    GetTaskRequest(id="some"), metadata=metadata, timeout=LIMIT
                 )
         assert exc_info.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
@@ -281,11 +282,11 @@ def test_a_gateway_of_several_processes_asks_too_and_a_bad_setting_is_one_line(s
     several = served_fleet.fleet.gateway(workers=2, wait=False, log_level="debug", **proxies)  # three processes
     several.wait_for_output("Application startup complete")
     for _ in range(4):
-        assert httpx.get(f"{several.url}/tasks", timeout=60).status_code == 401
+        assert httpx.get(f"{several.url}/tasks", timeout=LIMIT).status_code == 401
     forwarded_headers = {IDENTITY: "CN=mallory", "X-Forwarded-For": "10.0.0.1"}
-    assert httpx.get(f"{several.url}/tasks", headers=V1 | forwarded_headers, timeout=60).status_code == 401
+    assert httpx.get(f"{several.url}/tasks", headers=V1 | forwarded_headers, timeout=LIMIT).status_code == 401
     for good in ({"X-API-Key": NEW}, alice()):
-        assert httpx.get(f"{several.url}/tasks", headers={**V1, **good}, timeout=60).status_code == 200
+        assert httpx.get(f"{several.url}/tasks", headers={**V1, **good}, timeout=LIMIT).status_code == 200
     bad = served_fleet.fleet.command("a2a", "gateway", "--workers", "2", A2A_AUTH_JWT_ALGORITHMS="none")
     assert bad.returncode == 1
     assert "Error: a2a_auth_jwt_algorithms = none" in bad.stderr
@@ -294,9 +295,9 @@ def test_a_gateway_of_several_processes_asks_too_and_a_bad_setting_is_one_line(s
 
 def test_the_address_of_the_connection_counts_not_that_of_a_header(served_fleet: ServedFleet) -> None:
     forwarded_headers = {IDENTITY: "CN=dora", "X-Forwarded-For": "192.0.2.7", "X-Forwarded-Proto": "https"}
-    answer = httpx.get(f"{served_fleet.url}/agents/data/tasks", headers={**V1, **forwarded_headers}, timeout=60)
+    answer = httpx.get(f"{served_fleet.url}/agents/data/tasks", headers={**V1, **forwarded_headers}, timeout=LIMIT)
     assert answer.status_code == 200, "the proxy is on this machine, whatever the client's address is"
-    card = httpx.get(f"{served_fleet.url}/.well-known/agent-card.json", headers=forwarded_headers, timeout=60).json()
+    card = httpx.get(f"{served_fleet.url}/.well-known/agent-card.json", headers=forwarded_headers, timeout=LIMIT).json()
     assert card["supportedInterfaces"][0]["url"].startswith("https://"), "and the rest of its word is taken"
 
 

@@ -19,7 +19,7 @@ from tests.support import ROOT
 from tests.support.clients import V1, ServedFleet, message_json, rest, rpc, serve_fleet
 from tests.support.faults import fault, from_rest
 from tests.support.fleet import Fleet, Gateway, free_port
-from tests.support.waiting import eventually
+from tests.support.waiting import LIMIT, eventually
 
 SECRET = "s3cr3t"
 ALICE = {"Authorization": f"Bearer {SECRET}-alice"}
@@ -121,7 +121,7 @@ def test_extensions_of_a_03_client_are_recognized(authenticating_gateway: Gatewa
     body = {"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": {"message": message}}
     headers = ALICE | {"A2A-Version": "0.3", "X-A2A-Extensions": "https://e.com/a"}
 
-    answer = httpx.post(f"{authenticating_gateway.url}/agents/data/", json=body, headers=headers, timeout=60).json()
+    answer = httpx.post(f"{authenticating_gateway.url}/agents/data/", json=body, headers=headers, timeout=LIMIT).json()
 
     data = answer["result"]["artifacts"][0]["parts"][0]["data"]
     assert data["extensions"] == ["https://e.com/a"]
@@ -132,7 +132,7 @@ async def test_a_grpc_callers_parameters_reach_the_agent(served_fleet: ServedFle
     request = ParseDict(message_json() | {"tenant": "data/acme", "metadata": {"budget": 3}}, SendMessageRequest())
     metadata = [("a2a-version", "1.0"), ("a2a-extensions", "https://e.com/a"), ("traceparent", TRACE)]
     async with grpc.aio.insecure_channel(served_fleet.gateway.grpc) as channel:
-        answer = await a2a_pb2_grpc.A2AServiceStub(channel).SendMessage(request, metadata=metadata, timeout=60)
+        answer = await a2a_pb2_grpc.A2AServiceStub(channel).SendMessage(request, metadata=metadata, timeout=LIMIT)
 
     data = fields_of(MessageToDict(answer))
     assert data["tenant"] == "acme"
@@ -214,7 +214,7 @@ def test_credentials_are_written_down_nowhere(tmp_path: Path) -> None:
 
 
 def _is_completed(gateway: Gateway, agent: str, task_id: str) -> bool:
-    task = httpx.get(f"{gateway.url}/agents/{agent}/tasks/{task_id}", headers=V1 | ALICE, timeout=60).json()
+    task = httpx.get(f"{gateway.url}/agents/{agent}/tasks/{task_id}", headers=V1 | ALICE, timeout=LIMIT).json()
     return bool(task["status"]["state"] == "TASK_STATE_COMPLETED")
 
 

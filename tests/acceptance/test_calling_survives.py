@@ -66,12 +66,12 @@ def test_many_calls_hold_no_worker(broker: str, tmp_path: Path, count: int) -> N
         steps = group(site.call.s("echo", str(n)) for n in range(count)).apply_async()
         eventually(lambda: all(step.state == "RETRY" for step in steps.results), what="all are under way")
 
-        answers = [site.step("add", n, n).delay().get(timeout=30) for n in range(10)]
+        answers = [site.step("add", n, n).delay().get(timeout=LIMIT) for n in range(10)]
         assert answers == [2 * n for n in range(10)]
         assert not any(step.ready() for step in steps.results)
 
         site.fleet.worker(pool="threads", concurrency=16)
-        texts = [answer["text"] for answer in steps.get(timeout=90)]
+        texts = [answer["text"] for answer in steps.get(timeout=LIMIT)]
         assert texts == [str(n) for n in range(count)]
 
 

@@ -10,6 +10,7 @@ from a2a.types import AgentCard
 
 from tests.support.clients import V1, ServedFleet, base_url, card_of, rpc, sdk_client, send, serve_fleet, texts
 from tests.support.fleet import Gateway
+from tests.support.waiting import LIMIT
 
 WELL_KNOWN = "/.well-known/agent-card.json"
 PUBLIC = "https://agents.example.com/fleet"
@@ -58,7 +59,7 @@ async def test_a_card_leads_to_the_public_address_if_there_is_one(public: Gatewa
 
 
 def test_another_host_gets_another_address(served_fleet: ServedFleet) -> None:
-    answer = httpx.get(f"{served_fleet.url}{WELL_KNOWN}", headers={"Host": "agents.internal:8080"}, timeout=30)
+    answer = httpx.get(f"{served_fleet.url}{WELL_KNOWN}", headers={"Host": "agents.internal:8080"}, timeout=LIMIT)
 
     urls = {i["url"] for i in answer.json()["supportedInterfaces"] if i["protocolBinding"] != "GRPC"}
     assert urls == {"http://agents.internal:8080/", "http://agents.internal:8080"}
@@ -88,10 +89,10 @@ async def test_a_client_made_from_any_card_reaches_its_agent(served_fleet: Serve
 
 def test_a_card_that_has_not_changed_is_not_sent_again(served_fleet: ServedFleet) -> None:
     url = f"{served_fleet.url}/agents/count{WELL_KNOWN}"
-    first = httpx.get(url, timeout=30)
+    first = httpx.get(url, timeout=LIMIT)
 
-    second_response = httpx.get(url, headers={"If-None-Match": first.headers["etag"]}, timeout=30)
-    other = httpx.get(url, headers={"If-None-Match": '"another"'}, timeout=30)
+    second_response = httpx.get(url, headers={"If-None-Match": first.headers["etag"]}, timeout=LIMIT)
+    other = httpx.get(url, headers={"If-None-Match": '"another"'}, timeout=LIMIT)
 
     assert first.status_code == other.status_code == 200
     assert second_response.status_code == 304
@@ -103,9 +104,9 @@ def test_a_card_that_has_not_changed_is_not_sent_again(served_fleet: ServedFleet
 
 def test_an_extended_card_that_has_not_changed_is_not_sent_again(served_fleet: ServedFleet) -> None:
     url = f"{served_fleet.gateway.url}/agents/full/extendedAgentCard"
-    first = httpx.get(url, headers=V1, timeout=60)
-    second_response = httpx.get(url, headers=V1 | {"If-None-Match": first.headers["etag"]}, timeout=60)
-    other = httpx.get(url, headers=V1 | {"If-None-Match": 'W/"another"'}, timeout=60)
+    first = httpx.get(url, headers=V1, timeout=LIMIT)
+    second_response = httpx.get(url, headers=V1 | {"If-None-Match": first.headers["etag"]}, timeout=LIMIT)
+    other = httpx.get(url, headers=V1 | {"If-None-Match": 'W/"another"'}, timeout=LIMIT)
 
     assert first.headers["cache-control"] == "private, max-age=60"
     assert (second_response.status_code, second_response.content) == (304, b"")
@@ -114,11 +115,11 @@ def test_an_extended_card_that_has_not_changed_is_not_sent_again(served_fleet: S
 
 def test_a_card_has_the_time_of_its_last_change(served_fleet: ServedFleet) -> None:
     url = f"{served_fleet.url}/agents/count{WELL_KNOWN}"
-    first = httpx.get(url, timeout=30)
+    first = httpx.get(url, timeout=LIMIT)
     last_modified = first.headers["last-modified"]
 
     def get_card(**headers: str) -> httpx.Response:
-        return httpx.get(url, headers={k.replace("_", "-"): v for k, v in headers.items()}, timeout=30)
+        return httpx.get(url, headers={k.replace("_", "-"): v for k, v in headers.items()}, timeout=LIMIT)
 
     unmodified_response = get_card(If_Modified_Since=last_modified)
     assert (unmodified_response.status_code, unmodified_response.content) == (304, b"")
@@ -143,14 +144,14 @@ def test_json_rpc_is_served_with_and_without_the_slash(served_fleet: ServedFleet
         f"{served_fleet.url}/agents/count",
         f"{served_fleet.url}/agents/count/",
     ):
-        answer = httpx.post(url, json=body, headers={"A2A-Version": "1.0"}, timeout=30)
+        answer = httpx.post(url, json=body, headers={"A2A-Version": "1.0"}, timeout=LIMIT)
 
         assert answer.status_code == 200, url
         assert "tasks" in answer.json()["result"]
 
 
 def test_the_version_may_come_as_a_parameter_of_the_query(served_fleet: ServedFleet) -> None:
-    assert httpx.get(f"{served_fleet.url}/tasks?A2A-Version=1.0", timeout=30).status_code == 200
-    assert httpx.get(f"{served_fleet.url}/tasks?A2A-Version=2.0", timeout=30).status_code == 400
-    response = httpx.get(f"{served_fleet.url}/tasks?A2A-Version=1.0", headers={"A2A-Version": "2.0"}, timeout=30)
+    assert httpx.get(f"{served_fleet.url}/tasks?A2A-Version=1.0", timeout=LIMIT).status_code == 200
+    assert httpx.get(f"{served_fleet.url}/tasks?A2A-Version=2.0", timeout=LIMIT).status_code == 400
+    response = httpx.get(f"{served_fleet.url}/tasks?A2A-Version=1.0", headers={"A2A-Version": "2.0"}, timeout=LIMIT)
     assert response.status_code == 400

@@ -11,7 +11,7 @@ import pytest
 from tests.support.chaos_agents import Order, marks_of
 from tests.support.chaos_fleet import ChaosFleet
 from tests.support.clients import V1, message_json
-from tests.support.waiting import eventually_async
+from tests.support.waiting import LIMIT, eventually_async
 
 pytestmark = pytest.mark.every_cell
 
@@ -43,7 +43,7 @@ async def begin(fleet: ChaosFleet) -> str:
     body = message_json(Order(pause=0.3).as_text()) | {"configuration": {"returnImmediately": True}}
     async with httpx.AsyncClient() as http:
         (gateway,) = fleet.slots_of("gateway")
-        answer = await http.post(f"{gateway.url}/agents/once/message:send", json=body, headers=V1, timeout=60)
+        answer = await http.post(f"{gateway.url}/agents/once/message:send", json=body, headers=V1, timeout=LIMIT)
     return str(answer.json()["task"]["id"])
 
 

@@ -34,7 +34,7 @@ from tests.support.dev import STOP, STOP_MARGIN, Dev, busy
 from tests.support.fleet import free_port
 from tests.support.receiver import receiver
 from tests.support.terminal import Terminal, terminal
-from tests.support.waiting import eventually
+from tests.support.waiting import LIMIT, eventually
 from tests.tiers import at_night
 
 START = 60.0
@@ -122,7 +122,7 @@ class TestDemo:
         page = re.search(r"Page: (\S+)$", demo.block, re.MULTILINE)
         assert page is not None
 
-        assert httpx.get(page[1], timeout=20).headers["content-type"] == "text/html; charset=utf-8"
+        assert httpx.get(page[1], timeout=LIMIT).headers["content-type"] == "text/html; charset=utf-8"
 
     def test_an_agent_asks_on_the_terminal(self, demo: Dev) -> None:
         with run_on_terminal(demo.command(1)) as screen:
@@ -257,7 +257,7 @@ class TestDevOfTheSampleAgents:
             assert re.search(rf"^#   {agent} +{dev.url}/agents/{agent}/  \w", dev.block, re.MULTILINE)
         card = re.search(r"^# Card of the first: (\S+)$", dev.block, re.MULTILINE)
         assert card is not None
-        assert httpx.get(card[1], timeout=20).json()["name"] == "echo"
+        assert httpx.get(card[1], timeout=LIMIT).json()["name"] == "echo"
 
     def test_the_printed_stream_streams(self, dev: Dev) -> None:
         command = re.search(r"^curl -sN .*?\n.*?$", dev.block, re.MULTILINE)
@@ -378,7 +378,7 @@ def test_a_webhook_on_this_machine_receives_events(demo: Dev) -> None:
             f"{demo.url}/agents/echo/message:send",
             headers={"A2A-Version": "1.0"},
             json={"message": message, "configuration": config},
-            timeout=20,
+            timeout=LIMIT,
         )
         assert answer.status_code == 200, answer.text
 
@@ -398,7 +398,7 @@ def test_a_store_that_stays_has_no_webhooks_without_a_key_for_them(devs: list[De
 
 def has_webhooks(dev: Dev) -> bool:
     """Return True if the card offers webhooks."""
-    card = httpx.get(f"{dev.url}/.well-known/agent-card.json", timeout=20).json()
+    card = httpx.get(f"{dev.url}/.well-known/agent-card.json", timeout=LIMIT).json()
     return bool(card["capabilities"].get("pushNotifications", False))
 
 
@@ -408,7 +408,7 @@ class TestThatItCanNotStart:
     def refusal(self, *options: str, command: list[str] = DEV, folder: Path = ROOT, **env: str) -> str:
         env = {k: v for k, v in os.environ.items() if not k.startswith(("A2A_", "CELERY_"))} | env
         result = subprocess.run(
-            [*command, *options], cwd=folder, env=env, capture_output=True, text=True, timeout=60, check=False
+            [*command, *options], cwd=folder, env=env, capture_output=True, text=True, timeout=LIMIT, check=False
         )
         assert result.returncode == (2 if "Usage:" in result.stderr else 1), result.stderr
         assert "starting" not in result.stdout

@@ -17,7 +17,7 @@ import pytest
 
 from tests.support.dev import Dev, busy
 from tests.support.terminal import CTRL_C, terminal
-from tests.support.waiting import eventually
+from tests.support.waiting import LIMIT, eventually
 
 EDITED = """\
 from celery import Celery
@@ -59,7 +59,7 @@ def send(dev: Dev, text: str) -> httpx.Response:
     """Send a blocking message to the agent of `EDITED`."""
     message = {"messageId": "m1", "role": "ROLE_USER", "parts": [{"text": text}]}
     url = f"{dev.url}/agents/greeter/message:send"
-    return httpx.post(url, headers={"A2A-Version": "1.0"}, json={"message": message}, timeout=30)
+    return httpx.post(url, headers={"A2A-Version": "1.0"}, json={"message": message}, timeout=LIMIT)
 
 
 def greet(dev: Dev, text: str) -> str:
@@ -86,7 +86,7 @@ def test_reload_restarts_the_fleet_when_the_code_changes(start: Callable[..., De
     url = f"{dev.url}/agents/greeter/tasks/{task}"
 
     def read_task() -> dict[str, Any]:
-        content: dict[str, Any] = httpx.get(url, headers={"A2A-Version": "1.0"}, timeout=20).json()
+        content: dict[str, Any] = httpx.get(url, headers={"A2A-Version": "1.0"}, timeout=LIMIT).json()
         return content if content["status"]["state"] == "TASK_STATE_COMPLETED" else {}
 
     assert eventually(read_task)["artifacts"][0]["parts"] == [{"text": "hello early"}]
@@ -129,7 +129,7 @@ def test_a_breakpoint_has_the_terminal(tmp_path: Path) -> None:
         with ThreadPoolExecutor() as threads:
             url = f"{content[1]}/agents/greeter/message:send"
             headers = {"A2A-Version": "1.0"}
-            answer = threads.submit(httpx.post, url, headers=headers, json={"message": message}, timeout=60)
+            answer = threads.submit(httpx.post, url, headers=headers, json={"message": message}, timeout=LIMIT)
             screen.shows("(Pdb) ")
             screen.types("secret.upper()\n")
             screen.shows("'S3CRET'")

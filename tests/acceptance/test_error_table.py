@@ -21,6 +21,7 @@ from a2a_celery.gateway.protocol_errors import EXTRA_RPC_CODES
 from a2a_celery.lifecycle.outcomes import INVALID_RESPONSE
 from tests.support.clients import BINDINGS, ServedFleet, message_json, rpc, serve_fleet
 from tests.support.faults import CODES, Fault, fault, from_rest, from_rpc
+from tests.support.waiting import LIMIT
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,7 @@ def test_an_invalid_agent_response_would_conform_to_the_specification() -> None:
 
 def post(served_fleet: ServedFleet, path: str, content: str, media_type: str = "application/json") -> httpx.Response:
     headers = {"A2A-Version": "1.0", "Content-Type": media_type}
-    return httpx.post(f"{served_fleet.url}/agents/echo{path}", content=content.encode(), headers=headers, timeout=60)
+    return httpx.post(f"{served_fleet.url}/agents/echo{path}", content=content.encode(), headers=headers, timeout=LIMIT)
 
 
 def post_invalid(served_fleet: ServedFleet, path: str, content: str, media_type: str = "application/json") -> Fault:

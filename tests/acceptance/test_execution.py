@@ -22,7 +22,7 @@ from tests.support.celery_events import CeleryEvents, celery_events
 from tests.support.clients import message_json
 from tests.support.fleet import Fleet, Gateway, Process, running_fleet
 from tests.support.talk import HEADERS, cancel, read, send, state
-from tests.support.waiting import eventually
+from tests.support.waiting import LIMIT, eventually
 
 SECRET = "secret words"
 
@@ -33,7 +33,7 @@ def send_to(gateway: Gateway, agent: str, task_id: str = "") -> dict[str, Any]:
     body = {**message_json(SECRET), "configuration": {"returnImmediately": True}}
     if task_id:
         body["message"]["taskId"] = task_id
-    answer = httpx.post(f"{gateway.url}/agents/{agent}/message:send", json=body, headers=HEADERS, timeout=30)
+    answer = httpx.post(f"{gateway.url}/agents/{agent}/message:send", json=body, headers=HEADERS, timeout=LIMIT)
     task: dict[str, Any] = answer.json()["task"]
     return task
 
@@ -190,7 +190,7 @@ def test_clients_see_the_steps_of_an_agent_that_shows_them(observed_fleet: Watch
     url = f"{observed_fleet.gateway.url}/agents/{{}}/message:stream"
     shown_steps = {}
     for agent in ("steps", "blocking"):
-        stream = httpx.post(url.format(agent), json=message_json(SECRET), headers=HEADERS, timeout=30)
+        stream = httpx.post(url.format(agent), json=message_json(SECRET), headers=HEADERS, timeout=LIMIT)
         frames = [json.loads(line[5:]) for line in stream.text.splitlines() if line.startswith("data:")]
         shown_steps[agent] = [
             frame["statusUpdate"]["metadata"]["execution"]

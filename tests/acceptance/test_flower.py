@@ -45,7 +45,7 @@ class FlowerSystem:
 
     def _wait_for(self, celery_id: str, condition: Callable[[dict[str, Any]], object], what: str) -> dict[str, Any]:
         def matching_info() -> dict[str, Any] | None:
-            answer = httpx.get(f"{self.url}/api/task/info/{celery_id}", timeout=30)
+            answer = httpx.get(f"{self.url}/api/task/info/{celery_id}", timeout=LIMIT)
             run: dict[str, Any] = answer.json() if answer.is_success else {}
             return run if condition(run) else None
 
@@ -55,7 +55,7 @@ class FlowerSystem:
 
     def text(self, path: str, **query: str) -> str:
         """Return the body of a page or of an API response of Flower."""
-        answer = httpx.get(f"{self.url}{path}", params=query, timeout=30)
+        answer = httpx.get(f"{self.url}{path}", params=query, timeout=LIMIT)
         assert answer.status_code == 200, answer.text
         return answer.text
 
@@ -98,7 +98,7 @@ def everywhere(
 
 def knows_the_worker(url: str) -> bool:
     try:
-        return bool(httpx.get(f"{url}/api/workers?refresh=1", timeout=30).json())
+        return bool(httpx.get(f"{url}/api/workers?refresh=1", timeout=LIMIT).json())
     except (httpx.HTTPError, ValueError):
         return False
 
@@ -254,7 +254,7 @@ def test_flower_shows_the_end_of_a_run_that_was_lost_with_its_worker(tmp_path: P
         run = flower_system.run(lost_task, "FAILURE")
         assert (run["name"], run["exception"]) == ("a2a.patient", "WorkerLostError('The worker was lost.')")
         assert flower_system.run(canceled_task, "REVOKED")["worker"] == run["worker"]
-        assert {run["worker"]} == workers == set(httpx.get(f"{flower_system.url}/api/workers", timeout=30).json())
+        assert {run["worker"]} == workers == set(httpx.get(f"{flower_system.url}/api/workers", timeout=LIMIT).json())
 
 
 def test_its_pages_find_a_task_without_showing_messages(flower_system: FlowerSystem) -> None:

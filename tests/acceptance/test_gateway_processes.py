@@ -8,7 +8,7 @@ import httpx
 import psutil
 
 from tests.support.fleet import Fleet
-from tests.support.waiting import eventually
+from tests.support.waiting import LIMIT, eventually
 
 HEADERS = {"A2A-Version": "1.0"}
 
@@ -21,11 +21,11 @@ def test_gateway_processes_share_the_port_and_each_answers_about_any_task(fleet:
 
     async def send_and_read(number: int) -> str:
         async with httpx.AsyncClient(
-            headers=HEADERS, timeout=30
+            headers=HEADERS, timeout=LIMIT
         ) as client:  # a new connection for each request, so that any process may respond
             message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": str(number)}]}
             send_response = await client.post(f"{gateway.url}/agents/echo/message:send", json={"message": message})
-        async with httpx.AsyncClient(headers=HEADERS, timeout=30) as client:
+        async with httpx.AsyncClient(headers=HEADERS, timeout=LIMIT) as client:
             response = await client.get(f"{gateway.url}/agents/echo/tasks/{send_response.json()['task']['id']}")
         return str(response.json()["artifacts"][0]["parts"][0]["text"])
 
@@ -42,7 +42,7 @@ def test_a_gateway_logs_requests_only_if_asked(fleet: Fleet) -> None:
     quiet, talkative = fleet.gateway(), fleet.gateway(access_log=True)
 
     for gateway in (quiet, talkative):
-        assert httpx.get(f"{gateway.url}/nothing-here", timeout=30).status_code == 404
+        assert httpx.get(f"{gateway.url}/nothing-here", timeout=LIMIT).status_code == 404
 
     talkative.wait_for_output("GET /nothing-here")
     quiet.stop()
@@ -54,6 +54,6 @@ def serving_processes(pid: int, url: str) -> list[psutil.Process]:
     child_processes = [p for p in psutil.Process(pid).children(recursive=True) if "spawn_main" in " ".join(p.cmdline())]
     return (
         child_processes
-        if len(child_processes) == 3 and httpx.get(f"{url}/health/live", timeout=30).status_code == 200
+        if len(child_processes) == 3 and httpx.get(f"{url}/health/live", timeout=LIMIT).status_code == 200
         else []
     )

@@ -16,7 +16,7 @@ from google.protobuf.json_format import ParseDict
 
 from a2a_celery.acceptance.validation import MAX_JSON_VALUES
 from tests.support.fleet import Fleet, Gateway, running_fleet
-from tests.support.waiting import eventually, eventually_async
+from tests.support.waiting import LIMIT, eventually, eventually_async
 
 HEADERS = {"A2A-Version": "1.0"}
 
@@ -59,19 +59,21 @@ def test_a_disconnected_client_frees_its_resources_and_cancels_nothing(site: tup
     asyncio.run(send_and_leave(url, context))
 
     eventually(lambda: not store.pubsub_channels("a2a:{*"), what="nobody follows their tasks any more")
-    tasks = httpx.get(f"{url}/tasks?contextId={context}", headers=HEADERS, timeout=30).json()["tasks"]
+    tasks = httpx.get(f"{url}/tasks?contextId={context}", headers=HEADERS, timeout=LIMIT).json()["tasks"]
     assert {task["status"]["state"] for task in tasks} <= {"TASK_STATE_WORKING", "TASK_STATE_SUBMITTED"}
     assert len(tasks) == 3
     for task in tasks:
-        httpx.post(f"{url}/tasks/{task['id']}:cancel", headers=HEADERS, timeout=30)
+        httpx.post(f"{url}/tasks/{task['id']}:cancel", headers=HEADERS, timeout=LIMIT)
 
 
 def test_a_message_whose_task_ends_before_its_turn_is_refused(site: tuple[Fleet, Gateway]) -> None:
     url = f"{site[1].url}/agents/silent"
     immediate_body = body("6") | {"configuration": {"returnImmediately": True}}
-    task = httpx.post(f"{url}/message:send", json=immediate_body, headers=HEADERS, timeout=30).json()["task"]
+    task = httpx.post(f"{url}/message:send", json=immediate_body, headers=HEADERS, timeout=LIMIT).json()["task"]
 
-    late_response = httpx.post(f"{url}/message:send", json=body("late", taskId=task["id"]), headers=HEADERS, timeout=30)
+    late_response = httpx.post(
+        f"{url}/message:send", json=body("late", taskId=task["id"]), headers=HEADERS, timeout=LIMIT
+    )
 
     assert late_response.status_code == 400
     assert late_response.json()["error"]["details"][0]["reason"] == "UNSUPPORTED_OPERATION"
@@ -81,16 +83,16 @@ def test_a_message_whose_task_ends_before_its_turn_is_refused(site: tuple[Fleet,
 def test_a_waiting_message_without_a_client_is_in_the_history_of_the_ended_task(site: tuple[Fleet, Gateway]) -> None:
     url = f"{site[1].url}/agents/silent"
     immediate_body = {"configuration": {"returnImmediately": True}}
-    task = httpx.post(f"{url}/message:send", json=body("6") | immediate_body, headers=HEADERS, timeout=30).json()[
+    task = httpx.post(f"{url}/message:send", json=body("6") | immediate_body, headers=HEADERS, timeout=LIMIT).json()[
         "task"
     ]
     response = httpx.post(
-        f"{url}/message:send", json=body("late", taskId=task["id"]) | immediate_body, headers=HEADERS, timeout=30
+        f"{url}/message:send", json=body("late", taskId=task["id"]) | immediate_body, headers=HEADERS, timeout=LIMIT
     )
     assert response.status_code == 200
 
     def read_task() -> dict[str, Any]:
-        response: dict[str, Any] = httpx.get(f"{url}/tasks/{task['id']}", headers=HEADERS, timeout=30).json()
+        response: dict[str, Any] = httpx.get(f"{url}/tasks/{task['id']}", headers=HEADERS, timeout=LIMIT).json()
         return response
 
     eventually(lambda: read_task()["status"]["state"] == "TASK_STATE_COMPLETED")
@@ -106,7 +108,7 @@ def test_millions_of_values_delay_no_other_request(site: tuple[Fleet, Gateway]) 
     many = text.replace("[]}", "[" + "1," * 2_000_000 + "1]}")
     headers = HEADERS | {"Content-Type": "application/json"}
 
-    answer = httpx.post(url, content=many, headers=headers, timeout=60)
+    answer = httpx.post(url, content=many, headers=headers, timeout=LIMIT)
 
     assert answer.status_code == 400
     assert f"{MAX_JSON_VALUES} values" in answer.json()["error"]["message"]

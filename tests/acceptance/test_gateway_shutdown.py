@@ -14,7 +14,7 @@ from a2a.types import TaskState, a2a_pb2_grpc
 
 from tests.support.clients import GRPC_V1, Frame, message_json, request, rest, rpc, stream
 from tests.support.fleet import Fleet, Gateway
-from tests.support.waiting import eventually
+from tests.support.waiting import LIMIT, eventually
 
 
 def start_gateway(fleet: Fleet, workers: int) -> Gateway:
@@ -88,7 +88,7 @@ async def test_grpc_is_answered_alike(fleet: Fleet) -> None:
     message.tenant = "silent"
     async with grpc.aio.insecure_channel(gateway.grpc) as channel:
         stub = a2a_pb2_grpc.A2AServiceStub(channel)  # type: ignore[no-untyped-call]
-        call = stub.SendMessage(message, metadata=GRPC_V1, timeout=60)
+        call = stub.SendMessage(message, metadata=GRPC_V1, timeout=LIMIT)
         await wait_until_working(gateway, "silent")
 
         gateway.signal(signal.SIGTERM)

@@ -15,16 +15,16 @@ from a2a_celery.gateway.health import RESULT_FRESH_FOR
 from tests.support.clients import BINDINGS, ServedFleet, message_json, rest, serve_fleet, stream
 from tests.support.faults import fault
 from tests.support.fleet import Fleet, Gateway, running_fleet
-from tests.support.waiting import eventually
+from tests.support.waiting import LIMIT, eventually
 
 
 def ready(gateway: Gateway) -> tuple[int, dict[str, Any]]:
-    answer = httpx.get(f"{gateway.url}/health/ready", timeout=30)
+    answer = httpx.get(f"{gateway.url}/health/ready", timeout=LIMIT)
     return answer.status_code, answer.json()
 
 
 def live(gateway: Gateway) -> int:
-    return httpx.get(f"{gateway.url}/health/live", timeout=30).status_code
+    return httpx.get(f"{gateway.url}/health/live", timeout=LIMIT).status_code
 
 
 def wait_for_readiness(gateway: Gateway, status: int, part: str) -> str:
@@ -183,7 +183,7 @@ async def test_a_stream_outlives_a_store_that_freezes_for_a_while(tmp_path: Path
         process = served_fleet.fleet.redis.process
         assert process is not None
         async with (
-            httpx.AsyncClient(timeout=60) as http,
+            httpx.AsyncClient(timeout=LIMIT) as http,
             stream(http, served_fleet.gateway, "/message:stream", message_json("20 0.1"), agent="pace") as events,
         ):
             received_frames = [await anext(events) for _ in range(5)]

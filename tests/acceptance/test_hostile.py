@@ -17,6 +17,7 @@ from google.protobuf.json_format import ParseDict
 
 from tests.support.clients import GRPC_V1, KNOWN_RPC_CODES, V1, ServedFleet, message_json, rest, rpc, serve_fleet
 from tests.support.faults import from_grpc, from_rest, from_rpc
+from tests.support.waiting import LIMIT
 
 MAX_BYTES = 200_000
 
@@ -31,7 +32,7 @@ def served_fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedFle
 
 @pytest.fixture
 def http() -> Iterator[httpx.Client]:
-    with httpx.Client(timeout=30) as http:
+    with httpx.Client(timeout=LIMIT) as http:
         yield http
 
 
@@ -325,7 +326,7 @@ async def test_odd_grpc_messages_are_refused(served_fleet: ServedFleet) -> None:
             for service in ("lf.a2a.v1", "a2a.v1"):
                 for body in (b"", b"\xff" * 50, b"\x0a\xff\xff\xff\xff\x0f", b"x" * (2 * MAX_BYTES)):
                     version = GRPC_V1 if service == "lf.a2a.v1" else ()
-                    call = make(f"/{service}.A2AService/{method}")(body, metadata=version, timeout=30)
+                    call = make(f"/{service}.A2AService/{method}")(body, metadata=version, timeout=LIMIT)
                     code, text = await call.code(), await call.details()
                     assert code.name in ("INVALID_ARGUMENT", "UNIMPLEMENTED", "RESOURCE_EXHAUSTED"), (method, body[:9])
                     assert "class" not in text
@@ -350,7 +351,7 @@ async def test_numbers_that_json_has_no_words_for_are_refused_over_grpc(
                     request.metadata["x"] = number
 
             with pytest.raises(grpc.aio.AioRpcError) as exc_info:
-                await send(request, metadata=GRPC_V1, timeout=30)
+                await send(request, metadata=GRPC_V1, timeout=LIMIT)
 
             assert list(from_grpc(exc_info.value).fields) == ["message"], place
 
@@ -359,7 +360,7 @@ def test_a_body_beyond_the_default_limit_is_refused_before_it_is_read(tmp_path: 
     with serve_fleet(tmp_path, pool=None, grpc=False) as served_fleet:
         large = b'{"a": "' + b"x" * (12 * 1024 * 1024) + b'"}'
         for path in ("/", "/message:send"):
-            answer = httpx.post(f"{served_fleet.url}{path}", content=large, headers=V1, timeout=30)
+            answer = httpx.post(f"{served_fleet.url}{path}", content=large, headers=V1, timeout=LIMIT)
 
             assert (from_rpc(answer.json()) if path == "/" else from_rest(answer)).reason == "REQUEST_TOO_LARGE"
 
@@ -373,7 +374,7 @@ def test_headers_have_an_end_and_it_is_the_client_s(served_fleet: ServedFleet, h
 async def test_so_has_metadata(served_fleet: ServedFleet) -> None:
     async with grpc.aio.insecure_channel(served_fleet.gateway.grpc) as channel:
         call = a2a_pb2_grpc.A2AServiceStub(channel).GetTask(
-            GetTaskRequest(id="none"), metadata=(("x-long", "x" * 100_000),), timeout=30
+            GetTaskRequest(id="none"), metadata=(("x-long", "x" * 100_000),), timeout=LIMIT
         )
         with pytest.raises(grpc.aio.AioRpcError) as exc_info:
             await call

@@ -12,6 +12,7 @@ import pytest
 from tests.acceptance.test_hostile import envelope, unexpected_tracebacks
 from tests.support.clients import V1, ServedFleet, serve_fleet
 from tests.support.faults import OUR_WORDS, from_rest
+from tests.support.waiting import LIMIT
 
 V03 = {"A2A-Version": "0.3", "Content-Type": "application/json"}
 
@@ -25,7 +26,7 @@ def served_fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedFle
 
 @pytest.fixture
 def http() -> Iterator[httpx.Client]:
-    with httpx.Client(timeout=30) as http:
+    with httpx.Client(timeout=LIMIT) as http:
         yield http
 
 

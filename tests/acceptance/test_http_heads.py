@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from tests.support.fleet import Fleet, Gateway
+from tests.support.waiting import LIMIT
 
 ENOUGH = 1 << 23
 """Number of header bytes that a server must not accept. The number allows for the kernel's buffers."""
@@ -39,7 +40,7 @@ def test_headers_without_an_end(fleet: Fleet) -> None:
         assert byte_count < ENOUGH
         assert answer.startswith(b"HTTP/1.1 400 ") or not answer  # the response may be lost if data was unread
 
-    assert httpx.get(f"{gateway.url}/health/live", timeout=30).status_code == 200
+    assert httpx.get(f"{gateway.url}/health/live", timeout=LIMIT).status_code == 200
 
 
 def test_headers_in_many_pieces_and_large_bodies_are_taken(fleet: Fleet) -> None:
@@ -47,7 +48,7 @@ def test_headers_in_many_pieces_and_large_bodies_are_taken(fleet: Fleet) -> None
     gateway = fleet.gateway()
     message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "x" * 1_000_000}]}
 
-    with httpx.Client(headers=HEADERS | {"X-Filler": "a" * 30_000}, timeout=60) as client:
+    with httpx.Client(headers=HEADERS | {"X-Filler": "a" * 30_000}, timeout=LIMIT) as client:
         for _ in range(3):
             answer = client.post(f"{gateway.url}/agents/echo/message:send", json={"message": message})
             assert answer.json()["task"]["status"]["state"] == "TASK_STATE_COMPLETED"

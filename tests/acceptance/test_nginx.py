@@ -18,7 +18,7 @@ import pytest
 from tests.conftest import require_nginx
 from tests.support.clients import V1, message_json
 from tests.support.fleet import Fleet, Gateway, free_port
-from tests.support.waiting import eventually
+from tests.support.waiting import LIMIT, eventually
 
 CONF = Path(__file__).parents[2] / "compose" / "nginx.conf"
 CONNECTIONS = 256
@@ -121,6 +121,6 @@ def test_an_address_has_so_many_connections_and_no_more(nginx: Nginx) -> None:
 def test_a_message_and_a_large_one_come_through(fleet: Fleet, nginx: Nginx) -> None:
     fleet.worker()
     for text in ("hello", "x" * 5_000_000):
-        answer = httpx.post(f"{nginx.url}/message:send", json=message_json(text), headers=V1 | KEY, timeout=60)
+        answer = httpx.post(f"{nginx.url}/message:send", json=message_json(text), headers=V1 | KEY, timeout=LIMIT)
         assert answer.status_code == 200, answer.text
         assert answer.json()["task"]["status"]["state"] == "TASK_STATE_COMPLETED"

@@ -12,7 +12,7 @@ import httpx
 from tests.support import traced_modules
 from tests.support.clients import message_json
 from tests.support.fleet import Process, running_fleet
-from tests.support.waiting import eventually
+from tests.support.waiting import LIMIT, eventually
 
 PAGE = Path(__file__).parents[2] / "docs" / "architecture" / "message.md"
 
@@ -51,7 +51,9 @@ def section(title: str) -> str:
 
 
 def send(url: str) -> None:
-    answer = httpx.post(f"{url}/message:send", json=message_json("hello"), headers={"A2A-Version": "1.0"}, timeout=60)
+    answer = httpx.post(
+        f"{url}/message:send", json=message_json("hello"), headers={"A2A-Version": "1.0"}, timeout=LIMIT
+    )
     assert answer.json()["task"]["status"]["state"] == "TASK_STATE_COMPLETED"
 
 

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from tests.support.fleet import Fleet, Gateway, running_fleet
-from tests.support.waiting import eventually
+from tests.support.waiting import LIMIT, eventually
 
 HEADERS = {"A2A-Version": "1.0"}
 
@@ -26,14 +26,14 @@ class Conversation:
         message: dict[str, Any] = {"messageId": f"m-{text}", "role": "ROLE_USER", "parts": [{"text": text}]}
         if self.task:
             message["taskId"] = self.task["id"]
-        answer = httpx.post(f"{self._url}/message:send", json={"message": message}, headers=HEADERS, timeout=60)
+        answer = httpx.post(f"{self._url}/message:send", json={"message": message}, headers=HEADERS, timeout=LIMIT)
         assert answer.status_code == 200, answer.text
         self.task = answer.json()["task"]
         return self.state_and_text()
 
     def read(self) -> str:
         """Read the task. Return the state and the text of the status."""
-        self.task = httpx.get(f"{self._url}/tasks/{self.task['id']}", headers=HEADERS, timeout=20).json()
+        self.task = httpx.get(f"{self._url}/tasks/{self.task['id']}", headers=HEADERS, timeout=LIMIT).json()
         return self.state_and_text()
 
     def state_and_text(self) -> str:

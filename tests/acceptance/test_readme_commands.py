@@ -14,7 +14,7 @@ import pytest
 from tests.support import ROOT
 from tests.support.fleet import Fleet, Process, free_port
 from tests.support.receiver import receiver
-from tests.support.waiting import eventually
+from tests.support.waiting import LIMIT, eventually
 
 README = (ROOT / "README.md").read_text()
 FLEET = README + (ROOT / "docs" / "running.md").read_text()
@@ -67,13 +67,13 @@ def test_the_readmes_agent_is_served_by_the_readmes_commands(fleet: Fleet, tmp_p
 
     def answer() -> dict[str, object] | None:
         assert all(process.is_running for process in fleet.processes), fleet.logs()
-        result = subprocess.run(curl, shell=True, capture_output=True, text=True, timeout=30, check=False)
+        result = subprocess.run(curl, shell=True, capture_output=True, text=True, timeout=LIMIT, check=False)
         return json.loads(result.stdout) if result.stdout else None
 
     task = eventually(answer, what="the README's request is answered")["task"]  # type: ignore[index]
     with receiver() as hooks:
         posted_to = webhook_command.replace("https://you.example.com/a2a-events", hooks.url())
-        subprocess.run(posted_to, shell=True, check=True, capture_output=True, timeout=30)
+        subprocess.run(posted_to, shell=True, check=True, capture_output=True, timeout=LIMIT)
         eventually(lambda: b"Hello, Ada!" in b"".join(got.body for got in hooks.requests()), what="it is posted")
         eventually(lambda: b"COMPLETED" in hooks.requests()[-1].body, what="the end is posted")
         (tmp_path / "ask.py").write_text(blocks("python")[1].replace("8000", str(port)))
@@ -82,12 +82,12 @@ def test_the_readmes_agent_is_served_by_the_readmes_commands(fleet: Fleet, tmp_p
             [sys.executable, str(tmp_path / "ask.py")],
             [str(Path(sys.executable).parent / call[0]), *call[1:]],
         ):
-            result = subprocess.run(caller, capture_output=True, text=True, timeout=60, check=True)
+            result = subprocess.run(caller, capture_output=True, text=True, timeout=LIMIT, check=True)
             assert "Hello, Ada!" in result.stdout
             assert "COMPLETED" in result.stdout
         for command, text in OPERATORS.items():
             arguments = [celery, *shlex.split(command)[1:]]
-            result = subprocess.run(arguments, env=env, capture_output=True, text=True, timeout=60, check=False)
+            result = subprocess.run(arguments, env=env, capture_output=True, text=True, timeout=LIMIT, check=False)
             assert (result.returncode, result.stderr) == (0, ""), command
             assert result.stdout.startswith(text), command
     assert task["artifacts"][0]["parts"] == [{"text": "Hello, Ada!"}]  # type: ignore[index]

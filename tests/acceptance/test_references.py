@@ -15,6 +15,7 @@ from google.protobuf.json_format import ParseDict
 from tests.support.agents import OPTIONAL_EXTENSIONS
 from tests.support.clients import BINDINGS, ServedFleet, message_json, rest, rpc, serve_fleet
 from tests.support.faults import fault
+from tests.support.waiting import LIMIT
 
 ONE, TWO = OPTIONAL_EXTENSIONS
 
@@ -97,7 +98,7 @@ async def test_active_extensions_are_in_the_response(
     url = f"{served_fleet.url}/agents/related-executor"
 
     answers = [
-        httpx.request("POST", url, json=body, headers={"A2A-Version": "1.0", **headers}, timeout=60),  # noqa: ASYNC210
+        httpx.request("POST", url, json=body, headers={"A2A-Version": "1.0", **headers}, timeout=LIMIT),  # noqa: ASYNC210
         rest(served_fleet.gateway, "POST", "/message:send", message_json(), agent="related-executor", **headers),
         rest(served_fleet.gateway, "POST", "/message:stream", message_json(), agent="related-executor", **headers),
     ]
@@ -113,7 +114,7 @@ async def over_grpc(served_fleet: ServedFleet, method: str, headers: dict[str, s
     request = ParseDict(message_json() | {"tenant": "related-executor"}, SendMessageRequest())
     metadata = [("a2a-version", "1.0"), *((name.lower(), value) for name, value in headers.items())]
     async with grpc.aio.insecure_channel(served_fleet.gateway.grpc) as channel:
-        call = getattr(a2a_pb2_grpc.A2AServiceStub(channel), method)(request, metadata=metadata, timeout=60)
+        call = getattr(a2a_pb2_grpc.A2AServiceStub(channel), method)(request, metadata=metadata, timeout=LIMIT)
         if method == "SendMessage":
             await call
         else:

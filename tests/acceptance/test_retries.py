@@ -16,7 +16,7 @@ from a2a_celery.store import Keys
 from a2a_celery.store.log.pages import read_log
 from tests.support.clients import rest
 from tests.support.system_under_test import SystemUnderTest, running_system, text_of
-from tests.support.waiting import eventually
+from tests.support.waiting import LIMIT, eventually
 
 POOLS = ("prefork", "threads", "solo", "gevent", "asyncio")
 WORKED = ["SUBMITTED", "WORKING"]
@@ -135,7 +135,7 @@ def test_a_retry_is_a_status_a_signal_and_a_metric(system: SystemUnderTest) -> N
 
 def retried_total(system: SystemUnderTest, agent: str) -> float:
     """Return the value of ``a2a_runs_retried_total`` for an agent."""
-    lines = httpx.get(f"{system.gateway.url}/metrics", timeout=30).text.splitlines()
+    lines = httpx.get(f"{system.gateway.url}/metrics", timeout=LIMIT).text.splitlines()
     [line] = [line for line in lines if line.startswith(f'a2a_runs_retried_total{{agent="{agent}"}}')]
     return float(line.split()[1])
 

@@ -16,7 +16,7 @@ from kombu import Queue
 from tests.support.certificates import signer
 from tests.support.clients import message_json, rest
 from tests.support.fleet import Fleet, Gateway, Process, free_port, running_fleet
-from tests.support.waiting import eventually
+from tests.support.waiting import LIMIT, eventually
 
 pytestmark = pytest.mark.each_kind
 ON_ONE = pytest.mark.parametrize("broker", ["redis"], indirect=True)
@@ -146,7 +146,7 @@ def test_flower_shows_runs(signing_fleet: SigningFleet) -> None:
 
     def page(path: str) -> Any:
         try:
-            answer = httpx.get(f"http://127.0.0.1:{port}{path}", timeout=30)
+            answer = httpx.get(f"http://127.0.0.1:{port}{path}", timeout=LIMIT)
         except httpx.HTTPError:
             return None
         return answer.json() if answer.is_success else None
@@ -165,7 +165,7 @@ def test_messages_of_a_gateway_with_another_key_are_refused_and_published_again(
     for agent, task_id in tasks.items():
         signing_fleet.comes_to(agent, task_id, "COMPLETED")
         eventually(lambda t=task_id: f"run {t}.1 published again" in signing_fleet.fleet.logs())
-    body = httpx.get(f"{gateway.url}/health/ready", timeout=30).json()["workers"]
+    body = httpx.get(f"{gateway.url}/health/ready", timeout=LIMIT).json()["workers"]
     gateway.stop()
 
     assert body.startswith("no worker answered")

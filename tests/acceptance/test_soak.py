@@ -15,7 +15,7 @@ import redis
 
 from a2a_celery.lifecycle import EventId
 from tests.support.fleet import Fleet, Process, free_port
-from tests.support.waiting import eventually
+from tests.support.waiting import LIMIT, eventually
 
 pytestmark = pytest.mark.nightly
 
@@ -72,7 +72,7 @@ async def soak(url: str, seconds: float) -> Counter[str]:
                 outcomes[f"{type(e).__name__}: {e}"] += 1
 
     limits = httpx.Limits(max_connections=CLIENTS, max_keepalive_connections=CLIENTS)
-    async with httpx.AsyncClient(headers=HEADERS, timeout=60, limits=limits) as http:
+    async with httpx.AsyncClient(headers=HEADERS, timeout=LIMIT, limits=limits) as http:
         await asyncio.gather(*(client(number) for number in range(CLIENTS)))
     return outcomes
 

@@ -29,7 +29,7 @@ from tests.support.clients import (
     wait_for_state,
 )
 from tests.support.fleet import Fleet, Gateway, running_fleet
-from tests.support.waiting import eventually, eventually_async
+from tests.support.waiting import LIMIT, eventually, eventually_async
 
 
 @dataclass
@@ -112,7 +112,9 @@ async def test_a_json_rpc_stream_is_numbered_from_the_first_event(
     body = {"jsonrpc": "2.0", "id": "s", "method": method, "params": params}
     headers = {"A2A-Version": "0.3" if legacy else "1.0"}
 
-    async with http.stream("POST", f"{pair.a.url}/agents/count/", json=body, headers=headers, timeout=60) as response:
+    async with http.stream(
+        "POST", f"{pair.a.url}/agents/count/", json=body, headers=headers, timeout=LIMIT
+    ) as response:
         received_frames = [frame async for frame in frames(response)]
 
     assert [frame.version for frame in received_frames] == list(range(1, len(received_frames) + 1))

@@ -27,7 +27,7 @@ from tests.support.clients import BINDINGS, message_json, rest, rpc, sdk_client
 from tests.support.fleet import Fleet, Gateway, free_port, running_fleet
 from tests.support.receiver import ReceivedPost, Receiver, echo, receiver
 from tests.support.secret_scan import FORMS, commands, finds, saved_database, values
-from tests.support.waiting import eventually
+from tests.support.waiting import LIMIT, eventually
 
 KEY = "a-key-for-the-tests-of-32-characters-and-more"
 LOOPBACK = "127.0.0.0/8"
@@ -182,7 +182,7 @@ def look_at_flower(traces: Traces, flower: str) -> None:
 def flower_response(flower: str, page: str) -> str:
     """Return the text of a Flower response, or "" if it is an error or empty."""
     try:
-        answer = httpx.get(f"{flower}{page}", timeout=30)
+        answer = httpx.get(f"{flower}{page}", timeout=LIMIT)
     except httpx.HTTPError:
         return ""
     return answer.text if answer.is_success and answer.text not in ("{}", "") else ""

@@ -15,6 +15,7 @@ from tests.support.browser import NARROW, WIDE, Page
 from tests.support.clients import message_json
 from tests.support.fleet import Fleet, Gateway
 from tests.support.page_agents import MARK, RTL
+from tests.support.waiting import LIMIT
 
 
 def test_agents_and_their_live_tasks_are_listed_by_state(page: Page) -> None:
@@ -94,7 +95,7 @@ def test_a_task_links_to_its_parent_and_its_children(page: Page) -> None:
     message = message_json("child")
     message["message"]["metadata"] = {"a2a_celery/parentTaskId": parent}
     url = page.url.replace("/ui/", "/agents/echo/message:send")
-    child = httpx.post(url, json=message, headers={"A2A-Version": "1.0"}, timeout=30).json()["task"]["id"]
+    child = httpx.post(url, json=message, headers={"A2A-Version": "1.0"}, timeout=LIMIT).json()["task"]["id"]
 
     page.element("#task .family summary").click()
     page.shows("#task .family li", child)

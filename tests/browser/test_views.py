@@ -28,7 +28,7 @@ from tests.support.page_agents import MARK
 from tests.support.posts import DELIVERING
 from tests.support.receiver import Receiver, receiver
 from tests.support.seeds import Seeds
-from tests.support.waiting import eventually
+from tests.support.waiting import LIMIT, eventually
 
 VIEWS = {
     "agents": "",
@@ -82,17 +82,17 @@ class Scene:
         body = message_json(text) | {"configuration": configuration}
         body["message"]["metadata"] = metadata or {}
         url = f"{self.gateway.url}/agents/{agent}/message:send"
-        answer = httpx.post(url, json=body, headers={"A2A-Version": "1.0"}, timeout=30)
+        answer = httpx.post(url, json=body, headers={"A2A-Version": "1.0"}, timeout=LIMIT)
         return str(answer.json()["task"]["id"])
 
     def state(self, agent: str, task_id: str) -> str:
         url = f"{self.gateway.url}/agents/{agent}/tasks/{task_id}"
-        answer = httpx.get(url, headers={"A2A-Version": "1.0"}, timeout=30)
+        answer = httpx.get(url, headers={"A2A-Version": "1.0"}, timeout=LIMIT)
         return str(answer.json()["status"]["state"])
 
     def cancel(self, agent: str, task_id: str) -> None:
         url = f"{self.gateway.url}/agents/{agent}/tasks/{task_id}:cancel"
-        httpx.post(url, headers={"A2A-Version": "1.0"}, json={}, timeout=30)
+        httpx.post(url, headers={"A2A-Version": "1.0"}, json={}, timeout=LIMIT)
 
     def wait_for(self, agent: str, task_id: str, state: str) -> None:
         eventually(lambda: self.state(agent, task_id) == state, what=f"task {task_id} is {state}")

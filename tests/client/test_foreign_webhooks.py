@@ -30,6 +30,7 @@ from a2a_celery.client.receiver import (
 from a2a_celery.errors import ConfigError
 from tests.support.clocks import START, ManualClock
 from tests.support.serving import serve_app
+from tests.support.waiting import LIMIT
 from tests.support.webhooks import OTHER_SECRET, SECRET, post
 
 TOKEN = "chosen-by-the-client"
@@ -139,7 +140,7 @@ def test_a_body_that_is_no_event_is_refused(body: Any) -> None:
 
 @pytest.fixture
 async def http() -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(timeout=30) as client:
+    async with httpx.AsyncClient(timeout=LIMIT) as client:
         yield client
 
 

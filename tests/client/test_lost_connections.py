@@ -30,7 +30,7 @@ from tests.support.lossy_transports import CutsStreams, losing_answers
 from tests.support.plain_server import Steps, plain_server
 from tests.support.proxy import Proxy, proxy
 from tests.support.seeds import Seeds, chunk, status
-from tests.support.waiting import eventually_async
+from tests.support.waiting import LIMIT, eventually_async
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +115,7 @@ async def test_numbered_events_come_once_however_often_their_stream_is_cut(
     served_fleet: ServedFleet, binding: str
 ) -> None:
     line = CutsStreams(3, 0, 2, 0, 1)
-    async with httpx.AsyncClient(transport=line, timeout=60) as http:
+    async with httpx.AsyncClient(transport=line, timeout=LIMIT) as http:
         agent = RemoteAgent(f"{served_fleet.url}/agents/pace", http=http, transports=[binding], clock=ShortSleepClock())
         session = agent.session()
         events = [event async for event in session.stream("12 0.02", deadline=60)]

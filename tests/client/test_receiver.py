@@ -31,6 +31,7 @@ from a2a_celery.client.receiver import (
     receiver_app,
 )
 from tests.support.serving import serve_app
+from tests.support.waiting import LIMIT
 from tests.support.webhooks import OTHER_SECRET, SECRET, Post, post, status_event
 
 
@@ -60,7 +61,7 @@ def handler() -> Handler:
 @pytest.fixture
 async def http() -> AsyncIterator[httpx.AsyncClient]:
     """HTTP client of a sender, which does not follow redirects."""
-    async with httpx.AsyncClient(timeout=30) as client:
+    async with httpx.AsyncClient(timeout=LIMIT) as client:
         yield client
 
 

@@ -14,6 +14,7 @@ from kombu.transport import redis as kombu_redis
 
 from a2a_celery.integrations.kombu import patch_refused_writes
 from tests.support.restarts import MortalRedis, allow_writes, installed_servers, refuse_writes
+from tests.support.waiting import LIMIT
 
 
 def transport() -> Any:
@@ -128,4 +129,4 @@ def test_a_message_delivered_by_a_full_broker_is_not_lost(
     queue.put("message")
     refuse_writes(server, "OOM")
 
-    assert queue.get(timeout=30).payload == "message"
+    assert queue.get(timeout=LIMIT).payload == "message"

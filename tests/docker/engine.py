@@ -5,13 +5,15 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+from tests.support.waiting import LIMIT
+
 IMAGE = "a2a-celery"
 
 
 def missing_docker() -> str:
     """Return the reason why no Docker engine is available, or "" if an engine is available."""
     try:
-        result = subprocess.run(["docker", "info"], capture_output=True, text=True, timeout=60, check=False)
+        result = subprocess.run(["docker", "info"], capture_output=True, text=True, timeout=LIMIT, check=False)
     except (OSError, subprocess.TimeoutExpired) as e:
         return f"docker info: {type(e).__name__}"
     return "" if result.returncode == 0 else f"docker info: {(result.stderr.splitlines() or ['no answer'])[-1]}"

@@ -17,7 +17,7 @@ from selenium.webdriver.common.by import By
 
 from a2a_celery.lifecycle import EventId
 from tests.support.clients import V1, frames, message_json, rest, sdk_client, send, state, texts
-from tests.support.waiting import eventually
+from tests.support.waiting import LIMIT, eventually
 from workers.story import WORDS
 
 from .deployment import PURPOSES, Deployment, commands_for, documented_commands, run_deployment
@@ -213,7 +213,7 @@ async def follow_while_a_gateway_dies(deployment: Deployment, streams: int) -> i
         event_ids: list[str] = []
         words: list[str] = []
         cuts, state, path, body, headers = 0, "", "/message:stream", message_json("15"), dict(V1)
-        async with httpx.AsyncClient(timeout=60) as http:
+        async with httpx.AsyncClient(timeout=LIMIT) as http:
             while state != "TASK_STATE_COMPLETED":
                 url = f"{deployment.url}/agents/slow{path}"
                 try:

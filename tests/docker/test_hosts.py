@@ -20,7 +20,7 @@ from pytest_docker_tools import build, container, fxtr
 from a2a_celery.lifecycle import EventId
 from tests.support import ROOT
 from tests.support.clients import V1, message_json
-from tests.support.waiting import eventually
+from tests.support.waiting import LIMIT, eventually
 from tests.tiers import at_night
 from workers.story import WORDS
 
@@ -219,6 +219,6 @@ def follow_and_kill(hosts: Hosts, event_ids: list[str]) -> None:
 
 def ids_of(url: str, body: Any, headers: dict[str, str]) -> Iterator[str]:
     """Yield the ids of a stream's events."""
-    with httpx.stream("POST", url, json=body, headers={**V1, **headers}, timeout=60) as answer:
+    with httpx.stream("POST", url, json=body, headers={**V1, **headers}, timeout=LIMIT) as answer:
         assert answer.status_code == 200, answer.read()
         yield from (line.removeprefix("id:").strip() for line in answer.iter_lines() if line.startswith("id:"))

@@ -20,7 +20,7 @@ from tests.support import ROOT
 from tests.support.clients import message_json, rest
 from tests.support.collector import CollectedSpan, path_to
 from tests.support.dashboards import alerts, metrics_in, panels
-from tests.support.waiting import eventually
+from tests.support.waiting import LIMIT, eventually
 
 from .deployment import Deployment, run_deployment
 from .engine import buildable, run
@@ -77,7 +77,7 @@ def receiver(deployment: Deployment) -> Iterator[str]:
 
 def ask(deployment: Deployment, query: str) -> list[dict[str, Any]]:
     """Return Prometheus's response to a query."""
-    answer = httpx.get(f"{deployment.prometheus}/api/v1/query", params={"query": query}, timeout=30).json()
+    answer = httpx.get(f"{deployment.prometheus}/api/v1/query", params={"query": query}, timeout=LIMIT).json()
     assert answer["status"] == "success", (query, answer)
     samples: list[dict[str, Any]] = answer["data"]["result"]
     return samples
@@ -145,11 +145,11 @@ def test_prometheus_takes_the_files_as_they_are(deployment: Deployment) -> None:
     assert f"SUCCESS: {len(alerts())} rules found" in output
 
     def target_list() -> dict[str, list[str]]:
-        targets = httpx.get(f"{deployment.prometheus}/api/v1/targets", timeout=30).json()["data"]["activeTargets"]
+        targets = httpx.get(f"{deployment.prometheus}/api/v1/targets", timeout=LIMIT).json()["data"]["activeTargets"]
         return {job: sorted(it["health"] for it in targets if it["labels"]["job"] == job) for job in JOBS}
 
     eventually(lambda: target_list() == JOBS, every=1, what="every gateway and watcher is scraped")
-    rules = httpx.get(f"{deployment.prometheus}/api/v1/rules", timeout=30).json()["data"]["groups"][0]["rules"]
+    rules = httpx.get(f"{deployment.prometheus}/api/v1/rules", timeout=LIMIT).json()["data"]["groups"][0]["rules"]
     assert [rule for rule in rules if rule.get("lastError")] == []
     assert [rule["name"] for rule in rules] == list(alerts())
 

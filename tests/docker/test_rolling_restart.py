@@ -12,6 +12,7 @@ import pytest
 
 from tests.support import ROOT
 from tests.support.clients import V1, message_json
+from tests.support.waiting import LIMIT
 
 from .deployment import Deployment, run_deployment
 from .engine import run
@@ -53,7 +54,7 @@ async def call_until(is_over: asyncio.Event, deployment: Deployment) -> Counter[
     """Send blocking messages through nginx, each on a new connection, and count the responses by status and state."""
     counts: Counter[str] = Counter()
     while not is_over.is_set():
-        async with httpx.AsyncClient(timeout=60, headers=V1) as http:
+        async with httpx.AsyncClient(timeout=LIMIT, headers=V1) as http:
             try:
                 answer = await http.post(f"{deployment.url}/agents/echo/message:send", json=message_json("hello"))
             except httpx.TransportError as e:

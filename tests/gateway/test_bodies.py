@@ -262,7 +262,7 @@ async def test_over_grpc_too_a_message_refused_before_parsing_costs_a_token(
         send: Any = channel.unary_unary("/lf.a2a.v1.A2AService/SendMessage")
         for body in bodies:
             with pytest.raises(grpc.aio.AioRpcError) as exc_info:
-                await send(body, metadata=metadata, timeout=30)
+                await send(body, metadata=metadata, timeout=LIMIT)
             codes.append(exc_info.value.code().name)
 
     assert codes == ["INVALID_ARGUMENT"] * token_count + ["RESOURCE_EXHAUSTED"] * (3 - token_count), (

@@ -21,6 +21,7 @@ from a2a_celery.store.log.pages import LogPage
 from tests.support.clients import GRPC_V1, frames, message_json
 from tests.support.faults import from_grpc, from_rest, from_rpc
 from tests.support.fleet import free_port
+from tests.support.waiting import LIMIT
 
 SECRET = "/srv/secret/place"
 V1, V03 = {"A2A-Version": "1.0"}, {"A2A-Version": "0.3"}
@@ -48,7 +49,7 @@ async def gateway(redis_server: EmbeddedRedis) -> AsyncIterator[BrokenGateway]:
     gateway.grpc = f"127.0.0.1:{port}"
     async with (
         asgi.router.lifespan_context(asgi),
-        httpx.AsyncClient(transport=httpx.ASGITransport(asgi), base_url="http://test", timeout=30) as http,
+        httpx.AsyncClient(transport=httpx.ASGITransport(asgi), base_url="http://test", timeout=LIMIT) as http,
     ):
         gateway.http = http
         yield gateway
@@ -102,7 +103,7 @@ async def test_over_http(gateway: BrokenGateway, caplog: pytest.LogCaptureFixtur
 async def test_over_grpc(gateway: BrokenGateway, caplog: pytest.LogCaptureFixture) -> None:
     async with grpc.aio.insecure_channel(gateway.grpc) as channel:
         with pytest.raises(grpc.aio.AioRpcError) as exc_info:
-            await a2a_pb2_grpc.A2AServiceStub(channel).GetTask(GetTaskRequest(id="x"), metadata=GRPC_V1, timeout=30)
+            await a2a_pb2_grpc.A2AServiceStub(channel).GetTask(GetTaskRequest(id="x"), metadata=GRPC_V1, timeout=LIMIT)
 
     assert exc_info.value.code() is grpc.StatusCode.INTERNAL
     require_reference_only(from_grpc(exc_info.value), caplog)
@@ -127,7 +128,7 @@ async def test_in_mid_stream_over_http_and_json_rpc(gateway: BrokenGateway, capl
 async def test_in_mid_stream_over_grpc(gateway: BrokenGateway, caplog: pytest.LogCaptureFixture) -> None:
     request = ParseDict(message_json(), SendMessageRequest())
     async with grpc.aio.insecure_channel(gateway.grpc) as channel:
-        events = a2a_pb2_grpc.A2AServiceStub(channel).SendStreamingMessage(request, metadata=GRPC_V1, timeout=30)
+        events = a2a_pb2_grpc.A2AServiceStub(channel).SendStreamingMessage(request, metadata=GRPC_V1, timeout=LIMIT)
         assert (await events.read()).HasField("task")
         with pytest.raises(grpc.aio.AioRpcError) as exc_info:
             await events.read()

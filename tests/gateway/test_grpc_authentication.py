@@ -92,7 +92,7 @@ async def authentication_error(error: Exception) -> Fault:
     try:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
             with pytest.raises(grpc.aio.AioRpcError) as exc_info:
-                await a2a_pb2_grpc.A2AServiceStub(channel).GetTask(GetTaskRequest(id="some"), timeout=30)
+                await a2a_pb2_grpc.A2AServiceStub(channel).GetTask(GetTaskRequest(id="some"), timeout=LIMIT)
     finally:
         await server.stop(0)
     return from_grpc(exc_info.value)

@@ -14,6 +14,7 @@ from a2a_celery.gateway.auth.schemes import Identity, PresentedCredentials
 from a2a_celery.gateway.bindings.grpc import GrpcServer
 from tests.support.faults import Fault, from_grpc
 from tests.support.fleet import free_port
+from tests.support.waiting import LIMIT
 
 
 class RefusingAuthenticator(Authenticator):
@@ -36,9 +37,9 @@ async def error_over_grpc(error: A2AError, *, streams: bool = False) -> Fault:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
             stub = a2a_pb2_grpc.A2AServiceStub(channel)
             if streams:
-                call = anext(aiter(stub.SubscribeToTask(SubscribeToTaskRequest(id="some"), timeout=30)))
+                call = anext(aiter(stub.SubscribeToTask(SubscribeToTaskRequest(id="some"), timeout=LIMIT)))
             else:
-                call = stub.GetTask(GetTaskRequest(id="some"), timeout=30)
+                call = stub.GetTask(GetTaskRequest(id="some"), timeout=LIMIT)
             with pytest.raises(grpc.aio.AioRpcError) as exc_info:
                 await call
     finally:

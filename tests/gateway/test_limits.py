@@ -20,7 +20,7 @@ from tests.support.clients import GRPC_V1, message_json
 from tests.support.faults import from_grpc
 from tests.support.local_gateway import WAYS, LocalGateway, Refusal, local_gateway
 from tests.support.seeds import CONTEXT, Seeds, status
-from tests.support.waiting import eventually_async
+from tests.support.waiting import LIMIT, eventually_async
 
 pytestmark = pytest.mark.usefixtures("no_refusal_delay", "short_record_interval")
 
@@ -431,7 +431,7 @@ def has_free_place(gateway: LocalGateway) -> Callable[[], Awaitable[bool]]:
 def stream(channel: grpc.aio.Channel) -> Any:
     """Return the stream of a message whose run no worker executes."""
     request = ParseDict(message_json(), SendMessageRequest())
-    return a2a_pb2_grpc.A2AServiceStub(channel).SendStreamingMessage(request, metadata=GRPC_V1, timeout=60)
+    return a2a_pb2_grpc.A2AServiceStub(channel).SendStreamingMessage(request, metadata=GRPC_V1, timeout=LIMIT)
 
 
 async def test_streams_of_an_owner_are_bounded_over_all_bindings_together(
@@ -543,7 +543,7 @@ async def test_over_grpc_too_a_message_has_an_end(
         grpc.aio.insecure_channel(gateway.grpc) as channel,
     ):
         with pytest.raises(grpc.aio.AioRpcError) as exc_info:
-            await a2a_pb2_grpc.A2AServiceStub(channel).SendMessage(request, metadata=GRPC_V1, timeout=30)
+            await a2a_pb2_grpc.A2AServiceStub(channel).SendMessage(request, metadata=GRPC_V1, timeout=LIMIT)
 
     assert list(from_grpc(exc_info.value).fields) == ["message.parts"]
 

@@ -35,6 +35,7 @@ from tests.support.clients import message_json
 from tests.support.faults import Fault, from_grpc, from_rest, from_rpc
 from tests.support.local_gateway import LocalGateway, local_gateway
 from tests.support.seeds import Seeds, status
+from tests.support.waiting import LIMIT
 
 V1 = {"A2A-Version": "1.0"}
 V03 = {"A2A-Version": "0.3"}
@@ -71,7 +72,7 @@ async def over_grpc(gateway: LocalGateway, method: str, params: Any, version: st
     metadata = () if version is None else (("a2a-version", version),)
     async with stub(gateway) as service:
         with pytest.raises(grpc.aio.AioRpcError) as exc_info:
-            await getattr(service, method)(ParseDict(params, REQUEST_TYPES[method]()), metadata=metadata, timeout=30)
+            await getattr(service, method)(ParseDict(params, REQUEST_TYPES[method]()), metadata=metadata, timeout=LIMIT)
     return from_grpc(exc_info.value)
 
 
@@ -151,7 +152,7 @@ async def test_a_patch_number_does_not_count(gateway: LocalGateway) -> None:
     assert (await gateway.http.get("/tasks", headers={"A2A-Version": "1.0.1"})).status_code == 200
     assert "result" in await over_rpc(gateway, "ListTasks", {}, **{"A2A-Version": "1.0.7"})
     async with stub(gateway) as service:
-        await service.ListTasks(ListTasksRequest(), metadata=(("a2a-version", "1.0.1"),), timeout=30)
+        await service.ListTasks(ListTasksRequest(), metadata=(("a2a-version", "1.0.1"),), timeout=LIMIT)
 
 
 async def test_a_method_of_03_under_10_is_none(gateway: LocalGateway) -> None:
@@ -478,7 +479,7 @@ async def test_a_repeated_answer_to_a_plain_task_returns_the_same_turn(
     now = {"configuration": {"returnImmediately": True}}
     async with (
         asgi.router.lifespan_context(asgi),
-        httpx.AsyncClient(transport=httpx.ASGITransport(asgi), base_url="http://test", timeout=30) as http,
+        httpx.AsyncClient(transport=httpx.ASGITransport(asgi), base_url="http://test", timeout=LIMIT) as http,
     ):
         task_id = (await http.post("/message:send", json=message_json("Bob") | now, headers=V1)).json()["task"]["id"]
         await seeds.settle_run(await seeds.claim_run(task_id), status(INPUT_REQUIRED, "Where?"))

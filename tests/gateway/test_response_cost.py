@@ -37,7 +37,7 @@ from a2a_celery.store.tasks.commands import MAX_DEBT
 from tests.support.clients import GRPC_V1, V1, message_json
 from tests.support.local_gateway import LocalGateway, local_gateway
 from tests.support.seeds import Seeds, chunk, status
-from tests.support.waiting import eventually_async
+from tests.support.waiting import LIMIT, eventually_async
 
 pytestmark = pytest.mark.usefixtures("no_refusal_delay")
 
@@ -109,27 +109,27 @@ def rpc_read(method: str, version: str = "1.0", **headers: str) -> Read:
 async def get_over_grpc(gateway: LocalGateway, task_id: str) -> None:
     async with grpc.aio.insecure_channel(gateway.grpc) as channel:
         stub: Any = a2a_pb2_grpc.A2AServiceStub(channel)  # type: ignore[no-untyped-call]
-        await stub.GetTask(GetTaskRequest(id=task_id), metadata=GRPC_V1, timeout=30)
+        await stub.GetTask(GetTaskRequest(id=task_id), metadata=GRPC_V1, timeout=LIMIT)
 
 
 async def list_over_grpc(gateway: LocalGateway, task_id: str) -> None:
     async with grpc.aio.insecure_channel(gateway.grpc) as channel:
         stub: Any = a2a_pb2_grpc.A2AServiceStub(channel)  # type: ignore[no-untyped-call]
-        await stub.ListTasks(ListTasksRequest(include_artifacts=True), metadata=GRPC_V1, timeout=30)
+        await stub.ListTasks(ListTasksRequest(include_artifacts=True), metadata=GRPC_V1, timeout=LIMIT)
 
 
 async def replay_over_grpc(gateway: LocalGateway, task_id: str) -> None:
     metadata = (*GRPC_V1, ("last-event-id", "0"))
     async with grpc.aio.insecure_channel(gateway.grpc) as channel:
         stub: Any = a2a_pb2_grpc.A2AServiceStub(channel)  # type: ignore[no-untyped-call]
-        call = stub.SubscribeToTask(SubscribeToTaskRequest(id=task_id), metadata=metadata, timeout=30)
+        call = stub.SubscribeToTask(SubscribeToTaskRequest(id=task_id), metadata=metadata, timeout=LIMIT)
         assert [event async for event in call]
 
 
 async def get_over_older_grpc(gateway: LocalGateway, task_id: str) -> None:
     async with grpc.aio.insecure_channel(gateway.grpc) as channel:
         stub: Any = a2a_v0_3_pb2_grpc.A2AServiceStub(channel)  # type: ignore[no-untyped-call]
-        await stub.GetTask(a2a_v0_3_pb2.GetTaskRequest(name=f"tasks/{task_id}"), timeout=30)
+        await stub.GetTask(a2a_v0_3_pb2.GetTaskRequest(name=f"tasks/{task_id}"), timeout=LIMIT)
 
 
 REPLAY = {"Last-Event-ID": "0"}

@@ -20,6 +20,7 @@ from a2a_celery.store.runs.commands import Claim
 from tests.support.clients import GRPC_V1, V1, Frame, frames
 from tests.support.local_gateway import LocalGateway, local_gateway
 from tests.support.seeds import Seeds, chunk, status
+from tests.support.waiting import LIMIT
 
 SCOPE = Scope("echo")
 BINDINGS = ["HTTP+JSON", "JSONRPC", "JSONRPC 0.3", "GRPC"]
@@ -43,7 +44,7 @@ async def resume(gateway: LocalGateway, binding: str, task_id: str, last: EventI
         metadata = (*GRPC_V1, ("last-event-id", str(last)))
         async with grpc.aio.insecure_channel(gateway.grpc) as channel:
             stub: Any = a2a_pb2_grpc.A2AServiceStub(channel)  # type: ignore[no-untyped-call]
-            call = stub.SubscribeToTask(SubscribeToTaskRequest(id=task_id), metadata=metadata, timeout=30)
+            call = stub.SubscribeToTask(SubscribeToTaskRequest(id=task_id), metadata=metadata, timeout=LIMIT)
             return [MessageToDict(event) async for event in call]
     if binding == "HTTP+JSON":
         answer = await over_rest(gateway, task_id, str(last))
@@ -118,7 +119,7 @@ async def test_a_stream_that_has_only_sent_the_task_sends_it_again(
 
     async with grpc.aio.insecure_channel(gateway.grpc) as channel:
         stub: Any = a2a_pb2_grpc.A2AServiceStub(channel)  # type: ignore[no-untyped-call]
-        call = aiter(stub.SubscribeToTask(SubscribeToTaskRequest(id=task_id), metadata=GRPC_V1, timeout=30))
+        call = aiter(stub.SubscribeToTask(SubscribeToTaskRequest(id=task_id), metadata=GRPC_V1, timeout=LIMIT))
         first = await anext(call)
         await seeds.restore(after_loss)
         await store.redis.publish(keys.task(task_id).notifications, "wake up")

@@ -23,7 +23,7 @@ from a2a_celery.store import AsyncStore, Keys
 from tests.support.clients import GRPC_V1, V1, message_json
 from tests.support.local_gateway import LocalGateway, local_gateway
 from tests.support.seeds import Seeds
-from tests.support.waiting import eventually_async
+from tests.support.waiting import LIMIT, eventually_async
 
 
 def stub_of(channel: grpc.aio.Channel) -> Any:
@@ -47,7 +47,7 @@ async def test_a_blocking_grpc_call_returns_the_current_task_when_the_applicatio
     monkeypatch.setattr(shutdown, "WAIT_TIMEOUT", 0)
     async with local_gateway(store, redis_server.store_url, keys) as gateway:
         channel = grpc.aio.insecure_channel(gateway.grpc)
-        call = stub_of(channel).SendMessage(message(), metadata=GRPC_V1, timeout=60)
+        call = stub_of(channel).SendMessage(message(), metadata=GRPC_V1, timeout=LIMIT)
         await wait_for_waiting_call(gateway)
     async with channel:
         response = await call
@@ -63,7 +63,7 @@ async def test_grpc_accepts_no_calls_after_the_stop_signal(
         async def is_refused() -> bool:
             async with grpc.aio.insecure_channel(gateway.grpc) as channel:
                 try:
-                    await stub_of(channel).GetTask(GetTaskRequest(id="none"), metadata=GRPC_V1, timeout=30)
+                    await stub_of(channel).GetTask(GetTaskRequest(id="none"), metadata=GRPC_V1, timeout=LIMIT)
                 except grpc.aio.AioRpcError as error:
                     return error.code() == grpc.StatusCode.UNAVAILABLE
             return False
@@ -78,7 +78,7 @@ async def test_a_grpc_stream_ends_with_an_error_when_the_application_stops(
 ) -> None:
     async with local_gateway(store, redis_server.store_url, keys) as gateway:
         channel = grpc.aio.insecure_channel(gateway.grpc)
-        stream = stub_of(channel).SendStreamingMessage(message(), metadata=GRPC_V1, timeout=60)
+        stream = stub_of(channel).SendStreamingMessage(message(), metadata=GRPC_V1, timeout=LIMIT)
         assert await stream.read()
     async with channel:
         with pytest.raises(grpc.aio.AioRpcError, match="subscribe to the task again") as exc_info:

@@ -13,6 +13,7 @@ from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.store import AsyncStore, Keys
 from tests.support.clients import GRPC_V1, V1, message_json
 from tests.support.local_gateway import LocalGateway, local_gateway
+from tests.support.waiting import LIMIT
 
 
 async def over_rest(gateway: LocalGateway, body: dict[str, Any]) -> str:
@@ -28,7 +29,7 @@ async def over_rpc(gateway: LocalGateway, body: dict[str, Any]) -> str:
 async def over_grpc(gateway: LocalGateway, body: dict[str, Any]) -> str:
     async with grpc.aio.insecure_channel(gateway.grpc) as channel:
         request = ParseDict(body | {"tenant": "echo/acme"}, SendMessageRequest())
-        answer = await a2a_pb2_grpc.A2AServiceStub(channel).SendMessage(request, metadata=GRPC_V1, timeout=30)
+        answer = await a2a_pb2_grpc.A2AServiceStub(channel).SendMessage(request, metadata=GRPC_V1, timeout=LIMIT)
         return str(answer.task.id)
 
 

@@ -19,7 +19,7 @@ from a2a_celery.push import SystemResolver
 from a2a_celery.push.network import CACHE_TTL, SLOW_LOOKUP, AddressRefused, CheckedBackend, network_of
 from tests.support.clocks import ManualClock
 from tests.support.receiver import Receiver, receiver
-from tests.support.waiting import eventually
+from tests.support.waiting import LIMIT, eventually
 
 from .fake_resolver import LOCAL, FakeResolver
 
@@ -296,7 +296,7 @@ asyncio.run(main())
 
 
 def test_a_lookup_that_hangs_holds_no_process() -> None:
-    process = subprocess.run([sys.executable, "-c", HANGS], capture_output=True, text=True, timeout=60, check=True)
+    process = subprocess.run([sys.executable, "-c", HANGS], capture_output=True, text=True, timeout=LIMIT, check=True)
 
     assert process.stdout == "gave up\n"
 

@@ -10,7 +10,7 @@ import httpx
 
 from .fleet import Fleet, Gateway
 from .talk import HEADERS, read, state
-from .waiting import eventually
+from .waiting import LIMIT, eventually
 
 
 class Context:
@@ -31,7 +31,7 @@ class Context:
             f"{self._gateway.url}/agents/{self.agent}/message:send",
             json={"message": message, "configuration": {"returnImmediately": not wait}},
             headers=HEADERS,
-            timeout=60,
+            timeout=LIMIT,
         )
         assert answer.status_code == 200, answer.text
         return answer.json()["task"]  # type: ignore[no-any-return]

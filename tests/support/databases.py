@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from .fleet import free_port
-from .waiting import eventually
+from .waiting import LIMIT, eventually
 
 START = 60.0
 
@@ -172,7 +172,7 @@ def run(user: str, command: list[str]) -> None:
     """Run a command to completion. If the command fails, add the output to the error."""
     with tempfile.TemporaryFile() as output:  # a server that the command starts would keep a pipe open
         try:
-            subprocess.run(command, check=True, stdout=output, stderr=output, cwd="/", timeout=120, **as_user(user))
+            subprocess.run(command, check=True, stdout=output, stderr=output, cwd="/", timeout=LIMIT, **as_user(user))
         except subprocess.CalledProcessError as e:
             output.seek(0)
             e.add_note(output.read().decode(errors="replace")[-3000:])

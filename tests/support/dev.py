@@ -12,7 +12,7 @@ from time import monotonic
 import httpx
 import psutil
 
-from tests.support.waiting import eventually
+from tests.support.waiting import LIMIT, eventually
 
 STOP = 5.0
 """Documented maximum number of seconds for a shutdown."""
@@ -126,11 +126,13 @@ def busy(dev: Dev, agent: str, text: str) -> str:
         f"{dev.url}/agents/{agent}/message:send",
         headers={"A2A-Version": "1.0"},
         json={"message": message, "configuration": {"returnImmediately": True}},
-        timeout=20,
+        timeout=LIMIT,
     ).json()["task"]
 
     def works() -> bool:
-        content = httpx.get(f"{dev.url}/agents/{agent}/tasks/{task['id']}", headers={"A2A-Version": "1.0"}, timeout=20)
+        content = httpx.get(
+            f"{dev.url}/agents/{agent}/tasks/{task['id']}", headers={"A2A-Version": "1.0"}, timeout=LIMIT
+        )
         return bool(content.json()["status"]["state"] == "TASK_STATE_WORKING")
 
     eventually(works, what="the agent works")

@@ -24,6 +24,7 @@ from google.rpc import error_details_pb2, status_pb2
 
 from .clients import V1, rest, rpc
 from .fleet import Gateway
+from .waiting import LIMIT
 
 CODES = {  # JSON-RPC code, HTTP status, gRPC status (A2A specification 5.4 and 9.5; the last reasons are extensions)
     "TASK_NOT_FOUND": (-32001, 404, "NOT_FOUND"),
@@ -175,7 +176,7 @@ async def _over_grpc(
     metadata = {**V1, **{name.replace("_", "-"): value for name, value in headers.items()}}
     metadata = [(name.lower(), value) for name, value in metadata.items()]
     async with grpc.aio.insecure_channel(gateway.grpc) as channel:
-        call = getattr(a2a_pb2_grpc.A2AServiceStub(channel), method)(request, metadata=metadata, timeout=60)
+        call = getattr(a2a_pb2_grpc.A2AServiceStub(channel), method)(request, metadata=metadata, timeout=LIMIT)
         try:
             if method in ("SendStreamingMessage", "SubscribeToTask"):
                 answer = [event async for event in call]

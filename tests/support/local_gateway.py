@@ -28,6 +28,8 @@ from tests.support.clients import GRPC_V1, message_json
 from tests.support.fleet import free_port
 from tests.support.serving import serve_app
 
+from .waiting import LIMIT
+
 AGENTS = ("echo", "other")
 STREAMS = {"SendStreamingMessage", "message/stream"}
 
@@ -84,7 +86,7 @@ class LocalGateway:
     @asynccontextmanager
     async def serve(self) -> AsyncIterator[httpx.AsyncClient]:
         """Serve over real connections and yield a client. Streams then arrive while the gateway writes them."""
-        async with serve_app(self._asgi, lifespan="off") as url, httpx.AsyncClient(base_url=url, timeout=30) as http:
+        async with serve_app(self._asgi, lifespan="off") as url, httpx.AsyncClient(base_url=url, timeout=LIMIT) as http:
             yield http
 
     async def try_to_send(self, agent: str = "echo", tenant: str = "", **fields: Any) -> httpx.Response:
@@ -147,10 +149,10 @@ class LocalGateway:
             call: Any
             if version == "0.3":
                 stub: Any = a2a_v0_3_pb2_grpc.A2AServiceStub(channel)  # type: ignore[no-untyped-call]
-                call = getattr(stub, method)(_legacy_request(params), timeout=30)
+                call = getattr(stub, method)(_legacy_request(params), timeout=LIMIT)
             else:
                 stub = a2a_pb2_grpc.A2AServiceStub(channel)  # type: ignore[no-untyped-call]
-                call = getattr(stub, method)(ParseDict(params, SendMessageRequest()), metadata=GRPC_V1, timeout=30)
+                call = getattr(stub, method)(ParseDict(params, SendMessageRequest()), metadata=GRPC_V1, timeout=LIMIT)
             try:
                 answer = [event async for event in call] if method in STREAMS else await call
             except grpc.aio.AioRpcError as e:
@@ -178,7 +180,7 @@ async def local_gateway(
     await store.redis.hset(keys.installation, "schema", SCHEMA)  # a test may have created tasks before
     async with (
         asgi.router.lifespan_context(asgi),
-        httpx.AsyncClient(transport=httpx.ASGITransport(asgi), base_url="http://test", timeout=30) as http,
+        httpx.AsyncClient(transport=httpx.ASGITransport(asgi), base_url="http://test", timeout=LIMIT) as http,
     ):
         yield LocalGateway(http, f"127.0.0.1:{port}", store, keys, asgi)
 

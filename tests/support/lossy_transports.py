@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator, Callable
 
 import httpx
 
+from .waiting import LIMIT
+
 Wanted = Callable[[httpx.Request], bool]
 
 END = b"\n\n"
@@ -81,4 +83,4 @@ def sends(request: httpx.Request) -> bool:
 
 def losing_answers(condition: Wanted = sends, times: int = 1) -> httpx.AsyncClient:
     """Return a client that loses responses. The parameters are those of `LosesAnswers`."""
-    return httpx.AsyncClient(transport=LosesAnswers(condition, times), timeout=60)
+    return httpx.AsyncClient(transport=LosesAnswers(condition, times), timeout=LIMIT)

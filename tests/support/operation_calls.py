@@ -15,6 +15,7 @@ from google.rpc import status_pb2
 from .clients import V1, base_url
 from .faults import REQUESTS
 from .fleet import Gateway
+from .waiting import LIMIT
 
 STREAMS = ("SendStreamingMessage", "SubscribeToTask")
 LEGACY = {
@@ -116,7 +117,8 @@ async def _over_rest(
 
 async def _over_http(verb: str, url: str, body: Any, headers: dict[str, str]) -> Answer:
     async with (
-        httpx.AsyncClient(timeout=60, verify=False) as http,  # loading the CA certificates takes longer than a request
+        # loading the CA certificates takes longer than a request
+        httpx.AsyncClient(timeout=LIMIT, verify=False) as http,
         http.stream(verb, url, json=body, headers=headers) as response,
     ):
         kind = response.headers.get("content-type", "").partition(";")[0]
@@ -137,7 +139,7 @@ async def _over_grpc(gateway: Gateway, operation: str, params: dict[str, Any], h
     request = ParseDict(params, REQUESTS[operation][0]())
     metadata = [(name.lower(), value) for name, value in headers.items()]
     async with grpc.aio.insecure_channel(gateway.grpc) as channel:
-        call = getattr(a2a_pb2_grpc.A2AServiceStub(channel), operation)(request, metadata=metadata, timeout=60)
+        call = getattr(a2a_pb2_grpc.A2AServiceStub(channel), operation)(request, metadata=metadata, timeout=LIMIT)
         try:
             answer = await (call.read() if operation in STREAMS else call)
         except grpc.aio.AioRpcError as e:

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-LIMIT = 90.0
+LIMIT = 120.0
 """Default number of seconds within which a condition must become true, even on a slow machine."""
 
 EVERY = 0.02

@@ -13,6 +13,7 @@ import pytest
 
 from a2a_celery.concurrency import new_loop, result_of, wait_for
 from tests.support.loops import run_in_thread
+from tests.support.waiting import LIMIT
 
 FASTEST = "uvloop" if find_spec("uvloop") else "asyncio"
 
@@ -45,7 +46,7 @@ def test_an_agent_may_start_processes(loop: asyncio.AbstractEventLoop) -> None:
 def test_under_gevent_it_is_the_loop_of_asyncio() -> None:
     gevent_code = "from gevent import monkey; monkey.patch_all(); from a2a_celery.concurrency import new_loop"
     code = f"{gevent_code}; print(new_loop(uvloop=True))"
-    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=LIMIT)
 
     assert "uvloop" not in process.stdout
 

@@ -7,6 +7,8 @@ import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from tests.support.waiting import LIMIT
+
 ROOT = Path(__file__).resolve().parents[2]
 
 DOCKER = """#!/bin/sh
@@ -36,7 +38,7 @@ def restart(folder: Path, health: str) -> tuple[subprocess.CompletedProcess[str]
         "SERVICES": "worker",
     }
     command = [str(ROOT / "compose" / "rolling_restart"), "-f", "compose/compose.yaml"]
-    process = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+    process = subprocess.run(command, env=env, capture_output=True, text=True, timeout=LIMIT, check=False)
     calls = (folder / "calls").read_text().splitlines()
     return process, [call for call in calls if not call.startswith("docker inspect")]
 

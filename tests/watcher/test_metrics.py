@@ -13,7 +13,7 @@ from a2a_celery import A2A
 from a2a_celery.watcher.metrics import MAX_TICK_AGE, WatcherMetrics
 from a2a_celery.watcher.role_loop import RoleLoop
 from tests.support.clocks import ManualClock
-from tests.support.waiting import eventually_async
+from tests.support.waiting import LIMIT, eventually_async
 
 
 def test_clients_that_say_nothing_keep_no_probe_waiting() -> None:
@@ -22,7 +22,7 @@ def test_clients_that_say_nothing_keep_no_probe_waiting() -> None:
         for _ in range(3):
             sockets.enter_context(socket.create_connection(("127.0.0.1", port)))
 
-        assert httpx.get(f"http://127.0.0.1:{port}/health/live", timeout=20, trust_env=False).status_code == 200
+        assert httpx.get(f"http://127.0.0.1:{port}/health/live", timeout=LIMIT, trust_env=False).status_code == 200
 
 
 class HangingRole:
@@ -44,7 +44,7 @@ async def test_a_role_whose_first_tick_hangs_is_reported() -> None:
 
     assert metrics.tick_ages() == {"hanging": MAX_TICK_AGE + 1}
     url = f"http://127.0.0.1:{metrics.serve('127.0.0.1', 0)}/health/live"
-    assert (await asyncio.to_thread(httpx.get, url, timeout=20, trust_env=False)).status_code == 503
+    assert (await asyncio.to_thread(httpx.get, url, timeout=LIMIT, trust_env=False)).status_code == 503
     await loop.stop()
 
 
