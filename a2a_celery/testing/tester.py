@@ -34,6 +34,7 @@ from ..lifecycle.states import WORKING
 from ..store import Keys
 from ..store.log.pages import read_log
 from ..store.runs.commands import RunRef
+from ..store.tasks.commands import read_task
 from ..watcher.celery.results import Results
 from ..watcher.child_canceller import ChildCanceller
 from ..watcher.dispatcher import Dispatcher
@@ -155,8 +156,9 @@ class AgentTester:
             context_id: Id of the task's context, or "" for a new context.
 
         Returns:
-            The task, which has ended or asks a question. If the agent waits for a signal, or for more than a second
-            (`Turn.sleep`, a retry), the task is WORKING, and `stop_reason` is None.
+            The task, which has ended or asks a question. If the agent waits for a signal, for more than a second
+            (`Turn.sleep`, a retry), or for a called agent that waits (`Turn.call`), the task is WORKING, and
+            `stop_reason` is None.
 
         Raises:
             A2AError: The agent refuses the message.
@@ -190,7 +192,7 @@ class AgentTester:
         """
         await self._until_claimed(result)
         current = await self.client.get(result.task_id)
-        if current.stop_reason is not None or (isinstance(current.raw, Task) and self._is_waiting(current.raw)):
+        if current.stop_reason is not None or (isinstance(current.raw, Task) and await self._is_waiting(current.raw)):
             return current
         return await self._wait_for_turn(self.client.follow(result.task_id), current)
 
@@ -427,23 +429,57 @@ class AgentTester:
             async with asyncio.timeout(self._timeout), aclosing(events):
                 async for event in events:
                     builder.add(event)
-                    if self._is_waiting(event.task if event.HasField("task") else event.status_update):
+                    if await self._begins_wait(event.task if event.HasField("task") else event.status_update):
                         break
         except TimeoutError:
             result = builder.result()
             raise DeadlineExceeded(f"the agent worked for longer than {self._timeout:g} s", result) from None
         return builder.result()
 
-    def _is_waiting(self, update: Task | TaskStatusUpdateEvent) -> bool:
-        """Return True if a task or event shows that the agent waits for a signal, or for more than `SHORT_WAIT`."""
+    async def _begins_wait(self, update: Task | TaskStatusUpdateEvent) -> bool:
+        """Return True if a new task or event shows that the agent waits; see `_is_waiting`. While the agent waits for a
+        called agent that works, check again."""
+        while not await self._is_waiting(update):
+            called_id = _called_task_id(update)
+            if called_id is None:
+                return False
+            await asyncio.sleep(TICK_INTERVAL)
+            task = await self._read_task(update.id if isinstance(update, Task) else update.task_id)
+            if task is None or _called_task_id(task) != called_id:
+                return False  # the agent continues, which a later event shows
+            update = task
+        return True
+
+    async def _is_waiting(self, update: Task | TaskStatusUpdateEvent) -> bool:
+        """Return True if a task or event shows that the agent waits for a signal, for more than `SHORT_WAIT`, or for a
+        called agent that waits."""
         if update.status.state != WORKING:
             return False
-        metadata = dict(update.metadata)
-        signal, time = (metadata.get(NAMESPACE + key) for key in (WAITS_FOR, CONTINUES_AT))
-        if signal is not None and not str(signal).startswith(CHILD_SIGNAL):
+        if called_id := _called_task_id(update):
+            called = await self._read_task(called_id)
+            return called is not None and await self._is_waiting(called)
+        if _own_metadata(update, WAITS_FOR):
             return True
-        time = time or metadata.get(NAMESPACE + NEXT_ATTEMPT_AT)
-        return time is not None and datetime.fromisoformat(str(time)) > self.clock.now() + SHORT_WAIT
+        time = _own_metadata(update, CONTINUES_AT) or _own_metadata(update, NEXT_ATTEMPT_AT)
+        return bool(time) and datetime.fromisoformat(time) > self.clock.now() + SHORT_WAIT
+
+    async def _read_task(self, task_id: str) -> Task | None:
+        """Return the task of any agent of the app without its messages and artifacts, or None if there is none."""
+        reading = read_task(self._keys, None, task_id, history_length=0, artifacts=False, resolve_blobs=False)
+        stored = await self._store.run(reading)
+        return stored and stored[0]
+
+
+def _own_metadata(update: Task | TaskStatusUpdateEvent, key: str) -> str:
+    """Return the value of the key `key` of this package in the metadata of a task or event, or "" if it is unset."""
+    name = NAMESPACE + key
+    return str(update.metadata[name]) if name in update.metadata else ""
+
+
+def _called_task_id(update: Task | TaskStatusUpdateEvent) -> str | None:
+    """Return the id of the task of the called agent for which an agent waits, or None if the agent waits for none."""
+    signal = _own_metadata(update, WAITS_FOR)
+    return signal.removeprefix(CHILD_SIGNAL) if signal.startswith(CHILD_SIGNAL) else None
 
 
 def _answer(result: Result, content: Content) -> Message:

@@ -246,6 +246,33 @@ async def test_a_retry_that_begins_much_later() -> None:
         assert (await tester.wait(waiting)).text == "done"
 
 
+async def test_a_called_agent_that_sleeps_and_then_waits(a2a: A2A) -> None:
+    clerk_ids: list[str] = []
+
+    @a2a.agent("clerk")
+    async def clerk(turn: Turn) -> str:
+        await turn.sleep(HOUR)
+        clerk_ids.append(turn.task_id)
+        return f"approved by {await turn.wait_for('approval')}"
+
+    @a2a.agent("office")
+    async def office(turn: Turn) -> str:
+        return (await turn.call("clerk", turn.text)).text
+
+    @a2a.agent("front")
+    async def front(turn: Turn) -> str:
+        return (await turn.call("office", turn.text)).text
+
+    async with AgentTester(a2a, "front") as tester:
+        waiting = await tester.send("hello")
+        assert (waiting.state_name, waiting.stop_reason) == ("WORKING", None)
+        await tester.advance(HOUR)
+        waiting = await tester.wait(waiting)
+        assert (waiting.state_name, waiting.stop_reason) == ("WORKING", None)
+        await a2a.signal_async(clerk_ids[0], "approval", "Ann")
+        assert (await tester.wait(waiting)).text == "approved by Ann"
+
+
 async def test_a_retry_of_a_celery_task_has_begun_after_the_clock_has_moved(a2a: A2A) -> None:
     @a2a.celery.task(bind=True, shared=False)
     def answer_later(self: Task) -> str:
