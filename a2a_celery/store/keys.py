@@ -219,8 +219,8 @@ class Keys:
 
     @property
     def ended_parents(self) -> str:
-        """Sorted set of the tags of tasks that ended without a result, scored by the time at which a watcher cancels
-        their children.
+        """Sorted set of the tags of tasks that ended without a result, or of which a message interrupted a turn, scored
+        by the time at which a watcher cancels their children.
 
         A watcher removes a task that has no live child to cancel.
         """

@@ -1,9 +1,9 @@
 """Cancellation of child tasks whose parent ended without a result, even if the parent's worker died or the parent had
-no run.
+no run, and of the called tasks of a turn that a message interrupted.
 
 The script that writes CANCELED, FAILED or REJECTED adds the parent to a list, unless the parent is a dead letter. When
-a dead letter is requeued, the new task continues to use the children. A parent is removed from the list when all
-children that are cancelled with their parent have ended.
+a dead letter is requeued, the new task continues to use the children. The script that begins the turn of an
+interrupting message also adds the parent. A parent is removed from the list when all children to cancel have ended.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ REPEAT_US = 10_000_000
 
 
 class ChildCanceller:
-    """Watcher role that cancels the children of tasks that ended without a result. Concurrent watchers cancel each
-    child only once."""
+    """Watcher role that cancels the children of tasks that ended without a result, and the called tasks of interrupted
+    turns. Concurrent watchers cancel each child only once."""
 
     name = "child canceller"
     every = 1.0

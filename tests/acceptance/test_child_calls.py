@@ -102,6 +102,20 @@ def test_a_cancel_of_the_parent_cancels_the_child(families: Families, agent: str
 
 
 @pytest.mark.usefixtures("worker")
+def test_a_message_that_interrupts_the_parent_cancels_the_child(families: Families) -> None:  # noqa: F811
+    task = families.begin("forever", "interruptible-calls")
+    [child] = families.children(task["id"], 1)
+    families.reaches(child, WORKING)
+
+    send(families.gateway, "interruptible-calls", "hello", task_id=task["id"])
+
+    families.reaches(child, CANCELED)
+    families.reaches(task["id"], COMPLETED)
+    _, next_child = families.children(task["id"], 2)
+    families.reaches(next_child, COMPLETED)
+
+
+@pytest.mark.usefixtures("worker")
 def test_the_next_attempt_waits_for_the_same_child(families: Families, tmp_path: Path) -> None:  # noqa: F811
     """The worker of the parent is killed while the child is running on another worker."""
     fleet, go_on = families.fleet, tmp_path / "go-on"

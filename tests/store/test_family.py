@@ -16,7 +16,7 @@ from a2a_celery.store.operation import Operation, script
 from a2a_celery.store.runs.commands import settle_run
 from a2a_celery.store.runs.suspension import Wait
 from a2a_celery.store.tasks import family
-from a2a_celery.store.tasks.commands import create_task, request_cancel
+from a2a_celery.store.tasks.commands import continue_task, create_task, request_cancel
 from a2a_celery.store.tasks.dead_letters import DeadLetter, read_dead_letter, requeue_task
 from a2a_celery.store.tasks.family import OrphanedChild, Parent, acquire_ended_parents, read_family
 from a2a_celery.store.tasks.results import Created, Limited, TooDeep, WaitsForItself
@@ -299,6 +299,76 @@ async def test_a_wait_for_a_final_child_ends_at_once(seeds: Seeds, child: str) -
     reply = await Suspensions(seeds).suspend_run(claim, wait_for_child("child"))
 
     assert reply.next_run == 2
+
+
+async def interrupt(seeds: Seeds, parent_id: str) -> None:
+    """Send a message that interrupts the run of a task."""
+    message_request = request("rather this", parent_id, CONTEXT)
+    nonce = f"interrupt {parent_id}"
+    operation = continue_task(
+        seeds.keys, ANN, parent_id, message_request, "", caller=b"{}", nonce=nonce, on_message="interrupt"
+    )
+    await seeds.store.run(operation)
+
+
+async def interrupted_parent(seeds: Seeds, phase: str) -> tuple[str, int]:
+    """Interrupt a turn with children of each kind. The turn waits for "called", "asking" and "independent". Return the
+    id of the task and the number of the next run."""
+    claim = await seeds.claim_run()
+    parent_id = claim.ref.task_id
+    for name, options in {
+        "called": {"is_awaited": True},
+        "asking": {"is_awaited": True},
+        "independent": {"is_awaited": True, "cancels": False},
+        "submitted": {},
+    }.items():
+        await child_of(seeds, parent_id, name, **options)
+    await seeds.settle_run(await seeds.claim_run("asking"), status(INPUT_REQUIRED, "?"))
+    if phase == "suspended":
+        await Suspensions(seeds).suspend_run(claim, wait_for_child("called"))
+    await interrupt(seeds, parent_id)
+    if phase == "running":
+        await seeds.settle_run(claim)
+    elif phase == "lost":
+        await seeds.recover_run(claim.ref)
+    return parent_id, 3 if phase == "suspended" else 2
+
+
+@pytest.mark.parametrize("phase", ["running", "suspended", "lost"])
+@pytest.mark.parametrize("end", [None, COMPLETED, FAILED])
+async def test_a_message_that_interrupts_a_turn_cancels_the_children_for_which_it_waits(
+    seeds: Seeds, phase: str, end: Any
+) -> None:
+    parent_id, run = await interrupted_parent(seeds, phase)
+    next_claim = await seeds.claim_run(parent_id, run=run)
+    await child_of(seeds, parent_id, "of the next turn", is_awaited=True)
+    if end is not None:
+        await seeds.settle_run(next_claim, status(end))
+
+    orphans = [child.task_id for child in await acquire_orphans(seeds)]
+
+    expected = ["called"] if end != FAILED else ["called", "asking", "submitted", "of the next turn"]
+    assert orphans == expected
+    for child_id in orphans:
+        await seeds.store.run(request_cancel(seeds.keys, OTHER_AGENT, child_id, CONTEXT))
+    assert await acquire_orphans(seeds) == []
+    assert not await seeds.store.redis.exists(seeds.keys.ended_parents)
+
+
+async def test_a_dead_letter_keeps_the_children_of_the_turn_after_an_interrupt(seeds: Seeds) -> None:
+    parent_id, run = await interrupted_parent(seeds, "running")
+    next_claim = await seeds.claim_run(parent_id, run=run)
+    await child_of(seeds, parent_id, "of the next turn", is_awaited=True)
+    await seeds.recover_run(next_claim.ref)
+    assert (await seeds.task(parent_id)).status.state == FAILED
+
+    assert [child.task_id for child in await acquire_orphans(seeds)] == ["called"]
+
+
+async def test_a_task_without_children_that_is_interrupted_is_not_due(seeds: Seeds) -> None:
+    await interrupt(seeds, await seeds.create_task())
+
+    assert not await seeds.store.redis.exists(seeds.keys.ended_parents)
 
 
 async def requeued_parent(seeds: Seeds) -> str:

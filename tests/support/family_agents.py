@@ -118,6 +118,9 @@ async def calls(turn: Turn) -> str:
     return " ".join(result.text for result in results)
 
 
+a2a.agent("interruptible-calls", description="Calls.", on_message="interrupt")(calls)
+
+
 a2a.agent("mortal-calls", description="Calls.", max_attempts=3, queue=f"{app.conf.task_default_queue}-mortal")(calls)
 
 

@@ -13,9 +13,9 @@ HEADERS = {"A2A-Version": "1.0"}
 TIMEOUT = 60.0
 
 
-def send(gateway: Gateway, agent: str, text: str = "", **configuration: Any) -> dict[str, Any]:
-    """Send a message to `agent` and return the task."""
-    message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": text}]}
+def send(gateway: Gateway, agent: str, text: str = "", *, task_id: str = "", **configuration: Any) -> dict[str, Any]:
+    """Send a message to `agent`, as a new task or to the task `task_id`, and return the task."""
+    message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": text}], "taskId": task_id}
     answer = httpx.post(
         f"{gateway.url}/agents/{agent}/message:send",
         json={"message": message, "configuration": configuration},

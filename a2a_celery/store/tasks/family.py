@@ -2,7 +2,8 @@
 
 If the agent of a task starts another task, the new task is a child of the agent's task. The store records the relation
 if both tasks have the same tenant and owner. When the parent ends without a result, a watcher cancels the children,
-except children that are not cancelled with their parent. The children of a dead letter continue.
+except children that are not cancelled with their parent. The children of a dead letter continue. When a message
+interrupts a turn of the parent, a watcher cancels only the children for which the turn waits.
 """
 
 from __future__ import annotations
@@ -95,7 +96,8 @@ class Family:
 
 @dataclass(frozen=True, slots=True)
 class OrphanedChild:
-    """Live child task to cancel, because its parent has ended without a result."""
+    """Live child task to cancel, because its parent has ended without a result, or a message has interrupted the turn
+    that waits for the child."""
 
     parent_id: str
     task_id: str
@@ -139,7 +141,7 @@ def read_family(keys: Keys, scope: Scope | None, task_id: str) -> Operation[Fami
 
 
 def acquire_ended_parents(keys: Keys, *, limit: int, delay_us: int) -> Operation[list[OrphanedChild]]:
-    """Acquire up to `limit` tasks that ended without a result, and read the children to cancel.
+    """Acquire up to `limit` tasks that ended, or of which a turn was interrupted, and read the children to cancel.
 
     A task with live children to cancel is due again after `delay_us`.
     """

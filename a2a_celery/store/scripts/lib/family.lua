@@ -3,11 +3,12 @@
 -- The record of a child task has `parent`, the id of its parent, and `depth`, the number of its ancestors. The record
 -- of a parent has `children`: the tags of its child tasks in the order of their creation, each followed by a space. The
 -- tag of a child that is not cancelled with its parent is followed by an exclamation mark. The record of a child has
--- `awaited` as long as its parent waits for it.
+-- `awaited` as long as its parent waits for it. If a message interrupts a turn, the record of the parent has
+-- `children_at_interrupt`, a copy of `children`, until the awaited tasks among them have ended.
 
 local function prefix_of(keys) return string.match(keys[1], '^(.*):{') end
 
--- Return the key of the list of ended tasks whose children a watcher cancels.
+-- Return the key of the list of tasks whose children a watcher cancels, because the task or a turn of it has ended.
 local function ended_parents_key(keys) return prefix_of(keys) .. ':ended_parents' end
 
 -- Return true if a task in `state` has ended without a result, so that its children are cancelled. The children of a
@@ -16,11 +17,20 @@ local function cancels_children(state, is_dead_letter)
   return TERMINAL[state] and state ~= COMPLETED and not is_dead_letter
 end
 
--- Make a watcher cancel the children of an ended task.
+-- Make a watcher cancel the children of a task that has ended, or of which a turn has ended.
 local function schedule_child_cancels(keys, tag)
   local list = ended_parents_key(keys)
   redis.call('ZADD', list, micros(now()), tag)
   redis.call('PUBLISH', list .. ':notifications', '')
+end
+
+-- Make a watcher cancel the children for which a task waits, because a message interrupts the turn that reads their
+-- results. Children of later turns are not cancelled.
+local function cancel_awaited_children(keys)
+  local children = redis.call('HGET', keys[1], 'children')
+  if not children then return end
+  redis.call('HSET', keys[1], 'children_at_interrupt', children)
+  schedule_child_cancels(keys, task_tag(keys))
 end
 
 -- Return the live children in `children`, in the same form, and their number.

@@ -1,4 +1,4 @@
--- requires: context_queue, retirement, runs, states, status, tasks, time, turns
+-- requires: context_queue, family, retirement, runs, states, status, tasks, time, turns
 
 -- A message to a task with an open run waits in the list `turns`. Agent.on_message determines its effect:
 --   queue      the turn of the message begins after the run has interrupted the task
@@ -87,7 +87,10 @@ end
 -- Close the open run and begin the turn of the next waiting message. The task stays WORKING. `before` is the state in
 -- which the run would have left the task. Return the options of the new run. A watcher publishes the run after due_us.
 local function begin_turn_of_message(keys, r, before, ask_count, due_us)
-  if is_interrupting(r) then ask_count = '0' end
+  if is_interrupting(r) then
+    ask_count = '0'
+    cancel_awaited_children(keys)
+  end
   local _, _, request, caller, options, _, _, index = unpack(next_message(keys, r))
   close_run(r)
   redis.call('HSET', keys[1], 'ask_count', ask_count, 'interrupted_state', micros(INTERRUPTED[before] and before or INPUT_REQUIRED))
@@ -100,6 +103,7 @@ end
 local function replace_queued_run(keys, r, submitted, request, caller, options, due_us)
   redis.call('ZREM', r.dispatch .. ':blocked', run_name(r))
   close_run(r)
+  cancel_awaited_children(keys)
   redis.call('HSET', keys[1], 'ask_count', '0', 'interrupted_state', micros(INPUT_REQUIRED))
   local state = r.state == SUBMITTED and SUBMITTED or WORKING
   local index = redis.call('LLEN', keys[3]) - 1

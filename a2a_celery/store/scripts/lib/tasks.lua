@@ -21,7 +21,7 @@
 --   returned_run, uncounted_attempts
 --                              newest run that a worker returned when it shut down, and the number of claimed runs of
 --                              the turn that were returned; these do not count toward the agent's own limit
---   parent, depth, children, awaited
+--   parent, depth, children, children_at_interrupt, awaited
 --                              see lib/family.lua
 --   request, caller            request of the run, and its caller; deleted when the task ends. A dead letter keeps both
 --                              until it is requeued
