@@ -14,7 +14,7 @@ from celery.backends.base import KeyValueStoreBackend
 from celery.exceptions import Reject
 from redis.exceptions import ResponseError
 
-from a2a_celery import A2A, current_turn
+from a2a_celery import A2A, ConfigError, current_turn
 from a2a_celery.caller import Caller
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.execution.events.queue import RunEventQueue
@@ -80,8 +80,19 @@ async def a2a(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> Asy
             self.update_state(state="PROGRESS", meta={"step": 1})
         return text
 
+    @app.task(shared=False)
+    def reads(text: str) -> str:
+        turn = current_turn()
+        assert turn is not None
+        errors = []
+        for read in (turn.blocking.poll_messages, lambda: next(turn.blocking.incoming())):
+            with pytest.raises(ConfigError) as exc_info:
+                read()
+            errors.append(str(exc_info.value))
+        return " ".join(errors)
+
     a2a = A2A(app)
-    for task in (later, flaky, begins, refuses, reports, persists):
+    for task in (later, flaky, begins, refuses, reports, persists, reads):
         a2a.expose(task)
     worker = a2a.worker()
     yield a2a
@@ -123,6 +134,13 @@ async def test_a_task_that_rejects_its_message_itself_is_rejected(a2a: A2A, stor
     task_id, _ = await perform(a2a, store, keys, "refuses")
 
     assert (await Seeds(store, keys).states(task_id))[-1] == REJECTED
+
+
+async def test_a_task_learns_that_it_cannot_read_messages(a2a: A2A, store: AsyncStore, keys: Keys) -> None:
+    """`expose` refuses ``on_message="steer"``."""
+    _, result = await perform(a2a, store, keys, "reads")
+
+    assert result.retval.count("Celery tasks cannot have this option") == 2
 
 
 async def test_a_result_backend_that_refuses_writes_fails_no_task(a2a: A2A, store: AsyncStore, keys: Keys) -> None:

@@ -306,9 +306,8 @@ async def test_other_agents_learn_that_they_cannot_read_messages(scene: Scene, o
     claim, events = await scene.begin(on_message=on_message)
     turn = new_turn(claim, events)
 
-    with pytest.raises(
-        ConfigError, match="agent 'agent' receives no messages while it works: give it on_message='steer'"
-    ):
+    text = "agent 'agent' receives no messages while it works: only functions and executors with on_message='steer'"
+    with pytest.raises(ConfigError, match=text):
         await turn.poll_messages()
     with pytest.raises(ConfigError):
         await anext(turn.incoming())

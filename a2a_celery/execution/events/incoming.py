@@ -219,8 +219,10 @@ class IncomingMessages:
 
     def _require_enabled(self) -> None:
         if not self.is_enabled:
-            agent = self._claim.scope.agent
-            raise ConfigError(f"agent {agent!r} receives no messages while it works: give it on_message='steer'")
+            raise ConfigError(
+                f"agent {self._claim.scope.agent!r} receives no messages while it works: only functions and executors "
+                "with on_message='steer' receive them, and Celery tasks cannot have this option"
+            )
 
     async def _receive(self) -> None:
         claim = self._claim
