@@ -353,6 +353,22 @@ ASKING = [
 ]
 
 
+@a2a.agent("yields-and-asks", description="Yields chunks, and asks twice.")
+async def yields_and_asks(turn: Turn) -> AsyncIterator[str]:
+    yield "one "
+    yield "two "
+    city = await turn.ask("Which city?")
+    yield f"{city} "
+    yield str(await turn.ask("Which hotel?"))
+
+
+@a2a.agent("yields-in-each-turn", description="Yields a chunk, and ends the first turn without `ask`.")
+async def yields_in_each_turn(turn: Turn) -> AsyncIterator[str]:
+    yield turn.text
+    if turn.text == "hello":
+        raise InputRequired("And now?")
+
+
 @pytest.fixture
 async def turns(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> AsyncIterator[TurnByTurn]:
     """Task of one of the agents of this module."""
@@ -363,6 +379,26 @@ async def turns(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> A
 @pytest.fixture
 def seeds(store: AsyncStore, keys: Keys) -> Seeds:
     return Seeds(store, keys)
+
+
+async def test_the_chunks_of_a_call_replace_those_of_the_calls_before_the_answers(
+    turns: TurnByTurn, seeds: Seeds
+) -> None:
+    assert await turns.begin("yields-and-asks") == (INPUT_REQUIRED, "Which city?")
+    [before] = (await seeds.task("t")).artifacts
+    assert await turns.say("yields-and-asks", 2, Part(text="Rome")) == (INPUT_REQUIRED, "Which hotel?")
+
+    texts = await turns.answer("yields-and-asks", "Inn", 3)
+
+    assert texts == ["one two Rome Inn"]
+    assert (await seeds.task("t")).artifacts[0].artifact_id == before.artifact_id
+    await seeds.require_consistent("t")
+
+
+async def test_a_turn_that_answers_no_question_of_ask_has_another_artifact(turns: TurnByTurn) -> None:
+    await turns.begin("yields-in-each-turn")
+
+    assert await turns.answer("yields-in-each-turn", "more") == ["hello", "more"]
 
 
 @pytest.mark.parametrize("agent", ASKING)

@@ -11,7 +11,9 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iter
 from contextlib import aclosing, suppress
 from contextvars import Context, copy_context
 from importlib import import_module
+from itertools import count
 from typing import Any, Protocol, TypeVar
+from uuid import NAMESPACE_OID, uuid5
 
 from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.types import Artifact, Message, Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
@@ -181,11 +183,18 @@ class FunctionAdapter:
 
 
 class Reply:
-    """Conversion of returned and yielded values to events. Yielded text and parts become chunks of one artifact."""
+    """Conversion of returned and yielded values to events. Yielded text and parts become chunks of one artifact.
+
+    The ids of the artifacts are the same in each run of a turn, and of the turns that answer its `Turn.ask`. The first
+    chunk of a run therefore replaces the chunks of the run before, which the function yields again.
+    """
 
     def __init__(self, turn: Turn) -> None:
         self._turn = turn
         self._artifact_id: str | None = None
+        claim = turn._claim
+        first_turn = claim.turn - claim.ask_count
+        self._new_ids = (str(uuid5(NAMESPACE_OID, f"{claim.task.id}/{first_turn}/{n}")) for n in count())
 
     async def send_result(self, value: Any) -> None:
         """Send the return value of the agent. None sends no event.
@@ -237,9 +246,9 @@ class Reply:
                 self._artifact_id = None
             await self._turn._events.enqueue_event(event)
             return
-        chunks_id, send = self._artifact_id, self._turn.artifact
-        is_next = chunks_id is not None
-        self._artifact_id = await send(value, artifact_id=chunks_id, name="response", append=is_next, last=last)
+        is_next = self._artifact_id is not None
+        self._artifact_id = self._artifact_id or next(self._new_ids)
+        await self._turn.artifact(value, artifact_id=self._artifact_id, name="response", append=is_next, last=last)
 
 
 def _ends_turn(event: Any) -> bool:
