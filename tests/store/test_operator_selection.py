@@ -98,6 +98,13 @@ class TestList:
         [
             (("list", "--owner", "ann"), "--owner needs --all or --stuck"),
             (("list", "--all", "--url", "http://x"), "leave out --url"),
+            (
+                ("list", "--all", "--bearer-file", __file__),
+                "--all reads the store, not a gateway: leave out --bearer-file",
+            ),
+            (("list", "--stuck", "--bearer-file", __file__), "--stuck reads the store, not a gateway"),
+            (("list", "--schedule", "daily", "--api-key-file", __file__), "leave out --api-key-file"),
+            (("cancel", "--all", "--bearer-file", __file__), "leave out --bearer-file"),
             (("list", "--all", "--since", "yesterday"), "write 2030-01-31T12:00 (UTC), or how long ago"),
             (("cancel", "--all", "-H", "a: b"), "leave out --header"),
             (("cancel", "--all", "waits"), "not both"),
@@ -115,6 +122,17 @@ class TestList:
         self, command: Command, arguments: tuple[str, ...], error: str
     ) -> None:
         assert error in command(*arguments, code=2).stderr
+
+
+async def test_credentials_in_the_environment_do_not_hinder_a_command_on_the_store(
+    command: Command, seeds: Seeds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another command in the same shell may use the credentials."""
+    await seeds.create_task(ANN, task_id="waits")
+    monkeypatch.setenv("A2A_BEARER_FILE", __file__)
+    monkeypatch.setenv("A2A_API_KEY_FILE", __file__)
+
+    assert ids(await asyncio.to_thread(command, "list", "--all", "--json")) == {"waits"}
 
 
 async def test_times_are_those_of_the_state_and_of_the_run(command: Command, seeds: Seeds) -> None:
@@ -426,6 +444,9 @@ class TestOneTask:
         ("arguments", "error"),
         [
             (("get", "x", "--store", "--url", "http://x"), "leave out --url"),
+            (("get", "x", "--store", "--bearer-file", __file__), "leave out --bearer-file"),
+            (("get", "x", "--execution", "--bearer-file", __file__), "leave out --bearer-file"),
+            (("get", "x", "--tree", "--api-key-file", __file__), "leave out --api-key-file"),
             (("get", "x", "--store", "--execution"), "leave out --store"),
             (("tail", "x", "--store", "-H", "a: b"), "leave out --header"),
             (("cancel", "--all", "--store", "--yes"), "--store needs TASK"),

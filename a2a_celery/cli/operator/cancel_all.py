@@ -56,7 +56,7 @@ def with_cancel_all_option(command: Callable[..., Any]) -> Callable[..., Any]:
             raise click.UsageError("--store needs TASK: --all reads the store anyway")
         if rest["task"] is not None:
             raise click.UsageError("pass a task, or --all and filters, but not both")
-        refuse_gateway_options("--all", rest)
+        refuse_gateway_options(context, "--all")
         return _cancel(context, Selection.from_options(rest), as_lines=rest["as_lines"], **own)
 
     callback = selecting(*ONLY_HERE)(click.pass_context(update_wrapper(run, command)))

@@ -63,7 +63,7 @@ def with_execution_option(command: Callable[..., Any]) -> Callable[..., Any]:
             return command(**rest)
         if rest["store"]:
             raise click.UsageError("--execution reads the store anyway: leave out --store")
-        refuse_gateway_options("--execution", rest)
+        refuse_gateway_options(context, "--execution")
         return _show(context, rest["task"], rest["agent"], rest["as_lines"])
 
     return click.option(

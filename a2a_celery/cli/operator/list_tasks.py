@@ -26,7 +26,7 @@ def with_all_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
     def run(context: click.Context, /, all_callers: bool, schedule: str | None, **rest: Any) -> Any:
         if all_callers or schedule is not None:
-            refuse_gateway_options("--all" if schedule is None else "--schedule", rest)
+            refuse_gateway_options(context, "--all" if schedule is None else "--schedule")
             return _show(context, Selection.from_options(rest), schedule, rest["limit"], rest["as_lines"])
         refuse_filters("--all or --stuck", rest, STORE_FILTERS)
         return command(**{name: value for name, value in rest.items() if name not in STORE_FILTERS})

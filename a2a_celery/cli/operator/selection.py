@@ -12,6 +12,7 @@ from typing import Any, TypeVar, cast
 
 import click
 from a2a.types import TaskState
+from click.core import ParameterSource
 
 from ...app import A2A
 from ...errors import BlobsUnavailable, ConfigError, StoreUnavailable
@@ -34,7 +35,12 @@ AGE_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 TIME_FORMATS = "2030-01-31T12:00 (UTC), or how long ago: 90s, 15m, 2h, 7d"
 """Values of the options whose type is `When`, for help and errors."""
 
-GATEWAY_OPTIONS = {"url": "--url", "header": "--header"}
+GATEWAY_OPTIONS = {
+    "url": "--url",
+    "header": "--header",
+    "bearer_file": "--bearer-file",
+    "api_key_file": "--api-key-file",
+}
 """Options of the client commands that do not apply to the store."""
 
 
@@ -164,14 +170,15 @@ def selecting(*names: str) -> Callable[[F], F]:
     return decorate
 
 
-def refuse_gateway_options(mode: str, options: dict[str, Any]) -> None:
-    """Refuse options that apply only to a gateway.
+def refuse_gateway_options(context: click.Context, mode: str) -> None:
+    """Refuse options that apply only to a gateway. Variables such as ``A2A_BEARER_FILE`` are allowed, because other
+    commands in the same shell use them.
 
     Raises:
-        click.UsageError: One of the gateway options is set.
+        click.UsageError: One of the gateway options is on the command line.
     """
     for name, option in GATEWAY_OPTIONS.items():
-        if options[name]:
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             raise click.UsageError(f"{mode} reads the store, not a gateway: leave out {option}")
 
 

@@ -54,7 +54,7 @@ def with_store_option(through_store: StoredTaskCommand) -> Callable[[Callable[..
         def run(context: click.Context, /, store: bool, **rest: Any) -> Any:
             if not store:
                 return command(**rest)
-            refuse_gateway_options("--store", rest)
+            refuse_gateway_options(context, "--store")
             return through_store(context, rest["task"], rest["agent"], rest["as_lines"])
 
         return click.option(

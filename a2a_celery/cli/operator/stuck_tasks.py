@@ -98,7 +98,7 @@ def with_stuck_option(command: Callable[..., Any]) -> Callable[..., Any]:
             if older_than is not None:
                 raise click.UsageError("--older-than needs --stuck")
             return command(**rest)
-        refuse_gateway_options("--stuck", rest)
+        refuse_gateway_options(context, "--stuck")
         if rest["schedule"] is not None:
             raise click.UsageError("--stuck lists the tasks of all schedules: leave out --schedule")
         if rest["state"] is not None:

@@ -29,7 +29,7 @@ def with_tree_option(command: Callable[..., Any]) -> Callable[..., Any]:
             raise click.UsageError("--tree and --execution exclude each other")
         if rest["store"]:
             raise click.UsageError("--tree reads the store anyway: leave out --store")
-        refuse_gateway_options("--tree", rest)
+        refuse_gateway_options(context, "--tree")
         return _show(context, rest["task"], rest["agent"], rest["as_lines"])
 
     return click.option(
