@@ -158,6 +158,18 @@ NONSENSE: dict[str, tuple[dict[str, Any], str]] = {
     "half a set": (TOKENS | {"auth_jwt_key": '{"keys":'}, "a2a_auth_jwt_key"),
     "claims without tokens": ({"auth_jwt_tenants_claim": "tenants"}, "has no effect without a2a_auth_jwks_url"),
     "an issuer without keys": ({"auth_jwt_issuer": "https://issuer.example.com"}, "has no effect without"),
+    "an owner's claim without tokens": (
+        KEYS | {"auth_jwt_owner_claim": "email"},
+        "a2a_auth_jwt_owner_claim is set, and has no effect without a2a_auth_jwks_url or a2a_auth_jwt_key",
+    ),
+    "a header without API keys": (
+        TOKENS | {"auth_api_key_header": "X-Token"},
+        "a2a_auth_api_key_header is set, and has no effect without a2a_auth_api_keys",
+    ),
+    "gRPC without authentication and authentication": (
+        KEYS | {"grpc_without_authentication": True},
+        "a2a_grpc_without_authentication is set, and a gateway with authentication ignores it",
+    ),
     "no API key": ({"auth_api_keys": []}, "no caller could authenticate"),
     "an API key itself": ({"auth_api_keys": ["alice:a-secret-key"]}, "entry 1 is not owner:sha256:"),
     "a hash of another kind": ({"auth_api_keys": ["alice:md5:" + "0" * 64]}, "entry 1 is not"),

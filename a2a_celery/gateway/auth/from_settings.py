@@ -11,7 +11,7 @@ from ...caller import CARRIED_HEADERS
 from ...clock import SYSTEM_CLOCK, Clock
 from ...crypto.jwk_sets import jwks_url_mistake, printable_url
 from ...errors import ConfigError
-from ...settings import Settings
+from ...settings import Settings, default_of
 from ..operator.role import ANY_CALLER
 from ..protocol_errors import LAST_EVENT_ID
 from .authenticator import Authenticator
@@ -34,14 +34,16 @@ def authenticator_from_settings(settings: Settings, clock: Clock = SYSTEM_CLOCK)
     if settings.auth_jwks_url is not None or settings.auth_jwt_key is not None:
         schemes.append(_tokens(settings, clock))
     else:
-        needed_names = (*NEEDED_BY_TOKENS, "auth_jwt_tenants_claim")
-        _require_unset(settings, needed_names, MEANS_NOTHING.format("a2a_auth_jwks_url or a2a_auth_jwt_key"))
+        names = (*NEEDED_BY_TOKENS, "auth_jwt_owner_claim", "auth_jwt_tenants_claim")
+        _require_unset(settings, names, MEANS_NOTHING.format("a2a_auth_jwks_url or a2a_auth_jwt_key"))
     if settings.auth_api_keys is not None:
         if not settings.api_keys:
             raise ConfigError(
                 "a2a_auth_api_keys is empty, so no caller could authenticate: add a key, or remove the setting"
             )
         schemes.append(ApiKeys(settings.api_keys, settings.auth_api_key_header))
+    else:
+        _require_unset(settings, ("auth_api_key_header",), MEANS_NOTHING.format("a2a_auth_api_keys"))
     if settings.auth_identity_header is not None:
         if not settings.auth_proxy_networks:
             raise ConfigError(
@@ -53,16 +55,17 @@ def authenticator_from_settings(settings: Settings, clock: Clock = SYSTEM_CLOCK)
     _require_own_headers(settings)
     if schemes:
         reason = "a gateway with authentication ignores it: remove the setting"
-        _require_unset(settings, ("allowed_hosts", "trusted_origins"), reason)
+        _require_unset(settings, ("allowed_hosts", "trusted_origins", "grpc_without_authentication"), reason)
         if ANY_CALLER in settings.operators:
             raise ConfigError("a2a_operators contains *, but this gateway authenticates its callers: name the owners")
     return Authenticator(schemes, clock) if schemes else None
 
 
 def _require_unset(settings: Settings, names: tuple[str, ...], reason: str) -> None:
-    """Raise ConfigError with `reason` if one of the settings `names` is set."""
+    """Raise ConfigError with `reason` if one of the settings `names` has a value other than its default."""
     for name in names:
-        if getattr(settings, name):
+        value = getattr(settings, name)
+        if value and value != default_of(name):
             raise ConfigError(f"a2a_{name} is set, and {reason}")
 
 
