@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from celery import Celery
 
-from ..settings import CONF_PREFIX
+from ..settings import CONF_PREFIX, Settings, default_of
 from ..settings.loading import LoadedSettings, read_settings
 
 OWNER_HEADER = "X-A2A-Tester-Owner"
@@ -42,12 +42,10 @@ def simulated_settings(
         "grpc_port": None,
         "ui": False,
         "operators": (),
-        "auth_jwks_url": None,
-        "auth_jwt_key": None,
-        "auth_jwt_algorithms": (),
-        "auth_jwt_issuer": None,
-        "auth_jwt_audience": (),
-        "auth_api_keys": None,
+        "grpc_without_authentication": False,
+        "allowed_hosts": (),
+        "trusted_origins": (),
+        **{f.name: default_of(f.name) for f in fields(Settings) if f.name.startswith("auth_")},
         "auth_identity_header": OWNER_HEADER if owner else None,
         "auth_proxy_networks": ("127.0.0.0/8",) if owner else (),
     }

@@ -25,6 +25,7 @@ from a2a_celery.lifecycle.own_metadata import NAMESPACE, NEXT_ATTEMPT_AT
 from a2a_celery.store import Operation
 from a2a_celery.testing import AgentTester, SimulatedClock
 from a2a_celery.testing.store import SimulatedStore
+from tests.support.credentials import api_key_entry
 from tests.support.waiting import LIMIT
 
 HOUR = 3600.0
@@ -69,6 +70,33 @@ async def test_the_owner_of_the_messages() -> None:
         assert (await tester.send("hello")).text == " False"
     async with AgentTester(agent, owner="ann") as tester:
         assert (await tester.send("hello")).text == "ann True"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"allowed_hosts": ["agents.example.com"], "trusted_origins": ["https://chat.example.com"]},
+        {
+            "auth_jwks_url": "https://issuer.example.com/jwks",
+            "auth_jwt_algorithms": ["RS256"],
+            "auth_jwt_issuer": "https://issuer.example.com",
+            "auth_jwt_audience": ["https://agents.example.com"],
+            "auth_jwt_owner_claim": "email",
+            "auth_jwt_tenants_claim": "tenants",
+        },
+        {"auth_api_keys": [api_key_entry("bob", "one")], "auth_api_key_header": "X-Token"},
+    ],
+)
+@pytest.mark.parametrize("owner", ["", "ann"])
+async def test_the_authentication_of_the_app_has_no_effect(a2a: A2A, settings: dict[str, Any], owner: str) -> None:
+    a2a.celery.conf.update({f"a2a_{name}": value for name, value in settings.items()})
+
+    @a2a.agent("owner")
+    async def agent(turn: Turn) -> str:
+        return turn.caller.user
+
+    async with AgentTester(a2a, owner=owner) as tester:
+        assert (await tester.send("hello")).text == owner
 
 
 async def test_the_session_of_a_conversation(a2a: A2A) -> None:
