@@ -263,9 +263,9 @@ class Agent:
                 raise ConfigError(f"agent {self.name!r}: {name} = {limit!r}: a number of seconds above 0, or None")
 
         timeout = self.input_timeout
-        if timeout is not None and not (_is_number(timeout) and timeout > 0):
+        if timeout is not None and not (_is_number(timeout) and timeout >= 1):
             raise ConfigError(
-                f"agent {self.name!r}: input_timeout = {timeout!r}: a number of seconds above 0, math.inf, or None"
+                f"agent {self.name!r}: input_timeout = {timeout!r}: a number of seconds from 1, math.inf, or None"
             )
 
     def _check_show_execution(self) -> None:

@@ -93,6 +93,7 @@ def _is_web_url(text: str) -> bool:
 
 
 MORE_THAN_0_SECONDS = Rule(lambda value: value > 0, "must be more than 0 seconds")
+AT_LEAST_1_SECOND = at_least(1, " second")
 AT_MOST_100_YEARS = Rule(lambda value: value <= MAX_SECONDS, f"must be at most {MAX_SECONDS} seconds (100 years)")
 AT_LEAST_1 = at_least(1, ", or None")
 GRPC_BYTES = Rule(lambda size: size <= MAX_GRPC_BYTES, f"must be at most {MAX_GRPC_BYTES} bytes")
@@ -155,9 +156,10 @@ class Settings:
     grpc_public_address: str | None = None
     """``host:port`` of the gRPC interface in cards. None: no gRPC interface in cards."""
 
-    lease_ttl: Annotated[float, MORE_THAN_0_SECONDS, AT_MOST_100_YEARS] = 15.0
+    lease_ttl: Annotated[float, AT_LEAST_1_SECOND, AT_MOST_100_YEARS] = 15.0
     """Time after which a run no longer belongs to its worker if the lease is not renewed. Workers renew a lease three
-    times in this time."""
+    times in this time. The minimum is 1 second, because a renewal may take longer than a third of a shorter lease, for
+    example while a connection is opened again."""
 
     cancel_grace: Annotated[float, MORE_THAN_0_SECONDS, AT_MOST_100_YEARS] = 5.0
     """Time that a cancelled agent may take to stop. A CancelTask request waits slightly longer."""
@@ -169,8 +171,9 @@ class Settings:
     the agent may respond with a single message instead of a task. 0: do not wait. A single message then completes the
     task."""
 
-    input_timeout: Annotated[float | None, MORE_THAN_0_SECONDS, AT_MOST_100_YEARS] = 7 * 24 * 3600.0
-    """Time after which a task that waits for its client in INPUT_REQUIRED or AUTH_REQUIRED fails. None: no limit."""
+    input_timeout: Annotated[float | None, at_least(1, " second, or None"), AT_MOST_100_YEARS] = 7 * 24 * 3600.0
+    """Time, at least 1 second, after which a task that waits for its client in INPUT_REQUIRED or AUTH_REQUIRED fails.
+    None: no limit."""
 
     retention: Annotated[int, at_least(1, " second"), AT_MOST_100_YEARS] = 7 * 24 * 3600
     """Time for which an ended task, its log and its list entries stay in the store, in whole seconds."""
@@ -185,11 +188,12 @@ class Settings:
     """Time after which an ended task is deleted from the archive, in whole seconds since the task ended. The time must
     exceed `retention`. None: no limit."""
 
-    redispatch_after: Annotated[float, MORE_THAN_0_SECONDS, AT_MOST_100_YEARS] = 60.0
+    redispatch_after: Annotated[float, AT_LEAST_1_SECOND, AT_MOST_100_YEARS] = 60.0
     """Seconds after which a run that was published again, or that a busy worker has prefetched, is published once more
     if no worker has claimed it.
 
-    Each further wait is twice as long. A run is not published while its message may still be in the queue.
+    Each further wait is twice as long. A run is not published while its message may still be in the queue. The minimum
+    is 1 second, so that a message can reach a free worker before the run is published again.
     """
 
     publish_on_accept: bool = True

@@ -436,7 +436,7 @@ class TestThatItCanNotStart:
 
     def test_a_setting_that_can_not_be_used(self) -> None:
         output = self.refusal("--port", "0", A2A_LEASE_TTL="-1")
-        assert output.startswith("Error: a2a_lease_ttl = -1.0: must be more than 0 seconds")
+        assert output.startswith("Error: a2a_lease_ttl = -1.0: must be at least 1 second")
 
     def test_an_app_without_agents(self, tmp_path: Path) -> None:
         (tmp_path / "bare.py").write_text("from celery import Celery\napp = Celery('bare')\n")

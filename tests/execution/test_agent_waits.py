@@ -99,8 +99,13 @@ async def test_an_agent_that_ignores_its_cancel_is_abandoned_after_its_own_grace
 @pytest.mark.parametrize("value", [0, -1, float("nan"), "5", True])
 @pytest.mark.parametrize("name", ["input_timeout", "cancel_grace"])
 def test_each_option_is_a_number_of_seconds(name: str, value: Any) -> None:
-    with pytest.raises(ConfigError, match=f"{name} = .*seconds above 0"):
+    with pytest.raises(ConfigError, match=f"{name} = .*: a number of seconds (above 0|from 1)"):
         agent(**{name: value})
+
+
+def test_a_client_has_at_least_a_second_to_answer() -> None:
+    with pytest.raises(ConfigError, match=r"input_timeout = 0\.9: a number of seconds from 1, math\.inf, or None"):
+        agent(input_timeout=0.9)
 
 
 def test_the_grace_of_an_agent_is_limited() -> None:

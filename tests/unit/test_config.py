@@ -169,8 +169,11 @@ def test_keys_of_webhooks_that_can_not_be_used_are_refused_and_not_repeated(
 BAD = [
     ("lease_ttl", 0),
     ("lease_ttl", -1),
+    ("lease_ttl", 0.9),
     ("cancel_grace", 0),
     ("redispatch_after", 0),
+    ("redispatch_after", 0.9),
+    ("input_timeout", 0.9),
     ("first_event_hold", -0.1),
     ("retention", 0),
     ("max_request_bytes", 1023),
