@@ -4,8 +4,10 @@ restart."""
 from __future__ import annotations
 
 import asyncio
+import socket
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
@@ -19,6 +21,7 @@ from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.errors import StoreUnavailable
 from a2a_celery.store import AsyncStore, Keys, Operation, SyncStore, redis_url
 from a2a_celery.store.admin.start_check import read_clock
+from a2a_celery.store.client import connection, redis_clients
 from a2a_celery.store.client.connection import MAX_BATCH, MAX_SENDERS
 from a2a_celery.store.client.round_trips import RoundTrips
 from a2a_celery.store.operation import Script
@@ -140,6 +143,50 @@ async def test_a_sync_store_reports_an_outage_and_recovers(server: MortalRedis, 
     server.start()
     assert await asyncio.to_thread(store.run, call) == result
     store.close()
+
+
+def test_a_silent_server_is_reported_after_two_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """redis-py's nested retries would wait for nine timeouts."""
+    monkeypatch.setattr(connection, "SOCKET_TIMEOUT", 0.3)
+    monkeypatch.setattr(redis_clients, "RETRY_WINDOW", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        store = SyncStore(f"redis://127.0.0.1:{listener.getsockname()[1]}/0")
+        with pytest.raises(StoreUnavailable):
+            store.ping()
+        store.close()
+
+        listener.settimeout(0)
+        accepted_count = 0
+        with suppress(BlockingIOError):
+            while True:
+                listener.accept()[0].close()
+                accepted_count += 1
+    assert accepted_count in (1, 2)  # on a loaded machine, no time may be left for the second
+
+
+def test_the_first_timeout_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The timeout may be that of an old connection after a failover."""
+    monkeypatch.setattr(connection, "SOCKET_TIMEOUT", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        store = SyncStore(f"redis://127.0.0.1:{listener.getsockname()[1]}/0")
+        thread = threading.Thread(target=_answer_second_connection, args=(listener,), daemon=True)
+        thread.start()
+        store.ping()
+        store.close()
+        listener.shutdown(socket.SHUT_RDWR)  # ends the thread
+        thread.join()
+
+
+def _answer_second_connection(listener: socket.socket) -> None:
+    """Accept connections. Reply to pings, except on the first connection."""
+    with suppress(OSError):
+        silent, _ = listener.accept()
+        with silent:
+            while True:
+                accepted, _ = listener.accept()
+                with accepted:
+                    while request := accepted.recv(4096):
+                        accepted.sendall(b"+PONG\r\n" if b"PING" in request else b"+OK\r\n")
 
 
 @pytest.mark.parametrize("refusal", ["OOM no memory", "READONLY a replica", "LOADING data", "BUSY with a script"])

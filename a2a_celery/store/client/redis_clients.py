@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from time import monotonic
 from typing import Any
 
 import redis
@@ -37,6 +38,10 @@ from ...settings.urls import NO_CLUSTER, SENTINEL_FORM, SentinelAddress, is_sent
 
 CONNECT_TIMEOUT = 2.0
 """Seconds that a server may take to accept a connection."""
+
+RETRY_WINDOW = 8.0
+"""Seconds after which a blocking client no longer retries. The first timeout of 5 seconds is retried, because it may be
+that of an old connection after a failover. The second timeout is not."""
 
 SENTINEL_TIMEOUT = 1.0
 """Seconds that a Sentinel may take to accept a connection, and to reply, before redis-py asks the next Sentinel."""
@@ -91,16 +96,30 @@ def close_client(client: redis.Redis) -> None:
 
 
 class PrimaryRetry(Retry):
-    """Retry after broken connections, but not after an unsuccessful search for the primary, in which each Sentinel may
-    take `SENTINEL_TIMEOUT`."""
+    """Retry after broken connections, for `RETRY_WINDOW` seconds.
+
+    redis-py retries a command, the connect and the ping of a new connection, each within the retry before it. The time
+    is that of the outermost retry. Without a limit, a frozen server would be reported after nine timeouts. An
+    unsuccessful search for the primary, in which each Sentinel may take `SENTINEL_TIMEOUT`, is not retried.
+
+    Each connection has its own copy, so threads share no object.
+    """
+
+    _until: float | None = None
+    """Time after which no attempt begins, or None outside of a call."""
 
     def call_with_retry(self, *arguments: Any, **options: Any) -> Any:
         """Call `Retry.call_with_retry`, whose options depend on the version of redis-py."""
-        return super().call_with_retry(*arguments, **(options | {"is_retryable": _has_primary}))
+        outer_until = self._until
+        if outer_until is None:
+            self._until = monotonic() + RETRY_WINDOW
+        try:
+            return super().call_with_retry(*arguments, **(options | {"is_retryable": self._is_retryable}))
+        finally:
+            self._until = outer_until
 
-
-def _has_primary(error: Exception) -> bool:
-    return not isinstance(error, MasterNotFoundError)
+    def _is_retryable(self, error: Exception) -> bool:
+        return not isinstance(error, MasterNotFoundError) and monotonic() < (self._until or 0)
 
 
 class _Connection(redis.sentinel.SentinelManagedConnection):
