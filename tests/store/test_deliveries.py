@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
 
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.lifecycle.states import COMPLETED
@@ -213,6 +217,24 @@ async def test_a_dead_delivery_of_a_live_task_does_not_expire(
 
     assert await store.redis.ttl(keys.dead_deliveries) == -1
     assert await store.redis.zscore(keys.dead_deliveries, f"{task_id} c") == float("inf")
+
+
+@pytest.mark.parametrize("operation", [replay_delivery, delete_push_config])
+async def test_dead_deliveries_of_ended_tasks_expire_after_that_of_a_live_task_is_removed(
+    store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks, task_id: str, operation: Callable[..., Any]
+) -> None:
+    claim = await seeds.claim_run()
+    await webhooks.save_config(claim.ref.task_id)
+    await seeds.append_events(claim, chunk("a"))
+    for cursor in await webhooks.lease_cursors():
+        await give_up(webhooks, cursor)
+    await seeds.settle_run(claim, status(COMPLETED), written_count=1)
+    assert await store.redis.ttl(keys.dead_deliveries) == -1
+
+    await store.run(operation(keys, scope=ANN, task_id=task_id, config_id="c"))
+
+    assert await store.redis.zcard(keys.dead_deliveries) == 1
+    assert 0 < await store.redis.ttl(keys.dead_deliveries) <= RETENTION
 
 
 async def test_a_config_that_replaces_a_dead_one_receives_the_missed_events(

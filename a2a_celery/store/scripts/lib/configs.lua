@@ -5,7 +5,7 @@ local function remove_config(keys, r, config, cursor)
   for _, list in ipairs({r.deliveries, r.deliveries .. ':requested', r.dead_deliveries, cursor.secret, cursor.listed}) do
     redis.call('ZREM', list, name)
   end
-  for _, list in ipairs({cursor.secret, cursor.listed}) do prune_expired(list) end
+  for _, list in ipairs({r.dead_deliveries, cursor.secret, cursor.listed}) do prune_expired(list) end
   for _, field in ipairs(DELIVERY_FIELDS) do redis.call('HDEL', keys[9], config .. ':' .. field) end
   remove_attempts(keys, config)
   set_delivery_enabled(keys, r, config, false)

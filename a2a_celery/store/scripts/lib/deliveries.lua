@@ -1,4 +1,4 @@
--- requires: keys, time
+-- requires: expiry, keys, time
 
 -- A delivery cursor is the position of a push-notification config in the task's log. The log itself is the queue. The
 -- config and its cursor are fields of the hash `push`, each with the prefix "<quoted config id>:".
@@ -71,6 +71,7 @@ local function retry_delivery(keys, r, config, cursor, nonce)
     update_delivery(keys, config, 'abandoned_at', false, 'failures', false, 'first_failed_at', false, 'settled', nonce)
     set_delivery_enabled(keys, r, config, true)
     redis.call('ZREM', r.dead_deliveries, task_tag(keys) .. ' ' .. config)
+    prune_expired(r.dead_deliveries)
   elseif not cursor.first_failed_at or cursor.token then
     return false
   end
