@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from a2a_celery.lifecycle.journal import JournalEntry
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, INPUT_REQUIRED
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.admin.archiving import (
@@ -15,11 +16,17 @@ from a2a_celery.store.admin.archiving import (
     retry_refused,
     update_archive_backlog,
 )
+from a2a_celery.store.admin.metrics import read_metrics
 from a2a_celery.store.admin.schema import SCHEMA, require_schema
-from a2a_celery.store.tasks.commands import list_tasks, request_cancel
+from a2a_celery.store.runs.commands import Claim, RunRef, claim_run
+from a2a_celery.store.tasks.commands import TaskLimits, list_tasks, request_cancel
 from a2a_celery.store.tasks.dead_letters import read_dead_letter
+from a2a_celery.store.tasks.results import Created
+from a2a_celery.store.tasks.signals import send_signal
 from tests.store.test_cost import Meter
+from tests.store.test_limits import counted_bytes, stored_bytes, try_to_create
 from tests.support.delivery_cursors import Webhooks
+from tests.support.leaks import leaks
 from tests.support.seeds import ANN, BOB, CONTEXT, RETENTION, Seeds, chunk, status
 
 
@@ -128,6 +135,33 @@ async def test_due_deliveries_outlive_their_archived_task(
     assert await store.redis.zcard(keys.deliveries) == 1
     for key in (keys.task(task_id).record, keys.task(task_id).log, keys.task(task_id).push):
         assert 0 < await store.redis.ttl(key) <= UNDELIVERED_RETENTION
+
+
+async def test_an_archived_dead_letter_with_due_deliveries_keeps_no_data_for_a_further_run(
+    store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks
+) -> None:
+    await enable_archive(store, keys)
+    created = await try_to_create(seeds, TaskLimits(["agent"], store_bytes=10**9))
+    assert isinstance(created, Created)
+    task_id = created.task.id
+    await webhooks.save_config(task_id)
+    claim = await store.run(
+        claim_run(keys, RunRef(task_id, 1), token="t", runner="r", lease_us=-1, working=True, version="1")
+    )
+    assert isinstance(claim, Claim)
+    await seeds.append_events(claim, JournalEntry("fetch#1", "step", "json", b"1" * 50))
+    await store.run(send_signal(keys, ANN, task_id, name="go", payload=b"1", signal_id="s"))
+    await seeds.recover_run(claim.ref)
+    names = keys.task(task_id)
+    assert await store.redis.exists(names.journal, names.signals) == 2
+
+    await store.run(remove_archived(keys, [task_id]))
+
+    assert not await store.redis.exists(names.journal, names.signals)
+    assert (await store.run(read_metrics(keys))).counted("version") == {}
+    assert await counted_bytes(seeds) == (await stored_bytes(seeds, task_id),) * 2
+    assert await webhooks.drain() == {(task_id, "c"): [2, 3]}
+    assert await leaks(store, keys) == []
 
 
 async def test_a_refused_task_delays_no_other_and_is_tried_again(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:

@@ -26,9 +26,12 @@ for i = first_tag, #ARGV do
     redis.call('ZREM', dead_letters, tag)
     count_metric(r, 'archived', 'tasks')
     if has_undelivered(keys, r) then
-      redis.call('HDEL', keys[1], 'request', 'caller', 'options', 'begins_at')
+      if not r.packed then
+        r.code_version = false -- a dead letter does not count as an open task of its version
+        delete_run_data(keys, r, {'code_version'})
+      end
       r.retention = undelivered_retention
-      redis.call('HSET', keys[1], 'retention', undelivered_retention)
+      redis.call('HSET', keys[1], 'retention', undelivered_retention, 'size', micros(r.size))
       expire_task(keys, r)
     else
       delete_task(keys, r)

@@ -16,6 +16,23 @@ local function expire_task(keys, r)
   if r.enabled_configs then expire_deliveries(keys, r) end
 end
 
+-- Delete the data for a further run, which a dead letter keeps: request, journal and signals. Also delete the fields
+-- `fields` of the record.
+local function delete_run_data(keys, r, fields)
+  delete_journal(keys, r)
+  if r.signal_bytes then
+    redis.call('DEL', keys[12])
+    add_size(r, -tonumber(r.signal_bytes))
+    r.signal_bytes = false
+  end
+  if r.quota_account then add_size(r, -size_of_request(keys)) end
+  for _, field in ipairs({'request', 'caller', 'options', 'begins_at', 'turn_messages', 'read_messages', 'signal_ids',
+    'signal_bytes', not r.enabled_configs and 'trace' or nil}) do
+    fields[#fields + 1] = field
+  end
+  redis.call('HDEL', keys[1], unpack(fields))
+end
+
 local NEWEST_FAILURES = 200
 
 -- Add a failed task to the list of the newest failed tasks of all owners, for operators.
@@ -48,19 +65,9 @@ local function end_task(keys, r, dead_letters)
     redis.call('ZADD', dead_letters, micros(now() + tonumber(r.retention) * 1000000), task_tag(keys))
     redis.call('EXPIRE', dead_letters, math.max(tonumber(r.retention), redis.call('TTL', dead_letters)))
   else
-    delete_journal(keys, r)
-    if r.signal_bytes then
-      redis.call('DEL', keys[12])
-      add_size(r, -tonumber(r.signal_bytes))
-    end
-    if r.quota_account then add_size(r, -size_of_request(keys)) end
-    for _, field in ipairs({'request', 'caller', 'options', 'begins_at', 'turn_messages', 'read_messages', 'signal_ids',
-      'signal_bytes', not r.enabled_configs and 'trace' or nil}) do
-      fields[#fields + 1] = field
-    end
-    redis.call('HDEL', keys[1], unpack(fields))
+    delete_run_data(keys, r, fields)
+    pack_task(keys, r)
   end
-  if not dead_letters then pack_task(keys, r) end
   if is_archiving(keys, r) then
     local archive = string.match(keys[1], '^(.*):{') .. ':archive'
     redis.call('ZADD', archive, micros(r.at + tonumber(r.retention) * 1000000), task_tag(keys))
