@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from a2a.types import Message, Part, Role, TaskState
@@ -16,10 +18,13 @@ from a2a_celery.lifecycle.states import (
     SUBMITTED,
     WORKING,
 )
-from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store import AsyncStore, Keys, Operation
 from a2a_celery.store.runs.commands import Claim, Illegal, LeftOpen, RunLost, Settled, Written, append, settle_run
+from a2a_celery.store.runs.release import release_run
+from a2a_celery.store.runs.suspension import suspend_run
 from a2a_celery.store.tasks.commands import continue_task
 from tests.support.seeds import ANN, CONTEXT, RETENTION, Seeds, chunk, request, status
+from tests.support.suspensions import timer
 
 
 def foreign_claims(claim: Claim) -> list[Claim]:
@@ -234,4 +239,34 @@ async def test_a_repeated_settlement_is_answered_as_before(
     second_result = await seeds.settle_run(claim, status(INPUT_REQUIRED))
 
     assert second_result == first
+    assert await seeds.all_values() == data_before
+
+
+LAST_WRITES: dict[str, tuple[Callable[..., Operation[Any]], dict[str, Any]]] = {
+    "settle": (settle_run, {"events": [status(INPUT_REQUIRED)]}),
+    "suspend": (suspend_run, {"events": [], "wait": timer(wait_us=3_600_000_000), "options": b""}),
+    "retry": (release_run, {"events": [], "options": b"", "retries": 1, "delay_us": 60_000_000}),
+}
+
+
+@pytest.mark.parametrize("kind", LAST_WRITES)
+@pytest.mark.parametrize("is_message_first", [False, True])
+async def test_the_last_write_of_a_run_has_the_same_reply_when_a_message_has_begun_the_next_run(
+    store: AsyncStore, keys: Keys, seeds: Seeds, kind: str, is_message_first: bool
+) -> None:
+    claim = await seeds.claim_run()
+    operation, arguments = LAST_WRITES[kind]
+    last_write = operation(keys, claim.ref, token=claim.token, written_count=0, **arguments)
+    message_request = request("next", claim.ref.task_id, CONTEXT)
+    message = continue_task(
+        keys, ANN, claim.ref.task_id, message_request, "", caller=b"{}", nonce="n", on_message="interrupt"
+    )
+    if is_message_first:
+        await store.run(message)
+    first = await store.run(last_write)
+    await store.run(message)  # with the same nonce, so a second call has no effect
+    data_before = await seeds.all_values()
+
+    assert await store.run(last_write) == first
+    assert not isinstance(first, RunLost | Illegal)
     assert await seeds.all_values() == data_before

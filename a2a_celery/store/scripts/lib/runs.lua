@@ -21,6 +21,20 @@ local function close_run(r)
   r.phase, r.runner = '', ''
 end
 
+-- Record that the run that was claimed with `token` has left its worker. A repeated call then has the reply of the first
+-- call, even if the next run has begun since. `next_run` is the run to publish, or ''.
+local function record_settled(keys, r, token, next_run)
+  local fields = {token, micros(r.version), micros(r.state), next_run == '' and '-' or next_run}
+  redis.call('HSET', keys[1], 'settled', table.concat(fields, ' '))
+end
+
+-- If the run that was claimed with `token` is the last run that record_settled recorded, return version, state and the
+-- run to publish ('' for none). Otherwise, return nil. `r` is nil if the task does not exist.
+local function settled_before(r, token)
+  local settled_token, version, state, next_run = string.match(r and r.settled or '', '^(%S+) (%d+) (%d+) (%S+)$')
+  if settled_token == token then return version, state, next_run == '-' and '' or next_run end
+end
+
 -- Return the number of a claimed run's confirmed events that are missing, or nil if no event is missing. Events are
 -- missing if the store was restored without its newest writes. In this case, refuse further writes of the run and end
 -- its lease, so that a watcher lapses the run.

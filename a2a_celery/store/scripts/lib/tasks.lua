@@ -40,8 +40,8 @@
 --                              and the run and the canvas that the cancellation ended
 --   earlier_nonces             nonces of the messages before, see lib/nonces.lua; deleted when the task ends
 --   retention                  seconds for which the ended task is stored
---   settled                    token, version, state and next run of the last settlement that began a turn, or of the
---                              last suspension; the reply to a repeated call
+--   settled                    token, version, state and next run of the last run that left its worker without the end
+--                              of the task; the reply to a repeated call
 --   retry_state                run, and number of its retries by Celery; messages of earlier retries are dropped
 --   canvas, canvases           JSON of the canvas for which a delegated run waits, and key of the list of such runs
 --   suspended, wait_signal     key of the list of suspended runs, and name of the signal for which a suspended run

@@ -14,8 +14,10 @@ local content, retries, canvases, due_us = ARGV[5], ARGV[6], ARGV[7], tonumber(A
 local first_event, last_event = 10, 9 + tonumber(ARGV[9])
 
 local r = load_record(KEYS)
+local version, state = settled_before(r, token)
+if version then return {'released', version, state} end
 if not r or r.run ~= run or r.token ~= token then return {'lost'} end
-if r.phase == phase or TERMINAL[r.state] then return {'released', micros(r.version), micros(r.state)} end
+if TERMINAL[r.state] then return {'released', micros(r.version), micros(r.state)} end
 if r.phase ~= 'running' then return {'lost'} end
 local refusal = apply_last_events(KEYS, r, before, first_event, last_event)
 if refusal then return refusal end
@@ -29,6 +31,7 @@ if not end_stopped_run(KEYS, r) then
     redis.call('ZADD', canvases, micros(now() + due_us), run_name(r))
   end
 end
+if not TERMINAL[r.state] then record_settled(KEYS, r, token, '') end
 save_record(KEYS, r)
 notify(KEYS, r)
 return {'released', micros(r.version), micros(r.state)}

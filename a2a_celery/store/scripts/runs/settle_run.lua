@@ -21,12 +21,9 @@ local pause_timeout, dead_letters, answer_schema, reminders = unpack(ARGV, 10, 1
 local session, session_state, first_session, first_event = ARGV[14], ARGV[16], 14, 20
 
 local r = load_record(KEYS)
-if r and r.settled then
-  local settled_token, version, state, next_run = string.match(r.settled, '^(%S+) (%d+) (%d+) (%S+)$')
-  if settled_token == token then
-    return {'settled', version, state, next_run == '-' and '' or next_run, r.options, r.task_id, r.agent}
-  end
-end
+local version, state, known_run = settled_before(r, token)
+if known_run == '' then return {'settled', version, state, '', '', '', ''} end
+if known_run then return {'settled', version, state, known_run, r.options, r.task_id, r.agent} end
 if not r or r.run ~= run or r.token ~= token then return {'lost'} end
 if r.phase ~= 'running' then return {'settled', micros(r.version), micros(r.state), '', '', '', ''} end
 local missing = missing_events(KEYS, r, before)
@@ -58,7 +55,7 @@ if has_next and r.phase == 'running' and (replaced_state or INTERRUPTED[r.state]
   remove_read_messages(KEYS, r, read_count, ask_count)
   next_options = begin_turn_of_message(KEYS, r, left_state, ask_count, due_us)
   next_task, next_run, next_agent = r.task_id, micros(r.run), r.agent
-  redis.call('HSET', record, 'settled', table.concat({token, micros(r.version), micros(r.state), next_run}, ' '))
+  record_settled(KEYS, r, token, next_run)
 elseif r.phase == 'running' and (TERMINAL[r.state] or INTERRUPTED[r.state]) then
   next_task, next_run, next_options, next_agent = leave_context_queue(KEYS, r, due_us)
 end
@@ -76,8 +73,6 @@ elseif INTERRUPTED[r.state] then
     if not is_blocked(KEYS, r) then
       next_task, next_run, next_options, next_agent = r.task_id, micros(r.run), options, r.agent
     end
-    redis.call('HSET', record, 'settled',
-      table.concat({token, micros(r.version), micros(r.state), next_task == r.task_id and next_run or '-'}, ' '))
   else
     resume_parent(KEYS, r)
     redis.call('HSET', record, 'pauses', pauses, 'pause_timeout', pause_timeout)
@@ -85,6 +80,7 @@ elseif INTERRUPTED[r.state] then
     redis.call('ZADD', pauses, pause_us == 0 and '+inf' or micros(now() + pause_us), task_tag(KEYS))
     schedule_reminders(KEYS, r, reminders)
   end
+  record_settled(KEYS, r, token, next_task == r.task_id and next_run or '')
 end
 save_record(KEYS, r)
 notify(KEYS, r)

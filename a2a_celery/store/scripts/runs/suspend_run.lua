@@ -19,10 +19,8 @@ local options, due_us, session = ARGV[11], tonumber(ARGV[12]), ARGV[13]
 local first_event, last_event = 15, 14 + tonumber(ARGV[14])
 
 local r = load_record(KEYS)
-if r and r.settled then
-  local settled_token, version, state, next_run = string.match(r.settled, '^(%S+) (%d+) (%d+) (%S+)$')
-  if settled_token == token then return {'suspended', version, state, next_run == '-' and '' or next_run} end
-end
+local version, state, known_run = settled_before(r, token)
+if version then return {'suspended', version, state, known_run} end
 if not r or r.run ~= run or r.token ~= token then return {'lost'} end
 if TERMINAL[r.state] then return {'suspended', micros(r.version), micros(r.state), ''} end
 if r.phase ~= 'running' then return {'lost'} end
@@ -46,9 +44,8 @@ if not end_stopped_run(KEYS, r) then
       renew_session(r, session, due < math.huge and math.ceil((due - now()) / 1000000) or 0) -- because the next run needs the session
     end
   end
-  redis.call('HSET', record, 'settled',
-    table.concat({token, micros(r.version), micros(r.state), next_run == '' and '-' or next_run}, ' '))
 end
+if not TERMINAL[r.state] then record_settled(KEYS, r, token, next_run) end
 save_record(KEYS, r)
 notify(KEYS, r)
 return {'suspended', micros(r.version), micros(r.state), next_run}
