@@ -83,6 +83,10 @@ class TestSteps:
         assert expected in str(error.value)
         assert "secret" not in str(error.value)
 
+    def test_a_remote_with_a_token_that_no_header_can_contain_is_refused(self) -> None:
+        with pytest.raises(ConfigError, match="bearer: must consist of printable ASCII"):
+            Remote(URL, bearer="hush\n")
+
     @pytest.mark.parametrize(
         ("options", "expected"),
         [

@@ -355,6 +355,28 @@ class TestCredentials:
         with pytest.raises(ConfigError):
             RemoteAgent("http://127.0.0.1:1", **options)
 
+    @pytest.mark.parametrize("credentials", [{"bearer": "hidden\n"}, {"api_key": "hidden "}, {"bearer": "hidden-ö"}])
+    def test_a_token_that_no_header_can_contain_is_refused(self, credentials: dict[str, str]) -> None:
+        """A token that was read from a file often ends with a newline."""
+        with pytest.raises(ConfigError, match="printable ASCII") as refusal:
+            RemoteAgent("http://127.0.0.1:1", **credentials)  # type: ignore[arg-type]
+        assert "hidden" not in str(refusal.value)
+
+    @pytest.mark.parametrize(
+        ("headers", "expected"),
+        [
+            ({"X-Token": "hidden\n"}, "header 'X-Token'"),
+            ({"X-Token": 5}, "header 'X-Token'"),
+            ({"X Token": "hidden"}, "header 'X Token'"),
+            (None, "must return a mapping"),
+        ],
+    )
+    async def test_headers_that_cannot_be_sent_are_refused(self, states: str, headers: Any, expected: str) -> None:
+        async with RemoteAgent(states, headers=lambda: headers) as agent:
+            with pytest.raises(ConfigError, match=expected) as refusal:
+                await agent.session().send("COMPLETED")
+        assert "hidden" not in str(refusal.value)
+
     @pytest.mark.parametrize("url", ["127.0.0.1:1", "", "ftp://127.0.0.1"])
     def test_an_address_is_one_of_http(self, url: str) -> None:
         with pytest.raises(ConfigError, match="http://"):

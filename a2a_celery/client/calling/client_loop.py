@@ -38,7 +38,7 @@ class Remote:
         idempotent: True if the agent recognizes repeated messages; see `RemoteAgent`.
 
     Raises:
-        ConfigError: The URL is invalid.
+        ConfigError: The URL, the token or the key is invalid.
     """
 
     url: str
@@ -50,6 +50,7 @@ class Remote:
     def __post_init__(self) -> None:
         if error := url_error(self.url):
             raise ConfigError(error)
+        Credentials(self.headers, bearer=self.bearer, api_key=self.api_key)  # refuses invalid values
 
 
 def find_remote(remotes: Mapping[str, Remote], name: object) -> Remote:

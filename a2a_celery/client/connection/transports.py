@@ -8,6 +8,7 @@ client's HTTP client, records the ids and adds the zones.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -47,7 +48,7 @@ class Credentials:
             `API_KEY_HEADER` if the card has no such scheme.
 
     Raises:
-        ConfigError: The token or the key is empty.
+        ConfigError: The token or the key is empty, or a header cannot contain it.
     """
 
     def __init__(
@@ -55,6 +56,9 @@ class Credentials:
     ) -> None:
         if bearer == "" or api_key == "":
             raise ConfigError("an empty bearer token or API key: pass None instead")
+        for name, secret in (("bearer", bearer), ("api_key", api_key)):
+            if secret is not None and not _is_header_value(secret):
+                raise ConfigError(f"{name}: {_UNFIT_FOR_HEADER}")
         self._source = {} if headers is None else headers
         self._bearer = bearer
         self._api_key = api_key
@@ -66,15 +70,40 @@ class Credentials:
             card: The agent's card, or None for the request that fetches the card.
 
         Raises:
-            ConfigError: The card requires the API key in the query or in a cookie, which is not supported.
+            ConfigError: A configured header is invalid, or the card requires the API key in the query or in a cookie,
+                which is not supported.
         """
         source = self._source() if callable(self._source) else self._source
-        headers = dict(await source if isawaitable(source) else source)
+        headers = _checked_headers(await source if isawaitable(source) else source)
         if self._bearer is not None:
             headers["Authorization"] = f"Bearer {self._bearer}"
         if self._api_key is not None:
             headers[_api_key_header(card)] = self._api_key
         return headers
+
+
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_VALUE = re.compile(r"([!-~]([\t -~]*[!-~])?)?")
+_UNFIT_FOR_HEADER = (
+    "must consist of printable ASCII characters without whitespace at its ends; a token from a file may end with a "
+    "newline"
+)
+
+
+def _is_header_value(value: object) -> bool:
+    return isinstance(value, str) and _HEADER_VALUE.fullmatch(value) is not None
+
+
+def _checked_headers(headers: object) -> dict[str, str]:
+    """Return `headers` as a dict. The text of an error does not contain the values, which may be secrets."""
+    if not isinstance(headers, Mapping):
+        raise ConfigError(f"headers: the function must return a mapping, not {type(headers).__name__}")
+    for name, value in headers.items():
+        if not isinstance(name, str) or not _HEADER_NAME.fullmatch(name):
+            raise ConfigError(f"header {name!r}: the name is invalid")
+        if not _is_header_value(value):
+            raise ConfigError(f"header {name!r}: the value {_UNFIT_FOR_HEADER}")
+    return dict(headers)
 
 
 class CredentialsInterceptor(ClientCallInterceptor):
