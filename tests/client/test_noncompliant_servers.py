@@ -151,6 +151,24 @@ async def test_a_further_turn_may_begin_with_the_task_as_it_was() -> None:
         assert (await session.send("hello", deadline=30)).state_name == "INPUT_REQUIRED", "here it is the answer"
 
 
+@pytest.mark.parametrize("line_end", ["\n", "\r\n", "\r"])
+async def test_a_line_of_a_stream_may_contain_line_separators_of_unicode(line_end: str) -> None:
+    """JavaScript's JSON.stringify does not escape these characters, and server-sent events only end lines at CR and
+    LF."""
+    text = "one\x85two\u2028three\u2029four"
+    chunk = {"artifactId": "a", "parts": [{"text": text}]}
+    events = (
+        {"task": T_WORKS},
+        {"artifactUpdate": {"taskId": "t", "contextId": "c", "artifact": chunk}},
+        {"task": T_IS_DONE | {"artifacts": [chunk]}},
+    )
+    frames = [json.dumps({"jsonrpc": "2.0", "id": 1, "result": event}, ensure_ascii=False) for event in events]
+    body = "".join(f"data: {frame}{2 * line_end}" for frame in frames)
+
+    async with odd_peer(lambda method: Response(body, media_type="text/event-stream"), streaming=True) as agent:
+        assert (await agent.session().send("hello", deadline=30)).text == text
+
+
 T_WORKS = {"id": "t", "contextId": "c", "status": {"state": "TASK_STATE_WORKING"}}
 T_IS_DONE = {"id": "t", "contextId": "c", "status": {"state": "TASK_STATE_COMPLETED"}}
 

@@ -14,6 +14,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from importlib.util import find_spec
 from inspect import isawaitable
+from io import IncrementalNewlineDecoder
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -238,9 +239,8 @@ class EventIdRecorder:
         self._bound.reset()
         if options.get("stream"):
             self._bound.watch(response)
-            lines = response.aiter_lines
             # A line is read only when its frame is needed, so the recorded id is never newer than the yielded events.
-            response.aiter_lines = lambda: self._record_ids(lines())  # type: ignore[method-assign]
+            response.aiter_lines = lambda: self._record_ids(_lines_of(response))  # type: ignore[method-assign]
             return response
         await self._bound.read(response)
         if (text := text_with_zones(response.text)) != response.text:
@@ -254,6 +254,20 @@ class EventIdRecorder:
             elif line.startswith("id:"):
                 self.last = line.removeprefix("id:").strip() or None
             yield f"data:{text_with_zones(line[5:])}" if line.startswith("data:") else line
+
+
+async def _lines_of(response: httpx.Response) -> AsyncIterator[str]:
+    """Yield the lines of a stream of events. Unlike `aiter_lines` of httpx, lines end only at CR and LF, because a JSON
+    string may contain the line separators of Unicode."""
+    decoder, pieces = IncrementalNewlineDecoder(None, translate=True), list[str]()
+    async for text in response.aiter_text():
+        end_of_line, *next_pieces = decoder.decode(text).split("\n")
+        pieces.append(end_of_line)
+        for piece in next_pieces:
+            yield "".join(pieces)
+            pieces = [piece]
+    if decoder.decode("", final=True):
+        yield "".join(pieces)
 
 
 @dataclass(frozen=True, slots=True)
