@@ -218,8 +218,10 @@ def _grpc_retry_after(error: Any) -> float | None:
     return None
 
 
-def _unreachable(error: Exception, url: str) -> AgentUnreachable:
+def _unreachable(error: Exception, url: str) -> RemoteError:
     cause = error.__cause__ if isinstance(error.__cause__, httpx.HTTPError) else error
+    if isinstance(cause, httpx.LocalProtocolError) and str(cause).startswith("Illegal header"):
+        return CallRefused(f"{url} was not called: the request has a header that cannot be sent")  # may be a secret
     if isinstance(cause, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout):
         return NotConnected(f"{url} is unreachable: {_line(cause)}")
     return AgentUnreachable(f"{url} sent no complete response: {_line(cause)}")

@@ -39,6 +39,7 @@ from .connection.transports import (
     HeaderSource,
     TraceInterceptor,
     Transports,
+    url_error,
 )
 from .connection.turn_stream import Events, ReconnectBackoff, TurnStream, discard
 from .errors import DeadlineExceeded, RemoteError, translate_errors
@@ -73,8 +74,8 @@ class RemoteAgent:
     cancelled, fails, is rejected or is retried, unless `cancel_with_parent` is False.
 
     Args:
-        url: Base address of the agent, ``http://`` or ``https://``. For ``https://``, interfaces of the card at
-            ``http://`` addresses are ignored.
+        url: Base address of the agent, ``http://`` or ``https://``, without a password or a query. For ``https://``,
+            interfaces of the card at ``http://`` addresses are ignored.
         headers: Headers of every request. Either a mapping, or a function or coroutine function that returns the
             headers of the next request.
         bearer: Bearer token of every request, or None.
@@ -120,8 +121,8 @@ class RemoteAgent:
         clock: Clock = SYSTEM_CLOCK,
         cancel_with_parent: bool = True,
     ) -> None:
-        if not url.startswith(("http://", "https://")):
-            raise ConfigError(f"url {url!r}: an agent's address must begin with http:// or https://")
+        if error := url_error(url):
+            raise ConfigError(error)
         self.url = url.rstrip("/")
         self._idempotent = idempotent
         self._patience = reconnect_timeout

@@ -72,7 +72,7 @@ class TestSteps:
             ("ftp://x/", "must begin with http:// or https://"),
             ("http://", "name a host"),
             ("http://[", "is not a URL"),
-            ("https://ann:secret@x/", "the URL for x has a password: use a named Remote with headers"),
+            ("https://ann:secret@x/", "the URL for x has a password: pass the credentials in headers"),
             (5, "a string, not int"),
         ],
     )

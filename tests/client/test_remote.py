@@ -12,6 +12,8 @@ from typing import Any
 import grpc
 import httpx
 import pytest
+from a2a.client import ClientCallContext, ClientCallInterceptor
+from a2a.client.interceptors import AfterArgs, BeforeArgs
 from a2a.types import (
     APIKeySecurityScheme,
     GetTaskRequest,
@@ -377,10 +379,14 @@ class TestCredentials:
                 await agent.session().send("COMPLETED")
         assert "hidden" not in str(refusal.value)
 
-    @pytest.mark.parametrize("url", ["127.0.0.1:1", "", "ftp://127.0.0.1"])
+    @pytest.mark.parametrize(
+        "url",
+        ["127.0.0.1:1", "", "ftp://127.0.0.1", "http://", "http://x:99999", "https://ann:hidden@x", "http://x/?card=1"],
+    )
     def test_an_address_is_one_of_http(self, url: str) -> None:
-        with pytest.raises(ConfigError, match="http://"):
+        with pytest.raises(ConfigError, match=r"http://|password") as refusal:
             RemoteAgent(url)
+        assert "hidden" not in str(refusal.value)
 
     @pytest.mark.parametrize(
         ("status", "error", "expected"),
@@ -405,6 +411,33 @@ class TestCredentials:
         async with RemoteAgent("http://127.0.0.1:1", card=card("nowhere")) as agent:
             with pytest.raises(NoTransport, match="has no interface"):
                 await agent.session().send("x")
+
+    @pytest.mark.parametrize("url", ["/rpc", "", "ftp://x/", "http://", "http://x:99999/", "http://[x"])
+    async def test_an_interface_without_a_usable_address_is_passed_over(self, states: str, url: str) -> None:
+        odd_card = card("odd")
+        odd_card.supported_interfaces.add(url=url, protocol_binding="JSONRPC", protocol_version="1.0")
+        async with RemoteAgent(states, card=odd_card) as agent:
+            for call in (agent.session().send("COMPLETED"), agent.get("t"), agent.session(Session("c", "t")).wait()):
+                with pytest.raises(NoTransport, match="addresses that are not used"):
+                    await call
+
+        odd_card.supported_interfaces.add(url=f"{states}/", protocol_binding="JSONRPC", protocol_version="1.0")
+        async with RemoteAgent(states, card=odd_card) as agent:
+            assert (await agent.session().send("COMPLETED")).state_name == "COMPLETED"
+
+    async def test_a_header_of_an_interceptor_that_cannot_be_sent_is_refused(self, states: str) -> None:
+        class Interceptor(ClientCallInterceptor):
+            async def before(self, args: BeforeArgs) -> None:
+                args.context = ClientCallContext(service_parameters={"X-Token": "hidden\n"})
+
+            async def after(self, args: AfterArgs) -> None:
+                pass
+
+        async with RemoteAgent(states, interceptors=[Interceptor()]) as agent:
+            for call in (agent.session().send("COMPLETED"), agent.session(Session("c", "t")).wait()):
+                with pytest.raises(CallRefused, match="a header that cannot be sent") as refusal:
+                    await call
+                assert "hidden" not in str(refusal.value)
 
     async def test_a_client_of_the_callers_stays_the_callers(self, states: str) -> None:
         async with httpx.AsyncClient() as http:

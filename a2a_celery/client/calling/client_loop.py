@@ -12,14 +12,13 @@ from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field
 from http.cookiejar import DefaultCookiePolicy
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import httpx
 
 from ...concurrency import LoopThread
 from ...errors import ConfigError
 from ..connection.card_cache import CardCache
-from ..connection.transports import Credentials, HeaderSource
+from ..connection.transports import Credentials, HeaderSource, url_error
 from ..errors import AgentUnreachable
 from ..remote_agent import CONNECT_TIMEOUT, RemoteAgent
 from .progress import PollRateLimiter
@@ -65,20 +64,6 @@ def find_remote(remotes: Mapping[str, Remote], name: object) -> Remote:
         names = ", ".join(sorted(remotes)) or "none"
         raise ConfigError(f"no remote is called {name!r}, and it is not a URL; known: {names}")
     return Remote(name)  # type: ignore[arg-type]
-
-
-def url_error(url: object) -> str:
-    """Describe the error in an agent's URL, without the URL's password. Return "" if the URL is valid."""
-    if not isinstance(url, str):
-        return f"an agent's URL must be a string, not {type(url).__name__}"
-    try:
-        parts = urlsplit(url)
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        return f"{url!r} is not a URL"
-    if parts.username is not None or parts.password is not None:
-        return f"the URL for {parts.hostname} has a password: use a named Remote with headers instead"
-    return "" if usable else f"{url!r}: an agent's URL must begin with http:// or https:// and name a host"
 
 
 T = TypeVar("T")

@@ -290,7 +290,8 @@ class Transports:
 
     Args:
         url: Base address of the agent. If `url` is ``https://``, interfaces of the card at ``http://`` addresses are
-            ignored, because credentials would be sent in clear text. A gRPC interface whose address has neither of
+            ignored, because credentials would be sent in clear text. Interfaces of HTTP bindings whose address is not a
+            valid URL are ignored, too. A gRPC interface whose address has neither of
             these schemes is encrypted if and only if `url` is ``https://``.
         prefer: Bindings in order of preference: "JSONRPC", "HTTP+JSON", "GRPC". If empty, the order of the card
             applies.
@@ -334,7 +335,7 @@ class Transports:
             NoTransport: The card has no interface that this client supports.
         """
         ids = EventIdRecorder(http, self._max_answer_bytes)
-        usable = self._without_clear_text(card)
+        usable = self._with_usable_interfaces(card)
         config = ClientConfig(
             streaming=streaming,
             httpx_client=ids,  # type: ignore[arg-type]  # it forwards the attributes of an AsyncClient
@@ -347,7 +348,8 @@ class Transports:
         except ValueError as e:
             bindings_text = ", ".join(sorted({i.protocol_binding for i in card.supported_interfaces})) or "no interface"
             if usable is not card:
-                bindings_text += ", some of them at http:// addresses, which are not used for an agent at https://"
+                bindings_text += ", some of them at addresses that are not used: invalid URLs"
+                bindings_text += ", or http:// for an agent at https://" if self._secure else ""
             raise NoTransport(
                 f"the card of {card.name!r} has {bindings_text}; wanted: {', '.join(self._bindings)}"
             ) from e
@@ -358,16 +360,21 @@ class Transports:
         while self._channels:
             await self._channels.popitem()[1].close()
 
-    def _without_clear_text(self, card: AgentCard) -> AgentCard:
-        """Return `card` without interfaces at ``http://`` addresses if the agent's URL is ``https://``."""
-        if not self._secure or not any(map(_is_in_clear, card.supported_interfaces)):
+    def _with_usable_interfaces(self, card: AgentCard) -> AgentCard:
+        """Return `card` without the interfaces whose addresses the client does not use."""
+        usable_interfaces = [interface for interface in card.supported_interfaces if self._is_usable(interface)]
+        if len(usable_interfaces) == len(card.supported_interfaces):
             return card
-        safe_card = AgentCard()
-        safe_card.CopyFrom(card)
-        safe_interfaces = [interface for interface in card.supported_interfaces if not _is_in_clear(interface)]
-        del safe_card.supported_interfaces[:]
-        safe_card.supported_interfaces.extend(safe_interfaces)
-        return safe_card
+        usable_card = AgentCard()
+        usable_card.CopyFrom(card)
+        del usable_card.supported_interfaces[:]
+        usable_card.supported_interfaces.extend(usable_interfaces)
+        return usable_card
+
+    def _is_usable(self, interface: AgentInterface) -> bool:
+        if self._secure and interface.url.lower().startswith("http://"):
+            return False
+        return interface.protocol_binding not in HTTP_BINDINGS or is_http_url(interface.url)
 
     def _channel(self, url: str) -> Any:
         import grpc.aio  # noqa: PLC0415 - an extra
@@ -403,8 +410,28 @@ def grpc_address(url: str, *, is_secure: bool) -> tuple[str, bool]:
     return (host if parts.port is not None else f"{host}:{GRPC_PORTS[parts.scheme]}"), parts.scheme == "https"
 
 
-def _is_in_clear(interface: AgentInterface) -> bool:
-    return interface.url.lower().startswith("http://")
+def is_http_url(url: str) -> bool:
+    """Return True if `url` is an HTTP URL with a host and a valid port."""
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+
+
+def url_error(url: object) -> str:
+    """Describe the error in an agent's URL, without the URL's password. Return "" if the URL is valid."""
+    if not isinstance(url, str):
+        return f"an agent's URL must be a string, not {type(url).__name__}"
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return f"{url!r} is not a URL"
+    if parts.username is not None or parts.password is not None:
+        return f"the URL for {parts.hostname} has a password: pass the credentials in headers instead"
+    if not is_http_url(url) or parts.query or parts.fragment:
+        return f"{url!r}: an agent's URL must begin with http:// or https:// and name a host, and must have no query"
+    return ""
 
 
 def _timeout_interceptor(timeout: float | None) -> Any:
