@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from pathlib import Path
 from typing import Any
 
+import pytest
+from google.protobuf.json_format import MessageToDict
+
 from a2a_celery import client
 from a2a_celery.cli.client.call import EXIT_CODES, INTERRUPTED
 from a2a_celery.client import errors, remote_agent, state_name
 from a2a_celery.client.connection import card_cache, turn_stream
-from a2a_celery.client.result import STOP_REASONS
+from a2a_celery.client.result import STOP_REASONS, Result
 from tests.support.plain_server import plain_server
 from tests.support.states import States
 
@@ -20,9 +24,12 @@ PAGE = (ROOT / "docs" / "client.md").read_text(encoding="utf-8")
 PEERS = ROOT / "tests" / "peers"
 
 
+PROGRAMS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+
+
 def program(number: int, url: str) -> dict[str, Any]:
     """Run a program of the page with the agent at `url`, and return the program's global variables."""
-    text = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[number]
+    text = PROGRAMS[number]
     namespace: dict[str, Any] = {"__name__": "service"}
     exec(compile(text.replace("https://agent.example.com", url), "client.md", "exec"), namespace)
     return namespace
@@ -48,6 +55,33 @@ async def test_a_session_is_restored_from_its_database_row() -> None:
         row = await service["ask"]("INPUT_REQUIRED")
 
         assert await service["answer"](row, "seven") == "after seven"
+
+
+@pytest.mark.parametrize(
+    ("schema", "entered", "expected"),
+    [
+        (None, "tea", "tea"),
+        ({"type": "boolean"}, "yes", True),
+        ({"enum": ["tea", "milk"]}, "milk", "milk"),
+        ({"properties": {"cups": {"type": "integer"}}}, "2", {"cups": 2}),
+    ],
+)
+async def test_a_question_with_a_schema_is_answered(schema: Any, entered: str, expected: Any) -> None:
+    class FakeSession:
+        async def send(self, content: Any) -> Result:
+            if isinstance(content, str):
+                parts = [{"text": "What?"}, {"data": schema, "mediaType": "application/schema+json"}]
+                message = {"messageId": "q", "role": "ROLE_AGENT", "parts": parts if schema else parts[:1]}
+                return Result.of({"id": "t", "status": {"state": "TASK_STATE_INPUT_REQUIRED", "message": message}})
+            [part] = content.parts
+            answers.append(MessageToDict(part).get("data", part.text))
+            return Result.of({"id": "t", "status": {"state": "TASK_STATE_COMPLETED"}})
+
+    answers: list[Any] = []
+    code = compile(PROGRAMS[2], "client.md", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    await eval(code, {"session": FakeSession(), "input": lambda prompt: entered, "print": lambda text: None})
+
+    assert answers == [expected]
 
 
 def test_the_states_are_those_of_the_code() -> None:
