@@ -1,4 +1,4 @@
-"""Option types that several commands share, and the check of a port."""
+"""Option types that several commands share, and the checks of the arguments' encoding and of a port."""
 
 from __future__ import annotations
 
@@ -12,6 +12,27 @@ from ..errors import ConfigError
 PORT = click.IntRange(0, 65535)
 
 LOG_LEVEL = click.Choice(["debug", "info", "warning", "error", "critical"], case_sensitive=False)
+
+
+class Utf8Group(click.Group):
+    """Group of commands whose arguments must be UTF-8.
+
+    Python represents other bytes by surrogates, which neither the store nor a request can contain.
+    """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments of the group, followed by those of the command.
+
+        Raises:
+            click.UsageError: An argument is not UTF-8.
+        """
+        for argument in () if ctx.resilient_parsing else args:
+            try:
+                argument.encode()
+            except UnicodeEncodeError:
+                text = argument.encode(errors="surrogateescape").decode(errors="backslashreplace")
+                raise click.UsageError(f"the argument '{text}' is not UTF-8: encode it as UTF-8", ctx) from None
+        return super().parse_args(ctx, args)
 
 
 def available_port(host: str, port: int, option: str, *, shared: bool = False) -> int:

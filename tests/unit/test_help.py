@@ -56,6 +56,24 @@ def test_an_option_with_an_impossible_value_is_refused(arguments: list[str]) -> 
     assert f"Invalid value for '{arguments[1]}'" in result.output
 
 
+@pytest.mark.parametrize(
+    ("group", "arguments"),
+    [
+        (a2a, ["get", "\udcff", "--store"]),
+        (a2a, ["deliveries", "list", "--task", "\udcff"]),
+        (a2a, ["\udcff"]),
+        (main, ["call", "http://127.0.0.1:1", "\udcff"]),
+    ],
+)
+def test_an_argument_that_is_not_utf_8_is_refused(group: click.Group, arguments: list[str]) -> None:
+    result = CliRunner().invoke(group, arguments)
+
+    assert (result.exit_code, result.stderr.splitlines()[-1]) == (
+        2,
+        r"Error: the argument '\xff' is not UTF-8: encode it as UTF-8",
+    )
+
+
 @pytest.mark.parametrize("name", ["list", "cancel"])
 def test_the_help_names_each_state(name: str) -> None:
     output = CliRunner().invoke(a2a, [name, "--help"], terminal_width=78).output
