@@ -112,31 +112,38 @@ class Recoverer:
         except Exception as e:
             await self._store.run(self._lapsed_runs())  # raises if the store is unavailable, or refuses writes
             self._retry_at[name] = self._clock.boottime() + RETRY_AFTER
-            text = "run %s of %s was lost and its task could not be written, retrying in %g s: %s"
+            text = "run %s of %s was %s and its task could not be written, retrying in %g s: %s"
             log_fields = about(Action.RUN_LOST, name, agent=lapsed_run.agent, outcome="postponed")
-            logger.warning(text, name, lapsed_run.agent, RETRY_AFTER, e or type(e).__name__, extra=log_fields)
+            reason = e or type(e).__name__
+            logger.warning(text, name, lapsed_run.agent, _end_text(lapsed_run), RETRY_AFTER, reason, extra=log_fields)
 
     async def _start_next_attempt(self, lapsed_run: Lapsed) -> None:
         delay_us = 0 if lapsed_run.returned else delay_after(lapsed_run.attempt)
         lapse = await begin_next_attempt(self._store, self._keys, lapsed_run, delay_us=delay_us)
-        log_fields = about(Action.RUN_LOST, lapsed_run.ref.name, agent=lapsed_run.agent, outcome=lapse.outcome)
+        outcome: str = lapse.outcome
         match lapse.outcome:
             case "again":
-                text = "run %s of %s was lost; run %s follows"
-                logger.warning(text, lapsed_run.ref.name, lapsed_run.agent, lapse.next_run, extra=log_fields)
+                outcome = "returned" if lapsed_run.returned else "again"
+                consequence = f"run {lapse.next_run} follows"
             case "failed":
-                text = "run %s of %s was lost; its task failed: a2a requeue %s runs it again"
-                logger.warning(text, lapsed_run.ref.name, lapsed_run.agent, lapsed_run.ref.task_id, extra=log_fields)
+                consequence = f"its task failed: a2a requeue {lapsed_run.ref.task_id} runs it again"
             case "canceled":
-                text = "run %s of %s was lost; its task is canceled"
-                logger.warning(text, lapsed_run.ref.name, lapsed_run.agent, extra=log_fields)
+                consequence = "its task is canceled"
             case _:
                 return  # another watcher recovered the run, or the next tick does
+        level = logging.INFO if lapsed_run.returned else logging.WARNING
+        log_fields = about(Action.RUN_LOST, lapsed_run.ref.name, agent=lapsed_run.agent, outcome=outcome)
+        arguments = (lapsed_run.ref.name, lapsed_run.agent, _end_text(lapsed_run), consequence)
+        logger.log(level, "run %s of %s was %s; %s", *arguments, extra=log_fields)
         if lapsed_run.worker and not lapsed_run.returned and self._publisher is not None:
             run = (lapsed_run.agent, lapsed_run.ref.task_id, lapsed_run.ref.run)
             self._publisher.lost_soon(
                 *run, lapsed_run.worker, canceled=lapse.outcome == "canceled", call=lapsed_run.call
             )
+
+
+def _end_text(lapsed_run: Lapsed) -> str:
+    return "returned by its worker at shutdown" if lapsed_run.returned else "lost"
 
 
 class PauseExpirer:

@@ -3,6 +3,8 @@ attempt."""
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
 from a2a_celery.lifecycle.outcomes import CANCELED_BY_CLIENT
@@ -104,8 +106,9 @@ async def test_an_attempt_that_a_worker_gives_up_does_not_count(store: AsyncStor
 
 
 async def test_a_watcher_publishes_the_next_attempt_if_the_worker_does_not(
-    store: AsyncStore, keys: Keys, seeds: Seeds
+    store: AsyncStore, keys: Keys, seeds: Seeds, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO, "a2a_celery.watcher.recoverer")
     ref = RunRef(await seeds.create_task(), 1)
     await begin_run(store, keys, ref, max_attempts=2)
     await give_up(store, keys, ref)
@@ -117,6 +120,23 @@ async def test_a_watcher_publishes_the_next_attempt_if_the_worker_does_not(
     task = await seeds.task(ref.task_id)
     assert task.status.state == WORKING
     assert dict(task.metadata) == own_metadata({ATTEMPT: 2, MAX_ATTEMPTS: 3, RETURNED_ATTEMPT: 1})
+    text = f"run {ref.name} of agent was returned by its worker at shutdown; run 2 follows"
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [("INFO", text)]
+
+
+async def test_a_watcher_logs_what_follows_a_lost_run(
+    store: AsyncStore, keys: Keys, seeds: Seeds, caplog: pytest.LogCaptureFixture
+) -> None:
+    task_id = await seeds.create_task()
+    for n in (1, 2):
+        await begin_run(store, keys, RunRef(task_id, n), max_attempts=2)
+        await store.redis.zadd(keys.leases, {f"{task_id}.{n}": 0})
+        await Recoverer(store, keys).tick()
+
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("WARNING", f"run {task_id}.1 of agent was lost; run 2 follows"),
+        ("WARNING", f"run {task_id}.2 of agent was lost; its task failed: a2a requeue {task_id} runs it again"),
+    ]
 
 
 @pytest.mark.parametrize("max_attempts", [1, 5])
