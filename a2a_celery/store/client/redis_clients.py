@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from time import monotonic
 from typing import Any
 
 import redis
@@ -33,6 +32,7 @@ from redis.exceptions import TimeoutError as RedisTimeout
 from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError
 
+from ...clock import SYSTEM_CLOCK
 from ...errors import ConfigError, StoreUnavailable
 from ...settings.urls import NO_CLUSTER, SENTINEL_FORM, SentinelAddress, is_sentinel_url, redis_url
 
@@ -112,14 +112,14 @@ class PrimaryRetry(Retry):
         """Call `Retry.call_with_retry`, whose options depend on the version of redis-py."""
         outer_until = self._until
         if outer_until is None:
-            self._until = monotonic() + RETRY_WINDOW
+            self._until = SYSTEM_CLOCK.monotonic() + RETRY_WINDOW
         try:
             return super().call_with_retry(*arguments, **(options | {"is_retryable": self._is_retryable}))
         finally:
             self._until = outer_until
 
     def _is_retryable(self, error: Exception) -> bool:
-        return not isinstance(error, MasterNotFoundError) and monotonic() < (self._until or 0)
+        return not isinstance(error, MasterNotFoundError) and SYSTEM_CLOCK.monotonic() < (self._until or 0)
 
 
 class _Connection(redis.sentinel.SentinelManagedConnection):
