@@ -257,6 +257,8 @@ def test_the_commands_identify_themselves(served_fleet: ServedFleet, tmp_path: P
 def test_the_commands_say_what_is_missing(served_fleet: ServedFleet, tmp_path: Path) -> None:
     refused_result = command(served_fleet, "send", "echo", "hi", code=1)
     assert "requires authentication: pass --bearer-file or A2A_BEARER" in refused_result
+    malformed_result = command(served_fleet, "send", "echo", "hi", code=1, A2A_BEARER="s\u00e9cret")
+    assert malformed_result.startswith("Error: bearer: must consist of printable ASCII characters")
     (tmp_path / "two").write_text("a secret")
     for arguments in (["--bearer-file", str(tmp_path / "two")], ["--api-key-file", str(tmp_path / "none")]):
         assert "secret" not in command(served_fleet, "send", "echo", "hi", *arguments, code=2)

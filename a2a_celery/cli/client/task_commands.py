@@ -149,8 +149,9 @@ def client_command(command: Callable[..., Coroutine[Any, Any, None]]) -> Callabl
             # not `settings`, which requires a store that this command does not need
             url = os.environ.get("A2A_PUBLIC_URL") or a2a.celery.conf.get("a2a_public_url") or DEFAULT_URL
         names = tuple(a2a.agents) if agent is None else (agent,)
-        gateway = Gateway(url.rstrip("/"), names, Credentials(**credentials_of(header, bearer_file, api_key_file)))
+        arguments = credentials_of(header, bearer_file, api_key_file)
         try:
+            gateway = Gateway(url.rstrip("/"), names, Credentials(**arguments))
             asyncio.run(command(gateway, **rest))
         except ConfigError as e:
             raise click.ClickException(str(e)) from e
