@@ -80,7 +80,7 @@ channel = grpc.insecure_channel(address)
 call = getattr(channel, "unary_stream" if "Streaming" in method else "unary_unary")(method)
 for _ in range(int(calls)):
     try:
-        list(call(bytes.fromhex(body), metadata=[("a2a-version", "1.0")], timeout=LIMIT))
+        list(call(bytes.fromhex(body), metadata=[("a2a-version", "1.0")], timeout=120))
     except grpc.RpcError as e:
         print(e.code().name)
 """
