@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
+import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
+from a2a.types import TaskPushNotificationConfig
 
+from a2a_celery.push.request import Signer
 from tests.conftest import require_peers
 from tests.support import ROOT
 from tests.support.fleet import Gateway, Process, running_fleet
@@ -105,23 +109,47 @@ def test_an_event_source_follows_a_task(folder: Path, gateways: tuple[Gateway, G
     assert output_lines(folder, "--experimental-eventsource", "source.mjs", gateways[0].url) == ["task"]
 
 
-def test_the_receiver_accepts_signed_posts_only(folder: Path, gateways: tuple[Gateway, Gateway]) -> None:
+@pytest.fixture
+def receiver(folder: Path) -> Iterator[Process]:
+    """Process of the documented receiver."""
     environment = {"WEBHOOK_SECRET": SECRET, "PORT": "0"}
-    receiver = Process("receiver", [program(NODE), str(folder / "receiver.mjs")], environment, folder / "log")
+    process = Process("receiver", [program(NODE), str(folder / "receiver.mjs")], environment, folder / "log")
     try:
-        receiver.wait_for_output("listening ")
-        url = f"http://127.0.0.1:{receiver.output().split()[1]}/events"
-        assert httpx.post(url, json={}).status_code == 401
-        message = {"messageId": "m-of-the-page", "role": "ROLE_USER", "parts": [{"text": "count 1"}]}
-        config = {"url": url, "token": SECRET}
-        body = {"message": message, "configuration": {"taskPushNotificationConfig": config}}
-        response = httpx.post(
-            f"{gateways[0].url}/message:send", json=body, headers={"A2A-Version": "1.0"}, timeout=LIMIT
-        )
-        assert response.status_code == 200, response.text
-
-        eventually(lambda: "TASK_STATE_COMPLETED" in receiver.output(), what="the last event is posted")
+        process.wait_for_output("listening ")
+        yield process
     finally:
-        receiver.kill()
+        process.kill()
+
+
+def port_of(receiver: Process) -> int:
+    return int(receiver.output().split()[1])
+
+
+def test_the_receiver_accepts_signed_posts_only(receiver: Process, gateways: tuple[Gateway, Gateway]) -> None:
+    url = f"http://127.0.0.1:{port_of(receiver)}/events"
+    assert httpx.post(url, json={}).status_code == 401
+    message = {"messageId": "m-of-the-page", "role": "ROLE_USER", "parts": [{"text": "count 1"}]}
+    config = {"url": url, "token": SECRET}
+    body = {"message": message, "configuration": {"taskPushNotificationConfig": config}}
+    response = httpx.post(f"{gateways[0].url}/message:send", json=body, headers={"A2A-Version": "1.0"}, timeout=LIMIT)
+    assert response.status_code == 200, response.text
+
+    eventually(lambda: "TASK_STATE_COMPLETED" in receiver.output(), what="the last event is posted")
     states = receiver.output().splitlines()[1:]
     assert states == ["TASK_STATE_SUBMITTED", "TASK_STATE_WORKING", "an artifact", "TASK_STATE_COMPLETED"]
+
+
+def test_the_receiver_survives_failed_posts_and_names_pings(receiver: Process) -> None:
+    port = port_of(receiver)
+    with socket.create_connection(("127.0.0.1", port)) as connection:  # disconnects before the end of the body
+        connection.sendall(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n{")
+    receiver.wait_for_output("aborted")
+
+    def post(body: bytes) -> int:
+        config = TaskPushNotificationConfig(url=f"http://127.0.0.1:{port}/", token=SECRET)
+        headers = Signer.of(config).headers("msg_t_ping-1", int(time.time()), body)
+        return httpx.post(config.url, content=body, headers=headers, timeout=LIMIT).status_code
+
+    assert post(b"not JSON") == 500, "the event comes again"
+    assert post(b'{"type": "webhook.ping"}') == 204
+    assert receiver.output().splitlines()[-1] == "webhook.ping"
