@@ -21,7 +21,7 @@ from a2a.utils.errors import (
     TaskNotCancelableError,
     TaskNotFoundError,
 )
-from google.protobuf.json_format import ParseError
+from google.protobuf.json_format import ParseError, SerializeToJsonError
 from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 
@@ -117,7 +117,7 @@ def translate_errors(url: str) -> Iterator[None]:
     """Convert the errors that the SDK's client, httpx and the parsers raise in the block.
 
     Errors that the protocol defines are raised as the SDK's own classes, and others as errors of this module with `url`
-    in their text.
+    in their text. A request that JSON cannot represent raises a TypeError.
     """
     try:
         yield
@@ -140,6 +140,8 @@ def translate_errors(url: str) -> Iterator[None]:
         raise CallRefused(f"{url} is not an address: {_line(e)}") from e
     except httpx.HTTPError as e:
         raise _unreachable(e, url) from e
+    except SerializeToJsonError as e:  # NaN or an infinite number in the request
+        raise TypeError(f"a message cannot carry this value: {_line(e)}") from None
     except (*UNREADABLE, DecodeError) as e:
         raise InvalidResponse(f"{url} sent an invalid A2A response: {_line(e)}") from e
 

@@ -149,6 +149,16 @@ class TestSessions:
             with pytest.raises(TypeError, match="cannot carry"):
                 agent.stream(object())  # type: ignore[arg-type]
 
+    @pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON"])
+    @pytest.mark.parametrize(
+        "content", [{"x": float("nan")}, Message(metadata={"x": float("inf")})], ids=["nan", "inf"]
+    )
+    async def test_a_number_that_no_message_can_carry(self, states: str, binding: str, content: Any) -> None:
+        async with RemoteAgent(states, transports=[binding]) as agent:
+            for call in (agent.submit(content), agent.session().send(content)):
+                with pytest.raises(TypeError, match="a message cannot carry this value"):
+                    await call
+
 
 class TestEnds:
     async def test_a_deadline_leaves_the_task_alone(self) -> None:
