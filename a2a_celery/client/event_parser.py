@@ -128,7 +128,7 @@ def parse_event(answer: object) -> Event | None:
         return event
     if isinstance(answer, Mapping):
         try:
-            return _of_json(with_zones(_without_nulls(answer)))
+            return _of_json(with_zones(without_nulls(answer)))
         except RecursionError:
             return None
     return None
@@ -323,13 +323,15 @@ def _add_readable(item: Mapping[str, Any], items: Any) -> None:
         del items[-1]
 
 
-def _without_nulls(value: Any) -> Any:
+def without_nulls(value: Any) -> Any:
+    """Return the JSON `value` without the fields and the items that are null. Data and metadata are returned
+    unchanged."""
     if isinstance(value, Mapping):
         return {
-            str(key): inner if key in _OPEN else _without_nulls(inner)
+            str(key): inner if key in _OPEN else without_nulls(inner)
             for key, inner in value.items()
             if inner is not None
         }
     if isinstance(value, list | tuple):
-        return [_without_nulls(inner) for inner in value if inner is not None]
+        return [without_nulls(inner) for inner in value if inner is not None]
     return value

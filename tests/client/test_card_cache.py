@@ -124,6 +124,15 @@ async def test_an_old_one_is_better_than_none(caching_agent: CachingAgent) -> No
         await caching_agent()
 
 
+@pytest.mark.parametrize("version", ["0.3.0", "1.0"])
+async def test_a_null_in_a_card_is_a_missing_field(caching_agent: CachingAgent, version: str) -> None:
+    """Servers in Go send null for an empty list."""
+    names = ("skills", "capabilities", "securitySchemes", "additionalInterfaces", "supportedInterfaces")
+    caching_agent.cards.answer = JSONResponse({"name": "go", "protocolVersion": version, **dict.fromkeys(names)})
+
+    assert await caching_agent() == "go"
+
+
 @pytest.mark.parametrize(
     ("answer", "error"),
     [

@@ -16,6 +16,7 @@ from a2a.utils.constants import AGENT_CARD_WELL_KNOWN_PATH
 
 from ...clock import SYSTEM_CLOCK, Clock
 from ..errors import AgentUnreachable, translate_errors
+from ..event_parser import without_nulls
 from .transports import MAX_CARD_BYTES, ResponseLimit
 
 MAX_AGE = 300.0
@@ -89,7 +90,7 @@ class CardCache:
             card = cached_card.card
         else:
             answer.raise_for_status()
-            card = parse_agent_card(answer.json())
+            card = parse_agent_card(without_nulls(answer.json()))  # Go servers send null for an empty list
         validators = {
             request_header: answer.headers[header]
             for header, request_header in (("etag", "If-None-Match"), ("last-modified", "If-Modified-Since"))
