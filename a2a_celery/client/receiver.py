@@ -23,6 +23,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from ..concurrency import DaemonThreads
+from ..errors import ConfigError
 from .deduplication import ClaimStatus, Deduplicator, MemoryDeduplicator, RedisDeduplicator
 from .notifications import (
     MAX_BYTES,
@@ -113,14 +114,26 @@ def consent(request: Request, origins: Sequence[str] = ("*",)) -> Response:
         origins: Allowed origins. ``*`` allows all origins.
 
     Raises:
+        ConfigError: `origins` is invalid.
         HTTPException: The origin is not allowed (403).
 
     Source: CloudEvents, HTTP 1.1 Web Hooks for Event Delivery 1.0.2, section 4.2 (validation response).
     """
     origin = request.headers.get("webhook-request-origin", "")
-    if not origin or not {"*", origin.lower()} & {allowed_origin.lower() for allowed_origin in origins}:
+    if not origin or not {"*", origin.lower()} & _checked_origins(origins):
         raise HTTPException(403, "This receiver accepts no events from that origin.")
     return Response(status_code=200, headers={"Allow": "POST", "WebHook-Allowed-Origin": origin})
+
+
+def _checked_origins(origins: Sequence[str]) -> set[str]:
+    """Return `origins` in lower case.
+
+    Raises:
+        ConfigError: `origins` is a string, whose characters would be the origins, or contains a pattern.
+    """
+    if isinstance(origins, str) or any("*" in origin and origin != "*" for origin in origins):
+        raise ConfigError(f"origins = {origins!r}: must be a list of host names without wildcards, or ['*'] for all")
+    return {origin.lower() for origin in origins}
 
 
 @asynccontextmanager
@@ -206,8 +219,9 @@ def receiver_app(
         origins: Origins that may post to this receiver; see `consent`.
 
     Raises:
-        ConfigError: No secret, key, token or authorization is set, or a secret is invalid.
+        ConfigError: No secret, key, token or authorization is set, or a secret or an origin is invalid.
     """
+    _checked_origins(origins)
     verifier = Verifier(
         secrets,
         tolerance=tolerance,

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from typing import Any
 
 import httpx
 import pytest
@@ -20,6 +21,7 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route
 from starlette.types import Message
 
+from a2a_celery import ConfigError
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.client.receiver import (
     MemoryDeduplicator,
@@ -364,6 +366,13 @@ async def test_it_consents_to_the_origins_that_it_is_for(
     assert answer.headers.get("WebHook-Allowed-Origin") == allowed_origin
     assert answer.status_code == (403 if allowed_origin is None else 200)
     assert handler.handled == []
+
+
+@pytest.mark.parametrize("origins", ["agents.example.com", "*.example.com", ["a.example", "*.example.com"]])
+def test_origins_that_would_not_be_compared_are_refused(handler: Handler, origins: Any) -> None:
+    """The characters of a string would be the origins, so "*.example.com" would allow all origins."""
+    with pytest.raises(ConfigError, match="a list of host names"):
+        receiver_app(handler, secrets=[SECRET], origins=origins)
 
 
 def test_it_is_imported_without_any_configuration() -> None:
