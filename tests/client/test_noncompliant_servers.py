@@ -13,6 +13,7 @@ import pytest
 from a2a.types import GetTaskRequest, Task, TaskState, a2a_pb2_grpc
 from a2a.utils.errors import (
     A2AError,
+    InternalError,
     MethodNotFoundError,
     TaskNotCancelableError,
     TaskNotFoundError,
@@ -49,7 +50,12 @@ from tests.support.serving import serve_app
 
 @asynccontextmanager
 async def odd_peer(
-    answers: Callable[[str], Any], *, streaming: bool = False, version: str = "1.0", clock: Clock = SYSTEM_CLOCK
+    answers: Callable[[str], Any],
+    *,
+    streaming: bool = False,
+    version: str = "1.0",
+    clock: Clock = SYSTEM_CLOCK,
+    idempotent: bool = False,
 ) -> AsyncIterator[RemoteAgent]:
     """Yield a client of a JSON-RPC server. `answers` returns the result or the Response for each method."""
 
@@ -63,7 +69,7 @@ async def odd_peer(
     async with serve_app(Starlette(routes=[Route("/", rpc, methods=["POST"])])) as url:
         peer_card = card("odd", streaming=streaming)
         peer_card.supported_interfaces.add(url=f"{url}/", protocol_binding="JSONRPC", protocol_version=version)
-        async with RemoteAgent(url, card=peer_card, clock=clock) as agent:
+        async with RemoteAgent(url, card=peer_card, clock=clock, idempotent=idempotent) as agent:
             yield agent
 
 
@@ -214,6 +220,29 @@ async def test_a_server_that_fails_for_a_while_is_asked_again() -> None:
             failure_count = 4
             assert (await begin(agent.session(Session("c", "t", 2)))).state_name == "COMPLETED"
             assert failure_count < 0
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_a_server_that_fails_for_a_while_is_sent_a_message_again_if_it_is_idempotent(streaming: bool) -> None:
+    """Over JSON-RPC, a gateway whose store is unavailable responds with InternalError, without a reference."""
+    errors: list[dict[str, Any]] = []
+
+    def answers(method: str) -> Any:
+        return JSONResponse({"jsonrpc": "2.0", "id": 1, "error": errors.pop()}) if errors else {"task": T_IS_DONE}
+
+    unavailable = {"code": -32603, "message": "try again later"}
+    info = {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "metadata": {"reference": "r"}}
+    for idempotent in (True, False):
+        options: dict[str, Any] = {"streaming": streaming, "idempotent": idempotent, "clock": ShortSleepClock()}
+        async with odd_peer(answers, **options) as agent:
+            for call in (agent.submit, agent.session().send):
+                errors += [unavailable] * 2
+                if idempotent:
+                    assert (await call("hello")).state_name == "COMPLETED"
+                    errors.append(unavailable | {"data": [info]})
+                with pytest.raises(InternalError):
+                    await call("hello")
+                errors.clear()
 
 
 async def test_a_timeout_of_the_callers_own_is_no_deadline() -> None:

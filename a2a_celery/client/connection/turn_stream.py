@@ -62,6 +62,9 @@ MAX_SILENCE_TIMEOUT = 300.0
 """Seconds without an event after which the task of a stream is polled. The interval doubles with each poll, up to the
 maximum."""
 
+REFERENCE = "reference"
+"""Key in the data of an InternalError of this package that was caused by a bug, so that a retry does not help."""
+
 MAX_TASKS_SEARCHED = 20
 """Number of the most recently changed tasks of a context that are searched for a message."""
 
@@ -243,6 +246,11 @@ class TurnStream:
                 if not empty:
                     return
                 raise AgentUnreachable(f"{self._url} closed the response before its first event")
+            except InternalError as e:
+                is_bug = bool(e.data and e.data.get(REFERENCE))
+                if self.builder.task_id or is_bug or not self._idempotent:
+                    raise
+                await self._backoff.wait(_failing(self._url, e))
             except AgentUnreachable as e:
                 if self.builder.task_id:
                     raise
@@ -430,7 +438,7 @@ def _is_paused(event: StreamResponse) -> bool:
 def _failing(url: str, error: InternalError) -> AgentUnreachable:
     """Return the error for a server whose store is unavailable. Over JSON-RPC, such a server can send only an internal
     error."""
-    return AgentUnreachable(f"{url} cannot read the task: {error.message}")
+    return AgentUnreachable(f"{url} cannot process the request: {error.message}")
 
 
 def _generator(events: AsyncIterator[StreamResponse]) -> Events:
