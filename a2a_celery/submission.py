@@ -28,7 +28,6 @@ from .client.errors import DeadlineExceeded
 from .client.result import Result
 from .client.session import Content, Session
 from .concurrency import LoopThread
-from .crypto.sealing import sealer_of
 from .dispatch import Publisher
 from .lifecycle import EventId, EventKind, is_interrupted, is_terminal, kind_of
 from .lifecycle.client_events import client_event
@@ -37,8 +36,9 @@ from .lifecycle.outcomes import CANCELED_BY_CLIENT, CANCELED_BY_PARENT
 from .lifecycle.states import SUBMITTED
 from .settings import Settings
 from .store import Keys, Scope
-from .store.admin.start_check import check_store
+from .store.admin.schema import require_schema
 from .store.blobs.blob_store import blobs_of
+from .store.blobs.cleanup import require_blobs_known
 from .store.client.connection import run_with_retry
 from .store.client.tracing import TracedStore
 from .store.log.pages import LogPage, read_log
@@ -125,7 +125,8 @@ class SubmissionProcess:
         self._connections.push_async_callback(self.store.aclose)
         self.listener = PubSubListener(settings.store_url)
         self._connections.push_async_callback(self.listener.stop)
-        await check_store(self.store, self.keys, settings, sealer_of(settings.secret_keys), report=False)
+        await require_schema(self.store, self.keys)
+        await require_blobs_known(self.store, self.keys, settings)
         self.follower = LogFollower(self.store, self.keys, self.listener)
         self.submitter = TaskSubmitter(agents, settings, self.store, self.keys, self.publisher)
 

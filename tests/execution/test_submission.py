@@ -27,7 +27,10 @@ from a2a_celery.lifecycle.states import CANCELED, COMPLETED, INPUT_REQUIRED, SUB
 from a2a_celery.store import AsyncStore, Keys, Scope
 from a2a_celery.store.admin.schema import SCHEMA
 from a2a_celery.store.tasks.commands import read_task
+from a2a_celery.store.webhooks.push_configs import save_push_config
 from a2a_celery.submission import Submission
+from tests.support.delivery_cursors import new
+from tests.support.seeds import ANN
 
 from .local_agents import LocalAgents, local_agents
 
@@ -54,6 +57,17 @@ async def agents(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> 
 async def perform(agents: LocalAgents, handle: TaskHandle, run: int = 1) -> None:
     """Execute a run of the task, as a worker does."""
     await agents.perform(handle.agent, handle.task_id, run)
+
+
+async def test_a_submitter_needs_neither_the_archive_nor_the_secret_key(agents: LocalAgents) -> None:
+    keys, seeds = agents.keys, agents.seeds
+    await agents.store.redis.hset(keys.installation, "archive", "1")
+    task_id = await seeds.create_task()
+    assert await agents.store.run(save_push_config(keys, ANN, task_id, new())) is None
+
+    handle = await agents.a2a.submit_async("echo", "hello", owner="ann")
+
+    assert (await seeds.task(handle.task_id)).status.state == SUBMITTED
 
 
 async def test_the_result_and_the_events_of_a_task(agents: LocalAgents) -> None:
