@@ -41,6 +41,7 @@ from a2a_celery.store.tasks.results import Begun, Created, Known, Limited, Waiti
 from tests.store.test_context_queue import ENDS, Ends
 from tests.store.test_cost import Meter
 from tests.store.test_racing_writers import stores
+from tests.support.delivery_cursors import Webhooks
 from tests.support.seeds import ANN, BOB, CONTEXT, RETENTION, Seeds, chunk, request, status
 
 AGENTS = ("agent", "other")
@@ -209,6 +210,46 @@ async def test_a_run_that_continues_elsewhere_keeps_its_slot(store: AsyncStore, 
 
     assert isinstance(await try_to_create(seeds, TaskLimits(AGENTS, queued=1)), Limited)
     assert isinstance(await try_to_create(seeds, TaskLimits(AGENTS, concurrent=1)), Limited)
+
+
+@pytest.mark.parametrize("archives", [False, True])
+async def test_a_requeued_dead_letter_counts_only_its_remaining_bytes(
+    store: AsyncStore, keys: Keys, seeds: Seeds, archives: bool
+) -> None:
+    await store.redis.hset(keys.installation, "archive", "1" if archives else "")
+    answer = await try_to_create(seeds, TaskLimits(AGENTS, store_bytes=10**9))
+    assert isinstance(answer, Created)
+    claim = await seeds.claim_run(answer.task.id)
+    await seeds.append_events(claim, status(WORKING, "half"), RESULT)
+    await seeds.recover_run(claim.ref)
+
+    new_id, _ = await seeds.requeue_task(answer.task.id)
+
+    sizes = [await stored_bytes(seeds, task_id) for task_id in (answer.task.id, new_id)]
+    assert await counted_bytes(seeds) == (sum(sizes), sum(sizes))
+    await store.run(Operation(script("delete_task"), keys.task(new_id), [str(ANN)], int))
+    if archives:
+        await store.run(remove_archived(keys, [answer.task.id]))
+    else:
+        [(entry, _)] = await store.redis.zrange(keys.stored_expiring, 0, -1, withscores=True)
+        await store.redis.zadd(keys.stored_expiring, {entry: 1})
+        await try_to_create(seeds, TaskLimits(AGENTS, store_bytes=1))
+    assert await counted_bytes(seeds) == (0, 0)
+
+
+async def test_an_archived_dead_letter_with_undelivered_events_counts_without_its_request(
+    store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks
+) -> None:
+    await store.redis.hset(keys.installation, "archive", "1")
+    answer = await try_to_create(seeds, TaskLimits(AGENTS, store_bytes=10**9))
+    assert isinstance(answer, Created)
+    await webhooks.save_config(answer.task.id)
+    await seeds.recover_run((await seeds.claim_run(answer.task.id)).ref)
+
+    assert await store.run(remove_archived(keys, [answer.task.id])) == 1
+
+    exact = await stored_bytes(seeds, answer.task.id)
+    assert await counted_bytes(seeds) == (exact, exact)
 
 
 async def test_a_requeued_task_counts_as_queued_again(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:

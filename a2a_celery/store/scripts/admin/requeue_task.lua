@@ -58,7 +58,10 @@ if moves_journal and tonumber(dead.journal_bytes or '0') > 0 then
   add_size(r, tonumber(dead.journal_bytes))
   for i = first_entry, first_replacement - 2, 2 do write_entry(new_keys, r, ARGV[i], ARGV[i + 1]) end
 end
-if dead.journal_blobs then remove_journal_blobs(KEYS, dead.leases, dead.journal_blobs) end
+local freed_bytes = tonumber(dead.journal_bytes or '0') + tonumber(dead.signal_bytes or '0')
+if dead.journal_blobs then freed_bytes = freed_bytes + remove_journal_blobs(KEYS, dead.leases, dead.journal_blobs) end
+if dead.quota_account then freed_bytes = freed_bytes + size_of_request(KEYS) end
+free_bytes(KEYS, dead, freed_bytes)
 if moves_journal and dead.code_version then set_code_version(new_keys, r, dead.code_version) end
 if dead.signal_ids then redis.call('HSET', record, 'signal_ids', dead.signal_ids) end
 for _, signal in ipairs(redis.call('LRANGE', dead_signals, 0, -1)) do

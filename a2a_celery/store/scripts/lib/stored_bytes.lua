@@ -39,3 +39,16 @@ local function size_of_request(keys)
 end
 
 local function expiring_entry(keys, r) return task_tag(keys) .. ' ' .. micros(r.size) .. ' ' .. r.quota_account end
+
+-- Subtract bytes from the size of an ended task, and save the size.
+local function free_bytes(keys, r, bytes)
+  local expiring, entry = stored_key(r) .. ':expiring', r.quota_account and expiring_entry(keys, r)
+  local at = entry and redis.call('ZSCORE', expiring, entry)
+  add_size(r, -bytes)
+  count_growth(r)
+  redis.call('HSET', keys[1], 'size', micros(r.size))
+  if at then
+    redis.call('ZREM', expiring, entry)
+    redis.call('ZADD', expiring, at, expiring_entry(keys, r))
+  end
+end
