@@ -344,7 +344,8 @@ class Keys:
         Fields:
             schema: Schema of the store, see ``store/admin/schema.py``.
             archive: "1" if ended tasks are archived, or "".
-            border: Archive cutoff, which is the time of the newest archived status, in µs.
+            border: Archive cutoff in µs: the time of the newest archived status, or the time at which the empty store
+                received its schema, if that was later. Absent if neither has happened.
             adopted: "1" if tasks that ended before archiving was enabled are archived too.
             clock: Number of corrected jumps of the store's clock, see ``correct_clock``.
             clock_set_at: Time of the last correction, in µs by the store's clock.

@@ -18,7 +18,8 @@ from a2a_celery.gateway.operations.task_reader import TaskReader
 from a2a_celery.lifecycle.states import COMPLETED, FAILED, INPUT_REQUIRED
 from a2a_celery.store import AsyncStore, Keys, Scope
 from a2a_celery.store.admin.archiving import read_archive_state
-from a2a_celery.store.admin.schema import SCHEMA
+from a2a_celery.store.admin.schema import SCHEMA, require_schema
+from a2a_celery.store.admin.start_check import record_heartbeat
 from a2a_celery.watcher import archiver as archiver_module
 from a2a_celery.watcher.archiver import Archiver
 from tests.archive.conftest import sqlite
@@ -228,6 +229,24 @@ async def test_a_copy_whose_task_is_still_in_the_store_is_listed_once(scene: Sce
     assert not await scene.is_in_store(task_ids[0])
     page = await scene.page(page_size=2)
     assert (ids(page.tasks), page.total_size) == ([task_ids[3], task_ids[2]], 4)
+
+
+@pytest.mark.parametrize("restores", ["the heartbeat of a watcher", "the start of a gateway"])
+async def test_archived_tasks_are_listed_after_the_store_was_emptied(scene: Scene, restores: str) -> None:
+    archived_id = await scene.seeds.create_task_in(COMPLETED)
+    await scene.archive_tasks()
+    await scene.store.redis.flushdb()
+    if restores == "the heartbeat of a watcher":
+        await scene.store.run(record_heartbeat(scene.keys, "watcher", schema=SCHEMA, archives=True))
+    else:
+        await require_schema(scene.store, scene.keys, archive=True)
+
+    ended_id = await scene.seeds.create_task_in(COMPLETED)
+
+    page = await scene.page()
+    assert (ids(page.tasks), page.total_size) == ([ended_id, archived_id], 2)
+    await scene.archive_tasks()
+    assert ids(await scene.pages(page_size=1)) == [ended_id, archived_id]
 
 
 async def test_each_filter_reaches_both(scene: Scene) -> None:

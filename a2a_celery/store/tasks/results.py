@@ -284,8 +284,8 @@ class Page:
     Attributes:
         total: Number of matching tasks on all pages.
         more: True if another page follows.
-        border_us: Archive cutoff, which is the time of the newest archived status in µs since 1970, or None if no task
-            was archived. The caller reads the archive up to the cutoff.
+        border_us: Archive cutoff in µs since 1970, or None if no task was archived; see `Keys.installation`. The caller
+            reads the archive up to the cutoff.
     """
 
     tasks: list[Task]

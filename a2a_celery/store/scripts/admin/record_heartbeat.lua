@@ -1,5 +1,6 @@
 -- record_heartbeat: record the heartbeat of a watcher or a worker, and return the announcements of all processes with a
--- recent heartbeat. If the store has no schema, it has lost all its data, and the heartbeat restores the schema.
+-- recent heartbeat. If the store has no schema, it has lost all its data, and the heartbeat restores the schema and the
+-- archive cutoff: every task in the archive ended before.
 -- KEYS  list of watchers or of workers, installation
 -- ARGV  announcement of the process ('' to only read), µs for which the announcement is valid, schema of the process's
 --       release, '1' if the process archives ended tasks, '1' to withdraw the announcement
@@ -15,7 +16,9 @@ if withdraws then
   redis.call('ZREM', processes, announcement)
 elseif announcement ~= '' then
   redis.call('ZADD', processes, micros(at), announcement)
-  redis.call('HSETNX', installation, 'schema', schema)
+  if redis.call('HSETNX', installation, 'schema', schema) == 1 then
+    redis.call('HSETNX', installation, 'border', micros(at))
+  end
   if archives then redis.call('HSETNX', installation, 'archive', '1') end
   redis.call('PEXPIRE', processes, math.ceil(ttl_us / 1000))
 end
