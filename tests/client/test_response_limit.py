@@ -107,7 +107,7 @@ async def test_a_card_without_end_is_not_read_to_its_end() -> None:
 async def test_an_agent_at_https_leads_to_no_http() -> None:
     server = Odd(b"")
     async with agent(server, card=card("http://agent.example.com")) as client:
-        with pytest.raises(NoTransport, match="are not used for an agent at https"):
+        with pytest.raises(NoTransport, match="that are not used: invalid URLs, or http:// for an agent at https"):
             await client.get("t")
 
     assert server.asked == []
