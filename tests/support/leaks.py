@@ -162,7 +162,7 @@ async def leaks(store: AsyncStore, keys: Keys) -> list[str]:  # noqa: PLR0915
         elif key in (keys.deliveries, keys.dead_deliveries) or key.startswith(
             (f"{keys.prefix}:sealed:", f"{keys.prefix}:webhooks:")
         ):
-            problems += await _delivery_leaks(store, keys, key, expires)
+            problems += await _delivery_leaks(store, keys, key, expires, waiting_tags)
         elif key == keys.delivery_outcomes:
             counted_fields = {name.decode() for name in await redis.hkeys(key)}
             problems += [f"{key}: {name}" for name in counted_fields - {"delivered", "failed", "given_up"}]
@@ -200,7 +200,7 @@ async def leaks(store: AsyncStore, keys: Keys) -> list[str]:  # noqa: PLR0915
     return problems
 
 
-async def _delivery_leaks(store: AsyncStore, keys: Keys, key: str, expires: int) -> list[str]:
+async def _delivery_leaks(store: AsyncStore, keys: Keys, key: str, expires: int, waiting_tags: set[bytes]) -> list[str]:
     problems = []
     alive = False
     for member in await store.redis.zrange(key, 0, -1):
@@ -211,7 +211,7 @@ async def _delivery_leaks(store: AsyncStore, keys: Keys, key: str, expires: int)
         cursor = await store.redis.hgetall(f"{keys.prefix}:{{{tag}}}:push")
         if not record:
             continue  # due members are removed when they are leased, and dead members by their score
-        alive |= int(record[b"state"]) not in TERMINAL
+        alive |= int(record[b"state"]) not in TERMINAL or tag.encode() in waiting_tags
         dead = f"{config}:abandoned_at".encode() in cursor
         is_enabled = config in record.get(b"enabled_configs", b"").decode().split()
         if f"{config}:sealed".encode() not in cursor:
