@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from ..archive import Archive, Archived
 from ..clock import SYSTEM_CLOCK, Clock
-from ..errors import ArchiveUnavailable, BlobsUnavailable
+from ..errors import ArchiveUnavailable, BlobsUnavailable, StoreUnavailable
 from ..store import AsyncStore, Keys, Scope
 from ..store.admin.archiving import (
     acquire_archivable,
@@ -147,14 +147,14 @@ class Archiver:
         portion: list[Archived] = []
         size = 0
         for task_id, scope in due:
-            snapshot = await self._store.run(read_task(self._keys, scope, task_id, resolve_blobs=False))
-            if snapshot is None:
+            archived_task = await self._read(scope, task_id, resolve_blobs=False)
+            if archived_task is None:
                 continue
-            amount = full_size(snapshot[0])
+            amount = full_size(archived_task.task)
             if portion and size + amount > PORTION_BYTES:
                 yield portion
                 portion, size = [], 0
-            portion.append(Archived(scope, snapshot[0], snapshot[1].version))
+            portion.append(archived_task)
             size += amount
         if portion:
             yield portion
@@ -163,12 +163,25 @@ class Archiver:
         """Return the task with its large parts, or None if the task or its large parts are unavailable."""
         if is_resolved(archived_task.task):
             return archived_task
+        return await self._read(archived_task.scope, archived_task.task.id)
+
+    async def _read(self, scope: Scope, task_id: str, *, resolve_blobs: bool = True) -> Archived | None:
+        """Return a task. Set aside a task that cannot be read, and return None. Return None if the task does not exist.
+
+        Raises:
+            StoreUnavailable: The store is unavailable.
+        """
         try:
-            snapshot = await self._store.run(read_task(self._keys, archived_task.scope, archived_task.task.id))
+            snapshot = await self._store.run(read_task(self._keys, scope, task_id, resolve_blobs=resolve_blobs))
         except BlobsUnavailable as e:
-            await self._set_aside(archived_task.task.id, f"its large parts are unavailable: {e}")
-            return None
-        return None if snapshot is None else Archived(archived_task.scope, snapshot[0], snapshot[1].version)
+            await self._set_aside(task_id, f"its large parts are unavailable: {e}")
+        except StoreUnavailable:
+            raise
+        except Exception as e:  # for example, Redis has evicted a key of the task
+            await self._set_aside(task_id, f"the store cannot read it: {type(e).__name__}: {e}")
+        else:
+            return None if snapshot is None else Archived(scope, snapshot[0], snapshot[1].version)
+        return None
 
     async def _set_aside(self, task_id: str, reason: str) -> None:
         await self._store.run(defer_archiving(self._keys, task_id))

@@ -332,6 +332,22 @@ async def test_a_task_that_the_database_refuses_holds_up_no_other(
     assert (await scene.store.run(read_archive_state(scene.keys))).waiting == 0
 
 
+async def test_a_task_that_cannot_be_read_holds_up_no_other(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    damaged_id, *other_ids = [await scene.seeds.create_task_in(COMPLETED) for _ in range(3)]
+    log = scene.keys.task(damaged_id).log
+    content = await scene.store.redis.getdel(log)
+
+    await scene.archive_tasks(damaged_id, *other_ids)
+
+    assert [await scene.is_in_store(task_id) for task_id in (damaged_id, *other_ids)] == [True, False, False]
+    assert (await scene.store.run(read_archive_state(scene.keys))).refused == 1
+    assert f"task {damaged_id} was not archived and stays in the store: the store cannot read it" in caplog.text
+    await scene.store.redis.set(log, content)
+    await scene.store.redis.delete(scene.keys.archiver)
+    await scene.new_archiver().tick()
+    assert (await scene.kept.read(ANN, damaged_id)).archived
+
+
 async def test_tasks_that_the_database_refuses_one_and_all_hold_up_no_later_one(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
