@@ -226,6 +226,8 @@ class Archiver:
     async def _delete_expired(self, now_us: int) -> None:
         if self._retention is None or self._clock.monotonic() < self._delete_at:
             return
+        # the store's clock may have jumped forward, and deleted rows cannot be restored
+        now_us = min(now_us, round(self._clock.time() * 1_000_000))
         before_us = now_us - self._retention * 1_000_000
         while await self._archive.forget(before_us, DELETION_BATCH) == DELETION_BATCH:
             self._metrics.record_progress(self.name)
