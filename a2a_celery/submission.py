@@ -126,7 +126,8 @@ class SubmissionProcess:
         self.listener = PubSubListener(settings.store_url)
         self._connections.push_async_callback(self.listener.stop)
         await require_schema(self.store, self.keys)
-        await require_blobs_known(self.store, self.keys, settings)
+        if self.store.first is None:  # the store is available
+            await require_blobs_known(self.store, self.keys, settings)
         self.follower = LogFollower(self.store, self.keys, self.listener)
         self.submitter = TaskSubmitter(agents, settings, self.store, self.keys, self.publisher)
 
