@@ -15,6 +15,7 @@ from .acceptance.submitter import TaskSubmitter
 from .child_tasks import CURRENT_CHILDREN, name_parent
 from .client.calling.content import result_data
 from .client.connection.transports import trace_of_current_run
+from .client.errors import InvalidResponse
 from .client.remote_agent import RemoteAgent
 from .client.result import Result, ResultBuilder
 from .client.session import Session
@@ -37,11 +38,15 @@ class AgentCalls:
         Raises:
             ConfigError: The app has no such agent.
             A2AError: The agent refused the message.
+            InvalidResponse: A remote agent responded with neither a task nor a message.
         """
         message = _message(call)
         if call.is_remote:
             async with _remote(call.target) as remote:
-                return await remote.submit(message)
+                result = await remote.submit(message)
+            if result.stop_reason is None and not result.task_id:
+                raise InvalidResponse(f"{call.agent} responded with neither a task nor a message")
+            return result
         message.context_id = message.context_id or call.key
         name_parent(message, call.parent_id)
         params = SendMessageRequest(message=message, tenant=call.caller.tenant)
@@ -52,13 +57,20 @@ class AgentCalls:
         return Result(Task(id=task_id, context_id=context_id))
 
     async def result(self, call: ChildCall, task_id: str) -> Result:
-        """Wait until the child is terminal or interrupted, and return its result."""
+        """Wait until the child is terminal or interrupted, and return its result.
+
+        Raises:
+            A2AError: The agent refused the call, for example with TaskNotFoundError.
+            InvalidResponse: A remote agent sent a task without a status.
+        """
         if call.is_remote:
             async with _remote(call.target) as remote:
                 builder = ResultBuilder()
                 async for event in remote.follow(task_id):
                     builder.add(event)
-                return builder.result()
+            if builder.stop_reason is None:
+                raise InvalidResponse(f"{call.agent} sent the task {task_id} without a status")
+            return builder.result()
         scope = Scope(call.target, call.caller.tenant, call.caller.user)
         final = await self._follower.final_task(scope, task_id, history_length=0)
         if final is None:

@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import pytest
@@ -27,6 +27,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from a2a_celery.agent_calls import AgentCalls
+from a2a_celery.caller import Caller
 from a2a_celery.cli.output import error_line
 from a2a_celery.client import (
     AgentUnreachable,
@@ -42,6 +44,7 @@ from a2a_celery.client import (
 from a2a_celery.client.connection.turn_stream import MAX_BACKOFF, MAX_SILENCE_TIMEOUT, SILENCE_TIMEOUT
 from a2a_celery.client.session import DEADLINE
 from a2a_celery.clock import SYSTEM_CLOCK, Clock
+from a2a_celery.execution.agent_caller import ChildCall
 from tests.support.agents import card
 from tests.support.clocks import ManualClock, ShortSleepClock
 from tests.support.grpc_agent import grpc_agent
@@ -133,6 +136,16 @@ async def test_a_wrong_field_of_version_0_3_is_an_error(streaming: bool) -> None
     async with odd_peer(answers, streaming=streaming, version="0.3") as agent:
         with pytest.raises(InvalidResponse, match="metadata"):
             await agent.session().send("hello", deadline=30)
+
+
+@pytest.mark.parametrize("task", [{}, {"id": "t"}], ids=json.dumps)
+async def test_a_called_task_without_an_id_or_a_status_is_not_completed(task: dict[str, Any]) -> None:
+    """A task without a state must not be confused with a direct message, which has no state either."""
+    calls = AgentCalls(cast(Any, None), cast(Any, None))
+    async with odd_peer(lambda method: {"task": task} if method == "SendMessage" else task) as agent:
+        call = ChildCall(agent, "hello", "", key="k", caller=Caller(), parent_id="p")
+        with pytest.raises(InvalidResponse, match=r"without a status|neither a task"):
+            await calls.result(call, (await calls.start(call)).task_id)
 
 
 async def test_an_answer_that_ends_before_it_begins_is_lost() -> None:
