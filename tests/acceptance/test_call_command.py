@@ -164,6 +164,10 @@ class TestInAScript:
             (["127.0.0.1", "x"], "must begin with http:// or https://"),
             (["http://127.0.0.1:1"], "nothing to send"),
             (["http://127.0.0.1:1", "--data", "{"], "not JSON"),
+            (["http://127.0.0.1:1", "--data", "[NaN, 1e400]"], "not JSON"),
+            (["http://127.0.0.1:1", "--data", "[" * 200 + "]" * 200], "not JSON"),
+            (["http://127.0.0.1:1", "--data", "[" * 100_000], "not JSON"),
+            (["http://127.0.0.1:1", "\udcff"], "not UTF-8"),
             (["http://127.0.0.1:1", "x", "-H", "bad"], "write 'Name: value'"),
         ],
     )

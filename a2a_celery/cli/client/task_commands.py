@@ -35,6 +35,7 @@ from a2a.types import (
 )
 from a2a.utils.constants import PROTOCOL_VERSION_CURRENT, TransportProtocol
 from a2a.utils.errors import A2AError, TaskNotFoundError
+from google.protobuf.json_format import ParseError
 
 from ...client import AgentUnreachable, CallRefused, NotConnected, RemoteAgent, RemoteError, Result
 from ...client.connection.transports import Credentials, CredentialsInterceptor
@@ -333,13 +334,18 @@ def parts_of(text: str | None, data: str | None) -> list[Part]:
     """Return the parts of a message with a text, JSON data, or both.
 
     Raises:
-        click.UsageError: `text` and `data` are both None, or `data` is not valid JSON.
+        click.UsageError: `text` and `data` are both None, `text` is not Unicode, or `data` is not valid JSON.
     """
-    parts = [new_text_part(text)] if text is not None else []
+    try:
+        parts = [new_text_part(text)] if text is not None else []
+    except UnicodeEncodeError as e:
+        raise click.BadParameter("not UTF-8", param_hint="TEXT") from e
     if data is not None:
         try:
-            parts.append(new_data_part(json.loads(data)))
-        except ValueError as e:
+            value = json.loads(data)
+            json.dumps(value, allow_nan=False)  # the parser accepts NaN and 1e400
+            parts.append(new_data_part(value))
+        except (ValueError, RecursionError, ParseError) as e:
             raise click.BadParameter(f"not JSON: {e}", param_hint="--data") from e
     if not parts:
         raise click.UsageError("nothing to send: pass TEXT or --data")
