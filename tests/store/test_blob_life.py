@@ -17,7 +17,7 @@ from a2a_celery.store.blobs.cleanup import acquire_orphaned_blobs, blobs_in_use
 from a2a_celery.store.tasks.commands import create_task
 from a2a_celery.store.tasks.dead_letters import DeadLetter, read_dead_letter, requeue_task
 from a2a_celery.store.tasks.results import Created
-from a2a_celery.watcher.archiver import BlobRemover
+from a2a_celery.watcher.archiver import REMOVAL_BATCH, BlobRemover
 from tests.support.blob_setup import BlobSetup, create_task_with_parts, parts_request, remove_due_blobs
 from tests.support.seeds import ANN, CONTEXT, RETENTION, Seeds, chunk, status
 from tests.support.waiting import eventually_async
@@ -75,6 +75,20 @@ async def test_blobs_of_a_killed_writer_are_removed(blob_setup: BlobSetup, blob_
 
     assert blob_setup.blobs_of("orphan") == []
     assert await blob_setup.store.run(blobs_in_use(keys)) == 0
+
+
+async def test_many_live_tasks_do_not_delay_the_removal_of_blobs(
+    blob_setup: BlobSetup, blob_seeds: Seeds, keys: Keys
+) -> None:
+    live_ids = [await blob_seeds.create_task() for _ in range(3 * REMOVAL_BATCH)]
+    (blob_setup.folder / "task-gone").mkdir(parents=True)
+    (blob_setup.folder / "task-gone" / "blob").write_bytes(b"x")
+    await blob_setup.store.redis.zadd(keys.blobs, {**dict.fromkeys(live_ids, 1), "gone": 2})
+
+    await BlobRemover(blob_setup.store, keys, blob_setup.blobs).tick()
+
+    assert blob_setup.blobs_of("gone") == []
+    assert await blob_setup.store.run(blobs_in_use(keys)) == len(live_ids)
 
 
 async def test_a_task_is_not_created_with_blobs_that_may_have_been_removed(

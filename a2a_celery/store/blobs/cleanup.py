@@ -16,6 +16,9 @@ logger = logging.getLogger(__name__)
 RECHECK_AFTER_US = 3_600_000_000
 """µs between two checks of whether a live task with blobs still exists."""
 
+CHECKS = 1000
+"""Maximum number of tasks whose existence one call checks. Most of the checked tasks exist."""
+
 REMOVE_FOR_US = 300_000_000
 """µs for which a watcher has the exclusive right to remove a folder."""
 
@@ -35,7 +38,7 @@ def acquire_orphaned_blobs(keys: Keys, *, limit: int) -> Operation[list[str]]:
     def parse(reply: Sequence[bytes]) -> list[str]:
         return [tag.decode() for tag in reply]
 
-    arguments: list[Argument] = [keys.prefix, limit, RECHECK_AFTER_US, REMOVE_FOR_US]
+    arguments: list[Argument] = [keys.prefix, limit, CHECKS, RECHECK_AFTER_US, REMOVE_FOR_US]
     return Operation(script("acquire_orphaned_blobs"), [keys.blobs, keys.orphaned_blobs], arguments, parse)
 
 
