@@ -186,9 +186,20 @@ def _of_client(error: A2AClientError, url: str) -> RemoteError:
             kind = NotConnected if "failed to connect" in str(error) else AgentUnreachable
             return kind(f"{url} is unreachable: {_line(error)}", retry_after)
         return CallRefused(f"{url} refused the call: {_line(error)}")
+    if _is_transient_event(error):
+        return AgentUnreachable(f"{url} ended the stream with an error: {_line(error)}")
     if isinstance(cause, json.JSONDecodeError | ParseError) or str(error).startswith("Invalid "):
         return InvalidResponse(f"{url} sent an invalid A2A response: {_line(error)}")
     return CallRefused(f"{url} refused the call: {_line(error)}")
+
+
+def _is_transient_event(error: A2AClientError) -> bool:
+    """Return True for the error event of a stream over HTTP+JSON whose code is a transient status. The SDK raises an
+    error with the event's data as the text."""
+    try:
+        return json.loads(str(error))["error"]["code"] in TRANSIENT_STATUS
+    except (ValueError, TypeError, LookupError, RecursionError):
+        return False
 
 
 def _of_status(response: httpx.Response, url: str) -> RemoteError:

@@ -235,6 +235,31 @@ async def test_a_server_that_fails_for_a_while_is_asked_again() -> None:
             assert failure_count < 0
 
 
+@pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON"])
+async def test_a_task_whose_stream_ends_with_an_internal_error_is_followed(binding: str) -> None:
+    """A gateway that cannot reach its store ends the stream with an error, and so does the SDK's server if the executor
+    raises an exception. The task of the first continues, and the task of the second is FAILED."""
+    failed = T_WORKS | {"status": {"state": "TASK_STATE_FAILED"}}
+
+    async def respond(request: Request) -> Response:
+        body = await request.body()
+        if b"SendStreamingMessage" in body or request.url.path.endswith(":stream"):
+            error = {"code": -32603 if binding == "JSONRPC" else 503, "message": "try again later"}
+            events = [frame(result={"task": T_WORKS}), frame(error=error)]
+            return Response("event: message\n{}event: error\n{}".format(*events), media_type="text/event-stream")
+        return JSONResponse({"jsonrpc": "2.0", "id": 1, "result": failed} if binding == "JSONRPC" else failed)
+
+    def frame(**fields: Any) -> str:
+        value = {"jsonrpc": "2.0", "id": 1, **fields} if binding == "JSONRPC" else fields.get("result", fields)
+        return f"data: {json.dumps(value)}\n\n"
+
+    async with serve_app(Starlette(routes=[Route("/{path:path}", respond, methods=["GET", "POST"])])) as url:
+        peer_card = card("odd")
+        peer_card.supported_interfaces.add(url=f"{url}/", protocol_binding=binding, protocol_version="1.0")
+        async with RemoteAgent(url, card=peer_card, clock=ShortSleepClock()) as agent:
+            assert (await agent.session().send("hello", deadline=30)).state_name == "FAILED"
+
+
 @pytest.mark.parametrize("streaming", [False, True])
 async def test_a_server_that_fails_for_a_while_is_sent_a_message_again_if_it_is_idempotent(streaming: bool) -> None:
     """Over JSON-RPC, a gateway whose store is unavailable responds with InternalError, without a reference."""

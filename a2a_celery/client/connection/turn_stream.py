@@ -5,6 +5,7 @@
 | a stream with event ids (A2A Celery gateways) | SubscribeToTask with Last-Event-ID: every event exactly once |
 | a stream without ids | SubscribeToTask: the current task replaces the missed events |
 | a subscription without ids; or subscriptions are unsupported or empty | GetTask, at growing intervals |
+| a stream that ends with an internal error | as for a lost stream, because the task may continue or have failed |
 | all events of an open stream, for `SILENCE_TIMEOUT` seconds | GetTask during the stream, at growing intervals |
 | a message that was not sent, or was rejected with 429 | the message is resent |
 | the response of an `idempotent` agent | the message is resent with the same id |
@@ -181,7 +182,7 @@ class TurnStream:
                     if self.is_over:
                         return
             self._answered_status = None  # a question that is still the status when the stream ends is a new question
-        except AgentUnreachable:
+        except (AgentUnreachable, InternalError):
             if not self.builder.task_id:
                 raise
         if not self.builder.task_id or self.is_over:
