@@ -35,7 +35,8 @@ from a2a.types import (
 )
 from a2a.utils.constants import PROTOCOL_VERSION_CURRENT, TransportProtocol
 from a2a.utils.errors import A2AError, TaskNotFoundError
-from google.protobuf.json_format import ParseError
+from google.protobuf import json_format
+from google.protobuf.json_format import MessageToDict
 
 from ...client import AgentUnreachable, CallRefused, NotConnected, RemoteAgent, RemoteError, Result
 from ...client.connection.transports import Credentials, CredentialsInterceptor
@@ -334,18 +335,15 @@ def parts_of(text: str | None, data: str | None) -> list[Part]:
     """Return the parts of a message with a text, JSON data, or both.
 
     Raises:
-        click.UsageError: `text` and `data` are both None, `text` is not Unicode, or `data` is not valid JSON.
+        click.UsageError: `text` and `data` are both None, or `data` is not valid JSON.
     """
-    try:
-        parts = [new_text_part(text)] if text is not None else []
-    except UnicodeEncodeError as e:
-        raise click.BadParameter("not UTF-8", param_hint="TEXT") from e
+    parts = [new_text_part(text)] if text is not None else []
     if data is not None:
         try:
-            value = json.loads(data)
-            json.dumps(value, allow_nan=False)  # the parser accepts NaN and 1e400
-            parts.append(new_data_part(value))
-        except (ValueError, RecursionError, ParseError) as e:
+            part = new_data_part(json.loads(data))
+            MessageToDict(part)  # raises an error for NaN and 1e400, which the parser accepts
+            parts.append(part)
+        except (ValueError, RecursionError, json_format.Error) as e:
             raise click.BadParameter(f"not JSON: {e}", param_hint="--data") from e
     if not parts:
         raise click.UsageError("nothing to send: pass TEXT or --data")
