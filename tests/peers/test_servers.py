@@ -67,8 +67,8 @@ FASTA2A = {"answer": "fasta2a begins a task with each message", "webhook": "fast
 PEERS = [
     Peer("sdk_0_3.py", "sdk-0.3", fails="DeadlineExceeded, SUBMITTED", lacks=OPEN),
     Peer("sdk_0_3.py", "sdk-0.3", "HTTP+JSON", fails="DeadlineExceeded, SUBMITTED", lacks=OPEN),
-    Peer("sdk_1.py", "sdk-1", fails="InternalError"),
-    Peer("sdk_1.py", "sdk-1", "HTTP+JSON", fails="CallRefused"),
+    Peer("sdk_1.py", "sdk-1"),
+    Peer("sdk_1.py", "sdk-1", "HTTP+JSON"),
     Peer("a2a_js_0_3.mjs", "node"),
     Peer("a2a_js_0_3.mjs", "node", "HTTP+JSON"),
     Peer("a2a_js_1.mjs", "node"),
