@@ -152,20 +152,25 @@ class ScaledFleet:
         return cls(fleet, gateways, [fleet.worker(concurrency=layout.processes) for _ in range(layout.workers)], [])
 
     async def measure(self) -> None:
-        """Send `TASKS` blocking echoes to the gateways in turn, `AT_ONCE` at once, and append their cost."""
+        """Send `TASKS` blocking echoes to the gateways in turn, and append their cost.
+
+        A larger fleet has more callers, so that each process has the same load: the requests of a process that arrive
+        together share round trips.
+        """
+        callers = AT_ONCE * max(len(self.gateways), len(self.workers))
         meter, urls = Meter(self.fleet.redis.store_url), cycle([gateway.url for gateway in self.gateways])
         before, (redis_before, _) = self._seconds(), await meter.now()
         async with aiohttp.ClientSession(headers=HEADERS, timeout=TIMEOUT) as session:
 
             async def call() -> None:
-                for _ in range(TASKS // AT_ONCE):
+                for _ in range(TASKS // callers):
                     await echo(session, next(urls))
 
-            await asyncio.gather(*(call() for _ in range(AT_ONCE)))
+            await asyncio.gather(*(call() for _ in range(callers)))
         after, (redis_after, _) = self._seconds(), await meter.now()
         await meter.redis.aclose()
         spent = (*(end - begin for begin, end in zip(before, after, strict=True)), redis_after - redis_before)
-        gateways, workers, store = (seconds / (TASKS // AT_ONCE * AT_ONCE) * 1e3 for seconds in spent)
+        gateways, workers, store = (seconds / (TASKS // callers * callers) * 1e3 for seconds in spent)
         self.costs.append((gateways, workers, store))
 
     def _seconds(self) -> tuple[float, float]:
