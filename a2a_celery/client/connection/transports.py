@@ -291,8 +291,8 @@ class Transports:
     Args:
         url: Base address of the agent. If `url` is ``https://``, interfaces of the card at ``http://`` addresses are
             ignored, because credentials would be sent in clear text. Interfaces of HTTP bindings whose address is not a
-            valid URL are ignored, too. A gRPC interface whose address has neither of
-            these schemes is encrypted if and only if `url` is ``https://``.
+            valid URL are ignored, too. A gRPC interface whose address has neither of these schemes is encrypted if and
+            only if `url` is ``https://``.
         prefer: Bindings in order of preference: "JSONRPC", "HTTP+JSON", "GRPC". If empty, the order of the card
             applies.
         interceptors: Interceptors of the SDK's client.
