@@ -24,6 +24,7 @@ from tests.support.seeds import ANN, BOB, CONTEXT, RETENTION, Seeds, request, st
 from tests.support.suspensions import Suspensions
 
 OTHER_AGENT = replace(ANN, agent="other")
+THIRD_AGENT = replace(ANN, agent="third")
 
 
 async def child_of(
@@ -226,6 +227,26 @@ async def test_a_task_waits_in_its_context_for_a_task_that_does_not_wait(seeds: 
 
     assert isinstance(grandchild, Created)
     assert grandchild.is_blocked == (released_by != "the end of the task")
+
+
+@pytest.mark.parametrize("agents_between", [0, 1])
+async def test_tasks_of_two_contexts_that_would_wait_for_each_other_are_refused(
+    seeds: Seeds, agents_between: int
+) -> None:
+    """The first task of each context calls the agent of the other context."""
+    await seeds.create_task(task_id="a", serialize_context=True)
+    await seeds.create_task(OTHER_AGENT, task_id="b", serialize_context=True)
+    for number in range(agents_between):
+        await child_of(seeds, "a", f"a{number}", THIRD_AGENT, is_awaited=True)
+    caller = f"a{agents_between - 1}" if agents_between else "a"
+    in_b = await child_of(seeds, caller, "in b", is_awaited=True, serialize_context=True)
+    assert isinstance(in_b, Created)
+    assert in_b.is_blocked
+
+    assert await child_of(seeds, "b", "in a", ANN, is_awaited=True, serialize_context=True) == WaitsForItself()
+
+    await seeds.store.run(request_cancel(seeds.keys, OTHER_AGENT, "in b", CONTEXT))
+    assert isinstance(await child_of(seeds, "b", "in a", ANN, is_awaited=True, serialize_context=True), Created)
 
 
 async def test_a_parent_has_a_maximum_of_live_children(seeds: Seeds, monkeypatch: pytest.MonkeyPatch) -> None:

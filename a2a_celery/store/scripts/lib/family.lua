@@ -69,18 +69,38 @@ local function find_parent(keys, first, scope)
   return parent
 end
 
--- Return true if the run of a new task would be blocked in `context_queue` by a task that waits for the new task: its
--- parent, or an ancestor that waits for its parent. A waiting task keeps its place in the queue of its context.
+-- Return the tags of the tasks that wait for a new task: its parent, and the ancestors that wait for its parent.
+local function waiting_tags(keys, parent)
+  local tags, tag = {}, parent.tag
+  repeat
+    tags[tag] = true
+    local stored = redis.call('HMGET', keys_of(prefix_of(keys), tag)[1], 'awaited', 'parent')
+    tag = stored[1] and stored[2] and quoted(stored[2])
+  until not tag
+  return tags
+end
+
+local MAX_SEARCHED = 1000
+
+-- Return true if the run of a new task would be blocked in `context_queue` by a task that waits for the new task. The
+-- first task of the queue keeps its place while it waits for the tasks that it has called, and a called task with a
+-- queued run waits for the first task of its own queue. At most MAX_SEARCHED tasks are searched.
 local function waits_for_itself(keys, parent, context_queue)
   if not parent.is_waiting or context_queue == '' then return false end
-  local record, stored = parent.keys[1], nil
-  repeat
-    stored = redis.call('HMGET', record, 'state', 'context_queue', 'awaited', 'parent')
-    local state = tonumber(stored[1] or '')
-    local is_open = state and not TERMINAL[state] and not INTERRUPTED[state]
-    if is_open and stored[2] == context_queue then return true end
-    record = is_open and stored[3] and stored[4] and keys_of(prefix_of(keys), quoted(stored[4]))[1]
-  until not record
+  local prefix, waiting, found, is_found = prefix_of(keys), waiting_tags(keys, parent), {}, {}
+  local function add(tag)
+    if tag and not is_found[tag] then found[#found + 1], is_found[tag] = tag, true end
+  end
+  add(redis.call('LINDEX', context_queue, 0))
+  for i = 1, MAX_SEARCHED do
+    if not found[i] then return false end
+    if waiting[found[i]] then return true end
+    local stored = redis.call('HMGET', keys_of(prefix, found[i])[1], 'phase', 'context_queue', 'children')
+    if stored[1] == 'queued' and stored[2] then add(redis.call('LINDEX', stored[2], 0)) end
+    for child in string.gmatch(stored[3] or '', '[^ !]+') do
+      if redis.call('HEXISTS', keys_of(prefix, child)[1], 'awaited') == 1 then add(child) end
+    end
+  end
   return false
 end
 
