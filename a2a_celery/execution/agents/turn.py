@@ -272,7 +272,7 @@ class Turn:
         Raises:
             ChildFailed: The child ended in a state other than COMPLETED.
             ChildInterrupted: The child waits for input or an authorization. This is a subclass of `ChildFailed`.
-            ChildRefused: The agent refused the message, or the child would wait for this task in its context.
+            ChildRefused: The agent refused the message, or the child would wait for itself in its context.
             SuspendRun: The run ends. Do not catch this exception, which is not an `Exception`.
             RemoteError: A remote agent is unreachable.
             ConfigError: There is no such agent, or the calling agent is a plain Celery task.
