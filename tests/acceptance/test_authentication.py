@@ -146,7 +146,7 @@ async def test_an_invalid_request_is_not_read_over_grpc(served_fleet: ServedFlee
     async with grpc.aio.insecure_channel(served_fleet.gateway.grpc) as channel:
         call = channel.unary_unary("/lf.a2a.v1.A2AService/GetTask")
         with pytest.raises(grpc.aio.AioRpcError) as exc_info:
-            await call(b"\xff\xff", timeout=60)
+            await call(b"\xff\xff", timeout=LIMIT)
     assert exc_info.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 

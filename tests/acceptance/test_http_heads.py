@@ -20,7 +20,7 @@ HEADERS = {"A2A-Version": "1.0"}
 def endless(gateway: Gateway, filler: bytes) -> tuple[int, bytes]:
     """Send up to `ENOUGH` bytes of headers. Return the number of accepted bytes and the response."""
     parts = urlsplit(gateway.url)
-    with socket.create_connection((parts.hostname, parts.port), timeout=30) as client:
+    with socket.create_connection((parts.hostname, parts.port), timeout=LIMIT) as client:
         client.sendall(b"GET /health/live HTTP/1.1\r\nHost: a\r\nX-Filler: ")
         byte_count = 0
         with suppress(ConnectionError):

@@ -31,6 +31,7 @@ from a2a_celery.store.webhooks.push_configs import save_push_config
 from a2a_celery.submission import Submission
 from tests.support.delivery_cursors import new
 from tests.support.seeds import ANN
+from tests.support.waiting import LIMIT
 
 from .local_agents import LocalAgents, local_agents
 
@@ -76,7 +77,7 @@ async def test_the_result_and_the_events_of_a_task(agents: LocalAgents) -> None:
         await handle.result_async(timeout=0)
     await perform(agents, handle)
 
-    result = await handle.result_async(timeout=20)
+    result = await handle.result_async(timeout=LIMIT)
     events = [event async for event in handle.events_async()]
 
     assert exc_info.value.result.state == SUBMITTED
@@ -108,7 +109,7 @@ async def test_a_question_is_a_result(agents: LocalAgents) -> None:
     handle = await agents.a2a.submit_async("asks", "hello")
     await perform(agents, handle)
 
-    result = await handle.result_async(timeout=20)
+    result = await handle.result_async(timeout=LIMIT)
 
     assert (result.state, result.stop_reason, result.text) == (INPUT_REQUIRED, "interrupt", "How many?")
 

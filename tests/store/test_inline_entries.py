@@ -21,6 +21,7 @@ from a2a_celery.store.tasks.commands import create_task
 from tests.store.test_pubsub import is_up
 from tests.support.blob_setup import THRESHOLD, BlobSetup
 from tests.support.seeds import ANN, CONTEXT, Seeds, chunk, request, status
+from tests.support.waiting import LIMIT
 
 SOON = 10.0
 """Seconds that following a log may take. Less than a listener's poll interval."""
@@ -256,7 +257,7 @@ async def test_the_buffer_for_a_slow_reader_is_bounded(
 async def wait_for_signal(signal: LogSignal, version: int) -> None:
     """Wait for a notification of a version after `version`."""
     async with asyncio.timeout(SOON):
-        await signal.wait(timeout=60, after=version)
+        await signal.wait(timeout=LIMIT, after=version)
 
 
 @pytest.mark.parametrize(("version", "expected"), [(1, None), (2, [3, 4]), (3, [4]), (4, None), (5, None)])

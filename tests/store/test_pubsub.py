@@ -15,7 +15,7 @@ from a2a_celery.store.log import pubsub as wake
 from a2a_celery.store.log.pubsub import LogSignal, PubSubListener
 from tests.support.clocks import ManualClock
 from tests.support.restarts import mortal_redis, suspend_server
-from tests.support.waiting import eventually_async
+from tests.support.waiting import LIMIT, eventually_async
 
 SOON = 10.0
 """Seconds that a notification may take on a busy machine. Less than a listener's poll interval."""
@@ -24,7 +24,7 @@ SOON = 10.0
 async def wait_for_signal(log_signal: LogSignal) -> None:
     """Wait for a notification. Raise TimeoutError if no notification arrives in time."""
     async with asyncio.timeout(SOON):
-        await log_signal.wait(timeout=60)
+        await log_signal.wait(timeout=LIMIT)
 
 
 async def is_delivered(store: AsyncStore, log_signal: LogSignal) -> bool:

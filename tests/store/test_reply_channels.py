@@ -20,7 +20,7 @@ from a2a_celery.store.tasks.commands import ReplyChannel, continue_task, create_
 from a2a_celery.store.tasks.results import FinalTask
 from tests.support.restarts import mortal_redis
 from tests.support.seeds import ANN, CONTEXT, Seeds, chunk, request, status
-from tests.support.waiting import eventually_async
+from tests.support.waiting import LIMIT, eventually_async
 
 SOON = 10.0
 """Seconds that a notification may take. Less than a listener's poll interval."""
@@ -38,7 +38,7 @@ async def create(store: AsyncStore, keys: Keys, task_id: str, reply_channel: Rep
 async def wait_for_signal(signal: LogSignal, version: int) -> None:
     """Wait for a notification of a version after `version`."""
     async with asyncio.timeout(SOON):
-        await signal.wait(timeout=60, after=version)
+        await signal.wait(timeout=LIMIT, after=version)
 
 
 @pytest.mark.parametrize("final_only", [False, True])
