@@ -182,7 +182,8 @@ class TestOneTask:
         assert output == "Error: The task has ended already: TASK_STATE_COMPLETED\n"
 
 
-NUMBERS = "".join(f"{number} " for number in range(20)).rstrip()
+NUMBERS = " ".join(map(str, range(20)))
+FIRST_HALF = " ".join(map(str, range(10)))
 
 
 class TestRestart:
@@ -192,10 +193,12 @@ class TestRestart:
         fleet, gateway, second_half = commands.fleet, commands.fleet.gateway(), tmp_path / "second_half"
         # the agent must not end before the gateway is back: `tail` shows an ended task from its beginning
         sending = fleet.start("send", "a2a", "send", "halves", f"20 {second_half}", "--url", gateway.url)
-        sending.wait_for_output("artifact response: 0 ")
+        sending.wait_for_output(f"artifact response: {FIRST_HALF}")
         task = sending.output().split()[1]
+        # `tail` reads the task, and then subscribes: a chunk in between would show the artifact a second time
         tailing = fleet.start("tail", "a2a", "tail", task, "--url", gateway.url)
-        tailing.wait_for_output("artifact response: 0 ")
+        tailing.wait_for_output(FIRST_HALF)
+        eventually(lambda: open_streams(gateway) == 2, what="both commands follow the task")
 
         gateway.stop()
         fleet.restart_gateway(gateway)
