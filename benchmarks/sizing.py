@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import statistics
 import tempfile
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import cycle
@@ -21,12 +22,12 @@ from typing import Any, NamedTuple
 
 import aiohttp
 import httpx
-import psutil
 import redis.asyncio
 
 from tests.support.clients import V1, message_json
 from tests.support.fleet import Fleet, Gateway, Process, running_fleet
 
+from . import processor
 from .load import HEADERS, TIMEOUT, echo
 
 TASKS = 1000
@@ -62,15 +63,9 @@ async def send(http: httpx.AsyncClient, url: str, agent: str, text: str) -> dict
     return task
 
 
-def processor(process: Process) -> float:
-    """Return the CPU time of a process and its children, in seconds."""
-    root = psutil.Process(process.pid)
-    return sum(sum(part.cpu_times()[:2]) for part in (root, *root.children(recursive=True)))
-
-
 async def measure(fleet: Fleet, url: str) -> None:
     """Measure a fleet, and print all measurements."""
-    processes = {process.name.partition("-")[0]: process for process in fleet.processes}
+    processes = {process.name.partition("-")[0]: process.pid for process in fleet.processes}
     meter = Meter(fleet.redis.store_url)
     limits = asyncio.Semaphore(AT_ONCE)
     async with httpx.AsyncClient(headers=V1, timeout=120) as http:
@@ -86,12 +81,12 @@ async def measure(fleet: Fleet, url: str) -> None:
         idle = (after - cpu) / IDLE
         print(f"idle fleet: {idle * 1e3:.2f} ms of Redis CPU time a second")
         for size in (200, 20_000):
-            before = {name: processor(process) for name, process in processes.items()}
+            before = processor.seconds(processes)
             (cpu, memory), began = await meter.now(), asyncio.get_running_loop().time()
             tasks = await asyncio.gather(*(send_echo("x" * size) for _ in range(TASKS)))
             seconds = asyncio.get_running_loop().time() - began
             after, used = await meter.now()
-            process_seconds = {name: processor(process) - before[name] for name, process in processes.items()}
+            process_seconds = {name: end - before[name] for name, end in processor.seconds(processes).items()}
             spent = (after - cpu - idle * seconds) / TASKS
             keys = await meter.of_task(tasks[0]["id"])
             memory_text = f"{(used - memory) / TASKS:.0f} bytes stored a task, {sum(keys.values())} in its keys: {keys}"
@@ -174,7 +169,11 @@ class ScaledFleet:
         self.costs.append((gateways, workers, store))
 
     def _seconds(self) -> tuple[float, float]:
-        return sum(map(processor, self.gateways)), sum(map(processor, self.workers))
+        return _seconds_of(self.gateways), _seconds_of(self.workers)
+
+
+def _seconds_of(processes: Sequence[Process]) -> float:
+    return sum(processor.seconds({process.name: process.pid for process in processes}).values())
 
 
 def scale_out(folder: Path) -> None:
