@@ -36,7 +36,6 @@ from a2a.types import (
 from a2a.utils.constants import PROTOCOL_VERSION_CURRENT, TransportProtocol
 from a2a.utils.errors import A2AError, TaskNotFoundError
 from google.protobuf import json_format
-from google.protobuf.json_format import MessageToDict
 
 from ...client import AgentUnreachable, CallRefused, NotConnected, RemoteAgent, RemoteError, Result
 from ...client.connection.transports import Credentials, CredentialsInterceptor
@@ -341,7 +340,7 @@ def parts_of(text: str | None, data: str | None) -> list[Part]:
     if data is not None:
         try:
             part = new_data_part(json.loads(data))
-            MessageToDict(part)  # raises an error for NaN and 1e400, which the parser accepts
+            json_format.MessageToDict(part)  # raises an error for NaN and 1e400, which the parser accepts
             parts.append(part)
         except (ValueError, RecursionError, json_format.Error) as e:
             raise click.BadParameter(f"not JSON: {e}", param_hint="--data") from e
