@@ -100,7 +100,8 @@ async def test_a_store_that_comes_back_without_its_newest_writes_fails_the_task_
             last = event
     store.close()
 
-    assert TaskState.Name(last.status_update.status.state) == "TASK_STATE_FAILED"
+    status = last.task.status if last.HasField("task") else last.status_update.status  # the task may be FAILED already
+    assert TaskState.Name(status.state) == "TASK_STATE_FAILED"
     anew = reread_tasks[-1]
     assert len(reread_tasks) == 2
     assert len(anew.artifacts[0].parts) <= backed_up
