@@ -15,13 +15,14 @@ from itertools import groupby
 from typing import Any, Self
 
 import click
-from a2a.types import Artifact, Part, StreamResponse, Task, TaskState, TaskStatus
+from a2a.types import Artifact, Part, StreamResponse, Task, TaskStatus
 from a2a.utils.errors import A2AError
 from google.protobuf.message import Message as Proto
 
-from ..client import AnswerField, state_name
+from ..client import AnswerField, Result, state_name
 from ..client.event_parser import to_json
 from ..client.input_request import choice_text, fields_of
+from ..client.result import ResultBuilder
 from ..lifecycle.own_metadata import CONTINUES_AT, NAMESPACE, WAITS_FOR
 from ..lifecycle.questions import schema_in, whole_numbers
 
@@ -31,7 +32,6 @@ __all__ = [
     "Progress",
     "as_json",
     "error_line",
-    "event_line",
     "field_prompt",
     "json_line",
     "printable",
@@ -75,64 +75,90 @@ def json_line(value: Any, *, indent: int | None = None) -> str:
     return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
 
 
-def event_line(event: StreamResponse) -> str:
-    """Return one event as readable text."""
-    match event.WhichOneof("payload"):
-        case "task":
-            return task_lines(event.task)
-        case "message":
-            return _text_with_label("message", event.message.parts)
-        case "status_update":
-            return _status(event.status_update.status)
-        case "artifact_update":
-            return _artifact(event.artifact_update.artifact)
-        case other:
-            return f"({other})"
-
-
 class EventPrinter:
     """Printer of a task's events. A chunk of text continues the line of its artifact, so that streamed text reads
-    without breaks. A status update without a message is printed only if the state changed.
+    without breaks. A status update without a message is printed only if the state changed. If a task is received again,
+    for example by a new subscription, only what has not been printed is printed.
 
     If `as_lines` is True, each event is printed as one line of ProtoJSON instead.
     """
 
     def __init__(self, *, as_lines: bool) -> None:
         self._as_lines = as_lines
+        self._printed = ResultBuilder()
         self._artifact_id = ""
-        self._state = TaskState.TASK_STATE_UNSPECIFIED
+        """Id of the artifact whose line is open, or ""."""
         self._separator = ""
         """Text to print before the next chunk: the colon after the label, or the white space of the last chunk."""
 
     def show(self, event: StreamResponse) -> None:
         """Print one event."""
-        update = event.artifact_update
         if self._as_lines:
             click.echo(as_json(event))
-        elif event.WhichOneof("payload") == "artifact_update" and _is_text(update.artifact):
-            if not update.append or update.artifact.artifact_id != self._artifact_id:
-                self.end_line()
-                self._begin(update.artifact)
-            self._continue("".join(part.text for part in update.artifact.parts))
-        elif not self._repeats_state(event):
-            self.end_line()
-            click.echo(event_line(event))
+        else:
+            self._print(event)
+        self._printed.add(event)
 
-    def _repeats_state(self, event: StreamResponse) -> bool:
-        """Return True for a status update without a message and with the state of the event before it. Remember the
-        state of `event`."""
-        if not (event.HasField("status_update") or event.HasField("task")):
-            return False
-        status = event.task.status if event.HasField("task") else event.status_update.status
-        is_repeated = event.HasField("status_update") and status.state == self._state and not status.HasField("message")
-        self._state = status.state
-        return is_repeated
+    def result(self) -> Result:
+        """Return the result of the events that have been printed."""
+        return self._printed.result()
 
     def end_line(self) -> None:
         """End the line of an artifact, if one is open."""
         if self._artifact_id:
             self._artifact_id = ""
             click.echo()
+
+    def _print(self, event: StreamResponse) -> None:
+        match event.WhichOneof("payload"):
+            case "task" if event.task.id and event.task.id == self._printed.task_id:
+                self._print_difference(event.task)
+            case "task":
+                self._print_line("\n".join(_heading(event.task)))
+                for artifact in event.task.artifacts:
+                    self._print_artifact(artifact)
+            case "artifact_update":
+                self._print_artifact(event.artifact_update.artifact, is_continued=event.artifact_update.append)
+            case "status_update":
+                self._print_status(event.status_update.status)
+            case "message":
+                self._print_line(_text_with_label("message", event.message.parts))
+            case other:
+                self._print_line(f"({other})")
+
+    def _print_difference(self, task: Task) -> None:
+        """Print the difference between `task` and the events that have been printed."""
+        printed_artifacts = {artifact.artifact_id: artifact for artifact in self.result().artifacts}
+        for artifact in task.artifacts:
+            printed = printed_artifacts.get(artifact.artifact_id)
+            if artifact == printed:
+                continue
+            text, printed_text = _text(artifact), "" if printed is None else _text(printed)
+            if _is_text(artifact) and text.startswith(printed_text):
+                rest = Artifact(artifact_id=artifact.artifact_id, name=artifact.name)
+                rest.parts.add(text=text[len(printed_text) :])
+                self._print_artifact(rest, is_continued=True)
+            else:
+                self._print_artifact(artifact)
+        if not self._printed.has_status(task.status):
+            self._print_status(task.status)
+
+    def _print_status(self, status: TaskStatus) -> None:
+        if status.HasField("message") or status.state != self._printed.state:
+            self._print_line(_status(status))
+
+    def _print_artifact(self, artifact: Artifact, *, is_continued: bool = False) -> None:
+        if not _is_text(artifact):
+            self._print_line(_artifact(artifact))
+            return
+        if not is_continued or artifact.artifact_id != self._artifact_id:
+            self.end_line()
+            self._begin(artifact)
+        self._continue(_text(artifact))
+
+    def _print_line(self, line: str) -> None:
+        self.end_line()
+        click.echo(line)
 
     def _begin(self, artifact: Artifact) -> None:
         click.echo(printable(f"artifact {artifact.name or artifact.artifact_id}"), nl=False)
@@ -154,10 +180,15 @@ def task_lines(task: Task, agent: str = "") -> str:
         task: The task.
         agent: Name of the task's agent, which is shown with the time of the status, or "" to omit both.
     """
-    lines = [printable(f"task {task.id} (context {task.context_id})")]
+    return "\n".join([*_heading(task, agent), *map(_artifact, task.artifacts)])
+
+
+def _heading(task: Task, agent: str = "") -> Iterator[str]:
+    yield printable(f"task {task.id} (context {task.context_id})")
     if agent:
-        lines.append(f"agent {agent}, updated {_updated_at(task)} UTC")
-    return "\n".join([*lines, _status(task.status), *_suspension(task), *map(_artifact, task.artifacts)])
+        yield f"agent {agent}, updated {_updated_at(task)} UTC"
+    yield _status(task.status)
+    yield from _suspension(task)
 
 
 def task_table(tasks: Sequence[tuple[str, Task]]) -> Iterable[str]:
@@ -367,6 +398,10 @@ def _artifact(artifact: Artifact) -> str:
 
 def _is_text(artifact: Artifact) -> bool:
     return bool(artifact.artifact_id) and all(part.HasField("text") for part in artifact.parts)
+
+
+def _text(artifact: Artifact) -> str:
+    return "".join(part.text for part in artifact.parts)
 
 
 def _text_with_label(label: str, parts: Iterable[Part], between_texts: str = " ") -> str:

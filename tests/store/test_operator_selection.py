@@ -398,7 +398,7 @@ class TestOneTask:
         first, *rest = json_lines(await tailing)
         missing = await asyncio.to_thread(command, "tail", "nothing", "--store", code=1)
 
-        assert first["id"] == "grows"
+        assert first["task"]["id"] == "grows"
         assert [entry["artifactUpdate"]["artifact"]["parts"][0]["text"] for entry in rest[:-1]] == ["one", "two"]
         assert rest[-1]["statusUpdate"]["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
         assert "no task nothing in the store" in missing.stderr

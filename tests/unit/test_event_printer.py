@@ -19,6 +19,7 @@ from google.protobuf.json_format import ParseDict
 from google.protobuf.struct_pb2 import Value
 
 from a2a_celery.cli.output import EventPrinter
+from a2a_celery.lifecycle.outcomes import Failure, final_event
 
 
 def chunk(text: str, artifact: str = "story", *, append: bool = True) -> StreamResponse:
@@ -84,6 +85,73 @@ def test_an_unchanged_state_is_printed_once(capsys: pytest.CaptureFixture[str]) 
         *("task t (context c)", "SUBMITTED", "WORKING", "WORKING: half", "WORKING: half", "artifact story: Once upon"),
         *("INPUT_REQUIRED", "WORKING", "COMPLETED"),
     ]
+
+
+def test_a_failure_shows_its_reference(capsys: pytest.CaptureFixture[str]) -> None:
+    failure = final_event(Failure(reference="0123456789ab"), "t", "c")
+    assert isinstance(failure, TaskStatusUpdateEvent)
+
+    print_events(StreamResponse(status_update=failure))
+
+    assert capsys.readouterr().out == "FAILED: The agent failed. [reference 0123456789ab]\n"
+
+
+class TestRepeatedTask:
+    """A subscription starts with the current task, which may contain what has been printed before."""
+
+    def task(self, state: str, *artifacts: Artifact) -> StreamResponse:
+        task_status = status(state).status_update.status
+        return StreamResponse(task=Task(id="t", context_id="c", status=task_status, artifacts=artifacts))
+
+    def story(self, *chunks: str) -> Artifact:
+        return Artifact(artifact_id="story", parts=[Part(text=text) for text in chunks])
+
+    def size(self, width: int) -> Artifact:
+        return Artifact(artifact_id="size", parts=[Part(data=ParseDict({"width": width}, Value()))])
+
+    @pytest.mark.parametrize("repeated", [["Once"], ["Once", " upon"], ["Once upon"]])
+    def test_text_continues(self, repeated: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+        rest = " upon a time".removeprefix("".join(repeated).removeprefix("Once"))
+
+        print_events(
+            *(self.task("WORKING", self.story("Once")), self.task("WORKING", self.story(*repeated))),
+            *(chunk(rest), status("COMPLETED")),
+        )
+
+        assert capsys.readouterr().out.splitlines() == [
+            *("task t (context c)", "WORKING", "artifact story: Once upon a time", "COMPLETED"),
+        ]
+
+    def test_only_changes_are_printed(self, capsys: pytest.CaptureFixture[str]) -> None:
+        print_events(
+            self.task("WORKING", self.story("Once"), self.size(1)),
+            self.task("WORKING", self.story("Once"), self.size(2)),
+            self.task("COMPLETED", self.story("Twice"), self.size(3), Artifact(artifact_id="end")),
+            self.task("COMPLETED", self.story("Twice"), self.size(3), Artifact(artifact_id="end")),
+        )
+
+        assert capsys.readouterr().out.splitlines() == [
+            *("task t (context c)", "WORKING", "artifact story: Once"),
+            *('artifact size: {"width": 1}', 'artifact size: {"width": 2}'),
+            *("artifact story: Twice", 'artifact size: {"width": 3}', "artifact end", "COMPLETED"),
+        ]
+
+    def test_another_task_is_printed_whole(self, capsys: pytest.CaptureFixture[str]) -> None:
+        other = self.task("WORKING", self.story("Once"))
+        other.task.id = "u"
+
+        print_events(self.task("WORKING", self.story("Once")), other)
+
+        assert capsys.readouterr().out.splitlines() == [
+            *("task t (context c)", "WORKING", "artifact story: Once"),
+            *("task u (context c)", "WORKING", "artifact story: Once"),
+        ]
+
+    def test_json_repeats_the_task(self, capsys: pytest.CaptureFixture[str]) -> None:
+        print_events(*[self.task("WORKING", self.story("Once"))] * 2, as_lines=True)
+
+        first, second = capsys.readouterr().out.splitlines()
+        assert first == second
 
 
 def test_json_has_a_line_for_each_event(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,14 +9,12 @@ from typing import Any
 
 import click
 import pytest
-from a2a.types import StreamResponse, TaskState, TaskStatus, TaskStatusUpdateEvent
 from a2a.utils.errors import InternalError, InvalidParamsError
 
 from a2a_celery.cli.operator.requeue import RequeueResult
 from a2a_celery.cli.operator.stats import Stats
-from a2a_celery.cli.output import Progress, error_line, event_line, table, wrap_text
+from a2a_celery.cli.output import Progress, error_line, table, wrap_text
 from a2a_celery.client import RemoteError
-from a2a_celery.lifecycle.outcomes import Failure, agent_message, final_event
 from a2a_celery.lifecycle.states import COMPLETED
 from a2a_celery.store.admin.metrics import FleetMetrics
 from a2a_celery.store.admin.usage import StoreUsage
@@ -201,15 +199,6 @@ class TestProgress:
             progress.echo("one")
 
             assert "one" in lines
-
-
-def test_a_failure_shows_its_reference() -> None:
-    failure = final_event(Failure(reference="0123456789ab"), "t", "c")
-    assert isinstance(failure, TaskStatusUpdateEvent)
-    working = TaskStatus(state=TaskState.TASK_STATE_WORKING, message=agent_message("half", "t", "c"))
-
-    assert event_line(StreamResponse(status_update=failure)) == "FAILED: The agent failed. [reference 0123456789ab]"
-    assert event_line(StreamResponse(status_update=TaskStatusUpdateEvent(status=working))) == "WORKING: half"
 
 
 def test_an_error_shows_its_reference_and_each_wrong_field_once() -> None:

@@ -40,7 +40,6 @@ from google.protobuf import json_format
 from ...client import AgentUnreachable, CallRefused, NotConnected, RemoteAgent, RemoteError, Result
 from ...client.connection.transports import Credentials, CredentialsInterceptor
 from ...client.errors import translate_errors
-from ...client.result import ResultBuilder
 from ...errors import ConfigError
 from ...lifecycle.outcomes import WORKER_LOST
 from ..app_loader import load_a2a, unknown_agent
@@ -312,18 +311,17 @@ async def _show_events(events: AsyncIterator[StreamResponse], as_lines: bool) ->
         click.ClickException: The stream was lost and cannot be resumed.
     """
     printer = EventPrinter(as_lines=as_lines)
-    builder = ResultBuilder()
     try:
         async for event in events:
             printer.show(event)
-            builder.add(event)
     except AgentUnreachable as e:
-        if not builder.task_id:
+        task_id = printer.result().task_id
+        if not task_id:
             raise
-        raise click.ClickException(printable(f"{e}; the task continues: a2a tail {builder.task_id}")) from e
+        raise click.ClickException(printable(f"{e}; the task continues: a2a tail {task_id}")) from e
     finally:
         printer.end_line()
-    return builder.result()
+    return printer.result()
 
 
 def _show(task: Task, as_lines: bool, agent: str = "") -> None:

@@ -84,8 +84,8 @@ def tail_task(context: click.Context, task_id: str, agent: str | None, as_lines:
     """Show a task and each new event in its log until the task ends or pauses."""
     with operator_store(context, agent) as (a2a, store, keys):
         task, newest, _ = _read(a2a, store, keys, task_id, agent)
-        _show(task, as_lines)
         printer = EventPrinter(as_lines=as_lines)
+        printer.show(stream_response(task))
         while True:
             page = store.run(read_log(keys, task_id, newest))
             if page.version == 0:
@@ -94,7 +94,8 @@ def tail_task(context: click.Context, task_id: str, agent: str | None, as_lines:
                 printer.end_line()
                 click.echo("the store lost events that were shown: the task is shown again", err=True)
                 task, newest, _ = _read(a2a, store, keys, task_id, agent)
-                _show(task, as_lines)
+                printer = EventPrinter(as_lines=as_lines)
+                printer.show(stream_response(task))
             for entry in page.entries:
                 newest = entry.id
                 event = client_event(entry, task_id, task.context_id)
