@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from collections import Counter
@@ -51,16 +52,18 @@ class Selector:
         return self._ran(mutant.path, range(first, last + 1) if mutant.edit.in_function else None)
 
     def _calling(self, script: Path) -> set[str]:
-        """Return the tests that ran a Python line that names a script. If such lines of a file only run at import,
-        return the tests that ran any line of the file."""
-        pattern = re.compile(r"script\(" if script.parent.name == "lib" else rf'"{script.stem}"')
-        reaching: set[str] = set()
+        """Return the tests that ran a line of a function that names a script. If no function names the script, return
+        the tests that ran any line of a file that names it."""
+        pattern = re.compile(r"\bscript\(" if script.parent.name == "lib" else rf'"{script.stem}"')
+        calling: set[str] = set()
+        naming: set[str] = set()
         for path in self._measured:
             if path.startswith(f"{PACKAGE}/store/"):
-                text = (ROOT / path).read_text(encoding="utf-8").splitlines()
-                lines = [number for number, line in enumerate(text, 1) if pattern.search(line)]
-                reaching |= self._ran(path, lines) or (self._ran(path, None) if lines else set())
-        return reaching
+                source = (ROOT / path).read_text(encoding="utf-8")
+                lines = {number for number, line in enumerate(source.splitlines(), 1) if pattern.search(line)}
+                calling |= self._ran(path, lines & function_lines(source))
+                naming |= self._ran(path, None) if lines else set()
+        return calling or naming
 
     def _ran(self, path: str, lines: Iterable[int] | None) -> set[str]:
         """Return the tests that ran one of `lines` of a file, or any line of the file if `lines` is None."""
@@ -71,6 +74,15 @@ class Selector:
         return {test for test in self._tests if _file(test) in files} | (
             {node_id(name) for name in names} & self._tests
         )
+
+
+def function_lines(source: str) -> set[int]:
+    """Return the line numbers of the bodies of all functions in Python code."""
+    lines: set[int] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines.update(range(node.body[0].lineno, (node.end_lineno or 0) + 1))
+    return lines
 
 
 def _file(test: str) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.tools import mutate
 from tests.tools.mutants import Mutant, edits, mutants_in, sample
-from tests.tools.selection import cap_tests, node_id
+from tests.tools.selection import cap_tests, function_lines, node_id
 
 
 def mutations(source: str, suffix: str = ".py") -> set[tuple[str, str, str]]:
@@ -113,6 +113,12 @@ def test_a_coverage_context_names_the_test_that_ran_or_started_the_process() -> 
     assert node_id("tests/a.py::test (setup)|tests/b.py::test (call)") == "tests/b.py::test"
     assert node_id("none|tests/b.py::test") == "tests/b.py::test"
     assert node_id("none") == node_id("") == ""
+
+
+def test_lines_of_functions_do_not_run_at_import() -> None:
+    source = "STEPS = [\n    1,\n]\nasync def f(\n    a=2,\n):\n    def g():\n        h()\n    g()\nX = f"
+
+    assert function_lines(source) == {7, 8, 9}
 
 
 def test_a_selection_ends_at_its_expected_duration_and_is_never_empty() -> None:
