@@ -6,6 +6,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -14,6 +15,8 @@ from celery import Celery, Task, chain, chord, group
 from a2a_celery import A2A
 from a2a_celery.caller import Caller
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
+from a2a_celery.dispatch.canvases import Canvas, CanvasResult
+from a2a_celery.lifecycle.outcomes import OUT_OF_TIME, Failure
 from a2a_celery.lifecycle.states import FAILED, WORKING
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.tasks.commands import create_task
@@ -120,3 +123,14 @@ async def test_a_canvas_whose_last_task_stores_its_result_is_accepted(
 
 async def test_a_last_task_with_its_own_ignore_result_is_refused(app: Celery, store: AsyncStore, keys: Keys) -> None:
     assert await state_of_canvas(app, store, keys, "chain", last="ignores") == FAILED
+
+
+@pytest.mark.parametrize(
+    ("remaining", "expected"), [(timedelta(), CanvasResult(Failure(OUT_OF_TIME))), (timedelta(hours=1), None)]
+)
+def test_a_canvas_without_a_result_fails_after_its_time_limit(
+    app: Celery, remaining: timedelta, expected: CanvasResult | None
+) -> None:
+    unfinished = app.AsyncResult("unfinished")
+
+    assert Canvas(unfinished.as_tuple(), datetime.now(UTC) + remaining).poll(app) == expected

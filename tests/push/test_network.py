@@ -241,6 +241,25 @@ async def test_names_that_are_slow_hold_up_no_new_one_a_second_time(system: Syst
         await asyncio.gather(*lookups)
 
 
+async def test_names_that_are_fast_again_use_all_threads_again(system: System) -> None:
+    clock, names = ManualClock(), SLOW_NAMES[:32]
+    async with aclosing(SystemResolver(timeout=5, clock=clock)) as resolver:
+        slow = [asyncio.create_task(resolver.resolve(name)) for name in names]
+        await asyncio.to_thread(eventually, lambda: len(system.asked) == 32)
+        clock.advance(SLOW_LOOKUP + 0.1)
+        system.go_on.set()
+        await asyncio.gather(*slow)
+        clock.advance(CACHE_TTL)
+        await asyncio.gather(*map(resolver.resolve, names))
+        system.go_on.clear()
+        clock.advance(CACHE_TTL)
+
+        lookups = [asyncio.create_task(resolver.resolve(name)) for name in names]
+        await asyncio.to_thread(eventually, lambda: len(system.asked) == 3 * 32)
+        system.go_on.set()
+        await asyncio.gather(*lookups)
+
+
 async def test_a_name_that_hangs_takes_one_thread_however_often_it_is_asked_for(system: System) -> None:
     clock = ManualClock()
     async with aclosing(SystemResolver(timeout=3, clock=clock)) as resolver:
