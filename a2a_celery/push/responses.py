@@ -57,7 +57,6 @@ async def read_response(
                     break
             else:
                 is_complete = True
-    is_complete = is_complete and len(body) <= max_bytes
     text = codecs.getincrementaldecoder("utf-8")("replace").decode(body[:max_bytes], final=is_complete)
     text = _redact(text, forms, is_complete=is_complete)
     printable = "".join(c if c.isprintable() or c in "\n\t" else "�" for c in text)
