@@ -29,6 +29,8 @@ def run_options(route: Any, not_before: datetime | None = None, not_after: datet
     [
         run_options({}),
         run_options({"queue": "far", "priority": 3, "exchange": "e", "routing_key": "k"}),
+        run_options({"priority": 0}),
+        run_options({"priority": 255}),
         run_options({"queue": "far"}, NOW + timedelta(microseconds=1), NOW + HOUR),
         run_options({"expires": 0.5}),
     ],
