@@ -113,8 +113,9 @@ async def test_attempts_and_requests_are_deleted_with_the_config_and_the_task(
         await webhooks.save_config(claim.ref.task_id, config_id)
         assert await store.run(request_post(keys, ANN, claim.ref.task_id, config_id, "ping-1")) == "requested"
     await seeds.append_events(claim, chunk("a"))
-    for cursor in await webhooks.lease_cursors():
-        await store.run(postpone_delivery(keys, cursor, after_us=0, counts=True, attempt=failed_attempt()))
+    for _ in range(MAX_ATTEMPTS):
+        for cursor in await webhooks.lease_cursors():
+            await store.run(postpone_delivery(keys, cursor, after_us=0, counts=True, attempt=failed_attempt()))
     push = keys.task(claim.ref.task_id).push
 
     assert await store.run(delete_push_config(keys, ANN, claim.ref.task_id, "c"))

@@ -15,7 +15,8 @@ from a2a_celery.push import Poster
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.admin.archiving import acquire_archivable
 from a2a_celery.store.admin.schema import SCHEMA
-from a2a_celery.store.admin.start_check import read_clock, record_heartbeat, watchers
+from a2a_celery.store.admin.start_check import ClockReading, read_clock, record_heartbeat, watchers
+from a2a_celery.store.operation import Operation
 from a2a_celery.store.runs.commands import Claim, RunRef, claim_run, settle_run
 from a2a_celery.store.runs.publication import mark_published
 from a2a_celery.store.runs.reminders import Reminder, pack_reminders
@@ -255,6 +256,24 @@ async def test_a_pause_between_two_watchers_is_no_jump(
     await store_clock.tick()
 
     assert (await store.run(read_clock(keys))).corrections == 0
+
+
+async def test_a_slow_response_is_no_jump(
+    store: AsyncStore, keys: Keys, wall_clock: MovedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, run = ManualClock(), store.run
+
+    async def run_slowly(operation: Operation[ClockReading]) -> ClockReading:
+        reading = await run(operation)
+        clock.advance(10)
+        return reading
+
+    monkeypatch.setattr(store, "run", run_slowly)
+    store_clock = StoreClock(store, keys, LEASE_TTL, clock)
+    for _ in range(2):
+        await store_clock.tick()
+
+    assert (await run(read_clock(keys))).corrections == 0
 
 
 @pytest.mark.parametrize(("offset", "corrections"), [(HOUR, 1), (0, 0)])
