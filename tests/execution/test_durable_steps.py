@@ -294,6 +294,8 @@ async def test_a_requeued_task_has_the_results_and_the_keys(task: Task, scene: S
 
 
 async def test_a_synchronous_agent_has_steps(task: Task, calls: Calls) -> None:
+    keys: list[tuple[str, str]] = []
+
     @step
     def shout(name: str) -> str:
         return calls.work_in_thread(name)
@@ -303,6 +305,7 @@ async def test_a_synchronous_agent_has_steps(task: Task, calls: Calls) -> None:
             first = turn.blocking.step("a", calls.work_in_thread, "a")
             second = turn.blocking.step("b", calls.work, "b")
             third = shout("c")
+            turn.blocking.step("key", lambda: keys.append((turn.blocking.step_key, current_step_key())))
             if dies:
                 raise WorkerDies
             return [first, second, third]
@@ -313,6 +316,8 @@ async def test_a_synchronous_agent_has_steps(task: Task, calls: Calls) -> None:
 
     assert await task.attempt(agent(dies=False)) == ["done: a", "done: b", "done: c"]
     assert calls.made == ["a", "b", "c"]
+    [(key, current_key)] = keys
+    assert key == current_key
     with pytest.raises(StepsChanged, match="b#1 was call 2"):
         await task.attempt(lambda turn: turn.blocking.step("b", calls.work, "b"))
 
