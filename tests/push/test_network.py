@@ -195,6 +195,15 @@ async def require_timeouts(resolver: SystemResolver, names: list[str]) -> None:
     assert all(isinstance(error, TimeoutError) for error in results)
 
 
+async def resolve_slowly(resolver: SystemResolver, system: System, clock: ManualClock, names: list[str]) -> None:
+    """Resolve all of `names` concurrently, each in more than `SLOW_LOOKUP` seconds. Later lookups are fast."""
+    lookups = [asyncio.create_task(resolver.resolve(name)) for name in names]
+    await asyncio.to_thread(eventually, lambda: len(system.asked) == len(names))
+    clock.advance(SLOW_LOOKUP + 0.1)
+    system.go_on.set()
+    await asyncio.gather(*lookups)
+
+
 async def test_silent_name_servers_hold_up_no_name_that_was_found(system: System) -> None:
     clock = ManualClock()
     async with aclosing(SystemResolver(timeout=2, clock=clock)) as resolver:
@@ -226,11 +235,7 @@ async def test_a_lookup_without_waiting_callers_is_not_made(system: System) -> N
 async def test_names_that_are_slow_hold_up_no_new_one_a_second_time(system: System) -> None:
     clock = ManualClock()
     async with aclosing(SystemResolver(timeout=5, clock=clock)) as resolver:
-        first = [asyncio.create_task(resolver.resolve(name)) for name in SLOW_NAMES[:32]]
-        await asyncio.to_thread(eventually, lambda: len(system.asked) == 32)
-        clock.advance(SLOW_LOOKUP + 0.1)
-        system.go_on.set()
-        await asyncio.gather(*first)
+        await resolve_slowly(resolver, system, clock, SLOW_NAMES[:32])
         system.go_on.clear()
         clock.advance(CACHE_TTL)
 
@@ -244,11 +249,7 @@ async def test_names_that_are_slow_hold_up_no_new_one_a_second_time(system: Syst
 async def test_names_that_are_fast_again_use_all_threads_again(system: System) -> None:
     clock, names = ManualClock(), SLOW_NAMES[:32]
     async with aclosing(SystemResolver(timeout=5, clock=clock)) as resolver:
-        slow = [asyncio.create_task(resolver.resolve(name)) for name in names]
-        await asyncio.to_thread(eventually, lambda: len(system.asked) == 32)
-        clock.advance(SLOW_LOOKUP + 0.1)
-        system.go_on.set()
-        await asyncio.gather(*slow)
+        await resolve_slowly(resolver, system, clock, names)
         clock.advance(CACHE_TTL)
         await asyncio.gather(*map(resolver.resolve, names))
         system.go_on.clear()

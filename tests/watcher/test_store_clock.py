@@ -258,9 +258,7 @@ async def test_a_pause_between_two_watchers_is_no_jump(
     assert (await store.run(read_clock(keys))).corrections == 0
 
 
-async def test_a_slow_response_is_no_jump(
-    store: AsyncStore, keys: Keys, wall_clock: MovedClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_slow_response_is_no_jump(store: AsyncStore, keys: Keys, monkeypatch: pytest.MonkeyPatch) -> None:
     clock, run = ManualClock(), store.run
 
     async def run_slowly(operation: Operation[ClockReading]) -> ClockReading:
