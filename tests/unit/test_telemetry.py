@@ -23,7 +23,9 @@ from a2a_celery.telemetry.tracing import trace_headers, tracing
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 OFF = """
-import importlib.abc, sys, traceback
+import importlib.abc, importlib.util, os, sys, traceback
+
+PACKAGE = os.path.join(os.path.dirname(importlib.util.find_spec("a2a_celery").origin), "")
 
 class Watch(importlib.abc.MetaPathFinder):
     ours = []
@@ -31,7 +33,7 @@ class Watch(importlib.abc.MetaPathFinder):
         if name.partition(".")[0] == "opentelemetry":
             importer = next((f for f in reversed(traceback.extract_stack()[:-1])
                              if "importlib" not in f.filename), None)
-            if importer is not None and "a2a_celery" in importer.filename:
+            if importer is not None and importer.filename.startswith(PACKAGE):
                 self.ours.append(f"{name} by {importer.filename}")
             if MISSING:
                 raise ImportError(f"no {name} here")
