@@ -300,7 +300,7 @@ def test_log_lines_are_json_with_actions_ids_and_the_trace(served_fleet: ServedF
     assert end_line["trace_id"] == caller.trace
     assert {"celery.worker.strategy", "celery.app.trace"} <= {line["logger"] for line in run_lines}  # Celery's own
     for process in served_fleet.fleet.processes:
-        output = [line for line in process.output().splitlines() if "a2a_celery" in line or "uvicorn" in line]
+        output = [line for line in process.output().splitlines() if "a2a_celery." in line or "uvicorn" in line]
         assert output
         assert all({"time", "level", "logger", "message"} <= json.loads(line).keys() for line in output), process.name
 
