@@ -10,6 +10,7 @@ from typing import Any
 
 from selenium import webdriver
 from selenium.common.exceptions import NoSuchElementException, StaleElementReferenceException
+from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
@@ -17,6 +18,8 @@ from selenium.webdriver.remote.webelement import WebElement
 from .waiting import LIMIT, eventually
 
 WIDE, NARROW = (1500, 950), (360, 740)
+
+MODIFIERS = frozenset({Keys.CONTROL, Keys.SHIFT, Keys.ALT, Keys.META})
 
 SHOWN = """
 for (const found of document.querySelectorAll(arguments[0])) if (found.checkVisibility()) return found.innerText;
@@ -150,8 +153,16 @@ class Page:
         return str(self.script(FOCUSED))
 
     def press(self, *keys: str) -> None:
-        """Press keys, or type a text into the focused element."""
-        self.browser.switch_to.active_element.send_keys(*keys)
+        """Press keys, or type a text into the focused element. A modifier is held until the last key is released."""
+        chain = ActionChains(self.browser)  # without an element, which the page could hide between focus and key
+        for key in keys:
+            if key in MODIFIERS:
+                chain.key_down(key)
+            else:
+                chain.send_keys(key)
+        for key in MODIFIERS.intersection(keys):
+            chain.key_up(key)
+        chain.perform()
 
     def tab_to(self, name: str) -> None:
         """Press the tab key until an element whose label starts with `name` has the focus."""
