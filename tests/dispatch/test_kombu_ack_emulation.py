@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 import redis
+from celery import Celery
 from kombu import Connection, Queue
 from kombu.transport import redis as kombu_redis
 
+from a2a_celery.dispatch.connection import skip_run_acks
 from a2a_celery.integrations.kombu import skip_ack_emulation
 from tests.support.restarts import MortalRedis
 
@@ -32,12 +34,13 @@ def channels(server: MortalRedis) -> Iterator[Connect]:
         pass
 
     Transport.Channel = Channel
-    skip_ack_emulation(Transport, is_run)
+    app = Celery(broker=server.broker_url, set_as_current=False)
+    app.conf.broker_transport = Transport
+    skip_run_acks(app, is_run)
     connections: list[Connection] = []
 
     def channel() -> Any:
-        connection = Connection(server.broker_url)
-        connection.transport_cls = Transport
+        connection = app.connection_for_read()
         connections.append(connection)
         channel = connection.channel()
         Queue("runs", max_priority=9)(channel).declare()  # type: ignore[no-untyped-call]

@@ -1,11 +1,13 @@
-"""Stop of a run in a worker process that has received the run's message twice."""
+"""Stop and cancellation of a run in a worker process."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from threading import Event
 from typing import Any
 
+import pytest
 from celery import Celery
 
 from a2a_celery import A2A, Turn
@@ -13,37 +15,63 @@ from a2a_celery.caller import Caller
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.execution.limits import CeleryLimits
 from a2a_celery.execution.process.worker_process import WorkerProcess
-from a2a_celery.lifecycle import Lost
+from a2a_celery.lifecycle import Canceled, Lost
 from a2a_celery.settings import Settings
 from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.store.tasks.commands import create_task
+from a2a_celery.store.tasks.commands import create_task, request_cancel
 from tests.support.seeds import ANN, CONTEXT, RETENTION, request
+from tests.support.waiting import LIMIT
 
 
-async def test_a_duplicate_message_does_not_prevent_the_stop_of_a_run(
-    store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis
-) -> None:
-    a2a, has_begun = A2A(Celery(set_as_current=False)), Event()
+class Works:
+    """Agent that works until it is stopped, and a worker process for its run "t.1"."""
 
-    @a2a.agent("works", description="Works until it is stopped.")
-    async def works(turn: Turn) -> None:
-        has_begun.set()
-        await asyncio.sleep(600)
+    def __init__(self, settings: Settings) -> None:
+        a2a, self.has_begun = A2A(Celery(set_as_current=False)), Event()
 
-    publisher: Any = None
-    process = WorkerProcess(Settings(store_url=redis_server.store_url, key_prefix=keys.prefix), publisher)
+        @a2a.agent("works", description="Works until it is stopped.")
+        async def works(turn: Turn) -> None:
+            self.has_begun.set()
+            await asyncio.sleep(600)
+
+        publisher: Any = None
+        self._agent = a2a.agents["works"]
+        self.process = WorkerProcess(settings, publisher)
+
+    async def run(self) -> Any:
+        """Return the outcome of the run in this process."""
+        return await asyncio.to_thread(self.process.run, self._agent, "t", 1, CeleryLimits())
+
+    async def begin(self) -> asyncio.Task[Any]:
+        """Return the future outcome of the run, whose agent works."""
+        run = asyncio.create_task(self.run())
+        assert await asyncio.to_thread(self.has_begun.wait, LIMIT)
+        return run
+
+
+@pytest.fixture
+async def works(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> AsyncIterator[Works]:
+    """Agent whose run holds its lease longer than a test takes."""
+    works = Works(Settings(store_url=redis_server.store_url, key_prefix=keys.prefix, lease_ttl=6000))
     message_request, caller = request(task_id="t", context_id=CONTEXT), Caller(user="ann").to_json()
     await store.run(create_task(keys, ANN, "t", CONTEXT, message_request, caller=caller, retention=RETENTION))
+    yield works
+    works.process.stop("t.1")  # if the test failed
+    await asyncio.to_thread(works.process.close)
 
-    def run() -> Any:
-        return process.run(a2a.agents["works"], "t", 1, CeleryLimits())
 
-    async with asyncio.timeout(60):
-        first = asyncio.ensure_future(asyncio.to_thread(run))
-        assert await asyncio.to_thread(has_begun.wait, 30)
-        assert await asyncio.to_thread(run) is None, "the second message of a run that is begun"
+async def test_a_duplicate_message_does_not_prevent_the_stop_of_a_run(works: Works) -> None:
+    first = await works.begin()
+    assert await works.run() is None, "the second message of a run that is begun"
 
-        process.stop("t.1")
+    works.process.stop("t.1")
 
-        assert await first == Lost()
-    await asyncio.to_thread(process.close)
+    assert await asyncio.wait_for(first, LIMIT) == Lost()
+
+
+async def test_a_cancellation_does_not_wait_for_the_next_renewal(works: Works, store: AsyncStore, keys: Keys) -> None:
+    run = await works.begin()
+
+    await store.run(request_cancel(keys, ANN, "t", CONTEXT))
+
+    assert await asyncio.wait_for(run, LIMIT) == Canceled()

@@ -8,6 +8,7 @@ from typing import Any
 import click
 import pytest
 from celery import Celery
+from celery.signals import task_received
 from click.testing import CliRunner
 from kombu import Exchange, Queue, binding
 from kombu.exceptions import OperationalError
@@ -228,3 +229,33 @@ def test_the_queue_of_a_message_is_known(exchange: str | None, key: str, queue: 
     from_it = [name for name in app.amqp.queues if remote_control._is_from(request, consumer, {name})]
 
     assert from_it == ([queue] if queue else [])
+
+
+class FakeConsumer:
+    """Stand-in for the consumer of a worker, which can be the sender of a signal. Scheduled calls are omitted."""
+
+    def __init__(self, app: Celery) -> None:
+        self.app = app
+        self.task_consumer = SimpleNamespace(queues=QUEUES)
+
+    def call_soon(self, *_: Any) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("queue", "is_requeued"), [("celery", True), ("words", False)])
+def test_a_run_that_arrives_after_the_drain_of_its_queue_is_requeued(
+    monkeypatch: pytest.MonkeyPatch, queue: str, is_requeued: bool
+) -> None:
+    for name in ("drained_queues", "_stopping"):
+        monkeypatch.setattr(remote_control, name, set())
+    monkeypatch.setattr(remote_control, "is_run", lambda request: True)
+    app, requeued = Celery(set_as_current=False), []
+    app.conf.task_queues = QUEUES
+    consumer = FakeConsumer(app)
+    delivery_info = {"exchange": "", "routing_key": queue}
+    request = SimpleNamespace(delivery_info=delivery_info, give_up=lambda: requeued.append(queue))
+
+    remote_control.a2a_drain(SimpleNamespace(consumer=consumer), ["celery"])
+    task_received.send(consumer, request=request)
+
+    assert requeued == ([queue] if is_requeued else [])
