@@ -49,7 +49,7 @@ def test_a_form_is_filled_in_with_keys(question_page: Page) -> None:
 
     question_page.shows("#task .question-text", "Shall I book it?")
     assert labels(question_page) == ["Answer"]
-    question_page.tab_to("Answer")
+    question_page.focuses("Answer")
     question_page.press(Keys.SPACE, Keys.ENTER)
     question_page.shows("#task article .text", "2 for Ada, lunch")
     sent_text = question_page.content("#task .message.user .data")
@@ -68,7 +68,7 @@ def test_a_refused_answer_stays_with_the_reason_at_its_field(question_page: Page
     question_page.press(Keys.CONTROL, "a")
     question_page.press("3", Keys.ENTER)
     question_page.shows("#task .question-text", "people: our tables are for an even number of people.")
-    question_page.tab_to("People")
+    question_page.focuses("People")
     question_page.press(Keys.CONTROL, "a")
     question_page.press("4", Keys.ENTER)
     question_page.shows("#task .question-text", "Shall I book it?")

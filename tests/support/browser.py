@@ -152,6 +152,10 @@ class Page:
         """Return the label or the text of the focused element."""
         return str(self.script(FOCUSED))
 
+    def focuses(self, name: str) -> None:
+        """Wait until an element whose label starts with `name` has the focus."""
+        self.until(lambda: self.focused_text().startswith(name), f"{name!r} has the focus")
+
     def press(self, *keys: str) -> None:
         """Press keys, or type a text into the focused element. A modifier is held until the last key is released."""
         chain = ActionChains(self.browser)  # without an element, which the page could hide between focus and key

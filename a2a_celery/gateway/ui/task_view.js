@@ -11,6 +11,8 @@ const MESSAGES = 50;
 
 export class TaskView {
   #messageLimit = MESSAGES;
+  /** True if the element that last received the focus belongs to the question. */
+  #isAnswering = false;
 
   /** `answerElement` is the element with the form for an answer. Buttons call `onAction("cancel")` and
    * `onAction("redraw")`. When the question changes, `onAction("question", schema)` is called with the schema of the
@@ -26,6 +28,7 @@ export class TaskView {
     this.cancel.addEventListener("click", () => onAction("cancel"));
     this.question = el("div", { class: "question-text" });
     this.questionBox = el("section", { class: "question", hidden: true, "aria-label": "The agent’s question" }, el("h3", {}), this.question, answerElement);
+    document.addEventListener("focusin", ({ target }) => (this.#isAnswering = this.questionBox.contains(target)));
     this.artifacts = el("div", { class: "artifacts" });
     this.messages = el("div", { class: "messages" });
     this.earlierButton = el("button", { type: "button", class: "quiet small", hidden: true });
@@ -100,6 +103,13 @@ export class TaskView {
     setText(this.questionBox.firstChild, needsAuthorization ? "The agent needs an authorization" : "The agent asks");
     this.onAction("question", schemaOf(message));
     this.question.replaceChildren(message ? partsElement({ parts: (message.parts ?? []).filter((part) => !isSchemaPart(part)) }) : el("p", { class: "hint" }, "The agent sent no question."));
+    if (this.#isAnswering) this.#focusAnswer();
+  }
+
+  /** Focus the first field for the answer, unless a field has the focus. */
+  #focusAnswer() {
+    const fields = [...this.questionBox.querySelectorAll("input, select, textarea")].filter((field) => field.checkVisibility());
+    if (!fields.includes(document.activeElement)) fields[0]?.focus({ preventScroll: true });
   }
 
   #drawArtifacts(artifacts, isTaskTerminal) {
