@@ -244,11 +244,14 @@ async def test_a_slow_broker_gets_so_much_in_the_background_and_no_more(
     assert sorted(in_queue(server)) == sorted(ids) == ["t0.1", "t1.1", "t2.1"]
 
 
-async def test_a_revoke_in_the_background_reaches_the_workers(server: MortalRedis, celery: Celery) -> None:
+@pytest.mark.parametrize("options", [{}, {"terminate": True}])
+async def test_a_revoke_in_the_background_reaches_the_workers(
+    server: MortalRedis, celery: Celery, options: dict[str, bool]
+) -> None:
     with redis.Redis.from_url(redis_url(server.broker_url)) as broker, broker.pubsub() as workers:
         workers.psubscribe("*celery.pidbox*")
 
-        Publisher(celery, {}).revoke_soon(["c.1", "c.2"], terminate=True)
+        Publisher(celery, {}).revoke_soon(["c.1", "c.2"], **options)
 
         async def broadcast() -> bytes | None:
             message = workers.get_message(ignore_subscribe_messages=True)
@@ -257,7 +260,8 @@ async def test_a_revoke_in_the_background_reaches_the_workers(server: MortalRedi
         received = json.loads(await eventually_async(broadcast, what="the broadcast arrives"))
     command = json.loads(b64decode(received["body"]))
     assert command["method"] == "revoke"
-    assert command["arguments"] == {"task_id": ["c.1", "c.2"], "terminate": True, "signal": "SIGTERM"}
+    arguments = {"task_id": ["c.1", "c.2"], "terminate": False, "signal": "SIGTERM"}
+    assert command["arguments"] == arguments | options
 
 
 @pytest.mark.parametrize("broker", ["redis", "rabbitmq"], indirect=True)

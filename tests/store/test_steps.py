@@ -12,7 +12,7 @@ from a2a_celery.lifecycle.states import COMPLETED, FAILED, INPUT_REQUIRED, WORKI
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.operation import Operation, script
 from a2a_celery.store.runs.commands import Claim, SessionState, append, claim_run
-from a2a_celery.store.runs.release import read_steps, release_run
+from a2a_celery.store.runs.release import Steps, read_steps, release_run
 from a2a_celery.store.tasks.commands import continue_task
 from tests.support.leaks import leaks
 from tests.support.seeds import ANN, CONTEXT, LEASE_US, Seeds, chunk, request, status
@@ -41,9 +41,10 @@ async def test_steps_are_stored_in_order_outside_the_log(store: AsyncStore, keys
 
     history = await store.run(read_steps(keys, claim.ref.task_id))
 
-    assert history is not None
-    assert [s.transition.number for s in history.steps] == [1, 2, 3, 4]
-    assert (history.agent, history.state, history.run, history.running) == (ANN.agent, INPUT_REQUIRED, 1, False)
+    steps = [step(number) for number in range(1, 5)]
+    assert history == Steps(
+        steps, ANN.agent, claim.task.context_id, INPUT_REQUIRED, 1, running=False, now_us=0, scope=ANN
+    )
     assert len(await seeds.log(claim.ref.task_id)) == 4
     await seeds.require_consistent(claim.ref.task_id)
     assert await leaks(store, keys) == []
