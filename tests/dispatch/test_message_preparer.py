@@ -147,6 +147,17 @@ def test_preparing_declares_the_queue_and_publishes_nothing(celery: Celery, brok
     assert broker.exists("_kombu.binding.slow")
 
 
+def test_the_number_of_declared_queues_is_bounded(celery: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("a2a_celery.dispatch.message_preparer.MAX_QUEUES", 1)
+    publisher = Publisher(celery, {})
+    first, second = RunOptions({"queue": "first"}), RunOptions({"queue": "second"})
+    prepared_message(publisher, first)
+    prepared_message(publisher, second)
+
+    assert never_prepared(publisher, first), "until its queue is declared again"
+    assert prepared_message(publisher, first).queue == "first"
+
+
 def test_each_message_has_its_own_run(celery: Celery) -> None:
     publisher = Publisher(celery, {})
     first, second = prepared_message(publisher, run=1), prepared_message(publisher, run=2)

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import httpcore
 import pytest
 
-from a2a_celery.push.responses import describe_failure, read_response
+from a2a_celery.push.responses import describe_failure, is_disconnect, read_response
 from a2a_celery.retry_policy import parse_retry_after
 
 SECRET = "s3cret-credentials"
@@ -83,6 +83,20 @@ def of_certificate(text: str) -> ssl.SSLCertVerificationError:
 )
 def test_the_reason_for_a_failure_names_no_address(cause: Exception, reason: str) -> None:
     assert describe_failure(of_network(cause), 15) == reason
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (httpcore.ReadError(), True),
+        (httpcore.WriteError(), True),
+        (httpcore.RemoteProtocolError("Server disconnected without sending a response."), True),
+        (httpcore.RemoteProtocolError("illegal status line"), False),
+        (httpcore.ConnectError(), False),
+    ],
+)
+def test_a_connection_that_the_server_may_have_closed(error: Exception, expected: bool) -> None:
+    assert is_disconnect(error) is expected
 
 
 DATE = "Fri, 13 Feb 2009 23:31:30 GMT"  # 1234567890
