@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -89,9 +91,8 @@ class WatchedFleet:
         return [json.loads(line) for line in result.stdout.splitlines()]
 
 
-@pytest.fixture(scope="module")
-def watched_fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WatchedFleet]:
-    folder = tmp_path_factory.mktemp("fleet")
+@contextmanager
+def running_watched_fleet(folder: Path) -> Iterator[WatchedFleet]:
     with (
         running_fleet(folder, app="tests.support.steppers") as fleet,
         celery_events(fleet.broker_url) as events,
@@ -99,6 +100,19 @@ def watched_fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WatchedF
         watched_fleet = WatchedFleet(fleet, events)
         yield watched_fleet
         watched_fleet.store.close()
+
+
+@pytest.fixture(scope="module")
+def watched_fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WatchedFleet]:
+    with running_watched_fleet(tmp_path_factory.mktemp("fleet")) as watched_fleet:
+        yield watched_fleet
+
+
+@pytest.fixture
+def killed_fleet(tmp_path: Path) -> Iterator[WatchedFleet]:
+    """Fleet of one test, which kills the only worker."""
+    with running_watched_fleet(tmp_path) as watched_fleet:
+        yield watched_fleet
 
 
 @pytest.fixture(scope="module", params=["prefork", "threads"])
@@ -109,25 +123,24 @@ def observed_fleet(request: pytest.FixtureRequest, watched_fleet: WatchedFleet) 
     watched_fleet.worker.kill()
 
 
-# This test must come first, because other workers could execute its task.
-def test_a_history_outlives_its_worker_and_is_stored_without_celery_events(watched_fleet: WatchedFleet) -> None:
-    watched_fleet.work("prefork")
-    task = send(watched_fleet.gateway, "waits", returnImmediately=True)
-    eventually(lambda: watched_fleet.stored_steps(task["id"])[1:] == ["TOOL_EXECUTION slow"], what="its step is stored")
-    watched_fleet.worker.kill()
-    last = watched_fleet.shown_steps(task["id"])[-1]
+def test_a_history_outlives_its_worker_and_is_stored_without_celery_events(killed_fleet: WatchedFleet) -> None:
+    killed_fleet.work("prefork")
+    task = send(killed_fleet.gateway, "waits", returnImmediately=True)
+    eventually(lambda: killed_fleet.stored_steps(task["id"])[1:] == ["TOOL_EXECUTION slow"], what="its step is stored")
+    killed_fleet.worker.kill()
+    last = killed_fleet.shown_steps(task["id"])[-1]
     assert last["open"]
     assert last["seconds"] > 0
 
-    watched_fleet.fleet.watcher(A2A_LEASE_TTL="2")
-    eventually(lambda: state(read(watched_fleet.gateway, "waits", task)) == "FAILED", what="it is FAILED")
+    killed_fleet.fleet.watcher(A2A_LEASE_TTL="2")
+    eventually(lambda: state(read(killed_fleet.gateway, "waits", task)) == "FAILED", what="it is FAILED")
 
-    output = watched_fleet.get(task["id"]).stdout.splitlines()
+    output = killed_fleet.get(task["id"]).stdout.splitlines()
     assert output[0].endswith(": FAILED")
     assert output[1].split() == ["RUN", "ATTEMPT", "STATE", "WHEN", "FOR", "WHAT", "WORKER"]
     assert re.fullmatch(r"1 +1 +INITIALIZING +[-0-9]+ [0-9:.]+ +[0-9.]+ s +- +\S+", output[2])
     assert re.fullmatch(r"1 +1 +TOOL_EXECUTION +[-0-9]+ [0-9:.]+ +lost +tool slow +\S+", output[3])
-    assert watched_fleet.celery_events(task["id"]) == []
+    assert killed_fleet.celery_events(task["id"]) == []
 
 
 STEPS = ["INITIALIZING", "MODEL_CALL m1", "TOOL_EXECUTION search", "COMPLETED"]
