@@ -52,8 +52,7 @@ class Works:
 @pytest.fixture
 async def works(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> AsyncIterator[Works]:
     """Agent whose lease and grace are longer than a test takes, so that neither ends the run."""
-    long: dict[str, Any] = {"lease_ttl": 6000, "cancel_grace": 600}
-    works = Works(Settings(store_url=redis_server.store_url, key_prefix=keys.prefix, **long))
+    works = Works(Settings(store_url=redis_server.store_url, key_prefix=keys.prefix, lease_ttl=6000, cancel_grace=600))
     message_request, caller = request(task_id="t", context_id=CONTEXT), Caller(user="ann").to_json()
     await store.run(create_task(keys, ANN, "t", CONTEXT, message_request, caller=caller, retention=RETENTION))
     yield works
