@@ -36,7 +36,6 @@ from .errors import (
 from .settings import Settings
 
 if TYPE_CHECKING:
-    from .acceptance.errors import LimitExceededError
     from .execution.agents.answer import Answer
     from .execution.agents.durable_steps import step
     from .execution.agents.journal import current_step_key
@@ -46,13 +45,16 @@ if TYPE_CHECKING:
     from .execution.events.steps import current_execution
     from .execution.plain_tasks.plain_task import current_turn
     from .lifecycle.questions import Question
+    from .lifecycle.signals import ReceivedSignal
+    from .operations.errors import LimitExceededError
     from .submission import TaskHandle
 else:
     _LAZY = {
         "Answer": "execution.agents.answer",
         "ContextSession": "execution.agents.session",
-        "LimitExceededError": "acceptance.errors",
+        "LimitExceededError": "operations.errors",
         "Question": "lifecycle.questions",
+        "ReceivedSignal": "lifecycle.signals",
         "RunInfo": "execution.agents.run_hooks",
         "TaskHandle": "submission",
         "Turn": "execution.agents.turn",
@@ -92,6 +94,7 @@ __all__ = [
     "InputRequired",
     "LimitExceededError",
     "Question",
+    "ReceivedSignal",
     "Rejected",
     "RunInfo",
     "SessionConflict",

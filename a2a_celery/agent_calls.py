@@ -10,8 +10,6 @@ from typing import Any
 
 from a2a.types import Message, SendMessageRequest, Task
 
-from .acceptance.errors import not_found
-from .acceptance.submitter import TaskSubmitter
 from .child_tasks import CURRENT_CHILDREN, name_parent
 from .client.calling.content import result_data
 from .client.connection.transports import trace_of_current_run
@@ -20,8 +18,9 @@ from .client.remote_agent import RemoteAgent
 from .client.result import Result, ResultBuilder
 from .client.session import Session
 from .execution.agent_caller import CallResult, ChildCall
-from .store import Scope
-from .store.log.pubsub import LogFollower
+from .operations.errors import not_found
+from .operations.submitter import TaskSubmitter
+from .store.log.follower import LogFollower
 
 
 class AgentCalls:
@@ -42,7 +41,7 @@ class AgentCalls:
         """
         message = _message(call)
         if call.is_remote:
-            async with _remote(call.target) as remote:
+            async with _remote(call) as remote:
                 result = await remote.submit(message)
             if result.stop_reason is None and not result.task_id:
                 raise InvalidResponse(f"{call.agent} responded with neither a task nor a message")
@@ -64,14 +63,14 @@ class AgentCalls:
             InvalidResponse: A remote agent sent a task without a status.
         """
         if call.is_remote:
-            async with _remote(call.target) as remote:
+            async with _remote(call) as remote:
                 builder = ResultBuilder()
                 async for event in remote.follow(task_id):
                     builder.add(event)
             if builder.stop_reason is None:
                 raise InvalidResponse(f"{call.agent} sent the task {task_id} without a status")
             return builder.result()
-        scope = Scope(call.target, call.caller.tenant, call.caller.user)
+        scope = call.caller.scope(call.target)
         final = await self._follower.final_task(scope, task_id, history_length=0)
         if final is None:
             raise not_found(task_id)
@@ -96,18 +95,18 @@ def _message(call: ChildCall) -> Message:
 
 
 @asynccontextmanager
-async def _remote(target: Any) -> AsyncIterator[RemoteAgent]:
-    """Yield `target` or, if `target` is a URL, a client that is closed at the end of the block.
+async def _remote(call: ChildCall) -> AsyncIterator[RemoteAgent]:
+    """Yield the target of a call or, if the target is a URL, a client that is closed at the end of the block.
 
     Child tasks that are started in the block survive a retry of the run, because the next run repeats the call.
     """
     children = CURRENT_CHILDREN.get()
     token = CURRENT_CHILDREN.set(None if children is None else children.surviving_retries())
     try:
-        if isinstance(target, str):
-            async with RemoteAgent(target) as remote:
+        if isinstance(call.target, str):
+            async with RemoteAgent(call.target, tenant=call.tenant) as remote:
                 yield remote
         else:
-            yield target
+            yield call.target
     finally:
         CURRENT_CHILDREN.reset(token)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf
@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 from celery import Task
 
 from .errors import ConfigError
-from .retry_policy import RETRY_OPTIONS, RetryPolicy
+from .features import FEATURE_OPTIONS, Feature, features_of
+from .retry_policy import RETRY_OPTIONS, RetryPolicy, is_number
 from .settings import Settings
 
 if TYPE_CHECKING:  # a process that only registers agents does not import the SDK
@@ -27,9 +28,6 @@ VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,63}")
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}")
 """Pattern of agent names. The name is part of URLs, of the name of a Celery task, and of keys in the store."""
-
-MAX_WINDOW = 30 * 24 * 3600
-"""Maximum `idempotency_window` in seconds."""
 
 ExecutorSource: TypeAlias = "AgentExecutor | type[AgentExecutor] | Callable[[], AgentExecutor] | str"
 """Executor, executor class, factory of executors, or the import path "module:name" of one of these."""
@@ -51,7 +49,7 @@ OnMessage: TypeAlias = Literal["queue", "steer", "interrupt", "reject"]
 OWN_OPTIONS = frozenset(
     {
         "cancel_grace",
-        "idempotency_window",
+        "first_event_hold",
         "idle_limit",
         "input_timeout",
         "max_attempts",
@@ -61,11 +59,13 @@ OWN_OPTIONS = frozenset(
         "scheduling",
         "session",
         "show_execution",
+        "signals",
         "time_limit",
         "version",
     }
 )
-"""Options that are fields of `Agent`. All other options, except `RETRY_OPTIONS`, are passed to Celery."""
+"""Options that are fields of `Agent`. All other options, except `RETRY_OPTIONS` and `FEATURE_OPTIONS`, are passed to
+Celery."""
 
 MOST_ATTEMPTS = 1_000_000
 """`max_attempts` of an agent whose Celery task may be retried without limit."""
@@ -85,8 +85,7 @@ class Agent:
         code: Executor source, function that receives a `Turn`, or Celery task, depending on `kind`.
         extended_card: Card that GetExtendedAgentCard returns, or None.
         options: Options for Celery's ``apply_async`` of every run. Options from `route` take precedence.
-        idempotency_window: Seconds for which a repeated message id returns the first task or turn, or None to ignore
-            message ids.
+        features: Features that the agent uses, with their options.
         route: Function that returns Celery options for a message, or None.
         scheduling: True if clients may set the earliest and the latest start of a message's run.
         max_attempts: Maximum number of attempts if workers are lost. With the default of 1, a task fails if its worker
@@ -97,6 +96,9 @@ class Agent:
         input_timeout: Seconds that a task waits for its client before the task fails. `math.inf` means no limit, and
             None means the setting `input_timeout`.
         cancel_grace: Seconds that a cancelled agent may take to stop. None means the setting `cancel_grace`.
+        first_event_hold: Seconds without an event after which the task of a run becomes WORKING. Until then, an
+            executor may respond with a single message instead of a task. 0 means that a single message completes the
+            task.
         show_execution: True to show clients, in the metadata of WORKING statuses, which model or tool a run calls.
         session: True to store the state of the agent for each context.
         one_run_per_context: True to serialize the runs of a caller in a context. None means True if the agent has a
@@ -105,6 +107,8 @@ class Agent:
             the run ends with a question. "steer": the agent can read the message while it works. "interrupt": the agent
             is stopped, and the turn of the message begins. "reject": the message is refused.
         retry: Exceptions that cause a retry, and the delays between retries.
+        signals: Names of the signals that the client that owns a task may send. The app and operators may send all
+            signals.
         version: Version of the agent's code. Workers with the version that began a turn execute the later runs of the
             turn, as long as such a worker runs. With None, any worker executes the later runs.
     """
@@ -115,7 +119,7 @@ class Agent:
     code: Any
     extended_card: AgentCard | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
-    idempotency_window: float | None = None
+    features: tuple[Feature, ...] = ()
     route: Route | None = None
     scheduling: bool = False
     time_limit: float | None = None
@@ -127,7 +131,9 @@ class Agent:
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     input_timeout: float | None = None
     cancel_grace: float | None = None
+    first_event_hold: float = 0.5
     on_message: OnMessage = "queue"
+    signals: Collection[str] = ()
     version: str | None = None
 
     @classmethod
@@ -170,7 +176,7 @@ class Agent:
             kind: Kind of the agent's code.
             code: See `Agent.code`.
             extended_card: Card that GetExtendedAgentCard returns, or None.
-            options: Other fields of `Agent`, retry options, and options for Celery.
+            options: Other fields of `Agent`, retry options, options of features, and options for Celery.
 
         Raises:
             ConfigError: The name or the card is invalid, or an option is unknown or invalid.
@@ -179,15 +185,16 @@ class Agent:
         retry = {name: options[name] for name in RETRY_OPTIONS & set(options)}
         if retry and kind == "task":
             raise ConfigError(f"agent {name!r}: {min(retry)}: set it at the Celery task: @app.task({min(retry)}=…)")
-        celery = {name: value for name, value in options.items() if name not in OWN_OPTIONS | RETRY_OPTIONS}
-        return cls(name, card, kind, code, extended_card, celery, retry=RetryPolicy.from_options(name, retry), **own)
+        celery = {name: options[name] for name in options if name not in OWN_OPTIONS | RETRY_OPTIONS | FEATURE_OPTIONS}
+        policy, features = RetryPolicy.from_options(name, retry), features_of(name, options)
+        return cls(name, card, kind, code, extended_card, celery, retry=policy, features=features, **own)
 
     def __post_init__(self) -> None:
         if not NAME.fullmatch(self.name):
             raise ConfigError(f"agent name {self.name!r}: use lower-case letters, digits, '_', '.' and '-', 63 at most")
         unknown = set(self.options) - CELERY_OPTIONS
         if unknown:
-            names = ", ".join(sorted(CELERY_OPTIONS | OWN_OPTIONS | RETRY_OPTIONS))
+            names = ", ".join(sorted(CELERY_OPTIONS | OWN_OPTIONS | RETRY_OPTIONS | FEATURE_OPTIONS))
             raise ConfigError(f"agent {self.name!r}: unknown option {sorted(unknown)[0]!r}; known: {names}")
         self._check_own_options()
         if self.kind == "function" and not isinstance(self.code, str | None):
@@ -200,6 +207,11 @@ class Agent:
     @cached_property
     def card(self) -> AgentCard:
         return self.card_source() if callable(self.card_source) else self.card_source
+
+    @property
+    def recognizes_repeats(self) -> bool:
+        """True if a message to the agent may repeat an accepted message."""
+        return any(feature.recognizes_repeats for feature in self.features)
 
     @property
     def serialize_context(self) -> bool:
@@ -235,11 +247,6 @@ class Agent:
     def _check_own_options(self) -> None:
         if not isinstance(self.max_attempts, int) or isinstance(self.max_attempts, bool) or self.max_attempts < 1:
             raise ConfigError(f"agent {self.name!r}: max_attempts = {self.max_attempts!r}: a whole number, 1 or more")
-        window = self.idempotency_window
-        if window is not None and (not _is_number(window) or not 0.001 <= window <= MAX_WINDOW):
-            raise ConfigError(
-                f"agent {self.name!r}: idempotency_window = {window!r}: a number of seconds up to {MAX_WINDOW}, or None"
-            )
         if self.route is not None and (not callable(self.route) or inspect.iscoroutinefunction(self.route)):
             raise ConfigError(f"agent {self.name!r}: route = {self.route!r}: a plain function (request, caller)")
         for name in ("scheduling", "session"):
@@ -256,14 +263,17 @@ class Agent:
             )
         self._check_show_execution()
         self._check_on_message()
+        self._check_signals()
         self._check_version()
         for name in ("time_limit", "idle_limit", "cancel_grace"):
             limit = getattr(self, name)
-            if limit is not None and not (_is_number(limit) and 0 < limit < inf):
+            if limit is not None and not (is_number(limit) and 0 < limit < inf):
                 raise ConfigError(f"agent {self.name!r}: {name} = {limit!r}: a number of seconds above 0, or None")
-
+        hold = self.first_event_hold
+        if not (is_number(hold) and 0 <= hold < inf):
+            raise ConfigError(f"agent {self.name!r}: first_event_hold = {hold!r}: a number of seconds, 0 or more")
         timeout = self.input_timeout
-        if timeout is not None and not (_is_number(timeout) and timeout >= 1):
+        if timeout is not None and not (is_number(timeout) and timeout >= 1):
             raise ConfigError(
                 f"agent {self.name!r}: input_timeout = {timeout!r}: a number of seconds from 1, math.inf, or None"
             )
@@ -273,6 +283,23 @@ class Agent:
             raise ConfigError(f"agent {self.name!r}: show_execution = {self.show_execution!r}: True or False")
         if self.show_execution and not self.card.capabilities.streaming:
             raise ConfigError(f"agent {self.name!r}: show_execution = True needs a card with capabilities.streaming")
+
+    def _check_signals(self) -> None:
+        if isinstance(self.signals, str) or not isinstance(self.signals, Collection):
+            raise ConfigError(f"agent {self.name!r}: signals = {self.signals!r}: a tuple of names")
+        if not self.signals:
+            return
+        from .lifecycle.signals import require_signal_name  # noqa: PLC0415 -- protobuf
+
+        for name in self.signals:
+            try:
+                require_signal_name(name)
+            except ValueError as e:
+                raise ConfigError(f"agent {self.name!r}: signals = {self.signals!r}: {e}") from None
+        if self.kind != "function":
+            raise ConfigError(
+                f"agent {self.name!r}: signals = {self.signals!r}: only function agents can wait for signals"
+            )
 
     def _check_version(self) -> None:
         if self.version is None:
@@ -305,10 +332,6 @@ class Agent:
 def longest_grace(agents: Iterable[Agent], settings: Settings) -> float:
     """Return the maximum number of seconds that one of `agents` may take to stop when it is cancelled."""
     return max([settings.cancel_grace, *(agent.grace(settings) for agent in agents)])
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def name_from_card(card: AgentCard) -> str:

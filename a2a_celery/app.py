@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from .client.session import Content
     from .dispatch import Publisher
     from .execution.agent_worker import AgentWorker
-    from .execution.process.worker_process import WorkerProcess
+    from .execution.process.run_host import RunHost
     from .store.tasks.schedules import Overlap
     from .submission import Submissions, TaskHandle
     from .watcher.service import Watcher
@@ -326,12 +326,13 @@ class A2A:
         agent: str,
         message: Content,
         *,
-        owner: str = "",
-        tenant: str = "",
-        context_id: str = "",
+        owner: str | None = None,
+        tenant: str | None = None,
+        context_id: str | None = None,
         metadata: Mapping[str, Any] | None = None,
-        extensions: Sequence[str] = (),
+        extensions: Sequence[str] | None = None,
         cancel_with_parent: bool = True,
+        on_commit: Callable[[Callable[[], None]], None] | None = None,
     ) -> TaskHandle:
         """Send a message to an agent of this app without HTTP, and return the handle of its task.
 
@@ -340,16 +341,19 @@ class A2A:
 
         Args:
             agent: Name of the agent.
-            message: Text, bytes, JSON data, parts or a complete message. A message with an id is idempotent within the
-                agent's `idempotency_window`.
-            owner: Name of the user who owns the task, as the gateway authenticates it, or "" for no owner.
-            tenant: Tenant of the task.
-            context_id: Id of the task's context, or "" for a new context.
+            message: Text, bytes, JSON data, parts or a complete message. An agent that recognizes repeated messages
+                accepts a message with an id once.
+            owner: Name of the user who owns the task, as the gateway authenticates it, or None for no owner.
+            tenant: Tenant of the task, or None for no tenant.
+            context_id: Id of the task's context, or None for a new context.
             metadata: Metadata of the request as JSON values, or None for no metadata.
-            extensions: URIs of the extensions that the caller requests.
+            extensions: URIs of the extensions that the caller requests, or None.
             cancel_with_parent: True if the new task is cancelled when its parent ends without a result, or when the run
                 that calls this method is retried. The parent is the task of the agent whose code calls this method, if
                 any.
+            on_commit: Function that calls its argument after the commit of the caller's transaction, such as Django's
+                ``transaction.on_commit``, or None to submit immediately. The message is checked immediately, and the
+                task of the handle exists after the commit. The code that commits receives all other errors.
 
         Raises:
             ConfigError: There is no such agent, the store does not fit the settings, or no worker could read the
@@ -371,7 +375,7 @@ class A2A:
             extensions=extensions,
             cancel_with_parent=cancel_with_parent,
         )
-        return self._submissions.submit(submission)
+        return self._submissions.submit(submission, on_commit)
 
     async def submit_async(self, agent: str, message: Content, **options: Any) -> TaskHandle:
         """Submit a message without blocking the event loop; see `submit`."""
@@ -379,7 +383,7 @@ class A2A:
 
         return await self._submissions.submit_async(Submission.of(agent, message, **options))
 
-    def task(self, agent: str, task_id: str, *, owner: str = "", tenant: str = "") -> TaskHandle:
+    def task(self, agent: str, task_id: str, *, owner: str | None = None, tenant: str | None = None) -> TaskHandle:
         """Return the handle of an agent's task. The task may have been submitted by another process.
 
         The methods of the handle raise TaskNotFoundError if `owner` in `tenant` has no such task.
@@ -393,19 +397,19 @@ class A2A:
         agent: str,
         message: Content,
         *,
-        owner: str = "",
-        tenant: str = "",
-        context_id: str = "",
+        owner: str | None = None,
+        tenant: str | None = None,
+        context_id: str | None = None,
         metadata: Mapping[str, Any] | None = None,
-        extensions: Sequence[str] = (),
+        extensions: Sequence[str] | None = None,
         overlap: Overlap = "skip",
         **options: Any,
     ) -> None:
         """Add an entry for Celery beat that submits a message at each tick of a schedule.
 
-        At each tick, beat sends the Celery task ``a2a.submit_scheduled``, and a worker submits the message as `submit`
-        does. A tick starts at most one task, even if several beat processes send the Celery task or the broker delivers
-        it twice.
+        At each tick, the process of beat submits the message as `submit` does. If that process cannot submit the
+        message, it sends the Celery task ``a2a.submit_scheduled``, and a worker submits the message. A tick starts at
+        most one task, even if several beat processes submit it or the broker delivers its Celery message twice.
 
         Args:
             name: Name of the schedule and of its entry for beat.
@@ -414,14 +418,13 @@ class A2A:
             message: See `submit`.
             owner: See `submit`.
             tenant: See `submit`.
-            context_id: Id of the context of all tasks, or "" for a new context at each tick.
+            context_id: Id of the context of all tasks, or None for a new context at each tick.
             metadata: See `submit`.
             extensions: See `submit`.
             overlap: Effect of a tick while a task of the schedule is SUBMITTED or WORKING. "skip": no task is started.
-                "queue": the run of the new task waits for the run of the last task. "cancel": like "queue", and the
-                earlier tasks are cancelled.
-            options: Options of the Celery task that beat sends (queue, priority, expires …). The default queue is the
-                `queue` option of the agent.
+                "allow": a task is started.
+            options: Options of the Celery task (queue, priority, expires …). The default queue is the `queue` option of
+                the agent. With `expires`, `countdown`, `eta`, `link` or `link_error`, a worker submits every message.
 
         Raises:
             ConfigError: The name is taken, there is no such agent, or another argument is invalid.
@@ -446,6 +449,13 @@ class A2A:
         scheduled_message = ScheduledMessage.of(self.agents, **arguments)
         return submissions.run(lambda process: submit_tick(process, scheduled_message, at_us))
 
+    def close(self) -> None:
+        """Close the connections that `submit`, `signal` and the other calls of this process have opened. A further call
+        opens new connections."""
+        submissions = self.__dict__.pop("_submissions", None)
+        if submissions is not None:
+            submissions.close()
+
     @cached_property
     def _submissions(self) -> Submissions:
         from .dispatch import require_readable
@@ -455,54 +465,51 @@ class A2A:
         require_readable(self.celery, self.agents.values())
         return Submissions(self.agents, lambda: self.settings, self._publisher)
 
-    def signal(self, task_id: str, name: str, payload: Any = None, *, signal_id: str | None = None) -> bool:
-        """Send a signal to a task. The task's agent receives the signal with `Turn.wait_for`.
-
-        A run that waits for the signal is resumed at once. Otherwise the signal is stored until a run waits for a
-        signal with this name. The method is for operators and Celery tasks: the task may belong to any caller.
+    def signal(
+        self, task_id: str, name: str, payload: Any = None, *, signal_id: str | None = None, sender: str = "app"
+    ) -> bool:
+        """Send a signal to a task of any caller. The task's agent receives the signal with `Turn.wait_for`.
 
         Args:
             task_id: Id of the A2A task.
             name: Name of the signal: 1 to 64 ASCII letters, digits and ``_ . : -``.
             payload: JSON value of up to 64 KiB.
-            signal_id: Id of the signal, by default a new one. A second signal with the same id has no effect, so a
-                caller may repeat a call that failed.
+            signal_id: Id of the signal, by default a new one. A second signal with the same id has no effect.
+            sender: Kind of the sender: "app", or "operator" or "client" if the app forwards a signal of such a person.
 
         Returns:
-            True if a run waited for the signal, or False if the signal was stored.
+            True if the signal resumed a run that waited for it, or False if it is stored until a run waits for it.
 
         Raises:
-            ValueError: The name, the payload or the id is invalid.
-            SignalRefused: The task is unknown, has ended, stores too many signals or would become too large, or its
-                agent is not a function.
+            RuntimeError: A coroutine called this method; await `signal_async` instead.
+            ValueError: The name, the payload, the id or the sender is invalid.
+            SignalRefused: The task cannot receive the signal. The text of the error states the reason.
             StoreUnavailable: Redis is unreachable or refuses commands.
         """
-        from .acceptance.signals import Signal, SignalSender
+        from .operations.signals import Signal
 
-        return SignalSender(self.settings, self._publisher, self.agents.values()).send(
-            Signal.of(task_id, name, payload, signal_id)
-        )
+        return self._submissions.signal(task_id, Signal.of(name, payload, signal_id, sender))
 
-    async def signal_async(self, task_id: str, name: str, payload: Any = None, *, signal_id: str | None = None) -> bool:
-        """Send a signal and return True if a run waited for the signal, as `signal` does, without blocking the event
-        loop."""
-        from .acceptance.signals import Signal, SignalSender
+    async def signal_async(
+        self, task_id: str, name: str, payload: Any = None, *, signal_id: str | None = None, sender: str = "app"
+    ) -> bool:
+        """Send a signal and return True if a run waited for it, like `signal`, without blocking the event loop."""
+        from .operations.signals import Signal
 
-        signal = Signal.of(task_id, name, payload, signal_id)
-        return await SignalSender(self.settings, self._publisher, self.agents.values()).send_async(signal)
+        return await self._submissions.signal_async(task_id, Signal.of(name, payload, signal_id, sender))
 
-    def asgi(self, *, standalone: bool = False) -> Starlette:
+    def asgi(self, *, standalone: bool = False, grpc_host: str = "127.0.0.1") -> Starlette:
         """Return the gateway as an ASGI app, with the agents of every module that the app includes or discovers.
 
         Args:
-            standalone: True if no other application wraps the gateway. If False, gRPC without authentication is refused
-                unless the setting `grpc_without_authentication` allows it, because the wrapping application may
-                authenticate HTTP callers and does not see gRPC calls.
+            standalone: True if no other application wraps the gateway. If False, gRPC without authentication is
+                refused, because the wrapping application may authenticate HTTP callers and does not see gRPC calls.
+            grpc_host: Address on which the gateway listens for gRPC if `grpc_port` is set.
 
         Raises:
             ConfigError: The configuration is invalid, or no worker could read the messages that the gateway publishes.
         """
-        from .dispatch import require_readable
+        from .dispatch import report_unreadable_results, require_readable
         from .gateway.asgi import build_asgi
         from .gateway.auth.from_settings import require_grpc_authentication
         from .gateway.health import report_start
@@ -511,8 +518,9 @@ class A2A:
         if not standalone:
             require_grpc_authentication(self.settings)
         require_readable(self.celery, self.agents.values())
-        asgi = build_asgi(self.celery, self.agents, self.settings)
+        asgi = build_asgi(self.celery, self.agents, self.settings, grpc_host=grpc_host)
         report_start(self.celery, self.loaded)
+        report_unreadable_results(self.celery, self.agents.values())
         return asgi
 
     def watcher(self) -> Watcher:
@@ -521,11 +529,12 @@ class A2A:
         Raises:
             ConfigError: The configuration is invalid, or no worker could read the messages that the watcher publishes.
         """
-        from .dispatch import require_readable
+        from .dispatch import report_unreadable_results, require_readable
         from .watcher.service import Watcher
 
         import_modules(self.celery)
         require_readable(self.celery, self.agents.values())
+        report_unreadable_results(self.celery, self.agents.values())
         return Watcher(self.settings, self._publisher(), self.celery)
 
     def worker(self) -> AgentWorker:
@@ -547,15 +556,16 @@ class A2A:
             self._agent_calls,
         )
 
-    def _agent_calls(self, process: WorkerProcess) -> AgentCalls:
+    def _agent_calls(self, host: RunHost) -> AgentCalls:
         """Return the implementation of `Turn.call` for a worker process."""
-        from .acceptance.submitter import TaskSubmitter
         from .agent_calls import AgentCalls
-        from .store.log.pubsub import LogFollower
+        from .operations.service import TaskService
+        from .operations.submitter import TaskSubmitter
+        from .store.log.follower import LogFollower
 
-        store, keys = process.store, process.keys
-        submitter = TaskSubmitter(self.agents, process.settings, store, keys, process.publisher)
-        return AgentCalls(submitter, LogFollower(store, keys, process.listener))
+        store, keys = host.store, host.keys
+        service = TaskService(self.agents, host.settings, store, keys, host.runs)
+        return AgentCalls(TaskSubmitter(service), LogFollower(store, keys, host.listener))
 
     def _add(self, agent: Agent) -> Agent:
         if agent.name in self.agents:
@@ -580,9 +590,7 @@ class A2A:
         try:
             yield
         finally:
-            submissions = self.__dict__.pop("_submissions", None)
-            if submissions is not None:
-                submissions.close()
+            self.close()
             del self.__dict__["loaded"]
             self.__dict__.update(cached_values)
             self._simulated_publisher = None
@@ -592,5 +600,4 @@ class A2A:
 
         if self._simulated_publisher is not None:
             return self._simulated_publisher
-        options = {name: agent.options for name, agent in self.agents.items()}
-        return Publisher(self.celery, options, self.settings.key_prefix)
+        return Publisher.of(self.celery, self.agents, self.settings.key_prefix)

@@ -13,8 +13,13 @@ from typing import Any
 from a2a.auth.user import User
 from a2a.server.context import ServerCallContext
 
+from .lifecycle.references import Scope
+
 CARRIED_HEADERS = ("a2a-version", "a2a-extensions", "traceparent", "tracestate")
 """Request headers that an agent can read in ``call_context.state["headers"]``."""
+
+API_KEY_HEADER = "X-API-Key"
+"""Header, or gRPC metadata, with an API key for a gateway, or for an agent whose card specifies no header."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +54,10 @@ class Caller:
         """Parse the output of `to_json`."""
         fields: dict[str, Any] = json.loads(content)
         return cls(**{**fields, "extensions": tuple(fields["extensions"])})
+
+    def scope(self, agent: str) -> Scope:
+        """Return the scope of the caller's tasks of `agent`."""
+        return Scope(agent, self.tenant, self.user)
 
     def call_context(self) -> ServerCallContext:
         """Return the call context that an executor would receive in the gateway, without credentials."""

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
-from .lifecycle.own_metadata import CANCEL_WITH_PARENT, NAMESPACE, PARENT_TASK_ID
+from .lifecycle.own_metadata import CALLED_BY_PARENT, CANCEL_WITH_PARENT, NAMESPACE, PARENT_TASK_ID
 
 if TYPE_CHECKING:  # a process that only registers agents does not import the SDK
     from a2a.types import Message
@@ -35,11 +35,13 @@ class ChildTasks:
     """Child tasks of a run. Thread-safe, except for `cancel_all`.
 
     Attributes:
+        is_called: True if a requeued run uses the tasks that are added again.
         run_name: Celery id of the run.
         trace_of_run: Function that returns the stored trace headers of the run.
     """
 
     __slots__ = ("_cancels", "run_name", "trace_of_run")
+    is_called = False
 
     def __init__(self, run_name: str, trace_of_run: Callable[[], Mapping[str, str]] = dict) -> None:
         self.run_name = run_name
@@ -84,6 +86,7 @@ class _SurvivingTasks(ChildTasks):
     """View of the child tasks of a run. Tasks that are added to the view survive a retry of the run."""
 
     __slots__ = ("_all",)
+    is_called = True
 
     def __init__(self, children: ChildTasks) -> None:
         super().__init__(children.run_name, children.trace_of_run)
@@ -112,34 +115,38 @@ def parent_of_root(root_id: object) -> str:
     return match[1] if match else ""
 
 
-def name_parent(message: Message, parent_id: str, *, cancel: bool = True) -> None:
+def name_parent(message: Message, parent_id: str, *, cancel: bool = True, is_called: bool = False) -> None:
     """Add the id of the parent task to the metadata of `message`, which creates a child task.
 
     Args:
         message: Message to change. A message that continues a task is left unchanged.
         parent_id: Id of the parent, or "" if there is no parent.
         cancel: True if the child is cancelled with its parent.
+        is_called: True if the parent uses the child again when the parent is requeued.
     """
     if not parent_id or message.task_id:
         return
     message.metadata[NAMESPACE + PARENT_TASK_ID] = parent_id
     if not cancel:
         message.metadata[NAMESPACE + CANCEL_WITH_PARENT] = False
+    if is_called:
+        message.metadata[NAMESPACE + CALLED_BY_PARENT] = True
 
 
-def parent_named_in(message: Message) -> tuple[str, bool]:
-    """Return the parent's id from the metadata of `message`, or "" if there is none, and whether the child is
-    cancelled with its parent."""
+def parent_named_in(message: Message) -> tuple[str, bool, bool]:
+    """Return the parent's id from the metadata of `message`, or "" if there is none, whether the child is cancelled
+    with its parent, and whether a requeued parent uses the child again."""
     fields = message.metadata.fields
     parent_id = fields[NAMESPACE + PARENT_TASK_ID].string_value if NAMESPACE + PARENT_TASK_ID in fields else ""
     name = NAMESPACE + CANCEL_WITH_PARENT
     cancels = name not in fields or not fields[name].HasField("bool_value") or fields[name].bool_value
-    return parent_id, cancels
+    called = NAMESPACE + CALLED_BY_PARENT
+    return parent_id, cancels, called in fields and fields[called].bool_value
 
 
 def remove_parent(message: Message) -> None:
     """Remove the metadata that `name_parent` added to `message`."""
-    for name in (PARENT_TASK_ID, CANCEL_WITH_PARENT):
+    for name in (PARENT_TASK_ID, CANCEL_WITH_PARENT, CALLED_BY_PARENT):
         message.metadata.fields.pop(NAMESPACE + name, None)
     if not message.metadata.fields:
         message.ClearField("metadata")

@@ -6,6 +6,7 @@ import _thread
 import asyncio
 import logging
 import os
+import sys
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future, wait
 from contextlib import suppress
@@ -64,6 +65,19 @@ class LeanEvent:
             self._waiters = tuple(other for other in self._waiters if other is not waiter)
 
 
+def close_old_connections() -> None:
+    """Close the Django connections of this thread that are broken or too old, as Django does before each request.
+
+    Celery closes these connections only in the threads of its workers. A thread that lives longer than a request must
+    call this function before code that may use Django's ORM. Otherwise, each call after a restart of the database
+    fails. Without Django, this function does nothing.
+    """
+    db, conf = sys.modules.get("django.db"), sys.modules.get("django.conf")
+    if db is not None and conf is not None and (conf.settings.configured or "DJANGO_SETTINGS_MODULE" in os.environ):
+        with suppress(Exception):  # the following query reports the cause
+            db.close_old_connections()
+
+
 _Call = tuple[Callable[[], Any], asyncio.AbstractEventLoop, "asyncio.Future[Any]"]
 
 
@@ -71,12 +85,20 @@ class DaemonThreads:
     """Daemon threads that execute blocking calls for coroutines. Calls start in order, at most `count` concurrently.
 
     A process does not wait for these threads when it exits. Python would join the threads of an
-    executor, so a broker that never replies could prevent a gateway from stopping. Each thread calls `at_end` before it
-    ends.
+    executor, so a broker that never replies could prevent a gateway from stopping. Each thread calls `before_call`
+    before each call, and `at_end` before it ends.
     """
 
-    def __init__(self, count: int, name: str, *, at_end: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        count: int,
+        name: str,
+        *,
+        before_call: Callable[[], None] | None = None,
+        at_end: Callable[[], None] | None = None,
+    ) -> None:
         self._count = count
+        self._before_call = before_call
         self._at_end = at_end
         self._name = name
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
@@ -110,6 +132,8 @@ class DaemonThreads:
             result: Any = None
             error: BaseException | None = None
             try:
+                if self._before_call is not None:
+                    self._before_call()
                 result = function()
             except StopIteration as e:
                 error = _runtime_error(e)
@@ -186,6 +210,19 @@ def new_loop(*, uvloop: bool) -> asyncio.AbstractEventLoop:
     use_uvloop = uvloop and not _threads_are_greenlets()
     loop: asyncio.AbstractEventLoop = fastest_loop() if use_uvloop else asyncio.new_event_loop()
     return loop
+
+
+LOOP_ERRORS = ("this event loop is already running", "Can't patch loop of type")
+"""Texts of uvloop and of nest_asyncio for code that needs asyncio's own event loop."""
+
+
+def loop_remedy(error: BaseException) -> str:
+    """Return the remedy, for a log line, if code on the running loop failed with `error` because the loop is uvloop's.
+    Otherwise, return an empty text."""
+    is_uvloop = type(asyncio.get_running_loop()).__module__ == "uvloop"
+    if is_uvloop and any(text in str(error) for text in LOOP_ERRORS):
+        return ": it needs asyncio's own event loop, set A2A_UVLOOP=off"
+    return ""
 
 
 def _threads_are_greenlets() -> bool:

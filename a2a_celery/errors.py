@@ -37,7 +37,22 @@ __all__ = [
 ]
 
 
-class A2ACeleryError(Exception):
+class PicklableError(BaseException):
+    """Mixin for exceptions that pickle without a call of their constructor, whose parameters may differ from `args`.
+    Celery pickles the exceptions of a prefork child, and result backends may pickle them too."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _recreate, (type(self), self.args, self.__dict__)
+
+
+def _recreate(kind: type[BaseException], args: tuple[Any, ...], attributes: dict[str, Any]) -> BaseException:
+    error = kind.__new__(kind, *args)
+    error.args = args  # OSError ignores them in a class with its own constructor
+    error.__dict__.update(attributes)
+    return error
+
+
+class A2ACeleryError(PicklableError, Exception):
     """Base class of this package's errors, except `LimitExceededError` and the exceptions that are not an
     `Exception`."""
 
@@ -72,6 +87,11 @@ class BrokerUnavailable(A2ACeleryError):
 class RunNotAccepted(BrokerUnavailable):
     """Error for a run that a reachable broker did not accept, for example because the run's queue is full. Other runs
     may be accepted."""
+
+
+class PublicationFailed(RunNotAccepted):
+    """Error for a run whose publication raised an exception of the app, such as one of a router or of the task's
+    ``apply_async``. A watcher tries the publication a few times."""
 
 
 class SessionError(A2ACeleryError):
@@ -165,7 +185,7 @@ class StepsChanged(BaseException):
     """
 
 
-class AgentSignal(BaseException):
+class AgentSignal(PicklableError):
     """Base class of the exceptions that an agent raises to end its run. Text and parts are sent to the client.
 
     None as `parts` means no parts.
@@ -175,14 +195,29 @@ class AgentSignal(BaseException):
     """
 
     def __init__(self, text: str = "", *, parts: Sequence[Part] | None = ()) -> None:
-        from a2a.types import Part  # noqa: PLC0415 -- not at import: most processes never raise an AgentSignal
+        # not at import: most processes never raise an AgentSignal
+        from a2a.types import Part  # noqa: PLC0415
+
+        from .lifecycle.json_values import portable_text  # noqa: PLC0415
 
         super().__init__(text)
         parts = parts or ()
         wrong = next((part for part in parts if not isinstance(part, Part)), None)
         if wrong is not None:
             raise TypeError(f"parts are a2a.types.Part, not {type(wrong).__name__}")
-        self.parts: list[Part] = [*([Part(text=text)] if text else []), *parts]
+        self.parts: list[Part] = [*([Part(text=portable_text(text))] if text else []), *parts]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # the messages of the SDK cannot be pickled
+        parts = [part.SerializeToString() for part in self.parts]
+        return _recreate_signal, (type(self), self.args, self.__dict__ | {"parts": parts})
+
+
+def _recreate_signal(kind: type[AgentSignal], args: tuple[Any, ...], attributes: dict[str, Any]) -> BaseException:
+    from a2a.types import Part  # noqa: PLC0415
+
+    parts = [Part.FromString(part) for part in attributes["parts"]]
+    return _recreate(kind, args, attributes | {"parts": parts})
 
 
 class InputRequired(AgentSignal):

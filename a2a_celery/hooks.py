@@ -14,10 +14,15 @@ HOOK_NAMES = ("before_run", "after_run", "on_event", "on_transition")
 
 
 class Hooks:
-    """Hooks of an app, in the order of their definition."""
+    """Hooks of an app.
+
+    Attributes:
+        registered: Kind, agents and function of each hook, in the order of their definition. A hook without names of
+            agents is for all agents.
+    """
 
     def __init__(self) -> None:
-        self._hooks: list[tuple[str, frozenset[str], Callable[..., Any]]] = []
+        self.registered: list[tuple[str, frozenset[str], Callable[..., Any]]] = []
 
     def decorate(self, kind: str, of: tuple[Any, ...]) -> Any:
         """Register a hook.
@@ -41,7 +46,7 @@ class Hooks:
 
     def of(self, kind: str, agent: str) -> tuple[Callable[..., Any], ...]:
         """Return the hooks of `kind` for `agent`, in the order of their definition."""
-        return tuple(f for name, agents, f in self._hooks if name == kind and (not agents or agent in agents))
+        return tuple(f for name, agents, f in self.registered if name == kind and (not agents or agent in agents))
 
     def has_any(self, agent: str) -> bool:
         return any(self.of(kind, agent) for kind in HOOK_NAMES)
@@ -52,7 +57,7 @@ class Hooks:
         Raises:
             ConfigError: A hook was registered for an agent that is not in `agents`.
         """
-        for kind, names, function in self._hooks:
+        for kind, names, function in self.registered:
             unknown = sorted(name for name in names if name not in agents)
             if unknown:
                 raise ConfigError(f"@a2a.{kind} of {_name(function)}: there is no agent {unknown[0]!r}")
@@ -62,7 +67,7 @@ class Hooks:
             raise ConfigError(
                 f"@a2a.{kind} of {_name(function)}: pass a function or an async function, not a generator"
             )
-        self._hooks.append((kind, names, function))
+        self.registered.append((kind, names, function))
         return cast(Any, function)
 
 

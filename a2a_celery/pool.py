@@ -16,7 +16,7 @@ from typing import Any
 
 from celery.concurrency.thread import TaskPool
 
-from .execution.celery.async_tracer import AgentPid, AsyncTaskCall
+from .execution.celery.async_tracer import AgentPid, AsyncTaskCall, require_greenlet
 from .execution.celery.request import RunRequest
 from .integrations.celery import PoolInfo
 
@@ -41,6 +41,14 @@ class AsyncioPool(PoolInfo, TaskPool):  # type: ignore[misc]
         self._waiting: deque[AsyncTaskCall] = deque()
         self._begun: set[asyncio.Task[None]] = set()
         self._stopping = False
+
+    def on_start(self) -> None:
+        """Check that the pool can call the tasks of the app's agents.
+
+        Raises:
+            SystemExit: The package greenlet is required and missing.
+        """
+        require_greenlet(() if self.app is None else self.app.tasks.values())
 
     def on_apply(
         self,
@@ -108,7 +116,7 @@ class AsyncioPool(PoolInfo, TaskPool):  # type: ignore[misc]
         """
         if self._loop is None:
             try:
-                self._loop = request.task.runs_in().loop
+                self._loop = request.task.runs_in(request.hostname).loop
             except Exception:
                 logger.warning("the event loop for agents could not be started", exc_info=True)
         return self._loop

@@ -102,14 +102,18 @@ RETRY_OPTIONS = frozenset(option.name for option in fields(RetryPolicy))
 """Options of an agent that are fields of its `RetryPolicy`."""
 
 
+def is_number(value: Any) -> bool:
+    """Return True if the value of an option is a number. True and False are not numbers."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def require_delay(name: str, value: Any) -> None:
     """Check that `value`, the argument or option `name`, is a delay in seconds.
 
     Raises:
         ValueError: `value` is not a number from 0 to `MAX_DELAY`.
     """
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not isfinite(value) or not 0 <= value <= MAX_DELAY:
+    if not is_number(value) or not isfinite(value) or not 0 <= value <= MAX_DELAY:
         raise ValueError(f"{name} = {value!r}: a number of seconds from 0 to {MAX_DELAY}")
 
 

@@ -1,27 +1,43 @@
-"""Celery task ``a2a.submit_scheduled``, which Celery beat or another scheduler sends at each tick of a schedule.
+"""Celery task ``a2a.submit_scheduled``, which Celery beat or another scheduler calls at each tick of a schedule.
+
+The calling process submits the tick, because a message that a worker has prefetched may wait for the broker's
+visibility timeout after the worker is killed. A worker submits the ticks that the calling process cannot submit.
 
 The module does not import the SDK, because every process that registers agents imports it.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from threading import Thread
 from typing import Any, cast
 
 from celery import Celery, Task
+from celery.result import EagerResult
 from celery.schedules import crontab
 from celery.schedules import schedule as interval
+from celery.states import SUCCESS
 
 from .clock import SYSTEM_CLOCK
 from .errors import ConfigError, StoreUnavailable
+
+logger = logging.getLogger(__name__)
 
 NAME = "a2a.submit_scheduled"
 
 TICK_HEADER = "a2a_tick"
 """Header with the time of the tick in µs. The process of the scheduler sets the header if that process has imported
 the app's module. Otherwise, the worker computes the time."""
+
+SUBMIT_TIMEOUT = 5.0
+"""Seconds for which the scheduler's process waits until the tick is submitted."""
+
+OPTIONS_OF_MESSAGES = frozenset({"countdown", "eta", "expires", "link", "link_error", "chain", "chord", "group_id"})
+"""Celery options that have no equivalent for an A2A task. A tick with such an option is sent to a worker."""
 
 DEFAULT_WINDOW = 30.0
 """Seconds within which two messages of a schedule count as the same tick. This default applies if the schedule is
@@ -51,52 +67,74 @@ class ScheduleTask(Task):  # type: ignore[misc]
 
     acks_late = True
     reject_on_worker_lost = True
+    submit: SubmitTick
+    submission: Future[dict[str, str]] | None = None
+    """Newest submission of a tick by this process."""
 
     def apply_async(self, args: Any = None, kwargs: Any = None, *rest: Any, **options: Any) -> Any:
-        """Publish the task with the time of its tick in a header. A retry keeps the header."""
+        """Submit the tick in this process, or send the Celery task to a worker if this process cannot submit the tick.
+
+        The header of the Celery message contains the time of the tick. A message that has the header, such as a retry,
+        is sent to a worker.
+
+        Returns:
+            The result of the tick, or an AsyncResult if the Celery task was sent.
+        """
         headers = options.pop("headers", None) or {}
         if TICK_HEADER not in headers:
             schedule = (kwargs or {}).get("schedule") or (args[0] if args else "")
-            headers = {**headers, TICK_HEADER: tick_time(self.app, schedule, SYSTEM_CLOCK.now())}
+            at = tick_time(self.app, schedule, SYSTEM_CLOCK.now())
+            headers = {**headers, TICK_HEADER: at}
+            if not any(options.get(name) for name in OPTIONS_OF_MESSAGES):
+                try:
+                    result = self._submit(args or (), kwargs or {}, at)
+                except Exception as e:
+                    logger.warning("schedule %r: a worker will submit the tick: %s", schedule, e)
+                else:
+                    return EagerResult(result["task_id"], result, SUCCESS, name=self.name)
         return super().apply_async(args, kwargs, *rest, headers=headers, **options)
+
+    def _submit(self, args: Sequence[Any], kwargs: Mapping[str, Any], at_us: int) -> dict[str, str]:
+        """Submit a tick in a thread, and wait for at most `SUBMIT_TIMEOUT` seconds.
+
+        The submission may continue after the wait, because a tick can be submitted repeatedly.
+
+        Raises:
+            TimeoutError: The store or the broker did not reply in time, or has not replied to an earlier tick.
+            Exception: The tick was not submitted.
+        """
+        if self.submission is not None and not self.submission.done():
+            raise TimeoutError("the submission of an earlier tick is in progress")
+        future: Future[dict[str, str]] = Future()
+        self.submission = future
+
+        def submit() -> None:
+            try:
+                future.set_result(self.submit(arguments_of(*args, **kwargs), at_us))
+            except BaseException as e:
+                future.set_exception(e)
+
+        Thread(target=submit, name="a2a-tick", daemon=True).start()
+        if not wait([future], SUBMIT_TIMEOUT).done:
+            raise TimeoutError(f"it was not submitted within {SUBMIT_TIMEOUT:g} s")
+        return future.result()
 
 
 def register_schedule_task(app: Celery, submit: SubmitTick) -> None:
     """Register the Celery task with `app`. Celery creates the task when the app is finalized, so the app may be
     configured later."""
 
-    def submit_scheduled(
-        self: Task,
-        schedule: str,
-        agent: str,
-        message: Any,
-        owner: str = "",
-        tenant: str = "",
-        context_id: str = "",
-        metadata: Mapping[str, Any] | None = None,
-        extensions: Sequence[str] = (),
-        overlap: str = "skip",
-        window: float = DEFAULT_WINDOW,
-    ) -> dict[str, str]:
-        arguments = {
-            "agent": agent,
-            "message": message,
-            "owner": owner,
-            "tenant": tenant,
-            "context_id": context_id,
-            "metadata": metadata,
-            "extensions": extensions,
-            "overlap": overlap,
-            "window": window,
-        }
+    def submit_scheduled(self: ScheduleTask, *args: Any, **kwargs: Any) -> dict[str, str]:
+        arguments = arguments_of(*args, **kwargs)
         at = (self.request.headers or {}).get(TICK_HEADER)
         if at is None:  # the scheduler's process does not import the module of the app
-            at = tick_time(app, schedule, SYSTEM_CLOCK.now())
-        return submit({"schedule": schedule, **arguments}, int(at))
+            at = tick_time(app, arguments["schedule"], SYSTEM_CLOCK.now())
+        return self.submit(arguments, int(at))
 
     app.task(
         name=NAME,
         base=ScheduleTask,
+        submit=staticmethod(submit),
         bind=True,
         shared=False,
         autoretry_for=(StoreUnavailable,),
@@ -105,6 +143,22 @@ def register_schedule_task(app: Celery, submit: SubmitTick) -> None:
         retry_jitter=True,
         max_retries=MAX_RETRIES,
     )(submit_scheduled)
+
+
+def arguments_of(
+    schedule: str,
+    agent: str,
+    message: Any,
+    owner: str = "",
+    tenant: str = "",
+    context_id: str = "",
+    metadata: Mapping[str, Any] | None = None,
+    extensions: Sequence[str] = (),
+    overlap: str = "skip",
+    window: float = DEFAULT_WINDOW,
+) -> dict[str, Any]:
+    """Return the arguments of the Celery task by name, with the default values of omitted arguments."""
+    return locals()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,13 @@ from typing import Any, cast, get_args
 from a2a.types import SendMessageRequest
 from a2a.utils.errors import InvalidAgentResponseError
 
-from .acceptance.errors import MAX_ID_LENGTH
 from .agents import Agent
 from .caller import Caller
 from .client.calling.content import message_of, to_portable
 from .errors import ConfigError
-from .lifecycle.events import jsonable
-from .store.tasks.results import Created, TickRepeated, TickSkipped
+from .lifecycle.events import jsonable, portable_metadata
+from .operations.errors import MAX_ID_LENGTH
+from .store.tasks.replies import Accepted, TickRepeated, TickSkipped
 from .store.tasks.schedules import Overlap, Tick, time_of_tick
 from .submission import SubmissionProcess
 from .telemetry.logs import about
@@ -47,7 +47,7 @@ class ScheduledMessage:
     def of(
         cls, agents: Mapping[str, Agent], schedule: str, agent: str, message: Any, **options: Any
     ) -> ScheduledMessage:
-        """Validate the values and return the message.
+        """Validate the values and return the message. An option that is None has its default value.
 
         Raises:
             ConfigError: A value is invalid, or `agents` has no such agent.
@@ -60,11 +60,12 @@ class ScheduledMessage:
             )
         try:
             portable = to_portable(message)
-            metadata = jsonable(options.pop("metadata", None))
+            metadata = portable_metadata(jsonable(options.pop("metadata", None)))
         except (TypeError, InvalidAgentResponseError) as e:
             raise ConfigError(f"schedule {schedule!r}: {e}") from None
-        scheduled_message = cls(schedule, agent, portable, metadata=metadata, **options)
-        scheduled_message._check(agents[agent])
+        fields = {name: value for name, value in options.items() if value is not None}
+        scheduled_message = cls(schedule, agent, portable, metadata=metadata, **fields)
+        scheduled_message._check()
         return scheduled_message
 
     def arguments(self) -> dict[str, Any]:
@@ -89,7 +90,7 @@ class ScheduledMessage:
         """Caller on whose behalf the messages are submitted."""
         return Caller(self.owner, bool(self.owner), self.tenant, tuple(sorted(self.extensions)), trace_to_keep({}))
 
-    def _check(self, agent: Agent) -> None:
+    def _check(self) -> None:
         def error(text: str) -> ConfigError:
             return ConfigError(f"schedule {self.schedule!r}: {text}")
 
@@ -102,11 +103,6 @@ class ScheduledMessage:
             value = getattr(self, field)
             if not isinstance(value, str) or len(value) > MAX_ID_LENGTH:
                 raise error(f"{field}={value!r}: pass a text of at most {MAX_ID_LENGTH} characters")
-        if self.overlap != "skip" and agent.serialize_context and not self.context_id:
-            raise error(
-                f"overlap={self.overlap!r} needs a context_id, because the agent {agent.name!r} executes one run per "
-                "context: the tasks of the schedule are then executed one after the other in that context"
-            )
         if not isinstance(self.metadata, Mapping | None):
             raise error(f"metadata={self.metadata!r}: pass a dict")
         if not 0 <= self.window < float("inf"):
@@ -140,10 +136,10 @@ async def submit_tick(process: SubmissionProcess, scheduled_message: ScheduledMe
     return _outcome(result, tick, scheduled_message.agent)
 
 
-def _outcome(result: Created | TickSkipped | TickRepeated, tick: Tick, agent: str) -> dict[str, str]:
+def _outcome(result: Accepted | TickSkipped | TickRepeated, tick: Tick, agent: str) -> dict[str, str]:
     tick_time = time_of_tick(tick.at_us).isoformat()
     match result:
-        case Created(task):
+        case Accepted(task):
             logger.info("schedule %s: the tick at %s started the task %s", tick.schedule, tick_time, task.id)
             return {"outcome": "started", "task_id": task.id}
         case TickSkipped():

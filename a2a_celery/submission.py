@@ -11,15 +11,14 @@ import asyncio
 import os
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
+from uuid import uuid4
 
-from a2a.types import SendMessageRequest, StreamResponse, Task, TaskStatusUpdateEvent
+from a2a.types import SendMessageRequest, StreamResponse, Task
 
-from .acceptance.errors import not_found
-from .acceptance.submitter import TaskSubmitter
 from .agents import Agent
 from .caller import Caller
 from .child_tasks import CURRENT_CHILDREN, ChildTasks, name_parent
@@ -29,22 +28,29 @@ from .client.result import Result
 from .client.session import Content, Session
 from .concurrency import LoopThread
 from .dispatch import Publisher
-from .lifecycle import EventId, EventKind, is_interrupted, is_terminal, kind_of
-from .lifecycle.client_events import client_event
+from .errors import SignalRefused
+from .lifecycle import EventId, LogEntry, is_interrupted, is_terminal
 from .lifecycle.events import stream_response
+from .lifecycle.json_values import portable
 from .lifecycle.outcomes import CANCELED_BY_CLIENT, CANCELED_BY_PARENT
+from .lifecycle.references import Scope
+from .lifecycle.refusals import Reason, Refusal
 from .lifecycle.states import SUBMITTED
+from .operations.errors import not_found
+from .operations.publication import RunPublisher
+from .operations.service import TaskService
+from .operations.signals import Signal
+from .operations.submitter import TaskSubmitter
 from .settings import Settings
-from .store import Keys, Scope
+from .store import Keys
 from .store.admin.schema import require_schema
 from .store.blobs.blob_store import blobs_of
 from .store.blobs.cleanup import require_blobs_known
-from .store.client.connection import run_with_retry
-from .store.client.tracing import TracedStore
-from .store.log.pages import LogPage, read_log
-from .store.log.pubsub import LogFollower, PubSubListener
-from .store.tasks.commands import read_task, request_cancel
-from .store.tasks.results import CanceledNow, CancelRequested, Missing
+from .store.client.connection import TracedStore, run_with_retry
+from .store.log.follower import LogFollower, StreamCursor
+from .store.log.pubsub import PubSubListener
+from .store.tasks.commands import read_task
+from .store.tasks.replies import CancelRequested
 from .telemetry.tracing import trace_to_keep
 
 T = TypeVar("T")
@@ -76,11 +82,11 @@ class Submission:
         agent: str,
         content: Content,
         *,
-        owner: str = "",
-        tenant: str = "",
-        context_id: str = "",
+        owner: str | None = None,
+        tenant: str | None = None,
+        context_id: str | None = None,
         metadata: Mapping[str, Any] | None = None,
-        extensions: Sequence[str] = (),
+        extensions: Sequence[str] | None = None,
         cancel_with_parent: bool = True,
     ) -> Submission:
         """Return a submission of `content`; see `A2A.submit`.
@@ -88,13 +94,15 @@ class Submission:
         Raises:
             TypeError: `content` has a type that A2A cannot represent.
         """
-        message = Session(context_id).message(content)
+        owner, tenant = owner or "", tenant or ""
+        message = Session(context_id or "").message(content)
         children = CURRENT_CHILDREN.get()
         if children is not None:
             name_parent(message, children.parent_id, cancel=cancel_with_parent)
-        params = SendMessageRequest(message=message, tenant=tenant, metadata=metadata)
+        values = portable(dict(metadata or {}), "metadata")
+        params = SendMessageRequest(message=message, tenant=tenant, metadata=values)
         trace = trace_of_current_run() or trace_to_keep({})
-        caller = Caller(owner, bool(owner), tenant, tuple(sorted(extensions)), trace)
+        caller = Caller(owner, bool(owner), tenant, tuple(sorted(extensions or ())), trace)
         return cls(agent, params, caller, children if cancel_with_parent else None)
 
 
@@ -129,7 +137,9 @@ class SubmissionProcess:
         if self.store.first is None:  # the store is available
             await require_blobs_known(self.store, self.keys, settings)
         self.follower = LogFollower(self.store, self.keys, self.listener)
-        self.submitter = TaskSubmitter(agents, settings, self.store, self.keys, self.publisher)
+        runs = RunPublisher(self.publisher, self.store, self.keys, settings)
+        self.service = TaskService(agents, settings, self.store, self.keys, runs)
+        self.submitter = TaskSubmitter(self.service)
 
 
 class Submissions:
@@ -145,17 +155,42 @@ class Submissions:
         # One lock per process, because a lock that is held during a fork stays locked in the child.
         self._locks: dict[int, threading.Lock] = {}
 
-    def submit(self, submission: Submission) -> TaskHandle:
+    def submit(
+        self, submission: Submission, on_commit: Callable[[Callable[[], None]], None] | None = None
+    ) -> TaskHandle:
         """Submit a message and return the handle of its task; see `A2A.submit`."""
-        return self.run(lambda process: self._submit(process, submission))
+        if on_commit is None:
+            return self.run(lambda process: self._submit(process, submission))
+
+        async def check(process: SubmissionProcess) -> None:
+            process.submitter.check(submission.agent, submission.params, submission.caller)
+
+        def submit() -> None:
+            submitted = self.run(lambda process: self._submit(process, submission, handle.task_id))
+            handle.task_id, handle.context_id = submitted.task_id, submitted.context_id
+
+        self.run(check)
+        caller = submission.caller
+        scope = caller.scope(submission.agent)
+        handle = TaskHandle(self, str(uuid4()), submission.params.message.context_id, scope, submission.siblings)
+        on_commit(submit)
+        return handle
 
     async def submit_async(self, submission: Submission) -> TaskHandle:
         """Submit a message without blocking the caller's event loop; see `submit`."""
         return await self.run_async(lambda process: self._submit(process, submission))
 
-    def handle(self, agent: str, task_id: str, *, owner: str = "", tenant: str = "") -> TaskHandle:
+    def handle(self, agent: str, task_id: str, *, owner: str | None = None, tenant: str | None = None) -> TaskHandle:
         """Return the handle of an existing task; see `A2A.task`."""
-        return TaskHandle(self, task_id, "", Scope(agent, tenant, owner))
+        return TaskHandle(self, task_id, "", Scope(agent, tenant or "", owner or ""))
+
+    def signal(self, task_id: str, signal: Signal) -> bool:
+        """Send a signal to a task of any owner; see `A2A.signal`."""
+        return self.run(lambda process: _signal(process, task_id, signal))
+
+    async def signal_async(self, task_id: str, signal: Signal) -> bool:
+        """Send a signal without blocking the caller's event loop; see `signal`."""
+        return await self.run_async(lambda process: _signal(process, task_id, signal))
 
     def run(self, call: Callable[[SubmissionProcess], Coroutine[Any, Any, T]]) -> T:
         """Run a call on the background loop, and block until the call returns.
@@ -178,10 +213,10 @@ class Submissions:
         process = await asyncio.to_thread(self._process)
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call(process), process.loop))
 
-    async def _submit(self, process: SubmissionProcess, submission: Submission) -> TaskHandle:
-        caller = submission.caller
-        task_id, context_id = await process.submitter.submit(submission.agent, submission.params, caller)
-        scope, siblings = Scope(submission.agent, caller.tenant, caller.user), submission.siblings
+    async def _submit(self, process: SubmissionProcess, submission: Submission, task_id: str = "") -> TaskHandle:
+        caller, submit = submission.caller, process.submitter.submit
+        task_id, context_id = await submit(submission.agent, submission.params, caller, task_id=task_id)
+        scope, siblings = caller.scope(submission.agent), submission.siblings
         handle = TaskHandle(self, task_id, context_id, scope, siblings)
         if siblings is not None:
             siblings.add(f"task {task_id}", partial(self.run_async, handle._cancel_with_parent))
@@ -203,6 +238,13 @@ class Submissions:
                     process = SubmissionProcess(self._agents, self._settings(), self._publisher())
                     self._processes[pid] = process
         return process
+
+
+async def _signal(process: SubmissionProcess, task_id: str, signal: Signal) -> bool:
+    answer = await process.service.signal(task_id, signal)
+    if isinstance(answer, Refusal):
+        raise SignalRefused(str(answer))
+    return answer.has_resumed
 
 
 class TaskHandle:
@@ -259,15 +301,17 @@ class TaskHandle:
             TaskNotFoundError: The task does not exist, or was deleted after its retention period.
             StoreUnavailable: The store is unavailable.
         """
-        reader = EventReader(self.task_id, self._scope)
-        while not reader.is_over:
-            yield from self._submissions.run(reader.read)
+        cursor: StreamCursor | None = None
+        while cursor is None or cursor.end is None:
+            cursor, events = self._submissions.run(partial(self._next_events, cursor))
+            yield from events
 
     async def events_async(self) -> AsyncGenerator[StreamResponse, None]:
         """Yield the task and its events without blocking the event loop; see `events`."""
-        reader = EventReader(self.task_id, self._scope)
-        while not reader.is_over:
-            for event in await self._submissions.run_async(reader.read):
+        cursor: StreamCursor | None = None
+        while cursor is None or cursor.end is None:
+            cursor, events = await self._submissions.run_async(partial(self._next_events, cursor))
+            for event in events:
                 yield event
 
     def cancel(self) -> Result:
@@ -293,7 +337,7 @@ class TaskHandle:
             async with asyncio.timeout(timeout):
                 final = await process.follower.final_task(self._scope, self.task_id)
         except TimeoutError:
-            task = await self._read(process)
+            task, _ = await self._read(process)
             result = Result.of(task)
             if is_final(task):
                 return result
@@ -309,98 +353,59 @@ class TaskHandle:
     async def _cancel_with_parent(self, process: SubmissionProcess) -> None:
         await self._request_cancel(process, self.context_id, CANCELED_BY_PARENT)
 
-    async def _read(self, process: SubmissionProcess, *, complete: bool = True) -> Task:
+    async def _read(self, process: SubmissionProcess, *, complete: bool = True) -> tuple[Task, EventId]:
+        """Return the task, without contents unless `complete`, and the id of its newest event."""
         length = None if complete else 0
         operation = read_task(process.keys, self._scope, self.task_id, history_length=length, artifacts=complete)
         snapshot = await run_with_retry(process.store, operation)
         if snapshot is None:
             raise not_found(self.task_id)
-        return snapshot[0]
+        return snapshot
+
+    async def _next_events(
+        self, cursor: StreamCursor | None, process: SubmissionProcess
+    ) -> tuple[StreamCursor, list[StreamResponse]]:
+        """Wait for events after `cursor`, and return the cursor after them. The first event, after None, is the task.
+
+        Each call subscribes again, because the caller may continue on another loop or in a forked process.
+        """
+        if cursor is None:
+            task, newest = await self._read(process)
+            cursor = StreamCursor(task.id, task.context_id, newest)
+            if is_final(task):
+                cursor.end = LogEntry(*newest, task)
+            return cursor, [stream_response(task)]
+        follower = process.follower
+        async with follower.listen(self.task_id) as signal, aclosing(follower.events(cursor, signal)) as pages:
+            async for events in pages:
+                if events or cursor.end is not None:
+                    return cursor, [stream_response(event.event) for event in events]
+        raise not_found(self.task_id)
 
     async def _cancel(self, process: SubmissionProcess) -> Result:
-        context_id = self.context_id or (await self._read(process, complete=False)).context_id
+        context_id = self.context_id or (await self._read(process, complete=False))[0].context_id
         if await self._request_cancel(process, context_id):
             grace = process.submitter.agent(self.agent).grace(process.settings)
             try:
                 return await self._result(process, grace + CANCEL_MARGIN)
             except DeadlineExceeded as e:
                 return e.result
-        return Result.of(await self._read(process))
+        task, _ = await self._read(process)
+        return Result.of(task)
 
     async def _request_cancel(
         self, process: SubmissionProcess, context_id: str, text: str = CANCELED_BY_CLIENT
     ) -> bool:
         """Request the cancellation of the task, and return True if the task's worker was asked to cancel the run."""
-        operation = request_cancel(process.keys, self._scope, self.task_id, context_id, text=text)
-        match await process.store.run(operation):
-            case Missing():
-                raise not_found(self.task_id)
-            case CanceledNow(run, _, canvas):
-                process.publisher.revoke_canceled_soon(self.task_id, run, canvas)
-            case CancelRequested():
-                return True
-        return False
-
-
-class EventReader:
-    """Reader of a task's events. The first event is the task itself, and the later events come from the task's log.
-
-    Attributes:
-        is_over: True if the last event that was read is the last event of the stream.
-    """
-
-    def __init__(self, task_id: str, scope: Scope) -> None:
-        self.is_over = False
-        self._task_id = task_id
-        self._scope = scope
-        self._after: EventId | None = None
-        self._context_id = ""
-
-    async def read(self, process: SubmissionProcess) -> list[StreamResponse]:
-        """Wait until events are available, and return them."""
-        if self._after is None:
-            return [stream_response(await self._task(process))]
-        async with process.follower.listen(self._task_id) as signal:
-            while True:
-                page = await run_with_retry(process.store, read_log(process.keys, self._task_id, self._after))
-                if page.version == 0:
-                    raise not_found(self._task_id)
-                if page.restored:
-                    return [stream_response(await self._task(process))]
-                if page.entries:
-                    return self._events(page)
-                await signal.wait(after=self._after.version)
-
-    async def _task(self, process: SubmissionProcess) -> Task:
-        snapshot = await run_with_retry(process.store, read_task(process.keys, self._scope, self._task_id))
-        if snapshot is None:
-            raise not_found(self._task_id)
-        task, self._after = snapshot
-        self._context_id = task.context_id
-        self.is_over = is_final(task)
-        return task
-
-    def _events(self, page: LogPage) -> list[StreamResponse]:
-        events: list[StreamResponse] = []
-        for entry in page.entries:
-            self._after = entry.id
-            event = client_event(entry, self._task_id, self._context_id)
-            if event is not None:
-                events.append(stream_response(event))
-            ends = isinstance(entry.event, TaskStatusUpdateEvent) and _is_final_state(entry.event.status.state)
-            if ends or kind_of(entry.event) is EventKind.ANSWER:
-                self.is_over = True
-                break
-        return events
+        reply = await process.service.cancel(self._scope, self.task_id, context_id, text=text)
+        if isinstance(reply, Refusal) and reply.reason is Reason.MISSING:
+            raise not_found(self.task_id)
+        return isinstance(reply, CancelRequested)
 
 
 def is_final(task: Task) -> bool:
     """Return True if the task is terminal or interrupted."""
-    return _is_final_state(task.status.state)
-
-
-def _is_final_state(state: Any) -> bool:
-    return is_terminal(state) or is_interrupted(state)
+    return is_terminal(task.status.state) or is_interrupted(task.status.state)
 
 
 def _is_in_coroutine() -> bool:

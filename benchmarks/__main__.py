@@ -21,7 +21,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from time import perf_counter
 
-from tests.support.fork_server import FRESH_PROCESSES
+from tests.support.processes.fork_server import FRESH_PROCESSES
 
 from .collapse import collapsed
 from .environment import Environment, Options, has_postgres

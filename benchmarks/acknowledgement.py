@@ -21,9 +21,9 @@ from typing import Any
 
 import httpx
 
-from tests.support.fleet import Fleet, Gateway, Process, running_fleet
-from tests.support.records import log_of, states_in
-from tests.support.talk import HEADERS, read, send, state
+from tests.support.clients.talk import HEADERS, read, send, state
+from tests.support.processes.fleet import Fleet, Gateway, Process, running_fleet
+from tests.support.store.records import log_of, states_in
 from tests.support.waiting import eventually
 
 MODES = ("early", "late", "memory")

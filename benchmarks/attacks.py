@@ -34,7 +34,7 @@ import grpc.aio
 from a2a.types import Message, Part, Role, SendMessageRequest
 from a2a.types.a2a_pb2_grpc import A2AServiceStub
 
-from tests.support.fleet import running_fleet
+from tests.support.processes.fleet import running_fleet
 
 from . import load
 from .cancel import at
@@ -168,6 +168,26 @@ async def steering(target: Target) -> None:
     await repeated("/agents/steered/message:send", json.dumps(body).encode())(target)
 
 
+def answered(agent: str, answer: object) -> Attack:
+    """Return an attack that sends a wrong answer repeatedly to a question of `agent`."""
+
+    async def attack(target: Target) -> None:
+        url, body = f"{target.url}/agents/{agent}/message:send", json.loads(load.body("ask"))
+        async with load.client() as session, session.post(url, json=body, headers=headers(LOUD_KEY)) as response:
+            body["message"] |= {"taskId": (await response.json())["task"]["id"], "parts": [{"data": answer}]}
+        await repeated(f"/agents/{agent}/message:send", json.dumps(body).encode())(target)
+
+    return attack
+
+
+def expression(levels: int) -> dict[str, object]:
+    """Return a product of `levels` factors, the last of which is wrong."""
+    value: dict[str, object] = {"value": "wrong"}
+    for _ in range(levels):
+        value = {"op": "product", "left": value, "right": {"value": 1}}
+    return value
+
+
 def called(message: Message, key: str = LOUD_KEY) -> Attack:
     """Return an attack that sends a message repeatedly over all gRPC connections."""
     request = SendMessageRequest(message=message, tenant="echo")
@@ -269,6 +289,10 @@ ATTACKS: dict[str, Attack] = {
         3, load.body(LONG_TEXT, returnImmediately=True, historyLength=0), repeated(LIST, b"", method="GET")
     ),
     "subscriptions": subscriptions,
+    "cards": repeated("/agents/echo/.well-known/agent-card.json", b"", key="", method="GET"),
+    "structured answers": answered("asks-codes", [*["Region/Code 599"] * 6_000, "wrong"]),
+    "structured answers of wrong codes": answered("asks-codes", ["x"] * 16_000),
+    "small structured answers": answered("asks-expression", expression(12)),
     "signals": signals,
     "steering": steering,
     "operators": repeated("/operator/v1/overview", b"", method="GET"),
@@ -340,7 +364,7 @@ def percentile(seconds: list[float], percent: int) -> float:
 def line(name: str, seconds: list[float]) -> str:
     """Return the percentiles and the number of the times as a line of the report."""
     p50, p99 = percentile(seconds, 50), percentile(seconds, 99)
-    return f"{name:20} p50 {p50:7.1f} ms   p99 {p99:7.1f} ms   {len(seconds):6,} requests"
+    return f"{name:34} p50 {p50:7.1f} ms   p99 {p99:7.1f} ms   {len(seconds):6,} requests"
 
 
 def main(rounds: int, seconds: float, names: list[str], *, with_object_store: bool) -> int:

@@ -18,7 +18,7 @@ from typing import Any
 
 import httpx
 
-from tests.support.fleet import running_fleet
+from tests.support.processes.fleet import running_fleet
 
 LIMIT = 50.0
 """Maximum 95th percentile in milliseconds. If cancelling takes longer on an idle machine, a component waits for a

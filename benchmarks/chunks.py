@@ -16,7 +16,7 @@ from pathlib import Path
 
 import httpx
 
-from tests.support.fleet import running_fleet
+from tests.support.processes.fleet import running_fleet
 
 LIMIT = 1.5
 """Maximum ratio of the last thousand to the first. A higher ratio means that the cost grows with the task."""

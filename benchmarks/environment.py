@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
 
-from tests.support.databases import Postgres
+from tests.support.processes.databases import Postgres
 
 from . import servers
 from .servers import Server

@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import psutil
 
-from tests.support.clients import V1, ServedFleet, message_json, rest, serve_fleet
+from tests.support.clients.bindings import V1, ServedFleet, message_json, rest, serve_fleet
 
 MIB = 1024 * 1024
 
@@ -49,7 +49,7 @@ def main(size: int, clients: int) -> None:
     """Print a line for one client and a line for all clients at once."""
     with tempfile.TemporaryDirectory() as folder:
         settings = {"A2A_BLOB_URL": Path(folder, "blobs").as_uri()}
-        with serve_fleet(Path(folder), app="tests.support.large_part_agents", grpc=False, **settings) as served:
+        with serve_fleet(Path(folder), app="tests.support.agents.large_part_agents", grpc=False, **settings) as served:
             idle = psutil.Process(served.gateway.pid).memory_info().rss / MIB
             task = rest(served.gateway, "POST", "/message:send", message_json(str(size * MIB)), agent="make").json()
             for number in (1, clients):

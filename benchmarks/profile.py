@@ -20,7 +20,7 @@ from contextlib import AsyncExitStack
 from operator import itemgetter
 from pathlib import Path
 
-from tests.support.fleet import Gateway, Process, running_fleet
+from tests.support.processes.fleet import Gateway, Process, running_fleet
 from tests.support.waiting import eventually
 
 from . import load

@@ -58,8 +58,8 @@ class TaskTemplate:
     @classmethod
     async def of(cls, client: redis.asyncio.Redis, keys: Keys, task_id: str, context_id: str) -> TaskTemplate:
         """Read the keys of a task from a store that has few other tasks."""
-        retention, at = await client.hmget(keys.task(task_id).record, "retention", "at")
-        commands: list[list[bytes]] = []
+        retention, at, scope = await client.hmget(keys.task(task_id).record, "retention", "at", "scope")
+        commands: list[list[bytes]] = [[b"ZADD", keys.scopes.encode(), b"GT", at, scope]]
         async for name in client.scan_iter(f"{keys.prefix}:*"):
             own = task_id in name.decode() or context_id in name.decode()
             match await client.type(name):

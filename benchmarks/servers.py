@@ -11,8 +11,8 @@ from pathlib import Path
 
 import httpx
 
-from tests.support.databases import Postgres, running_database
-from tests.support.fleet import Fleet, Gateway, Process, free_port, running_fleet
+from tests.support.processes.databases import Postgres, running_database
+from tests.support.processes.fleet import Fleet, Gateway, Process, free_port, running_fleet
 from tests.support.waiting import eventually
 
 CONCURRENCY = 2

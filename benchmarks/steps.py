@@ -26,11 +26,11 @@ from a2a_celery.caller import Caller
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.execution.agents.journal import open_journal
 from a2a_celery.execution.events.queue import RunEventQueue
+from a2a_celery.lifecycle.references import RunRef
 from a2a_celery.lifecycle.states import WORKING
 from a2a_celery.settings import Settings
 from a2a_celery.store import AsyncStore, Keys, Operation
-from a2a_celery.store.runs.commands import RunRef
-from tests.support.seeds import Seeds
+from tests.support.store.seeds import Seeds
 
 T = TypeVar("T")
 

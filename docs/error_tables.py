@@ -8,6 +8,7 @@ A text is the argument of an error's constructor. `PLACEHOLDER` replaces each va
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -20,7 +21,7 @@ import a2a_celery.gateway.protocol_errors
 PACKAGE = Path(a2a_celery.__file__).parent
 PLACEHOLDER = "…"
 NO_PLAIN_ERROR = "—"
-REQUEST_PACKAGES = ("acceptance", "gateway", "store")
+REQUEST_PACKAGES = ("operations", "gateway", "store")
 """Packages whose protocol errors are responses to requests."""
 
 SYSTEM_ERROR = -32603
@@ -36,6 +37,9 @@ REFUSED_STARTS = ("ConfigError", "SystemExit")
 COMMAND_ERRORS = ("ClickException", "UsageError", "BadParameter")
 FIELDS = "errors"
 """Key of invalid fields, which clients receive as a google.rpc.BadRequest."""
+
+REPOSITORY_ONLY = re.compile(r"^<!-- repository -->\n.*?^<!-- site -->\n", re.MULTILINE | re.DOTALL)
+"""Lines of the page that the site leaves out."""
 
 MIN_WORDS = 3
 """Minimum number of words in a text that identifies its error. A shorter text is only a frame around inserted
@@ -93,7 +97,9 @@ TEXTS: dict[str, Callable[[], Iterator[str]]] = {
 
 
 def with_texts(markdown: str) -> str:
-    """Return a page with each marker replaced by its list."""
+    """Return a page with each marker replaced by its list, and without sentences that are only true in the
+    repository."""
+    markdown = REPOSITORY_ONLY.sub("", markdown)
     for name, table in TEXTS.items():
         markdown = markdown.replace(f"<!-- generated: {name} -->", "\n".join(table()).strip("\n"))
     return markdown

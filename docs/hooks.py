@@ -1,4 +1,5 @@
-"""Hooks of mkdocs: pages of the repository's root, settings and errors from the code, and links for a site.
+"""Hooks of mkdocs: pages of the repository's root, settings, errors and the HTTP API from the code, the mark, and links
+for a site.
 
 README.md is the start page of the site. A link to a file that the site does not contain becomes its text.
 """
@@ -11,15 +12,14 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from posixpath import dirname, normpath, relpath
-from types import UnionType
-from typing import Annotated, get_args, get_origin, get_type_hints
 
 from error_tables import with_texts
+from http_api import with_operations
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from a2a_celery.settings import ENV_PREFIX, VALUE_TYPES, Rule, Settings, default_of
+from a2a_celery.settings import ENV_PREFIX, VALUE_TYPES, Settings, declarations, default_of
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOT_PAGES = {
@@ -29,12 +29,15 @@ ROOT_PAGES = {
     "SECURITY.md": "SECURITY.md",
 }
 """Pages in the repository's root, with their paths in the site."""
+MARK = ("a2a_celery/gateway/ui/icon.svg", "images/mark.svg")
+"""Mark of the operator's page, which is also the mark of the site, with its path in the site."""
 LINK = re.compile(r"\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^()#\s]+)(#[^()\s]*)?\)")
 """Pattern of a Markdown link, with groups for its text, its path and its anchor."""
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages in the repository's root."""
+    """Add the pages in the repository's root and the mark."""
+    files.append(File.generated(config, MARK[1], content=(ROOT / MARK[0]).read_text(encoding="utf-8")))
     for name, path in ROOT_PAGES.items():
         files.append(File.generated(config, path, content=(ROOT / name).read_text(encoding="utf-8")))
     return files
@@ -53,14 +56,12 @@ def settings_reference() -> Iterator[str]:
         and isinstance(text.value, ast.Constant)
         and isinstance(text.value.value, str)
     }
-    for name, hint in get_type_hints(Settings, include_extras=True).items():
-        declared, *rules = get_args(hint) if get_origin(hint) is Annotated else (hint,)
-        types = get_args(declared) if isinstance(declared, UnionType) else (declared,)
+    for name, (types, rules) in declarations().items():
         lines = [
             f"- Variable: `{ENV_PREFIX}{name.upper()}`",
             f"- Value: {' or '.join(VALUE_TYPES[kind][0] for kind in types)}",
             f"- Default: `{default_of(name)!r}`",
-            *(f"- Rule: {rule.text}" for rule in rules if isinstance(rule, Rule)),
+            *(f"- Rule: {rule.text}" for rule in rules),
         ]
         yield "\n".join([f"## {name}", "", *lines, "", texts[name], ""])
 
@@ -72,6 +73,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         return "\n".join([markdown, *settings_reference()])
     if path == "errors.md":
         markdown = with_texts(markdown)
+    if path == "reference/http-api.md":
+        markdown = with_operations(markdown)
     names = {site: name for name, site in ROOT_PAGES.items()}
     source = names.get(path, f"docs/{path}")
     known = {file.src_uri for file in files}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import logging
 import os
@@ -20,14 +21,14 @@ from hypothesis import HealthCheck, settings
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.log.pubsub import PubSubListener
+from tests.support.certificates import Authority
+from tests.support.processes import moved_clock
+from tests.support.processes.databases import Maria, Postgres, running_database
+from tests.support.processes.fleet import RABBITMQ_URL, Fleet, running_fleet
+from tests.support.processes.moved_clock import MovedClock
+from tests.support.store.blob_setup import BlobSetup
 
 from .peers.environments import is_installed
-from .support import moved_clock
-from .support.blob_setup import BlobSetup
-from .support.certificates import Authority
-from .support.databases import Maria, Postgres
-from .support.fleet import RABBITMQ_URL, Fleet, running_fleet
-from .support.moved_clock import MovedClock
 from .tiers import (
     BROKERS,
     MARKERS,
@@ -37,6 +38,7 @@ from .tiers import (
     selected_tier,
     sort_for_loadfile,
 )
+from .tools import next_step
 
 # On a loaded machine, Hypothesis draws examples slowly, regardless of the code under test.
 settings.register_profile("a2a_celery", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -152,6 +154,27 @@ def require_broker(broker: str) -> None:
         pytest.skip("no RabbitMQ here: start one on 5672, or set TEST_RABBITMQ_URL")
 
 
+@pytest.fixture(scope="session")
+def django_server() -> Iterator[Postgres]:
+    """Server of Django's database for the whole session, because Django reads its settings once in each process."""
+    require_server(Postgres)
+    with running_database(Postgres) as server:
+        assert isinstance(server, Postgres)
+        yield server
+
+
+@pytest.fixture(scope="module")
+def django_database(django_server: Postgres) -> Iterator[Postgres]:
+    """PostgreSQL server that Django is configured to use."""
+    import django  # noqa: PLC0415 - the environment of tests/crewai has no Django
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TEST_DJANGO_DATABASE", django_server.url.replace("+asyncpg", ""))
+        patch.setenv("DJANGO_SETTINGS_MODULE", "tests.support.django_project")
+        django.setup()  # like Celery's fixup when a worker imports its modules
+        yield django_server
+
+
 @pytest.fixture
 def redbeat() -> ModuleType:
     """Module of RedBeat, a beat scheduler. Skip the test if RedBeat is not installed. In CI, fail instead."""
@@ -183,6 +206,13 @@ def fleet(tmp_path: Path) -> Iterator[Fleet]:
         yield fleet
 
 
+STDERR = pytest.StashKey[int]()
+"""File descriptor of the standard error output of pytest, which pytest replaces while a test runs."""
+
+TEARDOWN_LIMIT = 300.0
+"""Seconds after which the process of a failed test exits if the teardown hangs."""
+
+
 class CopiedLoggers(dict[str, "logging.Logger | logging.PlaceHolder"]):
     """Loggers by name. pytest iterates over them before each test, while another thread may import a module that adds
     a logger."""
@@ -193,10 +223,13 @@ class CopiedLoggers(dict[str, "logging.Logger | logging.PlaceHolder"]):
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the markers of the tiers. Keep pytest-xdist from sorting the files by their number of tests."""
+    """Register the markers of the tiers, and the hook of `next_step`. Keep pytest-xdist from sorting the files by their
+    number of tests."""
+    config.stash[STDERR] = os.dup(2)
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
     config.option.loadscopereorder = False
+    config.pluginmanager.register(next_step)
     logging.Logger.manager.loggerDict = CopiedLoggers(logging.Logger.manager.loggerDict)
 
 
@@ -206,6 +239,19 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         return None
     tier = selected_tier(config)
     return None if tier is None or may_contain(collection_path, tier) else True
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Let a test with its own timeout exceed `faulthandler_timeout`."""
+    if item.get_closest_marker("timeout"):
+        faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_exception_interact(node: pytest.Item | pytest.Collector) -> None:
+    """Limit the teardown of a failed test, because a failure cancels the timeouts of pytest and pytest-timeout."""
+    if isinstance(node, pytest.Item) and not node.config.option.usepdb:
+        faulthandler.dump_traceback_later(TEARDOWN_LIMIT, file=node.config.stash[STDERR], exit=True)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -229,16 +275,3 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     yield
     if hasattr(config, "workerinput"):
         sort_for_loadfile(items)
-
-
-NEXT = "All of it works. Next: .venv/bin/a2a-celery demo runs sample agents, and prints what to send them."
-
-
-def pytest_unconfigure(config: pytest.Config) -> None:
-    """Suggest a next step if the complete change tier has run and passed."""
-    reporter = config.pluginmanager.get_plugin("terminalreporter")
-    selection = config.args_source is pytest.Config.ArgsSource.ARGS or config.option.markexpr or config.option.keyword
-    if reporter is None or selection or config.option.collectonly:
-        return
-    if "passed" in reporter.stats and not reporter.stats.keys() & {"failed", "error"}:
-        print(NEXT)

@@ -7,7 +7,7 @@ from celery import Celery
 
 from a2a_celery import A2A
 
-AGENTS = ("echo", "story", "slow", "booking", "broken", "words", "frameworks")
+AGENTS = ("echo", "story", "report", "slow", "booking", "broken", "words", "frameworks")
 
 app = Celery("workers", include=[f"{__package__}.{name}" for name in AGENTS])
 app.conf.update(

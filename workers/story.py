@@ -8,33 +8,8 @@ from a2a_celery import Turn
 
 from .app import a2a
 
-WORDS = [
-    "Once",
-    "upon",
-    "a",
-    "time",
-    "a",
-    "task",
-    "was",
-    "sent",
-    "to",
-    "a",
-    "fleet",
-    "of",
-    "workers",
-    ",",
-    "and",
-    "one",
-    "of",
-    "them",
-    "did",
-    "it",
-    ",",
-    "word",
-    "by",
-    "word",
-    ".",
-]
+STORY = "Once upon a time a task was sent to a fleet of workers, and one of them did it, word by word."
+WORDS = STORY.split()
 
 
 @a2a.agent("story", description="Tells a short story, a word at a time.", max_attempts=3)

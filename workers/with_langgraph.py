@@ -49,7 +49,7 @@ class StandIn(BaseChatModel):
 def book(what: str) -> str:
     """Book something after the client approves."""
     agreed = interrupt({"question": f"Book {what}?", "book": what})
-    return f"{what} is booked" if agreed == "yes" else "nothing is booked"
+    return f"{what} is booked" if str(agreed).lower().startswith("y") else "nothing is booked"
 
 
 async def ask_model(state: MessagesState) -> dict[str, list[BaseMessage]]:

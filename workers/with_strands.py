@@ -52,7 +52,7 @@ class StandIn(Model):
 def book(what: str, tool_context: ToolContext) -> str:
     """Book something after the client approves."""
     agreed = tool_context.interrupt("approval", reason={"book": what})
-    return f"{what} is booked" if agreed == "yes" else "nothing is booked"
+    return f"{what} is booked" if str(agreed).lower().startswith("y") else "nothing is booked"
 
 
 def make_agent(turn: Turn) -> Agent:

@@ -13,7 +13,7 @@ from typing import Protocol
 from a2a.types import Task, TaskState
 
 from ..errors import ConfigError
-from ..store import Scope
+from ..lifecycle.references import Scope
 
 __all__ = ["Archive", "Archived", "ArchivedPage", "Filter", "open_archive"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import warnings
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
@@ -12,14 +13,13 @@ from uuid import uuid4
 from a2a.types import Task, TaskStatus
 from google.protobuf.timestamp_pb2 import Timestamp
 from sqlalchemy import ColumnElement, and_, delete, func, or_, select
-from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, DBAPIError, SAWarning, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import defer
 from sqlalchemy.orm.attributes import set_committed_value
 
 from ..errors import ArchiveUnavailable, ConfigError
-from ..store import Scope
-from ..store.keys import quote_key_part
+from ..lifecycle.references import Scope, quote_key_part
 from . import Archived, ArchivedPage, Filter
 from .table import ArchivedTask, ArchiveTaskStore, at_us, column_of, owner_of
 
@@ -38,16 +38,22 @@ class DatabaseArchive:
 
     Args:
         url: SQLAlchemy URL with an asynchronous driver.
+        page_bytes: Bytes of tasks after which a page ends.
 
     Raises:
-        ConfigError: SQLAlchemy cannot parse the URL.
+        ConfigError: SQLAlchemy cannot parse the URL, or would ignore an option of the URL.
         ImportError: The driver is not installed.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, page_bytes: int = PAGE_BYTES) -> None:
+        self._page_bytes = page_bytes
         try:
-            # statement parameters contain content of clients and agents, which must not appear in logs and errors
-            self._engine = create_async_engine(url, pool_pre_ping=True, hide_parameters=True)
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", SAWarning)  # of an option that the driver would ignore
+                # statement parameters contain content of clients and agents, which must not appear in logs and errors
+                self._engine = create_async_engine(url, pool_pre_ping=True, hide_parameters=True)
+        except SAWarning as e:
+            raise ConfigError(f"a2a_archive_url = …: {str(e).partition(';')[0]}") from e
         except (ArgumentError, SQLAlchemyError) as e:
             raise ConfigError(f"a2a_archive_url = …: {type(e).__name__}, see SQLAlchemy's database URLs") from e
         self._rows = ArchiveTaskStore(self._engine)
@@ -118,9 +124,11 @@ class DatabaseArchive:
             await self._rows.initialize()
         except DBAPIError:  # another process has just created the table
             await self._rows.initialize()
+        except TypeError as e:  # the driver does not know an option of the URL, which the error names
+            raise ConfigError(f"a2a_archive_url = …: the driver refuses an option: {e}") from e
 
     async def _tasks(self, session: AsyncSession, ids: Sequence[str], artifacts: bool) -> tuple[list[Task], int]:
-        """Read tasks in the order of `ids`, until their size reaches `PAGE_BYTES`.
+        """Read tasks in the order of `ids`, until their size reaches the size of a page.
 
         Returns:
             The tasks, without tasks that have been deleted since, and the number of ids that were read.
@@ -128,7 +136,7 @@ class DatabaseArchive:
         tasks: list[Task] = []
         count, size, at_once = 0, 0, 1
         query = select(ArchivedTask) if artifacts else select(ArchivedTask).options(defer(_ARTIFACTS))
-        while count < len(ids) and size < PAGE_BYTES:
+        while count < len(ids) and size < self._page_bytes:
             batch = ids[count : count + at_once]
             records = {record.id: record for record in await session.scalars(query.where(ArchivedTask.id.in_(batch)))}
             tasks_of_batch = [self._task(records[task_id], artifacts) for task_id in batch if task_id in records]

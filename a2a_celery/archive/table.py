@@ -21,8 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Mapped, mapped_column
 
 from ..integrations.a2a_sdk import RowConversion
-from ..store import Scope
-from ..store.keys import quote_key_part
+from ..lifecycle.references import Scope, quote_key_part
 from . import Archived
 
 TABLE = "a2a_archive"

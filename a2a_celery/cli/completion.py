@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import closing, redirect_stderr, redirect_stdout
 from itertools import islice
 from typing import Any
 
@@ -14,7 +14,8 @@ from click.shell_completion import CompletionItem
 
 from ..app import A2A, import_modules
 from ..store import Keys, SyncStore
-from ..store.admin.scan import list_summaries, open_tasks
+from ..store.admin.scan import TaskSummary, list_summaries, open_tasks
+from .app_loader import join_dev
 from .output import state_name
 
 MAX_TASKS = 200
@@ -35,6 +36,7 @@ def _completer(items: Callable[[A2A], Iterator[CompletionItem]]) -> Completer:
             with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
                 app: Any = find_app(location)
                 import_modules(app)
+                join_dev(app)
                 return [item for item in items(A2A.of(app)) if item.value.startswith(incomplete)]
         except Exception:
             return []
@@ -47,24 +49,15 @@ def _agents(a2a: A2A) -> Iterator[CompletionItem]:
         yield CompletionItem(name, help=" ".join(agent.card.description.split()))
 
 
-def _open_tasks(a2a: A2A) -> Iterator[CompletionItem]:
-    store = SyncStore(a2a.settings.store_url)
-    try:
-        for task in islice(open_tasks(store, Keys(a2a.settings.key_prefix)), MAX_TASKS):
-            yield CompletionItem(task.ref.task_id, help=f"{state_name(task.state)} {task.agent}")
-    finally:
-        store.close()
+def _task_completer(list_tasks: Callable[[SyncStore, Keys], Iterator[TaskSummary]]) -> Completer:
+    def tasks(a2a: A2A) -> Iterator[CompletionItem]:
+        with closing(SyncStore(a2a.settings.store_url)) as store:
+            for task in islice(list_tasks(store, Keys(a2a.settings.key_prefix)), MAX_TASKS):
+                yield CompletionItem(task.ref.task_id, help=f"{state_name(task.state)} {task.agent}")
 
-
-def _dead_letters(a2a: A2A) -> Iterator[CompletionItem]:
-    store, keys = SyncStore(a2a.settings.store_url), Keys(a2a.settings.key_prefix)
-    try:
-        for task in islice(list_summaries(store, keys, keys.dead_letters), MAX_TASKS):
-            yield CompletionItem(task.ref.task_id, help=task.agent)
-    finally:
-        store.close()
+    return _completer(tasks)
 
 
 complete_agent = _completer(_agents)
-complete_open_task = _completer(_open_tasks)
-complete_dead_letter = _completer(_dead_letters)
+complete_open_task = _task_completer(open_tasks)
+complete_dead_letter = _task_completer(lambda store, keys: list_summaries(store, keys, keys.dead_letters))

@@ -13,6 +13,7 @@ import click
 from .client.call import call
 from .dev.command import dev_options, run_dev
 from .dev.supervisor import AppLocation, DevOptions
+from .keys import keys
 from .new_project.command import init
 from .options import Utf8Group
 
@@ -40,6 +41,7 @@ def demo(context: click.Context, /, **chosen: Any) -> None:
 
 main.add_command(call)
 main.add_command(init)
+main.add_command(keys)
 
 
 def sample_agents() -> AppLocation:

@@ -9,32 +9,47 @@ import json
 import shutil
 import sys
 import textwrap
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import groupby
-from typing import Any, Self
+from typing import Any, TypeVar
 
 import click
-from a2a.types import Artifact, Part, StreamResponse, Task, TaskStatus
+from a2a.types import Artifact, Part, StreamResponse, Task, TaskStatus, TaskStatusUpdateEvent
 from a2a.utils.errors import A2AError
 from google.protobuf.message import Message as Proto
 
 from ..client import AnswerField, Result, state_name
+from ..client.errors import field_errors
 from ..client.event_parser import to_json
 from ..client.input_request import choice_text, fields_of
 from ..client.result import ResultBuilder
-from ..lifecycle.own_metadata import CONTINUES_AT, NAMESPACE, WAITS_FOR
+from ..lifecycle.end_reasons import end_reason
+from ..lifecycle.own_metadata import (
+    ATTEMPT,
+    CELERY_STATE,
+    CONTINUES_AT,
+    EXECUTION,
+    MAX_ATTEMPTS,
+    NAMESPACE,
+    NEXT_ATTEMPT_AT,
+    WAITS_FOR,
+)
 from ..lifecycle.questions import schema_in, whole_numbers
+from ..lifecycle.signals import CHILD_SIGNAL
+from ..lifecycle.states import SUBMITTED, WORKING
 
 __all__ = [
     "STATE_PREFIX",
     "EventPrinter",
-    "Progress",
     "as_json",
     "error_line",
     "field_prompt",
     "json_line",
+    "print_list",
     "printable",
+    "progress_bar",
     "state_name",
     "table",
     "task_lines",
@@ -45,23 +60,20 @@ __all__ = [
     "wrap_text",
 ]
 
+T = TypeVar("T")
+
 STATE_PREFIX = "TASK_STATE_"
 
-MIN_COLUMN = 8
-"""Minimum width of the columns of a table that is too wide."""
+MAX_PROGRESS = 200
+"""Maximum number of characters of the progress that a task reports."""
 
 
 def error_line(error: Exception) -> str:
     """Return an error and its reference on one line. Invalid fields that the text of a protocol error omits are
-    appended. Malformed data, which a server may send, is omitted."""
+    appended."""
     data = error.data if isinstance(error, A2AError) and isinstance(error.data, Mapping) else {}
-    text = " ".join(str(error).split())
-    errors = data.get("errors")
-    for wrong in errors if isinstance(errors, list) else ():
-        match wrong:
-            case {"field": str(field), "message": str(message)} if field not in text:
-                text += f"; {field}: {message}"
-    return with_reference(printable(text), data.get("reference"))
+    fields = field_errors(error) if isinstance(error, A2AError) else ""
+    return with_reference(printable(" ".join(f"{error}{fields}".split())), data.get("reference"))
 
 
 def as_json(message: Proto) -> str:
@@ -77,8 +89,9 @@ def json_line(value: Any, *, indent: int | None = None) -> str:
 
 class EventPrinter:
     """Printer of a task's events. A chunk of text continues the line of its artifact, so that streamed text reads
-    without breaks. A status update without a message is printed only if the state changed. If a task is received again,
-    for example by a new subscription, only what has not been printed is printed.
+    without breaks. A status update without a message is printed only if the state, the attempt, the progress or the
+    reason to wait changed. If a task is received again, for example by a new subscription, only what has not been
+    printed is printed.
 
     If `as_lines` is True, each event is printed as one line of ProtoJSON instead.
     """
@@ -86,6 +99,8 @@ class EventPrinter:
     def __init__(self, *, as_lines: bool) -> None:
         self._as_lines = as_lines
         self._printed = ResultBuilder()
+        self._activity = ""
+        """Activity in the last status."""
         self._artifact_id = ""
         """Id of the artifact whose line is open, or ""."""
         self._separator = ""
@@ -115,12 +130,13 @@ class EventPrinter:
                 self._print_difference(event.task)
             case "task":
                 self._print_line("\n".join(_heading(event.task)))
+                self._activity = _activity(event.task)
                 for artifact in event.task.artifacts:
                     self._print_artifact(artifact)
             case "artifact_update":
                 self._print_artifact(event.artifact_update.artifact, is_continued=event.artifact_update.append)
             case "status_update":
-                self._print_status(event.status_update.status)
+                self._print_status(event.status_update)
             case "message":
                 self._print_line(_text_with_label("message", event.message.parts))
             case other:
@@ -140,12 +156,15 @@ class EventPrinter:
                 self._print_artifact(rest, is_continued=True)
             else:
                 self._print_artifact(artifact)
-        if not self._printed.has_status(task.status):
-            self._print_status(task.status)
+        if not self._printed.has_status(task.status) or _activity(task) != self._activity:
+            self._print_status(task)
 
-    def _print_status(self, status: TaskStatus) -> None:
-        if status.HasField("message") or status.state != self._printed.state:
-            self._print_line(_status(status))
+    def _print_status(self, source: Task | TaskStatusUpdateEvent) -> None:
+        status, activity = source.status, _activity(source)
+        new_activity = "" if activity == self._activity else activity
+        if status.HasField("message") or status.state != self._printed.state or new_activity:
+            self._print_line(_status(status, new_activity))
+        self._activity = activity
 
     def _print_artifact(self, artifact: Artifact, *, is_continued: bool = False) -> None:
         if not _is_text(artifact):
@@ -193,11 +212,14 @@ def _heading(task: Task, agent: str = "") -> Iterator[str]:
 
 def task_table(tasks: Sequence[tuple[str, Task]]) -> Iterable[str]:
     """Yield a heading and a line for each (agent, task) pair."""
+    reasons = [" ".join(filter(None, end_reason(task.status.state, task.status))) for _, task in tasks]
+    heading = ("TASK", "STATE", "AGENT", "UPDATED (UTC)", *(["REASON"] if any(reasons) else []), "CONTEXT")
     cells = []
-    for agent, task in tasks:
-        cells.append((task.id, state_name(task.status.state), agent, _updated_at(task), task.context_id))
-    heading = ("TASK", "STATE", "AGENT", "UPDATED (UTC)", "CONTEXT")
-    return table(heading, cells, ids=["TASK"], optional=["CONTEXT"], times=["UPDATED (UTC)"])
+    for (agent, task), reason in zip(tasks, reasons, strict=True):
+        reason_cells = [reason or "-"] if any(reasons) else []
+        state, updated_at = state_name(task.status.state), _updated_at(task)
+        cells.append((task.id, state, agent, updated_at, *reason_cells, task.context_id))
+    return table(heading, cells, optional=["CONTEXT"], times=["UPDATED (UTC)"])
 
 
 def _updated_at(task: Task) -> str:
@@ -209,41 +231,32 @@ def table(
     lines: Iterable[Sequence[str]],
     width: int | None = None,
     *,
-    ids: Collection[str] = (),
+    fixed: Collection[str] = (),
     optional: Sequence[str] = (),
     times: Sequence[str] = (),
-    below: Sequence[str] = (),
 ) -> Iterator[str]:
-    """Yield a heading and lines in aligned columns.
+    """Yield a heading and lines in aligned columns. No cell is truncated.
 
-    If lines are too long, these steps follow until the lines fit: columns without a value and optional columns are
-    omitted, times are shortened, and columns are moved below their line. Then all columns except the first, `ids` and
-    `times` are narrowed, starting with the last. Lines that are still too long are truncated after their ids.
+    If lines are too long, these steps follow until the lines fit: optional columns are omitted, times are shortened,
+    and columns other than the first and `fixed` are moved below their line, starting with the last.
 
     Args:
         width: Maximum length of a line. None means the width of the terminal, or no limit without a terminal.
-        ids: Columns of ids for the user to type. The ids are never truncated.
+        fixed: Columns that stay on the line even if the line is too long, such as ids for the user to type.
         optional: Columns to omit, in this order.
         times: Columns of UTC times that start with the date. A short time omits the current date or year.
-        below: Columns to move below their line, in this order.
     """
     width = terminal_width() if width is None else width
     cell_lists = [[printable(cell) for cell in line] for line in lines]
-    columns = {name: [cells[number] for cells in cell_lists] for number, name in enumerate(heading)}
-    notes = {} if width is None else _shorten(columns, width, optional, times, below)
+    columns = {name: [name, *(cells[number] for cells in cell_lists)] for number, name in enumerate(heading)}
+    below = {} if width is None else _fit(columns, width, {heading[0], *fixed}, optional, times)
     gap = "  " if width is None or _line_width(columns, "  ") <= width else " "
-    widths = _widths(columns)
-    if width is not None:
-        _narrow(widths, width - len(gap) * (len(widths) - 1), {*ids, *times})
-    ids_end = _end_of_ids(widths, ids)
-    for number in range(-1, len(cell_lists)):
-        cells = {name: name if number < 0 else column[number] for name, column in columns.items()}
-        text = gap.join(f"{truncate_text(cell, widths[name]):{widths[name]}}" for name, cell in cells.items()).rstrip()
-        yield text if width is None else max(text[:ids_end], truncate_text(text, width), key=len)
-        values = {} if number < 0 else {name: column[number] for name, column in notes.items()}
-        note = "  ".join(f"{name} {value}" for name, value in values.items() if value not in ("", "-"))
-        if note:
-            yield wrap_text(f"  {note}", "    ", width)
+    widths = {name: _width(column) for name, column in columns.items()}
+    for number in range(len(cell_lists) + 1):
+        yield gap.join(f"{columns[name][number]:{widths[name]}}" for name in columns).rstrip()
+        notes = [f"{name} {column[number]}" for name, column in below.items() if column[number] not in ("", "-")]
+        if number and notes:
+            yield wrap_text(f"  {'  '.join(notes)}", "    ", width)
 
 
 def terminal_width() -> int | None:
@@ -275,84 +288,64 @@ def truncate_text(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-def _shorten(
-    columns: dict[str, list[str]], width: int, optional: Sequence[str], times: Sequence[str], below: Sequence[str]
+def _fit(
+    columns: dict[str, list[str]], width: int, fixed: Collection[str], optional: Sequence[str], times: Sequence[str]
 ) -> dict[str, list[str]]:
     """Remove columns and shorten times until the lines fit `width`. Return the columns to show below each line."""
-    without_value = [name for name in list(columns)[1:] if set(columns[name]) == {"-"}]
-    for name in (*without_value, *optional):
+    for name in optional:
         if _line_width(columns) > width:
             columns.pop(name, None)
-    if _line_width(columns) > width:
-        now = datetime.now(UTC)
-        for name in times:
+    now = datetime.now(UTC)
+    for name in times:
+        if _line_width(columns) > width:
             columns[name] = [cell.removeprefix(f"{now:%Y-%m-%d }").removeprefix(f"{now:%Y-}") for cell in columns[name]]
-    order = list(columns)
-    moved: dict[str, list[str]] = {}
-    for name in below:
-        if name in columns and _line_width(columns) > width:
-            moved[name] = columns.pop(name)
-    return {name: moved[name] for name in order if name in moved}
+    below: dict[str, list[str]] = {}
+    for name in reversed([name for name in columns if name not in fixed]):
+        if _line_width(columns) > width:
+            below = {name: columns.pop(name)} | below
+    return below
 
 
-def _widths(columns: Mapping[str, Sequence[str]]) -> dict[str, int]:
-    return {name: max(map(len, (name, *column))) for name, column in columns.items()}
+def _width(column: Sequence[str]) -> int:
+    return max(map(len, column))
 
 
 def _line_width(columns: Mapping[str, Sequence[str]], gap: str = " ") -> int:
-    return sum(_widths(columns).values()) + len(gap) * (len(columns) - 1)
+    return sum(map(_width, columns.values())) + len(gap) * (len(columns) - 1)
 
 
-def _end_of_ids(widths: Mapping[str, int], ids: Collection[str]) -> int:
-    """Return the width of a line up to its last id, or 0 if no column has ids."""
-    names = list(widths)
-    count = max((names.index(name) + 1 for name in ids), default=0)
-    return sum(list(widths.values())[:count]) + max(0, count - 1)
+def print_list(
+    items: Sequence[T],
+    as_lines: bool,
+    fields: Callable[[T], Mapping[str, Any]],
+    lines: Callable[[Sequence[T]], Iterable[str]],
+    empty: str,
+) -> None:
+    """Print items for a reader or a script.
 
-
-def _narrow(widths: dict[str, int], most: int, whole: Collection[str]) -> None:
-    """Narrow the columns to at least `MIN_COLUMN`, from the last to the second, until the sum of all widths is at most
-    `most`. The columns `whole` keep their width."""
-    for name in list(widths)[:0:-1]:
-        if name not in whole:
-            excess = max(0, sum(widths.values()) - most)
-            widths[name] -= min(excess, max(0, widths[name] - MIN_COLUMN))
-
-
-class Progress:
-    """Progress bar of a long command on stderr. The bar is shown only if stderr is a terminal.
-
-    Lines are printed immediately, except that lines for the bar's terminal are printed when the bar is finished.
+    Args:
+        items: Items to print.
+        as_lines: True to print one line of JSON per item.
+        fields: Function that returns the JSON object of an item.
+        lines: Function that returns the readable lines of all items.
+        empty: Readable line that is printed if there are no items.
     """
+    readable_lines = lines(items) if items else [empty]
+    for line in map(json_line, map(fields, items)) if as_lines else readable_lines:
+        click.echo(line)
 
-    def __init__(self, label: str, length: int) -> None:
-        self._bar: Any = None
-        self._later: list[tuple[str, bool]] = []
-        if sys.stderr.isatty() and length > 1:
-            self._bar = click.progressbar(length=length, label=label, file=sys.stderr)
 
-    def __enter__(self) -> Self:
-        if self._bar is not None:
-            self._bar.__enter__()
-        return self
+@contextmanager
+def progress_bar(label: str, length: int) -> Iterator[Callable[[int], None]]:
+    """Show a progress bar on stderr if stderr is a terminal, and yield a function that advances the bar by a number of
+    steps. Commands that print a line for each step need no bar.
 
-    def __exit__(self, *error: object) -> None:
-        if self._bar is not None:
-            self._bar.__exit__(*error)
-        for line, is_error in self._later:
-            click.echo(line, err=is_error)
-
-    def advance(self, steps: int = 1) -> None:
-        """Advance the bar."""
-        if self._bar is not None:
-            self._bar.update(steps)
-
-    def echo(self, line: str, *, err: bool = False) -> None:
-        """Print a line on stdout, or on stderr if `err` is True."""
-        if self._bar is not None and (err or sys.stdout.isatty()):
-            self._later.append((line, err))
-        else:
-            click.echo(line, err=err)
+    Args:
+        length: Number of steps. 0 and 1 mean no bar.
+    """
+    is_hidden = length < 2 or not sys.stderr.isatty()
+    with click.progressbar(length=length, label=label, file=sys.stderr, hidden=is_hidden) as bar:
+        yield bar.update
 
 
 def with_reference(text: str, reference: object) -> str:
@@ -372,23 +365,69 @@ def field_prompt(field: AnswerField) -> str:
     return " ".join(printable(label if field.required else f"{label} [{default}]").split()) + ": "
 
 
-def _status(status: TaskStatus) -> str:
+def _status(status: TaskStatus, activity: str = "") -> str:
     line = _text_with_label(state_name(status.state), status.message.parts if status.HasField("message") else ())
+    if activity:
+        line = f"{line} ({activity})" if status.HasField("message") else f"{line}: {activity}"
     reference = status.message.metadata.fields.get("reference")
     return with_reference(line, reference and reference.string_value)
 
 
-def _suspension(task: Task) -> Iterator[str]:
-    """Yield lines with the signal and the time for which a suspended task waits."""
-    fields = {
-        name: task.metadata.fields[NAMESPACE + name].string_value
-        for name in (WAITS_FOR, CONTINUES_AT)
-        if NAMESPACE + name in task.metadata.fields
-    }
-    if WAITS_FOR in fields:
-        yield f"waits for the signal {printable(fields[WAITS_FOR])}"
-    if CONTINUES_AT in fields:
-        yield f"continues at {printable(fields[CONTINUES_AT])}"
+def _activity(source: Task | TaskStatusUpdateEvent) -> str:
+    """Return the attempt, the progress and the reason to wait of a task that has not ended, or ""."""
+    if source.status.state not in (SUBMITTED, WORKING):
+        return ""
+    return ", ".join((*_attempt(source), *_progress(source), *_suspension(source)))
+
+
+def _own_values(source: Task | TaskStatusUpdateEvent, *keys: str) -> Iterator[Any]:
+    """Yield the values of this package's metadata, or "" for a key without a value."""
+    fields = source.metadata.fields
+    for key in keys:
+        yield whole_numbers(to_json(fields[NAMESPACE + key])) if NAMESPACE + key in fields else ""
+
+
+def _attempt(source: Task | TaskStatusUpdateEvent) -> Iterator[str]:
+    attempt, max_attempts, when = _own_values(source, ATTEMPT, MAX_ATTEMPTS, NEXT_ATTEMPT_AT)
+    if attempt:
+        text = f"attempt {attempt} of {max_attempts}" if max_attempts else f"attempt {attempt}"
+        yield printable(f"{text} at {_second(when)}" if when else text)
+
+
+def _progress(source: Task | TaskStatusUpdateEvent) -> Iterator[str]:
+    """Yield the state and the metadata that a Celery task has passed to ``update_state``, such as "step 2 of 5"."""
+    [state] = _own_values(source, CELERY_STATE)
+    if not state:
+        return
+    fields = {key: value for key, value in whole_numbers(to_json(source.metadata)).items() if not _is_own(key)}
+    total = next((fields.pop(key) for key in ("of", "total") if len(fields) == 2 and key in fields), None)
+    values = (f"{key} {v if isinstance(v, str) else json.dumps(v, ensure_ascii=False)}" for key, v in fields.items())
+    text = ", ".join(sorted(values)) + (f" of {total}" if total is not None else "")
+    text = f"{state} {text}".strip() if state != "PROGRESS" else text
+    if text:
+        yield truncate_text(printable(text), MAX_PROGRESS)
+
+
+def _is_own(key: str) -> bool:
+    return key.startswith(NAMESPACE) or key in (ATTEMPT, MAX_ATTEMPTS, NEXT_ATTEMPT_AT, CELERY_STATE, EXECUTION)
+
+
+def _suspension(source: Task | TaskStatusUpdateEvent) -> Iterator[str]:
+    """Yield the signal or the child task, and the time, for which a suspended task waits."""
+    name, when = _own_values(source, WAITS_FOR, CONTINUES_AT)
+    child = name.removeprefix(CHILD_SIGNAL)
+    if name:
+        yield printable(f"waits for the signal {name}" if child == name else f"waits for the child task {child}")
+    if when:
+        yield printable(f"{'times out' if name else 'continues'} at {_second(when)}")
+
+
+def _second(time: str) -> str:
+    """Return an ISO 8601 time up to the second, in UTC. A text that is not such a time is returned unchanged."""
+    try:
+        return datetime.fromisoformat(time).astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except ValueError:
+        return time
 
 
 def _artifact(artifact: Artifact) -> str:
@@ -419,7 +458,9 @@ def _part(part: Part) -> str:
         case "text":
             return part.text
         case "data" if (schema := schema_in([part])) is not None:
-            return f"(answer: {', '.join(field.name or field.kind for field in fields_of(schema))})"
+            # the text of a question to which a word is an answer has the words, and not the names of the fields
+            is_word = isinstance(schema.get("type"), list) and "string" in schema["type"]
+            return "" if is_word else f"(answer: {', '.join(field.name or field.kind for field in fields_of(schema))})"
         case "data":
             return json.dumps(whole_numbers(to_json(part.data)), ensure_ascii=False)
         case "url":

@@ -14,12 +14,14 @@ from .errors import (
     NoTransport,
     RemoteError,
     ResponseLost,
+    TaskNotCompleted,
     TooManyRequests,
 )
 from .input_request import AnswerField, AnswerRefused, InputRequest
 from .remote_agent import RemoteAgent
 from .result import Result, StopReason, input_requests, state_name, stop_reason_of
 from .session import AgentSession, Content, Session
+from .text_stream import TextPiece
 
 __all__ = [
     "AgentSession",
@@ -41,6 +43,8 @@ __all__ = [
     "Result",
     "Session",
     "StopReason",
+    "TaskNotCompleted",
+    "TextPiece",
     "TooManyRequests",
     "input_requests",
     "state_name",

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from copy import copy
 from typing import Any
 
 import httpx
@@ -45,6 +46,10 @@ TRANSIENT_GRPC = ("UNAVAILABLE", "CANCELLED", "RESOURCE_EXHAUSTED", "ABORTED", "
 TOO_LARGE = "message larger than max"
 """Part of the text of gRPC's RESOURCE_EXHAUSTED error for a message that is too large. A retry cannot resolve this
 error."""
+
+
+MAX_TEXT_LENGTH = 1000
+"""Maximum number of characters of a server's text in an error."""
 
 
 class RemoteError(A2ACeleryError):
@@ -112,38 +117,74 @@ class DeadlineExceeded(RemoteError, TimeoutError):
         self.result = result
 
 
+class TaskNotCompleted(RemoteError):
+    """Error of `AgentSession.texts` for a task that ended in FAILED, REJECTED or CANCELED.
+
+    Attributes:
+        result: Result of the turn.
+    """
+
+    def __init__(self, result: Result) -> None:
+        text = _line(result.message_text or "the agent gave no reason")
+        super().__init__(f"task {result.task_id} is {result.state_name}: {text}")
+        self.result = result
+
+
 @contextmanager
 def translate_errors(url: str) -> Iterator[None]:
     """Convert the errors that the SDK's client, httpx and the parsers raise in the block.
 
     Errors that the protocol defines are raised as the SDK's own classes, and others as errors of this module with `url`
-    in their text. A request that JSON cannot represent raises a TypeError.
+    in their text. The text contains the server's own text, on one line, without control characters and limited to
+    `MAX_TEXT_LENGTH` characters. The exceptions of the SDK and httpx, which add nothing to the text, are not chained.
+    A request that JSON cannot represent raises a TypeError.
     """
     try:
         yield
     except RemoteError:
         raise
     except A2AClientTimeoutError as e:
-        raise _unreachable(e, url) from e
+        raise _unreachable(e, url) from None
     except A2AClientError as e:
-        raise _of_legacy_http(e) or _of_client(e, url) from e
-    except MethodNotFoundError as e:
-        raise _of_legacy_http(e) or e from e.__cause__
+        raise _of_legacy_http(e) or _of_client(e, url) from None
     except A2AError as e:
-        # some servers send other JSON values
-        e.message = str(e.message)
-        e.data = e.data if isinstance(e.data, dict) else None
-        raise
+        legacy_error = _of_legacy_http(e) if isinstance(e, MethodNotFoundError) else None
+        raise legacy_error or _readable(e) from None
     except httpx.HTTPStatusError as e:
-        raise _of_status(e.response, url) from e
+        raise _of_status(e.response, url) from None
     except httpx.InvalidURL as e:
-        raise CallRefused(f"{url} is not an address: {_line(e)}") from e
+        raise CallRefused(f"{url} is not an address: {_line(e)}") from None
     except httpx.HTTPError as e:
-        raise _unreachable(e, url) from e
+        raise _unreachable(e, url) from None
     except SerializeToJsonError as e:  # NaN or an infinite number in the request
         raise TypeError(f"a message cannot carry this value: {_line(e)}") from None
     except (*UNREADABLE, DecodeError) as e:
         raise InvalidResponse(f"{url} sent an invalid A2A response: {_line(e)}") from e
+
+
+def field_errors(error: A2AError) -> str:
+    """Return the invalid fields in the data of `error` that its text omits, each as "; field: rule". Malformed data,
+    which a server may send, is omitted."""
+    errors = error.data.get("errors") if isinstance(error.data, Mapping) else None
+    text = ""
+    for wrong in errors if isinstance(errors, list) else ():
+        match wrong:
+            case {"field": str(field), "message": str(message)} if field not in str(error):
+                text += f"; {field}: {message}"
+    return text
+
+
+def _readable(error: A2AError) -> A2AError:
+    """Return a copy of `error` with a text that is readable, and without the traceback of the SDK."""
+    cause, error = error.__cause__, copy(error)  # an exception that leaves a context manager keeps its traceback
+    error.message = str(error.message)  # some servers send other JSON values
+    error.data = error.data if isinstance(error.data, dict) else None
+    if isinstance(cause, httpx.HTTPStatusError) and isinstance(error, MethodNotFoundError):
+        sentence = _sentence(cause.response)
+        error.message += f": {sentence}" if sentence else ""
+    error.message = _line(f"{error.message}{field_errors(error)}") or type(error).message
+    error.args = (error.message,)
+    return error
 
 
 def _of_legacy_http(error: A2AError | A2AClientError) -> A2AError | None:
@@ -163,6 +204,7 @@ def _of_legacy_http(error: A2AError | A2AClientError) -> A2AError | None:
         return None
     if not isinstance(body, dict) or not isinstance(message := body.get("message"), str):
         return None
+    message = _line(message)
     for kind, code in JSON_RPC_ERROR_CODE_MAP.items():
         if body.get("code") == code:
             return kind(message)
@@ -178,14 +220,14 @@ def _of_client(error: A2AClientError, url: str) -> RemoteError:
         return _unreachable(cause, url)
     # an error of grpc, which is an optional dependency
     if (code := getattr(cause, "code", None)) is not None and callable(code):
-        name = code().name
+        name, details = code().name, _line(cause.details() or "no details")  # type: ignore[union-attr]
         retry_after = _grpc_retry_after(cause)
         if name == "RESOURCE_EXHAUSTED" and retry_after is not None:
-            return TooManyRequests(f"{url} rejected the request, rate limit exceeded: {_line(error)}", retry_after)
+            return TooManyRequests(f"{url} responded {name}: {details}", retry_after)
         if name in TRANSIENT_GRPC and TOO_LARGE not in str(error):
             kind = NotConnected if "failed to connect" in str(error) else AgentUnreachable
-            return kind(f"{url} is unreachable: {_line(error)}", retry_after)
-        return CallRefused(f"{url} refused the call: {_line(error)}")
+            return kind(f"{url} is unreachable: {name}: {details}", retry_after)
+        return CallRefused(f"{url} responded {name}: {details}")
     if _is_transient_event(error):
         return AgentUnreachable(f"{url} ended the stream with an error: {_line(error)}")
     if isinstance(cause, json.JSONDecodeError | ParseError) or str(error).startswith("Invalid "):
@@ -205,16 +247,41 @@ def _is_transient_event(error: A2AClientError) -> bool:
 def _of_status(response: httpx.Response, url: str) -> RemoteError:
     status = response.status_code
     retry_after = parse_retry_after(response.headers.get("retry-after", ""), SYSTEM_CLOCK.time())
+    reason = _sentence(response) or {
+        401: "check the credentials",
+        403: "the credentials lack permission",
+        404: "check the agent's address",
+        TOO_MANY: "rate limit exceeded",
+    }.get(status, "it may be starting, or overloaded" if status in TRANSIENT_STATUS else "")
+    text = f"{url} responded {status}{': ' if reason else ''}{reason}"
     if status == TOO_MANY:
-        return TooManyRequests(f"{url} responded 429: rate limit exceeded", retry_after)
-    if status in TRANSIENT_STATUS:
-        return AgentUnreachable(f"{url} responded {status}: it may be starting, or overloaded", retry_after)
-    advice = {
-        401: ": check the credentials",
-        403: ": the credentials lack permission",
-        404: ": check the agent's address",
-    }
-    return CallRefused(f"{url} responded {status}{advice.get(status, '')}", status)
+        return TooManyRequests(text, retry_after)
+    return AgentUnreachable(text, retry_after) if status in TRANSIENT_STATUS else CallRefused(text, status)
+
+
+def _sentence(response: httpx.Response) -> str:
+    """Return the server's own text in the response to a failed request, or "" if there is none."""
+    try:
+        is_text = response.headers.get("content-type", "").startswith("text/plain")
+        text = response.text if is_text else _message_in(response.json())
+    except (ValueError, RecursionError, httpx.ResponseNotRead):
+        return ""
+    # the reason phrase of the status says less than our own advice
+    return "" if text.strip().casefold() == response.reason_phrase.casefold() else _line(text)
+
+
+def _message_in(body: Any) -> str:
+    """Return the text of an error in the JSON of a binding or of a web framework, or "" if there is none."""
+    match body:
+        case (
+            {"error": {"message": str(text)}}
+            | {"message": str(text)}
+            | {"detail": str(text)}
+            | {"error_description": str(text)}
+            | {"error": str(text)}
+        ):
+            return text
+    return ""
 
 
 def _grpc_retry_after(error: Any) -> float | None:
@@ -240,6 +307,11 @@ def _unreachable(error: Exception, url: str) -> RemoteError:
     return AgentUnreachable(f"{url} sent no complete response: {_line(cause)}")
 
 
-def _line(error: BaseException) -> str:
-    """Return the error's text on one line, or its class name if the text is empty."""
-    return " ".join(str(error).split()) or type(error).__name__
+def _line(text: BaseException | str) -> str:
+    """Return the text, or the text of an exception, on one printable line of at most `MAX_TEXT_LENGTH` characters. An
+    exception without a text has the name of its class. The JSON of an error has the error's message."""
+    with suppress(ValueError, RecursionError):
+        text = _message_in(json.loads(str(text))) or text
+    words = " ".join(str(text).split()) or ("" if isinstance(text, str) else type(text).__name__)
+    words = words if len(words) <= MAX_TEXT_LENGTH else f"{words[: MAX_TEXT_LENGTH - 1]}…"
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in words)

@@ -28,6 +28,7 @@ from google.protobuf.struct_pb2 import NULL_VALUE, Value
 from pydantic import BaseModel, ValidationError
 
 from ..lifecycle import Event
+from ..lifecycle.json_values import TooDeep, portable
 
 _P = TypeVar("_P", bound=Proto)
 
@@ -128,7 +129,7 @@ def parse_event(answer: object) -> Event | None:
         return event
     if isinstance(answer, Mapping):
         try:
-            return _of_json(with_zones(without_nulls(answer)))
+            return _of_json(repaired(without_nulls(answer)))
         except RecursionError:
             return None
     return None
@@ -146,36 +147,72 @@ def to_json(message: Proto) -> Any:
 
 
 NAIVE_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?")
-_NAIVE_TIMESTAMP = re.compile(rf'"timestamp"\s*:\s*"{NAIVE_TIME.pattern}"')
+_DEFECT = re.compile(rf'"fieldViolations"|"timestamp"\s*:\s*"{NAIVE_TIME.pattern}"|[:,\[]\s*-?[1-9]\d{{15,}}\s*[,\]}}]')
+"""Text in JSON that `repaired` may change."""
 
 
-def with_zones(value: Any) -> Any:
-    """Return the JSON `value` after setting UTC as the zone of status timestamps that have no zone.
+def repaired(value: Any) -> Any:
+    """Return the JSON `value` with UTC as the zone of status timestamps that have no zone, and with texts in place of
+    whole numbers in data and metadata that protobuf would round.
 
-    Data and metadata are returned unchanged. fasta2a servers send timestamps without a zone, which ProtoJSON rejects.
+    fasta2a servers send timestamps without a zone, which ProtoJSON rejects.
     """
     if isinstance(value, list):
-        return [with_zones(item) for item in value]
+        return [repaired(item) for item in value]
     if not isinstance(value, dict):
         return value
     return {
-        key: inner if key in _OPEN else _status_with_zone(inner) if key == "status" else with_zones(inner)
+        key: _exact(inner, key) if key in _OPEN else _status_with_zone(inner) if key == "status" else repaired(inner)
         for key, inner in value.items()
     }
 
 
-def text_with_zones(text: str) -> str:
-    """Return the JSON `text` after setting UTC as the zone of status timestamps that have no zone."""
-    if _NAIVE_TIMESTAMP.search(text) is None:
+def repaired_text(text: str) -> str:
+    """Return the JSON `text` after `repaired`, with the invalid fields of an error where the SDK reads them."""
+    if _DEFECT.search(text) is None:
         return text
     try:
-        return json.dumps(with_zones(json.loads(text)))
+        return json.dumps(repaired(_with_field_errors(json.loads(text))))
     except (ValueError, RecursionError):
         return text  # the parser of the text reports the error
 
 
+ERROR_INFO = "type.googleapis.com/google.rpc.ErrorInfo"
+
+
+def _with_field_errors(answer: Any) -> Any:
+    """Add the violations in the BadRequest of an error to the metadata of its ErrorInfo, as the SDK does over gRPC. The
+    SDK's client reads only the ErrorInfo of a JSON error."""
+    match answer:
+        case {"error": {"data": list(details)}} | {"error": {"details": list(details)}}:
+            pass
+        case _:
+            return answer
+    details[:] = (detail for detail in details if isinstance(detail, dict))
+    violations = [violation for detail in details for violation in _list_in(detail, "fieldViolations")]
+    errors = [{"field": v.get("field", ""), "message": v.get("description", "")} for v in violations]
+    info = next((detail for detail in details if detail.get("@type") == ERROR_INFO), None)
+    if info is None:
+        details.append(info := {"@type": ERROR_INFO})
+    metadata = info.get("metadata")
+    info["metadata"] = {**(metadata if isinstance(metadata, dict) else {}), "errors": errors}
+    return answer
+
+
+def _list_in(fields: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    values = fields.get(name)
+    return [value for value in values if isinstance(value, dict)] if isinstance(values, list) else []
+
+
+def _exact(value: Any, place: str) -> Any:
+    try:
+        return portable(value, f"the response, {place}")
+    except TooDeep:
+        return value  # the parser drops the value
+
+
 def _status_with_zone(status: Any) -> Any:
-    zoned_status = with_zones(status)
+    zoned_status = repaired(status)
     if (
         isinstance(zoned_status, dict)
         and isinstance(at := zoned_status.get("timestamp"), str)

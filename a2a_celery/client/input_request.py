@@ -19,6 +19,7 @@ from google.protobuf.json_format import MessageToDict, ParseError, SerializeToJs
 from pydantic_core import to_jsonable_python
 
 from ..lifecycle.answers import AnswerRefused, fitting_answer, require_valid_schema
+from ..lifecycle.json_values import inexact_place, portable, portable_text
 from ..lifecycle.questions import (
     PROPERTY_ORDER,
     SCHEMA_MEDIA_TYPE,
@@ -28,14 +29,15 @@ from ..lifecycle.questions import (
     whole_numbers,
 )
 from .event_parser import parse_event
-from .result import Result, input_requests
+from .result import Result, input_requests, short_repr
 
 FieldKind = Literal["string", "integer", "number", "boolean", "choice", "json"]
 
 MAX_REFERENCES = 8
 """Maximum number of references and alternatives that are resolved for one schema."""
 
-YES, NO = ("y", "yes", "true", "1"), ("n", "no", "false", "0")
+YES, NO = ("y", "yes", "true", "1", "approve"), ("n", "no", "false", "0", "reject")
+"""Texts, in any case, that a user may enter for a boolean, including all texts that approvals accept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +107,7 @@ def choice_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class InputRequest:
     """Open question of an agent.
 
@@ -122,6 +124,10 @@ class InputRequest:
     fields: list[AnswerField] = field(default_factory=list)
     task_id: str = ""
     context_id: str = ""
+
+    def __repr__(self) -> str:
+        names = [field.name or field.kind for field in self.fields]
+        return f"InputRequest(text={short_repr(self.text)}, fields={names}, task_id={self.task_id!r})"
 
     @classmethod
     def of(cls, answer: object) -> InputRequest | None:
@@ -160,8 +166,12 @@ class InputRequest:
         """
         try:
             value = to_jsonable_python(data, by_alias=True)
-            is_text = self.schema is None and isinstance(value, str)
-            part = new_text_part(value) if is_text else new_data_part(value, media_type="application/json")
+            if self.schema is not None and inexact_place(value) is not None:
+                part = new_text_part(json.dumps(value, allow_nan=False))  # exact, unlike the numbers of a data part
+            elif self.schema is None and isinstance(value, str):
+                part = new_text_part(portable_text(value))
+            else:
+                part = new_data_part(portable(value, "answer"), media_type="application/json")
             MessageToDict(part)  # refuses NaN and infinite numbers
         except (ValueError, OverflowError, RecursionError, ParseError, SerializeToJsonError) as e:
             raise TypeError(f"an answer cannot carry this {type(data).__name__}: {e}") from None

@@ -103,7 +103,7 @@ class NotificationTooLarge(NotificationRefused):
         super().__init__(f"A notification may have at most {max_bytes} bytes.")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Notification:
     """Event of a task, as received by one webhook.
 
@@ -125,6 +125,9 @@ class Notification:
     timestamp: int
     event: Event
     recorded_us: int = 0
+
+    def __repr__(self) -> str:
+        return f"Notification(id={self.id!r}, task_id={self.task_id!r}, event={type(self.event).__name__})"
 
     @property
     def event_id(self) -> EventId:

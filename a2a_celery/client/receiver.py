@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from threading import Event
 from typing import Any, Protocol
@@ -22,7 +22,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from ..concurrency import DaemonThreads
+from ..concurrency import DaemonThreads, close_old_connections
 from ..errors import ConfigError
 from .deduplication import ClaimStatus, Deduplicator, MemoryDeduplicator, RedisDeduplicator
 from .notifications import (
@@ -287,23 +287,42 @@ def celery_handler(task: PublishableTask, **options: Any) -> Handler:
         options: Celery's `apply_async` options (queue, priority …).
     """
 
-    threads = DaemonThreads(BROKER_THREADS, "a2a-notifications")
+    return NotificationPublisher(task, options)
 
-    async def publish(notification: Notification) -> None:
+
+class NotificationPublisher:
+    """Handler that publishes a Celery task for each notification; see `celery_handler`.
+
+    Args:
+        task: A Celery task, or a signature.
+        options: Celery's `apply_async` options.
+        timeout: Seconds within which the broker must accept the task.
+    """
+
+    def __init__(self, task: PublishableTask, options: Mapping[str, Any], timeout: float = BROKER_TIMEOUT) -> None:
+        self._task = task
+        self._options = options
+        self._timeout = timeout
+        self._threads = DaemonThreads(BROKER_THREADS, "a2a-notifications", before_call=close_old_connections)
+
+    async def __call__(self, notification: Notification) -> None:
+        """Publish the task.
+
+        Raises:
+            TimeoutError: The broker did not accept the task in time.
+        """
         has_failed = Event()
 
         def apply() -> None:
             if not has_failed.is_set():  # the call may have waited for a thread longer than the sender waits
                 kwargs = {"notification": notification.to_dict()}
-                task.apply_async(kwargs=kwargs, **{"task_id": notification.id, **options})
+                self._task.apply_async(kwargs=kwargs, **{"task_id": notification.id, **self._options})
 
         try:
-            await asyncio.wait_for(threads.call(apply), BROKER_TIMEOUT)
+            await asyncio.wait_for(self._threads.call(apply), self._timeout)
         except BaseException:
             has_failed.set()
             raise
-
-    return publish
 
 
 class _HandlerFailed(Exception):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Any, Self
@@ -81,14 +81,14 @@ class RemoteAgent:
         bearer: Bearer token of every request, or None.
         api_key: API key of every request, or None. The key is sent in the header that the card specifies, or in
             ``X-API-Key`` if the card specifies none.
-        interceptors: Interceptors of the SDK's client.
-        transports: Bindings in order of preference: "JSONRPC", "HTTP+JSON", "GRPC". If empty, the order of the card
-            applies.
+        interceptors: Interceptors of the SDK's client, or None.
+        transports: Bindings in order of preference: "JSONRPC", "HTTP+JSON", "GRPC". If empty or None, the order
+            of the card applies.
         http: HTTP client to use, which the caller must close. By default, a new client is created, and `close` closes
             it.
-        timeout: Seconds without a byte after which a request fails. For JSON-RPC and HTTP+JSON, the argument is ignored
-            if `http` is set. Over gRPC, seconds after which a call fails, except streams and messages that wait for the
-            end of the task.
+        timeout: Seconds without a byte after which a request fails, or None for no limit. For JSON-RPC and HTTP+JSON,
+            the argument is ignored if `http` is set. Over gRPC, seconds after which a call fails, except streams and
+            messages that wait for the end of the task.
         card: The agent's card. By default, the card is fetched from `url`.
         cards: Cache of cards. By default, a new cache is created.
         idempotent: True if the agent recognizes a repeated message by its id, as A2A Celery agents with
@@ -97,6 +97,10 @@ class RemoteAgent:
         max_response_bytes: Maximum size of a response, or of one event of a stream, in bytes after decompression.
         clock: Source of time, for tests.
         cancel_with_parent: False if tasks that an agent starts must not be cancelled with the agent's own task.
+        hosts: Other hosts than that of `url` at which the interfaces of the card may be, or "*" for any host, or
+            None for no other host. Other interfaces are ignored.
+        tenant: Tenant of every request, or None for the tenant in the card's interface, if there is one. With a tenant,
+            interfaces of protocol 0.3 are ignored, because 0.3 has no tenants.
 
     Raises:
         ConfigError: An argument is invalid.
@@ -109,10 +113,10 @@ class RemoteAgent:
         headers: HeaderSource | None = None,
         bearer: str | None = None,
         api_key: str | None = None,
-        interceptors: Sequence[ClientCallInterceptor] = (),
-        transports: Sequence[str] = (),
+        interceptors: Sequence[ClientCallInterceptor] | None = None,
+        transports: Sequence[str] | None = None,
         http: httpx.AsyncClient | None = None,
-        timeout: float = SILENCE_LIMIT,
+        timeout: float | None = SILENCE_LIMIT,
         card: AgentCard | None = None,
         cards: CardCache | None = None,
         idempotent: bool = False,
@@ -120,16 +124,19 @@ class RemoteAgent:
         max_response_bytes: int = MAX_RESPONSE_BYTES,
         clock: Clock = SYSTEM_CLOCK,
         cancel_with_parent: bool = True,
+        hosts: Collection[str] | None = None,
+        tenant: str | None = None,
     ) -> None:
         if error := url_error(url):
             raise ConfigError(error)
         self.url = url.rstrip("/")
+        self._tenant = "" if tenant is None else tenant
         self._idempotent = idempotent
         self._patience = reconnect_timeout
         self._clock = clock
         self._credentials = Credentials(headers, bearer=bearer, api_key=api_key)
-        every_call = [*interceptors, CredentialsInterceptor(self._credentials), TraceInterceptor()]
-        self._transports = Transports(url, transports, every_call, max_response_bytes, timeout)
+        every_call = [*(interceptors or ()), CredentialsInterceptor(self._credentials), TraceInterceptor()]
+        self._transports = Transports(url, transports, every_call, max_response_bytes, timeout, hosts, self._tenant)
         self._own_http = http is None
         self._http = http or httpx.AsyncClient(timeout=httpx.Timeout(timeout, connect=CONNECT_TIMEOUT))
         self._card = card
@@ -146,7 +153,13 @@ class RemoteAgent:
             transports=transports,
             max_response_bytes=max_response_bytes,
             cancel_with_parent=False,
+            hosts=hosts,
+            tenant=tenant,
         )
+
+    def __repr__(self) -> str:
+        tenant = f", tenant={self._tenant!r}" if self._tenant else ""
+        return f"RemoteAgent({self.url!r}{tenant})"
 
     async def __aenter__(self) -> Self:
         return self
@@ -170,20 +183,22 @@ class RemoteAgent:
             return self._card
         return await self._cards.get(self._http, self.url, await self._credentials.headers())
 
-    def session(self, saved: Session | Mapping[str, object] | None = None, *, context_id: str = "") -> AgentSession:
+    def session(
+        self, saved: Session | Mapping[str, object] | None = None, *, context_id: str | None = None
+    ) -> AgentSession:
         """Return a conversation with the agent.
 
         Args:
             saved: Session to resume: a `Session`, or the dict that `Session.to_dict` returned. By default, a new
                 session is created.
-            context_id: Id of the context of a new session, or "" to let the agent choose the context. The argument is
+            context_id: Id of the context of a new session, or None to let the agent choose the context. The argument is
                 ignored if `saved` is set.
 
         Raises:
             ValueError: `saved` is not a session.
         """
         if saved is None:
-            saved = Session(context_id)
+            saved = Session(context_id or "")
         elif not isinstance(saved, Session):
             saved = Session.from_dict(saved)
         return AgentSession(self, saved)
@@ -310,7 +325,9 @@ class RemoteAgent:
         """Declare the task of the current agent run, if there is one, as the parent of the request's task."""
         children = CURRENT_CHILDREN.get()
         if children is not None:
-            name_parent(request.message, children.parent_id, cancel=self._cancel_with_parent)
+            name_parent(
+                request.message, children.parent_id, cancel=self._cancel_with_parent, is_called=children.is_called
+            )
 
     def _register_child(self, task_id: str, state: int | None) -> None:
         """Register the task with the current agent run, if there is one, so that cancelling the run cancels the

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from a2a.types import Artifact, Message, Part, Task, TaskState, TaskStatus, TaskStatusUpdateEvent
 
 from ..lifecycle import EventKind, LogEntry, apply, is_interrupted, kind_of
+from ..lifecycle.fold import joined_texts
 from ..lifecycle.outcomes import fallback_text
 from ..lifecycle.states import AUTH_REQUIRED, CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, REJECTED, SUBMITTED, WORKING
 from .event_parser import parse_event, to_json
@@ -66,7 +67,16 @@ def input_requests(answer: object) -> list[Part]:
     return _with_content(event.status.message.parts) or [Part(text=fallback_text(event.status.state))]
 
 
-@dataclass(frozen=True, slots=True)
+MAX_REPR_TEXT = 200
+"""Maximum number of characters of a text in a `repr`."""
+
+
+def short_repr(text: str) -> str:
+    """Return the `repr` of a text, shortened to `MAX_REPR_TEXT` characters of the text."""
+    return repr(text if len(text) <= MAX_REPR_TEXT else f"{text[: MAX_REPR_TEXT - 1]}…")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class Result:
     """Result of a turn that has ended, is interrupted, or is still running (`stop_reason` is None).
 
@@ -75,6 +85,24 @@ class Result:
     """
 
     raw: Task | Message | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # the messages of the SDK cannot be pickled
+        return Result._of_bytes, (isinstance(self.raw, Task), self.raw and self.raw.SerializeToString())
+
+    @classmethod
+    def _of_bytes(cls, is_task: bool, raw: bytes | None) -> Result:
+        kind = Task if is_task else Message
+        return cls(None if raw is None else kind.FromString(raw))
+
+    def __repr__(self) -> str:
+        """Return a summary on one line. `raw` has the complete task or message."""
+        fields = {"state_name": self.state_name, "task_id": self.task_id, "context_id": self.context_id}
+        others = len([part for part in self.parts if not part.HasField("text")])
+        summary = [f"{name}={value!r}" for name, value in fields.items() if value]
+        summary += [f"text={short_repr(self.text)}"] if self.text else []
+        summary += [f"other_parts={others}"] if others else []
+        return f"Result({', '.join(summary)})"
 
     @classmethod
     def of(cls, *answers: object) -> Result:
@@ -136,6 +164,12 @@ class Result:
         if isinstance(self.raw, Task):
             return self.raw.status.message if self.raw.status.HasField("message") else None
         return self.raw
+
+    @property
+    def message_text(self) -> str:
+        """Text of `message`, or "" if there is none. Texts of several parts are joined by newlines."""
+        parts = [] if self.message is None else self.message.parts
+        return "\n".join(part.text for part in parts if part.text)
 
     @property
     def parts(self) -> list[Part]:
@@ -200,6 +234,15 @@ def _with_content(parts: Iterable[Part]) -> list[Part]:
     return [part for part in parts if part.WhichOneof("content") is not None]
 
 
+def _joined(task: Task) -> list[Artifact]:
+    copy = Task(artifacts=task.artifacts)
+    for artifact in copy.artifacts:
+        parts = joined_texts(artifact.parts)
+        del artifact.parts[:]
+        artifact.parts.extend(parts)
+    return list(copy.artifacts)
+
+
 def _only(kind: type[Task] | type[Message], data: Any) -> Task | Message | None:
     if data is None:
         return None
@@ -237,9 +280,12 @@ class ResultBuilder:
         return self._task is not None and self._task.status == status
 
     def includes(self, task: Task) -> bool:
-        """Return True if `task` has the same status and artifacts as the result so far."""
+        """Return True if `task` has the same status and artifacts as the result so far. A server may have joined the
+        texts of chunks."""
         current = self._task
-        return current is not None and current.status == task.status and current.artifacts == task.artifacts
+        if current is None or current.status != task.status:
+            return False
+        return current.artifacts == task.artifacts or _joined(current) == _joined(task)
 
     def add(self, answer: object) -> None:
         """Add a response; see `Result.of`. The response is copied, not modified. A message of the client is ignored."""

@@ -19,9 +19,11 @@ from a2a.utils.errors import (
 
 from ..lifecycle import is_interrupted
 from ..lifecycle.events import parts_of
-from .errors import RemoteError
+from ..lifecycle.states import CANCELED, COMPLETED, FAILED, REJECTED
+from .errors import RemoteError, TaskNotCompleted
 from .event_parser import parse_event
-from .result import Result, ResultBuilder
+from .result import Result, ResultBuilder, state_name
+from .text_stream import TextPiece, TextStream
 
 VERSION = 1
 """Format version of `Session.to_dict`."""
@@ -33,7 +35,7 @@ Content = str | bytes | Part | Sequence[Part] | Message | dict[str, Any]
 """Content of a message: text, bytes as a file, JSON data, parts, or a complete message."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class Session:
     """State of a conversation. A session can be saved with `to_dict` between turns.
 
@@ -46,6 +48,10 @@ class Session:
     context_id: str = ""
     task_id: str = ""
     state: int | None = None
+
+    def __repr__(self) -> str:
+        name = type(self).__name__
+        return f"{name}(context_id={self.context_id!r}, task_id={self.task_id!r}, state={state_name(self.state)!r})"
 
     @property
     def is_interrupted(self) -> bool:
@@ -213,6 +219,44 @@ class AgentSession(Session):
             if message.task_id and message.task_id == self.task_id:
                 await self._refresh_state()
             raise
+
+    async def texts(
+        self, content: Content, *, deadline: float | None = None, cancel_on_exit: bool = False
+    ) -> AsyncGenerator[TextPiece, None]:
+        """Send a message and yield the text of its turn, in pieces, as the text arrives.
+
+        The text is that of the artifacts and of a direct message. If there is none, the text is that of the last status
+        message of a completed task. A newline precedes the text of each further artifact. Text is yielded once, even
+        if the connection is lost. If the agent withdraws the text of an artifact, the next piece `replaces` it.
+
+        The question of an interrupted task is not yielded; see `is_interrupted` and `InputRequest`.
+
+        Args:
+            content: Content of the message; see `Session.message`.
+            deadline: See `RemoteAgent.stream`.
+            cancel_on_exit: See `RemoteAgent.stream`.
+
+        Raises:
+            TaskNotCompleted: The task ended in FAILED, REJECTED or CANCELED.
+            TypeError: A message cannot carry `content`.
+            DeadlineExceeded: See `RemoteAgent.stream`.
+            RemoteError: See `RemoteAgent.stream`.
+            A2AError: The agent refuses the message.
+        """
+        message = self.message(content)
+        earlier = self.result
+        if message.task_id and earlier.task_id != message.task_id:
+            earlier = await self.agent.get(message.task_id)
+        texts = TextStream(earlier if message.task_id else Result())
+        async with aclosing(self.stream(message, deadline=deadline, cancel_on_exit=cancel_on_exit)) as events:
+            async for event in events:
+                for piece in texts.pieces(event):
+                    yield piece
+        if self.result.state in (FAILED, REJECTED, CANCELED):
+            raise TaskNotCompleted(self.result)
+        if texts.is_empty and self.result.state == COMPLETED:
+            for piece in texts.message_pieces(self.result):
+                yield piece
 
     async def wait(self, *, deadline: float | None = DEADLINE, cancel_on_exit: bool = False) -> Result:
         """Wait until the latest task is terminal or interrupted, for example in a restored session or after a deadline.

@@ -1,10 +1,17 @@
 """Dispatch to Celery: names of Celery tasks and queues, publishing of runs, and revocation."""
 
 from .calls import BadCall, CallSignature
-from .canvases import Canvas, ignored_results, unreadable_results
+from .canvases import (
+    Canvas,
+    ignored_results,
+    is_polled,
+    report_unreadable_results,
+    results_problem,
+    unreadable_backend,
+)
 from .connection import guard_workers
 from .message_preparer import PreparedMessage
-from .options import EPOCH, MICROSECOND, Call, RunOptions, require_readable
+from .options import Call, RunOptions, require_readable
 from .publisher import HIDDEN, RUN_HEADER, Publisher
 from .queues import (
     BrokerQueues,
@@ -15,28 +22,33 @@ from .queues import (
     version_queue_name,
     version_queues,
 )
-from .worker_reports import worker_reports
+from .worker_reports import Consumer, RunFinder, RunReports, ask_workers, worker_reports
 
 __all__ = [
-    "EPOCH",
     "HIDDEN",
-    "MICROSECOND",
     "RUN_HEADER",
     "BadCall",
     "BrokerQueues",
     "Call",
     "CallSignature",
     "Canvas",
+    "Consumer",
     "PreparedMessage",
     "Publisher",
+    "RunFinder",
     "RunOptions",
+    "RunReports",
+    "ask_workers",
     "entry_name",
     "fleet_of",
     "guard_workers",
     "ignored_results",
+    "is_polled",
     "queue_of",
+    "report_unreadable_results",
     "require_readable",
-    "unreadable_results",
+    "results_problem",
+    "unreadable_backend",
     "version_queue",
     "version_queue_name",
     "version_queues",

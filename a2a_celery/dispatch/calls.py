@@ -20,10 +20,15 @@ from google.protobuf.json_format import MessageToDict
 from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
 
 from ..agents import require_named_arguments
+from ..lifecycle.json_values import INEXACT, MAX_EXACT
 
 KOMBUS = {"__type__", "__value__"}
 """Keys of a Python value in kombu's JSON format. Workers silently drop a message that contains such a value of an
 unknown type."""
+
+
+MAX_DEPTH = 5
+"""Maximum depth of an example of an argument."""
 
 
 class BadCall(ValueError):
@@ -48,6 +53,13 @@ class Argument:
     check: TypeAdapter[Any] | None
     shown: str
 
+    def example(self) -> Any:
+        """Return a value of the type of the argument, or "…" for a text or an unknown type."""
+        if self.check is None:
+            return "…"
+        schema = self.check.json_schema()
+        return _example(schema, schema.get("$defs", {}))
+
     def value(self, value: Any) -> Any:
         """Validate `value`, and return it as the JSON value that the task receives.
 
@@ -57,9 +69,12 @@ class Argument:
         if self.check is None:
             return value
         try:
-            return self.check.dump_python(self.check.validate_python(value), mode="json")
+            json_value = self.check.dump_python(self.check.validate_python(value), mode="json")
         except ValidationError as e:
             raise BadCall(f"{self.name}: {e.errors()[0]['msg']}.") from None
+        if not _large_numbers(value, float).isdisjoint(_large_numbers(json_value, int)):
+            raise BadCall(f"{self.name}: {INEXACT}")
+        return json_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +172,25 @@ class CallSignature:
         if not self.arguments:
             return "send a data part, an object."
         required_names = [argument.name for argument in self.arguments.values() if argument.required]
-        example = dict.fromkeys(required_names or self.arguments, "…")
+        example = {name: self.arguments[name].example() for name in required_names or self.arguments}
         return f"send a data part like {json.dumps(example, ensure_ascii=False)}. Arguments: {self}."
+
+
+_EXAMPLES: Mapping[str, Any] = {"integer": 0, "number": 0.0, "boolean": False, "array": [], "object": {}, "null": None}
+"""Example value for each type of JSON schema except "string"."""
+
+
+def _example(schema: Mapping[str, Any], definitions: Mapping[str, Any], depth: int = 0) -> Any:
+    """Return an example of the type of a JSON `schema`, with the required properties of an object."""
+    schema = definitions.get(schema.get("$ref", "").rpartition("/")[2], schema)
+    if "anyOf" in schema and depth < MAX_DEPTH:
+        return _example(schema["anyOf"][0], definitions, depth + 1)
+    if "const" in schema or "enum" in schema:
+        return schema.get("const", schema.get("enum", [None])[0])
+    if schema.get("type") == "object" and depth < MAX_DEPTH:
+        properties = schema.get("properties", {})
+        return {name: _example(properties[name], definitions, depth + 1) for name in schema.get("required", ())}
+    return _EXAMPLES.get(schema.get("type", ""), "…")
 
 
 def _argument(parameter: inspect.Parameter, hint: Any) -> Argument:
@@ -173,6 +205,19 @@ def _argument(parameter: inspect.Parameter, hint: Any) -> Argument:
     return Argument(parameter.name, is_required, hint in (str, Any, str | None), check, str(parameter).replace("'", ""))
 
 
+def _large_numbers(value: Any, kind: type) -> set[float]:
+    """Return the whole numbers of the type `kind` in the JSON `value` that a double may not represent exactly."""
+    match value:
+        case int() | float() if isinstance(value, kind) and abs(value) > MAX_EXACT:
+            return {value}
+        case dict():
+            return set().union(*(_large_numbers(inner, kind) for inner in value.values()))
+        case list():
+            return set().union(*(_large_numbers(inner, kind) for inner in value))
+        case _:
+            return set()
+
+
 def _require_no_kombu_value(value: Mapping[str, Any]) -> None:
     if value.keys() == KOMBUS:
         raise BadCall(f"An object with only {' and '.join(sorted(KOMBUS))} is not accepted: rename one of them.")
@@ -185,7 +230,7 @@ def _whole(value: Any) -> Any:
         BadCall: An object in `value` has exactly the keys in `KOMBUS`, so kombu would decode it as a Python value.
     """
     match value:
-        case float() if value.is_integer() and abs(value) < 2**53:
+        case float() if value.is_integer() and abs(value) <= MAX_EXACT:
             return int(value)
         case dict():
             _require_no_kombu_value(value)

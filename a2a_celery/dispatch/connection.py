@@ -23,7 +23,7 @@ from celery.signals import celeryd_init
 from kombu import pools
 from kombu.messaging import Producer
 
-from ..concurrency import settle
+from ..concurrency import close_old_connections, settle
 from ..integrations.celery import disable_tls_on_sockets, patch_ended_children
 from ..integrations.kombu import patch_closed_channels, patch_refused_writes, reuse_clients, skip_ack_emulation
 
@@ -208,6 +208,7 @@ class PublishingThreads(Generic[T]):
             with suppress(Empty):
                 while len(requests) < size:
                     requests.append(self._requests.get_nowait())
+            close_old_connections()  # a task's apply_async, or a receiver of Celery's signals, may use Django's ORM
             errors = self._publish_all([request.run for request in requests])
             by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[None], Exception | None]]] = {}
             for request, error in zip(requests, errors, strict=True):

@@ -35,7 +35,7 @@ MAX_BODY = 1 << 16
 """Maximum size of a message, in bytes. A script blocks Redis, and the store receives the bytes of the message twice."""
 
 MAX_QUEUES = 1000
-"""Maximum number of remembered queues. The limit is needed because routes may select any number of queues."""
+"""Default maximum number of remembered queues."""
 
 OWN_RECEIVERS = frozenset({"a2a_celery.exposing"})
 """``dispatch_uid`` of each receiver of ``before_task_publish`` that has no effect in a gateway."""
@@ -68,9 +68,18 @@ class MessagePreparer:
     Args:
         app: App that publishes.
         pool: Pool of connections to the broker.
+        clock: Clock for the time between two checks of the broker.
+        max_queues: Maximum number of remembered queues. The limit is needed because routes may select any number of
+            queues.
+
+    Attributes:
+        is_checking: True while a thread checks the broker.
     """
 
-    def __init__(self, app: Celery, pool: PublishingPool, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(
+        self, app: Celery, pool: PublishingPool, clock: Clock = SYSTEM_CLOCK, *, max_queues: int = MAX_QUEUES
+    ) -> None:
+        self._max_queues = max_queues
         self._app = app
         self._pool = pool
         self._clock = clock
@@ -80,7 +89,7 @@ class MessagePreparer:
         self._declared: set[str] = set()
         self._undeclared: dict[str, Any] = {}
         self._next_check = self._clock.monotonic()
-        self._is_checking = False
+        self.is_checking = False
         self._is_impossible = False
         self._is_suspended = False
 
@@ -156,7 +165,7 @@ class MessagePreparer:
     def _declare_soon(self, queue: Any) -> None:
         if queue.name in self._undeclared:
             return
-        if len(self._undeclared) + len(self._declared) >= MAX_QUEUES:
+        if len(self._undeclared) + len(self._declared) >= self._max_queues:
             self._undeclared.clear()
             self._declared.clear()
         self._undeclared[queue.name] = queue
@@ -165,8 +174,8 @@ class MessagePreparer:
 
     def _check_soon(self) -> None:
         now = self._clock.monotonic()
-        if now >= self._next_check and not self._is_checking:
-            self._is_checking = True
+        if now >= self._next_check and not self.is_checking:
+            self.is_checking = True
             self._next_check = now + CHECK_INTERVAL
             with suppress(RuntimeError):  # the process is exiting
                 Thread(target=self._check, name="a2a-broker-check", daemon=True).start()
@@ -197,7 +206,7 @@ class MessagePreparer:
             self._declared |= declared_names
             for name in declared_names:
                 self._undeclared.pop(name, None)
-            self._is_checking = False
+            self.is_checking = False
 
 
 _PUBLISH_SIGNALS = (signals.before_task_publish, signals.after_task_publish, signals.task_sent)

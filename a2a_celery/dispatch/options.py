@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from celery import Celery
@@ -16,10 +16,9 @@ from kombu.serialization import registry
 
 from ..agents import CELERY_OPTIONS, Agent
 from ..errors import ConfigError
+from ..lifecycle.events import EPOCH, MICROSECOND
 from ..settings import Settings
 
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-MICROSECOND = timedelta(microseconds=1)
 MAX_PRIORITY = 255
 
 LONGEST_ETA = timedelta(minutes=10)
@@ -27,16 +26,25 @@ LONGEST_ETA = timedelta(minutes=10)
 before the start. RabbitMQ then closes the worker's channel after half an hour, and Redis redelivers the message after
 an hour."""
 
+FIRST_POLL_AFTER = 1.0
+"""Seconds after which a watcher polls the result of a plain Celery task for the first time."""
+
 EXPIRY_GRACE = timedelta(seconds=2)
 """Time for a worker to report an expired run. If the broker drops the expired message, no worker reports the run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Call to a plain Celery task, with the task's name and the keyword arguments as JSON values."""
+    """Call to a plain Celery task, with the task's name and the keyword arguments as JSON values.
+
+    Attributes:
+        polled: Watchers must poll the result of a worker without this package, because the result backend does not
+            notify them.
+    """
 
     task: str
     kwargs: Mapping[str, Any]
+    polled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +123,8 @@ class RunOptions:
             fields["not_after_us"] = (self.not_after - EPOCH) // MICROSECOND
         if self.call is not None:
             fields["call"] = {"task": self.call.task, "kwargs": dict(self.call.kwargs)}
+            if self.call.polled:
+                fields["call"]["polled"] = True
         if self.retries:
             fields["retries"] = self.retries
         return json.dumps(fields, separators=(",", ":")).encode() if fields else b""
@@ -162,11 +172,13 @@ class RunOptions:
         """Return the µs from `now` until a watcher publishes this run again if no worker has claimed it.
 
         A plain Celery task may run in a worker without this package. Such a worker does not claim runs, so a watcher
-        waits for `redispatch_after`.
+        waits for `redispatch_after`, or polls the result earlier if the result backend does not notify watchers.
         """
         wait = settings.redispatch_after
         if self.call is None:
             wait = min(settings.lease_ttl, wait)
+        elif self.call.polled:
+            wait = min(FIRST_POLL_AFTER, wait)
         return self.next_check_in(now, timedelta(seconds=wait)) // MICROSECOND
 
     def without_past_times(self, now: datetime) -> RunOptions:

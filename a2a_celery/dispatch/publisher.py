@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence, Sized
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -20,10 +20,11 @@ from celery import Celery, Task
 from celery.exceptions import WorkerLostError
 from kombu.exceptions import BatchPublishError
 
-from ..clock import SYSTEM_CLOCK
+from ..agents import Agent
+from ..clock import SYSTEM_CLOCK, Clock
 from ..concurrency import DaemonThreads
-from ..errors import BrokerUnavailable, RunNotAccepted
-from ..integrations.kombu import broker_error_text
+from ..errors import BrokerUnavailable, PublicationFailed, RunNotAccepted
+from ..integrations.kombu import broker_error_text, is_raised_by_broker
 from ..lifecycle.outcomes import WORKER_LOST
 from ..telemetry.logs import about
 from ..telemetry.names import Action
@@ -37,8 +38,9 @@ from .queues import DEFAULT_FLEET, BrokerQueues, entry_name, fleet_headers, vers
 logger = logging.getLogger(__name__)
 
 MAX_BACKLOG = 1000
-"""Maximum number of publishes and broadcasts that are in progress in the background. The limit is reached only if the
-broker hangs. Further broadcasts are then dropped, and a watcher publishes further runs."""
+"""Maximum number of publishes and broadcasts that are in progress in the background, and of ids that wait for the next
+broadcast. The limit is reached only if the broker hangs. Further broadcasts are then dropped, and a watcher publishes
+further runs."""
 
 RETRY_POLICY = {"max_retries": 1, "interval_start": 0.1, "interval_step": 0.1, "interval_max": 0.2}
 """Policy with one retry, for a stale connection. If the retry fails, a watcher publishes the run."""
@@ -73,24 +75,45 @@ class Publisher:
         app: App that publishes.
         options: Options for ``apply_async``, by agent.
         fleet: Name of the fleet.
+        clock: Clock for the time between two checks of the broker.
+        max_backlog: Maximum number of messages that are being sent in the background, and of ids that wait to be
+            revoked. Further messages and ids are not sent.
     """
 
-    def __init__(self, app: Celery, options: Mapping[str, Mapping[str, Any]], fleet: str = DEFAULT_FLEET) -> None:
+    def __init__(
+        self,
+        app: Celery,
+        options: Mapping[str, Mapping[str, Any]],
+        fleet: str = DEFAULT_FLEET,
+        clock: Clock = SYSTEM_CLOCK,
+        *,
+        max_backlog: int = MAX_BACKLOG,
+    ) -> None:
         self._fleet_headers = fleet_headers(fleet)
+        self._max_backlog = max_backlog
         self._app = app
         self._options = options
         self._pool = PublishingPool(app)
         self.queues = BrokerQueues(app, options, self._pool)
-        self.preparer = MessagePreparer(app, self._pool)
+        self.preparer = MessagePreparer(app, self._pool, clock)
         self._publishing = PublishingThreads(self._publish_all, lambda: self._pool.batches)
         # A separate thread, because Celery retries a broadcast for as long as the broker is unavailable.
         self._broadcasting = DaemonThreads(1, "a2a-broadcast")
         self._background: set[asyncio.Future[None]] = set()
+        self._to_revoke: dict[bool, list[str] | None] = {False: None, True: None}
+        self.revoke_error = ""
+        """Reason why the newest failed revoke was not sent, or ""."""
+
+    @classmethod
+    def of(cls, app: Celery, agents: Mapping[str, Agent], fleet: str) -> Publisher:
+        """Return a publisher for the runs of `agents`, with the options of each."""
+        return cls(app, {name: agent.options for name, agent in agents.items()}, fleet)
 
     def publish(self, agent: str, task_id: str, run: int, options: bytes = b"") -> None:
         """Publish a run, and wait until the broker has the message. `options` are the stored `RunOptions`.
 
         Raises:
+            PublicationFailed: The app, such as a router or the task's ``apply_async``, raised an exception.
             RunNotAccepted: The broker did not accept this run, but may accept other runs.
             BrokerUnavailable: The broker is unreachable.
         """
@@ -128,6 +151,9 @@ class Publisher:
                         spans.push(span.pop_all())
                     errors.append(None)
                 except Exception as e:  # each transport raises its own exceptions
+                    if not is_raised_by_broker(e):
+                        errors.append(_failure(run, e))
+                        continue
                     if self._pool.is_dead(e):  # do not wait for the timeout of each further run
                         return errors + [self._refusal(other, e) for other in runs[len(errors) :]]
                     errors.append(self._refusal(run, e))
@@ -199,25 +225,43 @@ class Publisher:
         If the broker is unavailable or too slow, a warning is logged. The run stays due in the store, and a watcher
         publishes it.
         """
-        if self._is_too_slow("a watcher will publish run %s.%d", task_id, run):
+        if self._is_too_slow(self._background, "a watcher will publish run %s.%d", task_id, run):
             return
         run_of = _Run(agent, task_id, run, options)
         self._keep(self._publishing.publish(run_of)).add_done_callback(partial(_complete_publish, run_of, callback))
 
+    async def finish(self, limit: float) -> None:
+        """Wait until what is under way in the background is sent or has failed, for at most `limit` seconds."""
+        if self._background:
+            await asyncio.wait(self._background, timeout=limit)
+
     def revoke_soon(self, celery_ids: list[str], *, terminate: bool = False) -> None:
-        """Revoke Celery tasks in the background. With `terminate`, running tasks are also terminated.
+        """Revoke Celery tasks in the background, together with others that wait for the broker. With `terminate`,
+        running tasks are also terminated.
 
         If the broadcast is lost, the run begins, but cannot be claimed because its task has ended.
         """
+        waiting = self._to_revoke[terminate]
+        backlog = self._background if waiting is None else waiting
+        if self._is_too_slow(backlog, "no revoke was sent for %s", ", ".join(celery_ids)):
+            return
+        if waiting is not None:  # until an earlier broadcast has been sent
+            waiting += celery_ids
+        else:
+            self._to_revoke[terminate] = []
+            self._keep(asyncio.create_task(self._revoke(celery_ids, terminate)))
 
-        async def revoke() -> None:
-            try:
-                await self._broadcasting.call(lambda: self._broadcast_revoke(celery_ids, terminate))
-            except Exception as e:
-                logger.info("could not revoke %s: %s", ", ".join(celery_ids), e)
-
+    async def _revoke(self, celery_ids: list[str], terminate: bool) -> None:
         # the store has ended the tasks, so that workers drop the runs on receipt
-        self._in_background(revoke(), "no revoke was sent for %s", ", ".join(celery_ids))
+        while celery_ids:
+            broadcast = partial(self._broadcast_revoke, celery_ids, terminate)
+            try:
+                await self._broadcasting.call(broadcast)
+            except Exception as e:
+                self.revoke_error = broker_error_text(e)
+                logger.info("could not revoke %s: %s", ", ".join(celery_ids), self.revoke_error)
+            celery_ids, self._to_revoke[terminate] = self._to_revoke[terminate] or [], []
+        self._to_revoke[terminate] = None
 
     def revoke_canceled_soon(self, task_id: str, run: int | None, canvas: bytes) -> None:
         """Revoke the Celery tasks of an A2A task that was cancelled before a worker claimed its run; see `revoke_soon`.
@@ -230,17 +274,6 @@ class Publisher:
             self.revoke_soon([f"{task_id}.{run}"])
         if canvas:
             self.revoke_soon(Canvas.from_json(canvas).ids(), terminate=True)
-
-    def revoke(self, celery_ids: list[str], *, terminate: bool = False) -> None:
-        """Revoke Celery tasks; see `revoke_soon`.
-
-        Raises:
-            BrokerUnavailable: The broker is unreachable or did not accept the broadcast.
-        """
-        try:
-            self._broadcast_revoke(celery_ids, terminate)
-        except Exception as e:  # each transport raises its own exceptions
-            raise BrokerUnavailable(f"the broker did not accept the revoke: {broker_error_text(e)}") from e
 
     def lost_soon(self, agent: str, task_id: str, run: int, worker: str, *, canceled: bool, call: str = "") -> None:
         """Send the final Celery event, task-failed or task-revoked, of a run whose worker was lost.
@@ -267,7 +300,7 @@ class Publisher:
             try:
                 await self._broadcasting.call(lambda: self._send_loss_event(fields, worker, canceled))
             except Exception as e:
-                logger.info("no Celery event was sent for the lost run %s: %s", celery_id, e)
+                logger.info("no Celery event was sent for the lost run %s: %s", celery_id, broker_error_text(e))
 
         self._in_background(send(), "no Celery event was sent for the lost run %s", celery_id)
 
@@ -290,15 +323,15 @@ class Publisher:
             mailbox.abcast("revoke", {"task_id": celery_ids, "terminate": terminate, "signal": "SIGTERM"})
 
     def _in_background(self, work: Coroutine[Any, Any, None], warning: str, *args: object) -> None:
-        if self._is_too_slow(warning, *args):
+        if self._is_too_slow(self._background, warning, *args):
             work.close()
         else:
             self._keep(asyncio.create_task(work))
 
-    def _is_too_slow(self, warning: str, *args: object) -> bool:
-        """Return True if the backlog is full. In this case, log `warning`, formatted with `args`, which says what is
-        not sent."""
-        if len(self._background) < MAX_BACKLOG:
+    def _is_too_slow(self, backlog: Sized, warning: str, *args: object) -> bool:
+        """Return True if `backlog` is full. In this case, log `warning`, formatted with `args`, which says what is not
+        sent."""
+        if len(backlog) < self._max_backlog:
             return False
         logger.warning(f"the broker is too slow: {warning}", *args)
         return True
@@ -307,6 +340,12 @@ class Publisher:
         self._background.add(under_way)  # asyncio may otherwise garbage-collect a waiting task
         under_way.add_done_callback(self._background.discard)
         return under_way
+
+
+def _failure(run: _Run, error: Exception) -> PublicationFailed:
+    failure = PublicationFailed(f"the publication of run {run.name} raised {error!r}")
+    failure.__cause__ = error
+    return failure
 
 
 def _complete_publish(run: _Run, callback: Callable[[], None], completion: asyncio.Future[None]) -> None:

@@ -42,6 +42,7 @@ class ChildCall:
         key: UUID that is the same in every run of the turn.
         caller: Caller of the parent. A called agent of the app works on behalf of the same caller.
         parent_id: Id of the parent.
+        tenant: Tenant of the request to a URL, or "".
     """
 
     target: Any
@@ -50,6 +51,7 @@ class ChildCall:
     key: str
     caller: Caller
     parent_id: str
+    tenant: str = ""
 
     @property
     def is_remote(self) -> bool:
@@ -86,12 +88,18 @@ class AgentCaller(Protocol):
         ...
 
 
-def name_of(target: Any) -> str:
+def name_of(target: Any, tenant: str = "") -> str:
     """Return the name under which the journal records a call to `target`.
 
     Raises:
-        ConfigError: `target` is neither a name, nor a URL, nor a RemoteAgent.
+        ConfigError: `target` is neither a name, nor a URL, nor a RemoteAgent. Or `tenant` is set, and `target` is not a
+            URL.
     """
+    if tenant and not (isinstance(target, str) and "://" in target):
+        raise ConfigError(
+            f"turn.call(…, tenant={tenant!r}): only for the URL of an agent. An agent of this app is called in the "
+            "tenant of the turn's caller; for a RemoteAgent, use RemoteAgent(url, tenant=…)"
+        )
     name = target if isinstance(target, str) else getattr(target, "url", None)
     if not isinstance(name, str) or not name:
         raise ConfigError(f"turn.call({target!r}, …): the name of an agent of this app, a URL, or a RemoteAgent")

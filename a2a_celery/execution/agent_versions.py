@@ -8,28 +8,20 @@ consumes that queue, the worker executes the run with the version that it has lo
 from __future__ import annotations
 
 import logging
-from typing import Protocol
 
 from ..agents import Agent
-from ..dispatch import Publisher, RunOptions, version_queue_name
+from ..dispatch import RunOptions, version_queue_name
 from ..errors import BrokerUnavailable
-from ..store import AsyncStore, Keys
+from ..lifecycle.references import RunRef
 from ..store.admin.version_workers import version_workers
 from ..store.client.connection import run_with_retry
-from ..store.runs.commands import OtherVersion, RunRef
+from ..store.runs.commands import OtherVersion
+from .process.run_host import RunHost
 
 logger = logging.getLogger(__name__)
 
 
-class VersionHost(Protocol):
-    """Attributes of the worker process that `forward_run` uses."""
-
-    keys: Keys
-    store: AsyncStore
-    publisher: Publisher
-
-
-async def forward_run(host: VersionHost, agent: Agent, ref: RunRef, other: OtherVersion) -> bool:
+async def forward_run(host: RunHost, agent: Agent, ref: RunRef, other: OtherVersion) -> bool:
     """Publish a run to the workers that have the version of the agent with which the turn began.
 
     If the broker does not accept the message, a watcher publishes the run again.

@@ -7,37 +7,42 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from threading import Lock
-from typing import Any, TypeVar
+from typing import Any
 
 from celery import Celery
+from celery.app import trace as celery_trace
 
 from ..agents import Agent
+from ..clock import SYSTEM_CLOCK, Clock
 from ..dispatch import Publisher, entry_name, fleet_of, guard_workers
 from ..dispatch.connection import guard, skip_run_acks
 from ..errors import ConfigError
 from ..hooks import Hooks
+from ..lifecycle.references import RunRef
 from ..settings import Settings
-from ..store.runs.commands import RunRef
+from ..store import AsyncStore
 from .agent_caller import AgentCaller
 from .celery import (
     announcer,
     reconnect,
-    remote_control,  # noqa: F401  it registers Celery's inspect command a2a_report
+    remote_control,
     signals,
     start_check,
 )
 from .celery.agent_task import register_entry
+from .celery.request import PausedRunFilter
 from .plain_tasks.exposed_task import prepare_task
 from .process import forced_stop, prefetched, preload, worker_process
-from .process.forced_stop import RunEnder
+from .process.forced_stop import RunEnder, new_runner_id
+from .process.run_host import Lifespan, RunHost
 from .process.shutdown_requeuer import ShutdownRequeuer
 from .process.thread_cleanup import thread_cleanup_of
-from .process.worker_process import Installed, Lifespan, WorkerProcess, install
+from .process.worker_process import Installed, WorkerProcess, install
 
 logger = logging.getLogger(__name__)
 
-
-P = TypeVar("P")
+_PAUSED_RUNS = PausedRunFilter()
+"""Filter of Celery's log. A logger contains a filter only once, so the apps of a process share the filter."""
 
 
 class AgentWorker:
@@ -57,7 +62,7 @@ class AgentWorker:
         thread_cleanups: Sequence[Callable[[], object]],
         lifespans: Sequence[Lifespan] = (),
         hooks: Hooks | None = None,
-        calls: Callable[[WorkerProcess], AgentCaller] | None = None,
+        calls: Callable[[RunHost], AgentCaller] | None = None,
     ) -> None:
         self._app = app
         self._settings = settings
@@ -83,9 +88,11 @@ class AgentWorker:
             prefetched.RECEIVERS,
             announcer.RECEIVERS,
         )
+        logging.getLogger(celery_trace.__name__).addFilter(_PAUSED_RUNS)
         forced_stop.connect(app)
         guard_workers(app)
         reconnect.connect(app)
+        remote_control.connect(app)
         for agent in agents.values():
             self.add(agent)
 
@@ -129,8 +136,12 @@ class AgentWorker:
         """Check whether `worker` can start; see `start_check`."""
         start_check.worker_starts(sender=worker)
 
-    def process(self) -> WorkerProcess:
-        """Return the state of this worker process, which is created at the first run and therefore after any fork."""
+    def process(self, node: str | None = None) -> WorkerProcess:
+        """Return the state of this worker process, which is created at the first run and therefore after any fork.
+
+        Args:
+            node: Node name of the worker, or None if Celery does not report a name.
+        """
         if self.simulated is not None:
             return self.simulated()
         pid = os.getpid()
@@ -139,13 +150,30 @@ class AgentWorker:
             with self._process_locks.setdefault(pid, Lock()):
                 process = self._processes.get(pid)
                 if process is None:
-                    process = self._processes[pid] = self.new_process(WorkerProcess)
+                    new_host = partial(self.new_host, new_runner_id(node or ""))
+                    process = self._processes[pid] = WorkerProcess(new_host, uvloop=self._settings().uvloop)
         return process
 
-    def new_process(self, make: Callable[..., P]) -> P:
-        """Call `make` with the arguments of `WorkerProcess`, and return the result."""
+    def new_host(self, runner_id: str, *, store: AsyncStore | None = None, clock: Clock = SYSTEM_CLOCK) -> RunHost:
+        """Return the host of the runs of a worker process. Call this method on the event loop of the runs.
+
+        Args:
+            runner_id: Id of the worker process in the store.
+            store: Client of the store, or None to create one from the settings.
+            clock: Clock of the runs and their leases.
+        """
         cleanup = thread_cleanup_of(self._app, self._thread_cleanups)
-        return make(self._settings(), self._publisher(), cleanup, self._lifespans, self._hooks, self._calls)
+        return RunHost(
+            self._settings(),
+            self._publisher(),
+            runner_id,
+            cleanup,
+            self._lifespans,
+            self._hooks,
+            self._calls,
+            store=store,
+            clock=clock,
+        )
 
     def close(self) -> None:
         """Close the state of this process if it has run an agent. A further run would create a new state."""

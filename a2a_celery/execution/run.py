@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Protocol
+from typing import Any
 from uuid import uuid4
 
 from a2a.types import TaskStatusUpdateEvent
@@ -15,8 +15,8 @@ from celery.exceptions import Reject, Retry
 
 from ..agents import Agent
 from ..child_tasks import CURRENT_CHILDREN, ChildTasks
-from ..clock import SYSTEM_CLOCK, Clock
-from ..dispatch import Publisher, RunOptions
+from ..concurrency import loop_remedy
+from ..dispatch import RunOptions
 from ..errors import (
     AgentSignal,
     AuthRequired,
@@ -28,7 +28,6 @@ from ..errors import (
     StepsChanged,
     SuspendRun,
 )
-from ..hooks import Hooks
 from ..lifecycle import (
     Canceled,
     Completed,
@@ -54,16 +53,14 @@ from ..lifecycle.outcomes import (
     OUT_OF_TIME,
     agent_message,
 )
+from ..lifecycle.references import RunRef
 from ..lifecycle.states import AUTH_REQUIRED, INPUT_REQUIRED
-from ..settings import Settings
-from ..store import AsyncStore, Keys, Operation
+from ..store import Operation
 from ..store.client.connection import run_with_retry
-from ..store.runs.commands import Claim, NotClaimed, OtherVersion, RetryUnrecorded, RunRef, claim_run
-from ..store.runs.publication import PublicationRecorder
+from ..store.runs.commands import Claim, NotClaimed, OtherVersion, RetryUnrecorded, claim_run
 from ..store.runs.release import Released
 from ..telemetry.logs import about
 from ..telemetry.names import Action
-from .agent_caller import AgentCaller
 from .agent_versions import forward_run
 from .agents.adapters import Adapter, UnusableAdapter
 from .agents.answer import REFUSALS, refuse
@@ -73,13 +70,13 @@ from .agents.session import open_session
 from .events.observers import CeleryEventEmitter, begin_execution
 from .events.queue import RunEventQueue
 from .events.release import RunRelease
-from .events.run_telemetry import report_begin, report_end, report_problem
-from .events.settlement import PublishNext, publishing
+from .events.run_telemetry import observe_run, report_begin, report_end, report_problem
+from .events.settlement import PublishNext
 from .events.steps import CURRENT_EXECUTION, Execution
-from .limits import Limits, Retries, error_without_retry, out_of_time, time_left
+from .limits import CeleryLimits, Limits, Retries, error_without_retry, limits_of, out_of_time, time_left
 from .plain_tasks.threaded_call import ThreadedCall, canvas_release, retry_release
 from .process.forced_stop import Stop, abandoned_runs
-from .process.leases import LeaseKeeper
+from .process.run_host import RunHost
 
 logger = logging.getLogger(__name__)
 
@@ -159,25 +156,6 @@ CANCEL_SHARE = 0.5
 """Share of `cancel_grace` that an executor's ``cancel()`` may take. The rest is left for the agent's coroutine."""
 
 
-class RunHost(Protocol):
-    """Interface between a run and its worker process."""
-
-    settings: Settings
-    keys: Keys
-    store: AsyncStore
-    publisher: Publisher
-    publications: PublicationRecorder
-    leases: LeaseKeeper
-    runner_id: str
-    hooks: Hooks
-    calls: AgentCaller | None
-
-    async def adapter(self, agent: Agent) -> Adapter: ...
-
-    def force(self, ref: RunRef, stop: Stop) -> None:
-        """Exit this process to end an agent that ignores `stop`. The method returns if the process cannot exit."""
-
-
 class Run:
     """Run of a task, from claim to settlement, on the event loop of its worker process."""
 
@@ -185,16 +163,14 @@ class Run:
         self,
         host: RunHost,
         agent: Agent,
-        task_id: str,
-        run: int,
+        ref: RunRef,
         limits: Limits,
         call: ThreadedCall | None = None,
         *,
         emitter: CeleryEventEmitter | None = None,
         retries: int = 0,
-        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        self.ref = RunRef(task_id, run)
+        self.ref = ref
         self.token = uuid4().hex
         self._host = host
         self._agent = agent
@@ -202,7 +178,7 @@ class Run:
         self._call, self._emitter = call, emitter
         self._retries = call.retries if call else retries
         self._retry_options: RunOptions | None = None
-        self._clock, self._arrived_at = clock, clock.monotonic()
+        self._clock, self._arrived_at = host.clock, host.clock.monotonic()
         self._stopped: Stop | None = None
         self._woken: asyncio.Future[None] | None = None
         self._events: RunEventQueue | None = None
@@ -229,7 +205,8 @@ class Run:
             loss = Lost() if self._stopped else None
             return report_end(loss, self.ref, self._agent.name, self._clock.monotonic() - began)
         report_begin(claim, self._agent.name)
-        self._hooks = run_hooks(self._host.hooks, self._agent, claim)
+        if self._host.hooks.registered:
+            self._hooks = run_hooks(self._host.hooks, self._agent, claim, self._clock)
         self._events = events = self._open_log(claim, adapter)
         runner = self._host.runner_id
         hook = self._hooks.transition if self._hooks else None
@@ -343,7 +320,7 @@ class Run:
             host.store,
             host.keys,
             claim,
-            hold=host.settings.first_event_hold,
+            hold=self._agent.first_event_hold,
             input_timeout=self._agent.pause_limit(host.settings),
             publish_next=self._publish_next,
             ends_on_return=self._agent.session
@@ -519,11 +496,13 @@ class Run:
                 self._report("its agent raised Celery's Reject", error)
                 return Refused(AGENT_REFUSED)
             case _:
-                return Failure(reference=self._report("its agent failed", error))
+                # Celery itself reports the exception of a plain task as an error
+                level = logging.ERROR if self._call is None else logging.WARNING
+                return Failure(reference=self._report(f"its agent failed{loop_remedy(error)}", error, level))
 
-    def _report(self, problem: str, error: BaseException | None = None) -> str:
+    def _report(self, problem: str, error: BaseException | None = None, level: int = logging.ERROR) -> str:
         """Log `error`, or the current exception, and return the reference in the log line."""
-        return report_problem(self.ref, self._agent.name, problem, error)
+        return report_problem(self.ref, self._agent.name, problem, error, level=level)
 
     async def _after_run(self, outcome: Outcome, events: RunEventQueue) -> Outcome:
         """Call the `after_run` hooks and return the outcome, which is a failure if a hook failed on an event."""
@@ -554,7 +533,7 @@ class Run:
 
     @property
     def _publish_next(self) -> PublishNext:
-        return publishing(self._host.publisher, self._host.publications, self._host.settings, self._clock)
+        return self._host.runs.publish
 
     async def _settle(self, claim: Claim, events: RunEventQueue, outcome: Outcome) -> Outcome | None:
         """Write the outcome of the run. Return the actual outcome if it differs from `outcome`, or None."""
@@ -578,3 +557,32 @@ class Run:
             case _:
                 return await events.settle(final, dead_letter=isinstance(outcome, Failure) and outcome.dead_letter)
         return None
+
+
+def begin_run(
+    host: RunHost,
+    agent: Agent,
+    ref: RunRef,
+    celery: CeleryLimits,
+    call: ThreadedCall | None = None,
+    *,
+    emitter: CeleryEventEmitter | None = None,
+    retries: int = 0,
+) -> tuple[Run, Coroutine[Any, Any, Outcome | None]]:
+    """Return a new run, and the coroutine that performs the run on the event loop of `host`.
+
+    Call this function in the thread of the Celery task; see `observe_run`.
+
+    Args:
+        host: Host of the run.
+        agent: Agent to call.
+        ref: Task and number of the run.
+        celery: Celery's time limits for the run.
+        call: Plain Celery task to call in a thread, or None for an agent.
+        emitter: Emitter of Celery events, or None if the worker does not send events.
+        retries: Number of earlier retries according to the Celery message.
+    """
+    limits = limits_of(agent, celery, agent.grace(host.settings))
+    run = Run(host, agent, ref, limits, call, emitter=emitter, retries=retries)
+    perform = run.perform if host.cleanup is None else host.cleanup.around(run.perform)
+    return run, observe_run(perform, ref, agent.name)

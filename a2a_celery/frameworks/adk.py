@@ -7,8 +7,10 @@ from collections.abc import Collection
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from a2a.server.agent_execution import RequestContext
 from a2a.server.events import Event as A2AEvent
-from a2a.types import TaskStatusUpdateEvent
+from a2a.types import Message, Part, Role, TaskStatusUpdateEvent
+from google.adk.a2a.converters.part_converter import convert_a2a_part_to_genai_part
 from google.adk.a2a.executor.config import ExecuteInterceptor
 from google.adk.a2a.executor.executor_context import ExecutorContext
 from google.adk.agents.callback_context import CallbackContext
@@ -26,12 +28,18 @@ from google.adk.sessions import BaseSessionService, Session, State
 from google.adk.sessions.base_session_service import GetSessionConfig, ListSessionsResponse
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
-from google.genai.types import Content, FinishReason
+from google.genai.types import BlockedReason, Content, FinishReason
+from google.genai.types import Part as GenAIPart
+from google.protobuf.json_format import MessageToDict, ParseDict
 from pydantic_core import to_jsonable_python
 
 from ..execution.agents.session import current_session
 from ..execution.events.steps import Execution, current_execution
+from ..lifecycle.files import normalized_file
+from ..lifecycle.outcomes import AGENT_FAILED
+from ..lifecycle.questions import whole_numbers
 from ..lifecycle.states import COMPLETED, is_interrupted
+from .approvals import WORDS, call_text, decision_lines
 from .conversation import MAX_PAUSED, EarlyStops, OpenSteps
 from .recorded_calls import MODEL, TOOL, OpenCalls, RecordedCall
 from .usage import Usage
@@ -44,6 +52,12 @@ PAUSED_USAGE = "adk_usage"
 
 EARLY = frozenset(reason.name.lower() for reason in FinishReason) - {"finish_reason_unspecified", "stop"}
 """ADK finish reasons of models that stopped early."""
+
+MODEL_ERRORS = frozenset(reason.value for reason in (*FinishReason, *BlockedReason))
+"""Error codes of responses that a model has ended early. ADK's other error codes name an exception."""
+
+CONFIRMATION = "adk_request_confirmation"
+"""Name of the function that ADK calls to request the confirmation of a tool call."""
 
 OF_MORE = (State.APP_PREFIX, State.USER_PREFIX)
 """Prefixes of the state keys that ADK shares among conversations."""
@@ -101,6 +115,9 @@ class ContextSessionService(BaseSessionService):
     async def append_event(self, session: Session, event: Event) -> Event:
         """Append an event; see BaseSessionService.
 
+        The text of an exception in the event is replaced, because ADK's executor sends the appended event to the
+        client.
+
         Raises:
             SessionNotFoundError: The context has no such session.
             ValueError: The event changes state that is shared with other contexts.
@@ -110,6 +127,8 @@ class ContextSessionService(BaseSessionService):
             raise SessionNotFoundError(f"this context has no ADK session {session.id!r}")
         if event.partial:
             return event
+        if event.error_message and event.error_code not in MODEL_ERRORS:
+            event.error_message = AGENT_FAILED
         delta = _own(event.actions.state_delta) if event.actions else {}
         event = await super().append_event(session, event)
         session.last_update_time = saved_state["last_update_time"] = event.timestamp
@@ -133,7 +152,7 @@ class ContextSessionService(BaseSessionService):
 class ExecutionSteps(BasePlugin):
     """ADK plugin that reports model and tool calls as execution steps and records their results.
 
-    A later run of the turn receives the recorded results; see `Turn.model_call` and ``docs/frameworks.md``.
+    A later run of the turn receives the recorded results; see `Turn.model_call` and ``docs/frameworks/adk.md``.
     `token_usage` returns an interceptor that reports tokens.
 
     Args:
@@ -262,6 +281,63 @@ def stop_reasons(*, fail_on: Collection[str] = ()) -> ExecuteInterceptor:
         return last
 
     return ExecuteInterceptor(after_event=after_event, after_agent=after_agent)
+
+
+def confirmations() -> ExecuteInterceptor:
+    """Return an interceptor for ADK's `A2aAgentExecutorConfig` that asks for confirmations in words.
+
+    The question has a text besides ADK's data parts, such as "Approve book(what='a table')? (yes or no)". The texts of
+    `approvals.WORDS` are the same decision on all calls. ADK's own answers are still accepted.
+    """
+
+    async def after_agent(context: ExecutorContext, last: TaskStatusUpdateEvent) -> TaskStatusUpdateEvent:
+        if calls := _confirmation_calls(last.status.message):
+            lines = decision_lines([_question(call) for call in calls])
+            last.status.message.parts.insert(0, Part(text="\n".join(lines)))
+        return last
+
+    async def before_agent(context: RequestContext) -> RequestContext:
+        decision = WORDS.get(context.get_user_input().strip().lower())
+        task, message = context.current_task, context.message
+        if decision is None or task is None or message is None:
+            return context
+        earlier_messages = [earlier for earlier in task.history if earlier.role == Role.ROLE_AGENT]
+        questions = [task.status.message, *earlier_messages[-1:]]
+        calls = next((calls for question in questions if (calls := _confirmation_calls(question))), [])
+        if calls:
+            del message.parts[:]
+            message.parts.extend(_confirmed(call, decision) for call in calls)
+        return context
+
+    return ExecuteInterceptor(before_agent=before_agent, after_agent=after_agent)
+
+
+def _confirmation_calls(message: Message) -> list[dict[str, Any]]:
+    """Return the confirmations that `message` requests, or an empty list if it also requests anything else."""
+    calls = [MessageToDict(part.data) for part in message.parts if part.HasField("data")]
+    are_confirmations = all(isinstance(call, dict) and call.get("name") == CONFIRMATION for call in calls)
+    return calls if are_confirmations else []
+
+
+def _question(call: dict[str, Any]) -> str:
+    """Return the question about a call, with the hint of its tool. ADK's own hint is for programs."""
+    original, hint = call["args"]["originalFunctionCall"], call["args"]["toolConfirmation"].get("hint", "")
+    text = f"Approve {call_text(original['name'], whole_numbers(original.get('args', {})))}?"
+    return f"{text} {hint}" if hint and "FunctionResponse" not in hint else text
+
+
+def _confirmed(call: dict[str, Any], decision: bool) -> Part:
+    response = {"id": call["id"], "name": CONFIRMATION, "response": {"confirmed": decision}}
+    part: Part = ParseDict({"data": response, "metadata": {"adk_type": "function_response"}}, Part())
+    return part
+
+
+def convert_part(part: Part) -> GenAIPart | list[GenAIPart] | None:
+    """Convert a part of a message as ADK does, but with the media type of a file and the content of a ``data:`` URI.
+
+    The function is an `a2a_part_converter` for ADK's `A2aAgentExecutorConfig`.
+    """
+    return convert_a2a_part_to_genai_part(normalized_file(part))
 
 
 def _model_key(context: CallbackContext) -> tuple[str, str]:

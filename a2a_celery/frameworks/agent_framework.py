@@ -2,8 +2,8 @@
 continue the agent with the answer.
 
 The status message has a data part ``{"userInputRequests": […]}`` with each request in agent-framework's format. The
-answer has one data part ``{"type": "function_approval_response", "id": …, "approved": true}`` for each approval. A
-single approval can also be answered with the text "yes" or "no".
+answer has one data part ``{"type": "function_approval_response", "id": …, "approved": true}`` for each approval. The
+text "yes" or "no" is the same decision on all approvals.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
 from typing import Any
 from uuid import uuid4
 
-from a2a.helpers import new_data_part
 from a2a.types import TaskStatusUpdateEvent
 from agent_framework import (
     Agent,
@@ -33,8 +32,12 @@ from agent_framework import (
 )
 
 from ..errors import Failed, InputRequired
+from ..execution.agents.adapters import Replacement
 from ..execution.agents.turn import Turn
+from ..lifecycle.events import data_part
+from ..lifecycle.files import normalized_file
 from ..lifecycle.outcomes import NEEDS_INPUT
+from .approvals import WORDS, call_text, decision_lines
 from .conversation import Conversation, EarlyStops, OpenSteps, data_of, data_text
 from .recorded_calls import MODEL, TOOL, RecordedCall
 from .usage import Usage
@@ -43,7 +46,6 @@ Updates = ResponseStream[ChatResponseUpdate, ChatResponse[Any]]
 
 REQUEST = "function_approval_request"
 ANSWER = "function_approval_response"
-WORDS = {"yes": True, "no": False}
 DONE = ("stop", "tool_calls")
 """Finish reasons of a model that is done. Providers may define further reasons."""
 
@@ -55,11 +57,11 @@ CONTROL_FLOW = (MiddlewareFailure, MiddlewareTermination, UserInputRequiredExcep
 
 def framework_agent(
     make: Callable[[Turn], Agent[Any]], *, fail_on: Collection[str] = (), durable: bool = True
-) -> Callable[[Turn], AsyncGenerator[str | TaskStatusUpdateEvent, None]]:
+) -> Callable[[Turn], AsyncGenerator[str | Replacement | TaskStatusUpdateEvent, None]]:
     """Return a function agent that runs an agent-framework agent. Register it with ``session=True``.
 
-    The agent's text is streamed. The agent's AgentSession and open requests are stored in the session. A cancellation
-    takes effect at the agent's next await.
+    The agent's text is streamed, and replaced if middleware changes the response. The agent's AgentSession and open
+    requests are stored in the session. A cancellation takes effect at the agent's next await.
 
     If the model stops early, for example with the finish reason "length" or "content_filter", the turn ends in
     COMPLETED with ``stopReason`` in its metadata. For the reasons in `fail_on`, the turn ends in FAILED.
@@ -75,7 +77,7 @@ def framework_agent(
     """
     early_stops = EarlyStops(fail_on, None)
 
-    async def answer(turn: Turn) -> AsyncGenerator[str | TaskStatusUpdateEvent, None]:
+    async def answer(turn: Turn) -> AsyncGenerator[str | Replacement | TaskStatusUpdateEvent, None]:
         conversation = Conversation(turn)
         agent = make(turn)
         memory = conversation.memory
@@ -87,12 +89,16 @@ def framework_agent(
             _ModelCalls(durable, conversation.usage),
             _ToolCalls(turn, durable),
         ]
+        streamed_text = ""
         async with agent.run(message, session=session, stream=True, middleware=middleware) as updates:
             async for update in updates:
                 if update.text:
+                    streamed_text += update.text
                     yield update.text
             response = await updates.get_final_response()
         turn.stop_if_asking()
+        if response.text.split() != streamed_text.split():  # middleware has changed the response
+            yield Replacement(response.text)
         if not response.user_input_requests:
             conversation.go_on(session.to_dict())
             reason = None if response.finish_reason in DONE else response.finish_reason
@@ -249,11 +255,12 @@ def _loaded_result(result: dict[str, Any]) -> str | list[Content]:
 
 
 def _asking(requests: list[dict[str, Any]], problem: str = "") -> InputRequired:
-    lines = [problem] if problem else []
-    for request in requests:
-        call = request.get("function_call") or {}
-        lines.append(f"Approve {call.get('name')}({json.dumps(call.get('arguments'))})?" if call else request["type"])
-    return InputRequired("\n".join(lines) or NEEDS_INPUT, parts=[new_data_part({"userInputRequests": requests})])
+    calls = [request.get("function_call") or {} for request in requests]
+    lines = [request["type"] for request in requests]
+    if lines and all(calls):
+        lines = decision_lines([f"Approve {call_text(call.get('name', ''), call.get('arguments'))}?" for call in calls])
+    lines = [problem, *lines] if problem else lines
+    return InputRequired("\n".join(lines) or NEEDS_INPUT, parts=[data_part({"userInputRequests": requests}, "")])
 
 
 def _answers(turn: Turn, requests: list[dict[str, Any]]) -> list[Content]:
@@ -271,7 +278,7 @@ def _answers(turn: Turn, requests: list[dict[str, Any]]) -> list[Content]:
         if decisions:
             raise Failed(NOTHING_WAITS)
         return _contents(turn)
-    if not decisions and len(approvals) == 1 and turn.text.strip().lower() in WORDS:
+    if not decisions and turn.text.strip().lower() in WORDS:
         decisions = dict.fromkeys(approvals, WORDS[turn.text.strip().lower()])
     if decisions.keys() != approvals.keys() or not all(approval in (True, False) for approval in decisions.values()):
         example = {"type": ANSWER, "id": next(iter(approvals)), "approved": True}
@@ -281,14 +288,15 @@ def _answers(turn: Turn, requests: list[dict[str, Any]]) -> list[Content]:
 
 def _contents(turn: Turn) -> list[Content]:
     contents = []
-    for part in turn.parts:
+    for part in map(normalized_file, turn.parts):
+        name = part.filename or None
         match part.WhichOneof("content"):
             case "text":
                 contents.append(Content.from_text(part.text))
             case "raw":
-                contents.append(Content.from_data(part.raw, part.media_type or "application/octet-stream"))
+                contents.append(Content.from_data(part.raw, part.media_type, name=name))
             case "url":
-                contents.append(Content.from_uri(part.url, media_type=part.media_type or None))
+                contents.append(Content.from_uri(part.url, media_type=part.media_type or None, name=name))
             case "data":
                 contents.append(Content.from_text(data_text(part)))
     return contents

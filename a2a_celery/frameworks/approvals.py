@@ -1,21 +1,22 @@
 """Questions that ask the client for decisions on a framework's pending tool calls.
 
 The status message has a line for each call, and the JSON Schema of the answer. The answer is an object that maps the id
-of each call to a value. The gateway refuses an answer that does not match the schema; see ``lifecycle.answers``.
+of each call to a value. If all calls only need an approval, a text such as "yes", or a boolean, is the answer for all
+calls. The gateway refuses an answer that does not match the schema; see ``lifecycle.answers``.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from a2a.types import Role
 
 from ..errors import Failed, InputRequired
 from ..execution.agents.turn import Turn
-from ..lifecycle.answers import AnswerRefused, AnswerTypes
-from ..lifecycle.questions import Question, schema_in, schema_part
+from ..lifecycle.answers import AnswerRefused, fitting_answer
+from ..lifecycle.questions import MAX_TEXT, checked_schema, combined_schema, schema_in, schema_part
 
 APPROVAL = "approval"
 """Kind of a question whose answer is True or False."""
@@ -26,7 +27,41 @@ RESULT = "result"
 SCHEMAS: dict[str, dict[str, Any]] = {APPROVAL: {"type": "boolean"}, RESULT: {}}
 TITLES = {APPROVAL: "Approve {}?", RESULT: "Result of {}?"}
 
+WORDS = {"yes": True, "approve": True, "no": False, "reject": False}
+"""Texts, in any case, that are the same decision on all calls."""
+
 NOTHING_WAITS = "The question is no longer open."
+
+
+def call_text(tool: str, arguments: Any) -> str:
+    """Return a call as a person reads it, such as ``book(what='hotel')``.
+
+    Args:
+        tool: Name of the tool.
+        arguments: Arguments of the call, as a JSON value or as JSON text.
+    """
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments or "{}")
+        except (ValueError, RecursionError):
+            return f"{tool}({arguments!r})"
+    if not isinstance(arguments, Mapping):
+        return f"{tool}({'' if arguments is None else json.dumps(arguments, ensure_ascii=False, default=str)})"
+    return f"{tool}({', '.join(f'{name}={value!r}' for name, value in arguments.items())})"
+
+
+def decision_lines(texts: Sequence[str]) -> list[str]:
+    """Return the lines of a question about one or several calls, to which "yes" or "no" is an answer."""
+    if len(texts) == 1:
+        return [f"{texts[0]} (yes or no)"]
+    lines = [f"{number}. {text}" for number, text in enumerate(texts, 1)]
+    return [*lines, "Answer yes or no for all calls, or send a decision on each call."]
+
+
+def words_pattern(words: Iterable[str]) -> str:
+    """Return the pattern of a text that is one of `words` in any case. Not all dialects of patterns have flags."""
+    patterns = ["".join(f"[{character.upper()}{character}]" for character in word) for word in words]
+    return rf"^\s*({'|'.join(patterns)})\s*$"
 
 
 def pending_call(kind: str, call_id: str, tool: str, arguments: Any, details: Any = None) -> dict[str, Any]:
@@ -39,10 +74,9 @@ def pending_call(kind: str, call_id: str, tool: str, arguments: Any, details: An
         arguments: Arguments of the call, as a JSON value or as JSON text.
         details: Further data for the client, or None.
     """
-    arguments_text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False, default=str)
-    text = TITLES[kind].format(f"{tool}({arguments_text})")
+    text = TITLES[kind].format(call_text(tool, arguments))
     if details:
-        text += f" {json.dumps(details, ensure_ascii=False, default=str)}"
+        text += f" {call_text('', details)}"
     return {"id": call_id, "kind": kind, "tool": tool, "text": text}
 
 
@@ -53,8 +87,12 @@ def asking(pending: Sequence[dict[str, Any]], reason: str = "") -> InputRequired
         pending: Questions that `pending_call` returned.
         reason: Reason why the last answer was refused, or "".
     """
-    lines = [call["text"] if len(pending) == 1 else f"{call['id']}: {call['text']}" for call in pending]
-    return InputRequired("\n".join([reason, *lines] if reason else lines), parts=[schema_part(_types(pending).schema)])
+    lines = [call["text"] for call in pending]
+    if _are_approvals(pending):
+        lines = decision_lines(lines)
+    elif len(lines) > 1:
+        lines = [f"{number}. {line}" for number, line in enumerate(lines, 1)]
+    return InputRequired("\n".join([reason, *lines] if reason else lines), parts=[schema_part(_schema(pending))])
 
 
 def decisions(turn: Turn, pending: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -64,7 +102,11 @@ def decisions(turn: Turn, pending: Sequence[dict[str, Any]]) -> dict[str, Any]:
         InputRequired: The message does not contain a valid decision on each call.
     """
     try:
-        return _types(pending).parse(turn.message)
+        answer = fitting_answer(_schema(pending), turn.message)
+        if not isinstance(answer, Mapping):
+            decision = WORDS[answer.strip().lower()] if isinstance(answer, str) else bool(answer)
+            return dict.fromkeys((call["id"] for call in pending), decision)
+        return dict(answer)
     except AnswerRefused as refusal:
         raise asking(pending, f"The answer was not accepted. {refusal}") from None
 
@@ -82,8 +124,18 @@ def refuse_late_answer(turn: Turn) -> None:
         raise Failed(NOTHING_WAITS)
 
 
-def _types(pending: Sequence[dict[str, Any]]) -> AnswerTypes:
-    questions = {
-        item["id"]: Question(TITLES[item["kind"]].format(item["tool"]), SCHEMAS[item["kind"]]) for item in pending
-    }
-    return AnswerTypes(questions)
+def _shortened(text: str) -> str:
+    return text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 1]}…"
+
+
+def _are_approvals(pending: Sequence[dict[str, Any]]) -> bool:
+    return all(call["kind"] == APPROVAL for call in pending)
+
+
+def _schema(pending: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the JSON Schema of the answer. The title of each property is the question about its call."""
+    questions = {call["id"]: ("", SCHEMAS[call["kind"]] | {"title": _shortened(call["text"])}) for call in pending}
+    schema = combined_schema(questions)
+    if _are_approvals(pending):
+        schema |= {"type": ["object", "boolean", "string"], "pattern": words_pattern(WORDS), "examples": ["yes", "no"]}
+    return checked_schema(schema)

@@ -17,7 +17,7 @@ from ..lifecycle.execution import ENDS
 from ..lifecycle.outcomes import agent_message
 from ..lifecycle.own_metadata import STOP_REASON, own_metadata
 from ..lifecycle.questions import whole_numbers
-from ..lifecycle.states import COMPLETED, FAILED
+from ..lifecycle.states import COMPLETED, FAILED, REJECTED
 from .usage import Usage
 
 MAX_PAUSED = 16
@@ -101,6 +101,10 @@ class OpenSteps:
             _, step = self._open.pop(key)
             step.__exit__(None, None, None)
 
+    def __len__(self) -> int:
+        """Return the number of open steps."""
+        return len(self._open)
+
     def _begin(self, key: Hashable, execution: Execution, step: OpenStep) -> None:
         over = [open_key for open_key, (of, _) in self._open.items() if of.state in ENDS]
         for open_key in (key, *over):
@@ -152,6 +156,14 @@ class EarlyStops:
             yield usage.apply(self.event(reason, turn.task_id, turn.context_id))
         elif usage.by_model:
             yield usage.apply(completed_status(turn.task_id, turn.context_id))
+
+    def refusal(self, turn: Turn, reason: str, text: str, usage: Usage) -> TaskStatusUpdateEvent:
+        """Return the final status of a turn that a check of the framework ended for `reason`. The state is REJECTED,
+        or FAILED for the reasons in `fail_on`."""
+        event = self.event(reason, turn.task_id, turn.context_id)
+        event.status.state = FAILED if reason in self._fail_on else REJECTED
+        event.status.message.CopyFrom(agent_message(text, turn.task_id, turn.context_id))
+        return usage.apply(event)
 
     def apply(self, event: TaskStatusUpdateEvent, reason: str) -> None:
         """Add the stop reason to the turn's final status `event`. A reason in `fail_on` changes the state to FAILED."""

@@ -17,7 +17,6 @@ from contextvars import copy_context
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
-from a2a.helpers import new_data_part
 from a2a.types import Artifact, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
 from crewai import Crew
 from crewai.agents.parser import AgentFinish
@@ -31,7 +30,7 @@ from ..agents import FrameworkAgent
 from ..concurrency import DaemonThreads
 from ..errors import ConfigError, Rejected
 from ..execution.agents.turn import Turn
-from ..lifecycle.events import parts_of
+from ..lifecycle.events import data_part, parts_of
 from ..lifecycle.questions import Question
 from .conversation import Conversation, EarlyStops, completed_status, data_of, data_text
 from .crewai_calls import CrewCalls, CrewStopped, ModelCall
@@ -123,7 +122,8 @@ class _CrewRun:
         self._loop = asyncio.get_running_loop()
         self._queue: asyncio.Queue[Event | None] = asyncio.Queue()
         self._artifacts = _TaskArtifacts(turn, self._send)
-        self._calls = CrewCalls(turn, durable, self._artifacts.add_text, self._artifacts.complete)
+        artifacts = self._artifacts
+        self._calls = CrewCalls(turn, durable, artifacts.add_text, artifacts.complete, artifacts.withdraw)
         self._output: CrewOutput | None = None
 
     async def events(self) -> AsyncGenerator[Event, None]:
@@ -243,6 +243,11 @@ class _TaskArtifacts:
         self._send(self._event(call.task_id, text[len(sent_text) :], append=bool(sent_text)))
         self._sent[call.task_id] = call, text
 
+    def withdraw(self, task_id: str) -> None:
+        """Empty the artifact of a task whose output a guardrail has refused."""
+        if self._sent.pop(task_id, None) is not None:
+            self._send(self._event(task_id, "", append=False))
+
     def complete(self, task_id: str, output: TaskOutput) -> None:
         """Complete the artifact of a task. The output is sent unless it has been streamed."""
         if task_id not in self._tasks:  # a task that an agent has delegated
@@ -294,7 +299,7 @@ class _ClientFeedback:
         task = "" if context.task is None else context.task.name or ""
         data = {"taskOutput": {"task": task, "agent": context.agent.role, "output": output}}
         question = f'{output}\n\nReply "yes" to accept this result, or with your feedback.'
-        feedback = str(self._turn.blocking.ask(question, parts=[new_data_part(data)])).strip()
+        feedback = str(self._turn.blocking.ask(question, parts=[data_part(data, "")])).strip()
         return "" if feedback.lower() in ACCEPTED else feedback
 
 

@@ -18,7 +18,13 @@ from threading import Lock, get_ident
 from typing import Any
 
 from crewai import BaseLLM, Crew
-from crewai.events import LLMCallCompletedEvent, LLMStreamChunkEvent, TaskCompletedEvent, ToolUsageErrorEvent
+from crewai.events import (
+    LLMCallCompletedEvent,
+    LLMGuardrailCompletedEvent,
+    LLMStreamChunkEvent,
+    TaskCompletedEvent,
+    ToolUsageErrorEvent,
+)
 from crewai.events.stream_context import add_stream_sink, reset_stream_sinks
 from crewai.hooks import InterceptionPoint, ToolCallHookContext
 from crewai.hooks.dispatch import scoped_hooks
@@ -97,6 +103,7 @@ class CrewCalls:
         durable: True to record the results of the calls.
         on_text: Function that receives the model call and the next chunk of its text.
         on_output: Function that receives the output of each task of the crew, with the id of the task.
+        on_refusal: Function that receives the id of a task whose output a guardrail has refused.
 
     Attributes:
         usage: Tokens of all model calls of the turn, including recorded calls.
@@ -109,11 +116,13 @@ class CrewCalls:
         durable: bool,
         on_text: Callable[[ModelCall, str], None],
         on_output: Callable[[str, TaskOutput], None],
+        on_refusal: Callable[[str], None],
     ) -> None:
         self._turn = turn
         self._durable = durable
         self._on_text = on_text
         self._on_output = on_output
+        self._on_refusal = on_refusal
         self._journal = JOURNAL.get(None)
         self._is_closed = False
         self._tool_calls: dict[int, ToolCall] = {}
@@ -247,6 +256,8 @@ class CrewCalls:
                 model_call.finish_reason = event.finish_reason or ""
             case ToolUsageErrorEvent():
                 self._failed_threads.add(get_ident())
+            case LLMGuardrailCompletedEvent(success=False):
+                self._on_refusal(str(getattr(source, "id", "")))
             case TaskCompletedEvent():
                 self._on_output(str(source.id), event.output)
 

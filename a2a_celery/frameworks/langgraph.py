@@ -3,27 +3,31 @@
 `interrupt(value)` becomes a question to the client. A string becomes the text of the status message. Any other value is
 sent in a data part ``{"interrupts": [{"id", "value"}]}``. The answer's text or data becomes the result of `interrupt`.
 Several interrupts at once are answered with one JSON object, which maps the id of each interrupt to a value.
+
+The messages of the graph become artifacts; see ``langgraph_messages``.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 from base64 import b64encode
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import aclosing
+from inspect import iscoroutinefunction
+from itertools import takewhile
 from typing import Any, cast
-from uuid import NAMESPACE_URL, UUID, uuid5
+from uuid import UUID
 
-from a2a.helpers import new_data_part
-from a2a.types import Artifact, Part, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
-from google.protobuf.json_format import MessageToDict
+from a2a.types import Part, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
 from langchain_core.callbacks import BaseCallbackHandler
-from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage
+from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.messages.ai import add_usage
-from langchain_core.outputs import ChatGeneration, LLMResult
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, LLMResult
 from langchain_core.runnables import RunnableConfig
 from langgraph.channels import BinaryOperatorAggregate, DeltaChannel
 from langgraph.config import get_config
+from langgraph.constants import TAG_NOSTREAM
 from langgraph.errors import GraphRecursionError, is_invalid_resume
 from langgraph.graph.state import CompiledStateGraph, StateGraph
 from langgraph.pregel import Pregel
@@ -32,11 +36,15 @@ from langgraph.types import Command, Interrupt
 from ..errors import ConfigError
 from ..execution.agents.journal import CURRENT as JOURNAL
 from ..execution.agents.turn import Turn
-from ..lifecycle.outcomes import NEEDS_INPUT
-from ..lifecycle.questions import Question, whole_numbers
+from ..lifecycle.events import data_part
+from ..lifecycle.files import file_name, normalized_file
 from .conversation import EarlyStops, OpenSteps, completed_status, data_text
 from .langgraph_checkpoints import TurnCheckpointSaver, TurnProgress
+from .langgraph_interrupts import InterruptQuestion
+from .langgraph_messages import STRUCTURED_RESPONSE, MessageArtifacts, NodeAttempts, task_of, unsendable_blocks
 from .usage import Usage
+
+logger = logging.getLogger(__name__)
 
 Graph = CompiledStateGraph[Any, Any, Any, Any]
 Builder = StateGraph[Any, Any, Any, Any]
@@ -56,30 +64,34 @@ RECURSION_LIMIT = "recursion_limit"
 
 
 def langgraph_agent(
-    graph: Graph | Builder, *, fail_on: Collection[str] = ()
+    graph: Graph | Builder, *, context: Callable[[Turn], Any] | None = None, fail_on: Collection[str] = ()
 ) -> Callable[[Turn], AsyncGenerator[Event, None]]:
     """Return a function agent that runs a LangGraph graph whose state has ``messages``.
 
-    The text of each model message is streamed as an artifact. Values that nodes pass to the stream writer become status
-    messages. The graph's last checkpoint is stored in the session when a turn completes. Within a turn, each super-step
-    is recorded, so that no later run of the turn executes a finished node again. A cancellation takes effect at the
-    next await of a node.
+    The text of each model message is streamed as an artifact. If a later node replaces or removes the message, so is
+    the content of the artifact. A ``structured_response`` in the state becomes a data part. Values that nodes pass to
+    the stream writer become status messages. The graph's last checkpoint is stored in the session when a turn
+    completes. Within a turn, each super-step is recorded, so that no later run of the turn executes a finished node
+    again. A cancellation takes effect at the next await of a node.
 
     If the last model message stopped early, for example with the finish reason "length" or "content_filter", the turn
     ends in COMPLETED with ``stopReason`` in its metadata. For the reasons in `fail_on`, the turn ends in FAILED.
 
     Args:
         graph: `StateGraph`, or the result of its ``compile()`` without a checkpointer.
+        context: Function that returns the context of a run, that is, ``runtime.context`` in the graph's nodes. Required
+            if the graph or a subgraph has a ``context_schema``.
         fail_on: Stop reasons that fail the task.
 
     Raises:
-        ConfigError: The graph cannot run as an agent, or `fail_on` is not a collection of strings.
+        ConfigError: The graph cannot run as an agent, `context` is missing, or `fail_on` is not a collection of
+            strings.
     """
     early_stops = EarlyStops(fail_on, None)
-    compiled_graph = _compile(graph)
+    compiled_graph = _compile(graph, context)
 
     async def answer(turn: Turn) -> AsyncGenerator[Event, None]:
-        run = _GraphRun(compiled_graph, turn)
+        run = _GraphRun(compiled_graph, turn, None if context is None else context(turn))
         try:
             async with aclosing(run.stream()) as events:
                 async for event in events:
@@ -97,9 +109,10 @@ def langgraph_agent(
 class _GraphRun:
     """Execution of a graph in one run of a turn."""
 
-    def __init__(self, graph: Graph, turn: Turn) -> None:
+    def __init__(self, graph: Graph, turn: Turn, context: Any) -> None:
         journal = JOURNAL.get(None)
         self._turn = turn
+        self._context = context
         self.saver = TurnCheckpointSaver(journal, turn.context_id, count_answers=lambda: turn.question_count)
         if journal is not None:
             journal.scope = _current_task
@@ -107,11 +120,12 @@ class _GraphRun:
             turn.replay_questions(self.saver.progress.answer_count)
         else:
             self.saver.restore(turn.session.state.get(MEMORY, {}))
+            self.saver.progress.response_version = self._response_version()
         self._graph = graph.copy({"checkpointer": self.saver})
-        self._config = RunnableConfig(
-            configurable={"thread_id": turn.context_id}, callbacks=[_CallCallbacks(self.saver.progress)]
-        )
-        self._artifacts = _MessageArtifacts()
+        callbacks = _CallCallbacks(self.saver.progress)
+        self._config = RunnableConfig(configurable={"thread_id": turn.context_id}, callbacks=[callbacks])
+        earlier_artifacts = turn.task.artifacts if self.saver.continues_turn else ()
+        self._artifacts = MessageArtifacts(self.saver.progress, earlier_artifacts, callbacks.attempts)
         self.last_message: AIMessage | None = None
 
     async def stream(self) -> AsyncGenerator[Event, None]:
@@ -128,32 +142,45 @@ class _GraphRun:
                 async with aclosing(self._stream_once(command)) as events:
                     async for event in events:
                         yield event
+            except GraphRecursionError:
+                raise
             except Exception as error:
                 if not is_invalid_resume(error):
+                    for event in self._artifacts.withdraw_refused():
+                        yield event
                     raise
                 reason = f"The answer was not accepted. {error}"
             self._turn.stop_if_asking()
             command = None
             if not await self._interrupts():
                 break
-        for event in self._artifacts.complete():
-            yield event
-        async for event in self._send_last_message():
+        for event in await self._finish():
             yield event
 
     async def _stream_once(self, command: Any) -> AsyncGenerator[Event, None]:
         parts = self._graph.astream(
-            command, self._config, stream_mode=["messages", "custom"], subgraphs=True, durability="sync"
+            command,
+            self._config,
+            context=self._context,
+            stream_mode=["messages", "values", "custom"],
+            output_keys=self._graph.stream_channels_asis,
+            subgraphs=True,
+            durability="sync",
         )
         async with aclosing(cast(AsyncGenerator[Any, None], parts)) as chunks:
-            async for _, mode, chunk in chunks:
+            async for namespace, mode, chunk in chunks:
+                events: Sequence[Event] = ()
                 if mode == "custom":
                     await _send_custom(self._turn, chunk)
-                    continue
-                message, metadata = chunk
-                if isinstance(message, AIMessage):
-                    for event in self._artifacts.add(message, metadata):
-                        yield event
+                elif mode == "values":
+                    if isinstance(chunk, dict) and isinstance(messages := chunk.get(MESSAGES), list):
+                        events = self._artifacts.update(namespace, messages)
+                elif isinstance(chunk[0], AIMessage):
+                    events = self._artifacts.add(*chunk)
+                for event in events:
+                    yield event
+        for event in self._artifacts.complete():
+            yield event
 
     async def _interrupts(self) -> Sequence[Interrupt[Any]]:
         return (await self._graph.aget_state(self._config)).interrupts
@@ -172,80 +199,35 @@ class _GraphRun:
             del question_counts[key]
         turn.replay_questions(question_counts.setdefault(key, turn.question_count))
         await self.saver.save()
-        if len(interrupts) > 1:
-            questions = {
-                interrupt.id: Question(_text_of(interrupt.value), interrupt.response_schema) for interrupt in interrupts
-            }
-            return await turn.ask_all(questions, reason)
-        [interrupt] = interrupts
-        text, schema = _text_of(interrupt.value), interrupt.response_schema
-        parts = [] if isinstance(interrupt.value, str | None) else [_interrupt_part(interrupt)]
-        text = "\n".join(line for line in (reason, text) if line)
-        if schema is not None:
-            return {interrupt.id: await turn.ask(text, parts=parts, schema=schema)}
-        answer = await turn.ask(text, parts=parts)
-        return {interrupt.id: _value_of(answer.message.parts, str(answer))}
+        questions = [InterruptQuestion(interrupt) for interrupt in interrupts]
+        if len(questions) > 1:
+            answers = await turn.ask_all({question.id: question.with_others() for question in questions}, reason)
+            return {question.id: question.result(answers[question.id]) for question in questions}
+        [question] = questions
+        text = "\n".join(line for line in (reason, question.text) if line)
+        answer = await turn.ask(text, parts=question.parts, schema=question.schema)
+        return {question.id: question.result(answer)}
 
-    async def _send_last_message(self) -> AsyncGenerator[Event, None]:
-        """Set `last_message`, and send the message unless a run of the turn has already sent it."""
-        messages = (await self._graph.aget_state(self._config)).values.get(MESSAGES, [])
-        last = messages[-1] if messages else None
-        if not isinstance(last, AIMessage):
-            return
-        self.last_message = last
-        texts = ["".join(part.text for part in artifact.parts) for artifact in self._turn.task.artifacts]
-        if last.text and not self._artifacts.has(last) and last.text not in texts:
-            artifact = Artifact(
-                artifact_id=_id_of("last", last.id or ""), name="response", parts=[Part(text=last.text)]
-            )
-            yield TaskArtifactUpdateEvent(artifact=artifact, last_chunk=True)
-
-
-class _MessageArtifacts:
-    """Artifacts of model messages, one for each message.
-
-    The artifact id is derived from the node's task and the position of the message. A repeated execution of a node
-    replaces the node's artifacts.
-    """
-
-    def __init__(self) -> None:
-        self._ids: dict[str, tuple[str, str]] = {}
-        self._counts: dict[str, int] = {}
-        self._open: dict[str, str] = {}
-
-    def has(self, message: BaseMessage) -> bool:
-        """Return True if the message has an artifact."""
-        return message.id in self._ids
-
-    def add(self, message: AIMessage, metadata: dict[str, Any]) -> list[TaskArtifactUpdateEvent]:
-        """Return the events for a message or the next chunk of a message."""
-        key = message.id or ""
-        is_last = not isinstance(message, AIMessageChunk) or message.chunk_position == "last"
-        is_new = key not in self._ids
-        if not message.text and (is_new or not is_last):
-            return []
-        if is_new:
-            task = str(metadata.get("checkpoint_ns") or metadata.get("langgraph_checkpoint_ns"))
-            self._counts[task] = number = self._counts.get(task, 0) + 1
-            self._ids[key] = _id_of(task, str(number)), str(metadata.get("langgraph_node", "response"))
-        artifact_id, name = self._ids[key]
-        if is_last:
-            self._open.pop(key, None)
-        else:
-            self._open[key] = artifact_id
-        artifact = Artifact(artifact_id=artifact_id, name=name, parts=[Part(text=message.text)])
-        return [TaskArtifactUpdateEvent(artifact=artifact, append=not is_new, last_chunk=is_last)]
-
-    def complete(self) -> list[TaskArtifactUpdateEvent]:
-        """Return the events that complete the artifacts of messages without a last chunk."""
-        events = [
-            TaskArtifactUpdateEvent(
-                artifact=Artifact(artifact_id=artifact_id, parts=[Part(text="")]), append=True, last_chunk=True
-            )
-            for artifact_id in self._open.values()
-        ]
-        self._open.clear()
+    async def _finish(self) -> Sequence[Event]:
+        """Set `last_message`, and return the artifacts that no node has sent."""
+        values = (await self._graph.aget_state(self._config)).values
+        messages, version = values.get(MESSAGES, []), self._response_version()
+        is_set = version != self.saver.progress.response_version
+        response = values.get(STRUCTURED_RESPONSE) if is_set else None
+        events = self._artifacts.finish(messages, response, version)
+        if messages and isinstance(messages[-1], AIMessage):
+            self.last_message = messages[-1]
+        for message in takewhile(lambda message: not isinstance(message, HumanMessage), reversed(messages)):
+            if isinstance(message, AIMessage) and (blocks := unsendable_blocks(message)):
+                text = "task %s: content of message %s is not sent: %s"
+                logger.warning(text, self._turn.task_id, message.id, ", ".join(blocks))
+        if not self._artifacts.has_content:
+            logger.warning("task %s: the graph ended without a message for the client", self._turn.task_id)
         return events
+
+    def _response_version(self) -> str:
+        """Return the version of the structured response in the newest checkpoint, or "" if there is none."""
+        return self.saver.channel_version(self._turn.context_id, STRUCTURED_RESPONSE)
 
 
 class _CallCallbacks(BaseCallbackHandler):
@@ -256,24 +238,61 @@ class _CallCallbacks(BaseCallbackHandler):
     def __init__(self, progress: TurnProgress) -> None:
         self._progress = progress
         self._steps = OpenSteps()
+        self._tasks: dict[UUID, str] = {}
+        """Tasks of the nodes and model calls that are executed."""
+        self._hidden_calls: set[UUID] = set()
+        self.attempts = NodeAttempts()
+        """Attempts of the nodes."""
+
+    def on_chain_start(
+        self, serialized: Any, inputs: Any, *, run_id: UUID, metadata: dict[str, Any] | None = None, **kwargs: Any
+    ) -> None:
+        if metadata and kwargs.get("name") == metadata.get("langgraph_node"):
+            self._tasks[run_id] = task = task_of(metadata)
+            self.attempts.tasks.add(task)
+
+    def on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> None:
+        self._tasks.pop(run_id, None)
+
+    def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
+        if task := self._tasks.pop(run_id, ""):
+            self.attempts.add_failure(task)
 
     def on_chat_model_start(self, serialized: Any, messages: Any, *, run_id: UUID, **kwargs: Any) -> None:
         metadata = kwargs.get("metadata") or {}
         self._steps.model_call(run_id, str(metadata.get("ls_model_name") or ""))
+        self._tasks[run_id] = task_of(metadata)
+        if TAG_NOSTREAM in (kwargs.get("tags") or ()):
+            self._hidden_calls.add(run_id)
 
     def on_llm_start(self, serialized: Any, prompts: Any, *, run_id: UUID, **kwargs: Any) -> None:
         self.on_chat_model_start(serialized, prompts, run_id=run_id, **kwargs)
 
+    def on_llm_new_token(self, token: Any, *, chunk: Any = None, run_id: UUID, **kwargs: Any) -> None:
+        if isinstance(chunk, ChatGenerationChunk) and chunk.message.id and run_id in self._tasks:
+            self.attempts.add_message(chunk.message.id, self._tasks[run_id])
+
     def on_llm_end(self, response: LLMResult, *, run_id: UUID, **kwargs: Any) -> None:
-        self._steps.end(run_id)
+        is_hidden = run_id in self._hidden_calls
         for generation in response.generations[0] if response.generations else []:
             message = generation.message if isinstance(generation, ChatGeneration) else None
-            if isinstance(message, AIMessage) and message.usage_metadata is not None:
+            if not isinstance(message, AIMessage):
+                continue
+            if message.id and run_id in self._tasks:
+                self.attempts.add_message(message.id, self._tasks[run_id])
+                self._progress.hidden += [message.id] if is_hidden else []
+            if message.usage_metadata is not None:
                 model, usage = str(message.response_metadata.get("model_name", "")), self._progress.usage
                 usage[model] = add_usage(usage.get(model), message.usage_metadata)
+        self._end_call(run_id)
 
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
+        self._end_call(run_id)
+
+    def _end_call(self, run_id: UUID) -> None:
         self._steps.end(run_id)
+        self._tasks.pop(run_id, None)
+        self._hidden_calls.discard(run_id)
 
     def on_tool_start(self, serialized: Any, input_str: str, *, run_id: UUID, **kwargs: Any) -> None:
         self._steps.tool_call(run_id, str(kwargs.get("name") or (serialized or {}).get("name") or "tool"))
@@ -285,7 +304,7 @@ class _CallCallbacks(BaseCallbackHandler):
         self._steps.end(run_id)
 
 
-def _compile(graph: Graph | Builder) -> Graph:
+def _compile(graph: Graph | Builder, context: Callable[[Turn], Any] | None) -> Graph:
     """Compile the graph if necessary, and check that it can run as an agent.
 
     Raises:
@@ -298,7 +317,15 @@ def _compile(graph: Graph | Builder) -> Graph:
     for name, subgraph in compiled_graph.get_subgraphs(recurse=True):
         if isinstance(subgraph, Pregel):
             graphs[f"the subgraph {name!r}"] = subgraph
+    if context is not None and (not callable(context) or iscoroutinefunction(context)):
+        raise ConfigError(f"context = {context!r}: a plain function that returns the context of a turn")
     for name, member in graphs.items():
+        if member.context_schema is not None and context is None:
+            schema = getattr(member.context_schema, "__qualname__", member.context_schema)
+            raise ConfigError(
+                f"{name} has context_schema = {schema}: pass context, a function that returns the context of a turn: "
+                "langgraph_agent(graph, context=lambda turn: …)"
+            )
         if member.checkpointer is not None and (member is compiled_graph or not isinstance(member.checkpointer, bool)):
             raise ConfigError(
                 f"{name} has a checkpointer: compile it without one, because its checkpoints are stored with the task "
@@ -359,7 +386,7 @@ async def _send_custom(turn: Turn, value: Any) -> None:
     elif isinstance(value, Part):
         await turn.say(parts=[value])
     else:
-        await turn.say(parts=[new_data_part(json.loads(json.dumps(value, default=str)))])
+        await turn.say(parts=[data_part(json.loads(json.dumps(value, default=str)), media_type="")])
 
 
 def _current_task() -> str:
@@ -371,45 +398,21 @@ def _current_task() -> str:
         return ""
 
 
-def _id_of(*names: str) -> str:
-    return str(uuid5(NAMESPACE_URL, "/".join(names)))
-
-
-def _text_of(value: Any) -> str:
-    """Return the value of an interrupt as the text of a question."""
-    if isinstance(value, dict):
-        texts = [value[key] for key in ("question", "message", "description") if isinstance(value.get(key), str)]
-        value = texts[0] if texts else value
-    if isinstance(value, str):
-        return value or NEEDS_INPUT
-    return json.dumps(value, ensure_ascii=False, default=str) if value else NEEDS_INPUT
-
-
-def _interrupt_part(interrupt: Interrupt[Any]) -> Part:
-    value = json.loads(json.dumps(interrupt.value, default=str))
-    return new_data_part({"interrupts": [{"id": interrupt.id, "value": value}]})
-
-
-def _value_of(parts: Sequence[Part], text: str) -> Any:
-    """Return the value of the data part if a message has one data part and no text. Otherwise, return the text."""
-    data = [whole_numbers(MessageToDict(part.data)) for part in parts if part.HasField("data")]
-    return data[0] if len(data) == 1 and not text else text
-
-
 def _human_message(turn: Turn) -> HumanMessage:
     """Convert the client's message to a LangChain message."""
     blocks: list[str | dict[str, Any]] = []
-    for part in turn.parts:
+    for part in map(normalized_file, turn.parts):
         kind = part.media_type.partition("/")[0]
         block: dict[str, Any] = {"type": kind if kind in ("image", "audio", "video") else "file"}
         if part.media_type:
             block["mime_type"] = part.media_type
+        if part.filename:
+            block["filename"] = part.filename
         match part.WhichOneof("content"):
             case "text":
                 blocks.append({"type": "text", "text": part.text})
             case "raw":
-                block.setdefault("mime_type", "application/octet-stream")
-                blocks.append({**block, "base64": b64encode(part.raw).decode()})
+                blocks.append({"filename": file_name(part), **block, "base64": b64encode(part.raw).decode()})
             case "url":
                 blocks.append({**block, "url": part.url})
             case "data":

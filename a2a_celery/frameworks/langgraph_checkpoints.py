@@ -51,11 +51,17 @@ class TurnProgress:
         answer_count: Number of the client's answers that finished nodes have received.
         asked: Number of answers that the client gave before a question, keyed by the ids of the question's interrupts.
         usage: Tokens of the turn's model calls by model.
+        artifacts: Artifact ids of messages that are in the graph's state, by the id of the message.
+        hidden: Ids of messages that are sent only at the end of the turn.
+        response_version: Version of the structured response before the turn, or "" if there was none.
     """
 
     answer_count: int = 0
     asked: dict[str, int] = field(default_factory=dict)
     usage: dict[str, UsageMetadata] = field(default_factory=dict)
+    artifacts: dict[str, str] = field(default_factory=dict)
+    hidden: list[str] = field(default_factory=list)
+    response_version: str = ""
 
 
 class TurnCheckpointSaver(BaseCheckpointSaver[str]):
@@ -108,6 +114,11 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
         self._memory.writes.clear()
         records = self._records()
         return {key: b64encode(self._dump(records[key])).decode() for key in sorted(records) if key != PROGRESS}
+
+    def channel_version(self, thread_id: str, channel: str) -> str:
+        """Return the version of a channel in the newest checkpoint of the graph, or "" if the channel has no value."""
+        saved = self._memory.get_tuple({"configurable": {"thread_id": thread_id, "checkpoint_ns": ""}})
+        return "" if saved is None else str(saved.checkpoint["channel_versions"].get(channel, ""))
 
     async def save(self) -> None:
         """Write the changes since the last write.

@@ -18,7 +18,6 @@ from operator import or_
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
-from a2a.helpers import new_data_part
 from a2a.types import Artifact, Part, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
 from google.protobuf.json_format import MessageToDict
 from llama_index.core.agent.workflow import AgentInput, AgentOutput, AgentStream, ToolCall, ToolCallResult
@@ -55,7 +54,9 @@ from ..agents import FrameworkAgent
 from ..errors import ConfigError, Rejected
 from ..execution.agents.journal import CURRENT as JOURNAL
 from ..execution.agents.turn import Turn
-from ..lifecycle.events import parts_of
+from ..lifecycle.events import data_part, parts_of
+from ..lifecycle.files import file_name, normalized_file
+from ..lifecycle.json_values import ends_with_half
 from ..lifecycle.outcomes import NEEDS_INPUT
 from ..lifecycle.questions import Question, whole_numbers
 from .conversation import EarlyStops, completed_status, data_of, data_text
@@ -268,7 +269,7 @@ class _WorkflowRun:
             return {key: self._response(key, types[key][0], answers[key]) for key in keys}
         [key] = keys
         details = _details_of(self.recorder.progress.questions[key]["event"])
-        parts = [new_data_part({"inputRequired": details})] if details else []
+        parts = [data_part({"inputRequired": details}, "")] if details else []
         answer: Any = await self._turn.ask(texts[key], parts=parts, schema=schemas[key])
         if schemas[key] is None:
             answer = _value_of(answer.message.parts, str(answer))
@@ -322,10 +323,12 @@ class _ResponseArtifacts:
         response = self._open.setdefault(step, _Response(self._id(step)))
         response.text += event.delta
         new = _answer_in(response.text)[len(response.sent) :]
+        if ends_with_half(new):
+            new = new[:-1]  # until the other half of the character arrives
         if not new:
             return None
         is_first, response.sent = not response.sent, response.sent + new
-        artifact = Artifact(artifact_id=response.artifact_id, name=event.current_agent_name, parts=[Part(text=new)])
+        artifact = Artifact(artifact_id=response.artifact_id, name=event.current_agent_name, parts=parts_of(new))
         return TaskArtifactUpdateEvent(artifact=artifact, append=not is_first)
 
     def complete(self, step: str) -> list[TaskArtifactUpdateEvent]:
@@ -365,7 +368,7 @@ async def _send(turn: Turn, event: Event) -> None:
         await turn.say(values[0])
     else:
         data = json.loads(json.dumps(to_jsonable_python(fields, fallback=str)))
-        await turn.say(parts=[new_data_part({"event": type(event).__name__, **data})])
+        await turn.say(parts=[data_part({"event": type(event).__name__, **data}, "")])
 
 
 def _answer_in(text: str) -> str:
@@ -433,7 +436,7 @@ def _complete(event: StartEvent) -> StartEvent:
 
 def _user_message(turn: Turn) -> str | ChatMessage:
     """Convert the client's message to the input of an agent."""
-    blocks = [_block(part) for part in turn.parts]
+    blocks = [_block(normalized_file(part)) for part in turn.parts]
     if len(blocks) == 1 and isinstance(blocks[0], TextBlock):
         return blocks[0].text
     return ChatMessage(role="user", blocks=blocks)
@@ -456,7 +459,7 @@ def _block(part: Part) -> ContentBlock:
         case "video":
             return VideoBlock(video=raw, url=url, video_mimetype=media_type)
         case _:
-            return DocumentBlock(data=raw, url=url, title=part.filename or None, document_mimetype=media_type)
+            return DocumentBlock(data=raw, url=url, title=file_name(part), document_mimetype=media_type)
 
 
 def _require_supported(workflow: Any) -> None:

@@ -55,6 +55,7 @@ from ..errors import ConfigError, InputRequired, SessionError, StepError, Suspen
 from ..execution.agents.journal import RunJournal
 from ..execution.agents.turn import Turn
 from ..integrations.llama_index_workflows import switch_runtime
+from ..lifecycle.json_values import json_bytes
 from .conversation import OpenSteps
 from .llamaindex_calls import ModelCalls, observing_model_calls
 from .turn_records import TurnRecords
@@ -499,7 +500,7 @@ def _fields(event: Event | None) -> dict[str, Any]:
 
 
 def _dump(data: Mapping[str, Any]) -> bytes:
-    return json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode()
+    return json_bytes(data, allow_nan=True)
 
 
 def _is_waiting(snapshot: Mapping[str, Any]) -> bool:

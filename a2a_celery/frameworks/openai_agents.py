@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode, b64encode
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterator
 from contextlib import aclosing
 from copy import copy
 from dataclasses import replace
@@ -20,14 +20,19 @@ from agents import (
     AgentUpdatedStreamEvent,
     FunctionTool,
     Handoff,
+    InputGuardrailResult,
+    InputGuardrailTripwireTriggered,
     ItemHelpers,
     Model,
+    OutputGuardrailTripwireTriggered,
     RawResponsesStreamEvent,
     RunConfig,
     RunContextWrapper,
     Runner,
     RunResultStreaming,
     RunState,
+    ToolInputGuardrailTripwireTriggered,
+    ToolOutputGuardrailTripwireTriggered,
     TResponseInputItem,
 )
 from agents.items import TResponseStreamEvent
@@ -41,8 +46,9 @@ from ..errors import ConfigError, InputRequired, StepError
 from ..execution.agents.step_results import decode_result, encode_result
 from ..execution.agents.turn import Turn
 from ..integrations.openai_agents import DelegatingModel, WrappingProvider, is_agent_tool, with_copied_target
+from ..lifecycle.files import file_name, normalized_file
 from .approvals import APPROVAL, asking, decisions, pending_call, refuse_late_answer
-from .conversation import Conversation, OpenSteps, completed_status, data_text
+from .conversation import Conversation, EarlyStops, OpenSteps, data_text
 from .recorded_calls import MODEL, TOOL, RecordedCall
 from .usage import Usage
 
@@ -51,6 +57,16 @@ ContextT = TypeVar("ContextT")
 ITEMS, STATE = "items", "state"
 """Keys of the stored conversation: its items, or the state of a run that waits for approvals."""
 
+TRIPWIRES: dict[type[Exception], str] = {
+    InputGuardrailTripwireTriggered: "input_guardrail",
+    OutputGuardrailTripwireTriggered: "output_guardrail",
+    ToolInputGuardrailTripwireTriggered: "tool_input_guardrail",
+    ToolOutputGuardrailTripwireTriggered: "tool_output_guardrail",
+}
+"""Stop reasons of turns that a guardrail has ended."""
+
+DECLINED = "A guardrail has declined the request."
+
 
 def openai_agent(
     agent: Agent[ContextT],
@@ -58,6 +74,8 @@ def openai_agent(
     context: Callable[[Turn], ContextT] | None = None,
     run_config: RunConfig | None = None,
     max_turns: int | None = DEFAULT_MAX_TURNS,
+    fail_on: Collection[str] = (),
+    guardrail_text: str = DECLINED,
     durable: bool = True,
 ) -> FrameworkAgent:
     """Return an agent for `A2A.add_agent` that runs an OpenAI Agents SDK agent.
@@ -66,45 +84,48 @@ def openai_agent(
     result of a tool, is sent at the end. The items of the conversation are stored in the session. A cancellation takes
     effect at the agent's next await.
 
+    Text is not sent before the guardrails have accepted it. If a guardrail trips, the turn ends in REJECTED with
+    ``stopReason`` in its metadata (`TRIPWIRES`). For the reasons in `fail_on`, the turn ends in FAILED.
+
     Args:
         agent: Agent that each turn starts with, shared by all runs of a worker process.
         context: Function that returns the context object of a run, or None for no context object.
         run_config: Configuration of each run, or None for the SDK's defaults.
         max_turns: Maximum number of model calls in a run, or None for no limit.
+        fail_on: Stop reasons that fail the task.
+        guardrail_text: Text that the client receives if a guardrail trips.
         durable: True to record the results of model and tool calls, so that no later run of a turn repeats the calls.
             Use False if later calls depend on in-memory side effects of the tools.
 
     Raises:
-        ConfigError: `agent` is not an `Agent`, or `run_config` has options for the SDK's sessions.
+        ConfigError: `agent` is not an `Agent`, `run_config` has options for sessions, or `fail_on` is invalid.
     """
+    early_stops = EarlyStops(fail_on, frozenset(TRIPWIRES.values()))
     config = run_config or RunConfig()
     _require_supported(agent, config)
 
     async def answer(turn: Turn) -> AsyncGenerator[Any, None]:
         conversation = Conversation(turn)
         copies = _RecordedAgents(turn, durable, conversation.usage)
-        starting = cast(Agent[ContextT], copies.agent(agent))
-        run_context = None if context is None else context(turn)
-        result = Runner.run_streamed(
-            starting,
-            await _begin(turn, conversation, starting, run_context),
-            context=run_context,
-            run_config=copies.recording_config(config),
-            max_turns=max_turns,
-        )
+        result = await _start(turn, conversation, copies, agent, context, config, max_turns)
         streamed_text = ""
-        async with aclosing(_texts(result)) as texts:
-            async for text in texts:
-                streamed_text += text
-                yield text
+        input_guardrails = [] if conversation.questions else [*agent.input_guardrails, *(config.input_guardrails or [])]
+        try:
+            async with aclosing(_texts(result, config, len(input_guardrails))) as texts:
+                async for text in texts:
+                    streamed_text += text
+                    yield text
+        except tuple(TRIPWIRES) as tripwire:
+            yield early_stops.refusal(turn, TRIPWIRES[type(tripwire)], guardrail_text, conversation.usage)
+            return
         turn.stop_if_asking()
         if result.interruptions:
             raise _pause(conversation, result)
         conversation.go_on({ITEMS: to_jsonable_python(result.to_input_list())})
         if not _is_streamed(result, streamed_text):
             yield to_jsonable_python(result.final_output)
-        if conversation.usage.by_model:
-            yield conversation.usage.apply(completed_status(turn.task_id, turn.context_id))
+        for end in early_stops.final_status(turn, None, conversation.usage):
+            yield end
 
     return answer
 
@@ -259,6 +280,27 @@ def _loaded_result(record: dict[str, str]) -> Any:
     return decode_result(form, b64decode(content) if form == "bytes" else content.encode())
 
 
+async def _start(
+    turn: Turn,
+    conversation: Conversation,
+    copies: _RecordedAgents,
+    agent: Agent[ContextT],
+    context: Callable[[Turn], ContextT] | None,
+    config: RunConfig,
+    max_turns: int | None,
+) -> RunResultStreaming:
+    """Start a run with a copy of the agent."""
+    starting = cast(Agent[ContextT], copies.agent(agent))
+    run_context = None if context is None else context(turn)
+    return Runner.run_streamed(
+        starting,
+        await _begin(turn, conversation, starting, run_context),
+        context=run_context,
+        run_config=copies.recording_config(config),
+        max_turns=max_turns,
+    )
+
+
 async def _begin(
     turn: Turn, conversation: Conversation, agent: Agent[ContextT], context: ContextT | None
 ) -> list[TResponseInputItem] | RunState[ContextT]:
@@ -290,21 +332,38 @@ def _pause(conversation: Conversation, result: RunResultStreaming) -> InputRequi
     return asking(pending)
 
 
-async def _texts(result: RunResultStreaming) -> AsyncGenerator[str, None]:
-    """Yield the chunks of text of agents whose output is text. If the generator is closed early, the run is
-    cancelled."""
+async def _texts(
+    result: RunResultStreaming, config: RunConfig, input_guardrail_count: int
+) -> AsyncGenerator[str, None]:
+    """Yield the chunks of text of agents whose output is text and has no output guardrails.
+
+    Text is buffered until the input guardrails, which run beside the model, have accepted the message. If the
+    generator is closed early, the run is cancelled.
+    """
     streams_text = False
+    buffered_text = ""
     async with aclosing(cast(Any, result.stream_events())) as events:
         try:
             async for event in events:
                 match event:
                     case AgentUpdatedStreamEvent(new_agent=agent):
-                        streams_text = agent.output_type in (None, str)
-                    case RawResponsesStreamEvent(data=ResponseTextDeltaEvent(delta=text)) if streams_text and text:
-                        yield text
+                        is_checked = agent.output_guardrails or config.output_guardrails
+                        streams_text = agent.output_type in (None, str) and not is_checked
+                    case RawResponsesStreamEvent(data=ResponseTextDeltaEvent(delta=text)) if streams_text:
+                        buffered_text += text
+                checks = result.input_guardrail_results
+                if buffered_text and len(checks) >= input_guardrail_count and not any(map(_is_tripped, checks)):
+                    yield buffered_text
+                    buffered_text = ""
         except BaseException:
             result.cancel()  # otherwise the SDK waits for the end of the run
             raise
+    if buffered_text:
+        yield buffered_text
+
+
+def _is_tripped(result: InputGuardrailResult) -> bool:
+    return result.output.tripwire_triggered
 
 
 def _is_streamed(result: RunResultStreaming, streamed_text: str) -> bool:
@@ -318,16 +377,15 @@ def _is_streamed(result: RunResultStreaming, streamed_text: str) -> bool:
 
 def _contents(turn: Turn) -> list[dict[str, Any]]:
     contents: list[dict[str, Any]] = []
-    for part in turn.parts:
+    for part in map(normalized_file, turn.parts):
         is_image = part.media_type.startswith("image/")
         match part.WhichOneof("content"):
             case "text":
                 contents.append({"type": "input_text", "text": part.text})
             case "raw":
-                media_type = part.media_type or "application/octet-stream"
-                url = f"data:{media_type};base64,{b64encode(part.raw).decode()}"
-                name = {"filename": part.filename or "file"}
-                contents.append(_image(url) if is_image else {"type": "input_file", "file_data": url, **name})
+                url = f"data:{part.media_type};base64,{b64encode(part.raw).decode()}"
+                file = {"type": "input_file", "file_data": url, "filename": file_name(part)}
+                contents.append(_image(url) if is_image else file)
             case "url":
                 contents.append(_image(part.url) if is_image else {"type": "input_file", "file_url": part.url})
             case "data":

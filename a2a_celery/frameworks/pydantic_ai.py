@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, overload
@@ -17,11 +17,11 @@ from typing import Any, TypeVar, Union, get_args, get_origin, overload
 from a2a.types import Part
 from pydantic import TypeAdapter
 from pydantic_ai import AbstractToolset, DeferredToolRequests, DeferredToolResults, RunContext
-from pydantic_ai.agent import AbstractAgent
+from pydantic_ai.agent import AbstractAgent, AgentRunResult
 from pydantic_ai.capabilities import AbstractCapability, CapabilityOrdering
 from pydantic_ai.conversation import Conversation as ModelConversation
 from pydantic_ai.conversation import ConversationTypeAdapter
-from pydantic_ai.exceptions import ModelRetry, ToolFailed, ToolFailedError, ToolRetryError
+from pydantic_ai.exceptions import ModelRetry, ToolFailed, ToolFailedError, ToolRetryError, UnexpectedModelBehavior
 from pydantic_ai.messages import (
     AudioUrl,
     BinaryContent,
@@ -30,12 +30,15 @@ from pydantic_ai.messages import (
     ImageUrl,
     ModelMessage,
     ModelMessagesTypeAdapter,
+    ModelRequest,
     ModelResponse,
     NativeToolCallPart,
     PartDeltaEvent,
     PartStartEvent,
+    RetryFeedbackPart,
     TextPart,
     TextPartDelta,
+    ToolCallEvent,
     ToolCallPart,
     ToolReturn,
     UserContent,
@@ -51,7 +54,10 @@ from pydantic_core import to_jsonable_python
 
 from ..agents import FrameworkAgent
 from ..errors import ConfigError, InputRequired
+from ..execution.agents.adapters import Replacement
 from ..execution.agents.turn import Turn
+from ..integrations.pydantic_ai import has_output_validators
+from ..lifecycle.files import normalized_file
 from .approvals import APPROVAL, RESULT, asking, decisions, pending_call, refuse_late_answer
 from .conversation import Conversation, EarlyStops, OpenSteps, data_text
 from .recorded_calls import MODEL, TOOL, RecordedCall
@@ -100,9 +106,10 @@ def pydantic_ai_agent(
 ) -> FrameworkAgent:
     """Return an agent for `A2A.add_agent` that runs a pydantic-ai agent.
 
-    Text is streamed, and any other output is sent at the end. Messages and deferred tool calls are stored in the
-    session. A cancellation takes effect at the agent's next await. If the model stops early (`EARLY`), the turn ends in
-    COMPLETED with ``stopReason`` in its metadata. For the reasons in `fail_on`, the turn ends in FAILED.
+    Text is streamed after its validation, and any other output is sent at the end. Messages and deferred tool calls are
+    stored in the session. A cancellation takes effect at the agent's next await. If the model stops early (`EARLY`),
+    the turn ends in COMPLETED with ``stopReason`` in its metadata. For the reasons in `fail_on`, the turn ends in
+    FAILED.
 
     Args:
         agent: Agent that all runs of a worker process share.
@@ -123,33 +130,97 @@ def pydantic_ai_agent(
     async def answer(turn: Turn) -> AsyncGenerator[Any, None]:
         stored_conversation = Conversation(turn)
         conversation, prompt, results = _begin(turn, stored_conversation)
-        is_streamed = False
-        async with agent.run_stream_events(
+        texts = _ResponseTexts(streams=streams_text, is_buffered=has_output_validators(agent))
+        run = agent.run_stream_events(
             prompt,
             conversation=conversation,
             deferred_tool_results=results,
             deps=None if deps is None else deps(turn),
             usage_limits=usage_limits,
-            capabilities=[_CallCapability(turn, durable, stored_conversation.usage)],
-        ) as events:
-            async for event in events:
-                text = _text_of(event) if streams_text else ""
-                if text:
-                    is_streamed = True
-                    yield text
+            capabilities=[_CallCapability(turn, durable, stored_conversation.usage, texts)],
+        )
+        async with aclosing(texts.chunks(run)) as chunks:
+            async for chunk in chunks:
+                yield chunk
         turn.stop_if_asking()
-        result = events.result
+        result = texts.result
         assert result is not None
         if isinstance(result.output, DeferredToolRequests):
             raise _pause(stored_conversation, result.conversation, result.output)
         stored_conversation.go_on(_dumped_conversation(replace(result.conversation, usage=RunUsage())))
-        if not (is_streamed and _is_text_of_model(result.output, result.response)):
-            yield _content(result.output)
+        for chunk in texts.output(_content(result.output), result.response):
+            yield chunk
         reason = result.response.finish_reason
         for end in early_stops.final_status(turn, reason if reason in EARLY else None, stored_conversation.usage):
             yield end
 
     return answer
+
+
+class _ResponseTexts:
+    """Text of the model's responses, as chunks for the client.
+
+    Text that was sent is replaced if the framework rejects its response, or if the output has another text.
+
+    Args:
+        streams: True to send text. False if the output of the run is not text.
+        is_buffered: True to send the text of a response when the framework has accepted the response.
+    """
+
+    def __init__(self, *, streams: bool, is_buffered: bool) -> None:
+        self.result: AgentRunResult[Any] | None = None
+        """Result of the run, or None before its end."""
+        self.is_rejected = False
+        """True if the framework has rejected the last response, and has requested another one."""
+        self._streams = streams
+        self._is_buffered = is_buffered
+        self._accepted_text = ""
+        self._text = ""
+
+    async def chunks(self, run: Any) -> AsyncGenerator[str | Replacement, None]:
+        """Yield the chunks of a run, which ``Agent.run_stream_events`` has returned."""
+        try:
+            async with run as events:
+                async for event in events:
+                    for chunk in self._add(event) if self._streams else ():
+                        yield chunk
+        except UnexpectedModelBehavior:  # for example, every response was rejected
+            for replacement in self._withdraw():
+                yield replacement
+            raise
+        self.result = events.result
+        if self.result is not None and isinstance(self.result.output, DeferredToolRequests):
+            for text in self._accept():
+                yield text
+
+    def _add(self, event: Any) -> Iterator[str | Replacement]:
+        if isinstance(event, PartStartEvent) and self.is_rejected:
+            self.is_rejected = False
+            yield from self._withdraw()
+        if isinstance(event, ToolCallEvent):
+            yield from self._accept()
+        text = _text_of(event)
+        self._text += text
+        if text and not self._is_buffered:
+            yield text
+
+    def _accept(self) -> Iterator[str]:
+        if self._text and self._is_buffered:
+            yield self._text
+        self._accepted_text += self._text
+        self._text = ""
+
+    def _withdraw(self) -> Iterator[Replacement]:
+        if self._text and not self._is_buffered:
+            yield Replacement(self._accepted_text)
+        self._text = ""
+
+    def output(self, output: Any, response: ModelResponse) -> Iterator[Any]:
+        """Yield the output of the run, unless it is the text that was sent."""
+        if self._is_buffered or not self._text or not isinstance(output, str):
+            yield output
+        elif not _is_text_of_model(output, response):
+            yield Replacement(self._accepted_text + output)
 
 
 @dataclass
@@ -163,12 +234,13 @@ class _CallCapability(AbstractCapability[Any]):
     turn: Turn
     durable: bool
     usage: Usage
+    texts: _ResponseTexts
 
     def get_ordering(self) -> CapabilityOrdering:
         return CapabilityOrdering(position="innermost")
 
     def get_wrapper_model(self, model: Model) -> Model:
-        return _RecordedResponses(model, self.turn, self.durable, self.usage)
+        return _RecordedResponses(model, self.turn, self.durable, self.usage, self.texts)
 
     async def wrap_tool_execute(
         self,
@@ -216,8 +288,9 @@ class _CallCapability(AbstractCapability[Any]):
 class _RecordedResponses(WrapperModel):
     """Model whose complete responses are recorded. A recorded response is sent as one chunk."""
 
-    def __init__(self, model: Model, turn: Turn, durable: bool, usage: Usage) -> None:
+    def __init__(self, model: Model, turn: Turn, durable: bool, usage: Usage, texts: _ResponseTexts) -> None:
         super().__init__(model)
+        self._texts = texts
         self._turn = turn
         self._durable = durable
         self._usage = usage
@@ -282,6 +355,7 @@ class _RecordedResponses(WrapperModel):
 
     def _begin(self, messages: list[ModelMessage]) -> RecordedCall | None:
         self._turn.stop_if_asking()
+        self._texts.is_rejected = _is_retry(messages[-1])
         if not self._durable:
             return None
         request = _without_volatile(ModelMessagesTypeAdapter.dump_python(messages, mode="json"))
@@ -384,6 +458,11 @@ def _dumped_conversation(conversation: ModelConversation) -> dict[str, Any]:
     return content
 
 
+def _is_retry(message: ModelMessage) -> bool:
+    """Return True if a message rejects the text of the last response."""
+    return isinstance(message, ModelRequest) and any(isinstance(part, RetryFeedbackPart) for part in message.parts)
+
+
 def _text_of(event: Any) -> str:
     match event:
         case PartStartEvent(part=TextPart(content=text)):
@@ -414,15 +493,17 @@ def _content(output: Any) -> Any:
 
 def _prompt(turn: Turn) -> Sequence[UserContent]:
     contents: list[UserContent] = []
-    for part in turn.parts:
+    for part in map(normalized_file, turn.parts):
+        if part.filename:  # pydantic-ai does not send the identifier of a file to the model
+            contents.append(f"This is file {part.filename}:")
         match part.WhichOneof("content"):
             case "text":
                 contents.append(part.text)
             case "raw":
-                contents.append(BinaryContent(part.raw, media_type=part.media_type or "application/octet-stream"))
+                contents.append(BinaryContent(part.raw, media_type=part.media_type, identifier=part.filename or None))
             case "url":
                 kind = URLS.get(part.media_type.partition("/")[0], DocumentUrl)
-                contents.append(kind(part.url, media_type=part.media_type or None))
+                contents.append(kind(part.url, media_type=part.media_type or None, identifier=part.filename or None))
             case "data":
                 contents.append(data_text(part))
     return contents

@@ -20,6 +20,7 @@ from ..execution.agents.journal import CURRENT, UNFINISHED, JournalCall, RunJour
 from ..execution.agents.step_results import FAILURE, UnreadableResult, decode_failure, encode_failure
 from ..execution.events.steps import Execution, current_execution
 from ..lifecycle.execution import ENDS
+from ..lifecycle.json_values import json_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +83,7 @@ class RecordedCall:
             CancelledError: The run is lost. The result must not be used.
         """
         try:
-            content = json.dumps(result, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+            content = json_bytes(result)
             await self._journal.record(self._call, "json", content)
         except (StepError, TypeError, ValueError, RecursionError) as problem:
             self.skip(problem)

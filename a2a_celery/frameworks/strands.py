@@ -15,7 +15,6 @@ from collections.abc import AsyncGenerator, Callable, Collection, Iterator
 from contextlib import aclosing
 from typing import Any, cast, get_args
 
-from a2a.helpers import new_data_part
 from pydantic_core import to_jsonable_python
 from strands import Agent, Snapshot
 from strands.agent import AgentResult
@@ -36,7 +35,9 @@ from strands.types.session import decode_bytes_values, encode_bytes_values
 
 from ..agents import FrameworkAgent
 from ..errors import Failed, InputRequired, Rejected
+from ..execution.agents.adapters import Replacement
 from ..execution.agents.turn import Turn
+from ..lifecycle.events import data_part
 from ..lifecycle.outcomes import NEEDS_INPUT
 from .conversation import Conversation, EarlyStops, OpenSteps, data_of, data_text
 from .recorded_calls import MODEL, TOOL, RecordedCall
@@ -65,8 +66,8 @@ def strands_agent(
 ) -> FrameworkAgent:
     """Return a function agent that runs a strands agent. Register it with ``session=True``.
 
-    The model's text is streamed, and a structured output is sent as data at the end. Messages, state and open
-    interrupts are stored in the session. A cancellation stops the agent at its next await. Tools in threads are
+    The model's text is streamed and redacted, and a structured output is sent as data at the end. Messages, state and
+    open interrupts are stored in the session. A cancellation stops the agent at its next await. Tools in threads are
     notified through their ``cancel_signal``. If the agent stops early (`EARLY`), the turn ends in COMPLETED with
     ``stopReason`` in its metadata. For the reasons in `fail_on`, the turn ends in FAILED. If the agent was cancelled
     within strands, the turn ends in CANCELED.
@@ -92,11 +93,12 @@ def strands_agent(
         prompt = _answers(turn, conversation.questions) if conversation.questions else _prompt(turn)
         result: AgentResult | None = None
         stop_reason: str | None = None
+        texts = _ResponseTexts()
         try:
             async with aclosing(cast(AsyncGenerator[dict[str, Any], None], agent.stream_async(prompt))) as events:
                 async for event in events:
-                    if "data" in event:
-                        yield event["data"]
+                    for text in texts.add(event):
+                        yield text
                     result = event.get("result", result)
         except MaxTokensReachedException:
             stop_reason = "max_tokens"
@@ -115,11 +117,30 @@ def strands_agent(
             for end in early_stops.final_status(turn, early, conversation.usage):
                 yield end
             return
-        questions = [_question(interrupt) for interrupt in result.interrupts or []]
-        conversation.pause(memory, questions)
-        raise _asking(questions)
+        raise _pause(conversation, memory, result)
 
     return answer
+
+
+class _ResponseTexts:
+    """Text of the model's responses, as chunks for the client. Text that a guardrail redacts is replaced."""
+
+    def __init__(self) -> None:
+        self._accepted_text = ""
+        self._text = ""
+
+    def add(self, event: dict[str, Any]) -> Iterator[str | Replacement]:
+        """Yield the chunks that follow an event of the agent."""
+        chunk = event.get("event", {})
+        if "messageStart" in chunk:
+            self._accepted_text, self._text = self._accepted_text + self._text, ""
+        if "data" in event:
+            self._text += event["data"]
+            yield event["data"]
+        redaction = chunk.get("redactContent", {}).get("redactAssistantContentMessage")
+        if redaction is not None:
+            self._text = redaction
+            yield Replacement(self._accepted_text + self._text)
 
 
 class _CallMiddleware:
@@ -268,13 +289,20 @@ def _question(interrupt: Any) -> dict[str, Any]:
     return {"interruptId": interrupt.id, "name": interrupt.name, "reason": reason}
 
 
+def _pause(conversation: Conversation, memory: dict[str, Any], result: AgentResult) -> InputRequired:
+    """Store the state of the agent, and return the question about its interrupts."""
+    questions = [_question(interrupt) for interrupt in result.interrupts or []]
+    conversation.pause(memory, questions)
+    return _asking(questions)
+
+
 def _asking(questions: list[dict[str, Any]], problem: str = "") -> InputRequired:
     lines = [problem] if problem else []
     for question in questions:
         reason = question["reason"]
         text = reason if isinstance(reason, str) else json.dumps(reason, ensure_ascii=False)
         lines.append(f"{question['name']}: {text}" if reason else question["name"])
-    return InputRequired("\n".join(lines) or NEEDS_INPUT, parts=[new_data_part({"interrupts": questions})])
+    return InputRequired("\n".join(lines) or NEEDS_INPUT, parts=[data_part({"interrupts": questions}, "")])
 
 
 def _answers(turn: Turn, questions: list[dict[str, Any]]) -> list[InterruptResponseContent]:

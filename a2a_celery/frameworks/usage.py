@@ -6,6 +6,7 @@ from typing import Any
 
 from a2a.types import TaskStatusUpdateEvent
 
+from ..lifecycle.json_values import portable_text
 from ..lifecycle.own_metadata import USAGE, own_metadata
 
 Counts = dict[str, int]
@@ -44,7 +45,7 @@ class Usage:
         """
         if not inputs and not outputs:
             return
-        counts = self.by_model.setdefault(model or "", {"inputTokens": 0, "outputTokens": 0})
+        counts = self.by_model.setdefault(portable_text(model or ""), {"inputTokens": 0, "outputTokens": 0})
         counts["inputTokens"] += inputs or 0
         counts["outputTokens"] += outputs or 0
         optional = {"cacheReadTokens": cache_reads, "cacheWriteTokens": cache_writes, "reasoningTokens": reasoning}

@@ -6,7 +6,6 @@ of protocol 1.0 selects the agent, and the first agent serves all other requests
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -28,18 +27,23 @@ from ..clock import SYSTEM_CLOCK, Clock
 from ..crypto.sealing import sealer_of
 from ..dispatch import Publisher
 from ..errors import ConfigError
+from ..operations.publication import RunPublisher
+from ..operations.requests import check_input_modes
+from ..operations.service import TaskService
 from ..settings import Settings
 from ..store import AsyncStore, Keys
 from ..store.admin.start_check import check_store
 from ..store.blobs.blob_store import blobs_of
-from ..store.client.tracing import TracedStore
-from ..store.log.pubsub import LogFollower, PubSubListener
+from ..store.client.connection import TracedStore
+from ..store.log.follower import LogFollower
+from ..store.log.pubsub import PubSubListener
 from ..telemetry.log_redaction import redact_logs
 from ..telemetry.sdk import only_where_traced
 from .auth.authenticator import Authenticator
-from .auth.cross_origin import CrossOriginProtection
+from .auth.cross_origin import CrossOriginAccess, CrossOriginProtection
 from .auth.from_settings import authenticator_from_settings, secure_agent
 from .auth.http import authentication
+from .auth.refusal_log import AGENT, REASONS, RefusalLog
 from .bindings.endpoints import (
     A2AJsonResponse,
     HttpCallContextBuilder,
@@ -54,24 +58,28 @@ from .bindings.legacy import legacy_rest_routes
 from .bindings.rest import rest_routes
 from .bindings.shared_address import SharedAddress
 from .cards import MountPath, card_routes, check_signed_cards, key_routes
+from .discovery import discovery_routes
 from .handler import GatewayHandler
 from .health import Health
+from .inbox import inbox_route
 from .metrics import Metrics
-from .middleware.bodies import LargeResponseMiddleware
-from .middleware.extensions import Endpoint, echo_extensions
+from .middleware.bodies import LargeResponseMiddleware, NoStoreMiddleware
 from .middleware.operation import TraceContext
+from .middleware.service_parameters import Endpoint, echo_extensions
 from .operations.limits import OwnerLimits
 from .operations.push_configs import PushConfigs
-from .operations.send_message import BackgroundPublisher
 from .operations.task_reader import TaskReader
 from .operator.api import MAX_BODY, OperatorApi
+from .operator.api import PATH as OPERATOR_PATH
+from .page import PATH as PAGE_PATH
 from .page import list_route, root_route, shell_routes
 from .shutdown import GatewayShutdown
 
+CLOSED_PATHS = (PAGE_PATH, OPERATOR_PATH, "/metrics", "/health")
+"""Paths that no page of another origin can read, whatever `cors_origins` contains."""
+
 MAX_NAMES = 20
 """Maximum number of agents that the error for an unknown agent names."""
-
-_AGENT = re.compile(r"/agents/([^/]+)")
 
 
 class GatewayServices:
@@ -87,7 +95,8 @@ class GatewayServices:
 
     Raises:
         ConfigError: An extra is missing (gRPC, object store, archive), the authentication settings are incomplete or
-            contradictory, a card does not match the settings, or the gateway would change a signed card.
+            contradictory, a card does not match the settings, an input mode of a card is not a media type, or the
+            gateway would change a signed card.
     """
 
     def __init__(
@@ -99,10 +108,13 @@ class GatewayServices:
         *,
         publisher: Publisher | None = None,
         store: AsyncStore | None = None,
+        grpc_host: str = "127.0.0.1",
     ) -> None:
         self.authenticator = authenticator_from_settings(settings, clock)
+        self.refusal_log = RefusalLog(clock) if self.authenticator is None else self.authenticator.refusal_log
         secured_agents = {name: secure_agent(agent, self.authenticator) for name, agent in agents.items()}
         for name, agent in agents.items():
+            check_input_modes(name, agent.card)
             check_signed_cards(agent, secured_agents[name], settings)
         agents = secured_agents
         self.blobs = blobs_of(settings)
@@ -111,25 +123,30 @@ class GatewayServices:
         self._settings = settings
         self._keys = keys = Keys(settings.key_prefix)
         self._listener = PubSubListener(settings.store_url)
-        if publisher is None:
-            options = {name: agent.options for name, agent in agents.items()}
-            publisher = Publisher(app, options, settings.key_prefix)
-        self._publisher = BackgroundPublisher(publisher, self.store, keys, settings, clock)
+        publisher = publisher or Publisher.of(app, agents, settings.key_prefix)
+        runs = RunPublisher(publisher, self.store, keys, settings, clock, in_background=True)
+        self._service = TaskService(agents, settings, self.store, keys, runs)
         self._sealer = sealer_of(settings.secret_keys)
         self._archive = open_archive(settings.archive_url) if settings.archive_url else None
         task_reader = TaskReader(self.store, keys, self._archive, settings.retention)
-        self.metrics = Metrics(self.store, keys, agents, clock)
-        limits = OwnerLimits(settings, self.store, keys, agents, self.metrics, clock)
+        self.metrics = self.refusal_log.metrics = Metrics(self.store, keys, agents, clock)
+        self.metrics.declare_refused_callers(REASONS)
+        self._limits = limits = OwnerLimits(settings, self.store, keys, agents, self.metrics, clock)
         self._push = (
             PushConfigs(settings, self._sealer, self.store, keys, task_reader, limits)
             if self._sealer is not None
             else None
         )
         follower = LogFollower(self.store, keys, self._listener)
-        shared = (settings, follower, self._publisher, self.shutdown, self._push, limits, task_reader, clock)
-        self.operator_api = OperatorApi(app, agents, settings, self.store, keys, limits, self._publisher, clock)
-        self.handlers = {name: GatewayHandler(agent, *shared) for name, agent in agents.items()}
-        self._grpc_server = _grpc_server(self.handlers, settings, self.authenticator)
+        shared = (settings, follower, self._service, self.shutdown, self._push, limits, task_reader)
+        self.inbox = inbox_route(agents, self.store, keys, limits, self.refusal_log)
+        self.operator_api = OperatorApi(
+            app, agents, settings, self.store, keys, limits, self.refusal_log, self._service, clock
+        )
+        self.handlers = {
+            name: GatewayHandler(agent, *shared, self.refusal_log, clock) for name, agent in agents.items()
+        }
+        self._grpc_server = _grpc_server(self.handlers, settings, grpc_host, self.authenticator, clock)
 
     @asynccontextmanager
     async def lifespan(self, _: Starlette) -> AsyncIterator[None]:
@@ -140,7 +157,8 @@ class GatewayServices:
         """
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self.store.aclose)
-            stack.push_async_callback(self._publisher.aclose)
+            stack.push_async_callback(self._service.runs.aclose)
+            stack.callback(self._limits.close)
             for service in (self._push, self._archive):
                 if service is not None:
                     stack.push_async_callback(service.aclose)
@@ -156,7 +174,11 @@ class GatewayServices:
 
 
 def _grpc_server(  # type: ignore[no-untyped-def]
-    handlers: Mapping[str, GatewayHandler], settings: Settings, authenticator: Authenticator | None
+    handlers: Mapping[str, GatewayHandler],
+    settings: Settings,
+    host: str,
+    authenticator: Authenticator | None,
+    clock: Clock,
 ):
     if settings.grpc_port is None:
         return None
@@ -164,7 +186,7 @@ def _grpc_server(  # type: ignore[no-untyped-def]
         from .bindings.grpc import GrpcServer  # noqa: PLC0415 - an extra that only gRPC needs
     except ImportError as e:
         raise ConfigError(f"gRPC needs an extra: pip install 'a2a-celery[grpc]' ({e})") from e
-    return GrpcServer(handlers, settings.grpc_host, settings.grpc_port, settings.max_request_bytes, authenticator)
+    return GrpcServer(handlers, host, settings.grpc_port, settings.max_request_bytes, authenticator, clock=clock)
 
 
 def build_asgi(
@@ -175,6 +197,7 @@ def build_asgi(
     *,
     publisher: Publisher | None = None,
     store: AsyncStore | None = None,
+    grpc_host: str = "127.0.0.1",
 ) -> Starlette:
     """Return the ASGI application. The services connect on first use, and must then stay on the same event loop.
 
@@ -187,16 +210,24 @@ def build_asgi(
         raise ConfigError("no agent is registered: a2a.add_agent(…), @a2a.agent(…); see the README")
     redact_logs()
     only_where_traced()
-    services = GatewayServices(app, agents, settings, clock, publisher=publisher, store=store)
+    services = GatewayServices(app, agents, settings, clock, publisher=publisher, store=store, grpc_host=grpc_host)
     handlers = services.handlers
     health = Health(app, services.store, Keys(settings.key_prefix), agents, clock).routes()
-    signing_keys = key_routes(settings)
+    keys = key_routes(settings)
     shell = [*(shell_routes() if settings.ui else []), root_route(has_page=settings.ui)]
     operator_api = services.operator_api
-    routes: list[BaseRoute] = [*health, *signing_keys, *services.metrics.routes(), *shell]
+    routes: list[BaseRoute] = [
+        *health,
+        *keys,
+        *_discovery_routes(services, settings),
+        *services.metrics.routes(),
+        *shell,
+    ]
     routes += guard_rest(operator_api.routes(), MAX_BODY)
     if settings.ui:
-        routes.append(list_route(handlers, operator_api.role))
+        can_sign_in = services.authenticator is not None and services.authenticator.accepts_client_credentials
+        agents_list = list_route(handlers, operator_api.role, can_sign_in=can_sign_in)
+        routes += [agents_list, services.inbox]
     for name, handler in handlers.items():
         routes += _agent_routes(handler, settings, f"/agents/{name}")
     first = next(iter(handlers.values()))
@@ -206,10 +237,13 @@ def build_asgi(
         lifespan=services.lifespan,
         exception_handlers={HTTPException: partial(_unknown, tuple(handlers))},
         middleware=[
+            # outside of the authentication, so that scripts can read why a request is refused
+            *_cross_origin_access(services, settings),
+            Middleware(NoStoreMiddleware),
             Middleware(TraceContext),
             Middleware(MountPath),
-            _authentication(services.authenticator, settings, handlers, [*health, *signing_keys], shell),
-            Middleware(LargeResponseMiddleware),
+            _authentication(services, settings, handlers, [*health, *keys], shell),
+            Middleware(LargeResponseMiddleware, clock=clock),
         ],
     )
     # An unknown path gets the error of `_unknown`, not a redirect to the path with or without a trailing slash.
@@ -218,8 +252,22 @@ def build_asgi(
     return asgi
 
 
+def _cross_origin_access(services: GatewayServices, settings: Settings) -> list[Middleware]:
+    if not settings.cors_origins:
+        return []
+    log = services.refusal_log
+    return [Middleware(CrossOriginAccess, settings=settings, closed=CLOSED_PATHS, refusal_log=log)]
+
+
+def _discovery_routes(services: GatewayServices, settings: Settings) -> list[Route]:
+    agents = {name: handler.agent for name, handler in services.handlers.items()}
+    schemes = () if services.authenticator is None else services.authenticator.schemes
+    delay = next(iter(services.handlers.values())).limits.card_delay
+    return discovery_routes(agents, settings, schemes, delay)
+
+
 def _authentication(
-    authenticator: Authenticator | None,
+    services: GatewayServices,
     settings: Settings,
     agents: Iterable[str],
     open_to_all: Iterable[Route],
@@ -233,8 +281,9 @@ def _authentication(
     """
     paths = ["", *(f"/agents/{name}" for name in agents)]
     rpc = {place for path in paths for place in (path, f"{path}/")}
+    authenticator = services.authenticator
     if authenticator is None:
-        return Middleware(CrossOriginProtection, settings=settings, rpc=rpc)
+        return Middleware(CrossOriginProtection, settings=settings, rpc=rpc, refusal_log=services.refusal_log)
     public = {route.path for route in open_to_all} | {path + AGENT_CARD_WELL_KNOWN_PATH for path in paths}
     if authenticator.accepts_client_credentials:
         public |= {route.path for route in shell}
@@ -265,7 +314,7 @@ def _agent_routes(
         # The most frequent routes come first, because Starlette tries routes in order.
         *guard_rest(rest_routes(serving, context_builder), limit, around),
         Route("/", rpc, methods=["POST"]),
-        *card_routes(handler.agent, settings, path),
+        *card_routes(handler.agent, settings, path, handler.metrics, handler.limits.card_delay),
         *guard_rest(legacy, limit, counting),
         *guard_rest(rest_routes(serving, context_builder, "/{tenant}"), limit, around),
     ]
@@ -280,7 +329,7 @@ async def _unknown(agents: Sequence[str], request: Request, error: Exception) ->
     if error.status_code == 404:
         text = f"Nothing is served at {request.method} {request.url.path}"
         path = request.url.path.removeprefix(request.scope["app_root_path"])
-        agent = _AGENT.match(path)
+        agent = AGENT.match(path)
         if agent is not None and agent[1] not in agents:
             text += f": there is no agent {agent[1]!r}. Agents: {', '.join(agents[:MAX_NAMES])}"
         elif path.rstrip("/") == "/ui":

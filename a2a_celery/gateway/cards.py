@@ -1,5 +1,9 @@
 """Routes of the agent cards, and of the public keys with which receivers verify webhooks.
 
+A request for protocol 1.0 gets a card with the members of 1.0 only. A request for 0.3 gets a card that also has the
+members of 0.3. A request without a version is a request for 0.3, and the clients of 0.3 and of 1.0 fetch cards without
+a version, so this card suits both.
+
 A card that declares interfaces is served with these interfaces. A card without interfaces gets JSON-RPC and HTTP+JSON
 at `public_url` or at the address of the request. Interfaces of protocol 1.0 precede those of 0.3.
 
@@ -10,16 +14,24 @@ interface has a different origin from the card.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from contextvars import ContextVar
+import json
 from datetime import UTC, datetime
 from email.utils import format_datetime, parsedate_to_datetime
-from functools import lru_cache
+from functools import cache, lru_cache
 from hashlib import sha256
+from uuid import uuid4
 
 from a2a.server.context import ServerCallContext
-from a2a.server.routes import create_agent_card_routes
+from a2a.server.request_handlers.response_helpers import agent_card_to_dict
 from a2a.types import AgentCard, AgentInterface
+from a2a.utils.constants import (
+    AGENT_CARD_WELL_KNOWN_PATH,
+    PROTOCOL_VERSION_0_3,
+    PROTOCOL_VERSION_1_0,
+    VERSION_HEADER,
+)
+from a2a.utils.proto_utils import warn_on_missing_required_fields
+from google.protobuf.json_format import MessageToDict
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -31,12 +43,28 @@ from ..crypto.webhook_keys import JWKS_PATH, jwk_set, public_key_bytes
 from ..errors import ConfigError
 from ..push import format_public_key, parse_private_key
 from ..settings import Settings
-
-_base_url: ContextVar[str] = ContextVar("base_url")
+from .metrics import Metrics
+from .middleware.service_parameters import requested_version, served_as
+from .protocol_errors import BurstDelay
 
 ADDRESS = "a2a_address"
 """Key of a call context for a function that returns the base URL of the request and the path of the agent under that
 URL. Over gRPC, the base URL is unknown, and the function returns ""."""
+
+
+BASE_URL = f"http://{uuid4().hex}"
+"""Placeholder of the base URL in documents that are encoded once; see `with_base_url`."""
+
+
+def base_url_of(request: Request, settings: Settings) -> str:
+    """Return the base URL of the gateway for the client, without a trailing slash."""
+    return (settings.public_url or str(request.base_url)).rstrip("/")
+
+
+def with_base_url(document: bytes, request: Request, settings: Settings) -> bytes:
+    """Return the encoded JSON `document` with the base URL of the gateway instead of `BASE_URL`."""
+    base_url = json.dumps(base_url_of(request, settings), ensure_ascii=False)[1:-1]
+    return document.replace(BASE_URL.encode(), base_url.encode())
 
 
 class MountPath:
@@ -55,27 +83,34 @@ class MountPath:
         await self._app(scope, receive, send)
 
 
-def card_routes(agent: Agent, settings: Settings, path: str) -> list[Route]:
-    """Return the route of the well-known card of `agent`. The agent's paths start with `path` ("" for the root)."""
+def card_routes(agent: Agent, settings: Settings, path: str, metrics: Metrics, delay: BurstDelay) -> list[Route]:
+    """Return the route of the well-known card of `agent`. The agent's paths start with `path` ("" for the root).
 
-    async def with_interfaces(card: AgentCard) -> AgentCard:
-        return public_card(agent, settings, path, _base_url.get())
-
-    def with_address(endpoint: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
-        async def get_card(request: Request) -> Response:
-            _base_url.set(settings.public_url or str(request.base_url))
-            return _date_response(await endpoint(request), request, since)
-
-        return get_card
-
-    routes = create_agent_card_routes(
-        public_card(agent, settings, path, "http://localhost"),
-        card_modifier=with_interfaces,
-        cache_control="public, max-age=60",
-    )
+    The card is public, so each form of the card is encoded once, and `delay` is applied. Only the base URL depends on
+    the request.
+    """
+    warn_on_missing_required_fields(public_card(agent, settings, path, "http://localhost"), f"agent {agent.name!r}:")
     # A card does not change while the process runs. HTTP dates have whole seconds.
     since = SYSTEM_CLOCK.now().replace(microsecond=0)
-    return [Route(route.path, with_address(route.endpoint), methods=["GET"]) for route in routes]
+
+    # A shared cache could serve a card with the address that another client has sent in Host.
+    scope = "public" if settings.public_url else "private"
+
+    @cache
+    def encoded_card(is_legacy: bool) -> bytes:
+        card = public_card(agent, settings, path, BASE_URL)
+        return bytes(JSONResponse(agent_card_to_dict(card) if is_legacy else MessageToDict(card)).body)
+
+    async def get_card(request: Request) -> Response:
+        metrics.count_request(agent.name, "GetAgentCard", "ok")
+        await delay.wait()
+        is_legacy = served_as(requested_version(request)) == PROTOCOL_VERSION_0_3
+        body = with_base_url(encoded_card(is_legacy), request, settings)
+        response = cached_card(Response(body, media_type="application/json"), request)
+        response.headers.update({"Cache-Control": f"{scope}, max-age=60", "Vary": VERSION_HEADER})
+        return _date_response(response, request, since)
+
+    return [Route(AGENT_CARD_WELL_KNOWN_PATH, get_card, methods=["GET"])]
 
 
 def _date_response(response: Response, request: Request, since: datetime) -> Response:
@@ -109,7 +144,7 @@ def has_current_copy(request: Request, tag: str) -> bool:
 
 
 def cached_card(response: Response, request: Request) -> Response:
-    """Return `response`, an extended card, with caching headers, or 304 if the client's copy is current.
+    """Return `response`, a card, with caching headers, or 304 if the client's copy is current.
 
     Source: A2A specification 8.6.1.
     """
@@ -219,19 +254,20 @@ def _with_interfaces(card: AgentCard, agent: Agent, settings: Settings, path: st
 @lru_cache(maxsize=256)  # callers may send any Host header
 def _interfaces(settings: Settings, name: str, path: str, base_url: str) -> tuple[AgentInterface, ...]:
     interfaces = []
-    if base_url:
-        url = base_url.rstrip("/") + path
-        for version in ("1.0", "0.3"):
+    url, address = base_url.rstrip("/") + path, settings.grpc_public_address
+    for version in (PROTOCOL_VERSION_1_0, PROTOCOL_VERSION_0_3):
+        if base_url:
             interfaces += [
                 AgentInterface(url=f"{url}/", protocol_binding="JSONRPC", protocol_version=version),
                 AgentInterface(url=url, protocol_binding="HTTP+JSON", protocol_version=version),
             ]
-    if settings.grpc_port is not None and settings.grpc_public_address:
-        # one port serves all agents: the tenant selects the agent, and "" selects the first agent
-        tenant, address = name if path else "", settings.grpc_public_address
-        interfaces.insert(
-            2, AgentInterface(url=address, protocol_binding="GRPC", protocol_version="1.0", tenant=tenant)
-        )
+        # One port serves all agents: the tenant selects the agent, and "" selects the first agent. Requests of 0.3
+        # have no tenant.
+        tenant = name if path else ""
+        if settings.grpc_port is not None and address and (version == PROTOCOL_VERSION_1_0 or not tenant):
+            interfaces.append(
+                AgentInterface(url=address, protocol_binding="GRPC", protocol_version=version, tenant=tenant)
+            )
     return tuple(interfaces)
 
 
@@ -240,9 +276,8 @@ MAX_AGE = 300
 
 
 def published_keys(settings: Settings) -> tuple[str, ...]:
-    """Return the public keys (``whpk_…``) without duplicates. Public keys of configured private keys come first."""
-    own = (format_public_key(parse_private_key(key)) for key in settings.webhook_private_keys)
-    return tuple(dict.fromkeys((*own, *settings.webhook_public_keys)))
+    """Return the public keys (``whpk_…``) of the configured private keys, without duplicates."""
+    return tuple(dict.fromkeys(format_public_key(parse_private_key(key)) for key in settings.webhook_private_keys))
 
 
 def key_routes(settings: Settings) -> list[Route]:
@@ -266,7 +301,5 @@ def signatures_line(settings: Settings) -> str:
         return ""
     if not keys:
         return "HMAC-SHA256 (v1)"
-    if not settings.webhook_private_keys:
-        return f"HMAC-SHA256 (v1); Ed25519 keys published for watchers: {', '.join(keys)}"
     first, *others = keys
     return f"HMAC-SHA256 (v1) and Ed25519 (v1a) with {first}" + "".join(f"; published too: {key}" for key in others)

@@ -7,9 +7,14 @@ Source: A2A specification 3.1.
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from functools import partial
+from time import sleep
 from typing import Any
+from uuid import uuid4
 
 from a2a.server.context import ServerCallContext
 from a2a.server.request_handlers.request_handler import RequestHandler
@@ -32,38 +37,45 @@ from a2a.types import (
     TaskPushNotificationConfig,
     TaskState,
 )
-from a2a.utils.errors import (
-    ExtendedAgentCardNotConfiguredError,
-    PushNotificationNotSupportedError,
-    UnsupportedOperationError,
-)
+from a2a.utils.errors import PushNotificationNotSupportedError, UnsupportedOperationError
 from a2a.utils.task import apply_history_length
 from google.protobuf.message import Message as Proto
 
-from ..acceptance.errors import invalid, not_found
-from ..acceptance.validation import require_fields
 from ..agents import Agent
+from ..caller import Caller
 from ..child_tasks import BY_PARENT, CANCELED_BY
 from ..clock import SYSTEM_CLOCK, Clock
 from ..lifecycle import Event, EventId, is_interrupted, is_terminal
+from ..lifecycle.answers import AnswerRefused, fitting_answer
 from ..lifecycle.outcomes import CANCELED_BY_CLIENT, CANCELED_BY_PARENT
+from ..lifecycle.references import Scope
+from ..lifecycle.refusals import Reason, Refusal
+from ..lifecycle.signals import Sender
+from ..operations.errors import invalid, invalid_fields, not_found
+from ..operations.requests import require_fields
+from ..operations.service import Signalled, TaskService
+from ..operations.signals import Signal
 from ..settings import Settings
-from ..store import AsyncStore, Keys, Scope
-from ..store.log.pubsub import LogFollower
-from ..store.tasks import commands as tasks
-from ..store.tasks import results as answers
+from ..store import AsyncStore, Keys
+from ..store.log.follower import LogFollower, StreamCursor, StreamEvent
+from ..store.log.pubsub import LogSignal
+from ..store.tasks.commands import ReplyChannel
 from ..store.tasks.family import read_family
+from ..store.tasks.replies import Accepted, CancelRequested, Known
+from ..store.webhooks.push_configs import NewPushConfig
+from .auth.refusal_log import RefusalLog
 from .cards import card_of, extended_card
 from .middleware.operation import log_cancel_request, operation
 from .operations import validation as checks
 from .operations.limits import OwnerLimits
 from .operations.push_configs import REPLAYED, PushConfigs
-from .operations.send_message import BackgroundPublisher, MessageAcceptor
-from .operations.signals import SIGNAL, Signals
-from .operations.task_reader import TaskReader, already_ended_error
-from .operations.turns import StreamEvent, TurnFollower, TurnWatch, events_of
+from .operations.task_reader import StoredTask, TaskReader
+from .operations.turns import TurnFollower, events_of
 from .protocol_errors import LAST_EVENT_ID
 from .shutdown import GatewayShutdown
+
+RELEASE_GIL = partial(sleep, 0.0001)
+"""Function that releases the GIL during the check of an answer, so that the event loop does not wait for the GIL."""
 
 CANCEL_MARGIN = 2.0
 """Seconds that CancelTask waits for the end of the task in addition to the agent's cancel grace period."""
@@ -77,15 +89,16 @@ class GatewayHandler(RequestHandler):
         agent: Agent,
         settings: Settings,
         follower: LogFollower,
-        publisher: BackgroundPublisher,
+        service: TaskService,
         shutdown: GatewayShutdown,
         push_configs: PushConfigs | None,
         limits: OwnerLimits,
         task_reader: TaskReader,
+        refusal_log: RefusalLog,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.agent = agent
-        self.metrics, self.limits = limits.metrics, limits
+        self.metrics, self.limits, self.refusal_log = limits.metrics, limits, refusal_log
         self.shutdown, self.clock = shutdown, clock
         self._card: AgentCard = card_of(agent, settings)
         self._push_configs = push_configs
@@ -93,14 +106,12 @@ class GatewayHandler(RequestHandler):
         self._follower = follower
         self._store: AsyncStore = follower.store
         self._keys: Keys = follower.keys
-        self._publisher = publisher.publisher
+        self._service = service
         self._task_reader = task_reader
-        self._acceptor = MessageAcceptor(agent, settings, follower, publisher, push_configs, limits, task_reader)
-        self._signals = Signals(agent, settings, self._store, self._keys, publisher, limits, task_reader)
+        self._is_call = service.new_tasks(agent).is_call
         # only executors may reply with a message instead of a task
-        self._turns = TurnFollower(
-            follower, settings.first_event_hold if agent.kind == "executor" else 0, limits.metrics, clock
-        )
+        hold = agent.first_event_hold if agent.kind == "executor" else 0
+        self._turns = TurnFollower(follower, hold, limits.metrics, clock)
 
     @operation("SendMessage")
     async def on_message_send(self, params: SendMessageRequest, context: ServerCallContext) -> Task | Message:
@@ -112,18 +123,19 @@ class GatewayHandler(RequestHandler):
         """
         self._check_send(params, context)
         if params.configuration.return_immediately:
-            accepted_message = await self._acceptor.accept(params, context, self._scope(context))
-            return apply_history_length(accepted_message.task, params.configuration)
+            accepted = await self._accept(params, context, self._scope(context))
+            accepted = await self._turns.with_full_task(accepted)
+            return apply_history_length(accepted.task, params.configuration)
         scope, length = self._scope(context), _history_length(params.configuration)
-        async with self._acceptor.accepting(params, context, scope, final_only=True) as (accepted_message, signal):
+        async with self._accepting(params, context, scope, final_only=True) as (accepted, signal):
             end = None
             with self.shutdown.waiting():
-                end = await self._turns.wait_for_end(accepted_message, signal, scope, length)
+                end = await self._turns.wait_for_end(accepted, signal, scope, length)
         if isinstance(end, Message):
-            await self._turns.unlist(accepted_message.task.id)
+            await self._turns.unlist(accepted.task.id)
         if isinstance(end, Message | Task):
             return end
-        task = await self._read(accepted_message.task.id, context, params.configuration)
+        task = await self._read(accepted.task.id, context, params.configuration)
         if end is not None and not (is_terminal(task.status.state) or is_interrupted(task.status.state)):
             task.status.CopyFrom(end)  # a queued message has started the next turn
         return task
@@ -142,10 +154,10 @@ class GatewayHandler(RequestHandler):
         self._check_send(params, context)
         checks.require_streaming(self._card)
         async with (
-            self._acceptor.accepting(params, context, self._scope(context)) as (accepted_message, signal),
-            aclosing(self._turns.stream_pages(accepted_message, signal, params.configuration)) as pages,
+            self._accepting(params, context, self._scope(context)) as (accepted, signal),
+            aclosing(self._turns.stream_pages(accepted, signal, params.configuration)) as pages,
         ):
-            del params, context, accepted_message  # a long stream must not keep the request in memory
+            del params, context, accepted  # a long stream must not keep the request in memory
             async for page in pages:
                 yield page
                 del page
@@ -177,15 +189,12 @@ class GatewayHandler(RequestHandler):
                 raise invalid(LAST_EVENT_ID, f"The newest event of the task is {newest}.")
             if not last_id.differs_from(newest) and is_terminal(task.status.state):
                 return
-            watch, has_ended = TurnWatch(), False
-            task = Task(id=task.id, context_id=task.context_id)  # a long stream must not keep the task in memory
-            del params, context, stored_task
-            async with aclosing(self._turns.pages(task.id, signal, last_id)) as pages:
-                while not has_ended and (page := await anext(pages, None)) is not None:
-                    newest = EventId(0) if page.restored else newest  # event versions have restarted
-                    events, has_ended = watch.read(page.entries, task, until=newest.version)
+            cursor = StreamCursor(task.id, task.context_id, last_id, stored_version=newest.version)
+            del params, context, stored_task, task  # a long stream must not keep the task in memory
+            async with aclosing(self._turns.events(cursor, signal)) as pages:
+                async for events in pages:
                     yield events
-                    del events, page
+                    del events
 
     def on_message_send_stream(
         self, params: SendMessageRequest, context: ServerCallContext
@@ -239,16 +248,12 @@ class GatewayHandler(RequestHandler):
             )
             context_id = stored_task.task.context_id
             text = CANCELED_BY_PARENT if _is_by_parent(params) else CANCELED_BY_CLIENT
-            result = await self._store.run(tasks.request_cancel(self._keys, scope, params.id, context_id, text=text))
+            result = await self._service.cancel(scope, params.id, context_id, text=text)
             log_cancel_request(self.agent.name, params.id, result)
             match result:
-                case answers.Missing():
-                    raise await self._task_reader.not_cancelable_error(scope, params.id)
-                case answers.Ended(state):
-                    raise already_ended_error(params.id, state)
-                case answers.CanceledNow(run, _, canvas):
-                    self._publisher.revoke_canceled_soon(params.id, run, canvas)
-                case answers.CancelRequested(version):
+                case Refusal():
+                    raise await self._task_reader.error_of(result, scope, self.limits, archived=Reason.NOT_CANCELABLE)
+                case CancelRequested(version):
                     within = self.agent.grace(self._settings) + CANCEL_MARGIN
                     with self.shutdown.waiting():
                         await self._turns.wait_until_final(params.id, signal, version, within)
@@ -256,20 +261,29 @@ class GatewayHandler(RequestHandler):
 
     @operation("SendSignal")
     async def on_send_signal(self, params: SubscribeToTaskRequest, context: ServerCallContext) -> dict[str, Any]:
-        """Send a signal to a task of the caller. This operation is not part of A2A."""
+        """Send a signal to a task of the caller. This operation is not part of A2A.
+
+        Returns:
+            The id of the task, and whether a run waited for the signal.
+        """
         self._check(params, context)
-        return await self._signals.send(self._scope(context), params.id, context.state[SIGNAL])
+        body = dict(context.state[checks.SIGNAL])
+        body.pop("tenant", None)  # the binding reads the tenant
+        signal, scope = Signal.from_body(body, Sender.CLIENT), self._scope(context)
+        checks.require_signal(self.agent, signal.name)
+        limits = await self.limits.task_limits()
+        answer = await self._service.signal(params.id, signal, scope=scope, limits=limits)
+        if isinstance(answer, Signalled):
+            return {"taskId": params.id, "resumed": answer.has_resumed}
+        raise await self._task_reader.error_of(answer, scope, self.limits)
 
     @operation("GetExtendedAgentCard", counted=False)
     async def on_get_extended_agent_card(
         self, params: GetExtendedAgentCardRequest, context: ServerCallContext
     ) -> AgentCard:
         self._check(params, context)
-        checks.require_extended_card(self._card, context)
         card = extended_card(self.agent, self._settings, context)
-        if card is None:
-            raise ExtendedAgentCardNotConfiguredError
-        return card
+        return checks.require_extended_card(self._card, card, context)
 
     @operation("CreateTaskPushNotificationConfig")
     async def on_create_task_push_notification_config(
@@ -320,6 +334,120 @@ class GatewayHandler(RequestHandler):
     ) -> dict[str, Any]:
         """Queue a test ping, which a watcher posts. This operation is not part of A2A."""
         return await self._push(params, context).ping(self._scope(context), params.task_id, params.id)
+
+    @asynccontextmanager
+    async def _accepting(
+        self, params: SendMessageRequest, context: ServerCallContext, scope: Scope, *, final_only: bool = False
+    ) -> AsyncGenerator[tuple[Accepted, LogSignal], None]:
+        """Accept a message and subscribe to its task.
+
+        Yields:
+            The accepted message, and a `LogSignal` that is notified of every later write to its task or, with
+            `final_only`, only of interrupted and terminal states.
+        """
+        task_id = params.message.task_id or str(uuid4())
+        reply_channel = None if params.message.task_id else self._follower.reply_channel(final_only=final_only)
+        async with AsyncExitStack() as stack:
+            # subscribe before the write, so that no event is missed
+            signal = await stack.enter_async_context(
+                self._follower.listen(task_id, reply_channel, final_only=final_only)
+            )
+            accepted = await self._accept(params, context, scope, task_id, reply_channel)
+            if accepted.task.id != task_id:
+                signal = await stack.enter_async_context(self._follower.listen(accepted.task.id, final_only=final_only))
+            accepted_and_signal = [(accepted, signal)]
+            del params, context, accepted  # a long wait must not keep the request in memory
+            yield accepted_and_signal.pop()
+
+    async def _accept(
+        self,
+        params: SendMessageRequest,
+        context: ServerCallContext,
+        scope: Scope,
+        task_id: str = "",
+        reply_channel: ReplyChannel | None = None,
+    ) -> Accepted:
+        """Store the message and publish its run. A message without a task id creates a task with the id `task_id`, or
+        with a new id if `task_id` is "".
+
+        If the message repeats an accepted message, the existing task is returned.
+
+        Raises:
+            A2AError: The message is invalid or exceeds a limit, or the task cannot accept the message.
+        """
+        if params.message.task_id:
+            answer = await self._continue(params, context, scope)
+        else:
+            task_id = task_id or str(uuid4())
+            reply = await self._service.create(
+                self.agent,
+                params,
+                Caller.of(context),
+                task_id,
+                limits=await self.limits.task_limits(),
+                push=await self._config_of(params, context, task_id),
+                reply_channel=reply_channel,
+            )
+            assert isinstance(reply, Accepted | Known | Refusal), "a client's message is not a tick of a schedule"
+            answer = reply
+        if isinstance(answer, Refusal):
+            raise await self._task_reader.error_of(answer, scope, self.limits)
+        if isinstance(answer, Accepted):
+            return answer
+        stored_task = await self._task_reader.read(scope, answer.task_id)
+        task, newest, since = stored_task.task, stored_task.newest, EventId(answer.version)
+        return Accepted(task, newest, preceding_turns=answer.preceding_turns, since=since)
+
+    async def _continue(
+        self, params: SendMessageRequest, context: ServerCallContext, scope: Scope
+    ) -> Accepted | Known | Refusal:
+        task_id = params.message.task_id
+        stored_task, next_run = await asyncio.gather(  # one round trip
+            self._read_to_continue(scope, task_id), self._service.next_run(task_id)
+        )
+        task = stored_task.task
+        if stored_task.archived:
+            return Refusal(Reason.ENDED, task_id, {"state": task.status.state})
+        return await self._service.continue_(
+            self.agent,
+            params,
+            Caller.of(context),
+            task,
+            next_run=next_run,
+            limits=await self.limits.task_limits(),
+            push=await self._config_of(params, context, task_id),
+            check_answer=partial(self._check_answer, scope),
+        )
+
+    async def _read_to_continue(self, scope: Scope, task_id: str) -> StoredTask:
+        length = None if self._is_call else 0  # a plain Celery task is called with all messages of the client
+        return await self._task_reader.read(
+            scope, task_id, history_length=length, artifacts=False, resolve_blobs=self._is_call
+        )
+
+    async def _check_answer(self, scope: Scope, schema: bytes, message: Message) -> None:
+        """Check that `message` contains an answer that fits `schema`, the JSON Schema of a question.
+
+        The validation runs in a thread, because it may take a second for a large answer.
+
+        Raises:
+            InvalidParamsError: The message has no answer, or the answer does not fit. The error lists each violation.
+            LimitExceededError: Too many answers of the owner of `scope` are being checked.
+        """
+        check = partial(fitting_answer, json.loads(schema), message, pause=RELEASE_GIL)
+        try:
+            await self.limits.check_answer(self.agent.name, scope, check)
+        except AnswerRefused as e:
+            violations = [{"field": e.field + violation.path, "message": violation.text} for violation in e.violations]
+            raise invalid_fields(violations) from None
+
+    async def _config_of(
+        self, params: SendMessageRequest, context: ServerCallContext, task_id: str
+    ) -> NewPushConfig | None:
+        """Return the push notification config of a message, or None if the message has none."""
+        if self._push_configs is None:
+            return None
+        return await self._push_configs.config_of_message(params, context, task_id)
 
     def _push(self, params: Proto, context: ServerCallContext) -> PushConfigs:
         """Return the push configs. The error for unsupported push notifications takes precedence over errors about the

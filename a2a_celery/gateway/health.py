@@ -1,7 +1,7 @@
 """Health checks: ``/health/live`` for the process, and ``/health/ready`` for the store, the broker and at least one
 worker that consumes the queue of an agent.
 
-`report_start` logs the store, the broker, authentication, webhook signatures, and the configured settings with sources.
+`report_start` logs the lines of `start_lines`.
 
 Workers that Celery's remote control does not reach are found by their announcements in the store.
 """
@@ -12,7 +12,7 @@ import asyncio
 import json
 import logging
 import os
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from threading import Thread
 from typing import Any
@@ -26,11 +26,13 @@ from ..agents import Agent
 from ..clock import SYSTEM_CLOCK, Clock
 from ..dispatch import queue_of
 from ..errors import A2ACeleryError, StoreUnavailable
-from ..settings import visible_settings
+from ..integrations.kombu import require_confirmed_messages
+from ..settings import default_of, visible_settings
 from ..settings.loading import IN_ENVIRONMENT, LoadedSettings, source_of
 from ..settings.urls import BROKER_VARIABLE, BROKER_WRITE_VARIABLE, url_address
 from ..store import AsyncStore, Keys
 from ..store.admin.start_check import announced_workers
+from .auth.from_settings import SCHEME_VARIABLES
 from .cards import signatures_line
 
 WORKER_TIMEOUT = 1.0
@@ -43,6 +45,9 @@ STORE_TIMEOUT = 2.0
 BROKER_TIMEOUT = 2.0
 """Seconds that the broker has to accept a connection. If the broker accepts a connection but never responds, the
 timeout of `SingleCall.result` applies."""
+
+CONFIRM_TIMEOUT = 1.0
+"""Seconds that RabbitMQ has to confirm a message. RabbitMQ confirms none in a memory or disk alarm."""
 
 RESULT_FRESH_FOR = 1.0
 """Seconds for which a result is reused, so that many probes cause a single check."""
@@ -74,7 +79,7 @@ class Health:
         async with self._lock:
             if self._clock.monotonic() - self._checked_at > RESULT_FRESH_FOR:
                 store, broker = await asyncio.gather(_outcome_of(self._ping), _outcome_of(self._broker))
-                workers = await _outcome_of(self._workers) if broker == "ok" else "unknown: the broker is unreachable"
+                workers = await _outcome_of(self._workers) if broker == "ok" else "unknown: the broker is unavailable"
                 self._found = {"store": store, "broker": broker, "workers": workers}
                 self._checked_at = self._clock.monotonic()
             return self._found
@@ -88,6 +93,7 @@ class Health:
     def _connect(self) -> None:
         with self._app.connection_for_write(connect_timeout=BROKER_TIMEOUT) as connection:
             connection.ensure_connection(max_retries=1, interval_start=0.1, timeout=BROKER_TIMEOUT)
+            require_confirmed_messages(connection, CONFIRM_TIMEOUT)
 
     def _inspect(self) -> list[list[str]]:
         """Return the queues of the workers that replied before the first worker that serves an agent, and its own."""
@@ -151,12 +157,12 @@ class Health:
 class SingleCall:
     """Blocking function that is called in a thread. While a call hangs, no further call is started."""
 
-    def __init__(self, call: Callable[[], Any]) -> None:
+    def __init__(self, call: Callable[..., Any]) -> None:
         self._call = call
         self._made: asyncio.Future[Any] | None = None
 
-    async def result(self, timeout: float) -> Any:
-        """Return the result of the call.
+    async def result(self, timeout: float, *arguments: Any) -> Any:
+        """Call the function with `arguments`, and return its result.
 
         Raises:
             TimeoutError: The call takes more than `timeout` seconds, or the previous call is still running.
@@ -166,17 +172,17 @@ class SingleCall:
         loop = asyncio.get_running_loop()
         self._made = call = loop.create_future()
         # A daemon thread instead of to_thread: at exit, Python waits for the threads of to_thread, even if one hangs.
-        Thread(target=self._make, args=(loop, call), name="a2a-health", daemon=True).start()
+        Thread(target=self._make, args=(loop, call, arguments), name="a2a-health", daemon=True).start()
         completed_calls, _ = await asyncio.wait({call}, timeout=timeout)
         if not completed_calls:
             call.add_done_callback(lambda late: late.cancelled() or late.exception())
             raise TimeoutError
         return call.result()
 
-    def _make(self, loop: asyncio.AbstractEventLoop, call: asyncio.Future[Any]) -> None:
+    def _make(self, loop: asyncio.AbstractEventLoop, call: asyncio.Future[Any], arguments: Sequence[Any]) -> None:
         settle: Callable[[Any], None]
         try:
-            settle, outcome = call.set_result, self._call()
+            settle, outcome = call.set_result, self._call(*arguments)
         except Exception as e:
             settle, outcome = call.set_exception, e
         with suppress(RuntimeError):  # the event loop is closed, so no caller waits for the result
@@ -220,29 +226,29 @@ SCHEMES = {
 
 NO_AUTHENTICATION = (
     "none: every client that reaches the gateway can run agents, read all tasks and cancel them. "
-    "Set A2A_AUTH_JWKS_URL, A2A_AUTH_API_KEYS or A2A_AUTH_IDENTITY_HEADER."
+    f"Set {SCHEME_VARIABLES}. A2A_AUTH_JWT_KEY_FILE and A2A_AUTH_API_KEYS_FILE read a secret from a file."
 )
+
+
+def start_lines(app: Celery, loaded_settings: LoadedSettings) -> dict[str, str]:
+    """Return the store, the broker, authentication, webhook signatures, and the configured settings with sources. A
+    value is "" if authentication or signatures are off, or no other setting is configured."""
+    return {
+        "store": _with_source(url_address(loaded_settings.settings.store_url), loaded_settings, "store_url"),
+        "broker": broker_line(app),
+        "authentication": authentication_line(loaded_settings),
+        "signatures of webhooks": signatures_line(loaded_settings.settings),
+        "settings": settings_line(loaded_settings),
+    }
 
 
 def report_start(app: Celery, loaded_settings: LoadedSettings) -> None:
     """Log the configuration of a gateway."""
-    logger.info("store: %s", store_line(loaded_settings))
-    logger.info("broker: %s", broker_line(app))
-    authentication = authentication_line(loaded_settings)
-    logger.log(
-        logging.INFO if authentication else logging.WARNING, "authentication: %s", authentication or NO_AUTHENTICATION
-    )
-    signatures = signatures_line(loaded_settings.settings)
-    if signatures:
-        logger.info("signatures of webhooks: %s", signatures)
-    others = settings_line(loaded_settings)
-    if others:
-        logger.info("settings: %s", others)
-
-
-def store_line(loaded_settings: LoadedSettings) -> str:
-    """Return the store's address, and the source of the setting `store_url`."""
-    return _with_source(url_address(loaded_settings.settings.store_url), loaded_settings, "store_url")
+    for about, line in start_lines(app, loaded_settings).items():
+        if line:
+            logger.info("%s: %s", about, line)
+        elif about == "authentication":
+            logger.warning("authentication: %s", NO_AUTHENTICATION)
 
 
 def broker_line(app: Celery) -> str:
@@ -269,11 +275,17 @@ def settings_line(loaded_settings: LoadedSettings) -> str:
     """Return the configured settings, except `store_url` and the settings in `SCHEMES`, with their sources. The values
     of secrets are omitted."""
     values = visible_settings(loaded_settings.settings)
-    return ", ".join(
-        _with_source(f"{name} = {values[name]!r}" if name in values else name, loaded_settings, name)
-        for name in loaded_settings.sources
-        if name != "store_url" and name not in SCHEMES
-    )
+    lines = []
+    for name, source in loaded_settings.sources.items():
+        if name == "store_url" or name in SCHEMES:
+            continue
+        if name not in values:
+            lines.append(f"{name} ({source})")
+        elif values[name] is None and default_of(name) is None:  # for example an empty variable of a compose file
+            lines.append(f"{name} not set ({source} is empty)")
+        else:
+            lines.append(f"{name} = {values[name]!r} ({source})")
+    return ", ".join(lines)
 
 
 def _with_source(text: str, loaded_settings: LoadedSettings, name: str) -> str:

@@ -54,8 +54,10 @@ class Metrics:
         self._agents = tuple(agents)
         self._registry = registry = CollectorRegistry(auto_describe=False)
         requests, limited, streams, lag = names.REQUESTS, names.REFUSALS, names.OPEN_STREAMS, names.TAIL_LAG
+        callers = names.REFUSED_CALLERS
         self._requests = Counter(requests.name, requests.help, requests.labels, registry=registry)
         self._limited = Counter(limited.name, limited.help, limited.labels, registry=registry)
+        self._refused_callers = Counter(callers.name, callers.help, callers.labels, registry=registry)
         self._streams = Gauge(
             streams.name, streams.help, streams.labels, registry=registry, multiprocess_mode="livesum"
         )
@@ -71,7 +73,7 @@ class Metrics:
     async def start(self) -> None:
         """Remove the gauges of dead processes, and measure the offset between this process's clock and the store's
         clock."""
-        _drop_dead_processes()
+        drop_dead_processes()
         with suppress(StoreUnavailable):
             await self._read_store()
 
@@ -87,6 +89,15 @@ class Metrics:
     def count_limit_error(self, agent: str, limit: str) -> None:
         """Count a request that exceeded `limit`."""
         self._limited.labels(agent, limit).inc()
+
+    def declare_refused_callers(self, reasons: Iterable[str]) -> None:
+        """Start the series of each reason at 0, so that alerts work before a caller is refused."""
+        for reason in reasons:
+            self._refused_callers.labels(reason)
+
+    def count_refused_caller(self, reason: str) -> None:
+        """Count a request that was refused because of its caller."""
+        self._refused_callers.labels(reason).inc()
 
     @contextmanager
     def open_stream(self, agent: str) -> Iterator[None]:
@@ -149,7 +160,7 @@ class Metrics:
         return package_metrics(MultiProcessCollector(None))  # type: ignore[no-untyped-call]
 
 
-def _drop_dead_processes() -> None:
+def drop_dead_processes() -> None:
     """Remove the gauges of dead processes. The counters of these processes remain."""
     if FOLDER not in os.environ:
         return

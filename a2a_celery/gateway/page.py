@@ -11,6 +11,7 @@ from __future__ import annotations
 import gzip
 import re
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from hashlib import sha256
 from importlib.resources import files
 
@@ -18,6 +19,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from .. import __version__
 from .bindings.endpoints import CALLERS
 from .cards import has_current_copy
 from .operator.role import OperatorRole
@@ -77,14 +79,16 @@ ACCEPTS_GZIP = re.compile(r"\bgzip\b(?!\s*;\s*q=0(\.0*)?\s*(,|$))", re.IGNORECAS
 """Pattern of an Accept-Encoding header that allows gzip."""
 
 
-def list_route(agents: Iterable[str], role: OperatorRole) -> Route:
+def list_route(agents: Iterable[str], role: OperatorRole, *, can_sign_in: bool) -> Route:
     """Return the route of ``/ui/agents.json``. The response contains the relative card addresses of `agents`, the name
-    of the caller, and whether the caller is an operator."""
+    of the caller, whether the caller is an operator, whether callers can sign in on the page, the version of the
+    package, and that the gateway serves ``/ui/inbox.json``."""
     cards = [{"name": name, "card": f"../agents/{name}/.well-known/agent-card.json"} for name in agents]
+    shared = {"inbox": True, "signIn": can_sign_in, "version": __version__}
 
     async def list_agents(request: Request) -> Response:
         owner = CALLERS.build_user(request).user_name
-        content = {"agents": cards, "owner": owner, "operator": role.includes(owner)}
+        content = {**shared, "agents": cards, "owner": owner, "operator": role.includes(owner)}
         return JSONResponse(content, headers={**HEADERS, "Cache-Control": "no-store"})
 
     return Route(f"{PATH}/agents.json", list_agents, methods=["GET"])
@@ -134,9 +138,15 @@ def _contents() -> dict[str, bytes]:
     return {name: (FOLDER / name).read_bytes() for name in names}
 
 
+@cache
+def _compressed(content: bytes) -> bytes:
+    """Compress a file once, because each file has two paths and an application may be built several times."""
+    return gzip.compress(content, mtime=0)
+
+
 def _file(content: bytes, media_type: str, file_headers: Mapping[str, str] = HEADERS) -> Callable[[Request], Response]:
     tag = f'W/"{sha256(content).hexdigest()[:32]}"'  # weak, because the compressed file has the same tag
-    compressed_content = gzip.compress(content, mtime=0)
+    compressed_content = _compressed(content)
 
     def serve(request: Request) -> Response:
         headers = {**file_headers, "ETag": tag, "Vary": "Accept-Encoding"}

@@ -11,7 +11,10 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import deque
 from collections.abc import Callable, Mapping
+from enum import StrEnum
+from math import inf
 from random import uniform
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -30,9 +33,9 @@ from a2a.utils.errors import (
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from ..acceptance.errors import LimitExceededError, invalid_fields
 from ..clock import Clock
 from ..errors import ArchiveUnavailable, StoreUnavailable
+from ..operations.errors import LimitExceededError, invalid_fields
 from ..telemetry.logs import about
 from ..telemetry.names import Action
 
@@ -40,6 +43,10 @@ logger = logging.getLogger(__name__)
 
 LAST_EVENT_ID = "last-event-id"
 """Request header with the id of the last event that a subscriber has received."""
+
+PUSH_EVENTS = "a2a-push-events"
+"""Service parameter (HTTP header or gRPC metadata) with the list of events to which a config subscribes. The default is
+all events."""
 
 REACHED = "a2a_reached"
 """Key of a request's scope and its call context for a list with the agent whose operation the request has reached.
@@ -68,10 +75,26 @@ class UnauthenticatedError(A2AError):
     message = "Authentication is required: use one of the schemes in the agent's card"
 
 
-class PermissionDeniedError(A2AError):
-    """Error for a caller who lacks a required permission (3.3.2, authorization errors)."""
+class Denial(StrEnum):
+    """Permission that the caller of a refused request lacks. The values are labels of a metric."""
 
-    message = "Not permitted"
+    TENANT = "tenant"
+    OPERATOR = "operator"
+    EXTENDED_CARD = "extended_card"
+    ORIGIN = "other_origin"
+    HOST = "other_host"
+
+
+class PermissionDeniedError(A2AError):
+    """Error for a caller who lacks a required permission (3.3.2, authorization errors).
+
+    Attributes:
+        reason: Kind of the permission, for the operator's log.
+    """
+
+    def __init__(self, message: str, reason: Denial) -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 # The SDK does not define these errors, so they are added to the tables in which the SDK's bindings look errors up.
@@ -146,14 +169,39 @@ class RefusalDelay:
         self._clock = clock
         self._delayed = 0
 
-    async def wait(self) -> None:
-        """Sleep until the refusal may be sent."""
+    async def wait(self, max_delayed: float = inf) -> None:
+        """Sleep until the refusal may be sent. If `max_delayed` refusals are delayed already, return at once."""
+        if self._delayed >= max_delayed:
+            return
         self._delayed += 1
         try:
             growth = max(1.0, self._delayed / MANY_DELAYED)
             await self._clock.sleep(growth * uniform(REFUSAL_DELAY / 2, REFUSAL_DELAY))
         finally:
             self._delayed -= 1
+
+
+class BurstDelay:
+    """Delay of responses to callers without credentials, if there are more than a number of them per second.
+
+    Args:
+        per_second: Number of responses per second that are not delayed.
+        clock: Source of time.
+    """
+
+    def __init__(self, per_second: int, clock: Clock) -> None:
+        self._clock = clock
+        self._delay = RefusalDelay(clock)
+        self._times: deque[float] = deque(maxlen=per_second)  # of the newest responses
+
+    async def wait(self, max_delayed: float = inf) -> None:
+        """Count a response, and sleep until it may be sent. If `max_delayed` responses are delayed already, return at
+        once."""
+        now = self._clock.monotonic()
+        are_many = len(self._times) == self._times.maxlen and now - self._times[0] < 1
+        self._times.append(now)
+        if are_many:
+            await self._delay.wait(max_delayed)
 
 
 def record_limit_error(seconds: list[int] | None, error: LimitExceededError) -> None:

@@ -76,12 +76,16 @@ class CancelScope:
 class GatewayShutdown:
     """Shutdown of a gateway's waiting calls and streams, on one event loop.
 
+    Args:
+        wait_timeout: Seconds from the start of the shutdown until the waiting calls are cancelled.
+
     Attributes:
         end_count: Number of calls of `end_streams`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, wait_timeout: float = WAIT_TIMEOUT) -> None:
         self.end_count = 0
+        self._wait_timeout = wait_timeout
         self._waiting: set[CancelScope] = set()
         self._streams: set[CancelScope] = set()
         self._callbacks: list[Callable[[], object]] = []
@@ -92,8 +96,8 @@ class GatewayShutdown:
         self._callbacks.append(callback)
 
     def begin(self) -> None:
-        """Run the callbacks now, and cancel the waiting calls `WAIT_TIMEOUT` seconds from now."""
-        asyncio.get_running_loop().call_later(WAIT_TIMEOUT, self.cancel_waiting)
+        """Run the callbacks now, and cancel the waiting calls after the timeout."""
+        asyncio.get_running_loop().call_later(self._wait_timeout, self.cancel_waiting)
         for callback in self._callbacks:
             callback()
 

@@ -1,27 +1,20 @@
-"""Private API of a2a-sdk that the gateway, the archive and the implementations of the SDK's store interfaces use.
+"""Private API of a2a-sdk that the gateway and the archive use.
 
 This module does not import the SDK, because each part of the SDK is large and few processes need all parts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from . import Library, base_in
 
 if TYPE_CHECKING:
-    from a2a.server.cluster import TaskVersion
     from a2a.types import Task
     from starlette.responses import JSONResponse
 
 A2A_SDK = Library("a2a-sdk[http-server]>=1.3.0,<2", checked="1.3.0")
-
-
-def version_reader(version_type: type[TaskVersion]) -> Callable[[TaskVersion], int]:
-    """Return a function that returns the number of a version, or 0 if the version is missing."""
-    A2A_SDK.require(version_type, "_value")
-    return lambda version: int(version._value)
 
 
 class RowConversion:
@@ -38,6 +31,13 @@ class RowConversion:
     def from_row(self: Any, row: Any) -> Any:
         """Convert a row to a task."""
         return self._from_orm(row)
+
+
+def keep_legacy_codes(jsonrpc_adapter: Any, codes: Iterable[int]) -> None:
+    """Make the SDK's module ``jsonrpc_adapter`` of protocol 0.3 send errors with `codes` unchanged. The adapter sends
+    errors with a code that 0.3 does not define as internal errors."""
+    A2A_SDK.require(jsonrpc_adapter, "_V03_ERROR_CODES")
+    jsonrpc_adapter._V03_ERROR_CODES = jsonrpc_adapter._V03_ERROR_CODES.union(codes)
 
 
 class AdaptedErrors:

@@ -12,11 +12,15 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
+from traceback import walk_tb
 from types import SimpleNamespace
 from typing import Any
+from uuid import uuid4
 
+from amqp.exceptions import AMQPError, MessageNacked
 from kombu.connection import Connection
 from kombu.entity import Exchange, Queue
+from kombu.exceptions import OperationalError, SerializationError, SerializerNotInstalled
 from kombu.messaging import Producer
 from kombu.transport import redis as redis_transport
 from kombu.transport import virtual
@@ -24,6 +28,7 @@ from redis.connection import DefaultParser
 from redis.exceptions import OutOfMemoryError, ReadOnlyError, ResponseError
 from redis.sentinel import MasterNotFoundError
 
+from ..errors import BrokerUnavailable
 from . import Library
 
 KOMBU = Library("kombu[redis]>=5.7.0,<6", checked="5.7.0")
@@ -57,11 +62,63 @@ class _ErrorClasses(dict[str, type[Exception]]):
 
 
 def broker_error_text(error: Exception) -> str:
-    """Return the type and the text of a broker's error. The text of an error about Sentinels, which contains the
-    settings of their connections, is replaced."""
-    if isinstance(error.__cause__ or error, MasterNotFoundError):
+    """Return the type and the text of a broker's error, which is never empty. The text of an error about Sentinels,
+    which contains the settings of their connections, is replaced."""
+    cause = error.__cause__ or error
+    if isinstance(cause, MasterNotFoundError):
         return "the Sentinels report no available primary"
-    return f"{type(error).__name__}: {error}".rstrip(".")
+    if text := str(error).rstrip("."):
+        return f"{type(error).__name__}: {text}"
+    return next((reason for kind, reason in _REASONS.items() if isinstance(cause, kind)), type(cause).__name__)
+
+
+_REASONS = {
+    MessageNacked: "the broker refused the message (nack): is the queue full?",
+    TimeoutError: "the broker did not reply in time: see rabbitmq-diagnostics alarms if it is RabbitMQ",
+}
+"""Reasons for errors of kombu and py-amqp that have no text, by the class of the error."""
+
+
+def require_confirmed_messages(connection: Any, timeout: float) -> None:
+    """Check that RabbitMQ confirms a message, which no queue receives, on a new channel of `connection`.
+
+    In a memory or disk alarm, RabbitMQ accepts connections, but does not read what they publish. Other brokers are not
+    checked.
+
+    Args:
+        connection: Connection of kombu to the broker. It is closed if the message is not confirmed.
+        timeout: Seconds to wait for the confirmation.
+
+    Raises:
+        BrokerUnavailable: RabbitMQ does not confirm the message in time.
+    """
+    if connection.transport.driver_name != "py-amqp":
+        return
+    channel = connection.channel()
+    message = channel.prepare_message("a2a", content_type="text/plain", content_encoding="utf-8")
+    try:
+        channel.basic_publish_confirm(message, routing_key=f"a2a-probe-{uuid4()}", confirm_timeout=timeout)
+        channel.close()
+    except TimeoutError as e:
+        connection.connection.collect()  # an orderly close would wait for RabbitMQ too
+        raise BrokerUnavailable(
+            f"RabbitMQ confirmed no message within {timeout:g} s: see rabbitmq-diagnostics alarms"
+        ) from e
+    except AMQPError:
+        # the user may not publish here, but RabbitMQ has read the message
+        return
+
+
+def is_raised_by_broker(error: Exception) -> bool:
+    """Return True if a publication failed because of the broker, and False if code of the app raised `error`.
+
+    kombu calls the broker, so that errors of the broker pass through its code. Code of the app, such as a router or a
+    task's ``apply_async``, raises outside kombu, or in a serializer.
+    """
+    if isinstance(error, SerializationError | SerializerNotInstalled):
+        return False
+    names = (frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__))
+    return isinstance(error, OperationalError) or any(name.partition(".")[0] == "kombu" for name in names)
 
 
 def reuse_clients(channel: type) -> bool:

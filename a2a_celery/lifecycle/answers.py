@@ -10,7 +10,7 @@ The size and the depth of an answer are limited, so that the duration of the val
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from a2a.helpers import get_message_text
@@ -48,7 +48,10 @@ class AnswerRefused(ValueError):
     def __init__(self, field: str, violations: Sequence[Violation]) -> None:
         self.field = field
         self.violations = violations
-        super().__init__(" ".join(_sentence(violation) for violation in violations))
+        super().__init__(field, violations)  # pickle calls the constructor with these arguments
+
+    def __str__(self) -> str:
+        return " ".join(map(_sentence, self.violations))
 
 
 def _sentence(violation: Violation) -> str:
@@ -56,20 +59,23 @@ def _sentence(violation: Violation) -> str:
     return f"{place}: {violation.text}" if place else violation.text
 
 
-def fitting_answer(schema: Mapping[str, Any], message: Message) -> Any:
-    """Return the answer in `message`, a JSON value that matches `schema`.
+def fitting_answer(schema: Mapping[str, Any], message: Message, *, pause: Callable[[], object] = lambda: None) -> Any:
+    """Return the answer in `message`, a JSON value that matches `schema`. See `violations_of` for `pause`.
 
     Raises:
         AnswerRefused: The message contains no answer, or the answer does not match the schema.
     """
     field, candidates = _candidates(message)
-    results = [violations_of(schema, candidate) for candidate in candidates]
+    results = [violations_of(schema, candidate, pause=pause) for candidate in candidates]
     for candidate, violations in zip(candidates, results, strict=True):
         if not violations:
             return candidate
     if _accepts_text(schema):
         pairs = zip(candidates, results, strict=True)
         raise AnswerRefused(field, next((broken for value, broken in pairs if isinstance(value, str)), results[0]))
+    if field.endswith(".text") and (examples := example_texts(schema)):
+        text = f"Send {' or '.join(examples)}, or a data part that matches the schema."
+        raise AnswerRefused(field, [Violation("", text)])
     if field.endswith(".text") and len(candidates) == 1:
         raise AnswerRefused(field, [Violation("", "This text is not JSON: send a data part, or JSON as text.")])
     raise AnswerRefused(field, results[0])
@@ -80,11 +86,19 @@ def _accepts_text(schema: Mapping[str, Any]) -> bool:
     return schema.get("type") == "string" or any(isinstance(value, str) for value in schema.get("enum", ()))
 
 
-def violations_of(schema: Mapping[str, Any], value: Any) -> list[Violation]:
+def example_texts(schema: Mapping[str, Any]) -> list[str]:
+    """Return the examples of an answer that is a text, if `schema` accepts a text besides other types."""
+    types, examples = schema.get("type"), schema.get("examples")
+    if not isinstance(types, list) or "string" not in types or not isinstance(examples, list):
+        return []
+    return [example[:MAX_TEXT] for example in examples if isinstance(example, str)][:MAX_REASONS]
+
+
+def violations_of(schema: Mapping[str, Any], value: Any, *, pause: Callable[[], object]) -> list[Violation]:
     """See `schema_validation.violations_of`."""
     from . import schema_validation  # noqa: PLC0415 -- a late import, because most processes never validate an answer
 
-    return schema_validation.violations_of(schema, value)
+    return schema_validation.violations_of(schema, value, pause=pause)
 
 
 def require_valid_schema(schema: Mapping[str, Any]) -> None:

@@ -10,7 +10,9 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from a2a.helpers import new_data_part, new_text_part
@@ -22,19 +24,12 @@ from google.protobuf.struct_pb2 import Struct, Value
 from google.protobuf.timestamp_pb2 import Timestamp
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
+from .json_values import MAX_VALUE_DEPTH, TOO_DEEP, TooDeep, is_perhaps_rounded, portable, portable_text
+
 Event = Task | Message | TaskStatusUpdateEvent | TaskArtifactUpdateEvent
 
-MAX_VALUE_DEPTH = 90
-"""Maximum number of protobuf levels in a value of data or metadata: an object has three levels, a list has two.
-
-protobuf decodes at most 100 levels. The rest is for the messages that contain a value: 7 levels above the metadata of a
-part of a status message in a task, and one level for an empty object or list.
-"""
-
-TOO_DEEP = (
-    f"nested too deeply: at most {MAX_VALUE_DEPTH // 3} levels of objects and lists, or {MAX_VALUE_DEPTH // 2} levels "
-    "of lists"
-)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MICROSECOND = timedelta(microseconds=1)
 
 _EVENT_ID = re.compile(r"([0-9]{1,15})(?:-([0-9]{1,16}))?", re.ASCII)
 
@@ -174,6 +169,18 @@ def timestamp(microseconds: int) -> Timestamp:
     return result
 
 
+def time_text(time: Timestamp) -> str:
+    """Return `time` with milliseconds, in UTC (A2A specification 5.6.1)."""
+    return f"{_time_of_second(time.seconds)}.{time.nanos // 1_000_000:03}Z"
+
+
+@lru_cache(maxsize=1024)
+def _time_of_second(seconds: int) -> str:
+    """Return the time up to the second. Results are cached, because most events on a page or in a stream occur in the
+    same second."""
+    return (EPOCH + timedelta(seconds=seconds)).isoformat()[:19]
+
+
 def has_content(parts: Iterable[Part]) -> bool:
     """Return True if `parts` contain non-blank text, data, a file or a URL."""
     return any(part.text.strip() if part.HasField("text") else part.WhichOneof("content") for part in parts)
@@ -209,10 +216,17 @@ def levels_of_values(values: list[Value]) -> Iterator[tuple[list[Value], bool]]:
         values, depth = inner, depth + levels
 
 
-def require_storable(values: list[Value]) -> None:
-    """Raise InvalidAgentResponseError if a value of the agent is too deep to be stored; see `MAX_VALUE_DEPTH`."""
-    if any(is_too_deep for _, is_too_deep in levels_of_values(values)):
-        raise InvalidAgentResponseError(f"the agent's data or metadata is {TOO_DEEP}")
+def require_storable(values: list[Value]) -> bool:
+    """Raise InvalidAgentResponseError if a value of the agent is too deep to be stored; see `MAX_VALUE_DEPTH`.
+
+    Return True if `is_perhaps_rounded` for a number in the values.
+    """
+    may_be_rounded = False
+    for level, is_too_deep in levels_of_values(values):
+        if is_too_deep:
+            raise InvalidAgentResponseError(f"the agent's data or metadata is {TOO_DEEP}")
+        may_be_rounded = may_be_rounded or any(is_perhaps_rounded(value.number_value) for value in level)
+    return may_be_rounded
 
 
 def parts_of(content: Any) -> list[Part]:
@@ -223,7 +237,7 @@ def parts_of(content: Any) -> list[Part]:
     """
     match content:
         case str():
-            return [new_text_part(content)]
+            return [new_text_part(content if content.isascii() else portable_text(content))]
         case bytes():
             return [Part(raw=content, media_type="application/octet-stream")]
         case Part():
@@ -231,17 +245,41 @@ def parts_of(content: Any) -> list[Part]:
         case [Part(), *_] if all(isinstance(part, Part) for part in content):
             return list(content)
         case dict() | list() | int() | float() | bool():
-            try:
-                part = new_data_part(content, media_type="application/json")
-            except (TypeError, ValueError, OverflowError, ParseError) as e:
-                raise InvalidAgentResponseError(f"the agent returned data that is not JSON: {e}") from e
-            require_storable([part.data])
-            return [part]
+            return [data_part(content)]
         case _:
             raise InvalidAgentResponseError(
                 f"the agent returned a value of type {type(content).__name__}: "
                 "return text, bytes, JSON data, a Part or a list of Parts"
             )
+
+
+def data_part(content: Any, media_type: str = "application/json") -> Part:
+    """Return a part with the JSON value `content`; see `portable`.
+
+    Raises:
+        InvalidAgentResponseError: `content` cannot be represented in JSON, or is nested too deeply.
+    """
+    try:
+        part = new_data_part(portable(content, "data"), media_type=media_type)
+    except (TooDeep, RecursionError):
+        raise InvalidAgentResponseError(f"the agent's data or metadata is {TOO_DEEP}") from None
+    except (TypeError, ValueError, OverflowError, ParseError) as e:
+        raise InvalidAgentResponseError(f"the agent returned data that is not JSON: {e}") from e
+    require_storable([part.data])
+    return part
+
+
+def portable_metadata(values: dict[str, Any]) -> dict[str, Any]:
+    """Return JSON `values` of an agent as metadata; see `portable`.
+
+    Raises:
+        InvalidAgentResponseError: A value is nested too deeply.
+    """
+    try:
+        metadata: dict[str, Any] = portable(values, "metadata")
+    except (TooDeep, RecursionError):
+        raise InvalidAgentResponseError(f"the agent's data or metadata is {TOO_DEEP}") from None
+    return metadata
 
 
 def jsonable(value: Any) -> Any:
@@ -260,6 +298,8 @@ def jsonable(value: Any) -> Any:
         json_value = to_jsonable_python(value, bytes_mode="base64")
         json.dumps(json_value, allow_nan=False)
         return json_value
+    except UnicodeEncodeError:  # half of a surrogate pair in a key
+        return jsonable(portable(value, "data"))
     except (PydanticSerializationError, ValueError) as e:
         raise InvalidAgentResponseError(
             f"the agent returned a value of type {type(value).__name__}, which is not JSON"

@@ -341,6 +341,26 @@ def _state(value: str, path: str) -> ExecutionState:
 _to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
+def runner_id(process: str, node: str) -> str:
+    """Return the id of a worker process in the store.
+
+    The id begins with the id of the process, because scripts compare the beginning of the id with the prefix of a
+    process. The node name follows, by which Celery and operators identify the worker.
+    """
+    return f"{process}:{node}" if node else process
+
+
+def worker_of(runner: str) -> str:
+    """Return the node name of the worker in a runner's id, or the id of the process if the id has no node name."""
+    process, _, node = runner.partition(":")
+    return node or process
+
+
+def process_of(runner: str) -> str:
+    """Return the id of the process in a runner's id, or "" if `runner` is ""."""
+    return runner.partition(":")[0]
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """Stored transition of a run.
@@ -348,7 +368,7 @@ class Step:
     Attributes:
         run: Number of the run.
         attempt: Number of the run in its turn.
-        runner: Id of the worker process.
+        runner: Id of the worker process; see `runner_id`.
         transition: Transition of the run's state machine, with a time of the worker's clock.
     """
 

@@ -12,13 +12,31 @@ kind under its key, the agent's code has changed since the entry was written. Se
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
+from typing import Any
 
 from .events import Event
 from .execution import Step
 
 REMOVED = "removed"
 """Form of an entry that removes the earlier entry with the same key."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallExecution:
+    """Execution of a recorded call, for observers.
+
+    Attributes:
+        run: Number of the run that executed the call.
+        attempts: Number of attempts in the run.
+        began_us: Time of the worker at which the call began, in µs since 1970.
+        duration_us: µs from the beginning of the call to its result, including delays between attempts.
+    """
+
+    run: int
+    attempts: int
+    began_us: int
+    duration_us: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +53,8 @@ class JournalEntry:
         turn: Number of the first turn of the journal, which is part of the name of the folder for large contents in an
             object store. The number is not stored in the entry.
         messages: Names of the client messages that the recorded call has read; see ``execution/events/incoming.py``.
+        execution: Execution of the call, or None if it is unknown or the entry does not belong to a call.
+        arguments: Beginning of the arguments of the call as JSON, for observers, or "" without arguments.
     """
 
     key: str
@@ -44,6 +64,8 @@ class JournalEntry:
     position: int = 0
     turn: int = field(default=0, compare=False)
     messages: tuple[str, ...] = ()
+    execution: CallExecution | None = field(default=None, compare=False)
+    arguments: str = field(default="", compare=False, repr=False)
 
 
 RunRecord = Event | Step | JournalEntry
@@ -57,12 +79,21 @@ def encode_entry(entry: JournalEntry) -> bytes:
     """
     if entry.form == REMOVED:
         return b""
-    header = [entry.kind, entry.form, entry.position, *([entry.messages] if entry.messages else [])]
+    header: list[Any] = [entry.kind, entry.form, entry.position]
+    if entry.messages or entry.execution:
+        header.append(entry.messages)
+    if entry.execution:
+        header.append(astuple(entry.execution))
+        if entry.arguments:
+            header.append(entry.arguments)
     return json.dumps(header, separators=(",", ":")).encode() + b"\n" + entry.content
 
 
 def decode_entry(key: str, encoded_entry: bytes) -> JournalEntry:
     """Decode the stored form of an entry with the key `key`."""
     header, _, content = encoded_entry.partition(b"\n")
-    kind, form, position, *messages = json.loads(header)
-    return JournalEntry(key, kind, form, content, position, messages=tuple(messages[0]) if messages else ())
+    kind, form, position, *rest = json.loads(header)
+    messages = tuple(rest[0]) if rest else ()
+    execution = CallExecution(*rest[1]) if len(rest) > 1 else None
+    arguments = rest[2] if len(rest) > 2 else ""
+    return JournalEntry(key, kind, form, content, position, messages=messages, execution=execution, arguments=arguments)

@@ -9,6 +9,7 @@ from a2a.types import Message, Part, Role, TaskState, TaskStatus, TaskStatusUpda
 from a2a.utils.errors import A2A_ERROR_REASONS, InvalidAgentResponseError
 
 from . import states
+from .json_values import portable_text
 from .own_metadata import COMMAND, ERROR, REFERENCE, own_metadata, retry_metadata, suspension_metadata
 
 AGENT_FAILED = "The agent failed."
@@ -28,6 +29,10 @@ WORKER_LOST = "The worker was lost."
 
 NOT_BEGUN_IN_TIME = "The run did not begin in time."
 """Text for a Celery message that expired in its queue."""
+
+NOT_PUBLISHED = "The run could not be started."
+"""Text for a run whose publication fails because of the app. The watcher's log has the exception under the reference of
+the failure."""
 
 AGENT_UNKNOWN = "The worker does not have this agent."
 """Text for a Celery message that reached a worker whose app does not have the agent."""
@@ -50,8 +55,6 @@ CANCELED_BY_OPERATOR = "Stopped by an operator."
 CANCELED_BY_PARENT = "Cancelled together with the task that started it."
 """Text for a child task whose parent ended without a result or starts its child tasks again."""
 
-CANCELED_BY_SCHEDULE = "Cancelled by the next task of its schedule."
-"""Text for a task of a schedule with the overlap rule "cancel"."""
 
 CANCELED_BY_AGENT = "Cancelled by the agent."
 """Text for an agent that raised `asyncio.CancelledError` or sent CANCELED without a message, although no cancellation
@@ -190,6 +193,22 @@ Outcome = (
 )
 
 
+OUTCOMES: dict[type[Outcome], str] = {
+    Completed: "completed",
+    Paused: "paused",
+    Canceled: "canceled",
+    Failure: "failed",
+    Rejection: "rejected",
+    Refused: "refused",
+    Retried: "retried",
+    Suspended: "suspended",
+    Delegated: "delegated",
+    Superseded: "superseded",
+    Lost: "lost",
+}
+"""Names of outcomes in logs, spans and hooks."""
+
+
 def final_event(outcome: Outcome, task_id: str, context_id: str) -> TaskStatusUpdateEvent | None:
     """Return the status event that ends a run with `outcome`, or None if the outcome has no status event.
 
@@ -283,5 +302,9 @@ def status_event(
 
 def agent_message(text: str, task_id: str, context_id: str) -> Message:
     return Message(
-        message_id=str(uuid4()), role=Role.ROLE_AGENT, task_id=task_id, context_id=context_id, parts=[Part(text=text)]
+        message_id=str(uuid4()),
+        role=Role.ROLE_AGENT,
+        task_id=task_id,
+        context_id=context_id,
+        parts=[Part(text=portable_text(text))],
     )

@@ -11,7 +11,7 @@ from typing import Any
 
 from a2a.types import TaskState
 
-from .events import jsonable
+from .events import jsonable, portable_metadata
 from .states import WORKING
 
 NAMESPACE = "a2a_celery/"
@@ -45,13 +45,17 @@ CANCEL_WITH_PARENT = "cancelWithParent"
 """False in the metadata of a message that an agent sends, if the task that the message starts is not cancelled with its
 parent."""
 
+CALLED_BY_PARENT = "calledByParent"
+"""True in the metadata of a message that `Turn.call` sends. A parent that is requeued uses the task again."""
+
 SCHEDULE = "schedule"
 """Name of the schedule, in the metadata of a task that a tick of the schedule created."""
 SCHEDULED_AT = "scheduledAt"
 """Time of the tick in ISO 8601, in the metadata of a task that a tick of a schedule created."""
 
 _NAMESPACE_ONLY = frozenset(
-    {CAUSE, PARENT_TASK_ID, CANCEL_WITH_PARENT, CONTINUES_AT, WAITS_FOR, REMINDER, ESCALATED, ASKED, USAGE}
+    {CAUSE, PARENT_TASK_ID, CANCEL_WITH_PARENT, CALLED_BY_PARENT, CONTINUES_AT, WAITS_FOR, REMINDER, ESCALATED, ASKED}
+    | {USAGE}
 )
 """Keys that are never written without the prefix."""
 
@@ -82,7 +86,7 @@ def progress_metadata(state: str, meta: Any) -> dict[str, Any]:
     metadata = jsonable(meta)
     if not isinstance(metadata, dict):
         metadata = {} if metadata is None else {"meta": metadata}
-    return {**metadata, **own_metadata({CELERY_STATE: state})}
+    return portable_metadata({**metadata, **own_metadata({CELERY_STATE: state})})
 
 
 def _keys(*names: str) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from google.protobuf.json_format import MessageToDict
 from pydantic import StringConstraints, TypeAdapter
 from pydantic_core import SchemaError
 
-from .events import MAX_VALUE_DEPTH
+from .json_values import MAX_EXACT, MAX_VALUE_DEPTH, inexact_place, portable_text
 from .own_metadata import NAMESPACE
 
 SCHEMA_MEDIA_TYPE = "application/schema+json"
@@ -90,7 +90,7 @@ def is_schema_part(part: Part) -> bool:
 
 def schema_part(schema: Mapping[str, Any]) -> Part:
     """Return a data part that contains the schema of the answer."""
-    part = new_data_part(dict(schema), media_type=SCHEMA_MEDIA_TYPE)
+    part = new_data_part(schema, media_type=SCHEMA_MEDIA_TYPE)
     part.metadata.update({ANSWER_SCHEMA: True})
     return part
 
@@ -108,7 +108,7 @@ def whole_numbers(value: Any) -> Any:
     """Return the JSON `value` with whole floats converted to integers, because A2A transfers every number as a
     float."""
     match value:
-        case float() if value.is_integer() and abs(value) < 2**53:
+        case float() if value.is_integer() and abs(value) <= MAX_EXACT:
             return int(value)
         case dict():
             return {key: whole_numbers(inner) for key, inner in value.items()}
@@ -161,13 +161,12 @@ def checked_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     if depth_exceeds(schema):
         raise ValueError(f"the schema of a question is nested deeper than {MAX_DEPTH} levels: make it flatter")
     try:
-        text = json.dumps(schema, allow_nan=False)
+        text = portable_text(json.dumps(schema, allow_nan=False, ensure_ascii=False))
     except (TypeError, ValueError) as e:
         raise ValueError(f"the schema of a question is not JSON: {e}") from None
-    if len(text) > MAX_SCHEMA_BYTES:
+    if (size := len(text.encode())) > MAX_SCHEMA_BYTES:
         raise ValueError(
-            f"the schema of a question has {len(text)} bytes, more than the maximum of "
-            f"{MAX_SCHEMA_BYTES}: make it smaller"
+            f"the schema of a question has {size} bytes, more than the maximum of {MAX_SCHEMA_BYTES}: make it smaller"
         )
     copy: dict[str, Any] = json.loads(text)
     if str(copy.get("$schema", DIALECT)).rstrip("#") != DIALECT:
@@ -188,6 +187,12 @@ def _check_keywords(schema: dict[str, Any]) -> None:
         raise ValueError(
             f"$ref {reference!r} in the schema of a question must begin with #, to refer to the same schema"
         )
+    for keyword in ("const", "default", "enum"):
+        if inexact_place(schema.get(keyword)) is not None:
+            raise ValueError(
+                f"{keyword} in the schema of a question has a whole number beyond 2^53 - 1, which A2A cannot represent "
+                "exactly: use texts"
+            )
     pattern = schema.get("pattern", "")
     if not isinstance(pattern, str):
         raise ValueError(f"the pattern {pattern!r} in the schema of a question is refused: it is not a string")

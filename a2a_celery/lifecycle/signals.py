@@ -1,10 +1,14 @@
-"""Names and payloads of signals, which other systems send to tasks."""
+"""Names, payloads and senders of signals, which other systems send to tasks."""
 
 from __future__ import annotations
 
 import json
 import re
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
+
+from .json_values import json_bytes
 
 MAX_PAYLOAD_BYTES = 65_536
 """Maximum size of a payload as JSON, in bytes."""
@@ -12,7 +16,38 @@ MAX_PAYLOAD_BYTES = 65_536
 MAX_SIGNAL_ID = 256
 """Maximum length of the id of a signal, in characters."""
 
+CHILD_SIGNAL = "child/"
+"""Prefix of the name of the signal that ends the wait for a child. The id of the child follows the prefix; see
+``child_waits`` in scripts/lib."""
+
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,64}", re.ASCII)
+
+
+class Sender(StrEnum):
+    """Kind of the sender of a signal.
+
+    Attributes:
+        CLIENT: The client that owns the task.
+        OPERATOR: A person with access to the deployment, who uses the command.
+        APP: Code of the app, which calls `A2A.signal`.
+    """
+
+    CLIENT = "client"
+    OPERATOR = "operator"
+    APP = "app"
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedSignal:
+    """Signal that `Turn.wait_for` returns.
+
+    Attributes:
+        payload: Payload, a JSON value.
+        sender: Kind of the sender: "app", "operator" or "client". The payload of a client is untrusted.
+    """
+
+    payload: Any
+    sender: Sender
 
 
 def require_signal_name(name: object) -> str:
@@ -39,14 +74,14 @@ def require_signal_id(signal_id: object) -> str:
     return signal_id
 
 
-def encode_payload(payload: Any) -> bytes:
-    """Return `payload` as JSON.
+def encode_signal(payload: Any, sender: Sender) -> bytes:
+    """Return the payload and the sender of a signal as JSON, the form in which the store and the journal contain them.
 
     Raises:
         ValueError: `payload` cannot be represented in JSON, or is larger than `MAX_PAYLOAD_BYTES`.
     """
     try:
-        content = json.dumps(payload, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
+        content = json_bytes(payload)
     except (TypeError, ValueError, RecursionError) as e:
         raise ValueError(f"the payload of a signal is not JSON: {e}") from None
     if len(content) > MAX_PAYLOAD_BYTES:
@@ -54,4 +89,10 @@ def encode_payload(payload: Any) -> bytes:
             f"the payload of a signal has {len(content):,} bytes as JSON, more than the maximum of "
             f"{MAX_PAYLOAD_BYTES:,}: store the data elsewhere and send its address"
         )
-    return content
+    return b'{"sender":"%s","payload":%s}' % (sender.value.encode(), content)
+
+
+def decode_signal(content: bytes) -> ReceivedSignal:
+    """Return the signal that `encode_signal` has encoded."""
+    fields = json.loads(content)
+    return ReceivedSignal(fields["payload"], Sender(fields["sender"]))

@@ -1,16 +1,12 @@
-"""Permits for posts, and the retry schedule. Each host has a limit and a circuit breaker, and owners and networks have
-fair shares of the permits.
+"""Permits for posts, and the retry schedule. Each host has a circuit breaker, and hosts, owners and the watcher have
+limits of concurrent posts.
 
 During a cooldown, posts to a host that does not respond are deferred. After the cooldown, one post probes the host, and
 all other posts are still deferred. Ten thousand deliveries to an unavailable host therefore do not delay a delivery to
 another host. Any HTTP response counts as a response of the host, because a 500 for one path says nothing about other
 paths.
 
-An owner or a network (/24 or /64) receives a permit only if it holds fewer permits than are free. If `k` owners post as
-much as possible, each owner has a share of 1/(k + 1). An equal share stays free for the next owner. A quarter of the
-permits is reserved for hosts that responded to the last post.
-
-Source: Choudhury and Hahne, "Dynamic Queue Length Thresholds", 1998.
+A quarter of the permits of the watcher, and of each owner, is reserved for hosts that responded to the last post.
 """
 
 from __future__ import annotations
@@ -24,15 +20,16 @@ from dataclasses import dataclass
 from ..clock import SYSTEM_CLOCK, Clock
 
 MAX_POSTS_PER_HOST = 8
+MAX_POSTS_PER_OWNER = 64
 MAX_POSTS = 256
 FAILURE_THRESHOLD = 5
 FIRST_COOLDOWN = 5.0
 MAX_COOLDOWN = 300.0
 RESERVED_DIVISOR = 4
-"""`max_posts` divided by this number is the number of permits reserved for hosts that responded to the last post."""
+"""A limit divided by this number is the number of permits reserved for hosts that responded to the last post."""
 MAX_HOSTS = 10_000
 BUSY_RETRY_INTERVAL = 1.0
-"""Minimum delay, in seconds, before a post to a busy host is retried. The maximum delay is twice as long."""
+"""Minimum delay, in seconds, before a post that exceeds a limit is retried. The maximum delay is twice as long."""
 PROBE_RETRY_INTERVAL = 5.0
 """Minimum delay, in seconds, before a post to a host that is being probed is retried. A probe may take as long as the
 timeout of a post."""
@@ -42,9 +39,8 @@ MAX_WAITERS = 2 * MAX_POSTS_PER_HOST
 """Maximum number of posts that wait in memory for a host. Further posts are deferred."""
 HOST_IS_BUSY = "the limit of concurrent posts to the host is reached"
 MAX_RETRIES_PER_SECOND = 100
-"""Maximum number of deferred posts per second that are retried for a host. The delay grows with the number of posts."""
-MAX_SHARE_RETRIES_PER_SECOND = 2 * MAX_RETRIES_PER_SECOND
-"""Maximum number of retries per second of all posts that were deferred because of their owner or network."""
+"""Maximum number of deferred posts of a host, and of an owner, that are retried per second. The delay grows with the
+number of posts, so that deferred posts do not occupy the store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,45 +50,42 @@ class Deferred:
     Attributes:
         retry_in: Seconds, with jitter, after which the caller retries the post.
         reason: Reason for operators.
-        is_host_unavailable: True if the host does not respond. False if the host is only busy.
-        is_over_budget: True if the byte budget is exhausted. The wait does not count toward the age of the delivery.
+        is_host_unavailable: True if the host does not respond. False if a limit is reached.
     """
 
     retry_in: float
     reason: str
     is_host_unavailable: bool = False
-    is_over_budget: bool = False
 
 
-class _Host:
-    """Circuit, posts in flight and waiters of one host."""
+class _Posts:
+    """Posts of one owner or to one host.
 
-    __slots__ = (
-        "cooldown", "cooldown_until", "failures", "has_responded", "in_flight", "is_probed", "network", "next_retry",
-        "owner", "waiters",
-    )  # fmt: skip
+    Attributes:
+        count: Number of posts in progress. For a host, including posts that wait for a permit.
+        next_retry: Earliest time at which one more deferred post may be retried.
+    """
+
+    __slots__ = ("count", "next_retry")
 
     def __init__(self) -> None:
-        self.owner = ""  # owner of the last post
-        self.network = ""  # "" until the name was looked up
+        self.count = 0
+        self.next_retry = 0.0
+
+
+class _Host(_Posts):
+    """Posts to one host, and its circuit."""
+
+    __slots__ = ("cooldown", "cooldown_until", "failures", "has_responded", "is_probed", "permits")
+
+    def __init__(self, permits: int) -> None:
+        super().__init__()
+        self.permits = asyncio.Semaphore(permits)
         self.has_responded = False  # to the last post
-        self.in_flight = 0
         self.failures = 0  # consecutive
         self.cooldown = 0.0  # duration of the last cooldown, or 0 if the host responds
         self.cooldown_until = 0.0
         self.is_probed = False
-        self.next_retry = 0.0  # earliest time at which one more deferred post may be retried
-        self.waiters: list[tuple[str, asyncio.Future[Permit | None]]] = []  # owners, and futures of permits
-
-
-class _Share:
-    """Posts in flight of one owner or to one network, and the time of the next retry."""
-
-    __slots__ = ("in_flight", "next_retry")
-
-    def __init__(self) -> None:
-        self.in_flight = 0
-        self.next_retry = 0.0
 
 
 class CircuitBreaker:
@@ -104,14 +97,13 @@ class CircuitBreaker:
 
     Args:
         max_per_host: Maximum number of posts to a host in progress.
+        max_per_owner: Maximum number of posts of an owner in progress.
         max_posts: Maximum number of posts in progress.
-        reserved: Number of permits that are reserved for hosts that responded to the last post, or None for a quarter
-            of `max_posts`.
         failure_threshold: Number of consecutive posts without a response that opens a circuit.
         first_cooldown: Duration of the first cooldown in seconds.
         max_cooldown: Maximum duration of a cooldown in seconds.
-        max_hosts: Maximum number of idle hosts whose state is stored. Beyond this number, the oldest idle host of the
-            owner with the most idle hosts is removed.
+        max_hosts: Maximum number of idle hosts whose state is stored. Beyond this number, the host that has been idle
+            for longest is forgotten.
         clock: Source of time.
         random: Function that returns a random number from 0 up to 1.
     """
@@ -120,8 +112,8 @@ class CircuitBreaker:
         self,
         *,
         max_per_host: int = MAX_POSTS_PER_HOST,
+        max_per_owner: int = MAX_POSTS_PER_OWNER,
         max_posts: int = MAX_POSTS,
-        reserved: int | None = None,
         failure_threshold: int = FAILURE_THRESHOLD,
         first_cooldown: float = FIRST_COOLDOWN,
         max_cooldown: float = MAX_COOLDOWN,
@@ -129,146 +121,94 @@ class CircuitBreaker:
         clock: Clock = SYSTEM_CLOCK,
         random: Callable[[], float] = random.random,
     ) -> None:
-        self.max_posts = max_posts
         self._max_per_host = max_per_host
+        self._max_per_owner = max_per_owner
+        self._max_posts = max_posts
         self._failure_threshold = failure_threshold
         self._first_cooldown = first_cooldown
         self._max_cooldown = max_cooldown
         self._max_hosts = max_hosts
         self._clock = clock
         self._random = random
-        self._reserved = max_posts // RESERVED_DIVISOR if reserved is None else reserved
-        self._in_flight = 0
-        self._hosts: dict[str, _Host] = {}
-        self._idle: dict[str, OrderedDict[str, None]] = {}  # hosts without posts by owner, oldest first
-        self._idle_count = 0
-        self._owners: dict[str, _Share] = {}
-        self._networks: dict[str, _Share] = {}
+        self.in_flight = 0
+        """Number of posts in progress."""
+        self._hosts: dict[str, _Host] = {}  # hosts with posts
+        self._idle_hosts: OrderedDict[str, _Host] = OrderedDict()  # known hosts without posts, oldest first
+        self._owners: dict[str, _Posts] = {}  # owners with posts
 
     @property
     def host_count(self) -> int:
         """Number of hosts whose state is stored."""
-        return len(self._hosts)
+        return len(self._hosts) + len(self._idle_hosts)
 
-    @property
-    def free(self) -> int:
-        """Number of free permits, including the reserved permits."""
-        return self.max_posts - self._in_flight
-
-    def deferral(self, name: str, *, owner: str = "", can_wait: bool = False) -> Deferred | None:
-        """Check whether a post must be deferred. The caller must retry a deferred post.
+    def deferral(self, name: str, *, owner: str = "", can_wait: bool = True) -> Deferred | None:
+        """Check whether `acquire` would defer a post immediately. The caller must retry a deferred post.
 
         Args:
             name: Host and port.
             owner: Owner of the post.
-            can_wait: True if the post may wait in `acquire` for a permit of a busy host.
-
-        Returns:
-            A Deferred, or None if the post need not be deferred.
+            can_wait: True if the post may wait for a permit of a busy host.
         """
-        host = self._hosts.get(name)
-        if host is not None and host.cooldown:
+        host = self._find(name)
+        deferral = self._deferral(host, owner)
+        if deferral is None and host.count >= self._max_per_host + (MAX_WAITERS if can_wait else 0):
+            deferral = self._defer_busy(host, HOST_IS_BUSY)
+        return deferral
+
+    async def acquire(self, name: str, timeout: float = 0.0, *, owner: str = "") -> Permit | Deferred:
+        """Return a permit for a post of `owner` to the host `name`, or a Deferred if the post must be deferred.
+
+        The caller must release the permit. If all permits of the host are in use, the call waits up to `timeout`
+        seconds.
+        """
+        deferral = self.deferral(name, owner=owner, can_wait=timeout > 0)
+        if deferral is not None:
+            return deferral
+        host = self._enter(name)
+        try:
+            async with self._clock.timeout(timeout):
+                await host.permits.acquire()
+        except TimeoutError:
+            self._leave(name, host)
+            return self._defer_busy(host, HOST_IS_BUSY)
+        except asyncio.CancelledError:
+            self._leave(name, host)
+            raise
+        deferral = self._deferral(host, owner)  # the state may have changed during the wait
+        if deferral is not None:
+            host.permits.release()
+            self._leave(name, host)
+            return deferral
+        self.in_flight += 1
+        self._owners.setdefault(owner, _Posts()).count += 1
+        host.is_probed = is_probe = host.cooldown > 0
+        return Permit(self, host, name, owner, is_probe)
+
+    def _deferral(self, host: _Host, owner: str) -> Deferred | None:
+        """Return a Deferred if the circuit of `host` is open, or if a limit of the owner or the watcher is reached."""
+        if host.cooldown:
             remaining = host.cooldown_until - self._clock.monotonic()
             if remaining > 0:
                 # spread over one more cooldown, so that a recovering host does not receive all posts at once
                 retry_in = remaining + self._random() * host.cooldown
-                return self._defer(
-                    host, retry_in, "the host does not respond: its cooldown has not ended", is_unavailable=True
-                )
+                reason = "the host does not respond: its cooldown has not ended"
+                return self._defer(host, retry_in, reason, is_unavailable=True)
             if host.is_probed:
                 retry_in = self._add_jitter(PROBE_RETRY_INTERVAL)
                 return self._defer(host, retry_in, "the host did not respond and is being probed", is_unavailable=True)
-        deferral = self._share_deferral(host, owner, host.network if host is not None else "")
-        if deferral is not None or host is None:
-            return deferral
-        if host.in_flight >= self._max_per_host and not (can_wait and len(host.waiters) < MAX_WAITERS):
-            return self._defer(host, self._add_jitter(BUSY_RETRY_INTERVAL), HOST_IS_BUSY)
+        posts = self._owners.get(owner)
+        if posts is not None and posts.count >= _available(self._max_per_owner, host):
+            return self._defer_busy(posts, "the owner of the webhook has reached its limit of concurrent posts")
+        if self.in_flight >= _available(self._max_posts, host):
+            return Deferred(self._add_jitter(BUSY_RETRY_INTERVAL), "too many posts are in progress")
         return None
 
-    def try_acquire(self, name: str, *, owner: str = "") -> Permit | Deferred:
-        """Return a permit for a post of `owner` to the host `name`, or a Deferred if the post must be deferred.
-
-        The caller must release the permit.
-        """
-        deferral = self.deferral(name, owner=owner)
-        if deferral is not None:
-            return deferral
-        host = self._hosts.get(name)
-        is_probe = host is not None and host.cooldown > 0
-        permit = self._grant(name, owner, is_probe=is_probe)
-        self._hosts[name].is_probed |= is_probe
-        return permit
-
-    async def acquire(self, name: str, timeout: float, *, owner: str = "") -> Permit | Deferred:
-        """Acquire a permit like `try_acquire`, but wait up to `timeout` seconds if all permits of the host are in
-        use."""
-        host = self._hosts.get(name)
-        is_busy = host is not None and host.in_flight >= self._max_per_host and timeout > 0
-        if host is None or not is_busy or self.deferral(name, owner=owner, can_wait=True) is not None:
-            return self.try_acquire(name, owner=owner)
-        grant: asyncio.Future[Permit | None] = asyncio.get_running_loop().create_future()
-        host.waiters.append((owner, grant))
-        try:
-            async with self._clock.timeout(timeout):
-                return await grant or self.try_acquire(name, owner=owner)
-        except (TimeoutError, asyncio.CancelledError) as e:
-            if (owner, grant) in host.waiters:
-                host.waiters.remove((owner, grant))
-            elif not grant.cancelled() and (permit := grant.result()) is not None:  # granted at the last moment
-                permit.release(None)
-            if isinstance(e, TimeoutError):
-                return self._defer(host, self._add_jitter(BUSY_RETRY_INTERVAL), HOST_IS_BUSY)
-            raise
-
-    def _share_deferral(self, host: _Host | None, owner: str, network: str) -> Deferred | None:
-        free = self._free_for(host)
-        deferral = self._over_share(self._owners, owner, free, "owner")
-        if deferral is None and network:
-            deferral = self._over_share(self._networks, network, free, "network")
-        if deferral is None and free <= 0:
-            deferral = Deferred(self._add_jitter(BUSY_RETRY_INTERVAL), "too many posts are in progress")
-        return deferral
-
-    def _over_share(self, shares: dict[str, _Share], name: str, free: int, holder: str) -> Deferred | None:
-        share = shares.get(name)
-        if share is None or share.in_flight < free:
-            return None
-        reason = f"the {holder} of the webhook has reached its share of concurrent posts"
-        rate = MAX_SHARE_RETRIES_PER_SECOND / len(shares)
-        return self._pace(share, rate, self._add_jitter(BUSY_RETRY_INTERVAL), reason)
-
-    def _free_for(self, host: _Host | None) -> int:
-        return self.free - (0 if host is not None and host.has_responded else self._reserved)
-
-    def _grant(self, name: str, owner: str, *, is_probe: bool) -> Permit:
-        host = self._hosts.setdefault(name, _Host())
-        self._forget_idle(name, host)
-        host.owner = owner
-        host.in_flight += 1
-        self._in_flight += 1
-        _count(self._owners, owner, 1)
-        _count(self._networks, host.network, 1)
-        return Permit(self, name, is_probe, owner, host.network)
-
-    def _move_to_network(self, permit: Permit, network: str) -> Deferred | None:
-        """Count the post toward the share of `network`, or return a Deferred if the network has used up its share."""
-        if network == permit.network:
-            return None
-        host = self._hosts[permit.name]
-        host.network = network
-        deferral = self._over_share(self._networks, network, self._free_for(host), "network")
-        if deferral is None:
-            _count(self._networks, permit.network, -1)
-            _count(self._networks, network, 1)
-            permit.network = network
-        return deferral
-
     def _release(self, permit: Permit, has_responded: bool | None) -> None:
-        host = self._hosts[permit.name]
-        host.in_flight -= 1
-        self._in_flight -= 1
-        _count(self._owners, permit.owner, -1)
-        _count(self._networks, permit.network, -1)
+        host, posts = permit.host, self._owners[permit.owner]
+        self.in_flight -= 1
+        posts.count -= 1
+        if not posts.count:
+            del self._owners[permit.owner]
         if permit.is_probe:
             host.is_probed = False
         if has_responded is not None:
@@ -280,84 +220,56 @@ class CircuitBreaker:
             # during a cooldown, ignore the failures of posts that were already in flight
             if permit.is_probe if host.cooldown else host.failures >= self._failure_threshold:
                 self._start_cooldown(host)
-        self._grant_next(permit.name, host)
-        if host.in_flight:
-            return
-        if host.has_responded or host.failures or host.cooldown:
-            self._remember_idle(permit.name, host)
-        else:
-            del self._hosts[permit.name]
-
-    def _grant_next(self, name: str, host: _Host) -> None:
-        """Grant the released permit to the first eligible waiter. End the waits of waiters that are not eligible."""
-        while host.waiters:
-            owner, grant = host.waiters.pop(0)
-            if grant.done():
-                continue
-            if host.cooldown or self._share_deferral(host, owner, host.network) is not None:
-                grant.set_result(None)
-                continue
-            grant.set_result(self._grant(name, owner, is_probe=False))
-            return
+        host.permits.release()
+        self._leave(permit.name, host)
 
     def _start_cooldown(self, host: _Host) -> None:
         host.cooldown = min(self._max_cooldown, host.cooldown * 2) or self._first_cooldown
         host.cooldown_until = self._clock.monotonic() + host.cooldown * (0.5 + self._random() / 2)
 
-    def _remember_idle(self, name: str, host: _Host) -> None:
-        """Store the state of an idle host. While there are more than `max_hosts` idle hosts, remove the oldest idle
-        host of the owner with the most idle hosts."""
-        self._idle.setdefault(host.owner, OrderedDict())[name] = None
-        self._idle_count += 1
-        while self._idle_count > self._max_hosts:
-            largest = max(self._idle, key=lambda owner: len(self._idle[owner]))
-            oldest = next(iter(self._idle[largest]))
-            self._forget_idle(oldest, self._hosts[oldest])
-            del self._hosts[oldest]
+    def _find(self, name: str) -> _Host:
+        return self._hosts.get(name) or self._idle_hosts.get(name) or _Host(self._max_per_host)
 
-    def _forget_idle(self, name: str, host: _Host) -> None:
-        names = self._idle.get(host.owner)
-        if names is not None and name in names:
-            del names[name]
-            self._idle_count -= 1
-            if not names:
-                del self._idle[host.owner]
+    def _enter(self, name: str) -> _Host:
+        """Count a post to the host `name`, which waits for a permit or has one."""
+        host = self._hosts[name] = self._find(name)
+        self._idle_hosts.pop(name, None)
+        host.count += 1
+        return host
 
-    def _defer(self, host: _Host, retry_in: float, reason: str, *, is_unavailable: bool = False) -> Deferred:
-        return self._pace(host, MAX_RETRIES_PER_SECOND, retry_in, reason, is_unavailable=is_unavailable)
+    def _leave(self, name: str, host: _Host) -> None:
+        """End the count of a post. Store the state of a host without posts, unless nothing is known about the host."""
+        host.count -= 1
+        if host.count:
+            return
+        del self._hosts[name]
+        if host.has_responded or host.failures or host.cooldown:
+            self._idle_hosts[name] = host
+            if len(self._idle_hosts) > self._max_hosts:
+                self._idle_hosts.popitem(last=False)
 
-    def _pace(
-        self, queue: _Host | _Share, rate: float, retry_in: float, reason: str, *, is_unavailable: bool = False
-    ) -> Deferred:
+    def _defer_busy(self, posts: _Posts, reason: str) -> Deferred:
+        return self._defer(posts, self._add_jitter(BUSY_RETRY_INTERVAL), reason)
+
+    def _defer(self, posts: _Posts, retry_in: float, reason: str, *, is_unavailable: bool = False) -> Deferred:
         now = self._clock.monotonic()
-        queue.next_retry = max(queue.next_retry, now) + 1 / rate
-        return Deferred(max(retry_in, queue.next_retry - now), reason, is_unavailable)
+        posts.next_retry = max(posts.next_retry, now) + 1 / MAX_RETRIES_PER_SECOND
+        return Deferred(max(retry_in, posts.next_retry - now), reason, is_unavailable)
 
     def _add_jitter(self, seconds: float) -> float:
         return seconds * (1 + self._random())
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Permit:
     """Permit for one post to the host `name`. `name` includes the port."""
 
     _circuit_breaker: CircuitBreaker
+    host: _Host
     name: str
+    owner: str
     is_probe: bool
     """True if the post probes a host after a cooldown."""
-
-    owner: str = ""
-    network: str = ""
-    """Network of the host, or "" until the network is known."""
-
-    def set_network(self, network: str) -> Deferred | None:
-        """Set the network of the host.
-
-        Returns:
-            None, or a Deferred if the network has used up its share. The caller must then release the permit without
-            posting.
-        """
-        return self._circuit_breaker._move_to_network(self, network)
 
     def release(self, has_responded: bool | None) -> None:
         """Release the permit.
@@ -369,11 +281,9 @@ class Permit:
         self._circuit_breaker._release(self, has_responded)
 
 
-def _count(shares: dict[str, _Share], name: str, posts: int) -> None:
-    share = shares.setdefault(name, _Share())
-    share.in_flight += posts
-    if not share.in_flight:
-        del shares[name]
+def _available(limit: int, host: _Host) -> int:
+    """Return the part of `limit` that posts to `host` may use."""
+    return limit if host.has_responded else limit - limit // RESERVED_DIVISOR
 
 
 HOUR = 3600.0

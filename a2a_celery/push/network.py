@@ -88,13 +88,6 @@ def unmap_address(address: Address) -> Address:
     return address if ipv4_address is None else ipv4_address
 
 
-def network_of(address: Address) -> str:
-    """Return the /24 network of an IPv4 address or the /64 network of an IPv6 address. Such a network usually has one
-    operator."""
-    address = _embedded_ipv4(address)
-    return str(ip_network((address, 24 if address.version == 4 else 64), strict=False))
-
-
 def _is_public(address: Address) -> bool:
     if isinstance(address, IPv6Address) and address not in PUBLIC_IPV6:
         return False
@@ -109,15 +102,14 @@ def _embedded_ipv4(address: Address) -> Address:
 
 
 LOOKUP_TIMEOUT = 5.0
-LOOKUP_THREADS = {"known": 16, "new": 32, "slow": 8}
-"""Number of lookup threads for names whose last lookup was fast, for new names, and for names whose last lookup was
-slow."""
-SLOW_LOOKUP = 1.0
-"""Duration in seconds above which a lookup marks its name as slow."""
+LOOKUP_THREADS = 64
+"""Maximum number of concurrent lookups."""
 CACHE_TTL = 5.0
 """Seconds for which the addresses of a name are cached."""
+MAX_STALE_AGE = 3600.0
+"""Seconds for which the addresses of a name are used if a new lookup times out."""
 MAX_NAMES = 10_000
-"""Maximum number of cached names, and of names that are known to be slow."""
+"""Maximum number of cached names."""
 CONNECT_TIMEOUT = 10.0
 """Seconds that the connection attempts to all addresses of a host may take in total."""
 MAX_ADDRESSES = 4
@@ -162,11 +154,10 @@ class Resolver(Protocol):
 class _Lookup:
     """Lookup of one name, which concurrent callers share."""
 
-    __slots__ = ("claim", "result", "started_at", "waiters")
+    __slots__ = ("claim", "result", "waiters")
 
     def __init__(self) -> None:
         self.waiters = 0
-        self.started_at = inf
         self.claim = Lock()  # acquired once, by the thread that executes the lookup or by the last waiter
         self.result: asyncio.Task[list[Address]]
 
@@ -175,9 +166,8 @@ class SystemResolver:
     """Resolver that calls ``getaddrinfo`` in daemon threads, because a call can hang and cannot be cancelled.
 
     Concurrent calls for a name share one lookup, so a lookup that hangs occupies only one thread. A lookup without
-    waiters is dropped unless a thread has started it. New names, names whose last lookup was fast, and names whose last
-    lookup was slow have separate threads. An unresponsive name server therefore delays only the lookups of other new
-    names, and only until each of the server's names has hung once.
+    waiters is dropped unless a thread has started it. If many lookups hang, the lookups of other names time out until
+    ``getaddrinfo`` gives up. Names that were found within the last hour keep their addresses.
 
     Each connection checks its address, even if the address is cached.
 
@@ -193,10 +183,9 @@ class SystemResolver:
         self._timeout = timeout
         self._cache_ttl = cache_ttl
         self._clock = clock
-        self._threads = {kind: DaemonThreads(count, f"a2a-lookup-{kind}") for kind, count in LOOKUP_THREADS.items()}
+        self._threads = DaemonThreads(LOOKUP_THREADS, "a2a-lookup")
         self._lookups: dict[str, _Lookup] = {}
         self._cache: OrderedDict[str, tuple[float, list[Address]]] = OrderedDict()  # time of the lookup, addresses
-        self._slow: OrderedDict[str, None] = OrderedDict()
 
     async def resolve(self, host: str) -> Sequence[Address]:
         """Return the addresses of `host` from the cache or from ``getaddrinfo``.
@@ -205,7 +194,8 @@ class SystemResolver:
             OSError: The name was not found, or the lookup timed out (TimeoutError).
         """
         cached_at, addresses = self._cache.get(host, (-inf, []))
-        if self._clock.monotonic() - cached_at < self._cache_ttl:
+        age = self._clock.monotonic() - cached_at
+        if age < self._cache_ttl:
             return addresses
         lookup = self._lookups.get(host) or self._start_lookup(host)
         lookup.waiters += 1
@@ -213,8 +203,8 @@ class SystemResolver:
             async with self._clock.timeout(self._timeout):
                 return await asyncio.shield(lookup.result)
         except TimeoutError:
-            if lookup.claim.locked():
-                self._mark_slow(host)
+            if age < MAX_STALE_AGE:
+                return addresses
             raise TimeoutError(f"the name was not found within {self._timeout:g} s") from None
         finally:
             lookup.waiters -= 1
@@ -226,8 +216,7 @@ class SystemResolver:
         """Cancel all lookups and close the threads."""
         for lookup in list(self._lookups.values()):
             lookup.result.cancel()
-        for threads in self._threads.values():
-            threads.close()
+        self._threads.close()
 
     def _start_lookup(self, host: str) -> _Lookup:
         lookup = self._lookups[host] = _Lookup()
@@ -239,41 +228,25 @@ class SystemResolver:
         def get_address_info() -> list[Any]:
             if not lookup.claim.acquire(blocking=False):
                 return []  # no waiter is left
-            lookup.started_at = self._clock.monotonic()
             return socket.getaddrinfo(host.encode(), None, type=socket.SOCK_STREAM)
 
-        kind = "slow" if host in self._slow else "known" if host in self._cache else "new"
-        entries = await self._threads[kind].call(get_address_info)
+        entries = await self._threads.call(get_address_info)
         addresses = (parse_address(str(sockaddr[0]).partition("%")[0]) for *_, sockaddr in entries)
         return list(dict.fromkeys(address for address in addresses if address is not None))
 
     def _finish_lookup(self, host: str, lookup: _Lookup) -> None:
         self._forget(host, lookup)
-        if lookup.result.cancelled():
+        if lookup.result.cancelled() or lookup.result.exception() is not None:
             return
-        now = self._clock.monotonic()
-        self._cache.pop(host, None)
-        if lookup.result.exception() is None and lookup.result.result():
-            self._cache[host] = now, lookup.result.result()
-            _drop_oldest(self._cache)
-        if now - lookup.started_at > SLOW_LOOKUP:
-            self._mark_slow(host)
-        else:
-            self._slow.pop(host, None)
+        if addresses := lookup.result.result():
+            self._cache[host] = self._clock.monotonic(), addresses
+            self._cache.move_to_end(host)
+            if len(self._cache) > MAX_NAMES:
+                self._cache.popitem(last=False)
 
     def _forget(self, host: str, lookup: _Lookup) -> None:
         if self._lookups.get(host) is lookup:
             del self._lookups[host]
-
-    def _mark_slow(self, host: str) -> None:
-        self._slow[host] = None
-        self._slow.move_to_end(host)
-        _drop_oldest(self._slow)
-
-
-def _drop_oldest(names: OrderedDict[str, Any]) -> None:
-    if len(names) > MAX_NAMES:
-        names.popitem(last=False)
 
 
 class CheckedBackend(httpcore.AsyncNetworkBackend):
@@ -283,15 +256,21 @@ class CheckedBackend(httpcore.AsyncNetworkBackend):
         resolver: Name resolver.
         allow_networks: Networks that are allowed in addition to public addresses.
         only_allowed_networks: True to refuse public addresses, which is used for connections without TLS.
+        backend: Backend that opens the connections, or None for httpcore's.
     """
 
     def __init__(
-        self, resolver: Resolver, allow_networks: Sequence[Network] = (), *, only_allowed_networks: bool = False
+        self,
+        resolver: Resolver,
+        allow_networks: Sequence[Network] = (),
+        *,
+        only_allowed_networks: bool = False,
+        backend: httpcore.AsyncNetworkBackend | None = None,
     ) -> None:
         self._resolver = resolver
         self._allow_networks = allow_networks
         self._only_allowed_networks = only_allowed_networks
-        self._backend = httpcore.AnyIOBackend()
+        self._backend = backend or httpcore.AnyIOBackend()
 
     async def connect_tcp(
         self,

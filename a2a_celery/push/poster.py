@@ -24,7 +24,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 import httpcore
 
@@ -40,8 +40,6 @@ from .network import (
     Network,
     Resolver,
     SystemResolver,
-    addresses_of,
-    network_of,
 )
 from .request import PostRequest
 from .responses import BODY_TIMEOUT, WebhookResponse, describe_failure, is_disconnect, read_response
@@ -200,22 +198,6 @@ class Route:
     permit: Permit
 
 
-class Budget(Protocol):
-    """Byte budget for the posts of an owner to a host."""
-
-    def deferral(self, owner: str, host: str) -> Deferred | None:
-        """Return a Deferred if the budget is known to be exhausted, or None. The method performs no I/O."""
-        ...
-
-    async def acquire(self, owner: str, host: str, size: int) -> Deferred | None:
-        """Charge the budget for a post of `size` bytes.
-
-        Returns:
-            None if the budget was charged, or a Deferred if the budget is exhausted.
-        """
-        ...
-
-
 class Poster:
     """HTTP client for webhooks. An instance must be used on the event loop on which it was created.
 
@@ -225,7 +207,6 @@ class Poster:
         ssl_context: TLS context, or None to trust the certificates of the system and certifi.
         circuit_breaker: Issuer of permits for posts, or None for a new `CircuitBreaker`.
         timeout: Timeout of a post in seconds, from the name lookup to the status of the response.
-        budget: Byte budget, or None for no limit.
         clock: Source of time.
     """
 
@@ -237,7 +218,6 @@ class Poster:
         ssl_context: ssl.SSLContext | None = None,
         circuit_breaker: CircuitBreaker | None = None,
         timeout: float = POST_TIMEOUT,
-        budget: Budget | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         redact_logs()
@@ -245,7 +225,6 @@ class Poster:
         self._resolver = SystemResolver(clock=clock) if resolver is None else resolver
         self._circuit_breaker = CircuitBreaker(clock=clock) if circuit_breaker is None else circuit_breaker
         self._timeout = timeout
-        self._budget = budget
         self._clock = clock
         self._pools = {
             "https": self._new_pool(ssl_context or httpcore.default_ssl_context()),
@@ -277,8 +256,7 @@ class Poster:
             target = parse_target(url, self._allow_networks)
         except TargetRefused:
             return None
-        deferral = self._budget.deferral(owner, target.host) if self._budget is not None else None
-        return deferral or self._circuit_breaker.deferral(_server(target), owner=owner, can_wait=True)
+        return self._circuit_breaker.deferral(_server(target), owner=owner)
 
     async def acquire_route(
         self, url: str, *, owner: str = "", timeout: float = PERMIT_TIMEOUT
@@ -301,7 +279,7 @@ class Poster:
         return permit if isinstance(permit, Deferred) else Route(target, permit)
 
     async def post(self, request: PostRequest, route: Route | Deferred | PostRefused | None = None) -> PostResult:
-        """Post `request` once and release the permit of `route`. Exceptions of the budget propagate.
+        """Post `request` once and release the permit of `route`.
 
         Args:
             request: Request to send.
@@ -312,21 +290,14 @@ class Poster:
             route = await self.acquire_route(request.url, timeout=0)
         if not isinstance(route, Route):
             return route
-        permit, host, has_responded = route.permit, route.target.host, None
+        has_responded = None
         try:
-            began_at = self._clock.monotonic()
-            deferral = await self._look_up_network(route)
-            remaining = self._timeout - (self._clock.monotonic() - began_at)
-            if deferral is None and self._budget is not None:  # a deferred post must not be charged
-                deferral = await self._budget.acquire(permit.owner, host, len(request.body))
-            if deferral is not None:
-                return deferral
-            result = await self._exchange(route, request, remaining)
+            result = await self._exchange(route.target, request)
             if not isinstance(result, PostRefused):
                 has_responded = not isinstance(result, Retry) or result.response is not None
             return result
         finally:
-            permit.release(has_responded)
+            route.permit.release(has_responded)
 
     async def has_consent(self, url: str, origin: str, *, owner: str = "") -> bool:
         """Ask the receiver at `url` for consent, and return True if the receiver allows posts from `origin`."""
@@ -334,15 +305,15 @@ class Poster:
         result = await self.post(PostRequest.for_consent(url, origin), route)
         return isinstance(result, Delivered) and result.allowed_origin.lower() in ("*", origin.lower())
 
-    async def _exchange(self, route: Route, request: PostRequest, timeout: float) -> PostResult:
-        """Send `request`. The status of the response must arrive within `timeout` seconds."""
+    async def _exchange(self, target: Target, request: PostRequest) -> PostResult:
+        """Send `request`. The status of the response must arrive within the timeout of a post."""
         try:
-            async with self._clock.timeout(timeout) as deadline:
+            async with self._clock.timeout(self._timeout) as deadline:
                 connections = 0
                 while True:
                     probe, connections = ConnectionProbe(), connections + 1
                     try:
-                        return await self._send(route.target, request, probe, deadline)
+                        return await self._send(target, request, probe, deadline)
                     except (httpcore.NetworkError, httpcore.RemoteProtocolError) as e:
                         is_stale = not probe.is_new and is_disconnect(e)  # the server closed an idle connection
                         if not is_stale or connections == MAX_CONNECTIONS_PER_POST:
@@ -354,21 +325,6 @@ class Poster:
         except Exception as e:
             reason = describe_failure(e, self._timeout)
             return Retry(reason, is_host_not_found=isinstance(e, HostNotFound))
-
-    async def _look_up_network(self, route: Route) -> Deferred | None:
-        """Set the network of the route's permit, unless it is known or the host's name is not found.
-
-        Returns:
-            A Deferred if the network has used up its share, or None.
-        """
-        if route.permit.network:
-            return None
-        try:
-            async with self._clock.timeout(self._timeout):
-                addresses = await addresses_of(route.target.host, self._resolver)
-        except OSError:
-            return None
-        return route.permit.set_network(network_of(addresses[0])) if addresses else None
 
     async def _send(
         self, target: Target, request: PostRequest, probe: ConnectionProbe, deadline: asyncio.Timeout

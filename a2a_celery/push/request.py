@@ -18,7 +18,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from a2a.compat.v0_3.conversions import to_compat_task
 from a2a.compat.v0_3.versions import is_legacy_version
-from a2a.types import Message, StreamResponse, Task, TaskPushNotificationConfig
+from a2a.types import Message, StreamResponse, Task, TaskPushNotificationConfig, TaskStatusUpdateEvent
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
@@ -26,6 +26,7 @@ from google.protobuf.json_format import MessageToDict, SerializeToJsonError
 
 from ..crypto.webhook_keys import KEY_BYTES, PUBLIC_KEY_PREFIX, decode_base64, private_key_bytes
 from ..lifecycle import Event, EventId, encode
+from ..lifecycle.events import time_text
 
 SECRET_PREFIX = "whsec_"
 
@@ -301,8 +302,11 @@ def _secrets_of(url: str) -> list[str]:
 def _body(event: Event) -> bytes:
     response = StreamResponse.FromString(encode(event))
     try:
+        fields = MessageToDict(response)
+        if isinstance(event, Task | TaskStatusUpdateEvent) and event.status.HasField("timestamp"):
+            next(iter(fields.values()))["status"]["timestamp"] = time_text(event.status.timestamp)
         # sorted, because protobuf maps have a different order in each process, and repeated posts need the same body
-        return json.dumps(MessageToDict(response), separators=(",", ":"), ensure_ascii=False, sort_keys=True).encode()
+        return json.dumps(fields, separators=(",", ":"), ensure_ascii=False, sort_keys=True).encode()
     except SerializeToJsonError as e:  # the metadata contains NaN or infinity
         raise ValueError(f"the event cannot be represented in JSON: {e}") from None
 
@@ -311,4 +315,7 @@ def _legacy_body(event: Event) -> bytes:
     if not isinstance(event, Task):
         kind = "a message" if isinstance(event, Message) else "an update of a task"
         raise ValueError(f"A2A 0.3 sends complete tasks to webhooks, not {kind}")
-    return to_compat_task(event).model_dump_json(by_alias=True, exclude_none=True).encode()
+    task = to_compat_task(event)
+    if event.status.HasField("timestamp"):
+        task.status.timestamp = time_text(event.status.timestamp)
+    return task.model_dump_json(by_alias=True, exclude_none=True).encode()

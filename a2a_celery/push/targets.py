@@ -49,12 +49,14 @@ class TargetRefused(ValueError):
     Attributes:
         field: Name of the invalid field in the JSON of the specification.
         rule: Rule that the field violates.
+        private_host: Host that `allow_networks` would have to contain, for operators with access to the logs, or "".
     """
 
-    def __init__(self, field: str, rule: str) -> None:
+    def __init__(self, field: str, rule: str, private_host: str = "") -> None:
         super().__init__(f"{field}: {rule}")
         self.field = field
         self.rule = rule
+        self.private_host = private_host
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +190,8 @@ def _check_host(target: Target, allow_networks: Sequence[Network]) -> None:
         return
     addresses = _LOOPBACK if target.address is None else (target.address,)
     if not any(is_allowed(address, allow_networks) for address in addresses):
-        raise TargetRefused("url", "must have a public host: webhooks are sent to public addresses only")
+        rule = "must have a public host: webhooks are sent to public addresses only"
+        raise TargetRefused("url", rule, private_host=target.host)
     if not secure and not any(is_within(address, allow_networks) for address in addresses):
         raise TargetRefused("url", "must begin with https://")
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, NamedTuple, get_type_hints
+from types import NoneType
+from typing import Any, NamedTuple
 
 from ..errors import ConfigError
-from . import CONF_PREFIX, ENV_PREFIX, FILE_SUFFIX, VALUE_TYPES, Settings
+from . import CONF_PREFIX, ENV_PREFIX, FILE_SUFFIX, REMOVED, SECRETS, VALUE_TYPES, VARIABLES, Settings, declarations
 from .urls import (
     BROKER_READ_VARIABLE,
     BROKER_VARIABLE,
@@ -20,23 +20,14 @@ from .urls import (
     UNENCODED,
     is_broker_url,
     is_redis_url,
-    is_sentinel_url,
-    store_url_mistake,
-    with_sentinel_options,
 )
 
 IN_ENVIRONMENT = " in the environment"
-AUTH_PREFIX = f"{ENV_PREFIX}AUTH_"
 IN_CONFIGURATION = " in the Celery configuration"
 
 _WORDS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
-_BESIDE = (
-    (RESULTS_VARIABLE, "result_backend", "result_backend_transport_options", "redis_backend_use_ssl"),
-    (BROKER_VARIABLE, "broker_url", "broker_transport_options", "broker_use_ssl"),
-)
-"""Celery settings that may contain the URL of the store: the variable, the configuration key, and the keys of the
-options and of TLS."""
+_NOT_SET = object()
 
 
 class LoadedSettings(NamedTuple):
@@ -70,20 +61,26 @@ def read_settings(
             configured as the store.
     """
     _require_valid_variables(environ)
-    variables = with_files(environ)
-    types = get_type_hints(Settings)
-    values, sources = _from_configuration(conf, namespace)
-    for f in fields(Settings):
-        variable = ENV_PREFIX + f.name.upper()
-        if variable in variables:
-            values[f.name] = _read(f.name, variables[variable], types[f.name])
-            sources[f.name] = f"{variable if variable in environ else variable + FILE_SUFFIX}{IN_ENVIRONMENT}"
-    _require_effect(conf, namespace, sources)
+    texts = with_files(environ)
+    values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    for variable, name in VARIABLES.items():
+        if variable in texts:
+            values[name] = _parse(variable, texts[variable], declarations()[name][0])
+            sources[name] = f"{variable if variable in environ else variable + FILE_SUFFIX}{IN_ENVIRONMENT}"
+        elif (value := conf.get(CONF_PREFIX + name, _NOT_SET)) is not _NOT_SET:
+            values[name], sources[name] = value, source_of(CONF_PREFIX + name, conf, namespace)
+    _require_valid_keys(conf, namespace, sources)
+    store_url, source = _celery_store(conf, environ, namespace)
     if not values.get("store_url"):
-        values["store_url"], sources["store_url"] = _store_beside(conf, environ, namespace)
-    settings = Settings(**values)
-    _require_broker_urls(conf, environ)
-    return LoadedSettings(settings, sources)
+        values["store_url"], sources["store_url"] = store_url, source
+    if not values["store_url"]:
+        raise ConfigError(
+            "a2a_store_url is not set, and neither the result backend nor the broker is a Redis server: "
+            f"set A2A_STORE_URL=redis://host:6379/0 or {SENTINEL_FORM}, or "
+            f"{spellings('a2a_store_url', namespace)[0]}{IN_CONFIGURATION}"
+        )
+    return LoadedSettings(Settings(**values), sources)
 
 
 def spellings(name: str, namespace: str | None) -> tuple[str, ...]:
@@ -108,41 +105,25 @@ def source_of(name: str, conf: Mapping[str, Any], namespace: str | None = None) 
     return "Celery's default"
 
 
-def _from_configuration(conf: Mapping[str, Any], namespace: str | None) -> tuple[dict[str, Any], dict[str, str]]:
-    values: dict[str, Any] = {}
-    sources: dict[str, str] = {}
-    for f in fields(Settings):
-        try:
-            values[f.name] = conf[CONF_PREFIX + f.name]
-        except KeyError:
-            continue
-        sources[f.name] = source_of(CONF_PREFIX + f.name, conf, namespace)
-    return values, sources
-
-
-def _require_effect(conf: Mapping[str, Any], namespace: str | None, sources: Mapping[str, str]) -> None:
+def _require_valid_keys(conf: Mapping[str, Any], namespace: str | None, sources: Mapping[str, str]) -> None:
     """Refuse configuration keys that look like settings but have no effect.
 
     A known name in an unused spelling is allowed if another source sets the setting.
     """
     prefix = namespace.rstrip("_") + "_" if namespace else ""
-    names = {f.name for f in fields(Settings)}
     for key in map(str, list(conf)):  # a Celery configuration is a chain of maps instead of a dict
-        is_inside = bool(prefix) and key.startswith(prefix)
-        name = key.removeprefix(prefix).lower()
-        if not name.startswith(CONF_PREFIX):
+        full_name = key.removeprefix(prefix).lower()
+        name = full_name.removeprefix(CONF_PREFIX)
+        right = spellings(full_name, namespace)
+        if name == full_name:
             continue
-        name = name.removeprefix(CONF_PREFIX)
-        right = spellings(CONF_PREFIX + name, namespace)
-        if name not in names:
-            if is_inside or key in right:
-                similar = get_close_matches(name, names, 1)
-                keys = [spellings(CONF_PREFIX + setting, namespace)[0] for setting in similar or sorted(names)]
-                known = ", ".join(keys)
-                hint = f"did you mean {known}?" if similar else f"known: {known}"
-                raise ConfigError(f"{key} is not a setting of this version; {hint}")
-        elif key not in right and name not in sources:
-            raise ConfigError(f"{key}{IN_CONFIGURATION} is not read: rename it to {right[0]}")
+        if name in VARIABLES.values():
+            if key not in right and name not in sources:
+                raise ConfigError(f"{key}{IN_CONFIGURATION} is not read: rename it to {right[0]}")
+        elif key in right or (prefix and key.startswith(prefix)):
+            known = {other: spellings(CONF_PREFIX + other, namespace)[0] for other in VARIABLES.values()}
+            hint = _hint(name, known, 0.6) or f"is not a setting of this version; known: {', '.join(known.values())}"
+            raise ConfigError(f"{key}{IN_CONFIGURATION} {hint}")
 
 
 MISSPELLED = 0.8
@@ -155,22 +136,26 @@ def _require_valid_variables(environ: Mapping[str, str]) -> None:
 
     For example, a gateway with ``A2A_AUTH_API_KEY`` instead of ``A2A_AUTH_API_KEYS`` would serve every client.
     """
-    is_secret = {ENV_PREFIX + f.name.upper(): not f.repr for f in fields(Settings)}
-    names = [variable.removeprefix(ENV_PREFIX) for variable in is_secret]
     for variable in environ:
         plain = variable.removesuffix(FILE_SUFFIX)
-        suffix = variable.removeprefix(plain)
-        if variable.startswith(AUTH_PREFIX) and plain in is_secret and not environ[variable].strip():
+        if plain in VARIABLES and VARIABLES[plain].startswith("auth_") and not environ[variable].strip():
             raise ConfigError(f"{variable} is empty: set it, or remove the variable")
-        if not variable.startswith(ENV_PREFIX) or variable in is_secret or is_secret.get(plain):
+        if not variable.startswith(ENV_PREFIX) or variable in VARIABLES or VARIABLES.get(plain) in SECRETS:
             continue
-        if plain in is_secret:
-            hint = f"set {plain}, because only secrets are read from files"
-        elif similar := get_close_matches(plain.removeprefix(ENV_PREFIX), names, 1, MISSPELLED):
-            hint = f"did you mean {ENV_PREFIX}{similar[0]}{suffix}?"
-        else:
-            continue
-        raise ConfigError(f"{variable}{IN_ENVIRONMENT} is not a setting of this version; {hint}")
+        hint = f"is not a setting of this version; set {plain}, because only secrets are read from files"
+        if plain not in VARIABLES:
+            known = {name: known + variable.removeprefix(plain) for known, name in VARIABLES.items()}
+            hint = _hint(plain.removeprefix(ENV_PREFIX).lower(), known, MISSPELLED)
+        if hint:
+            raise ConfigError(f"{variable}{IN_ENVIRONMENT} {hint}")
+
+
+def _hint(name: str, known: Mapping[str, str], similarity: float) -> str:
+    """Return what to do about the unknown setting `name`, or "" if the name is similar to no setting in `known`."""
+    if name in REMOVED:
+        return f"is no longer a setting: remove it; {REMOVED[name]}"
+    similar = get_close_matches(name, known, 1, similarity)
+    return f"is not a setting of this version; did you mean {known[similar[0]]}?" if similar else ""
 
 
 def with_files(environ: Mapping[str, str]) -> dict[str, str]:
@@ -180,36 +165,39 @@ def with_files(environ: Mapping[str, str]) -> dict[str, str]:
         ConfigError: A file is unreadable or empty, or the variable without ``_FILE`` is also set.
     """
     variables = dict(environ)
-    for name in (ENV_PREFIX + f.name.upper() for f in fields(Settings) if not f.repr):
+    for name in (variable for variable, setting in VARIABLES.items() if setting in SECRETS):
         path = variables.pop(name + FILE_SUFFIX, "")
         if not path:
             continue
         if name in variables:
             raise ConfigError(f"both {name} and {name}{FILE_SUFFIX} are set: leave one out")
-        variables[name] = _content(name + FILE_SUFFIX, path)
+        variables[name] = secret_of_file(name + FILE_SUFFIX, path)
     return variables
 
 
-def _read(name: str, text: str, annotation: Any) -> Any:
-    optional = type(None) in getattr(annotation, "__args__", ())
-    if optional and text.strip().lower() in ("", "none"):
+def _parse(variable: str, text: str, types: Sequence[Any]) -> Any:
+    """Return the value of a setting with `types` that `variable` contains as `text`."""
+    if NoneType in types and text.strip().lower() in ("", "none"):
         return None
-    if Sequence[str] in (annotation, *getattr(annotation, "__args__", ())):
+    if Sequence[str] in types:
         return tuple(text.split())
-    if annotation is bool:
-        if text.strip().lower() not in _WORDS:
-            raise ConfigError(f"{ENV_PREFIX}{name.upper()} = {text!r}: must be one of {', '.join(_WORDS)}")
-        return _WORDS[text.strip().lower()]
-    kind = next(t for t in (int, float, str) if t is annotation or t in getattr(annotation, "__args__", ()))
+    if str in types:
+        return text
     try:
-        return kind(text)
-    except ValueError:
-        raise ConfigError(f"{ENV_PREFIX}{name.upper()} = {text!r}: must be {VALUE_TYPES[kind][0]}") from None
+        return _WORDS[text.strip().lower()] if bool in types else types[0](text)
+    except (KeyError, ValueError):
+        rule = f"one of {', '.join(_WORDS)}" if bool in types else VALUE_TYPES[types[0]][0]
+    raise ConfigError(f"{variable} = {text!r}: must be {rule}")
 
 
-def _content(variable: str, path: str) -> str:
+def secret_of_file(variable: str, path: str) -> str:
+    """Return the content of the file that `variable` names, without surrounding space.
+
+    Raises:
+        ConfigError: The file is unreadable or empty.
+    """
     try:
-        text = Path(path).read_text(encoding="utf-8").strip()
+        text = Path(path).read_text(encoding="utf-8-sig").strip()
     except OSError as e:
         raise ConfigError(f"{variable} = {path}: {os.strerror(e.errno or 0)}") from e
     except UnicodeDecodeError:
@@ -219,9 +207,16 @@ def _content(variable: str, path: str) -> str:
     return text
 
 
-def _require_broker_urls(conf: Mapping[str, Any], environ: Mapping[str, str]) -> None:
-    """Check that kombu can parse the URLs of the broker and the result backend, because kombu's error contains a part
-    of the password."""
+def _celery_store(conf: Mapping[str, Any], environ: Mapping[str, str], namespace: str | None) -> tuple[str, str]:
+    """Return the URL of the result backend or of the broker, whichever is a Redis server, and the source of the URL.
+
+    Celery's environment variables take precedence over its configuration. Both texts are empty if neither is a Redis
+    server.
+
+    Raises:
+        ConfigError: kombu cannot parse a URL. kombu's error would contain a part of the password.
+    """
+    candidates: list[tuple[str, str]] = []
     for variable, key in (
         (RESULTS_VARIABLE, "result_backend"),
         (BROKER_VARIABLE, "broker_url"),
@@ -231,30 +226,7 @@ def _require_broker_urls(conf: Mapping[str, Any], environ: Mapping[str, str]) ->
         url = str(environ.get(variable) or conf.get(key) or "")
         if not is_broker_url(url):
             raise ConfigError(f"{variable if environ.get(variable) else key} = …: {UNENCODED}")
-
-
-def _store_beside(conf: Mapping[str, Any], environ: Mapping[str, str], namespace: str | None) -> tuple[str, str]:
-    """Return the Redis URL of the result backend or of the broker, and the source of the URL.
-
-    Celery's environment variables take precedence over its configuration. A supported Redis deployment takes precedence
-    over an unsupported deployment, which `Settings` refuses.
-    """
-    urls: list[tuple[str, str]] = []
-    for variable, key, options, tls in _BESIDE:
-        url = str(environ.get(variable) or conf.get(key) or "")
-        if is_sentinel_url(url):
-            url = with_sentinel_options(url, conf.get(options) or {})
-            if conf.get(tls) and not store_url_mistake(url):
-                raise ConfigError(
-                    f"a2a_store_url is not set, and {tls} cannot be converted to a URL: "
-                    f"set A2A_STORE_URL={SENTINEL_FORM.replace('sentinel:', 'sentinels:')}"
-                )
-        if is_redis_url(url):
+        if is_redis_url(url) and key in ("result_backend", "broker_url"):
             source = f"{variable}{IN_ENVIRONMENT}" if environ.get(variable) else source_of(key, conf, namespace)
-            urls.append((url, source))
-    if urls:
-        return next((candidate for candidate in urls if not store_url_mistake(candidate[0])), urls[0])
-    raise ConfigError(
-        "a2a_store_url is not set, and neither the result backend nor the broker is a Redis server: "
-        f"set A2A_STORE_URL=redis://host:6379/0, or {spellings('a2a_store_url', namespace)[0]}{IN_CONFIGURATION}"
-    )
+            candidates.append((url, source))
+    return candidates[0] if candidates else ("", "")

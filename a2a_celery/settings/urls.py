@@ -1,4 +1,4 @@
-"""URLs of the store and of the archive, their validation, and Celery's variables for URLs.
+"""URLs of the store, of the broker and of the archive: their validation, and Celery's variables for URLs.
 
 The URL of the archive is parsed without SQLAlchemy, which most processes do not need.
 """
@@ -8,19 +8,28 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
-from urllib.parse import SplitResult, parse_qs, parse_qsl, urlencode, urlsplit
-
-STORE_SCHEMES = ("redis", "rediss", "unix", "redis+socket", "valkey", "valkeys")
-SOCKET_SCHEMES = ("unix", "redis+socket")
-SENTINEL_SCHEMES = ("sentinel", "sentinels")
-FOREIGN_SENTINEL_SCHEMES = ("redis+sentinel", "rediss+sentinel", "redis-sentinel", "rediss-sentinel")
-CLUSTER_SCHEMES = ("cluster", "redis+cluster", "rediss+cluster", "rediscluster", "redis-cluster")
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 SENTINEL_PORT = 26379
 SENTINEL_FORM = "sentinel://host:26379,host2:26379/0?master_name=mymaster"
 
-NO_CLUSTER = "Redis Cluster is not supported: set the URL of a single primary, such as redis://host:6379/0"
+UNENCODED = "must be a URL: percent-encode special characters in user and password, such as # as %23"
+"""Rule for URLs with a password. The error of `urlsplit` must not be shown, because the error contains the password."""
+
+STORE_SCHEMES = {
+    "redis": "redis",
+    "rediss": "rediss",
+    "unix": "unix",
+    "redis+socket": "unix",
+    "valkey": "redis",
+    "valkeys": "rediss",
+}
+"""Schemes of the URL of a server, each with the scheme in redis-py's format."""
+
+SENTINEL_SCHEMES = ("sentinel", "sentinels")
+
+PLAIN_SCHEMES = ("redis", "rediss", "valkey", "valkeys", "amqp", "amqps", "pyamqp")
+"""Schemes of broker URLs with one host. Other transports of kombu may have URLs in a format of their own."""
 
 BROKER_VARIABLE = "CELERY_BROKER_URL"
 BROKER_READ_VARIABLE = "CELERY_BROKER_READ_URL"
@@ -28,29 +37,47 @@ BROKER_WRITE_VARIABLE = "CELERY_BROKER_WRITE_URL"
 RESULTS_VARIABLE = "CELERY_RESULT_BACKEND"
 """Celery's environment variables for the URLs of the broker and of the result backend."""
 
+_TEXT = (r".+", "a text")
+_NUMBER = (r"\d{1,9}", "a number")
+_SECONDS = (r"\d{1,9}(\.\d{1,6})?", "a number of seconds")
+_BOOLEAN = (r"(?i:true|false|yes|no|1|0)", "true or false")
 
-UNENCODED = "must be a URL: percent-encode special characters in user and password, such as # as %23"
-"""Rule for URLs with a password. The error of `urlsplit` must not be shown, because the error contains the password."""
+OPTIONS: Mapping[str, tuple[str, str]] = {
+    **dict.fromkeys(("client_name", "password", "username"), _TEXT),
+    **dict.fromkeys(("db", "health_check_interval", "virtual_host"), _NUMBER),
+    **dict.fromkeys(("socket_connect_timeout", "socket_timeout"), _SECONDS),
+    **dict.fromkeys(("retry_on_timeout", "socket_keepalive"), _BOOLEAN),
+    "max_connections": (r"[2-9]|[1-9]\d{1,8}", "a number from 2"),
+    "protocol": (r"[23]", "2 or 3"),
+}
+"""Options of a store URL, each with the pattern of its values and a description of them. redis-py has further options,
+which change the replies, or which redis-py accepts only as arguments."""
 
+TLS_OPTIONS: Mapping[str, tuple[str, str]] = {
+    **dict.fromkeys(("ssl_ca_certs", "ssl_ca_data", "ssl_ca_path", "ssl_certfile", "ssl_ciphers"), _TEXT),
+    **dict.fromkeys(("ssl_exclude_verify_flags", "ssl_include_verify_flags", "ssl_keyfile", "ssl_password"), _TEXT),
+    "ssl_cert_reqs": (r"none|optional|required|CERT_NONE|CERT_OPTIONAL|CERT_REQUIRED", "none, optional or required"),
+    "ssl_check_hostname": _BOOLEAN,
+    "ssl_min_version": _NUMBER,
+}
+"""Further options of a store URL with TLS."""
 
-PLAIN_SCHEMES = ("redis", "rediss", "valkey", "valkeys", "amqp", "amqps", "pyamqp")
-"""Schemes of broker URLs with one host. Other transports of kombu may have URLs in a format of their own."""
+SENTINEL_OPTIONS: Mapping[str, tuple[str, str]] = {
+    **dict.fromkeys(("master_name", "sentinel_password", "sentinel_username"), _TEXT),
+    "min_other_sentinels": _NUMBER,
+    "sentinel_ssl": _BOOLEAN,
+}
+"""Options of a URL of Sentinels."""
 
 
 def is_redis_url(url: str) -> bool:
-    """Return True if `url` is the URL of a Redis or Valkey deployment, whether or not the deployment is supported."""
-    schemes = (*STORE_SCHEMES, *SENTINEL_SCHEMES, *FOREIGN_SENTINEL_SCHEMES, *CLUSTER_SCHEMES)
-    return _scheme(url) in schemes
+    """Return True if `url` is the URL of a Redis or Valkey server."""
+    return _scheme(url) in STORE_SCHEMES
 
 
 def is_sentinel_url(url: str) -> bool:
     """Return True if `url` contains the addresses of Sentinels."""
     return _scheme(url) in SENTINEL_SCHEMES
-
-
-def _scheme(url: str) -> str:
-    scheme, separator, _ = url.partition("://")
-    return scheme.lower() if separator else ""
 
 
 def is_encoded_url(text: str) -> bool:
@@ -59,16 +86,20 @@ def is_encoded_url(text: str) -> bool:
     A password with a slash, a question mark or a number sign divides a URL before the password's end. The result is
     then False, because the rest of the password would be shown as a part of the path.
     """
-    if not _has_parts(text):
+    try:
+        parts = urlsplit(text)
+    except ValueError:
         return False
-    parts = urlsplit(text)
     divides_user_info = ":" in parts.netloc and "@" not in parts.netloc and "@" in text
-    return bool(parts.scheme) and not divides_user_info
+    return bool(parts.scheme) and "://" in text and not divides_user_info
 
 
 def is_url(text: str) -> bool:
     """Return True if `text` is an encoded URL with at most one host."""
-    return is_encoded_url(text) and _is_port(text)
+    try:
+        return is_encoded_url(text) and urlsplit(text).port != 0
+    except ValueError:
+        return False
 
 
 def is_broker_url(url: str) -> bool:
@@ -79,66 +110,73 @@ def is_broker_url(url: str) -> bool:
     return all(_scheme(part) not in PLAIN_SCHEMES or is_url(part) for part in url.split(";"))
 
 
-def _has_parts(text: str) -> bool:
-    try:
-        return "://" in text and urlsplit(text) is not None
-    except ValueError:
-        return False
-
-
 def store_url_mistake(url: str) -> str:
-    """Return the rule that the store URL `url` violates, or "" if the URL is valid."""
-    scheme = _scheme(url)
-    if scheme in SENTINEL_SCHEMES:
-        return _sentinel_mistake(url)
-    if scheme in FOREIGN_SENTINEL_SCHEMES:
-        return f"must have the form {SENTINEL_FORM}, or sentinels:// for TLS"
-    if scheme in CLUSTER_SCHEMES:
-        return NO_CLUSTER
-    if scheme not in STORE_SCHEMES:
-        return f"must begin with one of {', '.join((*STORE_SCHEMES, *SENTINEL_SCHEMES))}"
-    if not _has_parts(url) or urlsplit(url).fragment:
-        return UNENCODED
-    parts = urlsplit(url)
-    query = parse_qs(parts.query)
-    databases = [*query.get("db", []), *query.get("virtual_host", [])]
-    if parts.scheme not in SOCKET_SCHEMES:
-        if {",", ";"} & set(parts.netloc.rpartition("@")[2] + parts.path):
-            return "must have a single host, the primary"
-        if not _is_port(url):
-            return "must have a port from 1 to 65535"
-        databases.append(parts.path.removeprefix("/") or "0")
-    if not all(database.isdecimal() for database in databases):
-        return "must have a number as its database, such as redis://host:6379/0"
+    """Return the rule that the store URL `url` violates, or "" if the URL is valid. The rule contains no secrets."""
+    try:
+        if is_sentinel_url(url):
+            SentinelAddress.of(url)
+        else:
+            _check_server(url)
+    except ValueError as e:
+        return str(e)
     return ""
 
 
-def _is_port(url: str) -> bool:
-    try:
-        return urlsplit(url).port != 0
-    except ValueError:
-        return False
+def _check_server(url: str) -> None:
+    scheme = STORE_SCHEMES.get(_scheme(url))
+    if scheme is None:
+        raise ValueError(f"must begin with one of {', '.join((*STORE_SCHEMES, *SENTINEL_SCHEMES))}")
+    if not is_encoded_url(url) or urlsplit(url).fragment:
+        raise ValueError(UNENCODED)
+    parts = urlsplit(url)
+    _options(parts.query, OPTIONS, has_tls=scheme == "rediss")
+    if scheme == "unix":
+        return
+    if {",", ";"} & set(parts.netloc.rpartition("@")[2] + parts.path):
+        raise ValueError("must have a single host, the primary")
+    if not is_url(url):
+        raise ValueError("must have a port from 1 to 65535")
+    if not (parts.path.removeprefix("/") or "0").isdecimal():
+        raise ValueError("must have a number as its database, such as redis://host:6379/0")
+
+
+def _options(query: str, rules: Mapping[str, tuple[str, str]], *, has_tls: bool) -> dict[str, str]:
+    """Return the options in `query`.
+
+    Raises:
+        ValueError: An option is unknown or has an invalid value. The message contains no value, which may be a secret.
+    """
+    pairs = parse_qsl(query, keep_blank_values=True)
+    for name, value in pairs:
+        if name not in rules and name not in TLS_OPTIONS:
+            shown_name = name if re.fullmatch(r"[a-z][a-z_]{1,39}", name) else "with this name"
+            raise ValueError(f"must not have the option {shown_name}; known: {', '.join(rules)}, with TLS also ssl_…")
+        if "ssl" in name and not has_tls:
+            raise ValueError(f"must begin with rediss://, valkeys:// or sentinels:// to have the option {name}")
+        pattern, description = rules.get(name) or TLS_OPTIONS[name]
+        if not re.fullmatch(pattern, value, re.ASCII):
+            raise ValueError(f"must have {description} as its {name}")
+    if len(dict(pairs)) < len(pairs):
+        raise ValueError("must have each option only once")
+    return dict(pairs)
+
+
+def _scheme(url: str) -> str:
+    scheme, separator, _ = url.partition("://")
+    return scheme.lower() if separator else ""
 
 
 def redis_url(url: str) -> str:
     """Convert a store URL from Celery's format to redis-py's format, which differs for Unix sockets, Valkey and TLS."""
-    for celery_scheme, scheme in (
-        ("redis+socket://", "unix://"),
-        ("valkeys://", "rediss://"),
-        ("valkey://", "redis://"),
-    ):
-        if url.startswith(celery_scheme):
-            url = scheme + url[len(celery_scheme) :]
-    url = url.replace("virtual_host=", "db=") if url.startswith("unix://") else url
-    for value in ("CERT_REQUIRED", "CERT_OPTIONAL", "CERT_NONE"):
-        url = url.replace(f"ssl_cert_reqs={value}", f"ssl_cert_reqs={value.removeprefix('CERT_').lower()}")
-    return url
+    scheme = STORE_SCHEMES.get(_scheme(url), _scheme(url))
+    rest = re.sub(r"(?<=ssl_cert_reqs=)CERT_\w+", lambda match: match[0][5:].lower(), url.partition("://")[2])
+    return f"{scheme}://{rest.replace('virtual_host=', 'db=') if scheme == 'unix' else rest}"
 
 
-def url_address(url: str) -> str:
-    """Return `url` without user, password and options, for log lines."""
-    if is_sentinel_url(url):
-        return SentinelAddress.of(url).shown
+def url_address(url: str | None) -> str:
+    """Return `url` without user, password and options, for display. Return "" for None."""
+    if not url:
+        return ""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
@@ -148,12 +186,9 @@ class SentinelAddress:
     """Sentinels and the name of their primary, parsed from a URL of the store.
 
     The form is ``sentinel://user:password@host:26379,host2:26379/0?master_name=mymaster``. The user, the password and
-    the database belong to the primary. ``sentinels://`` enables TLS to the primary and to the Sentinels. kombu's form,
-    a list of URLs separated by semicolons, is also accepted.
-
-    The option ``min_other_sentinels`` has the same meaning as in redis-py. The options ``ssl_…`` apply to the primary.
-    The options ``sentinel_username``, ``sentinel_password``, ``sentinel_ssl`` and ``sentinel_ssl_…`` apply to the
-    Sentinels. Without ``sentinel_ssl_…``, the options ``ssl_…`` apply to the primary and to the Sentinels.
+    the database belong to the primary. ``sentinels://`` enables TLS to the primary and, unless ``sentinel_ssl`` is
+    false, to the Sentinels, with the options ``ssl_…``. The options ``sentinel_username`` and ``sentinel_password``
+    apply to the Sentinels. The option ``min_other_sentinels`` has the same meaning as in redis-py.
     """
 
     sentinels: tuple[tuple[str, int], ...]
@@ -165,9 +200,6 @@ class SentinelAddress:
     sentinel_url: str
     """redis-py URL with the user, password and TLS options of the Sentinels. The host is a placeholder."""
 
-    shown: str
-    """URL without users, passwords and options, for display."""
-
     @classmethod
     def of(cls, url: str) -> SentinelAddress:
         """Parse `url`.
@@ -175,72 +207,29 @@ class SentinelAddress:
         Raises:
             ValueError: The URL is invalid. The message is the violated rule.
         """
-        first, *others = map(urlsplit, _url_parts(url))
-        parts = (first, *others)
-        _require_agreement(first, others)
-        user_info = first.netloc.rpartition("@")[0]
-        if "@" in user_info:
+        if not is_encoded_url(url) or urlsplit(url).fragment:
+            raise ValueError(UNENCODED)
+        parts = urlsplit(url)
+        user, _, hosts = parts.netloc.rpartition("@")
+        if "@" in user:
             raise ValueError("must have user and password once, before the first host: encode each @ in them as %40")
-        sentinels = tuple(_host(host) for part in parts for host in part.netloc.rpartition("@")[2].split(","))
-        database = first.path.strip("/") or "0"
-        queries = {part.query for part in parts if part.query}
-        if not database.isdecimal() or len(queries) > 1 or any(part.fragment for part in parts):
-            raise ValueError(f"must have a number as its database, and its options once: {SENTINEL_FORM}")
-        options = _options("".join(queries))
-        master_name = options.pop("master_name", "")
-        if not master_name:
+        database = parts.path.removeprefix("/") or "0"
+        if not database.isdecimal():
+            raise ValueError(f"must have a number as its database: {SENTINEL_FORM}")
+        has_tls = parts.scheme == "sentinels"
+        options = _options(parts.query, SENTINEL_OPTIONS, has_tls=has_tls)
+        if "master_name" not in options:
             raise ValueError(f"must have the option master_name: {SENTINEL_FORM}")
-        least = options.pop("min_other_sentinels", "0")
-        if not least.isdecimal():
-            raise ValueError("must have a number as its min_other_sentinels")
-        of_primary, of_sentinels = _options_of_each(options, is_primary_tls=first.scheme == "sentinels")
-        hosts = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in sentinels)
+        has_sentinel_tls = has_tls and options.get("sentinel_ssl", "true").lower() in ("true", "yes", "1")
+        tls = {name: value for name, value in options.items() if name in TLS_OPTIONS}
+        own = {name: options[f"sentinel_{name}"] for name in ("username", "password") if f"sentinel_{name}" in options}
         return cls(
-            sentinels,
-            master_name,
-            int(least),
-            _url(of_primary, f"{user_info}@" if user_info else "", database),
-            _url(of_sentinels),
-            f"{first.scheme}://{hosts}/{database}?{urlencode({'master_name': master_name})}",
+            tuple(map(_host, hosts.split(","))),
+            options["master_name"],
+            int(options.get("min_other_sentinels", "0")),
+            _url(f"{user}@sentinel/{database}" if user else f"sentinel/{database}", tls, has_tls=has_tls),
+            _url("sentinel/0", {**(tls if has_sentinel_tls else {}), **own}, has_tls=has_sentinel_tls),
         )
-
-
-def _url_parts(url: str) -> list[str]:
-    return re.split(r";(?=sentinels?://)", url)
-
-
-def with_sentinel_options(url: str, options: Mapping[str, Any]) -> str:
-    """Add the values that kombu reads from the transport `options` to the query of kombu's Sentinel `url`.
-
-    Timeouts are omitted, because the store client sets its own timeouts.
-    """
-    names = {name: options[name] for name in ("master_name", "min_other_sentinels") if options.get(name)}
-    of_sentinels = {
-        f"sentinel_{name}": value
-        for name, value in (options.get("sentinel_kwargs") or {}).items()
-        if not name.startswith("socket_")
-    }
-    query = urlencode({name: value for name, value in (names | of_sentinels).items() if value is not None})
-    return f"{url}{'&' if urlsplit(url).query else '?'}{query}" if query else url
-
-
-def _sentinel_mistake(url: str) -> str:
-    if not all(map(_has_parts, _url_parts(url))):
-        return UNENCODED
-    try:
-        SentinelAddress.of(url)
-    except ValueError as e:
-        return str(e)
-    return ""
-
-
-def _require_agreement(first: SplitResult, others: list[SplitResult]) -> None:
-    """Check that no other URL differs from the first URL in scheme, user, password or database."""
-    for part in others:
-        user_info = part.netloc.rpartition("@")[0]
-        same_user = user_info in ("", first.netloc.rpartition("@")[0])
-        if not same_user or part.path.strip("/") not in ("", first.path.strip("/")) or part.scheme != first.scheme:
-            raise ValueError("must have the same scheme, user, password and database in all its URLs")
 
 
 def _host(text: str) -> tuple[str, int]:
@@ -254,57 +243,10 @@ def _host(text: str) -> tuple[str, int]:
     return host, port or SENTINEL_PORT
 
 
-def _options(query: str) -> dict[str, str]:
-    pairs = parse_qsl(query, keep_blank_values=True)
-    options = dict(pairs)
-    if len(options) < len(pairs):
-        raise ValueError("must have each option only once")
-    names = ("master_name", "min_other_sentinels", "sentinel_username", "sentinel_password", "sentinel_ssl")
-    unknown = [name for name in options if name not in names and not name.startswith(("ssl_", "sentinel_ssl_"))]
-    if unknown:
-        raise ValueError(f"must not have the option {unknown[0]}; known: {', '.join(names)}, ssl_…, sentinel_ssl_…")
-    return options
-
-
-def _options_of_each(options: Mapping[str, str], *, is_primary_tls: bool) -> tuple[dict[str, str], dict[str, str]]:
-    """Split the options of a URL into redis-py's options for the primary and for the Sentinels. ``ssl`` enables TLS."""
-    words = {"true": True, "1": True, "false": False, "0": False, "": is_primary_tls}
-    is_sentinel_tls = words.get(options.get("sentinel_ssl", "").lower())
-    if is_sentinel_tls is None:
-        raise ValueError("must have true or false as its sentinel_ssl")
-    of_primary = {name: value for name, value in options.items() if name.startswith("ssl_")}
-    own = {name.removeprefix("sentinel_"): options[name] for name in options if name.startswith("sentinel_")}
-    own_tls = {name: value for name, value in own.items() if name.startswith("ssl_")}
-    if (of_primary and not is_primary_tls) or (own_tls and not is_sentinel_tls):
-        raise ValueError("must begin with sentinels:// to use ssl_…, and have sentinel_ssl=true to use sentinel_ssl_…")
-    user: dict[str, str] = {name: own[name] for name in ("username", "password") if name in own}
-    of_sentinels: dict[str, str] = {"ssl": "1", **(own_tls or of_primary), **user} if is_sentinel_tls else user
-    return ({"ssl": "1", **of_primary} if is_primary_tls else {}), of_sentinels
-
-
-def _url(options: dict[str, str], user_info: str = "", database: str = "0") -> str:
-    scheme = "rediss" if options.pop("ssl", "") else "redis"
-    return redis_url(f"{scheme}://{user_info}sentinel/{database}?{urlencode(options)}")
+def _url(rest: str, options: Mapping[str, str], *, has_tls: bool) -> str:
+    return redis_url(f"{'rediss' if has_tls else 'redis'}://{rest}?{urlencode(options)}")
 
 
 ARCHIVE_DRIVERS = ("postgresql+asyncpg", "mysql+aiomysql", "mariadb+aiomysql", "sqlite+aiosqlite")
-ARCHIVE_RULE = f"one of {', '.join(ARCHIVE_DRIVERS)}, then :// and a database that all processes can reach"
-
-
-def is_archive_url(url: str) -> bool:
-    """Return True if `url` is the URL of a persistent database and has an asynchronous driver."""
-    driver, separator, rest = url.partition("://")
-    database = rest.partition("?")[0].partition("/")[2]
-    return driver in ARCHIVE_DRIVERS and bool(separator) and database not in ("", ":memory:")
-
-
-def archive_place(url: str | None) -> str:
-    """Return the URL of the archive without driver, credentials and options, for comparisons between processes.
-
-    Returns:
-        The shortened URL, or "" if `url` is None.
-    """
-    if url is None:
-        return ""
-    parts = urlsplit(url)
-    return f"{parts.scheme.partition('+')[0]}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+ARCHIVE_URL = re.compile(rf"({'|'.join(map(re.escape, ARCHIVE_DRIVERS))})://[^/?]*/(?!:memory:)[^?].*")
+"""Pattern of the URL of a persistent database with an asynchronous driver."""

@@ -7,7 +7,7 @@ store.
 
 from ..settings.urls import redis_url
 from .client.connection import AsyncStore, SyncStore
-from .keys import Keys, Scope, TaskKeys
+from .keys import Keys, TaskKeys
 from .operation import Operation
 
-__all__ = ["AsyncStore", "Keys", "Operation", "Scope", "SyncStore", "TaskKeys", "redis_url"]
+__all__ = ["AsyncStore", "Keys", "Operation", "SyncStore", "TaskKeys", "redis_url"]

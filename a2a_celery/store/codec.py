@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from struct import pack
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from a2a.types import (
     Artifact,
@@ -17,14 +17,15 @@ from a2a.types import (
     TaskStatus,
     TaskStatusUpdateEvent,
 )
+from google.protobuf.message import DecodeError
 from google.protobuf.struct_pb2 import Struct, Value
 
 from ..lifecycle import Event, EventId, LogEntry, event_of_response, kind_of
 from ..lifecycle.execution import Step, encode_step
-from ..lifecycle.fold import answer_status, fold, merge_chunk
+from ..lifecycle.fold import ArtifactFold, answer_status, fold
 from ..lifecycle.journal import JournalEntry, RunRecord, decode_entry
+from ..lifecycle.references import quote_key_part
 from .blobs.references import (
-    BlobsExpired,
     decode_as,
     encode,
     encode_again,
@@ -34,8 +35,7 @@ from .blobs.references import (
     referenced_bytes,
     resolve_entry,
 )
-from .keys import quote_key_part
-from .operation import Argument
+from .verbs import Digits
 
 LOG_BLOB_BYTES = 8 * 1024 * 1024
 """Bytes of large parts after which a page of a log ends. A stream or a webhook delivery keeps one page in memory."""
@@ -61,6 +61,14 @@ class LongSnapshot(Exception):
         self.snapshots = snapshots
 
 
+class UnreadableTask(ValueError):
+    """Error for a task whose log has an unknown form. As the only element of a snapshot, it replaces the contents."""
+
+
+DECODE_ERRORS = (AssertionError, DecodeError, LookupError, ValueError)
+"""Errors of a stored text that has an unknown form."""
+
+
 @dataclass(frozen=True, slots=True)
 class FoldedTask:
     """Task that was folded from its log, the only element of its snapshot.
@@ -75,55 +83,95 @@ class FoldedTask:
     has_references: bool
 
 
-def event_arguments(events: Iterable[RunRecord]) -> list[Argument]:
-    """Return five script arguments for each element of `events`, as ``scripts/lib/events.lua`` describes.
+class EventArguments(NamedTuple):
+    """Event as the argument of a script; see ``scripts/lib/events.lua``.
+
+    Attributes:
+        kind: Letter of the kind.
+        subject: State, id of the artifact, or key of the journal entry, depending on the kind.
+        flag: "1" or "0", or "" for a kind without a flag.
+        content: Stored form of the event.
+        metadata: Packed metadata of a status update.
+    """
+
+    kind: str
+    subject: str
+    flag: str
+    content: bytes
+    metadata: bytes = b""
+
+
+def event_arguments(event: RunRecord) -> EventArguments:
+    """Return an event in the form that scripts receive.
 
     Raises:
-        TypeError: An event is a complete task.
+        TypeError: The event is a complete task.
     """
-    arguments: list[Argument] = []
-    for event in events:
-        if isinstance(event, Step):
-            arguments += ["X", "", "", encode_step(event), b""]
-            continue
-        if isinstance(event, JournalEntry):
-            arguments += ["J", event.key, "", encode_entry(event), b""]
-            continue
-        kind = kind_of(event)
-        subject: Argument = ""
-        flag = ""
-        metadata = b""
-        if isinstance(event, TaskStatusUpdateEvent):
-            subject = int(event.status.state)
-            flag = "1" if event.status.HasField("message") else "0"
-            metadata = pack_metadata(event.metadata)
-        elif isinstance(event, TaskArtifactUpdateEvent):
-            subject = event.artifact.artifact_id
-            flag = "1" if event.append else "0"
-        elif isinstance(event, Task):
-            raise TypeError("a complete task cannot be appended: use create_task or save_task")
-        arguments += [kind.value, subject, flag, encode(event), metadata]
-    return arguments
+    match event:
+        case Step():
+            return EventArguments("X", "", "", encode_step(event))
+        case JournalEntry():
+            return EventArguments("J", event.key, "", encode_entry(event))
+        case Task():
+            raise TypeError("a complete task cannot be appended: use create_task")
+    subject = flag = ""
+    metadata = b""
+    if isinstance(event, TaskStatusUpdateEvent):
+        subject = str(int(event.status.state))
+        flag = "1" if event.status.HasField("message") else "0"
+        metadata = pack_metadata(event.metadata)
+    elif isinstance(event, TaskArtifactUpdateEvent):
+        subject = event.artifact.artifact_id
+        flag = "1" if event.append else "0"
+    return EventArguments(kind_of(event).value, subject, flag, encode(event), metadata)
 
 
-def task_arguments(task: Task) -> list[Argument]:
-    """Return the arguments of ``replace_task`` in ``scripts/lib``. Unresolved references are preserved."""
-    status = TaskStatusUpdateEvent(task_id=task.id, context_id=task.context_id, status=task.status)
-    history: list[Argument] = [encode_again(message) for message in task.history]
-    artifacts: list[Argument] = []
-    for artifact in task.artifacts:
-        chunk = TaskArtifactUpdateEvent(task_id=task.id, context_id=task.context_id, artifact=artifact)
-        artifacts += [artifact.artifact_id, encode_again(chunk)]
-    return [
-        encode_again(task),
-        int(task.status.state),
-        encode_again(status),
-        int(task.status.HasField("message")),
-        pack_metadata(task.metadata),
-        len(history),
-        *history,
-        *artifacts,
-    ]
+class ArtifactArguments(NamedTuple):
+    """Artifact of `TaskArguments`: the stored form of its only chunk."""
+
+    id: str
+    content: bytes
+
+
+class TaskArguments(NamedTuple):
+    """Task that replaces a stored task, as the argument of a script.
+
+    Attributes:
+        event: Stored form of the task, for the log.
+        state: State of the task.
+        status: Stored form of the status event.
+        has_message: 1 if the status has a message, or 0.
+        metadata: Packed metadata of the task.
+        history: Stored form of each message.
+        artifacts: Artifacts in the order of their appearance.
+    """
+
+    event: bytes
+    state: int
+    status: bytes
+    has_message: Digits
+    metadata: bytes
+    history: Sequence[bytes]
+    artifacts: Sequence[ArtifactArguments]
+
+
+def task_arguments(task: Task) -> TaskArguments:
+    """Return a task in the form that ``replace_task`` in ``scripts/lib`` receives, with unresolved references."""
+    return TaskArguments(
+        event=encode_again(task),
+        state=int(task.status.state),
+        status=encode_again(TaskStatusUpdateEvent(task_id=task.id, context_id=task.context_id, status=task.status)),
+        has_message=int(task.status.HasField("message")),
+        metadata=pack_metadata(task.metadata),
+        history=[encode_again(message) for message in task.history],
+        artifacts=[
+            ArtifactArguments(
+                artifact.artifact_id,
+                encode_again(TaskArtifactUpdateEvent(task_id=task.id, context_id=task.context_id, artifact=artifact)),
+            )
+            for artifact in task.artifacts
+        ],
+    )
 
 
 def pack_metadata(metadata: Struct) -> bytes:
@@ -138,7 +186,7 @@ def pack_metadata(metadata: Struct) -> bytes:
 def snapshot_size(reply: list[Any]) -> int:
     """Return the size, in bytes, of the messages and artifacts in a reply of ``snapshot``, or 0 if the contents are
     read separately."""
-    if len(reply) == _WITHOUT_CONTENTS or isinstance(reply[-1], FoldedTask):
+    if len(reply) == _WITHOUT_CONTENTS or isinstance(reply[-1], FoldedTask | UnreadableTask):
         return 0
     if (entries := packed_log(reply)) is not None:
         return sum(map(len, entries))
@@ -170,8 +218,11 @@ def task_from_snapshot(reply: list[Any]) -> tuple[Task, EventId]:
 
     Raises:
         LongSnapshot: The contents must be read first.
+        UnreadableTask: The log of the task has an unknown form.
     """
     require_contents([reply])
+    if isinstance(reply[-1], UnreadableTask):
+        raise reply[-1]
     if isinstance(folded_task := reply[-1], FoldedTask):
         if folded_task.has_references:
             insert_blobs(folded_task.task)
@@ -191,9 +242,15 @@ def task_from_snapshot(reply: list[Any]) -> tuple[Task, EventId]:
     return task, event_id(newest)
 
 
-def omit_contents(task: Task, history_length: int, *, artifacts: bool) -> None:
-    """Remove the artifacts unless `artifacts`, and all messages but the newest `history_length` (-1 keeps all)."""
-    if 0 <= history_length < len(task.history):
+def omit_contents(task: Task, history_length: int | None, *, artifacts: bool = True) -> None:
+    """Remove contents of a task.
+
+    Args:
+        task: Task to change.
+        history_length: Number of newest messages to keep, or None or -1 to keep all.
+        artifacts: False to remove the artifacts.
+    """
+    if history_length is not None and 0 <= history_length < len(task.history):
         del task.history[: len(task.history) - history_length]
     if not artifacts:
         task.ClearField("artifacts")
@@ -219,22 +276,12 @@ def snapshot_is_resolved(reply: Sequence[Any]) -> bool:
     return not any(map(has_references, contents))
 
 
-def require_blobs_retained(reply: Sequence[Any]) -> None:
-    """Check that the script did not refuse a new task because of its blobs.
-
-    Raises:
-        BlobsExpired: The task was not created, because its blobs may have been removed.
-    """
-    if reply[0] == b"blobs_expired":
-        raise BlobsExpired("the upload of a new task's parts to the object store took too long: nothing was stored")
-
-
-def log_entries(reply: Sequence[bytes], after: int) -> list[LogEntry]:
-    """Parse the log entries after version `after`, until their large parts exceed `LOG_BLOB_BYTES`."""
+def log_entries(reply: Sequence[bytes], after: int, blob_bytes: int = LOG_BLOB_BYTES) -> list[LogEntry]:
+    """Parse the log entries after version `after`, until their large parts exceed `blob_bytes` bytes."""
     entries = []
     for version, content in enumerate(reply, after + 1):
         entries.append(LogEntry(version, *_event_of(content)))
-        if referenced_bytes() > LOG_BLOB_BYTES:
+        if referenced_bytes() > blob_bytes:
             break
     return entries
 
@@ -284,9 +331,9 @@ def _message(content: bytes) -> Message:
 def _artifact(chunks: Sequence[bytes]) -> Artifact:
     first, *rest = (_decode(chunk) for chunk in chunks)
     assert isinstance(first, TaskArtifactUpdateEvent)
-    artifact = Artifact()
-    artifact.CopyFrom(first.artifact)
+    artifact_fold = ArtifactFold(first.artifact)
     for event in rest:
         assert isinstance(event, TaskArtifactUpdateEvent)
-        merge_chunk(artifact, event)
-    return artifact
+        artifact_fold.append(event.artifact)
+    artifact_fold.finish()
+    return artifact_fold.artifact

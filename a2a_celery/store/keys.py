@@ -9,22 +9,16 @@ that are times are in µs since 1970. ``tests/store/test_keys.py`` fails for a k
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
-from urllib.parse import quote, unquote
 
-STAGED = ":staged"
-"""End of the keys of staged blobs; see `Keys.blob`."""
+from ..lifecycle.references import Scope, quote_key_part
 
 
-_is_unreserved = re.compile(r"[A-Za-z0-9\-._~@]*").fullmatch
-
-
-def quote_key_part(text: str) -> str:
-    """Percent-encode `text` for use in a key. The result contains no colon, brace or space."""
-    return text if _is_unreserved(text) else quote(text, safe="-._~@")
+def scope_or_any(scope: Scope | None) -> str:
+    """Return a scope as scripts receive it: "*" stands for any scope."""
+    return "*" if scope is None else str(scope)
 
 
 def tag_in(keys: Sequence[str]) -> str:
@@ -53,36 +47,6 @@ class TaskKeys(NamedTuple):
         str  # hash: journal of the turn, see lifecycle/journal.py; deleted when the task ends without a dead letter
     )
     signals: str  # list: signals that no run has received; deleted when the task ends without a dead letter
-
-
-@dataclass(frozen=True, slots=True)
-class Scope:
-    """Agent, tenant and owner of a task. A task is invisible in all other scopes.
-
-    `agent` is the registered name of the agent. `tenant` and `owner` come from the caller, and are "" for a caller
-    without tenant or owner.
-    """
-
-    agent: str = ""
-    tenant: str = ""
-    owner: str = ""
-
-    def __str__(self) -> str:
-        return f"{quote_key_part(self.agent)}/{quote_key_part(self.tenant)}/{quote_key_part(self.owner)}"
-
-    @property
-    def account(self) -> str:
-        """Account to which requests, tasks and stored bytes are charged.
-
-        An authenticated owner has one account in all tenants, ``/<owner>``. The anonymous callers of a tenant share the
-        account ``<tenant>/``.
-        """
-        return f"/{quote_key_part(self.owner)}" if self.owner else f"{quote_key_part(self.tenant)}/"
-
-    @classmethod
-    def parse(cls, text: str) -> Scope:
-        """Parse the text that `str` returns for a scope."""
-        return cls(*(unquote(part) for part in text.split("/")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +84,8 @@ class Keys:
         """String with the content of a blob of the task with the tag `tag`.
 
         `name` is the digest of the content, preceded by ``journal-<turn>/`` for a journal entry. The blob of a journal
-        is deleted with the journal. All other blobs expire with the task, and are deleted with the task. A staged blob
-        has the same key followed by `STAGED`, which exists only inside a transaction.
+        is deleted with the journal. All other blobs expire with the task, and are deleted with the task. Before a
+        script refers to a blob, the key has an expiry of at most a minute.
         """
         return f"{self.prefix}:{{{tag}}}:blob:{name}"
 
@@ -160,9 +124,9 @@ class Keys:
 
     @property
     def stored(self) -> str:
-        """Hash that maps each `Scope.account` to its stored bytes. The field ``*`` contains the bytes of all tasks.
+        """Hash that maps each `Scope.account` to its stored bytes.
 
-        The hash exists only if `store_max_bytes` or `owner_max_stored_bytes` is set. The bytes of expired tasks are
+        The hash exists only if `owner_max_stored_bytes` is set. The bytes of expired tasks are
         subtracted.
         """
         return f"{self.prefix}:stored"
@@ -256,12 +220,6 @@ class Keys:
         """
         return f"{self.prefix}:deliveries"
 
-    def posted(self, owner: str, host: str) -> str:
-        """String with the time, in µs, at which the owner's byte bucket for posts to the host is full again. The string
-        expires at that time.
-        """
-        return f"{self.prefix}:byte_bucket:{owner}:{quote_key_part(host)}"
-
     @property
     def delivery_notifications(self) -> str:
         """Pub/sub channel that notifies the watchers of delivery cursors and requested posts that are due now."""
@@ -311,6 +269,13 @@ class Keys:
         """Hash with the metrics of all tasks, as ``store/admin/metrics.py`` describes them. Permanent."""
         return f"{self.prefix}:metrics"
 
+    def samples(self, series: str) -> str:
+        """List of the samples of a series (``<time in µs> <sample>``), newest first; see ``store/admin/samples.py``.
+
+        A watcher trims the list to the newest samples. The list expires if no sample is recorded for its period.
+        """
+        return f"{self.metrics}:samples:{series}"
+
     @property
     def dead_deliveries(self) -> str:
         """Sorted set of the delivery cursors whose delivery was given up, scored by the time at which the task expires,
@@ -347,8 +312,6 @@ class Keys:
             border: Archive cutoff in µs: the time of the newest archived status, or the time at which the empty store
                 received its schema, if that was later. Absent if neither has happened.
             adopted: "1" if tasks that ended before archiving was enabled are archived too.
-            clock: Number of corrected jumps of the store's clock, see ``correct_clock``.
-            clock_set_at: Time of the last correction, in µs by the store's clock.
         """
         return f"{self.prefix}:installation"
 
@@ -408,6 +371,13 @@ class Keys:
         and each task is removed when it is archived.
         """
         return f"{self.prefix}:tasks:{scope}:"
+
+    @property
+    def scopes(self) -> str:
+        """Sorted set of the 10,000 scopes with the newest tasks, scored by the time of the scope's newest status.
+        Permanent.
+        """
+        return f"{self.prefix}:scopes"
 
     def owner_index(self, owner: str) -> str:
         """Return the common prefix of the sorted sets of an authenticated owner, one set for each live state.
@@ -477,12 +447,6 @@ class Keys:
         """
         return f"{self.prefix}:context_queue:{scope}:{quote_key_part(context_id)}"
 
-    def schedule_queue(self, schedule: str) -> str:
-        """List of the tags of a schedule's tasks with open runs, if the runs of the schedule are serialized. The list
-        has the format of `context_queue`.
-        """
-        return f"{self.prefix}:context_queue:schedule:{quote_key_part(schedule)}"
-
     @property
     def sessions(self) -> str:
         """Prefix of the keys that `session` returns."""
@@ -495,12 +459,6 @@ class Keys:
         the context. If a run is suspended, the lifetime is extended by the duration of the wait.
         """
         return f"{self.sessions}{scope}:{quote_key_part(context_id)}"
-
-    def message(self, scope: Scope, message_id: str) -> str:
-        """Hash with the digest, task and log position of an accepted message. The hash expires with the idempotency
-        window.
-        """
-        return f"{self.prefix}:message:{scope}:{quote_key_part(message_id)}"
 
     def runner(self, runner_id: str) -> str:
         """Channel for the runs of a worker process.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from hashlib import sha1
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeVar
 from ..lifecycle import states
 from ..lifecycle.own_metadata import DELAY_KEYS, outdated_keys
 from ..lifecycle.states import INTERRUPTED, LEGAL, TERMINAL
+from .keys import Keys, TaskKeys
 
 T = TypeVar("T")
 
@@ -36,13 +37,13 @@ class Script:
         name: Name of the script.
         text: Text of the script.
         sha: SHA-1 digest of the text.
-        adopts_blobs: True if the script keeps the staged blobs of its call; see ``scripts/lib/blobs.lua``.
+        keeps_blobs: True if the script makes the blobs of its call permanent; see ``scripts/lib/blobs.lua``.
     """
 
     name: str
     text: str
     sha: str
-    adopts_blobs: bool = False
+    keeps_blobs: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +58,6 @@ class Operation(Generic[T]):
         resolve_blobs: False to leave blob references in the reply unresolved.
         size: Function that returns the size of the reply in bytes, or None if the reply is always small. An
             `AsyncStore` parses large replies in a thread.
-        staged: Blobs by key. A store client sets these keys before the script and deletes them after the script, in one
-            transaction. The keys are also the last of `keys`.
         has_detached_parts: True if `Encoded` arguments lack parts, which the store client writes as blobs or attaches.
         ends_task: True if this call ends a task, although other calls of the script do not.
     """
@@ -69,25 +68,48 @@ class Operation(Generic[T]):
     parse: Callable[[Any], T]
     resolve_blobs: bool = True
     size: Callable[[Any], int] | None = None
-    staged: Mapping[str, bytes] = field(default_factory=dict)
     has_detached_parts: bool = False
     ends_task: bool = False
 
 
+HEADERS: dict[str, str] = {}
+"""Lua lines that declare the parameters of each script, by the name of the script; see ``store/verbs.py``."""
+
+
 @cache
-def script(name: str) -> Script:
-    """Return the script ``scripts/<noun>/<name>.lua``, preceded by the library definitions that the script uses.
+def script(name: str, header: str | None = None) -> Script:
+    """Return a script, preceded by its header and by the library definitions that the script and the header use.
 
     Redis executes the definitions in each call. The omission of unused definitions cuts the CPU time of `create_task`
     by about 8 %.
 
+    Args:
+        name: Name of the script in ``scripts/<noun>/<name>.lua``.
+        header: Header of a call with sections, or None for the header of a call without sections.
+
     Raises:
-        ValueError: There is no script `name`, a header requires an unknown library, or libraries require each other.
+        ValueError: There is no script `name`, a required library does not exist, or libraries require each other.
+    """
+    text = link_script(name, (HEADERS[name] if header is None else header) + script_text(name), libraries())
+    digest = sha1(text.encode(), usedforsecurity=False).hexdigest()
+    return Script(name, text, digest, keeps_blobs="keep_blobs(" in text)
+
+
+def script_text(name: str) -> str:
+    """Return the text of the file ``scripts/<noun>/<name>.lua``.
+
+    Raises:
+        ValueError: There is no script `name`.
     """
     (path,) = SCRIPTS.glob(f"*/{name}.lua")
-    text = link_script(name, path.read_text("utf-8"), libraries())
-    digest = sha1(text.encode(), usedforsecurity=False).hexdigest()
-    return Script(name, text, digest, adopts_blobs="adopt_blobs(" in text)
+    return path.read_text("utf-8")
+
+
+@cache
+def defined_names() -> frozenset[str]:
+    """Return the names that the libraries define."""
+    definitions = _DEFINITION.findall("\n".join(map(_without_comments, libraries().values())))
+    return frozenset(name for _, name in definitions)
 
 
 @cache
@@ -147,9 +169,8 @@ _DEFINITION = re.compile(r"^(local (?:function )?(\w+).*\n(?:(?!local ).*\n)*)",
 
 
 def required_libraries(text: str) -> list[str]:
-    """Return the names of the required libraries, from the line ``-- requires: a, b`` of a script header."""
-    header = _REQUIRES.search(text)
-    return header[1].split(", ") if header else []
+    """Return the names of the required libraries, from the lines ``-- requires: a, b`` of a script and its sections."""
+    return list(dict.fromkeys(library for line in _REQUIRES.findall(text) for library in line.split(", ")))
 
 
 _REQUIRES = re.compile(r"^-- requires: (.+)$", re.MULTILINE)
@@ -171,6 +192,8 @@ def _generated_libraries() -> dict[str, str]:
         return lua_list([f"'{name}'" for name in names])
 
     legal = lua_list([f"[{int(state)}]={lua_set(next_states)}" for state, next_states in LEGAL.items()])
+    suffixes = [key.rpartition("}:")[2] for key in Keys().task("")]
+    key_names = [f"{name} = '{suffix}'" for name, suffix in zip(TaskKeys.__annotations__, suffixes, strict=True)]
     bounds = lua_list([str(int(bound * 1_000_000)) for bound in BOUNDS])
     names = ("SUBMITTED", "WORKING", "INPUT_REQUIRED", "COMPLETED", "FAILED", "CANCELED")
     return {
@@ -183,6 +206,7 @@ def _generated_libraries() -> dict[str, str]:
             ]
         ),
         "buckets": f"local BOUNDS = {bounds}",
+        "key_names": f"local KEY_NAMES = {lua_list(key_names)}",
         "own_metadata": "\n".join(
             [
                 f"local OUTDATED_IN_WORKING = {lua_strings(outdated_keys(states.WORKING))}",

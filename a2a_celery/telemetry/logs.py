@@ -11,6 +11,7 @@ import sys
 from datetime import UTC, datetime
 from typing import Any
 
+from ..clock import SYSTEM_CLOCK, Clock
 from .names import Action
 
 TEXT, JSON = "text", "json"
@@ -20,6 +21,9 @@ TEXT_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 ESCAPED = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) != "\t"}
 """Escapes for control characters other than tabs, with which a client could forge a line or control a terminal."""
+
+LINES_PER_SECOND = 10
+"""Number of lines that a `LineLimit` admits per second."""
 
 ABOUT = "a2a"
 """Attribute of a log record that contains the fields of `about`."""
@@ -35,6 +39,57 @@ def about(action: Action, celery_id: str = "", **fields: str | int | float | Non
     """
     values = {name: value for name, value in fields.items() if value is not None}
     return {ABOUT: {"action": str(action), **_ids(celery_id), **values}}
+
+
+REPEAT_INTERVAL = 60.0
+"""Seconds between two log lines about the same error."""
+
+MAX_ERRORS = 100
+"""Maximum number of different errors that a `RepeatedErrors` logs per interval."""
+
+
+class RepeatedErrors:
+    """Errors of a loop that were logged in the last minute. An error that recurs in each iteration is logged once a
+    minute."""
+
+    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._clock = clock
+        self._logged_at: dict[str, float] = {}
+
+    def is_new(self, error: BaseException) -> bool:
+        """Return True if `error` must be logged, because no equal error was logged in the last minute."""
+        now = self._clock.monotonic()
+        self._logged_at = {text: at for text, at in self._logged_at.items() if now - at < REPEAT_INTERVAL}
+        if repr(error) in self._logged_at or len(self._logged_at) >= MAX_ERRORS:
+            return False
+        self._logged_at[repr(error)] = now
+        return True
+
+
+class LineLimit:
+    """Limit for log lines that clients can cause without credentials."""
+
+    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._clock = clock
+        self._began = float("-inf")
+        self._lines = self._omitted = 0
+
+    @property
+    def is_reached(self) -> bool:
+        """True if the limit admits no further line in the current second."""
+        return self._lines >= LINES_PER_SECOND
+
+    def admit(self) -> int | None:
+        """Count a line. Return the number of omitted lines to report before the line, or None to omit the line."""
+        now = self._clock.monotonic()
+        omitted = 0
+        if now - self._began >= 1:
+            omitted, self._began, self._lines, self._omitted = self._omitted, now, 0, 0
+        self._lines += 1
+        if self._lines <= LINES_PER_SECOND:
+            return omitted
+        self._omitted += 1
+        return None
 
 
 class TextFormatter(logging.Formatter):
@@ -75,13 +130,6 @@ class JsonFormatter(logging.Formatter):
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line, ensure_ascii=False, default=str)
-
-
-def set_up(level: str, log_format: str) -> None:
-    """Configure logging to standard error in `log_format`, unless logging is already configured."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(JsonFormatter() if log_format == JSON else TextFormatter())
-    logging.basicConfig(level=level.upper(), handlers=[handler])
 
 
 def _of_celery(record: logging.LogRecord) -> dict[str, Any]:

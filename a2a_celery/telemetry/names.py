@@ -36,12 +36,17 @@ class Action(StrEnum):
     REQUEST_FAILED = "request.failed"
     REQUEST_REFUSED = "request.refused"
     KEYS_NOT_FETCHED = "keys.not_fetched"
+    KEYS_READ = "keys.read"
+    KEYS_NOT_READ = "keys.not_read"
     DELIVERY_FAILED = "delivery.failed"
     DELIVERY_GIVEN_UP = "delivery.given_up"
     DELIVERY_REPLAYED = "delivery.replayed"
     TICK_SKIPPED = "schedule.tick_skipped"
     TICK_REPEATED = "schedule.tick_repeated"
     TASK_REQUEUED = "task.requeued"
+    SIGNAL_SENT = "signal.sent"
+    WORKER_DRAINED = "worker.drained"
+    WORKER_UNDRAINED = "worker.undrained"
     ARCHIVE_BEGUN = "archive.begun"
     ARCHIVE_REFUSED = "archive.refused"
     WATCHER_STARTED = "watcher.started"
@@ -155,18 +160,15 @@ WEBHOOKS = Metric(
 
 REQUESTS = Metric("a2a_gateway_requests", "counter", "gateway", "A2A operations.", ("agent", "operation", "outcome"))
 REFUSALS = Metric("a2a_gateway_refusals", "counter", "gateway", "Requests refused by a limit.", ("agent", "limit"))
+REFUSED_CALLERS = Metric(
+    "a2a_gateway_refused_callers", "counter", "gateway", "Requests refused because of their caller.", ("reason",)
+)
 OPEN_STREAMS = Metric("a2a_gateway_open_streams", "gauge", "gateway", "Open streams.", ("agent",))
 TAIL_LAG = Metric(
     "a2a_gateway_tail_lag_seconds", "histogram", "gateway", "Time from an event's record to its delivery to a stream."
 )
 
 POST_TIME = Metric("a2a_watcher_post_seconds", "histogram", "watcher", "Duration of a post to a webhook.", ("outcome",))
-DEFERRED_FOR_BYTES = Metric(
-    "a2a_watcher_posts_deferred_for_bytes",
-    "counter",
-    "watcher",
-    "Posts deferred because their owner's byte budget is exhausted.",
-)
 DISPATCHED_AGAIN = Metric("a2a_watcher_runs_dispatched_again", "counter", "watcher", "Runs published again.")
 BLOBS_REMOVED = Metric(
     "a2a_watcher_tasks_blobs_removed", "counter", "watcher", "Deleted tasks whose large parts were removed."

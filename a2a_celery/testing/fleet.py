@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -16,13 +15,14 @@ from pathlib import Path
 from secrets import token_urlsafe
 from typing import Any, Self
 
+from ..cli.dev.child import kill_group
 from ..cli.dev.embedded_redis import EmbeddedRedis
 from ..cli.dev.environment import broker_variables
-from ..cli.dev.process_guard import ProcessGuard, signal_group
 from ..client import RemoteAgent
 from ..clock import SYSTEM_CLOCK
 from ..errors import A2ACeleryError
 from ..settings.urls import RESULTS_VARIABLE
+from .process_guard import ProcessGuard
 
 START_TIMEOUT = 60.0
 """Default time within which each process must start, in seconds."""
@@ -82,7 +82,7 @@ class FleetProcess:
 
     def kill(self) -> None:
         """Kill the process and its children, as if the machine had failed."""
-        signal_group(self.pid, signal.SIGKILL)
+        kill_group(self.pid)
         self._popen.wait()
 
     def terminate(self) -> None:
@@ -152,7 +152,9 @@ class AgentFleet:
         try:
             self._redis = EmbeddedRedis()
             self._guard.add_folder(self._redis.home)
-            self._redis.start(self._guard.add_group)
+            self._redis.start()
+            assert self._redis.process is not None
+            self._guard.add_group(self._redis.process.pid)
             watcher, gateway = self._start("watcher", "a2a", "watcher"), self._start("gateway", *GATEWAY)
             for _ in range(self._worker_count):
                 self.start_worker(wait=False)

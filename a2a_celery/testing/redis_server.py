@@ -7,7 +7,7 @@ import os
 from threading import Lock
 
 from ..cli.dev.embedded_redis import EmbeddedRedis
-from ..cli.dev.process_guard import ProcessGuard
+from .process_guard import ProcessGuard
 
 _servers: dict[int, EmbeddedRedis] = {}
 _lock = Lock()
@@ -25,7 +25,9 @@ def shared_server() -> EmbeddedRedis:
         if pid not in _servers:
             server, guard = EmbeddedRedis(), ProcessGuard()
             guard.add_folder(server.home)
-            server.start(guard.add_group)
+            server.start()
+            assert server.process is not None
+            guard.add_group(server.process.pid)
 
             def stop() -> None:
                 if os.getpid() == pid:  # a forked child inherits the handler

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from ..errors import StoreUnavailable
 from ..settings import Settings
 from ..store.blobs.blob_store import blobs_of
-from ..store.client.tracing import TracedStore
+from ..store.client.connection import TracedStore
 from ..store.operation import Operation, Script
 from .clock import SimulatedClock
 

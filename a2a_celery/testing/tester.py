@@ -10,10 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import AsyncExitStack, aclosing
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Any, Self
 from uuid import uuid4
 
@@ -23,19 +22,21 @@ from a2a.types import Message, StreamResponse, Task, TaskStatusUpdateEvent
 from ..client import DeadlineExceeded, RemoteAgent, Result
 from ..client.result import ResultBuilder
 from ..client.session import AgentSession, Content, Session
-from ..dispatch import RunOptions
-from ..execution.agents.calls import CHILD_SIGNAL
+from ..dispatch import Consumer, RunOptions, RunReports
 from ..gateway.asgi import build_asgi
 from ..integrations.celery import memory_broker
 from ..lifecycle.client_events import client_event
 from ..lifecycle.events import stream_response
 from ..lifecycle.own_metadata import CONTINUES_AT, NAMESPACE, NEXT_ATTEMPT_AT, WAITS_FOR
+from ..lifecycle.references import RunRef
+from ..lifecycle.signals import CHILD_SIGNAL
 from ..lifecycle.states import WORKING
+from ..operations.publication import RunPublisher
+from ..operations.service import TaskService
 from ..store import Keys
 from ..store.log.pages import read_log
-from ..store.runs.commands import RunRef
 from ..store.tasks.commands import read_task
-from ..watcher.celery.results import Results
+from ..watcher.celery.results import Observation, Progress, Results
 from ..watcher.child_canceller import ChildCanceller
 from ..watcher.dispatcher import Dispatcher
 from ..watcher.recoverer import PauseExpirer, Recoverer, delay_after
@@ -71,9 +72,13 @@ URL = "http://agents.test"
 class NoResults(Results):
     """Stand-in for the result backend, because a simulation has no workers without this package."""
 
-    async def reconcile(self, ref: RunRef) -> bool:
-        """Return False, because no worker without this package has the run."""
-        return False
+    async def reconcile(self, ref: RunRef, *, is_retry: bool = False) -> Observation:
+        """Return that the result backend shows no progress."""
+        return Observation(Progress.UNKNOWN)
+
+    async def find(self, names: Collection[str]) -> RunReports:
+        """Return that a worker with this package consumes every queue and has no run."""
+        return RunReports(workers={"simulated": Consumer(None, claims=True)})
 
 
 class AgentTester:
@@ -318,17 +323,18 @@ class AgentTester:
     def _watcher_roles(self, publisher: InProcessPublisher) -> list[Role]:
         store, keys, clock = self._store, self._keys, self.clock
         results = NoResults(store, keys, self.a2a.celery)
+        runs = RunPublisher(publisher, store, keys, self._settings, clock)
         return [
             Recoverer(store, keys, publisher=publisher, clock=clock),
             Dispatcher(store, keys, publisher, self._settings.redispatch_after, results, clock=clock),
             ReminderPoster(store, keys),
             PauseExpirer(store, keys),
-            ChildCanceller(store, keys, publisher),
+            ChildCanceller(TaskService(self.a2a.agents, self._settings, store, keys, runs)),
         ]
 
     async def _tick(self) -> None:
         for worker in tuple(self._workers):
-            await worker.leases.tick()
+            await worker.host.leases.tick()
         for role in self._roles:
             await role.tick()
         await asyncio.sleep(0)  # published runs begin
@@ -343,10 +349,11 @@ class AgentTester:
             await asyncio.sleep(TICK_INTERVAL)
 
     async def _start_worker(self) -> None:
-        new_worker = partial(SimulatedWorker, clock=self.clock, on_recorded=self._on_recorded)
-        worker = self._agent_worker.new_process(new_worker)
+        store = SimulatedStore(self._settings, self.clock, lambda keys: self._on_recorded(worker, keys))
+        host = self._agent_worker.new_host(f"simulated-{uuid4().hex[:8]}", store=store, clock=self.clock)
+        worker = SimulatedWorker(host, store)
         self._workers.append(worker)
-        await worker.start()
+        await host.start()
 
     async def _stop_workers(self) -> None:
         for start_task in tuple(self._scheduled):
@@ -376,7 +383,7 @@ class AgentTester:
     def _begin(self, agent: str, task_id: str, run: int, options: RunOptions) -> None:
         if options.not_after is not None and self.clock.now() > options.not_after:
             return  # the dispatcher rejects the run
-        self._next_worker().execute(self.a2a.agents[agent], task_id, run, options)
+        self._next_worker().execute(self.a2a.agents[agent], RunRef(task_id, run), options)
 
     async def _until_claimed(self, result: Result | None = None) -> None:
         """Wait until each run that a worker has received has been claimed or has ended.

@@ -15,7 +15,8 @@ from uuid import uuid4
 from ..archive import Archive, Archived
 from ..clock import SYSTEM_CLOCK, Clock
 from ..errors import ArchiveUnavailable, BlobsUnavailable, StoreUnavailable
-from ..store import AsyncStore, Keys, Scope
+from ..lifecycle.references import Scope
+from ..store import AsyncStore, Keys
 from ..store.admin.archiving import (
     acquire_archivable,
     defer_archiving,
@@ -64,6 +65,8 @@ class Archiver:
         retention: Seconds for which a task stays in the archive after it has ended, or None for no limit.
         metrics: Metrics of the watcher, or None for metrics that are not exported.
         clock: Clock for the delays between attempts.
+        batch_size: Maximum number of tasks that are acquired at once.
+        portion_bytes: Bytes of tasks that are in memory at once. A single task may be larger.
     """
 
     name = "archiver"
@@ -77,6 +80,9 @@ class Archiver:
         retention: int | None,
         metrics: WatcherMetrics | None = None,
         clock: Clock = SYSTEM_CLOCK,
+        *,
+        batch_size: int = ARCHIVE_BATCH,
+        portion_bytes: int = PORTION_BYTES,
     ) -> None:
         self._store = store
         self._keys = keys
@@ -84,6 +90,7 @@ class Archiver:
         self._retention = retention
         self._metrics = metrics or WatcherMetrics()
         self._clock = clock
+        self._batch_size, self._portion_bytes = batch_size, portion_bytes
         self._id = uuid4().hex
         self._retry_refused_at = 0.0
         self._retry_delay = 0.0
@@ -130,7 +137,7 @@ class Archiver:
     async def _archive_batch(self) -> bool:
         """Archive a batch. Return True if more tasks may be due."""
         due = await self._store.run(
-            acquire_archivable(self._keys, archiver=self._id, limit=ARCHIVE_BATCH, lease_ms=LEASE_MS)
+            acquire_archivable(self._keys, archiver=self._id, limit=self._batch_size, lease_ms=LEASE_MS)
         )
         if due.tasks is None:
             return False
@@ -140,7 +147,7 @@ class Archiver:
                 await self._store_tasks(tasks)
             self._metrics.record_progress(self.name)
         await self._delete_expired(due.now_us)
-        return len(due.tasks) == ARCHIVE_BATCH
+        return len(due.tasks) == self._batch_size
 
     async def _portions(self, due: Sequence[tuple[str, Scope]]) -> AsyncIterator[list[Archived]]:
         """Yield the tasks that still exist, without their large parts, in portions of limited total size."""
@@ -151,7 +158,7 @@ class Archiver:
             if archived_task is None:
                 continue
             amount = full_size(archived_task.task)
-            if portion and size + amount > PORTION_BYTES:
+            if portion and size + amount > self._portion_bytes:
                 yield portion
                 portion, size = [], 0
             portion.append(archived_task)

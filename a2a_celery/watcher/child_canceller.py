@@ -10,12 +10,9 @@ from __future__ import annotations
 
 import logging
 
-from ..dispatch import Publisher
 from ..lifecycle.outcomes import CANCELED_BY_PARENT
-from ..store import AsyncStore, Keys
-from ..store.tasks.commands import request_cancel
+from ..operations.service import TaskService
 from ..store.tasks.family import OrphanedChild, acquire_ended_parents
-from ..store.tasks.results import CanceledNow
 from ..telemetry.logs import about
 from ..telemetry.names import Action
 
@@ -34,23 +31,18 @@ class ChildCanceller:
     name = "child canceller"
     every = 1.0
 
-    def __init__(self, store: AsyncStore, keys: Keys, publisher: Publisher) -> None:
-        self._store = store
-        self._keys = keys
-        self._publisher = publisher
+    def __init__(self, service: TaskService) -> None:
+        self._service = service
 
     async def tick(self) -> None:
         """Cancel the children of all due parents, including the children of children that this tick cancels."""
-        acquire = acquire_ended_parents(self._keys, limit=PARENT_BATCH, delay_us=REPEAT_US)
-        while children := await self._store.run(acquire):
+        acquire = acquire_ended_parents(self._service.keys, limit=PARENT_BATCH, delay_us=REPEAT_US)
+        while children := await self._service.store.run(acquire):
             for child in children:
                 await self._cancel(child)
 
     async def _cancel(self, child: OrphanedChild) -> None:
-        cancel = request_cancel(self._keys, child.scope, child.task_id, child.context_id, text=CANCELED_BY_PARENT)
-        result = await self._store.run(cancel)
+        result = await self._service.cancel(child.scope, child.task_id, child.context_id, text=CANCELED_BY_PARENT)
         fields = about(Action.CANCEL_REQUESTED, agent=child.scope.agent, task=child.task_id)
         text = "task %s: cancellation requested with its parent %s: %s"
         logger.info(text, child.task_id, child.parent_id, type(result).__name__, extra=fields)
-        if isinstance(result, CanceledNow):
-            self._publisher.revoke_canceled_soon(child.task_id, result.run, result.canvas)

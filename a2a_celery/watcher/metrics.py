@@ -36,8 +36,6 @@ class WatcherMetrics:
         posts, redispatches, ticks = names.POST_TIME, names.DISPATCHED_AGAIN, names.TICKS
         self._posts = Histogram(posts.name, posts.help, posts.labels, buckets=POST_TIME_BUCKETS, registry=registry)
         self._redispatches = Counter(redispatches.name, redispatches.help, registry=registry)
-        deferrals = names.DEFERRED_FOR_BYTES
-        self._deferrals = Counter(deferrals.name, deferrals.help, registry=registry)
         removals = names.BLOBS_REMOVED
         self._blob_removals = Counter(removals.name, removals.help, registry=registry)
         self._ticks = Counter(ticks.name, ticks.help, ticks.labels, registry=registry)
@@ -47,10 +45,6 @@ class WatcherMetrics:
     def count_post(self, outcome: str, seconds: float) -> None:
         """Count a post and its duration."""
         self._posts.labels(outcome).observe(seconds)
-
-    def count_deferral_for_bytes(self) -> None:
-        """Count a post that was deferred because the byte budget is exhausted."""
-        self._deferrals.inc()
 
     def count_redispatch(self) -> None:
         """Count a run that was published again."""

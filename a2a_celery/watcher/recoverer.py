@@ -12,17 +12,17 @@ run has ended.
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from math import inf
 
 from ..clock import SYSTEM_CLOCK, Clock
 from ..dispatch import Publisher
 from ..errors import StoreUnavailable
 from ..store import AsyncStore, Keys, Operation
-from ..store.runs.recovery import Lapsed, begin_next_attempt, lapsed_runs
+from ..store.runs.recovery import Lapsed, LapsedRuns, begin_next_attempt, lapsed_runs
 from ..store.tasks.commands import end_pauses
 from ..telemetry.logs import about
 from ..telemetry.names import Action
-from .role_loop import StoreClock
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +37,10 @@ MAX_LEASE_FACTOR = 4
 """Maximum lease duration of a worker, as a multiple of the watcher's `lease_ttl`. While the setting is being changed,
 workers and watchers may have different values."""
 
+MAX_CLOCK_DRIFT = 1.0
+"""Seconds by which the store's clock and this machine's clock may drift apart between two ticks. A greater difference
+is a jump of the store's clock."""
+
 RETRY_AFTER = 30.0
 """Seconds before the recovery of a run is retried, if the store is available but the task cannot be read or written."""
 
@@ -49,8 +53,34 @@ def delay_after(attempt: int) -> int:
     return min(FIRST_DELAY_US << (attempt - 1), MAX_DELAY_US)
 
 
+@dataclass(frozen=True, slots=True)
+class ClockReading:
+    """Reading of the store's clock. The store read its clock between `asked_at` and `answered_at`.
+
+    Attributes:
+        time_us: Time of the store in µs.
+        asked_at: Seconds of this machine's `Clock.boottime` before the call.
+        answered_at: Seconds of this machine's `Clock.boottime` after the reply.
+    """
+
+    time_us: int
+    asked_at: float
+    answered_at: float
+
+    def jump_since(self, earlier: ClockReading) -> float:
+        """Return the seconds by which the store's clock has jumped since `earlier`, negative for a jump back."""
+        shortest, longest = self.asked_at - earlier.answered_at, self.answered_at - earlier.asked_at
+        elapsed = (self.time_us - earlier.time_us) / 1_000_000
+        return elapsed - min(max(elapsed, shortest), longest)
+
+
 class Recoverer:
-    """Watcher role that recovers runs whose leases have expired. Each run is recovered by only one watcher."""
+    """Watcher role that recovers runs whose leases have expired. Each run is recovered by only one watcher.
+
+    Attributes:
+        lease_ttl: Duration of a lease in seconds. None to recover each run as soon as its lease has expired, also after
+            a start, an outage or a jump of the store's clock.
+    """
 
     name = "recoverer"
     every = 0.5
@@ -59,49 +89,67 @@ class Recoverer:
         self,
         store: AsyncStore,
         keys: Keys,
-        grace: float = 0,
+        lease_ttl: float | None = None,
         publisher: Publisher | None = None,
         clock: Clock = SYSTEM_CLOCK,
-        store_clock: StoreClock | None = None,
     ) -> None:
         self._store = store
         self._keys = keys
-        self._grace = grace
+        self.lease_ttl = lease_ttl
         self._publisher = publisher
         self._clock = clock
-        self._store_clock = store_clock
-        self._last_tick_at = -inf
+        self._reading: ClockReading | None = None
         self._retry_at: dict[str, float] = {}
         self._not_before = -inf
 
     async def tick(self) -> None:
         """Recover all runs whose lease expired.
 
-        No run is recovered for `grace` seconds after the watcher started, after the store was unavailable or slow, or
-        after the host of the watcher was suspended. During this time, workers can renew expired leases.
+        No run is recovered for half of `lease_ttl` after the watcher started, after the store was unavailable or slow,
+        or after the host of the watcher was suspended, and for `lease_ttl` after a jump of the store's clock. During
+        this time, workers can renew expired leases.
         """
         try:
-            lapsed_runs = await self._store.run(self._lapsed_runs())
-            if self._clock.boottime() - self._last_tick_at > self._grace + self.every:
-                self._not_before = self._clock.boottime() + self._grace
-            self._last_tick_at = self._clock.boottime()
+            asked_at = self._clock.boottime()
+            reply = await self._store.run(self._lapsed_runs())
+            self._compare_clocks(ClockReading(reply.time_us, asked_at, self._clock.boottime()))
             if self._clock.boottime() < self._not_before:
                 return
-            for run in lapsed_runs:
+            for run in reply.runs:
                 if self._retry_at.get(run.ref.name, -inf) <= self._clock.boottime():
                     await self._recover(run)
-            names = {run.ref.name for run in lapsed_runs}
+            names = {run.ref.name for run in reply.runs}
             self._retry_at = {name: at for name, at in self._retry_at.items() if name in names}
         except StoreUnavailable:
-            self._not_before = self._clock.boottime() + self._grace
+            self._wait_for_workers(0.5)
             raise
 
-    def _lapsed_runs(self) -> Operation[list[Lapsed]]:
+    def _compare_clocks(self, reading: ClockReading) -> None:
+        last, self._reading = self._reading, reading
+        if self.lease_ttl is None:
+            return
+        if last is None or reading.answered_at - last.answered_at > self.lease_ttl / 2 + self.every:
+            self._wait_for_workers(0.5)
+        jump = 0.0 if last is None else reading.jump_since(last)
+        if abs(jump) > MAX_CLOCK_DRIFT:
+            self._wait_for_workers(1)
+            logger.warning(
+                "the store's clock jumped %.1f s %s; no run is recovered for %g s, so that workers can renew leases",
+                abs(jump),
+                "forward" if jump > 0 else "backward",
+                self.lease_ttl,
+                extra=about(Action.STORE_CLOCK_JUMPED, seconds=round(jump, 1)),
+            )
+
+    def _wait_for_workers(self, leases: float) -> None:
+        """Recover no run for `leases` times `lease_ttl`, so that workers can renew expired leases."""
+        until = self._clock.boottime() + leases * (self.lease_ttl or 0)
+        self._not_before = max(self._not_before, until)
+
+    def _lapsed_runs(self) -> Operation[LapsedRuns]:
+        longest_us = None if self.lease_ttl is None else int(MAX_LEASE_FACTOR * self.lease_ttl * 1_000_000)
         limit = LEASE_BATCH + len(self._retry_at)
-        if self._store_clock is None:
-            return lapsed_runs(self._keys, limit=limit)
-        longest_us = MAX_LEASE_FACTOR * self._store_clock.lease_us
-        return lapsed_runs(self._keys, limit=limit, latest_us=self._store_clock.latest_us, longest_lease_us=longest_us)
+        return lapsed_runs(self._keys, limit=limit, longest_lease_us=longest_us)
 
     async def _recover(self, lapsed_run: Lapsed) -> None:
         """Recover a run. A failure is raised only if the store is unavailable or refuses writes."""
@@ -153,14 +201,12 @@ class PauseExpirer:
     name = "pause expirer"
     every = 1.0
 
-    def __init__(self, store: AsyncStore, keys: Keys, store_clock: StoreClock | None = None) -> None:
+    def __init__(self, store: AsyncStore, keys: Keys) -> None:
         self._store = store
         self._keys = keys
-        self._store_clock = store_clock
 
     async def tick(self) -> None:
         """Fail all tasks whose pause expired."""
-        latest_us = None if self._store_clock is None else self._store_clock.latest_us
-        while ended_count := await self._store.run(end_pauses(self._keys, limit=PAUSE_BATCH, latest_us=latest_us)):
+        while ended_count := await self._store.run(end_pauses(self._keys, limit=PAUSE_BATCH)):
             log_fields = about(Action.PAUSES_ENDED, tasks=ended_count)
             logger.info("%d tasks failed because they waited too long for their clients", ended_count, extra=log_fields)

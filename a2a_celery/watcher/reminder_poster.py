@@ -6,7 +6,6 @@ import logging
 
 from ..store import AsyncStore, Keys
 from ..store.runs.reminders import post_reminders
-from .role_loop import StoreClock
 
 logger = logging.getLogger(__name__)
 
@@ -20,15 +19,11 @@ class ReminderPoster:
     name = "reminder poster"
     every = 0.5
 
-    def __init__(self, store: AsyncStore, keys: Keys, store_clock: StoreClock | None = None) -> None:
+    def __init__(self, store: AsyncStore, keys: Keys) -> None:
         self._store = store
         self._keys = keys
-        self._store_clock = store_clock
 
     async def tick(self) -> None:
         """Post all due reminders."""
-        latest_us = None if self._store_clock is None else self._store_clock.latest_us
-        while reminder_count := await self._store.run(
-            post_reminders(self._keys, limit=REMINDER_BATCH, latest_us=latest_us)
-        ):
+        while reminder_count := await self._store.run(post_reminders(self._keys, limit=REMINDER_BATCH)):
             logger.info("%d reminders of questions were posted", reminder_count)

@@ -1,4 +1,4 @@
-"""Loop that runs a watcher role, and the roles for the heartbeat and for jumps of the store's clock.
+"""Loop that runs a watcher role, and the role for the heartbeat.
 
 A failed tick is logged, and the next tick follows as usual.
 """
@@ -19,10 +19,10 @@ from ..crypto.sealing import sealer_of
 from ..errors import StoreUnavailable
 from ..push import format_public_key, parse_private_key
 from ..settings import Settings, visible_settings
-from ..settings.urls import archive_place
+from ..settings.urls import url_address
 from ..store import AsyncStore, Keys
 from ..store.admin.schema import SCHEMA
-from ..store.admin.start_check import ClockReading, correct_due_times, read_clock, record_heartbeat
+from ..store.admin.start_check import record_heartbeat
 from ..store.log.pubsub import LogSignal
 from ..telemetry.logs import about
 from ..telemetry.names import Action
@@ -108,7 +108,7 @@ class Heartbeat:
         heartbeat = {
             "watcher": f"{socket.gethostname()}:{os.getpid()}",
             "schema": SCHEMA,
-            "archive": archive_place(settings.archive_url),
+            "archive": url_address(settings.archive_url),
             "settings": visible_settings(settings),
             "secrets": sorted(sealer.fingerprints) if sealer is not None else [],  # fingerprints reveal no secrets
             "signing_keys": [format_public_key(parse_private_key(key)) for key in settings.webhook_private_keys[:1]],
@@ -132,57 +132,3 @@ class Heartbeat:
         )
         with suppress(StoreUnavailable, TimeoutError):
             await asyncio.wait_for(self._store.run(withdrawal), WITHDRAWAL_TIMEOUT)
-
-
-MAX_ERROR = 1.0
-"""Seconds by which two clocks may drift apart between two readings. A greater difference is treated as a jump."""
-
-
-class StoreClock:
-    """Watcher role that detects jumps of the store's clock and corrects the stored times. Each jump is
-    corrected by only one watcher."""
-
-    name = "store clock"
-    every = 0.5
-
-    def __init__(self, store: AsyncStore, keys: Keys, lease_ttl: float, clock: Clock = SYSTEM_CLOCK) -> None:
-        self.lease_us = int(lease_ttl * 1_000_000)
-        self._store = store
-        self._keys = keys
-        self._clock = clock
-        self._reading: ClockReading | None = None
-        self._asked_at = self._answered_at = 0.0
-
-    @property
-    def latest_us(self) -> int:
-        """Latest time, in µs, that the store's clock can show now unless it has jumped. 0 before the first tick."""
-        if self._reading is None:
-            return 0
-        return self._reading.time_us + int((self._clock.boottime() - self._asked_at + MAX_ERROR) * 1_000_000)
-
-    async def tick(self) -> None:
-        """Read the store's clock. If the clock has jumped, correct the stored times."""
-        asked_at = self._clock.boottime()
-        reading = await self._store.run(read_clock(self._keys))
-        answered_at = self._clock.boottime()
-        last = self._reading
-        if last is not None and reading.corrections == last.corrections:
-            shortest, longest = asked_at - self._answered_at, answered_at - self._asked_at
-            elapsed_seconds = (reading.time_us - last.time_us) / 1_000_000
-            jump = elapsed_seconds - min(max(elapsed_seconds, shortest), longest)
-            if abs(jump) > MAX_ERROR:
-                reading = await self._correct(jump, reading)
-                asked_at = answered_at = self._clock.boottime()
-        self._reading, self._asked_at, self._answered_at = reading, asked_at, answered_at
-
-    async def _correct(self, jump: float, reading: ClockReading) -> ClockReading:
-        logger.warning(
-            "the store's clock jumped %.1f s %s; leases are renewed, and times that were stored before are corrected",
-            abs(jump),
-            "forward" if jump > 0 else "backward",
-            extra=about(Action.STORE_CLOCK_JUMPED, seconds=round(jump, 1)),
-        )
-        correction = correct_due_times(
-            self._keys, int(jump * 1_000_000), corrections=reading.corrections, lease_us=self.lease_us
-        )
-        return await self._store.run(correction)

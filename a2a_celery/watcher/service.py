@@ -7,6 +7,7 @@ import logging
 import signal
 from contextlib import suppress
 from pathlib import Path
+from urllib.request import getproxies_environment
 
 from celery import Celery
 
@@ -14,7 +15,8 @@ from ..archive import open_archive
 from ..concurrency import new_loop
 from ..crypto.sealing import Sealer, sealer_of
 from ..dispatch import Publisher
-from ..errors import ConfigError
+from ..operations.publication import RunPublisher
+from ..operations.service import TaskService
 from ..push import Poster, parse_private_key
 from ..settings import Settings
 from ..store import AsyncStore, Keys
@@ -32,8 +34,9 @@ from .dispatcher import Dispatcher
 from .metrics import WatcherMetrics
 from .recoverer import PauseExpirer, Recoverer
 from .reminder_poster import ReminderPoster
-from .role_loop import Heartbeat, Role, RoleLoop, StoreClock
-from .webhooks.deliverer import ByteBudget, Deliverer
+from .role_loop import Heartbeat, Role, RoleLoop
+from .sampler import Sampler
+from .webhooks.deliverer import Deliverer
 from .webhooks.replayer import Replayer
 
 logger = logging.getLogger(__name__)
@@ -43,18 +46,9 @@ STORE_RETRY_INTERVAL = 1.0
 
 
 class Watcher:
-    """Watcher with all its roles in one process.
-
-    Raises:
-        ConfigError: Public keys for webhooks are set without a private key.
-    """
+    """Watcher with all its roles in one process."""
 
     def __init__(self, settings: Settings, publisher: Publisher, app: Celery) -> None:
-        if settings.webhook_public_keys and not settings.webhook_private_keys:
-            raise ConfigError(
-                "a2a_webhook_public_keys is set, so receivers expect signatures, and this watcher has no private key: "
-                "set A2A_WEBHOOK_PRIVATE_KEY_FILE here, or leave both out"
-            )
         self.metrics = WatcherMetrics()
         self._settings = settings
         self._app = app
@@ -83,18 +77,20 @@ class Watcher:
                 await store.aclose()
         if not available:
             return
-        results, store_clock = Results(store, keys, self._app), StoreClock(store, keys, self._settings.lease_ttl)
+        results = Results(store, keys, self._app)
         heartbeat = Heartbeat(store, keys, self._settings, alive_file)
-        roles = [*self._task_roles(store, keys, results, store_clock), heartbeat]
+        roles = [*self.task_roles(store, keys, results), heartbeat]
         if self._settings.blob_url is not None:
             roles.append(BlobRemover(store, keys, blobs, self.metrics))
         if archive is not None:
             roles.append(Archiver(store, keys, archive, self._settings.archive_retention, self.metrics))
-        webhook_roles = self._webhook_roles(store, keys, sealer, store_clock)
+        webhook_roles = self._webhook_roles(store, keys, sealer)
         notifications = PubSubListener(self._settings.store_url)
         loops = [RoleLoop(role, metrics=self.metrics) for role in roles]
         ended_parents = notifications.listen(keys.ended_parent_notifications)
-        loops.append(RoleLoop(ChildCanceller(store, keys, self._publisher), ended_parents, self.metrics))
+        runs = RunPublisher(self._publisher, store, keys, self._settings)
+        canceller = ChildCanceller(TaskService({}, self._settings, store, keys, runs))
+        loops.append(RoleLoop(canceller, ended_parents, self.metrics))
         loops += [
             RoleLoop(role, notifications.listen(keys.delivery_notifications), self.metrics) for role in webhook_roles
         ]
@@ -136,7 +132,8 @@ class Watcher:
                 return False
         return True
 
-    def _task_roles(self, store: AsyncStore, keys: Keys, results: Results, store_clock: StoreClock) -> list[Role]:
+    def task_roles(self, store: AsyncStore, keys: Keys, results: Results) -> list[Role]:
+        """Return the roles that recover, publish and end runs, with the times of the settings."""
         settings = self._settings
         dispatcher = Dispatcher(
             store,
@@ -146,27 +143,29 @@ class Watcher:
             results,
             self.metrics,
             overtaken_after=settings.lease_ttl / 3,
-            store_clock=store_clock,
         )
         return [
-            store_clock,
-            Recoverer(store, keys, settings.lease_ttl / 2, self._publisher, store_clock=store_clock),
+            Recoverer(store, keys, settings.lease_ttl, self._publisher),
             dispatcher,
-            ReminderPoster(store, keys, store_clock),
-            PauseExpirer(store, keys, store_clock),
+            ReminderPoster(store, keys),
+            PauseExpirer(store, keys),
             CanvasFinalizer(store, keys, results),
+            Sampler(store, keys),
         ]
 
-    def _webhook_roles(
-        self, store: AsyncStore, keys: Keys, sealer: Sealer | None, store_clock: StoreClock
-    ) -> list[Deliverer | Replayer]:
+    def _webhook_roles(self, store: AsyncStore, keys: Keys, sealer: Sealer | None) -> list[Deliverer | Replayer]:
         """Return the roles that post to webhooks. The list is empty without `secret_key`, because clients then cannot
         set webhooks."""
         if sealer is None:
             return []
-        per_hour = self._settings.webhook_bytes_per_hour
-        budget = ByteBudget(store, keys, per_hour, self.metrics) if per_hour is not None else None
-        poster = Poster(self._settings.push_networks, budget=budget)
+        if proxies := sorted(getproxies_environment().keys() & {"http", "https", "all"}):
+            variables = ", ".join(f"{name.upper()}_PROXY" for name in proxies)
+            logger.warning(
+                "posts to webhooks do not use %s, because a proxy could connect to an address that is not allowed: let "
+                "this process connect to the receivers directly",
+                variables,
+            )
+        poster = Poster(self._settings.push_networks)
         secret_keys, lease_ttl = self._settings.secret_keys, self._settings.lease_ttl
         private_key = next(map(parse_private_key, self._settings.webhook_private_keys), None)
         deliverer = Deliverer(
@@ -178,7 +177,6 @@ class Watcher:
             lease_ttl,
             metrics=self.metrics,
             private_key=private_key,
-            store_clock=store_clock,
         )
         return [deliverer, Replayer(store, keys, sealer, deliverer, lease_ttl)]
 

@@ -26,7 +26,7 @@ from uuid import uuid4
 
 import httpx
 
-from tests.support.fleet import Gateway, running_fleet
+from tests.support.processes.fleet import Gateway, running_fleet
 
 from . import TEXT
 

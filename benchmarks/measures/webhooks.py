@@ -14,8 +14,8 @@ from typing import Any
 import aiohttp
 import httpx
 
-from tests.support.fleet import Process, free_port
-from tests.support.posts import DELIVERING, SECRET
+from tests.support.processes.fleet import Process, free_port
+from tests.support.receivers.posts import DELIVERING, SECRET
 from tests.support.waiting import eventually
 
 from .. import load, servers

@@ -6,8 +6,11 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncIterator
+from enum import Enum
+from typing import Literal
 
 from celery import Celery
+from pydantic import BaseModel
 
 from a2a_celery import A2A, Turn
 
@@ -40,7 +43,7 @@ async def pace(turn: Turn) -> AsyncIterator[str]:
         await asyncio.sleep(float(pause))
 
 
-@a2a.agent("silent")
+@a2a.agent("silent", signals=("go",))
 async def silent(turn: Turn) -> str:
     """Wait for the number of seconds in the message."""
     await asyncio.sleep(float(turn.text))
@@ -52,6 +55,43 @@ async def steered(turn: Turn) -> str:
     """Wait for the number of seconds in the message. More messages may arrive while the agent waits."""
     await asyncio.sleep(float(turn.text))
     return "done"
+
+
+Code = Enum("Code", {f"code_{number}": f"Region/Code {number}" for number in range(600)})  # type: ignore[misc]
+
+
+class Sum(BaseModel):
+    """Expression that contains expressions."""
+
+    left: Sum | Product | Number
+    right: Sum | Product | Number
+    op: Literal["sum"]
+
+
+class Product(BaseModel):
+    """Expression that contains expressions."""
+
+    left: Sum | Product | Number
+    right: Sum | Product | Number
+    op: Literal["product"]
+
+
+class Number(BaseModel):
+    """Expression without an operator."""
+
+    value: float
+
+
+@a2a.agent("asks-codes")
+async def ask_codes(turn: Turn) -> str:
+    """Ask for a list of codes."""
+    return str(await turn.ask("Which codes?", schema=list[Code] | None))
+
+
+@a2a.agent("asks-expression")
+async def ask_expression(turn: Turn) -> str:
+    """Ask for an expression."""
+    return str(await turn.ask("Which expression?", schema=Sum | Product | Number))
 
 
 @app.task(name="bare.echo")

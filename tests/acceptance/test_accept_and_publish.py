@@ -8,8 +8,8 @@ import httpx
 import redis
 
 from a2a_celery.store import Keys
-from tests.support.fleet import Fleet, Gateway
-from tests.support.talk import HEADERS, TIMEOUT, read, send, state
+from tests.support.clients.talk import HEADERS, TIMEOUT, read, send, state
+from tests.support.processes.fleet import Fleet, Gateway
 from tests.support.waiting import eventually
 
 PUBLISHED = b"published_at"

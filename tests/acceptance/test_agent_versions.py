@@ -15,9 +15,9 @@ from a2a_celery.settings import DEFAULT_KEY_PREFIX
 from a2a_celery.store import Keys, SyncStore
 from a2a_celery.store.admin.version_workers import VersionWorker, version_workers
 from tests.conftest import require_broker
-from tests.support.fleet import Fleet, Gateway, Process, running_fleet
-from tests.support.talk import HEADERS, TIMEOUT, read, send, state
-from tests.support.version_agents import STEPS
+from tests.support.agents.version_agents import STEPS
+from tests.support.clients.talk import HEADERS, TIMEOUT, read, send, state
+from tests.support.processes.fleet import Fleet, Gateway, Process, running_fleet
 from tests.support.waiting import eventually
 from tests.tiers import FIRST_CELL, at_night
 
@@ -102,7 +102,7 @@ class TwoVersions:
 def two_versions(folder: Path, pool: str, broker: str) -> Iterator[TwoVersions]:
     """Run a fleet whose agents write to `folder`."""
     env = {"A2A_LEASE_TTL": "2", "A2A_REDISPATCH_AFTER": "3", "TEST_FOLDER": str(folder)}
-    with running_fleet(folder, broker, app="tests.support.version_agents", **env) as fleet:
+    with running_fleet(folder, broker, app="tests.support.agents.version_agents", **env) as fleet:
         yield TwoVersions(fleet, pool)
 
 

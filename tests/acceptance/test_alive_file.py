@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.support.fleet import Fleet, running_fleet
+from tests.support.processes.fleet import Fleet, running_fleet
 from tests.support.waiting import eventually
 
 KEY = "a-key-for-the-tests-of-32-characters-and-more"

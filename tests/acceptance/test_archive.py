@@ -14,12 +14,12 @@ from google.protobuf.json_format import ParseDict
 from a2a_celery.store import SyncStore
 from tests.acceptance.test_callers import ALICE, BOB, start_guarded
 from tests.conftest import require_server
-from tests.support.clients import message_json, rest
-from tests.support.databases import Postgres, running_database
-from tests.support.fleet import Fleet, Gateway, running_fleet
-from tests.support.posts import DELIVERING, SECRET, body_with_config
-from tests.support.receiver import receiver
-from tests.support.scrapes import scrape
+from tests.support.clients.bindings import message_json, rest
+from tests.support.processes.databases import Postgres, running_database
+from tests.support.processes.fleet import Fleet, Gateway, running_fleet
+from tests.support.receivers.posts import DELIVERING, SECRET, body_with_config
+from tests.support.receivers.receiver import receiver
+from tests.support.receivers.scrapes import scrape
 from tests.support.waiting import eventually
 
 RETENTION = 2

@@ -14,9 +14,9 @@ import psutil
 import pytest
 
 from a2a_celery.lifecycle.outcomes import CANCELED_BY_OPERATOR, WORKER_LOST
-from tests.support.clients import V1, message_json, rest
-from tests.support.fleet import ASYNCIO_POOL
-from tests.support.system_under_test import SystemUnderTest, running_system, text_of
+from tests.support.clients.bindings import V1, message_json, rest
+from tests.support.processes.fleet import ASYNCIO_POOL
+from tests.support.processes.system_under_test import SystemUnderTest, running_system, text_of
 from tests.support.waiting import LIMIT, eventually
 
 AGENTS = 1000

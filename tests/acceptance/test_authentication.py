@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,22 +13,31 @@ import grpc.aio
 import httpx
 import pytest
 from a2a.compat.v0_3 import a2a_v0_3_pb2, a2a_v0_3_pb2_grpc
-from a2a.types import GetTaskRequest, SendMessageRequest, a2a_pb2_grpc
+from a2a.types import (
+    AgentCard,
+    AgentInterface,
+    GetTaskRequest,
+    SendMessageRequest,
+    TaskPushNotificationConfig,
+    a2a_pb2_grpc,
+)
+from a2a.utils.errors import A2AError, InternalError, TaskNotFoundError
 from click.testing import CliRunner
 from google.protobuf.json_format import MessageToDict, ParseDict
 
 from a2a_celery.cli.commands import a2a
 from a2a_celery.cli.main import main
-from a2a_celery.client import RemoteAgent
+from a2a_celery.client import CallRefused, RemoteAgent, Result
 from tests.acceptance.test_callers import fields_of, stored_content
-from tests.support.agents import app
-from tests.support.clients import V1, ServedFleet, base_url, card_of, message_json, rest, rpc, serve_fleet
-from tests.support.credentials import WITH_TOKENS, api_key_entry, bearer, shared_secret_token
-from tests.support.faults import CODES, fault, from_grpc, from_rest, from_rpc
+from tests.support.agents.basic import app
+from tests.support.clients.bindings import V1, ServedFleet, base_url, card_of, message_json, rest, rpc, serve_fleet
+from tests.support.clients.credentials import WITH_TOKENS, api_key_entry, bearer, shared_secret_token
+from tests.support.clients.faults import CODES, fault, from_grpc, from_rest, from_rpc
 from tests.support.waiting import LIMIT
 
 OLD, NEW, ACME = "the-old-key-of-bob", "the-new-key-of-bob", "a-key-of-carol-for-acme"
 IDENTITY = "X-Client-Subject"
+CLIENT_PAGE = (Path(__file__).resolve().parents[2] / "docs" / "client.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -236,7 +247,7 @@ VARIABLES = ("A2A_BEARER", "A2A_BEARER_FILE", "A2A_API_KEY", "A2A_API_KEY_FILE")
 
 def test_the_commands_identify_themselves(served_fleet: ServedFleet, tmp_path: Path) -> None:
     (tmp_path / "token").write_text(shared_secret_token("alice", tenants=[""]) + "\n")
-    (tmp_path / "key").write_text(NEW)
+    (tmp_path / "key").write_text("\ufeff" + NEW)  # Windows editors write a byte order mark
     ways: list[tuple[list[str], dict[str, str]]] = [
         (["--bearer-file", str(tmp_path / "token")], {}),
         (["--api-key-file", str(tmp_path / "key")], {"A2A_API_KEY": "another"}),
@@ -268,7 +279,7 @@ def test_the_commands_say_what_is_missing(served_fleet: ServedFleet, tmp_path: P
         env=dict.fromkeys(VARIABLES) | {"A2A_API_KEY": "no"},
     )
     assert result.exit_code == 1
-    assert "responded 401: check the credentials" in result.output
+    assert "responded 401: Authentication is required: use one of the schemes in the agent's card" in result.output
 
 
 @pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON", "GRPC"])
@@ -319,3 +330,75 @@ def test_nothing_of_a_credential_is_written_down(served_fleet: ServedFleet) -> N
     assert "a request was refused: an unknown API key" in written_text
     secrets = (OLD, NEW, ACME, "a-key-that-nobody-has", *token.split("."), spoilt, WITH_TOKENS["A2A_AUTH_JWT_KEY"])
     assert not [secret for secret in secrets if secret in written_text]
+
+
+@pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON", "GRPC"])
+async def test_a_remote_agent_works_in_its_tenant(served_fleet: ServedFleet, binding: str) -> None:
+    url = base_url(served_fleet.gateway, "ask")
+    async with RemoteAgent(url, transports=[binding], api_key=ACME, tenant="acme") as agent:
+        session = agent.session()
+        question = await session.send("some")
+        assert (await session.send("7")).text == "7 it is"
+        assert (await agent.get(question.task_id)).state_name == "COMPLETED"
+        events = [event async for event in agent.follow(question.task_id)]
+        assert [Result.of(event).state_name for event in events] == ["COMPLETED"]
+        waiting = await agent.session().send("some")
+        assert (await agent.cancel(waiting.task_id)).state_name == "CANCELED"
+        hook = TaskPushNotificationConfig(url="https://127.0.0.1:9/hook", token="0" * 32)
+        with pytest.raises(A2AError, match="webhook"):  # of this tenant, not of a tenant that carol may not use
+            await agent.submit("some", push=hook)
+    async with RemoteAgent(url, transports=[binding], api_key=ACME, tenant="beta") as elsewhere:
+        with pytest.raises(TaskNotFoundError):
+            await elsewhere.get(question.task_id)
+
+
+def test_the_commands_work_in_a_tenant(served_fleet: ServedFleet) -> None:
+    key = {"A2A_API_KEY": ACME}
+    output = command(served_fleet, "send", "ask", "some", "--tenant", "acme", "--json", "--no-stream", **key)
+    task_id = json.loads(output)["task"]["id"]
+    assert task_id in command(served_fleet, "get", task_id, "--tenant", "acme", **key)
+    assert task_id in command(served_fleet, "tail", task_id, "--tenant", "acme", **key)
+    assert task_id in command(served_fleet, "list", "--tenant", "acme", **key)
+    assert task_id not in command(served_fleet, "list", "--tenant", "beta", **key)
+    assert "no task" in command(served_fleet, "cancel", task_id, "--tenant", "beta", code=1, **key)
+    assert "CANCELED" in command(served_fleet, "cancel", task_id, "--tenant", "acme", **key)
+    url = base_url(served_fleet.gateway, "echo")
+    env = dict.fromkeys(VARIABLES) | key
+    assert CliRunner().invoke(main, ["call", url, "hi", "--tenant", "acme"], env=env).exit_code == 0
+
+
+async def test_the_client_page_s_program_books_in_a_tenant(served_fleet: ServedFleet) -> None:
+    [program] = re.findall(r"<!-- tenants: .*?```python\n(.*?)```", CLIENT_PAGE, re.DOTALL)
+    namespace: dict[str, Any] = {}
+    exec(compile(program, "client.md", "exec"), namespace)
+    assert await namespace["book"](base_url(served_fleet.gateway, "echo"), ACME) == "A table for tonight"
+
+
+@pytest.mark.parametrize(
+    ("binding", "version"), [(b, v) for b in ("JSONRPC", "HTTP+JSON", "GRPC") for v in ("1.0", "0.3")]
+)
+async def test_a_remote_agent_s_errors_have_the_gateway_s_sentence(
+    served_fleet: ServedFleet, binding: str, version: str
+) -> None:
+    url = base_url(served_fleet.gateway, "echo")
+    async with RemoteAgent(url) as agent:
+        card = AgentCard()
+        card.CopyFrom(await agent.card())
+    interface = AgentInterface(protocol_binding=binding, protocol_version=version, url=served_fleet.gateway.grpc)
+    if binding != "GRPC":
+        url_of_binding = {i.protocol_binding: i.url for i in card.supported_interfaces}
+        interface.url = url_of_binding[binding]
+    del card.supported_interfaces[:]
+    card.supported_interfaces.append(interface)
+    refusals = {
+        ACME: "Not permitted in this tenant: use a tenant that your credentials allow",
+        "unknown": "Authentication is required: use one of the schemes in the agent's card",
+    }
+    # streams of protocol 0.3 over JSON-RPC have only the codes that 0.3 defines
+    kinds = (CallRefused, InternalError) if (binding, version) == ("JSONRPC", "0.3") else CallRefused
+    for key, sentence in refusals.items():
+        async with RemoteAgent(url, card=card, transports=[binding], api_key=key) as agent:
+            for call in (agent.submit, agent.session().send, agent.get, agent.cancel):
+                with pytest.raises(kinds, match=re.escape(sentence)) as refusal:
+                    await call("hi")
+                assert refusal.value.__suppress_context__

@@ -24,7 +24,7 @@ from a2a.utils.errors import (
     UnsupportedOperationError,
 )
 
-from tests.support.clients import (
+from tests.support.clients.bindings import (
     BINDINGS,
     ServedFleet,
     card_of,
@@ -32,21 +32,22 @@ from tests.support.clients import (
     sdk_client,
     send,
     serve_fleet,
+    service,
     state,
     stream,
     texts,
     wait_for_state,
 )
-from tests.support.clients import request as message
+from tests.support.clients.bindings import request as message
+from tests.support.clients.credentials import API_KEYS, KEY_OF_ANN
+from tests.support.processes.fleet import Gateway
 
 WAYS = [*((binding, "1.0") for binding in BINDINGS), ("JSONRPC", "0.3"), ("HTTP+JSON", "0.3")]
 
 
 @pytest.fixture(scope="module", params=["prefork", "threads"])
 def served_fleet(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedFleet]:
-    # long enough for a loaded machine: "direct" must answer before its stream becomes a task
-    folder = tmp_path_factory.mktemp("fleet")
-    with serve_fleet(folder, pool=request.param, concurrency=4, A2A_FIRST_EVENT_HOLD="20") as served_fleet:
+    with serve_fleet(tmp_path_factory.mktemp("fleet"), pool=request.param, concurrency=4) as served_fleet:
         yield served_fleet
 
 
@@ -186,10 +187,16 @@ async def test_tasks_are_listed(connect, way: tuple[str, str]) -> None:
     assert page.next_page_token == ""
 
 
-async def test_the_extended_card_is_given(connect) -> None:
-    client = await connect("full")
+@pytest.fixture(scope="module")
+def keyed(served_fleet: ServedFleet) -> Gateway:
+    """Gateway of the fleet that requires API keys."""
+    return served_fleet.fleet.gateway(grpc=True, **API_KEYS)
 
-    card = await client.get_extended_agent_card(GetExtendedAgentCardRequest())
+
+async def test_the_extended_card_is_given(keyed: Gateway, way: tuple[str, str]) -> None:
+    binding, version = way
+    async with sdk_client(keyed, "full", binding, version=version) as client:
+        card = await client.get_extended_agent_card(GetExtendedAgentCardRequest(), context=service(**KEY_OF_ANN))
 
     assert card.name == "full-extended"
     assert card.supported_interfaces, "a client that puts it in the public card's place must be able to go on"

@@ -11,11 +11,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.support.fleet import RABBITMQ_URL, Fleet, Gateway, running_fleet
-from tests.support.proxy import Proxy, proxy
-from tests.support.records import endings_in, log_of
-from tests.support.restarts import MortalRedis, mortal_redis
-from tests.support.talk import cancel, read, send, state
+from tests.support.clients.talk import cancel, read, send, state
+from tests.support.processes.fleet import RABBITMQ_URL, Fleet, Gateway, running_fleet
+from tests.support.processes.proxy import Proxy, proxy
+from tests.support.processes.restarts import MortalRedis, mortal_redis
+from tests.support.store.records import endings_in, log_of
 from tests.support.waiting import eventually
 from tests.tiers import at_night
 
@@ -62,17 +62,25 @@ def test_a_redis_that_freezes_and_wakes_up(tmp_path: Path, redis_broker: MortalR
         gateway, worker = fleet.gateway(), fleet.worker(pool=pool)
         fleet.watcher()
         complete_once(fleet, gateway, send_tasks(gateway, PUBLISHERS))
+        active_tasks = {agent: send(gateway, agent, "5", returnImmediately=True) for agent in ("silent", "steady")}
+        for agent, task in active_tasks.items():
+            eventually(lambda a=agent, t=task: state(read(gateway, a, t)) == "WORKING", what=f"{agent} has begun")
+        prefetched_tasks = send_tasks(gateway, 2)
+        for task in prefetched_tasks:
+            worker.wait_for_output(f"[{task['id']}.1] received")
         assert redis_broker.process is not None
 
         redis_broker.process.send_signal(signal.SIGSTOP)
         tasks = send_tasks(gateway, 3 * PUBLISHERS)
+        for agent, task in active_tasks.items():
+            eventually(lambda a=agent, t=task: state(read(gateway, a, t)) == "COMPLETED", what=f"{agent} goes on")
         eventually(
             lambda: gateway.output().count(GIVEN_UP) > PUBLISHERS,
             what="the gateway's threads give up",
         )
         redis_broker.process.send_signal(signal.SIGCONT)
 
-        complete_once(fleet, gateway, tasks)
+        complete_once(fleet, gateway, prefetched_tasks + tasks)
         complete_once(fleet, gateway, send_tasks(gateway, PUBLISHERS))
         assert worker.is_running
 

@@ -7,10 +7,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.support.fleet import RABBITMQ_URL, running_fleet
-from tests.support.proxy import proxy
-from tests.support.records import endings_in, log_of, states_in
-from tests.support.talk import read, send, state
+from tests.support.clients.talk import read, send, state
+from tests.support.processes.fleet import RABBITMQ_URL, running_fleet
+from tests.support.processes.proxy import proxy
+from tests.support.store.records import endings_in, log_of, states_in
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.every_cell

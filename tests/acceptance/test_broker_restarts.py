@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.fleet import Fleet, Gateway, Process, running_fleet
-from tests.support.records import endings_in, log_of, states_in
-from tests.support.restarts import MortalRedis, allow_writes, mortal_redis, refuse_writes, suspend_server
-from tests.support.talk import read, send, state
+from tests.support.clients.talk import read, send, state
+from tests.support.processes.fleet import Fleet, Gateway, Process, running_fleet
+from tests.support.processes.restarts import MortalRedis, allow_writes, mortal_redis, refuse_writes, suspend_server
+from tests.support.store.records import endings_in, log_of, states_in
 from tests.support.waiting import LIMIT, eventually
 from tests.tiers import at_night
 

@@ -13,8 +13,17 @@ import pytest
 import redis
 
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
-from tests.support.clients import message_json, rest, sdk_client, send, serve_fleet, state, texts, wait_for_state
-from tests.support.fleet import Fleet, running_fleet
+from tests.support.clients.bindings import (
+    message_json,
+    rest,
+    sdk_client,
+    send,
+    serve_fleet,
+    state,
+    texts,
+    wait_for_state,
+)
+from tests.support.processes.fleet import Fleet, running_fleet
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.each_kind
@@ -64,7 +73,7 @@ async def test_two_fleets_on_one_broker_run_each_its_own_tasks(tmp_path: Path, b
     with running_fleet(tmp_path, broker) as fleet:
         gateways = [fleet.gateway(), fleet.gateway(**other)]
         fleet.worker(pool="threads")
-        fleet.worker(pool="prefork", app="tests.support.few_agents", **other)
+        fleet.worker(pool="prefork", app="tests.support.agents.few_agents", **other)
         for gateway, agent in ((gateways[0], "echo"), (gateways[1], "echo"), (gateways[0], "full")):
             async with sdk_client(gateway, agent, streaming=False) as client:
                 tasks = [await send(client, str(number), immediately=True) for number in range(6)]

@@ -17,10 +17,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from a2a_celery.cli.main import main
-from tests.support.clients import ServedFleet, rest
-from tests.support.fleet import running_fleet
-from tests.support.serving import serve_app as listening
-from tests.support.terminal import CTRL_C, Terminal, terminal
+from tests.support.clients.bindings import ServedFleet, rest
+from tests.support.processes.fleet import running_fleet
+from tests.support.processes.serving import serve_app as listening
+from tests.support.processes.terminal import CTRL_C, Terminal, terminal
 from tests.support.waiting import eventually
 
 COMMAND = ("from a2a_celery.cli.main import main; main()", "call")
@@ -28,9 +28,8 @@ COMMAND = ("from a2a_celery.cli.main import main; main()", "call")
 
 @pytest.fixture(scope="module")
 def served_fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedFleet]:
-    # long enough for a loaded machine: the hold for "direct" to answer, the grace for a second Ctrl-C
-    env = {"A2A_FIRST_EVENT_HOLD": "20", "A2A_CANCEL_GRACE": "20"}
-    with running_fleet(tmp_path_factory.mktemp("fleet"), app="tests.support.all_agents", **env) as fleet:
+    env = {"A2A_CANCEL_GRACE": "20"}  # long enough for a second Ctrl-C on a loaded machine
+    with running_fleet(tmp_path_factory.mktemp("fleet"), app="tests.support.agents.all_agents", **env) as fleet:
         yield ServedFleet(fleet, fleet.gateway(), fleet.worker(pool="threads", concurrency=8))
 
 
@@ -197,4 +196,5 @@ class TestInAScript:
         assert "neither a message nor a task with a state" in result.output
 
     def test_an_address_without_an_agent(self, served_fleet: ServedFleet) -> None:
-        assert "responded 404: check the agent's address" in call(served_fleet, "nobody", "x", code=1).output
+        output = call(served_fleet, "nobody", "x", code=1).output
+        assert "responded 404: Nothing is served at GET /agents/nobody" in output

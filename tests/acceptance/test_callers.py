@@ -16,9 +16,9 @@ from a2a.types import SendMessageRequest, a2a_pb2_grpc
 from google.protobuf.json_format import MessageToDict, ParseDict
 
 from tests.support import ROOT
-from tests.support.clients import V1, ServedFleet, message_json, rest, rpc, serve_fleet
-from tests.support.faults import fault, from_rest
-from tests.support.fleet import Fleet, Gateway, free_port
+from tests.support.clients.bindings import V1, ServedFleet, message_json, rest, rpc, serve_fleet
+from tests.support.clients.faults import fault, from_rest
+from tests.support.processes.fleet import Fleet, Gateway, free_port
 from tests.support.waiting import LIMIT, eventually
 
 SECRET = "s3cr3t"
@@ -40,13 +40,13 @@ def authenticating_gateway(served_fleet: ServedFleet) -> Gateway:
 
 
 def start_guarded(fleet: Fleet, **env: str) -> Gateway:
-    """Start ``tests.support.authentication_app`` under uvicorn, with the gateway embedded in another application."""
+    """Start ``tests.support.agents.authentication_app``, which embeds the gateway, under uvicorn."""
     port = free_port()
     command = [
         sys.executable,
         "-m",
         "uvicorn",
-        "tests.support.authentication_app:asgi",
+        "tests.support.agents.authentication_app:asgi",
         "--factory",
         "--port",
         str(port),
@@ -146,9 +146,9 @@ def test_the_extended_card_requires_an_authenticated_caller(
 ) -> None:
     for path in ("/extendedAgentCard", "/acme/extendedAgentCard"):
         assert rest(authenticating_gateway, "GET", path, agent="full", **ALICE).json()["name"] == "full-extended"
-        assert rest(served_fleet.gateway, "GET", path, agent="full").json()["name"] == "full-extended"
-        received_fault = from_rest(rest(authenticating_gateway, "GET", path, agent="full"))
-        assert (received_fault.status, received_fault.reason) == (403, "PERMISSION_DENIED")
+        for gateway in (authenticating_gateway, served_fleet.gateway):
+            received_fault = from_rest(rest(gateway, "GET", path, agent="full"))
+            assert (received_fault.status, received_fault.reason) == (403, "PERMISSION_DENIED")
 
 
 async def test_another_callers_tasks_are_unknown(authenticating_gateway: Gateway) -> None:

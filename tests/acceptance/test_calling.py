@@ -10,10 +10,12 @@ from celery import chain, chord, group
 
 from a2a_celery.client.calling import CallFailed, CallInterrupted, CallRejected, CallTimedOut
 from a2a_celery.client.result import Result
-from tests.support.caller_fleet import Callers, running_callers, text_of
-from tests.support.callers import BEARER
-from tests.support.celery_events import celery_events
-from tests.support.fleet import Process
+from tests.acceptance.test_callers import fields_of
+from tests.support.agents.callers import BEARER
+from tests.support.clients.bindings import rest
+from tests.support.processes.caller_fleet import Callers, running_callers, text_of
+from tests.support.processes.fleet import Process
+from tests.support.receivers.celery_events import celery_events
 from tests.support.waiting import LIMIT, eventually
 
 
@@ -104,6 +106,22 @@ def test_a_revoked_step_cancels_its_task(site: Callers) -> None:
     eventually(lambda: step.state == "REVOKED", what="the step is revoked")
     eventually(lambda: "CANCELED" in site.states("patient"), what="its task is canceled")
     assert len(site.tasks("patient")) == count_before + 1
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_step_has_its_task_in_its_tenant(site: Callers) -> None:
+    answer = site.call.delay(site.url("data"), "go", tenant="acme").get(timeout=LIMIT)
+    assert fields_of(answer)["tenant"] == "acme"
+
+    step = site.call.delay(site.url("patient"), "work", tenant="acme")
+    site.waits(step)
+    step.revoke()
+
+    def states() -> list[str]:
+        tasks = rest(site.gateway, "GET", "/acme/tasks", agent="patient").json()["tasks"]
+        return [task["status"]["state"] for task in tasks]
+
+    eventually(lambda: states() == ["TASK_STATE_CANCELED"], what="its task is canceled")
 
 
 @pytest.mark.usefixtures("worker")

@@ -9,9 +9,9 @@ import pytest
 from celery import chain, group
 
 from a2a_celery.client.calling.progress import JITTER, WEBHOOK_POLL_INTERVAL_MIN
-from tests.support.caller_fleet import running_callers, text_of
-from tests.support.fleet import free_port
-from tests.support.posts import DELIVERING
+from tests.support.processes.caller_fleet import running_callers, text_of
+from tests.support.processes.fleet import free_port
+from tests.support.receivers.posts import DELIVERING
 from tests.support.waiting import LIMIT, eventually
 from tests.tiers import at_night
 

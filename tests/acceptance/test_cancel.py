@@ -14,17 +14,17 @@ import pytest
 
 from a2a_celery.lifecycle.outcomes import CANCELED_BY_CLIENT, OUT_OF_TIME
 from tests.acceptance.test_endings import POOLS, WORKED
-from tests.support import talk
-from tests.support.clients import rest
-from tests.support.fleet import running_fleet
-from tests.support.system_under_test import SystemUnderTest, running_system, text_of
+from tests.support.clients import talk
+from tests.support.clients.bindings import rest
+from tests.support.processes.fleet import running_fleet
+from tests.support.processes.system_under_test import SystemUnderTest, running_system, text_of
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.every_cell
 
 GRACE = 1.0
 IGNORED = "ignores the stop"
-SETTINGS = {"app": "tests.support.cancels", "A2A_CANCEL_GRACE": f"{GRACE:g}"}
+SETTINGS = {"app": "tests.support.agents.cancels", "A2A_CANCEL_GRACE": f"{GRACE:g}"}
 PATIENT = SETTINGS | {"A2A_CANCEL_GRACE": "4"}
 """Settings whose grace period suffices for cooperative agents, even on a loaded machine."""
 
@@ -212,7 +212,7 @@ def test_an_agent_that_blocks_the_loop_keeps_its_run_beyond_a_lease(tmp_path: Pa
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
 def test_a_plain_celery_task_is_stopped_alike(tmp_path: Path, pool: str) -> None:
-    settings = SETTINGS | {"app": "tests.support.plain_tasks"}
+    settings = SETTINGS | {"app": "tests.support.agents.plain_tasks"}
     with running_system(tmp_path, pool, **settings) as system:
         task_id = system.send("sleeps", data={"seconds": 40})
         eventually(lambda: system.is_in(task_id, "WORKING"))

@@ -8,8 +8,9 @@ import httpx
 import pytest
 from a2a.types import AgentCard
 
-from tests.support.clients import V1, ServedFleet, base_url, card_of, rpc, sdk_client, send, serve_fleet, texts
-from tests.support.fleet import Gateway
+from tests.support.clients.bindings import V1, ServedFleet, base_url, card_of, rpc, sdk_client, send, serve_fleet, texts
+from tests.support.clients.credentials import API_KEYS, KEY_OF_ANN
+from tests.support.processes.fleet import Gateway
 from tests.support.waiting import LIMIT
 
 WELL_KNOWN = "/.well-known/agent-card.json"
@@ -28,20 +29,27 @@ def public(served_fleet: ServedFleet) -> Gateway:
     return served_fleet.fleet.gateway(grpc=True, A2A_PUBLIC_URL=PUBLIC, A2A_GRPC_PUBLIC_ADDRESS="grpc.example.com:443")
 
 
+@pytest.fixture(scope="module")
+def keyed(served_fleet: ServedFleet) -> Gateway:
+    """Gateway that requires API keys."""
+    return served_fleet.fleet.gateway(grpc=True, **API_KEYS)
+
+
 def interfaces(card: AgentCard) -> set[tuple[str, str, str, str]]:
     return {(i.protocol_binding, i.protocol_version, i.url, i.tenant) for i in card.supported_interfaces}
 
 
 async def test_a_card_leads_to_the_address_it_was_asked_at(served_fleet: ServedFleet) -> None:
-    for agent, tenant in (("", ""), ("count", "count")):
+    for agent in ("", "count"):
         url = base_url(served_fleet.gateway, agent)
 
         assert interfaces(await card_of(served_fleet.gateway, agent)) == {
             ("JSONRPC", "1.0", f"{url}/", ""),
             ("HTTP+JSON", "1.0", url, ""),
-            ("GRPC", "1.0", served_fleet.gateway.grpc, tenant),
+            ("GRPC", "1.0", served_fleet.gateway.grpc, agent),
             ("JSONRPC", "0.3", f"{url}/", ""),
             ("HTTP+JSON", "0.3", url, ""),
+            *([] if agent else [("GRPC", "0.3", served_fleet.gateway.grpc, "")]),
         }
 
 
@@ -55,6 +63,7 @@ async def test_a_card_leads_to_the_public_address_if_there_is_one(public: Gatewa
             ("GRPC", "1.0", "grpc.example.com:443", agent),
             ("JSONRPC", "0.3", f"{PUBLIC}{path}/", ""),
             ("HTTP+JSON", "0.3", f"{PUBLIC}{path}", ""),
+            *([] if agent else [("GRPC", "0.3", "grpc.example.com:443", "")]),
         }
 
 
@@ -65,10 +74,13 @@ def test_another_host_gets_another_address(served_fleet: ServedFleet) -> None:
     assert urls == {"http://agents.internal:8080/", "http://agents.internal:8080"}
 
 
-async def test_an_extended_card_leads_where_the_public_one_does(served_fleet: ServedFleet, public: Gateway) -> None:
-    for gateway in (served_fleet.gateway, public):
+async def test_an_extended_card_leads_where_the_public_one_does(served_fleet: ServedFleet, keyed: Gateway) -> None:
+    public = served_fleet.fleet.gateway(
+        grpc=True, A2A_PUBLIC_URL=PUBLIC, A2A_GRPC_PUBLIC_ADDRESS="grpc.example.com:443", **API_KEYS
+    )
+    for gateway in (keyed, public):
         extended_card = AgentCard()
-        card_json = rpc(gateway, "GetExtendedAgentCard", agent="full")["result"]
+        card_json = rpc(gateway, "GetExtendedAgentCard", agent="full", **KEY_OF_ANN)["result"]
         for interface in card_json["supportedInterfaces"]:
             extended_card.supported_interfaces.add(
                 url=interface["url"],
@@ -102,11 +114,11 @@ def test_a_card_that_has_not_changed_is_not_sent_again(served_fleet: ServedFleet
     assert first.headers["content-type"].startswith("application/json")
 
 
-def test_an_extended_card_that_has_not_changed_is_not_sent_again(served_fleet: ServedFleet) -> None:
-    url = f"{served_fleet.gateway.url}/agents/full/extendedAgentCard"
-    first = httpx.get(url, headers=V1, timeout=LIMIT)
-    second_response = httpx.get(url, headers=V1 | {"If-None-Match": first.headers["etag"]}, timeout=LIMIT)
-    other = httpx.get(url, headers=V1 | {"If-None-Match": 'W/"another"'}, timeout=LIMIT)
+def test_an_extended_card_that_has_not_changed_is_not_sent_again(keyed: Gateway) -> None:
+    url, headers = f"{keyed.url}/agents/full/extendedAgentCard", V1 | KEY_OF_ANN
+    first = httpx.get(url, headers=headers, timeout=LIMIT)
+    second_response = httpx.get(url, headers=headers | {"If-None-Match": first.headers["etag"]}, timeout=LIMIT)
+    other = httpx.get(url, headers=headers | {"If-None-Match": 'W/"another"'}, timeout=LIMIT)
 
     assert first.headers["cache-control"] == "private, max-age=60"
     assert (second_response.status_code, second_response.content) == (304, b"")

@@ -27,8 +27,8 @@ from a2a_celery.lifecycle.own_metadata import ATTEMPT, MAX_ATTEMPTS, NAMESPACE, 
 from a2a_celery.store import Keys
 from a2a_celery.store.log.pages import read_log
 from tests.support import ROOT
-from tests.support.clients import rest
-from tests.support.system_under_test import SystemUnderTest, running_system, text_of
+from tests.support.clients.bindings import rest
+from tests.support.processes.system_under_test import SystemUnderTest, running_system, text_of
 from tests.support.waiting import eventually
 
 PAGE = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
@@ -61,7 +61,9 @@ def signal_log(
 ) -> Iterator[SignalLog]:
     folder = tmp_path_factory.mktemp(request.param)
     log = folder / "signals"
-    with running_system(folder, request.param, broker, app="tests.support.signal_log", TEST_SIGNALS=str(log)) as system:
+    with running_system(
+        folder, request.param, broker, app="tests.support.agents.signal_log", TEST_SIGNALS=str(log)
+    ) as system:
         system.fleet.watcher().wait_for_output("listening for revokes")
         yield SignalLog(system, log)
 
@@ -197,7 +199,7 @@ def test_a_copy_of_a_message_sends_no_signal_of_an_end(signal_log: SignalLog) ->
 @pytest.mark.every_cell
 def test_celerys_hard_limit_sends_two_failures(tmp_path: Path, broker: str) -> None:
     log = tmp_path / "signals"
-    env = {"app": "tests.support.signal_log", "TEST_SIGNALS": str(log), "TEST_TIME_LIMIT": "3"}
+    env = {"app": "tests.support.agents.signal_log", "TEST_SIGNALS": str(log), "TEST_TIME_LIMIT": "3"}
     with running_system(tmp_path, "prefork", broker, **env) as system:
         task_id = system.send("stuck", "60")
 
@@ -214,7 +216,7 @@ def require_lost_worker(system: SystemUnderTest, folder: Path, row: str, names: 
         row: Row of the documented table, which names the final state of the task.
         names: Names of the signals in order, without the prefix "task_".
     """
-    log, app = folder / "signals", "tests.support.signal_log"
+    log, app = folder / "signals", "tests.support.agents.signal_log"
     env = {"app": app, "TEST_SIGNALS": str(log), "A2A_LEASE_TTL": "2"}
     broker = "redis" if system.fleet.broker_url == system.fleet.redis.broker_url else "rabbitmq"
     with running_system(folder, system.pool, broker, **env) as lone_system:
@@ -249,7 +251,7 @@ def receiver_system(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, broker: str
 ) -> Iterator[SystemUnderTest]:
     folder = tmp_path_factory.mktemp(request.param)
-    with running_system(folder, request.param, broker, app="tests.support.receiver_agents") as system:
+    with running_system(folder, request.param, broker, app="tests.support.agents.receiver_agents") as system:
         yield system
 
 
@@ -305,7 +307,7 @@ def retry_system(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, broker: str
 ) -> Iterator[SystemUnderTest]:
     folder = tmp_path_factory.mktemp(request.param)
-    with running_system(folder, request.param, broker, app="tests.support.unwritten_retries") as system:
+    with running_system(folder, request.param, broker, app="tests.support.agents.unwritten_retries") as system:
         yield system
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import require_broker, require_compiler
-from tests.support import small_disk
-from tests.support.chaos import ChaosRun
-from tests.support.restarts import server_of_version
-from tests.support.small_disk import SmallDisk
+from tests.support.chaos.run import ChaosRun
+from tests.support.processes import small_disk
+from tests.support.processes.restarts import server_of_version
+from tests.support.processes.small_disk import SmallDisk
 
 pytestmark = pytest.mark.nightly
 

@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.fleet import Fleet, Gateway, Process, running_fleet
-from tests.support.talk import read, send, state
-from tests.support.ten_step_agents import STEPS, Line, read_effects, read_lines
+from tests.support.agents.ten_step_agents import STEPS, Line, read_effects, read_lines
+from tests.support.clients.talk import read, send, state
+from tests.support.processes.fleet import Fleet, Gateway, Process, running_fleet
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.nightly
@@ -80,7 +80,7 @@ def test_only_steps_that_were_running_at_a_kill_are_executed_again(tmp_path: Pat
     # The leases are long enough for the pauses of a busy machine, because a lost lease would look like a kill.
     env = {"A2A_LEASE_TTL": "5", "A2A_REDISPATCH_AFTER": "5", "TEST_FOLDER": str(tmp_path)}
     tasks: list[tuple[str, str, dict[str, Any]]] = []
-    with running_fleet(tmp_path, broker, app="tests.support.ten_step_agents", **env) as fleet:
+    with running_fleet(tmp_path, broker, app="tests.support.agents.ten_step_agents", **env) as fleet:
         gateway, _ = fleet.gateway(), fleet.watcher()
         workers = KilledWorkers(fleet, choices)
         agents = cycle(AGENTS)

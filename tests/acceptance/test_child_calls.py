@@ -11,9 +11,9 @@ import pytest
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, WORKING
 from a2a_celery.store import Keys, SyncStore
 from a2a_celery.store.tasks.family import read_family
-from tests.acceptance.test_families import Families, families  # noqa: F401
-from tests.support.fleet import ASYNCIO_POOL, running_fleet
-from tests.support.talk import cancel, read, send, state
+from tests.acceptance.test_families import KEYS, Families, families  # noqa: F401
+from tests.support.clients.talk import cancel, read, send, state
+from tests.support.processes.fleet import ASYNCIO_POOL, running_fleet
 from tests.support.waiting import eventually
 
 
@@ -86,6 +86,15 @@ def test_a_retry_receives_the_recorded_result(families: Families) -> None:  # no
 
     assert text_of(task) == "|hello"
     assert len(families.family(task["id"]).children) == 1
+
+
+@pytest.mark.usefixtures("worker")
+@pytest.mark.parametrize("agent", ["calls", "calls-url"])
+def test_a_requeued_parent_may_use_its_child_again(families: Families, agent: str) -> None:  # noqa: F811
+    task = families.begin("hello", agent)
+    [child] = families.children(task["id"], 1)
+
+    assert families.store.redis.hget(KEYS.task(child).record, "called") == b"1"
 
 
 @pytest.mark.usefixtures("worker")
@@ -177,9 +186,9 @@ def test_a_suspended_parent_is_cancelled_with_its_child(families: Families) -> N
 @pytest.mark.parametrize("agent", ["calls", "calls-remote"])
 def test_a_worker_that_dies_before_it_records_its_child_starts_no_other_one(tmp_path: Path, agent: str) -> None:
     env = {"A2A_LEASE_TTL": "2", "TEST_FOLDER": str(tmp_path)}
-    with running_fleet(tmp_path, app="tests.support.killed_calls", **env) as fleet:
+    with running_fleet(tmp_path, app="tests.support.agents.killed_calls", **env) as fleet:
         gateway = fleet.gateway()
-        fleet._env["TEST_GATEWAY"] = gateway.url
+        fleet.set_variable("TEST_GATEWAY", gateway.url)
         fleet.watcher()
         store = SyncStore(fleet.redis.store_url)
         fleet.worker(concurrency=4)

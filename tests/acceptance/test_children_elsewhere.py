@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from tests.support.clients import rest
-from tests.support.plain_server import Steps, plain_server
-from tests.support.system_under_test import SystemUnderTest, running_system
+from tests.support.clients.bindings import rest
+from tests.support.processes.plain_server import Steps, plain_server
+from tests.support.processes.system_under_test import SystemUnderTest, running_system
 from tests.support.waiting import eventually_async
 
 pytestmark = pytest.mark.each_kind
@@ -27,7 +27,7 @@ POOLS = ("prefork", "threads", "solo", "asyncio")
 def system(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, broker: str
 ) -> Iterator[SystemUnderTest]:
-    folder, app = tmp_path_factory.mktemp(request.param), "tests.support.delegating_agents"
+    folder, app = tmp_path_factory.mktemp(request.param), "tests.support.agents.delegating_agents"
     with running_system(folder, request.param, broker, app=app) as system:
         system.fleet.watcher()
         if request.param == "solo":  # one solo worker cannot execute an agent and its step at the same time

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -17,9 +18,14 @@ import pytest
 from celery import Celery
 from click.testing import CliRunner, Result
 
+from a2a_celery.cli.client.task_commands import PAGE
 from a2a_celery.cli.commands import a2a
-from tests.support.agents import app
-from tests.support.fleet import Fleet, Gateway, free_port, running_fleet
+from a2a_celery.lifecycle.references import Scope
+from a2a_celery.settings import Settings
+from a2a_celery.store import AsyncStore, Keys
+from tests.support.agents.basic import app
+from tests.support.processes.fleet import Fleet, Gateway, free_port, running_fleet
+from tests.support.store.seeds import Seeds
 from tests.support.waiting import LIMIT, eventually
 
 
@@ -54,8 +60,7 @@ class Commands:
 
 @pytest.fixture(scope="module")
 def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
-    # long enough for a loaded machine: "direct" must answer before its stream becomes a task
-    with running_fleet(tmp_path_factory.mktemp("fleet"), A2A_FIRST_EVENT_HOLD="20") as fleet:
+    with running_fleet(tmp_path_factory.mktemp("fleet")) as fleet:
         fleet.worker(pool="threads", concurrency=8)
         yield Commands(fleet, fleet.gateway().url)
 
@@ -269,12 +274,20 @@ class TestList:
         )
         assert "more" not in commands("list", "--context", context, "--limit", "3").stdout
 
-    def test_goes_over_pages(self, commands: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("a2a_celery.cli.client.task_commands.PAGE", 2)
+    def test_goes_over_pages(self, commands: Commands) -> None:
         name = f"pages-{uuid4()}"
-        for _ in range(3):
-            commands("send", "echo", "hello", "--context", name)
-        assert len({task["id"] for task in commands.lines("list", "--context", name, "--agent", "echo")}) == 3
+        asyncio.run(create_tasks(commands.fleet.redis.store_url, name, PAGE + 1))
+        options = ("--context", name, "--agent", "echo", "--limit", str(2 * PAGE))
+        assert len({task["id"] for task in commands.lines("list", *options)}) == PAGE + 1
+
+
+async def create_tasks(url: str, context_id: str, count: int) -> None:
+    """Create tasks of the agent "echo", without runs in the broker."""
+    store = AsyncStore(url)
+    seeds = Seeds(store, Keys(Settings(store_url=url).key_prefix))
+    for _ in range(count):
+        await seeds.create_task(Scope("echo"), context_id=context_id)
+    await store.aclose()
 
 
 class TestWhatGoesWrong:

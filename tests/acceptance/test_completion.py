@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.support import ROOT
-from tests.support.fleet import Fleet, running_fleet
-from tests.support.talk import send
+from tests.support.clients.talk import send
+from tests.support.processes.fleet import Fleet, running_fleet
 
 BIN = Path(sys.executable).parent
 PAGE = (ROOT / "docs" / "running.md").read_text(encoding="utf-8")
@@ -61,8 +61,8 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 
 def test_commands_options_and_agents_are_completed(functions: str) -> None:
     assert completion_words(functions, "a2a-celery in") == ["init"]
-    assert completion_words(functions, "celery -A tests.support.agents a2a list --stu") == ["--stuck"]
-    assert completion_words(functions, "celery -A tests.support.agents a2a send sync-e") == ["sync-echo"]
+    assert completion_words(functions, "celery -A tests.support.agents.basic a2a list --stu") == ["--stuck"]
+    assert completion_words(functions, "celery -A tests.support.agents.basic a2a send sync-e") == ["sync-echo"]
 
 
 def test_an_app_that_cannot_be_loaded_completes_nothing(functions: str) -> None:
@@ -73,5 +73,5 @@ def test_open_tasks_are_completed(fleet: Fleet, functions: str) -> None:
     task_id = send(fleet.gateway(), "echo", "no worker runs", returnImmediately=True)["id"]
     settings = {"A2A_STORE_URL": fleet.redis.store_url, "CELERY_BROKER_URL": fleet.broker_url}
 
-    assert completion_words(functions, "celery -A tests.support.agents a2a cancel ", **settings) == [task_id]
-    assert completion_words(functions, "celery -A tests.support.agents a2a requeue ", **settings) == []
+    assert completion_words(functions, "celery -A tests.support.agents.basic a2a cancel ", **settings) == [task_id]
+    assert completion_words(functions, "celery -A tests.support.agents.basic a2a requeue ", **settings) == []

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.contexts import Context, Fold, state
-from tests.support.fleet import running_fleet
-from tests.support.talk import cancel
+from tests.support.clients.contexts import Context, Fold, state
+from tests.support.clients.talk import cancel
+from tests.support.processes.fleet import running_fleet
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.each_kind
 
-APP = "tests.support.session_agents"
+APP = "tests.support.agents.session_agents"
 LEASE = {"A2A_LEASE_TTL": "2", "A2A_REDISPATCH_AFTER": "3"}
 CONTEXTS, TASKS = 5, 10
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.support.chaos_agents import Order, marks_of
-from tests.support.chaos_fleet import ChaosFleet
-from tests.support.clients import V1, message_json
+from tests.support.chaos.agents import Order, marks_of
+from tests.support.chaos.fleet import ChaosFleet
+from tests.support.clients.bindings import V1, message_json
 from tests.support.waiting import LIMIT, eventually_async
 
 pytestmark = pytest.mark.every_cell

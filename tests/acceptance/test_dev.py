@@ -1,5 +1,4 @@
-"""Fleets that ``a2a dev`` and ``a2a-celery demo`` start. All processes of a fleet stop when the command ends or is
-killed."""
+"""Fleets that ``a2a dev`` and ``a2a-celery demo`` start. All processes of a fleet stop when the command ends."""
 
 from __future__ import annotations
 
@@ -7,12 +6,13 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from time import monotonic
 
@@ -24,25 +24,27 @@ import yaml
 from click.testing import CliRunner
 
 from a2a_celery import __version__
+from a2a_celery.cli.dev.command import gateway_port
 from a2a_celery.cli.dev.embedded_redis import STOP_TIMEOUT, EmbeddedRedis
 from a2a_celery.cli.dev.environment import with_redis
-from a2a_celery.cli.dev.supervisor import SIGQUIT_GRACE, SIGTERM_GRACE, unready
+from a2a_celery.cli.dev.supervisor import SIGQUIT_GRACE, SIGTERM_GRACE, DevOptions, unready
 from a2a_celery.cli.main import main
 from tests.support import ROOT
-from tests.support.agents import app as agents_app
-from tests.support.dev import STOP, STOP_MARGIN, Dev, busy
-from tests.support.fleet import free_port
-from tests.support.receiver import receiver
-from tests.support.terminal import Terminal, terminal
+from tests.support.agents.basic import app as agents_app
+from tests.support.processes.dev import STOP, STOP_MARGIN, Dev, busy
+from tests.support.processes.fleet import free_port
+from tests.support.processes.terminal import Terminal, terminal
+from tests.support.receivers.receiver import receiver
 from tests.support.waiting import LIMIT, eventually
 from tests.tiers import at_night
+from tests.tools.tour_picture import calls, demo_lines, general, lose_worker, recorded_texts, split_kill_command
 
 START = 60.0
 """Seconds within which all processes must run, even on a loaded machine."""
 
 BIN = Path(sys.executable).parent
 DEMO = [str(BIN / "a2a-celery"), "demo"]
-DEV = [sys.executable, "-m", "celery", "-A", "tests.support.agents", "a2a", "dev"]
+DEV = [sys.executable, "-m", "celery", "-A", "tests.support.agents.basic", "a2a", "dev"]
 KEY = "a-key-for-the-tests-of-32-characters-and-more"
 
 
@@ -135,15 +137,15 @@ class TestDemo:
         assert "A table for 2 is booked for Friday." in screen.screen
 
     def test_a_killed_worker_is_replaced_and_the_tour_can_be_repeated(self, demo: Dev) -> None:
-        kill, call = split_kill_command(demo.command(2))
-        with run_on_terminal(call) as screen:
-            screen.shows("time")
-            run(kill)
+        lines = lose_worker(demo)
 
-            assert screen.ends() == 0
-        assert screen.screen.count("Once") > 3  # three in 60 words, and at least one from the lost attempt
-        assert "COMPLETED" in screen.screen
         wait_for_restarts(demo, "worker", 1)
+        assert lines[-1].text == "COMPLETED"
+        assert sum("search …" in line.text for line in lines) == 1, "a recorded step is not repeated"
+        processes = [line.text.partition("process ")[2] for line in lines if "process " in line.text]
+        assert len(processes) == 4
+        assert len(set(processes)) == 2, "the step search is of the lost worker"
+        assert general(recorded_texts()) == general([*demo_lines(demo), *calls(demo), *(line.text for line in lines)])
 
     def test_a_killed_gateway_is_replaced_and_the_stream_continued(self, demo: Dev) -> None:
         kill, call = split_kill_command(demo.command(3))
@@ -244,23 +246,41 @@ class TestNewProject:
         assert [path.name for path in tmp_path.rglob("*")] == ["taken", "mine.txt"]
 
 
-def split_kill_command(command: str) -> tuple[str, str]:
-    """Split a suggested command into the command that kills a process, without its condition, and the call."""
-    match = re.fullmatch(r"rm -f \S+; \(until .*; done; (kill .*)\) & (.*) \| tee \S+", command)
-    assert match, command
-    return match[1], match[2]
+@pytest.fixture(scope="module")
+def examples(dev: Dev) -> str:
+    """Output of ``a2a dev --examples`` while the fleet runs."""
+    command = [sys.executable, "-m", "celery", "-A", "workers.app", "a2a", "dev", "--examples"]
+    return run(command, cwd=ROOT, env=dev.env).stdout
 
 
 class TestDevOfTheSampleAgents:
-    def test_the_output_lists_the_agents_and_the_card(self, dev: Dev) -> None:
-        for agent in ("echo", "story", "slow", "booking", "broken"):
-            assert re.search(rf"^#   {agent} +{dev.url}/agents/{agent}/  \w", dev.block, re.MULTILINE)
-        card = re.search(r"^# Card of the first: (\S+)$", dev.block, re.MULTILINE)
+    def test_it_starts_with_five_lines(self, dev: Dev) -> None:
+        output, end, _ = dev.output().partition("# Ctrl-C stops everything")
+        lines = [line for line in (output + end).splitlines() if "waiting for" not in line]
+
+        assert len(lines) == 5
+        assert lines[1] == "dev     | starting worker, watcher, gateway"
+        assert lines[3].endswith(" -A workers.app a2a dev --examples prints commands to try in another terminal")
+
+    def test_the_page_is_at_the_printed_address_and_its_operators_views_are_open(self, dev: Dev) -> None:
+        page = re.search(r"Page: (\S+)$", dev.block, re.MULTILINE)
+        assert page is not None
+
+        assert httpx.get(page[1], timeout=LIMIT).headers["content-type"] == "text/html; charset=utf-8"
+        assert httpx.get(f"{dev.url}/operator/v1/overview", timeout=LIMIT).status_code == 200
+
+    def test_the_examples_list_the_agents_the_card_and_the_openapi_document(self, dev: Dev, examples: str) -> None:
+        for agent in ("echo", "story", "report", "slow", "booking", "broken"):
+            assert re.search(rf"^#   {agent} +{dev.url}/agents/{agent}/  \w", examples, re.MULTILINE)
+        card = re.search(r"^# Card of the first: (\S+)$", examples, re.MULTILINE)
         assert card is not None
         assert httpx.get(card[1], timeout=LIMIT).json()["name"] == "echo"
+        document = re.search(r"^# OpenAPI document: (\S+)$", examples, re.MULTILINE)
+        assert document is not None
+        assert httpx.get(document[1], timeout=LIMIT).json()["openapi"] == "3.1.0"
 
-    def test_the_printed_stream_streams(self, dev: Dev) -> None:
-        command = re.search(r"^curl -sN .*?\n.*?$", dev.block, re.MULTILINE)
+    def test_the_printed_stream_streams(self, examples: str) -> None:
+        command = re.search(r"^curl -sN .*?\n.*?$", examples, re.MULTILINE)
         assert command is not None
 
         frames = [line for line in run(command[0]).stdout.splitlines() if line.startswith("data: ")]
@@ -270,8 +290,8 @@ class TestDevOfTheSampleAgents:
         assert sum("artifactUpdate" in event for event in events) > 10
         assert events[-1]["statusUpdate"]["status"]["state"] == "TASK_STATE_COMPLETED"
 
-    def test_the_printed_sdk_snippet_works(self, dev: Dev) -> None:
-        snippet = re.search(r"<<'END'\n(.*?)\nEND$", dev.block, re.MULTILINE | re.DOTALL)
+    def test_the_printed_sdk_snippet_works(self, examples: str) -> None:
+        snippet = re.search(r"<<'END'\n(.*?)\nEND$", examples, re.MULTILINE | re.DOTALL)
         assert snippet is not None
 
         output = run([sys.executable, "-c", snippet[1]]).stdout
@@ -279,11 +299,41 @@ class TestDevOfTheSampleAgents:
         assert output.startswith("task")
         assert "artifact_update fleet" in output
 
-    def test_the_whole_block_is_valid_for_a_shell(self, dev: Dev) -> None:
+    def test_the_examples_are_valid_for_a_shell(self, examples: str) -> None:
         # in the folder of the agents, like a user
-        output = run(["bash", "-e"], input=dev.block, cwd=ROOT).stdout
+        output = run(["bash", "-e"], input=examples, cwd=ROOT).stdout
 
         assert output.rstrip().endswith("COMPLETED")  # the last command is a2a send
+
+    @pytest.mark.parametrize(
+        ("command", "output"),
+        [
+            ("send echo Hi", "COMPLETED"),
+            ("list --stuck", "nothing is stuck"),
+            ("list --all", "echo"),
+            ("requeue", "no dead letters"),
+            ("stats", "echo"),
+            ("top --once", "echo"),
+            ("doctor", "nothing wrong"),
+        ],
+    )
+    def test_the_commands_of_the_app_find_the_fleet(self, dev: Dev, command: str, output: str) -> None:
+        assert output in run(self.command(command), cwd=ROOT, env=dev.env).stdout
+
+    def test_a_signal_finds_the_store_of_the_fleet(self, dev: Dev) -> None:
+        task = json.loads(run(self.command("send echo Hi --no-stream --json"), cwd=ROOT, env=dev.env).stdout)["task"]
+
+        signal_command = self.command(f"signal {task['id']} approval true")
+        process = subprocess.run(
+            signal_command, cwd=ROOT, env=dev.env, capture_output=True, text=True, timeout=LIMIT, check=False
+        )
+
+        assert f"task {task['id']} is COMPLETED: it has ended and receives no signals" in process.stderr
+
+    @staticmethod
+    def command(arguments: str) -> list[str]:
+        """Return a command of the app."""
+        return [sys.executable, "-m", "celery", "-A", "workers.app", "a2a", *arguments.split()]
 
 
 @pytest.mark.parametrize(("number", "pool"), [(signal.SIGINT, "prefork"), (signal.SIGTERM, "threads")])
@@ -293,7 +343,7 @@ def test_a_signal_stops_everything_also_a_busy_worker(
     command = [*DEV, "--port", "0", "--pool", pool, "--concurrency", "2"]
     devs.append(dev := Dev(command, ROOT, tmp_path / "dev.log").wait_until_ready())
     busy(dev, "block", "60")  # an agent that no cancellation reaches
-    assert len(dev.processes()) >= (7 if pool == "prefork" else 5)
+    assert len(dev.processes()) >= (6 if pool == "prefork" else 4)
 
     since = monotonic()
     dev.popen.send_signal(number)
@@ -301,6 +351,36 @@ def test_a_signal_stops_everything_also_a_busy_worker(
     dev.require_stopped(since)
     assert dev.popen.wait(STOP + STOP_MARGIN) == 0, dev.output()
     assert dev.output().rstrip().endswith("dev     | all stopped")
+
+
+def test_a_second_signal_kills_processes_that_hang(devs: list[Dev], tmp_path: Path) -> None:
+    devs.append(dev := Dev([*DEV, "--port", "0", "--pool", "solo"], ROOT, tmp_path / "log").wait_until_ready())
+    for name in ("worker", "watcher", "gateway"):
+        dev.child(name).suspend()
+
+    since = monotonic()
+    dev.popen.send_signal(signal.SIGINT)
+    eventually(lambda: "stopping (SIGINT)" in dev.output(), what="it stops")
+    dev.popen.send_signal(signal.SIGINT)
+
+    dev.require_stopped(since)
+    assert dev.popen.wait(STOP + STOP_MARGIN) == 0, dev.output()
+
+
+def test_after_a_killed_dev_its_addresses_are_ignored(devs: list[Dev], tmp_path: Path) -> None:
+    devs.append(dev := Dev([*DEV, "--port", "0", "--pool", "solo"], ROOT, tmp_path / "log").wait_until_ready())
+    home, [address_file] = dev.home, dev.address_files
+
+    dev.popen.kill()
+    dev.popen.wait()
+
+    command = [sys.executable, "-m", "celery", "-A", "tests.support.agents.basic", "a2a", "list", "--stuck"]
+    result = subprocess.run(command, cwd=ROOT, env=dev.env, capture_output=True, text=True, timeout=LIMIT, check=False)
+    assert result.returncode == 1
+    assert f"a2a dev of this app was killed and left {address_file}: its addresses are ignored" in result.stderr
+    assert "a2a_store_url is not set" in result.stderr
+    dev.end()
+    shutil.rmtree(home)
 
 
 @pytest.mark.parametrize(
@@ -322,26 +402,40 @@ def test_a_signal_while_it_starts_stops_everything(text: str, devs: list[Dev], t
     assert not [p.info["cmdline"] for p in psutil.process_iter(["environ", "cmdline"]) if str(home) in str(p.info)]
 
 
-def test_nothing_is_left_when_the_supervisor_is_killed(devs: list[Dev], tmp_path: Path) -> None:
-    devs.append(dev := Dev([*DEMO, "--port", "0", "--concurrency", "2"], tmp_path, tmp_path / "log").wait_until_ready())
-    busy(dev, "slow", "60")
+def test_killed_processes_start_again_and_keep_the_tasks(devs: list[Dev], tmp_path: Path) -> None:
+    devs.append(dev := Dev([*DEV, "--port", "0", "--pool", "solo"], ROOT, tmp_path / "log").wait_until_ready())
+    task = busy(dev, "block", "60")
 
-    since = monotonic()
-    dev.popen.kill()
+    for process in [dev.child(name) for name in ("worker", "watcher", "gateway")]:
+        process.kill()
 
-    dev.require_stopped(since)
+    for name in ("worker", "watcher", "gateway"):
+        wait_for_restarts(dev, name, 1)
+        assert f"dev     | the {name} was killed; starting another" in dev.output()
+    assert re.search(r"^worker  \| .* dev@\S+ ready\.$", dev.output(), re.MULTILINE), "its first lines are shown"
+    url = f"{dev.url}/agents/block/tasks/{task}"
+    assert httpx.get(url, headers={"A2A-Version": "1.0"}, timeout=LIMIT).json()["id"] == task
+    dev.popen.terminate()
+    assert dev.popen.wait(STOP + STOP_MARGIN) == 0
+    assert dev.address_files == []
 
 
-def test_a_worker_that_dies_ends_everything_with_its_last_lines(devs: list[Dev], tmp_path: Path) -> None:
+def test_a_process_that_ends_again_and_again_ends_everything(devs: list[Dev], tmp_path: Path) -> None:
     devs.append(dev := Dev([*DEV, "--port", "0", "--pool", "solo"], ROOT, tmp_path / "log").wait_until_ready())
 
-    since = monotonic()
-    dev.child("worker").kill()
+    def kill_watcher() -> bool:
+        if dev.popen.poll() is None:
+            with suppress(AssertionError, psutil.NoSuchProcess):  # the watcher is not running
+                dev.child("watcher").kill()
+        return dev.popen.poll() is not None
 
-    dev.require_stopped(since)
-    assert dev.popen.wait(STOP + STOP_MARGIN) == 1
-    assert "dev     | the worker ended unexpectedly (by SIGKILL); its last lines:" in dev.output()
-    assert re.search(r"^dev +\|   .* ready\.$", dev.output(), re.MULTILINE)
+    eventually(kill_watcher, within=START, what="it gives up")
+
+    dev.require_stopped(monotonic())
+    assert dev.popen.wait() == 1
+    assert "dev     | the watcher was killed; starting another in 4 s\n" in dev.output()
+    assert "the watcher ended again and again within 10 s of its start: giving up\n" in dev.output()
+    assert "dev     | the watcher ended unexpectedly (by SIGKILL)" in dev.output()
 
 
 def test_a_worker_that_can_not_start_ends_everything(devs: list[Dev], tmp_path: Path) -> None:
@@ -436,7 +530,7 @@ class TestThatItCanNotStart:
 
     def test_a_setting_that_can_not_be_used(self) -> None:
         output = self.refusal("--port", "0", A2A_LEASE_TTL="-1")
-        assert output.startswith("Error: a2a_lease_ttl = -1.0: must be at least 1 second")
+        assert output.startswith("Error: a2a_lease_ttl = -1.0: must be from 1 to 3153600000 seconds")
 
     def test_an_app_without_agents(self, tmp_path: Path) -> None:
         (tmp_path / "bare.py").write_text("from celery import Celery\napp = Celery('bare')\n")
@@ -456,6 +550,15 @@ class TestThatItCanNotStart:
 
 def test_asking_insisting_and_forcing_keep_the_promise() -> None:
     assert SIGTERM_GRACE + SIGQUIT_GRACE + STOP_TIMEOUT < STOP
+
+
+def test_the_default_port_may_be_in_use() -> None:
+    options = DevOptions("solo", 1, "127.0.0.1", None, None, None, None, verbose=False)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        taken_port = listener.getsockname()[1]
+
+        assert gateway_port(options, taken_port) not in (0, taken_port)
+    assert gateway_port(options, taken_port) == taken_port
 
 
 def test_a_slow_start_names_what_is_not_ready() -> None:

@@ -15,8 +15,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.dev import Dev, busy
-from tests.support.terminal import CTRL_C, terminal
+from tests.support.processes.dev import Dev, busy
+from tests.support.processes.terminal import CTRL_C, terminal
 from tests.support.waiting import LIMIT, eventually
 
 EDITED = """\

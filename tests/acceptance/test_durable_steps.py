@@ -13,12 +13,11 @@ from typing import Any
 import pytest
 import redis
 
+from a2a_celery.lifecycle.references import RunRef
 from a2a_celery.store import Keys
-from a2a_celery.store.runs.commands import RunRef
-from tests.support import durable_agents
-from tests.support.durable_agents import LARGE, STEPS, lines, places
-from tests.support.fleet import Fleet, Gateway, Process, running_fleet
-from tests.support.talk import read, send, state
+from tests.support.agents.durable_agents import LARGE, STEPS, lines, places
+from tests.support.clients.talk import read, send, state
+from tests.support.processes.fleet import Fleet, Gateway, Process, running_fleet
 from tests.support.waiting import eventually
 from tests.tiers import at_night
 
@@ -30,9 +29,9 @@ LARGE_RESULT = sha256(b"".join(bytes([n]) * LARGE for n in range(STEPS))).hexdig
 @contextmanager
 def fleet_on(folder: Path, broker: str, monkeypatch: pytest.MonkeyPatch, **more: str) -> Iterator[Fleet]:
     """Run a fleet with short leases whose agents write to `folder`."""
-    monkeypatch.setattr(durable_agents, "FOLDER", folder)
+    monkeypatch.setenv("TEST_FOLDER", str(folder))
     env = {"A2A_LEASE_TTL": "2", "A2A_REDISPATCH_AFTER": "3", "TEST_FOLDER": str(folder), **more}
-    with running_fleet(folder, broker, app="tests.support.durable_agents", **env) as fleet:
+    with running_fleet(folder, broker, app="tests.support.agents.durable_agents", **env) as fleet:
         yield fleet
 
 
@@ -95,6 +94,32 @@ def test_steps_of_a_worker_that_shuts_down(tmp_path: Path, monkeypatch: pytest.M
 
         require_ended(gateway, "parallel-steps", task, RESULT)
         assert sorted(lines("parallel", "executed")) == ["0", "1", "2"]
+
+
+@pytest.mark.each_kind
+@pytest.mark.parametrize("pool", at_night(["prefork", "threads", "asyncio"], merge=["prefork", "asyncio"]))
+def test_a_step_that_is_being_executed_when_its_worker_shuts_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pool: str
+) -> None:
+    with fleet_on(tmp_path, "redis", monkeypatch) as fleet:
+        for n in range(STEPS):
+            (tmp_path / f"async.after-{n}").touch()  # the agent stops only within step 1
+        gateway, _ = fleet.gateway(), fleet.watcher()
+        worker = fleet.worker(pool=pool, concurrency=4)
+        async_task = send(gateway, "steps", "async", returnImmediately=True)
+        plain_task = send(gateway, "thread-step", "plain", returnImmediately=True)
+        wait_until_reached(tmp_path, "async.in-1")
+        wait_until_reached(tmp_path, "plain.executed")
+        worker.signal(signal.SIGQUIT)
+        fleet.worker(pool=pool, concurrency=4)
+        eventually(lambda: lines("plain", "executed") == ["0", "0"], what="the plain step is executed again")
+        (tmp_path / "plain.may-end").touch()
+
+        require_ended(gateway, "steps", async_task, RESULT)
+        require_ended(gateway, "thread-step", plain_task, "result 0")
+        assert Counter(lines("async", "executed")) == {"0": 1, "1": 2, "2": 1}
+        assert lines("async", "effects") == ["0", "1", "2"]
+        assert lines("plain", "effects") == ["0"]
 
 
 @pytest.mark.merge

@@ -22,8 +22,8 @@ from a2a_celery.lifecycle.outcomes import (
 )
 from a2a_celery.lifecycle.own_metadata import own_metadata
 from a2a_celery.store import Keys
-from tests.support.clients import rest
-from tests.support.system_under_test import SystemUnderTest, running_system, text_of
+from tests.support.clients.bindings import rest
+from tests.support.processes.system_under_test import SystemUnderTest, running_system, text_of
 from tests.support.waiting import eventually
 
 POOLS = ("prefork", "threads", "solo", "gevent", "asyncio")

@@ -19,8 +19,8 @@ from a2a_celery.gateway.bindings.endpoints import rest_error
 from a2a_celery.gateway.bindings.grpc_errors import status_code
 from a2a_celery.gateway.protocol_errors import EXTRA_RPC_CODES
 from a2a_celery.lifecycle.outcomes import INVALID_RESPONSE
-from tests.support.clients import BINDINGS, ServedFleet, message_json, rpc, serve_fleet
-from tests.support.faults import CODES, Fault, fault, from_rest, from_rpc
+from tests.support.clients.bindings import BINDINGS, ServedFleet, message_json, rpc, serve_fleet
+from tests.support.clients.faults import CODES, Fault, fault, from_rest, from_rpc
 from tests.support.waiting import LIMIT
 
 

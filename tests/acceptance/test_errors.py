@@ -8,9 +8,18 @@ from typing import Any
 import pytest
 from a2a.types import Part
 
-from tests.support.agents import REQUIRED_EXTENSION
-from tests.support.clients import BINDINGS, ServedFleet, message_json, rpc, sdk_client, send, serve_fleet, texts
-from tests.support.faults import fault
+from tests.support.agents.basic import REQUIRED_EXTENSION
+from tests.support.clients.bindings import (
+    BINDINGS,
+    ServedFleet,
+    message_json,
+    rpc,
+    sdk_client,
+    send,
+    serve_fleet,
+    texts,
+)
+from tests.support.clients.faults import fault
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,8 @@ import pytest
 import yaml
 
 from tests.support import ROOT
-from tests.support.fleet import Fleet, Process, free_port, running_fleet
-from tests.support.terminal import terminal
+from tests.support.processes.fleet import Fleet, Process, free_port, running_fleet
+from tests.support.processes.terminal import terminal
 from tests.support.waiting import LIMIT, eventually
 
 SHOP = ROOT / "examples" / "django_shop"
@@ -29,6 +29,7 @@ ASSISTANT_README = (ASSISTANT / "README.md").read_text(encoding="utf-8")
 MESSAGES = re.findall(r"agents/(\w+)/message:send.*?-d '(.*?)'", (QUEUES / "README.md").read_text(), re.DOTALL)
 BIN = Path(sys.executable).parent
 CALL = "from a2a_celery.cli.main import main; main()"
+V1 = {"A2A-Version": "1.0"}
 TEA = {"product": "tea", "quantity": 2}
 
 
@@ -86,12 +87,17 @@ def test_pages_and_gateway_share_a_server(shop: Project) -> None:
     invalid_json_response = httpx.post(f"{shop.url}/orders/now/", content="tea", timeout=LIMIT)
     message = {"messageId": "1", "role": "ROLE_USER", "parts": [{"text": "spoons"}]}
     task = request_task(f"{shop.url}/a2a/message:send", {"message": message})
+    rolled_back = httpx.post(f"{shop.url}/orders/all/", json=[{"product": "forks"}, {"color": "red"}], timeout=LIMIT)
+    committed = httpx.post(f"{shop.url}/orders/all/", json=[{"product": "pots"}, {"product": "pans"}], timeout=LIMIT)
+    ids = committed.json()["tasks"]
 
     assert delayed_response.status_code == 202
     assert immediate_response.json()["state"] == "COMPLETED"
     assert unknown_argument_response.status_code == invalid_json_response.status_code == 400
     assert task["artifacts"][0]["parts"][0]["data"] | {"order": 0} == {"order": 0, "product": "spoons", "quantity": 1}
-    eventually(lambda: {"tea", "cups", "spoons"} == products(shop), what="all orders are stored")
+    eventually(lambda: {"tea", "cups", "spoons", "pots", "pans"} == products(shop), what="all orders are stored")
+    assert (rolled_back.status_code, committed.status_code) == (400, 202)
+    assert [httpx.get(f"{shop.url}/a2a/tasks/{id}", headers=V1).status_code for id in ids] == [200, 200]
 
 
 ONE_COMMAND, REFUND = re.findall(r"^```sh\n(.*?)\n^```", ASSISTANT_README, re.MULTILINE | re.DOTALL)
@@ -158,7 +164,7 @@ def serves(url: str, path: str = "/health/live") -> bool:
 
 def request_task(url: str, body: dict[str, Any]) -> dict[str, Any]:
     """Post a SendMessage request and return the task."""
-    response = httpx.post(url, json=body, headers={"A2A-Version": "1.0"}, timeout=LIMIT)
+    response = httpx.post(url, json=body, headers=V1, timeout=LIMIT)
     assert response.status_code == 200, response.text
     task: dict[str, Any] = response.json()["task"]
     return task

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from socket import gethostname
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,11 +20,11 @@ from a2a_celery import A2A
 from a2a_celery.cli.commands import a2a
 from a2a_celery.store import Keys, SyncStore
 from a2a_celery.store.runs.release import read_steps
-from tests.support.agents import card
-from tests.support.celery_events import CeleryEvents, celery_events
-from tests.support.clients import message_json
-from tests.support.fleet import Fleet, Gateway, Process, running_fleet
-from tests.support.talk import HEADERS, cancel, read, send, state
+from tests.support.agents.basic import card
+from tests.support.clients.bindings import message_json
+from tests.support.clients.talk import HEADERS, cancel, read, send, state
+from tests.support.processes.fleet import Fleet, Gateway, Process, running_fleet
+from tests.support.receivers.celery_events import CeleryEvents, celery_events
 from tests.support.waiting import LIMIT, eventually
 
 SECRET = "secret words"
@@ -94,7 +95,7 @@ class WatchedFleet:
 @contextmanager
 def running_watched_fleet(folder: Path) -> Iterator[WatchedFleet]:
     with (
-        running_fleet(folder, app="tests.support.steppers") as fleet,
+        running_fleet(folder, app="tests.support.agents.steppers") as fleet,
         celery_events(fleet.broker_url) as events,
     ):
         watched_fleet = WatchedFleet(fleet, events)
@@ -186,7 +187,9 @@ def test_a_task_that_asked_shows_both_of_its_runs(observed_fleet: WatchedFleet) 
         (2, "MODEL_CALL", "COMPLETED"),
     ]
     assert [row["seconds"] is None for row in execution_json] == [False, False, True] * 2
-    assert all(row["worker"] for row in execution_json)
+    nodes = {event["hostname"] for event in observed_fleet.events.whole if event.get("task_id") == task_id}
+    assert {row["worker"] for row in execution_json} == nodes, "the steps and Celery have one name for the worker"
+    assert all(row["process"].startswith(f"{gethostname()}.") for row in execution_json)
 
 
 def test_the_history_of_a_cancelled_task_ends_with_it(observed_fleet: WatchedFleet) -> None:

@@ -18,10 +18,10 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from tests.support.fleet import Fleet, Gateway, running_fleet
-from tests.support.restarts import valkey_server
-from tests.support.sentinels import MASTER_NAME, SentinelGroup, running_sentinels
-from tests.support.talk import HEADERS, send, state
+from tests.support.clients.talk import HEADERS, send, state
+from tests.support.processes.fleet import Fleet, Gateway, running_fleet
+from tests.support.processes.restarts import valkey_server
+from tests.support.processes.sentinels import MASTER_NAME, SentinelGroup, running_sentinels
 from tests.support.waiting import LIMIT, eventually, eventually_async
 from tests.tiers import at_night
 
@@ -106,13 +106,13 @@ def group(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SentinelGr
 def fleet(request: pytest.FixtureRequest, group: SentinelGroup, tmp_path: Path) -> Iterator[Fleet]:
     """Fleet that finds the primary of its store through Sentinels."""
     env = {"A2A_STORE_URL": group.store_url, **LEASE}
-    app = "tests.support.agents"
+    app = "tests.support.agents.basic"
     if request.param == CONFIRMED:
         env["A2A_STORE_WAIT_REPLICAS"] = "1"
     if request.param in (SHARED, VALKEY):
         url = group.broker_url()
         env |= {"CELERY_BROKER_URL": url, "TEST_RESULTS": url, "TEST_SENTINEL_MASTER": MASTER_NAME}
-        app = "tests.support.sentinel_agents"
+        app = "tests.support.agents.sentinel_agents"
     with running_fleet(tmp_path, app=app, **env) as fleet:
         yield fleet
 

@@ -16,12 +16,12 @@ from a2a_celery.lifecycle.states import CANCELED, FAILED, INPUT_REQUIRED, WORKIN
 from a2a_celery.store import Keys, SyncStore
 from a2a_celery.store.tasks.commands import read_task
 from a2a_celery.store.tasks.family import Family, read_family
-from tests.support.fleet import Fleet, Gateway, running_fleet
-from tests.support.operator import Operator
-from tests.support.talk import HEADERS, cancel, read, send, state
+from tests.support.clients.operator import Operator
+from tests.support.clients.talk import HEADERS, cancel, read, send, state
+from tests.support.processes.fleet import Fleet, Gateway, running_fleet
 from tests.support.waiting import eventually
 
-APP = "tests.support.family_agents"
+APP = "tests.support.agents.family_agents"
 KEYS = Keys("a2a")
 
 
@@ -66,7 +66,7 @@ def families(tmp_path_factory: pytest.TempPathFactory, broker: str) -> Iterator[
         fleet.watcher()
         store = SyncStore(fleet.redis.store_url)
         gateway = fleet.gateway()
-        fleet._env["TEST_GATEWAY"] = gateway.url
+        fleet.set_variable("TEST_GATEWAY", gateway.url)
         yield Families(fleet, gateway, store)
         store.close()
 
@@ -113,7 +113,8 @@ def test_a_parent_that_fails_cancels_its_family(families: Families, tmp_path: Pa
 
 
 @pytest.mark.usefixtures("worker")
-def test_a_parent_whose_worker_died_is_cancelled_with_its_family(families: Families) -> None:
+@pytest.mark.parametrize("end", [CANCELED, FAILED], ids=["cancelled", "dead letter"])
+def test_a_parent_whose_worker_died_is_ended_with_its_family(families: Families, end: int) -> None:
     """The memory of the worker is lost, so a watcher cancels the children that the store has recorded."""
     fleet = families.fleet
     queue = f"{fleet.queue}-mortal"
@@ -125,8 +126,9 @@ def test_a_parent_whose_worker_died_is_cancelled_with_its_family(families: Famil
     families.children(families.children(task["id"], 2)[0], 1)
 
     mortal.signal(signal.SIGKILL)
-    cancel(families.gateway, "mortal", task)
-    families.reaches(task["id"], CANCELED)
+    if end == CANCELED:
+        cancel(families.gateway, "mortal", task)
+    families.reaches(task["id"], end)
 
     require_canceled_family(families, task["id"])
 

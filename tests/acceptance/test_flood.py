@@ -10,8 +10,8 @@ import httpx
 import pytest
 import redis
 
-from tests.support.clients import V1, ServedFleet, message_json, serve_fleet
-from tests.support.scrapes import scrape
+from tests.support.clients.bindings import V1, ServedFleet, message_json, serve_fleet
+from tests.support.receivers.scrapes import scrape
 from tests.support.waiting import LIMIT
 
 pytestmark = pytest.mark.nightly

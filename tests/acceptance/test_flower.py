@@ -15,9 +15,9 @@ import pytest
 
 from a2a_celery.lifecycle.outcomes import CANCELED_BY_OPERATOR
 from tests.support import ROOT
-from tests.support.clients import V1
-from tests.support.fleet import free_port
-from tests.support.system_under_test import SystemUnderTest, running_system, text_of
+from tests.support.clients.bindings import V1
+from tests.support.processes.fleet import free_port
+from tests.support.processes.system_under_test import SystemUnderTest, running_system, text_of
 from tests.support.waiting import LIMIT, eventually
 
 POOLS = ("prefork", "threads", "solo", "gevent", "asyncio")
@@ -279,7 +279,7 @@ def test_its_pages_find_a_task_without_showing_messages(flower_system: FlowerSys
 
 def test_a_plain_task_that_is_retried_shows_it(tmp_path: Path) -> None:
     with (
-        running_system(tmp_path, "prefork", app="tests.support.plain_tasks") as system,
+        running_system(tmp_path, "prefork", app="tests.support.agents.plain_tasks") as system,
         flower(system) as flower_system,
     ):
         task_id = system.send("flaky", data={})
@@ -288,4 +288,4 @@ def test_a_plain_task_that_is_retried_shows_it(tmp_path: Path) -> None:
         # Celery sends the event of a retry after the message, so Flower may receive this event after that of the end.
         run = flower_system.wait_for_retry(task_id)
 
-    assert (run["name"], run["retries"]) == ("tests.support.plain_tasks.flaky", 1)
+    assert (run["name"], run["retries"]) == ("tests.support.agents.plain_tasks.flaky", 1)

@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.test_durable_steps import wait_until_reached
-from tests.support import durable_agents
-from tests.support.durable_agents import lines
-from tests.support.fleet import running_fleet
-from tests.support.framework_script import AGENTS, ANSWER, ROUNDS, STOPS
-from tests.support.talk import read, send, state
+from tests.support.agents.durable_agents import lines
+from tests.support.agents.framework_script import AGENTS, ANSWER, ROUNDS, STOPS
+from tests.support.clients.talk import read, send, state
+from tests.support.processes.fleet import running_fleet
 from tests.support.waiting import eventually
 
 
@@ -19,10 +18,10 @@ from tests.support.waiting import eventually
 def test_calls_on_workers_that_are_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pool: str, broker: str
 ) -> None:
-    monkeypatch.setattr(durable_agents, "FOLDER", tmp_path)
+    monkeypatch.setenv("TEST_FOLDER", str(tmp_path))
     # a worker that imports all frameworks under load must not lose its leases, or its calls would be repeated
     env = {"A2A_LEASE_TTL": "10", "A2A_REDISPATCH_AFTER": "3", "TEST_FOLDER": str(tmp_path)}
-    with running_fleet(tmp_path, broker, app="tests.support.framework_agents", **env) as fleet:
+    with running_fleet(tmp_path, broker, app="tests.support.agents.framework_agents", **env) as fleet:
         gateway, _ = fleet.gateway(), fleet.watcher()
         worker = fleet.worker(pool=pool, concurrency=len(AGENTS))
         tasks = {agent: send(gateway, agent, agent, returnImmediately=True) for agent in AGENTS}

@@ -12,14 +12,13 @@ import pytest
 
 from tests.acceptance.test_durable_steps import wait_until_reached
 from tests.acceptance.test_structured_questions import Talk
-from tests.support import durable_agents
-from tests.support.clients import ServedFleet
-from tests.support.durable_agents import lines
-from tests.support.fleet import Gateway, running_fleet
-from tests.support.talk import HEADERS, TIMEOUT, read, state
+from tests.support.agents.durable_agents import lines
+from tests.support.clients.bindings import ServedFleet
+from tests.support.clients.talk import HEADERS, TIMEOUT, read, state
+from tests.support.processes.fleet import Gateway, running_fleet
 from tests.support.waiting import eventually
 
-APPS = ("tests.support.langgraph_agents", "tests.support.llamaindex_agents")
+APPS = ("tests.support.agents.langgraph_agents", "tests.support.agents.llamaindex_agents")
 STEPS = ("a", "b", "c")
 """Nodes or steps of the agents."""
 
@@ -42,7 +41,7 @@ def texts(task: dict[str, Any]) -> list[str]:
 def test_an_agent_continues_after_its_last_step_on_another_worker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pool: str, app: str
 ) -> None:
-    monkeypatch.setattr(durable_agents, "FOLDER", tmp_path)
+    monkeypatch.setenv("TEST_FOLDER", str(tmp_path))
     env = {"A2A_LEASE_TTL": "5", "A2A_REDISPATCH_AFTER": "3", "TEST_FOLDER": str(tmp_path)}
     with running_fleet(tmp_path, "redis", app=app, **env) as fleet:
         gateway, _ = fleet.gateway(), fleet.watcher()
@@ -77,7 +76,7 @@ async def test_questions_are_answered_over_each_binding(tmp_path: Path, app: str
             assert (talk.state, talk.question[0]["text"]) == ("INPUT_REQUIRED", "Which city?")
             served_fleet.worker.kill()
             served_fleet = ServedFleet(fleet, served_fleet.gateway, fleet.worker(pool="threads", concurrency=2))
-            talk._fleet = served_fleet
+            talk.fleet = served_fleet
             await talk.say({"text": "Paris"})
             assert (talk.state, talk.question[0]["text"]) == ("INPUT_REQUIRED", "Which day?")
             refused_answer = await talk.say({"data": {"day": 1}})

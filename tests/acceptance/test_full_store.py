@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.fleet import running_fleet
-from tests.support.restarts import refuse_writes
-from tests.support.talk import read, send, state
+from tests.support.clients.talk import read, send, state
+from tests.support.processes.fleet import running_fleet
+from tests.support.processes.restarts import refuse_writes
 from tests.support.waiting import eventually
 
 LEASE = {"A2A_LEASE_TTL": "1.5", "A2A_REDISPATCH_AFTER": "3"}

@@ -7,7 +7,8 @@ import asyncio
 import httpx
 import psutil
 
-from tests.support.fleet import Fleet
+from tests.support.clients.talk import send
+from tests.support.processes.fleet import Fleet
 from tests.support.waiting import LIMIT, eventually
 
 HEADERS = {"A2A-Version": "1.0"}
@@ -47,6 +48,15 @@ def test_a_gateway_logs_requests_only_if_asked(fleet: Fleet) -> None:
     talkative.wait_for_output("GET /nothing-here")
     quiet.stop()
     assert "/nothing-here" not in quiet.output()
+
+
+def test_each_process_logs_the_task_of_a_request(fleet: Fleet) -> None:
+    gateway = fleet.gateway(workers=2, access_log=True)
+
+    task = send(gateway, "echo", "hello", returnImmediately=True)
+
+    gateway.wait_for_output(f"task {task['id']}")
+    assert '"POST /agents/echo/message:send HTTP/1.1" 200 ' in gateway.output()
 
 
 def serving_processes(pid: int, url: str) -> list[psutil.Process]:

@@ -14,8 +14,8 @@ import redis
 from a2a.types import SendMessageRequest, a2a_pb2_grpc
 from google.protobuf.json_format import ParseDict
 
-from a2a_celery.acceptance.validation import MAX_JSON_VALUES
-from tests.support.fleet import Fleet, Gateway, running_fleet
+from a2a_celery.operations.requests import MAX_JSON_VALUES
+from tests.support.processes.fleet import Fleet, Gateway, running_fleet
 from tests.support.waiting import LIMIT, eventually, eventually_async
 
 HEADERS = {"A2A-Version": "1.0"}
@@ -23,7 +23,7 @@ HEADERS = {"A2A-Version": "1.0"}
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Fleet, Gateway]]:
-    with running_fleet(tmp_path_factory.mktemp("fleet"), A2A_FIRST_EVENT_HOLD="0") as fleet:
+    with running_fleet(tmp_path_factory.mktemp("fleet")) as fleet:
         fleet.worker(pool="threads", concurrency=4)
         yield fleet, fleet.gateway(grpc=True)
 

@@ -12,8 +12,8 @@ import httpx
 import pytest
 from a2a.types import TaskState, a2a_pb2_grpc
 
-from tests.support.clients import GRPC_V1, Frame, message_json, request, rest, rpc, stream
-from tests.support.fleet import Fleet, Gateway
+from tests.support.clients.bindings import GRPC_V1, Frame, message_json, request, rest, rpc, stream
+from tests.support.processes.fleet import Fleet, Gateway
 from tests.support.waiting import LIMIT, eventually
 
 

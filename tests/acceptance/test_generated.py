@@ -19,10 +19,10 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from a2a_celery.store import AsyncStore, Keys
-from tests.support.clients import ServedFleet, message_json, rest, serve_fleet
-from tests.support.hostile_requests import KnownIds, Request
-from tests.support.hostile_run import HostileRun
-from tests.support.leaks import leaks
+from tests.support.clients.bindings import ServedFleet, message_json, rest, serve_fleet
+from tests.support.hostile.requests import KnownIds, Request
+from tests.support.hostile.run import HostileRun
+from tests.support.store.leaks import leaks
 from tests.support.waiting import LIMIT, eventually
 
 pytestmark = pytest.mark.nightly
@@ -68,7 +68,7 @@ def state_of(served_fleet: ServedFleet) -> State:
 
 @pytest.fixture(scope="module")
 def served_fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedFleet]:
-    env = {"app": "tests.support.hostile_agents", "A2A_MAX_REQUEST_BYTES": "200000"}
+    env = {"app": "tests.support.hostile.agents", "A2A_MAX_REQUEST_BYTES": "200000"}
     env |= {"A2A_SECRET_KEY": "x" * 32, "A2A_ALLOW_NETWORKS": "127.0.0.0/8", "A2A_UI": "on", "A2A_OPERATORS": "*"}
     with serve_fleet(tmp_path_factory.mktemp("fleet"), pool="threads", concurrency=8, **env) as served_fleet:
         yield served_fleet

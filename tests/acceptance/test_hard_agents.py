@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.fleet import Fleet, Gateway, running_fleet
-from tests.support.talk import cancel_task, read, send, state
+from tests.support.clients.talk import cancel_task, read, send, state
+from tests.support.processes.fleet import Fleet, Gateway, running_fleet
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.every_cell
@@ -16,7 +16,9 @@ pytestmark = pytest.mark.every_cell
 @pytest.fixture(scope="module", params=["prefork", "threads"])
 def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Fleet, Gateway]]:
     folder = tmp_path_factory.mktemp(request.param)
-    with running_fleet(folder, A2A_CANCEL_GRACE="1", A2A_LEASE_TTL="2", app="tests.support.hard_agents") as fleet:
+    with running_fleet(
+        folder, A2A_CANCEL_GRACE="1", A2A_LEASE_TTL="2", app="tests.support.agents.hard_agents"
+    ) as fleet:
         fleet.worker(pool=request.param, concurrency=2)
         yield fleet, fleet.gateway()
 

@@ -12,9 +12,9 @@ import httpx
 import pytest
 
 from a2a_celery.gateway.health import RESULT_FRESH_FOR
-from tests.support.clients import BINDINGS, ServedFleet, message_json, rest, serve_fleet, stream
-from tests.support.faults import fault
-from tests.support.fleet import Fleet, Gateway, running_fleet
+from tests.support.clients.bindings import BINDINGS, ServedFleet, message_json, rest, serve_fleet, stream
+from tests.support.clients.faults import fault
+from tests.support.processes.fleet import Fleet, Gateway, running_fleet
 from tests.support.waiting import LIMIT, eventually
 
 

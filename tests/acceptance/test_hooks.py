@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from a2a_celery.lifecycle.outcomes import AGENT_FAILED
-from tests.support.system_under_test import SystemUnderTest, running_system, text_of
+from tests.support.processes.system_under_test import SystemUnderTest, running_system, text_of
 
 pytestmark = pytest.mark.each_kind
 
@@ -25,7 +25,7 @@ def system(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, broker: str
 ) -> Iterator[SystemUnderTest]:
     folder = tmp_path_factory.mktemp(request.param)
-    with running_system(folder, request.param, broker, app="tests.support.hooked_agents") as system:
+    with running_system(folder, request.param, broker, app="tests.support.agents.hooked_agents") as system:
         yield system
 
 

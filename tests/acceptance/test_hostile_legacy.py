@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from tests.acceptance.test_hostile import envelope, unexpected_tracebacks
-from tests.support.clients import V1, ServedFleet, serve_fleet
-from tests.support.faults import OUR_WORDS, from_rest
+from tests.support.clients.bindings import V1, ServedFleet, serve_fleet
+from tests.support.clients.faults import OUR_WORDS, from_rest
 from tests.support.waiting import LIMIT
 
 V03 = {"A2A-Version": "0.3", "Content-Type": "application/json"}

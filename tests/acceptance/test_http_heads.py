@@ -1,14 +1,16 @@
-"""Endless request headers. The gateway rejects them and closes the connection."""
+"""Request headers that a client sends to a real gateway: endless headers, which the gateway rejects, and the headers of
+Java and Kotlin clients, which offer HTTP/2."""
 
 from __future__ import annotations
 
+import json
 import socket
 from contextlib import suppress
 from urllib.parse import urlsplit
 
 import httpx
 
-from tests.support.fleet import Fleet, Gateway
+from tests.support.processes.fleet import Fleet, Gateway
 from tests.support.waiting import LIMIT
 
 ENOUGH = 1 << 23
@@ -52,3 +54,31 @@ def test_headers_in_many_pieces_and_large_bodies_are_taken(fleet: Fleet) -> None
         for _ in range(3):
             answer = client.post(f"{gateway.url}/agents/echo/message:send", json={"message": message})
             assert answer.json()["task"]["status"]["state"] == "TASK_STATE_COMPLETED"
+
+
+def test_the_body_of_a_request_that_offers_http_2_is_read(fleet: Fleet) -> None:
+    fleet.worker()
+    gateway = fleet.gateway()
+    parts = urlsplit(gateway.url)
+    message = {
+        "messageId": "m",
+        "role": "ROLE_USER",
+        "parts": [{"text": "hello"}],
+    }
+    body = json.dumps({"message": message}).encode()
+    head = (
+        b"POST /agents/echo/message:send HTTP/1.1\r\nHost: localhost\r\nA2A-Version: 1.0\r\n"
+        b"Connection: Upgrade, HTTP2-Settings, close\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n"
+        b"Expect: 100-continue\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
+    )
+
+    with socket.create_connection((parts.hostname, parts.port), timeout=LIMIT) as client:
+        client.sendall(head)
+        assert client.recv(4096) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        client.sendall(body)
+        with client.makefile("rb") as responses:
+            answer = responses.read()
+
+    assert answer.count(b"HTTP/1.1 ") == 1
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert b"TASK_STATE_COMPLETED" in answer

@@ -15,12 +15,11 @@ from redis import Redis
 
 from a2a_celery.store import Keys
 from tests.acceptance.test_durable_steps import require_ended, wait_until_reached
-from tests.support import durable_agents
-from tests.support.clients import message_json, rest
-from tests.support.durable_agents import lines
-from tests.support.fleet import Fleet, Gateway, running_fleet
-from tests.support.records import endings_in, log_of
-from tests.support.talk import read, send, state
+from tests.support.agents.durable_agents import lines
+from tests.support.clients.bindings import message_json, rest
+from tests.support.clients.talk import read, send, state
+from tests.support.processes.fleet import Fleet, Gateway, running_fleet
+from tests.support.store.records import endings_in, log_of
 from tests.support.waiting import eventually
 from tests.tiers import at_night
 
@@ -101,11 +100,11 @@ class Waits:
 def test_waits_of_each_kind_on_processes_that_are_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pool: str, broker: str
 ) -> None:
-    monkeypatch.setattr(durable_agents, "FOLDER", tmp_path)
+    monkeypatch.setenv("TEST_FOLDER", str(tmp_path))
     env = {"A2A_LEASE_TTL": "2", "A2A_REDISPATCH_AFTER": "3", "TEST_FOLDER": str(tmp_path)}
-    with running_fleet(tmp_path, broker, app="tests.support.waits_between_steps", **env) as fleet:
+    with running_fleet(tmp_path, broker, app="tests.support.agents.waits_between_steps", **env) as fleet:
         waits = Waits(fleet, pool, fleet.gateway(), tmp_path)
-        fleet._env["TEST_GATEWAY"] = waits.gateway.url
+        fleet.set_variable("TEST_GATEWAY", waits.gateway.url)
         waits.start()
         waits.begin()
         waits.kill_at("before")

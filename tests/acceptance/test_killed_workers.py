@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.fleet import Fleet, Gateway, Process, running_fleet
-from tests.support.records import log_of, states_in
-from tests.support.talk import read, send, state
+from tests.support.clients.talk import read, send, state
+from tests.support.processes.fleet import Fleet, Gateway, Process, running_fleet
+from tests.support.store.records import log_of, states_in
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.each_kind
@@ -38,7 +38,7 @@ def count_fetched(worker: Process, tasks: list[dict[str, Any]]) -> int:
 
 @pytest.mark.parametrize("pool", POOLS)
 def test_a_run_survives_its_worker_at_each_step(tmp_path: Path, pool: str) -> None:
-    with running_fleet(tmp_path, app="tests.support.kill_points", **SETTINGS) as fleet:
+    with running_fleet(tmp_path, app="tests.support.agents.kill_points", **SETTINGS) as fleet:
         gateway, watcher = fleet.gateway(), fleet.watcher()
         for agent, step, states in (
             ("echo", "fetched", ["WORKING", "COMPLETED"]),
@@ -107,7 +107,7 @@ def test_a_worker_that_stops_returns_its_prefetched_runs(tmp_path: Path, pool: s
 
 @pytest.mark.parametrize("pool", ["prefork", "asyncio"])
 def test_a_retry_that_waits_in_a_killed_worker_survives(tmp_path: Path, pool: str) -> None:
-    with running_fleet(tmp_path, app="tests.support.retry_agents", **SETTINGS) as fleet:
+    with running_fleet(tmp_path, app="tests.support.agents.retry_agents", **SETTINGS) as fleet:
         gateway = fleet.gateway()
         fleet.watcher()
         doomed_worker = fleet.worker(pool=pool, concurrency=1)

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import httpx
 
+from a2a_celery.lifecycle.references import RunRef, Scope
 from a2a_celery.lifecycle.states import COMPLETED
-from a2a_celery.store import AsyncStore, Keys, Scope
-from a2a_celery.store.runs.commands import RunRef, claim_run, settle_run
+from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store.runs.commands import claim_run, settle_run
 from a2a_celery.store.tasks.commands import create_task
-from tests.support.fleet import Gateway, running_fleet
-from tests.support.seeds import CONTEXT, LEASE_US, request, status
-from tests.support.talk import HEADERS, TIMEOUT
+from tests.support.clients.talk import HEADERS, TIMEOUT
+from tests.support.processes.fleet import Gateway, running_fleet
+from tests.support.store.seeds import CONTEXT, LEASE_US, request, status
 
 MIB = 2**20
 TASKS = 25

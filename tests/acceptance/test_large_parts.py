@@ -12,12 +12,16 @@ from a2a.types import GetTaskRequest, ListTasksRequest, Message, Part, Role, Sen
 
 from a2a_celery.lifecycle.outcomes import OUT_OF_REACH
 from a2a_celery.store import Keys, SyncStore
-from tests.support.clients import BINDINGS, ServedFleet, message_json, rest, sdk_client, serve_fleet
-from tests.support.receiver import receiver
+from a2a_celery.store.blobs.blob_store import THRESHOLD
+from tests.support.clients.bindings import BINDINGS, ServedFleet, message_json, rest, sdk_client, serve_fleet
+from tests.support.receivers.receiver import receiver
 from tests.support.waiting import eventually
 
-THRESHOLD = 2048
-SIZES = (1500, THRESHOLD, 3000, 200_000)
+SIZES = (THRESHOLD - 500, THRESHOLD + 1000)
+
+
+LARGE = THRESHOLD + 50_000
+"""Size in bytes of a part that is a blob."""
 
 
 @pytest.fixture(scope="module")
@@ -30,10 +34,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def served_fleet(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedFleet]:
     with serve_fleet(
         tmp_path_factory.mktemp("fleet"),
-        app="tests.support.large_part_agents",
+        app="tests.support.agents.large_part_agents",
         concurrency=2,
         A2A_BLOB_URL=folder.as_uri(),
-        A2A_BLOB_THRESHOLD=str(THRESHOLD),
         A2A_SECRET_KEY="s" * 32,
         A2A_ALLOW_NETWORKS="127.0.0.0/8",
     ) as served_fleet:
@@ -45,9 +48,7 @@ def served_fleet(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
 def redis_fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedFleet]:
     """Fleet without an object store."""
     folder = tmp_path_factory.mktemp("fleet")
-    with serve_fleet(
-        folder, app="tests.support.large_part_agents", concurrency=2, A2A_BLOB_THRESHOLD=str(THRESHOLD)
-    ) as served_fleet:
+    with serve_fleet(folder, app="tests.support.agents.large_part_agents", concurrency=2) as served_fleet:
         yield served_fleet
 
 
@@ -95,7 +96,7 @@ async def require_all_parts(served_fleet: ServedFleet, binding: str) -> str:
 async def test_every_client_reads_the_sent_parts(served_fleet: ServedFleet, folder: Path, binding: str) -> None:
     task_id = await require_all_parts(served_fleet, binding)
 
-    assert len(list((folder / "a2a" / f"task-{task_id}").iterdir())) >= 5
+    assert len(list((folder / "a2a" / f"task-{task_id}").iterdir())) >= 2
 
 
 @pytest.mark.parametrize("binding", BINDINGS)
@@ -103,7 +104,7 @@ async def test_every_client_reads_the_parts_that_redis_stores(redis_fleet: Serve
     task_id = await require_all_parts(redis_fleet, binding)
 
     store = SyncStore(redis_fleet.fleet.redis.store_url)
-    assert store.redis.hlen(Keys().blobs_of(task_id)) >= 5
+    assert store.redis.hlen(Keys().blobs_of(task_id)) >= 2
     assert store.redis.exists(Keys().blobs) == 0
     store.close()
 
@@ -111,7 +112,7 @@ async def test_every_client_reads_the_parts_that_redis_stores(redis_fleet: Serve
 def test_webhooks_and_another_gateway_receive_the_whole_event(served_fleet: ServedFleet) -> None:
     second_gateway = served_fleet.fleet.gateway()
     with receiver() as hook:
-        body = message_json("50000") | {
+        body = message_json(str(LARGE)) | {
             "configuration": {"taskPushNotificationConfig": {"url": hook.url()}, "returnImmediately": False}
         }
         task = rest(served_fleet.gateway, "POST", "/message:send", body, agent="make").json()["task"]
@@ -124,11 +125,11 @@ def test_webhooks_and_another_gateway_receive_the_whole_event(served_fleet: Serv
         eventually(lambda: bool(posted_parts()), what="the artifact is posted")
 
     assert stored_task["artifacts"] == task["artifacts"] == posted_parts()
-    assert len(stored_task["artifacts"][0]["parts"][0]["raw"]) > 50_000
+    assert len(stored_task["artifacts"][0]["parts"][0]["raw"]) > LARGE
 
 
 def test_an_outage_of_the_object_store_is_reported_and_loses_nothing(served_fleet: ServedFleet, folder: Path) -> None:
-    task = rest(served_fleet.gateway, "POST", "/message:send", message_json("9000"), agent="make").json()["task"]
+    task = rest(served_fleet.gateway, "POST", "/message:send", message_json(str(LARGE)), agent="make").json()["task"]
     unreachable = folder.with_name("away")
     folder.rename(unreachable)
     folder.write_text("a file where the folder was")
@@ -136,10 +137,10 @@ def test_an_outage_of_the_object_store_is_reported_and_loses_nothing(served_flee
         response = rest(served_fleet.gateway, "GET", f"/tasks/{task['id']}", agent="make")
         list_response = rest(served_fleet.gateway, "GET", "/tasks?includeArtifacts=true", agent="make")
         light = rest(served_fleet.gateway, "GET", "/tasks", agent="make")
-        refused_response = rest(served_fleet.gateway, "POST", "/message:send", message_json("y" * 9000), agent="echo")
-        failed_task = rest(served_fleet.gateway, "POST", "/message:send", message_json("9000"), agent="make").json()[
-            "task"
-        ]
+        refused_response = rest(served_fleet.gateway, "POST", "/message:send", message_json("y" * LARGE), agent="echo")
+        failed_task = rest(
+            served_fleet.gateway, "POST", "/message:send", message_json(str(LARGE)), agent="make"
+        ).json()["task"]
     finally:
         folder.unlink()
         unreachable.rename(folder)
@@ -157,7 +158,7 @@ def test_an_outage_of_the_object_store_is_reported_and_loses_nothing(served_flee
 
 
 def test_a_watcher_removes_the_blobs_of_expired_tasks(served_fleet: ServedFleet, folder: Path) -> None:
-    task = rest(served_fleet.gateway, "POST", "/message:send", message_json("9000"), agent="make").json()["task"]
+    task = rest(served_fleet.gateway, "POST", "/message:send", message_json(str(LARGE)), agent="make").json()["task"]
     blobs = folder / "a2a" / f"task-{task['id']}"
     assert list(blobs.iterdir())
     store = SyncStore(served_fleet.fleet.redis.store_url)

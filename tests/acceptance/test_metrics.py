@@ -11,7 +11,7 @@ import pytest
 from a2a.types import CancelTaskRequest
 
 from a2a_celery.telemetry.names import METRICS
-from tests.support.clients import (
+from tests.support.clients.bindings import (
     V1,
     ServedFleet,
     base_url,
@@ -23,10 +23,10 @@ from tests.support.clients import (
     sdk_client,
     wait_for_state,
 )
-from tests.support.fleet import free_port, running_fleet
-from tests.support.posts import DELIVERING, body_with_config
-from tests.support.receiver import receiver
-from tests.support.scrapes import Scrape, scrape
+from tests.support.processes.fleet import free_port, running_fleet
+from tests.support.receivers.posts import DELIVERING, body_with_config
+from tests.support.receivers.receiver import receiver
+from tests.support.receivers.scrapes import Scrape, scrape
 from tests.support.waiting import LIMIT, eventually
 
 

@@ -9,9 +9,9 @@ import redis
 from a2a_celery.store import Keys, SyncStore
 from a2a_celery.store.admin.schema import SCHEMA
 from a2a_celery.store.tasks.commands import create_task
-from tests.support.clients import rest
-from tests.support.fleet import Fleet
-from tests.support.seeds import ANN, CONTEXT, request
+from tests.support.clients.bindings import rest
+from tests.support.processes.fleet import Fleet
+from tests.support.store.seeds import ANN, CONTEXT, request
 from tests.support.waiting import eventually
 
 KEYS = Keys("a2a")

@@ -18,8 +18,8 @@ from a2a_celery.lifecycle import Event
 from a2a_celery.lifecycle.outcomes import AGENT_FAILED, CANCELED_BY_CLIENT, INVALID_RESPONSE, NEEDS_INPUT, OUT_OF_TIME
 from a2a_celery.store import Keys, SyncStore
 from a2a_celery.store.log.pages import read_log
-from tests.support.clients import message_json, rest, rpc
-from tests.support.fleet import Gateway, running_fleet
+from tests.support.clients.bindings import message_json, rest, rpc
+from tests.support.processes.fleet import Gateway, running_fleet
 from tests.support.waiting import eventually
 
 ASKS, BY_CLIENT = f"INPUT_REQUIRED {NEEDS_INPUT}", f"CANCELED {CANCELED_BY_CLIENT}"
@@ -97,11 +97,13 @@ def snapshot(task: dict[str, Any]) -> list[str]:
 
 @pytest.fixture(scope="module", params=["prefork", "threads"])
 def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    with running_fleet(tmp_path_factory.mktemp(request.param), app="tests.support.misbehaving_executors") as fleet:
+    with running_fleet(
+        tmp_path_factory.mktemp(request.param), app="tests.support.agents.misbehaving_executors"
+    ) as fleet:
         fleet.worker(pool=request.param, concurrency=4)
         store = SyncStore(fleet.redis.store_url)
         try:
-            yield Site(fleet.gateway(A2A_FIRST_EVENT_HOLD="0"), store)
+            yield Site(fleet.gateway(), store)
         finally:
             store.close()
 

@@ -16,8 +16,8 @@ import httpx
 import pytest
 
 from tests.conftest import require_nginx
-from tests.support.clients import V1, message_json
-from tests.support.fleet import Fleet, Gateway, free_port
+from tests.support.clients.bindings import V1, message_json
+from tests.support.processes.fleet import Fleet, Gateway, free_port
 from tests.support.waiting import LIMIT, eventually
 
 CONF = Path(__file__).parents[2] / "compose" / "nginx.conf"
@@ -82,7 +82,7 @@ def _status(url: str) -> int:
 @pytest.mark.parametrize(
     "path",
     [
-        *("/metrics", "/health/ready", "/ui", "/ui/", "/ui/agents.json", "/%6detrics", "//metrics"),
+        *("/metrics", "/health/ready", "/ui", "/ui/", "/ui/agents.json", "/ui/inbox.json", "/%6detrics", "//metrics"),
         *("/operator/v1/overview", "/operator/v1/dead-letters", "/%6fperator/v1/tasks", "//operator//v1/tasks"),
     ],
 )

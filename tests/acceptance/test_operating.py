@@ -14,10 +14,10 @@ import pytest
 import redis
 
 from tests.support import ROOT
-from tests.support.fleet import Fleet, Gateway, Process, running_fleet
-from tests.support.operator import Operator
-from tests.support.talk import read, send, state
-from tests.support.terminal import CTRL_C, terminal
+from tests.support.clients.operator import Operator
+from tests.support.clients.talk import read, send, state
+from tests.support.processes.fleet import Fleet, Gateway, Process, running_fleet
+from tests.support.processes.terminal import CTRL_C, terminal
 from tests.support.waiting import eventually
 
 NOWHERE = "127.0.0.1:1"
@@ -65,7 +65,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             client.config_set("maxmemory", "200mb")
             client.config_set("maxmemory-policy", "allkeys-lru")
         gateway, good = fleet.gateway(), fleet.worker(concurrency=1)
-        bad = fleet.worker(app="tests.support.few_agents", pool="threads", concurrency=1, A2A_LEASE_TTL="20")
+        bad = fleet.worker(app="tests.support.agents.few_agents", pool="threads", concurrency=1, A2A_LEASE_TTL="20")
         operator = Operator(fleet)
         operator.a2a.agent("unread", queue="nobody-reads-this")(_unread)
         site = Site(fleet, gateway, good, bad, operator, "", {}, [])
@@ -105,7 +105,7 @@ def test_doctor_reports_all_problems_and_their_remedies(site: Site) -> None:
         ("broker", "ok", "broker"): "reached: Redis ",
         ("timeouts", "ok", "timeouts"): "visibility timeout (3600 s)",
         ("versions", "ok", "versions"): "celery 5.",
-        ("agents", "wrong", "agent fail"): f"consume its queue {site.fleet.queue}, and reject its runs: {bad}",
+        ("agents", "wrong", "agent fail"): f"workers that consume its queue {site.fleet.queue} reject its runs: {bad}",
         ("agents", "wrong", "agent unread"): "no worker that reports consumes its queue nobody-reads-this",
         ("cancelling", "note", bad): "cannot enforce cancellation on the pool threads",
         ("events", "note", "events"): f"workers send no events to Flower: {good}, {bad}. Start them with -E",
@@ -141,7 +141,7 @@ def test_top_on_a_terminal(site: Site, key: str) -> None:
     settings = {"A2A_STORE_URL": site.fleet.redis.store_url, "CELERY_BROKER_URL": site.fleet.broker_url}
     settings |= {"TEST_QUEUE": site.fleet.queue}
     program = f"import os; os.environ.update({settings!r}); from celery.__main__ import main; main()"
-    with terminal(program, "-A", "tests.support.agents", "a2a", "top") as screen:
+    with terminal(program, "-A", "tests.support.agents.basic", "a2a", "top") as screen:
         screen.shows(site.node(site.good))
         screen.shows("UTC", times=2)
         screen.types(key)
@@ -172,7 +172,8 @@ def test_stuck_and_lost_tasks_are_listed_by_owner(site: Site) -> None:
     assert {row["task"]: row["why"] for row in stuck_tasks} == dict.fromkeys(site.waits, "unclaimed")
     assert site.a2a.rows("list", "--stuck", "--older-than", "0", "--owner", "nobody") == []
     rows = site.a2a.rows("list", "--all", "--state", "working")
-    assert {row["task"] for row in rows} == set(site.works.values())
+    nodes = {site.works["good"]: site.node(site.good), site.works["bad"]: site.node(site.bad)}
+    assert {row["task"]: row["worker"] for row in rows} == nodes
     [dead_letter] = site.a2a.rows("requeue", "--agent", "patient", "--since", "1h")
     assert dead_letter["task"] == site.lost_task_id
     assert site.a2a.rows("requeue", "--owner", "nobody") == []

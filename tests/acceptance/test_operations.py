@@ -12,8 +12,8 @@ import pytest
 from a2a.client import Client
 from a2a.types import CancelTaskRequest, GetTaskRequest, ListTasksRequest, ListTasksResponse, Task, TaskState
 
-from tests.support import talk
-from tests.support.clients import (
+from tests.support.clients import talk
+from tests.support.clients.bindings import (
     BINDINGS,
     ServedFleet,
     collect,
@@ -27,8 +27,8 @@ from tests.support.clients import (
     texts,
     wait_for_state,
 )
-from tests.support.clients import request as message
-from tests.support.faults import fault
+from tests.support.clients.bindings import request as message
+from tests.support.clients.faults import fault
 
 
 @pytest.fixture(scope="module")
@@ -265,7 +265,7 @@ class TestDirectAnswers:
     async def test_a_message_that_comes_late_ends_the_streamed_task(
         self, served_fleet: ServedFleet, binding: str
     ) -> None:
-        async with sdk_client(served_fleet.gateway, "direct", binding) as client:
+        async with sdk_client(served_fleet.gateway, "late-direct", binding) as client:
             events = await collect(client.send_message(message("1.5")))
 
         assert events[0].HasField("task")

@@ -10,10 +10,10 @@ import pytest
 
 from a2a_celery.lifecycle.outcomes import AGENT_FAILED
 from tests.conftest import require_broker
-from tests.support import talk
-from tests.support.clients import ServedFleet, message_json, rest, rpc, serve_fleet, stream
-from tests.support.posts import DELIVERING, body_with_config, require_signed, states
-from tests.support.receiver import receiver
+from tests.support.clients import talk
+from tests.support.clients.bindings import ServedFleet, message_json, rest, rpc, serve_fleet, stream
+from tests.support.receivers.posts import DELIVERING, body_with_config, require_signed, states
+from tests.support.receivers.receiver import receiver
 from tests.support.waiting import eventually
 from tests.tiers import EVERY_CELL, FIRST_CELL, MORE_CELLS
 
@@ -36,6 +36,13 @@ def test_a_message_is_answered_by_a_worker(served_fleet: ServedFleet) -> None:
 
     assert talk.state(task) == "COMPLETED"
     assert task["artifacts"][0]["parts"] == [{"text": "hello"}]
+
+
+def test_a_blocking_response_has_the_joined_text_that_get_task_returns(served_fleet: ServedFleet) -> None:
+    task = talk.send(served_fleet.gateway, "count", "5")
+
+    assert task["artifacts"][0]["parts"] == [{"text": "0 1 2 3 4 "}]
+    assert task == talk.read(served_fleet.gateway, "count", task)
 
 
 async def test_a_stream_has_every_chunk_in_order(served_fleet: ServedFleet) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.fleet import Fleet, Gateway, running_fleet
+from tests.support.processes.fleet import Fleet, Gateway, running_fleet
 from tests.support.waiting import LIMIT, eventually
 
 HEADERS = {"A2A-Version": "1.0"}

@@ -23,10 +23,10 @@ from a2a_celery.lifecycle.outcomes import (
 from a2a_celery.lifecycle.own_metadata import ATTEMPT, CELERY_STATE, MAX_ATTEMPTS, NEXT_ATTEMPT_AT, own_metadata
 from a2a_celery.store import Keys
 from a2a_celery.store.log.pages import read_log
-from tests.support.clients import message_json, rest
-from tests.support.fleet import running_fleet
-from tests.support.system_under_test import SystemUnderTest, running_system, text_of
-from tests.support.talk import read, send, state
+from tests.support.clients.bindings import message_json, rest
+from tests.support.clients.talk import read, send, state
+from tests.support.processes.fleet import running_fleet
+from tests.support.processes.system_under_test import SystemUnderTest, running_system, text_of
 from tests.support.waiting import eventually
 
 POOLS = ("prefork", "threads", "solo", "gevent")
@@ -39,7 +39,7 @@ def system(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, broker: str
 ) -> Iterator[SystemUnderTest]:
     folder = tmp_path_factory.mktemp(request.param)
-    with running_system(folder, request.param, broker, app="tests.support.plain_tasks", concurrency=4) as system:
+    with running_system(folder, request.param, broker, app="tests.support.agents.plain_tasks", concurrency=4) as system:
         system.fleet.watcher()
         yield system
 
@@ -101,6 +101,17 @@ def test_a_task_ends_once_like_its_celery_task(
         events
     )  # events of consecutive attempts may arrive in any order
     assert system.log(task_id) == log
+
+
+def test_a_failure_has_one_reference(system: SystemUnderTest) -> None:
+    task_id = system.send("raises", data={"what": "ValueError"})
+    system.wait_for_end("raises", task_id)
+    eventually(lambda: system.events.ends_of(f"{task_id}.1"), what="the end of the Celery task")
+
+    output = "\n".join(process.output() for process in system.fleet.processes)
+    lines = [line for line in output.splitlines() if task_id in line and "reference" in line]
+
+    assert len(lines) == 1, lines
 
 
 REFUSED = [
@@ -277,7 +288,7 @@ def test_a_task_with_reject_on_worker_lost_runs_again_when_its_process_is_lost(b
     """The test uses only prefork, because in other pools the whole worker is lost with its lease."""
     deaths = tmp_path / "deaths"
     deaths.mkdir()
-    with running_system(tmp_path, "prefork", broker, app="tests.support.plain_tasks") as system:
+    with running_system(tmp_path, "prefork", broker, app="tests.support.agents.plain_tasks") as system:
         system.fleet.watcher()
         task = system.wait_for_end("dies", system.send("dies", data={"folder": str(deaths), "times": 2}))
         ended_task = system.wait_for_end("dies", system.send("dies", data={"folder": str(deaths), "times": 7}))
@@ -300,7 +311,7 @@ def test_a_task_with_reject_on_worker_lost_runs_again_when_its_process_is_lost(b
 def test_a_canvas_whose_end_no_watcher_can_read_fails_its_task(
     tmp_path: Path, pool: str, env: dict[str, str], reason: str
 ) -> None:
-    with running_system(tmp_path, pool, "redis", app="tests.support.plain_tasks", **env) as system:
+    with running_system(tmp_path, pool, "redis", app="tests.support.agents.plain_tasks", **env) as system:
         task_id = system.send("canvas", data={"how": "returned chain"})
 
         assert state(system.wait_for_end("canvas", task_id)) == "FAILED"
@@ -324,7 +335,7 @@ def test_a_canvas_that_is_cancelled_ends_at_once_and_its_tasks_are_revoked(syste
 
 def test_other_callers_of_the_celery_task_are_not_affected(system: SystemUnderTest) -> None:
     result = system.celery.send_task(
-        "tests.support.plain_tasks.shout", ("hey",), queue=system.fleet.queue, task_id="x.1"
+        "tests.support.agents.plain_tasks.shout", ("hey",), queue=system.fleet.queue, task_id="x.1"
     )
     eventually(lambda: system.result("x", 1).state == "SUCCESS")
 
@@ -348,8 +359,8 @@ def test_a_worker_without_the_task(system: SystemUnderTest) -> None:
 def test_a_worker_that_knows_nothing_of_runs(tmp_path: Path, broker: str) -> None:
     """During a rolling restart, for example, a worker may run an older release of the app. The result backend contains
     the results of this worker."""
-    with running_fleet(tmp_path, broker, app="tests.support.plain_tasks", A2A_REDISPATCH_AFTER="1") as fleet:
-        gateway, _ = fleet.gateway(), fleet.worker(app="tests.support.old_release")
+    with running_fleet(tmp_path, broker, app="tests.support.agents.plain_tasks", A2A_REDISPATCH_AFTER="1") as fleet:
+        gateway, _ = fleet.gateway(), fleet.worker(app="tests.support.agents.old_release")
         fleet.watcher()
         shout_task = send(gateway, "shout", "hey", returnImmediately=True)
         error_task = send(gateway, "raises", "it", returnImmediately=True)
@@ -366,8 +377,8 @@ def test_a_run_that_such_a_worker_began_is_left_to_it_while_it_lives(
     tmp_path: Path, broker: str, is_killed: bool
 ) -> None:
     start_file = tmp_path / "begun"
-    with running_fleet(tmp_path, broker, app="tests.support.plain_tasks", A2A_REDISPATCH_AFTER="1") as fleet:
-        gateway, worker = fleet.gateway(), fleet.worker(app="tests.support.old_release")
+    with running_fleet(tmp_path, broker, app="tests.support.agents.plain_tasks", A2A_REDISPATCH_AFTER="1") as fleet:
+        gateway, worker = fleet.gateway(), fleet.worker(app="tests.support.agents.old_release")
         task = send(gateway, "waits", str(start_file), returnImmediately=True)
         eventually(start_file.exists, what="the run begins")
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.support.clients import message_json, rest
-from tests.support.fleet import Fleet, running_fleet
+from tests.support.clients.bindings import message_json, rest
+from tests.support.processes.fleet import Fleet, running_fleet
 from tests.support.waiting import eventually
 
-APP = "tests.support.preload_app"
+APP = "tests.support.agents.preload_app"
 MODULE = """
 import gc, os, pathlib
 (pathlib.Path(__file__).parent / f'imported-{os.getpid()}').touch()
@@ -49,7 +49,7 @@ def test_each_process_imports_the_agents_when_it_starts(fleet: Fleet, tmp_path: 
 
 
 @pytest.mark.merge
-@pytest.mark.parametrize("pool", ["prefork", "threads", "solo", "asyncio"])
+@pytest.mark.parametrize("pool", ["prefork", "spawn", "threads", "solo", "asyncio"])
 def test_the_objects_of_the_start_are_excluded_from_garbage_collection(fleet: Fleet, pool: str) -> None:
     fleet.worker(pool=pool)
 
@@ -59,7 +59,7 @@ def test_the_objects_of_the_start_are_excluded_from_garbage_collection(fleet: Fl
 
 
 @pytest.mark.merge
-@pytest.mark.parametrize("pool", ["prefork", "threads", "solo", "asyncio"])
+@pytest.mark.parametrize("pool", ["prefork", "spawn", "threads", "solo", "asyncio"])
 def test_a_lifespan_is_left_when_its_process_stops(fleet: Fleet, tmp_path: Path, pool: str) -> None:
     worker = fleet.worker(pool=pool)
     answer = rest(fleet.gateway(), "POST", "/message:send", message_json("hi"), agent="slow-import").json()

@@ -8,9 +8,11 @@ import pytest
 from a2a.types import GetTaskRequest, Task, TaskState
 
 from a2a_celery.store import SyncStore
-from tests.support.clients import request, sdk_client
-from tests.support.fleet import Fleet, running_fleet
-from tests.support.talk import read, send, state
+from tests.support.clients.bindings import request, sdk_client
+from tests.support.clients.talk import read, send, state
+from tests.support.processes.fleet import Fleet, running_fleet
+from tests.support.store.backup import backup_of, restore
+from tests.support.store.records import log_of, states_in
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.each_kind
@@ -54,25 +56,6 @@ def test_runs_of_a_killed_worker_fail_or_are_attempted_again(lease_fleet: Fleet)
     )
 
 
-def backup_of(store: SyncStore) -> dict[bytes, bytes]:
-    """Return a consistent copy of all keys of the store."""
-    keys = store.redis.keys()
-    with store.redis.pipeline(transaction=True) as pipeline:
-        for key in keys:
-            pipeline.dump(key)
-        return {key: value for key, value in zip(keys, pipeline.execute(), strict=True) if value is not None}
-
-
-def restore(store: SyncStore, backup: dict[bytes, bytes]) -> None:
-    """Replace the content of the store with `backup` and cut pub/sub connections, like a failover to a replica."""
-    with store.redis.pipeline(transaction=True) as pipeline:
-        pipeline.flushdb()
-        for key, value in backup.items():
-            pipeline.restore(key, 0, value)
-        pipeline.execute()
-    store.redis.client_kill_filter(_type="pubsub")
-
-
 async def test_a_store_that_comes_back_without_its_newest_writes_fails_the_task_and_its_reader_begins_anew(
     fleet: Fleet,
 ) -> None:
@@ -94,7 +77,7 @@ async def test_a_store_that_comes_back_without_its_newest_writes_fails_the_task_
             if len(chunks) == 3 and not backup:
                 backup = backup_of(store)
                 task = await client.get_task(GetTaskRequest(id=reread_tasks[0].id))
-                backed_up = len(task.artifacts[0].parts)
+                backed_up = len(task.artifacts[0].parts[0].text.split())
             if len(chunks) == backed_up + 7 and len(reread_tasks) == 1:
                 restore(store, backup)
             last = event
@@ -104,7 +87,7 @@ async def test_a_store_that_comes_back_without_its_newest_writes_fails_the_task_
     assert TaskState.Name(status.state) == "TASK_STATE_FAILED"
     anew = reread_tasks[-1]
     assert len(reread_tasks) == 2
-    assert len(anew.artifacts[0].parts) <= backed_up
+    assert len(anew.artifacts[0].parts[0].text.split()) <= backed_up
 
 
 def test_a_frozen_worker_has_lost_its_run(fleet: Fleet) -> None:
@@ -122,6 +105,29 @@ def test_a_frozen_worker_has_lost_its_run(fleet: Fleet) -> None:
     eventually(lambda: state(read(gateway, "steady", task)) == "COMPLETED", what="the other finishes")
     texts = ["".join(part["text"] for part in a["parts"]) for a in read(gateway, "steady", task)["artifacts"]]
     assert texts == ["finished", "attempt 2 done"]
+
+
+def test_a_frozen_worker_drops_its_runs_and_its_prefetched_messages(lease_fleet: Fleet) -> None:
+    gateway, frozen = lease_fleet.gateway(), lease_fleet.worker(concurrency=1)
+    active_task = send(gateway, "silent", "600", returnImmediately=True)
+    eventually(lambda: state(read(gateway, "silent", active_task)) == "WORKING", what="the run has begun")
+    prefetched_tasks = [send(gateway, "echo", str(number), returnImmediately=True) for number in range(2)]
+    for task in prefetched_tasks:
+        frozen.wait_for_output(f"[{task['id']}.1] received")
+    frozen.signal_group(signal.SIGSTOP)
+    lease_fleet.watcher()
+    lease_fleet.worker()
+    eventually(lambda: state(read(gateway, "silent", active_task)) == "FAILED", what="the active run is lost")
+    for task in prefetched_tasks:
+        eventually(lambda t=task: state(read(gateway, "echo", t)) == "COMPLETED", what="it is published again")
+
+    frozen.signal_group(signal.SIGCONT)
+
+    frozen.wait_for_output("another worker has its lease")
+    for task in prefetched_tasks:
+        frozen.wait_for_output(f"run {task['id']}.1 dropped")
+    for task, end in ((active_task, "FAILED"), *((task, "COMPLETED") for task in prefetched_tasks)):
+        assert states_in(log_of(lease_fleet.redis.store_url, task)) == ["WORKING", end]
 
 
 def test_an_agent_that_kills_its_workers_is_stopped_after_its_limit(fleet: Fleet) -> None:

@@ -12,9 +12,9 @@ import pytest
 from a2a.types import SendMessageRequest, a2a_pb2_grpc
 from google.protobuf.json_format import ParseDict
 
-from tests.support.agents import OPTIONAL_EXTENSIONS
-from tests.support.clients import BINDINGS, ServedFleet, message_json, rest, rpc, serve_fleet
-from tests.support.faults import fault
+from tests.support.agents.basic import OPTIONAL_EXTENSIONS
+from tests.support.clients.bindings import BINDINGS, ServedFleet, message_json, rest, rpc, serve_fleet
+from tests.support.clients.faults import fault
 from tests.support.waiting import LIMIT
 
 ONE, TWO = OPTIONAL_EXTENSIONS

@@ -13,10 +13,10 @@ from a2a_celery.lifecycle.own_metadata import ESCALATED, NAMESPACE, REMINDER
 from a2a_celery.store import Keys, SyncStore
 from a2a_celery.store.log.pages import read_log
 from a2a_celery.store.webhooks.push_configs import ESCALATION
-from tests.support.clients import message_json, rest, rpc
-from tests.support.fleet import Fleet, Gateway, running_fleet
-from tests.support.posts import DELIVERING, body_with_config, version_of
-from tests.support.receiver import ReceivedPost, Receiver, receiver
+from tests.support.clients.bindings import message_json, rest, rpc
+from tests.support.processes.fleet import Fleet, Gateway, running_fleet
+from tests.support.receivers.posts import DELIVERING, body_with_config, version_of
+from tests.support.receivers.receiver import ReceivedPost, Receiver, receiver
 from tests.support.waiting import eventually
 
 CLIENT, OPERATOR = "/client", "/operator"
@@ -27,7 +27,7 @@ def fleet_with_webhooks(folder: Path, broker: str) -> Iterator[tuple[Fleet, Rece
     """Run a fleet, and the receiver of the client's and the agent's webhooks."""
     with receiver() as hooks:
         env = {**DELIVERING, "TEST_ESCALATION": hooks.url(OPERATOR)}
-        with running_fleet(folder, broker, app="tests.support.reminder_agents", **env) as fleet:
+        with running_fleet(folder, broker, app="tests.support.agents.reminder_agents", **env) as fleet:
             yield fleet, hooks
 
 

@@ -16,12 +16,12 @@ from click.testing import CliRunner, Result
 
 from a2a_celery import A2A
 from a2a_celery.cli.commands import a2a as commands
-from a2a_celery.cli.operator.requeue import Requeuer, RequeueResult
+from a2a_celery.cli.operator.selection import run_on_service
 from a2a_celery.lifecycle.own_metadata import own_metadata
-from a2a_celery.store import Keys, SyncStore
-from tests.support import agents
-from tests.support.fleet import Fleet, Gateway, running_fleet
-from tests.support.talk import cancel, read, send, state
+from a2a_celery.operations.service import Requeued, TaskService
+from tests.support.agents import basic as agents
+from tests.support.clients.talk import cancel, read, send, state
+from tests.support.processes.fleet import Fleet, Gateway, running_fleet
 from tests.support.waiting import eventually
 
 LEASE = {"A2A_LEASE_TTL": "2", "A2A_REDISPATCH_AFTER": "3"}
@@ -66,15 +66,14 @@ def json_lines(fleet: Fleet, *arguments: str, **conf: str) -> list[dict[str, Any
     return [json.loads(line) for line in a2a(fleet, *arguments, "--json", **conf).stdout.splitlines()]
 
 
-def resubmit(fleet: Fleet, task_ids: list[str]) -> list[RequeueResult]:
+def resubmit(fleet: Fleet, task_ids: list[str]) -> list[Requeued]:
     """Resubmit the dead letters of the tasks and return the results."""
-    agents = operator_app(fleet)
-    store = SyncStore(agents.settings.store_url)
-    try:
-        requeuer = Requeuer(agents, store, Keys())
-        return [requeuer.requeue(task_id) for task_id in task_ids]
-    finally:
-        store.close()
+
+    async def requeue(service: TaskService) -> list[Requeued]:
+        answers = [await service.requeue(task_id) for task_id in task_ids]
+        return [answer for answer in answers if isinstance(answer, Requeued)]
+
+    return run_on_service(operator_app(fleet), requeue)
 
 
 def until(gateway: Gateway, agent: str, task: dict[str, Any], expected_state: str) -> dict[str, Any]:
@@ -132,9 +131,9 @@ def test_a_requeued_lost_task_runs_on_another_worker(lease_fleet: Fleet) -> None
         results = [
             item for both in operators.map(lambda _: resubmit(lease_fleet, remaining_ids), range(2)) for item in both
         ]
-    became = {item.dead: item.new for item in results if item.published}
+    became = {item.dead: item.task_id for item in results if item.is_published}
     assert set(became) == set(remaining_ids)
-    assert {item.dead: item.new for item in results if item.published is None} == became
+    assert {item.dead: item.task_id for item in results if item.was_requeued_before} == became
     for task_id in became.values():
         until(gateway, "second-time", {"id": task_id}, "COMPLETED")
     assert json_lines(lease_fleet, "requeue", dead[0]["id"]) == [

@@ -9,9 +9,9 @@ import pytest
 
 from a2a_celery.store import Keys, SyncStore
 from a2a_celery.store.runs.release import read_steps
-from tests.support.contexts import Fold, output_of
-from tests.support.fleet import Fleet, Process, running_fleet
-from tests.support.talk import state
+from tests.support.clients.contexts import Fold, output_of
+from tests.support.clients.talk import state
+from tests.support.processes.fleet import Fleet, Process, running_fleet
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.each_kind
@@ -52,7 +52,7 @@ class Workers(Fold):
 
 @pytest.fixture(scope="module", params=POOLS)
 def workers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, broker: str) -> Iterator[Workers]:
-    options = {"app": "tests.support.steppers", "A2A_LEASE_TTL": "2", "A2A_REDISPATCH_AFTER": "3"}
+    options = {"app": "tests.support.agents.steppers", "A2A_LEASE_TTL": "2", "A2A_REDISPATCH_AFTER": "3"}
     folder = tmp_path_factory.mktemp(request.param)
     with running_fleet(folder, broker, **options) as fleet:
         workers = Workers(fleet, folder, request.param)

@@ -14,15 +14,15 @@ from a2a_celery.lifecycle.outcomes import AGENT_FAILED, CANCELED_BY_OPERATOR
 from a2a_celery.lifecycle.own_metadata import ATTEMPT, CAUSE, MAX_ATTEMPTS, NEXT_ATTEMPT_AT, own_metadata
 from a2a_celery.store import Keys
 from a2a_celery.store.log.pages import read_log
-from tests.support.clients import rest
-from tests.support.system_under_test import SystemUnderTest, running_system, text_of
+from tests.support.clients.bindings import rest
+from tests.support.processes.system_under_test import SystemUnderTest, running_system, text_of
 from tests.support.waiting import LIMIT, eventually
 
 POOLS = ("prefork", "threads", "solo", "gevent", "asyncio")
 WORKED = ["SUBMITTED", "WORKING"]
 AGAIN = ["artifact", "WORKING", "WORKING"]
 """Log entries of a failed attempt: an open artifact, the task without that artifact, and the retry."""
-ENV = {"A2A_LEASE_TTL": "2", "A2A_REDISPATCH_AFTER": "3", "app": "tests.support.retry_agents"}
+ENV = {"A2A_LEASE_TTL": "2", "A2A_REDISPATCH_AFTER": "3", "app": "tests.support.agents.retry_agents"}
 
 
 @pytest.fixture(scope="module", params=POOLS)

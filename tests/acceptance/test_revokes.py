@@ -14,7 +14,7 @@ import pytest
 from a2a_celery.lifecycle.outcomes import CANCELED_BY_OPERATOR
 from a2a_celery.lifecycle.own_metadata import own_metadata
 from a2a_celery.store import Keys
-from tests.support.system_under_test import SystemUnderTest, running_system, text_of
+from tests.support.processes.system_under_test import SystemUnderTest, running_system, text_of
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.every_cell

@@ -18,8 +18,8 @@ from a2a.types import Task, TaskState, TaskStatusUpdateEvent
 from a2a_celery.lifecycle import EventId, is_terminal
 from a2a_celery.store import Keys, SyncStore
 from a2a_celery.store.log.pages import read_log
-from tests.support.clients import V1, message_json
-from tests.support.fleet import Fleet, Process, running_fleet
+from tests.support.clients.bindings import V1, message_json
+from tests.support.processes.fleet import Fleet, Process, running_fleet
 from tests.support.waiting import LIMIT, eventually, eventually_async
 
 pytestmark = pytest.mark.nightly
@@ -137,7 +137,9 @@ def restart_all(fleet: Fleet, clients: Clients, workers: list[Process], watchers
 
 
 async def test_nothing_is_lost_and_nothing_fails(tmp_path: Path, broker: str) -> None:
-    with running_fleet(tmp_path, broker, app="tests.support.shutdown_agents", TEST_FOLDER=str(tmp_path)) as fleet:
+    with running_fleet(
+        tmp_path, broker, app="tests.support.agents.shutdown_agents", TEST_FOLDER=str(tmp_path)
+    ) as fleet:
         clients = Clients(fleet)
         workers = [fleet.worker(pool=pool, concurrency=3) for pool in ("prefork", "threads")]
         watchers = [fleet.watcher(), fleet.watcher()]

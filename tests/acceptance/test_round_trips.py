@@ -7,15 +7,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
+from pkgutil import walk_packages
 
 import httpx
 import pytest
 import redis
 
+import a2a_celery.store
 from a2a_celery.store.operation import script
-from tests.support.fleet import Fleet, Gateway, running_fleet
-from tests.support.talk import HEADERS, TIMEOUT, read, send
+from tests.support.clients.talk import HEADERS, TIMEOUT, read, send
+from tests.support.processes.fleet import Fleet, Gateway, running_fleet
+
+for module in walk_packages(a2a_celery.store.__path__, "a2a_celery.store."):
+    import_module(module.name)  # the text of a script includes its signature
 
 SCRIPTS = (
     "create_task", "mark_published", "claim_run", "append", "settle_run", "read_log", "read_task", "renew_runs",

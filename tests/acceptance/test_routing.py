@@ -12,7 +12,7 @@ from a2a.client import Client
 from a2a.types import CancelTaskRequest, GetTaskRequest
 
 from a2a_celery.store import AsyncStore, Keys
-from tests.support.clients import (
+from tests.support.clients.bindings import (
     BINDINGS,
     ServedFleet,
     message_json,
@@ -24,8 +24,8 @@ from tests.support.clients import (
     texts,
     wait_for_state,
 )
-from tests.support.faults import fault
-from tests.support.fleet import Fleet, Gateway, Process, free_port
+from tests.support.clients.faults import fault
+from tests.support.processes.fleet import Fleet, Gateway, Process, free_port
 from tests.support.waiting import eventually_async
 
 KEY = "celery_schedule"

@@ -10,12 +10,12 @@ import pytest
 from a2a_celery.lifecycle.execution import ExecutionState
 from a2a_celery.store import Keys, SyncStore
 from a2a_celery.store.runs.release import read_steps
-from tests.support.contexts import Fold, output_of
-from tests.support.fleet import running_fleet
-from tests.support.talk import state
+from tests.support.clients.contexts import Fold, output_of
+from tests.support.clients.talk import state
+from tests.support.processes.fleet import running_fleet
 from tests.support.waiting import eventually
 
-APP = "tests.support.session_agents"
+APP = "tests.support.agents.session_agents"
 LEASE = {"A2A_LEASE_TTL": "2", "A2A_REDISPATCH_AFTER": "3"}
 KEY = "k" * 32
 
@@ -25,7 +25,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fold]:
     folder = tmp_path_factory.mktemp("sessions")
     with running_fleet(folder, app=APP, TEST_NOTES=str(folder), A2A_SECRET_KEY=KEY) as fleet:
         site = Fold(fleet, folder)
-        fleet.worker(concurrency=4, A2A_SESSION_MAX_BYTES="1000")
+        fleet.worker(concurrency=4)
         yield site
 
 
@@ -50,7 +50,7 @@ def test_the_answer_to_a_question_gets_the_session(site: Fold) -> None:
     assert output_of(task)["heard"] == ["ask", "ask", "blue"], "the function is called again for the answer"
 
 
-@pytest.mark.parametrize("text", ["fail", "large 1000", "odd", "nonsense"])
+@pytest.mark.parametrize("text", ["fail", "large 1048576", "odd", "nonsense"])
 def test_a_failure_leaves_the_last_checkpoint(site: Fold, text: str) -> None:
     context = site.context("remember")
     context.send("one")

@@ -14,8 +14,8 @@ from a2a_celery.lifecycle.outcomes import WORKER_LOST
 from a2a_celery.lifecycle.own_metadata import ATTEMPT, MAX_ATTEMPTS, RETURNED_ATTEMPT, own_metadata
 from a2a_celery.store import Keys
 from tests.acceptance.test_endings import WORKED, SystemUnderTest, running_system, text_of
-from tests.support.clients import rest
-from tests.support.fleet import Process
+from tests.support.clients.bindings import rest
+from tests.support.processes.fleet import Process
 from tests.support.waiting import eventually
 from tests.tiers import at_night
 
@@ -39,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @contextmanager
 def site_on(broker: str, folder: Path) -> Iterator[SystemUnderTest]:
     """Run a gateway without a worker. A watcher is not needed, because a worker that shuts down requeues its runs."""
-    env = {"app": "tests.support.shutdown_agents", "TEST_FOLDER": str(folder), "A2A_CANCEL_GRACE": "3"}
+    env = {"app": "tests.support.agents.shutdown_agents", "TEST_FOLDER": str(folder), "A2A_CANCEL_GRACE": "3"}
     with running_system(folder, "solo", broker, **env) as system:
         system.worker.stop()
         yield system

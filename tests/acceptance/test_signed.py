@@ -14,8 +14,8 @@ from celery import Celery
 from kombu import Queue
 
 from tests.support.certificates import signer
-from tests.support.clients import message_json, rest
-from tests.support.fleet import Fleet, Gateway, Process, free_port, running_fleet
+from tests.support.clients.bindings import message_json, rest
+from tests.support.processes.fleet import Fleet, Gateway, Process, free_port, running_fleet
 from tests.support.waiting import LIMIT, eventually
 
 pytestmark = pytest.mark.each_kind
@@ -77,12 +77,12 @@ def signing_fleet(tmp_path_factory: pytest.TempPathFactory, broker: str) -> Iter
     }
     stranger = {"TEST_KEY": str(strange_key), "TEST_CERTIFICATE": str(strange_certificate)}
     env = keys | {"A2A_REDISPATCH_AFTER": "1", "A2A_CANCEL_GRACE": "2", "TEST_EVENTS": "1"}
-    with running_fleet(folder, broker, app="tests.support.signing_app", **env) as fleet:
+    with running_fleet(folder, broker, app="tests.support.agents.signing_app", **env) as fleet:
         # several processes import the app and load its key, which takes time
         gateway = fleet.gateway(workers=2 if broker == "redis" else 1, wait=False)
         worker = fleet.worker(pool="prefork", concurrency=3, TEST_REMOTE=f"{gateway.url}/agents/echo")
         fleet.watcher()
-        gateway.wait_for_output("startup complete")
+        eventually(lambda: fleet.is_serving(gateway), what="the gateway serves")
         yield SigningFleet(fleet, gateway, worker, stranger)
 
 
@@ -116,7 +116,7 @@ def test_cancels_reach_what_waits_and_what_runs(signing_fleet: SigningFleet) -> 
 
     signing_fleet.comes_to("sleeps", running_id, "CANCELED")
     # Celery's remote control ends the process
-    revoke_line = f"Task tests.support.plain_tasks.sleeps[{running_id}.1]"
+    revoke_line = f"Task tests.support.agents.plain_tasks.sleeps[{running_id}.1]"
     eventually(lambda: revoke_line in signing_fleet.worker.output(), what="the worker is notified")
 
 

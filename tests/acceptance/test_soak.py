@@ -14,7 +14,7 @@ import pytest
 import redis
 
 from a2a_celery.lifecycle import EventId
-from tests.support.fleet import Fleet, Process, free_port
+from tests.support.processes.fleet import Fleet, Process, free_port
 from tests.support.waiting import LIMIT, eventually
 
 pytestmark = pytest.mark.nightly

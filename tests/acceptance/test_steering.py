@@ -20,16 +20,25 @@ from redis import Redis
 
 from a2a_celery.store import Keys, SyncStore
 from a2a_celery.store.log.pages import read_log
-from tests.support.clients import BINDINGS, collect, message_json, request, rest, sdk_client, send, wait_for_state
-from tests.support.clients import state as state_name
-from tests.support.clients import texts as artifacts_of
-from tests.support.fleet import Fleet, Gateway, Process, running_fleet
-from tests.support.records import states_in
+from tests.support.clients.bindings import (
+    BINDINGS,
+    collect,
+    message_json,
+    request,
+    rest,
+    sdk_client,
+    send,
+    wait_for_state,
+)
+from tests.support.clients.bindings import state as state_name
+from tests.support.clients.bindings import texts as artifacts_of
+from tests.support.processes.fleet import Fleet, Gateway, Process, running_fleet
+from tests.support.store.records import states_in
 from tests.support.waiting import eventually, eventually_async
 
 pytestmark = pytest.mark.each_kind
 
-APP = "tests.support.steering_agents"
+APP = "tests.support.agents.steering_agents"
 SECONDS = {"A2A_LEASE_TTL": "3", "A2A_REDISPATCH_AFTER": "3", "A2A_CANCEL_GRACE": "5"}
 
 Json = dict[str, Any]

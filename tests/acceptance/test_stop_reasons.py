@@ -9,14 +9,14 @@ import pytest
 
 from a2a_celery.lifecycle.outcomes import CANCELED_BY_AGENT
 from a2a_celery.lifecycle.own_metadata import NAMESPACE, STOP_REASON, own_metadata
-from tests.support.early_stops import REASONS
-from tests.support.fleet import Gateway, running_fleet
-from tests.support.talk import send
+from tests.support.agents.early_stops import REASONS
+from tests.support.clients.talk import send
+from tests.support.processes.fleet import Gateway, running_fleet
 
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    with running_fleet(tmp_path_factory.mktemp("early"), app="tests.support.early_stops") as fleet:
+    with running_fleet(tmp_path_factory.mktemp("early"), app="tests.support.agents.early_stops") as fleet:
         fleet.worker(pool="threads")
         yield fleet.gateway()
 

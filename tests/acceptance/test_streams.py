@@ -13,7 +13,7 @@ import pytest
 import redis
 from a2a.types import StreamResponse, SubscribeToTaskRequest, TaskState
 
-from tests.support.clients import (
+from tests.support.clients.bindings import (
     BINDINGS,
     Frame,
     collect,
@@ -28,7 +28,7 @@ from tests.support.clients import (
     texts,
     wait_for_state,
 )
-from tests.support.fleet import Fleet, Gateway, running_fleet
+from tests.support.processes.fleet import Fleet, Gateway, running_fleet
 from tests.support.waiting import LIMIT, eventually, eventually_async
 
 

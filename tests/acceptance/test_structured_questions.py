@@ -12,11 +12,11 @@ from click.testing import CliRunner
 
 from a2a_celery.cli.main import main
 from a2a_celery.client import AnswerRefused, InputRequest, RemoteAgent
-from tests.support.clients import ServedFleet, base_url, rest
-from tests.support.fleet import running_fleet
-from tests.support.operation_calls import Answer, ask
-from tests.support.structured_agents import Table
-from tests.support.terminal import terminal
+from tests.support.agents.structured_agents import Table
+from tests.support.clients.bindings import ServedFleet, base_url, rest
+from tests.support.clients.operation_calls import Answer, ask
+from tests.support.processes.fleet import running_fleet
+from tests.support.processes.terminal import terminal
 from tests.support.waiting import LIMIT
 
 SCHEMA_KEY = "a2a_celery/answer_schema"
@@ -25,7 +25,7 @@ TABLE = {"people": 2, "name": "Ada"}
 
 @pytest.fixture(scope="module")
 def served_fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedFleet]:
-    with running_fleet(tmp_path_factory.mktemp("fleet"), app="tests.support.structured_agents") as fleet:
+    with running_fleet(tmp_path_factory.mktemp("fleet"), app="tests.support.agents.structured_agents") as fleet:
         yield ServedFleet(fleet, fleet.gateway(grpc=True), fleet.worker(pool="prefork", concurrency=2))
 
 
@@ -33,7 +33,7 @@ class Talk:
     """Conversation in one task over one binding."""
 
     def __init__(self, served_fleet: ServedFleet, agent: str, binding: str) -> None:
-        self._fleet, self._agent, self._binding = served_fleet, agent, binding
+        self.fleet, self._agent, self._binding = served_fleet, agent, binding
         self._sent = 0
         self.task: dict[str, Any] = {}
 
@@ -43,7 +43,7 @@ class Talk:
         message: dict[str, Any] = {"messageId": f"m{self._sent}", "role": "ROLE_USER", "parts": list(parts)}
         if self.task:
             message["taskId"] = self.task["id"]
-        params, gateway = {"message": message}, self._fleet.gateway
+        params, gateway = {"message": message}, self.fleet.gateway
         answer = await ask(gateway, self._binding, "SendMessage", params, "", self._agent, {})
         if answer.is_success:
             self.task = answer.data.get("result", answer.data)["task"]
@@ -52,7 +52,7 @@ class Talk:
     def current_task(self) -> dict[str, Any]:
         """Return the current task from the gateway."""
         response: dict[str, Any] = rest(
-            self._fleet.gateway, "GET", f"/tasks/{self.task['id']}", agent=self._agent
+            self.fleet.gateway, "GET", f"/tasks/{self.task['id']}", agent=self._agent
         ).json()
         return response
 
@@ -189,7 +189,7 @@ def test_a_terminal_prompts_for_each_field(served_fleet: ServedFleet) -> None:
         screen.shows("people: 30 is greater than the maximum of 20.")
         for line in ("2", "lunch", "Ada", "yes", "10.5", '["Bob"]'):
             screen.types(f"{line}\n")
-        screen.shows("Answer (yes or no): ")
+        screen.shows("Shall I book it? (yes or no): ")
         screen.types("yes\n")
 
         assert screen.ends() == 0

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
+from a2a.utils.errors import ContentTypeNotSupportedError, TaskNotFoundError
 from celery import Celery
 
 from a2a_celery import A2A
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, WORKING
 from a2a_celery.store import Keys, SyncStore
-from tests.support.agents import a2a as fleets
-from tests.support.clients import message_json, rest
-from tests.support.fleet import Fleet, running_fleet
+from tests.support.agents.basic import a2a as fleets
+from tests.support.clients.bindings import message_json, rest
+from tests.support.processes.fleet import Fleet, running_fleet
 from tests.support.waiting import LIMIT, eventually
 
 pytestmark = pytest.mark.each_kind
@@ -33,7 +34,7 @@ def submitter(fleet: Fleet) -> Iterator[A2A]:
     a2a = A2A(app)
     a2a.agents.update(fleets.agents)
     yield a2a
-    a2a._submissions.close()
+    a2a.close()
     app.close()
 
 
@@ -93,4 +94,22 @@ def test_the_stored_task_is_the_one_of_send_message(fleet: Fleet, submitter: A2A
             .endswith("COMPLETED")
         )
     )
+    worker.stop()
+
+
+def test_a_message_is_submitted_at_the_commit(fleet: Fleet, submitter: A2A) -> None:
+    worker = fleet.worker()
+    after_commit: list[Callable[[], None]] = []
+
+    with pytest.raises(ContentTypeNotSupportedError):
+        submitter.submit("echo", b"bytes", on_commit=after_commit.append)
+    assert after_commit == []
+    handle = submitter.submit("echo", "text", owner="ann", on_commit=after_commit.append)
+    task_id = handle.task_id
+    with pytest.raises(TaskNotFoundError):
+        handle.result(timeout=0)
+    (commit,) = after_commit
+    commit()
+
+    assert (handle.task_id, handle.result(timeout=LIMIT).text) == (task_id, "text")
     worker.stop()

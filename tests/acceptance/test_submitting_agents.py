@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.system_under_test import SystemUnderTest, running_system
+from tests.support.processes.system_under_test import SystemUnderTest, running_system
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.every_cell
@@ -21,7 +21,7 @@ def system(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, broker: str
 ) -> Iterator[SystemUnderTest]:
     """System whose worker submits before it executes an agent: on gevent, both use one event loop."""
-    folder, app = tmp_path_factory.mktemp(request.param), "tests.support.submitting_agents"
+    folder, app = tmp_path_factory.mktemp(request.param), "tests.support.agents.submitting_agents"
     with running_system(folder, request.param, broker, app=app) as system:
         system.celery.send_task("submitting.submits", ["first"], queue=system.fleet.queue)
         eventually(lambda: "of echo: completed" in system.worker.output(), what="the submitted task ends")

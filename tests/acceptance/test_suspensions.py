@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from a2a_celery.lifecycle.own_metadata import CONTINUES_AT, NAMESPACE, WAITS_FOR
-from tests.support.clients import rest
-from tests.support.scrapes import scrape
-from tests.support.system_under_test import SystemUnderTest, running_system
+from tests.support.clients.bindings import rest
+from tests.support.processes.system_under_test import SystemUnderTest, running_system
+from tests.support.receivers.scrapes import scrape
 from tests.support.waiting import eventually
 
 POOLS = ("prefork", "threads", "solo", "gevent", "asyncio")
-ENV = {"A2A_LEASE_TTL": "2", "A2A_REDISPATCH_AFTER": "3", "app": "tests.support.suspended_agents"}
+ENV = {"A2A_LEASE_TTL": "2", "A2A_REDISPATCH_AFTER": "3", "app": "tests.support.agents.suspended_agents"}
 
 
 @pytest.fixture(scope="module", params=POOLS)

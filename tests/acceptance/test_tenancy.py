@@ -13,11 +13,11 @@ from uuid import uuid4
 import pytest
 import redis
 
-from tests.support.clients import ServedFleet, message_json, serve_fleet
-from tests.support.credentials import AUDIENCE, ISSUER, bearer, rsa_key, token
-from tests.support.issuer import Issuer, running_issuer
-from tests.support.operation_calls import Answer, ask
-from tests.support.webhooks import SECRET
+from tests.support.clients.bindings import ServedFleet, message_json, serve_fleet
+from tests.support.clients.credentials import AUDIENCE, ISSUER, bearer, rsa_key, token
+from tests.support.clients.issuer import Issuer, running_issuer
+from tests.support.clients.operation_calls import Answer, ask
+from tests.support.receivers.webhooks import SECRET
 
 WEBHOOK = {"id": "hook", "url": "https://127.0.0.1:9/hook"}
 BINDINGS = ("JSONRPC", "HTTP+JSON", "GRPC", "JSONRPC 0.3")

@@ -16,10 +16,10 @@ from redis import Redis
 from a2a_celery.lifecycle.states import WORKING
 from a2a_celery.store import Keys
 from tests.acceptance.test_waits_and_brokers import interruptible
-from tests.support.fleet import Fleet, Gateway, Process, running_fleet
-from tests.support.records import log_of
-from tests.support.restarts import MortalRedis, mortal_redis
-from tests.support.talk import read, send, state
+from tests.support.clients.talk import read, send, state
+from tests.support.processes.fleet import Fleet, Gateway, Process, running_fleet
+from tests.support.processes.restarts import MortalRedis, mortal_redis
+from tests.support.store.records import log_of
 from tests.support.waiting import LIMIT, eventually
 
 pytestmark = pytest.mark.each_kind
@@ -78,7 +78,7 @@ def site(folder: Path, broker: str) -> Iterator[Site]:
     """Run a fleet with a gateway, a store that can be killed, and a broker that can be interrupted."""
     with mortal_redis(folder / "store") as store, interruptible(broker, folder / "broker") as (url, interrupt, restore):
         env = {"A2A_STORE_URL": store.store_url, "CELERY_BROKER_URL": url, "A2A_REDISPATCH_AFTER": "3"}
-        with running_fleet(folder, broker, app="tests.support.suspended_agents", **env) as fleet:
+        with running_fleet(folder, broker, app="tests.support.agents.suspended_agents", **env) as fleet:
             yield Site(fleet, store, fleet.gateway(), [], interrupt, restore)
 
 

@@ -9,19 +9,20 @@ from typing import Any
 import pytest
 import redis
 
-from tests.support import ROOT, talk
+from tests.support import ROOT
 from tests.support.certificates import Authority
-from tests.support.clients import message_json, rest
-from tests.support.fleet import Fleet, Gateway, Process, running_fleet
-from tests.support.secret_scan import finds
-from tests.support.tls_servers import auditor, rabbitmq_with_tls, redis_with_tls, refusals
+from tests.support.clients import talk
+from tests.support.clients.bindings import message_json, rest
+from tests.support.processes.fleet import Fleet, Gateway, Process, running_fleet
+from tests.support.processes.tls_servers import auditor, rabbitmq_with_tls, redis_with_tls, refusals
+from tests.support.store.secret_scan import finds
 from tests.support.waiting import eventually
 
 PAGE = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
 STORE, BROKER, GATEWAY, WORKER = (f"{name}-pa55word-5d1f0c9b" for name in ("store", "broker", "gateway", "worker"))
 KEY = "a-key-for-the-tests-of-32-characters-and-more"
 SECRETS = (STORE, BROKER, GATEWAY, WORKER, KEY)
-APP = "tests.support.tls_agents"
+APP = "tests.support.agents.tls_agents"
 
 
 def rules() -> list[str]:
@@ -146,7 +147,7 @@ def test_what_does_not_answer_is_named_without_its_password(tmp_path: Path) -> N
         "A2A_STORE_URL": f"redis://a2a-store:{STORE}@127.0.0.1:1/0",
         "TEST_RESULTS": f"redis://:{WORKER}@127.0.0.1:1/1",
     }
-    with running_fleet(tmp_path, app="tests.support.plain_tasks") as fleet:
+    with running_fleet(tmp_path, app="tests.support.agents.plain_tasks") as fleet:
         for command in (("doctor",), ("list", "--stuck"), ("deliveries",)):
             result = fleet.command("a2a", *command, **env)
 

@@ -20,11 +20,20 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from a2a_celery.store import Keys, SyncStore
 from a2a_celery.telemetry.names import Action, SpanEvent
-from tests.support.clients import BINDINGS, ServedFleet, collect, message_json, request, rpc, sdk_client, service
-from tests.support.collector import CollectedSpan, Collector, collector, path_to
-from tests.support.fleet import Fleet, running_fleet
-from tests.support.posts import DELIVERING, body_with_config
-from tests.support.receiver import Receiver, receiver
+from tests.support.clients.bindings import (
+    BINDINGS,
+    ServedFleet,
+    collect,
+    message_json,
+    request,
+    rpc,
+    sdk_client,
+    service,
+)
+from tests.support.processes.fleet import Fleet, running_fleet
+from tests.support.receivers.collector import CollectedSpan, Collector, collector, path_to
+from tests.support.receivers.posts import DELIVERING, body_with_config
+from tests.support.receivers.receiver import Receiver, receiver
 from tests.support.waiting import eventually
 
 INTERNAL, SERVER, CLIENT, PRODUCER, CONSUMER = 1, 2, 3, 4, 5
@@ -48,7 +57,7 @@ def traced_fleet(folder: Path, spans: Collector, **env: str) -> Any:
         "OTEL_BSP_SCHEDULE_DELAY": "100",
         "A2A_LOG_FORMAT": "json",
     }
-    return running_fleet(folder, app="tests.support.traced_agents", **DELIVERING, **exporter_env, **env)
+    return running_fleet(folder, app="tests.support.agents.traced_agents", **DELIVERING, **exporter_env, **env)
 
 
 def one_of_each(fleet: Fleet) -> ServedFleet:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import ROOT
-from tests.support.fleet import Fleet, Process, free_port
+from tests.support.processes.fleet import Fleet, Process, free_port
 from tests.support.waiting import LIMIT, eventually
 
 PAGE = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")

@@ -13,12 +13,12 @@ import pytest
 from redis import Redis
 
 from a2a_celery.store import Keys
-from tests.support.clients import message_json, rest
-from tests.support.fleet import RABBITMQ_URL, Fleet, Gateway, running_fleet
-from tests.support.proxy import proxy
-from tests.support.records import endings_in, log_of
-from tests.support.restarts import mortal_redis
-from tests.support.talk import read, send, state
+from tests.support.clients.bindings import message_json, rest
+from tests.support.clients.talk import read, send, state
+from tests.support.processes.fleet import RABBITMQ_URL, Fleet, Gateway, running_fleet
+from tests.support.processes.proxy import proxy
+from tests.support.processes.restarts import mortal_redis
+from tests.support.store.records import endings_in, log_of
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.each_kind
@@ -68,7 +68,7 @@ def test_runs_that_wait_continue_after_an_interruption_of_the_broker(tmp_path: P
     path = tmp_path / "go-on"
     with (
         interruptible(broker, tmp_path / "broker") as (url, interrupt, restore),
-        running_fleet(tmp_path, broker, app="tests.support.waits_of_all_kinds", **SECONDS) as fleet,
+        running_fleet(tmp_path, broker, app="tests.support.agents.waits_of_all_kinds", **SECONDS) as fleet,
     ):
         through = {"CELERY_BROKER_URL": url}
         gateway, worker = fleet.gateway(**through), fleet.worker(pool="threads", concurrency=4, **through)
@@ -116,7 +116,7 @@ def test_messages_to_working_agents_arrive_during_an_interruption_of_the_broker(
     env = {**SECONDS, "TEST_FOLDER": str(tmp_path)}
     with (
         interruptible(broker, tmp_path / "broker") as (url, interrupt, restore),
-        running_fleet(tmp_path, broker, app="tests.support.steering_agents", **env) as fleet,
+        running_fleet(tmp_path, broker, app="tests.support.agents.steering_agents", **env) as fleet,
     ):
         through = {"CELERY_BROKER_URL": url}
         gateway, worker = fleet.gateway(**through), fleet.worker(pool="threads", concurrency=8, **through)
@@ -147,7 +147,7 @@ def test_messages_survive_a_worker_that_is_killed_while_the_broker_is_unavailabl
     env = {**SECONDS, "TEST_FOLDER": str(tmp_path)}
     with (
         interruptible(broker, tmp_path / "broker") as (url, interrupt, restore),
-        running_fleet(tmp_path, broker, app="tests.support.steering_agents", **env) as fleet,
+        running_fleet(tmp_path, broker, app="tests.support.agents.steering_agents", **env) as fleet,
     ):
         through = {"CELERY_BROKER_URL": url}
         gateway, worker = fleet.gateway(**through), fleet.worker(**through)

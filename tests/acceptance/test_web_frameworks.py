@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from tests.support import ROOT
-from tests.support.fleet import Fleet, Process, free_port
+from tests.support.processes.fleet import Fleet, Process, free_port
 from tests.support.waiting import LIMIT, eventually
 
 PAGE = (ROOT / "docs" / "fastapi.md").read_text(encoding="utf-8")

@@ -24,8 +24,19 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from a2a_celery.store import Keys
 from a2a_celery.store.webhooks.push_configs import MAX_PUSH_CONFIGS
-from tests.support.clients import BINDINGS, ServedFleet, card_of, message_json, rest, rpc, sdk_client, serve_fleet
-from tests.support.faults import fault
+from tests.support.clients.bindings import (
+    BINDINGS,
+    ServedFleet,
+    card_of,
+    message_json,
+    rest,
+    rpc,
+    sdk_client,
+    serve_fleet,
+    service,
+)
+from tests.support.clients.credentials import API_KEYS, KEY_OF_ANN
+from tests.support.clients.faults import fault
 from tests.support.waiting import LIMIT
 
 HOOK = "http://127.0.0.1:9/hook"
@@ -282,8 +293,12 @@ def test_a_tenant_is_not_stored_with_a_config(served_fleet: ServedFleet) -> None
 
 
 async def test_an_extended_card_has_the_push_capability_of_the_public_one(served_fleet: ServedFleet) -> None:
-    async with sdk_client(served_fleet.gateway, "full") as client:
-        assert (await client.get_extended_agent_card(GetExtendedAgentCardRequest())).capabilities.push_notifications
+    gateway = served_fleet.fleet.gateway(**API_KEYS)
+    async with sdk_client(gateway, "full") as client:
+        request = GetExtendedAgentCardRequest()
+        card = await client.get_extended_agent_card(request, context=service(**KEY_OF_ANN))
+
+    assert card.capabilities.push_notifications
 
 
 async def test_the_cards_say_what_there_is(served_fleet: ServedFleet) -> None:

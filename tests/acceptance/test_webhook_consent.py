@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from a2a_celery.client.receiver import Notification, receiver_app
-from tests.support.clients import ServedFleet, message_json, rpc, serve_fleet
-from tests.support.receiver import HANG_UP, Step, receiver
-from tests.support.serving import serve_app as served_at
-from tests.support.webhooks import SECRET
+from tests.support.clients.bindings import ServedFleet, message_json, rpc, serve_fleet
+from tests.support.processes.serving import serve_app as served_at
+from tests.support.receivers.receiver import HANG_UP, Step, receiver
+from tests.support.receivers.webhooks import SECRET
 
 ORIGIN = "agents.example.com"
 

@@ -26,11 +26,11 @@ from a2a_celery.lifecycle import Event
 from a2a_celery.push import parse_private_key
 from a2a_celery.store import Keys, SyncStore
 from a2a_celery.store.webhooks.deliveries import deliveries
-from tests.support.clients import message_json, rpc
+from tests.support.clients.bindings import message_json, rpc
 from tests.support.clocks import ManualClock
-from tests.support.fleet import Fleet, Gateway, Process, running_fleet
-from tests.support.posts import DELIVERING, body_with_config, visible_events
-from tests.support.serving import serve_app
+from tests.support.processes.fleet import Fleet, Gateway, Process, running_fleet
+from tests.support.processes.serving import serve_app
+from tests.support.receivers.posts import DELIVERING, body_with_config, visible_events
 from tests.support.waiting import eventually, eventually_async
 
 OLD, NEW = ("whsk_" + base64.b64encode(bytes([number]) * 32).decode() for number in (1, 2))
@@ -225,9 +225,7 @@ def test_doctor_names_what_is_on_and_a_key_that_no_gateway_publishes(tmp_path: P
 @pytest.mark.parametrize(
     ("role", "env", "why"),
     [
-        ("watcher", {"A2A_WEBHOOK_PUBLIC_KEYS": public_key_text(OLD)}, "this watcher has no private key"),
         ("watcher", {"A2A_WEBHOOK_PRIVATE_KEY": "whsk_AAAA"}, "base64 of 32 or 64 bytes"),
-        ("gateway", {"A2A_WEBHOOK_PUBLIC_KEYS": NEW}, "a private key"),
         ("gateway", {"A2A_WEBHOOK_PRIVATE_KEY": NEW, "A2A_SECRET_KEY": ""}, "needs a2a_secret_key"),
     ],
 )

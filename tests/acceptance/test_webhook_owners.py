@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.clients import ServedFleet, message_json, rest, rpc, serve_fleet
-from tests.support.fleet import Process
-from tests.support.posts import DELIVERING, body_with_config, require_signed, version_of
-from tests.support.receiver import HANG_UP, ReceivedPost, Receiver, receiver, silent
+from tests.support.clients.bindings import ServedFleet, message_json, rest, rpc, serve_fleet
+from tests.support.processes.fleet import Process
+from tests.support.receivers.posts import DELIVERING, body_with_config, require_signed, version_of
+from tests.support.receivers.receiver import HANG_UP, ReceivedPost, Receiver, receiver, silent
 from tests.support.waiting import eventually
 
 PATHS = (f"/hook/{number}" for number in count())

@@ -22,11 +22,11 @@ from a2a_celery.push import derive_secret
 from a2a_celery.push.request import format_secret
 from a2a_celery.store import Keys, SyncStore
 from a2a_celery.store.webhooks.push_configs import secrets_in_use
-from tests.support.celery_events import CeleryEvents, celery_events
-from tests.support.clients import BINDINGS, message_json, rest, rpc, sdk_client
-from tests.support.fleet import Fleet, Gateway, free_port, running_fleet
-from tests.support.receiver import ReceivedPost, Receiver, echo, receiver
-from tests.support.secret_scan import FORMS, commands, finds, saved_database, values
+from tests.support.clients.bindings import BINDINGS, message_json, rest, rpc, sdk_client
+from tests.support.processes.fleet import Fleet, Gateway, free_port, running_fleet
+from tests.support.receivers.celery_events import CeleryEvents, celery_events
+from tests.support.receivers.receiver import ReceivedPost, Receiver, echo, receiver
+from tests.support.store.secret_scan import FORMS, commands, finds, saved_database, values
 from tests.support.waiting import LIMIT, eventually
 
 KEY = "a-key-for-the-tests-of-32-characters-and-more"

@@ -16,8 +16,8 @@ from google.protobuf.json_format import ParseDict
 
 from a2a_celery.store import Keys, SyncStore
 from a2a_celery.store.webhooks.deliveries import read_delivery
-from tests.support.clients import ServedFleet, message_json, rpc, sdk_client, serve_fleet
-from tests.support.posts import (
+from tests.support.clients.bindings import ServedFleet, message_json, rpc, sdk_client, serve_fleet
+from tests.support.receivers.posts import (
     DELIVERING,
     SECRET,
     body_with_config,
@@ -29,7 +29,7 @@ from tests.support.posts import (
     version_of,
     visible_events,
 )
-from tests.support.receiver import (
+from tests.support.receivers.receiver import (
     BREAK_OFF,
     GARBAGE,
     HANG_UP,
@@ -369,3 +369,10 @@ async def test_a_client_of_0_3_gets_the_task_as_0_3_has_it(
     assert {got.json()["kind"] for got in posts} == {"task"}
     parts = tasks[-1].artifacts[0].parts if tasks[-1].artifacts else []
     assert "".join(part.root.text for part in parts if part.root.kind == "text") == "0 1 2 "
+
+
+def test_a_watcher_says_that_webhooks_do_not_use_a_proxy(served_fleet: ServedFleet) -> None:
+    watcher = served_fleet.fleet.watcher(HTTPS_PROXY="http://127.0.0.1:9", http_proxy="http://127.0.0.1:9")
+
+    assert "posts to webhooks do not use HTTP_PROXY, HTTPS_PROXY" in watcher.output()
+    watcher.stop()

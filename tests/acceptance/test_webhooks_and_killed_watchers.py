@@ -17,11 +17,18 @@ from a2a_celery.client.receiver import Notification, receiver_app
 from a2a_celery.lifecycle import Event
 from a2a_celery.store import Keys, SyncStore
 from a2a_celery.store.webhooks.deliveries import deliveries
-from tests.support.clients import message_json, rpc
-from tests.support.fleet import Fleet, Gateway, running_fleet
-from tests.support.posts import DELIVERING, SECRET, body_with_config, require_all, require_signed, visible_events
-from tests.support.receiver import Receiver, Reply, Step, receiver
-from tests.support.serving import serve_app
+from tests.support.clients.bindings import message_json, rpc
+from tests.support.processes.fleet import Fleet, Gateway, running_fleet
+from tests.support.processes.serving import serve_app
+from tests.support.receivers.posts import (
+    DELIVERING,
+    SECRET,
+    body_with_config,
+    require_all,
+    require_signed,
+    visible_events,
+)
+from tests.support.receivers.receiver import Receiver, Reply, Step, receiver
 from tests.support.waiting import eventually, eventually_async
 
 TASKS = 300

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from a2a_celery.lifecycle.outcomes import CANCELED_BY_OPERATOR, WORKER_LOST
-from tests.support.clients import message_json, rpc
-from tests.support.posts import (
+from tests.support.clients.bindings import message_json, rpc
+from tests.support.processes.system_under_test import SystemUnderTest, running_system, text_of
+from tests.support.receivers.posts import (
     DELIVERING,
     body_with_config,
     require_all,
@@ -17,8 +18,7 @@ from tests.support.posts import (
     version_of,
     visible_events,
 )
-from tests.support.receiver import Receiver, receiver
-from tests.support.system_under_test import SystemUnderTest, running_system, text_of
+from tests.support.receivers.receiver import Receiver, receiver
 from tests.support.waiting import eventually
 
 

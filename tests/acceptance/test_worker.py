@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from tests.support import talk
-from tests.support.fleet import Fleet, Gateway, Process, running_fleet
-from tests.support.talk import state
+from tests.support.clients import talk
+from tests.support.clients.talk import state
+from tests.support.processes.fleet import Fleet, Gateway, Process, running_fleet
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.every_cell

@@ -10,8 +10,8 @@ import pytest
 from a2a_celery.archive import Archive, open_archive
 from a2a_celery.store import AsyncStore, Keys
 from tests.conftest import require_server
-from tests.support.databases import Maria, Postgres, running_database
-from tests.support.seeds import Seeds
+from tests.support.processes.databases import Maria, Postgres, running_database
+from tests.support.store.seeds import Seeds
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from a2a_celery.archive import Archive, Archived, Filter, open_archive
 from a2a_celery.errors import ArchiveUnavailable, ConfigError
+from a2a_celery.lifecycle.references import Scope
 from a2a_celery.lifecycle.states import COMPLETED, FAILED
-from a2a_celery.store import Scope
 from tests.archive.conftest import sqlite
-from tests.support.seeds import ANN, BOB
+from tests.support.store.seeds import ANN, BOB
 
 NOW_US = 1_790_000_000_123_456
 ODD = ["plain", "a:b", "with space ", "{brace}", "new\nline", "ünï", "%41", "nul\x00", "x" * 256, "ü" * 256]
@@ -175,3 +175,18 @@ async def test_an_unreachable_database_is_reported_without_its_password() -> Non
 def test_a_missing_driver_is_reported() -> None:
     with pytest.raises(ConfigError, match=r"pip install 'a2a-celery\[archive\]'"):
         open_archive("mysql+asyncmy://127.0.0.1/x")
+
+
+def test_an_option_that_the_driver_would_ignore_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^a2a_archive_url = …: .*'foo'"):
+        open_archive("sqlite+aiosqlite:////tmp/archive.db?foo=1")
+
+
+async def test_an_option_that_the_driver_refuses_is_named() -> None:
+    archive = open_archive("postgresql+asyncpg://me:s3cret@127.0.0.1:1/x?foo=1")
+
+    with pytest.raises(ConfigError, match=r"^a2a_archive_url = …: the driver refuses an option: .*'foo'") as exc_info:
+        await archive.require_writable()
+
+    assert "s3cret" not in str(exc_info.value)
+    await archive.aclose()

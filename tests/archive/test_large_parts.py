@@ -14,11 +14,10 @@ from a2a_celery.store import Keys
 from a2a_celery.store.admin.archiving import read_archive_state
 from a2a_celery.store.admin.schema import SCHEMA
 from a2a_celery.store.tasks.commands import list_tasks, read_task, request_cancel
-from a2a_celery.watcher import archiver as archiver_module
 from a2a_celery.watcher.archiver import Archiver
 from tests.archive.conftest import sqlite
-from tests.support.blob_setup import BlobSetup, create_task_with_parts, remove_due_blobs
-from tests.support.seeds import ANN, CONTEXT, RETENTION, Seeds
+from tests.support.store.blob_setup import BlobSetup, create_task_with_parts, remove_due_blobs
+from tests.support.store.seeds import ANN, CONTEXT, RETENTION, Seeds
 
 LARGE = 5000
 
@@ -65,13 +64,13 @@ class CountingArchive:
 
 
 async def test_large_parts_are_in_the_copy_and_not_all_in_memory_at_once(
-    blob_setup: BlobSetup, keys: Keys, archive: Archive, monkeypatch: pytest.MonkeyPatch
+    blob_setup: BlobSetup, keys: Keys, archive: Archive
 ) -> None:
-    monkeypatch.setattr(archiver_module, "PORTION_BYTES", 3 * LARGE)
     tasks = await due(blob_setup, keys, "abcde")
     counting_archive = CountingArchive(archive)
 
-    await Archiver(blob_setup.store, keys, counting_archive, None).tick()  # type: ignore[arg-type]
+    archiver = Archiver(blob_setup.store, keys, counting_archive, None, portion_bytes=3 * LARGE)  # type: ignore[arg-type]
+    await archiver.tick()
 
     assert counting_archive.put_at_once == [2, 2, 1]
     for task_id, text in zip(tasks, "abcde", strict=True):

@@ -12,11 +12,13 @@ from a2a.types import ListTasksRequest, ListTasksResponse, Task
 from a2a.utils.errors import InvalidParamsError, TaskNotFoundError
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from a2a_celery.archive import Archive, Archived, ArchivedPage, Filter, database, open_archive
+from a2a_celery.archive import Archive, Archived, ArchivedPage, Filter, open_archive
+from a2a_celery.archive.database import DatabaseArchive
 from a2a_celery.errors import ArchiveUnavailable
 from a2a_celery.gateway.operations.task_reader import TaskReader
+from a2a_celery.lifecycle.references import Scope
 from a2a_celery.lifecycle.states import COMPLETED, FAILED, INPUT_REQUIRED
-from a2a_celery.store import AsyncStore, Keys, Scope
+from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.admin.archiving import read_archive_state
 from a2a_celery.store.admin.schema import SCHEMA, require_schema
 from a2a_celery.store.admin.start_check import record_heartbeat
@@ -24,8 +26,8 @@ from a2a_celery.watcher import archiver as archiver_module
 from a2a_celery.watcher.archiver import Archiver
 from tests.archive.conftest import sqlite
 from tests.support.clocks import ManualClock
-from tests.support.leaks import leaks
-from tests.support.seeds import ANN, BOB, CONTEXT, RETENTION, Seeds, chunk, status
+from tests.support.store.leaks import leaks
+from tests.support.store.seeds import ANN, BOB, CONTEXT, RETENTION, Seeds, chunk, status
 
 
 class UnreliableArchive:
@@ -80,9 +82,9 @@ class Scene:
         self.clock = ManualClock()
         self.archiver = self.new_archiver()
 
-    def new_archiver(self, retention: int | None = None) -> Archiver:
+    def new_archiver(self, retention: int | None = None, **options: int) -> Archiver:
         """Return the archiver of a second watcher."""
-        return Archiver(self.store, self.keys, self.archive, retention, clock=self.clock)
+        return Archiver(self.store, self.keys, self.archive, retention, clock=self.clock, **options)
 
     async def due(self, *task_ids: str) -> None:
         """Make tasks in the store due for archiving, by default all, as if their retention had expired."""
@@ -163,15 +165,17 @@ async def test_pages_join_without_a_seam(scene: Scene, size: int) -> None:
         assert (await scene.page(page_size=size)).total_size == 11
 
 
-async def test_pages_of_large_tasks_end_early_and_lose_none(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(database, "PAGE_BYTES", 1)
+async def test_pages_of_large_tasks_end_early_and_lose_none(scene: Scene, tmp_path: Path) -> None:
     task_ids = [await scene.seeds.create_task_in(COMPLETED) for _ in range(12)]
     await scene.archive_tasks(*(task_ids[n] for n in (0, 1, 3, 4, 5, 6, 8, 9)))
+    assert ids((await scene.page(page_size=12)).tasks) == list(reversed(task_ids))
+
+    archive = DatabaseArchive(sqlite(tmp_path), page_bytes=1)
+    scene.kept = TaskReader(scene.store, scene.keys, archive, RETENTION)
 
     assert ids(await scene.pages(page_size=6)) == list(reversed(task_ids))
     assert ids((await scene.page(page_size=6)).tasks) == [task_ids[11], task_ids[10], task_ids[9]]
-    monkeypatch.undo()
-    assert ids((await scene.page(page_size=12)).tasks) == list(reversed(task_ids))
+    await archive.aclose()
 
 
 async def test_a_task_that_crosses_between_two_pages_is_listed_once(scene: Scene) -> None:
@@ -348,10 +352,8 @@ async def test_a_task_that_cannot_be_read_holds_up_no_other(scene: Scene, caplog
     assert (await scene.kept.read(ANN, damaged_id)).archived
 
 
-async def test_tasks_that_the_database_refuses_one_and_all_hold_up_no_later_one(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(archiver_module, "ARCHIVE_BATCH", 2)
+async def test_tasks_that_the_database_refuses_one_and_all_hold_up_no_later_one(scene: Scene) -> None:
+    scene.archiver = scene.new_archiver(batch_size=2)
     task_ids = [await scene.seeds.create_task_in(COMPLETED) for _ in range(5)]
     scene.archive.dislikes = set(task_ids[:4])
 
@@ -388,12 +390,11 @@ async def test_an_outage_that_ends_before_the_check_refuses_no_task(scene: Scene
     assert [await scene.is_in_store(task_id) for task_id in task_ids] == [False] * 3
 
 
-async def test_many_watchers_archive_a_backlog_once(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archiver_module, "ARCHIVE_BATCH", 5)
+async def test_many_watchers_archive_a_backlog_once(scene: Scene) -> None:
     task_ids = [await scene.seeds.create_task_in(COMPLETED) for _ in range(23)]
     await scene.due()
 
-    await asyncio.gather(*(scene.new_archiver().tick() for _ in range(4)))
+    await asyncio.gather(*(scene.new_archiver(batch_size=5).tick() for _ in range(4)))
 
     assert ids(await scene.pages(page_size=10)) == list(reversed(task_ids))
     assert await scene.store.redis.hget(scene.keys.metrics, "archived agent tasks") == b"23"

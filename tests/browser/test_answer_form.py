@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from selenium.webdriver.common.keys import Keys
 
-from tests.support.accessibility import violations
-from tests.support.browser import WIDE, Page
+from tests.support.clients.accessibility import violations
+from tests.support.clients.browser import WIDE, Page
 
 from .test_page import CUT_OFF, SIDEWAYS
 
@@ -23,7 +23,7 @@ def question_page(page: Page) -> Page:
 
 
 def labels(page: Page) -> list[str]:
-    return page.texts("#task .answer-form label")
+    return page.texts("#task .answer-form .answer-label")
 
 
 def test_a_form_is_filled_in_with_keys(question_page: Page) -> None:
@@ -40,7 +40,7 @@ def test_a_form_is_filled_in_with_keys(question_page: Page) -> None:
     question_page.press("2", Keys.TAB)
     question_page.press("l", Keys.TAB)  # selects "lunch"
     question_page.press("Ada", Keys.TAB)
-    question_page.press(Keys.SPACE, Keys.TAB)
+    question_page.press("y", Keys.TAB)  # selects "Yes"
     question_page.press("10.5", Keys.TAB)
     question_page.press(Keys.CONTROL, "a")
     question_page.press('["Bob"]', Keys.TAB)
@@ -48,12 +48,33 @@ def test_a_form_is_filled_in_with_keys(question_page: Page) -> None:
     question_page.press(Keys.ENTER)
 
     question_page.shows("#task .question-text", "Shall I book it?")
-    assert labels(question_page) == ["Answer"]
-    question_page.focuses("Answer")
+    assert labels(question_page) == ["Answer"], "the label does not repeat the question"
+    question_page.focuses("Yes")
     question_page.press(Keys.SPACE, Keys.ENTER)
     question_page.shows("#task article .text", "2 for Ada, lunch")
     sent_text = question_page.content("#task .message.user .data")
     assert all(text in sent_text for text in ('"people": 2', '"meal": "lunch"', '"smoking": true', "10.5", '"Bob"'))
+
+
+def test_a_decision_is_sent_only_after_a_choice(question_page: Page) -> None:
+    question_page.tab_to("People")
+    question_page.press("2")
+    question_page.tab_to("Your name")
+    question_page.press("Ada", Keys.ENTER)
+    question_page.shows("#task .question-text", "Shall I book it?")
+    assert not question_page.all("#task .answer-form input:checked")
+    assert violations(question_page.browser) == []
+
+    question_page.script("document.querySelector('#task .answer-form').noValidate = true")
+    question_page.element("#task .answer-form button").click()
+    question_page.shows("#task .field-error", "Choose Yes or No.")
+    question_page.focuses("Yes")
+    question_page.script("document.querySelector('#task .answer-form').noValidate = false")
+    question_page.element("#task .answer-form button").click()
+    assert len(question_page.all("#task .answer-form input:invalid")) == 2, "the browser asks for a choice"
+
+    question_page.press(Keys.SPACE, Keys.ENTER)
+    question_page.shows("#task article .text", "2 for Ada, dinner")
 
 
 def test_a_refused_answer_stays_with_the_reason_at_its_field(question_page: Page) -> None:

@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 import pytest
 from selenium import webdriver
 
-from tests.support.browser import WIDE, Page
-from tests.support.plain_server import Steps, plain_server
-from tests.support.restricted_server import Card, RestrictedServer
+from tests.support.clients.browser import WIDE, Page
+from tests.support.processes.plain_server import Steps, plain_server
+from tests.support.processes.restricted_server import Card, RestrictedServer
 
 
 @asynccontextmanager
@@ -77,7 +77,7 @@ async def test_one_without_lists_and_streams(browser: webdriver.Chrome) -> None:
         await does(page.shows, "#tasks", "does not list its tasks")
         await does(page.send, "go")
         await does(page.shows, "#task .connection", "does not stream")
-        await does(page.shows, "#tasks .groups .line", "go")
+        await does(page.shows, "#tasks .groups .request", "go")
         await steps.given.put("done")
         await steps.given.put(None)
         await does(page.shows, "#task .badge", "Completed")

@@ -10,11 +10,13 @@ import httpx
 import pytest
 from selenium.webdriver.common.keys import Keys
 
-from tests.support.accessibility import violations
-from tests.support.browser import NARROW, WIDE, Page
-from tests.support.clients import message_json
-from tests.support.fleet import Fleet, Gateway
-from tests.support.page_agents import MARK, RTL
+from a2a_celery.store import SyncStore
+from tests.support.agents.page_agents import MARK, RTL
+from tests.support.clients.accessibility import violations
+from tests.support.clients.bindings import message_json
+from tests.support.clients.browser import NARROW, WIDE, Page
+from tests.support.processes.fleet import Fleet, Gateway
+from tests.support.store.backup import backup_of, restore
 from tests.support.waiting import LIMIT
 
 
@@ -45,11 +47,41 @@ def test_a_message_becomes_a_task_whose_stream_grows_chunk_by_chunk(page: Page, 
     assert page.text("#task article .text").split() == [str(number) for number in range(30)]
     versions = page.versions()
     assert versions == list(range(1, len(versions) + 1))
-    assert sum("Artifact" in event for event in page.events()) >= 30
+    [row] = [event for event in page.events() if "Artifact" in event]
+    assert re.search(r"response, 31 chunks, [\d.]+ m?s$", row), row
+    page.expand(".log details:has(> summary .artifactUpdate)")
+    assert len(page.all(".log .events .events summary")) == 31
+
+
+def test_the_parts_of_a_long_artifact_are_shown_step_by_step(page: Page) -> None:
+    page.open().agent("count")
+    page.send("450")
+    page.shows("#task .badge", "Completed")
+    page.until(lambda: any("chunks" in event for event in page.events()), "the artifact")
+    page.expand(".log details:has(> summary .artifactUpdate)")
+    rows = "return document.querySelectorAll('.log .events .events summary').length"
+    counts = []
+    while page.all(".log li button"):
+        counts.append(page.script(rows))
+        page.element(".log li button").click()
+
+    assert counts == [200, 400]
+    assert page.script(rows) >= 450
+
+
+def test_metadata_with_and_without_the_prefix_is_shown_once(page: Page) -> None:
+    page.open().agent("fails")
+    page.send("now")
+    page.shows("#task .badge", "Failed")
+    page.expand(".log .events > li:last-child details")
+
+    event = page.text(".log .events > li:last-child pre")
+    assert '"a2a_celery/reference":' in event
+    assert '"reference":' not in event
 
 
 def test_a_task_that_is_opened_later_shows_its_whole_log(page: Page) -> None:
-    page.open().agent("count")
+    page.open().agent("counts_aloud")
     page.send("900")
     page.shows("#task .badge", "Completed")
     address = page.browser.current_url
@@ -67,7 +99,6 @@ def test_a_task_that_is_opened_later_shows_its_whole_log(page: Page) -> None:
     while page.all("#task .log > button"):
         page.element("#task .log > button").click()
     assert page.versions() == list(range(1, newest + 1))
-    assert page.text("#task article .text").split()[-1] == "899"
 
 
 def test_a_question_is_answered_in_its_task(page: Page) -> None:
@@ -76,7 +107,7 @@ def test_a_question_is_answered_in_its_task(page: Page) -> None:
     page.shows("#task .question-text", "How many?")
     task = page.task_id()
     page.answer("many")
-    page.until(lambda: page.content("#task .messages").count("How many?") == 1, "it has asked again")
+    page.until(lambda: page.count_events("Needs an answer") == 2, "it has asked again")
     page.focuses("Your answer")
     page.press("7", Keys.CONTROL, Keys.ENTER)
     page.shows("#task .badge", "Completed")
@@ -86,6 +117,98 @@ def test_a_question_is_answered_in_its_task(page: Page) -> None:
     assert not page.all("#task .question")
     texts = [element.text for element in page.all("#task .message.user .text")]
     assert texts == ["begin", "many", "7"]
+
+
+def test_a_task_is_replaced_if_the_store_has_lost_its_newest_events(
+    page: Page, fleet_and_gateway: tuple[Fleet, Gateway]
+) -> None:
+    page.open().agent("ask")
+    page.send("begin")
+    page.shows("#task .question-text", "How many?")
+    store = SyncStore(fleet_and_gateway[0].redis.store_url)
+    backup = backup_of(store)
+    page.answer("many")
+    page.until(lambda: page.count_events("Needs an answer") == 2, "it has asked again")
+
+    restore(store, backup)
+    store.close()
+
+    page.until(lambda: page.texts("#task .message.user .text") == ["begin"], "the lost message is gone")
+    page.answer("7")
+    page.shows("#task .badge", "Completed")
+    assert page.texts("#task .message.user .text") == ["begin", "7"]
+
+
+CONVERSATION = """
+const [order, hasHistory] = arguments;
+const { Follower } = await import(document.querySelector('[href$="follower.js"]').href);
+const message = (messageId, role = 'ROLE_AGENT') => ({ messageId, role, parts: [{ text: messageId }] });
+const status = (state, question) => ({ state: `TASK_STATE_${state}`, ...(question && { message: message(question) }) });
+const follower = new Follower({}, 'id', { onEvent() {}, onChange() {} });
+const history = [message('request', 'ROLE_USER')];
+follower.addEvent({ id: '1', event: { task: { id: 'id', status: status('INPUT_REQUIRED', 'question'), history } } });
+const answer = message('answer', 'ROLE_USER');
+const response = { task: hasHistory ? { history: [...history, message('question'), answer] } : {} };
+const steps = {
+  S: () => follower.addEvent({ id: '2', event: { statusUpdate: { status: status('SUBMITTED') } } }),
+  W: () => follower.addEvent({ id: '3', event: { statusUpdate: { status: status('WORKING', 'progress') } } }),
+  Q: () => follower.addEvent({ id: '4', event: { statusUpdate: { status: status('INPUT_REQUIRED', 'next') } } }),
+  A: () => follower.addSentMessage(answer, response),
+};
+for (const step of order) steps[step]();
+return follower.task.history.map(({ messageId }) => messageId);
+"""
+"""Script that returns the conversation of a task after an answer (A) and three events (S, W, Q) in a given order."""
+
+
+@pytest.mark.parametrize("order", ["ASWQ", "SAWQ", "SWAQ", "SWQA"])
+def test_an_answer_follows_its_question_whenever_the_response_arrives(page: Page, order: str) -> None:
+    page.open()
+    page.element("#agents .list")
+
+    assert page.script(CONVERSATION, order, True) == ["request", "question", "answer", "progress"]
+    if order.startswith("A"):
+        assert page.script(CONVERSATION, order, False) == ["request", "question", "answer", "progress"]
+
+
+ROW_OF_OPEN_TASK = """
+const row = document.querySelector('#tasks a[aria-current]');
+const state = document.querySelector('#task .task-head .badge').textContent;
+const group = row?.closest('section').querySelector('h4 .badge').textContent;
+return [state, group, row?.querySelector('.request').textContent];
+"""
+"""Script that returns the state of the open task, the state of its row in the list, and the title of the row."""
+
+
+def test_the_row_of_the_open_task_follows_its_events(page: Page) -> None:
+    page.open().agent("ask")
+    page.send("a row")
+    for state, button in (("Needs an answer", "Answer"), ("Completed", "")):
+        found: list[str | None] = []
+
+        def has_state(state: str = state, found: list[str | None] = found) -> bool:
+            found[:] = page.script(ROW_OF_OPEN_TASK)
+            return found[0] == state
+
+        page.until(has_state, state)
+        assert found[1:] == (["Needs an answer", "a row"] if button else [None, None])
+        if button:
+            page.answer("7")
+
+
+def test_rows_show_the_whole_difference_of_requests_and_the_question(page: Page) -> None:
+    page.open().agent("ask")
+    common = "Please summarise the quarterly report of the department for which we have asked you several times, "
+    for number in ("first", "second"):
+        page.send(f"{common}{number}")
+        page.shows("#task .badge", "Needs an answer")
+        page.until(lambda number=number: page.texts("#tasks .request")[0].endswith(number), "the row")
+
+    rows = page.texts("#tasks .groups li")[:2]
+
+    assert [row.splitlines()[0].rpartition(", ")[2] for row in rows] == ["second", "first"]
+    assert all("How many?" in row.splitlines()[1] for row in rows)
+    assert page.texts("#tasks .request")[0].startswith("Please summarise the quarterly report")
 
 
 def test_a_task_links_to_its_parent_and_its_children(page: Page) -> None:
@@ -98,11 +221,11 @@ def test_a_task_links_to_its_parent_and_its_children(page: Page) -> None:
     url = page.url.replace("/ui/", "/agents/echo/message:send")
     child = httpx.post(url, json=message, headers={"A2A-Version": "1.0"}, timeout=LIMIT).json()["task"]["id"]
 
-    page.element("#task .family summary").click()
+    page.expand("#task .family")
     page.shows("#task .family li", child)
     page.element("#task .family a").click()
     page.shows("#task .ids", child)
-    page.element("#task .family summary").click()
+    page.expand("#task .family")
     page.shows("#task .family h4", "Parent task")
     page.element("#task .family a").click()
     page.shows("#task .ids", parent)
@@ -159,7 +282,7 @@ def test_pages_that_were_left_hold_no_connection(page: Page) -> None:
 
 def test_output_of_an_agent_is_shown_as_text(page: Page) -> None:
     page.open().agent("hostile")
-    page.element("#tasks .about summary").click()
+    page.expand("#tasks .about details")
     assert page.text("#tasks .lead") == f"Says {MARK}"
     page.send(f"{MARK} {RTL}")
     page.shows("#task .question-text", "script link")
@@ -186,7 +309,7 @@ def test_output_of_an_agent_is_shown_as_text(page: Page) -> None:
 
 def test_errors_of_the_protocol_are_shown_with_their_details(page: Page) -> None:
     page.open().agent("echo")
-    page.element("#tasks > div > .more summary").click()
+    page.expand("#tasks > div > .more")
     page.element("#task-id").send_keys("nothing-of-that-name\n")
     page.shows("#notices", "This task does not exist")
     page.shows("#notices dl", "TASK_NOT_FOUND")
@@ -239,10 +362,8 @@ def test_it_fits_and_can_be_read(page: Page, size: tuple[int, int], dark: bool) 
 def test_dialogs_forms_and_errors_are_accessible(page: Page, size: tuple[int, int], dark: bool) -> None:
     page.shape(size, dark=dark)
     page.open().agent("patient")
-    page.element("#tasks .about summary").click()
-    page.element("#credentials-button").click()
-    page.element("#credential-value")
-    page.element("#tasks > div > .more summary").click()
+    page.expand("#tasks .about details")
+    page.expand("#tasks > div > .more")
     page.element("#task-id").send_keys("nothing-of-that-name\n")
     page.shows("#notices", "This task does not exist")
     assert violations(page.browser) == []
@@ -250,7 +371,7 @@ def test_dialogs_forms_and_errors_are_accessible(page: Page, size: tuple[int, in
     page.open("#card=/agents/patient/.well-known/agent-card.json")
     page.send("wait")
     page.shows("#task .badge", "Working")
-    page.element("#task .family summary").click()
+    page.expand("#task .family")
     page.shows("#task .family .hint", "None")
     assert violations(page.browser) == []
     page.element("#task .title .danger").click()
@@ -271,7 +392,7 @@ def test_no_pane_scrolls_sideways(page: Page, size: tuple[int, int]) -> None:
     page.shows("#task .badge", "Working")
     assert page.script(SIDEWAYS) == []
     page.open("#card=/agents/patient/.well-known/agent-card.json")
-    page.shows("#tasks .groups .line", "Compare the offers")
+    page.shows("#tasks .groups .request", "Compare the offers")
     assert page.script(SIDEWAYS) == []
     page.element("#tasks .switch button:last-child").click()
     page.until(lambda: "Working" in page.text("#tasks .groups li .badge"), "the list of all tasks")

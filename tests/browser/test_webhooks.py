@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from selenium import webdriver
 
-from tests.support.accessibility import violations
-from tests.support.browser import Page
-from tests.support.clients import message_json, rpc
-from tests.support.fleet import Fleet, Gateway, running_fleet
-from tests.support.posts import DELIVERING, body_with_config
-from tests.support.receiver import Receiver, receiver
+from tests.support.clients.accessibility import violations
+from tests.support.clients.bindings import message_json, rpc
+from tests.support.clients.browser import Page
+from tests.support.processes.fleet import Fleet, Gateway, running_fleet
+from tests.support.receivers.posts import DELIVERING, body_with_config
+from tests.support.receivers.receiver import Receiver, receiver
 
 DESKTOP, PHONE = (1280, 900), (390, 844)
 LONG_URL = "/" + "a-path-of-one-long-word" * 12
@@ -25,7 +24,7 @@ LONG_URL = "/" + "a-path-of-one-long-word" * 12
 def fleet_and_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Fleet, Gateway]]:
     """Fleet with a watcher, whose gateway serves the page."""
     folder = tmp_path_factory.mktemp("fleet")
-    with running_fleet(folder, app="tests.support.page_agents", A2A_UI="on", **DELIVERING) as fleet:
+    with running_fleet(folder, app="tests.support.agents.page_agents", A2A_UI="on", **DELIVERING) as fleet:
         fleet.worker(pool="threads", concurrency=8)
         fleet.watcher()
         yield fleet, fleet.gateway()
@@ -38,11 +37,9 @@ def hooks() -> Iterator[Receiver]:
 
 
 @pytest.fixture
-def page(browser: webdriver.Chrome, fleet_and_gateway: tuple[Fleet, Gateway]) -> Iterator[Page]:
-    page = Page(browser, fleet_and_gateway[1].url)
+def page(page: Page) -> Page:
     page.shape(DESKTOP)
-    yield page
-    assert page.console() == []
+    return page
 
 
 def open_webhooks(page: Page, gateway: Gateway, *urls: str) -> dict[str, Any]:
@@ -54,7 +51,7 @@ def open_webhooks(page: Page, gateway: Gateway, *urls: str) -> dict[str, Any]:
         config = {"taskId": task["id"], "url": url, "id": f"hook-{number}"}
         assert "result" in rpc(gateway, "CreateTaskPushNotificationConfig", config, agent="ask")
     page.open(f"#card=/agents/ask/.well-known/agent-card.json&task={task['id']}")
-    page.element(".webhooks > summary").click()
+    page.expand(".webhooks")
     return task
 
 
@@ -146,6 +143,6 @@ def test_a_task_without_webhooks_is_shown_as_such(page: Page) -> None:
     page.send("begin")
     page.shows("#task .question-text", "How many?")
 
-    page.element(".webhooks > summary").click()
+    page.expand(".webhooks")
 
     page.shows(".webhooks .hint", "None")

@@ -28,8 +28,8 @@ from a2a_celery.client.calling.progress import (
 from a2a_celery.client.calling.worker import WAKEUP_TTL, PendingWakeups
 from a2a_celery.client.result import Result
 from tests.support.clocks import ManualClock
-from tests.support.serving import serve_app
-from tests.support.webhooks import post, status_event
+from tests.support.processes.serving import serve_app
+from tests.support.receivers.webhooks import post, status_event
 
 URL = "https://agents.example.com/a"
 NOW = 1_000_000.0
@@ -101,6 +101,11 @@ class TestSteps:
     def test_an_option_that_is_none_is_refused(self, call: CallTask, options: dict[str, Any], expected: str) -> None:
         with pytest.raises((ValueError, TypeError), match=expected):
             call.s(URL, "x", **options)
+
+    def test_an_optional_option_may_be_none(self, call: CallTask) -> None:
+        step = call.s(URL, "x", task_id=None, context_id=None, tenant=None, timeout=None)
+
+        assert step.kwargs["tenant"] is None
 
     def test_content_that_is_no_json_is_refused(self, call: CallTask) -> None:
         with pytest.raises(TypeError, match="a message cannot carry this object: pass text"):

@@ -24,14 +24,12 @@ from a2a_celery.client.calling import (
     Webhook,
     call_task,
     cancel_task,
-    client_loop,
-    progress,
     worker,
 )
 from a2a_celery.client.calling.client_loop import ClientLoops
 from a2a_celery.client.calling.worker import CallRequest, RevocationMonitor, a2a_wake
 from a2a_celery.client.result import Result
-from tests.support.serving import serve_app
+from tests.support.processes.serving import serve_app
 
 URL = "https://agents.example.com/a"
 NOW = 1_000_000.0
@@ -52,10 +50,9 @@ def call(app: Celery) -> CallTask:
 
 
 @pytest.fixture
-def short_polls(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make steps poll their tasks every 10 ms."""
-    monkeypatch.setattr(progress, "POLL_INTERVAL_MIN", 0.01)
-    monkeypatch.setattr(progress, "POLLS_PER_SECOND", 1000)
+def short_polls(app: Celery) -> None:
+    """Make steps poll their tasks every 10 ms, a third of the broker's visibility timeout."""
+    app.conf.broker_transport_options = {"visibility_timeout": 0.03}
 
 
 @pytest.mark.parametrize(
@@ -80,7 +77,6 @@ def test_a_revoked_step_cancels_the_task_that_it_is_about(
 
     request = CallRequest(message, app=app, task=call, eventer=None)
 
-    monkeypatch.setattr(request, "_announce_revoked", lambda *_: None)
     monkeypatch.setattr("celery.worker.request.revoked_tasks", {STEP})
     assert request.revoked()
     if cancel_options is not None and "content" in cancel_options:
@@ -117,7 +113,8 @@ async def test_the_cancellation_of_a_step_with_a_webhook_repeats_the_steps_reque
         monkeypatch.setattr(worker, "publish_cancel", lambda task, info, **kwargs: cancellations.append(kwargs))
         message = TaskMessage("a2a.call", STEP, args=["hello"], kwargs={"url": url})
         message.delivery_info = {"redelivered": True}
-        CallRequest(message, app=app, task=call, eventer=None)._give_up()
+        monkeypatch.setattr("celery.worker.request.revoked_tasks", {STEP})
+        assert CallRequest(message, app=app, task=call, eventer=None).revoked()
         await asyncio.to_thread(lambda: call.canceler.apply(kwargs=cancellations[0]).get())
 
     first, repeated = request_bodies
@@ -241,8 +238,8 @@ def card_at(request: Request) -> Response:
 
 
 @pytest.mark.usefixtures("short_polls")
-async def test_an_agent_that_drips_holds_no_slot_for_ever(monkeypatch: pytest.MonkeyPatch, call: CallTask) -> None:
-    monkeypatch.setattr(client_loop, "CALL_TIMEOUT", 0.2)
+async def test_an_agent_that_drips_holds_no_slot_for_ever(call: CallTask) -> None:
+    call.loops = ClientLoops(call_timeout=0.2)
 
     async def drops() -> AsyncIterator[bytes]:
         while True:

@@ -13,10 +13,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from a2a_celery.client import AgentUnreachable, CallRefused, CardCache, InvalidResponse
-from a2a_celery.client.connection import card_cache
 from a2a_celery.client.connection.card_cache import MAX_AGE
 from tests.support.clocks import ManualClock
-from tests.support.serving import serve_app
+from tests.support.processes.serving import serve_app
 
 CARD = "/.well-known/agent-card.json"
 
@@ -157,10 +156,8 @@ async def test_agents_have_a_card_each(caching_agent: CachingAgent) -> None:
         await caching_agent(f"{caching_agent.url}/other")
 
 
-async def test_the_number_of_cached_cards_is_limited(
-    caching_agent: CachingAgent, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(card_cache, "MAX_CARDS", 2)
+async def test_the_number_of_cached_cards_is_limited(caching_agent: CachingAgent) -> None:
+    caching_agent.cache = CardCache(max_cards=2, clock=caching_agent.cards.clock)
     for name in ("1", "2", "3", "2", "3", "1"):
         await caching_agent(f"{caching_agent.url}/tenants/{name}")
 

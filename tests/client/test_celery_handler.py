@@ -15,10 +15,10 @@ from kombu.exceptions import OperationalError
 
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.client.notifications import Notification
-from a2a_celery.client.receiver import BROKER_THREADS, celery_handler, receiver_app
-from tests.support.serving import serve_app
+from a2a_celery.client.receiver import BROKER_THREADS, NotificationPublisher, celery_handler, receiver_app
+from tests.support.processes.serving import serve_app
+from tests.support.receivers.webhooks import SECRET, post, status_event
 from tests.support.waiting import eventually_async
-from tests.support.webhooks import SECRET, post, status_event
 
 EVENTS = [
     StreamResponse(task=Task(id="t", context_id="c")),
@@ -123,7 +123,6 @@ async def test_a_broker_that_does_not_respond_blocks_only_daemon_threads() -> No
     assert len(task.threads) == BROKER_THREADS + 1, "the call that waited for a thread is not made after its error"
 
 
-async def test_the_broker_must_accept_a_notification_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("a2a_celery.client.receiver.BROKER_TIMEOUT", 0.01)
+async def test_the_broker_must_accept_a_notification_in_time() -> None:
     with hung_broker() as task, pytest.raises(TimeoutError):
-        await celery_handler(task)(Notification("l_1", "l", 1, 1, Task()))
+        await NotificationPublisher(task, {}, timeout=0.01)(Notification("l_1", "l", 1, 1, Task()))

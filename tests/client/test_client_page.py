@@ -16,8 +16,8 @@ from a2a_celery.cli.client.call import EXIT_CODES, INTERRUPTED
 from a2a_celery.client import errors, remote_agent, state_name
 from a2a_celery.client.connection import card_cache, turn_stream
 from a2a_celery.client.result import STOP_REASONS, Result
-from tests.support.plain_server import plain_server
-from tests.support.states import States
+from tests.support.agents.states import States
+from tests.support.processes.plain_server import plain_server
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "client.md").read_text(encoding="utf-8")
@@ -58,6 +58,22 @@ async def test_a_session_is_restored_from_its_database_row() -> None:
 
 
 @pytest.mark.parametrize(
+    ("message", "printed", "outcome"),
+    [
+        ("COMPLETED", "COMPLETED it is", "done"),
+        ("INPUT_REQUIRED", "", "INPUT_REQUIRED it is"),
+        ("FAILED", "", "no answer: FAILED it is"),
+    ],
+)
+async def test_a_text_is_printed_as_it_arrives(
+    message: str, printed: str, outcome: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with plain_server(States()) as url, client.RemoteAgent(url) as agent:
+        assert await program(2, url)["tell"](agent.session(), message) == outcome
+    assert capsys.readouterr().out == printed
+
+
+@pytest.mark.parametrize(
     ("schema", "entered", "expected"),
     [
         (None, "tea", "tea"),
@@ -78,7 +94,7 @@ async def test_a_question_with_a_schema_is_answered(schema: Any, entered: str, e
             return Result.of({"id": "t", "status": {"state": "TASK_STATE_COMPLETED"}})
 
     answers: list[Any] = []
-    code = compile(PROGRAMS[2], "client.md", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    code = compile(PROGRAMS[3], "client.md", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     await eval(code, {"session": FakeSession(), "input": lambda prompt: entered, "print": lambda text: None})
 
     assert answers == [expected]

@@ -143,12 +143,13 @@ async def test_memory_is_bounded_and_drops_the_least_recently_used_subscription(
 
 
 async def test_memory_drops_a_subscription_whose_event_failed() -> None:
-    deduplicator = MemoryDeduplicator()
+    deduplicator = MemoryDeduplicator(max_subscriptions=1)
+    await handle(deduplicator, "b", 1)
     await deduplicator.claim("a", EventId(1), "me", HOLD)
     await deduplicator.settle("a", EventId(1), "me", handled=False)
 
-    assert not deduplicator._handled
-    assert not deduplicator._holders
+    assert await handle(deduplicator, "b", 1) is DUPLICATE
+    assert await deduplicator.claim("a", EventId(1), "another", HOLD) is NEW
 
 
 async def test_the_claim_of_a_dead_process_expires(client: redis.asyncio.Redis) -> None:

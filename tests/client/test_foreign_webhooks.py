@@ -29,9 +29,9 @@ from a2a_celery.client.receiver import (
 )
 from a2a_celery.errors import ConfigError
 from tests.support.clocks import START, ManualClock
-from tests.support.serving import serve_app
+from tests.support.processes.serving import serve_app
+from tests.support.receivers.webhooks import OTHER_SECRET, SECRET, post
 from tests.support.waiting import LIMIT
-from tests.support.webhooks import OTHER_SECRET, SECRET, post
 
 TOKEN = "chosen-by-the-client"
 STATUS = {"statusUpdate": {"taskId": "t1", "contextId": "c", "status": {"state": "TASK_STATE_WORKING"}}}

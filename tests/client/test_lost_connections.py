@@ -15,21 +15,21 @@ import pytest
 from a2a.compat.v0_3 import a2a_v0_3_pb2_grpc
 from a2a.types import AgentCard, ListTasksRequest, StreamResponse, Task, TaskState, TaskStatus, a2a_pb2_grpc
 from a2a.utils.errors import TaskNotFoundError
-from google.protobuf.json_format import MessageToDict
+from google.protobuf.json_format import ParseDict
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from a2a_celery.client import AgentSession, AgentUnreachable, NotConnected, RemoteAgent, ResponseLost, Result, Session
 from a2a_celery.client.connection.turn_stream import MAX_BACKOFF, SILENCE_TIMEOUT
 from a2a_celery.lifecycle.states import COMPLETED
 from a2a_celery.store import AsyncStore, Keys
-from tests.support.clients import ServedFleet, sdk_client, stream
+from tests.support.clients.bindings import ServedFleet, sdk_client, stream
+from tests.support.clients.lossy_transports import CutsStreams, losing_answers
 from tests.support.clocks import ManualClock, ShortSleepClock
-from tests.support.fleet import running_fleet
-from tests.support.grpc_agent import grpc_agent
-from tests.support.lossy_transports import CutsStreams, losing_answers
-from tests.support.plain_server import Steps, plain_server
-from tests.support.proxy import Proxy, proxy
-from tests.support.seeds import Seeds, chunk, status
+from tests.support.processes.fleet import running_fleet
+from tests.support.processes.grpc_agent import grpc_agent
+from tests.support.processes.plain_server import Steps, plain_server
+from tests.support.processes.proxy import Proxy, proxy
+from tests.support.store.seeds import Seeds, chunk, status
 from tests.support.waiting import LIMIT, eventually_async
 
 
@@ -104,8 +104,8 @@ async def test_streams_outlive_a_gateway_that_is_killed(served_fleet: ServedFlee
         assert (result.state_name, result.text) == ("COMPLETED", NUMBERS), binding
         assert chunks(events) == NUMBERS, binding
     for binding in ("JSONRPC", "HTTP+JSON"):  # gRPC events have no ids, so a complete task replaces missed events
-        received_events = [MessageToDict(event) for event in events_by_binding[binding]]
-        assert received_events == await log(served_fleet, sessions[binding].task_id, "routed"), "each event once"
+        logged = await log(served_fleet, sessions[binding].task_id, "routed")
+        assert events_by_binding[binding] == logged, "each event once"
     # the second task comes from the new stream or from GetTask
     assert sum(event.HasField("task") for event in events_by_binding["GRPC"]) >= 2
 
@@ -121,8 +121,20 @@ async def test_numbered_events_come_once_however_often_their_stream_is_cut(
         events = [event async for event in session.stream("12 0.02", deadline=60)]
 
     assert not line.event_counts, "it was cut so often"
-    assert [MessageToDict(event) for event in events] == await log(served_fleet, session.task_id, "pace")
+    assert events == await log(served_fleet, session.task_id, "pace")
     assert session.result.state_name == "COMPLETED"
+
+
+async def test_the_text_of_a_stream_that_is_cut_comes_once(served_fleet: ServedFleet) -> None:
+    line = CutsStreams(3, 0, 2, 0, 1)
+    async with httpx.AsyncClient(transport=line, timeout=LIMIT) as http:
+        agent = RemoteAgent(f"{served_fleet.url}/agents/pace", http=http, clock=ShortSleepClock())
+        session = agent.session()
+        pieces = [piece async for piece in session.texts("12 0.02", deadline=60)]
+
+    assert not line.event_counts, "it was cut so often"
+    assert not any(piece.replaces for piece in pieces)
+    assert "".join(pieces) == session.result.text
 
 
 async def test_a_client_restarts_if_the_store_lost_its_newest_events(tmp_path: Path) -> None:
@@ -157,12 +169,12 @@ async def test_a_client_restarts_if_the_store_lost_its_newest_events(tmp_path: P
     assert chunks(events) == expected
 
 
-async def log(served_fleet: ServedFleet, task_id: str, agent: str) -> list[object]:
+async def log(served_fleet: ServedFleet, task_id: str, agent: str) -> list[StreamResponse]:
     """Return all events of a task from a stream that starts with the first event."""
     async with httpx.AsyncClient() as http:
         path = f"/tasks/{task_id}:subscribe"
         async with stream(http, served_fleet.gateway, path, agent=agent, Last_Event_ID="0") as frames:
-            return [frame.data async for frame in frames]
+            return [ParseDict(frame.data, StreamResponse()) async for frame in frames]
 
 
 class TestLostAnswers:
@@ -288,6 +300,29 @@ async def test_a_cut_stream_of_the_sdks_server_is_subscribed_to_again(binding: s
 
     assert (result.state_name, result.text) == ("COMPLETED", "one two three ")
     assert chunks(events) == "one two three "
+
+
+@pytest.mark.parametrize("binding", ["JSONRPC", "GRPC"])
+async def test_text_comes_once_although_snapshots_repeat_it(binding: str) -> None:
+    texts: list[str] = []
+    async with plain(binding) as server:
+
+        async def watch() -> None:
+            async for piece in server.agent.session().texts("go", deadline=60):
+                texts.append(piece)
+
+        watch_task = asyncio.create_task(watch())
+        await server.say("one ")
+        await until(lambda: texts == ["one "])
+        server.line.cut()
+        await server.say("two ")
+        server.line.restore()
+        await until(lambda: texts == ["one ", "two "])
+        await server.say("three ")
+        await server.steps.given.put(None)
+        await watch_task
+
+    assert texts == ["one ", "two ", "three "]
 
 
 async def test_a_cut_that_nothing_happened_in_is_not_seen() -> None:

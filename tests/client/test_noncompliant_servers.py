@@ -45,10 +45,10 @@ from a2a_celery.client.connection.turn_stream import MAX_BACKOFF, MAX_SILENCE_TI
 from a2a_celery.client.session import DEADLINE
 from a2a_celery.clock import SYSTEM_CLOCK, Clock
 from a2a_celery.execution.agent_caller import ChildCall
-from tests.support.agents import card
+from tests.support.agents.basic import card
 from tests.support.clocks import ManualClock, ShortSleepClock
-from tests.support.grpc_agent import grpc_agent
-from tests.support.serving import serve_app
+from tests.support.processes.grpc_agent import grpc_agent
+from tests.support.processes.serving import serve_app
 
 
 @asynccontextmanager
@@ -447,6 +447,34 @@ async def test_a_time_without_a_zone_is_utc(version: str, streaming: bool) -> No
     assert result.raw.status.timestamp.ToJsonString() == f"{naive}Z"
     assert MessageToDict(result.parts[0].data) == data, "what an agent made is left as it is"
     assert Result.of(task) == result, "as the JSON of a webhook"
+
+
+@pytest.mark.parametrize("version", ["1.0", "0.3"])
+@pytest.mark.parametrize("streaming", [False, True], ids=["whole", "streamed"])
+async def test_a_whole_number_that_protobuf_would_round_is_read_as_text(
+    version: str, streaming: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = {"id": 2**60 + 1, "at": 1.5e300, "small": 2**53 - 1}
+    place = f"{version} {streaming}"  # each place is logged once
+    if version == "0.3":
+        artifact = {"artifactId": "a", "parts": [{"kind": "data", "data": {place: data}}]}
+        status = {"state": "completed"}
+        task: Any = {"kind": "task", "id": "t", "contextId": "c", "status": status, "artifacts": [artifact]}
+    else:
+        artifact = {"artifactId": "a", "parts": [{"data": {place: data}}]}
+        task = {
+            "task": {"id": "t", "contextId": "c", "status": {"state": "TASK_STATE_COMPLETED"}, "artifacts": [artifact]}
+        }
+
+    def answers(method: str) -> Any:
+        return Response(frames_of(task), media_type="text/event-stream") if streaming else task
+
+    async with odd_peer(answers, streaming=streaming, version=version) as agent:
+        result = await agent.session().send("hello", deadline=30)
+
+    assert MessageToDict(result.parts[0].data) == {place: data | {"id": "1152921504606846977"}}
+    assert Result.of(task) == result, "as the JSON of a webhook"
+    assert caplog.text.count(f"a whole number at the response, data.{place}.id is sent as a text") == 1
 
 
 @pytest.mark.parametrize(

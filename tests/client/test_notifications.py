@@ -23,7 +23,7 @@ from a2a_celery.client.receiver import (
 from a2a_celery.errors import ConfigError
 from a2a_celery.lifecycle import EventId
 from tests.support.clocks import ManualClock
-from tests.support.webhooks import DELIVERY_ID, OLD_SECRET, OTHER_SECRET, SECRET, Post, post, status_event
+from tests.support.receivers.webhooks import DELIVERY_ID, OLD_SECRET, OTHER_SECRET, SECRET, Post, post, status_event
 
 NOW = 1_800_000_000.0
 

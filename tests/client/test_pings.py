@@ -24,7 +24,7 @@ from a2a_celery.client.receiver import (
     receiver_app,
 )
 from a2a_celery.push import PostRequest, Signer, delivery_id
-from tests.support.webhooks import OTHER_SECRET, SECRET, Post
+from tests.support.receivers.webhooks import OTHER_SECRET, SECRET, Post
 
 CREDENTIALS = "s3cret-cr3dentials"
 

@@ -27,8 +27,8 @@ from a2a_celery.crypto.webhook_keys import MAX_KEYS, jwk_set
 from a2a_celery.errors import ConfigError
 from a2a_celery.push import Signer, format_public_key
 from tests.support.clocks import ManualClock
-from tests.support.serving import serve_app
-from tests.support.webhooks import DELIVERY_ID, OTHER_SECRET, SECRET, Post, post
+from tests.support.processes.serving import serve_app
+from tests.support.receivers.webhooks import DELIVERY_ID, OTHER_SECRET, SECRET, Post, post
 
 ROOT = Path(__file__).resolve().parents[2]
 URL = "https://agents.example.com/.well-known/jwks.json"

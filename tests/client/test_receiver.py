@@ -32,9 +32,9 @@ from a2a_celery.client.receiver import (
     receive,
     receiver_app,
 )
-from tests.support.serving import serve_app
+from tests.support.processes.serving import serve_app
+from tests.support.receivers.webhooks import OTHER_SECRET, SECRET, Post, post, status_event
 from tests.support.waiting import LIMIT
-from tests.support.webhooks import OTHER_SECRET, SECRET, Post, post, status_event
 
 
 class Handler:

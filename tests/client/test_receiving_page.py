@@ -14,8 +14,8 @@ from google.protobuf.json_format import Parse
 
 from a2a_celery.client import notifications, receiver
 from a2a_celery.client.notifications import Notification
-from tests.support.serving import serve_app
-from tests.support.webhooks import OTHER_SECRET, SECRET, Post, post, status_event
+from tests.support.processes.serving import serve_app
+from tests.support.receivers.webhooks import OTHER_SECRET, SECRET, Post, post, status_event
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "webhooks-receiving.md").read_text(encoding="utf-8")
 

@@ -33,22 +33,22 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from a2a_celery.client import (
     CallRefused,
     DeadlineExceeded,
-    NoTransport,
     RemoteAgent,
     ResponseLost,
     Result,
     Session,
     state_name,
 )
+from a2a_celery.client.calling import Remote
 from a2a_celery.client.connection.transports import Credentials, grpc_address
 from a2a_celery.client.connection.turn_stream import SILENCE_TIMEOUT
 from a2a_celery.errors import ConfigError
-from tests.support.agents import card
+from tests.support.agents.basic import card
+from tests.support.agents.states import States
 from tests.support.certificates import Authority
 from tests.support.clocks import ManualClock
-from tests.support.grpc_agent import grpc_agent
-from tests.support.plain_server import Steps, plain_server
-from tests.support.states import States
+from tests.support.processes.grpc_agent import grpc_agent
+from tests.support.processes.plain_server import Steps, plain_server
 from tests.support.waiting import eventually_async
 
 
@@ -417,23 +417,13 @@ class TestCredentials:
             with pytest.raises(error, match=expected):
                 await agent.session().send("COMPLETED")
 
-    async def test_a_card_without_a_way_to_its_agent_is_no_use(self) -> None:
-        async with RemoteAgent("http://127.0.0.1:1", card=card("nowhere")) as agent:
-            with pytest.raises(NoTransport, match="has no interface"):
-                await agent.session().send("x")
-
-    @pytest.mark.parametrize("url", ["/rpc", "", "ftp://x/", "http://", "http://x:99999/", "http://[x"])
-    async def test_an_interface_without_a_usable_address_is_passed_over(self, states: str, url: str) -> None:
-        odd_card = card("odd")
-        odd_card.supported_interfaces.add(url=url, protocol_binding="JSONRPC", protocol_version="1.0")
-        async with RemoteAgent(states, card=odd_card) as agent:
-            for call in (agent.session().send("COMPLETED"), agent.get("t"), agent.session(Session("c", "t")).wait()):
-                with pytest.raises(NoTransport, match="addresses that are not used"):
-                    await call
-
-        odd_card.supported_interfaces.add(url=f"{states}/", protocol_binding="JSONRPC", protocol_version="1.0")
-        async with RemoteAgent(states, card=odd_card) as agent:
-            assert (await agent.session().send("COMPLETED")).state_name == "COMPLETED"
+    async def test_an_optional_argument_may_be_none(self, states: str) -> None:
+        names = "headers bearer api_key interceptors transports http timeout card cards hosts tenant"
+        nothing: dict[str, Any] = dict.fromkeys(names.split())
+        async with RemoteAgent(states, **nothing) as agent:
+            result = await agent.session(None, context_id=None).send("COMPLETED", deadline=None)
+        assert result.state_name == "COMPLETED"
+        assert Remote(states, headers=None, bearer=None, api_key=None, hosts=None, tenant=None)
 
     async def test_a_header_of_an_interceptor_that_cannot_be_sent_is_refused(self, states: str) -> None:
         class Interceptor(ClientCallInterceptor):

@@ -107,7 +107,7 @@ async def test_a_card_without_end_is_not_read_to_its_end() -> None:
 async def test_an_agent_at_https_leads_to_no_http() -> None:
     server = Odd(b"")
     async with agent(server, card=card("http://agent.example.com")) as client:
-        with pytest.raises(NoTransport, match="that are not used: invalid URLs, or http:// for an agent at https"):
+        with pytest.raises(NoTransport, match="the address is http://, but the agent's is https://"):
             await client.get("t")
 
     assert server.asked == []
@@ -122,3 +122,10 @@ async def test_another_interface_is_used_instead_of_one_in_clear() -> None:
             await client.get("t")
 
     assert {request.url.scheme for request in server.asked} == {"https"}
+
+
+async def test_a_client_without_a_tenant_has_a_short_text_without_credentials() -> None:
+    async with RemoteAgent("http://127.0.0.1:1", bearer="secret", tenant=None) as plain:
+        assert repr(plain) == "RemoteAgent('http://127.0.0.1:1')"
+    async with RemoteAgent("http://127.0.0.1:1", api_key="secret", tenant="acme") as limited:
+        assert repr(limited) == "RemoteAgent('http://127.0.0.1:1', tenant='acme')"

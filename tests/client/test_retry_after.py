@@ -18,11 +18,13 @@ from a2a_celery.client import AgentUnreachable, CallRefused, RemoteAgent, Respon
 from a2a_celery.client.calling.progress import CallProgress
 from a2a_celery.client.connection.turn_stream import ReconnectBackoff
 from a2a_celery.client.errors import translate_errors
-from a2a_celery.store import AsyncStore, Keys, Scope
-from tests.support.clients import BINDINGS
+from a2a_celery.gateway.middleware.bodies import BODY_TIMEOUT
+from a2a_celery.lifecycle.references import Scope
+from a2a_celery.store import AsyncStore, Keys
+from tests.support.clients.bindings import BINDINGS
 from tests.support.clocks import ManualClock, ShortSleepClock
-from tests.support.grpc_agent import grpc_agent
-from tests.support.local_gateway import LocalGateway, local_gateway
+from tests.support.processes.grpc_agent import grpc_agent
+from tests.support.processes.local_gateway import LocalGateway, local_gateway
 from tests.support.waiting import eventually_async
 
 NOW = 1_000_000.0
@@ -56,13 +58,13 @@ async def refusals(gateway: LocalGateway) -> int:
 @pytest.mark.parametrize("binding", BINDINGS)
 async def test_a_message_waits_for_the_requested_time(gateway: LocalGateway, clock: ManualClock, binding: str) -> None:
     agent = RemoteAgent(
-        "http://test", http=gateway.http, transports=[binding], reconnect_timeout=2 * EVERY, clock=clock
+        "http://test", http=gateway.http, transports=[binding], reconnect_timeout=2 * EVERY, clock=clock, hosts="*"
     )
     await agent.submit(agent.session().message("one"))
     send_task = asyncio.create_task(agent.submit(agent.session().message("two")))
 
     async def waits() -> list[float]:
-        return [seconds for seconds in clock.waits if seconds >= 1]  # shorter waits are the gateway's
+        return [seconds for seconds in clock.waits if seconds > BODY_TIMEOUT]  # shorter waits are the gateway's
 
     [seconds] = await eventually_async(waits, what="the client waits")
     assert EVERY - 120 < seconds <= EVERY * 1.1
@@ -81,7 +83,7 @@ async def test_a_wait_beyond_the_deadline_fails_at_once(
 ) -> None:
     rate = {"owner_requests_per_second": 0.001}
     async with local_gateway(store, redis_server.store_url, keys, ShortSleepClock(), **rate) as gateway:
-        agent = RemoteAgent("http://test", http=gateway.http, transports=[binding], reconnect_timeout=500)
+        agent = RemoteAgent("http://test", http=gateway.http, transports=[binding], reconnect_timeout=500, hosts="*")
         first = await agent.submit(agent.session().message("hello"))
         with pytest.raises(TooManyRequests) as exc_info:
             await agent.submit(agent.session().message("hello"))
@@ -179,7 +181,7 @@ async def test_what_is_too_large_for_the_server_is_not_sent_again(
     async with (
         local_gateway(store, redis_server.store_url, keys, ShortSleepClock(), max_request_bytes=100_000) as gateway,
         RemoteAgent(
-            "http://test", http=gateway.http, transports=["GRPC"], idempotent=idempotent, reconnect_timeout=5
+            "http://test", http=gateway.http, transports=["GRPC"], idempotent=idempotent, reconnect_timeout=5, hosts="*"
         ) as agent,
     ):
         with pytest.raises(CallRefused, match="larger than max"):

@@ -12,10 +12,10 @@ import pytest
 from a2a.types import AgentCard, Task, TaskState
 
 from a2a_celery.client import RemoteAgent, Result, StopReason, input_requests
-from tests.support.clients import ServedFleet
-from tests.support.fleet import running_fleet
-from tests.support.plain_server import plain_server
-from tests.support.states import States
+from tests.support.agents.states import States
+from tests.support.clients.bindings import ServedFleet
+from tests.support.processes.fleet import running_fleet
+from tests.support.processes.plain_server import plain_server
 
 BINDINGS = [(binding, version) for binding in ("JSONRPC", "HTTP+JSON", "GRPC") for version in ("1.0", "0.3")]
 
@@ -58,7 +58,7 @@ TABLE = {
 
 @pytest.fixture(scope="module")
 def served_fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedFleet]:
-    with running_fleet(tmp_path_factory.mktemp("fleet"), app="tests.support.states") as fleet:
+    with running_fleet(tmp_path_factory.mktemp("fleet"), app="tests.support.agents.states") as fleet:
         gateway = fleet.gateway(grpc=True)
         worker = fleet.worker(pool="threads", concurrency=4)
         yield ServedFleet(fleet, gateway, worker)

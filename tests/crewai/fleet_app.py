@@ -11,8 +11,8 @@ from crewai.tools import tool
 
 from a2a_celery import A2A, Turn, current_step_key
 from a2a_celery.frameworks.crewai import crewai_agent
-from tests.support.agents import card
-from tests.support.durable_agents import is_passed, write_line
+from tests.support.agents.basic import card
+from tests.support.agents.durable_agents import is_passed, write_line
 
 from .script import Script, crew_of, script
 

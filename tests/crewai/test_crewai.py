@@ -25,7 +25,7 @@ from a2a_celery.client import Result
 from a2a_celery.frameworks.crewai import crewai_agent
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, REJECTED
 from a2a_celery.testing import AgentTester
-from tests.support.booking_agents import turn
+from tests.support.agents.booking_agents import turn
 from workers import with_crewai
 
 from .script import Script, crew_of, script, user_texts
@@ -272,6 +272,44 @@ async def test_a_model_that_stopped_early_is_reported(fail_on: list[str], expect
 
     assert state(result) == expected
     assert MessageToDict(result.raw.metadata)["a2a_celery/stopReason"] == "length"
+
+
+GUARDRAIL = {"guardrail": lambda output: ("secret" not in output.raw, output.raw), "guardrail_max_retries": 1}
+"""Options of a task whose guardrail refuses secrets."""
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [(["secret one", "secret two"], (FAILED, "")), (["secret one", "good"], (COMPLETED, "good"))],
+    ids=["each output", "the first output"],
+)
+async def test_text_that_a_guardrail_refuses_is_withdrawn(answers: list[str], expected: tuple[TaskState, str]) -> None:
+    texts_of_model = iter(answers)
+    model = Script(model="script", answers=lambda messages: next(texts_of_model))
+    crew = crew_of(model, task=GUARDRAIL)
+    async with agent_tester(crewai_agent(crew)) as agent:
+        result = await agent.send("x")
+
+    assert (state(result), texts(result)["response"]) == expected
+    assert "secret" not in str(result.raw)
+
+
+async def test_text_that_a_guardrail_refuses_is_withdrawn_before_a_question() -> None:
+    answers = iter(["secret", [("ask", {"what": "sure?"})]])
+    model = Script(model="script", answers=lambda messages: next(answers))
+
+    def crew(turn: Turn) -> Crew:
+        @tool("ask")
+        def ask(what: str) -> str:
+            """Ask the client."""
+            return str(turn.blocking.ask(what))
+
+        return crew_of(model, ask, task=GUARDRAIL)
+
+    async with agent_tester(crewai_agent(crew)) as agent:
+        result = await agent.send("x")
+
+    assert (state(result), texts(result)) == (INPUT_REQUIRED, {"response": ""})
 
 
 async def test_a_turn_that_fails_leaves_the_conversation() -> None:

@@ -10,12 +10,11 @@ import pytest
 
 from tests.acceptance.test_cancel import IGNORED
 from tests.acceptance.test_durable_steps import wait_until_reached
-from tests.support import durable_agents
-from tests.support.booking_agents import BookingAgent, Client, book_over
-from tests.support.clients import BINDINGS
-from tests.support.durable_agents import lines
-from tests.support.fleet import Fleet, Process, running_fleet
-from tests.support.talk import read, send, state
+from tests.support.agents.booking_agents import BookingAgent, Client, book_over
+from tests.support.agents.durable_agents import lines
+from tests.support.clients.bindings import BINDINGS
+from tests.support.clients.talk import read, send, state
+from tests.support.processes.fleet import Fleet, Process, running_fleet
 from tests.support.waiting import eventually
 
 from .fleet_app import ANSWER, ROUNDS, STOPS
@@ -26,7 +25,7 @@ CLERK = BookingAgent("crewai", lambda asked, agreed: {"data": agreed})
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
 def test_calls_on_workers_that_are_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pool: str) -> None:
-    monkeypatch.setattr(durable_agents, "FOLDER", tmp_path)
+    monkeypatch.setenv("TEST_FOLDER", str(tmp_path))
     env = {"A2A_LEASE_TTL": "10", "A2A_REDISPATCH_AFTER": "3", "TEST_FOLDER": str(tmp_path)}
     with running_fleet(tmp_path, "redis", app=APP, **env) as fleet:
         gateway, _ = fleet.gateway(), fleet.watcher()
@@ -49,7 +48,7 @@ def test_calls_on_workers_that_are_killed(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_feedback_reaches_another_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(durable_agents, "FOLDER", tmp_path)
+    monkeypatch.setenv("TEST_FOLDER", str(tmp_path))
     with running_fleet(tmp_path, "redis", app=APP, TEST_FOLDER=str(tmp_path)) as fleet:
         client = Client(fleet.gateway(), BookingAgent("essay", lambda asked, agreed: {"text": "yes"}))
         worker = fleet.worker(pool="prefork", concurrency=2)

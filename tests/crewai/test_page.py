@@ -1,37 +1,33 @@
-"""Code of the section "CrewAI" in docs/frameworks.md, which must run unchanged."""
+"""Example of docs/frameworks/crewai.md, which must run unchanged."""
 
 from __future__ import annotations
 
-import re
+from collections.abc import Callable
 from importlib.metadata import version
-from typing import Any
+from pathlib import Path
 
-from celery import Celery
+import pytest
 
-from a2a_celery import A2A
 from a2a_celery.frameworks import crewai
-from tests.support import ROOT
+from tests.support.framework_pages import FOLDER, book_a_table, imported_example
 
-from .script import script
-
-PAGE = (ROOT / "docs" / "frameworks.md").read_text(encoding="utf-8")
-SECTION = PAGE.partition("## CrewAI\n")[2].partition("\n## ")[0]
+PAGE = (FOLDER / "crewai.md").read_text(encoding="utf-8")
 
 
-def test_the_code_runs() -> None:
-    module, line = re.findall(r"```python\n(.*?)```", SECTION, re.DOTALL)
-    namespace: dict[str, Any] = {"model": script("x"), "__name__": "acme.clerk"}
-    a2a = A2A(Celery("acme", set_as_current=False))
+@pytest.mark.parametrize("spell", [str, str.capitalize])
+async def test_the_example_asks_and_books(tmp_path: Path, spell: Callable[[str], str]) -> None:
+    with imported_example("crewai", tmp_path) as a2a:
+        results = await book_a_table("crewai", a2a, spell)
 
-    exec(compile(module, "frameworks.md", "exec"), namespace)
-    exec(compile(line, "frameworks.md", "exec"), {"a2a": a2a})
-
-    assert a2a.agents["clerk"].session
-    assert namespace["make_crew"](None).agents[0].role == "clerk"
+    assert results == [
+        ("COMPLETED", "You said: hello."),
+        ("INPUT_REQUIRED", "Book a table?"),
+        ("COMPLETED", "Done: a table is booked."),
+    ]
 
 
 def test_names_and_numbers_are_those_of_the_code() -> None:
-    assert f"The last {crewai.HISTORY} of these entries (option `history`)" in SECTION
+    assert f"The last {crewai.HISTORY} of these entries (option `history`)" in PAGE
     for name in (crewai.CHAT_MESSAGES, *filter(None, crewai.ACCEPTED)):
-        assert name in SECTION
-    assert f"crewai {version('crewai')} |" in PAGE
+        assert name in PAGE
+    assert f"crewai {version('crewai')} |" in (FOLDER / "index.md").read_text(encoding="utf-8")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.restarts import MortalRedis, mortal_redis
+from tests.support.processes.restarts import MortalRedis, mortal_redis
 
 
 @pytest.fixture

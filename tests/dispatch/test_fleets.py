@@ -13,8 +13,8 @@ from celery import Celery
 
 from a2a_celery.dispatch import Publisher, RunOptions, fleet_of
 from a2a_celery.dispatch.queues import FIRST_DELAY, LONGEST_DELAY, MAX_RETURNS, returned_headers
-from tests.support.fleet import RABBITMQ_URL
-from tests.support.restarts import MortalRedis
+from tests.support.processes.fleet import RABBITMQ_URL
+from tests.support.processes.restarts import MortalRedis
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -14,7 +14,7 @@ from kombu.transport import redis as kombu_redis
 
 from a2a_celery.dispatch.connection import skip_run_acks
 from a2a_celery.integrations.kombu import skip_ack_emulation
-from tests.support.restarts import MortalRedis
+from tests.support.processes.restarts import MortalRedis
 
 Connect = Callable[[], Any]
 
@@ -126,7 +126,7 @@ def test_a_closed_channel_also_returns_what_is_recorded_in_redis(channels: Conne
 
     channel.close()
 
-    assert broker.llen(channel._q_for_pri("runs", 3)) == 2
+    assert broker.llen("runs\x06\x163") == 2
     assert recorded(broker) == (0, 0)
 
 

@@ -12,7 +12,7 @@ from kombu import Connection
 from kombu.transport import redis as kombu_redis
 
 from a2a_celery.integrations.kombu import reuse_clients
-from tests.support.restarts import MortalRedis
+from tests.support.processes.restarts import MortalRedis
 
 ORIGINAL = unwrap(kombu_redis.Channel._create_client)
 """kombu's method, without a patch that this process may have applied."""

@@ -13,7 +13,7 @@ from kombu.exceptions import OperationalError
 from kombu.transport import redis as kombu_redis
 
 from a2a_celery.integrations.kombu import patch_refused_writes
-from tests.support.restarts import MortalRedis, allow_writes, installed_servers, refuse_writes
+from tests.support.processes.restarts import MortalRedis, allow_writes, installed_servers, refuse_writes
 from tests.support.waiting import LIMIT
 
 

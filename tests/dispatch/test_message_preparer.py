@@ -16,20 +16,24 @@ import redis
 from celery import Celery, Task, signals
 from kombu import Exchange, Queue
 
-from a2a_celery.acceptance.new_tasks import BrokerMessages
 from a2a_celery.dispatch import Call, PreparedMessage, Publisher, RunOptions
+from a2a_celery.dispatch.connection import PublishingPool
 from a2a_celery.dispatch.message_preparer import CHECK_INTERVAL, MessagePreparer
 from a2a_celery.errors import StoreUnavailable
+from a2a_celery.lifecycle.references import RunRef
+from a2a_celery.operations.requests import BrokerMessages
 from a2a_celery.settings import Settings
 from a2a_celery.store import AsyncStore, Keys, Operation, redis_url
-from a2a_celery.store.runs.commands import RunRef
 from a2a_celery.store.tasks.commands import create_task
 from tests.support.clocks import ManualClock
-from tests.support.fleet import RABBITMQ_URL
-from tests.support.restarts import MortalRedis
-from tests.support.seeds import ANN, request
-from tests.support.sentinels import MASTER_NAME, running_sentinels
+from tests.support.processes.fleet import RABBITMQ_URL
+from tests.support.processes.restarts import MortalRedis
+from tests.support.processes.sentinels import MASTER_NAME, running_sentinels
+from tests.support.store.seeds import ANN, request
 from tests.support.waiting import eventually, eventually_async
+
+ATTEMPTS = 2
+"""Number of attempts until a message is prepared. The first attempt checks the broker and declares the queue."""
 
 EVENTS = "/1.celeryev/task.sent"
 RANDOM = re.compile(rb'"(delivery_tag|reply_to)": "[0-9a-f-]{36}"')
@@ -147,9 +151,9 @@ def test_preparing_declares_the_queue_and_publishes_nothing(celery: Celery, brok
     assert broker.exists("_kombu.binding.slow")
 
 
-def test_the_number_of_declared_queues_is_bounded(celery: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("a2a_celery.dispatch.message_preparer.MAX_QUEUES", 1)
+def test_the_number_of_declared_queues_is_bounded(celery: Celery) -> None:
     publisher = Publisher(celery, {})
+    publisher.preparer = MessagePreparer(celery, PublishingPool(celery), max_queues=1)
     first, second = RunOptions({"queue": "first"}), RunOptions({"queue": "second"})
     prepared_message(publisher, first)
     prepared_message(publisher, second)
@@ -218,14 +222,22 @@ def a_custom_task(app: Celery) -> None:
 def test_what_a_script_cannot_push_is_not_prepared(
     celery: Celery, configure: Callable[[Celery], None], options: RunOptions
 ) -> None:
-    plain_publisher = Publisher(celery, {})
-    prepared_message(plain_publisher)
-    configure(celery := Celery("excluded", broker=celery.conf.broker_url, set_as_current=False))
+    configure(celery)
     publisher = Publisher(celery, {})
-    publisher.preparer._server = plain_publisher.preparer._server
-    publisher.preparer._declared = {"celery"}
 
-    assert never_prepared(publisher, options)
+    for _ in range(ATTEMPTS):
+        assert never_prepared(publisher, options)
+        eventually(lambda: not publisher.preparer.is_checking, what="the broker was checked")
+
+
+def test_a_message_is_prepared_after_a_check_of_the_broker_and_the_declaration_of_its_queue(celery: Celery) -> None:
+    publisher = Publisher(celery, {})
+
+    for _ in range(ATTEMPTS - 1):
+        assert never_prepared(publisher)
+        eventually(lambda: not publisher.preparer.is_checking, what="the broker was checked")
+
+    assert not never_prepared(publisher)
 
 
 @pytest.mark.parametrize("name", ["before_task_publish", "after_task_publish"])
@@ -254,32 +266,32 @@ def test_another_broker_or_an_unavailable_one_prepares_nothing(url: str) -> None
     publisher = Publisher(Celery("elsewhere", broker=url, set_as_current=False), {})
 
     assert never_prepared(publisher)
-    eventually(lambda: not publisher.preparer._is_checking, what="the broker was checked")
+    eventually(lambda: not publisher.preparer.is_checking, what="the broker was checked")
     assert never_prepared(publisher)
 
 
 def test_a_broker_that_restarts_is_another_server(server: MortalRedis, celery: Celery) -> None:
-    publisher = Publisher(celery, {})
+    clock = ManualClock()
+    publisher = Publisher(celery, {}, clock=clock)
     message_before = prepared_message(publisher)
     server.die()
     server.start()
     publisher.preparer.suspend()
     assert never_prepared(publisher)
-    publisher.preparer._next_check = 0.0
+    clock.advance(CHECK_INTERVAL)
 
     assert prepared_message(publisher).server != message_before.server
 
 
 def test_a_suspended_preparer_makes_no_message(celery: Celery, broker: redis.Redis) -> None:
     clock = ManualClock()
-    publisher = Publisher(celery, {})
     messages: list[str] = []
 
     def publish(producer: Any) -> None:
         messages.append("message")
         celery.send_task("a2a.echo", producer=producer)
 
-    preparer = MessagePreparer(celery, publisher.preparer._pool, clock)
+    preparer = MessagePreparer(celery, PublishingPool(celery), clock)
     eventually(lambda: preparer.prepare(RunOptions(), publish), what="a message is prepared")
     messages.clear()
 
@@ -297,7 +309,8 @@ async def test_a_failover_between_preparing_and_accepting_pushes_nothing(tmp_pat
         app = Celery("sentinels", broker=group.broker_url(), set_as_current=False)
         app.conf.broker_transport_options = {"master_name": MASTER_NAME}
         settings = Settings(store_url=group.store_url)
-        publisher, keys = Publisher(app, {}), Keys("test")
+        clock, keys = ManualClock(), Keys("test")
+        publisher = Publisher(app, {}, clock=clock)
         store = AsyncStore(group.store_url)
         messages = BrokerMessages(publisher, settings)
         first = eventually(lambda: messages.of("echo", RunRef("t", 1), RunOptions()), what="a message is prepared")
@@ -310,7 +323,7 @@ async def test_a_failover_between_preparing_and_accepting_pushes_nothing(tmp_pat
 
         assert not result.is_published
         messages.record_refusal()
-        publisher.preparer._next_check = 0.0
+        clock.advance(CHECK_INTERVAL)
         second = eventually(lambda: messages.of("echo", RunRef("u", 1), RunOptions()), what="another is prepared")
         assert second.server != first.server
         create = create_task(

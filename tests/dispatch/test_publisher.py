@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import threading
 from base64 import b64decode
 from functools import partial
@@ -12,9 +13,11 @@ from time import monotonic
 from typing import Any
 from uuid import uuid4
 
+import kombu.serialization
 import pytest
 import redis
-from celery import Celery
+from celery import Celery, Task
+from celery.signals import before_task_publish
 from kombu import Connection, Queue
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
@@ -25,11 +28,11 @@ from a2a_celery.agents import Agent
 from a2a_celery.dispatch import Call, Publisher, RunOptions, queue_of
 from a2a_celery.dispatch.connection import PublishingPool, PublishingThreads
 from a2a_celery.dispatch.queues import BrokerQueues
-from a2a_celery.errors import BrokerUnavailable, RunNotAccepted
+from a2a_celery.errors import BrokerUnavailable, PublicationFailed, RunNotAccepted
 from a2a_celery.store import redis_url
-from tests.support.fleet import RABBITMQ_URL
-from tests.support.restarts import MortalRedis
-from tests.support.waiting import eventually_async
+from tests.support.processes.fleet import RABBITMQ_URL
+from tests.support.processes.restarts import MortalRedis
+from tests.support.waiting import LIMIT, eventually_async
 
 RUNS = [("echo", f"t{number}", 1) for number in range(100)]
 
@@ -89,8 +92,9 @@ async def test_a_queue_that_refuses_messages_is_no_outage_of_the_broker(server: 
         broker.set("wrong", "is no queue")
     publisher = Publisher(celery, {"wrong": {"queue": "wrong"}})
 
-    with pytest.raises(RunNotAccepted):
+    with pytest.raises(RunNotAccepted) as refusal:
         await publisher.publish_async("wrong", "t", 1)
+    assert refusal.type is RunNotAccepted
     await publisher.publish_async(*RUNS[0])
 
     assert in_queue(server) == ["t0.1"]
@@ -106,8 +110,11 @@ async def test_a_full_queue_of_rabbitmq_is_no_outage_of_the_broker(broker: str) 
         publisher = Publisher(app, {})
         await publisher.publish_async(*RUNS[0])
 
-        with pytest.raises(RunNotAccepted):
+        with pytest.raises(
+            RunNotAccepted, match=r"the broker refused the message \(nack\): is the queue full\?"
+        ) as refusal:
             await publisher.publish_async(*RUNS[1])
+        assert refusal.type is RunNotAccepted
 
         connection.default_channel.queue_delete(queue)
 
@@ -219,10 +226,9 @@ async def test_waiting_runs_are_published_in_one_round_trip() -> None:
 
 
 async def test_a_slow_broker_gets_so_much_in_the_background_and_no_more(
-    server: MortalRedis, celery: Celery, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    server: MortalRedis, celery: Celery, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("a2a_celery.dispatch.publisher.MAX_BACKLOG", 3)
-    publisher = Publisher(celery, {})
+    publisher = Publisher(celery, {}, max_backlog=3)
     ids: list[str] = []
 
     for number in range(5):  # in one iteration of the event loop, so that no run is published yet
@@ -242,6 +248,45 @@ async def test_a_slow_broker_gets_so_much_in_the_background_and_no_more(
         "the broker is too slow: no Celery event was sent for the lost run l.1",
     ]
     assert sorted(in_queue(server)) == sorted(ids) == ["t0.1", "t1.1", "t2.1"]
+
+
+async def test_what_is_under_way_is_finished(server: MortalRedis, celery: Celery) -> None:
+    publisher = Publisher(celery, {})
+    ids: list[str] = []
+    for number in range(3):
+        publisher.publish_soon("echo", f"t{number}", 1, b"", partial(ids.append, f"t{number}.1"))
+
+    await publisher.finish(limit=LIMIT)
+
+    assert sorted(in_queue(server)) == sorted(ids) == ["t0.1", "t1.1", "t2.1"]
+
+
+async def test_revokes_that_wait_are_sent_together_and_are_bounded(
+    server: MortalRedis, celery: Celery, caplog: pytest.LogCaptureFixture
+) -> None:
+    publisher = Publisher(celery, {}, max_backlog=3)
+    with redis.Redis.from_url(redis_url(server.broker_url)) as broker, broker.pubsub() as workers:
+        workers.psubscribe("*celery.pidbox*")
+        for ids in (["a.1"], ["b.1", "b.2"], ["c.1"], ["d.1"]):  # in one iteration of the event loop
+            publisher.revoke_soon(ids)
+        await publisher.finish(limit=LIMIT)
+        publisher.revoke_soon(["e.1"])
+        await publisher.finish(limit=LIMIT)
+
+        received: list[list[str]] = []
+
+        async def all_broadcasts() -> bool:
+            message = workers.get_message(ignore_subscribe_messages=True)
+            if message is not None:
+                command = json.loads(b64decode(json.loads(message["data"])["body"]))
+                received.append(command["arguments"]["task_id"])
+            return len(received) == 3
+
+        await eventually_async(all_broadcasts, what="the broadcasts arrive")
+    assert received == [["a.1"], ["b.1", "b.2", "c.1"], ["e.1"]]
+    assert [text for text in caplog.messages if "too slow" in text] == [
+        "the broker is too slow: no revoke was sent for d.1"
+    ]
 
 
 @pytest.mark.parametrize("options", [{}, {"terminate": True}])
@@ -276,6 +321,8 @@ async def test_a_queue_reports_whether_messages_wait_in_it(broker: str, server: 
     await publisher.publish_async("far", "t", 1)
     assert not await queues.is_empty(queue)
     assert await queues.is_empty(missing_queue)
+    with app.connection_for_write() as connection, pytest.raises(connection.channel_errors):
+        connection.default_channel.queue_declare(missing_queue, passive=True)  # the question does not create the queue
     with app.connection_for_write() as connection:
         connection.default_channel.queue_purge(queue)
     assert await queues.is_empty(queue)
@@ -312,6 +359,75 @@ async def test_a_queue_that_does_not_report_its_length_is_no_outage_of_the_broke
         with pytest.raises(RunNotAccepted):
             await queues.is_empty(name)
         assert await queues.is_empty("nowhere")
+
+
+class AlreadyQueuedError(Exception):
+    """Exception of a task class that allows one call at a time, like those of celery-once and celery-singleton."""
+
+
+class Singleton(Task):
+    def apply_async(self, *args: Any, **options: Any) -> Any:
+        raise AlreadyQueuedError
+
+
+def failing_router(name: str, *_: Any, **__: Any) -> None:
+    if name == "a2a.odd":
+        raise FileNotFoundError("routes.json")  # an OSError, like those of connections
+
+
+def do_nothing() -> None:
+    pass
+
+
+def fail_to_encode(_: Any) -> str:
+    raise RuntimeError("no key")
+
+
+@pytest.mark.parametrize(
+    ("kind", "exception"),
+    [
+        ("task", "AlreadyQueuedError()"),
+        ("router", "FileNotFoundError('routes.json')"),
+        ("serializer", "no key"),
+        ("missing serializer", "SerializerNotInstalled"),
+    ],
+)
+async def test_an_exception_of_the_app_is_no_refusal_of_the_broker(
+    server: MortalRedis, celery: Celery, kind: str, exception: str
+) -> None:
+    options = RunOptions().to_json()
+    match kind:
+        case "task":
+            celery.task(do_nothing, name="single", base=Singleton, shared=False)
+            options = RunOptions(call=Call("single", {})).to_json()
+        case "router":
+            celery.conf.task_routes = (failing_router,)
+        case "serializer":
+            kombu.serialization.register("test-fails", fail_to_encode, str, "application/x-test-fails")
+            celery.conf.task_serializer = "test-fails"
+        case "missing serializer":
+            celery.conf.task_serializer = "no-such-serializer"
+    publisher = Publisher(celery, {})
+
+    with pytest.raises(PublicationFailed, match=re.escape(exception)):
+        await publisher.publish_async("odd", "t", 1, options)
+
+    if "serializer" not in kind:
+        await publisher.publish_async(*RUNS[0])
+        assert in_queue(server) == ["t0.1"]
+
+
+async def test_an_exception_of_a_publish_receiver_is_ignored_as_by_celery(server: MortalRedis, celery: Celery) -> None:
+    def raise_always(**_: Any) -> None:
+        raise AlreadyQueuedError
+
+    before_task_publish.connect(raise_always)
+    try:
+        await Publisher(celery, {}).publish_async(*RUNS[0])
+    finally:
+        before_task_publish.disconnect(raise_always)
+
+    assert in_queue(server) == ["t0.1"]
 
 
 @pytest.mark.filterwarnings("ignore:task_always_eager has no effect on send_task")

@@ -13,7 +13,7 @@ from redis import OutOfMemoryError
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from a2a_celery.cli.doctor.survey import broker_server
+from a2a_celery.cli.doctor.broker_server import broker_server
 from a2a_celery.dispatch.connection import SOCKET_TIMEOUT, PublishingPool, guard
 from a2a_celery.gateway.health import broker_line
 from tests.support.waiting import LIMIT

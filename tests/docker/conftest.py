@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from selenium import webdriver
 
-from tests.support.browser import chromium
-from tests.support.browser import missing_programs as missing_browser
+from tests.support.clients.browser import chromium
+from tests.support.clients.browser import missing_programs as missing_browser
 
 from .engine import missing_docker
 

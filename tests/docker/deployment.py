@@ -17,7 +17,7 @@ import httpx
 
 from a2a_celery.telemetry.names import OPEN_STREAMS
 from tests.support import ROOT
-from tests.support.fleet import free_port
+from tests.support.processes.fleet import free_port
 from tests.support.waiting import eventually
 
 from .engine import buildable, run
@@ -45,7 +45,7 @@ def commands_for(what: str) -> list[str]:
     command_groups = {"build": commands[:up], "up": [commands[up]]}
     for command in commands[up + 1 :]:
         purpose = next(
-            (purpose for purpose in PURPOSES[2:] if f"/{purpose}.yaml" in command or f" {purpose} " in command),
+            (purpose for purpose in PURPOSES[2:] if f"/{purpose}.yaml" in command or f" {purpose} " in f"{command} "),
             "observability",
         )
         command_groups.setdefault(purpose, []).append(command)

@@ -18,7 +18,7 @@ from pytest_celery import (
     RabbitMQContainer,
 )
 
-from tests.support.clients import message_json, rest
+from tests.support.clients.bindings import message_json, rest
 from tests.support.waiting import eventually
 
 LEASE = 3.0

@@ -16,7 +16,7 @@ from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 
 from a2a_celery.lifecycle import EventId
-from tests.support.clients import V1, frames, message_json, rest, sdk_client, send, state, texts
+from tests.support.clients.bindings import V1, frames, message_json, rest, sdk_client, send, state, texts
 from tests.support.waiting import LIMIT, eventually
 from workers.story import WORDS
 

@@ -15,7 +15,7 @@ from uuid import uuid4
 import httpx
 
 from tests.support import ROOT
-from tests.support.fleet import free_port
+from tests.support.processes.fleet import free_port
 from tests.support.waiting import LIMIT, eventually
 
 from .deployment import commands_for

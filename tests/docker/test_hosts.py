@@ -19,7 +19,7 @@ from pytest_docker_tools import build, container, fxtr
 
 from a2a_celery.lifecycle import EventId
 from tests.support import ROOT
-from tests.support.clients import V1, message_json
+from tests.support.clients.bindings import V1, message_json
 from tests.support.waiting import LIMIT, eventually
 from tests.tiers import at_night
 from workers.story import WORDS

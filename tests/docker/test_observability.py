@@ -17,9 +17,9 @@ import httpx
 import pytest
 
 from tests.support import ROOT
-from tests.support.clients import message_json, rest
-from tests.support.collector import CollectedSpan, path_to
-from tests.support.dashboards import alerts, metrics_in, panels
+from tests.support.clients.bindings import message_json, rest
+from tests.support.receivers.collector import CollectedSpan, path_to
+from tests.support.receivers.dashboards import alerts, metrics_in, panels
 from tests.support.waiting import LIMIT, eventually
 
 from .deployment import Deployment, run_deployment

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from tests.support import ROOT
-from tests.support.clients import V1, message_json
+from tests.support.clients.bindings import V1, message_json
 from tests.support.waiting import LIMIT
 
 from .deployment import Deployment, run_deployment
@@ -44,6 +44,9 @@ async def test_a_rolling_restart_fails_no_call(deployment: Deployment) -> None:
 
     print(f"{command}: {output}\n{dict(calls)}")
     new_containers = {container for service in ROLLED for container in deployment.containers(service)}
+    assert output.splitlines()[-1] == "Check the deployment: compose/a2a doctor"
+    for command, expected in (("doctor", "nothing wrong"), ("list --stuck", "nothing is stuck")):
+        assert expected in run(f"compose/a2a {command}", deployment.folder, deployment.env)
     assert len(new_containers) == len(old_containers) == 6
     assert not new_containers & old_containers
     assert calls.total() > 100

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from tests.support.collector import CollectedSpan
+from tests.support.receivers.collector import CollectedSpan
 
 SPAN_KINDS = {
     f"SPAN_KIND_{kind}": number

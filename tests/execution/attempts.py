@@ -16,16 +16,15 @@ from a2a_celery import Turn
 from a2a_celery.caller import Caller
 from a2a_celery.execution.agents.adapters import FunctionAdapter
 from a2a_celery.execution.agents.journal import open_journal
-from a2a_celery.execution.process.thread_cleanup import ThreadCleanup
 from a2a_celery.execution.run import run_agent
 from a2a_celery.lifecycle import Completed, Outcome
 from a2a_celery.settings import Settings
 from a2a_celery.store import AsyncStore, Keys
-from tests.support.seeds import Seeds
+from tests.support.store.seeds import Seeds
 
 from .scene import Gate, Scene
 
-SETTINGS = Settings(store_url="redis://127.0.0.1/0", step_max_bytes=1000, task_max_bytes=5000)
+SETTINGS = Settings(store_url="redis://127.0.0.1/0", task_max_bytes=5000)
 
 
 class WorkerDies(BaseException):
@@ -33,13 +32,18 @@ class WorkerDies(BaseException):
 
 
 class Task:
-    """Task whose attempts are executed in the test process, each after the loss of the previous attempt."""
+    """Task whose attempts are executed in the test process, each after the loss of the previous attempt.
+
+    Attributes:
+        calls: Caller of agents, or None if the agent calls no agent.
+    """
 
     def __init__(self, scene: Scene, settings: Settings = SETTINGS) -> None:
         self.scene, self.settings = scene, settings
         self.task_id = ""
         self.run = 1
         self.events: Any = None
+        self.calls: Any = None
 
     async def attempt(self, agent: Callable[[Turn], Any]) -> Any:
         """Execute the agent in the next attempt and return its result. If it raises `WorkerDies`, the run is lost."""
@@ -47,12 +51,12 @@ class Task:
         claim = replace(claim, caller=Caller(user="ann").to_json())
         self.task_id = claim.ref.task_id
         claim, events = await self.scene.begin(claim=claim)
-        self.events = events
+        self.events, events.calls = events, self.calls
         results: list[Any] = []
 
         async def execute() -> Outcome:
             open_journal(await events.store.with_journal(claim), events, self.settings)
-            return await run_agent(FunctionAdapter(storing_result(agent, results), ThreadCleanup()), claim, events)
+            return await run_agent(FunctionAdapter(storing_result(agent, results)), claim, events)
 
         try:
             outcome = await asyncio.create_task(execute())

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from a2a_celery.store import AsyncStore, Keys
-from tests.support.leaks import leaks
-from tests.support.seeds import Seeds
+from tests.support.store.leaks import leaks
+from tests.support.store.seeds import Seeds
 
 from .attempts import Calls, Task
 from .scene import Gate, Scene
@@ -22,12 +22,6 @@ async def scene(store: AsyncStore, keys: Keys) -> AsyncIterator[Scene]:
     for events in scene.opened:
         await events.abandon()
     assert await leaks(store, keys) == []
-
-
-@pytest.fixture(autouse=True)
-def short_retry_interval(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Retry the store without a delay."""
-    monkeypatch.setattr("a2a_celery.execution.events.settlement.RETRY_INTERVAL", 0.01)
 
 
 @pytest.fixture

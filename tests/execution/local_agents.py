@@ -12,11 +12,15 @@ from celery import Celery
 
 from a2a_celery import A2A
 from a2a_celery.caller import Caller
+from a2a_celery.clock import SYSTEM_CLOCK, Clock
+from a2a_celery.execution.process.forced_stop import new_runner_id
+from a2a_celery.execution.process.run_host import RunHost
+from a2a_celery.execution.process.worker_process import WorkerProcess
+from a2a_celery.lifecycle.references import RunRef
 from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.store.runs.commands import RunRef
 from a2a_celery.store.tasks.commands import create_task
-from tests.support.seeds import ANN, CONTEXT, RETENTION, Seeds, request
-from tests.support.suspensions import Suspensions
+from tests.support.store.seeds import ANN, CONTEXT, RETENTION, Seeds, request
+from tests.support.store.suspensions import Suspensions
 
 from .scene import perform_run
 
@@ -27,6 +31,28 @@ class LocalAgents:
     def __init__(self, a2a: A2A, store: AsyncStore, keys: Keys) -> None:
         self.a2a, self.store, self.keys = a2a, store, keys
         self.seeds = Seeds(store, keys)
+        self._process: WorkerProcess | None = None
+
+    def perform_with(self, clock: Clock = SYSTEM_CLOCK, calls: Any = None) -> None:
+        """Perform the runs with `clock`, and with `calls` as the caller of agents unless it is None. Call this method
+        before the first run."""
+        worker = self.a2a.worker()
+
+        def new_host() -> RunHost:
+            host = worker.new_host(new_runner_id(""), clock=clock)
+            host.calls = calls or host.calls
+            return host
+
+        process = self._process = WorkerProcess(new_host)
+        worker.simulated = lambda: process
+
+    def close(self) -> None:
+        """Close the worker process."""
+        worker = self.a2a.worker()
+        worker.close()
+        worker.simulated = None
+        if self._process is not None:
+            self._process.close()
 
     async def create(
         self, task_id: str = "t", text: str = "hello", context_id: str = CONTEXT, *, serialize_context: bool = False
@@ -64,9 +90,10 @@ async def local_agents(store: AsyncStore, keys: Keys, url: str, **settings: Any)
     app = Celery("here", broker="memory://", set_as_current=False)
     app.conf.update(a2a_store_url=url, a2a_key_prefix=keys.prefix, **settings)
     a2a = A2A(app)
-    worker = a2a.worker()
-    yield LocalAgents(a2a, store, keys)
-    await asyncio.to_thread(worker.close)
+    agents = LocalAgents(a2a, store, keys)
+    a2a.worker()
+    yield agents
+    await asyncio.to_thread(agents.close)
 
 
 class SuspendableAgents(LocalAgents):
@@ -93,6 +120,7 @@ class SuspendableAgents(LocalAgents):
 async def suspendable_agents(a2a: A2A, store: AsyncStore, keys: Keys, url: str) -> AsyncIterator[SuspendableAgents]:
     """Yield the agents of `a2a`, and close their worker process after the block."""
     a2a.celery.conf.update(a2a_store_url=url, a2a_key_prefix=keys.prefix)
-    worker = a2a.worker()
-    yield SuspendableAgents(a2a, store, keys)
-    await asyncio.to_thread(worker.close)
+    agents = SuspendableAgents(a2a, store, keys)
+    a2a.worker()
+    yield agents
+    await asyncio.to_thread(agents.close)

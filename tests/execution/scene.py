@@ -6,23 +6,26 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Self, TypeVar
 
-from a2a.types import Part, TaskState
+from a2a.types import Part, TaskArtifactUpdateEvent, TaskState
 from celery import Task
 from celery.app.trace import build_tracer
 
 from a2a_celery import A2A
 from a2a_celery.agents import OnMessage
 from a2a_celery.caller import Caller
+from a2a_celery.clock import Clock
 from a2a_celery.dispatch import RUN_HEADER
 from a2a_celery.errors import StoreUnavailable
 from a2a_celery.execution.events.queue import RunEventQueue
 from a2a_celery.lifecycle import Completed, final_event
+from a2a_celery.lifecycle.references import RunRef
 from a2a_celery.lifecycle.states import COMPLETED
 from a2a_celery.store import AsyncStore, Keys, Operation
-from a2a_celery.store.runs.commands import Claim, RunRef
+from a2a_celery.store.runs.commands import Claim
 from a2a_celery.store.tasks.commands import continue_task, create_task
-from a2a_celery.store.tasks.results import Begun
-from tests.support.seeds import ANN, CONTEXT, RETENTION, Seeds, request
+from tests.support.clocks import ShortSleepClock
+from tests.support.store.replies import begins
+from tests.support.store.seeds import ANN, CONTEXT, RETENTION, Seeds, request
 from tests.support.waiting import eventually_async
 
 T = TypeVar("T")
@@ -78,9 +81,15 @@ class Scene:
         self.opened: list[RunEventQueue] = []
 
     async def begin(
-        self, *, hold: float = LONG, claim: Claim | None = None, working: bool = True, on_message: OnMessage = "queue"
+        self,
+        *,
+        hold: float = LONG,
+        claim: Claim | None = None,
+        working: bool = True,
+        on_message: OnMessage = "queue",
+        clock: Clock | None = None,
     ) -> tuple[Claim, RunEventQueue]:
-        """Claim a run and open its event queue."""
+        """Claim a run and open its event queue. Without a `clock`, the queue waits at most 10 ms for the store."""
         claim = claim or await self.seeds.claim_run(working=working)
 
         async def publish_next(agent: str, run: RunRef, options: bytes) -> None:
@@ -94,6 +103,7 @@ class Scene:
             input_timeout=None,
             publish_next=publish_next,
             on_message=on_message,
+            clock=clock or ShortSleepClock(),
         )
         self.opened.append(events)
         return claim, events
@@ -104,9 +114,9 @@ class Scene:
             await events.settle(final_event(outcome or Completed(), claim.task.id, claim.task.context_id))
 
     async def texts(self, task_id: str) -> list[str]:
-        """Return the texts of the first artifact's parts."""
-        task = await self.seeds.task(task_id)
-        return [part.text for part in task.artifacts[0].parts]
+        """Return the texts of the chunks in the task's log."""
+        events = [entry.event for entry in await self.seeds.log(task_id)]
+        return [part.text for e in events if isinstance(e, TaskArtifactUpdateEvent) for part in e.artifact.parts]
 
 
 def until(condition: Callable[[], Awaitable[bool]]) -> Awaitable[bool]:
@@ -153,7 +163,7 @@ class TurnByTurn:
         result = await self._store.run(
             continue_task(self._keys, ANN, "t", message, CONTEXT, caller=caller, nonce="answer")
         )
-        assert isinstance(result, Begun), result
+        assert begins(result), result
         assert (await self.perform(agent, run))[0] == COMPLETED
         task = await self._seeds.task("t")
         return ["".join(part.text for part in artifact.parts) for artifact in task.artifacts]
@@ -169,7 +179,7 @@ class TurnByTurn:
         caller, nonce = Caller(user="ann").to_json(), f"run {run}"
         add = continue_task(self._keys, ANN, "t", message, CONTEXT, caller=caller, nonce=nonce, answered_run=run - 1)
         result = await self._store.run(add)
-        assert isinstance(result, Begun), result
+        assert begins(result), result
         return await self.perform(agent, run)
 
     async def perform(self, agent: str, run: int, *, retries: int = 0) -> tuple[TaskState, str]:

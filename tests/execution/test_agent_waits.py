@@ -16,8 +16,8 @@ from a2a_celery.lifecycle.states import CANCELED
 from a2a_celery.settings import Settings
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.tasks.commands import request_cancel
-from tests.support.agents import card
-from tests.support.seeds import ANN, CONTEXT
+from tests.support.agents.basic import card
+from tests.support.store.seeds import ANN, CONTEXT
 from tests.support.waiting import eventually_async
 
 from .local_agents import local_agents

@@ -13,11 +13,11 @@ from a2a.utils.errors import InvalidParamsError
 from celery import Celery
 from celery.app.trace import build_tracer
 
-from a2a_celery import A2A, Failed, InputRequired, Turn, current_step_key, current_turn, step
+from a2a_celery import A2A, Failed, InputRequired, Turn, current_step_key, current_turn
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.lifecycle.states import COMPLETED, FAILED, INPUT_REQUIRED
 from a2a_celery.store import AsyncStore, Keys
-from tests.support.seeds import Seeds
+from tests.support.store.seeds import Seeds
 
 from .scene import TurnByTurn
 
@@ -304,20 +304,6 @@ def threaded_asks_in_a_step(turn: Turn) -> str:
     return f"{city}, {turn.blocking.ask('Which country?')}"
 
 
-@a2a.agent("asks-in-a-retried-step", description="Asks in a step whose first attempts fail.")
-async def asks_in_a_retried_step(turn: Turn) -> str:
-    failures = iter([ConnectionError(), ConnectionError()])
-
-    @step(autoretry_for=(ConnectionError,), default_retry_delay=0)
-    async def city() -> str:
-        answer = await turn.step("inner", ask, turn, "Which city?")
-        for failure in failures:
-            raise failure
-        return str(answer)
-
-    return f"{await city()}, {await turn.ask('Which country?')}"
-
-
 @a2a.agent("asks-in-a-failed-step", description="Asks in a step that fails.")
 async def asks_in_a_failed_step(turn: Turn) -> str:
     async def city() -> None:
@@ -417,7 +403,6 @@ async def test_a_question_reaches_the_client_although_it_is_caught(turns: TurnBy
         "asks-in-parallel-steps",
         "asks-in-a-thread",
         "threaded-asks-in-a-step",
-        "asks-in-a-retried-step",
         "asks-in-a-failed-step",
     ],
 )

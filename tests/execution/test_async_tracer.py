@@ -4,7 +4,10 @@ concurrent calls from each other."""
 from __future__ import annotations
 
 import asyncio
+import json
+import threading
 from collections.abc import Callable, Coroutine, Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -12,18 +15,19 @@ from typing import Any
 import pytest
 from billiard.einfo import ExceptionInfo
 from celery import Celery, Task, current_task, signals
-from celery.app.task import Context
 from celery.exceptions import Ignore
+from celery.utils.functional import noop
 from celery.worker import state
 from kombu import Message
 
 from a2a_celery import A2A, Turn
-from a2a_celery.execution.celery.async_tracer import AgentPid, AsyncTaskCall, context_of
+from a2a_celery.execution.celery import async_tracer
+from a2a_celery.execution.celery.async_tracer import AgentPid, AsyncTaskCall, context_of, is_wrapped, require_greenlet
 from a2a_celery.execution.celery.request import RunFailed, RunRequest
 from a2a_celery.execution.process.forced_stop import Stop
 from a2a_celery.lifecycle import Completed, Failure, Lost, Outcome, Retried
 from a2a_celery.pool import THREADS, AsyncioPool
-from tests.support.waiting import eventually_async
+from tests.support.waiting import LIMIT, eventually_async
 
 SIGNALS = ("prerun", "success", "failure", "retry", "postrun", "internal_error")
 
@@ -56,15 +60,35 @@ def signal_log() -> Iterator[SignalLog]:
         getattr(signals, f"task_{name}").disconnect(receive)
 
 
-@pytest.fixture
-def app() -> Iterator[Celery]:
-    app = Celery("test", broker="memory://", set_as_current=False)
+TENANT: ContextVar[str] = ContextVar("tenant", default="none")
+
+
+class TaskWithContext(Task):
+    """Task class whose ``__call__`` sets a context variable, like the one that Flask's documentation recommends."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        token = TENANT.set(self.request.id)
+        try:
+            return self.run(*args, **kwargs)
+        finally:
+            assert TENANT.get() == self.request.id
+            TENANT.reset(token)
+
+
+PLAIN = pytest.mark.parametrize("app", ["celery.app.task:Task"], indirect=True)
+"""Marker of the tests of code that Celery's tracer replaces if the task is wrapped."""
+
+
+@pytest.fixture(params=["celery.app.task:Task", TaskWithContext], ids=["plain", "wrapped"])
+def app(request: pytest.FixtureRequest) -> Iterator[Celery]:
+    app = Celery("test", broker="memory://", set_as_current=False, task_cls=request.param)
     a2a = A2A(app)
 
     @a2a.agent("works", description="Works.")
     async def works(turn: Turn) -> None: ...
 
     a2a.worker()
+    assert is_wrapped(app.tasks["a2a.works"]) == (request.param is TaskWithContext)
     yield app
     state.revoked.clear()
 
@@ -82,6 +106,7 @@ class ControlledRun:
         self.outcome.set_result(Lost())
 
     async def perform(self) -> Outcome | None:
+        self.tenant = TENANT.get()
         self.begun.set()
         return await self.outcome
 
@@ -94,14 +119,16 @@ class Calls:
         self.runs: dict[str, ControlledRun] = {}
         self.answers: dict[str, Any] = {}
         self.task.begin_run = self.begin
-        self.task.runs_in = lambda: SimpleNamespace(loop=asyncio.get_running_loop())
+        self.task.runs_in = lambda _node: SimpleNamespace(loop=asyncio.get_running_loop())
 
     def begin(self, task_id: str, run: int) -> tuple[ControlledRun, Coroutine[Any, Any, Outcome | None]]:
         assert self.task.request.args == [task_id, run]
         ending = self.runs[f"{task_id}.{run}"] = ControlledRun()
         return ending, ending.perform()
 
-    def request(self, name: str, task: Task | None = None, **embed: Any) -> RunRequest:
+    def request(
+        self, name: str, task: Task | None = None, on_ack: Callable[..., object] = noop, **embed: Any
+    ) -> RunRequest:
         task = task or self.task
         task_id, _, run = name.partition(".")
         body = (
@@ -110,8 +137,9 @@ class Calls:
             {"callbacks": None, "errbacks": None, "chain": None, "chord": None, **embed},
         )
         headers = {"id": name, "task": task.name, "ignore_result": None}
-        message = Message(body, headers=headers, content_type="application/json", content_encoding="utf-8")
-        message._decoded_cache = body
+        message = Message(
+            json.dumps(body).encode(), headers=headers, content_type="application/json", content_encoding="utf-8"
+        )
         answers = self.answers
 
         class RecordingRequest(RunRequest):
@@ -121,7 +149,7 @@ class Calls:
             def revoked(self) -> bool:
                 return self.id in state.revoked
 
-        return RecordingRequest(message, app=task.app, task=task)
+        return RecordingRequest(message, app=task.app, task=task, on_ack=on_ack)
 
     async def wait_for_run(self, name: str) -> ControlledRun:
         await eventually_async(lambda: _is(name in self.runs), what=f"{name} begins")
@@ -159,10 +187,32 @@ async def test_concurrent_calls_do_not_mix(calls: Calls, signal_log: SignalLog) 
     assert isinstance(einfo.exception, RunFailed)
 
 
+async def test_an_agent_has_the_context_of_its_task_class(calls: Calls, app: Celery) -> None:
+    calls_made = [AsyncTaskCall(calls.request(name), asyncio.get_running_loop()).make() for name in ("a.1", "b.1")]
+    gathering = asyncio.gather(*calls_made)
+    runs = [await calls.wait_for_run(name) for name in ("a.1", "b.1")]
+    for run in runs:
+        run.outcome.set_result(Completed())
+    await gathering
+
+    assert [run.tenant for run in runs] == (["a.1", "b.1"] if is_wrapped(calls.task) else ["none", "none"])
+    assert TENANT.get() == "none"
+
+
+async def test_a_wrapped_task_needs_greenlet(calls: Calls, app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
+    require_greenlet(app.tasks.values())
+    monkeypatch.setattr(async_tracer, "greenlet", None)
+    if not is_wrapped(calls.task):
+        require_greenlet(app.tasks.values())
+        return
+
+    with pytest.raises(SystemExit, match="pip install greenlet"):
+        require_greenlet(app.tasks.values())
+
+
 async def test_a_waiting_call_holds_no_part_of_its_message(calls: Calls) -> None:
-    request = calls.request("a.1")
     acknowledgements: list[Any] = []
-    request._on_ack = lambda *_: acknowledgements.append(request.message)
+    request = calls.request("a.1", on_ack=lambda *_: acknowledgements.append(request.message))
     message = request.message
 
     call = asyncio.create_task(AsyncTaskCall(request, asyncio.get_running_loop()).make())
@@ -177,18 +227,13 @@ async def test_a_waiting_call_holds_no_part_of_its_message(calls: Calls) -> None
     assert calls.answers["a.1"].failed is False
 
 
-async def test_attributes_removed_during_a_call_still_have_their_values(calls: Calls) -> None:
+async def test_a_request_without_its_message_still_has_its_values(calls: Calls) -> None:
     request = calls.request("t.1")
     request.acknowledged = True
-    headers = {**request.request_dict, "group": None, "retries": 0, "timelimit": [None, None], "is_eager": False}
-    request.request_dict.update(headers, shadow=None, eta=None)
-    context = Context(request.request_dict, called_directly=False)
     info_before = request.info(safe=True), request.reply_to, request.correlation_id, request.delivery_info
-    lean = context_of(request)
-    request.release_if_acknowledged(vars(lean))
 
-    assert {name: getattr(lean, name) for name in vars(context)} == vars(context)
-    assert len(vars(lean)) < len(vars(context))
+    request.release_if_acknowledged(vars(context_of(request)))
+
     info_after = request.info(safe=True), request.reply_to, request.correlation_id, request.delivery_info
     assert info_after == info_before
 
@@ -231,6 +276,7 @@ async def test_a_run_that_cannot_start_is_a_failure(calls: Calls, signal_log: Si
     assert isinstance(calls.answers["a.1"][1], ExceptionInfo)
 
 
+@PLAIN
 async def test_an_error_outside_of_the_call_is_an_internal_error(
     calls: Calls, signal_log: SignalLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -245,6 +291,7 @@ async def test_an_error_outside_of_the_call_is_an_internal_error(
     assert calls.answers["a.1"][0]
 
 
+@PLAIN
 async def test_a_failing_hook_does_not_change_the_outcome(
     calls: Calls, signal_log: SignalLog, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -319,9 +366,11 @@ async def test_the_pool_runs_no_more_calls_than_its_limit(calls: Calls) -> None:
     with pytest.raises(ValueError, match="limit is 1"):
         scene.pool.shrink()
 
-    stopping = asyncio.ensure_future(scene.stop())
-    await eventually_async(lambda: _is(scene.pool._stopping), what="it stops")
     scene.apply(calls.request("f.1"))
+    await scene.info(waiting=1)
+    stopping = asyncio.ensure_future(scene.stop())
+    await scene.info(waiting=0)
+    scene.apply(calls.request("g.1"))
     calls.runs["e.1"].outcome.set_result(Completed())
     await stopping
     assert list(calls.runs) == ["a.1", "b.1", "d.1", "e.1"]
@@ -352,7 +401,7 @@ async def test_tasks_that_are_not_single_runs_get_a_thread(calls: Calls) -> None
 
     def do_nothing() -> None: ...
 
-    plain_task = calls.task.app.task(name="plain", ignore_result=True)(do_nothing)
+    plain_task = calls.task.app.task(name="plain", shared=False, ignore_result=True)(do_nothing)
     for request in (
         calls.request("by-hand"),
         calls.request("a.1", callbacks=[link]),
@@ -362,5 +411,21 @@ async def test_tasks_that_are_not_single_runs_get_a_thread(calls: Calls) -> None
 
     assert len(outcomes) == 3
     assert calls.runs == {}
-    assert scene.pool.executor._max_workers == THREADS
+    await scene.stop()
+
+
+async def test_the_threads_for_such_tasks_are_limited(calls: Calls) -> None:
+    scene, may_end = Scene(calls, 5000), threading.Event()
+    begun: list[int] = []
+
+    def block() -> None:
+        begun.append(len(begun))
+        may_end.wait(LIMIT)
+
+    results = [scene.apply(calls.request("by-hand"), block) for _ in range(THREADS + 1)]
+    await eventually_async(lambda: _is(len(begun) >= THREADS), what="each thread has a task")
+    assert len(begun) == THREADS
+    may_end.set()
+    for result in results:
+        result.wait(LIMIT)
     await scene.stop()

@@ -7,21 +7,30 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
+from a2a.types import AgentInterface, TaskState, TaskStatus
 from a2a.types import Task as A2ATask
-from a2a.types import TaskState, TaskStatus
 from celery import Celery
+from google.protobuf.json_format import MessageToDict
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
 from a2a_celery import A2A, Turn
 from a2a_celery.agent_calls import AgentCalls
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
+from a2a_celery.client import RemoteAgent
 from a2a_celery.client.errors import AgentUnreachable
 from a2a_celery.client.result import Result
+from a2a_celery.errors import ConfigError
 from a2a_celery.execution.agent_caller import ChildCall
 from a2a_celery.execution.agents.calls import STARTED
 from a2a_celery.execution.agents.journal import JournalCall, RunJournal
 from a2a_celery.lifecycle.states import FAILED, WORKING
 from a2a_celery.store import AsyncStore, Keys
-from tests.support.seeds import ANN
+from tests.support.agents.basic import card
+from tests.support.processes.serving import serve_app
+from tests.support.store.seeds import ANN
 
 from .attempts import Calls, Task
 from .scene import TurnByTurn
@@ -58,20 +67,27 @@ class RemoteServer(AgentCalls):
             raise error
 
 
+class RemoteOnly(AgentCalls):
+    """Caller of remote agents, for an app without a store."""
+
+    def __init__(self) -> None:
+        pass
+
+
 @pytest.fixture
-def server() -> RemoteServer:
+def server(task: Task) -> RemoteServer:
     """Remote agent that is called by the agents of a test."""
-    return RemoteServer()
+    task.calls = RemoteServer()
+    return task.calls
 
 
-def caller(server: RemoteServer, calls: Calls, timeout: float | None = None) -> Callable[[Turn], Any]:
-    """Return an agent that calls `server`, handles the error of the call, and performs a step."""
+def caller(calls: Calls, timeout: float | None = None) -> Callable[[Turn], Any]:
+    """Return an agent that calls a remote agent, handles the error of the call, and performs a step."""
 
     async def agent(turn: Turn) -> str:
-        turn._events.calls = server
         try:
             async with asyncio.timeout(timeout):
-                text = (await turn.call(URL, "check")).task_id
+                text = (await turn.call(URL, "check", context_id=None, tenant=None)).task_id
         except (TimeoutError, AgentUnreachable) as error:
             text = f"{type(error).__name__}: {error}"
         await turn.step("after", calls.work, "after")
@@ -81,11 +97,11 @@ def caller(server: RemoteServer, calls: Calls, timeout: float | None = None) -> 
 
 
 async def test_a_call_that_timed_out_waits_for_the_same_task(task: Task, calls: Calls, server: RemoteServer) -> None:
-    assert await task.attempt(caller(server, calls, timeout=0.05)) == "TimeoutError: "
-    assert await task.attempt(caller(server, calls, timeout=0.05)) == "TimeoutError: "
+    assert await task.attempt(caller(calls, timeout=0.05)) == "TimeoutError: "
+    assert await task.attempt(caller(calls, timeout=0.05)) == "TimeoutError: "
     server.is_done.set()
 
-    assert await task.attempt(caller(server, calls)) == "task 1"
+    assert await task.attempt(caller(calls)) == "task 1"
     assert (server.started, calls.made) == (["task 1"], ["after"])
 
 
@@ -97,8 +113,8 @@ async def test_an_error_of_a_remote_agent_is_recorded(
     task_count = len(errors) - 1
     server.is_done.set()
 
-    assert await task.attempt(caller(server, calls)) == "AgentUnreachable: away"
-    assert await task.attempt(caller(server, calls)) == "AgentUnreachable: away"
+    assert await task.attempt(caller(calls)) == "AgentUnreachable: away"
+    assert await task.attempt(caller(calls)) == "AgentUnreachable: away"
     assert (len(server.started), calls.made) == (task_count, ["after"])
 
 
@@ -107,7 +123,6 @@ async def test_an_error_that_ends_the_run_is_not_recorded(task: Task, server: Re
     server.is_done.set()
 
     async def agent(turn: Turn) -> str:
-        turn._events.calls = server
         return cast(str, (await turn.call(URL, "check")).task_id)
 
     with pytest.raises(AgentUnreachable):
@@ -115,6 +130,46 @@ async def test_an_error_that_ends_the_run_is_not_recorded(task: Task, server: Re
 
     assert await task.attempt(agent) == "task 1"
     assert server.started == ["task 1"]
+
+
+async def test_a_tenant_is_sent_to_a_url(task: Task) -> None:
+    task.calls = RemoteOnly()
+    tenants: list[str] = []
+
+    async def record(request: Request) -> Response:
+        params = (await request.json())["params"]
+        tenants.append(params["tenant"])
+        answer = {"task": {"id": "t", "contextId": "c", "status": {"state": "TASK_STATE_COMPLETED"}}}
+        return JSONResponse({"jsonrpc": "2.0", "id": 1, "result": answer})
+
+    async def agent(turn: Turn) -> str:
+        return cast(str, (await turn.call(url, "check", tenant="acme")).task_id)
+
+    interface = AgentInterface(protocol_binding="JSONRPC", protocol_version="1.0")
+    agent_card = card("checker")
+    routes = [
+        Route("/rpc", record, methods=["POST"]),
+        Route("/.well-known/agent-card.json", lambda _: JSONResponse(MessageToDict(agent_card))),
+    ]
+    async with serve_app(Starlette(routes=routes)) as url:
+        interface.url = f"{url}/rpc"
+        del agent_card.supported_interfaces[:]
+        agent_card.supported_interfaces.append(interface)
+        assert await task.attempt(agent) == "t"
+
+    assert tenants == ["acme"]
+
+
+@pytest.mark.parametrize("get_target", [lambda: "checker", lambda: RemoteAgent(URL)])
+async def test_a_tenant_without_a_url_is_refused(
+    task: Task, server: RemoteServer, get_target: Callable[[], Any]
+) -> None:
+    async def agent(turn: Turn) -> None:
+        await turn.call(get_target(), "check", tenant="acme")
+
+    with pytest.raises(ConfigError, match=r"tenant='acme'\): only for the URL of an agent"):
+        await task.attempt(agent)
+    assert server.started == []
 
 
 async def test_a_call_that_is_cancelled_while_its_task_is_recorded_finds_the_task(
@@ -129,11 +184,11 @@ async def test_a_call_that_is_cancelled_while_its_task_is_recorded_finds_the_tas
         return entry
 
     monkeypatch.setattr(RunJournal, "record", record_slowly)
-    assert await task.attempt(caller(server, calls, timeout=0.05)) == "TimeoutError: "
+    assert await task.attempt(caller(calls, timeout=0.05)) == "TimeoutError: "
     monkeypatch.undo()
     server.is_done.set()
 
-    assert await task.attempt(caller(server, calls)) == "task 1"
+    assert await task.attempt(caller(calls)) == "task 1"
     assert server.started == ["task 1"]
 
 

@@ -20,7 +20,7 @@ from a2a_celery.lifecycle.outcomes import OUT_OF_TIME, Failure
 from a2a_celery.lifecycle.states import FAILED, WORKING
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.tasks.commands import create_task
-from tests.support.seeds import ANN, CONTEXT, RETENTION, Seeds, request
+from tests.support.store.seeds import ANN, CONTEXT, RETENTION, Seeds, request
 
 from .scene import perform_run
 
@@ -105,7 +105,7 @@ async def test_a_canvas_without_a_readable_result_is_refused(
     if "result_backend" in conf and "chord" in form:
         remedy = "chords"  # Celery itself rejects a chord
 
-    with caplog.at_level(logging.ERROR):
+    with caplog.at_level(logging.WARNING):
         assert await state_of_canvas(app, store, keys, form) == FAILED
 
     assert re.search(remedy, caplog.text)

@@ -13,10 +13,10 @@ from celery import Celery
 
 from a2a_celery import A2A, StepsChanged, Turn
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
-from a2a_celery.lifecycle.states import FAILED, INPUT_REQUIRED
+from a2a_celery.lifecycle.states import FAILED, INPUT_REQUIRED, WORKING
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.tasks.dead_letters import DeadLetter, read_dead_letter
-from tests.support.seeds import Seeds
+from tests.support.store.seeds import Seeds
 
 from .attempts import Task
 from .scene import TurnByTurn
@@ -100,12 +100,17 @@ async def changes(turn: Turn) -> str:
     return "done"
 
 
-@a2a.agent("again", description="Fails once.", autoretry_for=(OSError,), default_retry_delay=0)
+@a2a.agent("again", description="Has a step that fails once.", autoretry_for=(OSError,), default_retry_delay=0)
 async def book_again(turn: Turn) -> str:
-    result = await turn.step("book", book, "flight")
-    if turn.retries == 0:
-        raise OSError("away")
-    return str(result)
+    async def book_hotel() -> str:
+        booking = await book("hotel")
+        if turn.retries == 0:
+            raise OSError("away")
+        return booking
+
+    flight = await turn.step("flight", book, "flight")
+    hotel = await turn.step("hotel", book_hotel)
+    return f"{flight}, {hotel}, {await turn.ask('Which city?')}"
 
 
 @app.task(shared=False)
@@ -134,6 +139,14 @@ async def test_the_call_after_a_question_repeats_no_step(turns: TurnByTurn) -> N
 
     assert await turns.answer("books", "Oslo") == ["flight booked, hotel in Oslo booked"]
     assert bookings == ["flight", "hotel in Oslo"]
+
+
+async def test_the_retry_of_a_run_repeats_only_the_step_that_failed(turns: TurnByTurn) -> None:
+    assert (await turns.begin("again"))[0] == WORKING
+    assert await turns.perform("again", 1, retries=1) == (INPUT_REQUIRED, "Which city?")
+
+    assert await turns.answer("again", "Oslo") == ["flight booked, hotel booked, Oslo"]
+    assert bookings == ["flight", "hotel", "hotel"]
 
 
 async def test_a_plain_task_has_steps(turns: TurnByTurn) -> None:

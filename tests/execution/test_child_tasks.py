@@ -19,8 +19,8 @@ from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, SUBMITTED, 
 from a2a_celery.store import AsyncStore, Keys, SyncStore
 from a2a_celery.store.admin.schema import SCHEMA
 from a2a_celery.store.tasks.commands import request_cancel
-from tests.support.plain_server import Steps, plain_server
-from tests.support.seeds import ANN, CONTEXT
+from tests.support.processes.plain_server import Steps, plain_server
+from tests.support.store.seeds import ANN, CONTEXT
 from tests.support.waiting import eventually_async
 
 from .local_agents import LocalAgents, local_agents
@@ -221,7 +221,7 @@ async def test_a_submitted_task_is_cancelled_with_the_run_that_started_it(
         await eventually_async(is_canceled)
         assert await agents.seeds.status_text(ids[0]) == CANCELED_BY_PARENT
     assert (await agents.seeds.task(ids[0])).status.state == (CANCELED if end in ("retried", "failed") else SUBMITTED)
-    await asyncio.to_thread(agents.a2a._submissions.close)
+    await asyncio.to_thread(agents.a2a.close)
 
 
 @pytest.mark.parametrize("end", ["completes", "is told not to"])

@@ -7,6 +7,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from time import time_ns
 from typing import Any, cast
 
 import pytest
@@ -14,8 +15,9 @@ from celery.exceptions import SoftTimeLimitExceeded
 
 from a2a_celery import ConfigError, StepError, StepsChanged, Turn, current_step_key, step
 from a2a_celery.execution.agents import durable_steps
-from a2a_celery.execution.agents.journal import RunJournal
+from a2a_celery.execution.agents.journal import MAX_RESULT_BYTES, RunJournal
 from a2a_celery.settings import Settings
+from a2a_celery.store.runs.journal import read_recorded
 
 from .attempts import Calls, Task, WorkerDies
 from .scene import Scene
@@ -170,6 +172,35 @@ async def test_retries_of_a_step(task: Task, calls: Calls) -> None:
     assert await task.attempt(agent) == "page"
     assert await task.attempt(agent) == "page"
     assert calls.made == ["try"] * 4
+
+
+async def test_a_result_names_the_run_the_attempts_and_the_time_of_its_call(task: Task, scene: Scene) -> None:
+    failures = [ConnectionError("away")] * 2
+
+    @step(autoretry_for=(ConnectionError,), max_retries=3, default_retry_delay=0)
+    async def fetch() -> None:
+        if failures:
+            raise failures.pop()
+
+    async def agent(turn: Turn) -> None:
+        await turn.step("first", asyncio.sleep, 0)
+        if task.run == 1:
+            raise WorkerDies
+        await fetch()
+
+    began_us = time_ns() // 1000
+    await task.attempt(agent)
+    await task.attempt(agent)
+    await task.attempt(agent)
+
+    recorded = await scene.gate.store.run(read_recorded(scene.keys, task.task_id, max_content=4))
+    executions = {item.entry.key: item.entry.execution for item in recorded.entries}
+    first, second = executions["first#1"], executions["fetch#1"]
+    assert first is not None
+    assert second is not None
+    assert [(first.run, first.attempts), (second.run, second.attempts)] == [(1, 1), (2, 3)]
+    assert began_us - 1000 <= first.began_us <= second.began_us <= time_ns() // 1000
+    assert 0 <= second.duration_us < 60_000_000
 
 
 async def test_retries_of_a_step_are_bounded_and_have_their_classes(task: Task, calls: Calls) -> None:
@@ -502,10 +533,10 @@ async def test_an_interrupted_thread_leaves_the_result_that_is_written(
 async def test_a_refused_result_of_a_thread_is_a_failure_of_its_step(task: Task, calls: Calls) -> None:
     def work() -> str:
         calls.made.append("large")
-        return "x" * 2000
+        return "x" * MAX_RESULT_BYTES
 
     def agent(turn: Turn) -> str:
-        with pytest.raises(StepError, match="step_max_bytes"):
+        with pytest.raises(StepError, match=f"may have {MAX_RESULT_BYTES}: set a2a_blob_url"):
             turn.blocking.step("large", work)
         return cast(str, turn.blocking.step("next", calls.work_in_thread, "next"))
 

@@ -14,11 +14,11 @@ from a2a_celery import Turn
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.execution.agents.blocking_turn import BlockingTurn
 from a2a_celery.execution.agents.durable_steps import DEFAULT_RETRIES
-from a2a_celery.execution.agents.journal import MAX_ENTRIES
+from a2a_celery.execution.agents.journal import MAX_ENTRIES, MAX_RESULT_BYTES
 from a2a_celery.lifecycle.states import INPUT_REQUIRED
 from a2a_celery.retry_policy import RETRY_OPTIONS
-from a2a_celery.settings import default_of
 from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store.blobs.blob_store import THRESHOLD
 
 from .scene import TurnByTurn
 
@@ -27,7 +27,8 @@ TEXT = " ".join(PAGE.split())
 
 
 def test_its_numbers_are_those_of_the_code() -> None:
-    assert f"`a2a_step_max_bytes` ({default_of('step_max_bytes')})" in TEXT
+    assert f"Without an object store, a result of more than {MAX_RESULT_BYTES} bytes raises" in TEXT
+    assert f"**Large results**, above {THRESHOLD} bytes, are" in TEXT
     assert f"may have at most {MAX_ENTRIES} results" in TEXT
     assert f"`default_retry_delay`, which is {DEFAULT_RETRIES.default_retry_delay:g} second" in TEXT
 

@@ -19,11 +19,11 @@ from a2a_celery.caller import Caller
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.execution.events.queue import RunEventQueue
 from a2a_celery.lifecycle import Event
+from a2a_celery.lifecycle.references import RunRef
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, REJECTED, SUBMITTED, WORKING
 from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.store.runs.commands import RunRef
 from a2a_celery.store.tasks.commands import create_task
-from tests.support.seeds import ANN, CONTEXT, RETENTION, Seeds, request
+from tests.support.store.seeds import ANN, CONTEXT, RETENTION, Seeds, request
 
 from .scene import perform_run
 

@@ -13,7 +13,7 @@ import pytest
 
 from a2a_celery.execution.process import forced_stop
 from a2a_celery.execution.process.forced_stop import oversee
-from tests.support.loops import run_in_thread
+from tests.support.processes.loops import run_in_thread
 
 
 @pytest.fixture
@@ -34,8 +34,7 @@ def test_a_timeout_error_of_the_run_is_its_result(loop: asyncio.AbstractEventLoo
         oversee(under_way, loop, never)
 
 
-def test_a_run_may_take_longer_than_a_check(loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forced_stop, "OVERSIGHT_INTERVAL", 0.05)
+def test_a_run_may_take_longer_than_a_check(loop: asyncio.AbstractEventLoop) -> None:
     under_way: Future[str] = Future()
     has_checked = Event()
 
@@ -44,14 +43,11 @@ def test_a_run_may_take_longer_than_a_check(loop: asyncio.AbstractEventLoop, mon
         loop.call_later(0.2, under_way.set_result, "done")
 
     loop.call_soon_threadsafe(look)
-    assert oversee(under_way, loop, lambda: None) == "done"
+    assert oversee(under_way, loop, lambda: None, interval=0.05) == "done"
     assert has_checked.is_set()
 
 
-def test_a_callback_is_repeated_while_the_loop_is_blocked(
-    loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(forced_stop, "OVERSIGHT_INTERVAL", 0.05)
+def test_a_callback_is_repeated_while_the_loop_is_blocked(loop: asyncio.AbstractEventLoop) -> None:
     under_way: Future[str] = Future()
     may_continue, calls = Event(), []
 
@@ -65,19 +61,19 @@ def test_a_callback_is_repeated_while_the_loop_is_blocked(
             may_continue.set()
 
     loop.call_soon_threadsafe(block)
-    assert oversee(under_way, loop, count_check) == "done"
+    assert oversee(under_way, loop, count_check, interval=0.05) == "done"
     assert len(calls) >= 3
 
 
 def test_machines_of_one_name_have_other_runner_ids(monkeypatch: pytest.MonkeyPatch) -> None:
     prefix = forced_stop.runner_prefix(7)
-    forced_stop._machine.cache_clear()
+    forced_stop.machine_id.cache_clear()
     assert forced_stop.runner_prefix(7) == prefix
-    forced_stop._machine.cache_clear()
+    forced_stop.machine_id.cache_clear()
     monkeypatch.setattr(os, "readlink", lambda path: f"{path} of another container")
 
     elsewhere = forced_stop.runner_prefix(7)
 
-    forced_stop._machine.cache_clear()
+    forced_stop.machine_id.cache_clear()
     assert elsewhere != prefix
     assert elsewhere.split(".")[0] == prefix.split(".")[0], "the name of the machine is the same"

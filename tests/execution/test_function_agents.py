@@ -13,11 +13,10 @@ from a2a_celery import InputRequired, Turn
 from a2a_celery.caller import Caller
 from a2a_celery.execution.agents.adapters import FunctionAdapter
 from a2a_celery.execution.agents.journal import open_journal
-from a2a_celery.execution.process.thread_cleanup import ThreadCleanup
 from a2a_celery.lifecycle import Event
 from a2a_celery.lifecycle.states import COMPLETED, INPUT_REQUIRED
 from a2a_celery.settings import Settings
-from tests.support.seeds import status
+from tests.support.store.seeds import status
 
 from .scene import Scene
 
@@ -79,7 +78,7 @@ async def log_of(scene: Scene, function: Callable[[Turn], Any]) -> list[Event]:
     claim = replace(claim, caller=Caller().to_json())
     open_journal(claim, events, Settings(store_url="redis://127.0.0.1/0"))
     try:
-        await FunctionAdapter(function, ThreadCleanup()).run(claim, events)
+        await FunctionAdapter(function).run(claim, events)
     except (InputRequired, ValueError):
         pass
     await scene.settle(claim, events)
@@ -130,3 +129,15 @@ async def test_the_artifact_of_a_generator_that_fails_stays_open(scene: Scene) -
 
 async def test_a_generator_that_yields_nothing_has_no_artifact(scene: Scene) -> None:
     assert await chunks_of(scene, yields_nothing) == []
+
+
+async def test_the_chunks_of_a_text_become_one_part_of_the_task(scene: Scene) -> None:
+    async def streams(turn: Turn) -> AsyncIterator[str]:
+        for number in range(400):
+            yield f"{number} "
+
+    chunks = await chunks_of(scene, streams)
+
+    task = await scene.seeds.task(chunks[0].task_id)
+    assert [part.text for part in task.artifacts[0].parts] == ["".join(f"{number} " for number in range(400))]
+    assert [part.text for chunk in chunks for part in chunk.artifact.parts] == [*(f"{n} " for n in range(400)), ""]

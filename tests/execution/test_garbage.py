@@ -4,6 +4,7 @@ memory."""
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
@@ -23,7 +24,7 @@ from a2a_celery.execution.celery.request import RunRequest
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.tasks.commands import create_task
 from tests.support.garbage import cyclic_garbage
-from tests.support.seeds import ANN, CONTEXT, RETENTION, request
+from tests.support.store.seeds import ANN, CONTEXT, RETENTION, request
 
 from .scene import perform_run
 
@@ -156,8 +157,8 @@ async def test_a_failed_run_on_the_asyncio_pool_leaves_no_traceback(a2a: A2A, st
     def call(celery_id: str) -> AsyncTaskCall:
         task_id, _, run = celery_id.partition(".")
         headers = {"id": celery_id, "task": task.name, "ignore_result": None, **fleet_headers(keys.prefix)}
-        message = Message(headers=headers, content_type="application/json", content_encoding="utf-8")
-        message._decoded_cache = [[task_id, int(run)], {}, {}]
+        body = json.dumps([[task_id, int(run)], {}, {}]).encode()
+        message = Message(body, headers=headers, content_type="application/json", content_encoding="utf-8")
         run_request = RunRequest(message, app=a2a.celery, task=task)
         run_request.on_success = lambda ended: failures.append(ended.failed)
         return AsyncTaskCall(run_request, task.runs_in().loop)

@@ -25,7 +25,7 @@ from a2a_celery.execution.process.shutdown_requeuer import ShutdownRequeuer
 from a2a_celery.settings import Settings
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.tasks.commands import create_task
-from tests.support.seeds import ANN, CONTEXT, RETENTION, request
+from tests.support.store.seeds import ANN, CONTEXT, RETENTION, request
 
 from .local_agents import local_agents
 

@@ -17,7 +17,6 @@ from celery.exceptions import Reject, Retry
 
 from a2a_celery import A2A, AuthRequired, ConfigError, Failed, InputRequired, Rejected, RunInfo, Turn
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
-from a2a_celery.execution.agents import run_hooks
 from a2a_celery.execution.celery.start_check import worker_starts
 from a2a_celery.lifecycle.execution import Transition
 from a2a_celery.lifecycle.outcomes import AGENT_FAILED, CANCELED_BY_AGENT
@@ -31,6 +30,7 @@ from a2a_celery.lifecycle.states import (
     WORKING,
 )
 from a2a_celery.store import AsyncStore, Keys
+from tests.support.clocks import ShortTimeoutClock
 from tests.support.waiting import eventually_async
 
 from .local_agents import LocalAgents, local_agents
@@ -244,22 +244,20 @@ async def test_a_hook_that_raises_after_a_run_changes_nothing(
 
 
 async def test_an_end_waits_for_its_hooks_for_a_limited_time(
-    agents: LocalAgents, calls: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    agents: LocalAgents, calls: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(run_hooks, "HOOKS_TIMEOUT", 0.05)
+    agents.perform_with(ShortTimeoutClock())
 
     @agents.a2a.after_run
     async def hangs(run: RunInfo) -> None:
         await asyncio.get_running_loop().create_future()
 
     assert (await agents.play("echo")).status.state == COMPLETED
-    assert "its after_run hooks took more than 0.05 s" in caplog.text
+    assert "its after_run hooks took more than 10 s" in caplog.text
 
 
-async def test_a_last_status_whose_hook_hangs_fails_the_run(
-    agents: LocalAgents, calls: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(run_hooks, "HOOKS_TIMEOUT", 0.05)
+async def test_a_last_status_whose_hook_hangs_fails_the_run(agents: LocalAgents, calls: list[str]) -> None:
+    agents.perform_with(ShortTimeoutClock())
 
     @agents.a2a.on_event
     async def hangs(run: RunInfo, event: Any) -> None:

@@ -12,11 +12,12 @@ import pytest
 from celery import Celery
 
 from a2a_celery import A2A
-from a2a_celery.cli.doctor.command import diagnosis
+from a2a_celery.cli.doctor.checks import diagnosis
 from a2a_celery.cli.doctor.survey import survey
 from a2a_celery.execution.agents.adapters import NO_REPLY, import_errors, load
-from a2a_celery.execution.celery.start_check import worker_starts
-from tests.support.agents import card
+from a2a_celery.execution.celery.start_check import SPAWN_TIMEOUT, prepare_spawning, worker_starts
+from a2a_celery.execution.celery.worker_signals import import_path
+from tests.support.agents.basic import card
 from tests.support.waiting import LIMIT
 
 
@@ -131,3 +132,28 @@ def test_a_worker_needs_only_the_agents_of_its_queues() -> None:
     a2a.celery.amqp.queues.select(["gpu"])
     with pytest.raises(SystemExit, match="agent 'gpu'"):
         start_worker(a2a)
+
+
+def spawning_worker(app: Celery, pool: str = "prefork", start_method: str = "spawn") -> SimpleNamespace:
+    return SimpleNamespace(app=app, pool_cls=pool, pool_start_method=start_method)
+
+
+def test_a_worker_whose_spawned_children_cannot_import_the_app_does_not_start() -> None:
+    a2a = A2A(Celery("nowhere", set_as_current=False))
+    a2a.worker()
+
+    with pytest.raises(SystemExit, match=r"worker_pool_start_method.*variable of a module"):
+        prepare_spawning(spawning_worker(a2a.celery))
+    for pool, start_method in (("prefork", "fork"), ("threads", "spawn"), ("a2a_celery.pool:AsyncioPool", "spawn")):
+        prepare_spawning(spawning_worker(a2a.celery, pool, start_method))
+
+
+def test_spawned_children_have_time_for_their_imports(monkeypatch: pytest.MonkeyPatch) -> None:
+    a2a = A2A(Celery("somewhere", set_as_current=False))
+    a2a.worker()
+    monkeypatch.setitem(globals(), "app", a2a.celery)
+
+    prepare_spawning(spawning_worker(a2a.celery))
+
+    assert a2a.celery.conf.worker_proc_alive_timeout == SPAWN_TIMEOUT
+    assert import_path(a2a.celery) == (__name__, "app")

@@ -10,7 +10,7 @@ import pytest
 from a2a.helpers import get_message_text
 from a2a.types import Message, Part
 
-from a2a_celery import ConfigError, step
+from a2a_celery import ConfigError
 from a2a_celery.agents import OnMessage
 from a2a_celery.caller import Caller
 from a2a_celery.execution.agents.journal import open_journal
@@ -21,7 +21,7 @@ from a2a_celery.lifecycle.states import COMPLETED, INPUT_REQUIRED, SUBMITTED, WO
 from a2a_celery.settings import Settings
 from a2a_celery.store.runs.commands import Claim
 from a2a_celery.store.tasks.commands import continue_task
-from tests.support.seeds import ANN, CONTEXT, request, status
+from tests.support.store.seeds import ANN, CONTEXT, request, status
 
 from .scene import Scene, until
 
@@ -257,24 +257,6 @@ async def test_a_requeued_task_reads_its_own_messages(scene: Scene) -> None:
     assert await poll(turn) == ["right"]
     await scene.settle(claim, events)
     assert (await scene.seeds.task(task_id)).status.state == COMPLETED
-
-
-async def test_each_attempt_of_a_step_reads_the_same_messages(scene: Scene) -> None:
-    claim, _, turn = await turn_of(scene)
-    await send(scene, claim, "left")
-    attempts: list[list[str]] = []
-
-    @step(autoretry_for=(ConnectionError,), default_retry_delay=0)
-    async def read() -> None:
-        attempts.append(await poll(turn))
-        if len(attempts) == 1:
-            await send(scene, claim, "right")
-            raise ConnectionError
-
-    await read()
-
-    assert attempts == [["left"], ["left", "right"]]
-    assert await poll(turn) == []
 
 
 async def test_an_unread_message_becomes_the_next_turn_of_an_agent_that_sent_its_own_end(scene: Scene) -> None:

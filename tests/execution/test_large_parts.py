@@ -11,11 +11,13 @@ from a2a_celery.errors import BlobsUnavailable
 from a2a_celery.execution.events.settlement import RunStore
 from a2a_celery.lifecycle import Failure
 from a2a_celery.lifecycle.outcomes import OUT_OF_REACH
+from a2a_celery.lifecycle.references import RunRef
 from a2a_celery.lifecycle.states import COMPLETED, FAILED, WORKING
 from a2a_celery.store import Keys, Operation
-from a2a_celery.store.runs.commands import Claim, Dropped, RetryUnrecorded, RunRef, claim_run
-from tests.support.blob_setup import BlobSetup, create_task_with_parts
-from tests.support.seeds import LEASE_US, Seeds, chunk, status
+from a2a_celery.store.runs.commands import Claim, Dropped, RetryUnrecorded, claim_run
+from tests.support.clocks import SkippingClock
+from tests.support.store.blob_setup import BlobSetup, create_task_with_parts
+from tests.support.store.seeds import LEASE_US, Seeds, chunk, status
 
 from .scene import Gate, Scene, until
 
@@ -50,11 +52,8 @@ async def test_events_during_an_outage_are_written_in_order(blob_scene: Scene, b
 
 
 @pytest.mark.parametrize("sends_the_end", [False, True])
-async def test_a_permanent_outage_fails_the_run(
-    blob_scene: Scene, blob_setup: BlobSetup, monkeypatch: pytest.MonkeyPatch, sends_the_end: bool
-) -> None:
-    monkeypatch.setattr("a2a_celery.execution.events.settlement.BLOB_TIMEOUT", 0.05)
-    claim, events = await blob_scene.begin()
+async def test_a_permanent_outage_fails_the_run(blob_scene: Scene, blob_setup: BlobSetup, sends_the_end: bool) -> None:
+    claim, events = await blob_scene.begin(clock=SkippingClock())
     await events.enqueue_event(chunk("small"))
 
     async def is_written() -> bool:
@@ -81,11 +80,8 @@ async def test_a_permanent_outage_fails_the_run(
     await blob_scene.seeds.require_consistent(claim.task.id)
 
 
-async def test_a_run_with_an_unwritable_end_fails(
-    blob_scene: Scene, blob_setup: BlobSetup, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("a2a_celery.execution.events.settlement.BLOB_TIMEOUT", 0.05)
-    claim, events = await blob_scene.begin()
+async def test_a_run_with_an_unwritable_end_fails(blob_scene: Scene, blob_setup: BlobSetup) -> None:
+    claim, events = await blob_scene.begin(clock=SkippingClock())
     blob_setup.object_store.is_down = True
     await events.enqueue_event(status(COMPLETED, LARGE))
     with pytest.raises(BlobsUnavailable) as exc_info:
@@ -97,13 +93,10 @@ async def test_a_run_with_an_unwritable_end_fails(
     assert (await blob_scene.seeds.task(claim.task.id)).status.state == FAILED
 
 
-async def test_a_related_task_is_never_read_in_part(
-    blob_scene: Scene, blob_setup: BlobSetup, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("a2a_celery.execution.events.settlement.BLOB_TIMEOUT", 0.05)
+async def test_a_related_task_is_never_read_in_part(blob_scene: Scene, blob_setup: BlobSetup) -> None:
     other, claim = await blob_scene.seeds.claim_run(), await blob_scene.seeds.claim_run()
     await blob_scene.seeds.append_events(other, chunk(LARGE))
-    store = RunStore(blob_setup.store, blob_scene.keys, claim)
+    store = RunStore(blob_setup.store, blob_scene.keys, claim, SkippingClock())
 
     [task] = await store.own_tasks([other.ref.task_id])
     blob_setup.object_store.is_down = True
@@ -113,10 +106,7 @@ async def test_a_related_task_is_never_read_in_part(
     assert task.artifacts[0].parts[0].text == LARGE
 
 
-async def test_an_agent_gets_its_complete_task_or_does_not_run(
-    blob_scene: Scene, blob_setup: BlobSetup, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("a2a_celery.execution.events.settlement.BLOB_TIMEOUT", 0.05)
+async def test_an_agent_gets_its_complete_task_or_does_not_run(blob_scene: Scene, blob_setup: BlobSetup) -> None:
     task_id = await create_task_with_parts(blob_scene.seeds, [Part(text=LARGE)])
 
     def claiming(resolve_blobs: bool = True) -> Operation[Claim | Dropped | RetryUnrecorded]:
@@ -132,7 +122,7 @@ async def test_an_agent_gets_its_complete_task_or_does_not_run(
 
     claim = await blob_setup.store.run(claiming(resolve_blobs=False))
     assert isinstance(claim, Claim)
-    store = RunStore(blob_setup.store, blob_scene.keys, claim)
+    store = RunStore(blob_setup.store, blob_scene.keys, claim, SkippingClock())
     blob_setup.object_store.is_down = True
     with pytest.raises(BlobsUnavailable):
         await store.in_full(claim, claiming)

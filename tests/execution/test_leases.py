@@ -10,12 +10,12 @@ from typing import TypeVar
 import pytest
 
 from a2a_celery.errors import StoreUnavailable
-from a2a_celery.execution.process.leases import EXPIRY_CHECK_INTERVAL, LeaseKeeper
+from a2a_celery.execution.process.leases import EXPIRY_CHECK_INTERVAL, MAX_EARLY_CANCELS, LeaseKeeper
+from a2a_celery.lifecycle.references import RunRef
 from a2a_celery.store import AsyncStore, Keys, Operation
-from a2a_celery.store.runs.commands import RunRef
 from a2a_celery.store.tasks.commands import continue_task, request_cancel
 from tests.support.clocks import ManualClock
-from tests.support.seeds import ANN, CONTEXT, Seeds, request
+from tests.support.store.seeds import ANN, CONTEXT, Seeds, request
 from tests.support.waiting import eventually_async
 
 T = TypeVar("T")
@@ -241,5 +241,28 @@ async def test_leases_are_renewed_after_a_third_of_their_time(
             clock.advance(5.0)
             await clock.until_waiting(5.0)
             assert await store.redis.zscore(keys.leases, run.ref.name) > 1
-    assert keeper._loop_task is not None
-    keeper._loop_task.cancel()
+    await keeper.stop()
+
+
+def test_a_cancel_that_arrives_before_the_reply_to_the_claim_cancels_the_run(keeper: LeaseKeeper) -> None:
+    run, other_run = FakeRun(RunRef("t", 1), "token"), FakeRun(RunRef("t", 2), "token")
+
+    keeper.notified(b"t.1")
+    keeper.notified(b"t.1 steer")
+
+    for leased_run in (run, other_run):
+        with keeper.renewing(leased_run):
+            pass
+    assert (run.requests, other_run.requests) == (["cancel"], [])
+
+
+def test_the_number_of_early_cancels_is_bounded(keeper: LeaseKeeper) -> None:
+    runs = [FakeRun(RunRef("t", number), "token") for number in range(MAX_EARLY_CANCELS + 1)]
+    for run in runs:
+        keeper.notified(run.ref.name.encode())
+
+    for run in runs:
+        with keeper.renewing(run):
+            pass
+
+    assert [bool(run.requests) for run in runs] == [False] + [True] * MAX_EARLY_CANCELS

@@ -12,7 +12,8 @@ from celery import Celery
 
 from a2a_celery import A2A, Turn
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
-from a2a_celery.execution.process.worker_process import OpenLifespans, worker_stops
+from a2a_celery.execution.process.run_host import OpenLifespans
+from a2a_celery.execution.process.worker_process import worker_stops
 from a2a_celery.lifecycle.states import FAILED, INPUT_REQUIRED
 from a2a_celery.store import AsyncStore, Keys
 from tests.support.waiting import LIMIT

@@ -1,4 +1,5 @@
-"""Time limits of a run: the earliest limit of the agent and of Celery, and the time since the agent's last activity."""
+"""Limits of a run: the earliest time limit of the agent and of Celery, the time since the agent's last activity, and no
+limit for the size of what an agent writes."""
 
 from __future__ import annotations
 
@@ -6,17 +7,21 @@ import asyncio
 from typing import Any
 
 import pytest
+from celery import Celery
 
+from a2a_celery import A2A, Turn
 from a2a_celery.agents import Agent
+from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.errors import ConfigError
-from a2a_celery.execution.events.queue import RunEventQueue
+from a2a_celery.execution.events.queue import MAX_PENDING, RunEventQueue
 from a2a_celery.execution.limits import CeleryLimits, Limits, limits_of, out_of_time
+from a2a_celery.lifecycle.states import COMPLETED
 from a2a_celery.store import AsyncStore, Keys
-from tests.support.agents import card
+from tests.support.agents.basic import card
 from tests.support.clocks import ManualClock
-from tests.support.seeds import Seeds, chunk
+from tests.support.store.seeds import Seeds, chunk
 
-from .scene import Gate
+from .scene import Gate, TurnByTurn
 
 
 def agent(**limits: Any) -> Agent:
@@ -52,15 +57,25 @@ def test_a_limit_is_a_number_of_seconds(name: str, value: Any) -> None:
         agent(**{name: value})
 
 
+@pytest.mark.parametrize("value", [-0.1, float("inf"), float("nan"), "5", True, None])
+def test_the_wait_for_a_direct_answer_is_a_number_of_seconds(value: Any) -> None:
+    with pytest.raises(ConfigError, match=r"first_event_hold = .*seconds, 0 or more"):
+        agent(first_event_hold=value)
+
+
 @pytest.fixture
 def clock() -> ManualClock:
     return ManualClock()
 
 
 @pytest.fixture
-async def events(store: AsyncStore, keys: Keys, clock: ManualClock) -> Any:
+def gate(store: AsyncStore) -> Gate:
+    return Gate(store)
+
+
+@pytest.fixture
+async def events(gate: Gate, store: AsyncStore, keys: Keys, clock: ManualClock) -> Any:
     """Event queue of a claimed run, on a `Gate`."""
-    gate = Gate(store)
     claim = await Seeds(store, keys).claim_run()
 
     async def publish_next(agent: str, run: object, options: bytes) -> None:
@@ -100,11 +115,15 @@ async def test_an_event_restarts_the_idle_time(events: RunEventQueue, clock: Man
 
 
 async def test_an_agent_that_waits_for_the_store_is_not_idle(
-    events: RunEventQueue, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    events: RunEventQueue, gate: Gate, clock: ManualClock
 ) -> None:
-    monkeypatch.setattr("a2a_celery.execution.events.queue.MAX_PENDING", 1)
-    events.store._store.open.clear()  # type: ignore[attr-defined]
-    saying = asyncio.create_task(events.enqueue_event(chunk("a")))
+    gate.open.clear()
+
+    async def say() -> None:
+        for number in range(2 * MAX_PENDING):
+            await events.enqueue_event(chunk(str(number)))
+
+    saying = asyncio.create_task(say())
     limit = asyncio.create_task(out_of_time(Limits(idle=10), clock.monotonic(), events.idle_clock))
 
     for _ in range(3):
@@ -112,7 +131,7 @@ async def test_an_agent_that_waits_for_the_store_is_not_idle(
         clock.advance(10)
     await clock.until_waiting(10)
     assert not saying.done()
-    events.store._store.open.set()  # type: ignore[attr-defined]
+    gate.open.set()
     await saying
     clock.advance(10)
     await limit
@@ -126,3 +145,22 @@ async def test_without_limits_a_run_never_times_out(events: RunEventQueue, clock
 
     assert not limit.done()
     limit.cancel()
+
+
+async def test_the_size_of_a_task_does_not_limit_its_agent(
+    store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis
+) -> None:
+    app = Celery("test", broker="memory://", set_as_current=False)
+    app.conf.update(a2a_task_max_bytes=2_000)
+    a2a = A2A(app)
+
+    @a2a.agent("writes")
+    async def writes(turn: Turn) -> str:
+        await turn.say("y" * 5_000)
+        return "x" * 5_000
+
+    async with TurnByTurn(a2a, store, keys, redis_server.store_url) as turns:
+        assert (await turns.begin("writes"))[0] == COMPLETED
+
+    task = await Seeds(store, keys).task("t")
+    assert [len(artifact.parts[0].text) for artifact in task.artifacts] == [5_000]

@@ -18,9 +18,9 @@ from a2a_celery.lifecycle.states import COMPLETED
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.admin.schema import SCHEMA
 from a2a_celery.store.tasks.signals import MAX_STORED_SIGNALS
-from tests.support.agents import card
-from tests.support.seeds import ANN
-from tests.support.suspensions import Suspensions, wait_for
+from tests.support.agents.basic import card
+from tests.support.store.seeds import ANN
+from tests.support.store.suspensions import Suspensions, wait_for
 
 from .local_agents import LocalAgents, local_agents
 
@@ -30,7 +30,9 @@ async def agents(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> 
     """App with the agent to which the tasks belong."""
     async with local_agents(store, keys, redis_server.store_url) as agents:
         agents.a2a.agent("agent", description="Waits.")(lambda turn: None)
+        await store.redis.hset(keys.installation, "schema", SCHEMA)
         yield agents
+        await asyncio.to_thread(agents.a2a._submissions.close)
 
 
 async def send(agents: LocalAgents, way: str, *arguments: Any, **options: Any) -> bool:
@@ -51,7 +53,7 @@ async def test_a_signal_resumes_a_run_or_is_stored(agents: LocalAgents, way: str
     assert replies == [True, False, False]
     next_claim = await agents.seeds.claim_run(claim.ref.task_id, run=2)
     assert next_claim.journal is not None
-    assert next_claim.journal["go#1"].content == b'{"number":1}'
+    assert next_claim.journal["go#1"].content == b'{"sender":"app","payload":{"number":1}}'
     assert await suspensions.take_signal(next_claim, "go", 2) is not None
     assert await suspensions.take_signal(next_claim, "go", 3) is None
 
@@ -87,7 +89,6 @@ async def test_an_agent_that_is_no_function_receives_no_signal(agents: LocalAgen
 
 
 async def test_the_command_reports_errors_in_one_line(agents: LocalAgents) -> None:
-    await agents.store.redis.hset(agents.keys.installation, "schema", SCHEMA)
     task_id = await agents.seeds.create_task()
 
     def run(*arguments: str) -> tuple[int, str]:
@@ -99,3 +100,5 @@ async def test_the_command_reports_errors_in_one_line(agents: LocalAgents) -> No
     code, output = await asyncio.to_thread(run, "unknown", "go")
     assert (code, output.count("\n")) == (1, 1), output
     assert (await asyncio.to_thread(run, task_id, "go", "[1]")) == (0, f"stored until task {task_id} waits for go\n")
+    [stored_signal] = await agents.store.redis.lrange(agents.keys.task(task_id).signals, 0, -1)
+    assert stored_signal.endswith(b'{"sender":"operator","payload":[1]}')

@@ -16,6 +16,7 @@ from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.execution.agents.calls import CHILD_SIGNAL, SHORT_CALL
 from a2a_celery.execution.agents.journal import RunJournal
 from a2a_celery.lifecycle.own_metadata import NAMESPACE, WAITS_FOR
+from a2a_celery.lifecycle.signals import Sender, encode_signal
 from a2a_celery.lifecycle.states import WORKING
 from a2a_celery.store import AsyncStore, Keys
 
@@ -152,7 +153,6 @@ async def calls_beside_a_step(turn: Turn) -> str:
 
 @a2a.agent("sleeps-beside-a-remote-call", description="Limits the time for a remote agent.")
 async def sleeps_beside_a_remote_call(turn: Turn) -> str:
-    turn._events.calls = remote_agent
     call = asyncio.create_task(turn.call(URL, "check"))
     await turn.sleep(3600)
     call.cancel()
@@ -210,13 +210,14 @@ async def test_a_cancelled_wait_keeps_its_position(agents: SuspendableAgents, mo
 
     monkeypatch.setattr(RunJournal, "wait_until_suspendable", cancel)
     assert (await agents.play("waits-no-longer")).status.state == WORKING
-    await agents.suspensions.send_signal("t", "go")
+    await agents.suspensions.send_signal("t", "go", encode_signal(None, Sender.APP))
 
     assert await agents.wake("waits-no-longer", 2) == "work done"
     assert calls == ["work"]
 
 
 async def test_a_remote_task_does_not_delay_a_suspension(agents: SuspendableAgents) -> None:
+    agents.perform_with(calls=remote_agent)
     async with asyncio.timeout(60):
         assert (await agents.play("sleeps-beside-a-remote-call")).status.state == WORKING
         assert await agents.wake("sleeps-beside-a-remote-call", 2) == "late"

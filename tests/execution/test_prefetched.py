@@ -12,9 +12,9 @@ from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.execution.celery.request import unfinished_requests
 from a2a_celery.execution.process.prefetched import PrefetchReporter, fetched_runs
 from a2a_celery.settings import Settings
-from a2a_celery.store import AsyncStore, Keys, Operation
+from a2a_celery.store import AsyncStore, Keys, Operation, SyncStore
 from tests.support.clocks import ManualClock
-from tests.support.seeds import Seeds
+from tests.support.store.seeds import Seeds
 
 
 class FakeRequest:
@@ -41,13 +41,13 @@ async def test_new_runs_are_reported_at_once_and_known_ones_at_an_interval(
 ) -> None:
     seeds = Seeds(store, keys)
     calls: list[Operation[Any]] = []
-    run = reporter._store.run
+    run = SyncStore.run
 
-    def count(operation: Operation[Any]) -> Any:
+    def count(store: SyncStore, operation: Operation[Any]) -> Any:
         calls.append(operation)
-        return run(operation)
+        return run(store, operation)
 
-    monkeypatch.setattr(reporter._store, "run", count)
+    monkeypatch.setattr(SyncStore, "run", count)
     first, other = f"{await seeds.create_task()}.1", f"{await seeds.create_task()}.1"
 
     async def report(*names: str) -> int:

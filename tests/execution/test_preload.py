@@ -14,7 +14,7 @@ from celery.concurrency.prefork import TaskPool as PreforkPool
 
 from a2a_celery import A2A
 from a2a_celery.execution.process import preload
-from tests.support.agents import card
+from tests.support.agents.basic import card
 
 
 @pytest.fixture(autouse=True)
@@ -67,7 +67,7 @@ def test_a_worker_that_runs_agents_in_its_main_process_imports_them_there(
 ) -> None:
     starts: list[Celery] = []
     monkeypatch.setattr(preload, "preload", lambda app, then: starts.append(app))
-    monkeypatch.setattr(preload, "_collect_and_freeze", lambda: None)
+    monkeypatch.setattr(preload, "freeze_heap", lambda: None)
     app = Celery("acme", set_as_current=False)
 
     preload.worker_is_ready(SimpleNamespace(pool=pool, app=app))

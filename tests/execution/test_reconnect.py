@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from amqp.exceptions import PreconditionFailed
 from celery import Celery, bootsteps
 from celery.exceptions import WorkerShutdown
 from kombu.exceptions import OperationalError
@@ -48,5 +50,23 @@ def test_a_worker_that_starts_while_its_broker_does_not_answer_connects_again(ap
 
 
 def test_celery_still_ends_such_a_worker(app: Celery) -> None:
-    """If this test fails, Celery has fixed the problem, and `reconnect.ReconnectsWhileStarting` can be removed."""
+    """If this test fails, Celery has fixed the problem, and `reconnect.ReconnectStep` can be removed."""
     assert (exit_code(app), UnansweredStep.starts) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("PRECONDITION_FAILED - delivery acknowledgement on channel 1 timed out", OperationalError),
+        ("PRECONDITION_FAILED - inequivalent arg 'durable' for queue", PreconditionFailed),
+    ],
+)
+def test_only_the_timeout_of_an_acknowledgement_is_a_lost_connection(text: str, expected: type[Exception]) -> None:
+    def loop() -> None:
+        raise PreconditionFailed(text)
+
+    consumer = SimpleNamespace(connection_errors=(), loop=loop)
+    reconnect.ReconnectStep(consumer)
+
+    with pytest.raises(expected):
+        consumer.loop()

@@ -16,7 +16,7 @@ from a2a_celery.lifecycle.execution import ExecutionState, Step, Transition
 from a2a_celery.lifecycle.states import INPUT_REQUIRED
 from a2a_celery.store.runs.commands import Claim
 from a2a_celery.store.runs.release import read_steps
-from tests.support.agents import card
+from tests.support.agents.basic import card
 
 from .scene import LONG, Scene
 

@@ -5,37 +5,39 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
 import pytest
-from a2a.types import TaskState
+from a2a.types import TaskState, TaskStatusUpdateEvent
 from a2a.utils.errors import InvalidParamsError
 from celery import Celery
 from celery.exceptions import MaxRetriesExceededError, Retry
 
-from a2a_celery import A2A, Turn
+from a2a_celery import A2A, Turn, current_turn
 from a2a_celery.caller import Caller
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.dispatch import RunOptions
-from a2a_celery.errors import ConfigError, Failed
+from a2a_celery.errors import Failed
 from a2a_celery.execution.celery.request import RunRetried
+from a2a_celery.execution.events.release import RunRelease
 from a2a_celery.execution.limits import Retries, error_without_retry
 from a2a_celery.lifecycle import Retried
 from a2a_celery.lifecycle.own_metadata import CAUSE, NAMESPACE
+from a2a_celery.lifecycle.references import RunRef
 from a2a_celery.lifecycle.states import CANCELED, FAILED, REJECTED, SUBMITTED, WORKING
 from a2a_celery.retry_policy import MAX_DELAY, RetryPolicy
 from a2a_celery.store import AsyncStore, Keys, SyncStore
 from a2a_celery.store.admin.metrics import read_metrics
-from a2a_celery.store.runs.commands import RunRef
 from a2a_celery.store.runs.release import release_run
 from a2a_celery.store.tasks.commands import create_task, request_cancel
-from a2a_celery.store.tasks.results import CanceledNow
+from a2a_celery.store.tasks.replies import CanceledNow
 from tests.support.clocks import START, ManualClock
-from tests.support.seeds import ANN, CONTEXT, RETENTION, Seeds, chunk, request, status
+from tests.support.store.seeds import ANN, CONTEXT, RETENTION, Seeds, chunk, request, status
 
-from .scene import perform_run
+from .scene import Scene, perform_run
 
 NOW = datetime.fromtimestamp(START, UTC)
 LATER = NOW + timedelta(seconds=60)
@@ -174,14 +176,21 @@ async def a2a(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> Asy
         raise Retry(when="tomorrow")
 
     @a2a.agent("ended", description="Ends its task itself.", autoretry_for=(OSError,))
-    async def end_early(turn: Turn) -> None:
-        await turn._events.enqueue_event(status(FAILED, "in my words"))
+    async def end_early(turn: Turn) -> AsyncIterator[TaskStatusUpdateEvent]:
+        yield status(FAILED, "in my words")
         raise ConnectionError("a secret")
 
     @a2a.agent("refuses", description="Does not take the message.", autoretry_for=(Exception,))
     async def refuses(turn: Turn) -> None:
         raise InvalidParamsError("not this")
 
+    @app.task(name="plain", shared=False)
+    def retry_by_turn(text: str) -> None:
+        turn = current_turn()
+        assert turn is not None
+        turn.retry()
+
+    a2a.expose(retry_by_turn, description="Retries by its turn.")
     worker = a2a.worker()
     yield a2a
     await asyncio.to_thread(worker.close)
@@ -194,7 +203,7 @@ async def perform(a2a: A2A, store: AsyncStore, keys: Keys, agent: str, text: str
     return await asyncio.to_thread(perform_run, a2a.celery.tasks[f"a2a.{agent}"], "t.1", "t", 1)
 
 
-async def test_a_retry_is_stored_before_it_is_published(
+async def test_a_retry_is_stored_with_its_time_and_its_cause(
     a2a: A2A, store: AsyncStore, keys: Keys, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
@@ -216,6 +225,20 @@ async def test_a_retry_is_stored_before_it_is_published(
     assert "a secret" in caplog.text
     await seeds.require_consistent("t")
     assert isinstance(await store.run(request_cancel(keys, ANN, "t", CONTEXT)), CanceledNow)
+
+
+async def test_a_retry_is_published_after_it_was_stored(scene: Scene) -> None:
+    claim, events = await scene.begin()
+    options = RunOptions(retries=1).to_json()
+    stored_options: list[bytes | None] = []
+
+    async def publish(agent: str, run: RunRef, content: bytes) -> None:
+        stored_options.append(await scene.seeds.store.redis.hget(scene.keys.task(run.task_id).record, "options"))
+
+    assert await RunRelease(publish, "agent").retry(events, status(WORKING), RunOptions.from_json(options)) is None
+
+    assert stored_options == [options]
+    assert await scene.seeds.store.redis.zscore(scene.keys.leases, claim.ref.name) is None
 
 
 async def test_a_cancel_comes_before_a_retry(a2a: A2A, store: AsyncStore, keys: Keys) -> None:
@@ -257,9 +280,13 @@ async def test_a_repeated_release_with_a_replacement_has_one_effect(store: Async
     await seeds.require_consistent(task.id)
 
 
-def test_a_plain_celery_task_has_its_own_retries() -> None:
-    turn = Turn.__new__(Turn)
-    turn._events = type("Events", (), {"retries": None})()  # type: ignore[assignment]
+async def test_a_plain_celery_task_has_its_own_retries(
+    a2a: A2A, store: AsyncStore, keys: Keys, caplog: pytest.LogCaptureFixture
+) -> None:
+    caller = Caller(user="ann").to_json()
+    await store.run(create_task(keys, ANN, "t", CONTEXT, request("x"), caller=caller, retention=RETENTION))
+    with suppress(Exception):
+        await asyncio.to_thread(perform_run, a2a.celery.tasks["plain"], "t.1", text="x")
 
-    with pytest.raises(ConfigError, match=r"self\.retry"):
-        turn.retry()
+    assert (await Seeds(store, keys).task("t")).status.state == FAILED
+    assert "self.retry" in caplog.text

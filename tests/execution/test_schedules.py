@@ -5,21 +5,22 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from threading import Event
 from typing import Any
 
 import pytest
 from a2a.types import Message, Part, Role
 from celery import Celery
+from celery.result import EagerResult
 from celery.schedules import crontab
 
 from a2a_celery import A2A, ConfigError, Turn
-from a2a_celery.acceptance.errors import LimitExceededError
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.errors import StoreUnavailable
-from a2a_celery.lifecycle.outcomes import CANCELED_BY_SCHEDULE
-from a2a_celery.lifecycle.states import CANCELED, COMPLETED, SUBMITTED
-from a2a_celery.schedule_task import NAME, TICK_HEADER
+from a2a_celery.lifecycle.states import COMPLETED
+from a2a_celery.operations.errors import LimitExceededError
+from a2a_celery.schedule_task import NAME, SUBMIT_TIMEOUT, TICK_HEADER
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.admin.schema import SCHEMA
 
@@ -34,7 +35,7 @@ async def agents(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> 
         add_agents(agents.a2a)
         await store.redis.hset(keys.installation, "schema", SCHEMA)
         yield agents
-        await asyncio.to_thread(agents.a2a._submissions.close)
+        await asyncio.to_thread(agents.a2a.close)
 
 
 @pytest.fixture
@@ -67,7 +68,8 @@ async def tick(agents: LocalAgents, minutes: int = 0, **arguments: Any) -> Any:
 
 def test_an_entry_for_beat(a2a: A2A) -> None:
     nightly = crontab(hour=2, minute=0)
-    a2a.schedule("nightly", nightly, "reporter", "report", owner="ops", overlap="queue", priority=3)
+    nothing: dict[str, Any] = dict.fromkeys(("tenant", "context_id", "metadata", "extensions"))
+    a2a.schedule("nightly", nightly, "reporter", "report", owner="ops", overlap="allow", priority=3, **nothing)
     a2a.celery.conf.beat_schedule  # noqa: B018  the configuration is loaded after the definition
     a2a.schedule("often", 10.0, "remembers", {"a": [1, None]}, context_id="c", queue="other", metadata={"k": 1})
 
@@ -81,7 +83,7 @@ def test_an_entry_for_beat(a2a: A2A) -> None:
                 "agent": "reporter",
                 "message": "report",
                 "owner": "ops",
-                "overlap": "queue",
+                "overlap": "allow",
                 "window": 0.0,
             },
             "options": {"queue": "reports", "priority": 3},
@@ -120,10 +122,9 @@ def test_an_entry_for_beat(a2a: A2A) -> None:
         ({"name": ""}, "a name has 1 to 200 characters"),
         ({"name": "nightly\n2026-11-25 WARNING forged"}, "a name has 1 to 200 characters, and no control characters"),
         ({"name": "taken"}, "there is a schedule 'taken' already"),
-        ({"owner": None}, "owner=None: pass a text"),
+        ({"owner": 7}, "owner=7: pass a text"),
         ({"metadata": {"a": object()}}, "schedule 'nightly'"),
         ({"metadata": ["a"]}, "metadata=.*: pass a dict"),
-        ({"agent": "remembers", "overlap": "queue"}, "needs a context_id"),
     ],
 )
 def test_a_wrong_definition_is_refused(a2a: A2A, arguments: dict[str, Any], text: str) -> None:
@@ -177,25 +178,14 @@ async def test_a_skipped_tick_is_logged(agents: LocalAgents, caplog: pytest.LogC
     assert await tick(agents, 1) == {"outcome": "repeated", "task_id": ""}
 
 
-async def test_cancel_ends_the_earlier_tasks(agents: LocalAgents) -> None:
-    earlier_ids = [(await tick(agents, n, overlap="queue"))["task_id"] for n in range(2)]
-
-    result = await tick(agents, 2, overlap="cancel")
-
-    tasks = [await agents.seeds.task(task_id) for task_id in (*earlier_ids, result["task_id"])]
-    assert [task.status.state for task in tasks] == [CANCELED, CANCELED, SUBMITTED]
-    assert {await agents.seeds.status_text(task_id) for task_id in earlier_ids} == {CANCELED_BY_SCHEDULE}
-    assert await agents.store.redis.zrange(agents.keys.dispatch, 0, -1) == [f"{result['task_id']}.1".encode()]
-
-
 async def test_a_refused_tick_can_be_submitted_again(agents: LocalAgents) -> None:
     agents.a2a.celery.conf.a2a_owner_max_concurrent_tasks = 1
-    first = await tick(agents, overlap="queue")
+    first = await tick(agents, overlap="allow")
     with pytest.raises(LimitExceededError):
-        await tick(agents, 1, overlap="queue")
+        await tick(agents, 1, overlap="allow")
     await agents.perform("reporter", first["task_id"])
 
-    assert (await tick(agents, 1, overlap="queue"))["outcome"] == "started"
+    assert (await tick(agents, 1, overlap="allow"))["outcome"] == "started"
 
 
 async def test_wrong_arguments_fail_the_celery_task(agents: LocalAgents) -> None:
@@ -215,6 +205,84 @@ def test_the_task_retries_while_the_store_is_unavailable(a2a: A2A) -> None:
     # with jitter, Celery waits for half of each delay on average
     delays = [min(2**retries, task.retry_backoff_max) / 2 for retries in range(task.max_retries)]
     assert sum(delays) == pytest.approx(3600, rel=0.1), "docs/schedules.md says about an hour"
+
+
+NIGHTLY = {"schedule": "nightly", "agent": "reporter", "message": "report", "owner": "ops"}
+
+
+def send_tick(a2a: A2A, queue: str, **options: Any) -> Any:
+    """Call the Celery task as a scheduler does."""
+    return a2a.celery.tasks[NAME].apply_async((), {**NIGHTLY, "window": 0}, producer=None, queue=queue, **options)
+
+
+def headers_in(a2a: A2A, queue: str) -> list[dict[str, Any]]:
+    """Return the headers of the messages in a queue, and remove the messages."""
+    with a2a.celery.connection() as connection:
+        messages = connection.SimpleQueue(queue)
+        return [messages.get(timeout=5).headers for _ in range(messages.qsize())]
+
+
+def submit_with(a2a: A2A, monkeypatch: pytest.MonkeyPatch, submit: Callable[..., Any]) -> None:
+    monkeypatch.setattr(a2a.celery.tasks[NAME], "submit", submit)
+
+
+async def test_the_process_of_the_scheduler_submits_a_tick(agents: LocalAgents) -> None:
+    result = await asyncio.to_thread(send_tick, agents.a2a, "submitted")
+
+    assert isinstance(result, EagerResult)
+    assert result.result == {"outcome": "started", "task_id": result.id}
+    assert (await agents.seeds.task(result.id)).metadata["a2a_celery/schedule"] == "nightly"
+    assert headers_in(agents.a2a, "submitted") == []
+
+
+async def test_a_tick_that_the_process_of_the_scheduler_cannot_submit_is_sent_to_a_worker(
+    agents: LocalAgents, caplog: pytest.LogCaptureFixture
+) -> None:
+    agents.a2a.celery.conf.a2a_owner_max_concurrent_tasks = 1
+    await tick(agents)
+    entry = {**NIGHTLY, "schedule": "refused", "overlap": "allow"}
+
+    await asyncio.to_thread(agents.a2a.celery.tasks[NAME].apply_async, (), entry, queue="refused")
+
+    assert [TICK_HEADER in headers for headers in headers_in(agents.a2a, "refused")] == [True]
+    assert "schedule 'refused': a worker will submit the tick: " in caplog.text
+
+
+def test_a_store_that_hangs_delays_the_scheduler_once(a2a: A2A, monkeypatch: pytest.MonkeyPatch) -> None:
+    submissions, hang = [], Event()
+
+    def submit(arguments: dict[str, Any], at_us: int) -> dict[str, str]:
+        submissions.append(at_us)
+        hang.wait()
+        return {"outcome": "started", "task_id": "t"}
+
+    submit_with(a2a, monkeypatch, submit)
+    monkeypatch.setattr("a2a_celery.schedule_task.SUBMIT_TIMEOUT", 0.01)
+    for _ in range(3):
+        send_tick(a2a, "hanging")
+    submission = a2a.celery.tasks[NAME].submission
+    hang.set()
+    submission.result(10)
+
+    assert [headers[TICK_HEADER] for headers in headers_in(a2a, "hanging")][:1] == submissions
+    monkeypatch.setattr("a2a_celery.schedule_task.SUBMIT_TIMEOUT", SUBMIT_TIMEOUT)
+    assert send_tick(a2a, "hanging").result["outcome"] == "started"
+    assert SUBMIT_TIMEOUT == 5, "docs/schedules.md states this time"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"expires": 60}, {"countdown": 1}, {"headers": {TICK_HEADER: AT}}],
+    ids=["expires", "countdown", "retry"],
+)
+def test_a_tick_that_needs_its_message_is_sent_to_a_worker(
+    a2a: A2A, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    submit_with(a2a, monkeypatch, lambda arguments, at_us: pytest.fail("the tick was submitted"))
+
+    send_tick(a2a, "needed", **options)
+
+    assert len(headers_in(a2a, "needed")) == 1
 
 
 def test_the_message_carries_the_time_of_its_tick(a2a: A2A) -> None:

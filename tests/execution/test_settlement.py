@@ -4,7 +4,6 @@ published."""
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,13 +13,12 @@ from a2a.utils.errors import InvalidAgentResponseError
 from a2a_celery import InputRequired, Turn
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.lifecycle import Canceled, Completed, Failure
+from a2a_celery.lifecycle.references import RunRef
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, SUBMITTED, WORKING
 from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.store.runs.commands import RunRef
 from a2a_celery.store.tasks.commands import FIRST_PUBLISH_GRACE_US, continue_task
-from a2a_celery.store.tasks.results import Begun
-from a2a_celery.store.tasks.schedules import Tick
-from tests.support.seeds import ANN, CONTEXT, chunk, request, status
+from tests.support.store.replies import begins
+from tests.support.store.seeds import ANN, CONTEXT, chunk, request, status
 
 from .local_agents import local_agents
 from .scene import Scene, until
@@ -57,7 +55,7 @@ async def test_a_pause_and_a_return_are_settled_once_and_can_be_answered_right_a
     assert scene.gate.calls.count("settle_run") == 1
     message_request = request("this", task_id, CONTEXT)
     answer = await scene.gate.run(continue_task(scene.keys, ANN, task_id, message_request, "", caller=b"{}", nonce="n"))
-    assert isinstance(answer, Begun)
+    assert begins(answer)
 
 
 async def test_a_pause_is_not_shown_before_the_run_is_over_if_the_agent_returns(scene: Scene) -> None:
@@ -123,17 +121,6 @@ async def test_the_next_run_is_recorded_as_published(
         seconds, _ = await store.redis.time()
         due = await store.redis.zscore(keys.dispatch, next_run.name) / 1_000_000 - seconds
         assert due > FIRST_PUBLISH_GRACE_US / 1_000_000 + 1
-
-
-async def test_the_next_run_of_a_schedule_is_published_for_its_own_agent(scene: Scene) -> None:
-    first, second = (Tick("report", at_us, 0, "queue") for at_us in (1_000_000_000, 2_000_000_000))
-    await scene.seeds.create_scheduled_task(first)
-    await scene.seeds.create_scheduled_task(second, replace(ANN, agent="weekend"))
-    claim, events = await scene.begin(claim=await scene.seeds.claim_run(first.task_id(scene.keys)))
-
-    await scene.settle(claim, events)
-
-    assert scene.published == [("weekend", 1)]
 
 
 async def test_events_after_a_settlement_are_dropped(scene: Scene) -> None:

@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
+from a2a_celery.errors import StoreUnavailable
 from a2a_celery.execution.celery.request import RunRequest
 from a2a_celery.execution.process import shutdown
 from a2a_celery.execution.process.shutdown import GracefulWorkerShutdown
+from tests.support.clocks import ManualClock
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 
@@ -114,3 +116,62 @@ def test_a_worker_in_a_thread_has_no_signals(handler_calls: list[str], worker: G
     thread.join()
 
     assert [signal.getsignal(number) for number in SIGNALS] == handlers
+
+
+LEASE = 15.0
+
+
+class Outage:
+    """Store that becomes unavailable, and a worker that shuts down. Each call to the store takes a second.
+
+    Attributes:
+        signals: Signals of the process, each with the seconds since the beginning of the outage.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, begins_after: float = 0.0) -> None:
+        self.clock = ManualClock()
+        self.begins_at = self.clock.monotonic() + begins_after
+        self.tasks_end_after = 0.0
+        self.signals: list[tuple[float, int]] = []
+        settings: Any = SimpleNamespace(store_url="redis://nowhere", lease_ttl=LEASE)
+        requeuer: Any = None
+        self.worker = GracefulWorkerShutdown(
+            SimpleNamespace(), lambda: settings, requeuer, clock=self.clock, check_interval=0
+        )
+        monkeypatch.setattr(shutdown, "SyncStore", lambda _: self)
+        monkeypatch.setattr(shutdown, "others_at_work", lambda: self.seconds < self.tasks_end_after)
+        monkeypatch.setattr(shutdown.os, "kill", lambda _, number: self.signals.append((self.seconds, number)))
+
+    @property
+    def seconds(self) -> float:
+        return self.clock.monotonic() - self.begins_at
+
+    def ping(self) -> None:
+        self.clock.advance(1)
+        if self.seconds > 0:
+            raise StoreUnavailable("the store does not reply")
+
+
+def test_runs_with_expired_leases_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    outage = Outage(monkeypatch)
+
+    outage.worker.watch_store()
+
+    assert outage.signals == [(LEASE, signal.SIGQUIT)]
+
+
+def test_the_shutdown_waits_for_agents_while_the_store_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    outage = Outage(monkeypatch, begins_after=3600)
+
+    outage.worker.watch_store()
+
+    assert outage.signals == [(LEASE, signal.SIGQUIT)]
+
+
+def test_the_shutdown_waits_for_other_celery_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    outage = Outage(monkeypatch)
+    outage.tasks_end_after = 2 * LEASE
+
+    outage.worker.watch_store()
+
+    assert outage.signals == [(2 * LEASE, signal.SIGQUIT)]

@@ -27,12 +27,12 @@ from a2a_celery.execution.celery.request import RUN_IS_OVER, RunFailed, RunReque
 from a2a_celery.execution.process.forced_stop import RunEnder, runner_prefix
 from a2a_celery.lifecycle import Canceled, Failure, Refused
 from a2a_celery.lifecycle.outcomes import AGENT_FAILED, AGENT_UNKNOWN, CANCELED_BY_OPERATOR, OUT_OF_TIME, WORKER_LOST
+from a2a_celery.lifecycle.references import RunRef
 from a2a_celery.lifecycle.states import CANCELED, FAILED, REJECTED, SUBMITTED, WORKING
 from a2a_celery.settings import Settings
 from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.store.runs.commands import RunRef
 from a2a_celery.store.runs.release import release_run
-from tests.support.seeds import Seeds, status
+from tests.support.store.seeds import Seeds, status
 
 from .scene import Scene
 
@@ -64,17 +64,26 @@ def ender(settings: Settings) -> RunEnder:
     ids=lambda value: type(value).__name__,
 )
 def test_failures_of_the_celery_task_lead_to_these_outcomes(error: BaseException, outcome: Any) -> None:
-    assert outcome_of_failure("t.1", error) == outcome
+    assert outcome_of_failure(error) == outcome
 
 
-def test_any_other_failure_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    outcome = outcome_of_failure("t.1", RuntimeError("a secret"))
+async def test_any_other_failure_is_logged_once(
+    scene: Scene, ender: RunEnder, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Celery reports the exception as an error, so the log line of the run is only a warning. A failure of a run that
+    has ended is not logged, because the run has logged its own reference."""
+    claim, error = await scene.seeds.claim_run(), RuntimeError("a secret")
+    await scene.seeds.store.redis.hset(scene.keys.task(claim.task.id).record, "runner", runner_prefix(7) + "a")
+    outcomes = [outcome_of_failure(error) for _ in range(2)]
 
-    assert isinstance(outcome, Failure)
-    assert outcome.text == AGENT_FAILED
-    assert outcome.reference
-    assert outcome.reference in caplog.text
-    assert "a secret" in caplog.text
+    for outcome in outcomes:
+        assert isinstance(outcome, Failure)
+        ender.end(claim.ref.name, outcome, worker_pid=7, error=error)
+
+    [line] = [record for record in caplog.records if "reference" in record.getMessage()]
+    assert (line.levelname, outcomes[0].text) == ("WARNING", AGENT_FAILED)
+    assert f"its Celery task failed: {error!r} [reference {outcomes[0].reference}]" in line.getMessage()
+    assert str(outcomes[0].reference) in str(await scene.seeds.task(claim.task.id))
 
 
 async def test_a_run_of_this_process_is_ended_and_others_are_not(scene: Scene, ender: RunEnder) -> None:

@@ -16,7 +16,7 @@ from opentelemetry import trace
 from a2a_celery.agents import Agent
 from a2a_celery.execution.events.observers import CeleryEventEmitter, begin_execution
 from a2a_celery.execution.events.queue import RunEventQueue
-from a2a_celery.execution.events.steps import Execution
+from a2a_celery.execution.events.steps import STEP_DELAY, Execution
 from a2a_celery.lifecycle import Canceled, Completed, Failure, Outcome, final_event
 from a2a_celery.lifecycle.execution import ExecutionState
 from a2a_celery.lifecycle.own_metadata import EXECUTION, own_metadata
@@ -24,8 +24,9 @@ from a2a_celery.lifecycle.states import COMPLETED, INPUT_REQUIRED, WORKING
 from a2a_celery.store.runs.commands import Claim
 from a2a_celery.store.runs.release import read_steps
 from a2a_celery.telemetry.spans import Spans
-from tests.support.agents import card
-from tests.support.seeds import chunk, status
+from tests.support.agents.basic import card
+from tests.support.clocks import ShortSleepClock
+from tests.support.store.seeds import chunk, status
 
 from .scene import LONG, Scene, until
 
@@ -60,7 +61,13 @@ class RecordedRun:
 
 
 async def play(
-    scene: Scene, *, hold: float = LONG, emitter: Any = None, working: bool = True, **options: Any
+    scene: Scene,
+    *,
+    hold: float = LONG,
+    emitter: Any = None,
+    working: bool = True,
+    step_delay: float = STEP_DELAY,
+    **options: Any,
 ) -> RecordedRun:
     """Claim a run, and return it with its execution."""
     claim = await scene.seeds.claim_run(working=working)
@@ -68,17 +75,20 @@ async def play(
     async def publish_next(agent: str, run: object, options: bytes) -> None:
         raise AssertionError("nothing waits")
 
-    events = RunEventQueue(scene.gate, scene.keys, claim, hold=hold, input_timeout=None, publish_next=publish_next)
+    events = RunEventQueue(
+        scene.gate,
+        scene.keys,
+        claim,
+        hold=hold,
+        input_timeout=None,
+        publish_next=publish_next,
+        clock=ShortSleepClock(),
+        step_delay=step_delay,
+    )
     scene.opened.append(events)
     agent = Agent("a", card("a"), "function", None, **options)
     execution = begin_execution(agent, claim, events, runner="host.1.x", emitter=emitter)
     return RecordedRun(scene, claim, events, execution)
-
-
-@pytest.fixture
-def no_write_delay(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Write steps without a delay."""
-    monkeypatch.setattr("a2a_celery.execution.events.steps.STEPS_WAIT", 0.01)
 
 
 async def test_a_run_without_steps_costs_no_additional_write(scene: Scene) -> None:
@@ -109,9 +119,8 @@ async def test_steps_are_written_with_the_events_around_them(scene: Scene) -> No
     assert (await run.stored_steps())[2:] == ["ERROR failed f00"]
 
 
-@pytest.mark.usefixtures("no_write_delay")
 async def test_a_step_without_events_is_stored_while_it_lasts_and_is_no_event(scene: Scene) -> None:
-    run = await play(scene)
+    run = await play(scene, step_delay=0.01)
     with run.execution.tool_call("search"):
         await run.until_stored("INITIALIZING", "TOOL_EXECUTION search")
 
@@ -120,10 +129,9 @@ async def test_a_step_without_events_is_stored_while_it_lasts_and_is_no_event(sc
     await scene.seeds.require_consistent(run.claim.task.id)
 
 
-@pytest.mark.usefixtures("no_write_delay")
 @pytest.mark.parametrize("trouble", [{"refuse": 2}, {"lose_answers": 2}])
 async def test_a_step_is_stored_once_despite_errors_of_the_store(scene: Scene, trouble: dict[str, int]) -> None:
-    run = await play(scene)
+    run = await play(scene, step_delay=0.01)
     vars(scene.gate).update(trouble)
     with run.execution.tool_call("t"):
         await run.until_stored("INITIALIZING", "TOOL_EXECUTION t")
@@ -146,9 +154,8 @@ async def test_many_steps_share_writes(scene: Scene) -> None:
     assert len(await run.stored_steps()) == 102
 
 
-@pytest.mark.usefixtures("no_write_delay")
 async def test_an_agent_that_sends_its_end_ends_its_execution_and_may_clean_up(scene: Scene) -> None:
-    run = await play(scene)
+    run = await play(scene, step_delay=0.01)
     with run.execution.tool_call("t"):
         await run.events.enqueue_event(status(COMPLETED, "done"))
         assert run.execution.state == "COMPLETED"
@@ -159,7 +166,7 @@ async def test_an_agent_that_sends_its_end_ends_its_execution_and_may_clean_up(s
         run.execution.transition(state)
 
     async def is_written() -> bool:  # the worker has the reply of the append, too
-        return not run.events._pending
+        return run.events.is_written
 
     await until(is_written)
     await run.settle(Canceled())
@@ -179,9 +186,8 @@ async def test_a_pause_is_settled_with_the_step_after_it(scene: Scene) -> None:
     assert await run.stored_steps() == ["INITIALIZING", "TOOL_EXECUTION late", "INTERRUPTED"]
 
 
-@pytest.mark.usefixtures("no_write_delay")
 async def test_a_step_after_a_pause_does_not_show_the_pause_early(scene: Scene) -> None:
-    run = await play(scene)
+    run = await play(scene, step_delay=0.01)
     await run.events.enqueue_event(chunk("so far"))
     await run.events.enqueue_event(status(INPUT_REQUIRED, "which?"))
     with run.execution.tool_call("late"):
@@ -324,9 +330,9 @@ async def test_a_lost_run_stores_no_further_step(scene: Scene) -> None:
 
 async def test_a_step_counts_as_activity(scene: Scene) -> None:
     run = await play(scene)
-    run.events.idle_clock._active_at = 0.0
+    active_at = run.events.idle_clock.idle_since
 
     with run.execution.tool_call("t"):
         pass
 
-    assert run.events.idle_clock.idle_since > 0
+    assert run.events.idle_clock.idle_since > active_at

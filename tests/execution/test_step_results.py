@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import sys
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,9 +15,11 @@ from a2a.types import Message, Part
 from pydantic import BaseModel, ConfigDict, Field, computed_field
 
 from a2a_celery import StepError, StepFailed, StepsChanged, Turn, step
+from a2a_celery.execution.agents.journal import MAX_RESULT_BYTES
+from a2a_celery.execution.agents.step_results import UnreadableResult, decode_failure, decode_result
 from a2a_celery.store import Keys
-from tests.support.blob_setup import BlobSetup
-from tests.support.seeds import Seeds
+from tests.support.store.blob_setup import BlobSetup
+from tests.support.store.seeds import Seeds
 
 from .attempts import SETTINGS, Calls, Task
 from .scene import Gate, Scene
@@ -121,7 +126,10 @@ def local_class() -> Any:
         (local_class(), "define the class at the top of a module"),
         (Unserializable(object()), "cannot be serialized"),
         (Ratio(value=float("nan")), "Ratio cannot be read from its JSON"),
-        ("x" * 1000, "has 1002 bytes, and may have 1000 (a2a_step_max_bytes): set a2a_blob_url, so that"),
+        (
+            "x" * MAX_RESULT_BYTES,
+            f"has {MAX_RESULT_BYTES + 2} bytes, and may have {MAX_RESULT_BYTES}: set a2a_blob_url, so that",
+        ),
     ],
     ids=["object", "keys", "nan", "list", "local", "field", "nan in a model", "large"],
 )
@@ -139,9 +147,9 @@ async def test_a_result_that_cannot_be_recorded_is_a_clear_error(task: Task, val
 
 async def test_large_results_are_blobs_if_there_is_an_object_store(blob_setup: BlobSetup, keys: Keys) -> None:
     scene = Scene(Gate(blob_setup.store), keys, Seeds(blob_setup.store, keys))
-    settings = replace(SETTINGS, step_max_bytes=1000, blob_url=f"file://{blob_setup.folder}", task_max_bytes=20_000)
+    settings = replace(SETTINGS, blob_url=f"file://{blob_setup.folder}", task_max_bytes=4 * MAX_RESULT_BYTES)
     task, calls = Task(scene, settings), Calls()
-    text, data = "x" * 5000, b"\x00\n" * 3000
+    text, data = "x" * MAX_RESULT_BYTES, b"\x00\n" * MAX_RESULT_BYTES
 
     async def agent(turn: Turn) -> list[Any]:
         results = [await turn.step("text", give, calls, text)]
@@ -246,17 +254,20 @@ async def test_a_failure_that_cannot_be_recorded_is_a_step_failed_in_each_run(ta
     assert calls.made == ["fails", "instead"]
 
 
-async def test_a_failure_whose_text_is_not_unicode_is_recorded(task: Task) -> None:
+@pytest.mark.parametrize("path", ["text", Path("text")])
+async def test_a_failure_whose_text_is_not_unicode_is_recorded(task: Task, path: Any) -> None:
     async def fails() -> None:
-        raise OSError("no file \udcff")
+        raise OSError("no file \udcff", path)  # an error with a path cannot be recreated
 
     async def agent(turn: Turn) -> Any:
         try:
             await turn.step("read", fails)
         except StepFailed as error:
             return error.text
+        except OSError as error:
+            return ascii(error.args[0])
 
-    assert await task.attempt(agent) == "no file ?"
+    assert await task.attempt(agent) == (ascii("no file \udcff") if path == "text" else f"[Errno no file �] {path}")
 
 
 class Shelf:
@@ -314,3 +325,17 @@ async def test_a_parallel_failure_that_ends_the_run_is_not_recorded(task: Task, 
             await task.attempt(agent)
 
     assert calls.made == ["fails", "beside", "fails"]
+
+
+@pytest.mark.parametrize("name", ["antigravity:Fly", "this:d", "turtledemo.clock:Vec2D"])
+def test_a_recorded_result_imports_no_module(name: str) -> None:
+    module = name.partition(":")[0]
+    assert module not in sys.modules
+
+    for form in ("pydantic", "dataclass"):
+        with pytest.raises(UnreadableResult, match="does not exist or is not loaded"):
+            decode_result(f"{form} {name}", b"{}")
+    with pytest.raises(UnreadableResult, match="is not loaded: import it at the top"):
+        decode_failure(json.dumps({"class": name, "args": []}).encode())
+
+    assert module not in sys.modules

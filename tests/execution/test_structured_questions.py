@@ -25,8 +25,8 @@ from a2a_celery.lifecycle.questions import checked_schema, schema_in, schema_par
 from a2a_celery.lifecycle.states import COMPLETED, FAILED, INPUT_REQUIRED, WORKING
 from a2a_celery.store import AsyncStore, Keys, SyncStore
 from a2a_celery.store.tasks.commands import continue_task
-from tests.support.agents import card
-from tests.support.seeds import ANN, CONTEXT, Seeds, request
+from tests.support.agents.basic import card
+from tests.support.store.seeds import ANN, CONTEXT, Seeds, request
 
 from .scene import TurnByTurn
 

@@ -20,17 +20,19 @@ from a2a.utils.errors import (
 from celery import Celery
 
 from a2a_celery import A2A, ConfigError, TaskHandle, Turn
-from a2a_celery.acceptance.errors import LimitExceededError
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.client import DeadlineExceeded
+from a2a_celery.dispatch import Publisher
+from a2a_celery.lifecycle.references import Scope
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, INPUT_REQUIRED, SUBMITTED
-from a2a_celery.store import AsyncStore, Keys, Scope
+from a2a_celery.operations.errors import LimitExceededError
+from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.admin.schema import SCHEMA
 from a2a_celery.store.tasks.commands import read_task
 from a2a_celery.store.webhooks.push_configs import save_push_config
-from a2a_celery.submission import Submission
-from tests.support.delivery_cursors import new
-from tests.support.seeds import ANN
+from a2a_celery.submission import Submission, Submissions
+from tests.support.store.delivery_cursors import new
+from tests.support.store.seeds import ANN
 from tests.support.waiting import LIMIT
 
 from .local_agents import LocalAgents, local_agents
@@ -52,7 +54,16 @@ async def agents(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> 
 
         await store.redis.hset(keys.installation, "schema", SCHEMA)
         yield agents
-        await asyncio.to_thread(agents.a2a._submissions.close)
+        await asyncio.to_thread(agents.a2a.close)
+
+
+@pytest.fixture
+async def submissions(agents: LocalAgents) -> AsyncIterator[Submissions]:
+    """Submissions with ids that the test chooses."""
+    a2a = agents.a2a
+    submissions = Submissions(a2a.agents, lambda: a2a.settings, lambda: Publisher(a2a.celery, {}, agents.keys.prefix))
+    yield submissions
+    await asyncio.to_thread(submissions.close)
 
 
 async def perform(agents: LocalAgents, handle: TaskHandle, run: int = 1) -> None:
@@ -69,6 +80,13 @@ async def test_a_submitter_needs_neither_the_archive_nor_the_secret_key(agents: 
     handle = await agents.a2a.submit_async("echo", "hello", owner="ann")
 
     assert (await seeds.task(handle.task_id)).status.state == SUBMITTED
+
+
+async def test_an_optional_argument_may_be_none(agents: LocalAgents) -> None:
+    options = ("owner", "tenant", "context_id", "metadata", "extensions")
+    handle = await agents.a2a.submit_async("echo", "hello", **dict.fromkeys(options))
+
+    assert await agents.a2a.task("echo", handle.task_id, owner=None, tenant=None).cancel_async()
 
 
 async def test_the_result_and_the_events_of_a_task(agents: LocalAgents) -> None:
@@ -140,10 +158,10 @@ async def test_a_message_id_is_idempotent(agents: LocalAgents) -> None:
         await agents.a2a.submit_async("echo", message, context_id="c")
 
 
-async def test_an_id_identifies_a_call_of_one_owner(agents: LocalAgents) -> None:
+async def test_an_id_identifies_a_call_of_one_owner(agents: LocalAgents, submissions: Submissions) -> None:
     async def submit(text: str, owner: str) -> tuple[str, str]:
         submission = Submission.of("echo", text, owner=owner, context_id="c")
-        return await agents.a2a._submissions.run_async(
+        return await submissions.run_async(
             lambda process: process.submitter.submit("echo", submission.params, submission.caller, task_id="t")
         )
 
@@ -155,10 +173,12 @@ async def test_an_id_identifies_a_call_of_one_owner(agents: LocalAgents) -> None
     assert [message.parts[0].text for message in stored_task[0].history] == ["hello"]
 
 
-async def test_a_repeated_call_without_a_context_returns_the_context_of_its_task(agents: LocalAgents) -> None:
+async def test_a_repeated_call_without_a_context_returns_the_context_of_its_task(
+    agents: LocalAgents, submissions: Submissions
+) -> None:
     async def submit() -> tuple[str, str]:
         submission = Submission.of("asks", "hello")
-        return await agents.a2a._submissions.run_async(
+        return await submissions.run_async(
             lambda process: process.submitter.submit("asks", submission.params, submission.caller, task_id="t")
         )
 
@@ -262,7 +282,7 @@ async def test_an_unavailable_broker_leaves_the_run_to_the_watcher(
 
     handle = await agents.a2a.submit_async("echo", "hello")
 
-    assert "will be published by the watcher" in caplog.text
+    assert "a watcher publishes it" in caplog.text
     assert await agents.store.redis.zrange(agents.keys.dispatch, 0, -1) == [f"{handle.task_id}.1".encode()]
 
 

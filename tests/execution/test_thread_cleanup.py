@@ -8,8 +8,6 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from uuid import uuid4
 
-import django
-import psycopg2
 import pytest
 from asgiref.sync import sync_to_async
 from celery import Celery
@@ -22,24 +20,10 @@ from a2a_celery.execution.process.worker_process import WorkerProcess
 from a2a_celery.lifecycle import Completed, Outcome
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.tasks.commands import create_task
-from tests.conftest import require_server
-from tests.support.databases import Postgres, running_database
-from tests.support.seeds import ANN, CONTEXT, RETENTION, request
+from tests.support.django_orm import open_connections, query
+from tests.support.processes.databases import Postgres
+from tests.support.store.seeds import ANN, CONTEXT, RETENTION, request
 from tests.support.waiting import eventually_async
-
-APPLICATION = "agents-of-a-test"
-
-
-@pytest.fixture(scope="module")
-def database() -> Iterator[Postgres]:
-    """PostgreSQL server that Django is configured to use."""
-    require_server(Postgres)
-    with running_database(Postgres) as server, pytest.MonkeyPatch.context() as patch:
-        assert isinstance(server, Postgres)
-        patch.setenv("TEST_DJANGO_DATABASE", server.url.replace("+asyncpg", ""))
-        patch.setenv("DJANGO_SETTINGS_MODULE", "tests.support.django_project")
-        django.setup()  # like Celery's fixup when a worker imports its modules
-        yield server
 
 
 class Worker:
@@ -77,32 +61,16 @@ async def worker(redis_server: EmbeddedRedis, store: AsyncStore, keys: Keys) -> 
 
 
 @pytest.fixture
-def project(database: Postgres, worker: Worker) -> Worker:
+def project(django_database: Postgres, worker: Worker) -> Worker:
     """Worker of the Django project."""
     return worker
 
 
-def query() -> int:
-    """Make an ORM query in the current thread and return its result."""
-    from django.db import connection  # noqa: PLC0415 - its settings come from a fixture
-
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT 1")
-        return int(cursor.fetchone()[0])
-
-
-def open_connections(database: Postgres) -> int:
-    """Return the number of connections that agents have open."""
-    with psycopg2.connect(database.url.replace("+asyncpg", "")) as connection, connection.cursor() as cursor:
-        cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE application_name = %s", [APPLICATION])
-        return int(cursor.fetchone()[0])
-
-
-async def no_connection_is_open(database: Postgres) -> None:
+async def no_connection_is_open(django_database: Postgres) -> None:
     """Wait until agents have no open connection."""
 
     async def has_none() -> bool:
-        return await asyncio.to_thread(open_connections, database) == 0
+        return await asyncio.to_thread(open_connections, django_database) == 0
 
     await eventually_async(has_none, what="all connections are closed")
 
@@ -132,27 +100,31 @@ AGENTS = ["function", "generator", "async-orm", "to-thread"]
 
 
 @pytest.mark.parametrize("kind", AGENTS)
-async def test_a_run_leaves_no_connection_open(project: Worker, database: Postgres, kind: str) -> None:
+async def test_a_run_leaves_no_connection_open(project: Worker, django_database: Postgres, kind: str) -> None:
     agents(project.a2a)
 
     outcomes = [await project.run(kind) for _ in range(5)]
 
     assert outcomes == [Completed()] * 5
-    await no_connection_is_open(database)
+    await no_connection_is_open(django_database)
 
 
 @pytest.mark.parametrize("kind", ["async-orm", "to-thread"])
-async def test_runs_after_a_restart_of_the_database_complete(project: Worker, database: Postgres, kind: str) -> None:
+async def test_runs_after_a_restart_of_the_database_complete(
+    project: Worker, django_database: Postgres, kind: str
+) -> None:
     agents(project.a2a)
     await project.run(kind)
 
-    await asyncio.to_thread(database.stop)
-    await asyncio.to_thread(database.start)
+    await asyncio.to_thread(django_database.stop)
+    await asyncio.to_thread(django_database.start)
 
     assert await project.run(kind) == Completed()
 
 
-async def test_a_connection_of_other_runs_is_closed_only_if_it_is_broken(project: Worker, database: Postgres) -> None:
+async def test_a_connection_of_other_runs_is_closed_only_if_it_is_broken(
+    project: Worker, django_database: Postgres
+) -> None:
     agents(project.a2a)
     has_begun, may_continue = threading.Event(), threading.Event()
 
@@ -173,15 +145,15 @@ async def test_a_connection_of_other_runs_is_closed_only_if_it_is_broken(project
     first = asyncio.ensure_future(project.run("long"))
     assert await asyncio.to_thread(has_begun.wait, 30)
     assert await project.run("async-orm") == Completed()
-    assert open_connections(database) == 1, "the long run keeps its own"
+    assert open_connections(django_database) == 1, "the long run keeps its own"
 
-    await asyncio.to_thread(database.stop)
-    await asyncio.to_thread(database.start)
+    await asyncio.to_thread(django_database.stop)
+    await asyncio.to_thread(django_database.start)
     assert await project.run("async-orm") != Completed(), "the connection broke under a run"
     assert await project.run("async-orm") == Completed(), "and is a new one for the next, beside the long one"
     may_continue.set()
     assert await first == Completed()
-    await no_connection_is_open(database)
+    await no_connection_is_open(django_database)
 
 
 @pytest.mark.parametrize("kind", ["function", "to-thread"])

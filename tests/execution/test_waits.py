@@ -15,14 +15,16 @@ from celery import Celery
 from a2a_celery import A2A, Failed, Turn, current_turn
 from a2a_celery.caller import Caller
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
-from a2a_celery.execution.agents import waits
+from a2a_celery.execution.agents.waits import SHORT_SLEEP
 from a2a_celery.execution.celery.request import RunConcluded
 from a2a_celery.lifecycle.outcomes import OUT_OF_TIME
 from a2a_celery.lifecycle.own_metadata import CONTINUES_AT, NAMESPACE, WAITS_FOR
+from a2a_celery.lifecycle.signals import Sender, encode_signal
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, WORKING
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.tasks.commands import continue_task, request_cancel
-from tests.support.seeds import ANN, CONTEXT, request
+from tests.support.clocks import EndlessSleepClock
+from tests.support.store.seeds import ANN, CONTEXT, request
 from tests.support.waiting import eventually_async
 
 from .local_agents import SuspendableAgents, suspendable_agents
@@ -71,7 +73,7 @@ async def naps(turn: Turn) -> str:
 def wait_in_thread(turn: Turn) -> str:
     turn.blocking.sleep(3600)
     turn.blocking.sleep(0.01)
-    return f"got {turn.blocking.wait_for('go', timeout=60)}"
+    return f"got {turn.blocking.wait_for('go', timeout=60).payload}"
 
 
 @a2a.agent("approval", description="Waits for an approval.")
@@ -80,13 +82,13 @@ async def approval(turn: Turn) -> str:
         answer = await turn.wait_for("approval", timeout=60)
     except TimeoutError as error:
         return f"late: {error}"
-    return f"approved by {answer['by']}"
+    return f"approved by {answer.payload['by']}, {answer.sender}"
 
 
 @a2a.agent("polls", description="Checks for a signal.")
 async def polls(turn: Turn) -> str:
     try:
-        return str(await turn.wait_for("go", timeout=0))
+        return str((await turn.wait_for("go", timeout=0)).payload)
     except TimeoutError:
         await turn.sleep(3600)
         return "none"
@@ -94,7 +96,7 @@ async def polls(turn: Turn) -> str:
 
 @a2a.agent("collects", description="Waits for three signals.")
 async def collects(turn: Turn) -> str:
-    return "".join([await turn.wait_for("letter") for _ in range(3)])
+    return "".join([(await turn.wait_for("letter")).payload for _ in range(3)])
 
 
 @a2a.agent("catches", description="Catches what a wait raises.")
@@ -156,8 +158,8 @@ async def asks(turn: Turn) -> str:
 
 
 @a2a.agent("ends", description="Sends its end, and waits.")
-async def ends(turn: Turn) -> None:
-    await turn._events.enqueue_event(TaskStatusUpdateEvent(status=TaskStatus(state=COMPLETED)))
+async def ends(turn: Turn) -> AsyncIterator[TaskStatusUpdateEvent]:
+    yield TaskStatusUpdateEvent(status=TaskStatus(state=COMPLETED))
     await turn.sleep(3600)
 
 
@@ -248,7 +250,7 @@ async def test_a_short_sleep_stays_in_the_worker(agents: SuspendableAgents, seco
 
 
 async def test_the_longest_short_sleep_is_documented(agents: SuspendableAgents) -> None:
-    assert waits.SHORT_SLEEP == 5.0
+    assert SHORT_SLEEP == 5.0
     assert (await agents.play("naps", "5.1")).status.state == WORKING
 
 
@@ -264,24 +266,25 @@ async def test_a_short_sleep_counts_in_the_time_limit(agents: SuspendableAgents)
 async def test_a_function_in_a_thread_waits_too(agents: SuspendableAgents) -> None:
     assert (await agents.play("threaded")).status.state == WORKING
     await agents.wake("threaded", 2)
-    await agents.suspensions.send_signal("t", "go", b'"now"')
+    await agents.suspensions.send_signal("t", "go", encode_signal("now", Sender.APP))
 
     assert await agents.go_on("threaded", 3) == "got now"
 
 
-async def test_a_signal_continues_the_run(agents: SuspendableAgents) -> None:
+@pytest.mark.parametrize("sender", Sender)
+async def test_a_signal_continues_the_run(agents: SuspendableAgents, sender: Sender) -> None:
     task = await agents.play("approval")
     assert task.metadata[NAMESPACE + WAITS_FOR] == "approval"
-    await agents.suspensions.send_signal("t", "approval", b'{"by":"ann"}')
+    await agents.suspensions.send_signal("t", "approval", encode_signal({"by": "ann"}, sender))
 
-    assert await agents.go_on("approval", 2) == "approved by ann"
+    assert await agents.go_on("approval", 2) == f"approved by ann, {sender}"
 
 
 async def test_a_signal_that_came_first_costs_no_other_run(agents: SuspendableAgents) -> None:
     await agents.create()
-    await agents.suspensions.send_signal("t", "approval", b'{"by":"bob"}')
+    await agents.suspensions.send_signal("t", "approval", encode_signal({"by": "bob"}, Sender.APP))
 
-    assert await agents.go_on("approval", 1) == "approved by bob"
+    assert await agents.go_on("approval", 1) == "approved by bob, app"
 
 
 async def test_without_a_signal_the_wait_raises_a_timeout(agents: SuspendableAgents) -> None:
@@ -300,9 +303,9 @@ async def test_a_timeout_is_recorded(agents: SuspendableAgents) -> None:
 async def test_signals_are_received_in_order(agents: SuspendableAgents) -> None:
     await agents.create()
     for character in "ab":
-        await agents.suspensions.send_signal("t", "letter", f'"{character}"'.encode())
+        await agents.suspensions.send_signal("t", "letter", encode_signal(character, Sender.APP))
     await agents.perform("collects", "t")
-    await agents.suspensions.send_signal("t", "letter", b'"c"')
+    await agents.suspensions.send_signal("t", "letter", encode_signal("c", Sender.APP))
 
     assert await agents.go_on("collects", 2) == "abc"
 
@@ -370,15 +373,17 @@ async def test_a_plain_task_cannot_wait(agents: SuspendableAgents, caplog: pytes
     assert "make it a function agent" in caplog.text
 
 
-async def test_cancel_stops_a_short_sleep(agents: SuspendableAgents, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waits, "SHORT_SLEEP", 600.0)
-    await agents.create(text="500")
+async def test_cancel_stops_a_short_sleep(agents: SuspendableAgents) -> None:
+    """The lease keeper's sleeps do not end either, so only the notification of the cancellation reaches the run."""
+    clock = EndlessSleepClock()
+    agents.perform_with(clock)
+    await agents.create(text=str(SHORT_SLEEP))
     run = asyncio.create_task(agents.perform("naps", "t"))
 
-    async def is_running() -> bool:
-        return bool(await agents.store.redis.zcard(agents.keys.leases))
+    async def is_sleeping() -> bool:
+        return SHORT_SLEEP in clock.sleeps
 
-    await eventually_async(is_running)
+    await eventually_async(is_sleeping)
     await agents.store.run(request_cancel(agents.keys, ANN, "t", CONTEXT))
     async with asyncio.timeout(60):
         await run

@@ -1,9 +1,12 @@
-"""Stop and cancellation of a run in a worker process."""
+"""Stop and cancellation of a run in a worker process, and failures that its event loop causes."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import closing
+from functools import partial
+from importlib.util import find_spec
 from threading import Event
 from typing import Any
 
@@ -13,14 +16,18 @@ from celery import Celery
 from a2a_celery import A2A, Turn
 from a2a_celery.caller import Caller
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
+from a2a_celery.dispatch import Publisher
 from a2a_celery.execution.limits import CeleryLimits
+from a2a_celery.execution.process.run_host import RunHost
 from a2a_celery.execution.process.worker_process import WorkerProcess
 from a2a_celery.lifecycle import Canceled, Lost
 from a2a_celery.settings import Settings
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.tasks.commands import create_task, request_cancel
-from tests.support.seeds import ANN, CONTEXT, RETENTION, request
+from tests.support.store.seeds import ANN, CONTEXT, RETENTION, request
 from tests.support.waiting import LIMIT
+
+from .local_agents import local_agents
 
 
 class Works:
@@ -34,9 +41,9 @@ class Works:
             self.has_begun.set()
             await asyncio.sleep(600)
 
-        publisher: Any = None
+        publisher = Publisher(a2a.celery, {})
         self._agent = a2a.agents["works"]
-        self.process = WorkerProcess(settings, publisher)
+        self.process = WorkerProcess(partial(RunHost, settings, publisher, "runner"))
 
     async def run(self) -> Any:
         """Return the outcome of the run in this process."""
@@ -75,3 +82,20 @@ async def test_a_cancellation_does_not_wait_for_the_next_renewal(works: Works, s
     await store.run(request_cancel(keys, ANN, "t", CONTEXT))
 
     assert await asyncio.wait_for(run, LIMIT) == Canceled()
+
+
+@pytest.mark.parametrize("uvloop", [True, False])
+async def test_a_failure_that_uvloop_causes_names_the_setting(
+    store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis, caplog: pytest.LogCaptureFixture, uvloop: bool
+) -> None:
+    async with local_agents(store, keys, redis_server.store_url, a2a_uvloop=uvloop) as agents:
+
+        @agents.a2a.agent("nested", description="Runs the loop again.")
+        async def nested(turn: Turn) -> None:
+            with closing(asyncio.sleep(0)) as coroutine:
+                asyncio.get_running_loop().run_until_complete(coroutine)
+
+        await agents.play("nested")
+
+    assert "its agent failed" in caplog.text
+    assert ("A2A_UVLOOP=off" in caplog.text) == (uvloop and find_spec("uvloop") is not None)

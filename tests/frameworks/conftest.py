@@ -8,7 +8,7 @@ import pytest
 
 from a2a_celery.store import AsyncStore, Keys
 from tests.execution.attempts import Task, give_empty_sessions, open_task
-from tests.support.seeds import Seeds
+from tests.support.store.seeds import Seeds
 
 
 @pytest.fixture

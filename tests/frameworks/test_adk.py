@@ -181,3 +181,22 @@ async def test_the_client_of_adk_takes_no_address_of_another_port(address: str) 
     again."""
     with pytest.raises(AgentCardResolutionError):
         await adk_client(address)
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        ("ConnectionError", "The agent failed."),
+        (None, "The agent failed."),
+        ("SAFETY", "a text"),
+        ("JAILBREAK", "a text"),
+    ],
+)
+async def test_an_event_about_an_exception_has_no_text_of_it(
+    service: ContextSessionService, code: str | None, text: str
+) -> None:
+    session = await service.create_session(**HERE)
+
+    event = await service.append_event(session, Event(author="clerk", error_code=code, error_message="a text"))
+
+    assert event.error_message == text

@@ -29,7 +29,7 @@ from a2a_celery.frameworks.strands import strands_agent
 from a2a_celery.lifecycle.states import INPUT_REQUIRED
 from a2a_celery.store import AsyncStore, Keys
 from tests.execution.scene import TurnByTurn
-from tests.support.agents import card
+from tests.support.agents.basic import card
 from workers import (
     with_adk,
     with_agent_framework,

@@ -1,4 +1,4 @@
-"""Table of framework features in docs/frameworks.md. A test verifies each entry."""
+"""Table of framework features in docs/frameworks/index.md. A test verifies each entry."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from tests.support import ROOT
 
-PAGE = (ROOT / "docs" / "frameworks.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "frameworks" / "index.md").read_text(encoding="utf-8")
 
 FLEET, CREWAI = "tests/acceptance/test_frameworks.py", "tests/crewai/test_fleet.py"
 CALLS = "tests/acceptance/test_framework_calls.py::test_calls_on_workers_that_are_killed"
@@ -49,7 +49,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         *[FLEET + CANCELS] * 7,
         f"{IN_CREWAI}::test_a_cancel_stops_a_model_between_two_chunks",
     ),
-    "Model and tool calls as [steps](execution.md)": (
+    "Model and tool calls as [steps](../execution.md)": (
         *[STEPS] * 5,
         f"{LANGGRAPH}_turns.py::test_calls_of_models_and_tools_are_steps_and_end_with_their_errors",
         f"{LLAMAINDEX}.py::test_the_end_has_the_tokens_and_the_steps_of_the_run",
@@ -65,7 +65,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         f"{STOPS}::test_an_agent_framework_agent_that_stops_early_has_the_reason",
         f"{STOPS}::test_a_strands_agent_that_stops_early_fails_with_the_option",
         f"{STOPS}::test_a_pydantic_ai_agent_that_stops_early_has_the_reason",
-        "",
+        "tests/frameworks/test_guardrails.py::test_the_author_chooses_the_state_and_the_text",
         f"{LANGGRAPH}_turns.py::test_a_model_that_stops_early_has_the_reason",
         f"{LLAMAINDEX}.py::test_a_model_that_stops_early_has_the_reason",
         f"{IN_CREWAI}::test_a_model_that_stopped_early_is_reported",

@@ -18,6 +18,7 @@ from langgraph.types import Send
 
 from a2a_celery import Turn, current_step_key
 from a2a_celery.errors import SessionError, StepError
+from a2a_celery.execution.agents.journal import MAX_RESULT_BYTES
 from a2a_celery.frameworks.langgraph import langgraph_agent
 from a2a_celery.frameworks.langgraph_checkpoints import KIND
 from a2a_celery.settings import Settings
@@ -305,14 +306,13 @@ async def test_checkpoints_are_encrypted_and_need_their_secret(task: Task, store
 
 async def test_a_state_beyond_the_limits_is_refused(task: Task) -> None:
     work = Work()
-    task.settings = replace(SETTINGS, step_max_bytes=3000)
 
     async def grow(state: State) -> dict[str, Any]:
-        return {"seen": ["x" * 4000]}
+        return {"seen": ["x" * MAX_RESULT_BYTES]}
 
     graph = work.chain_of("a")
     graph.add_node("grow", grow)
     graph.add_edge("a", "grow")
 
-    with pytest.raises(StepError, match="a2a_step_max_bytes"):
+    with pytest.raises(StepError, match=f"may have {MAX_RESULT_BYTES}: set a2a_blob_url"):
         await task.attempt(work.runner(graph))

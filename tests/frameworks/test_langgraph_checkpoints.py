@@ -16,7 +16,7 @@ from a2a_celery.settings import Settings
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.runs.commands import Claim
 from tests.execution.scene import Gate, Scene
-from tests.support.seeds import Seeds
+from tests.support.store.seeds import Seeds
 
 SETTINGS = Settings(store_url="redis://127.0.0.1/0")
 NOT_SUPPORTED = {"delete_for_runs", "copy_thread", "prune"}

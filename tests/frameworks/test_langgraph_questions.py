@@ -25,7 +25,7 @@ from a2a_celery.lifecycle.questions import schema_in
 from a2a_celery.lifecycle.states import COMPLETED, INPUT_REQUIRED, WORKING
 from a2a_celery.store import AsyncStore, Keys
 from tests.execution.scene import TurnByTurn
-from tests.support.seeds import Seeds
+from tests.support.store.seeds import Seeds
 
 
 class State(MessagesState):
@@ -135,7 +135,7 @@ AGENTS: dict[str, Any] = {
     "two": asks("Who?", "Where?"),
     "empty": asks(None),
     "empty-text": asks(""),
-    "data": asks({"question": "Pay?", "amount": 3, "to": ["a"]}),
+    "data": asks({"question": "Pay?", "amount": 3, "to": ["a"], "order": 2**60 + 1}),
     "schema": asks("When?", schema={"type": "object", "properties": {"day": {"type": "string"}}, "required": ["day"]}),
     "type": asks("When?", schema=Day),
     "parallel": answering(
@@ -193,7 +193,7 @@ async def test_a_value_is_a_data_part_and_an_answer_may_be_data(turns: TurnByTur
     assert await turns.begin("data") == (INPUT_REQUIRED, "Pay?")
     [_, part] = (await seeds.task("t")).status.message.parts
     [interrupt] = MessageToDict(part.data)["interrupts"]
-    assert interrupt["value"] == {"question": "Pay?", "amount": 3.0, "to": ["a"]}
+    assert interrupt["value"] == {"question": "Pay?", "amount": 3.0, "to": ["a"], "order": str(2**60 + 1)}
 
     await turns.say("data", 2, new_data_part({"paid": 3}))
     assert await seeds.last_text("t") == "{'paid': 3}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from itertools import chain
 from typing import Annotated, Any, cast
 
@@ -14,12 +15,15 @@ from google.protobuf.json_format import MessageToDict
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, AnyMessage, HumanMessage
 from langchain_core.outputs import ChatGenerationChunk, ChatResult
+from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import tool
 from langgraph.channels import DeltaChannel
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.config import get_stream_writer
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.graph.message import add_messages
+from langgraph.runtime import Runtime
+from langgraph.store.memory import InMemoryStore
 from opentelemetry import trace
 from typing_extensions import TypedDict
 
@@ -29,7 +33,7 @@ from a2a_celery.frameworks.langgraph import MEMORY, langgraph_agent
 from a2a_celery.lifecycle.execution import ExecutionState
 from a2a_celery.lifecycle.own_metadata import own_metadata
 from a2a_celery.lifecycle.states import COMPLETED, FAILED
-from tests.support.booking_agents import NewTurn
+from tests.support.agents.booking_agents import NewTurn
 
 
 class Model(BaseChatModel):
@@ -117,14 +121,15 @@ async def test_a_message_without_tokens_is_an_artifact() -> None:
 
 async def test_values_of_a_stream_writer_are_status_messages() -> None:
     def write(state: MessagesState) -> dict[str, Any]:
-        for value in ("half", {"done": 0.5}, new_data_part({"a": "b"})):
+        for value in ("half", {"done": 0.5}, {"id": 2**60 + 1}, new_data_part({"a": "b"})):
             get_stream_writer()(value)
         return {}
 
     new_turn = NewTurn({}, Part(text="hello"))
     _ = [event async for event in langgraph_agent(one_node(write))(new_turn.turn)]
 
-    assert new_turn.said == ["half", [{"data": {"done": 0.5}}], [{"data": {"a": "b"}}]]
+    values = [{"done": 0.5}, {"id": str(2**60 + 1)}, {"a": "b"}]
+    assert new_turn.said == ["half", *([{"data": value}] for value in values)]
 
 
 async def test_the_end_has_the_tokens_by_model() -> None:
@@ -211,7 +216,7 @@ async def test_calls_of_models_and_tools_are_steps_and_end_with_their_errors() -
 
     steps = [f"{transition.after} {transition.detail.get('tool', '')}".strip() for transition in execution.history[1:]]
     assert steps == ["MODEL_CALL", "TOOL_EXECUTION look", "TOOL_EXECUTION fail"]
-    assert execution._open == []
+    assert not execution.has_open_steps
 
 
 async def test_a_span_of_a_node_is_below_the_span_of_the_run() -> None:
@@ -249,7 +254,7 @@ async def test_all_parts_of_a_message_reach_the_graph() -> None:
     assert message.content == [
         {"type": "text", "text": "look"},
         {"type": "text", "text": '{"n": 1}'},
-        {"type": "image", "mime_type": "image/png", "base64": "AA=="},
+        {"type": "image", "mime_type": "image/png", "filename": "file.png", "base64": "AA=="},
         {"type": "file", "url": "https://e.com/x"},
     ]
 
@@ -276,6 +281,68 @@ def subgraph(**options: Any) -> StateGraph[Any]:
     return one_node(chat().compile(**options))
 
 
+@dataclass
+class Context:
+    """Context of a run."""
+
+    text: str
+    number: int = 0
+
+
+class TypedContext(TypedDict):
+    """Context of a run."""
+
+    text: str
+
+
+def with_context(schema: Any = Context) -> StateGraph[Any]:
+    """Return a graph that says its context."""
+
+    def node(state: MessagesState, runtime: Runtime[Any]) -> dict[str, Any]:
+        return {"messages": [AIMessage(str(runtime.context))]}
+
+    graph = StateGraph(MessagesState, context_schema=schema)
+    graph.add_node("node", node)
+    graph.add_edge(START, "node")
+    return graph
+
+
+@pytest.mark.parametrize(
+    ("schema", "context", "text"),
+    [
+        (Context, lambda turn: Context(turn.text, 1), "Context(text='hello', number=1)"),
+        (Context, lambda turn: {"text": turn.text}, "Context(text='hello', number=0)"),
+        (TypedContext, lambda turn: {"text": turn.text}, "{'text': 'hello'}"),
+        (Context, lambda turn: None, "None"),
+        (None, lambda turn: turn.text, "hello"),
+    ],
+)
+async def test_nodes_have_the_context_of_the_turn(schema: Any, context: Callable[..., Any], text: str) -> None:
+    assert list(artifacts(await events_of(with_context(schema), context=context)).values()) == [text]
+
+
+async def test_a_subgraph_has_the_context_of_the_turn() -> None:
+    graph = one_node(with_context().compile())
+    events = await events_of(graph, context=lambda turn: Context(turn.text))
+
+    assert list(artifacts(events).values()) == ["Context(text='hello', number=0)"]
+
+
+async def test_nodes_have_the_store_and_the_configurable_values_of_the_graph() -> None:
+    store = InMemoryStore()
+    store.put(("names",), "name", {"name": "Ann"})
+
+    def node(state: MessagesState, runtime: Runtime[Any], config: RunnableConfig) -> dict[str, Any]:
+        assert runtime.store is not None
+        item = runtime.store.get(("names",), "name")
+        assert item is not None
+        return {"messages": [AIMessage(f"{item.value['name']} {config['configurable']['city']}")]}
+
+    graph = one_node(node).compile(store=store).with_config(configurable={"city": "Paris"})
+
+    assert list(artifacts(await events_of(graph)).values()) == ["Ann Paris"]
+
+
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "no graph": (lambda: "graph", r"a StateGraph, or the result of its compile\(\)"),
     "checkpointer": (lambda: chat().compile(checkpointer=InMemorySaver()), "the graph has a checkpointer: compile it"),
@@ -286,6 +353,11 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         "derive the state from langgraph.graph.MessagesState",
     ),
     "no reducer": (lambda: one_node(lambda state: {}, ReplacedState), "annotate messages"),
+    "context": (with_context, "the graph has context_schema = Context: pass context, a function"),
+    "context of a subgraph": (
+        lambda: one_node(with_context(TypedContext).compile()),
+        "the subgraph 'node' has context_schema = TypedContext: pass context",
+    ),
     "delta": (lambda: one_node(lambda state: {}, DeltaState), "'log' is a DeltaChannel"),
 }
 
@@ -295,6 +367,16 @@ def test_a_graph_that_cannot_be_an_agent_is_refused(name: str) -> None:
     make, sentence = REFUSED[name]
     with pytest.raises(ConfigError, match=sentence):
         langgraph_agent(make())
+
+
+async def async_context(turn: Any) -> Context:
+    return Context("x")
+
+
+@pytest.mark.parametrize("context", [Context("x"), async_context])
+def test_a_context_that_is_no_plain_function_is_refused(context: Any) -> None:
+    with pytest.raises(ConfigError, match=r"context = .*: a plain function that returns the context of a turn"):
+        langgraph_agent(with_context(), context=context)
 
 
 def test_reducers_and_persistent_subgraphs_are_accepted() -> None:

@@ -31,7 +31,7 @@ from a2a_celery.frameworks.llamaindex import MEMORY, llamaindex_agent
 from a2a_celery.lifecycle.execution import ExecutionState
 from a2a_celery.lifecycle.own_metadata import USAGE, own_metadata
 from a2a_celery.lifecycle.states import COMPLETED, FAILED
-from tests.support.booking_agents import NewTurn
+from tests.support.agents.booking_agents import NewTurn
 
 
 class Model(MockFunctionCallingLLM):
@@ -226,7 +226,7 @@ async def test_the_end_has_the_tokens_and_the_steps_of_the_run() -> None:
     assert MessageToDict(end.metadata) == own_metadata({USAGE: {"m": {"inputTokens": 3, "outputTokens": 2}}})
     steps = [f"{transition.after} {transition.detail.get('tool', '')}".strip() for transition in execution.history[1:]]
     assert steps == ["MODEL_CALL", "TOOL_EXECUTION look", "MODEL_CALL"]
-    assert execution._open == []
+    assert not execution.has_open_steps
 
 
 async def test_a_call_that_fails_ends_its_step() -> None:
@@ -238,7 +238,7 @@ async def test_a_call_that_fails_ends_its_step() -> None:
     with pytest.raises(ConnectionError):
         await events_of(agent(), state, Part(text="fail"))
 
-    assert (execution._open, state) == ([], {})
+    assert (execution.has_open_steps, state) == (False, {})
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from a2a_celery.lifecycle.questions import schema_in
 from a2a_celery.lifecycle.states import COMPLETED, FAILED, INPUT_REQUIRED, WORKING
 from a2a_celery.store import AsyncStore, Keys
 from tests.execution.scene import TurnByTurn
-from tests.support.seeds import Seeds
+from tests.support.store.seeds import Seeds
 
 calls: list[str] = []
 

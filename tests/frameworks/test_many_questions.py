@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
+from copy import deepcopy
 from threading import Event
 from typing import Any, cast
 
@@ -20,7 +21,7 @@ from strands.types.streaming import StreamEvent
 from a2a_celery import InputRequired, Turn
 from a2a_celery.frameworks.agent_framework import framework_agent
 from a2a_celery.frameworks.strands import strands_agent
-from tests.support.booking_agents import turn
+from tests.support.agents.booking_agents import turn
 from workers import with_agent_framework, with_strands
 
 WORKS, SEEN = Event(), Event()
@@ -142,7 +143,9 @@ async def test_agent_framework_wants_each_approval() -> None:
 
     assert await say(hotel, turn(state, yes)) == requests
     assert await say(hotel, turn(state, new_data_part({"type": "function_approval_response"}))) == requests
-    assert await say(hotel, turn(state, Part(text="yes"))) == requests
+    assert await say(hotel, turn(state, Part(text="maybe"))) == requests
+    saved_state = deepcopy(state)
+    assert await say(hotel, turn(saved_state, Part(text="Yes"))) == "a bed is booked, a board is booked"
     assert (
         await say(hotel, turn(state, no, yes)) == "a bed is booked, Error: Tool call invocation was rejected by user."
     )

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from a2a.helpers import new_data_part
-from a2a.types import Message, Part, Role
+from a2a.types import Message, Part, Role, Task, TaskState, TaskStatus
 from agents import Agent, RunConfig, RunContextWrapper, SessionSettings, function_tool, handoff
 from agents.exceptions import MaxTurnsExceeded
 from agents.items import TResponseStreamEvent
@@ -20,9 +20,10 @@ from opentelemetry.sdk.trace import TracerProvider
 from pydantic import BaseModel
 
 from a2a_celery import ConfigError, Failed, InputRequired, Turn
+from a2a_celery.client import InputRequest
 from a2a_celery.frameworks.openai_agents import openai_agent
 from a2a_celery.lifecycle.questions import schema_part
-from tests.support.booking_agents import turn
+from tests.support.agents.booking_agents import turn
 from workers import with_openai_agents
 from workers.with_openai_agents import StandIn, completed
 
@@ -92,7 +93,11 @@ async def test_all_approvals_are_one_question_with_a_schema() -> None:
     question = await say(new_clerk(), turn(state, Part(text="hello")))
 
     text, schema = question.parts[0].text, MessageToDict(question.parts[1].data)
-    assert text.splitlines() == ['c0: Approve book({"item":"a bed"})?', 'c1: Approve pay({"amount":12})?']
+    assert text.splitlines() == [
+        "1. Approve book(item='a bed')?",
+        "2. Approve pay(amount=12)?",
+        "Answer yes or no for all calls, or send a decision on each call.",
+    ]
     assert {name: field_schema["type"] for name, field_schema in schema["properties"].items()} == {
         "c0": "boolean",
         "c1": "boolean",
@@ -107,7 +112,7 @@ async def test_all_approvals_are_one_question_with_a_schema() -> None:
     assert text.count("paid 3") == 1
 
 
-WRONG = [new_data_part({"c0": True}), new_data_part({"c0": 1, "c1": 1}), Part(text="yes")]
+WRONG = [new_data_part({"c0": True}), new_data_part({"c0": 1, "c1": 1}), Part(text="maybe")]
 
 
 @pytest.mark.parametrize("wrong", WRONG)
@@ -121,6 +126,36 @@ async def test_an_answer_that_does_not_fit_is_asked_for_again(wrong: Part) -> No
     assert second_answer.parts[1:] == question.parts[1:]
     [text] = await say(clerk, turn(state, new_data_part({"c0": True, "c1": True})))
     assert "a bed is booked" in text
+
+
+@pytest.mark.parametrize("answer", [Part(text="Yes"), Part(text=" approve "), Part(text="true"), new_data_part(True)])
+async def test_a_word_approves_every_call(answer: Part) -> None:
+    clerk, state = new_clerk(), {}
+    await say(clerk, turn(state, Part(text="hello")))
+    [text] = await say(clerk, turn(state, answer))
+    assert "a bed is booked" in text
+    assert "paid 12" in text
+
+
+async def test_a_word_rejects_a_single_call_and_another_is_explained() -> None:
+    clerk: Agent[None] = Agent(name="clerk", model=Calls(c0=TWO["c0"]), tools=[book])
+    agent, state = openai_agent(clerk), {}
+    question = await say(agent, turn(state, Part(text="hello")))
+    [field] = InputRequest.of(waiting(question)).fields
+    assert (field.name, field.kind, field.label) == ("c0", "boolean", "Approve book(item='a bed')?")
+
+    repeated_question = await say(agent, turn(state, Part(text="maybe")))
+    assert repeated_question.parts[0].text.splitlines() == [
+        "The answer was not accepted. Send yes or no, or a data part that matches the schema.",
+        "Approve book(item='a bed')? (yes or no)",
+    ]
+    [text] = await say(agent, turn(state, Part(text="no")))
+    assert "not approved" in text
+
+
+def waiting(question: InputRequired) -> Task:
+    message = Message(message_id="q", role=Role.ROLE_AGENT, parts=question.parts)
+    return Task(id="t", status=TaskStatus(state=TaskState.TASK_STATE_INPUT_REQUIRED, message=message))
 
 
 async def test_an_answer_to_a_question_that_is_no_longer_stored_fails() -> None:
@@ -137,7 +172,7 @@ async def test_an_approval_of_an_agent_that_took_over_is_answered() -> None:
     door = openai_agent(Agent(name="door", model=HandoffModel(), handoffs=[handoff(clerk)]))
     state: dict[str, Any] = {}
     question = await say(door, turn(state, Part(text="hello")))
-    assert question.parts[0].text == 'Approve book({"item":"a bed"})?'
+    assert question.parts[0].text == "Approve book(item='a bed')? (yes or no)"
 
     state = json.loads(json.dumps(state))
     assert await say(door, turn(state, new_data_part({"c0": True}))) == ["a bed is booked"]
@@ -151,7 +186,7 @@ async def test_an_approval_of_an_agent_that_is_a_tool_is_answered() -> None:
 
     state: dict[str, Any] = {}
     question = await say(new_boss(), turn(state, Part(text="hello")))
-    assert question.parts[0].text == 'Approve book({"item":"a bed"})?'
+    assert question.parts[0].text == "Approve book(item='a bed')? (yes or no)"
 
     state = json.loads(json.dumps(state))
     assert await say(new_boss(), turn(state, new_data_part({"inner": True}))) == ["a bed is booked"]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.fork_server import start
+from tests.support.processes.fork_server import start
 from tests.support.waiting import LIMIT
 
 FRAMEWORKS = {

@@ -19,7 +19,7 @@ from a2a_celery.execution.agents.session import CURRENT, ContextSession
 from a2a_celery.execution.events.steps import CURRENT_EXECUTION, Execution
 from a2a_celery.frameworks.conversation import OpenSteps
 from a2a_celery.lifecycle.execution import ExecutionState
-from tests.support.booking_agents import BOOKING_AGENTS, BookingAgent, turn
+from tests.support.agents.booking_agents import BOOKING_AGENTS, BookingAgent, turn
 from workers import with_adk, with_agent_framework, with_openai_agents, with_pydantic_ai, with_strands
 
 AGENTS: dict[str, Any] = {
@@ -105,7 +105,7 @@ async def test_a_call_that_never_ended_is_forgotten_with_its_run() -> None:
     steps.end("b")
 
     assert scene.steps == ["MODEL_CALL"]
-    assert steps._open == {}
+    assert len(steps) == 0
 
 
 async def test_nothing_happens_outside_of_a_run() -> None:

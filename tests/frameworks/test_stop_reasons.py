@@ -30,8 +30,8 @@ from a2a_celery.frameworks.strands import strands_agent
 from a2a_celery.lifecycle.outcomes import NEEDS_INPUT
 from a2a_celery.lifecycle.own_metadata import own_metadata
 from a2a_celery.lifecycle.states import COMPLETED, FAILED, INPUT_REQUIRED
-from tests.support.booking_agents import turn
-from tests.support.early_stops import CutOff, Finishes
+from tests.support.agents.booking_agents import turn
+from tests.support.agents.early_stops import CutOff, Finishes
 from workers import with_strands
 
 FAILS = "The agent stopped early: {}."

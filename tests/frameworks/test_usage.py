@@ -46,7 +46,7 @@ from a2a_celery.frameworks.pydantic_ai import pydantic_ai_agent
 from a2a_celery.frameworks.strands import strands_agent
 from a2a_celery.frameworks.usage import Usage
 from a2a_celery.testing import AgentTester
-from tests.support.booking_agents import BOOKING_AGENTS
+from tests.support.agents.booking_agents import BOOKING_AGENTS
 from workers import with_adk, with_agent_framework, with_langgraph, with_openai_agents, with_pydantic_ai, with_strands
 
 INPUTS, OUTPUTS, CACHED, REASONED = 30, 7, 20, 5

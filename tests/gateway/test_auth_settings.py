@@ -6,6 +6,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
+from dataclasses import fields
 from typing import Any
 
 import httpx
@@ -19,13 +21,18 @@ from google.protobuf.json_format import MessageToDict, ParseDict
 from a2a_celery import A2A
 from a2a_celery.agents import Agent
 from a2a_celery.errors import ConfigError
-from a2a_celery.gateway.auth.from_settings import authenticator_from_settings, secure_agent
+from a2a_celery.gateway.auth.from_settings import (
+    CREDENTIAL_VARIABLES,
+    SCHEME_VARIABLES,
+    authenticator_from_settings,
+    secure_agent,
+)
 from a2a_celery.gateway.auth.keys import FetchedKeys
 from a2a_celery.gateway.auth.schemes import CredentialsRefused, PresentedCredentials, ProxyIdentity
 from a2a_celery.gateway.auth.tokens import BearerTokens
 from a2a_celery.settings import Settings
-from tests.support.agents import card
-from tests.support.credentials import api_key_entry, rsa_key
+from tests.support.agents.basic import card
+from tests.support.clients.credentials import api_key_entry, rsa_key
 
 SECRET = "a-secret-of-the-tests-that-is-long-enough-for-512-bits-of-hash-and-more"
 TOKENS: dict[str, Any] = {
@@ -119,6 +126,27 @@ def test_a_gateway_without_authentication_warns(caplog: pytest.LogCaptureFixture
 
     [warning] = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert warning.startswith("authentication: none: every client that reaches the gateway can run agents")
+    assert SCHEME_VARIABLES in warning
+    files = re.findall(r"A2A_(\w+)_FILE", warning)
+    assert {name.lower() for name in files} <= {field.name for field in fields(Settings) if not field.repr}
+
+
+def test_texts_of_errors_name_the_settings_of_all_schemes() -> None:
+    assert set(re.findall(r"\w+", SCHEME_VARIABLES)) - {"or"} == {
+        "A2A_AUTH_JWKS_URL",
+        "A2A_AUTH_JWT_KEY",
+        "A2A_AUTH_API_KEYS",
+        "A2A_AUTH_IDENTITY_HEADER",
+    }
+    with pytest.raises(ConfigError, match=SCHEME_VARIABLES):
+        app_with_gateway(**GRPC).asgi()
+    with pytest.raises(ConfigError, match=CREDENTIAL_VARIABLES):
+        app_with_gateway(cors_origins=["*"]).asgi()
+
+
+def test_the_error_for_a_list_shows_a_list() -> None:
+    with pytest.raises(ConfigError, match=re.escape("a2a_cors_origins = ['a', 'b']: ")):
+        Settings(cors_origins=["a", "b"])
 
 
 NONSENSE: dict[str, tuple[dict[str, Any], str]] = {
@@ -162,14 +190,6 @@ NONSENSE: dict[str, tuple[dict[str, Any], str]] = {
         KEYS | {"auth_jwt_owner_claim": "email"},
         "a2a_auth_jwt_owner_claim is set, and has no effect without a2a_auth_jwks_url or a2a_auth_jwt_key",
     ),
-    "a header without API keys": (
-        TOKENS | {"auth_api_key_header": "X-Token"},
-        "a2a_auth_api_key_header is set, and has no effect without a2a_auth_api_keys",
-    ),
-    "gRPC without authentication and authentication": (
-        KEYS | {"grpc_without_authentication": True},
-        "a2a_grpc_without_authentication is set, and a gateway with authentication ignores it",
-    ),
     "no API key": ({"auth_api_keys": []}, "no caller could authenticate"),
     "an API key itself": ({"auth_api_keys": ["alice:a-secret-key"]}, "entry 1 is not owner:sha256:"),
     "a hash of another kind": ({"auth_api_keys": ["alice:md5:" + "0" * 64]}, "entry 1 is not"),
@@ -181,11 +201,17 @@ NONSENSE: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a proxy anywhere": ({"auth_identity_header": "X-Subject"}, "name the networks of your proxies"),
     "proxies without a header": ({"auth_proxy_networks": ["10.0.0.0/8"]}, "has no effect without a2a_auth_identity"),
-    "two in one header": (PROXY | KEYS | {"auth_api_key_header": "x-subject"}, "two schemes share a header"),
-    "a key among tokens": (TOKENS | KEYS | {"auth_api_key_header": "Authorization"}, "two schemes share a header"),
-    "a key that workers would see": (KEYS | {"auth_api_key_header": "Traceparent"}, "traceparent has another use"),
+    "two in one header": (PROXY | KEYS | {"auth_identity_header": "x-api-key"}, "another scheme reads the header"),
+    "a subject among tokens": (
+        PROXY | TOKENS | {"auth_identity_header": "Authorization"},
+        "another scheme reads the header",
+    ),
+    "a subject that workers would see": (
+        PROXY | {"auth_identity_header": "Traceparent"},
+        "a2a_auth_identity_header = traceparent: the header has another use",
+    ),
     "no network": (PROXY | {"auth_proxy_networks": ["proxies"]}, "a2a_auth_proxy_networks"),
-    "no header": ({"auth_api_key_header": "X Key"}, "must be a header name"),
+    "no header": ({"auth_identity_header": "X Key"}, "must be a header name"),
 }
 
 
@@ -245,14 +271,13 @@ def app_with_gateway(**values: Any) -> A2A:
     return a2a
 
 
-def test_grpc_of_an_embedded_gateway_without_authentication_needs_a_setting() -> None:
-    with pytest.raises(ConfigError, match=r"sees no gRPC.*A2A_GRPC_WITHOUT_AUTHENTICATION=on"):
+def test_grpc_of_an_embedded_gateway_needs_authentication() -> None:
+    with pytest.raises(ConfigError, match=r"sees no gRPC.*a2a\.asgi\(standalone=True\)"):
         app_with_gateway(**GRPC).asgi()
 
     assert app_with_gateway().asgi()
     assert app_with_gateway(**GRPC).asgi(standalone=True)
     assert app_with_gateway(**GRPC, **KEYS).asgi()
-    assert app_with_gateway(**GRPC, grpc_without_authentication=True).asgi()
 
 
 BEARER = {"httpAuthSecurityScheme": {"scheme": "bearer"}}
@@ -268,7 +293,7 @@ def agent_with_schemes(schemes: dict[str, Any], *requirements: tuple[str, ...]) 
     expected_card.CopyFrom(card("careful"))
     requirement_protos = [{"schemes": {name: {"list": []} for name in names}} for names in requirements]
     ParseDict({"securitySchemes": schemes, "securityRequirements": requirement_protos}, expected_card)
-    return Agent.with_options("careful", expected_card, "executor", "tests.support.agents:Full", None, {})
+    return Agent.with_options("careful", expected_card, "executor", "tests.support.agents.basic:Full", None, {})
 
 
 @pytest.mark.parametrize("scheme", [BEARER, OAUTH, OIDC, API_KEY, MTLS])

@@ -22,16 +22,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
-from a2a_celery.gateway.bindings.endpoints import guard_rpc
+from a2a_celery.gateway.bindings.endpoints import ARRIVING, guard_rpc
 from a2a_celery.gateway.bindings.grpc import count_fields
 from a2a_celery.gateway.middleware import bodies
 from a2a_celery.gateway.operations.limits import BYTES_PER_TOKEN, VALUES_PER_TOKEN
 from a2a_celery.store import AsyncStore, Keys
-from tests.support.clients import GRPC_V1, message_json
-from tests.support.local_gateway import local_gateway
+from tests.support.clients.bindings import GRPC_V1, message_json
+from tests.support.processes.local_gateway import local_gateway
 from tests.support.waiting import LIMIT, eventually_async
-
-pytestmark = pytest.mark.usefixtures("no_refusal_delay")
 
 ANN = f"ann:sha256:{sha256(b'key').hexdigest()}"
 AS_ANN = {"A2A-Version": "1.0", "X-API-Key": "key"}
@@ -72,6 +70,16 @@ async def test_values_are_counted_before_they_are_parsed(name: str, monkeypatch:
     assert (f"more than {bodies.MAX_JSON_VALUES} values" in response.text) != is_taken
 
 
+@pytest.mark.parametrize("levels", [bodies.MAX_JSON_DEPTH, bodies.MAX_JSON_DEPTH + 1])
+async def test_a_body_may_be_nested_up_to_its_maximum_depth(levels: int) -> None:
+    body, is_taken = "[" * levels + "1" + "]" * levels, levels == bodies.MAX_JSON_DEPTH
+    transport = httpx.ASGITransport(Starlette(routes=[Route("/", guard_rpc(rpc, 1 << 23), methods=["POST"])]))
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+        response = await http.post("/", content=body, headers={"Content-Type": "application/json"})
+
+    assert ("nested more than 100 levels deep" in response.text) != is_taken
+
+
 def nested_request(depth: int) -> dict[str, Any]:
     """Return a request whose data part has `depth` nested lists."""
     data: Any = 1
@@ -110,6 +118,12 @@ def test_fields_are_counted_as_protobuf_has_them(request_: SendMessageRequest) -
 
     assert count_fields(body, SendMessageRequest.DESCRIPTOR, fields) == fields
     assert count_fields(body, SendMessageRequest.DESCRIPTOR, fields - 2) == fields - 1
+
+
+def test_unknown_fields_are_counted_too() -> None:
+    unknown_field = b"\x98\x06\x01"  # number 99
+
+    assert count_fields(unknown_field * 1000, SendMessageRequest.DESCRIPTOR, 10_000) == 1000
 
 
 MANY = b"\x0a\x00" * 1000
@@ -296,9 +310,8 @@ async def test_over_grpc_a_rejected_caller_is_rejected_before_its_next_request_i
 
 @pytest.mark.parametrize("path", ["/", "/message:send"])
 async def test_bodies_of_one_owner_that_arrive_at_once_are_bounded(
-    store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, monkeypatch: pytest.MonkeyPatch, path: str
+    store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, path: str
 ) -> None:
-    monkeypatch.setattr(bodies, "MAX_OWNER_BODY_BYTES", 2_500_000)
     params = message_json() | {"configuration": {"returnImmediately": True, "historyLength": 0}}
     body = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": params} if path == "/" else params
     content, may_end, starts = json.dumps(body).encode(), asyncio.Event(), list[int]()
@@ -318,17 +331,29 @@ async def test_bodies_of_one_owner_that_arrive_at_once_are_bounded(
         async def have_begun() -> bool:
             return len(starts) == 2
 
-        arriving = [post(slow(), AS_ANN) for _ in range(2)]
-        await eventually_async(have_begun, what="two bodies have begun")
-        refusal = await post(b" " * 1_000_000 + content, AS_ANN)
-        small_response, bob_response = await post(content, AS_ANN), await post(b" " * 2_600_000 + content, AS_BOB)
-        may_end.set()
-        responses = await asyncio.gather(*arriving)
-        second_refusal = await post(b" " * 2_600_000 + content, AS_ANN)
+        with ARRIVING.one_of("ann") as count:  # another body of Ann
+            count(bodies.MAX_OWNER_BODY_BYTES + bodies.FREE_BODY_BYTES - 2_000_000)
+            arriving = [post(slow(), AS_ANN) for _ in range(2)]
+            await eventually_async(have_begun, what="two bodies have begun")
+            refusal = await post(b" " * 1_000_000 + content, AS_ANN)
+            small_response, bob_response = await post(content, AS_ANN), await post(b" " * 2_600_000 + content, AS_BOB)
+            may_end.set()
+            responses = await asyncio.gather(*arriving)
+            later_response = await post(b" " * 2_000_000 + content, AS_ANN)
 
     assert (refusal.status_code, refusal.headers["retry-after"]) == (429, "5")
     details = refusal.json()["error"]["data" if path == "/" else "details"]
     assert details[0]["metadata"] == {"limit": "bodies", "retryAfter": "5"}
-    assert [response.status_code for response in (small_response, bob_response, *responses, second_refusal)] == [
+    assert [response.status_code for response in (small_response, bob_response, *responses, later_response)] == [
         200
     ] * 5
+
+
+def test_a_single_body_may_be_larger_than_all_bodies_of_an_owner_together() -> None:
+    arriving = bodies.ArrivingBodies()
+
+    with arriving.one_of("ann") as count:
+        for size in (1, 2 * bodies.MAX_OWNER_BODY_BYTES):
+            count(size)
+    with arriving.one_of("ann") as count:
+        count(2 * bodies.MAX_OWNER_BODY_BYTES)

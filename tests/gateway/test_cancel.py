@@ -12,7 +12,7 @@ from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.lifecycle.outcomes import CANCELED_BY_CLIENT, CANCELED_BY_PARENT
 from a2a_celery.store import AsyncStore, Keys
 from tests.execution.local_agents import local_agents
-from tests.support.clients import message_json
+from tests.support.clients.bindings import message_json
 
 
 @pytest.mark.parametrize(

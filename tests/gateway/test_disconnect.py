@@ -9,14 +9,14 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import Response
 
-from a2a_celery.gateway.bindings import endpoints
 from a2a_celery.gateway.bindings.endpoints import CLIENT_CLOSED_REQUEST, cancel_on_disconnect
+from a2a_celery.gateway.middleware.service_parameters import Endpoint
 from a2a_celery.gateway.shutdown import GatewayShutdown
 
 
-@pytest.fixture(autouse=True)
-def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoints, "DISCONNECT_POLL_INTERVAL", 0.01)
+async def respond(endpoint: Endpoint, request: Request) -> Response:
+    """Return the response of `endpoint`, with frequent checks of the client's connection."""
+    return await cancel_on_disconnect(endpoint, request, poll_interval=0.01)
 
 
 class Client:
@@ -39,7 +39,7 @@ async def test_a_response_is_returned_unchanged() -> None:
     async def endpoint(_: Request) -> Response:
         return answer
 
-    assert await cancel_on_disconnect(endpoint, Client().request) is answer
+    assert await respond(endpoint, Client().request) is answer
 
 
 async def test_a_call_ends_with_its_client() -> None:
@@ -53,7 +53,7 @@ async def test_a_call_ends_with_its_client() -> None:
             has_ended.set()
         raise AssertionError
 
-    answer = await cancel_on_disconnect(endpoint, client.request)
+    answer = await respond(endpoint, client.request)
     assert answer.status_code == CLIENT_CLOSED_REQUEST
     assert has_ended.is_set()
     task = asyncio.current_task()
@@ -68,7 +68,7 @@ async def test_a_client_that_stays_has_its_answer() -> None:
         await client.looked_for.wait()
         return Response("late")
 
-    assert (await cancel_on_disconnect(endpoint, client.request)).status_code == 200
+    assert (await respond(endpoint, client.request)).status_code == 200
     assert len(asyncio.all_tasks()) <= 2, "nobody looks any more"
 
 
@@ -80,7 +80,7 @@ async def test_a_cancellation_by_the_server_ends_the_call() -> None:
         await asyncio.Event().wait()
         raise AssertionError
 
-    call = asyncio.ensure_future(cancel_on_disconnect(endpoint, client.request))
+    call = asyncio.ensure_future(respond(endpoint, client.request))
     await is_waiting.wait()
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -96,7 +96,7 @@ async def test_an_interrupted_wait_continues_to_the_response() -> None:
             await asyncio.Event().wait()
         return Response("as it is")
 
-    call = asyncio.ensure_future(cancel_on_disconnect(endpoint, client.request))
+    call = asyncio.ensure_future(respond(endpoint, client.request))
     await is_waiting.wait()
     shutdown.cancel_waiting()
     assert (await call).status_code == 200
@@ -114,6 +114,6 @@ async def test_an_interrupted_wait_of_a_disconnected_client_is_cancelled_once() 
             await asyncio.Event().wait()
         raise AssertionError
 
-    answer = await cancel_on_disconnect(endpoint, Request({"type": "http"}, receive))
+    answer = await respond(endpoint, Request({"type": "http"}, receive))
     assert answer.status_code == CLIENT_CLOSED_REQUEST
     await asyncio.sleep(0)

@@ -15,12 +15,12 @@ from google.protobuf.json_format import ParseDict
 
 from a2a_celery import A2A, Turn
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
-from a2a_celery.gateway import handler
-from a2a_celery.gateway.operations import turns
-from a2a_celery.store.log.pages import LogPage
-from tests.support.clients import GRPC_V1, frames, message_json
-from tests.support.faults import from_grpc, from_rest, from_rpc
-from tests.support.fleet import free_port
+from a2a_celery.gateway.operations.task_reader import StoredTask, TaskReader
+from a2a_celery.lifecycle import EventId
+from a2a_celery.store.log.follower import LogFollower, StreamEvent
+from tests.support.clients.bindings import GRPC_V1, frames, message_json
+from tests.support.clients.faults import from_grpc, from_rest, from_rpc
+from tests.support.processes.fleet import free_port
 from tests.support.waiting import LIMIT
 
 SECRET = "/srv/secret/place"
@@ -62,12 +62,12 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> None:
     async def fail(*_: Any, **__: Any) -> Any:
         raise RuntimeError(SECRET)
 
-    async def fail_later(*_: Any, **__: Any) -> AsyncGenerator[LogPage, None]:
+    async def fail_later(*_: Any, **__: Any) -> AsyncGenerator[list[StreamEvent], None]:
         raise RuntimeError(SECRET)
         yield
 
-    monkeypatch.setattr(handler.GatewayHandler, "_read", fail)
-    monkeypatch.setattr(turns, "follow", fail_later)
+    monkeypatch.setattr(TaskReader, "read", fail)
+    monkeypatch.setattr(LogFollower, "events", fail_later)
 
 
 def require_reference_only(error: Any, log: pytest.LogCaptureFixture) -> None:
@@ -165,10 +165,10 @@ async def test_in_mid_stream_over_protocol_03(gateway: BrokenGateway, caplog: py
 async def test_an_error_in_a_response_to_03_is_not_blamed_on_the_request(
     gateway: BrokenGateway, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def answer(*_: Any, **__: Any) -> object:
-        return object()  # cannot be converted to protocol 0.3
+    async def answer(*_: Any, **__: Any) -> StoredTask:
+        return StoredTask(object(), EventId(1))  # type: ignore[arg-type]  # cannot be converted to protocol 0.3
 
-    monkeypatch.setattr(handler.GatewayHandler, "_read", answer)
+    monkeypatch.setattr(TaskReader, "read", answer)
 
     with caplog.at_level(logging.ERROR):
         error = from_rest(await gateway.http.get("/v1/tasks/x", headers=V03))

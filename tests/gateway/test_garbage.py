@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
+from typing import Any
 
 import pytest
 from starlette.applications import Starlette
@@ -16,11 +17,9 @@ from a2a_celery.gateway.auth.schemes import Identity, PresentedCredentials
 from a2a_celery.gateway.bindings.grpc import GrpcServer
 from a2a_celery.store import AsyncStore, Keys
 from tests.support.clocks import ManualClock
-from tests.support.fleet import free_port
 from tests.support.garbage import cyclic_garbage
-from tests.support.local_gateway import LocalGateway, local_gateway
-
-pytestmark = pytest.mark.usefixtures("no_refusal_delay")
+from tests.support.processes.fleet import free_port
+from tests.support.processes.local_gateway import LocalGateway, local_gateway
 
 REQUESTS = 20
 STRAY = REQUESTS // 2
@@ -48,6 +47,14 @@ async def missing_task(gateway: LocalGateway, binding: str) -> int:
     return (await gateway.http.post("/", json=body, headers=headers)).status_code
 
 
+class StoppedClock(ManualClock):
+    """Clock that does not move, and whose sleeps end at once."""
+
+    async def sleep(self, seconds: float) -> None:
+        """Return at the next turn of the event loop."""
+        await asyncio.sleep(0)
+
+
 @pytest.mark.parametrize("binding", ["HTTP+JSON", "JSONRPC"])
 @pytest.mark.parametrize("rate", [1_000.0, 0.01], ids=["answered", "refused"])
 async def test_a_request_leaves_no_cycles(
@@ -58,7 +65,7 @@ async def test_a_request_leaves_no_cycles(
     keys: Keys,
 ) -> None:
     async with local_gateway(
-        store, redis_server.store_url, keys, ManualClock(), owner_requests_per_second=rate
+        store, redis_server.store_url, keys, StoppedClock(), owner_requests_per_second=rate
     ) as gateway:
         statuses = {await missing_task(gateway, binding) for _ in range(REQUESTS)}
         with cyclic_garbage() as garbage:
@@ -100,7 +107,7 @@ async def repeat_over_grpc(address: str, method: str, body: bytes, calls: int) -
 class FixedAuthenticator(Authenticator):
     """Authenticator that identifies every caller as the same user."""
 
-    async def identify(self, presented: PresentedCredentials) -> Identity:
+    async def identify(self, presented: PresentedCredentials, **_: Any) -> Identity:
         """Return the same identity for every caller."""
         return Identity("ann")
 

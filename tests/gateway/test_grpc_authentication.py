@@ -5,18 +5,34 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from types import SimpleNamespace
+from typing import Any
 
 import grpc.aio
 import pytest
 from a2a.types import GetTaskRequest, SendMessageRequest, a2a_pb2_grpc
 
-from a2a_celery.gateway.auth.authenticator import Authenticator
-from a2a_celery.gateway.auth.grpc import _address
-from a2a_celery.gateway.auth.schemes import Identity, KeysUnavailable, PresentedCredentials
+from a2a_celery.gateway.auth.authenticator import FAILURES_PER_SECOND, Authenticator
+from a2a_celery.gateway.auth.grpc import peer_address
+from a2a_celery.gateway.auth.schemes import (
+    CredentialsRefused,
+    Identity,
+    KeysUnavailable,
+    PresentedCredentials,
+    RefusalReason,
+)
 from a2a_celery.gateway.bindings.grpc import GrpcServer
-from tests.support.faults import Fault, from_grpc
-from tests.support.fleet import free_port
-from tests.support.waiting import LIMIT
+from a2a_celery.gateway.metrics import Metrics
+from a2a_celery.gateway.middleware.bodies import BODY_TIMEOUT
+from a2a_celery.gateway.operations.limits import OwnerLimits
+from a2a_celery.gateway.protocol_errors import REFUSAL_DELAY
+from a2a_celery.gateway.shutdown import GatewayShutdown
+from a2a_celery.settings import Settings
+from a2a_celery.store import AsyncStore, Keys
+from tests.support.clients.faults import Fault, from_grpc
+from tests.support.clocks import ManualClock
+from tests.support.processes.fleet import free_port
+from tests.support.waiting import LIMIT, eventually_async
 
 
 class BrokenAuthenticator(Authenticator):
@@ -26,14 +42,14 @@ class BrokenAuthenticator(Authenticator):
         super().__init__([])
         self._error = error
 
-    async def identify(self, presented: PresentedCredentials) -> Identity:
+    async def identify(self, presented: PresentedCredentials, **_: Any) -> Identity:
         raise self._error
 
 
 class FixedAuthenticator(Authenticator):
     """Authenticator that identifies every caller as the same user."""
 
-    async def identify(self, presented: PresentedCredentials) -> Identity:
+    async def identify(self, presented: PresentedCredentials, **_: Any) -> Identity:
         return Identity("ann")
 
 
@@ -98,6 +114,15 @@ async def authentication_error(error: Exception) -> Fault:
     return from_grpc(exc_info.value)
 
 
+async def test_a_refusal_is_logged_with_its_address_and_method(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    error = await authentication_error(CredentialsRefused(RefusalReason.API_KEY))
+
+    assert (error.status, error.reason) == ("UNAUTHENTICATED", "UNAUTHENTICATED")
+    line = "a request was refused: an unknown API key (/lf.a2a.v1.A2AService/GetTask from 127.0.0.1 over grpc)"
+    assert [record.getMessage() for record in caplog.records if "refused" in record.getMessage()] == [line]
+
+
 async def test_an_internal_error_is_reported_without_its_text() -> None:
     error = await authentication_error(RuntimeError("a secret"))
     assert (error.status, error.reason, error.message) == ("INTERNAL", "INTERNAL_ERROR", "Internal error")
@@ -135,11 +160,136 @@ class SlowAuthenticator(Authenticator):
         super().__init__([])
         self.called = asyncio.Event()
 
-    async def identify(self, presented: PresentedCredentials) -> Identity | None:
+    async def identify(self, presented: PresentedCredentials, **_: Any) -> Identity | None:
         if not self.called.is_set():
             self.called.set()
             await asyncio.Event().wait()
         return await super().identify(presented)
+
+
+class NamingAuthenticator(Authenticator):
+    """Authenticator that identifies a caller by the metadata key ``name``."""
+
+    async def identify(self, presented: PresentedCredentials, **_: Any) -> Identity:
+        return Identity(presented.values("name")[0])
+
+
+GET_TASK, SUBSCRIBE = "/lf.a2a.v1.A2AService/GetTask", "/lf.a2a.v1.A2AService/SubscribeToTask"
+
+
+class HeaderCalls:
+    """gRPC calls that send their headers only."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._channel = channel
+        self._never = asyncio.Event()
+
+    def open(self, method: str = GET_TASK, name: str = "ann") -> Any:
+        """Open a call of the owner `name`."""
+        is_stream = method == SUBSCRIBE
+        open_call = self._channel.stream_stream if is_stream else self._channel.stream_unary
+        return open_call(method)(self._no_request(), metadata=(("name", name),), timeout=LIMIT)
+
+    async def _no_request(self) -> AsyncIterator[bytes]:
+        await self._never.wait()
+        yield b""
+
+
+@asynccontextmanager
+async def serve(
+    clock: ManualClock, authenticator: Authenticator | None, limits: OwnerLimits | None = None, **options: Any
+) -> AsyncIterator[HeaderCalls]:
+    """Serve gRPC with a clock that the test moves."""
+    handler: Any = SimpleNamespace(limits=limits, agent=SimpleNamespace(name="echo"), shutdown=GatewayShutdown())
+    handlers = {} if limits is None else {"echo": handler}
+    port = free_port()
+    server = GrpcServer(handlers, "127.0.0.1", port, 1024, authenticator, clock=clock, **options)
+    await server.start()
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            yield HeaderCalls(channel)
+    finally:
+        await server.stop(0)
+
+
+@pytest.mark.parametrize("method", [GET_TASK, SUBSCRIBE])
+@pytest.mark.parametrize(
+    "authenticator", [None, FixedAuthenticator([])], ids=["without authentication", "authenticated"]
+)
+async def test_a_call_whose_request_does_not_arrive_ends(authenticator: Authenticator | None, method: str) -> None:
+    clock = ManualClock()
+    async with serve(clock, authenticator) as calls:
+        call = calls.open(method)
+        await clock.until_waiting(BODY_TIMEOUT)
+        clock.advance(BODY_TIMEOUT)
+
+        assert await call.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+        assert "did not arrive in time" in await call.details()
+
+
+@pytest.fixture
+def limits(store: AsyncStore, keys: Keys) -> OwnerLimits:
+    settings = Settings(owner_requests_per_second=0.001, owner_request_burst=1)
+    return OwnerLimits(settings, store, keys, ["echo"], Metrics(store, keys, {}))
+
+
+async def test_a_call_whose_request_does_not_arrive_counts_as_a_request(limits: OwnerLimits) -> None:
+    clock, codes = ManualClock(), []
+    async with serve(clock, NamingAuthenticator([]), limits) as calls:
+        for _ in range(2):
+            call = calls.open()
+            await clock.until_waiting(BODY_TIMEOUT)
+            clock.advance(BODY_TIMEOUT)
+            codes.append(await call.code())
+
+    assert codes == [grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.RESOURCE_EXHAUSTED]
+
+
+async def test_an_owner_occupies_a_tenth_of_the_concurrent_calls(limits: OwnerLimits) -> None:
+    clock = ManualClock()
+    async with serve(clock, NamingAuthenticator([]), limits, max_calls=20) as calls:
+        open_calls = [calls.open(GET_TASK), calls.open(SUBSCRIBE)]
+        await clock.until_waiting(BODY_TIMEOUT, BODY_TIMEOUT)
+
+        refused_call = calls.open(SUBSCRIBE)
+        assert await refused_call.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert await refused_call.details() == "The limit of 2 open gRPC calls is reached: close one. Retry in 10 s."
+        open_calls.append(calls.open(name="bob"))
+        await clock.until_waiting(BODY_TIMEOUT, BODY_TIMEOUT, BODY_TIMEOUT)
+        for call in open_calls:
+            call.cancel()
+        await clock.until_waiting()
+        calls.open(SUBSCRIBE)
+        await clock.until_waiting(BODY_TIMEOUT)
+
+
+async def test_a_gateway_process_has_a_maximum_number_of_concurrent_calls() -> None:
+    clock = ManualClock()
+    async with serve(clock, None, max_calls=3) as calls:
+        open_calls = [calls.open() for _ in range(3)]
+        await clock.until_waiting(*[BODY_TIMEOUT] * 3)
+
+        assert await calls.open().code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert not any(call.done() for call in open_calls)
+
+
+async def test_delayed_refusals_occupy_a_tenth_of_the_concurrent_calls() -> None:
+    clock = ManualClock()
+    authenticator = Authenticator([], clock)
+    async with serve(clock, authenticator, max_calls=20) as calls:
+        for _ in range(FAILURES_PER_SECOND):
+            assert await calls.open().code() == grpc.StatusCode.UNAUTHENTICATED
+        delayed_calls = [calls.open(), calls.open()]
+
+        async def are_delayed() -> bool:
+            return len(clock.waits) == len(delayed_calls)
+
+        await eventually_async(are_delayed, what="two refusals are delayed")
+
+        assert await calls.open().code() == grpc.StatusCode.UNAUTHENTICATED
+        assert not any(call.done() for call in delayed_calls)
+        clock.advance(REFUSAL_DELAY)
+        assert [await call.code() for call in delayed_calls] == [grpc.StatusCode.UNAUTHENTICATED] * 2
 
 
 async def test_little_of_a_request_is_received_before_its_caller_is_known() -> None:
@@ -193,4 +343,4 @@ async def test_a_call_without_a_request_is_refused(streams: bool) -> None:
     ],
 )
 def test_the_address_of_a_peer(peer: str, address: str | None) -> None:
-    assert _address(peer) == address
+    assert peer_address(peer) == address

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import grpc.aio
 import pytest
 from a2a.types import GetTaskRequest, SubscribeToTaskRequest, a2a_pb2_grpc
 from a2a.utils.errors import A2AError, ExtensionSupportRequiredError, InternalError, UnsupportedOperationError
 
-from a2a_celery.acceptance.errors import LimitExceededError, invalid, invalid_fields, not_found
 from a2a_celery.errors import ConfigError
 from a2a_celery.gateway.auth.authenticator import Authenticator
 from a2a_celery.gateway.auth.schemes import Identity, PresentedCredentials
 from a2a_celery.gateway.bindings.grpc import GrpcServer
-from tests.support.faults import Fault, from_grpc
-from tests.support.fleet import free_port
+from a2a_celery.operations.errors import LimitExceededError, invalid, invalid_fields, not_found
+from tests.support.clients.faults import Fault, from_grpc
+from tests.support.processes.fleet import free_port
 from tests.support.waiting import LIMIT
 
 
@@ -24,7 +26,7 @@ class RefusingAuthenticator(Authenticator):
         super().__init__([])
         self._error = error
 
-    async def identify(self, presented: PresentedCredentials) -> Identity:
+    async def identify(self, presented: PresentedCredentials, **_: Any) -> Identity:
         raise self._error
 
 
@@ -88,7 +90,7 @@ async def test_a_long_text_is_cut(length: int) -> None:
 async def test_an_address_on_which_the_gateway_cannot_listen_is_refused_with_its_setting(host: str) -> None:
     server = GrpcServer({}, host, free_port(), 1024)
 
-    with pytest.raises(ConfigError, match=r"gRPC cannot listen on .*A2A_GRPC_HOST"):
+    with pytest.raises(ConfigError, match=r"gRPC cannot listen on .*--host"):
         await server.start()
 
     await server.stop(0)

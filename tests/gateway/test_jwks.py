@@ -15,8 +15,8 @@ from joserfc.jwk import ECKey, Key, OctKey, RSAKey
 from a2a_celery.crypto.jwk_sets import MAX_JWKS_BYTES
 from a2a_celery.gateway.auth.keys import ASK_AGAIN_AFTER, REFRESH_EVERY, RETRY_AFTER, FetchedKeys, read_set
 from a2a_celery.gateway.auth.schemes import KeysUnavailable
+from tests.support.clients.credentials import rsa_key
 from tests.support.clocks import ManualClock
-from tests.support.credentials import rsa_key
 from tests.support.waiting import eventually_async
 
 URL = "https://issuer.example.com/jwks.json"

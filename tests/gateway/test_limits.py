@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from functools import partial
 from hashlib import sha256
 from typing import Any
 
@@ -14,30 +15,25 @@ from google.protobuf.json_format import ParseDict
 
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.errors import StoreUnavailable
+from a2a_celery.lifecycle.references import Scope
 from a2a_celery.lifecycle.states import COMPLETED, INPUT_REQUIRED
-from a2a_celery.store import AsyncStore, Keys, Operation, Scope
-from tests.support.clients import GRPC_V1, message_json
-from tests.support.faults import from_grpc
-from tests.support.local_gateway import WAYS, LocalGateway, Refusal, local_gateway
-from tests.support.seeds import CONTEXT, Seeds, status
+from a2a_celery.store import AsyncStore, Keys, Operation
+from tests.support.clients.bindings import GRPC_V1, message_json
+from tests.support.processes.local_gateway import WAYS, LocalGateway, Refusal, local_gateway
+from tests.support.store.seeds import CONTEXT, Seeds, status
 from tests.support.waiting import LIMIT, eventually_async
-
-pytestmark = pytest.mark.usefixtures("no_refusal_delay", "short_record_interval")
 
 LIMITS: dict[str, dict[str, Any]] = {
     "requests": {"owner_requests_per_second": 0.02},
     "concurrent": {"owner_max_concurrent_tasks": 1},
-    "waiting": {"owner_max_waiting_tasks": 1},
     "queued": {"agent_max_queue": 1},
 }
 SECONDS = {
     "requests": 50,
     "streams": 10,
     "memory": 30,
-    "paused": 60,
     "webhooks": 60,
     "owner_bytes": 60,
-    "store_bytes": 60,
 }
 """Value of Retry-After in seconds, by limit. Limits of tasks have one second until a run has finished."""
 
@@ -66,7 +62,10 @@ def require_refusal(refusal: Refusal, limit: str, way: tuple[str, str, str]) -> 
     """Require that the refusal contains the limit and the delay before a retry."""
     binding = way[0]
     assert refusal.status == ("RESOURCE_EXHAUSTED" if binding == "GRPC" else 429)
-    assert max(1, SECONDS.get(limit, 1) - 40) <= int(refusal.retry_after) <= SECONDS.get(limit, 1)
+    if limit == "requests":
+        assert SECONDS[limit] - 40 <= int(refusal.retry_after) <= SECONDS[limit]
+    else:
+        assert int(refusal.retry_after) == SECONDS.get(limit, 1)
     if way[:2] == ("GRPC", "0.3"):
         return  # gRPC of 0.3 has no details
     if way[:2] == ("JSONRPC", "0.3"):
@@ -95,7 +94,7 @@ async def test_every_limit_refuses_in_every_binding_and_stores_nothing(
         assert f'a2a_gateway_refusals_total{{agent="echo",limit="{limit}"}} {len(WAYS)}.0' in metrics
 
 
-@pytest.mark.parametrize("limit", ["concurrent", "waiting", "queued"])
+@pytest.mark.parametrize("limit", ["concurrent", "queued"])
 async def test_an_answer_to_a_question_is_a_run_too(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, seeds: Seeds, limit: str
 ) -> None:
@@ -117,7 +116,7 @@ async def test_an_answer_to_a_question_is_a_run_too(
 async def test_tasks_of_all_agents_count_and_a_queue_is_an_agents_own(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys
 ) -> None:
-    async with local_gateway(store, redis_server.store_url, keys, owner_max_waiting_tasks=2) as gateway:
+    async with local_gateway(store, redis_server.store_url, keys, owner_max_concurrent_tasks=2) as gateway:
         await gateway.send_message("echo")
         await gateway.send_message("other")
         assert (await gateway.try_to_send("echo")).status_code == 429
@@ -128,7 +127,7 @@ async def test_tasks_of_all_agents_count_and_a_queue_is_an_agents_own(
         assert (await gateway.try_to_send("other")).status_code == 200
 
 
-@pytest.mark.parametrize("limit", ["concurrent", "waiting", "queued"])
+@pytest.mark.parametrize("limit", ["concurrent", "queued"])
 async def test_a_repetition_of_an_accepted_message_is_never_refused(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, seeds: Seeds, limit: str
 ) -> None:
@@ -137,21 +136,6 @@ async def test_a_repetition_of_an_accepted_message_is_never_refused(
         assert (await gateway.try_to_send()).status_code == 429
 
         assert (await gateway.send_message(messageId="again"))["id"] == task["id"]
-
-
-async def test_tasks_that_wait_for_their_client_refuse_new_ones_in_every_binding_and_no_answers(
-    store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, seeds: Seeds
-) -> None:
-    paused_id = await seeds.create_task_in(INPUT_REQUIRED, scope=ANONYMOUS)
-    await seeds.create_task_in(COMPLETED, scope=ANONYMOUS)
-    async with local_gateway(store, redis_server.store_url, keys, owner_max_paused_tasks=1) as gateway:
-        data_before = await seeds.all_values()
-        for way in WAYS:
-            require_refusal(await gateway.refusal(*way), "paused", way)
-        assert await seeds.all_values() == data_before
-
-        assert (await gateway.send_message(taskId=paused_id))["status"]["state"] == "TASK_STATE_SUBMITTED"
-        assert (await gateway.try_to_send()).status_code == 200
 
 
 async def test_a_webhook_beyond_the_owner_s_limit_is_refused(
@@ -171,20 +155,25 @@ async def test_a_webhook_beyond_the_owner_s_limit_is_refused(
         assert (await gateway.try_to_send()).status_code == 200
 
 
-@pytest.mark.parametrize("setting", ["owner_max_stored_bytes", "store_max_bytes"])
+async def are_published(seeds: Seeds) -> bool:
+    """Return True if the broker has confirmed the run of each task. A gateway records this after its response."""
+    values = await seeds.all_values()
+    return all(b"published_at" in r for name, r in values.items() if name.endswith(":task") and isinstance(r, dict))
+
+
 async def test_stored_bytes_refuse_every_message_in_every_binding(
-    store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, seeds: Seeds, setting: str
+    store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, seeds: Seeds
 ) -> None:
-    limit = {"owner_max_stored_bytes": "owner_bytes", "store_max_bytes": "store_bytes"}[setting]
-    async with local_gateway(store, redis_server.store_url, keys, **{setting: 12_000}) as gateway:
+    async with local_gateway(store, redis_server.store_url, keys, owner_max_stored_bytes=12_000) as gateway:
         task = await gateway.send_message(text="x" * 3_000)
         assert (await gateway.try_to_send(text="x" * 3_000)).status_code == 429
         assert (await gateway.try_to_send(text="x" * 3_000, taskId=task["id"])).status_code == 429, "it would wait"
         assert (await gateway.try_to_send()).status_code == 200, "there is room for a small one"
-    async with local_gateway(store, redis_server.store_url, keys, **{setting: 10}) as gateway:
+    await eventually_async(partial(are_published, seeds), what="the runs are recorded as published")
+    async with local_gateway(store, redis_server.store_url, keys, owner_max_stored_bytes=10) as gateway:
         data_before = await seeds.all_values()
         for way in WAYS:
-            require_refusal(await gateway.refusal(*way), limit, way)
+            require_refusal(await gateway.refusal(*way), "owner_bytes", way)
         assert await seeds.all_values() == data_before
 
 
@@ -352,6 +341,24 @@ async def test_after_a_burst_the_rate_limits_requests(
         assert [(await read_task(second))[0] for _ in range(2)] == [404, 429]
 
 
+async def test_the_default_burst_is_the_number_of_requests_in_one_second(
+    store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys
+) -> None:
+    async def set_full_in(seconds: float) -> None:
+        """Set the bucket of the caller so that it is full again after some seconds."""
+        now, micros = await store.redis.time()
+        await store.redis.set(keys.requests(Scope()), int((now + seconds) * 1e6 + micros), px=600_000)
+
+    async with local_gateway(store, redis_server.store_url, keys, owner_requests_per_second=2.5) as gateway:
+        await set_full_in(2 / 2.5)
+        one_token_is_left = await read_task(gateway)
+        await set_full_in(60)
+        status_code, _ = await read_task(gateway)
+
+    assert one_token_is_left == (404, "")
+    assert status_code == 429
+
+
 async def test_a_flood_does_not_reach_the_store(store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys) -> None:
     async with local_gateway(store, redis_server.store_url, keys, owner_requests_per_second=0.01) as gateway:
         assert [(await read_task(gateway))[0] for _ in range(2)] == [404, 429]
@@ -388,6 +395,27 @@ async def test_the_retry_time_follows_the_duration_of_runs(
         answer = await gateway.try_to_send()
 
     assert (answer.status_code, answer.headers["retry-after"]) == (429, "21")
+
+
+@pytest.mark.parametrize(("seconds", "retry_after"), [((30, 50), 21), ((300, 500), 60)], ids=["mean", "longest"])
+async def test_the_retry_time_follows_the_waiting_time_of_runs(
+    store: AsyncStore,
+    redis_server: EmbeddedRedis,
+    keys: Keys,
+    seeds: Seeds,
+    seconds: tuple[int, ...],
+    retry_after: int,
+) -> None:
+    for waited in seconds:
+        task_id = await seeds.create_task(ANONYMOUS)
+        await store.redis.hincrby(keys.task(task_id).record, "at", -waited * 1_000_000)
+        await seeds.settle_run(await seeds.claim_run(task_id), status(COMPLETED))
+    async with local_gateway(store, redis_server.store_url, keys, agent_max_queue=2) as gateway:
+        for _ in range(2):
+            await gateway.send_message()
+        answer = await gateway.try_to_send()
+
+    assert (answer.status_code, answer.headers["retry-after"]) == (429, str(retry_after))
 
 
 async def test_an_unavailable_store_is_called_once(
@@ -437,8 +465,10 @@ def stream(channel: grpc.aio.Channel) -> Any:
 async def test_streams_of_an_owner_are_bounded_over_all_bindings_together(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys
 ) -> None:
-    limits = {"owner_max_streams": 2, "first_event_hold": 0}
-    async with local_gateway(store, redis_server.store_url, keys, **limits) as gateway, gateway.serve() as http:
+    async with (
+        local_gateway(store, redis_server.store_url, keys, owner_max_streams=2) as gateway,
+        gateway.serve() as http,
+    ):
         rpc = {"jsonrpc": "2.0", "id": 1, "method": "SendStreamingMessage", "params": message_json()}
         async with (
             grpc.aio.insecure_channel(gateway.grpc) as channel,
@@ -464,8 +494,10 @@ async def test_streams_of_an_owner_are_bounded_over_all_bindings_together(
 async def test_the_end_of_a_stream_frees_its_slot(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, seeds: Seeds, ends: str
 ) -> None:
-    limits = {"owner_max_streams": 1, "first_event_hold": 0}
-    async with local_gateway(store, redis_server.store_url, keys, **limits) as gateway, gateway.serve() as http:
+    async with (
+        local_gateway(store, redis_server.store_url, keys, owner_max_streams=1) as gateway,
+        gateway.serve() as http,
+    ):
         task_id = (await gateway.send_message())["id"]
         path, version = f"/tasks/{task_id}:subscribe", {"A2A-Version": "1.0"}
         async with http.stream("GET", path, headers=version) as stream:
@@ -494,95 +526,3 @@ async def test_a_task_at_its_maximum_size_takes_no_more_messages(
 
         for task_id in (paused_id, running):
             assert (await gateway.try_to_send(taskId=task_id)).status_code == 200, "a small one fits"
-
-
-LONG = "x" * 257
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "field"),
-    [
-        ("GET", f"/tasks/{LONG}", "id"),
-        ("POST", f"/tasks/{LONG}:cancel", "id"),
-        ("POST", f"/tasks/{LONG}:subscribe", "id"),
-        ("GET", f"/tasks?contextId={LONG}", "context_id"),
-        ("GET", f"/tasks?pageToken={LONG * 4}", "page_token"),
-        ("GET", f"/agents/echo/{LONG}/tasks", "tenant"),
-        ("GET", f"/tasks/{LONG}/pushNotificationConfigs", "task_id"),
-        ("GET", f"/tasks/t/pushNotificationConfigs/{LONG}", "id"),
-    ],
-)
-async def test_a_name_that_is_too_long_is_refused(
-    store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, method: str, path: str, field: str
-) -> None:
-    async with local_gateway(store, redis_server.store_url, keys) as gateway:
-        answer = await gateway.http.request(method, path, headers={"A2A-Version": "1.0"})
-
-    assert answer.status_code == 400
-    [violation] = answer.json()["error"]["details"][1]["fieldViolations"]
-    assert violation["field"] == field
-    assert violation["description"].startswith("At most ")
-
-
-@pytest.mark.parametrize(
-    "many",
-    [
-        {"parts": [{"text": ""}] * 20_001},
-        {"parts": [{"text": "x"}], "extensions": ["x"] * 20_001},
-        {"parts": [{"text": "x", "metadata": {"x": [0] * 20_001}}]},
-        {"parts": [{"text": "x"}], "metadata": {str(n): 0 for n in range(20_001)}},
-    ],
-    ids=["parts", "extensions", "values", "keys"],
-)
-async def test_over_grpc_too_a_message_has_an_end(
-    store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, many: dict[str, Any]
-) -> None:
-    request = ParseDict(message_json(**many), SendMessageRequest())
-    async with (
-        local_gateway(store, redis_server.store_url, keys) as gateway,
-        grpc.aio.insecure_channel(gateway.grpc) as channel,
-    ):
-        with pytest.raises(grpc.aio.AioRpcError) as exc_info:
-            await a2a_pb2_grpc.A2AServiceStub(channel).SendMessage(request, metadata=GRPC_V1, timeout=LIMIT)
-
-    assert list(from_grpc(exc_info.value).fields) == ["message.parts"]
-
-
-@pytest.mark.parametrize("version", ["1.0", "0.3"])
-async def test_a_message_packed_small_is_measured_unpacked(
-    store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, seeds: Seeds, version: str
-) -> None:
-    async with local_gateway(store, redis_server.store_url, keys, max_request_bytes=100_000) as gateway:
-        data_before = await seeds.all_values()
-        refusal = await gateway.refusal("GRPC", version, "SendMessage", message_json("x" * 200_000), is_compressed=True)
-
-        assert refusal.status == "RESOURCE_EXHAUSTED"
-        assert await seeds.all_values() == data_before
-
-
-BODIES = [
-    ("GET", "/tasks/none:subscribe"),
-    ("GET", "/acme/tasks/none:subscribe"),
-    ("GET", "/v1/tasks/none:subscribe"),
-    ("DELETE", "/tasks/none/pushNotificationConfigs/none"),
-]
-
-
-@pytest.mark.parametrize(("method", "path"), BODIES)
-async def test_an_unexpected_body_is_limited_too(
-    store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, method: str, path: str
-) -> None:
-    byte_count = 0
-
-    async def endless() -> AsyncGenerator[bytes, None]:
-        nonlocal byte_count
-        while byte_count < 100:
-            byte_count += 1
-            yield b"x" * 10_000
-
-    async with local_gateway(store, redis_server.store_url, keys, max_request_bytes=100_000) as gateway:
-        version = "0.3" if path.startswith("/v1") else "1.0"
-        answer = await gateway.http.request(method, path, content=endless(), headers={"A2A-Version": version})
-
-    assert answer.status_code == 413
-    assert byte_count == 11, "what is beyond is not read"

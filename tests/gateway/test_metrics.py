@@ -14,7 +14,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from starlette.applications import Starlette
 from starlette.types import Receive, Scope, Send
 
-from a2a_celery.gateway.metrics import FOLDER, MAX_AGE, Metrics, _drop_dead_processes
+from a2a_celery.gateway.metrics import FOLDER, MAX_AGE, Metrics, drop_dead_processes
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.telemetry.names import package_metrics
 from tests.execution.scene import Gate
@@ -45,7 +45,7 @@ def test_streams_of_a_process_that_was_killed_are_forgotten_and_its_requests_are
     assert 'a2a_gateway_open_streams{agent="echo"} 1.0' in output_before
 
     monkeypatch.setenv(FOLDER, str(tmp_path))
-    _drop_dead_processes()
+    drop_dead_processes()
 
     output_after = stored_metrics(tmp_path)
     assert "a2a_gateway_open_streams{" not in output_after

@@ -10,16 +10,26 @@ from uuid import uuid4
 
 import httpx
 import pytest
-from a2a.types import AgentCard, AgentCardSignature, AgentInterface
+from a2a.client.card_resolver import parse_agent_card
+from a2a.compat.v0_3.types import AgentCard as LegacyCard
+from a2a.types import (
+    AgentCard,
+    AgentCardSignature,
+    AgentInterface,
+    APIKeySecurityScheme,
+    SecurityRequirement,
+    SecurityScheme,
+    StringList,
+)
 from celery import Celery
-from google.protobuf.json_format import ParseDict
+from google.protobuf.json_format import MessageToDict, ParseDict
 from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.types import ASGIApp
 
 from a2a_celery import A2A, ConfigError
-from tests.support.agents import card
-from tests.support.credentials import api_key_entry
+from tests.support.agents.basic import card
+from tests.support.clients.credentials import api_key_entry
 
 WELL_KNOWN = "/.well-known/agent-card.json"
 KEY = {"X-API-Key": "one", "A2A-Version": "1.0"}
@@ -156,27 +166,77 @@ def test_a_module_that_cannot_be_imported_is_no_gateway_without_its_agents() -> 
             a2a.asgi()
 
 
-@pytest.mark.parametrize("version", ["1.0", "0.3", None])
-async def test_a_card_has_members_of_03_where_its_interfaces_serve_03(version: str | None) -> None:
+def secured_gateway(interface_version: str | None = None, **conf: Any) -> Starlette:
+    """Return a gateway with authentication, and an agent whose card may declare an interface."""
     app = Celery("acme", set_as_current=False)
-    app.conf.update(a2a_store_url="redis://127.0.0.1:1/0", a2a_auth_api_keys=api_key_entry("ann", "one"))
+    app.conf.update(a2a_store_url="redis://127.0.0.1:1/0", a2a_auth_api_keys=api_key_entry("ann", "one"), **conf)
     a2a, own_card = A2A(app), card("echo")
-    if version is not None:
+    if interface_version is not None:
         own_card.supported_interfaces.append(
-            AgentInterface(url="https://agents.example.com/", protocol_binding="JSONRPC", protocol_version=version)
+            AgentInterface(
+                url="https://agents.example.com/", protocol_binding="JSONRPC", protocol_version=interface_version
+            )
         )
     a2a.add_agent(own_card, "nowhere:Echo")
+    return a2a.asgi()
 
-    async with client_for(a2a.asgi()) as http:
-        agent_card = (await http.get(WELL_KNOWN)).json()
+
+@pytest.mark.parametrize("version", ["1.0", "0.3", None])
+async def test_a_card_has_members_of_03_where_its_interfaces_serve_03(version: str | None) -> None:
+    async with client_for(secured_gateway(version)) as http:
+        agent_card = (await http.get(WELL_KNOWN, headers={"A2A-Version": "0.3"})).json()
 
     of_03 = {"url", "preferredTransport", "protocolVersion", "security"}
     assert of_03 & agent_card.keys() == (set() if version == "1.0" else of_03)
 
 
-def signed_card(*, is_complete: bool = False) -> AgentCard:
+@pytest.mark.parametrize("query", ["", "?A2A-Version=1.0"])
+@pytest.mark.parametrize("agent", ["", "/agents/echo"])
+async def test_a_card_for_10_has_members_of_10_only(query: str, agent: str) -> None:
+    async with client_for(secured_gateway()) as http:
+        if query:
+            del http.headers["A2A-Version"]
+        response = await http.get(f"{agent}{WELL_KNOWN}{query}")
+
+    agent_card = ParseDict(response.json(), AgentCard())  # refuses an unknown member, also in a security scheme
+    assert MessageToDict(agent_card) == response.json()
+    assert {i.protocol_version for i in agent_card.supported_interfaces} == {"1.0", "0.3"}
+    assert response.headers["vary"] == "A2A-Version"
+
+
+@pytest.mark.parametrize("version", ["0.3", "0.3.0", ""])
+async def test_a_card_for_03_is_read_by_clients_of_both_versions(version: str) -> None:
+    """Clients of 0.3, and the client of a2a-sdk 1.3, fetch the card without a version."""
+    async with client_for(secured_gateway()) as http:
+        card_of_10 = (await http.get(WELL_KNOWN)).json()
+        del http.headers["A2A-Version"]
+        response = await http.get(WELL_KNOWN, headers={"A2A-Version": version} if version else {})
+
+    legacy_card = LegacyCard.model_validate(response.json())
+    assert (legacy_card.url, legacy_card.preferred_transport) == ("http://test/", "JSONRPC")
+    assert legacy_card.security_schemes is not None
+    assert legacy_card.security_schemes["apiKey"].root.type == "apiKey"
+    assert parse_agent_card(response.json()) == ParseDict(card_of_10, AgentCard())
+
+
+@pytest.mark.parametrize(("agent", "serves"), [("", True), ("/agents/echo", False)])
+async def test_a_card_names_grpc_of_03_where_no_tenant_is_needed(agent: str, serves: bool) -> None:
+    """Requests of 0.3 have no tenant, and therefore reach the first agent."""
+    grpc = {"a2a_grpc_port": 50051, "a2a_grpc_public_address": "grpc.example.com:443"}
+    async with client_for(secured_gateway(**grpc)) as http:
+        response = await http.get(f"{agent}{WELL_KNOWN}")
+
+    versions = [
+        (i["protocolVersion"], i.get("tenant", ""))
+        for i in response.json()["supportedInterfaces"]
+        if i["protocolBinding"] == "GRPC"
+    ]
+    assert versions == ([("1.0", ""), ("0.3", "")] if serves else [("1.0", "echo")])
+
+
+def signed_card(*, is_complete: bool = False, api_key: bool = False) -> AgentCard:
     """Return a signed card with an extended card. If `is_complete` is true, a gateway without authentication has
-    nothing to add to the card."""
+    nothing to add to the card. With `api_key`, this applies to a gateway with API keys."""
     agent_card = AgentCard()
     agent_card.CopyFrom(card("echo"))
     agent_card.capabilities.extended_agent_card = True
@@ -185,6 +245,10 @@ def signed_card(*, is_complete: bool = False) -> AgentCard:
         agent_card.supported_interfaces.append(
             AgentInterface(url="https://agents.example.com/", protocol_binding="JSONRPC", protocol_version="1.0")
         )
+    if api_key:
+        scheme = APIKeySecurityScheme(location="header", name="X-API-Key")
+        agent_card.security_schemes["key"].CopyFrom(SecurityScheme(api_key_security_scheme=scheme))
+        agent_card.security_requirements.append(SecurityRequirement(schemes={"key": StringList()}))
     agent_card.signatures.append(AgentCardSignature(protected="e30", signature="c2ln"))
     return agent_card
 
@@ -217,8 +281,21 @@ def test_a_signed_extended_card_that_the_gateway_would_change_is_refused() -> No
 
 
 async def test_complete_signed_cards_are_served_unchanged() -> None:
-    asgi = gateway_with_cards(signed_card(is_complete=True), signed_card(is_complete=True))
+    card = signed_card(is_complete=True, api_key=True)
+    asgi = gateway_with_cards(card, card, a2a_auth_api_keys=api_key_entry("ann", "one"))
     async with client_for(asgi) as http:
         cards = [(await http.get(path)).json() for path in (WELL_KNOWN, "/extendedAgentCard")]
 
-    assert [ParseDict(json, AgentCard()) for json in cards] == [signed_card(is_complete=True)] * 2
+    assert [ParseDict(json, AgentCard()) for json in cards] == [card] * 2
+
+
+async def test_the_extended_card_is_refused_where_no_caller_is_authenticated() -> None:
+    """Source: A2A specification 13.3."""
+    asgi = gateway_with_cards(signed_card(is_complete=True), signed_card(is_complete=True))
+    body = {"jsonrpc": "2.0", "id": 1, "method": "GetExtendedAgentCard"}
+    async with client_for(asgi) as http:
+        rest, rpc = await http.get("/extendedAgentCard"), await http.post("/", json=body)
+
+    text = "The extended card is for authenticated callers: configure authentication"
+    assert (rest.status_code, rest.json()["error"]["message"]) == (403, text)
+    assert (rpc.status_code, rpc.json()["error"]["message"]) == (403, text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -18,22 +19,27 @@ from a2a_celery import A2A, Turn
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.errors import ConfigError
 from a2a_celery.gateway.auth.from_settings import authenticator_from_settings
-from a2a_celery.gateway.operator.api import PATH
+from a2a_celery.gateway.operator.api import MAX_BODY, PATH
 from a2a_celery.gateway.operator.schedules import schedules
-from a2a_celery.gateway.operator.stored_tasks import MAX_FAILURES
+from a2a_celery.gateway.operator.stored_tasks import MAX_FAILURES, SCOPES
+from a2a_celery.lifecycle import Failure, final_event
+from a2a_celery.lifecycle.outcomes import OUT_OF_TIME
+from a2a_celery.lifecycle.references import Scope
 from a2a_celery.lifecycle.states import COMPLETED, FAILED, SUBMITTED, WORKING
 from a2a_celery.schedule_task import NAME
 from a2a_celery.settings import Settings
-from a2a_celery.store import AsyncStore, Keys, Scope
-from a2a_celery.store.tasks.results import Created, TickSkipped
+from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store.tasks.replies import TickSkipped
 from a2a_celery.store.tasks.schedules import Tick
 from a2a_celery.store.webhooks.deliveries import abandon_delivery
-from tests.support.clients import message_json
-from tests.support.credentials import api_key_entry
-from tests.support.delivery_cursors import Webhooks
-from tests.support.local_gateway import local_gateway
-from tests.support.posts import SECRET_KEY
-from tests.support.seeds import Seeds, status
+from a2a_celery.watcher.sampler import Sampler
+from tests.support.clients.bindings import message_json
+from tests.support.clients.credentials import api_key_entry
+from tests.support.processes.local_gateway import local_gateway
+from tests.support.receivers.posts import SECRET_KEY
+from tests.support.store.delivery_cursors import Webhooks
+from tests.support.store.replies import begins
+from tests.support.store.seeds import CONTEXT, Seeds, status
 
 HOOK = "a/50%25 hook"
 """Id of a webhook that contains a slash and an escape sequence of URLs."""
@@ -66,6 +72,15 @@ class Site:
         task_id: str = answer.json()["task"]["id"]
         return task_id
 
+    async def give_up_post(self) -> str:
+        """Create a task with a webhook whose delivery was given up. Return the task's id."""
+        task_id = await self.send()
+        cursor = await Webhooks(self.store, self.keys).lease_cursor()
+        failure: dict[str, str | int] = {"reason": "answered 410", "status": 410, "answer": "the body of the receiver"}
+        failure["address"] = "hooks.internal is 10.1.2.3"
+        await self.store.run(abandon_delivery(self.keys, cursor, failure=failure))
+        return task_id
+
     async def dead_letter(self) -> str:
         claim = await self.seeds.claim_run(scope=BOB)
         await self.seeds.recover_run(claim.ref)
@@ -81,19 +96,21 @@ async def serving(store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, **
 
 @pytest.fixture
 async def site(store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys) -> AsyncIterator[Site]:
-    options: dict[str, Any] = {"auth_api_keys": USERS, "operators": ["ops"], "trace_url": "https://traces/{trace_id}"}
+    options: dict[str, Any] = {"auth_api_keys": USERS, "operators": ["ops"]}
     async with serving(store, redis_server, keys, **options) as site:
         yield site
 
 
 READS = (
     "/overview",
+    "/history",
     "/tasks",
     "/tasks/x",
     "/dead-letters",
     "/webhooks",
     "/workers",
     "/schedules",
+    "/tasks?phase=all",
     "/tasks?phase=any&owner=bob",
 )
 WRITES = ("/dead-letters/x:requeue", "/webhooks/x/c:replay")
@@ -174,16 +191,16 @@ async def test_the_overview_counts_the_tasks_of_all_owners(site: Site) -> None:
 
 async def test_open_tasks_of_all_owners_are_listed_by_phase_without_their_contents(site: Site) -> None:
     waiting = await site.send()
-    claim = await site.seeds.claim_run(scope=BOB)
+    claim = await site.seeds.claim_run(scope=BOB, max_attempts=3)
 
     queued_tasks = await site.get("/tasks?phase=queued")
     [running] = (await site.get("/tasks?phase=running")).json()["tasks"]
 
     [task] = queued_tasks.json()["tasks"]
-    assert (task["id"], task["owner"], task["agent"], task["state"]) == (
-        waiting, "bob", "echo", "TASK_STATE_SUBMITTED",
+    assert (task["id"], task["owner"], task["agent"], task["state"], task["maxAttempts"]) == (
+        waiting, "bob", "echo", "TASK_STATE_SUBMITTED", None,
     )  # fmt: skip
-    assert (running["id"], running["worker"]) == (claim.ref.task_id, "runner")
+    assert (running["id"], running["worker"], running["maxAttempts"]) == (claim.ref.task_id, "runner", 3)
     assert SECRET_TEXT not in queued_tasks.text
 
 
@@ -244,18 +261,14 @@ async def test_a_task_that_is_not_a_dead_letter_is_not_requeued(site: Site, stat
     assert answer.status_code == (404 if state == "missing" else 400)
     text = {
         "missing": "not found",
-        "open": "has not ended (TASK_STATE_WORKING): only a task that failed because its worker was lost",
-        "ended": "is TASK_STATE_COMPLETED: only a task that failed because its worker was lost",
+        "open": "has not ended (WORKING): only a dead letter can be requeued",
+        "ended": "is COMPLETED: only a task that FAILED because its worker was lost",
     }
     assert text[state] in answer.json()["error"]["message"]
 
 
 async def test_a_webhook_that_was_given_up_is_replayed_and_its_address_stays_hidden(site: Site) -> None:
-    task_id = await site.send()
-    cursor = await Webhooks(site.store, site.keys).lease_cursor()
-    failure: dict[str, str | int] = {"reason": "answered 410", "status": 410, "answer": "the body of the receiver"}
-    failure["address"] = "hooks.internal is 10.1.2.3"
-    await site.store.run(abandon_delivery(site.keys, cursor, failure=failure))
+    task_id = await site.give_up_post()
 
     given_up = await site.get("/webhooks?state=dead")
     [webhook] = given_up.json()["webhooks"]
@@ -281,8 +294,8 @@ async def test_a_timeline_has_steps_events_and_webhooks_and_no_text(site: Site) 
     body = answer.json()
     assert body["task"] | {"now": ""} == {
         "id": task_id, "agent": "echo", "tenant": "", "owner": "bob", "contextId": body["task"]["contextId"],
-        "state": "TASK_STATE_WORKING", "run": 1, "running": True, "version": "", "now": "", "traceId": "",
-        "traceUrl": "",
+        "state": "TASK_STATE_WORKING", "run": 1, "running": True, "deadLetter": False, "version": "", "now": "",
+        "traceId": "", "isOwner": False,
     }  # fmt: skip
     assert [(event["kind"], event["first"], event.get("state")) for event in body["events"]] == [
         ("task", 1, "TASK_STATE_SUBMITTED"),
@@ -314,7 +327,7 @@ async def test_requests_are_counted_by_metrics_and_by_the_rate_limit(
 async def test_a_large_body_is_refused(site: Site) -> None:
     headers = {"X-API-Key": "operator-key", "Content-Type": "application/json"}
 
-    answer = await site.http.post(f"{PATH}/dead-letters/x:requeue", content=b"1" * 2000, headers=headers)
+    answer = await site.http.post(f"{PATH}/dead-letters/x:requeue", content=b"1" * (MAX_BODY + 1), headers=headers)
 
     assert answer.status_code == 413
 
@@ -335,13 +348,14 @@ NEXT = replace(NIGHTLY, at_us=NIGHTLY.at_us + 86_400_000_000)
 
 
 async def pages(site: Site, query: str) -> list[list[str]]:
-    """Return the ids of the tasks on each page."""
+    """Return the ids of the tasks on each page of the phase in `query`, by default "any"."""
     pages: list[list[str]] = []
     cursor, cursors = 0, set()
     while cursor is not None:
         assert cursor not in cursors, "a page refers to an earlier page"
         cursors.add(cursor)
-        page = (await site.get(f"/tasks?phase=any&{query}&cursor={cursor}")).json()
+        phase = "" if query.startswith("phase=") else "phase=any&"
+        page = (await site.get(f"/tasks?{phase}{query}&cursor={cursor}")).json()
         pages.append([task["id"] for task in page["tasks"]])
         cursor = page["next"]
     return pages
@@ -373,6 +387,96 @@ async def test_the_newest_failed_tasks_of_all_owners_are_listed(site: Site) -> N
 
     assert [task["id"] for task in page["tasks"]] == [lost_id, *failed_ids[:0:-1]], "the oldest one makes room"
     assert page["next"] is None
+
+
+async def test_tasks_of_all_owners_are_listed_newest_first(site: Site) -> None:
+    scopes = [
+        BOB,
+        Scope(agent="echo"),
+        Scope(agent="other", tenant="acme", owner="bob"),
+        Scope(agent="echo", owner="ann"),
+    ]
+    waiting = [await site.seeds.create_task(scope) for scope in scopes]
+    ended = await site.seeds.create_task_in(COMPLETED, scope=scopes[1])
+    failed = await site.seeds.create_task_in(FAILED, scope=BOB)
+    by_bob, by_none, in_acme, by_ann = waiting
+
+    assert await pages(site, "phase=all") == [[failed, ended, *waiting[::-1]]]
+    assert await pages(site, "phase=all&agent=other") == [[in_acme]]
+    assert await pages(site, "phase=all&owner=bob") == [[failed, in_acme, by_bob]]
+    assert await pages(site, "phase=all&owner=bob&tenant=") == [[failed, by_bob]]
+    assert await pages(site, "phase=all&owner=") == [[ended, by_none]]
+    assert await pages(site, "phase=all&state=TASK_STATE_SUBMITTED&owner=ann") == [[by_ann]]
+    assert await pages(site, "phase=all&owner=nobody") == [[]]
+
+
+@pytest.mark.parametrize("query", ["phase=all", "phase=any&owner=bob"])
+async def test_stored_tasks_are_filtered_by_the_time_of_their_status(site: Site, query: str) -> None:
+    ids = [await site.seeds.create_task(BOB) for _ in range(3)]
+    [*_, second, _] = (await site.get(f"/tasks?{query}")).json()["tasks"]
+    at_us = int(await site.store.redis.hget(site.keys.task(second["id"]).record, "at"))
+    at = quote(datetime.fromtimestamp(at_us / 1e6, UTC).isoformat(timespec="microseconds"))
+
+    assert await pages(site, f"{query}&after={at}") == [ids[:0:-1]]
+    assert await pages(site, f"{query}&before={at}") == [ids[1::-1]]
+    assert await pages(site, f"{query}&after=2999-01-01") == [[]]
+
+
+async def test_pages_have_each_task_of_many_owners_once(site: Site) -> None:
+    owners = [f"owner {i * i % 509}" for i in range(320)]
+    assert len(set(owners)) > SCOPES[0]
+    ids = [await site.seeds.create_task(Scope(agent="echo", owner=owner)) for owner in owners]
+
+    id_pages = await pages(site, "phase=all")
+
+    assert [task for page in id_pages for task in page] == ids[::-1]
+    assert [len(page) for page in id_pages] == [*[50] * 6, 20]
+
+
+async def test_the_cost_of_the_first_page_does_not_depend_on_the_number_of_tasks_and_owners(site: Site) -> None:
+    async def calls() -> int:
+        stats = await site.store.redis.info("commandstats")
+        before = sum(stat["calls"] for stat in stats.values())
+        await site.get("/tasks?phase=all")
+        stats = await site.store.redis.info("commandstats")
+        return sum(stat["calls"] for stat in stats.values()) - before
+
+    async def create(owners: range) -> None:
+        await asyncio.gather(*(site.seeds.create_task(Scope(agent="echo", owner=str(owner))) for owner in owners))
+
+    await create(range(100))
+    await calls()  # loads the scripts
+    early_calls = await calls()
+    await create(range(100, 800))
+    await create(range(800))
+
+    assert await calls() <= 1.2 * early_calls
+
+
+async def test_failures_have_a_reason_and_no_text_of_the_agent(site: Site) -> None:
+    lost_id = await site.dead_letter()
+    for text in (SECRET_TEXT, OUT_OF_TIME, SECRET_TEXT * 200):
+        claim = await site.seeds.claim_run(scope=BOB)
+        await site.seeds.settle_run(claim, status(FAILED, text))
+    failure = final_event(Failure(reference="0123456789ab"), "", CONTEXT)
+    assert failure is not None
+    await site.seeds.settle_run(await site.seeds.claim_run(scope=BOB), failure)
+
+    answer = await site.get("/tasks?phase=failed")
+    [dead_letter] = (await site.get("/dead-letters")).json()["tasks"]
+
+    assert [(task["reason"], task["reference"], task["deadLetter"]) for task in answer.json()["tasks"]] == [
+        ("exception", "0123456789ab", False),
+        ("agent", "", False),
+        ("time_limit", "", False),
+        ("agent", "", False),
+        ("lost", "", True),
+    ]
+    assert SECRET_TEXT not in answer.text
+    assert (dead_letter["id"], dead_letter["reason"]) == (lost_id, "lost")
+    await site.post(f"/dead-letters/{lost_id}:requeue")
+    [*_, requeued] = (await site.get("/tasks?phase=failed")).json()["tasks"]
+    assert (requeued["reason"], requeued["deadLetter"]) == ("lost", False)
 
 
 async def test_pages_have_each_task_of_an_owner(site: Site) -> None:
@@ -407,7 +511,7 @@ async def test_a_wrong_cursor_of_stored_tasks_is_named(site: Site, cursor: str) 
 
 async def test_tasks_of_a_schedule_are_listed_with_its_skipped_ticks(site: Site) -> None:
     tick_result = await site.seeds.create_scheduled_task(NIGHTLY, BOB)
-    assert isinstance(tick_result, Created)
+    assert begins(tick_result)
     assert isinstance(await site.seeds.create_scheduled_task(NEXT, BOB), TickSkipped)
 
     answer = (await site.get("/tasks?phase=any&schedule=nightly")).json()
@@ -419,10 +523,19 @@ async def test_tasks_of_a_schedule_are_listed_with_its_skipped_ticks(site: Site)
 
 @pytest.mark.parametrize(
     ("query", "field"),
-    [("state=ended", "state"), ("schedule=x&owner=bob", "owner"), ("schedule=x&agent=echo", "agent")],
+    [
+        ("phase=any&state=ended", "state"),
+        ("phase=any&schedule=x&owner=bob", "owner"),
+        ("phase=any&schedule=x&agent=echo", "agent"),
+        ("phase=all&state=ended", "state"),
+        ("phase=all&after=yesterday", "after"),
+        ("phase=all&before=1", "before"),
+        ("phase=all&cursor=1", "cursor"),
+        ("phase=all&schedule=nightly", "schedule"),
+    ],
 )
 async def test_a_wrong_filter_is_named(site: Site, query: str, field: str) -> None:
-    answer = await site.get(f"/tasks?phase=any&{query}")
+    answer = await site.get(f"/tasks?{query}")
 
     assert answer.status_code == 400
     assert field in answer.json()["error"]["message"]
@@ -443,11 +556,11 @@ async def test_the_schedules_of_the_app_are_reported_with_what_became_of_their_t
     a2a = A2A(app)
     a2a.agent("reporter")(reporter)
     a2a.schedule("nightly", crontab(hour=2, minute=0), "reporter", "make the report", owner="bob")
-    a2a.schedule("poll", 30, "reporter", "look", overlap="queue")
+    a2a.schedule("poll", 30, "reporter", "look", overlap="allow")
     seeds = Seeds(store, keys)
     tick_result = await seeds.create_scheduled_task(NIGHTLY, BOB)
     await seeds.create_scheduled_task(NEXT, BOB)
-    assert isinstance(tick_result, Created)
+    assert begins(tick_result)
 
     nightly, poll = (await schedules(app, store, keys))["schedules"]
 
@@ -457,6 +570,33 @@ async def test_the_schedules_of_the_app_are_reported_with_what_became_of_their_t
         "lastTask": None, "skippedTicks": 1, "lastSkippedTick": "2026-11-26T02:00:00.000Z",
     }  # fmt: skip
     assert poll == {
-        "name": "poll", "agent": "reporter", "owner": "", "tenant": "", "overlap": "queue", "when": "every 30 s",
+        "name": "poll", "agent": "reporter", "owner": "", "tenant": "", "overlap": "allow", "when": "every 30 s",
         "lastTask": None, "skippedTicks": 0, "lastSkippedTick": None,
     }  # fmt: skip
+
+
+async def test_the_history_has_the_recorded_samples_in_the_form_of_the_overview(site: Site) -> None:
+    assert (await site.get("/history")).json()["samples"] == []
+    await site.seeds.create_task_in(FAILED, scope=BOB)
+    await site.give_up_post()
+    await Sampler(site.store, site.keys).tick()
+
+    history, day = [(await site.get(path)).json() for path in ("/history", "/history?range=day")]
+
+    overview = (await site.get("/overview")).json()
+    [sample] = history["samples"]
+    assert (history["range"], history["intervalSeconds"], day["intervalSeconds"]) == ("hour", 60.0, 900.0)
+    assert history["bounds"] == overview["bounds"]
+    assert sample["ended"] == overview["agents"]["echo"]["ended"]
+    for name in ("runs", "times"):
+        assert sample[name] == overview[name]
+    assert ("givenUp", 1) in sample["webhooks"].items() <= overview["webhooks"].items()
+    assert sample["store"].keys() == overview["store"].keys()
+    assert [sample["ended"] for sample in day["samples"]] == [sample["ended"]]
+
+
+async def test_an_unknown_range_of_the_history_is_refused(site: Site) -> None:
+    answer = await site.get("/history?range=week")
+
+    assert answer.status_code == 400
+    assert "Send one of hour, day." in answer.text

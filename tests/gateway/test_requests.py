@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import logging
 from base64 import b64encode
@@ -12,6 +13,8 @@ from typing import Any
 import grpc.aio
 import httpx
 import pytest
+from a2a.compat.v0_3 import a2a_v0_3_pb2 as legacy_pb2
+from a2a.compat.v0_3 import a2a_v0_3_pb2_grpc as legacy_pb2_grpc
 from a2a.types import (
     CancelTaskRequest,
     GetExtendedAgentCardRequest,
@@ -28,17 +31,25 @@ from a2a_celery import A2A
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.clock import SYSTEM_CLOCK
 from a2a_celery.gateway.asgi import build_asgi
+from a2a_celery.lifecycle.json_values import INEXACT
+from a2a_celery.lifecycle.references import Scope
 from a2a_celery.lifecycle.states import COMPLETED, INPUT_REQUIRED
-from a2a_celery.store import AsyncStore, Keys, Scope
+from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.admin.schema import SCHEMA
-from tests.support.clients import message_json
-from tests.support.faults import Fault, from_grpc, from_rest, from_rpc
-from tests.support.local_gateway import LocalGateway, local_gateway
-from tests.support.seeds import Seeds, status
+from tests.support.clients.bindings import message_json
+from tests.support.clients.faults import Fault, from_grpc, from_rest, from_rpc
+from tests.support.processes.local_gateway import LocalGateway, local_gateway, over_rpc
+from tests.support.store.seeds import Seeds, status
 from tests.support.waiting import LIMIT
 
 V1 = {"A2A-Version": "1.0"}
 V03 = {"A2A-Version": "0.3"}
+JSON = {"Content-Type": "application/json"}
+PROMPT = message_json() | {"configuration": {"returnImmediately": True}}
+LEGACY_MESSAGE = {
+    "message": {"kind": "message", "messageId": "m", "role": "user", "parts": [{"kind": "text", "text": "x"}]},
+    "configuration": {"blocking": False},
+}
 MEDIA_TYPE = "application/a2a+json"
 REQUEST_TYPES = {
     "ListTasks": ListTasksRequest,
@@ -54,12 +65,6 @@ async def gateway(store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys) ->
     """Gateway with two agents, without a worker."""
     async with local_gateway(store, redis_server.store_url, keys) as gateway:
         yield gateway
-
-
-async def over_rpc(gateway: LocalGateway, method: str, params: Any, **headers: str) -> dict[str, Any]:
-    body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
-    answer: dict[str, Any] = (await gateway.http.post("/", json=body, headers=V1 | headers)).json()
-    return answer
 
 
 @asynccontextmanager
@@ -80,6 +85,9 @@ QUERIES = {
     "an unknown status": ("/tasks?status=TASK_STATE_RUNNING", "status"),
     "a status in 0.3's words": ("/tasks?status=working", "status"),
     "no status": ("/tasks?status=", "status"),
+    "an unknown number": ("/tasks?status=42", "status"),
+    "a number with a fraction": ("/tasks?status=1.5", "status"),
+    "a boolean as status": ("/tasks?status=true", "status"),
     "a boolean in capitals": ("/tasks?includeArtifacts=TRUE", "include_artifacts"),
     "a boolean that is none": ("/tasks?includeArtifacts=yes", "include_artifacts"),
     "a size in words": ("/tasks?pageSize=many", "page_size"),
@@ -104,6 +112,48 @@ async def test_a_lawful_query_is_read(gateway: LocalGateway) -> None:
     [entry] = (await gateway.http.get(f"/tasks?{query}&{time_filter}", headers=V1)).json()["tasks"]
 
     assert (entry["id"], entry["artifacts"]) == (task["id"], [])
+
+
+async def test_a_task_in_a_list_is_the_task_that_get_task_returns(gateway: LocalGateway) -> None:
+    task_id = (await gateway.send_message())["id"]
+
+    single_task = (await gateway.http.get(f"/tasks/{task_id}", headers=V1)).json()
+    [list_entry] = (await gateway.http.get("/tasks", headers=V1)).json()["tasks"]
+    [over] = (await over_rpc(gateway, "ListTasks", {}))["result"]["tasks"]
+
+    assert single_task == list_entry == over
+
+
+@pytest.mark.parametrize(("length", "count"), [("0", 0), ("1", 1), (None, 1)])
+async def test_a_history_length_of_0_in_03_is_no_history(gateway: LocalGateway, length: str | None, count: int) -> None:
+    task_id = (await gateway.send_message())["id"]
+    params = {"id": task_id} | ({} if length is None else {"historyLength": int(length)})
+    body = {"jsonrpc": "2.0", "id": 1, "method": "tasks/get", "params": params}
+
+    rpc = (await gateway.http.post("/", json=body, headers=V03)).json()["result"]
+    query = {} if length is None else {"historyLength": length}
+    rest = (await gateway.http.get(f"/v1/tasks/{task_id}", params=query, headers=V03)).json()
+    async with grpc.aio.insecure_channel(gateway.grpc) as channel:
+        request = legacy_pb2.GetTaskRequest(name=f"tasks/{task_id}", history_length=int(length or 0))
+        over = await legacy_pb2_grpc.A2AServiceStub(channel).GetTask(request, timeout=LIMIT)
+
+    assert [len(rpc.get("history", ())), len(rest.get("history", ()))] == [count] * 2
+    assert len(over.history) == 1, "gRPC cannot distinguish 0 from no length"
+
+
+@pytest.mark.parametrize(("status", "count"), [(1, 1), ("TASK_STATE_SUBMITTED", 1), (3, 0), (0, 1)])
+async def test_a_status_is_a_name_or_a_number_in_every_binding(
+    gateway: LocalGateway, status: str | int, count: int
+) -> None:
+    await gateway.send_message()
+
+    rest = (await gateway.http.get(f"/tasks?status={status}", headers=V1)).json()
+    rpc = (await over_rpc(gateway, "ListTasks", {"status": status}))["result"]
+    async with stub(gateway) as service:
+        request = ParseDict({"status": status}, ListTasksRequest())
+        page = await service.ListTasks(request, metadata=(("a2a-version", "1.0"),), timeout=LIMIT)
+
+    assert [len(rest["tasks"]), len(rpc["tasks"]), len(page.tasks)] == [count] * 3
 
 
 @pytest.mark.parametrize("status", ["TASK_STATE_RUNNING", "working", 42])
@@ -215,7 +265,9 @@ async def test_an_unknown_tenant_is_one_answer_in_every_binding(gateway: LocalGa
     ]
 
     assert {error.reason for error in errors} == {"INVALID_PARAMS"}
-    assert all(error.fields == {"tenant": "Begins with the name of an agent: echo, other."} for error in errors)
+    assert all(
+        error.fields == {"tenant": "Send AGENT/nobody, with the name of an agent: echo, other."} for error in errors
+    )
 
 
 async def test_the_shared_address_reaches_every_agent(gateway: LocalGateway) -> None:
@@ -275,37 +327,28 @@ async def test_a_history_of_no_length_is_left_out(gateway: LocalGateway, length:
     assert {"history" in task_json for task_json in (list_entry, single_task, over)} == {bool(length)}
 
 
-async def test_a_notification_is_carried_out_and_not_answered(gateway: LocalGateway) -> None:
-    for method in ("SendMessage", "SendStreamingMessage"):
-        body = {"jsonrpc": "2.0", "method": method, "params": message_json()}
-        answer = await gateway.http.post("/", json=body, headers=V1)
-        assert (answer.status_code, answer.content) == (204, b"")
-    wrong = await gateway.http.post("/", json={"jsonrpc": "2.0", "method": "Frobnicate"}, headers=V1)
-
-    assert (wrong.status_code, wrong.content) == (204, b"")
-    assert len((await over_rpc(gateway, "ListTasks", {}))["result"]["tasks"]) == 2
-
-
 @pytest.mark.parametrize(
-    ("change", "code", "request_id"),
+    ("path", "body", "version"),
     [
-        ({"more": 1}, None, 1),
-        ({"id": None}, None, None),
-        ({"jsonrpc": "1.0"}, -32600, 1),
-        ({"id": 1.5}, -32600, None),
-        ({"params": "x"}, -32600, 1),
-        ({"params": []}, -32602, 1),
+        ("/", {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": PROMPT}, "1.0"),
+        ("/", {"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": LEGACY_MESSAGE}, "0.3"),
+        ("/message:send", PROMPT, "1.0"),
+        (
+            "/v1/message:send",
+            {"message": {"messageId": "m", "role": "ROLE_USER", "content": [{"text": "x"}]}, "configuration": {}},
+            "0.3",
+        ),
     ],
 )
-async def test_an_envelope_is_one_of_json_rpc(
-    gateway: LocalGateway, change: dict[str, Any], code: int | None, request_id: int | None
+async def test_a_byte_order_mark_before_a_body_is_skipped(
+    gateway: LocalGateway, path: str, body: dict[str, Any], version: str
 ) -> None:
-    body = {"jsonrpc": "2.0", "id": 1, "method": "ListTasks", "params": {}} | change
+    content = codecs.BOM_UTF8 + json.dumps(body).encode()
 
-    answer = (await gateway.http.post("/", json=body, headers=V1)).json()
+    answer = await gateway.http.post(path, content=content, headers={**JSON, "A2A-Version": version})
 
-    assert answer["id"] == request_id
-    assert answer.get("error", {}).get("code") == code
+    assert answer.status_code == 200, answer.text
+    assert "error" not in answer.json()
 
 
 def part(raw: str) -> dict[str, Any]:
@@ -491,3 +534,37 @@ async def test_a_repeated_answer_to_a_plain_task_returns_the_same_turn(
     assert responses[0].json() == responses[1].json()
     texts = [entry.event.parts[0].text for entry in log if isinstance(entry.event, Message)]
     assert texts == ["Rome"], "stored once"
+
+
+@pytest.mark.parametrize("kind", ["data", "metadata"])
+@pytest.mark.parametrize(
+    ("value", "field", "rule"),
+    [
+        ({"order": {"id": 1234567890123456789}}, ".order.id", INEXACT),
+        ({"a": nested(35)}, "", "nested too deeply"),
+        ({"a": nested(60)}, "", "nested too deeply"),
+    ],
+)
+async def test_a_value_that_protobuf_cannot_represent_is_refused_in_every_json_binding(
+    gateway: LocalGateway, store: AsyncStore, keys: Keys, kind: str, value: dict[str, Any], field: str, rule: str
+) -> None:
+    of_kind = {"data": value} if kind == "data" else {"text": "hi", "metadata": value}
+    message = {"messageId": "m", "role": "ROLE_USER", "parts": [of_kind]}
+    rpc_03_part = {"kind": "data" if kind == "data" else "text", **of_kind}
+    rpc_03_message = {"kind": "message", "messageId": "m", "role": "user", "parts": [rpc_03_part]}
+    rest_03_part = {"data": {"data": value}} if kind == "data" else of_kind
+    rest_03_message = {"messageId": "m", "role": "ROLE_USER", "content": [rest_03_part]}
+
+    rest = await gateway.http.post("/agents/echo/message:send", json={"message": message}, headers=V1)
+    rpc = await over_rpc(gateway, "SendMessage", {"message": message})
+    rest_03 = await gateway.http.post("/agents/echo/v1/message:send", json={"message": rest_03_message}, headers=V03)
+    rpc_03 = await over_rpc(gateway, "message/send", {"message": rpc_03_message}, **V03)
+
+    faults = [from_rest(rest), from_rpc(rpc), from_rest(rest_03)]
+    assert [fault.reason for fault in faults] == ["INVALID_PARAMS"] * 3
+    errors = {name: text for fault in faults for name, text in fault.fields.items()}
+    errors |= {error["field"]: error["message"] for error in rpc_03["error"]["data"]["errors"]}
+    places = [f"message.{parts}[0].{kind}{field}" for parts in ("parts", "content")] if field else ["message"]
+    assert errors.keys() <= {*places, "message.content[0].data.data.order.id"}
+    assert all(rule in text for text in errors.values())
+    assert await store.redis.keys(f"{keys.prefix}*:task:*") == []

@@ -26,7 +26,7 @@ from google.protobuf.message import Message as Proto
 from hypothesis import given
 from hypothesis import strategies as st
 
-from a2a_celery.acceptance.validation import require_fields
+from a2a_celery.operations.requests import require_fields
 
 MESSAGE_TYPES = (
     SendMessageRequest,

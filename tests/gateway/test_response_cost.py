@@ -12,12 +12,11 @@ from typing import Any
 
 import grpc.aio
 import pytest
-from a2a.compat.v0_3 import a2a_v0_3_pb2, a2a_v0_3_pb2_grpc, proto_utils
-from a2a.types import GetTaskRequest, ListTasksRequest, SubscribeToTaskRequest, a2a_pb2_grpc
+from a2a.compat.v0_3 import a2a_v0_3_pb2, a2a_v0_3_pb2_grpc, conversions, proto_utils
+from a2a.types import GetTaskRequest, ListTasksRequest, StreamResponse, SubscribeToTaskRequest, a2a_pb2_grpc
 
-from a2a_celery.acceptance.errors import LimitExceededError
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
-from a2a_celery.gateway.bindings import legacy, rest
+from a2a_celery.gateway.bindings import rest
 from a2a_celery.gateway.metrics import Metrics
 from a2a_celery.gateway.operations.limits import (
     BYTES_PER_TOKEN,
@@ -29,17 +28,17 @@ from a2a_celery.gateway.operations.limits import (
     ResponseMeter,
 )
 from a2a_celery.gateway.operations.task_reader import TaskReader
+from a2a_celery.lifecycle.references import Scope
 from a2a_celery.lifecycle.states import COMPLETED
+from a2a_celery.operations.errors import LimitExceededError
 from a2a_celery.settings import Settings
-from a2a_celery.store import AsyncStore, Keys, Scope
+from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.runs.commands import Claim
 from a2a_celery.store.tasks.commands import MAX_DEBT
-from tests.support.clients import GRPC_V1, V1, message_json
-from tests.support.local_gateway import LocalGateway, local_gateway
-from tests.support.seeds import Seeds, chunk, status
+from tests.support.clients.bindings import GRPC_V1, V1, message_json
+from tests.support.processes.local_gateway import LocalGateway, local_gateway
+from tests.support.store.seeds import Seeds, chunk, status
 from tests.support.waiting import LIMIT, eventually_async
-
-pytestmark = pytest.mark.usefixtures("no_refusal_delay")
 
 SCOPE = Scope("echo")
 TOKEN_SECONDS = 100
@@ -413,16 +412,20 @@ async def test_a_large_result_of_the_older_protocol_is_converted_in_a_thread(
     gateway: LocalGateway, seeds: Seeds, monkeypatch: pytest.MonkeyPatch, reader: str
 ) -> None:
     threads: list[str] = []
-    convert = legacy._convert
+    convert = conversions.to_compat_stream_response
 
-    def record(*args: Any) -> Any:
-        threads.append(threading.current_thread().name)
-        return convert(*args)
+    def record(response: StreamResponse, request_id: Any) -> Any:
+        if (response.ByteSize() > LARGE_RESULT) is is_large:
+            threads.append(threading.current_thread().name)
+        return convert(response, request_id)
 
-    monkeypatch.setattr(legacy, "_convert", record)
+    monkeypatch.setattr(conversions, "to_compat_stream_response", record)
+    is_large = False
     await JSON_READS[reader](gateway, await complete_task(seeds, text="small"))
-    assert not threads
+    assert set(threads) == {threading.current_thread().name}
 
+    threads.clear()
+    is_large = True
     await JSON_READS[reader](gateway, await complete_task(seeds, values=4 * VALUES_PER_TOKEN))
 
     assert set(threads) == {"a2a-parser_0"}

@@ -13,13 +13,15 @@ from a2a.types import StreamResponse, SubscribeToTaskRequest, a2a_pb2_grpc
 from google.protobuf.json_format import MessageToDict
 
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
+from a2a_celery.gateway.bindings.json_results import event_json
 from a2a_celery.lifecycle import EventId
+from a2a_celery.lifecycle.references import Scope
 from a2a_celery.lifecycle.states import COMPLETED
-from a2a_celery.store import AsyncStore, Keys, Scope
+from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.runs.commands import Claim
-from tests.support.clients import GRPC_V1, V1, Frame, frames
-from tests.support.local_gateway import LocalGateway, local_gateway
-from tests.support.seeds import Seeds, chunk, status
+from tests.support.clients.bindings import GRPC_V1, V1, Frame, frames
+from tests.support.processes.local_gateway import LocalGateway, local_gateway
+from tests.support.store.seeds import Seeds, chunk, status
 from tests.support.waiting import LIMIT
 
 SCOPE = Scope("echo")
@@ -100,7 +102,9 @@ async def test_a_client_whose_last_event_is_lost_gets_the_task(
     text = json.dumps(events)
     assert [text.count(f"other {n}") for n in range(extra_entries)] == [1] * extra_entries
     assert "lost" not in text
-    if binding in ("HTTP+JSON", "GRPC"):
+    if binding == "HTTP+JSON":
+        assert events == [json.loads(event_json(task))]
+    if binding == "GRPC":
         assert events == [MessageToDict(StreamResponse(task=task))]
 
 
@@ -125,7 +129,8 @@ async def test_a_stream_that_has_only_sent_the_task_sends_it_again(
         await store.redis.publish(keys.task(task_id).notifications, "wake up")
         events = [first, *[event async for event in call]]
 
-    assert [len(event.task.artifacts[0].parts) for event in events] == [4, 6]
+    texts = [[part.text for part in event.task.artifacts[0].parts] for event in events]
+    assert [[text.count("lost"), text.count("other")] for [text] in texts] == [[3, 0], [0, 5]]
     assert events[-1].task == await seeds.task(task_id)
 
 

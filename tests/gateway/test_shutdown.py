@@ -15,14 +15,13 @@ from a2a.types import AgentCard, GetTaskRequest, SendMessageRequest, TaskState, 
 from google.protobuf.json_format import ParseDict
 
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
-from a2a_celery.gateway import shutdown
 from a2a_celery.gateway.bindings.grpc import route_by_tenant
 from a2a_celery.gateway.protocol_errors import ServiceUnavailableError
 from a2a_celery.gateway.shutdown import GatewayShutdown
 from a2a_celery.store import AsyncStore, Keys
-from tests.support.clients import GRPC_V1, V1, message_json
-from tests.support.local_gateway import LocalGateway, local_gateway
-from tests.support.seeds import Seeds
+from tests.support.clients.bindings import GRPC_V1, V1, message_json
+from tests.support.processes.local_gateway import LocalGateway, local_gateway
+from tests.support.store.seeds import Seeds
 from tests.support.waiting import LIMIT, eventually_async
 
 
@@ -34,23 +33,37 @@ def message() -> SendMessageRequest:
     return ParseDict(message_json(), SendMessageRequest())
 
 
-async def wait_for_waiting_call(gateway: LocalGateway) -> None:
-    async def is_waiting() -> bool:
-        return bool(gateway.shutdown._waiting)
+async def test_waiting_calls_are_cancelled_some_time_after_the_shutdown_has_begun() -> None:
+    shutdown = GatewayShutdown(wait_timeout=0)
 
-    await eventually_async(is_waiting, what="a call waits for the end of its task")
+    with shutdown.waiting():
+        shutdown.begin()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+async def end_waiting(gateway: LocalGateway, call: asyncio.Future[Any]) -> Any:
+    """Cancel the waiting calls of the gateway until `call` has ended, and return its response."""
+
+    async def has_ended() -> bool:
+        gateway.shutdown.cancel_waiting()
+        return call.done()
+
+    await eventually_async(has_ended, what="the waiting call has ended")
+    return await call
 
 
 async def test_a_blocking_grpc_call_returns_the_current_task_when_the_application_stops(
-    store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, monkeypatch: pytest.MonkeyPatch
+    store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys
 ) -> None:
-    monkeypatch.setattr(shutdown, "WAIT_TIMEOUT", 0)
-    async with local_gateway(store, redis_server.store_url, keys) as gateway:
-        channel = grpc.aio.insecure_channel(gateway.grpc)
+    async with (
+        local_gateway(store, redis_server.store_url, keys) as gateway,
+        grpc.aio.insecure_channel(gateway.grpc) as channel,
+    ):
         call = stub_of(channel).SendMessage(message(), metadata=GRPC_V1, timeout=LIMIT)
-        await wait_for_waiting_call(gateway)
-    async with channel:
-        response = await call
+        await eventually_async(gateway.ids, what="the call has created its task")
+        gateway.shutdown.begin()
+        response = await end_waiting(gateway, call)
 
     assert response.task.status.state == TaskState.TASK_STATE_SUBMITTED
 
@@ -116,9 +129,7 @@ async def test_a_cancel_call_returns_the_current_task_when_the_gateway_stops(
         task_id = (await gateway.send_message())["id"]
         await Seeds(store, keys).claim_run(task_id)
         call = asyncio.create_task(gateway.http.post(f"/tasks/{task_id}:cancel", headers=V1))
-        await wait_for_waiting_call(gateway)
-        gateway.shutdown.cancel_waiting()
-        response = await call
+        response = await end_waiting(gateway, call)
 
     assert response.status_code == 200
     assert response.json()["id"] == task_id

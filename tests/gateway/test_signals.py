@@ -14,18 +14,19 @@ from a2a_celery import A2A
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.clock import SYSTEM_CLOCK
 from a2a_celery.gateway.asgi import build_asgi
+from a2a_celery.lifecycle.references import RunRef, Scope
 from a2a_celery.lifecycle.signals import MAX_PAYLOAD_BYTES
 from a2a_celery.lifecycle.states import COMPLETED
-from a2a_celery.store import AsyncStore, Keys, Scope
+from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.admin.schema import SCHEMA
-from a2a_celery.store.runs.commands import Claim, RunRef, claim_run
+from a2a_celery.store.runs.commands import Claim, claim_run
 from a2a_celery.store.tasks.signals import MAX_STORED_SIGNALS
-from tests.support.agents import card
-from tests.support.clients import message_json
-from tests.support.credentials import api_key_entry
-from tests.support.local_gateway import local_gateway
-from tests.support.seeds import LEASE_US, Seeds, status
-from tests.support.suspensions import Suspensions, wait_for
+from tests.support.agents.basic import card
+from tests.support.clients.bindings import message_json
+from tests.support.clients.credentials import api_key_entry
+from tests.support.processes.local_gateway import local_gateway
+from tests.support.store.seeds import LEASE_US, Seeds, status
+from tests.support.store.suspensions import Suspensions, wait_for
 from tests.support.waiting import LIMIT, eventually_async
 
 
@@ -84,7 +85,6 @@ def reason(reply: httpx.Response) -> str:
     return text
 
 
-@pytest.mark.usefixtures("short_record_interval")
 async def test_a_signal_resumes_the_run_and_publishes_it(site: Site) -> None:
     task_id = await site.ann.task()
     await site.suspensions.suspend_run(await site.claim(task_id), wait_for("approval"))
@@ -100,7 +100,7 @@ async def test_a_signal_resumes_the_run_and_publishes_it(site: Site) -> None:
     await eventually_async(is_published, what="the next run is published")
     claim = await site.claim(task_id, 2)
     assert claim.journal is not None
-    assert claim.journal["approval#1"].content == b'{"by":"ann"}'
+    assert claim.journal["approval#1"].content == b'{"sender":"client","payload":{"by":"ann"}}'
 
 
 async def test_a_signal_without_a_waiting_run_is_stored_once(site: Site) -> None:
@@ -122,6 +122,16 @@ async def test_only_the_owner_of_a_task_sends_signals(site: Site) -> None:
     strangers = [await site.bob.signal(task_id, body), await site.ann.signal("unknown", body)]
     assert [(reply.status_code, reason(reply)) for reply in strangers] == [(404, "TASK_NOT_FOUND")] * 2
     assert (await Caller(site.http, "no key").signal(task_id, body)).status_code == 401
+    assert not await site.store.redis.exists(site.keys.task(task_id).signals)
+
+
+async def test_a_client_sends_only_the_signals_that_the_agent_lists(site: Site) -> None:
+    task_id = await site.ann.task()
+
+    reply = await site.ann.signal(task_id, {"name": "release"})
+
+    assert (reply.status_code, reason(reply)) == (400, "UNSUPPORTED_OPERATION")
+    assert reply.json()["error"]["message"] == "This agent does not accept the signal 'release' from clients."
     assert not await site.store.redis.exists(site.keys.task(task_id).signals)
 
 
@@ -168,7 +178,18 @@ async def test_a_task_that_has_ended_or_is_full_refuses_signals(site: Site) -> N
     response = await site.ann.signal(task_id, {"name": "go"})
 
     assert [(reply.status_code, reason(reply)) for reply in (full, response)] == [(400, "UNSUPPORTED_OPERATION")] * 2
-    assert "TASK_STATE_COMPLETED" in response.text
+    assert "is COMPLETED" in response.text
+
+
+async def test_a_repeated_signal_is_accepted_after_the_end_of_the_task(site: Site) -> None:
+    """The client of a lost response cannot know that the task has ended."""
+    task_id, signal = await site.ann.task(), {"name": "go", "signalId": "first"}
+    replies = [await site.ann.signal(task_id, signal)]
+    await site.suspensions.seeds.settle_run(await site.claim(task_id), status(COMPLETED))
+    replies += [await site.ann.signal(task_id, signal), await site.ann.signal(task_id, signal | {"signalId": "second"})]
+
+    assert [reply.status_code for reply in replies] == [202, 202, 400]
+    assert replies[0].json() == replies[1].json()
 
 
 @pytest.mark.parametrize("agent", ["executor", "resizer"])

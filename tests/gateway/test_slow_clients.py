@@ -12,29 +12,35 @@ import httpx
 import pytest
 
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
-from a2a_celery.gateway.middleware import bodies
+from a2a_celery.gateway.middleware.bodies import SEND_TIMEOUT
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.blobs import blob_store
 from a2a_celery.store.blobs.blob_store import MemoryBudget
-from tests.support.clients import message_json
-from tests.support.credentials import api_key_entry
-from tests.support.local_gateway import local_gateway
-from tests.support.waiting import LIMIT, eventually_async
+from tests.support.clients.bindings import message_json
+from tests.support.clients.credentials import api_key_entry
+from tests.support.clocks import ManualClock
+from tests.support.processes.local_gateway import local_gateway
+from tests.support.waiting import eventually_async
 
 LARGE = 9_500_000
 """Bytes of a text that the buffers of a connection cannot hold."""
 
 
 @pytest.fixture
+def clock() -> ManualClock:
+    """Clock of the gateway."""
+    return ManualClock()
+
+
+@pytest.fixture
 async def http(
-    store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, monkeypatch: pytest.MonkeyPatch
+    store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[httpx.AsyncClient]:
     """Client of a gateway whose memory budget holds one large response."""
-    monkeypatch.setattr(blob_store, "MemoryBudget", partial(MemoryBudget, LARGE + LARGE // 100))
-    monkeypatch.setattr(blob_store, "BUDGET_TIMEOUT", 2.0)
+    monkeypatch.setattr(blob_store, "MemoryBudget", partial(MemoryBudget, LARGE + LARGE // 100, timeout=2.0))
     api_keys = [api_key_entry(owner, owner) for owner in ("ann", "bob")]
     async with (
-        local_gateway(store, redis_server.store_url, keys, auth_api_keys=api_keys) as gateway,
+        local_gateway(store, redis_server.store_url, keys, clock, auth_api_keys=api_keys) as gateway,
         gateway.serve() as http,
     ):
         yield http
@@ -77,18 +83,17 @@ async def test_a_client_that_does_not_read_its_response_does_not_delay_other_own
 
 
 async def test_a_response_that_its_client_does_not_read_is_cut(
-    http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    http: httpx.AsyncClient, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def is_cut() -> bool:
+        clock.advance(SEND_TIMEOUT)
         return "its client did not receive it in time" in caplog.text
 
     caplog.set_level(logging.INFO)
     large = await create_task(http, "ann", LARGE)
 
-    monkeypatch.setattr(bodies, "SEND_TIMEOUT", 0.1)
     async with unread_response(http, "ann", large):
         await eventually_async(is_cut, what="the response is cut")
-        monkeypatch.setattr(bodies, "SEND_TIMEOUT", LIMIT)
         answer = await http.get(large, headers=headers("ann"))
 
     assert answer.status_code == 200, answer.text

@@ -15,9 +15,9 @@ from a2a_celery.clock import SYSTEM_CLOCK, Clock
 from a2a_celery.gateway import shutdown
 from a2a_celery.gateway.bindings import sse
 from a2a_celery.gateway.bindings.sse import EventStream, frames_of
-from a2a_celery.gateway.operations.turns import StreamEvent
 from a2a_celery.gateway.shutdown import GatewayShutdown
 from a2a_celery.lifecycle import Event, EventId
+from a2a_celery.store.log.follower import StreamEvent
 from tests.support.clocks import ManualClock
 from tests.support.waiting import eventually_async
 
@@ -93,7 +93,6 @@ async def test_a_page_is_one_write() -> None:
 
     headers = dict(stream.sent[0]["headers"])
     assert headers[b"content-type"] == b"text/event-stream; charset=utf-8"
-    assert headers[b"cache-control"] == b"no-store"
     assert stream.bodies == ["id: 1\ndata: a\n\n", "id: 2\ndata: b\n\ndata: c\n\n", ""]
     assert [message["more_body"] for message in stream.sent[1:]] == [True, True, False]
 
@@ -178,7 +177,8 @@ async def test_an_empty_page_writes_nothing() -> None:
 
 
 @pytest.mark.parametrize("condition", ["the client leaves", "the server stops"])
-async def test_a_stream_ends_on_these_conditions(condition: str) -> None:
+async def test_a_stream_ends_on_these_conditions(condition: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
     source = EndlessPages()
     stream = StreamToClient(source.pages())
     running = asyncio.create_task(stream.run())
@@ -187,13 +187,13 @@ async def test_a_stream_ends_on_these_conditions(condition: str) -> None:
     if condition == "the client leaves":
         stream.left.set()
     else:
-        for scope in stream.leaving._streams:
-            scope()
+        stream.leaving.end_streams()
     await running
+    stream.leaving.end_streams()
 
     assert source.closed
     assert stream.sent[-1]["more_body"]
-    assert not stream.leaving._streams
+    assert len(caplog.messages) == (condition == "the server stops"), "an ended stream is not open"
 
 
 async def test_only_the_servers_error_for_a_cut_stream_is_dropped(

@@ -11,8 +11,8 @@ from google.protobuf.json_format import ParseDict
 
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.store import AsyncStore, Keys
-from tests.support.clients import GRPC_V1, V1, message_json
-from tests.support.local_gateway import LocalGateway, local_gateway
+from tests.support.clients.bindings import GRPC_V1, V1, message_json
+from tests.support.processes.local_gateway import LocalGateway, local_gateway
 from tests.support.waiting import LIMIT
 
 

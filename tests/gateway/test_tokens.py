@@ -23,7 +23,7 @@ from joserfc.jwk import ECKey, OctKey, RSAKey
 from a2a_celery.gateway.auth.keys import KeySet, StaticKeys, read_key
 from a2a_celery.gateway.auth.schemes import CredentialsRefused, Identity, PresentedCredentials, RefusalReason
 from a2a_celery.gateway.auth.tokens import LEEWAY, MAX_LENGTH, BearerTokens
-from tests.support.credentials import AUDIENCE, ISSUER, SHARED, claims, rsa_key, token
+from tests.support.clients.credentials import AUDIENCE, ISSUER, SHARED, claims, rsa_key, token
 
 KEY, OTHER = rsa_key("first"), rsa_key("first")
 PEM = KEY.public_key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)

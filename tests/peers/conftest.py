@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.fleet import Fleet, Gateway, running_fleet
-from tests.support.posts import DELIVERING
-from tests.support.receiver import Receiver, receiver
+from tests.support.processes.fleet import Fleet, Gateway, running_fleet
+from tests.support.receivers.posts import DELIVERING
+from tests.support.receivers.receiver import Receiver, receiver
 
 
 @pytest.fixture(scope="session")

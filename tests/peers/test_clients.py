@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from tests.conftest import require_peers
-from tests.support.fleet import Gateway
-from tests.support.receiver import ReceivedPost, Receiver
+from tests.support.processes.fleet import Gateway
+from tests.support.receivers.receiver import ReceivedPost, Receiver
 from tests.support.waiting import eventually
 
 from .environments import program

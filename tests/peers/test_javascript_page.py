@@ -16,8 +16,8 @@ from a2a.types import TaskPushNotificationConfig
 from a2a_celery.push.request import Signer
 from tests.conftest import require_peers
 from tests.support import ROOT
-from tests.support.fleet import Gateway, Process, running_fleet
-from tests.support.posts import SECRET
+from tests.support.processes.fleet import Gateway, Process, running_fleet
+from tests.support.receivers.posts import SECRET
 from tests.support.waiting import LIMIT, eventually
 
 from .environments import NODE, program

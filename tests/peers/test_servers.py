@@ -33,8 +33,8 @@ from a2a_celery.client.session import DEADLINE, AgentSession
 from a2a_celery.lifecycle.states import SUBMITTED, WORKING
 from tests.conftest import require_peers
 from tests.support.clocks import ManualClock
-from tests.support.fleet import free_port
-from tests.support.serving import serve_app
+from tests.support.processes.fleet import free_port
+from tests.support.processes.serving import serve_app
 from tests.support.waiting import eventually, eventually_async
 
 from .environments import program

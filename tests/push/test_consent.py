@@ -9,7 +9,7 @@ import pytest
 from a2a_celery.push import CircuitBreaker, Poster
 from a2a_celery.push.poster import POST_TIMEOUT
 from tests.support.clocks import ManualClock
-from tests.support.receiver import HANG_UP, Reply, Step, receiver, silent
+from tests.support.receivers.receiver import HANG_UP, Reply, Step, receiver, silent
 
 from .fake_resolver import LOCAL
 

@@ -9,16 +9,23 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import aclosing
-from ipaddress import ip_address, ip_network
+from ipaddress import ip_network
 from typing import Any
 
 import httpcore
 import pytest
 
 from a2a_celery.push import SystemResolver
-from a2a_celery.push.network import CACHE_TTL, SLOW_LOOKUP, AddressRefused, CheckedBackend, network_of
+from a2a_celery.push.network import (
+    CACHE_TTL,
+    CONNECT_TIMEOUT,
+    LOOKUP_THREADS,
+    MAX_STALE_AGE,
+    AddressRefused,
+    CheckedBackend,
+)
 from tests.support.clocks import ManualClock
-from tests.support.receiver import Receiver, receiver
+from tests.support.receivers.receiver import Receiver, receiver
 from tests.support.waiting import LIMIT, eventually
 
 from .fake_resolver import LOCAL, FakeResolver
@@ -74,6 +81,29 @@ async def test_the_next_address_is_tried_when_one_does_not_answer(hooks: Receive
     names = FakeResolver(a_example=["127.0.0.9 127.0.0.1"])  # the receiver listens only at the second address
 
     assert await connect(CheckedBackend(names, LOCAL), "a.example", hooks.port) == "127.0.0.1"
+
+
+class SilentHosts(httpcore.AsyncNetworkBackend):
+    """Backend whose connections all fail. `timeouts` are those of the attempts, in order."""
+
+    def __init__(self) -> None:
+        self.timeouts: list[float | None] = []
+
+    async def connect_tcp(self, host: str, port: int, timeout: float | None = None, *rest: Any, **options: Any) -> Any:
+        self.timeouts.append(timeout)
+        raise httpcore.ConnectTimeout
+
+
+@pytest.mark.parametrize(("timeout", "seconds"), [(6.0, 6.0), (None, CONNECT_TIMEOUT)])
+async def test_the_addresses_of_a_host_share_its_timeout(timeout: float | None, seconds: float) -> None:
+    hosts, names = SilentHosts(), FakeResolver(a_example=["127.0.0.7 127.0.0.8 127.0.0.9"])
+
+    with pytest.raises(httpcore.ConnectTimeout):
+        await CheckedBackend(names, LOCAL, backend=hosts).connect_tcp("a.example", 80, timeout)
+
+    shares = [share or 0 for share in hosts.timeouts]
+    assert shares == pytest.approx([seconds / 3, seconds / 2, seconds], rel=0.3)
+    assert shares == sorted(shares)
 
 
 async def test_no_address_answers(hooks: Receiver) -> None:
@@ -186,7 +216,7 @@ def system(monkeypatch: pytest.MonkeyPatch) -> Iterator[System]:
     system.go_on.set()
 
 
-SLOW_NAMES = [f"slow{n}.example" for n in range(96)]
+SLOW_NAMES = [f"slow{n}.example" for n in range(LOOKUP_THREADS + 32)]
 
 
 async def require_timeouts(resolver: SystemResolver, names: list[str]) -> None:
@@ -195,70 +225,50 @@ async def require_timeouts(resolver: SystemResolver, names: list[str]) -> None:
     assert all(isinstance(error, TimeoutError) for error in results)
 
 
-async def resolve_slowly(resolver: SystemResolver, system: System, clock: ManualClock, names: list[str]) -> None:
-    """Resolve all of `names` concurrently, each in more than `SLOW_LOOKUP` seconds. Later lookups are fast."""
-    lookups = [asyncio.create_task(resolver.resolve(name)) for name in names]
-    await asyncio.to_thread(eventually, lambda: len(system.asked) == len(names))
-    clock.advance(SLOW_LOOKUP + 0.1)
-    system.go_on.set()
-    await asyncio.gather(*lookups)
-
-
-async def test_silent_name_servers_hold_up_no_name_that_was_found(system: System) -> None:
+async def test_silent_name_servers_take_no_address_that_was_found(system: System) -> None:
     clock = ManualClock()
     async with aclosing(SystemResolver(timeout=2, clock=clock)) as resolver:
         await resolver.resolve("good.example")
         clock.advance(CACHE_TTL)
         asking = asyncio.create_task(require_timeouts(resolver, SLOW_NAMES))
-        await asyncio.to_thread(eventually, lambda: len(system.asked) == 1 + 32)
-
-        assert await resolver.resolve("good.example")
+        await asyncio.to_thread(eventually, lambda: len(system.asked) == 1 + LOOKUP_THREADS)
+        waiting = asyncio.create_task(resolver.resolve("good.example"))
+        await clock.until_waiting(*[2] * (len(SLOW_NAMES) + 1))
         clock.advance(2)
         await asking
-        clock.advance(CACHE_TTL)
-        assert await resolver.resolve("good.example")
+
+        assert [str(address) for address in await waiting] == ["8.8.8.8"]
+        clock.advance(MAX_STALE_AGE - CACHE_TTL - 2)
+        asking = asyncio.create_task(require_timeouts(resolver, ["good.example"]))
+        await clock.until_waiting(2)
+        clock.advance(2)
+        await asking
+
+
+async def test_names_are_found_again_when_the_name_servers_answer(system: System) -> None:
+    clock = ManualClock()
+    async with aclosing(SystemResolver(timeout=2, clock=clock)) as resolver:
+        asking = asyncio.create_task(require_timeouts(resolver, SLOW_NAMES))
+        await asyncio.to_thread(eventually, lambda: len(system.asked) == LOOKUP_THREADS)
+        clock.advance(2)
+        await asking
+        system.go_on.set()
+
+        assert await resolver.resolve("new.example")
+        assert await resolver.resolve(SLOW_NAMES[0])
 
 
 async def test_a_lookup_without_waiting_callers_is_not_made(system: System) -> None:
     clock = ManualClock()
     async with aclosing(SystemResolver(timeout=2, clock=clock)) as resolver:
         asking = asyncio.create_task(require_timeouts(resolver, SLOW_NAMES))
-        await asyncio.to_thread(eventually, lambda: len(system.asked) == 32)
+        await asyncio.to_thread(eventually, lambda: len(system.asked) == LOOKUP_THREADS)
         clock.advance(2)
         await asking
         system.go_on.set()
 
         assert await resolver.resolve("new.example")  # queued after all other lookups
-        assert len(system.asked) == 32 + 1
-
-
-async def test_names_that_are_slow_hold_up_no_new_one_a_second_time(system: System) -> None:
-    clock = ManualClock()
-    async with aclosing(SystemResolver(timeout=5, clock=clock)) as resolver:
-        await resolve_slowly(resolver, system, clock, SLOW_NAMES[:32])
-        system.go_on.clear()
-        clock.advance(CACHE_TTL)
-
-        lookups = [asyncio.create_task(resolver.resolve(name)) for name in SLOW_NAMES[:32]]
-        await asyncio.to_thread(eventually, lambda: len(system.asked) == 32 + 8)
-        assert await resolver.resolve("new.example")
-        system.go_on.set()
-        await asyncio.gather(*lookups)
-
-
-async def test_names_that_are_fast_again_use_all_threads_again(system: System) -> None:
-    clock, names = ManualClock(), SLOW_NAMES[:32]
-    async with aclosing(SystemResolver(timeout=5, clock=clock)) as resolver:
-        await resolve_slowly(resolver, system, clock, names)
-        clock.advance(CACHE_TTL)
-        await asyncio.gather(*map(resolver.resolve, names))
-        system.go_on.clear()
-        clock.advance(CACHE_TTL)
-
-        lookups = [asyncio.create_task(resolver.resolve(name)) for name in names]
-        await asyncio.to_thread(eventually, lambda: len(system.asked) == 3 * 32)
-        system.go_on.set()
-        await asyncio.gather(*lookups)
+        assert len(system.asked) == LOOKUP_THREADS + 1
 
 
 async def test_a_name_that_hangs_takes_one_thread_however_often_it_is_asked_for(system: System) -> None:
@@ -295,7 +305,7 @@ async def test_a_cached_address_is_checked_at_each_connection(system: System) ->
 async def test_closing_ends_waiting_lookups_with_and_without_a_thread(system: System) -> None:
     resolver = SystemResolver(timeout=60)
     asking = [asyncio.create_task(resolver.resolve(name)) for name in SLOW_NAMES]
-    await asyncio.to_thread(eventually, lambda: len(system.asked) == 32)
+    await asyncio.to_thread(eventually, lambda: len(system.asked) == LOOKUP_THREADS)
     await resolver.aclose()
 
     results = await asyncio.gather(*asking, return_exceptions=True)
@@ -319,15 +329,3 @@ def test_a_lookup_that_hangs_holds_no_process() -> None:
     process = subprocess.run([sys.executable, "-c", HANGS], capture_output=True, text=True, timeout=LIMIT, check=True)
 
     assert process.stdout == "gave up\n"
-
-
-@pytest.mark.parametrize(
-    ("address", "network"),
-    [
-        ("192.0.2.77", "192.0.2.0/24"),
-        ("2001:db8:1:2:3::4", "2001:db8:1:2::/64"),
-        ("::ffff:192.0.2.77", "192.0.2.0/24"),
-    ],
-)
-def test_addresses_of_one_operator_share_a_network(address: str, network: str) -> None:
-    assert network_of(ip_address(address)) == network

@@ -10,15 +10,15 @@ import pytest
 from a2a_celery.cli.operator.deliveries import deliveries
 from a2a_celery.push import Backoff, EventFilter
 from a2a_celery.push.circuit_breaker import (
-    BUSY_RETRY_INTERVAL,
     DAY,
     HOUR,
     MAX_HOSTS,
     MAX_POSTS,
     MAX_POSTS_PER_HOST,
+    MAX_POSTS_PER_OWNER,
     RESERVED_DIVISOR,
 )
-from a2a_celery.push.network import CACHE_TTL, LOOKUP_TIMEOUT
+from a2a_celery.push.network import CACHE_TTL, LOOKUP_THREADS, LOOKUP_TIMEOUT, MAX_STALE_AGE
 from a2a_celery.push.poster import POST_TIMEOUT
 from a2a_celery.push.request import A2A_JSON, LARGE_TASK
 from a2a_celery.push.responses import MAX_RESPONSE_LENGTH
@@ -40,15 +40,13 @@ def test_its_numbers_are_the_codes() -> None:
     assert f"Up to {MAX_RESPONSE_LENGTH:,} characters" in TEXT
     assert (MAX_PUSH_CONFIGS, "A task has at most ten configs" in TEXT) == (10, True)
     assert (MAX_POSTS_PER_HOST, "eight posts at a time to each host" in TEXT) == (8, True)
-    assert f"A watcher makes at most {MAX_POSTS} posts at a time" in TEXT
-    assert (
-        f"{MAX_POSTS // RESERVED_DIVISOR} of the {MAX_POSTS} permits are reserved for hosts whose last response" in TEXT
-    )
-    assert f"within {POST_TIMEOUT + 2 * BUSY_RETRY_INTERVAL:g} s" in TEXT
+    assert f"at most {MAX_POSTS} posts at a time, and at most {MAX_POSTS_PER_OWNER} for each [owner]" in TEXT
+    assert (RESERVED_DIVISOR, "A quarter of both numbers is reserved for hosts" in TEXT) == (4, True)
     assert f"the state of {MAX_HOSTS:,} idle hosts" in TEXT
     assert (2 * MAX_POSTS_PER_HOST, "two watchers make up to sixteen posts at a time to a host" in TEXT) == (16, True)
     assert f"addresses of a name are cached for {CACHE_TTL:g} s" in TEXT
-    assert f"A lookup may take at most {LOOKUP_TIMEOUT:g} s" in TEXT
+    assert f"A lookup may take at most {LOOKUP_TIMEOUT:g} s, and occupies one of {LOOKUP_THREADS} threads" in TEXT
+    assert (MAX_STALE_AGE, "addresses that it found within the last hour" in TEXT) == (HOUR, True)
     assert A2A_JSON in TEXT
     assert f"more than {LARGE_TASK // 1024} KiB (as protobuf)" in TEXT
     assert f"redis-cli del {Keys().secrets}" in TEXT

@@ -10,7 +10,7 @@ import pytest
 
 from a2a_celery.push import Delivered, Poster, PostRequest, Retry
 from tests.support.certificates import Authority
-from tests.support.receiver import Receiver, receiver
+from tests.support.receivers.receiver import Receiver, receiver
 
 from .fake_resolver import LOCAL, FakeResolver
 

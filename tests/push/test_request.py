@@ -32,7 +32,7 @@ from a2a_celery.lifecycle.events import timestamp
 from a2a_celery.push import PostRequest, Signer, delivery_id
 from a2a_celery.push.request import LARGE_TASK
 
-STATUS = TaskStatus(state=TaskState.TASK_STATE_WORKING, timestamp=timestamp(1_700_000_000_123_456))
+STATUS = TaskStatus(state=TaskState.TASK_STATE_WORKING, timestamp=timestamp(1_700_000_000_123_000))
 MESSAGE = Message(message_id="m", role=Role.ROLE_AGENT, task_id="t", parts=[Part(text="Grüße ✓")])
 ARTIFACT = Artifact(artifact_id="a", parts=[Part(raw=b"\x00\xff", media_type="image/png", filename="x.png")])
 TASK = Task(id="t", context_id="c", status=STATUS, history=[MESSAGE], artifacts=[ARTIFACT])
@@ -225,3 +225,12 @@ def test_the_id_of_a_delivery_is_stable_and_unique() -> None:
     assert delivery_id(*arguments).endswith("_7-1767225600000000")
     assert len({delivery_id(*ids) for ids in (arguments, *others)}) == 6
     Signer().headers(delivery_id("t.1", "ü .\r\n", event), 0, b"")
+
+
+@pytest.mark.parametrize("protocol", ["1.0", "0.3"])
+def test_the_time_of_a_status_has_milliseconds(protocol: str) -> None:
+    status = TaskStatus(state=TaskState.TASK_STATE_WORKING, timestamp=timestamp(1_700_000_000_123_456))
+    body = json.loads(built(Task(id="t", context_id="c", status=status), protocol=protocol).body)
+
+    task = body if protocol == "0.3" else body["task"]
+    assert task["status"]["timestamp"] == "2023-11-14T22:13:20.123Z"

@@ -45,6 +45,11 @@ async def test_a_complete_body_is_stored_completely() -> None:
     assert await stored_text(b"no hooks") == "no hooks"
 
 
+@pytest.mark.parametrize("body", [f"{SECRET} is unknown", f"no {SECRET}, {SECRET}", SECRET])
+async def test_each_occurrence_of_a_secret_is_removed(body: str) -> None:
+    assert await stored_text(body.encode()) == body.replace(SECRET, "[…]")
+
+
 async def test_secrets_that_overlap_are_removed_as_a_whole() -> None:
     assert await stored_text(b"<abcdefgh>", "abcd", "cdefgh") == "<[…]>"
 

@@ -62,6 +62,12 @@ def test_a_secret_of_the_config_signs(now: int) -> None:
     assert not verified_by(WHSEC, headers | {"webhook-timestamp": str(now + 1)})
 
 
+def test_a_secret_has_a_minimum_length() -> None:
+    assert parse_secret(format_secret(b"x" * 16)) == b"x" * 16
+    with pytest.raises(ValueError, match="base64 of at least 16 bytes"):
+        parse_secret(format_secret(b"x" * 15))
+
+
 def test_any_other_token_signs_with_its_characters(now: int) -> None:
     headers = Signer.of(config("a plain token")).headers("msg_1", now, BODY)
 

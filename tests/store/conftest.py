@@ -12,12 +12,12 @@ from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.admin.schema import SCHEMA
 from a2a_celery.store.client import connection
-from tests.support.blob_setup import BlobSetup
-from tests.support.delivery_cursors import Webhooks
-from tests.support.leaks import leaks
-from tests.support.restarts import installed_servers
-from tests.support.seeds import Seeds
-from tests.support.store_operator import Command, operator_command
+from tests.support.clients.store_operator import Command, operator_command
+from tests.support.processes.restarts import installed_servers
+from tests.support.store.blob_setup import BlobSetup
+from tests.support.store.delivery_cursors import Webhooks
+from tests.support.store.leaks import leaks
+from tests.support.store.seeds import Seeds
 
 
 @pytest.fixture

@@ -6,13 +6,13 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from a2a_celery.lifecycle import EventId
+from a2a_celery.lifecycle.references import RunRef
 from a2a_celery.store import Keys, Operation
-from a2a_celery.store.runs.commands import RunRef, claim_run
+from a2a_celery.store.runs.commands import claim_run
 from a2a_celery.store.webhooks.deliveries import (
     Attempt,
     DeliveryCursor,
     abandon_delivery,
-    acquire_bytes,
     acquire_due_deliveries,
     acquire_requested_posts,
     delivery_metrics,
@@ -31,7 +31,7 @@ from a2a_celery.store.webhooks.push_configs import (
     save_push_config,
     secrets_in_use,
 )
-from tests.support.seeds import ANN, LEASE_US, Seeds
+from tests.support.store.seeds import ANN, LEASE_US, Seeds
 
 Make = Callable[[Keys, Seeds], Awaitable[Operation[Any]]]
 
@@ -99,10 +99,6 @@ async def _scan_deliveries(keys: Keys, seeds: Seeds) -> Operation[Any]:
     return scan_deliveries(keys)
 
 
-async def _acquire_bytes(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    return acquire_bytes(keys, "tenant/ann", "a.example", 1_000_000, per_hour=1_000_000)
-
-
 async def _delivery_metrics(keys: Keys, seeds: Seeds) -> Operation[Any]:
     await seeds.store.run(await _give_up(keys, seeds))
     return delivery_metrics(keys)
@@ -132,6 +128,6 @@ async def _settle_requested_post(keys: Keys, seeds: Seeds) -> Operation[Any]:
 
 WEBHOOK_OPERATIONS: list[Make] = [
     _save_push, _list_push, _delete_push, _secrets, _acquire_deliveries, _record, _postpone, _give_up, _replay,
-    _read_delivery, _scan_deliveries, _delivery_metrics, _acquire_bytes,
+    _read_delivery, _scan_deliveries, _delivery_metrics,
     _request_post, _acquire_requested_posts, _settle_requested_post,
 ]  # fmt: skip

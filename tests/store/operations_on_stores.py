@@ -16,7 +16,7 @@ from a2a_celery.store.admin.archiving import (
     remove_archived,
     update_archive_backlog,
 )
-from tests.support.seeds import Seeds
+from tests.support.store.seeds import Seeds
 
 Make = Callable[[Keys, Seeds], Awaitable[Operation[Any]]]
 
@@ -53,7 +53,7 @@ def _of_schema(number: int) -> Make:
     """Return the function that makes operation `number` of the sequence that opens an empty store."""
 
     async def make(keys: Keys, seeds: Seeds) -> Operation[Any]:
-        opening = schema._opening(keys, archive=False)
+        opening = schema.opening_operations(keys, archive=False)
         operation = next(opening)
         for answer in (("", False), ("0", False))[:number]:
             operation = opening.send(answer)
@@ -67,7 +67,7 @@ def _migrate(step: schema.Migration) -> Make:
     async def make(keys: Keys, seeds: Seeds) -> Operation[Any]:
         return schema.page_of(keys, step, "0", dry_run=False)
 
-    make.__name__ = f"_{step.script}"
+    make.__name__ = f"_migrate_to_{step.to}"
     return make
 
 

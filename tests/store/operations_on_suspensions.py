@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from a2a_celery.lifecycle.references import RunRef
 from a2a_celery.lifecycle.states import WORKING
 from a2a_celery.store import Keys, Operation
-from a2a_celery.store.runs.commands import RunRef
 from a2a_celery.store.runs.suspension import resume_due_runs, suspend_run, take_signal
 from a2a_celery.store.tasks.signals import send_signal
-from tests.support.seeds import ANN, Seeds, status
-from tests.support.suspensions import received_entry, wait_for
+from tests.support.store.seeds import ANN, Seeds, status
+from tests.support.store.suspensions import received_entry, wait_for
 
 REF = RunRef("t", 1)
 

@@ -7,14 +7,16 @@ from uuid import uuid4
 import pytest
 
 from a2a_celery.lifecycle.journal import JournalEntry
-from a2a_celery.lifecycle.states import COMPLETED, FAILED, INPUT_REQUIRED
+from a2a_celery.lifecycle.outcomes import status_event
+from a2a_celery.lifecycle.references import RunRef
+from a2a_celery.lifecycle.states import COMPLETED, FAILED, INPUT_REQUIRED, WORKING
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.admin.metrics import read_metrics
 from a2a_celery.store.admin.version_workers import VersionWorker, announce_versions, version_workers
-from a2a_celery.store.runs.commands import Claim, NotClaimed, OtherVersion, RunRef, claim_run, settle_run
+from a2a_celery.store.runs.commands import Claim, NotClaimed, OtherVersion, claim_run, settle_run
 from a2a_celery.store.runs.suspension import Wait, suspend_run
 from a2a_celery.store.tasks.commands import continue_task
-from tests.support.seeds import ANN, LEASE_US, Seeds, request, status
+from tests.support.store.seeds import ANN, CONTEXT, LEASE_US, Seeds, request, status
 
 OPTIONS = b'{"celery":{"queue":"gpu"}}'
 
@@ -154,3 +156,19 @@ async def test_workers_announce_and_withdraw_their_version_queues(store: AsyncSt
     await store.run(announce_versions(keys, [older], withdraws=True))
 
     assert await store.run(version_workers(keys)) == [newer]
+
+
+async def test_a_refused_claim_of_an_unrecorded_retry_changes_nothing(
+    versions: Versions, store: AsyncStore, keys: Keys, seeds: Seeds
+) -> None:
+    claim = await versions.claim_run(RunRef(await seeds.create_task(), 1), "1")
+    retried = status_event(claim.ref.task_id, CONTEXT, WORKING)
+    before = await seeds.all_values()
+
+    retry = claim_run(
+        keys, claim.ref, token="retry", runner="runner", lease_us=LEASE_US, working=True, retries=1, retried=retried,
+        version="2",
+    )  # fmt: skip
+    assert await store.run(retry) == OtherVersion("1", b"")
+
+    assert await seeds.all_values() == before

@@ -23,8 +23,8 @@ from a2a_celery.store.runs.commands import Claim, Illegal, LeftOpen, RunLost, Se
 from a2a_celery.store.runs.release import release_run
 from a2a_celery.store.runs.suspension import suspend_run
 from a2a_celery.store.tasks.commands import continue_task
-from tests.support.seeds import ANN, CONTEXT, RETENTION, Seeds, chunk, request, status
-from tests.support.suspensions import timer
+from tests.support.store.seeds import ANN, CONTEXT, RETENTION, Seeds, chunk, request, status
+from tests.support.store.suspensions import timer
 
 
 def foreign_claims(claim: Claim) -> list[Claim]:
@@ -217,7 +217,7 @@ async def test_the_next_turn_begins_with_its_message_at_the_end_of_the_run(
     answer = await seeds.settle_run(claim, status(INPUT_REQUIRED, "and?"))
 
     task = await seeds.task(task_id)
-    assert answer == Settled(5, SUBMITTED, 2, next_agent="agent")
+    assert answer == Settled(5, SUBMITTED, 2)
     assert await seeds.states(task_id) == [SUBMITTED, WORKING, INPUT_REQUIRED, SUBMITTED]
     assert [message.parts[0].text for message in task.history] == ["hello", "and?", "next"]
     assert await store.redis.zrange(keys.dispatch, 0, -1) == [f"{task_id}.2".encode()]

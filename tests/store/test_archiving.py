@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from a2a_celery.lifecycle.journal import JournalEntry
+from a2a_celery.lifecycle.references import RunRef
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, INPUT_REQUIRED
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.admin.archiving import (
@@ -18,16 +19,16 @@ from a2a_celery.store.admin.archiving import (
 )
 from a2a_celery.store.admin.metrics import read_metrics
 from a2a_celery.store.admin.schema import SCHEMA, require_schema
-from a2a_celery.store.runs.commands import Claim, RunRef, claim_run
+from a2a_celery.store.runs.commands import Claim, claim_run
 from a2a_celery.store.tasks.commands import TaskLimits, list_tasks, request_cancel
 from a2a_celery.store.tasks.dead_letters import read_dead_letter
-from a2a_celery.store.tasks.results import Created
 from a2a_celery.store.tasks.signals import send_signal
 from tests.store.test_cost import Meter
 from tests.store.test_limits import counted_bytes, stored_bytes, try_to_create
-from tests.support.delivery_cursors import Webhooks
-from tests.support.leaks import leaks
-from tests.support.seeds import ANN, BOB, CONTEXT, RETENTION, Seeds, chunk, status
+from tests.support.store.delivery_cursors import Webhooks
+from tests.support.store.leaks import leaks
+from tests.support.store.replies import begins
+from tests.support.store.seeds import ANN, BOB, CONTEXT, RETENTION, Seeds, chunk, status
 
 
 async def enable_archive(store: AsyncStore, keys: Keys) -> None:
@@ -141,8 +142,8 @@ async def test_an_archived_dead_letter_with_due_deliveries_keeps_no_data_for_a_f
     store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks
 ) -> None:
     await enable_archive(store, keys)
-    created = await try_to_create(seeds, TaskLimits(["agent"], store_bytes=10**9))
-    assert isinstance(created, Created)
+    created = await try_to_create(seeds, TaskLimits(["agent"], owner_bytes=10**9))
+    assert begins(created)
     task_id = created.task.id
     await webhooks.save_config(task_id)
     claim = await store.run(
@@ -159,7 +160,7 @@ async def test_an_archived_dead_letter_with_due_deliveries_keeps_no_data_for_a_f
 
     assert not await store.redis.exists(names.journal, names.signals)
     assert (await store.run(read_metrics(keys))).counted("version") == {}
-    assert await counted_bytes(seeds) == (await stored_bytes(seeds, task_id),) * 2
+    assert await counted_bytes(seeds) == await stored_bytes(seeds, task_id)
     assert await webhooks.drain() == {(task_id, "c"): [2, 3]}
     assert await leaks(store, keys) == []
 

@@ -19,8 +19,8 @@ from a2a_celery.store.webhooks.deliveries import (
     settle_requested_post,
 )
 from a2a_celery.store.webhooks.push_configs import delete_push_config
-from tests.support.delivery_cursors import LEASE_US, Webhooks
-from tests.support.seeds import ANN, BOB, RETENTION, Seeds, chunk, status
+from tests.support.store.delivery_cursors import LEASE_US, Webhooks
+from tests.support.store.seeds import ANN, BOB, RETENTION, Seeds, chunk, status
 
 MAX_ATTEMPTS = 20
 HOUR_US = 3_600_000_000

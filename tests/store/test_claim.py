@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from a2a_celery.lifecycle.references import RunRef
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, INPUT_REQUIRED, SUBMITTED, WORKING
 from a2a_celery.store import AsyncStore, Keys, Operation
-from a2a_celery.store.runs.commands import Claim, Dropped, RunRef, claim_run
-from tests.support.seeds import LEASE_US, Seeds, chunk, run_concurrently, status
+from a2a_celery.store.runs.commands import Claim, Dropped, claim_run
+from tests.support.store.seeds import LEASE_US, Seeds, chunk, run_concurrently, status
 
 
 def claim(keys: Keys, task_id: str, *, run: int = 1, token: str = "mine", working: bool = True) -> Operation[Any]:

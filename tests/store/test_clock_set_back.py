@@ -13,7 +13,7 @@ from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.runs.commands import settle_run
 from a2a_celery.store.runs.reminders import Reminder, pack_reminders
 from a2a_celery.store.tasks.commands import continue_task
-from tests.support.seeds import ANN, CONTEXT, LEASE_US, Seeds, request, status
+from tests.support.store.seeds import ANN, CONTEXT, LEASE_US, Seeds, request, status
 
 SET_BACK_US = 7_200_000_000
 SOON_US = 3_600_000_000

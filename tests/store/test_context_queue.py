@@ -8,16 +8,17 @@ from typing import Any
 import pytest
 
 from a2a_celery.lifecycle.outcomes import status_event
+from a2a_celery.lifecycle.references import RunRef
 from a2a_celery.lifecycle.states import COMPLETED, FAILED, INPUT_REQUIRED, SUBMITTED
 from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.store.operation import Operation, script
-from a2a_celery.store.runs.commands import Dropped, RunRef, Settled, Unchanged, claim_run, end_run, settle_run
+from a2a_celery.store.runs.commands import Dropped, Settled, Unchanged, claim_run, end_run, settle_run
 from a2a_celery.store.runs.publication import acquire_due_runs, report_prefetched
 from a2a_celery.store.runs.recovery import return_run
 from a2a_celery.store.runs.release import delegate_to_canvas, end_by_result, release_run
-from a2a_celery.store.tasks.commands import continue_task, create_task, end_pauses, request_cancel
-from a2a_celery.store.tasks.results import Begun, Created
-from tests.support.seeds import ANN, BOB, CONTEXT, LEASE_US, RETENTION, Seeds, request, run_concurrently, status
+from a2a_celery.store.tasks.commands import continue_task, create_task, delete_task, end_pauses, request_cancel
+from a2a_celery.store.tasks.replies import Accepted
+from tests.support.store.replies import begins
+from tests.support.store.seeds import ANN, BOB, CONTEXT, LEASE_US, RETENTION, Seeds, request, run_concurrently, status
 
 
 async def queued_tasks(seeds: Seeds, count: int = 2) -> list[str]:
@@ -34,13 +35,13 @@ async def blocked_runs(seeds: Seeds) -> list[str]:
     return [name.decode() for name in await seeds.store.redis.zrange(seeds.keys.blocked, 0, -1)]
 
 
-async def answer_task(seeds: Seeds, task_id: str) -> Begun:
+async def answer_task(seeds: Seeds, task_id: str) -> Accepted:
     """Send an answer to a paused task, and return the run that the answer begins."""
     message_request = request("answer", task_id, CONTEXT)
     answer = await seeds.store.run(
         continue_task(seeds.keys, ANN, task_id, message_request, "", caller=b"{}", nonce="n")
     )
-    assert isinstance(answer, Begun), answer
+    assert begins(answer), answer
     return answer
 
 
@@ -58,7 +59,7 @@ async def test_the_second_run_of_a_context_waits_and_is_not_published(
 
     assert (first.is_blocked, second.is_blocked) == (False, True)
     assert [other.is_blocked for other in others] == [False, False]
-    assert isinstance(await store.run(create("two")), Created)
+    assert begins(await store.run(create("two")))
     assert (await store.run(create("two"))).is_blocked
     assert sorted(await due(seeds)) == ["bob.1", "else.1", "one.1"]
     assert await blocked_runs(seeds) == ["two.1"]
@@ -145,8 +146,7 @@ async def _elsewhere(seeds: Seeds, task_id: str) -> object:
 
 
 async def _delete(seeds: Seeds, task_id: str) -> object:
-    names = seeds.keys.task(task_id)
-    return await seeds.store.run(Operation(script("delete_task"), names, [str(ANN)], lambda _: None))
+    return await seeds.store.run(delete_task(seeds.keys, ANN, task_id))
 
 
 ENDS: list[Ends] = [

@@ -6,6 +6,8 @@ import pytest
 from a2a.types import SendMessageRequest, TaskState
 
 from a2a_celery.lifecycle import EventKind, kind_of
+from a2a_celery.lifecycle.references import Scope
+from a2a_celery.lifecycle.refusals import Reason, Refusal
 from a2a_celery.lifecycle.states import (
     AUTH_REQUIRED,
     COMPLETED,
@@ -14,11 +16,11 @@ from a2a_celery.lifecycle.states import (
     SUBMITTED,
     WORKING,
 )
-from a2a_celery.store import AsyncStore, Keys, Scope
+from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.log.pages import read_log
 from a2a_celery.store.tasks.commands import MAX_WAITING_TURNS, continue_task, create_task, read_task
-from a2a_celery.store.tasks.results import Begun, Created, Ended, Full, Missing, TaskIdConflict, Waiting, WrongContext
-from tests.support.seeds import ANN, BOB, CONTEXT, RETENTION, Seeds, request, status
+from tests.support.store.replies import begins, reason_of, waits
+from tests.support.store.seeds import ANN, BOB, CONTEXT, RETENTION, Seeds, request, status
 
 
 def next_message(
@@ -38,7 +40,6 @@ async def test_a_new_task_is_submitted_with_its_message_and_waits_for_a_worker(
 
     page = await store.run(read_log(keys, "t", 0))
     assert result.newest.version == page.version == 1
-    assert page.running
     assert result.task == await seeds.task("t") == page.entries[0].event
     assert (result.task.id, result.task.context_id, result.task.status.state) == ("t", "c", SUBMITTED)
     assert list(result.task.history) == [message_request.message]
@@ -72,7 +73,7 @@ async def test_the_id_of_a_task_of_another_scope_is_refused(
 
     reply = await store.run(create_task(keys, scope, "t", "c", request(), caller=b"{}", retention=RETENTION))
 
-    assert reply == TaskIdConflict()
+    assert reason_of(reply) is Reason.SAME_TASK_ID
     assert await seeds.all_values() == data_before
 
 
@@ -82,7 +83,7 @@ async def test_a_repeated_create_finds_the_task_after_its_end(store: AsyncStore,
     await seeds.settle_run(await seeds.claim_run("t"), status(COMPLETED))
     data_before = await seeds.all_values()
 
-    assert isinstance(await store.run(call), Created)
+    assert begins(await store.run(call))
     assert await seeds.all_values() == data_before
 
 
@@ -98,7 +99,7 @@ async def test_a_message_to_a_paused_task_begins_the_next_run(
     answer = await store.run(next_message(keys, task_id, "this"))
 
     task, log = await seeds.task(task_id), await seeds.log(task_id)
-    assert isinstance(answer, Begun)
+    assert begins(answer)
     assert (answer.run, answer.task, answer.newest.version) == (2, task, length + 2)
     assert [kind_of(entry.event) for entry in log[length:]] == [EventKind.CLIENT_MESSAGE, EventKind.STATUS]
     assert task.status.state == SUBMITTED
@@ -114,7 +115,7 @@ async def test_messages_to_an_open_run_wait_in_order(store: AsyncStore, keys: Ke
 
     places = [await store.run(next_message(keys, task_id, word, nonce=word)) for word in ("one", "two", "three")]
 
-    assert [answer.place for answer in places] == [1, 2, 3]
+    assert [answer.preceding_turns for answer in places] == [1, 2, 3]
     assert await seeds.task(task_id) == task_before  # a message that waits is not in the task yet
     texts = []
     for _ in range(3):
@@ -133,8 +134,8 @@ async def test_a_message_to_a_queued_run_waits_too(store: AsyncStore, keys: Keys
 
     answer = await store.run(next_message(keys, task_id))
 
-    assert isinstance(answer, Waiting)
-    assert answer.place == 1
+    assert waits(answer)
+    assert answer.preceding_turns == 1
 
 
 async def test_the_number_of_waiting_messages_is_limited(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
@@ -145,7 +146,7 @@ async def test_the_number_of_waiting_messages_is_limited(store: AsyncStore, keys
 
     answer = await store.run(next_message(keys, task_id, nonce="one more"))
 
-    assert answer == Full()
+    assert reason_of(answer) is Reason.TOO_MANY_MESSAGES
     assert await seeds.all_values() == data_before
 
 
@@ -158,7 +159,7 @@ async def test_a_message_to_an_ended_task_is_refused_with_its_state(
 
     answer = await store.run(next_message(keys, task_id))
 
-    assert answer == Ended(state)
+    assert answer == Refusal(Reason.ENDED, task_id, {"state": state})
     assert await seeds.all_values() == data_before
 
 
@@ -168,9 +169,9 @@ async def test_a_message_that_names_another_context_is_refused(store: AsyncStore
 
     answer = await store.run(next_message(keys, task_id, context="elsewhere"))
 
-    assert answer == WrongContext(CONTEXT)
+    assert answer == Refusal(Reason.OTHER_CONTEXT, task_id, {"context": CONTEXT})
     assert await seeds.all_values() == data_before
-    assert isinstance(await store.run(next_message(keys, task_id, context=CONTEXT)), Begun)
+    assert begins(await store.run(next_message(keys, task_id, context=CONTEXT)))
 
 
 async def test_a_task_of_another_caller_is_missing(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
@@ -179,7 +180,7 @@ async def test_a_task_of_another_caller_is_missing(store: AsyncStore, keys: Keys
 
     answer = await store.run(next_message(keys, task_id, scope=BOB))
 
-    assert answer == Missing() == await store.run(next_message(keys, "none"))
+    assert reason_of(answer) is reason_of(await store.run(next_message(keys, "none"))) is Reason.MISSING
     assert await store.run(read_task(keys, BOB, task_id)) is None
     assert await seeds.all_values() == data_before
 
@@ -220,7 +221,7 @@ async def test_a_repeated_message_whose_run_has_ended_began_that_run(
 
     second_result = await store.run(call)
 
-    assert isinstance(second_result, Begun)
+    assert begins(second_result)
     assert (second_result.run, second_result.task) == (2, await seeds.task(task_id))
 
 
@@ -234,9 +235,11 @@ async def test_messages_that_are_repeated_after_other_messages_wait_once(
 
     second_results = [await store.run(call) for call in calls]
 
-    assert [type(result) for result in results] == [Begun, Waiting, Waiting]
-    assert [getattr(result, "place", None) for result in second_results] == [None, 1, 2]
-    assert isinstance(second_results[0], Begun)
+    for first, second, third in (results, second_results):
+        assert begins(first)
+        assert waits(second)
+        assert waits(third)
+        assert (second.preceding_turns, third.preceding_turns) == (1, 2)
     assert await seeds.all_values() == data_before
 
 

@@ -11,15 +11,17 @@ from a2a.types import Role, TaskState
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.lifecycle.outcomes import WORKER_LOST
 from a2a_celery.lifecycle.own_metadata import own_metadata
+from a2a_celery.lifecycle.references import RunRef
+from a2a_celery.lifecycle.refusals import Reason, Refusal
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, REJECTED, SUBMITTED, WORKING
 from a2a_celery.store import AsyncStore, Keys, SyncStore
-from a2a_celery.store.admin.scan import TaskSummary, list_summaries
-from a2a_celery.store.runs.commands import Claim, RunRef, claim_run, end_run
+from a2a_celery.store.admin.scan import TaskSummary, list_summaries, newest_tasks
+from a2a_celery.store.runs.commands import Claim, claim_run, end_run
 from a2a_celery.store.tasks.commands import continue_task, create_task, request_cancel
-from a2a_celery.store.tasks.dead_letters import Alive, AlreadyRequeued, DeadLetter, read_dead_letter, requeue_task
-from a2a_celery.store.tasks.results import DeliveredToRun, Ended, Missing
+from a2a_celery.store.tasks.dead_letters import AlreadyRequeued, DeadLetter, read_dead_letter, requeue_task
 from a2a_celery.watcher.recoverer import Recoverer
-from tests.support.seeds import ANN, CONTEXT, LEASE_US, RETENTION, Seeds, chunk, request, run_concurrently, status
+from tests.support.store.replies import is_delivered
+from tests.support.store.seeds import ANN, CONTEXT, LEASE_US, RETENTION, Seeds, chunk, request, run_concurrently, status
 
 CALLER = b'{"user": "ann"}'
 ROUTE = b'{"celery":{"queue":"gpu"}}'
@@ -102,7 +104,7 @@ async def test_a_requeued_task_begins_with_the_message_of_its_turn(
     for text in ("and this", "and that"):
         message_request = request(text, task_id, CONTEXT)
         steering = continue_task(keys, ANN, task_id, message_request, "", caller=CALLER, nonce=text, on_message="steer")
-        assert isinstance(await store.run(steering), DeliveredToRun)
+        assert is_delivered(await store.run(steering))
     await Recoverer(store, keys).tick()
 
     assert await graveyard.requeue(await graveyard.dead_letter(task_id), "new") == "requeued"
@@ -134,7 +136,7 @@ async def test_an_end_by_the_agent_leaves_no_dead_letter(
     task_id = await seeds.create_task_in(state)
 
     assert await dead_letters(store, keys) == []
-    assert await store.run(read_dead_letter(keys, task_id)) == Ended(state)
+    assert await store.run(read_dead_letter(keys, task_id)) == Refusal(Reason.NO_DEAD_LETTER, task_id, {"state": state})
 
 
 @pytest.mark.parametrize("by", ["watcher", "worker"])
@@ -149,7 +151,9 @@ async def test_a_task_with_a_cancel_request_leaves_no_dead_letter(
     else:
         await store.run(end_run(keys, RunRef(task_id, 1), runner="r", event=status(FAILED), lost=True))
 
-    assert await store.run(read_dead_letter(keys, task_id)) == Ended(CANCELED)
+    assert await store.run(read_dead_letter(keys, task_id)) == Refusal(
+        Reason.NO_DEAD_LETTER, task_id, {"state": CANCELED}
+    )
     assert await dead_letters(store, keys) == []
 
 
@@ -161,9 +165,9 @@ async def test_reading_another_task_as_a_dead_letter_returns_its_state(
     await graveyard.requeue(await graveyard.dead_letter(requeued_id), "new")
 
     expected = {
-        "missing": Missing(),
-        waiting_id: Alive(SUBMITTED),
-        paused_id: Alive(INPUT_REQUIRED),
+        "missing": Refusal(Reason.MISSING, "missing"),
+        waiting_id: Refusal(Reason.NOT_ENDED, waiting_id, {"state": SUBMITTED}),
+        paused_id: Refusal(Reason.NOT_ENDED, paused_id, {"state": INPUT_REQUIRED}),
         requeued_id: AlreadyRequeued("new"),
     }
     assert {task_id: await store.run(read_dead_letter(keys, task_id)) for task_id in expected} == expected
@@ -343,6 +347,36 @@ async def test_each_list_has_its_tasks(
     assert runs.since_us <= (runs.cancel_requested_us or 0) <= runs.now_us < runs.score
     assert (pauses.state, pauses.score) == (INPUT_REQUIRED, float("inf"))
     assert (dead_letter.state, dead_letter.attempt, dead_letter.max_attempts) == (FAILED, 1, 1)
+
+
+@pytest.mark.parametrize("max_attempts", [1, 3])
+async def test_the_maximum_of_attempts_is_known_from_the_first_claim_of_a_turn(
+    store: AsyncStore, keys: Keys, seeds: Seeds, max_attempts: int
+) -> None:
+    async def summary(task_id: str) -> TaskSummary:
+        names = [f"{keys.scope_index(ANN)}{state}" for state in TaskState.values()]
+        page = await store.run(newest_tasks(keys, names, limit=9))
+        [task] = [task for task in page.tasks if task.ref.task_id == task_id]
+        return task
+
+    task_id = await seeds.create_task()
+    assert (await summary(task_id)).max_attempts is None
+    claim = await seeds.claim_run(task_id, max_attempts=max_attempts)
+    assert (await summary(task_id)).max_attempts == max_attempts
+    await seeds.settle_run(claim, status(INPUT_REQUIRED))
+    assert (await summary(task_id)).max_attempts == max_attempts
+
+    message = request("next", task_id, CONTEXT)
+    await store.run(continue_task(keys, ANN, task_id, message, CONTEXT, caller=CALLER, nonce="next"))
+    assert (await summary(task_id)).max_attempts is None
+    claim = await seeds.claim_run(task_id, run=2, max_attempts=max_attempts)
+    await seeds.settle_run(claim, status(COMPLETED))
+    assert (await summary(task_id)).max_attempts == max_attempts
+
+    cancelled_id = await seeds.create_task()
+    await store.run(request_cancel(keys, ANN, cancelled_id, CONTEXT))
+    assert (await summary(cancelled_id)).state == CANCELED
+    assert (await summary(cancelled_id)).max_attempts is None
 
 
 async def test_a_long_list_is_complete_over_its_pages(

@@ -22,8 +22,8 @@ from a2a_celery.store.webhooks.deliveries import (
     replay_delivery,
 )
 from a2a_celery.store.webhooks.push_configs import delete_push_config
-from tests.support.delivery_cursors import Webhooks
-from tests.support.seeds import ANN, RETENTION, Seeds, chunk, run_concurrently, status
+from tests.support.store.delivery_cursors import Webhooks
+from tests.support.store.seeds import ANN, RETENTION, Seeds, chunk, run_concurrently, status
 
 HOUR_US = 3_600_000_000
 

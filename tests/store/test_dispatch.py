@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
+from a2a_celery.lifecycle.references import RunRef
 from a2a_celery.lifecycle.states import FAILED, INPUT_REQUIRED, WORKING
 from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.store.runs.commands import RunRef
 from a2a_celery.store.runs.publication import (
     MAX_CLAIMED_OPTIONS,
     MAX_REDISPATCH_WAIT_US,
     ClaimedRun,
     DueRun,
     Publication,
+    PublicationRecorder,
     acquire_due_runs,
     claimed_runs,
     mark_all_published,
@@ -23,7 +26,7 @@ from a2a_celery.store.runs.publication import (
 from a2a_celery.store.runs.recovery import Requeued, return_run
 from a2a_celery.store.runs.release import Released, release_run
 from a2a_celery.store.tasks.commands import FIRST_PUBLISH_GRACE_US, continue_task, create_task
-from tests.support.seeds import ANN, CONTEXT, Seeds, request, run_concurrently, status
+from tests.support.store.seeds import ANN, CONTEXT, Seeds, request, run_concurrently, status
 
 AGAIN_US = 60_000_000
 
@@ -255,6 +258,29 @@ async def test_several_runs_are_marked_each_with_its_own_time(
     await store.run(mark_all_published(keys, {refs[0]: Publication(10_000_000), refs[2]: Publication(30_000_000)}))
 
     assert [round((await clock.due_in(ref)) / 10_000_000) for ref in refs] == [1, 0, 3]
+
+
+async def test_a_recorder_that_is_closed_during_a_write_loses_no_run(
+    store: AsyncStore, keys: Keys, seeds: Seeds, clock: Clock
+) -> None:
+    refs = [RunRef(await seeds.create_task(task_id=f"t{number}"), 1) for number in range(2)]
+    is_writing, may_write = asyncio.Event(), asyncio.Event()
+
+    async def hold() -> None:
+        is_writing.set()
+        await may_write.wait()
+
+    store.first = hold
+    recorder = PublicationRecorder(store, keys)
+    recorder.add(refs[0], AGAIN_US)
+    await is_writing.wait()
+    recorder.add(refs[1], AGAIN_US)
+    closing = asyncio.create_task(recorder.aclose())
+    await asyncio.sleep(0)  # the closing begins
+    may_write.set()
+    await closing
+
+    assert [round(await clock.due_in(ref) / AGAIN_US) for ref in refs] == [1, 1]
 
 
 async def test_a_run_of_a_silent_worker_is_due_again_after_the_full_delay(

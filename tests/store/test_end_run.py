@@ -8,6 +8,7 @@ import pytest
 from a2a.types import TaskState
 
 from a2a_celery.lifecycle.outcomes import CANCELED_BY_CLIENT
+from a2a_celery.lifecycle.references import RunRef
 from a2a_celery.lifecycle.states import (
     AUTH_REQUIRED,
     CANCELED,
@@ -19,21 +20,11 @@ from a2a_celery.lifecycle.states import (
     WORKING,
 )
 from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.store.runs.commands import (
-    Over,
-    RunLost,
-    RunRef,
-    Settled,
-    Unchanged,
-    append,
-    claim_run,
-    end_run,
-    settle_run,
-)
+from a2a_celery.store.runs.commands import Over, RunLost, Settled, Unchanged, append, claim_run, end_run, settle_run
 from a2a_celery.store.runs.publication import acquire_due_runs, mark_published
 from a2a_celery.store.runs.release import release_run
-from a2a_celery.store.tasks.commands import continue_task, request_cancel
-from tests.support.seeds import ANN, CONTEXT, LEASE_US, RETENTION, Seeds, chunk, request, run_concurrently, status
+from a2a_celery.store.tasks.commands import continue_task, delete_task, request_cancel
+from tests.support.store.seeds import ANN, CONTEXT, LEASE_US, RETENTION, Seeds, chunk, request, run_concurrently, status
 
 RUNNER = "runner"
 """Prefix of the runners of `seeds`."""
@@ -221,3 +212,15 @@ async def test_a_lost_worker_leads_to_the_next_attempt_at_once(
         lease = await store.redis.zscore(keys.leases, ref.name)
         assert lease <= (start[0] + 10) * 1_000_000 < (start[0] * 1_000_000 + LEASE_US)
         assert await seeds.states(ref.task_id) == [SUBMITTED, WORKING]
+
+
+@pytest.mark.parametrize("state", [WORKING, COMPLETED])
+async def test_a_deleted_task_leaves_nothing(store: AsyncStore, keys: Keys, seeds: Seeds, state: TaskState) -> None:
+    claim = await seeds.claim_run()
+    await seeds.append_events(claim, chunk("so far"), status(state))
+    delete = delete_task(keys, ANN, claim.ref.task_id)
+
+    assert await store.run(delete) == 1
+
+    assert (await seeds.all_values()).keys() == {keys.scopes}
+    assert await store.run(delete) == 0

@@ -9,12 +9,13 @@ import pytest
 from a2a.types import Message, Part, Role, TaskState
 
 from a2a_celery.lifecycle import EventKind, Refused, final_event, kind_of
+from a2a_celery.lifecycle.references import RunRef
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, REJECTED, WORKING
 from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.store.runs.commands import Claim, RunRef, append, claim_run, end_run, settle_run
+from a2a_celery.store.runs.commands import Claim, append, claim_run, end_run, settle_run
 from a2a_celery.store.tasks.commands import TASK_ENDED_FIRST, continue_task, request_cancel
 from a2a_celery.watcher.recoverer import Recoverer
-from tests.support.seeds import ANN, CONTEXT, Seeds, request, status
+from tests.support.store.seeds import ANN, CONTEXT, Seeds, request, status
 
 End = Callable[[AsyncStore, Keys, Claim], Awaitable[Any]]
 

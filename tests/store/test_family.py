@@ -9,19 +9,25 @@ import pytest
 
 from a2a_celery.lifecycle import fold
 from a2a_celery.lifecycle.journal import JournalEntry
+from a2a_celery.lifecycle.references import Scope
+from a2a_celery.lifecycle.refusals import Reason
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, REJECTED
-from a2a_celery.store import AsyncStore, Keys, Scope
+from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.log.pages import read_log
-from a2a_celery.store.operation import Operation, script
 from a2a_celery.store.runs.commands import settle_run
 from a2a_celery.store.runs.suspension import Wait
-from a2a_celery.store.tasks import family
-from a2a_celery.store.tasks.commands import continue_task, create_task, request_cancel
-from a2a_celery.store.tasks.dead_letters import DeadLetter, read_dead_letter, requeue_task
-from a2a_celery.store.tasks.family import OrphanedChild, Parent, acquire_ended_parents, read_family
-from a2a_celery.store.tasks.results import Created, Limited, TooDeep, WaitsForItself
-from tests.support.seeds import ANN, BOB, CONTEXT, RETENTION, Seeds, request, status
-from tests.support.suspensions import Suspensions
+from a2a_celery.store.tasks.commands import continue_task, create_task, delete_task, request_cancel
+from a2a_celery.store.tasks.family import (
+    MAX_CHILDREN,
+    MAX_DEPTH,
+    OrphanedChild,
+    Parent,
+    acquire_ended_parents,
+    read_family,
+)
+from tests.support.store.replies import begins, is_limited, reason_of
+from tests.support.store.seeds import ANN, BOB, CONTEXT, RETENTION, Seeds, request, status
+from tests.support.store.suspensions import Suspensions
 
 OTHER_AGENT = replace(ANN, agent="other")
 THIRD_AGENT = replace(ANN, agent="third")
@@ -35,6 +41,7 @@ async def child_of(
     *,
     cancels: bool = True,
     is_awaited: bool = False,
+    is_called: bool = False,
     serialize_context: bool = False,
 ) -> Any:
     message_request = request(task_id=task_id, context_id=CONTEXT)
@@ -47,7 +54,7 @@ async def child_of(
         caller=b"{}",
         retention=RETENTION,
         serialize_context=serialize_context,
-        parent=Parent(parent_id, cancels, is_awaited),
+        parent=Parent(parent_id, cancels, is_awaited, is_called),
     )
     return await seeds.store.run(create)
 
@@ -61,7 +68,7 @@ async def test_a_child_and_its_parent_know_each_other(seeds: Seeds) -> None:
 
     result = await child_of(seeds, parent_id, "child")
 
-    assert isinstance(result, Created)
+    assert begins(result)
     assert dict(result.task.metadata) == {"a2a_celery/parentTaskId": parent_id}
     assert (await seeds.task("child")).metadata == result.task.metadata
     page = await seeds.store.run(read_log(seeds.keys, "child", 0))
@@ -98,7 +105,7 @@ async def test_a_client_cannot_name_a_parent_of_another_owner(seeds: Seeds, scop
 async def test_an_unknown_parent_is_ignored(seeds: Seeds) -> None:
     result = await child_of(seeds, "nothing {odd} ünï", "child")
 
-    assert isinstance(result, Created)
+    assert begins(result)
     assert not result.task.metadata.fields
 
 
@@ -147,17 +154,33 @@ async def test_a_parent_without_a_result_cancels_its_children(seeds: Seeds, end:
     assert [child.task_id for child in await acquire_orphans(seeds)] == ([] if end == COMPLETED else ["child"])
 
 
-async def test_a_dead_letter_cancels_no_child(seeds: Seeds) -> None:
-    """The task that is requeued from the dead letter finds the children again."""
+async def test_a_dead_letter_cancels_the_children_that_a_requeued_task_cannot_use_again(seeds: Seeds) -> None:
+    """The task that is requeued from the dead letter finds only the called children again."""
     claim = await seeds.claim_run()
+    await child_of(seeds, claim.ref.task_id, "waited for", is_awaited=True)
+    await child_of(seeds, claim.ref.task_id, "called", is_called=True)
+    await child_of(seeds, claim.ref.task_id, "independent", cancels=False)
     await child_of(seeds, claim.ref.task_id, "child")
     events = [status(FAILED)]
     settle = settle_run(seeds.keys, claim.ref, token=claim.token, written_count=0, events=events, dead_letter=True)
     await seeds.store.run(settle)
 
+    await child_of(seeds, claim.ref.task_id, "late call", is_called=True)
     await child_of(seeds, claim.ref.task_id, "late")
 
-    assert await acquire_orphans(seeds) == []
+    assert [child.task_id for child in await acquire_orphans(seeds)] == ["child", "late"]
+
+
+@pytest.mark.parametrize("from_start", [False, True])
+async def test_a_requeue_cancels_the_children_that_the_new_task_does_not_use(seeds: Seeds, from_start: bool) -> None:
+    claim = await seeds.claim_run()
+    await child_of(seeds, claim.ref.task_id, "called", is_called=True)
+    await child_of(seeds, claim.ref.task_id, "child")
+    await seeds.recover_run(claim.ref)
+
+    await seeds.requeue_task(claim.ref.task_id, from_start=from_start)
+
+    assert [child.task_id for child in await acquire_orphans(seeds)] == ["called", "child"][not from_start :]
 
 
 @pytest.mark.parametrize("end", ["is cancelled", "fails"])
@@ -187,15 +210,20 @@ async def test_a_deleted_parent_leaves_the_list(store: AsyncStore, keys: Keys, s
     await store.redis.delete(*[key async for key in store.redis.scan_iter(f"{keys.prefix}:context:*")])
 
 
-async def test_a_family_has_a_maximum_depth(seeds: Seeds, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(family, "MAX_DEPTH", 2)
+async def create_deepest_task(seeds: Seeds) -> str:
+    """Create a task with the maximum number of ancestors, and return its id."""
     await seeds.create_task(task_id="0")
-    results = await child_of(seeds, "0", "1"), await child_of(seeds, "1", "2")
-    assert all(isinstance(result, Created) for result in results)
+    for number in range(MAX_DEPTH):
+        assert begins(await child_of(seeds, str(number), str(number + 1)))
+    return str(MAX_DEPTH)
 
-    assert await child_of(seeds, "2", "3") == TooDeep()
 
-    assert not await seeds.store.redis.exists(seeds.keys.task("3").record)
+async def test_a_family_has_a_maximum_depth(seeds: Seeds) -> None:
+    parent_id = await create_deepest_task(seeds)
+
+    assert reason_of(await child_of(seeds, parent_id, "deeper")) is Reason.TOO_DEEP
+
+    assert not await seeds.store.redis.exists(seeds.keys.task("deeper").record)
 
 
 @pytest.mark.parametrize("agents_between", [0, 1, 2])
@@ -206,12 +234,15 @@ async def test_a_task_that_waits_for_itself_in_its_context_is_refused(seeds: See
         await child_of(seeds, str(number), str(number + 1), is_awaited=True)
     parent_id = str(agents_between)
 
-    assert await child_of(seeds, parent_id, "last", ANN, is_awaited=True, serialize_context=True) == WaitsForItself()
+    assert (
+        reason_of(await child_of(seeds, parent_id, "last", ANN, is_awaited=True, serialize_context=True))
+        is Reason.WAITS_FOR_ITSELF
+    )
 
     assert not await seeds.store.redis.exists(seeds.keys.task("last").record)
     for refused_before, options in (("other", {"scope": OTHER_AGENT}), ("unawaited", {"is_awaited": False})):
         accepted = {"scope": ANN, "is_awaited": True, "serialize_context": True} | options
-        assert isinstance(await child_of(seeds, parent_id, refused_before, **accepted), Created)
+        assert begins(await child_of(seeds, parent_id, refused_before, **accepted))
 
 
 @pytest.mark.parametrize("released_by", ["an unawaited task", "a question", "the end of the task"])
@@ -225,7 +256,7 @@ async def test_a_task_waits_in_its_context_for_a_task_that_does_not_wait(seeds: 
 
     grandchild = await child_of(seeds, "child", "grandchild", ANN, is_awaited=True, serialize_context=True)
 
-    assert isinstance(grandchild, Created)
+    assert begins(grandchild)
     assert grandchild.is_blocked == (released_by != "the end of the task")
 
 
@@ -240,31 +271,34 @@ async def test_tasks_of_two_contexts_that_would_wait_for_each_other_are_refused(
         await child_of(seeds, "a", f"a{number}", THIRD_AGENT, is_awaited=True)
     caller = f"a{agents_between - 1}" if agents_between else "a"
     in_b = await child_of(seeds, caller, "in b", is_awaited=True, serialize_context=True)
-    assert isinstance(in_b, Created)
+    assert begins(in_b)
     assert in_b.is_blocked
 
-    assert await child_of(seeds, "b", "in a", ANN, is_awaited=True, serialize_context=True) == WaitsForItself()
+    assert (
+        reason_of(await child_of(seeds, "b", "in a", ANN, is_awaited=True, serialize_context=True))
+        is Reason.WAITS_FOR_ITSELF
+    )
 
     await seeds.store.run(request_cancel(seeds.keys, OTHER_AGENT, "in b", CONTEXT))
-    assert isinstance(await child_of(seeds, "b", "in a", ANN, is_awaited=True, serialize_context=True), Created)
+    assert begins(await child_of(seeds, "b", "in a", ANN, is_awaited=True, serialize_context=True))
 
 
-async def test_a_parent_has_a_maximum_of_live_children(seeds: Seeds, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(family, "MAX_CHILDREN", 2)
+async def test_a_parent_has_a_maximum_of_live_children(seeds: Seeds) -> None:
     parent_id = await seeds.create_task()
-    for name in ("a", "b"):
+    names = ["a", *(f"b{number}" for number in range(MAX_CHILDREN - 1))]
+    for name in names:
         await child_of(seeds, parent_id, name)
 
     limited = await child_of(seeds, parent_id, "c")
     await seeds.store.run(request_cancel(seeds.keys, OTHER_AGENT, "a", CONTEXT))
     result = await child_of(seeds, parent_id, "c")
 
-    assert isinstance(limited, Limited)
-    assert (limited.limit, limited.maximum) == ("children", 2)
-    assert isinstance(result, Created)
+    assert is_limited(limited)
+    assert limited.data == {"limit": "children", "maximum": MAX_CHILDREN, "retry_in": 60.0}
+    assert begins(result)
     stored_family = await seeds.store.run(read_family(seeds.keys, None, parent_id))
     assert stored_family is not None
-    assert [child.task_id for child in stored_family.children] == ["b", "c"]
+    assert [child.task_id for child in stored_family.children] == [*names[1:], "c"]
 
 
 def wait_for_child(task_id: str) -> Wait:
@@ -383,7 +417,7 @@ async def test_a_dead_letter_keeps_the_children_of_the_turn_after_an_interrupt(s
     await seeds.recover_run(next_claim.ref)
     assert (await seeds.task(parent_id)).status.state == FAILED
 
-    assert [child.task_id for child in await acquire_orphans(seeds)] == ["called"]
+    assert [child.task_id for child in await acquire_orphans(seeds)] == ["called", "submitted"]
 
 
 async def test_a_task_without_children_that_is_interrupted_is_not_due(seeds: Seeds) -> None:
@@ -396,13 +430,11 @@ async def requeued_parent(seeds: Seeds) -> str:
     """Requeue a dead letter with the children "child" and "ended". Return the id of the new task, which waits for
     "child"."""
     claim = await seeds.claim_run()
-    await child_of(seeds, claim.ref.task_id, "child")
-    await child_of(seeds, claim.ref.task_id, "ended", cancels=False)
+    await child_of(seeds, claim.ref.task_id, "child", is_awaited=True)
+    await child_of(seeds, claim.ref.task_id, "ended", cancels=False, is_called=True)
     await seeds.settle_run(await seeds.claim_run("ended"), status(COMPLETED))
     await child_of(seeds, claim.ref.task_id, "deleted")
-    await seeds.store.run(
-        Operation(script("delete_task"), seeds.keys.task("deleted"), [str(OTHER_AGENT)], lambda _: None)
-    )
+    await seeds.store.run(delete_task(seeds.keys, OTHER_AGENT, "deleted"))
     await seeds.recover_run(claim.ref)
     new_id, _ = await seeds.requeue_task(claim.ref.task_id)
     await Suspensions(seeds).suspend_run(await seeds.claim_run(new_id), wait_for_child("child"))
@@ -439,25 +471,19 @@ async def test_a_requeued_task_has_the_children_of_its_dead_letter(seeds: Seeds,
     assert not await seeds.store.redis.exists(keys.task("deleted").record)
 
 
-async def test_a_requeued_task_keeps_its_depth(seeds: Seeds, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(family, "MAX_DEPTH", 1)
-    await seeds.create_task(task_id="0")
-    await child_of(seeds, "0", "1")
-    await seeds.recover_run((await seeds.claim_run("1")).ref)
-    new_id, _ = await seeds.requeue_task("1")
+async def test_a_requeued_task_keeps_its_depth(seeds: Seeds) -> None:
+    task_id = await create_deepest_task(seeds)
+    await seeds.recover_run((await seeds.claim_run(task_id)).ref)
+    new_id, _ = await seeds.requeue_task(task_id)
 
-    assert await child_of(seeds, new_id, "2") == TooDeep()
+    assert reason_of(await child_of(seeds, new_id, "deeper")) is Reason.TOO_DEEP
 
 
 async def test_a_task_that_starts_again_has_no_children(seeds: Seeds, keys: Keys) -> None:
     claim = await seeds.claim_run()
     await child_of(seeds, claim.ref.task_id, "child")
     await seeds.recover_run(claim.ref)
-    dead_letter = await seeds.store.run(read_dead_letter(keys, claim.ref.task_id, from_start=True))
-    assert isinstance(dead_letter, DeadLetter)
+    new_id, _ = await seeds.requeue_task(claim.ref.task_id, from_start=True)
 
-    requeue = requeue_task(keys, dead_letter, "new", retention=RETENTION, options=b"", from_start=True)
-    assert await seeds.store.run(requeue) == "requeued"
-
-    families = [await seeds.store.run(read_family(keys, None, task_id)) for task_id in ("new", claim.ref.task_id)]
+    families = [await seeds.store.run(read_family(keys, None, task_id)) for task_id in (new_id, claim.ref.task_id)]
     assert [[child.task_id for child in family.children] for family in families if family] == [[], ["child"]]

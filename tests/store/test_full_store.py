@@ -8,34 +8,38 @@ from enum import StrEnum
 from typing import Any
 
 import pytest
-from a2a.server.cluster import TaskVersion
-from a2a.types import Task, TaskStatus
 
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.errors import StoreUnavailable
 from a2a_celery.lifecycle import Event
 from a2a_celery.lifecycle.execution import ExecutionState, Step, Transition
+from a2a_celery.lifecycle.references import RunRef
 from a2a_celery.lifecycle.states import COMPLETED, FAILED, INPUT_REQUIRED, WORKING
-from a2a_celery.store import AsyncStore, Keys, Operation, Scope
+from a2a_celery.store import AsyncStore, Keys, Operation
 from a2a_celery.store.admin.archiving import read_archive_state, remove_archived
-from a2a_celery.store.admin.start_check import correct_due_times
 from a2a_celery.store.blobs.cleanup import acquire_orphaned_blobs
-from a2a_celery.store.operation import SCRIPTS, script
-from a2a_celery.store.runs.commands import RunRef, SessionState, append, end_run, settle_run
+from a2a_celery.store.operation import SCRIPTS
+from a2a_celery.store.runs.commands import SessionState, append, end_run, settle_run
 from a2a_celery.store.runs.publication import acquire_due_runs
 from a2a_celery.store.runs.recovery import Lapsed, lapse_run, return_run
 from a2a_celery.store.runs.release import delegate_to_canvas, due_canvases, end_by_result
 from a2a_celery.store.runs.renewal import Renewal, renew_runs
 from a2a_celery.store.runs.suspension import resume_due_runs
-from a2a_celery.store.sdk import _save_task
-from a2a_celery.store.tasks.commands import TaskLimits, continue_task, create_task, end_pauses, request_cancel
+from a2a_celery.store.tasks.commands import (
+    TaskLimits,
+    continue_task,
+    create_task,
+    delete_task,
+    end_pauses,
+    request_cancel,
+)
 from a2a_celery.store.webhooks.deliveries import acquire_due_deliveries, acquire_requested_posts
 from a2a_celery.watcher.recoverer import Recoverer
 from tests.store.operations_on_deliveries import acquire_cursor, request_ping
 from tests.store.test_operations import REF, TOKEN, VERBS, Make, _post_reminders, claim_task
-from tests.support.restarts import allow_writes, installed_servers, refuse_writes
-from tests.support.seeds import ANN, CONTEXT, LEASE_US, RETENTION, Seeds, chunk, request, status
-from tests.support.suspensions import Suspensions, wait_for
+from tests.support.processes.restarts import allow_writes, installed_servers, refuse_writes
+from tests.support.store.seeds import ANN, CONTEXT, LEASE_US, RETENTION, Seeds, chunk, request, status
+from tests.support.store.suspensions import Suspensions, wait_for
 
 LARGE = "x" * 10_000
 
@@ -61,10 +65,11 @@ BY_SCRIPT = {
     "create_task": REFUSED, "continue_task": REFUSED, "requeue_task": REFUSED, "claim_run": REFUSED,
     "acquire_due_runs": REFUSED, "resume_due_runs": REFUSED, "postpone_runs": REFUSED, "lapsed_runs": REFUSED,
     "lapse_run": REFUSED,
-    "save_task": REFUSED, "save_push_config": REFUSED, "register_blobs": REFUSED,
+    "save_push_config": REFUSED, "register_blobs": REFUSED,
     "request_post": REFUSED, "post_reminders": REFUSED, "send_signal": REFUSED,
     # ending, delivering, archiving and deleting free memory
-    "end_pauses": WRITTEN, "delete_task": WRITTEN, "delete_push_config": WRITTEN, "unlist_task": WRITTEN,
+    "end_pauses": WRITTEN, "delete_task": WRITTEN,
+    "delete_push_config": WRITTEN, "unlist_task": WRITTEN,
     "acquire_due_deliveries": WRITTEN, "record_delivery": WRITTEN, "postpone_delivery": WRITTEN,
     "abandon_delivery": WRITTEN, "replay_delivery": WRITTEN, "acquire_requested_posts": WRITTEN,
     "settle_requested_post": WRITTEN, "acquire_archivable": WRITTEN, "remove_archived": WRITTEN,
@@ -72,13 +77,17 @@ BY_SCRIPT = {
     # reads
     "read_task": READ, "list_tasks": READ, "read_log": READ, "read_states": READ, "read_steps": READ, "read_journal":
     READ, "read_dead_letter": READ, "read_push_configs": READ, "read_delivery": READ, "scan_deliveries": READ,
+    "read_recorded": READ,
     "scan_list": READ, "newest_tasks": READ, "read_metrics": READ, "delivery_metrics": READ, "claimed_runs": READ,
-    "correct_clock": READ, "read_messages": READ, "read_family": READ, "acquire_ended_parents": WRITTEN,
-    "read_next_run": READ, "earlier_tasks": READ, "skipped_ticks": READ,
+    "read_messages": READ, "read_family": READ, "acquire_ended_parents": WRITTEN,
+    "read_next_run": READ, "skipped_ticks": READ,
+    "list_waiting": READ, "newest_scopes": READ,
     "blobs_in_use": READ, "secrets_in_use": READ, "read_archive_state": READ, "find_keys": READ, "open_store": READ,
-    "acquire_request": WRITTEN, "acquire_bytes": WRITTEN, "read_memory": READ, "record_heartbeat": WRITTEN,
+    "acquire_request": WRITTEN, "read_memory": READ, "record_heartbeat": WRITTEN,
+    "record_sample": WRITTEN,
     # operators
     "set_schema": REFUSED, "update_archive_backlog": WRITTEN, "migrate_to_1": READ, "migrate_to_2": READ,
+    "migrate_to_3": READ, "migrate_to_4": READ,
 }  # fmt: skip
 """Reaction of a full store to each script that ``test_operations`` calls. Add new scripts here."""
 
@@ -217,17 +226,7 @@ async def _archive_is_given_up(keys: Keys, seeds: Seeds) -> Operation[Any]:
 
 async def _delete(keys: Keys, seeds: Seeds) -> Operation[Any]:
     await claim_task(keys, seeds)
-    return Operation(script("delete_task"), keys.task("t"), [str(ANN)], lambda answer: answer)
-
-
-async def _clock_jumped(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await claim_task(keys, seeds)
-    return correct_due_times(keys, 3_600_000_000, corrections=0, lease_us=LEASE_US)
-
-
-async def _save(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    task = Task(id="t", context_id=CONTEXT, status=TaskStatus(state=WORKING))
-    return _save_task(keys, Scope(), task, event=None, prev_version=TaskVersion.MISSING, retention=RETENTION)
+    return delete_task(keys, ANN, "t")
 
 
 STEP = Step(1, 1, "r", Transition(1, ExecutionState.IDLE, ExecutionState.INITIALIZING, 1))
@@ -241,7 +240,6 @@ NOTHING_TO_DO = {
 CASES = [
     *(Case(make.__name__[1:], make, READ if make.__name__[1:] in NOTHING_TO_DO else None) for make in VERBS),
     Case("delete_task", _delete),
-    Case("save_task", _save),
     Case("append_a_state", _append_case(STEP, status(INPUT_REQUIRED, "?")), WRITTEN),
     Case("append_the_end", _append_case(status(COMPLETED)), WRITTEN),
     Case("append_progress", _append_case(status(WORKING, "half-way")), REFUSED),
@@ -270,7 +268,6 @@ CASES = [
     Case("a_delivery_is_due", _delivery_is_due, WRITTEN),
     Case("a_requested_post_is_due", _requested_post_is_due, WRITTEN),
     Case("archived", _remove_archived, WRITTEN),
-    Case("the_clock_jumped", _clock_jumped, WRITTEN),
     Case("blobs_of_a_missing_task", _blobs_of_a_missing_task, WRITTEN),
     Case("the_archive_is_given_up", _archive_is_given_up, WRITTEN),
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -9,7 +10,9 @@ from a2a.types import TaskState
 
 from a2a_celery.agents import OnMessage
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
+from a2a_celery.features.idempotency.section import IdempotencyKey
 from a2a_celery.lifecycle import EventKind, kind_of
+from a2a_celery.lifecycle.refusals import Reason
 from a2a_celery.lifecycle.states import (
     AUTH_REQUIRED,
     CANCELED,
@@ -27,19 +30,12 @@ from a2a_celery.store.runs.messages import read_messages
 from a2a_celery.store.runs.recovery import GivenUp, return_run
 from a2a_celery.store.runs.release import release_run
 from a2a_celery.store.runs.renewal import Renewal, renew_runs
-from a2a_celery.store.tasks.commands import MAX_WAITING_TURNS, IdempotencyKey, continue_task, request_cancel
-from a2a_celery.store.tasks.results import (
-    Begun,
-    Conflict,
-    Continued,
-    DeliveredToRun,
-    Full,
+from a2a_celery.store.tasks.commands import MAX_WAITING_TURNS, continue_task, request_cancel
+from a2a_celery.store.tasks.replies import (
     Known,
-    TooLarge,
-    Waiting,
-    Working,
 )
-from tests.support.seeds import ANN, CONTEXT, LEASE_US, Seeds, chunk, request, run_concurrently, status
+from tests.support.store.replies import begins, is_delivered, reason_of, waits
+from tests.support.store.seeds import ANN, CONTEXT, LEASE_US, Seeds, chunk, request, run_concurrently, status
 from tests.support.waiting import eventually_async
 
 FINAL = [COMPLETED, INPUT_REQUIRED, AUTH_REQUIRED]
@@ -53,7 +49,7 @@ class Conversation:
 
     async def send(
         self, claim: Claim | str, text: str, on_message: OnMessage = "steer", nonce: str = "", **options: object
-    ) -> Continued:
+    ) -> Any:
         task_id = claim if isinstance(claim, str) else claim.ref.task_id
         message_request = request(text, task_id, CONTEXT)
         nonce = nonce or uuid4().hex
@@ -126,7 +122,7 @@ async def test_a_steering_message_is_in_log_and_history_at_once_and_the_run_read
     answers = [await conversation.send(claim, text) for text in ("left", "right")]
 
     log = await seeds.log(claim.ref.task_id)
-    assert all(isinstance(answer, DeliveredToRun) for answer in answers)
+    assert all(is_delivered(answer) for answer in answers)
     assert [answer.newest.version for answer in answers] == [len(log_before) + 1, len(log_before) + 2]  # type: ignore[union-attr]
     assert [kind_of(entry.event) for entry in log[len(log_before) :]] == [EventKind.CLIENT_MESSAGE] * 2
     assert await conversation.history(claim) == ["hello", "left", "right"]
@@ -140,7 +136,7 @@ async def test_a_steering_message_is_in_log_and_history_at_once_and_the_run_read
 async def test_a_run_that_waits_for_a_worker_can_read_it_too(conversation: Conversation, seeds: Seeds) -> None:
     task_id = await seeds.create_task()
 
-    assert isinstance(await conversation.send(task_id, "left"), DeliveredToRun)
+    assert is_delivered(await conversation.send(task_id, "left"))
 
     claim = await seeds.claim_run(task_id)
     assert text_of(claim) == "hello"
@@ -251,7 +247,7 @@ async def test_a_message_and_an_end_at_once_lose_nothing(conversation: Conversat
             conversation.send(claim, "left"), conversation.settle(claim, COMPLETED)
         )
 
-        if isinstance(reply, DeliveredToRun):
+        if is_delivered(reply):
             assert settlement.next_run == 2
             assert text_of(await conversation.next_claim(claim)) == "left"
         else:
@@ -294,7 +290,7 @@ async def test_a_turn_that_answers_a_question_reads_the_messages_before_it_again
     claim = await seeds.claim_run()
     await conversation.send(claim, "left")
     await conversation.settle(claim, INPUT_REQUIRED, "how far?", read_count=1, question_count=1)
-    assert isinstance(await conversation.send(claim, "ten"), Begun)
+    assert begins(await conversation.send(claim, "ten"))
     next_claim = await conversation.next_claim(claim)
     await conversation.send(next_claim, "right")
     await conversation.settle(next_claim, INPUT_REQUIRED, "how fast?", read_count=1, question_count=2)
@@ -367,7 +363,7 @@ async def test_a_message_interrupts_a_claimed_run(conversation: Conversation, ke
 
     reply = await conversation.send(claim, "rather this", "interrupt")
 
-    assert isinstance(reply, DeliveredToRun)
+    assert is_delivered(reply)
     assert await conversation.store.run(renewal) == Renewal(frozenset(), frozenset(), frozenset({claim.ref.name}))
     result = await conversation.store.run(settle_run(keys, claim.ref, token=claim.token, written_count=1, events=[]))
     assert isinstance(result, Settled)
@@ -511,10 +507,10 @@ async def test_reject_refuses_a_message_and_writes_nothing(conversation: Convers
     for task_id in (await seeds.create_task(), (await seeds.claim_run()).ref.task_id):
         data_before = await seeds.all_values()
 
-        assert await conversation.send(task_id, "more", "reject") == Working()
+        assert reason_of(await conversation.send(task_id, "more", "reject")) is Reason.WORKING
 
         assert await seeds.all_values() == data_before
-    assert isinstance(await conversation.send(await seeds.create_task_in(INPUT_REQUIRED), "this", "reject"), Begun)
+    assert begins(await conversation.send(await seeds.create_task_in(INPUT_REQUIRED), "this", "reject"))
 
 
 async def test_renewal_names_the_runs_with_waiting_messages(
@@ -533,21 +529,23 @@ async def test_limits_and_repeats_are_those_of_any_message(
     conversation: Conversation, seeds: Seeds, on_message: OnMessage
 ) -> None:
     claim = await seeds.claim_run()
-    key = IdempotencyKey("m1", "digest", 60_000)
-    first = await conversation.send(claim, "left", on_message, idempotency_key=key)
-    assert isinstance(first, DeliveredToRun)
+    key = IdempotencyKey.of(seeds.keys, ANN, "m1", "digest", 60_000)
+    first = await conversation.send(claim, "left", on_message, sections=[key])
+    assert is_delivered(first)
     data_before = await seeds.all_values()
 
-    second_result = await conversation.send(claim, "left", on_message, idempotency_key=key)
-    conflict = await conversation.send(claim, "left", on_message, idempotency_key=IdempotencyKey("m1", "other", 60_000))
+    second_result = await conversation.send(claim, "left", on_message, sections=[key])
+    conflict = await conversation.send(
+        claim, "left", on_message, sections=[IdempotencyKey.of(seeds.keys, ANN, "m1", "other", 60_000)]
+    )
     too_large = await conversation.send(claim, "left", on_message, max_bytes=1)
 
     assert second_result == Known(claim.ref.task_id, first.newest.version, 0)
-    assert (conflict, too_large) == (Conflict(), TooLarge())
+    assert (reason_of(conflict), reason_of(too_large)) == (Reason.SAME_MESSAGE_ID, Reason.TOO_LARGE)
     assert await seeds.all_values() == data_before
     for _ in range(MAX_WAITING_TURNS - 1):
         await conversation.send(claim, "more", on_message)
-    assert await conversation.send(claim, "one more", on_message) == Full()
+    assert reason_of(await conversation.send(claim, "one more", on_message)) is Reason.TOO_MANY_MESSAGES
 
 
 @pytest.mark.parametrize("on_message", ["steer", "interrupt"])
@@ -581,7 +579,7 @@ async def test_a_run_cannot_read_a_message_that_interrupts_it(conversation: Conv
 
 async def test_a_message_from_before_the_option_keeps_its_place(conversation: Conversation, seeds: Seeds) -> None:
     claim = await seeds.claim_run()
-    assert isinstance(await conversation.send(claim, "queued", "queue"), Waiting)
+    assert waits(await conversation.send(claim, "queued", "queue"))
     await conversation.send(claim, "steering")
 
     assert await conversation.unread(claim) == []

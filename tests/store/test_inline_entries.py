@@ -14,13 +14,13 @@ from a2a.types import Part
 from a2a_celery.lifecycle import EventId, LogEntry
 from a2a_celery.lifecycle.states import COMPLETED
 from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store.log.follower import LogFollower, StreamCursor
 from a2a_celery.store.log.pages import LogPage, read_log
-from a2a_celery.store.log.pubsub import BUFFER_BYTES, InlineEntries, LogFollower, LogSignal, PubSubListener, follow
-from a2a_celery.store.operation import Operation, script
-from a2a_celery.store.tasks.commands import create_task
+from a2a_celery.store.log.pubsub import BUFFER_BYTES, InlineEntries, LogSignal, PubSubListener
+from a2a_celery.store.tasks.commands import create_task, delete_task
 from tests.store.test_pubsub import is_up
-from tests.support.blob_setup import THRESHOLD, BlobSetup
-from tests.support.seeds import ANN, CONTEXT, Seeds, chunk, request, status
+from tests.support.store.blob_setup import THRESHOLD, BlobSetup
+from tests.support.store.seeds import ANN, CONTEXT, Seeds, chunk, request, status
 from tests.support.waiting import LIMIT
 
 SOON = 10.0
@@ -65,17 +65,26 @@ async def whole_log(store: AsyncStore, keys: Keys, task_id: str, version: int = 
 
 
 async def read_pages(
-    reads: CountingStore, keys: Keys, signal: LogSignal, task_id: str, until: int, *, version: int = 1, new: bool = True
+    reads: CountingStore,
+    keys: Keys,
+    subscriber: PubSubListener,
+    signal: LogSignal,
+    task_id: str,
+    until: int,
+    *,
+    version: int = 1,
+    new: bool = True,
 ) -> list[LogPage]:
     """Return the pages after version `version` up to version `until`."""
     pages: list[LogPage] = []
+    cursor = StreamCursor(task_id, CONTEXT, EventId(version))
+    follower = LogFollower(cast(AsyncStore, reads), keys, subscriber)
     async with (
         asyncio.timeout(SOON),
-        aclosing(follow(cast(AsyncStore, reads), keys, signal, task_id, EventId(version), new=new)) as page_stream,
+        aclosing(follower.events(cursor, signal, new=new, on_page=pages.append)) as stream,
     ):
-        async for page in page_stream:
-            pages.append(page)
-            if page.version == until:
+        async for _ in stream:
+            if pages[-1].version == until:
                 return pages
     raise AssertionError(pages)
 
@@ -89,7 +98,7 @@ async def test_a_stream_of_inline_entries_reads_no_log(
 ) -> None:
     reads = CountingStore(store)
     async with follow_task(store, keys, subscriber) as (task_id, signal):
-        reader = asyncio.create_task(read_pages(reads, keys, signal, task_id, until=6))
+        reader = asyncio.create_task(read_pages(reads, keys, subscriber, signal, task_id, until=6))
         claim = await seeds.claim_run(task_id)
         await seeds.append_events(claim, chunk("a", append=False))
         await seeds.append_events(claim, chunk("ä\n\x00 "), chunk("c"), written_count=1)
@@ -100,8 +109,7 @@ async def test_a_stream_of_inline_entries_reads_no_log(
     log = await whole_log(store, keys, task_id)
     assert reads.count == 0
     assert entries(pages) == log.entries
-    assert (pages[-1].state, pages[-1].running) == (log.state, log.running) == (COMPLETED, False)
-    assert all(page.running for page in pages[:-1])
+    assert pages[-1].state == log.state == COMPLETED
 
 
 async def test_missed_entries_are_read_from_the_log(
@@ -115,7 +123,7 @@ async def test_missed_entries_are_read_from_the_log(
         assert signal.page(EventId(2))  # no further notification follows
         await seeds.append_events(claim, chunk("b"), written_count=1)
 
-        pages = await read_pages(reads, keys, signal, task_id, until=4)
+        pages = await read_pages(reads, keys, subscriber, signal, task_id, until=4)
 
     assert reads.count == 1
     assert entries(pages) == (await whole_log(store, keys, task_id)).entries
@@ -130,7 +138,7 @@ async def test_partly_known_inline_entries_start_after_the_known_ones(
         await seeds.append_events(claim, chunk("a", append=False), chunk("b"), chunk("c"))
         await wait_for_signal(signal, version=4)
 
-        pages = await read_pages(reads, keys, signal, task_id, until=5, version=3, new=False)
+        pages = await read_pages(reads, keys, subscriber, signal, task_id, until=5, version=3, new=False)
 
     assert reads.count == 0
     assert entries(pages) == (await whole_log(store, keys, task_id, version=3)).entries
@@ -141,7 +149,7 @@ async def test_large_entries_are_read_from_the_log(
 ) -> None:
     reads = CountingStore(store)
     async with follow_task(store, keys, subscriber) as (task_id, signal):
-        reader = asyncio.create_task(read_pages(reads, keys, signal, task_id, until=5))
+        reader = asyncio.create_task(read_pages(reads, keys, subscriber, signal, task_id, until=5))
         claim = await seeds.claim_run(task_id)
         await seeds.append_events(claim, chunk("a", append=False))
         await seeds.append_events(claim, chunk("b" * 20_000), written_count=1)
@@ -163,7 +171,7 @@ async def test_a_large_entry_is_read_from_the_log_after_small_inline_ones(
         await seeds.settle_run(claim, chunk("b" * 20_000), status(COMPLETED), written_count=1)
         await wait_for_signal(signal, version=4)
 
-        pages = await read_pages(reads, keys, signal, task_id, until=5, new=False)
+        pages = await read_pages(reads, keys, subscriber, signal, task_id, until=5, new=False)
 
     assert reads.count == 1
     assert entries(pages) == (await whole_log(store, keys, task_id)).entries
@@ -172,7 +180,7 @@ async def test_a_large_entry_is_read_from_the_log_after_small_inline_ones(
 def test_a_notification_without_entries_clears_the_buffered_ones() -> None:
     signal = LogSignal()
 
-    signal.receive(b"3\n2 1 0 \x00\x00\x00\x043 \x12\x00")
+    signal.receive(b"3\n2 0 \x00\x00\x00\x043 \x12\x00")
     signal.notify()
 
     assert signal.page(EventId(2)) is None
@@ -183,7 +191,7 @@ async def test_entries_in_the_object_store_are_read_from_the_log(
 ) -> None:
     store, reads = blob_setup.store, CountingStore(blob_setup.store)
     async with follow_task(store, keys, subscriber) as (task_id, signal):
-        reader = asyncio.create_task(read_pages(reads, keys, signal, task_id, until=3))
+        reader = asyncio.create_task(read_pages(reads, keys, subscriber, signal, task_id, until=3))
         claim = await blob_seeds.claim_run(task_id)
         event = chunk("", append=False)
         event.artifact.parts[0].CopyFrom(Part(raw=b"x" * THRESHOLD))
@@ -216,10 +224,12 @@ async def test_a_reader_ends_at_once_when_its_task_is_deleted(
     store: AsyncStore, keys: Keys, subscriber: PubSubListener, *, final_only: bool
 ) -> None:
     async with follow_task(store, keys, subscriber, final_only=final_only) as (task_id, signal):
-        await store.run(Operation(script("delete_task"), keys.task(task_id), [str(ANN)], int))
+        await store.run(delete_task(keys, ANN, task_id))
 
         async with asyncio.timeout(SOON):
-            assert [page async for page in follow(store, keys, signal, task_id, EventId(1), new=True)] == []
+            cursor = StreamCursor(task_id, CONTEXT, EventId(1))
+            follower = LogFollower(store, keys, subscriber)
+            assert [events async for events in follower.events(cursor, signal, new=True)] == []
 
 
 async def test_inline_entries_do_not_serve_a_reader_of_another_history(
@@ -248,7 +258,7 @@ async def test_the_buffer_for_a_slow_reader_is_bounded(
             await seeds.append_events(claim, chunk("x" * 5_000), written_count=version)
         await wait_for_signal(signal, version=notifications + 1)
 
-        pages = await read_pages(reads, keys, signal, task_id, until=notifications + 2, new=False)
+        pages = await read_pages(reads, keys, subscriber, signal, task_id, until=notifications + 2, new=False)
 
     assert reads.count == 1
     assert entries(pages) == (await whole_log(store, keys, task_id)).entries
@@ -268,27 +278,27 @@ async def test_inline_entries_serve_readers_at_a_version_that_they_follow(
     await seeds.append_events(claim, chunk("a", append=False), chunk("b"))
     [*entries_stored] = await store.redis.lrange(keys.task(claim.ref.task_id).log, 2, -1)
 
-    page = InlineEntries(4, b"2", True, entries_stored).page(EventId(version))
+    page = InlineEntries(4, b"2", entries_stored).page(EventId(version))
 
     assert (page and [entry.version for entry in page.entries]) == expected
 
 
 def test_inline_entries_after_a_gap_replace_the_earlier_ones() -> None:
     first, next_, third = (
-        InlineEntries(3, b"2", True, [b"3"]),
-        InlineEntries(5, b"2", True, [b"4", b"5"]),
-        InlineEntries(7, b"3", False, [b"7"]),
+        InlineEntries(3, b"2", [b"3"]),
+        InlineEntries(5, b"2", [b"4", b"5"]),
+        InlineEntries(7, b"3", [b"7"]),
     )
 
-    assert first.joined_with(next_) == InlineEntries(5, b"2", True, [b"3", b"4", b"5"])
+    assert first.joined_with(next_) == InlineEntries(5, b"2", [b"3", b"4", b"5"])
     assert first.joined_with(third) == third
     assert first.joined_with(first) == first
 
 
 def test_inline_entries_of_two_histories_are_not_joined() -> None:
     """The store lost the entry after `first`, and recorded a different entry at the same version."""
-    first = InlineEntries(3, b"2", True, [b"70 x", b"80 x"], before_us=60)
-    successor, other = (InlineEntries(4, b"2", True, [b"90 x"], before_us=before_us) for before_us in (80, 85))
+    first = InlineEntries(3, b"2", [b"70 x", b"80 x"], before_us=60)
+    successor, other = (InlineEntries(4, b"2", [b"90 x"], before_us=before_us) for before_us in (80, 85))
 
-    assert first.joined_with(successor) == InlineEntries(4, b"2", True, [b"70 x", b"80 x", b"90 x"], before_us=60)
+    assert first.joined_with(successor) == InlineEntries(4, b"2", [b"70 x", b"80 x", b"90 x"], before_us=60)
     assert first.joined_with(other) == other

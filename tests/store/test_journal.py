@@ -9,18 +9,18 @@ from uuid import uuid4
 
 import pytest
 
-from a2a_celery.lifecycle.journal import REMOVED, JournalEntry, decode_entry, encode_entry
+from a2a_celery.lifecycle.journal import REMOVED, CallExecution, JournalEntry, decode_entry, encode_entry
 from a2a_celery.lifecycle.states import COMPLETED, FAILED, INPUT_REQUIRED, WORKING
 from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.store.operation import Operation, script
+from a2a_celery.store.operation import Operation
 from a2a_celery.store.runs.commands import Claim, Illegal, RunLost, append, settle_run
-from a2a_celery.store.runs.journal import JournalPage, read_journal
+from a2a_celery.store.runs.journal import JournalPage, RecordedEntries, read_journal, read_recorded
 from a2a_celery.store.runs.recovery import return_run
 from a2a_celery.store.runs.release import release_run
-from a2a_celery.store.tasks.commands import continue_task
+from a2a_celery.store.tasks.commands import continue_task, delete_task
 from a2a_celery.store.tasks.dead_letters import DeadLetter, read_dead_letter, requeue_task
-from tests.support.leaks import leaks
-from tests.support.seeds import ANN, CONTEXT, RETENTION, Seeds, chunk, request, status
+from tests.support.store.leaks import leaks
+from tests.support.store.seeds import ANN, CONTEXT, RETENTION, Seeds, chunk, request, status
 
 from .test_cost import Meter
 
@@ -40,10 +40,37 @@ async def answer(store: AsyncStore, keys: Keys, task_id: str) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"null", b"a\nb", b"\x00\xff\n"])
-def test_an_entry_is_read_as_it_was_written(content: bytes) -> None:
-    journal_entry = JournalEntry("ü n#12", "step", "protobuf a.b:C", content, 7)
+@pytest.mark.parametrize("execution", [None, CallExecution(3, 2, 1_800_000_000_000_000, 5)])
+@pytest.mark.parametrize("messages", [(), ("1 m",)])
+def test_an_entry_is_read_as_it_was_written(
+    content: bytes, execution: CallExecution | None, messages: tuple[str, ...]
+) -> None:
+    journal_entry = JournalEntry("ü n#12", "step", "protobuf a.b:C", content, 7, messages=messages, execution=execution)
+    if execution is not None:
+        journal_entry = replace(journal_entry, arguments='["ü\\n"]')
 
-    assert decode_entry(journal_entry.key, encode_entry(journal_entry)) == journal_entry
+    decoded = decode_entry(journal_entry.key, encode_entry(journal_entry))
+
+    assert (decoded, decoded.execution, decoded.arguments) == (journal_entry, execution, journal_entry.arguments)
+
+
+def test_an_entry_without_its_execution_is_read() -> None:
+    stored = b'["step","json",7,["1 m"]]\n5'
+
+    assert decode_entry("a#1", stored) == JournalEntry("a#1", "step", "json", b"5", 7, messages=("1 m",))
+
+
+async def test_observers_read_the_sizes_and_beginnings_of_results(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    claim = await seeds.claim_run()
+    await seeds.append_events(claim, JournalEntry("a#1", "step", "json", b"12\n456", 1), entry("b#1", b""))
+
+    recorded = await store.run(read_recorded(keys, claim.ref.task_id, max_content=4))
+
+    assert recorded.count == 2
+    assert {(item.entry.key, item.entry.content, item.size) for item in recorded.entries} == {
+        ("a#1", b"12\n4", 6), ("b#1", b"", 0),
+    }  # fmt: skip
+    assert await store.run(read_recorded(keys, "missing", max_content=4)) == RecordedEntries((), 0)
 
 
 async def test_entries_are_written_with_the_events_and_are_not_in_the_log(
@@ -183,7 +210,7 @@ async def test_the_journal_ends_with_its_task(store: AsyncStore, keys: Keys, see
         case "settle":
             await seeds.settle_run(claim, status(FAILED), written_count=1)
         case "delete":
-            await store.run(Operation(script("delete_task"), keys.task(claim.ref.task_id), [str(ANN)], int))
+            await store.run(delete_task(keys, ANN, claim.ref.task_id))
 
     assert await journal(store, keys, claim.ref.task_id) == {}
     assert await leaks(store, keys) == []

@@ -17,16 +17,15 @@ from a2a_celery.store import AsyncStore, Keys, SyncStore
 from a2a_celery.store.blobs.blob_store import Blobs
 from a2a_celery.store.blobs.object_store import ObjectStore
 from a2a_celery.store.blobs.references import encode_entry, resolve_entry
-from a2a_celery.store.operation import Operation, script
 from a2a_celery.store.runs.commands import Claim, claim_run, settle_run
-from a2a_celery.store.runs.journal import JournalPage, read_journal
+from a2a_celery.store.runs.journal import JournalPage, read_journal, read_recorded
 from a2a_celery.store.runs.release import release_run
-from a2a_celery.store.tasks.commands import continue_task
+from a2a_celery.store.tasks.commands import continue_task, delete_task
 from a2a_celery.store.tasks.dead_letters import DeadLetter, read_dead_letter, requeue_task
 from a2a_celery.watcher.archiver import BlobRemover
-from tests.support.blob_setup import BlobSetup, create_task_with_parts, remove_due_blobs
-from tests.support.leaks import leaks
-from tests.support.seeds import ANN, CONTEXT, RETENTION, Seeds, chunk, request, status
+from tests.support.store.blob_setup import BlobSetup, create_task_with_parts, remove_due_blobs
+from tests.support.store.leaks import leaks
+from tests.support.store.seeds import ANN, CONTEXT, RETENTION, Seeds, chunk, request, status
 
 LARGE = b'"' + b"x" * 5000 + b'"'
 
@@ -70,6 +69,10 @@ async def test_a_large_result_is_a_blob_and_the_next_attempt_receives_it(
     task_id = first.ref.task_id
     assert len(await stored_entry(blob_setup, keys, task_id)) < 200
     assert blobs_in(blob_setup, task_id) == {"journal-1"}
+    recorded = await blob_setup.store.run(read_recorded(keys, task_id, max_content=10))
+    assert {(item.entry.key, item.entry.content, item.size) for item in recorded.entries} == {
+        ("fetch#1", b"", len(LARGE)), ("small#1", b"1", 1),
+    }  # fmt: skip
     await blob_seeds.recover_run(first.ref)
 
     next_claim = await blob_seeds.claim_run(task_id, run=2)
@@ -147,7 +150,7 @@ async def test_the_blobs_of_a_journal_are_removed_at_the_end_of_the_task(
         case "settle":
             await blob_seeds.settle_run(claim, status(COMPLETED), written_count=2)
         case "delete":
-            await blob_seeds.store.run(Operation(script("delete_task"), keys.task(task_id), [str(ANN)], int))
+            await blob_seeds.store.run(delete_task(keys, ANN, task_id))
 
     await remove_journals(blob_setup, keys)
 
@@ -255,12 +258,10 @@ async def test_a_task_is_not_requeued_with_results_that_may_have_been_removed(
     dead_letter = await blob_seeds.store.run(read_dead_letter(keys, dead_id))
     assert isinstance(dead_letter, DeadLetter)
     operation = requeue_task(keys, dead_letter, "new", retention=RETENTION, options=b"")
-    call = await blob_setup.blobs.put(
-        operation, blob_seeds.store.run
-    )  # the operator's process is frozen for a long time
+    call = await blob_setup.put_blobs(operation)  # the operator's process is frozen for a long time
     await remove_due_blobs(blob_setup, keys)
 
-    with pytest.raises(BlobsUnavailable, match="nothing was stored"):
+    with pytest.raises(BlobsUnavailable, match="removed before"):
         await blob_seeds.store.run(call)
 
     assert isinstance(await blob_seeds.store.run(read_dead_letter(keys, dead_id)), DeadLetter)

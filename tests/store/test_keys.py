@@ -6,15 +6,16 @@ from dataclasses import replace
 
 import pytest
 
+from a2a_celery.features.idempotency.section import IdempotencyKey
 from a2a_celery.lifecycle.execution import ExecutionState as S
 from a2a_celery.lifecycle.execution import Step, Transition
 from a2a_celery.lifecycle.journal import JournalEntry
+from a2a_celery.lifecycle.references import RunRef, Scope
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, WORKING
-from a2a_celery.store import AsyncStore, Keys, Scope
-from a2a_celery.store.runs.commands import RunRef
+from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.tasks.commands import continue_task, request_cancel
-from tests.support.leaks import leaks
-from tests.support.seeds import ANN, CONTEXT, RETENTION, Seeds, chunk, request, status
+from tests.support.store.leaks import leaks
+from tests.support.store.seeds import ANN, CONTEXT, RETENTION, Seeds, chunk, request, status
 
 ODD_IDS = ["plain", "a:b", "with space", "{brace}", "new\nline", "ünï", "%41", "t.1"]
 
@@ -42,7 +43,7 @@ async def test_a_live_task_has_only_documented_keys(store: AsyncStore, keys: Key
     task_keys |= {names.execution, names.journal}
     chunks = {names.chunks + task_id, names.chunks + "other:id {x}"}
     lists = {keys.scope_index(ANN) + str(int(WORKING)), keys.context_index(ANN, CONTEXT) + str(int(WORKING))}
-    assert set(await seeds.all_values()) == task_keys | chunks | lists
+    assert set(await seeds.all_values()) == task_keys | chunks | lists | {keys.scopes}
     await seeds.require_consistent(task_id)
 
 
@@ -66,7 +67,7 @@ async def test_when_all_tasks_have_ended_every_key_expires(
     running = replace(claim, ref=RunRef(task_id, 2), token=token, turn=2)
     await seeds.settle_run(running, status(CANCELED), written_count=2)
 
-    assert await store.redis.delete(keys.metrics)  # the metrics do not expire
+    assert await store.redis.delete(keys.metrics, keys.scopes) == 2  # these keys do not expire
     async for key in store.redis.scan_iter():
         assert 0 < await store.redis.ttl(key) <= RETENTION, key
 
@@ -83,6 +84,7 @@ async def test_the_leak_checker_finds_what_breaks_a_rule(store: AsyncStore, keys
         keys.scope_index(ANN) + str(int(COMPLETED)): store.redis.persist,
         keys.scope_index(ANN) + str(int(WORKING)): lambda key: store.redis.zadd(key, {live_id: 1}),
         keys.leases: lambda key: store.redis.zadd(key, {f"{live_id}.1": 1}),
+        keys.scopes: lambda key: store.redis.zadd(key, {str(ANN): 1}),
         keys.dispatch: lambda key: store.redis.zadd(key, {f"{ended_id}.1": 1}),
         keys.dead_letters: lambda key: store.redis.zadd(key, {"gone": 1}),
         keys.deliveries: lambda key: store.redis.zadd(key, {f"{live_id} c": 1}),
@@ -90,7 +92,7 @@ async def test_the_leak_checker_finds_what_breaks_a_rule(store: AsyncStore, keys
         keys.task(ended_id).push: lambda key: store.redis.hset(key, "c:sealed", "x"),
         keys.delivery_outcomes: lambda key: store.redis.hset(key, "lost", 1),
         keys.secrets: lambda key: store.redis.hset(key, "f0", "elsewhere"),
-        keys.message(ANN, "m"): lambda key: store.redis.hset(key, "digest", "d"),
+        IdempotencyKey.of(keys, ANN, "m", "d", 1).key: lambda key: store.redis.hset(key, "digest", "d"),
         keys.task(live_id).history: lambda key: store.redis.expire(key, 9),
     }
 

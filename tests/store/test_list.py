@@ -10,13 +10,14 @@ from a2a.utils.errors import InvalidParamsError
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from a2a_celery.lifecycle import TERMINAL
+from a2a_celery.lifecycle.references import Scope
 from a2a_celery.lifecycle.states import COMPLETED, FAILED, INPUT_REQUIRED, SUBMITTED, WORKING
-from a2a_celery.store import AsyncStore, Keys, Scope
+from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.admin.schema import SCHEMA
 from a2a_celery.store.tasks.commands import unlist_task
 from a2a_celery.store.tasks.listing import list_page
-from tests.support.leaks import leaks
-from tests.support.seeds import ANN, BOB, CONTEXT, RETENTION, Seeds, chunk, status
+from tests.support.store.leaks import leaks
+from tests.support.store.seeds import ANN, BOB, CONTEXT, RETENTION, Seeds, chunk, status
 from tests.support.waiting import eventually_async
 
 
@@ -218,7 +219,7 @@ async def test_expired_tasks_vanish_from_list_and_store(
             k for k in await seeds.all_values() if live_id not in k and any(k.endswith(f":{s:d}") for s in TERMINAL)
         ]
         return not ended_keys and all(
-            live_id in k or k in (keys.dispatch,) or k[-2] == ":" for k in await seeds.all_values()
+            live_id in k or k in (keys.dispatch, keys.scopes) or k[-2] == ":" for k in await seeds.all_values()
         )
 
     await eventually_async(keys_have_expired)

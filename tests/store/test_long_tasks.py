@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
-from a2a.types import Task
+from a2a.types import Artifact, Task
 
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.errors import StoreUnavailable
@@ -17,18 +17,19 @@ from a2a_celery.lifecycle.states import COMPLETED, INPUT_REQUIRED, WORKING
 from a2a_celery.store import AsyncStore, Keys, SyncStore
 from a2a_celery.store.log.long_tasks import PAGE, SLICE
 from a2a_celery.store.log.pages import read_log
-from a2a_celery.store.operation import Operation, script
+from a2a_celery.store.operation import Operation
 from a2a_celery.store.runs.commands import Claim
-from a2a_celery.store.tasks.commands import continue_task, list_tasks, read_task
-from a2a_celery.store.tasks.results import Waiting
-from tests.support.blob_setup import THRESHOLD
-from tests.support.loops import counted_turns
-from tests.support.seeds import ANN, CONTEXT, RETENTION, Seeds, chunk, request, status
+from a2a_celery.store.tasks.commands import continue_task, delete_task, list_tasks, read_task
+from tests.support.processes.loops import counted_turns
+from tests.support.store.blob_setup import THRESHOLD
+from tests.support.store.replies import waits
+from tests.support.store.seeds import ANN, CONTEXT, RETENTION, Seeds, chunk, request, status
 
 LIMIT = 1000
 """Maximum number of log entries that one script reads."""
 
 CHUNKS = 1300
+LONG_TEXT = "".join(f"{n} " for n in range(CHUNKS))
 
 
 class RecordingStore(AsyncStore):
@@ -83,6 +84,12 @@ async def write_chunks(seeds: Seeds, claim: Claim, count: int = CHUNKS) -> int:
     return len(events)
 
 
+def text_of(artifact: Artifact) -> str:
+    """Return the only part of an artifact."""
+    [part] = artifact.parts
+    return str(part.text)
+
+
 async def folded_task(seeds: Seeds, task_id: str, until: int | None = None) -> Task:
     """Return the task that results from the log up to a version."""
     log = [
@@ -110,10 +117,10 @@ async def test_every_reader_gets_the_complete_task_in_small_replies(
 
     [last] = (await recording.run(read_log(keys, task_id, events + 1))).entries
     assert stored_task == (expected, last.id)
-    assert [len(artifact.parts) for artifact in expected.artifacts] == [2, CHUNKS]
+    assert [text_of(artifact) for artifact in expected.artifacts] == ["secondthird", LONG_TEXT]
     assert without_artifacts is not None
     assert (len(without_artifacts[0].artifacts), len(without_artifacts[0].history)) == (0, 1)
-    assert isinstance(waiting, Waiting)
+    assert waits(waiting)
     assert (waiting.task, waiting.is_resolved) == (expected, True)
     assert {task.id: task for task in page.tasks} == {task_id: expected, "short": await long_seeds.task("short")}
     assert recording.most <= LIMIT + 20
@@ -156,7 +163,7 @@ async def test_events_written_between_two_pages_are_left_to_the_next_read(
 
     log = await long_seeds.log(claim.ref.task_id)
     assert stored_task == (await folded_task(long_seeds, claim.ref.task_id, events + 2), log[events + 1].id)
-    assert [len(artifact.parts) for artifact in stored_task[0].artifacts] == [2, CHUNKS]
+    assert [text_of(artifact) for artifact in stored_task[0].artifacts] == ["secondthird", LONG_TEXT]
     [_, artifact] = (await long_seeds.task(claim.ref.task_id)).artifacts
     assert [part.text for part in artifact.parts] == ["all new"]
 
@@ -166,7 +173,7 @@ async def test_a_task_deleted_between_two_pages_is_missing(
 ) -> None:
     claim = await long_seeds.claim_run()
     await write_chunks(long_seeds, claim)
-    delete = Operation(script("delete_task"), keys.task(claim.ref.task_id), [str(ANN)], int)
+    delete = delete_task(keys, ANN, claim.ref.task_id)
 
     recording.between = lambda: recording.run(delete)
 
@@ -222,6 +229,5 @@ async def test_large_parts_of_a_long_task_come_from_the_object_store(
 
     assert task is not None
     assert task_with_markers is not None
-    assert task[0].artifacts[1].parts[-1].text == big
-    assert len(task[0].artifacts[1].parts) == CHUNKS + 1
+    assert [part.text for part in task[0].artifacts[1].parts] == [LONG_TEXT, big]
     assert not task_with_markers[0].artifacts[1].parts[-1].text

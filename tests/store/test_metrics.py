@@ -9,16 +9,17 @@ from datetime import UTC, datetime
 import pytest
 
 from a2a_celery.dispatch import Call, RunOptions
+from a2a_celery.lifecycle.references import RunRef, Scope
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, REJECTED, WORKING
-from a2a_celery.store import AsyncStore, Keys, Scope
+from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.admin.metrics import FleetMetrics, read_metrics
 from a2a_celery.store.operation import BOUNDS
-from a2a_celery.store.runs.commands import RunRef, append, claim_run, end_run, settle_run
+from a2a_celery.store.runs.commands import append, claim_run, end_run, settle_run
 from a2a_celery.store.runs.recovery import begin_next_attempt, lapsed_runs, return_run
 from a2a_celery.store.tasks.commands import create_task, request_cancel
 from a2a_celery.store.webhooks.deliveries import acquire_due_deliveries
-from tests.support.delivery_cursors import Webhooks
-from tests.support.seeds import ANN, CONTEXT, LEASE_US, RETENTION, Seeds, chunk, request, status
+from tests.support.store.delivery_cursors import Webhooks
+from tests.support.store.seeds import ANN, CONTEXT, LEASE_US, RETENTION, Seeds, chunk, request, status
 
 from .test_steps import step
 
@@ -159,7 +160,7 @@ async def test_lost_runs_are_counted_by_outcome(
         return ref
 
     async def recover() -> None:
-        for run in await store.run(lapsed_runs(keys, limit=10)):
+        for run in (await store.run(lapsed_runs(keys, limit=10))).runs:
             await begin_next_attempt(store, keys, run, delay_us=0)
 
     failure = status(FAILED, "lost")

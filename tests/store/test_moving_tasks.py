@@ -11,8 +11,8 @@ from a2a_celery.lifecycle.states import CANCELED, INPUT_REQUIRED
 from a2a_celery.store import Keys, SyncStore
 from a2a_celery.store.admin import scan
 from a2a_celery.store.admin.scan import TaskSummary
-from tests.support.seeds import Seeds, status
-from tests.support.store_operator import Command
+from tests.support.clients.store_operator import Command
+from tests.support.store.seeds import Seeds, status
 
 pytestmark = pytest.mark.usefixtures("schema_record")
 

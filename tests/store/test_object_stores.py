@@ -10,12 +10,14 @@ from pathlib import Path
 
 import boto3
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 from moto.server import ThreadedMotoServer
 
 from a2a_celery.errors import BlobsUnavailable, ConfigError
 from a2a_celery.settings import Settings
 from a2a_celery.store.blobs.blob_store import MemoryBudget, blobs_of, reserve_memory
-from a2a_celery.store.blobs.object_store import CALLS_AT_ONCE, BlobMissing, ObjectStore
+from a2a_celery.store.blobs.object_store import CALLS_AT_ONCE, ObjectStore
+from a2a_celery.store.blobs.references import BlobMissing, BlobRef
 
 
 @pytest.fixture(scope="session")
@@ -44,7 +46,7 @@ async def test_a_blob_exists_until_its_folder_is_removed(url: str) -> None:
     objects = ObjectStore(url)
     content = bytes(range(256)) * 5000
     with pytest.raises(BlobMissing):
-        await objects.get("t1/a")
+        await objects.get(BlobRef("t1/a", 0))
 
     await objects.put("t1/a", content)
     await objects.put("t1/b", b"b")
@@ -52,14 +54,14 @@ async def test_a_blob_exists_until_its_folder_is_removed(url: str) -> None:
     await objects.put("t2/a", b"other")
 
     other = ObjectStore(url)
-    assert await other.get("t1/a") == content
+    assert await other.get(BlobRef("t1/a", 0)) == content
     await other.remove("t1")
     await other.remove("t1")
     await other.aclose()
     for name in ("t1/a", "t1/b"):
         with pytest.raises(BlobMissing):
-            await objects.get(name)
-    assert await objects.get("t2/a") == b"other"
+            await objects.get(BlobRef(name, 0))
+    assert await objects.get(BlobRef("t2/a", 0)) == b"other"
     await objects.aclose()
 
 
@@ -71,28 +73,28 @@ async def test_a_folder_in_a_folder_is_removed_alone_or_with_it(url: str) -> Non
     await objects.remove("t/journal-1")
 
     with pytest.raises(BlobMissing):
-        await objects.get("t/journal-1/a")
-    assert [await objects.get(name) for name in ("t/a", "t/journal-2/a")] == [b"x", b"x"]
+        await objects.get(BlobRef("t/journal-1/a", 0))
+    assert [await objects.get(BlobRef(name, 0)) for name in ("t/a", "t/journal-2/a")] == [b"x", b"x"]
     await objects.remove("t")
     for name in ("t/a", "t/journal-2/a"):
         with pytest.raises(BlobMissing):
-            await objects.get(name)
+            await objects.get(BlobRef(name, 0))
     await objects.aclose()
 
 
 def test_sync_methods_write_and_read_the_same_blobs(url: str) -> None:
     objects = ObjectStore(url)
     with pytest.raises(BlobMissing):
-        objects.get_now("t/a")
+        objects.get_now(BlobRef("t/a", 0))
 
     objects.put_now("t/a", b"now")
 
-    assert objects.get_now("t/a") == b"now"
+    assert objects.get_now(BlobRef("t/a", 0)) == b"now"
 
     async def read_blob() -> bytes:
         with_loop = ObjectStore(url)
         try:
-            return await with_loop.get("t/a")
+            return await with_loop.get(BlobRef("t/a", 0))
         finally:
             await with_loop.aclose()
 
@@ -118,24 +120,23 @@ async def test_a_blob_is_complete_or_missing(tmp_path: Path) -> None:
 
     writing = asyncio.create_task(write())
     while not writing.done():
-        assert len(await objects.get("t/a")) == len(content)
+        assert len(await objects.get(BlobRef("t/a", 0))) == len(content)
     await writing
     assert os.listdir(tmp_path / "task-t") == ["a"]
 
 
 async def test_a_call_that_hangs_blocks_no_loop_and_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("a2a_celery.store.blobs.object_store.CALL_TIMEOUT", 0.3)
-    objects, hangs = ObjectStore(f"file://{tmp_path}"), threading.Event()
+    objects, hangs = ObjectStore(f"file://{tmp_path}", call_timeout=0.3), threading.Event()
     under_way = []
 
-    def hang(path: str) -> bytes:
+    def hang(_: LocalFileSystem, path: str) -> bytes:
         under_way.append(path)
         hangs.wait(20)
         return b""
 
-    monkeypatch.setattr(objects._fs, "cat_file", hang)
+    monkeypatch.setattr(LocalFileSystem, "cat_file", hang)
 
-    answers = await asyncio.gather(*(objects.get(f"t/{n}") for n in range(30)), return_exceptions=True)
+    answers = await asyncio.gather(*(objects.get(BlobRef(f"t/{n}", 0)) for n in range(30)), return_exceptions=True)
 
     assert all(isinstance(answer, BlobsUnavailable) for answer in answers)
     assert len(under_way) <= CALLS_AT_ONCE
@@ -162,9 +163,8 @@ async def test_readers_wait_for_the_memory_budget() -> None:
     await budget.acquire(100)
 
 
-async def test_a_read_that_waits_too_long_for_memory_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("a2a_celery.store.blobs.blob_store.BUDGET_TIMEOUT", 0.05)
-    budget = MemoryBudget(100)
+async def test_a_read_that_waits_too_long_for_memory_fails() -> None:
+    budget = MemoryBudget(100, timeout=0.05)
     grant = await budget.acquire(60)
 
     with pytest.raises(BlobsUnavailable, match="too many"):
@@ -174,11 +174,8 @@ async def test_a_read_that_waits_too_long_for_memory_fails(monkeypatch: pytest.M
     await budget.acquire(60)
 
 
-async def test_the_responses_to_one_owner_reserve_at_most_half_of_the_memory_budget(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("a2a_celery.store.blobs.blob_store.BUDGET_TIMEOUT", 0.05)
-    budget = MemoryBudget(100)
+async def test_the_responses_to_one_owner_reserve_at_most_half_of_the_memory_budget() -> None:
+    budget = MemoryBudget(100, timeout=0.05)
     with reserve_memory("ann"):
         budget.hold(await budget.acquire(500))
         with reserve_memory("ann"), pytest.raises(BlobsUnavailable):

@@ -3,14 +3,17 @@ refused answers."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from a2a_celery.lifecycle.states import FAILED, INPUT_REQUIRED
 from a2a_celery.store import AsyncStore, Keys, Operation
 from a2a_celery.store.runs.commands import Claim, Settled, settle_run
 from a2a_celery.store.tasks.commands import TaskLimits, continue_task, end_pauses, request_cancel
-from a2a_celery.store.tasks.results import Begun, Continued, DeliveredToRun, OpenQuestion, Waiting
-from tests.support.seeds import ANN, CONTEXT, Seeds, request, status
+from a2a_celery.store.tasks.replies import OpenQuestion
+from tests.support.store.replies import begins, is_delivered, waits
+from tests.support.store.seeds import ANN, CONTEXT, Seeds, request, status
 
 SCHEMA = '{"type": "integer"}'
 
@@ -32,7 +35,7 @@ async def pause_task(store: AsyncStore, keys: Keys, seeds: Seeds, *, run: int = 
     return claim.ref.task_id
 
 
-def answering(keys: Keys, task_id: str, answered_run: int | None = None, nonce: str = "n") -> Operation[Continued]:
+def answering(keys: Keys, task_id: str, answered_run: int | None = None, nonce: str = "n") -> Operation[Any]:
     message = request("3", task_id, CONTEXT)
     limits = TaskLimits(("agent",), concurrent=0)
     return continue_task(
@@ -47,9 +50,9 @@ async def test_an_answer_is_accepted_when_it_is_known_to_fit(store: AsyncStore, 
 
     assert await store.run(answering(keys, task_id)) == OpenQuestion(1, SCHEMA.encode())
     assert await seeds.all_values() == data_before
-    assert isinstance(await store.run(answering(keys, task_id, 1)), Begun)
+    assert begins(await store.run(answering(keys, task_id, 1)))
     assert not await store.redis.hexists(keys.task(task_id).record, "answer_schema")
-    assert isinstance(await store.run(answering(keys, task_id, 1)), Begun), "a repeated call"
+    assert begins(await store.run(answering(keys, task_id, 1))), "a repeated call"
 
 
 async def test_an_answer_to_an_earlier_question_is_validated_again(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
@@ -65,7 +68,7 @@ async def test_an_answer_to_an_earlier_question_is_validated_again(store: AsyncS
 async def test_a_message_that_waits_for_a_run_is_not_asked(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     claim = await seeds.claim_run()
 
-    assert isinstance(await store.run(answering(keys, claim.ref.task_id, 0)), Waiting)
+    assert waits(await store.run(answering(keys, claim.ref.task_id, 0)))
 
 
 @pytest.mark.parametrize("end", ["cancel", "timeout"])
@@ -88,7 +91,7 @@ async def test_an_unread_message_answers_the_question_whose_answer_was_refused(
         end = settle_run(keys, claim.ref, token=claim.token, written_count=0, events=events, **options)
         assert isinstance(await store.run(end), Settled)
 
-    async def send(text: str) -> Continued:
+    async def send(text: str) -> Any:
         message = request(text, task_id, CONTEXT)
         return await store.run(
             continue_task(keys, ANN, task_id, message, "", caller=b"{}", nonce=text, on_message="steer")
@@ -97,9 +100,9 @@ async def test_an_unread_message_answers_the_question_whose_answer_was_refused(
     claim = await seeds.claim_run()
     task_id = claim.ref.task_id
     await ask(claim, ask_count=1)
-    assert isinstance(await send("many"), Begun)
+    assert begins(await send("many"))
     refused = await seeds.claim_run(task_id, run=2)
-    assert isinstance(await send("3"), DeliveredToRun)
+    assert is_delivered(await send("3"))
     await ask(refused, ask_count=2, refuses_answer=True)
 
     next_claim = await seeds.claim_run(task_id, run=3)

@@ -13,10 +13,12 @@ from a2a.types import TaskStatusUpdateEvent
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.dispatch import Call, RunOptions
 from a2a_celery.lifecycle.journal import JournalEntry
+from a2a_celery.lifecycle.references import RunRef
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, WORKING
 from a2a_celery.store import AsyncStore, Keys, Operation, SyncStore
 from a2a_celery.store.admin.metrics import read_metrics
-from a2a_celery.store.admin.scan import newest_tasks, read_states, scan_list
+from a2a_celery.store.admin.samples import HOUR, Sample, record_sample
+from a2a_celery.store.admin.scan import newest_scopes, newest_tasks, read_states, scan_list
 from a2a_celery.store.admin.schema import SCHEMA
 from a2a_celery.store.admin.start_check import record_heartbeat
 from a2a_celery.store.admin.usage import read_memory
@@ -24,17 +26,8 @@ from a2a_celery.store.blobs.blob_store import register_blobs
 from a2a_celery.store.blobs.cleanup import acquire_orphaned_blobs, blobs_in_use, forget_removed_blobs
 from a2a_celery.store.log.pages import read_log
 from a2a_celery.store.operation import SCRIPTS
-from a2a_celery.store.runs.commands import (
-    RunRef,
-    SessionState,
-    append,
-    checkpoint,
-    claim_run,
-    end_run,
-    revoke_run,
-    settle_run,
-)
-from a2a_celery.store.runs.journal import read_journal
+from a2a_celery.store.runs.commands import SessionState, append, checkpoint, claim_run, end_run, revoke_run, settle_run
+from a2a_celery.store.runs.journal import read_journal, read_recorded
 from a2a_celery.store.runs.messages import read_messages
 from a2a_celery.store.runs.publication import (
     DueRun,
@@ -70,12 +63,14 @@ from a2a_celery.store.tasks.commands import (
 )
 from a2a_celery.store.tasks.dead_letters import DeadLetter, read_dead_letter, requeue_task
 from a2a_celery.store.tasks.family import acquire_ended_parents, read_family
-from a2a_celery.store.tasks.schedules import Tick, earlier_tasks, skipped_ticks
+from a2a_celery.store.tasks.schedules import Tick, skipped_ticks
+from a2a_celery.store.tasks.waiting import list_waiting
+from a2a_celery.store.webhooks.deliveries import delivery_metrics
 from tests.store.operations_on_deliveries import WEBHOOK_OPERATIONS
 from tests.store.operations_on_stores import STORE_OPERATIONS
 from tests.store.operations_on_suspensions import SUSPENSION_OPERATIONS
 from tests.store.test_family import child_of
-from tests.support.seeds import ANN, CONTEXT, LEASE_US, RETENTION, Seeds, chunk, request, status
+from tests.support.store.seeds import ANN, CONTEXT, LEASE_US, RETENTION, Seeds, chunk, request, status
 
 Make = Callable[[Keys, Seeds], Awaitable[Operation[Any]]]
 REF = RunRef("t", 1)
@@ -240,6 +235,16 @@ async def _newest(keys: Keys, seeds: Seeds) -> Operation[Any]:
     return newest_tasks(keys, [f"{keys.scope_index(ANN)}1"], limit=9)
 
 
+async def _newest_scopes(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    await seeds.create_task(task_id="t")
+    return newest_scopes(keys, 9)
+
+
+async def _waiting(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    await seeds.create_task_in(INPUT_REQUIRED, task_id="t")
+    return list_waiting(keys, [ANN], page_size=9)
+
+
 async def _states(keys: Keys, seeds: Seeds) -> Operation[Any]:
     await seeds.create_task(task_id="t")
     return read_states(keys, ["t", "nobody"])
@@ -318,9 +323,21 @@ async def _journal(keys: Keys, seeds: Seeds) -> Operation[Any]:
     return read_journal(keys, REF, token=TOKEN)
 
 
+async def _recorded(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    await _journal(keys, seeds)
+    return read_recorded(keys, "t", max_content=0)
+
+
 async def _read_metrics(keys: Keys, seeds: Seeds) -> Operation[Any]:
     await seeds.create_task_in(COMPLETED)
     return read_metrics(keys)
+
+
+async def _record_sample(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    run = seeds.store.run
+    sample = Sample.of(await run(read_metrics(keys)), await run(delivery_metrics(keys)), await run(read_memory()))
+    operation = record_sample(keys, HOUR, sample)
+    return replace(operation, parse=lambda reply: [recorded.sample for recorded in operation.parse(reply)])
 
 
 async def _register_blobs(keys: Keys, seeds: Seeds) -> Operation[Any]:
@@ -352,11 +369,6 @@ async def _read_memory(keys: Keys, seeds: Seeds) -> Operation[Any]:
     return replace(operation, parse=lambda reply: operation.parse([b"0", *reply[1:]]))  # the used bytes differ
 
 
-async def _earlier_tasks(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await seeds.store.run(_of_tick(keys, "t", 1))
-    return earlier_tasks(keys, Tick("nightly", 2))
-
-
 async def _skipped_ticks(keys: Keys, seeds: Seeds) -> Operation[Any]:
     for at_us in (1, 2):
         await seeds.store.run(_of_tick(keys, f"t{at_us}", at_us))
@@ -384,15 +396,16 @@ VERBS: list[Make] = [
     _create, _continue, _cancel, _read, _list, _log, _claim, _append, _settle, _renew, _mark, _refuse, _hold, _take,
     _end_pauses, _lapsed_runs, _lapse, _end, _return_run, _release, _retry, _due_canvases, _end_by_result,
     _record_result, _scan, _dead_letter, _requeue, _claimed_runs, _record_heartbeat, _read_metrics, _steps, _journal,
-    _checkpoint, _acquire_request, _register_blobs, _blobs_in_use, _acquire_orphaned_blobs, _forget_removed_blobs,
-    _newest, _states, _next_run, _unlist, _read_memory, _revoke, _messages, _read_family, _acquire_ended_parents,
-    _earlier_tasks, _skipped_ticks, *STORE_OPERATIONS,
+    _recorded, _checkpoint, _acquire_request, _register_blobs, _blobs_in_use, _acquire_orphaned_blobs,
+    _forget_removed_blobs,
+    _newest, _newest_scopes, _waiting, _states,
+    _next_run, _unlist, _read_memory, _revoke, _messages, _read_family, _acquire_ended_parents,
+    _skipped_ticks, _record_sample, *STORE_OPERATIONS,
     *WEBHOOK_OPERATIONS, *SUSPENSION_OPERATIONS, _post_reminders,
 ]  # fmt: skip
 
-TESTED_ELSEWHERE = {"save_task", "delete_task", "correct_clock"}
-"""Scripts that only `sdk.RedisTaskStore` calls (see test_sdk.py), and a script that returns a time (see
-tests/watcher/test_store_clock.py)."""
+TESTED_ELSEWHERE = {"delete_task"}
+"""A script that no operation calls (see test_end_run.py)."""
 
 
 @pytest.fixture

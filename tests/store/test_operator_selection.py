@@ -4,25 +4,28 @@
 from __future__ import annotations
 
 import asyncio
-import threading
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from kombu.exceptions import OperationalError
+from kombu.pidbox import Mailbox
 
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.cli.operator.selection import Selection
-from a2a_celery.errors import BrokerUnavailable
+from a2a_celery.lifecycle import Failure, final_event
+from a2a_celery.lifecycle.references import Scope
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, INPUT_REQUIRED, SUBMITTED, WORKING
-from a2a_celery.store import AsyncStore, Keys, Scope, SyncStore
+from a2a_celery.store import AsyncStore, Keys, SyncStore
 from a2a_celery.store.admin.scan import all_tasks, newest_tasks
 from a2a_celery.store.admin.schema import SCHEMA
 from a2a_celery.store.runs.release import delegate_to_canvas
 from a2a_celery.store.webhooks.deliveries import abandon_delivery
 from a2a_celery.store.webhooks.push_configs import save_push_config
-from tests.support.delivery_cursors import Webhooks, new
-from tests.support.seeds import Seeds, chunk, status
-from tests.support.store_operator import Command, ids, json_lines
+from tests.support.clients.store_operator import Command, ids, json_lines
+from tests.support.store.delivery_cursors import Webhooks, new
+from tests.support.store.seeds import CONTEXT, Seeds, chunk, status
 from tests.support.waiting import eventually_async
 
 ANN, BOB = Scope("agent", "acme", "ann"), Scope("agent", "", "bob/?*")
@@ -69,6 +72,23 @@ class TestList:
     ) -> None:
         assert [entry["task"] for entry in json_lines(command("list", "--all", "--json", *filters))] == expected.split()
 
+    async def test_failures_have_a_reason_and_a_reference(self, command: Command, seeds: Seeds) -> None:
+        claim = await seeds.claim_run(scope=BOB, task_id=await seeds.create_task(BOB, task_id="lost"))
+        await seeds.recover_run(claim.ref)
+        failure = final_event(Failure(reference="0123456789ab"), "broken", CONTEXT)
+        assert failure is not None
+        await seeds.settle_run(await seeds.claim_run(await seeds.create_task(BOB, task_id="broken")), failure)
+
+        text = command("list", "--all", "--state", "failed").stdout
+        entries = json_lines(command("list", "--all", "--state", "failed", "--json"))
+
+        assert re.search(r"^broken .*exception +0123456789ab", text, re.MULTILINE)
+        assert re.search(r"^lost .*lost, dead letter +- ", text, re.MULTILINE)
+        assert [(entry["reason"], entry["reference"], entry["deadLetter"]) for entry in entries] == [
+            ("exception", "0123456789ab", False),
+            ("lost", None, True),
+        ]
+
     def test_the_json_output_has_the_worker_and_the_state(self, command: Command) -> None:
         [entry] = json_lines(command("list", "--all", "--json", "--context", "its-own"))
 
@@ -84,6 +104,10 @@ class TestList:
             "run": 1,
             "attempt": 1,
             "worker": "runner",
+            "process": "runner",
+            "reason": None,
+            "reference": None,
+            "deadLetter": False,
         }
 
     def test_the_text_output_is_a_table(self, command: Command) -> None:
@@ -169,7 +193,7 @@ async def read_all(redis_server: EmbeddedRedis, keys: Keys) -> list[str]:
 
     def ids_of_tasks() -> list[str]:
         pattern = keys.indexes((None, None, None))
-        return [task.ref.task_id for task in all_tasks(operator, keys, pattern, frozenset({SUBMITTED}))]
+        return [task.ref.task_id for task in all_tasks(operator, keys, pattern, frozenset({SUBMITTED}), page_size=3)]
 
     task_ids = await asyncio.to_thread(ids_of_tasks)
     operator.close()
@@ -177,9 +201,8 @@ async def read_all(redis_server: EmbeddedRedis, keys: Keys) -> list[str]:
 
 
 async def test_more_tasks_of_one_time_than_a_page_are_all_read(
-    store: AsyncStore, keys: Keys, seeds: Seeds, redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
+    store: AsyncStore, keys: Keys, seeds: Seeds, redis_server: EmbeddedRedis
 ) -> None:
-    monkeypatch.setattr("a2a_celery.store.admin.scan.PAGE", 3)
     task_ids = [await seeds.create_task(ANN) for _ in range(10)]
     index = f"{keys.scope_index(ANN)}{SUBMITTED}"
     await store.redis.zadd(index, dict.fromkeys(task_ids, await store.redis.zscore(index, task_ids[0]) or 0))
@@ -188,9 +211,8 @@ async def test_more_tasks_of_one_time_than_a_page_are_all_read(
 
 
 async def test_a_long_list_is_read_page_by_page(
-    store: AsyncStore, keys: Keys, seeds: Seeds, redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
+    store: AsyncStore, keys: Keys, seeds: Seeds, redis_server: EmbeddedRedis
 ) -> None:
-    monkeypatch.setattr("a2a_celery.store.admin.scan.PAGE", 3)
     task_ids = [await seeds.create_task(Scope("agent", "", f"owner-{n % 4}")) for n in range(11)]
     await store.redis.zadd(f"{keys.scope_index(Scope('agent', '', 'owner-0'))}1", {"gone": 5})
     listed_ids = await read_all(redis_server, keys)
@@ -200,9 +222,8 @@ async def test_a_long_list_is_read_page_by_page(
 
 
 async def test_expired_tasks_take_no_place_on_a_page(
-    store: AsyncStore, keys: Keys, seeds: Seeds, redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
+    store: AsyncStore, keys: Keys, seeds: Seeds, redis_server: EmbeddedRedis
 ) -> None:
-    monkeypatch.setattr("a2a_celery.store.admin.scan.PAGE", 3)
     task_ids, indexes = [], [f"{keys.scope_index(scope)}{SUBMITTED}" for scope in (ANN, BOB)]
     for n in range(8):
         task_ids.append(await seeds.create_task((ANN, BOB)[n % 2]))
@@ -275,28 +296,32 @@ class TestCancelAll:
         assert (await seeds.task("others")).status.state == CANCELED
 
 
-async def test_workers_are_notified_in_few_messages(
-    command: Command, seeds: Seeds, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    counts: list[int] = []
+@pytest.fixture
+def revokes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], bool]]:
+    """Ids of the Celery tasks in each broadcast, and whether they are terminated."""
+    broadcasts: list[tuple[list[str], bool]] = []
     monkeypatch.setattr(
-        "a2a_celery.dispatch.Publisher.revoke", lambda self, names, terminate: counts.append(len(names))
+        Mailbox,
+        "abcast",
+        lambda _, command, arguments: broadcasts.append((arguments["task_id"], arguments["terminate"])),
     )
+    return broadcasts
+
+
+async def test_workers_are_notified_of_each_run(
+    command: Command, seeds: Seeds, revokes: list[tuple[list[str], bool]]
+) -> None:
     await asyncio.gather(*(seeds.create_task(ANN) for _ in range(250)))
 
     result = await asyncio.to_thread(command, "cancel", "--all", "--yes")
 
-    assert counts == [100, 100, 50]
+    assert len({name for names, _ in revokes for name in names}) == 250
     assert result.stdout == "250 tasks: 250 canceled, 0 had ended, 0 still running\n"
 
 
 async def test_a_canvas_is_revoked_with_its_task(
-    command: Command, seeds: Seeds, monkeypatch: pytest.MonkeyPatch
+    command: Command, seeds: Seeds, revokes: list[tuple[list[str], bool]]
 ) -> None:
-    revokes: list[tuple[list[str], bool]] = []
-    monkeypatch.setattr(
-        "a2a_celery.dispatch.Publisher.revoke", lambda self, names, terminate: revokes.append((list(names), terminate))
-    )
     claim = await seeds.claim_run()
     canvas = '{"result":[["of-the-canvas",null],null],"until":9999999999}'
     await seeds.store.run(
@@ -309,18 +334,26 @@ async def test_a_canvas_is_revoked_with_its_task(
     assert revokes == [(["of-the-canvas"], True)]
 
 
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (OperationalError("the broker is down"), "OperationalError: the broker is down"),
+        (TimeoutError(), "the broker did not reply in time"),
+    ],
+    ids=["down", "silent"],
+)
 async def test_without_a_broker_tasks_still_end(
-    command: Command, seeds: Seeds, monkeypatch: pytest.MonkeyPatch
+    command: Command, seeds: Seeds, monkeypatch: pytest.MonkeyPatch, error: Exception, reason: str
 ) -> None:
-    def raise_unavailable(self: object, names: list[str], terminate: bool) -> None:
-        raise BrokerUnavailable("the broker is down")
+    def raise_unavailable(*_: object) -> None:
+        raise error
 
-    monkeypatch.setattr("a2a_celery.dispatch.Publisher.revoke", raise_unavailable)
+    monkeypatch.setattr(Mailbox, "abcast", raise_unavailable)
     await seeds.create_task(task_id="waits")
 
     result = await asyncio.to_thread(command, "cancel", "--all", "--yes")
 
-    assert "runs were not revoked, and workers will drop them on receipt: the broker is down" in result.stderr
+    assert f"runs were not revoked, and workers will drop them on receipt: {reason}" in result.stderr
     assert (await seeds.task("waits")).status.state == CANCELED
 
 
@@ -340,122 +373,6 @@ async def test_dead_letters_are_selected(command: Command, seeds: Seeds) -> None
     second_output = await asyncio.to_thread(command, "requeue", "--all", "--owner", "bob/?*", "--json")
     assert [entry["requeuedFrom"] for entry in json_lines(second_output)] == ["bob's"]
     assert await asyncio.to_thread(dead_ids) == {"ann's", "other's"}
-
-
-class TestOneTask:
-    """``get``, ``tail`` and ``cancel TASK --store`` without the credentials of the task's owner."""
-
-    async def test_any_caller_s_task_is_shown(self, command: Command, seeds: Seeds) -> None:
-        await seeds.create_task_in(COMPLETED, scope=BOB, task_id="done")
-
-        result = await asyncio.to_thread(command, "get", "done", "--store", "--json")
-        lines = await asyncio.to_thread(command, "get", "done", "--store", "--agent", "agent")
-
-        assert [entry["id"] for entry in json_lines(result)] == ["done"]
-        assert lines.stdout.splitlines()[1].startswith("agent agent, updated 20")
-        assert "COMPLETED" in lines.stdout
-        missing = await asyncio.to_thread(command, "get", "done", "--store", "--agent", "other", code=1)
-        assert (
-            "no task done of other in the store: its id or its agent is wrong, or a2a_retention has passed"
-            in missing.stderr
-        )
-
-    async def test_a_dead_letter_is_shown_with_its_remedy(self, command: Command, seeds: Seeds) -> None:
-        await seeds.recover_run((await seeds.claim_run(task_id=await seeds.create_task(task_id="lost"))).ref)
-
-        lines = (await asyncio.to_thread(command, "get", "lost", "--store")).stdout.splitlines()
-        assert lines[2:] == ["FAILED: The worker was lost.", "run it again: a2a requeue lost"]
-        assert len(json_lines(await asyncio.to_thread(command, "get", "lost", "--store", "--json"))) == 1
-        [result] = json_lines(await asyncio.to_thread(command, "requeue", "lost", "--json"))
-
-        lines = (await asyncio.to_thread(command, "get", "lost", "--store")).stdout.splitlines()
-        assert lines[-1] == f"requeued as task {result['task']}"
-
-    @pytest.mark.parametrize(
-        "arguments",
-        [("get", "--store"), ("tail", "--store"), ("cancel", "--store"), ("get", "--tree"), ("get", "--execution")],
-    )
-    async def test_a_missing_task_may_be_archived(
-        self, command: Command, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
-    ) -> None:
-        monkeypatch.setenv("A2A_ARCHIVE_URL", "sqlite+aiosqlite:////tmp/never.db")
-
-        result = await asyncio.to_thread(command, *arguments, "gone", code=1)
-
-        assert "a2a_retention has passed, or it is archived: use a2a get gone" in result.stderr
-
-    async def test_the_log_is_followed_until_the_task_ends_or_pauses(
-        self, command: Command, seeds: Seeds, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        has_read = threading.Event()
-        monkeypatch.setattr("a2a_celery.cli.operator.stored_task.sleep", lambda _: has_read.set())
-        claim = await seeds.claim_run(task_id=await seeds.create_task(BOB, task_id="grows"))
-        tailing = asyncio.create_task(asyncio.to_thread(command, "tail", "grows", "--store", "--json"))
-        assert await asyncio.to_thread(has_read.wait, 30)
-        await seeds.append_events(claim, chunk("one"))
-        await seeds.settle_run(claim, chunk("two"), status(INPUT_REQUIRED), written_count=1)
-
-        first, *rest = json_lines(await tailing)
-        missing = await asyncio.to_thread(command, "tail", "nothing", "--store", code=1)
-
-        assert first["task"]["id"] == "grows"
-        assert [entry["artifactUpdate"]["artifact"]["parts"][0]["text"] for entry in rest[:-1]] == ["one", "two"]
-        assert rest[-1]["statusUpdate"]["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
-        assert "no task nothing in the store" in missing.stderr
-
-    async def test_lost_events_are_reported_before_the_task_is_shown_again(
-        self, command: Command, seeds: Seeds, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        has_read, is_restored = threading.Event(), threading.Event()
-
-        def sleep(seconds: float) -> None:
-            has_read.set()
-            assert is_restored.wait(30)
-
-        monkeypatch.setattr("a2a_celery.cli.operator.stored_task.sleep", sleep)
-        claim = await seeds.claim_run(task_id=await seeds.create_task(BOB, task_id="grows"))
-        backup = await seeds.backup()
-        await seeds.append_events(claim, chunk("lost"))
-        tailing = asyncio.create_task(asyncio.to_thread(command, "tail", "grows", "--store"))
-        assert await asyncio.to_thread(has_read.wait, 30)
-        await seeds.restore(backup)
-        await seeds.settle_run(claim, chunk("new"), status(COMPLETED))
-        is_restored.set()
-
-        result = await tailing
-
-        assert result.stderr == "the store lost events that were shown: the task is shown again\n"
-        task = "task grows (context the-context)"
-        assert result.stdout.splitlines() == [task, "WORKING", "artifact a: lost", task, "COMPLETED", "artifact a: new"]
-
-    async def test_an_operator_cancels_a_task_like_its_client(self, command: Command, seeds: Seeds) -> None:
-        await seeds.create_task(BOB, task_id="waits")
-        await seeds.claim_run(task_id=await seeds.create_task(ANN, task_id="works"))
-
-        result = await asyncio.to_thread(command, "cancel", "waits", "--store")
-        output = await asyncio.to_thread(command, "cancel", "waits", "--store", code=1)
-
-        assert result.stdout.splitlines()[1] == "CANCELED: Stopped by an operator."
-        assert await seeds.states("waits") == [SUBMITTED, CANCELED]
-        assert (await seeds.task("works")).status.state == WORKING
-        assert "task waits is CANCELED: it has ended" in output.stderr
-
-    @pytest.mark.parametrize(
-        ("arguments", "error"),
-        [
-            (("get", "x", "--store", "--url", "http://x"), "leave out --url"),
-            (("get", "x", "--store", "--bearer-file", __file__), "leave out --bearer-file"),
-            (("get", "x", "--execution", "--bearer-file", __file__), "leave out --bearer-file"),
-            (("get", "x", "--tree", "--api-key-file", __file__), "leave out --api-key-file"),
-            (("get", "x", "--store", "--execution"), "leave out --store"),
-            (("tail", "x", "--store", "-H", "a: b"), "leave out --header"),
-            (("cancel", "--all", "--store", "--yes"), "--store needs TASK"),
-        ],
-    )
-    def test_wrong_usage_is_an_error_with_a_hint(
-        self, command: Command, arguments: tuple[str, ...], error: str
-    ) -> None:
-        assert error in command(*arguments, code=2).stderr
 
 
 @pytest.mark.parametrize(
@@ -533,7 +450,7 @@ HOSTILE = "a\u009b2J\x7f\u202e\x1b\U000e0001"
         ("list", "--all"),
         ("list", "--stuck", "--older-than", "0"),
         ("cancel", "--all", "--dry-run"),
-        ("cancel", "--all", "--yes"),
+        ("cancel", "--all", "--yes", "--timeout", "0"),
         ("get", "works", "--execution"),
         ("get", "works", "--tree"),
         ("get", "works", "--store"),
@@ -558,7 +475,7 @@ async def test_no_command_prints_control_characters_of_a_client(
         assert await store.run(abandon_delivery(keys, cursor, failure=failure))
 
     texts, lines = [
-        await asyncio.to_thread(command, *arguments, *options, code=int(arguments[-1] == "--yes"))
+        await asyncio.to_thread(command, *arguments, *options, code=int("--yes" in arguments))
         for options in ((), ("--json",))
     ]
 

@@ -13,7 +13,7 @@ from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.log.pages import read_log
 from a2a_celery.store.runs.commands import Claim, Settled, settle_run
 from a2a_celery.store.tasks.commands import continue_task, end_pauses, request_cancel
-from tests.support.seeds import ANN, CONTEXT, Seeds, request, status
+from tests.support.store.seeds import ANN, CONTEXT, Seeds, request, status
 from tests.support.waiting import eventually_async
 
 NOW = 1

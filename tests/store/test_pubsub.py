@@ -14,7 +14,7 @@ from a2a_celery.store import AsyncStore
 from a2a_celery.store.log import pubsub as wake
 from a2a_celery.store.log.pubsub import LogSignal, PubSubListener
 from tests.support.clocks import ManualClock
-from tests.support.restarts import mortal_redis, suspend_server
+from tests.support.processes.restarts import mortal_redis, suspend_server
 from tests.support.waiting import LIMIT, eventually_async
 
 SOON = 10.0
@@ -254,11 +254,10 @@ async def test_a_subscriber_that_starts_before_redis_connects_later(tmp_path: Pa
         await store.aclose()
 
 
-async def test_a_silent_connection_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wake, "PING_EVERY", 0.02)
+async def test_a_silent_connection_is_replaced() -> None:
     clock, server = ManualClock(), EmbeddedRedis()
     server.start()
-    store, subscriber = AsyncStore(server.store_url), PubSubListener(server.store_url, clock=clock)
+    store, subscriber = AsyncStore(server.store_url), PubSubListener(server.store_url, clock, ping_interval=0.02)
     try:
         async with subscriber.listen("channel") as log_signal:
             await log_signal.wait(0.3)  # the notification of the reconnection

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from a2a_celery.lifecycle.refusals import Reason, Refusal
 from a2a_celery.lifecycle.states import COMPLETED, INPUT_REQUIRED
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.tasks.commands import continue_task, create_task
-from a2a_celery.store.tasks.results import Limited, Missing, TooManyConfigs
 from a2a_celery.store.webhooks.push_configs import (
     MAX_PUSH_CONFIGS,
     delete_push_config,
@@ -16,8 +16,9 @@ from a2a_celery.store.webhooks.push_configs import (
     save_push_config,
     secrets_in_use,
 )
-from tests.support.delivery_cursors import Webhooks, new
-from tests.support.seeds import ANN, BOB, CONTEXT, RETENTION, Seeds, request, status
+from tests.support.store.delivery_cursors import Webhooks, new
+from tests.support.store.replies import is_limited, reason_of
+from tests.support.store.seeds import ANN, BOB, CONTEXT, RETENTION, Seeds, request, status
 
 
 @pytest.mark.parametrize("config_id", ["plain", "a:b", "with space", "{brace}", "new\nline", "ünï", "%41", ":sealed"])
@@ -42,7 +43,7 @@ async def test_only_the_operator_sees_configs_of_others(
     await webhooks.save_config(task_id)
     data_before = await seeds.all_values()
 
-    assert await store.run(save_push_config(keys, BOB, task_id, new("other"))) == Missing()
+    assert reason_of(await store.run(save_push_config(keys, BOB, task_id, new("other")))) is Reason.MISSING
     assert await store.run(read_push_config(keys, BOB, task_id, "c")) is None
     assert await store.run(list_push_configs(keys, BOB, task_id)) is None
     assert not await store.run(delete_push_config(keys, BOB, task_id, "c"))
@@ -61,8 +62,8 @@ async def test_a_config_beyond_the_limit_is_refused_and_a_replacement_is_not(
     message_request = request("more", task_id, CONTEXT)
     next_message = continue_task(keys, ANN, task_id, message_request, "", caller=b"{}", nonce="n", push=new("more"))
 
-    assert await store.run(save_push_config(keys, ANN, task_id, new("more"))) == TooManyConfigs()
-    assert await store.run(next_message) == TooManyConfigs()
+    assert reason_of(await store.run(save_push_config(keys, ANN, task_id, new("more")))) is Reason.TOO_MANY_CONFIGS
+    assert reason_of(await store.run(next_message)) is Reason.TOO_MANY_CONFIGS
     assert await seeds.all_values() == data_before
     await webhooks.save_config(task_id, "c3", b"another")
     configs = await store.run(list_push_configs(keys, ANN, task_id))
@@ -84,10 +85,12 @@ async def test_the_configs_of_an_owner_are_limited_across_tasks_until_they_are_d
         keys, ANN, "fresh", CONTEXT, fresh, caller=b"{}", retention=RETENTION, push=new("more", account_limit=2)
     )
     save = save_push_config(keys, ANN, second, new("more", account_limit=2))
-    limited = Limited("webhooks", 2, 60.0)
+    limit = {"limit": "webhooks", "maximum": 2, "retry_in": 60.0}
     data_before = await seeds.all_values()
 
-    assert [await store.run(call) for call in (further, create, save)] == [limited] * 3
+    assert [await store.run(call) for call in (further, create, save)] == [
+        Refusal(Reason.LIMITED, task_id, limit) for task_id in (second, "fresh", second)
+    ]
     assert await seeds.all_values() == data_before
     assert await store.run(save_push_config(keys, ANN, second, new("c", b"another", account_limit=2))) is None
     assert await store.run(delete_push_config(keys, ANN, second, "c"))
@@ -97,7 +100,7 @@ async def test_the_configs_of_an_owner_are_limited_across_tasks_until_they_are_d
     await seeds.settle_run(claim, status(COMPLETED))
     assert await store.redis.zscore(keys.webhooks(ANN.account), f"{first} c") < float("inf")
     await store.redis.zadd(keys.webhooks(ANN.account), {f"{first} c": 1})  # its retention is over
-    assert not isinstance(await store.run(create), Limited)
+    assert not is_limited(await store.run(create))
 
 
 async def test_the_list_of_an_owner_expires_with_the_last_task(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:

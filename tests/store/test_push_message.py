@@ -4,7 +4,6 @@ the client's message."""
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,21 +11,22 @@ import redis.asyncio
 
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.errors import StoreUnavailable
+from a2a_celery.features.idempotency.section import IdempotencyKey
+from a2a_celery.lifecycle.references import RunRef
 from a2a_celery.lifecycle.states import INPUT_REQUIRED
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.client.redis_clients import database_of
-from a2a_celery.store.runs.commands import RunRef
 from a2a_celery.store.runs.publication import acquire_due_runs
 from a2a_celery.store.tasks.commands import (
     BrokerMessage,
-    IdempotencyKey,
     TaskLimits,
     continue_task,
     create_task,
     read_next_run,
 )
-from a2a_celery.store.tasks.results import Begun, Created, Known, Limited, Waiting
-from tests.support.seeds import ANN, CONTEXT, RETENTION, Seeds, request
+from a2a_celery.store.tasks.replies import Known
+from tests.support.store.replies import begins, is_limited, waits
+from tests.support.store.seeds import ANN, CONTEXT, RETENTION, Seeds, request
 
 QUEUE, CHANNEL = "celery\x06\x163", "/1.celeryev/task.sent"
 BROKER_DATABASE = 1
@@ -47,10 +47,18 @@ def at_database(store: AsyncStore, number: int) -> str:
 
 async def message(store: AsyncStore, run: str = "t.1", **changes: Any) -> BrokerMessage:
     server = (await store.redis.info("server"))["run_id"]
-    return replace(
-        BrokerMessage(run, server, BROKER_DATABASE, 0, QUEUE, b"the message", CHANNEL, b"the event", AGAIN_US),
-        **changes,
-    )
+    fields = {
+        "run": run,
+        "server": server,
+        "database": BROKER_DATABASE,
+        "store_database": 0,
+        "queue": QUEUE,
+        "body": b"the message",
+        "event_channel": CHANNEL,
+        "event": b"the event",
+        "delay_us": AGAIN_US,
+    }
+    return BrokerMessage(**fields | changes)
 
 
 def create(keys: Keys, message: BrokerMessage | None, task_id: str = "t", **options: Any) -> Any:
@@ -79,7 +87,7 @@ async def test_a_created_task_is_in_the_queue_of_the_broker(
 
         answer = await store.run(create(keys, await message(store)))
 
-        assert isinstance(answer, Created)
+        assert begins(answer)
         assert answer.is_published
         assert await queued_messages(broker) == [b"the message"]
         event = await events.get_message(ignore_subscribe_messages=True, timeout=5)
@@ -99,7 +107,7 @@ async def test_a_continued_task_is_in_the_queue_of_the_broker(
 
     answer = await store.run(continue_operation(keys, await message(store, f"t.{run}")))
 
-    assert isinstance(answer, Begun)
+    assert begins(answer)
     assert (answer.run, answer.is_published) == (run, True)
     assert await queued_messages(broker) == [b"the message"]
 
@@ -133,7 +141,7 @@ async def test_a_message_for_another_server_run_or_database_is_not_pushed(
 ) -> None:
     answer = await store.run(create(keys, await message(store, **change)))
 
-    assert isinstance(answer, Created)
+    assert begins(answer)
     assert not answer.is_published
     assert await queued_messages(broker) == []
     assert await store.redis.hget(keys.task("t").record, "published_at") is None
@@ -146,17 +154,17 @@ async def test_a_queue_that_refuses_the_message_refuses_no_task(
 
     answer = await store.run(create(keys, await message(store)))
 
-    assert isinstance(answer, Created)
+    assert begins(answer)
     assert not answer.is_published
     assert await store.run(acquire_due_runs(keys, limit=1, delay_us=1)) == []
 
 
 async def test_a_refused_message_is_not_pushed(store: AsyncStore, keys: Keys, broker: redis.asyncio.Redis) -> None:
-    full_limits = TaskLimits(("agent",), waiting=0)
+    full_limits = TaskLimits(("agent",), concurrent=0)
 
     answer = await store.run(create(keys, await message(store), limits=full_limits))
 
-    assert isinstance(answer, Limited)
+    assert is_limited(answer)
     assert await queued_messages(broker) == []
 
 
@@ -198,10 +206,10 @@ async def test_a_repeated_call_to_continue_is_pushed_once(
 async def test_a_message_that_was_accepted_before_is_not_pushed(
     store: AsyncStore, keys: Keys, broker: redis.asyncio.Redis
 ) -> None:
-    key = IdempotencyKey("m", "digest", 60_000)
-    await store.run(create(keys, await message(store), idempotency_key=key))
+    key = IdempotencyKey.of(keys, ANN, "m", "digest", 60_000)
+    await store.run(create(keys, await message(store), sections=[key]))
 
-    second_result = await store.run(create(keys, await message(store, "u.1"), "u", idempotency_key=key))
+    second_result = await store.run(create(keys, await message(store, "u.1"), "u", sections=[key]))
 
     assert isinstance(second_result, Known)
     assert await queued_messages(broker) == [b"the message"]
@@ -214,7 +222,7 @@ async def test_a_run_that_another_run_of_its_context_blocks_is_not_pushed(
 
     answer = await store.run(create(keys, await message(store), serialize_context=True))
 
-    assert isinstance(answer, Created)
+    assert begins(answer)
     assert (answer.is_blocked, answer.is_published) == (True, False)
     assert await queued_messages(broker) == []
 
@@ -227,7 +235,7 @@ async def test_a_message_that_waits_for_the_end_of_a_run_is_not_pushed(
 
     answer = await store.run(continue_operation(keys, await message(store, "t.2")))
 
-    assert isinstance(answer, Waiting)
+    assert waits(answer)
     assert await queued_messages(broker) == []
 
 

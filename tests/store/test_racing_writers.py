@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.lifecycle import TERMINAL, is_terminal
+from a2a_celery.lifecycle.references import RunRef
 from a2a_celery.lifecycle.states import (
     AUTH_REQUIRED,
     CANCELED,
@@ -27,11 +28,12 @@ from a2a_celery.lifecycle.states import (
     WORKING,
 )
 from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.store.runs.commands import Claim, RunLost, RunRef, Settled, Written, append, claim_run, settle_run
+from a2a_celery.store.runs.commands import Claim, RunLost, Settled, Written, append, claim_run, settle_run
 from a2a_celery.store.tasks.commands import continue_task, request_cancel
-from a2a_celery.store.tasks.results import Begun, CanceledNow
-from tests.support.leaks import leaks
-from tests.support.seeds import ANN, CONTEXT, LEASE_US, Seeds, chunk, request, run_concurrently, status
+from a2a_celery.store.tasks.replies import CanceledNow
+from tests.support.store.leaks import leaks
+from tests.support.store.replies import begins
+from tests.support.store.seeds import ANN, CONTEXT, LEASE_US, Seeds, chunk, request, run_concurrently, status
 
 EVENTS = [
     chunk("one "),
@@ -216,7 +218,7 @@ async def test_a_cancel_a_claim_and_a_message_at_once_agree(
 
     states = await seeds.states(task_id)
     assert (states[-1] == CANCELED) == isinstance(cancellation, CanceledNow)
-    assert (len(states) > 4 or states[-1] != CANCELED) == isinstance(continuation, Begun)
+    assert (len(states) > 4 or states[-1] != CANCELED) == begins(continuation)
     assert not (isinstance(claim, Claim) and isinstance(cancellation, CanceledNow) and cancellation.run == 2)
     await seeds.require_consistent(task_id)
 

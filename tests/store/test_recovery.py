@@ -19,30 +19,26 @@ from a2a_celery.errors import StoreUnavailable
 from a2a_celery.lifecycle import LogEntry
 from a2a_celery.lifecycle.outcomes import CANCELED_BY_CLIENT
 from a2a_celery.lifecycle.own_metadata import ATTEMPT, MAX_ATTEMPTS, own_metadata
+from a2a_celery.lifecycle.references import RunRef
 from a2a_celery.lifecycle.states import AUTH_REQUIRED, CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, WORKING
 from a2a_celery.store import AsyncStore, Keys, Operation
-from a2a_celery.store.runs.commands import (
-    Claim,
-    RunLost,
-    RunRef,
-    SessionState,
-    append,
-    checkpoint,
-    claim_run,
-    settle_run,
-)
+from a2a_celery.store.runs.commands import Claim, RunLost, SessionState, append, checkpoint, claim_run, settle_run
 from a2a_celery.store.runs.recovery import GivenUp, Lapse, Lapsed, lapse_run, lapsed_runs, left_open, return_run
 from a2a_celery.store.runs.release import delegate_to_canvas
 from a2a_celery.store.runs.renewal import renew_runs
 from a2a_celery.store.tasks.commands import continue_task, create_task, request_cancel
-from a2a_celery.store.tasks.results import DeliveredToRun
 from a2a_celery.watcher.recoverer import RETRY_AFTER, Recoverer, delay_after
 from tests.store.test_cost import Meter
-from tests.support.clocks import ManualClock
-from tests.support.restarts import allow_writes, mortal_redis, refuse_writes, suspend_server
-from tests.support.seeds import ANN, CONTEXT, LEASE_US, RETENTION, Seeds, chunk, request, run_concurrently, status
+from tests.support.clocks import ManualClock, StoreTime
+from tests.support.processes.moved_clock import MovedClock
+from tests.support.processes.restarts import allow_writes, mortal_redis, refuse_writes, suspend_server
+from tests.support.store.replies import is_delivered
+from tests.support.store.seeds import ANN, CONTEXT, LEASE_US, RETENTION, Seeds, chunk, request, run_concurrently, status
 
 T = TypeVar("T")
+
+LEASE_TTL = 20.0
+"""Duration of the leases in seconds. Half of it is the time for which a watcher waits for workers."""
 
 
 async def lose_run(store: AsyncStore, keys: Keys, seeds: Seeds, *, max_attempts: int = 1) -> Claim:
@@ -114,18 +110,20 @@ async def test_the_latest_start_limits_the_first_attempt_only(
 
 
 class SelectiveStore(AsyncStore):
-    """Store that cannot read the task `unreadable` and is unavailable after `scans` reads of lapsed runs."""
+    """Store that cannot execute `script` for the task `unusable`, and is unavailable after `scans` reads of lapsed
+    runs."""
 
-    unreadable = ""
+    script = "read_task"
+    unusable = ""
     scans = 1000
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
-        self.unread: list[str] = []
+        self.failed: list[str] = []
 
     async def run(self, operation: Operation[T]) -> T:
-        if operation.script.name == "read_task" and self.unreadable and self.unreadable in operation.keys[0]:
-            self.unread.append(operation.keys[0].partition("{")[2].partition("}")[0])
+        if operation.script.name == self.script and self.unusable and self.unusable in operation.keys[0]:
+            self.failed.append(operation.keys[0].partition("{")[2].partition("}")[0])
             raise StoreUnavailable("it took too long")
         if operation.script.name == "lapsed_runs":
             self.scans -= 1
@@ -134,18 +132,20 @@ class SelectiveStore(AsyncStore):
         return await super().run(operation)
 
 
-async def test_a_task_that_cannot_be_read_does_not_stop_the_recovery_of_others(
-    redis_server: EmbeddedRedis, store: AsyncStore, keys: Keys, seeds: Seeds
+@pytest.mark.parametrize("script", ["read_task", "lapse_run"], ids=["read", "written"])
+async def test_a_task_that_cannot_be_read_or_written_does_not_stop_the_recovery_of_others(
+    redis_server: EmbeddedRedis, store: AsyncStore, keys: Keys, seeds: Seeds, script: str
 ) -> None:
     first, *others = [(await lose_run(store, keys, seeds)).ref.task_id for _ in range(4)]
     selective, clock = SelectiveStore(redis_server.store_url), ManualClock()
-    selective.unreadable = first
+    selective.script, selective.unusable = script, first
     recoverer = Recoverer(selective, keys, clock=clock)
 
     await recoverer.tick()
     assert [(await seeds.states(task_id))[-1] for task_id in (first, *others)] == [WORKING, FAILED, FAILED, FAILED]
 
-    selective.unreadable = ""
+    assert set(selective.failed) == {first}
+    selective.unusable = ""
     await recoverer.tick()
     assert (await seeds.states(first))[-1] == WORKING, "not at once: its reading may take long"
     clock.advance(RETRY_AFTER)
@@ -159,13 +159,13 @@ async def test_an_unavailable_store_stops_the_scan_at_once(
 ) -> None:
     claims = [await lose_run(store, keys, seeds) for _ in range(2)]
     selective = SelectiveStore(redis_server.store_url)
-    selective.unreadable = "{"  # any task
+    selective.unusable = "{"  # any task
     selective.scans = 1
 
     with pytest.raises(StoreUnavailable, match="away"):
         await Recoverer(selective, keys).tick()
 
-    assert selective.unread == [claims[0].ref.task_id]
+    assert selective.failed == [claims[0].ref.task_id]
     await selective.aclose()
 
 
@@ -233,7 +233,7 @@ async def steer(store: AsyncStore, keys: Keys, claim: Claim) -> None:
         nonce="n",
         on_message="steer",
     )
-    assert isinstance(await store.run(message), DeliveredToRun)
+    assert is_delivered(await store.run(message))
 
 
 async def test_open_artifacts_of_a_lost_run_are_removed_despite_a_message(
@@ -401,7 +401,7 @@ async def test_a_valid_lease_is_respected(store: AsyncStore, keys: Keys, seeds: 
     claim = await seeds.claim_run()
     task = await seeds.task(claim.ref.task_id)
 
-    assert await store.run(lapsed_runs(keys, limit=10)) == []
+    assert (await store.run(lapsed_runs(keys, limit=10))).runs == []
     lapsed_run = Lapsed(claim.ref, "agent", 1, 1)
     assert await store.run(lapse_run(keys, lapsed_run, task, claim.version, delay_us=0)) == Lapse("over")
 
@@ -410,7 +410,7 @@ async def test_a_task_that_changed_during_the_recovery_is_read_again(
     store: AsyncStore, keys: Keys, seeds: Seeds
 ) -> None:
     claim = await lose_run(store, keys, seeds)
-    [lapsed_run] = await store.run(lapsed_runs(keys, limit=10))
+    [lapsed_run] = (await store.run(lapsed_runs(keys, limit=10))).runs
     await seeds.append_events(claim, chunk("late"))
 
     stale = lapse_run(keys, lapsed_run, claim.task, claim.version, delay_us=0)
@@ -440,28 +440,32 @@ def test_open_artifacts_of_an_earlier_attempt_do_not_count() -> None:
 
 
 async def test_after_its_start_a_watcher_gives_workers_time_to_renew(
-    store: AsyncStore, keys: Keys, seeds: Seeds
+    tmp_path: Path, keys: Keys, wall_clock: MovedClock
 ) -> None:
-    claim = await lose_run(store, keys, seeds)
-
-    clock = ManualClock()
-    recoverer = Recoverer(store, keys, grace=10, clock=clock)
-
-    for _ in range(2):
-        await recoverer.tick()
-        assert (await seeds.task(claim.ref.task_id)).status.state == WORKING
-        clock.advance(5)
-    await recoverer.tick()
-
-    assert (await seeds.task(claim.ref.task_id)).status.state == FAILED
-
-
-async def test_a_store_that_refused_writes_gives_the_workers_time_to_renew(tmp_path: Path, keys: Keys) -> None:
-    with mortal_redis(tmp_path) as server:
-        store, clock = AsyncStore(server.store_url), ManualClock()
+    with mortal_redis(tmp_path / "store", wall_clock) as server:
+        store, clock = AsyncStore(server.store_url), StoreTime(wall_clock)
         seeds = Seeds(store, keys)
         claim = await lose_run(store, keys, seeds)
-        recoverer = Recoverer(store, keys, grace=10, clock=clock)
+        recoverer = Recoverer(store, keys, LEASE_TTL, clock=clock)
+
+        for _ in range(2):
+            await recoverer.tick()
+            assert (await seeds.task(claim.ref.task_id)).status.state == WORKING
+            clock.advance(5)
+        await recoverer.tick()
+
+        assert (await seeds.task(claim.ref.task_id)).status.state == FAILED
+        await store.aclose()
+
+
+async def test_a_store_that_refused_writes_gives_the_workers_time_to_renew(
+    tmp_path: Path, keys: Keys, wall_clock: MovedClock
+) -> None:
+    with mortal_redis(tmp_path / "store", wall_clock) as server:
+        store, clock = AsyncStore(server.store_url), StoreTime(wall_clock)
+        seeds = Seeds(store, keys)
+        claim = await lose_run(store, keys, seeds)
+        recoverer = Recoverer(store, keys, LEASE_TTL, clock=clock)
         await recoverer.tick()  # the first tick, after which the grace period applies too
         refuse_writes(server, "OOM")
         for _ in range(4):  # the grace period after the first refusal ends between two ticks
@@ -470,7 +474,7 @@ async def test_a_store_that_refused_writes_gives_the_workers_time_to_renew(tmp_p
                 await recoverer.tick()
         allow_writes(server)
 
-        clock.advance(9)
+        clock.advance(5)
         await recoverer.tick()
 
         assert (await seeds.task(claim.ref.task_id)).status.state == WORKING
@@ -500,11 +504,13 @@ async def test_another_attempt_still_knows_which_pause_its_message_answers(
     assert next_claim.attempt == 2
 
 
-async def test_a_store_that_was_silent_for_longer_than_leases_costs_no_run(tmp_path: Path, keys: Keys) -> None:
-    with mortal_redis(tmp_path) as server:
-        store, clock = AsyncStore(server.store_url), ManualClock()
+async def test_a_store_that_was_silent_for_longer_than_leases_costs_no_run(
+    tmp_path: Path, keys: Keys, wall_clock: MovedClock
+) -> None:
+    with mortal_redis(tmp_path / "store", wall_clock) as server:
+        store, clock = AsyncStore(server.store_url), StoreTime(wall_clock)
         seeds = Seeds(store, keys)
-        recoverer = Recoverer(store, keys, grace=10, clock=clock)
+        recoverer = Recoverer(store, keys, LEASE_TTL, clock=clock)
         await recoverer.tick()  # the first tick, after which the grace period applies too
         clock.advance(10)
         claim = await lose_run(store, keys, seeds)
@@ -517,10 +523,10 @@ async def test_a_store_that_was_silent_for_longer_than_leases_costs_no_run(tmp_p
 
         renewal = await store.run(renew_runs(keys, [(claim.ref, claim.token)], lease_us=-1))
         assert renewal.lost == frozenset()
-        clock.advance(9)
+        clock.advance(5)
         await recoverer.tick()
         assert (await seeds.task(claim.ref.task_id)).status.state == WORKING
-        clock.advance(1)  # no worker renews the lease
+        clock.advance(5)  # no worker renews the lease
         await recoverer.tick()
         assert (await seeds.task(claim.ref.task_id)).status.state == FAILED
         await store.aclose()

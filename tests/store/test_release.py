@@ -7,6 +7,7 @@ import pytest
 from a2a_celery.dispatch import RunOptions
 from a2a_celery.lifecycle import Retried, final_event
 from a2a_celery.lifecycle.own_metadata import ATTEMPT, CELERY_STATE, EXECUTION, MAX_ATTEMPTS, own_metadata
+from a2a_celery.lifecycle.references import RunRef
 from a2a_celery.lifecycle.states import COMPLETED, FAILED, SUBMITTED, WORKING
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.runs.commands import (
@@ -16,7 +17,6 @@ from a2a_celery.store.runs.commands import (
     Over,
     RetryUnrecorded,
     RunLost,
-    RunRef,
     Unchanged,
     append,
     claim_run,
@@ -25,9 +25,9 @@ from a2a_celery.store.runs.publication import acquire_due_runs, mark_published, 
 from a2a_celery.store.runs.recovery import Requeued, begin_next_attempt, lapsed_runs, return_run
 from a2a_celery.store.runs.release import Released, delegate_to_canvas, end_by_result, release_run
 from a2a_celery.store.tasks.commands import request_cancel
-from a2a_celery.store.tasks.results import CanceledNow
-from tests.support.seeds import ANN, CONTEXT, LEASE_US, Seeds, chunk, status
-from tests.support.suspensions import Suspensions, wait_for
+from a2a_celery.store.tasks.replies import CanceledNow
+from tests.support.store.seeds import ANN, CONTEXT, LEASE_US, Seeds, chunk, status
+from tests.support.store.suspensions import Suspensions, wait_for
 
 OPTIONS = b'{"retries":1}'
 
@@ -191,7 +191,7 @@ async def test_retries_and_attempts_after_lost_workers_are_counted_apart(
     lease = {"runner": "lost", "lease_us": -1, "working": True, "max_attempts": 2}
     retry = await store.run(claim_run(keys, RunRef(task_id, 1), token="retry", retries=1, **lease))  # type: ignore[arg-type]
     assert isinstance(retry, Claim)
-    [lapsed_run] = await store.run(lapsed_runs(keys, limit=10))
+    [lapsed_run] = (await store.run(lapsed_runs(keys, limit=10))).runs
 
     await begin_next_attempt(store, keys, lapsed_run, delay_us=0)
     next_claim = await claim_and_record(store, keys, RunRef(task_id, 2), "next", retries=1)

@@ -16,7 +16,7 @@ from a2a_celery.store.runs.reminders import Reminder, pack_reminders, post_remin
 from a2a_celery.store.tasks.commands import continue_task, end_pauses, request_cancel
 from a2a_celery.store.webhooks.deliveries import read_delivery
 from a2a_celery.store.webhooks.push_configs import ESCALATION, MAX_PUSH_CONFIGS, NewPushConfig, save_push_config
-from tests.support.seeds import ANN, CONTEXT, Seeds, request, status
+from tests.support.store.seeds import ANN, CONTEXT, Seeds, request, status
 
 HOUR_US = 3_600_000_000
 CONFIG = NewPushConfig(ESCALATION, b"sealed", "fingerprint")

@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from a2a_celery.store import Scope
-from tests.support.delivery_cursors import Webhooks
-from tests.support.seeds import Seeds
-from tests.support.store_operator import Command, ids, json_lines
+from a2a_celery.lifecycle.references import Scope
+from tests.support.clients.store_operator import Command, ids, json_lines
+from tests.support.store.delivery_cursors import Webhooks
+from tests.support.store.seeds import Seeds
 
 pytestmark = pytest.mark.usefixtures("schema_record")
 

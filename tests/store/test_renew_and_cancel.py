@@ -8,6 +8,8 @@ import pytest
 from a2a.types import TaskState
 
 from a2a_celery.lifecycle.outcomes import CANCELED_BY_CLIENT, CANCELED_BY_OPERATOR
+from a2a_celery.lifecycle.references import RunRef
+from a2a_celery.lifecycle.refusals import Reason, Refusal
 from a2a_celery.lifecycle.states import (
     AUTH_REQUIRED,
     CANCELED,
@@ -20,10 +22,9 @@ from a2a_celery.lifecycle.states import (
 )
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.log.pubsub import PubSubListener
-from a2a_celery.store.runs.commands import RunRef
 from a2a_celery.store.runs.renewal import Renewal, renew_runs
-from a2a_celery.store.tasks.commands import CanceledNow, CancelRequested, Ended, Missing, continue_task, request_cancel
-from tests.support.seeds import ANN, BOB, CONTEXT, LEASE_US, Seeds, request, status
+from a2a_celery.store.tasks.commands import CanceledNow, CancelRequested, continue_task, request_cancel
+from tests.support.store.seeds import ANN, BOB, CONTEXT, LEASE_US, Seeds, request, status
 from tests.support.waiting import eventually_async
 
 
@@ -115,7 +116,9 @@ async def test_an_ended_task_can_not_be_canceled(store: AsyncStore, keys: Keys, 
     task_id = await seeds.create_task_in(state)
     data_before = await seeds.all_values()
 
-    assert await store.run(request_cancel(keys, ANN, task_id, CONTEXT)) == Ended(state)
+    assert await store.run(request_cancel(keys, ANN, task_id, CONTEXT)) == Refusal(
+        Reason.NOT_CANCELABLE, task_id, {"state": state}
+    )
     assert await seeds.all_values() == data_before
 
 
@@ -123,8 +126,8 @@ async def test_a_caller_cannot_cancel_the_task_of_another(store: AsyncStore, key
     task_id = await seeds.create_task()
     data_before = await seeds.all_values()
 
-    assert await store.run(request_cancel(keys, BOB, task_id, CONTEXT)) == Missing()
-    assert await store.run(request_cancel(keys, ANN, "none", CONTEXT)) == Missing()
+    assert await store.run(request_cancel(keys, BOB, task_id, CONTEXT)) == Refusal(Reason.MISSING, task_id)
+    assert await store.run(request_cancel(keys, ANN, "none", CONTEXT)) == Refusal(Reason.MISSING, "none")
     assert await seeds.all_values() == data_before
 
 

@@ -18,26 +18,26 @@ from redis.exceptions import ResponseError
 
 from a2a_celery.errors import StoreUnavailable
 from a2a_celery.lifecycle.journal import JournalEntry, RunRecord
+from a2a_celery.lifecycle.references import RunRef
 from a2a_celery.lifecycle.states import COMPLETED, WORKING
 from a2a_celery.store import AsyncStore, Keys, SyncStore
 from a2a_celery.store.blobs.blob_store import Blobs
 from a2a_celery.store.client import replication
 from a2a_celery.store.client.connection import MAX_BATCH, MAX_SENDERS
 from a2a_celery.store.operation import SCRIPTS
-from a2a_celery.store.runs.commands import RunRef, append
+from a2a_celery.store.runs.commands import append
 from a2a_celery.store.tasks.commands import create_task, read_task, request_cancel
-from a2a_celery.store.tasks.results import Created
 from a2a_celery.store.tasks.signals import SignalStored, send_signal
-from tests.support.blob_setup import THRESHOLD, parts_request
-from tests.support.restarts import installed_servers
-from tests.support.seeds import ANN, CONTEXT, RETENTION, Seeds, chunk, status
-from tests.support.sentinels import SentinelGroup, running_sentinels
+from tests.support.processes.restarts import installed_servers
+from tests.support.processes.sentinels import SentinelGroup, running_sentinels
+from tests.support.store.blob_setup import THRESHOLD, parts_request
+from tests.support.store.replies import begins
+from tests.support.store.seeds import ANN, CONTEXT, RETENTION, Seeds, chunk, status
 
 pytestmark = pytest.mark.merge
 
-UNLISTED = {"append", "save_task"}
-"""Scripts that may end a task, and are not in `ENDING`. An append is confirmed only if it ends the task. save_task
-serves the SDK's own request handler, which accepts messages in memory."""
+UNLISTED = {"append"}
+"""Scripts that may end a task, and are not in `ENDING`. An append is confirmed only if it ends the task."""
 
 
 ENDS = ("end_task(", "end_stopped_run(")
@@ -106,11 +106,11 @@ async def test_a_replica_has_the_large_parts_of_an_accepted_message(
     operation = create_task(keys, ANN, "t", CONTEXT, parts_request([Part(text="x" * 5000)], "t"), **options)
     if blocking:
         operators = SyncStore(group.store_url, blobs, wait_replicas=1)
-        assert isinstance(operators.run(operation), Created)
+        assert begins(operators.run(operation))
         operators.close()
     else:
         store = AsyncStore(group.store_url, blobs, wait_replicas=1)
-        assert isinstance(await store.run(operation), Created)
+        assert begins(await store.run(operation))
         await store.aclose()
 
     with group.client(group.ports[1]) as replica:
@@ -174,15 +174,15 @@ async def test_an_end_that_no_replica_confirms_counts_and_is_logged(
     sync_store.close()
 
 
-async def test_a_late_replica_delays_no_read(
-    group: SentinelGroup, replicated_seeds: Seeds, keys: Keys, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    task_id = await replicated_seeds.create_task()
-    monkeypatch.setattr(replication, "REPLICA_TIMEOUT_MS", 4000)
+async def test_a_late_replica_delays_no_read(group: SentinelGroup, keys: Keys) -> None:
+    store = AsyncStore(group.store_url, wait_replicas=1, replica_timeout_ms=4000)
+    patient_seeds = Seeds(store, keys)
+    task_id = await patient_seeds.create_task()
     with freeze_replica(group):
-        creates = [asyncio.create_task(replicated_seeds.create_task()) for _ in range(MAX_BATCH * MAX_SENDERS)]
+        creates = [asyncio.create_task(patient_seeds.create_task()) for _ in range(MAX_BATCH * MAX_SENDERS)]
         await asyncio.sleep(0)
-        assert await replicated_seeds.store.run(read_task(keys, ANN, task_id))
+        assert await store.run(read_task(keys, ANN, task_id))
         assert not any(create.done() for create in creates)
 
     assert len(await asyncio.gather(*creates)) == len(creates)
+    await store.aclose()

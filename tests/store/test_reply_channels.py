@@ -14,12 +14,12 @@ from a2a_celery.lifecycle.outcomes import agent_message
 from a2a_celery.lifecycle.states import COMPLETED, INPUT_REQUIRED, WORKING
 from a2a_celery.store import AsyncStore, Keys, SyncStore
 from a2a_celery.store.admin.usage import usage
-from a2a_celery.store.log import pubsub as wake
-from a2a_celery.store.log.pubsub import LogFollower, LogSignal, PubSubListener
+from a2a_celery.store.log.follower import LogFollower
+from a2a_celery.store.log.pubsub import LogSignal, PubSubListener
 from a2a_celery.store.tasks.commands import ReplyChannel, continue_task, create_task, read_final_task
-from a2a_celery.store.tasks.results import FinalTask
-from tests.support.restarts import mortal_redis
-from tests.support.seeds import ANN, CONTEXT, Seeds, chunk, request, status
+from a2a_celery.store.tasks.replies import FinalTask
+from tests.support.processes.restarts import mortal_redis
+from tests.support.store.seeds import ANN, CONTEXT, Seeds, chunk, request, status
 from tests.support.waiting import LIMIT, eventually_async
 
 SOON = 10.0
@@ -174,11 +174,9 @@ async def test_reply_channels_are_counted(
     redis_server: EmbeddedRedis,
     store: AsyncStore,
     keys: Keys,
-    subscriber: PubSubListener,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(wake, "COUNT_EVERY", 0.05)
     sync = SyncStore(redis_server.store_url)
+    subscriber = PubSubListener(redis_server.store_url, count_interval=0.05)
     follower = LogFollower(store, keys, subscriber)
 
     async def follow_once(number: int) -> None:
@@ -193,4 +191,5 @@ async def test_reply_channels_are_counted(
         async with follower.listen("d", reply_channel):
             await follow_once(4)
     await follow_once(0)
+    await subscriber.stop()
     sync.close()

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
+from a2a_celery.lifecycle.references import RunRef
 from a2a_celery.lifecycle.states import CANCELED, WORKING
 from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.store.runs.commands import Claim, RunRef, Unchanged, claim_run
+from a2a_celery.store.runs.commands import Claim, Unchanged, claim_run
 from a2a_celery.store.runs.release import Released, RetriedByCelery, read_retry, release_run, retry_run
 from a2a_celery.store.tasks.commands import request_cancel
-from tests.support.seeds import ANN, CONTEXT, LEASE_US, Seeds, status
+from tests.support.store.seeds import ANN, CONTEXT, LEASE_US, Seeds, status
 
 REF = RunRef("t", 1)
 RUNNER = "here.1."

@@ -9,9 +9,10 @@ import pytest
 
 from a2a_celery.lifecycle.outcomes import CANCELED_BY_CLIENT
 from a2a_celery.lifecycle.own_metadata import ATTEMPT, MAX_ATTEMPTS, RETURNED_ATTEMPT, own_metadata
+from a2a_celery.lifecycle.references import RunRef
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, SUBMITTED, WORKING
 from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.store.runs.commands import Claim, Dropped, RunLost, RunRef, Unchanged, append, claim_run, settle_run
+from a2a_celery.store.runs.commands import Claim, Dropped, RunLost, Unchanged, append, claim_run, settle_run
 from a2a_celery.store.runs.recovery import (
     GivenUp,
     Lapse,
@@ -25,7 +26,7 @@ from a2a_celery.store.runs.recovery import (
 )
 from a2a_celery.store.tasks.commands import request_cancel
 from a2a_celery.watcher.recoverer import Recoverer
-from tests.support.seeds import ANN, CONTEXT, LEASE_US, Seeds, chunk, run_concurrently, status
+from tests.support.store.seeds import ANN, CONTEXT, LEASE_US, Seeds, chunk, run_concurrently, status
 
 RUNNER = "here.1."
 
@@ -113,7 +114,7 @@ async def test_a_watcher_publishes_the_next_attempt_if_the_worker_does_not(
     await begin_run(store, keys, ref, max_attempts=2)
     await give_up(store, keys, ref)
 
-    [lapsed_run] = await store.run(lapsed_runs(keys, limit=10))
+    [lapsed_run] = (await store.run(lapsed_runs(keys, limit=10))).runs
     assert lapsed_run == Lapsed(ref, lapsed_run.agent, 1, 3, returned=True)
     await run_concurrently(*(Recoverer(store, keys).tick() for _ in range(4)))
 

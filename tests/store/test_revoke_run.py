@@ -10,13 +10,14 @@ import pytest
 from a2a_celery.lifecycle import final_event
 from a2a_celery.lifecycle.outcomes import CANCELED_BY_CLIENT, CANCELED_BY_OPERATOR, revoked_by
 from a2a_celery.lifecycle.own_metadata import own_metadata
+from a2a_celery.lifecycle.references import RunRef
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, SUBMITTED, WORKING
 from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.store.runs.commands import Over, RunRef, Unchanged, end_run, revoke_run
+from a2a_celery.store.runs.commands import Over, Unchanged, end_run, revoke_run
 from a2a_celery.store.runs.release import delegate_to_canvas, release_run
 from a2a_celery.store.tasks.commands import request_cancel
-from a2a_celery.store.tasks.results import CancelRequested
-from tests.support.seeds import ANN, CONTEXT, Seeds, status
+from a2a_celery.store.tasks.replies import CancelRequested
+from tests.support.store.seeds import ANN, CONTEXT, Seeds, status
 
 
 @pytest.fixture

@@ -7,16 +7,16 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from a2a_celery.dispatch import Call, RunOptions
+from a2a_celery.lifecycle.references import RunRef
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, WORKING
 from a2a_celery.store import AsyncStore, Keys, Operation
-from a2a_celery.store.operation import script
-from a2a_celery.store.runs.commands import RunRef, append, claim_run, end_run, settle_run
+from a2a_celery.store.runs.commands import append, claim_run, end_run, settle_run
 from a2a_celery.store.runs.recovery import Lapsed, lapse_run, return_run
 from a2a_celery.store.runs.release import delegate_to_canvas, end_by_result, record_result, release_run, retry_run
-from a2a_celery.store.tasks.commands import continue_task, create_task, end_pauses, request_cancel
+from a2a_celery.store.tasks.commands import continue_task, create_task, delete_task, end_pauses, request_cancel
 from tests.store.test_cost import Meter
-from tests.support.delivery_cursors import Webhooks, new
-from tests.support.seeds import ANN, CONTEXT, LEASE_US, RETENTION, Seeds, chunk, request, status
+from tests.support.store.delivery_cursors import Webhooks, new
+from tests.support.store.seeds import ANN, CONTEXT, LEASE_US, RETENTION, Seeds, chunk, request, status
 
 REF = RunRef("t", 1)
 Write = Callable[[Keys, Seeds], Awaitable[Operation[object]]]
@@ -218,9 +218,9 @@ async def test_a_deleted_task_leaves_no_cursor(store: AsyncStore, keys: Keys, se
     task_id = (await seeds.claim_run()).ref.task_id
     await webhooks.save_config(task_id)
 
-    await store.run(Operation(script("delete_task"), keys.task(task_id), [str(ANN)], int))
+    await store.run(delete_task(keys, ANN, task_id))
 
-    assert [key for key in await seeds.all_values() if key != keys.secrets] == []
+    assert (await seeds.all_values()).keys() <= {keys.secrets, keys.scopes}
 
 
 async def test_cursors_expire_with_their_tasks(store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks) -> None:

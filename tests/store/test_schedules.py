@@ -7,20 +7,20 @@ from typing import Any
 
 import pytest
 
+from a2a_celery.lifecycle.references import Scope
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, SUBMITTED, WORKING
-from a2a_celery.store import AsyncStore, Keys, Scope
+from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.tasks.commands import create_task, request_cancel
-from a2a_celery.store.tasks.results import Created, TickRepeated, TickSkipped
+from a2a_celery.store.tasks.replies import TickRepeated, TickSkipped
 from a2a_celery.store.tasks.schedules import (
-    EarlierTask,
     Tick,
-    earlier_tasks,
     schedule_indexes,
     skipped_ticks,
     time_of_tick,
 )
-from tests.support.leaks import leaks
-from tests.support.seeds import ANN, BOB, RETENTION, Seeds, request, run_concurrently, status
+from tests.support.store.leaks import leaks
+from tests.support.store.replies import begins
+from tests.support.store.seeds import ANN, BOB, RETENTION, Seeds, request, run_concurrently, status
 
 from .test_cost import Meter
 
@@ -51,7 +51,7 @@ class Schedule:
 
     async def start_task(self, tick: Tick, **options: Any) -> str:
         result = await self.tick(tick, **options)
-        assert isinstance(result, Created), result
+        assert begins(result), result
         return result.task.id
 
     async def ids_by_state(self) -> dict[int, list[str]]:
@@ -74,7 +74,7 @@ async def test_a_tick_starts_one_task_that_names_its_schedule(schedule: Schedule
     second_result = await schedule.tick(NIGHTLY)
 
     task = await seeds.task(first.task.id)
-    assert isinstance(second_result, Created)
+    assert begins(second_result)
     assert second_result.task.id == first.task.id
     assert dict(task.metadata) == dict(first.task.metadata)
     assert dict(task.metadata) == {
@@ -90,14 +90,14 @@ async def test_a_tick_is_handled_once_even_if_its_schedule_has_another_owner(sch
     first = await schedule.start_task(NIGHTLY)
 
     assert await schedule.tick(NIGHTLY, scope=BOB) == TickRepeated(first)
-    assert await schedule.tick(replace(NIGHTLY, overlap="queue"), scope=BOB) == TickRepeated(first)
+    assert await schedule.tick(replace(NIGHTLY, overlap="allow"), scope=BOB) == TickRepeated(first)
 
 
 async def test_equal_ticks_at_once_start_one_task(schedule: Schedule, seeds: Seeds) -> None:
     ticks = [later_tick(n / 100, window_us=MINUTE) for n in range(8)]
     results = await run_concurrently(*(schedule.tick(tick) for tick in ticks))
 
-    [creation] = [result for result in results if isinstance(result, Created)]
+    [creation] = [result for result in results if begins(result)]
     assert [result for result in results if result is not creation] == [TickRepeated(creation.task.id)] * 7
 
 
@@ -115,9 +115,9 @@ async def test_a_tick_stays_handled_after_its_task_was_removed(
 
 @pytest.mark.parametrize(("minutes", "equal"), [(-1.0, True), (0.9, True), (-1.1, False), (1.1, False)])
 async def test_ticks_within_the_window_are_equal(schedule: Schedule, minutes: float, equal: bool) -> None:
-    task_id = await schedule.start_task(replace(NIGHTLY, overlap="queue"))
+    task_id = await schedule.start_task(replace(NIGHTLY, overlap="allow"))
 
-    result = await schedule.tick(later_tick(minutes, window_us=MINUTE, overlap="queue"))
+    result = await schedule.tick(later_tick(minutes, window_us=MINUTE, overlap="allow"))
 
     assert (result == TickRepeated(task_id)) is equal
 
@@ -131,7 +131,7 @@ async def test_a_tick_is_skipped_while_a_task_runs(schedule: Schedule, seeds: Se
 
     assert results == [TickSkipped(), TickSkipped()]
     assert await schedule.tick(later_tick(1)) == TickRepeated("")
-    assert isinstance(await schedule.tick(later_tick(3)), Created)
+    assert begins(await schedule.tick(later_tick(3)))
     ticks = await store.run(skipped_ticks(seeds.keys, NIGHTLY.schedule))
     assert ticks == [time_of_tick(AT + n * MINUTE) for n in (2, 1)]
 
@@ -140,45 +140,23 @@ async def test_a_task_that_waits_for_its_client_does_not_run(schedule: Schedule,
     claim = await seeds.claim_run(await schedule.start_task(NIGHTLY))
     await seeds.settle_run(claim, status(INPUT_REQUIRED, "?"))
 
-    assert isinstance(await schedule.tick(later_tick(1)), Created)
+    assert begins(await schedule.tick(later_tick(1)))
 
 
-@pytest.mark.parametrize("overlap", ["queue", "cancel"])
-async def test_runs_of_a_schedule_are_executed_one_after_the_other(
-    schedule: Schedule, seeds: Seeds, keys: Keys, overlap: Any
-) -> None:
-    first = await schedule.start_task(replace(NIGHTLY, overlap=overlap))
-    claim = await seeds.claim_run(first)
-    second = await schedule.tick(later_tick(1, overlap=overlap))
-    blocked_names = await seeds.store.redis.zrange(keys.blocked, 0, -1)
-    leaking = await leaks(seeds.store, keys)
+async def test_a_tick_starts_a_task_beside_a_running_task_if_it_may(schedule: Schedule, seeds: Seeds) -> None:
+    claim = await seeds.claim_run(await schedule.start_task(NIGHTLY))
+
+    second = await schedule.tick(later_tick(1, overlap="allow"))
+
+    assert not second.is_blocked
+    await seeds.settle_run(await seeds.claim_run(second.task.id), status(COMPLETED))
     await seeds.settle_run(claim, status(COMPLETED))
-
-    assert second.is_blocked
-    assert blocked_names == [f"{second.task.id}.1".encode()]
-    assert leaking == []
-    assert await seeds.store.redis.zrange(keys.dispatch, 0, -1) == blocked_names
-    assert await leaks(seeds.store, keys) == []
-
-
-async def test_only_tasks_of_earlier_ticks_are_cancelled(schedule: Schedule, seeds: Seeds, store: AsyncStore) -> None:
-    ticks = [later_tick(n, overlap="cancel") for n in range(4)]
-    ended_id, running, queued_id, later_id = [await schedule.start_task(tick) for tick in ticks]
-    await store.run(request_cancel(seeds.keys, ANN, ended_id, ended_id))
-    await seeds.claim_run(running)
-
-    refs = await store.run(earlier_tasks(seeds.keys, ticks[3]))
-
-    assert sorted(task.task_id for task in refs) == sorted([running, queued_id])
-    assert EarlierTask(queued_id, queued_id, ANN) in refs
-    assert await store.run(earlier_tasks(seeds.keys, ticks[0])) == []
-    assert later_id not in [task.task_id for task in refs]
 
 
 async def test_the_lists_of_a_schedule_end_with_its_tasks(
     schedule: Schedule, seeds: Seeds, store: AsyncStore, keys: Keys
 ) -> None:
-    names = [await schedule.start_task(later_tick(n, overlap="queue")) for n in range(3)]
+    names = [await schedule.start_task(later_tick(n, overlap="allow")) for n in range(3)]
     claim = await seeds.claim_run(names[0])
     ids_by_state = await schedule.ids_by_state()
     await seeds.settle_run(claim, status(COMPLETED))
@@ -200,7 +178,7 @@ async def test_the_ticks_of_a_schedule_are_bounded(schedule: Schedule, store: As
     new_result = await schedule.tick(later_tick(1))
     too_old = await schedule.tick(later_tick(-1))
 
-    assert isinstance(new_result, Created)
+    assert begins(new_result)
     assert too_old == TickRepeated("")
     assert await store.redis.zcard(ticks) == 1000
     assert await store.redis.zscore(ticks, f"{AT} ") is None
@@ -210,13 +188,13 @@ async def test_a_tick_costs_the_same_with_many_ticks_and_tasks(
     schedule: Schedule, store: AsyncStore, keys: Keys, seeds: Seeds
 ) -> None:
     meter = Meter(store)
-    queueing_tick = replace(NIGHTLY, overlap="queue")
-    await schedule.tick(queueing_tick)
-    early_cost = await meter.cost_of(schedule.create(later_tick(1, queueing_tick)))
+    allowed_tick = replace(NIGHTLY, overlap="allow")
+    await schedule.tick(allowed_tick)
+    early_cost = await meter.cost_of(schedule.create(later_tick(1, allowed_tick)))
     for n in range(2, 200):
-        await schedule.tick(later_tick(n, queueing_tick))
+        await schedule.tick(later_tick(n, allowed_tick))
 
-    assert await meter.cost_of(schedule.create(later_tick(200, queueing_tick))) == early_cost
+    assert await meter.cost_of(schedule.create(later_tick(200, allowed_tick))) == early_cost
     assert sum(early_cost.values()) <= 25
 
 
@@ -232,5 +210,5 @@ async def test_a_requeued_task_belongs_to_the_schedule(schedule: Schedule, seeds
 async def test_other_tasks_have_no_schedule(seeds: Seeds, store: AsyncStore, keys: Keys) -> None:
     await seeds.create_task(task_id="t")
 
-    assert not {b"schedule_index", b"tick"} & set(await store.redis.hkeys(keys.task("t").record))
+    assert b"schedule_index" not in await store.redis.hkeys(keys.task("t").record)
     assert not [name async for name in store.redis.scan_iter(f"{keys.prefix}:schedule:*")]

@@ -8,10 +8,12 @@ import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from a2a.types import TaskState
 from redis import Redis, RedisError
 
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
@@ -21,15 +23,17 @@ from a2a_celery.store import AsyncStore, Keys, SyncStore
 from a2a_celery.store.admin import schema
 from a2a_celery.store.admin.archiving import read_archive_state
 from a2a_celery.store.admin.schema import SCHEMA, Opened, migrate, open_store, pending, require_schema
-from a2a_celery.store.operation import Operation, script
-from a2a_celery.store.tasks.commands import TaskLimits, create_task, request_cancel
-from a2a_celery.store.tasks.results import Limited
+from a2a_celery.store.tasks.commands import TaskLimits, create_task, delete_task, read_task, request_cancel
 from a2a_celery.store.tasks.schedules import Tick
-from tests.support.fleet import free_port
-from tests.support.leaks import leaks
-from tests.support.restarts import installed_servers
-from tests.support.seeds import ANN, CONTEXT, Seeds, request, run_concurrently, status
+from tests.support.processes.fleet import free_port
+from tests.support.processes.restarts import installed_servers
+from tests.support.store.leaks import leaks
+from tests.support.store.replies import is_limited
+from tests.support.store.seeds import ANN, BOB, CONTEXT, Seeds, request, run_concurrently, status
 from tests.support.waiting import eventually
+from tests.tools.store_dump import load
+
+DUMP = Path(__file__).parent / "data" / "store-0208328a.json.gz"
 
 OPTIONS = b'{"not_before_us":7,"trace":{"traceparent":"00-ab-cd-01"},"options":{}}'
 
@@ -53,8 +57,8 @@ async def of_a_release_without_schemas(store: AsyncStore, keys: Keys, seeds: See
     return ["one", "other"]
 
 
-def carried_out(store: SyncStore, keys: Keys, *, dry_run: bool = False) -> int:
-    return sum(migrate(store, keys, step, step.to - 1, dry_run=dry_run) for step in pending(0))
+def carried_out(store: SyncStore, keys: Keys, *, dry_run: bool = False, page_size: int = 1) -> int:
+    return sum(migrate(store, keys, step, step.to - 1, dry_run=dry_run, page_size=page_size) for step in pending(0))
 
 
 async def test_the_first_process_writes_the_schema_to_an_empty_store(
@@ -121,13 +125,12 @@ async def test_a_newer_store_is_refused(store: AsyncStore, keys: Keys) -> None:
 async def test_a_migration_converts_records_to_the_current_format(
     store: AsyncStore, sync_store: SyncStore, keys: Keys, seeds: Seeds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(schema, "PAGE", 2)
     waiting = await of_a_release_without_schemas(store, keys, seeds)
     data_before = await seeds.all_values()
 
-    assert await asyncio.to_thread(carried_out, sync_store, keys, dry_run=True) == 2
+    assert await asyncio.to_thread(carried_out, sync_store, keys, dry_run=True, page_size=2) == 2
     assert await seeds.all_values() == data_before
-    assert await asyncio.to_thread(carried_out, sync_store, keys) == 2
+    assert await asyncio.to_thread(carried_out, sync_store, keys, page_size=2) == 2
 
     for task_id in waiting:
         record_values = await store.redis.hmget(keys.task(task_id).record, "begins_at", "trace")
@@ -142,7 +145,6 @@ async def test_a_migration_that_is_cut_off_or_run_twice_at_once_does_no_harm(
     store: AsyncStore, redis_server: EmbeddedRedis, sync_store: SyncStore, keys: Keys, seeds: Seeds,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(schema, "PAGE", 1)
     await of_a_release_without_schemas(store, keys, seeds)
     run, calls = sync_store.run, []
 
@@ -193,7 +195,7 @@ async def of_schema_1(store: AsyncStore, keys: Keys, seeds: Seeds) -> tuple[str,
     await seeds.settle_run(await seeds.claim_run(terminal), status(COMPLETED))
     for task_id, tenant in ((live, "one"), (terminal, "two"), ("other", "")):
         size = int(await store.redis.hget(keys.task(task_id).record, "size"))
-        sums.update({f"{tenant}/ann": size, "*": size})
+        sums[f"{tenant}/ann"] = size
         await store.redis.hset(keys.task(task_id).record, "quota_account", "1")
     [(entry, expires_at)] = await store.redis.zrange(keys.stored_expiring, 0, -1, withscores=True)
     old_entry = entry.decode().replace(" /ann", " two/ann")
@@ -207,33 +209,79 @@ async def of_schema_1(store: AsyncStore, keys: Keys, seeds: Seeds) -> tuple[str,
 async def test_schema_2_counts_an_owners_tasks_in_all_tenants_together(
     store: AsyncStore, sync_store: SyncStore, keys: Keys, seeds: Seeds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(schema, "PAGE", 1)
     live, terminal = await of_schema_1(store, keys, seeds)
-    [step] = pending(1)
+    step = pending(1)[0]
     data_before = await seeds.all_values()
-    with pytest.raises(ConfigError, match=r"has schema 1, but this release needs schema 2.*across all tenants"):
+    with pytest.raises(ConfigError, match=rf"has schema 1, but this release needs schema {SCHEMA}.*across all tenants"):
         await require_schema(store, keys)
 
-    assert await asyncio.to_thread(migrate, sync_store, keys, step, 1, dry_run=True) == 3
+    assert await asyncio.to_thread(migrate, sync_store, keys, step, 1, dry_run=True, page_size=1) == 3
     assert await seeds.all_values() == data_before
-    await run_concurrently(*(asyncio.to_thread(migrate, sync_store, keys, step, 1) for _ in range(2)))
+    await run_concurrently(*(asyncio.to_thread(migrate, sync_store, keys, step, 1, page_size=1) for _ in range(2)))
 
-    await require_schema(store, keys)
-    total = await store.redis.hget(keys.stored, "*")
-    assert await store.redis.hgetall(keys.stored) == {b"/ann": total, b"*": total}
+    sizes = [int(await store.redis.hget(keys.task(name).record, "size")) for name in (live, terminal, "other")]
+    assert await store.redis.hgetall(keys.stored) == {b"/ann": str(sum(sizes)).encode()}
     assert await store.redis.zrange(keys.owner_index("ann") + str(int(SUBMITTED)), 0, -1) == [live.encode()]
     assert await leaks(store, keys) == []
-    limit_of_two = TaskLimits((ANN.agent,), waiting=2)
+    limit_of_two = TaskLimits((ANN.agent,), concurrent=2)
     message_request = request()
     one_more = create_task(keys, ANN, "more", CONTEXT, message_request, caller=b"{}", retention=60, limits=limit_of_two)
-    assert isinstance(await store.run(one_more), Limited)
+    assert is_limited(await store.run(one_more))
     for task_id, tenant in ((live, "one"), ("other", "")):
         await store.run(request_cancel(keys, replace(ANN, tenant=tenant), task_id, CONTEXT))
     for name in (live, terminal, "other"):
         tenant = {live: "one", terminal: "two"}.get(name, "")
-        scope = str(replace(ANN, tenant=tenant))
-        await store.run(Operation(script("delete_task"), keys.task(name), [scope], int))
+        await store.run(delete_task(keys, replace(ANN, tenant=tenant), name))
     assert not await store.redis.exists(keys.stored, keys.stored_expiring), "nothing was counted twice, or lost"
+
+
+async def test_schema_3_records_the_scopes_of_tasks(
+    store: AsyncStore, sync_store: SyncStore, keys: Keys, seeds: Seeds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scopes = [ANN, BOB, replace(ANN, agent="other", tenant="acme")]
+    for scope in scopes:
+        await seeds.create_task(scope)
+        await seeds.create_task_in(COMPLETED, scope=scope)
+    data_before = await seeds.all_values()
+    await store.redis.delete(keys.scopes)
+    await store.redis.hset(keys.installation, "schema", 2)
+    [step, _] = pending(2)
+
+    assert await asyncio.to_thread(migrate, sync_store, keys, step, 2, dry_run=True, page_size=1) == 6
+    assert not await store.redis.exists(keys.scopes)
+    await run_concurrently(*(asyncio.to_thread(migrate, sync_store, keys, step, 2, page_size=1) for _ in range(2)))
+
+    assert await store.redis.zrange(keys.scopes, 0, -1) == [str(scope).encode() for scope in scopes]
+    await store.redis.delete(keys.installation)
+    assert await seeds.all_values() == data_before
+
+
+async def test_schema_4_rewrites_the_packed_tasks_of_an_older_store(
+    store: AsyncStore, sync_store: SyncStore, redis_server: EmbeddedRedis
+) -> None:
+    keys = Keys("a2a")
+    with Redis.from_url(redis_server.store_url) as client:
+        dump = load(DUMP, client)
+    first, second = pending(2)
+    await asyncio.to_thread(migrate, sync_store, keys, first, 2)
+    packed_count = len([key async for key in store.redis.scan_iter("a2a:*:log", _type="string")])
+    run_step = partial(asyncio.to_thread, migrate, sync_store, keys, second, 3)
+
+    assert await run_step(dry_run=True, page_size=7) == packed_count > 10
+    await run_concurrently(*(run_step(page_size=1) for _ in range(2)))
+
+    assert await run_step(page_size=7) == 0
+    await require_schema(store, keys)
+    for entry in dump["tasks"]:
+        task_keys = keys.task(entry["task"]["id"])
+        snapshot = await store.run(read_task(keys, None, entry["task"]["id"], resolve_blobs=False))
+        assert snapshot is not None
+        assert TaskState.Name(snapshot[0].status.state) == entry["task"]["status"]["state"]
+        if await store.redis.type(task_keys.log) == b"string":
+            assert int(await store.redis.hget(task_keys.record, "size")) == await store.redis.strlen(task_keys.log)
+            assert await store.redis.ttl(task_keys.log) == await store.redis.ttl(task_keys.record)
+    assert await leaks(store, keys) == []
+    await store.redis.flushall()  # the keys have the prefix of the dump
 
 
 async def test_processes_of_a_store_with_an_archive_need_its_url(store: AsyncStore, keys: Keys) -> None:
@@ -260,9 +308,9 @@ async def test_an_unavailable_store_does_not_prevent_a_start(keys: Keys) -> None
 async def started_during_outage(server: EmbeddedRedis, keys: Keys, *, archive: bool | None) -> AsyncStore:
     """Return the store client of a process that started while the store was unavailable."""
     store = AsyncStore(server.store_url)
-    original, store._ask = store._ask, raise_unavailable  # type: ignore[method-assign]
-    await require_schema(store, keys, archive=archive)
-    store._ask = original  # type: ignore[method-assign]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store, "run_raw", raise_unavailable)
+        await require_schema(store, keys, archive=archive)
     return store
 
 

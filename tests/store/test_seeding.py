@@ -9,13 +9,14 @@ from typing import Any
 from a2a.types import Message, Part, Role, SendMessageRequest
 
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
+from a2a_celery.lifecycle.references import RunRef
 from a2a_celery.lifecycle.states import COMPLETED
 from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.store.runs.commands import Claim, RunRef, claim_run
+from a2a_celery.store.runs.commands import Claim, claim_run
 from a2a_celery.store.tasks.commands import create_task, list_tasks
 from benchmarks.peers.seeded import seeded_context, seeded_id
 from benchmarks.seeding import BATCH, TaskTemplate, seed
-from tests.support.seeds import ANN, LEASE_US, RETENTION, Seeds, chunk, status
+from tests.support.store.seeds import ANN, LEASE_US, RETENTION, Seeds, chunk, status
 
 TIME = re.compile(r"1[78]\d{14}|\\xfb\d{8}")
 """Pattern of a time in µs in this decade, or of the last digits of such a time after the mark of packed logs. Any byte

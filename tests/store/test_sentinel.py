@@ -22,10 +22,10 @@ from a2a_celery.store.client.redis_clients import NO_PRIMARY, PrimaryRetry
 from a2a_celery.store.log.pubsub import PubSubListener
 from a2a_celery.store.tasks.commands import read_task
 from tests.support.certificates import Authority
-from tests.support.restarts import installed_servers
-from tests.support.seeds import ANN, Seeds
-from tests.support.sentinels import LOCALHOST, MASTER_NAME, SentinelGroup, running_sentinels
-from tests.support.tls_servers import built_with_tls
+from tests.support.processes.restarts import installed_servers
+from tests.support.processes.sentinels import LOCALHOST, MASTER_NAME, SentinelGroup, running_sentinels
+from tests.support.processes.tls_servers import built_with_tls
+from tests.support.store.seeds import ANN, Seeds
 from tests.support.waiting import eventually, eventually_async
 
 pytestmark = pytest.mark.merge
@@ -203,6 +203,6 @@ def test_retries_pass_only_the_options_that_redis_py_has_set(
     calls: list[set[str]] = []
     monkeypatch.setattr(Retry, "call_with_retry", lambda _retry, _do, _fail, **options: calls.append(set(options)))
 
-    PrimaryRetry(NoBackoff(), 0).call_with_retry(int, repr, **options)
+    PrimaryRetry(NoBackoff(), 0, window=0).call_with_retry(int, repr, **options)
 
     assert calls == [{"is_retryable", *options}]

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 from a2a.types import TaskState
 
+from a2a_celery.lifecycle.references import Scope
 from a2a_celery.lifecycle.states import AUTH_REQUIRED, COMPLETED, FAILED, INPUT_REQUIRED, REJECTED, WORKING
-from a2a_celery.store import AsyncStore, Keys, Scope
+from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.runs.commands import (
     Claim,
     Illegal,
@@ -22,7 +23,7 @@ from a2a_celery.store.runs.commands import (
 )
 from a2a_celery.store.tasks.commands import continue_task, request_cancel
 from a2a_celery.store.webhooks.push_configs import secrets_in_use
-from tests.support.seeds import ANN, BOB, CONTEXT, RETENTION, Seeds, chunk, request, status
+from tests.support.store.seeds import ANN, BOB, CONTEXT, RETENTION, Seeds, chunk, request, status
 
 
 def state(text: str, version: int = 0, fingerprint: str = "", scope: Scope = ANN) -> SessionState:

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 import redis
 from celery import Celery
+from celery.signals import setup_logging
 from click.testing import CliRunner
 
 from a2a_celery import A2A
@@ -20,8 +21,7 @@ from a2a_celery.cli.options import available_port
 from a2a_celery.execution.celery.start_check import worker_starts
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.admin.start_check import watchers
-from a2a_celery.watcher import service
-from tests.support.restarts import MortalRedis, mortal_redis
+from tests.support.processes.restarts import MortalRedis, mortal_redis
 from tests.support.waiting import eventually_async
 
 Start = Callable[[A2A], Awaitable[None]]
@@ -50,6 +50,10 @@ async def watcher(a2a: A2A) -> None:
 async def worker(a2a: A2A) -> None:
     a2a.worker()  # a worker's signals are connected at its start
     await asyncio.to_thread(worker_starts, SimpleNamespace(app=a2a.celery))
+
+
+def keep_logging(**_: object) -> None:
+    """Leave logging as pytest has configured it. This function is a receiver of Celery's signal."""
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -82,7 +86,7 @@ def test_a_worker_without_a_store_url_refuses_to_start(
     [
         (("--host", "0.0.0.0"), {}, ["listening on 0.0.0.0 without authentication: other machines reach it too"]),
         (("--host", "127.0.0.1"), {}, []),
-        (("--grpc-port", "1"), {"A2A_GRPC_HOST": "10.0.0.1"}, ["listening on 10.0.0.1 without authentication"]),
+        (("--grpc-port", "1", "--host", "10.0.0.1"), {}, ["listening on 10.0.0.1 without authentication"]),
         (("--host", "0.0.0.0"), {"A2A_AUTH_API_KEYS": f"ann:sha256:{'0' * 64}"}, []),
     ],
 )
@@ -97,12 +101,15 @@ def test_a_gateway_that_listens_beyond_this_machine_without_authentication_warns
     a2a.celery.conf.a2a_auth_api_keys = None
     monkeypatch.setattr("uvicorn.run", lambda *_, **__: None)
     monkeypatch.setattr("a2a_celery.cli.serve.gateway.available_port", lambda *_, **__: 0)
-    for name in ("A2A_GRPC_HOST", "A2A_GRPC_PORT"):
-        monkeypatch.setenv(name, "")  # the command sets these variables; monkeypatch restores them
-    for name, value in ({"A2A_GRPC_HOST": "127.0.0.1"} | environ).items():
+    # the command sets this variable; monkeypatch restores it
+    for name, value in ({"A2A_GRPC_PORT": ""} | environ).items():
         monkeypatch.setenv(name, value)
 
-    result = CliRunner().invoke(commands, ["gateway", *options], obj=SimpleNamespace(app=a2a.celery))
+    setup_logging.connect(keep_logging)
+    try:
+        result = CliRunner().invoke(commands, ["gateway", *options], obj=SimpleNamespace(app=a2a.celery))
+    finally:
+        setup_logging.disconnect(keep_logging)
 
     assert result.exit_code == 0, result.output
     lines = [line for line in warnings(caplog) if line.startswith("listening on")]
@@ -155,10 +162,7 @@ async def test_an_unavailable_store_is_one_line_with_its_address_and_the_reason(
 
 
 @pytest.mark.usefixtures("immediate_retries")
-async def test_a_watcher_begins_when_the_store_is_available(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(service, "STORE_RETRY_INTERVAL", 0.05)
+async def test_a_watcher_begins_when_the_store_is_available(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "a2a_celery")
     with mortal_redis(tmp_path) as server:
         server.die()
@@ -192,7 +196,9 @@ async def test_a_stopped_watcher_is_logged_and_not_listed(tmp_path: Path, caplog
 
         assert not await is_listed()
         await store.aclose()
-    assert caplog.records[-1].getMessage() == "watcher stopped"
+    # the thread that listens for revokes may log later
+    lines = [record.getMessage() for record in caplog.records if record.name == "a2a_celery.watcher.service"]
+    assert lines[-1] == "watcher stopped"
 
 
 async def test_a_watcher_stops_while_the_store_is_unavailable(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -10,12 +10,12 @@ from a2a.types import TaskState
 from a2a_celery.lifecycle.execution import ExecutionState, Step, Transition, decode_step, encode_step
 from a2a_celery.lifecycle.states import COMPLETED, FAILED, INPUT_REQUIRED, WORKING
 from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.store.operation import Operation, script
+from a2a_celery.store.operation import Operation
 from a2a_celery.store.runs.commands import Claim, SessionState, append, claim_run
 from a2a_celery.store.runs.release import Steps, read_steps, release_run
-from a2a_celery.store.tasks.commands import continue_task
-from tests.support.leaks import leaks
-from tests.support.seeds import ANN, CONTEXT, LEASE_US, Seeds, chunk, request, status
+from a2a_celery.store.tasks.commands import continue_task, delete_task
+from tests.support.store.leaks import leaks
+from tests.support.store.seeds import ANN, CONTEXT, LEASE_US, Seeds, chunk, request, status
 
 from .test_cost import Meter
 
@@ -98,7 +98,7 @@ async def test_the_history_is_deleted_with_its_task(store: AsyncStore, keys: Key
         case "settle":
             await seeds.settle_run(claim, step(2), status(FAILED), written_count=1)
         case "delete":
-            await store.run(Operation(script("delete_task"), names, [str(ANN)], int))
+            await store.run(delete_task(keys, ANN, claim.ref.task_id))
 
     if ending == "delete":
         assert not await store.redis.exists(names.execution)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
-from a2a.server.context import ServerCallContext
-from a2a.types import Artifact, Message, Part, Task
+from a2a.types import Part
 
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.errors import BlobsUnavailable, StoreUnavailable
 from a2a_celery.lifecycle.journal import JournalEntry
+from a2a_celery.lifecycle.refusals import Reason
 from a2a_celery.lifecycle.states import COMPLETED, INPUT_REQUIRED, WORKING
 from a2a_celery.store import AsyncStore, Keys, SyncStore
 from a2a_celery.store.admin.archiving import read_archive_state, update_archive_backlog
@@ -21,19 +23,25 @@ from a2a_celery.store.admin.schema import SCHEMA, require_schema
 from a2a_celery.store.blobs.blob_store import Blobs
 from a2a_celery.store.blobs.cleanup import blobs_in_use
 from a2a_celery.store.blobs.object_store import ObjectStore
+from a2a_celery.store.blobs.redis_blobs import EXPIRY, RedisBlobs, key_of
+from a2a_celery.store.blobs.references import IN_REDIS, BlobMissing
 from a2a_celery.store.client.round_trips import Command, RoundTrips
-from a2a_celery.store.operation import Operation, script
+from a2a_celery.store.keys import tag_in
+from a2a_celery.store.operation import SCRIPTS, script
 from a2a_celery.store.runs.commands import append
 from a2a_celery.store.runs.suspension import SuspendedRun, Wait, suspend_run
-from a2a_celery.store.sdk import RedisTaskStore
-from a2a_celery.store.tasks.commands import TaskLimits, continue_task, create_task
+from a2a_celery.store.tasks.commands import TaskLimits, continue_task, create_task, delete_task
 from a2a_celery.store.tasks.dead_letters import DeadLetter, read_dead_letter, requeue_task
-from a2a_celery.store.tasks.results import Begun, Created, Ended, NotCreated, Waiting
-from tests.support.blob_setup import THRESHOLD, BlobSetup, create_task_with_parts, parts_request
-from tests.support.seeds import ANN, CONTEXT, RETENTION, Seeds, chunk, status
+from tests.store.test_operations import VERBS
+from tests.support.store.blob_setup import THRESHOLD, BlobSetup, create_task_with_parts, parts_request
+from tests.support.store.replies import begins, reason_of, waits
+from tests.support.store.seeds import ANN, CONTEXT, RETENTION, Seeds, chunk, status
+from tests.support.waiting import eventually_async
 
 LARGE = "x" * 5000
 MESSAGE = LARGE + " of the client"
+NAME = f"t/{IN_REDIS}digest"
+"""Name of a blob of the task ``t``."""
 
 
 @pytest.fixture
@@ -51,9 +59,13 @@ def tasks(in_redis: AsyncStore, keys: Keys) -> Seeds:
 
 
 async def blobs_of(tasks: Seeds, task_id: str) -> dict[str, int]:
-    """Return the expiry in seconds, or -1, of each blob of a task, by name. Require that the hash has all names."""
+    """Return the expiry in seconds, or -1, of each blob of a task, by name. Require that the hash has all names.
+
+    Blobs of refused messages, which expire within a second, are omitted.
+    """
     redis, prefix = tasks.store.redis, tasks.keys.blob(task_id, "")
     expiries = {key.decode().removeprefix(prefix): await redis.ttl(key) async for key in redis.scan_iter(f"{prefix}*")}
+    expiries = {name: expiry for name, expiry in expiries.items() if expiry == -1 or expiry > 1}
     names = {name.decode() for name in await redis.hkeys(tasks.keys.blobs_of(task_id))}
     assert names == set(expiries)
     return expiries
@@ -141,8 +153,8 @@ async def test_a_large_request_is_stored_completely_with_any_threshold(
 
     assert operation.has_detached_parts
     assert len(names) == blob_count
-    assert isinstance(created, Created)
-    assert isinstance(continued, Begun)
+    assert begins(created)
+    assert begins(continued)
     assert list(created.task.history[0].parts) == parts
     assert list(claim.request.message.parts) == parts
     assert list((await seeds.claim_run("large", run=2)).request.message.parts) == parts
@@ -167,7 +179,7 @@ async def test_blobs_live_and_expire_with_their_task(tasks: Seeds) -> None:
 
 async def test_blobs_are_deleted_with_their_task(tasks: Seeds) -> None:
     task_id = await create_task_with_parts(tasks, [Part(text=MESSAGE)])
-    await tasks.store.run(Operation(script("delete_task"), tasks.keys.task(task_id), [str(ANN)], int))
+    await tasks.store.run(delete_task(tasks.keys, ANN, task_id))
 
     assert await blobs_of(tasks, task_id) == {}
 
@@ -186,12 +198,12 @@ async def test_blobs_count_once_toward_the_size_and_the_sums(tasks: Seeds, keys:
     _, refusal = await create("y" * 7000)
     _, second = await create(MESSAGE)
 
-    assert isinstance(first, Created)
-    assert isinstance(second, Created)
-    assert isinstance(refusal, NotCreated)
+    assert begins(first)
+    assert begins(second)
+    assert reason_of(refusal) is Reason.LIMITED
     assert len(MESSAGE) < await size_of(tasks, task_id) < 1.3 * len(MESSAGE)
     sums = await tasks.store.redis.hgetall(keys.stored)
-    assert 2 * len(MESSAGE) < int(sums[b"*"]) < 2.6 * len(MESSAGE)
+    assert 2 * len(MESSAGE) < sum(map(int, sums.values())) < 2.6 * len(MESSAGE)
     size_before = await size_of(tasks, task_id)
     claim = await tasks.claim_run(task_id)
     for n in range(3):
@@ -199,20 +211,137 @@ async def test_blobs_count_once_toward_the_size_and_the_sums(tasks: Seeds, keys:
     assert await size_of(tasks, task_id) - size_before < len(LARGE) + 3 * THRESHOLD
 
 
-async def test_a_refused_operation_leaves_no_blob(tasks: Seeds, keys: Keys) -> None:
+async def test_the_blobs_of_a_refused_operation_expire_within_a_second(tasks: Seeds, keys: Keys) -> None:
     task_id = await create_task_with_parts(tasks, [Part(text=MESSAGE)])
     claim = await tasks.claim_run(task_id)
     blobs = await blobs_of(tasks, task_id)
-    full_limits = TaskLimits(("agent",), store_bytes=1)
+    full_limits = TaskLimits(("agent",), owner_bytes=1)
 
     await continue_with(tasks, task_id, LARGE, limits=full_limits)
     await continue_with(tasks, task_id, LARGE, max_bytes=6000)
     await tasks.store.run(append(keys, claim.ref, token="lost", written_count=0, events=[chunk(LARGE)]))
     assert await blobs_of(tasks, task_id) == blobs
     await tasks.settle_run(claim, status(COMPLETED))
-    assert isinstance(await continue_with(tasks, task_id, LARGE), Ended)
+    assert reason_of(await continue_with(tasks, task_id, LARGE)) is Reason.ENDED
 
     assert set(await blobs_of(tasks, task_id)) == set(blobs)
+
+
+@pytest.mark.parametrize("is_blocking", [True, False])
+async def test_a_refused_message_keeps_the_blobs_that_its_task_has(
+    tasks: Seeds, keys: Keys, redis_server: EmbeddedRedis, is_blocking: bool
+) -> None:
+    claim = await tasks.claim_run()
+    task_id = claim.ref.task_id
+    await tasks.append_events(claim, chunk(LARGE))
+    names = await blobs_of(tasks, task_id)
+    refused = append(keys, claim.ref, token="lost", written_count=1, events=[chunk(LARGE), chunk(MESSAGE)])
+
+    if is_blocking:
+        operators = SyncStore(redis_server.store_url, Blobs(None, keys, THRESHOLD))
+        operators.run(refused)
+        operators.close()
+    else:
+        await tasks.store.run(refused)
+
+    assert await blobs_of(tasks, task_id) == names
+    assert (await tasks.task(task_id)).artifacts[0].parts[0].text == LARGE
+
+
+async def test_a_successful_operation_takes_one_call(tasks: Seeds, monkeypatch: pytest.MonkeyPatch) -> None:
+    names: list[str] = []
+    make = RoundTrips.make
+
+    async def recording(self: RoundTrips, commands: Sequence[Command]) -> list[Any]:
+        names.extend(str(command[0]) for command in commands)
+        return await make(self, commands)
+
+    claim = await tasks.claim_run()
+    await tasks.append_events(claim, chunk("small"))
+    monkeypatch.setattr(RoundTrips, "make", recording)
+
+    await tasks.append_events(claim, chunk(LARGE), written_count=1)
+
+    assert names == ["SET", "EVALSHA"]
+
+
+async def test_a_cancelled_caller_leaves_no_blob(tasks: Seeds, keys: Keys, monkeypatch: pytest.MonkeyPatch) -> None:
+    claim = await tasks.claim_run()
+    refused = append(keys, claim.ref, token="lost", written_count=0, events=[chunk(LARGE)])
+    put, is_written = RedisBlobs.put, asyncio.Event()
+
+    async def announce(self: RedisBlobs, name: str, content: bytes) -> None:
+        await put(self, name, content)
+        is_written.set()
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr(RedisBlobs, "put", announce)
+    call = asyncio.create_task(tasks.store.run(refused))
+    await is_written.wait()
+
+    call.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await call
+
+    async def is_discarded() -> bool:
+        return not [key async for key in tasks.store.redis.scan_iter(keys.blob(claim.ref.task_id, "*"))]
+
+    await eventually_async(is_discarded)
+
+
+async def test_a_blob_of_a_killed_writer_expires(tasks: Seeds, keys: Keys) -> None:
+    await tasks.create_task(task_id="t")
+    redis_blobs = RedisBlobs(keys, RoundTrips(tasks.store.redis.connection_pool, 5))
+
+    await redis_blobs.put(NAME, LARGE.encode())  # the writer is killed before it runs the script
+
+    assert 0 < await tasks.store.redis.ttl(keys.blob("t", "digest")) <= EXPIRY
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+async def test_blobs_that_expired_before_the_script_are_written_again(
+    tasks: Seeds, keys: Keys, monkeypatch: pytest.MonkeyPatch, lost: int
+) -> None:
+    claim = await tasks.claim_run()
+    task_id, put = claim.ref.task_id, RedisBlobs.put
+    names: list[str] = []
+
+    async def put_and_lose_one(self: RedisBlobs, name: str, content: bytes) -> None:
+        await put(self, name, content)
+        names.append(name)
+        if len(names) == lost:  # the process was frozen for longer than the expiry
+            await tasks.store.redis.delete(key_of(keys, name))
+
+    monkeypatch.setattr(RedisBlobs, "put", put_and_lose_one)
+    await tasks.append_events(claim, chunk(LARGE), chunk(LARGE + "2"))
+
+    assert len(names) == 4
+    assert list((await blobs_of(tasks, task_id)).values()) == [-1, -1]
+    assert len((await tasks.task(task_id)).artifacts[0].parts) == 1
+
+
+async def test_a_script_without_its_blobs_changes_nothing(tasks: Seeds, keys: Keys) -> None:
+    refused: set[str] = set()
+    for make in VERBS:
+        await tasks.store.redis.flushall()
+        operation = await make(keys, tasks)
+        if not operation.script.keeps_blobs:
+            continue
+        blob_keys = [keys.blob(tag_in(operation.keys), name) for name in ("stored", "missing")]
+        await tasks.store.redis.set(blob_keys[0], "content")
+        data = await tasks.all_values()
+
+        for missing in ([*blob_keys], [keys.blobs]):
+            with pytest.raises(BlobMissing):
+                await tasks.store.run(replace(operation, keys=[*operation.keys, *missing]))
+
+        assert await tasks.all_values() == data, operation.script.name
+        refused.add(operation.script.name)
+
+    await tasks.store.redis.flushall()
+    scripts = [script(path.stem) for path in SCRIPTS.glob("*/*.lua") if path.parent.name != "lib"]
+    assert refused == {each.name for each in scripts if each.keeps_blobs}
 
 
 async def test_a_repeated_call_changes_nothing(tasks: Seeds, keys: Keys) -> None:
@@ -234,10 +363,10 @@ async def test_further_messages_reach_the_next_run(tasks: Seeds, method: str) ->
     task_id = claim.ref.task_id
     if method == "begun":
         await tasks.settle_run(claim, status(INPUT_REQUIRED))
-        assert isinstance(await continue_with(tasks, task_id, MESSAGE), Begun)
+        assert begins(await continue_with(tasks, task_id, MESSAGE))
     else:
         result = await continue_with(tasks, task_id, MESSAGE, on_message="queue" if method == "waiting" else "steer")
-        assert isinstance(result, Waiting) == (method == "waiting")
+        assert waits(result) == (method == "waiting")
         await tasks.settle_run(claim, status(INPUT_REQUIRED))
 
     next_claim = await tasks.claim_run(task_id, run=2)
@@ -304,22 +433,6 @@ async def test_the_last_events_of_a_suspended_run_have_blobs(tasks: Seeds, keys:
     assert isinstance(result, SuspendedRun)
     assert list((await blobs_of(tasks, claim.ref.task_id)).values()) == [-1, -1]
     assert (await tasks.task(claim.ref.task_id)).artifacts[0].parts[0].text == LARGE
-
-
-async def test_a_task_of_another_engine_has_blobs(tasks: Seeds, keys: Keys) -> None:
-    task_store, context = RedisTaskStore(tasks.store, keys), ServerCallContext()
-    task = Task(id="t", context_id=CONTEXT, history=[Message(message_id="m", parts=[Part(text=MESSAGE)])])
-    task.status.state = WORKING
-    version = await task_store.save(task, context=context)
-    task.artifacts.append(Artifact(artifact_id="a", parts=[Part(text=LARGE)]))
-    task.status.state = COMPLETED
-    await task_store.save(task, prev_version=version, context=context)
-
-    stored_task = await task_store.get("t", context)
-
-    assert stored_task is not None
-    assert [stored_task.task.history[0].parts[0].text, stored_task.task.artifacts[0].parts[0].text] == [MESSAGE, LARGE]
-    assert all(seconds > 0 for seconds in (await blobs_of(tasks, "t")).values())
 
 
 async def test_a_full_store_refuses_a_large_message(tasks: Seeds) -> None:

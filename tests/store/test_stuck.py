@@ -10,11 +10,12 @@ import pytest
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.cli.operator.selection import duration
 from a2a_celery.cli.operator.stuck_tasks import Why, stuck_tasks
+from a2a_celery.lifecycle.references import RunRef
 from a2a_celery.store import AsyncStore, Keys, SyncStore
-from a2a_celery.store.runs.commands import RunRef, claim_run
+from a2a_celery.store.runs.commands import claim_run
 from a2a_celery.store.runs.release import delegate_to_canvas
-from tests.support.seeds import Seeds
-from tests.support.suspensions import Suspensions, timer, wait_for
+from tests.support.store.seeds import Seeds
+from tests.support.store.suspensions import Suspensions, timer, wait_for
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ import pytest
 
 from a2a_celery.lifecycle.states import INPUT_REQUIRED, WORKING
 from a2a_celery.store import AsyncStore, Keys
-from tests.support.seeds import Seeds, status
-from tests.support.store_operator import Command, json_lines
-from tests.support.suspensions import Suspensions, wait_for
+from tests.support.clients.store_operator import Command, json_lines
+from tests.support.store.seeds import Seeds, status
+from tests.support.store.suspensions import Suspensions, wait_for
 
 pytestmark = pytest.mark.usefixtures("schema_record")
 

@@ -9,6 +9,8 @@ import pytest
 
 from a2a_celery.lifecycle import Suspended, final_event
 from a2a_celery.lifecycle.own_metadata import CONTINUES_AT, NAMESPACE, WAITS_FOR
+from a2a_celery.lifecycle.references import RunRef
+from a2a_celery.lifecycle.refusals import Reason, Refusal
 from a2a_celery.lifecycle.signals import MAX_SIGNAL_ID
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, WORKING
 from a2a_celery.store import AsyncStore, Keys
@@ -19,7 +21,6 @@ from a2a_celery.store.runs.commands import (
     Dropped,
     Illegal,
     RunLost,
-    RunRef,
     SessionState,
     Unchanged,
     append,
@@ -28,12 +29,25 @@ from a2a_celery.store.runs.commands import (
     revoke_run,
 )
 from a2a_celery.store.runs.publication import acquire_due_runs
+from a2a_celery.store.runs.release import read_steps
 from a2a_celery.store.runs.suspension import suspend_run, take_signal
 from a2a_celery.store.tasks.commands import TaskLimits, continue_task, request_cancel
-from a2a_celery.store.tasks.results import CanceledNow, Ended, Full, Limited, Missing, TooLarge, Waiting
+from a2a_celery.store.tasks.replies import CanceledNow
 from a2a_celery.store.tasks.signals import MAX_STORED_SIGNALS, SignalResumed, SignalStored, send_signal
-from tests.support.seeds import ANN, BOB, CONTEXT, LEASE_US, RETENTION, Seeds, chunk, request, run_concurrently, status
-from tests.support.suspensions import Suspensions, received_entry, timeout_entry, timer, wait_for
+from tests.support.store.replies import is_limited, reason_of, waits
+from tests.support.store.seeds import (
+    ANN,
+    BOB,
+    CONTEXT,
+    LEASE_US,
+    RETENTION,
+    Seeds,
+    chunk,
+    request,
+    run_concurrently,
+    status,
+)
+from tests.support.store.suspensions import Suspensions, received_entry, timeout_entry, timer, wait_for
 
 HOUR_US = 3_600_000_000
 
@@ -206,7 +220,7 @@ async def test_a_message_to_a_suspended_task_waits_for_the_end_of_its_turn(
 
     reply = await store.run(continue_task(keys, ANN, claim.ref.task_id, message_request, "", caller=b"{}", nonce="n"))
 
-    assert isinstance(reply, Waiting)
+    assert waits(reply)
 
 
 async def test_the_task_shows_when_it_continues_until_the_next_run_begins(
@@ -252,6 +266,9 @@ async def test_a_signal_resumes_the_run_that_waits_for_it(
 
     reply = await suspensions.send_signal(claim.ref.task_id, "go", b'{"by":"ann"}')
 
+    steps = await store.run(read_steps(keys, claim.ref.task_id))
+    assert steps is not None
+    assert 0 < steps.resumed_us <= steps.now_us
     assert reply == SignalResumed(RunRef(claim.ref.task_id, 2), "agent", b'{"retries":2}')
     next_claim = await seeds.claim_run(claim.ref.task_id, run=2)
     assert next_claim.journal is not None
@@ -405,16 +422,18 @@ async def test_signals_that_find_no_task_or_no_room_are_refused(
     assert set(results) == {SignalStored()}
     data_before = await seeds.all_values()
 
-    assert await suspensions.send_signal(task_id, "go", b"one more") == Full()
-    assert await suspensions.send_signal("unknown", "go") == Missing()
-    assert await suspensions.send_signal(ended_id, "go") == Ended(COMPLETED)
+    assert reason_of(await suspensions.send_signal(task_id, "go", b"one more")) is Reason.TOO_MANY_SIGNALS
+    assert reason_of(await suspensions.send_signal("unknown", "go")) is Reason.MISSING
+    assert await suspensions.send_signal(ended_id, "go") == Refusal(
+        Reason.SIGNAL_AFTER_END, ended_id, {"state": COMPLETED}
+    )
     of_another = send_signal(keys, BOB, task_id, name="go", payload=b"1", signal_id="x")
-    assert await store.run(of_another) == Missing()
+    assert reason_of(await store.run(of_another)) is Reason.MISSING
     large_signal = send_signal(keys, ANN, task_id, name="go", payload=b"1", signal_id="x", max_bytes=10)
-    assert await store.run(large_signal) == TooLarge()
-    limits = TaskLimits(("agent",), store_bytes=1)
+    assert reason_of(await store.run(large_signal)) is Reason.SIGNAL_TOO_LARGE
+    limits = TaskLimits(("agent",), owner_bytes=1)
     limited = send_signal(keys, ANN, task_id, name="go", payload=b"12", signal_id="x", limits=limits)
-    assert isinstance(await store.run(limited), Limited)
+    assert is_limited(await store.run(limited))
 
     assert await seeds.all_values() == data_before
 

@@ -20,15 +20,14 @@ from redis.exceptions import TimeoutError as RedisTimeout
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.errors import StoreUnavailable
 from a2a_celery.store import AsyncStore, Keys, Operation, SyncStore, redis_url
-from a2a_celery.store.admin.start_check import read_clock
-from a2a_celery.store.client import connection, redis_clients
 from a2a_celery.store.client.connection import MAX_BATCH, MAX_SENDERS
 from a2a_celery.store.client.round_trips import RoundTrips
 from a2a_celery.store.operation import Script
+from a2a_celery.store.runs.recovery import lapsed_runs
 from a2a_celery.store.tasks.commands import create_task, read_task
-from a2a_celery.store.tasks.results import Created
-from tests.support.restarts import MortalRedis, mortal_redis
-from tests.support.seeds import ANN, Seeds, request
+from tests.support.processes.restarts import MortalRedis, mortal_redis
+from tests.support.store.replies import begins
+from tests.support.store.seeds import ANN, Seeds, request
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("immediate_retries")
@@ -101,14 +100,14 @@ async def test_the_late_reply_of_a_silent_server_is_discarded(store: AsyncStore)
     with pytest.raises(RedisTimeout):
         await trips.make([("ECHO", "old"), ("BLPOP", "nothing", 60)])
 
-    trips._timeout = 30  # a slow reply is no timeout
+    trips.timeout = 30  # a slow reply is no timeout
     assert await trips.make([("ECHO", "new")]) == [b"new"]
     await trips.aclose()
 
 
 async def test_the_error_of_a_pipeline_names_the_operation_of_each_caller(keys: Keys) -> None:
     store = AsyncStore("redis://127.0.0.1:1/0")
-    operations = [read_task(keys, ANN, "t"), read_clock(keys)]
+    operations = [read_task(keys, ANN, "t"), lapsed_runs(keys, limit=1)]
 
     errors = await asyncio.gather(*map(store.run, operations), return_exceptions=True)
 
@@ -145,12 +144,10 @@ async def test_a_sync_store_reports_an_outage_and_recovers(server: MortalRedis, 
     store.close()
 
 
-def test_a_silent_server_is_reported_after_two_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_server_is_reported_after_two_timeouts() -> None:
     """redis-py's nested retries would wait for nine timeouts."""
-    monkeypatch.setattr(connection, "SOCKET_TIMEOUT", 0.3)
-    monkeypatch.setattr(redis_clients, "RETRY_WINDOW", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        store = SyncStore(f"redis://127.0.0.1:{listener.getsockname()[1]}/0")
+        store = SyncStore(f"redis://127.0.0.1:{listener.getsockname()[1]}/0", timeout=0.3)
         with pytest.raises(StoreUnavailable):
             store.ping()
         store.close()
@@ -164,11 +161,10 @@ def test_a_silent_server_is_reported_after_two_timeouts(monkeypatch: pytest.Monk
     assert accepted_count in (1, 2)  # on a loaded machine, no time may be left for the second
 
 
-def test_the_first_timeout_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_timeout_is_retried() -> None:
     """The timeout may be that of an old connection after a failover."""
-    monkeypatch.setattr(connection, "SOCKET_TIMEOUT", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        store = SyncStore(f"redis://127.0.0.1:{listener.getsockname()[1]}/0")
+        store = SyncStore(f"redis://127.0.0.1:{listener.getsockname()[1]}/0", timeout=0.5)
         thread = threading.Thread(target=_answer_second_connection, args=(listener,), daemon=True)
         thread.start()
         store.ping()
@@ -269,7 +265,7 @@ async def test_each_refusal_of_a_real_server_is_unavailable(
         with pytest.raises(StoreUnavailable, match=code):
             await asyncio.to_thread(sync_store.run, call)
 
-    assert isinstance(await store.run(call), Created)
+    assert begins(await store.run(call))
     await store.aclose()
     sync_store.close()
 

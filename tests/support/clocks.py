@@ -1,4 +1,4 @@
-"""Clocks for tests: one that only the test moves, and one with short sleeps."""
+"""Clocks for tests: clocks that the test moves, and clocks with short sleeps."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
-from a2a_celery.clock import Clock
+from a2a_celery.clock import SYSTEM_CLOCK, Clock
+from tests.support.processes.moved_clock import MovedClock
 from tests.support.waiting import eventually_async
 
 START = 1_000_000.0
 
 LONGEST_SLEEP = 0.01
 """Maximum duration of a sleep of `ShortSleepClock` in seconds."""
+
+LONGEST_TIMEOUT = 0.05
+"""Maximum duration of a timeout of `ShortTimeoutClock` in seconds."""
 
 
 class ShortSleepClock(Clock):
@@ -22,6 +26,78 @@ class ShortSleepClock(Clock):
     async def sleep(self, seconds: float) -> None:
         """Suspend the calling coroutine for `seconds`, or for `LONGEST_SLEEP` if that is shorter."""
         await asyncio.sleep(min(seconds, LONGEST_SLEEP))
+
+
+class ShortTimeoutClock(Clock):
+    """Clock of the machine whose timeouts expire after at most `LONGEST_TIMEOUT`."""
+
+    def timeout(self, seconds: float | None) -> asyncio.Timeout:
+        """See `Clock.timeout`."""
+        return asyncio.timeout(LONGEST_TIMEOUT if seconds is None else min(seconds, LONGEST_TIMEOUT))
+
+
+class EndlessSleepClock(Clock):
+    """Clock of the machine whose sleeps end only when they are cancelled.
+
+    Attributes:
+        sleeps: Seconds of each sleep that has begun.
+    """
+
+    def __init__(self) -> None:
+        self.sleeps: list[float] = []
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait until the calling asyncio task is cancelled."""
+        self.sleeps.append(seconds)
+        await asyncio.Event().wait()
+
+
+class SkippingClock(Clock):
+    """Clock whose sleeps end at once and move the clock by their duration, for code that gives up after a time."""
+
+    def __init__(self) -> None:
+        self._slept_seconds = 0.0
+
+    def monotonic(self) -> float:
+        """See `Clock.monotonic`."""
+        return SYSTEM_CLOCK.monotonic() + self._slept_seconds
+
+    async def sleep(self, seconds: float) -> None:
+        """Move the clock by `seconds`."""
+        self._slept_seconds += seconds
+        await asyncio.sleep(0)
+
+
+class StoreTime(Clock):
+    """Clock of a watcher, which runs like the clock of the machine. `advance` and `suspend` also move the store's
+    clock."""
+
+    def __init__(self, store_clock: MovedClock) -> None:
+        self._store_clock = store_clock
+        self._seconds = self._suspended = self._jumped = 0.0
+
+    def monotonic(self) -> float:
+        """See `Clock.monotonic`."""
+        return SYSTEM_CLOCK.monotonic() + self._seconds
+
+    def boottime(self) -> float:
+        """See `Clock.boottime`."""
+        return SYSTEM_CLOCK.boottime() + self._seconds + self._suspended
+
+    def advance(self, seconds: float) -> None:
+        """Move both clocks forward."""
+        self._seconds += seconds
+        self.jump(0)
+
+    def suspend(self, seconds: float) -> None:
+        """Simulate a suspension of the watcher's host: its `monotonic` does not advance."""
+        self._suspended += seconds
+        self.jump(0)
+
+    def jump(self, seconds: float) -> None:
+        """Set only the store's clock, by `seconds`."""
+        self._jumped += seconds
+        self._store_clock.set_offset(self._seconds + self._suspended + self._jumped)
 
 
 class ManualClock(Clock):

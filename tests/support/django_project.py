@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from urllib.parse import urlsplit
 
+from tests.support.django_orm import APPLICATION
+
 _url = urlsplit(os.environ["TEST_DJANGO_DATABASE"])
 
 SECRET_KEY = "of-a-test"
@@ -12,7 +14,6 @@ INSTALLED_APPS: list[str] = []
 USE_TZ = True
 TIME_ZONE = None  # keep the time zone of the process
 LOGGING_CONFIG = None
-APPLICATION = "agents-of-a-test"
 DATABASES = {
     "default": {
         "ENGINE": "django.db.backends.postgresql",

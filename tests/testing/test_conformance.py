@@ -15,7 +15,7 @@ from a2a_celery.client import Result
 from a2a_celery.telemetry.logs import JsonFormatter, TextFormatter
 from a2a_celery.testing import AgentFleet
 from a2a_celery.testing.fleet import WORKER_READY
-from tests.support.kit_systems import Scenario, fleet_system, simulated_system
+from tests.support.processes.kit_systems import Scenario, fleet_system, simulated_system
 
 Open = Callable[[str], AbstractAsyncContextManager[Scenario]]
 
@@ -32,7 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def fleet(folder: Path) -> Iterator[AgentFleet]:
     """Fleet of real processes."""
-    with AgentFleet("tests.support.kit_agents", env={"KIT_FOLDER": str(folder)}) as fleet:
+    with AgentFleet("tests.support.agents.kit_agents", env={"KIT_FOLDER": str(folder)}) as fleet:
         yield fleet
 
 

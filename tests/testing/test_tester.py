@@ -25,7 +25,7 @@ from a2a_celery.lifecycle.own_metadata import NAMESPACE, NEXT_ATTEMPT_AT
 from a2a_celery.store import Operation
 from a2a_celery.testing import AgentTester, SimulatedClock
 from a2a_celery.testing.store import SimulatedStore
-from tests.support.credentials import api_key_entry
+from tests.support.clients.credentials import api_key_entry
 from tests.support.waiting import LIMIT
 
 HOUR = 3600.0
@@ -75,7 +75,7 @@ async def test_the_owner_of_the_messages() -> None:
 @pytest.mark.parametrize(
     "settings",
     [
-        {"allowed_hosts": ["agents.example.com"], "trusted_origins": ["https://chat.example.com"]},
+        {"allowed_hosts": ["agents.example.com"], "cors_origins": ["https://chat.example.com"]},
         {
             "auth_jwks_url": "https://issuer.example.com/jwks",
             "auth_jwt_algorithms": ["RS256"],
@@ -84,7 +84,7 @@ async def test_the_owner_of_the_messages() -> None:
             "auth_jwt_owner_claim": "email",
             "auth_jwt_tenants_claim": "tenants",
         },
-        {"auth_api_keys": [api_key_entry("bob", "one")], "auth_api_key_header": "X-Token"},
+        {"auth_api_keys": [api_key_entry("bob", "one")], "cors_origins": ["*"]},
     ],
 )
 @pytest.mark.parametrize("owner", ["", "ann"])
@@ -281,7 +281,7 @@ async def test_a_called_agent_that_sleeps_and_then_waits(a2a: A2A) -> None:
     async def clerk(turn: Turn) -> str:
         await turn.sleep(HOUR)
         clerk_ids.append(turn.task_id)
-        return f"approved by {await turn.wait_for('approval')}"
+        return f"approved by {(await turn.wait_for('approval')).payload}"
 
     @a2a.agent("office")
     async def office(turn: Turn) -> str:

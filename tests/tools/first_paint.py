@@ -18,8 +18,8 @@ from statistics import median
 from selenium import webdriver
 
 from tests.browser.test_first_paint import TASKS, VIEWS, seed
-from tests.support.browser import Page, chromium
-from tests.support.fleet import running_fleet
+from tests.support.clients.browser import Page, chromium
+from tests.support.processes.fleet import running_fleet
 
 ROUNDS = 9
 
@@ -81,7 +81,7 @@ def main() -> None:
     rounds = parser.parse_args().rounds
     with (
         tempfile.TemporaryDirectory() as folder,
-        running_fleet(Path(folder), app="tests.support.page_agents", A2A_UI="on", A2A_OPERATORS="*") as fleet,
+        running_fleet(Path(folder), app="tests.support.agents.page_agents", A2A_UI="on", A2A_OPERATORS="*") as fleet,
         chromium(Path(folder)) as browser,
     ):
         gateway = fleet.gateway()

@@ -12,7 +12,7 @@ subprocesses see it. The working tree stays unchanged. Changes that are not comm
 
 Coverage data of the same commit selects the tests: the tests that ran the mutated line in pytest's process, and all
 tests of each file with a test that started a process that ran the line. A Lua script is reached by the tests that ran a
-Python line that names the script. For Lua scripts, tests/store runs first. Then the fastest files run first. The
+Python line that calls the script. For Lua scripts, tests/store runs first. Then the fastest files run first. The
 expected duration is at most `--cap` seconds. A mutant that no test of the tier reaches is "uncovered".
 
 A failed test is repeated once without the mutant. A test that fails again is excluded for the rest of the run. Each

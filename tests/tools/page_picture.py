@@ -6,8 +6,8 @@ import tempfile
 from pathlib import Path
 
 from tests.support import ROOT
-from tests.support.browser import Page, chromium
-from tests.support.fleet import running_fleet
+from tests.support.clients.browser import Page, chromium
+from tests.support.processes.fleet import running_fleet
 
 IMAGES = ROOT / "docs" / "images"
 CALLS = 40

@@ -52,9 +52,9 @@ class Selector:
         return self._ran(mutant.path, range(first, last + 1) if mutant.edit.in_function else None)
 
     def _calling(self, script: Path) -> set[str]:
-        """Return the tests that ran a line of a function that names a script. If no function names the script, return
-        the tests that ran any line of a file that names it."""
-        pattern = re.compile(r"\bscript\(" if script.parent.name == "lib" else rf'"{script.stem}"')
+        """Return the tests that ran a line of a function that calls a script. If no function calls the script, return
+        the tests that ran any line of a file that names its verb."""
+        pattern = re.compile(r"\bOperation\(" if script.parent.name == "lib" else rf"(?<!def )\b_{script.stem}\b")
         calling: set[str] = set()
         naming: set[str] = set()
         for path in self._measured:

@@ -13,7 +13,7 @@ from a2a_celery import A2A, ConfigError, Turn
 from a2a_celery.agent_cards import card_for_function
 from a2a_celery.agents import MOST_ATTEMPTS, Agent, name_from_card
 from a2a_celery.execution.agents.adapters import make_adapter
-from a2a_celery.execution.process.thread_cleanup import ThreadCleanup
+from a2a_celery.features.idempotency import Idempotency
 
 
 def card(name: str = "Planner", **capabilities: Any) -> AgentCard:
@@ -163,11 +163,21 @@ def test_options_of_a_function_precede_its_docstring() -> None:
         ("route", {"queue": "q"}),
         ("scheduling", 1),
         ("scheduling", None),
+        ("signals", "approval"),
+        ("signals", ("two words",)),
+        ("signals", (7,)),
+        ("signals", None),
     ],
 )
 def test_an_option_that_cannot_be_honoured_is_refused_by_name(option: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=option):
         A2A(Celery("test")).agent("a", **{option: value})(print)
+
+
+def test_only_functions_receive_signals() -> None:
+    assert agent(signals=("more-data",)).signals == ("more-data",)
+    with pytest.raises(ConfigError, match="only function agents can wait for signals"):
+        agent(kind="executor", signals=("more-data",))
 
 
 def test_a_route_that_is_a_coroutine_function_is_refused() -> None:
@@ -187,7 +197,7 @@ def test_an_agent_s_own_options_do_not_go_to_celery() -> None:
     agent = a2a.agents["a"]
 
     assert dict(agent.options) == {"queue": "q"}
-    assert (agent.idempotency_window, agent.route, agent.scheduling) == (60, route, True)
+    assert (agent.features, agent.route, agent.scheduling) == ((Idempotency(60),), route, True)
 
 
 def test_runs_of_a_function_with_a_session_are_serialized_by_default() -> None:
@@ -234,7 +244,7 @@ def test_a_function_may_be_named_and_is_not_imported_here() -> None:
 
 async def test_a_name_of_no_function_is_refused_where_it_is_imported() -> None:
     with pytest.raises(ConfigError, match="'math:pi' is not a function"):
-        await make_adapter(Agent("planner", card(), "function", "math:pi"), ThreadCleanup())
+        await make_adapter(Agent("planner", card(), "function", "math:pi"), None)
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
+import tracemalloc
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
 from enum import Enum
-from typing import Any
+from itertools import count
+from typing import Any, Literal
 
 import pytest
 from a2a.helpers import new_data_part
@@ -16,16 +19,18 @@ from pydantic import BaseModel, Field, field_validator
 from typing_extensions import TypedDict
 
 from a2a_celery import Question
-from a2a_celery.gateway.operations.structured_answers import messages_with_arguments
 from a2a_celery.lifecycle.answers import AnswerRefused, AnswerType, AnswerTypes, require_valid_schema
 from a2a_celery.lifecycle.questions import (
     MAX_SCHEMA_BYTES,
+    MAX_TEXT,
     PROPERTY_ORDER,
     SCHEMA_MEDIA_TYPE,
     checked_schema,
     schema_in,
     schema_part,
 )
+from a2a_celery.lifecycle.schema_validation import violations_of
+from a2a_celery.operations.requests import messages_with_arguments
 
 
 class Colour(Enum):
@@ -61,6 +66,33 @@ class Named(TypedDict):
 class Tree(BaseModel):
     left: Tree | int
     right: Tree | int
+
+
+Zone = Enum("Zone", {f"zone_{number}": f"Region/Zone {number}" for number in range(600)})  # type: ignore[misc]
+
+
+class Add(BaseModel):
+    left: Add | Mul | Text
+    right: Add | Mul | Text
+    op: Literal["add"]
+
+
+class Mul(BaseModel):
+    left: Add | Mul | Text
+    right: Add | Mul | Text
+    op: Literal["mul"]
+
+
+class Text(BaseModel):
+    text: str
+
+
+def product(levels: int, text: str | int) -> dict[str, Any]:
+    """Return a product of `levels` factors. The last factor is `text`."""
+    answer: dict[str, Any] = {"text": text}
+    for _ in range(levels):
+        answer = {"op": "mul", "left": answer, "right": {"text": ""}}
+    return answer
 
 
 def data(value: Any) -> Message:
@@ -161,6 +193,134 @@ def test_items_are_compared_in_linear_time() -> None:
 
     assert AnswerType(schema).parse(data(items)) == items
     assert "must be unique" in refusal_of(schema, data([{"a": 1}, {"a": 1.0}]))
+
+
+def work_of(check: Callable[[], object]) -> int:
+    """Return the number of Python functions that `check` calls or resumes."""
+    calls = 0
+
+    def count_calls(frame: object, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(count_calls)
+    try:
+        check()
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+def memory_of(check: Callable[[], object]) -> int:
+    """Return the maximum number of bytes that `check` allocates."""
+    tracemalloc.start()
+    try:
+        check()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+EXPRESSION = AnswerType(Add | Mul | Text).schema
+ZONES = AnswerType(list[Zone] | None).schema
+COSTLY = {
+    "a list of names, all wrong": (ZONES, ["x"] * 16_000, "is not valid under any of the given schemas"),
+    "a tree with a large text": (EXPRESSION, product(6, "x" * 100_000), None),
+    "a tree with a large text and a wrong leaf": (
+        AnswerType(list[Add | Mul | Text]).schema,
+        [product(6, "x" * 100_000), product(6, 1)],
+        "is not valid under any of the given schemas",
+    ),
+    "a deep tree": (EXPRESSION, product(12, "x" * 100_000), "too many values"),
+    "a deep tree whose unions stop at their first keyword": (
+        {"$defs": EXPRESSION["$defs"], "anyOf": [{"required": ["no"], **branch} for branch in EXPRESSION["anyOf"]]},
+        product(12, "x"),
+        "is not valid under any of the given schemas",
+    ),
+    "a large constant in a union": (
+        {"items": {"anyOf": [{"const": "y" * 60_000}, {"type": "string"}]}},
+        ["x"] * 16_000,
+        "too many values",
+    ),
+    "many names of properties": (
+        {"items": {"properties": {str(number): {} for number in range(2000)}}},
+        [{}] * 19_000,
+        "too many values",
+    ),
+    "unevaluated items": ({"prefixItems": [{}] * 1000, "unevaluatedItems": False}, [0] * 16_000, "too many values"),
+}
+
+
+@pytest.mark.parametrize(("schema", "answer", "refusal"), COSTLY.values(), ids=COSTLY)
+def test_the_check_of_a_costly_answer_is_bounded(schema: dict[str, Any], answer: Any, refusal: str | None) -> None:
+    schema, texts = checked_schema(schema), []
+
+    def check() -> None:
+        texts[:] = [violation.text for violation in violations_of(schema, answer)]
+
+    assert work_of(check) < 1_000_000
+    assert memory_of(check) < 1_000_000
+    assert [refusal is not None and refusal in text for text in texts] == ([] if refusal is None else [True])
+
+
+def test_many_valid_names_are_accepted() -> None:
+    answer = ["Region/Zone 599"] * 5000
+
+    assert AnswerType(list[Zone] | None).parse(data(answer)) == [Zone("Region/Zone 599")] * 5000
+    assert work_of(lambda: violations_of(ZONES, answer)) < 1_000_000
+
+
+def test_a_check_lets_other_threads_run() -> None:
+    pauses: list[None] = []
+
+    assert violations_of({"items": {"type": "integer"}}, [1] * 10_000, pause=lambda: pauses.append(None)) == []
+
+    assert len(pauses) > 10_000 / 64
+
+
+def test_a_check_ends_when_its_cpu_time_is_used_up() -> None:
+    schema = {"items": {"type": "integer"}}
+
+    assert violations_of(schema, [1] * 10_000, cpu_clock=lambda: 0.0) == []
+    assert "too many values" in violations_of(schema, [1] * 10_000, cpu_clock=count(step=0.01).__next__)[0].text
+
+
+def test_an_answer_that_a_type_would_take_too_long_to_convert_is_refused() -> None:
+    """Pydantic tries all fields of all members of a union, and cannot be interrupted."""
+    assert AnswerType(Add | Mul | Text).parse(data(product(9, "x"))).op == "mul"
+    assert "too many values" in refusal_of(Add | Mul | Text, data(product(25, "x")))
+
+
+@pytest.mark.parametrize(
+    ("schema", "answer", "refusal"),
+    [
+        ({"enum": [1, "1", [1, {"a": 2}], None]}, True, "True is not one of [1, '1', [1, {'a': 2}], None]."),
+        ({"enum": [False]}, 0, "0 is not one of [False]."),
+        ({"uniqueItems": True}, [1, True, "1", [1], {"a": 1}, {"b": 1}], None),
+        ({"uniqueItems": True}, [{"a": [1.0]}, {"a": [1]}], "The items must be unique."),
+        ({"enum": [[1, {"a": 2}]]}, [1.0, {"a": 2.0}], None),
+        ({"oneOf": [{"minimum": 1}, {"minimum": 2}, {"minimum": 3}]}, 1, None),
+        ({"oneOf": [{"minimum": 1}, {"minimum": 2}, {"minimum": 3}]}, 2, "2 is valid under more than one of the given"),
+        ({"oneOf": [{"minimum": 1}, {"minimum": 2}]}, 0, "0 is not valid under any of the given schemas."),
+        ({"type": ["integer", "null"]}, "a", "'a' is not of type 'integer', 'null'."),
+    ],
+)
+def test_values_are_compared_as_json(schema: dict[str, Any], answer: Any, refusal: str | None) -> None:
+    texts = [violation.text for violation in violations_of(schema, answer)]
+
+    assert texts == [] if refusal is None else refusal in texts[0]
+
+
+@pytest.mark.parametrize(
+    "schema", [{"type": "integer"}, {"enum": ["x" * 200, *range(600)]}, {"anyOf": [{"type": "integer"}, False]}]
+)
+@pytest.mark.parametrize("answer", ["x" * 5000, [{"name": "x" * 50}] * 100, {"y" * 200: [None] * 200}])
+def test_a_violation_quotes_the_beginning_of_a_long_value(schema: dict[str, Any], answer: Any) -> None:
+    [violation] = violations_of(schema, answer)
+
+    assert violation.text.startswith(repr(answer)[:100])
+    assert " … is not " in violation.text
+    assert len(violation.text) <= MAX_TEXT + 1
 
 
 def test_an_answer_that_takes_too_long_to_check_is_refused() -> None:
@@ -284,3 +444,35 @@ def test_answers_to_questions_with_a_schema_are_not_arguments() -> None:
     arguments, answer = (Message(role=Role.ROLE_USER, parts=[Part(text=text)]) for text in ("arguments", "answer"))
 
     assert messages_with_arguments(Task(history=[arguments, question, answer]), None) == [arguments]
+
+
+@pytest.mark.parametrize("schema", [int, int | None, {"type": "integer"}, list[int]])
+def test_a_rounded_whole_number_is_not_an_answer(schema: Any) -> None:
+    """Over gRPC, the client has already converted its numbers to doubles."""
+    value: Any = [2.0**60] if schema == list[int] else 2.0**60
+
+    with pytest.raises(AnswerRefused):
+        AnswerType(schema).parse(data(value))
+
+
+def test_the_refusal_of_a_rounded_whole_number_says_what_to_send() -> None:
+    refusal = refusal_of(int, data(2.0**60))
+
+    assert refusal.startswith("message.parts[0].data 1.152921504606847e+18 is not exact")
+    assert refusal.endswith("Send the answer as JSON in a text part.")
+
+
+@pytest.mark.parametrize(
+    ("schema", "message", "value"),
+    [
+        (int, text("1152921504606846977"), 1152921504606846977),
+        (list[int], text("[1152921504606846977]"), [1152921504606846977]),
+        (float, text("1e300"), 1e300),
+    ],
+)
+def test_a_text_can_carry_every_number(schema: Any, message: Message, value: Any) -> None:
+    assert AnswerType(schema).parse(message) == value
+
+
+def test_a_data_part_can_carry_every_float() -> None:
+    assert AnswerType(float).parse(data(1e300)) == 1e300

@@ -15,7 +15,7 @@ from celery.concurrency import asynpool
 from kombu.asynchronous import Hub
 from kombu.transport import redis as kombu_redis
 
-from a2a_celery.dispatch.connection import SOCKET_TIMEOUT, PublishingPool, guard
+from a2a_celery.dispatch.connection import HEALTH_CHECK_INTERVAL, SOCKET_TIMEOUT, PublishingPool, guard
 from a2a_celery.integrations.celery import patch_ended_children
 from a2a_celery.integrations.kombu import patch_closed_channels
 
@@ -91,6 +91,19 @@ def test_what_the_user_set_stays() -> None:
         "socket_keepalive": True,
     }
     assert app.conf.broker_transport_options == {"socket_timeout": 60, "visibility_timeout": 5}
+
+
+def test_a_worker_detects_a_redis_broker_that_does_not_respond() -> None:
+    app = Celery(broker="redis://127.0.0.1:1/0", set_as_current=False)
+    timeouts = {"socket_timeout": 5.0, "socket_connect_timeout": 4.0, "socket_keepalive": True}
+
+    guard(app)
+    assert app.conf.broker_transport_options == {"health_check_interval": HEALTH_CHECK_INTERVAL, **timeouts}
+
+    own = {"health_check_interval": 3, "socket_timeout": 60, "socket_connect_timeout": 1, "socket_keepalive": False}
+    app.conf.broker_transport_options = own
+    guard(app)
+    assert app.conf.broker_transport_options == own
 
 
 def test_publishing_over_amqp_is_confirmed_in_time() -> None:

@@ -13,7 +13,7 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from a2a_celery.telemetry.names import METRICS
 from tests.support import ROOT
-from tests.support.dashboards import DASHBOARD, FOLDER, alerts, metrics_in, panels
+from tests.support.receivers.dashboards import DASHBOARD, FOLDER, alerts, metrics_in, panels
 
 EXPOSED = {metric.exposed: metric for metric in METRICS}
 QUERIES = [(title, query) for title, queries in panels().items() for query in queries] + list(alerts().items())

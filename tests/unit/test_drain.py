@@ -14,7 +14,6 @@ from kombu import Exchange, Queue, binding
 from kombu.exceptions import OperationalError
 
 from a2a_celery.cli.commands import a2a as commands
-from a2a_celery.cli.operator import drain
 from a2a_celery.cli.operator.drain import Choice, Drainer
 from a2a_celery.execution.celery import remote_control
 
@@ -39,6 +38,11 @@ REPORTS: dict[str, Any] = {
     "celery@bad-settings": worker(prefix=None),
     "celery@plain": {"error": "Unknown control command"},
 }
+
+
+def new_drainer(app: Any) -> Drainer:
+    """Return a drainer of all workers of this deployment that polls them every 10 ms."""
+    return Drainer(app, Choice.of(REPORTS, NO_SELECTION | {"everything": True}, {}, STORE, PREFIX), poll_interval=0.01)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +85,7 @@ def test_a_host_and_a_worker_are_not_selected_together(options: tuple[str, ...])
 def test_a_worker_that_is_started_again_while_it_is_drained_does_not_count_as_drained() -> None:
     control = SimpleNamespace(broadcast=lambda command, **_: [{"celery@ours": ANSWERS[command]}])
     app: Any = SimpleNamespace(control=control)
-    drainer = Drainer(app, Choice.of(REPORTS, NO_SELECTION | {"everything": True}, {}, STORE, PREFIX))
+    drainer = new_drainer(app)
 
     drainer.drain()
     drainer.wait(30)
@@ -91,10 +95,7 @@ def test_a_worker_that_is_started_again_while_it_is_drained_does_not_count_as_dr
     assert worker_left.line() == AGAIN
 
 
-def test_a_worker_that_is_started_again_after_its_shutdown_is_not_reported_as_drained(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(drain, "WORKER_POLL_INTERVAL", 0.01)
+def test_a_worker_that_is_started_again_after_its_shutdown_is_not_reported_as_drained() -> None:
     replies = {"a2a_drain": {"queues": ["celery"], "returned": 0}, "ping": {"ok": "pong"}}
     reply = {"drained": ["celery"], "stopping": [], "runs": [], "tasks": 0}
 
@@ -103,7 +104,7 @@ def test_a_worker_that_is_started_again_after_its_shutdown_is_not_reported_as_dr
 
     control = SimpleNamespace(broadcast=broadcast, shutdown=lambda **_: replies.update(ANSWERS))
     app: Any = SimpleNamespace(control=control)
-    drainer = Drainer(app, Choice.of(REPORTS, NO_SELECTION | {"everything": True}, {}, STORE, PREFIX))
+    drainer = new_drainer(app)
     drainer.drain()
     drainer.wait(30)
 
@@ -116,11 +117,8 @@ def test_a_worker_that_is_started_again_after_its_shutdown_is_not_reported_as_dr
 @pytest.mark.parametrize(
     ("replies", "state"), [([[]], "drained"), ([["t.1"]], "busy"), ([[], ["t.1"]], "busy"), ([[], None], "silent")]
 )
-def test_without_time_to_wait_an_idle_worker_is_drained(
-    monkeypatch: pytest.MonkeyPatch, replies: list[list[str] | None], state: str
-) -> None:
+def test_without_time_to_wait_an_idle_worker_is_drained(replies: list[list[str] | None], state: str) -> None:
     """`replies` are the active runs in each reply of the worker, or None if it does not reply. The last one repeats."""
-    monkeypatch.setattr(drain, "WORKER_POLL_INTERVAL", 0.01)
 
     def broadcast(command: str, **_: Any) -> list[dict[str, Any]]:
         if command == "a2a_drain":
@@ -130,7 +128,7 @@ def test_without_time_to_wait_an_idle_worker_is_drained(
         return [] if runs is None else [{"celery@ours": reply}]
 
     app: Any = SimpleNamespace(control=SimpleNamespace(broadcast=broadcast))
-    drainer = Drainer(app, Choice.of(REPORTS, NO_SELECTION | {"everything": True}, {}, STORE, PREFIX))
+    drainer = new_drainer(app)
     drainer.drain()
 
     drainer.wait(0)
@@ -138,8 +136,7 @@ def test_without_time_to_wait_an_idle_worker_is_drained(
     assert [worker.state for worker in drainer.workers.values()] == [state]
 
 
-def test_a_drain_waits_while_the_broker_is_restarted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drain, "WORKER_POLL_INTERVAL", 0.01)
+def test_a_drain_waits_while_the_broker_is_restarted() -> None:
     reply = {"drained": ["celery"], "stopping": [], "runs": [], "tasks": 0}
     replies = iter([reply | {"runs": ["t.1"]}, OperationalError("no connection"), reply, reply])
 
@@ -152,7 +149,7 @@ def test_a_drain_waits_while_the_broker_is_restarted(monkeypatch: pytest.MonkeyP
         return [{"celery@ours": reply}]
 
     app: Any = SimpleNamespace(control=SimpleNamespace(broadcast=broadcast))
-    drainer = Drainer(app, Choice.of(REPORTS, NO_SELECTION | {"everything": True}, {}, STORE, PREFIX))
+    drainer = new_drainer(app)
     drainer.drain()
 
     drainer.wait(30)
@@ -165,7 +162,7 @@ def test_a_broker_that_stays_unavailable_is_reported() -> None:
         raise OperationalError("no connection")
 
     app: Any = SimpleNamespace(control=SimpleNamespace(broadcast=broadcast))
-    drainer = Drainer(app, Choice.of(REPORTS, NO_SELECTION | {"everything": True}, {}, STORE, PREFIX))
+    drainer = new_drainer(app)
 
     drainer.wait(0)
 
@@ -179,7 +176,7 @@ def test_a_broker_that_stays_unavailable_is_reported() -> None:
 def test_the_undo_for_a_worker_that_was_started_again_names_the_queues_that_it_consumes() -> None:
     control = SimpleNamespace(broadcast=lambda *_, **__: [{"celery@ours": {"queues": []}}])
     app: Any = SimpleNamespace(control=control)
-    drainer = Drainer(app, Choice.of(REPORTS, NO_SELECTION | {"everything": True}, {}, STORE, PREFIX))
+    drainer = new_drainer(app)
 
     drainer.undo()
 
@@ -226,7 +223,7 @@ def test_the_queue_of_a_message_is_known(exchange: str | None, key: str, queue: 
     consumer = SimpleNamespace(app=app)
     request = SimpleNamespace(delivery_info={"exchange": exchange, "routing_key": key})
 
-    from_it = [name for name in app.amqp.queues if remote_control._is_from(request, consumer, {name})]
+    from_it = [name for name in app.amqp.queues if remote_control.is_from(request, consumer, {name})]
 
     assert from_it == ([queue] if queue else [])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import stat
 from importlib.util import find_spec
 from pathlib import Path
@@ -55,17 +54,6 @@ def test_a_stopped_server_leaves_neither_process_nor_folder() -> None:
 
     assert server.process.poll() is not None
     assert not server.home.exists()
-
-
-def test_its_process_group_is_reported_before_it_responds() -> None:
-    groups: list[int] = []
-    server = EmbeddedRedis()
-
-    server.start(groups.append)
-
-    assert server.process is not None
-    assert groups == [os.getpgid(server.process.pid)]
-    server.stop()
 
 
 def test_data_in_a_given_folder_survives_a_restart(tmp_path: Path) -> None:

@@ -13,19 +13,23 @@ from celery import Celery
 
 from a2a_celery.cli.dev.child import Screen
 from a2a_celery.cli.dev.environment import (
-    NETWORKS,
-    SECRET_KEY,
     broker_variables,
-    ignores_configuration,
+    shared_variables,
+    with_defaults,
     with_embedded,
+    with_page,
     with_redis,
-    with_tour,
 )
+from a2a_celery.cli.dev.next_steps import STORY_WORDS
+from a2a_celery.dispatch.canvases import unreadable_results
 from a2a_celery.errors import ConfigError
 from a2a_celery.settings.loading import load_settings
 from a2a_celery.telemetry.logs import JsonFormatter, TextFormatter
 from tests.support import ROOT
+from workers.story import WORDS
 
+NETWORKS = "A2A_ALLOW_NETWORKS"
+SECRET_KEY = "A2A_SECRET_KEY"
 STORE_URL = "redis://127.0.0.1:1/0"
 KEY = "a-key-for-the-tests-of-32-characters-and-more"
 
@@ -36,26 +40,6 @@ def environment(
     app = Celery("tests", set_as_current=False)
     app.conf.update(conf)
     return with_embedded(app, environ, STORE_URL, STORE_URL, lasting=lasting, loopback=loopback)
-
-
-@pytest.mark.parametrize(
-    ("environ", "conf", "expected"),
-    [
-        ({}, {}, False),
-        ({}, {"broker_url": "redis://a/1"}, True),
-        ({"CELERY_BROKER_URL": "redis://b/1"}, {"broker_url": "redis://a/1"}, False),
-        ({"CELERY_BROKER_URL": "redis://b/1"}, {"a2a_store_url": "redis://a/1"}, True),
-        ({}, {"broker_read_url": "redis://a/1"}, True),
-        ({"CELERY_BROKER_URL": "redis://b/1"}, {"broker_write_url": "redis://a/1"}, True),
-    ],
-)
-def test_a_configuration_that_the_embedded_redis_replaces_is_noticed(
-    environ: dict[str, str], conf: dict[str, str], expected: bool
-) -> None:
-    app = Celery("tests", set_as_current=False)
-    app.conf.update(conf)
-
-    assert ignores_configuration(app, environ) is expected
 
 
 @pytest.mark.parametrize(
@@ -111,16 +95,64 @@ def test_a_gateway_that_other_machines_reach_delivers_no_webhooks_to_this_machin
     assert NETWORKS not in env
 
 
-@pytest.mark.parametrize(
-    ("environ", "operators"),
-    [({}, ("*",)), ({"A2A_OPERATORS": "ann"}, ("ann",)), ({"A2A_AUTH_API_KEYS": f"ann:sha256:{'0' * 64}"}, ())],
-)
-def test_every_caller_of_a_demo_without_authentication_is_an_operator(
-    environ: dict[str, str], operators: tuple[str, ...]
-) -> None:
-    env = with_tour(Celery("tests", set_as_current=False), {**environ, "A2A_STORE_URL": STORE_URL})
+AUTHENTICATED = {"A2A_AUTH_API_KEYS": f"ann:sha256:{'0' * 64}"}
 
-    assert load_settings({}, env).operators == operators
+
+@pytest.mark.parametrize(
+    ("environ", "conf", "loopback", "operators"),
+    [
+        ({}, {}, True, ("*",)),
+        ({}, {}, False, ()),
+        ({"A2A_OPERATORS": "ann"}, {}, True, ("ann",)),
+        ({}, {"a2a_operators": ["ann"]}, True, ("ann",)),
+        (AUTHENTICATED, {}, True, ()),
+        ({}, {"a2a_auth_identity_header": "X-Client-Subject"}, True, ()),
+    ],
+)
+def test_the_page_has_every_caller_as_operator_if_only_this_machine_reaches_it_without_authentication(
+    environ: dict[str, str], conf: dict[str, str | list[str]], loopback: bool, operators: tuple[str, ...]
+) -> None:
+    app = Celery("tests", set_as_current=False)
+    app.conf.update(conf)
+
+    settings = load_settings(app.conf, with_page(app, {**environ, "A2A_STORE_URL": STORE_URL}, loopback=loopback))
+
+    assert (settings.ui, settings.operators) == (True, operators)
+
+
+def test_a_page_that_is_off_stays_off() -> None:
+    app = Celery("tests", set_as_current=False)
+
+    assert with_page(app, {"A2A_UI": "off"}, loopback=True)["A2A_UI"] == "off"
+    app.conf.update(a2a_ui=False)
+    assert "A2A_UI" not in with_page(app, {}, loopback=True)
+
+
+@pytest.mark.parametrize(
+    ("environ", "conf", "lease_ttl"),
+    [
+        ({}, {}, "5"),
+        ({"A2A_LEASE_TTL": "9"}, {}, "9"),
+        ({}, {"a2a_lease_ttl": 9}, None),
+        ({}, {"a2a_lease_ttl": ""}, "5"),
+    ],
+)
+def test_a_default_replaces_no_setting(environ: dict[str, str], conf: dict[str, object], lease_ttl: str | None) -> None:
+    app = Celery("tests", set_as_current=False)
+    app.conf.update(conf)
+
+    assert with_defaults(app, environ, lease_ttl="5").get("A2A_LEASE_TTL") == lease_ttl
+
+
+def test_commands_share_the_variables_of_the_fleet_but_no_secret_of_its_authentication() -> None:
+    env = {**environment({"A2A_KEY_PREFIX": "shop", **AUTHENTICATED}), "A2A_BEARER": "token", "PATH": "/bin"}
+
+    shared = shared_variables(env)
+
+    assert shared.keys() == {
+        *("A2A_STORE_URL", "A2A_KEY_PREFIX", SECRET_KEY, NETWORKS, "A2A_PUBLIC_URL"),
+        *("CELERY_BROKER_URL", "CELERY_BROKER_READ_URL", "CELERY_BROKER_WRITE_URL"),
+    }
 
 
 def test_an_external_redis_gets_no_key() -> None:
@@ -196,3 +228,16 @@ def test_the_folded_screen_shows_errors_of_children(
 
     lines = capsys.readouterr().out.splitlines()
     assert ["one" in lines[0], lines[1:]] == [True, ["worker  | its traceback"]]
+
+
+def test_the_story_of_the_tour_is_made_of_whole_sentences() -> None:
+    assert " ," not in " ".join(WORDS)
+    assert WORDS[-1].endswith(".")
+    assert STORY_WORDS % len(WORDS) == 0
+
+
+@pytest.mark.parametrize("file", ["compose/compose.yaml", "compose/kubernetes/configuration.yaml"])
+def test_watchers_in_containers_can_read_results(file: str) -> None:
+    [url] = re.findall(r"CELERY_RESULT_BACKEND: (\S+)", (ROOT / file).read_text(encoding="utf-8"))
+
+    assert unreadable_results(Celery(backend=url, set_as_current=False)) is None

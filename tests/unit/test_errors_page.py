@@ -4,7 +4,6 @@ lists."""
 from __future__ import annotations
 
 import ast
-import importlib.util
 import re
 from types import ModuleType
 
@@ -14,17 +13,19 @@ import a2a_celery
 from a2a_celery import client, errors, testing
 from a2a_celery.client import calling, notifications
 from tests.support import ROOT
-from tests.support.faults import CODES
+from tests.support.clients.faults import CODES
+from tests.support.docs_modules import load_docs_module
 from tests.unit.test_docs import SENTENCES, states_in_code
 
 PAGE = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
 EXPORTING = (errors, client, calling, notifications, testing, a2a_celery)
 INTERNAL = {
     "BlobMissing": "handled by gateways and workers as BlobsUnavailable",
-    "BlobsExpired": "handled by gateways when a task is created",
     "LogIncomplete": "ends the read of a deleted task",
     "NotSealedHere": "logged by watchers",
+    "PublicationFailed": "handled by watchers",
     "RunNotAccepted": "handled by watchers as BrokerUnavailable",
+    "StaleAddresses": "reported by commands as a note",
     "SuspendRun": "raised by Turn.sleep and Turn.wait_for, and not to be caught",
 }
 """Exceptions that no user handles, with the reason."""
@@ -32,13 +33,7 @@ INTERNAL = {
 
 @pytest.fixture(scope="module")
 def tables() -> ModuleType:
-    """Module docs/error_tables.py, which is not in a package."""
-    spec = importlib.util.spec_from_file_location("error_tables", ROOT / "docs" / "error_tables.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_docs_module("error_tables")
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +111,7 @@ def test_each_marker_is_replaced_by_a_list(tables: ModuleType, built_page: str) 
     for text in (
         "- `message.role: Must be ROLE_USER in a client's message.`",
         "- `a2a_auth_jwt_key is a private key: set the public key instead`",
-        "- `--execution reads the store anyway: leave out --store`",
+        "- `--stuck selects the states itself: leave out --state`",
     ):
         assert text in built_page
 
@@ -129,3 +124,8 @@ def test_the_lists_name_each_package_that_refuses_a_start(built_page: str) -> No
     }
 
     assert {package for package in packages if f"#### a2a_celery.{package}\n" not in built_page} == set()
+
+
+def test_the_site_does_not_refer_to_itself(built_page: str) -> None:
+    assert "documentation site" in PAGE
+    assert "documentation site" not in built_page

@@ -50,11 +50,11 @@ MESSAGE = Message(
 ARTIFACT = Artifact(
     artifact_id="a", name="n", description="d", parts=PARTS, metadata=ParseDict(JSON, Struct()), extensions=["e"]
 )
-STATUS = TaskStatus(state=TaskState.TASK_STATE_WORKING, message=MESSAGE, timestamp=timestamp(1_700_000_000_123_456))
+STATUS = TaskStatus(state=TaskState.TASK_STATE_WORKING, message=MESSAGE, timestamp=timestamp(1_700_000_000_123_000))
 EVENTS: list[Event] = [
     Task(),
     Task(id="t", context_id="c", status=STATUS, history=[MESSAGE, MESSAGE], artifacts=[ARTIFACT, Artifact()]),
-    Task(id="t", metadata=Struct(), status=TaskStatus(timestamp=timestamp(0))),
+    Task(id="t", metadata=Struct(), status=TaskStatus(timestamp=timestamp(1_000))),
     Message(),
     MESSAGE,
     TaskStatusUpdateEvent(),

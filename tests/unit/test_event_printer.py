@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 from a2a.types import (
     Artifact,
+    Message,
     Part,
     StreamResponse,
     Task,
@@ -18,8 +21,11 @@ from a2a.types import (
 from google.protobuf.json_format import ParseDict
 from google.protobuf.struct_pb2 import Value
 
-from a2a_celery.cli.output import EventPrinter
+from a2a_celery.cli.output import EventPrinter, task_lines
 from a2a_celery.lifecycle.outcomes import Failure, final_event
+from a2a_celery.lifecycle.own_metadata import progress_metadata, retry_metadata, suspension_metadata
+from a2a_celery.lifecycle.questions import schema_part
+from a2a_celery.lifecycle.states import WORKING
 
 
 def chunk(text: str, artifact: str = "story", *, append: bool = True) -> StreamResponse:
@@ -85,6 +91,70 @@ def test_an_unchanged_state_is_printed_once(capsys: pytest.CaptureFixture[str]) 
         *("task t (context c)", "SUBMITTED", "WORKING", "WORKING: half", "WORKING: half", "artifact story: Once upon"),
         *("INPUT_REQUIRED", "WORKING", "COMPLETED"),
     ]
+
+
+def activity(metadata: Mapping[str, Any], state: str = "WORKING") -> StreamResponse:
+    event = status(state)
+    event.status_update.metadata.update(metadata)
+    return event
+
+
+@pytest.mark.parametrize(
+    ("metadata", "line"),
+    [
+        (progress_metadata("PROGRESS", {"step": 2, "of": 5}), "step 2 of 5"),
+        (progress_metadata("PROGRESS", {"current": 2, "total": 5}), "current 2 of 5"),
+        (
+            progress_metadata("PROGRESS", {"file": "\x1b", "n": [1], "of": 2}),
+            "file \N{REPLACEMENT CHARACTER}, n [1], of 2",
+        ),
+        (progress_metadata("PROGRESS", "half"), "meta half"),
+        (progress_metadata("UPLOADING", {"file": "a"}), "UPLOADING file a"),
+        (progress_metadata("UPLOADING", None), "UPLOADING"),
+        (progress_metadata("PROGRESS", {"text": "x" * 300}), f"text {'x' * 194}…"),
+        (retry_metadata(2, 3, "", ""), "attempt 2 of 3"),
+        (retry_metadata(2, None, "", "Timeout"), "attempt 2"),
+        (retry_metadata(2, 3, "2026-11-29T01:11:26+00:00", ""), "attempt 2 of 3 at 2026-11-29 01:11:26 UTC"),
+        (suspension_metadata("", "approval"), "waits for the signal approval"),
+        (suspension_metadata("", "child/7a"), "waits for the child task 7a"),
+        (suspension_metadata("2026-11-29T01:11:26+00:00", ""), "continues at 2026-11-29 01:11:26 UTC"),
+    ],
+)
+def test_an_activity_is_printed_when_it_changes(
+    metadata: Mapping[str, Any], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_events(
+        *(status("SUBMITTED"), status("WORKING"), activity(metadata), activity(metadata), status("WORKING")),
+        *(activity(metadata), activity(metadata, "COMPLETED")),
+    )
+
+    lines = ["SUBMITTED", "WORKING", f"WORKING: {line}", f"WORKING: {line}", "COMPLETED"]
+    assert capsys.readouterr().out.splitlines() == lines
+
+
+def test_metadata_of_an_agent_is_no_activity(capsys: pytest.CaptureFixture[str]) -> None:
+    print_events(status("WORKING"), activity({"step": 2, "of": 5}))
+
+    assert capsys.readouterr().out == "WORKING\n"
+
+
+def test_an_activity_follows_the_message_of_its_status(capsys: pytest.CaptureFixture[str]) -> None:
+    event = activity(retry_metadata(2, 3, "", ""))
+    event.status_update.status.message.parts.add(text="half")
+
+    print_events(event)
+
+    assert capsys.readouterr().out == "WORKING: half (attempt 2 of 3)\n"
+
+
+def test_a_repeated_task_shows_its_new_activity(capsys: pytest.CaptureFixture[str]) -> None:
+    tasks = [Task(id="t", context_id="c", status=TaskStatus(state=WORKING)) for _ in range(3)]
+    for task in tasks[1:]:
+        task.metadata.update(progress_metadata("PROGRESS", {"step": 2, "of": 5}))
+
+    print_events(*(StreamResponse(task=task) for task in tasks))
+
+    assert capsys.readouterr().out.splitlines() == ["task t (context c)", "WORKING", "WORKING: step 2 of 5"]
 
 
 def test_a_failure_shows_its_reference(capsys: pytest.CaptureFixture[str]) -> None:
@@ -194,3 +264,36 @@ def test_whole_numbers_of_data_are_shown_as_such(capsys: pytest.CaptureFixture[s
     assert '"width": 300' in output
     assert '"sizes": [1, 2]' in output
     assert ".0" not in output
+
+
+@pytest.mark.parametrize(
+    ("signal", "when", "line"),
+    [
+        ("", "2026-11-29T01:11:26.435670+00:00", "continues at 2026-11-29 01:11:26 UTC"),
+        ("approval", "", "waits for the signal approval"),
+        ("", "2026-11-29T03:11:26+02:00", "continues at 2026-11-29 01:11:26 UTC"),
+        ("approval", "2026-11-29T01:11:26.435670+00:00", "times out at 2026-11-29 01:11:26 UTC"),
+        ("child/7a", "", "waits for the child task 7a"),
+    ],
+)
+def test_a_suspended_task_names_what_it_waits_for(signal: str, when: str, line: str) -> None:
+    task = Task(id="1", status=TaskStatus(state=WORKING), metadata=suspension_metadata(when, signal))
+
+    assert task_lines(task).splitlines()[-1] == line
+
+
+@pytest.mark.parametrize(
+    ("types", "line"),
+    [
+        (["object", "string"], "INPUT_REQUIRED: Approve book(what='hotel')? (yes or no)"),
+        ("object", "INPUT_REQUIRED: Approve book(what='hotel')? (yes or no) (answer: c2)"),
+    ],
+)
+def test_the_fields_of_an_answer_are_named_unless_it_may_be_a_word(
+    types: Any, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    schema = {"type": types, "properties": {"c2": {"type": "boolean"}}}
+    parts = [Part(text="Approve book(what='hotel')? (yes or no)"), schema_part(schema)]
+    status = TaskStatus(state=TaskState.TASK_STATE_INPUT_REQUIRED, message=Message(parts=parts))
+    print_events(StreamResponse(status_update=TaskStatusUpdateEvent(task_id="t", status=status)))
+    assert capsys.readouterr().out.splitlines() == [line]

@@ -13,7 +13,7 @@ SHOP = ROOT / "examples" / "django_shop"
 def test_each_block_is_part_of_the_example() -> None:
     blocks = re.findall(r"^```python\n# (\S+)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 
-    assert len(blocks) == PAGE.count("```python\n") == 5
+    assert len(blocks) == PAGE.count("```python\n") == 6
     for name, code in blocks:
         source = (SHOP / name).read_text(encoding="utf-8")
         for paragraph in code.split("\n\n\n"):

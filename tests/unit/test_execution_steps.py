@@ -130,7 +130,7 @@ def test_threads_may_have_concurrent_steps(execution: Execution) -> None:
     for thread in threads:
         thread.join(20)
 
-    assert execution._open == []
+    assert not execution.has_open_steps
     execution.finish(Completed(), WORKING)
     assert execution.state is S.COMPLETED
 

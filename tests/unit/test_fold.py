@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from a2a.types import (
+    Artifact,
     Message,
     Part,
     Role,
@@ -13,11 +16,14 @@ from a2a.types import (
     TaskStatus,
     TaskStatusUpdateEvent,
 )
+from google.protobuf.struct_pb2 import Struct, Value
 
 from a2a_celery.lifecycle import Event, EventKind, LogEntry, Retried, decode, encode, final_event, fold, kind_of
+from a2a_celery.lifecycle.events import parts_of
+from a2a_celery.lifecycle.fold import TaskFold, joined_texts
 from a2a_celery.lifecycle.own_metadata import ATTEMPT, CELERY_STATE, EXECUTION, MAX_ATTEMPTS, own_metadata
 from a2a_celery.lifecycle.states import COMPLETED, INPUT_REQUIRED, SUBMITTED, WORKING
-from tests.support.seeds import chunk, status
+from tests.support.store.seeds import chunk, status
 
 FIRST = Task(id="t", context_id="c", status=TaskStatus(state=SUBMITTED))
 
@@ -88,7 +94,7 @@ def test_chunks_are_appended_in_order_with_their_metadata() -> None:
     task = fold(log(chunk("one ", x=1, y=1), chunk("other", "b"), chunk("two", y=2)))
 
     assert [artifact.artifact_id for artifact in task.artifacts] == ["a", "b"]
-    assert [part.text for part in task.artifacts[0].parts] == ["one ", "two"]
+    assert [part.text for part in task.artifacts[0].parts] == ["one two"]
     assert dict(task.artifacts[0].metadata) == {"x": 1, "y": 2}
 
 
@@ -171,3 +177,73 @@ def test_a_status_has_the_time_it_was_recorded_and_nothing_else_has_one() -> Non
     assert isinstance(artifact, TaskArtifactUpdateEvent)
     assert late_event.status.timestamp.ToMicroseconds() == 5_000_000
     assert artifact == chunk("a")
+
+
+def pieces(*contents: Any, append: bool = True) -> list[Event]:
+    """Return a log's chunks of one artifact. A content is a text, a part, or a list of parts."""
+    return [
+        TaskArtifactUpdateEvent(
+            task_id="t",
+            context_id="c",
+            artifact=Artifact(artifact_id="a", parts=parts_of(content)),
+            append=append and position > 0,
+        )
+        for position, content in enumerate(contents)
+    ]
+
+
+DATA = Part(data=Value(number_value=1))
+MARKDOWN = Part(text="# b", media_type="text/markdown")
+NAMED = Part(text="b", filename="b.txt")
+TYPED = Part(text="b", media_type="text/plain")
+MARKED = Part(text="b", metadata=Struct(fields={"k": Value(string_value="v")}))
+
+
+@pytest.mark.parametrize(
+    ("contents", "expected"),
+    [
+        (["a", "b", "c", ""], ["abc"]),
+        (["", "a", ""], ["a"]),
+        ([""], [""]),
+        (["", ""], [""]),
+        ([DATA, ""], [DATA]),
+        (["", DATA], [DATA]),
+        (["a", DATA, "b", "c", ""], ["a", DATA, "bc"]),
+        ([[Part(text="title"), Part(text="a")], "b", [Part(text="c"), DATA], ""], ["title", "abc", DATA]),
+        ([[Part(text="a"), Part(text="b")]], ["a", "b"]),
+        (["a", MARKDOWN, MARKDOWN, "c"], ["a", MARKDOWN, MARKDOWN, "c"]),
+        (["a", NAMED, "c"], ["a", NAMED, "c"]),
+        (["a", MARKED, MARKED, "c"], ["a", MARKED, MARKED, "c"]),
+        ([TYPED, TYPED, ""], [Part(text="bb", media_type="text/plain")]),
+        (["a", TYPED], ["a", TYPED]),
+    ],
+)
+def test_the_texts_of_consecutive_chunks_become_one_part(contents: list[Any], expected: list[Any]) -> None:
+    [artifact] = fold(log(*pieces(*contents))).artifacts
+
+    assert list(artifact.parts) == [Part(text=part) if isinstance(part, str) else part for part in expected]
+
+
+def test_a_chunk_that_is_not_appended_begins_the_text_again() -> None:
+    again = pieces("x", "y")
+
+    assert [part.text for part in fold(log(*pieces("a", "b"), *again)).artifacts[0].parts] == ["xy"]
+
+
+def test_a_fold_that_is_read_between_its_entries_is_the_same() -> None:
+    entries = log(*pieces("a", "b", DATA, "c", "d", ""))
+    task_fold = TaskFold()
+    texts = []
+    for entry in entries:
+        task_fold.add(entry)
+        assert task_fold.task is not None
+        texts += ["".join(part.text for a in task_fold.task.artifacts for part in a.parts)]
+
+    assert texts == ["", "a", "ab", "ab", "abc", "abcd", "abcd"]
+    assert task_fold.task == fold(entries)
+
+
+def test_parts_whose_chunks_are_unknown_are_joined() -> None:
+    parts = [Part(text="a"), Part(text="b"), DATA, Part(text=""), MARKDOWN, Part(text="c"), Part(text="")]
+
+    assert joined_texts(parts) == [Part(text="ab"), DATA, MARKDOWN, Part(text="c")]

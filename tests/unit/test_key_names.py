@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from a2a_celery.store import Keys, Scope, TaskKeys
-from a2a_celery.store.keys import quote_key_part
+from a2a_celery.lifecycle.references import Scope, quote_key_part
+from a2a_celery.store import Keys, TaskKeys
 
 PLAIN = re.compile(r"[A-Za-z0-9_.~@%-]*")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,6 +21,7 @@ from celery.bin.worker import worker
 
 from a2a_celery.cli.commands import a2a
 from a2a_celery.gateway.health import Health
+from a2a_celery.push.network import PUBLIC_IPV6, is_allowed
 from a2a_celery.settings import ENV_PREFIX, Settings
 from a2a_celery.settings.loading import load_settings
 from a2a_celery.store import Keys
@@ -32,7 +34,7 @@ DOCKERFILE = (ROOT / "compose" / "Dockerfile").read_text(encoding="utf-8")
 OLDEST, NEWEST = "1.29", "1.37"
 """Kubernetes releases whose schemas the base must satisfy."""
 
-NOT_OURS = {"APP", "CELERY_BROKER_URL"}
+NOT_OURS = {"APP", "CELERY_BROKER_URL", "CELERY_RESULT_BACKEND"}
 """Environment variables that are not settings of a2a_celery."""
 
 ROLES = ("gateway", "worker", "watcher")
@@ -296,7 +298,13 @@ def test_network_policies_allow_only_the_required_connections() -> None:
             "a2a-to-the-internet": ["any"],
         }
     blocks = [each["ipBlock"] for each in policies["a2a-to-the-internet"]["egress"][0]["to"]]
-    assert {"10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16"} <= set(blocks[0]["except"])
+    closed = [ip_network(text) for text in blocks[0]["except"]]
+    for address in ("10.0.0.1", "169.254.169.254", "100.100.100.200", "168.63.129.16", "192.0.0.192", "172.31.0.1"):
+        assert not is_allowed(ip_address(address))
+        assert any(ip_address(address) in network for network in closed)
+    assert all(not is_allowed(network[0]) for network in closed)
+    assert ip_network(blocks[1]["cidr"]) == PUBLIC_IPV6
+    assert all(not is_allowed(ip_network(text)[1]) for text in blocks[1]["except"])
 
 
 def test_the_page_names_the_files_without_repeating_them() -> None:

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 import pytest
 
 from a2a_celery.concurrency import new_loop, result_of, wait_for
-from tests.support.loops import run_in_thread
+from tests.support.processes.loops import run_in_thread
 from tests.support.waiting import LIMIT
 
 FASTEST = "uvloop" if find_spec("uvloop") else "asyncio"

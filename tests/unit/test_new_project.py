@@ -22,7 +22,7 @@ def test_a_project_of_a_checkout_installs_a_wheel_in_its_folder() -> None:
 
     assert files["requirements.txt"] == f"--find-links wheels\na2a-celery[fast]>={__version__}\n"
     assert [name for name, text in files.items() if "wheels" in text] == ["requirements.txt", "Dockerfile", "README.md"]
-    assert "pip wheel --no-deps --wheel-dir wheels " in files["README.md"]
+    assert "pip wheel --no-deps --wheel-dir wheels CHECKOUT\n" in files["README.md"]
     lines = files["Dockerfile"].splitlines()
     assert lines.index("COPY wheels ./wheels/") == lines.index("COPY requirements.txt ./") + 1
 

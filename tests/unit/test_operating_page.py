@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any
 
@@ -10,11 +9,10 @@ import pytest
 from a2a.types import TaskState
 
 from a2a_celery.cli.operator import deliveries, list_tasks, requeue
-from a2a_celery.cli.operator.requeue import RequeueResult
 from a2a_celery.cli.operator.stuck_tasks import Stuck, Why
-from a2a_celery.store import Scope
+from a2a_celery.lifecycle.references import RunRef, Scope
+from a2a_celery.operations.service import Requeued
 from a2a_celery.store.admin.scan import TaskSummary
-from a2a_celery.store.runs.commands import RunRef
 from a2a_celery.store.webhooks.deliveries import Delivery
 from tests.support import ROOT
 
@@ -38,12 +36,12 @@ def documented_fields(sentence: str) -> set[str]:
     ("sentence", "entry"),
     [
         ("With `--json`, each task is an object with the fields", list_tasks.task_fields(TASK)),
-        ("With `--stuck`, each task is an object with the fields", json.loads(Stuck(TASK, Why.SIGNAL, 1.0).as_json())),
-        ("each dead letter is an object with the fields", json.loads(requeue._json_line(TASK))),
-        ("each new task is an object with the fields", json.loads(RequeueResult("t", "u", True).as_json())),
+        ("With `--stuck`, each task is an object with the fields", Stuck(TASK, Why.SIGNAL, 1.0).as_dict()),
+        ("each dead letter is an object with the fields", requeue.dead_letter_fields(TASK)),
+        ("each new task is an object with the fields", requeue.requeued_fields(Requeued("t", "u", "agent"))),
         (
             "each webhook is an object with the fields",
-            deliveries._fields(DELIVERY) | {"address": "", "givenUpAt": "", "due": ""},
+            deliveries.delivery_fields(DELIVERY) | {"address": "", "givenUpAt": "", "due": ""},
         ),
     ],
     ids=["list", "stuck", "requeue", "requeued", "deliveries"],

@@ -13,7 +13,7 @@ from celery import Celery, signals
 from celery.concurrency import get_implementation
 
 from a2a_celery.pool import THREADS, AsyncioPool
-from tests.support.fleet import ASYNCIO_POOL
+from tests.support.processes.fleet import ASYNCIO_POOL
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "pools.md").read_text(encoding="utf-8")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Iterator, MutableMapping
 from contextvars import Context
 from typing import Any
@@ -47,8 +48,8 @@ from a2a_celery.gateway.operations.task_reader import response_with_tasks
 from a2a_celery.lifecycle import Event
 from a2a_celery.store.blobs.blob_store import MemoryBudget
 from a2a_celery.store.tasks.listing import list_query
-from a2a_celery.store.tasks.results import Page
-from tests.support.loops import counted_turns
+from a2a_celery.store.tasks.replies import Page
+from tests.support.processes.loops import counted_turns
 
 from .test_event_json import ARTIFACT, EVENTS, MESSAGE, STATUS
 
@@ -75,16 +76,16 @@ def test_a_sent_message_is_what_the_sdk_writes(payload: Task | Message) -> None:
 
 @pytest.mark.parametrize("artifacts", [True, False])
 @pytest.mark.parametrize("page", PAGES)
-async def test_a_page_is_what_the_sdk_writes(page: ListTasksResponse, artifacts: bool) -> None:
+async def test_a_page_has_its_empty_fields_and_no_empty_fields_of_tasks(
+    page: ListTasksResponse, artifacts: bool
+) -> None:
     if not artifacts:  # the store returns such tasks
         page = ListTasksResponse.FromString(page.SerializeToString())
         for task in page.tasks:
             del task.artifacts[:]
 
     expected = serialize_list_tasks_response(page, artifacts)
-    for task in expected["tasks"]:
-        if not task["history"]:  # the specification (3.2.4) omits it
-            del task["history"]
+    expected["tasks"] = [({"artifacts": []} if artifacts else {}) | MessageToDict(task) for task in page.tasks]
     assert json.loads(b"".join(await page_json(page, artifacts, ResponseMeter()))) == expected
 
 
@@ -171,12 +172,13 @@ async def test_a_long_task_does_not_block_the_event_loop() -> None:
     history = [Message(message_id=str(n), parts=[Part(text="a")]) for n in range(20 * PIECE)]
     task = Task(id="t", history=history, artifacts=[Artifact(artifact_id="a", parts=parts)])
     page = ListTasksResponse(tasks=[task])
+    page_fields = serialize_list_tasks_response(page, True) | {"tasks": [MessageToDict(task)]}
 
     async with counted_turns() as count:
         for pieces, expected in (
             (task_json(task, ResponseMeter()), MessageToDict(task)),
             (event_json_in_pieces(task, ResponseMeter()), {"task": MessageToDict(task)}),
-            (page_json(page, True, ResponseMeter()), serialize_list_tasks_response(page, True)),
+            (page_json(page, True, ResponseMeter()), page_fields),
         ):
             count.turns = 0
             text = b"".join(await pieces)
@@ -233,10 +235,14 @@ def _below(message: Descriptor, names: set[str]) -> Iterator[FieldDescriptor]:
 
 @pytest.mark.parametrize("seconds", [0, -1, 1_700_000_000, 253_402_300_799])
 @pytest.mark.parametrize("nanos", [0, 1, 1000, 120_000, 1_000_000, 999_000_000, 999_999_000, 999_999_999])
-def test_a_time_is_what_the_sdk_writes(seconds: int, nanos: int) -> None:
-    status = TaskStatus(timestamp=Timestamp(seconds=seconds, nanos=nanos))
+def test_a_time_has_milliseconds(seconds: int, nanos: int) -> None:
+    """Source: A2A specification 5.6.1."""
+    text = json.loads(message_json(TaskStatus(timestamp=Timestamp(seconds=seconds, nanos=nanos))))["timestamp"]
 
-    assert json.loads(message_json(status)) == MessageToDict(status)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", text)
+    time = Timestamp()
+    time.FromJsonString(text)
+    assert (time.seconds, time.nanos) == (seconds, nanos - nanos % 1_000_000)
 
 
 def test_a_number_without_a_json_form_is_refused() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from tests.support.restarts import allow_writes, mortal_redis, refuse_writes
+from tests.support.processes.restarts import allow_writes, mortal_redis, refuse_writes
 
 
 @pytest.mark.parametrize("ends_before", [False, True], ids=["killed", "ended before"])

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from a2a_celery.archive.table import LONGEST, TABLE, ArchivedTask, owner_of
 from a2a_celery.cli.operator.migrate import migrate
+from a2a_celery.lifecycle.references import Scope
 from a2a_celery.settings.urls import ARCHIVE_DRIVERS
-from a2a_celery.store import Scope
 from a2a_celery.store.admin.archiving import UNDELIVERED_RETENTION
-from a2a_celery.store.admin.schema import STEPS
+from a2a_celery.store.admin.schema import SCHEMA, STEPS
 from a2a_celery.telemetry.names import METRICS
 from a2a_celery.watcher.archiver import ARCHIVE_BATCH, DELETION_BATCH, LEASE_MS
 
@@ -48,6 +48,10 @@ def test_its_names_are_there() -> None:
 
 def test_every_schema_is_in_the_table() -> None:
     assert re.findall(r"^\| (\d+) \|", PAGE, re.MULTILINE) == [str(step.to) for step in STEPS]
+
+
+def test_the_change_log_has_the_current_schema() -> None:
+    assert f"The schema is {SCHEMA}:" in " ".join((ROOT / "CHANGELOG.md").read_text(encoding="utf-8").split())
 
 
 def test_every_link_leads_somewhere() -> None:

@@ -47,7 +47,9 @@ def test_an_old_container_is_stopped_when_its_successor_is_healthy(tmp_path: Pat
     process, calls = restart(tmp_path, "healthy")
 
     assert (process.returncode, process.stderr) == (0, "")
-    assert process.stdout == "worker: new-containe replaces old-containe\n"
+    assert process.stdout == (
+        f"worker: new-containe replaces old-containe\nCheck the deployment: {ROOT}/compose/a2a doctor\n"
+    )
     assert calls == ["docker stop old-container", "docker rm old-container"]
 
 

@@ -9,12 +9,12 @@ import pytest
 from a2a.types import AgentCard, SendMessageRequest
 from a2a.utils.errors import InvalidParamsError
 
-from a2a_celery.acceptance.new_tasks import SCHEDULE
-from a2a_celery.acceptance.new_tasks import run_options as accepted_run_options
 from a2a_celery.agents import Agent
 from a2a_celery.caller import Caller
 from a2a_celery.dispatch import RunOptions
 from a2a_celery.dispatch.options import EXPIRY_GRACE, LONGEST_ETA
+from a2a_celery.operations.requests import SCHEDULE
+from a2a_celery.operations.requests import run_options as accepted_run_options
 
 NOW = datetime(2030, 1, 1, 8, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -130,7 +130,7 @@ PAST = "2020-01-01T00:00:00Z"
 
 def scheduled_agent(idempotency_window: float | None) -> Agent:
     options: Any = {"scheduling": True, "idempotency_window": idempotency_window}
-    return Agent("a", AgentCard(name="a"), "function", print, **options)
+    return Agent.with_options("a", AgentCard(name="a"), "function", print, None, options)
 
 
 @pytest.mark.parametrize("times", [{"not_after": PAST}, {"not_before": "2019-01-01T00:00:00Z", "not_after": PAST}])

@@ -109,13 +109,22 @@ def test_several_secrets_and_networks_come_from_the_environment() -> None:
 @pytest.mark.parametrize(
     ("secret", "rule"),
     [
-        *((secret, "must have 32 characters or more") for secret in ("short", "", [], [NEW, "short"], "o" * 31)),
-        *((secret, "must be a string, a list of strings, or None") for secret in (7, [7])),
+        *((secret, "must have 32 characters or more") for secret in ("short", "", [], "o" * 31)),
+        ([NEW, "short"], "has 2 secrets, because a space separates secrets: each must have 32 characters or more"),
+        *((secret, "must not contain spaces or line ends") for secret in ([f"{NEW} {OLD}"], [NEW, f"{OLD}\n"])),
+        *((secret, "must be a string or a list of strings or None") for secret in (7, [7])),
     ],
 )
 def test_an_invalid_secret_is_refused_and_not_shown(secret: object, rule: str) -> None:
     with pytest.raises(ConfigError, match=f"a2a_secret_key = …: {rule}"):
         Settings(store_url=REDIS, secret_key=secret)  # type: ignore[arg-type]
+
+
+def test_a_passphrase_in_the_environment_is_refused_and_not_shown() -> None:
+    with pytest.raises(ConfigError, match="has 3 secrets, because a space separates secrets") as refusal:
+        load_settings({"a2a_store_url": REDIS}, {"A2A_SECRET_KEY": f"correct horse {'battery' * 8}"})
+
+    assert not any(word in str(refusal.value) for word in ("correct", "horse", "battery"))
 
 
 @pytest.mark.parametrize("networks", ["10.0.0.0/8", ["10.0.0.1/8"], ["intranet"], [10], None])

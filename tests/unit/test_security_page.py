@@ -27,8 +27,12 @@ def _shown_value(value: ast.expr) -> str:
     return "…" if "/" in text or "environ" in text or text.isidentifier() or " if " in text else text
 
 
+def source_of(module: str) -> str:
+    return (ROOT / "tests" / "support" / "agents" / f"{module}.py").read_text(encoding="utf-8")
+
+
 def module_tree(module: str) -> ast.AST:
-    return ast.parse((ROOT / "tests" / "support" / f"{module}.py").read_text(encoding="utf-8"))
+    return ast.parse(source_of(module))
 
 
 def test_the_tests_use_the_documented_configuration() -> None:
@@ -37,7 +41,7 @@ def test_the_tests_use_the_documented_configuration() -> None:
     test_settings = settings(module_tree("signing_app"), module_tree("tls_agents"))
     assert {name: test_settings.get(name) for name in documented_settings} == documented_settings
     assert "app.setup_security()" in PAGE
-    assert "app.setup_security()" in (ROOT / "tests" / "support" / "signing_app.py").read_text(encoding="utf-8")
+    assert "app.setup_security()" in source_of("signing_app")
 
 
 def test_the_tests_set_the_documented_tls_files() -> None:

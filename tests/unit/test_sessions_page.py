@@ -10,8 +10,7 @@ from pathlib import Path
 from a2a_celery import ContextSession, SessionConflict, SessionError, Turn, current_session
 from a2a_celery.agents import OWN_OPTIONS
 from a2a_celery.execution.agents.blocking_turn import BlockingTurn
-from a2a_celery.execution.agents.session import HISTORY_MESSAGES, HISTORY_TASKS
-from a2a_celery.settings import default_of
+from a2a_celery.execution.agents.session import HISTORY_MESSAGES, HISTORY_TASKS, MAX_STATE_BYTES
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "sessions.md").read_text(encoding="utf-8")
@@ -21,7 +20,7 @@ ATTRIBUTES = {"state", "version", "resumed"}
 
 
 def test_its_numbers_are_the_codes() -> None:
-    assert f"`a2a_session_max_bytes` ({default_of('session_max_bytes')})" in TEXT
+    assert f"at most 1 MiB ({MAX_STATE_BYTES} bytes)" in TEXT
     assert f"history(limit={HISTORY_MESSAGES}, artifacts=True)" in TEXT
     assert f"goes back up to {HISTORY_TASKS} tasks" in TEXT
     assert inspect.signature(ContextSession.history).parameters["limit"].default == HISTORY_MESSAGES

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
 
 import pytest
 
 from a2a_celery.errors import ConfigError
 from a2a_celery.settings import Settings
 from a2a_celery.settings.loading import load_settings
+from a2a_celery.store.client.redis_clients import async_client, sync_client
 
 REDIS = "redis://host/0"
 
@@ -20,8 +21,6 @@ REDIS = "redis://host/0"
         ("a2a_store_url", "redis://:1#s3cret@host/0"),
         ("a2a_store_url", "redis://:s3cret@[host/0"),
         ("a2a_store_url", "sentinel://:s3cret\u2100@host/0?master_name=m"),
-        ("broker_url", "redis://:s3cret\u2100@host/0"),
-        ("broker_url", "sentinel://host;sentinel://:s3cret\u2100@host/0?master_name=m"),
         ("a2a_archive_url", "postgresql+asyncpg://:s3cret\u2100@host/database"),
         ("a2a_blob_url", "s3://:s3cret\u2100@bucket/folder"),
         ("a2a_archive_url", "postgresql+asyncpg://me:s3cret/x@host/database"),
@@ -32,7 +31,7 @@ REDIS = "redis://host/0"
 )
 def test_a_url_that_cannot_be_parsed_is_refused_without_its_password(name: str, url: str) -> None:
     with pytest.raises(ConfigError, match=r"^a2a_(store|archive|blob)_url = …: must ") as exc_info:
-        load_settings({"a2a_store_url": "" if name == "broker_url" else REDIS, name: url}, {})
+        load_settings({"a2a_store_url": REDIS, name: url}, {})
 
     assert "s3cret" not in str(exc_info.value)
 
@@ -98,11 +97,68 @@ def test_a_result_backend_without_a_url_is_accepted() -> None:
 
 
 @pytest.mark.parametrize("url", ["http://[", "https://me:s3cret@agents.example.com"])
-@pytest.mark.parametrize("name", ["public_url", "trace_url", "trusted_origins"])
+@pytest.mark.parametrize("name", ["public_url", "cors_origins"])
 def test_an_address_for_clients_is_a_valid_url_without_a_password(name: str, url: str) -> None:
-    values: dict[str, Any] = {"trusted_origins": [url], "trace_url": f"{url}/{{trace_id}}"}
-
     with pytest.raises(ConfigError, match=rf"a2a_{name} = .*: must ") as exc_info:
-        Settings(store_url=REDIS, **{name: values.get(name, url)})
+        Settings(store_url=REDIS, **{name: [url] if name == "cors_origins" else url})
 
     assert "s3cret" not in str(exc_info.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "rule"),
+    [
+        ("redis://host/0?decode_responses=true", "must not have the option decode_responses; known: client_name,"),
+        ("redis://host/0?decode_responses=false", "must not have the option decode_responses; known:"),
+        ("redis://host/0?foo=1", "must not have the option foo; known:"),
+        ("redis://host/0?foo=", "must not have the option foo; known:"),
+        ("valkey://host/0?single_connection_client=true", "must not have the option single_connection_client; known:"),
+        ("unix:///run/redis.sock?db=1&retry_on_error=1", "must not have the option retry_on_error; known:"),
+        ("redis://host/0?timeout=5", "must not have the option timeout; known:"),
+        ("redis://host/0?legacy_responses=false", "must not have the option legacy_responses; known:"),
+        (
+            "redis://host/0?ssl_cert_reqs=none",
+            "must begin with rediss://, valkeys:// or sentinels:// to have the option ssl_cert_reqs",
+        ),
+        ("rediss://host/0?ssl_foo=1", "must not have the option ssl_foo; known:"),
+        ("rediss://host/0?ssl_cert_reqs=never", "must have none, optional or required as its ssl_cert_reqs"),
+        ("redis://host/0?max_connections=1", "must have a number from 2 as its max_connections"),
+        ("redis://host/0?max_connections=many", "must have a number from 2 as its max_connections"),
+        ("redis://host/0?socket_timeout=soon", "must have a number of seconds as its socket_timeout"),
+        ("redis://host/0?encoding=utf-8", "must not have the option encoding; known:"),
+    ],
+)
+@pytest.mark.parametrize("name", ["a2a_store_url", "result_backend"])
+def test_an_option_of_the_store_that_cannot_be_honoured_is_refused(name: str, url: str, rule: str) -> None:
+    with pytest.raises(ConfigError, match=f"^a2a_store_url = ….*: {re.escape(rule)}"):
+        load_settings({name: url}, {})
+
+
+@pytest.mark.parametrize(
+    "url", ["redis://:1?s3cret@host/0", "redis://host/0?S3CRET-x=1", "redis://host/0?username=&a=s3cret"]
+)
+def test_an_error_about_an_option_contains_no_secret(url: str) -> None:
+    with pytest.raises(ConfigError) as exc_info:
+        load_settings({"a2a_store_url": url}, {})
+
+    assert "s3cret" not in str(exc_info.value).lower()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "protocol=3",
+        "socket_timeout=2.5&socket_connect_timeout=1",
+        "health_check_interval=5&retry_on_timeout=true&socket_keepalive=yes",
+        "client_name=a2a&max_connections=2",
+        "ssl_cert_reqs=CERT_NONE&ssl_check_hostname=false",
+        "ssl_ca_certs=%2Fetc%2Fca.pem&ssl_min_version=771",
+    ],
+)
+def test_the_options_of_redis_py_for_connections_are_accepted(options: str) -> None:
+    scheme = "rediss" if "ssl_" in options else "redis"
+    url = f"{scheme}://host/0?{options}"
+
+    assert Settings(store_url=url).store_url == url
+    async_client(url)
+    sync_client(url)

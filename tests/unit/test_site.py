@@ -42,6 +42,16 @@ def imports_of(code: str) -> Iterator[tuple[str, str]]:
             yield from ((str(node.module), alias.name) for alias in node.names)
 
 
+def test_no_page_of_the_site_loads_anything_from_another_host() -> None:
+    """The theme loads its fonts, and a script for Mermaid diagrams, from other hosts."""
+    configuration = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    assert "\n  font: false\n" in configuration
+    assert [word for word in ("mermaid", "extra_javascript", "://") if word in configuration] == []
+    for page in PAGES:
+        text = re.sub(r"^```.*?^```|`[^`\n]*`", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+        assert re.findall(LOADED, text) == [], page
+
+
 def test_the_navigation_has_each_page_once() -> None:
     navigation = re.findall(r"- ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
     roots = {"index.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"}
@@ -59,6 +69,9 @@ def test_each_public_name_is_in_the_reference(module: ModuleType) -> None:
 
     assert {f"{module.__name__}.{name}" for name in module.__all__} - DIRECTIVES - generated_names == set()
 
+
+LOADED = r"<(?:script|iframe|link|object|embed)|<\w+\s[^>]*src=.?(?:https?:)?//|!\[.*?\]\(http"
+"""Pattern of HTML and Markdown that loads something from another host."""
 
 SEPARATE = ("crewai", "crewai.tools", "a2a_celery.frameworks.crewai")
 """Modules that only the environment of `make crewai` has. tests/crewai runs the code of the documentation."""

@@ -11,15 +11,16 @@ import click
 import pytest
 from a2a.utils.errors import InternalError, InvalidParamsError
 
-from a2a_celery.cli.operator.requeue import RequeueResult
+from a2a_celery.cli.operator.requeue import requeued_text
 from a2a_celery.cli.operator.stats import Stats
-from a2a_celery.cli.output import Progress, error_line, table, wrap_text
+from a2a_celery.cli.output import error_line, progress_bar, table, wrap_text
 from a2a_celery.client import RemoteError
 from a2a_celery.lifecycle.states import COMPLETED
+from a2a_celery.operations.service import Requeued
 from a2a_celery.store.admin.metrics import FleetMetrics
 from a2a_celery.store.admin.usage import StoreUsage
 from a2a_celery.store.webhooks.deliveries import DeliveryMetrics
-from tests.support.terminal import terminal
+from tests.support.processes.terminal import terminal
 
 ROWS = [("a", "short"), ("b", "x" * 40)]
 
@@ -31,8 +32,11 @@ def test_a_pipe_gets_complete_lines() -> None:
 def test_a_terminal_gets_lines_that_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "20")
+    text = "one two three four five"
 
-    assert list(table(("NAME", "WHAT"), ROWS)) == ["NAME WHAT", "a    short", f"b    {'x' * 14}…"]
+    assert list(table(("NAME", "WHAT"), [("a", "short"), ("b", text)])) == [
+        *("NAME", "a", "  WHAT short", "b", "  WHAT one two three\n    four five")
+    ]
 
 
 TASK = "4f7f41f6-57ac-4b8e-9b35-3b5b5d2f9c59"
@@ -56,7 +60,7 @@ def test_the_statistics_of_agents_fit_80_columns(monkeypatch: pytest.MonkeyPatch
     assert lines[2] == "  REJECTED 0  LOST 2"
 
 
-def test_the_last_columns_are_truncated_and_the_first_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_columns_are_below_their_line_and_no_cell_is_truncated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "80")
     heading = ("TASK", "AGENT", "RUN", "FOR", "WORKER", "WHY")
@@ -65,41 +69,47 @@ def test_the_last_columns_are_truncated_and_the_first_is_complete(monkeypatch: p
     lines = list(table(heading, [cells]))
 
     assert lines == [
-        f"{'TASK':36} AGENT      RUN FOR        WORKER   WHY",
-        f"{TASK} researcher 1   3 min 20 s celery@… cancel …",
+        f"{'TASK':36}  AGENT       RUN  FOR",
+        f"{TASK}  researcher  1    3 min 20 s",
+        "  WORKER celery@host-17.example.com  WHY cancel requested, still running",
     ]
     assert max(map(len, lines)) <= 80
 
 
-def test_a_terminal_omits_columns_without_a_value_before_optional_columns() -> None:
-    heading = ("TASK", "STATE", "OLDEST", "CONTEXT")
-    lines = [(TASK, "WORKING", "-", CONTEXT)]
+def test_a_narrow_terminal_omits_optional_columns() -> None:
+    heading = ("TASK", "STATE", "REASON", "CONTEXT")
+    lines = [(TASK, "FAILED", "timeout", CONTEXT)]
 
-    assert list(table(heading, lines, 83, ids=["TASK"], optional=["CONTEXT"])) == [
-        f"{'TASK':36}  STATE    CONTEXT",
-        f"{TASK}  WORKING  {CONTEXT}",
+    assert list(table(heading, lines, 90, optional=["CONTEXT"])) == [
+        f"{'TASK':36} STATE  REASON  CONTEXT",
+        f"{TASK} FAILED timeout {CONTEXT}",
     ]
-    assert list(table(heading, lines, 80, ids=["TASK"], optional=["CONTEXT"])) == [
-        f"{'TASK':36}  STATE",
-        f"{TASK}  WORKING",
+    assert list(table(heading, lines, 80, optional=["CONTEXT"])) == [
+        f"{'TASK':36}  STATE   REASON",
+        f"{TASK}  FAILED  timeout",
     ]
 
 
 def test_a_time_on_a_narrow_terminal_omits_the_current_date_or_year() -> None:
     now = datetime.now(UTC)
-    times = [f"{now:%Y-%m-%d} 02:38:04", f"{now.year}-00-00 02:38:04", "2001-02-03 02:38:04"]
-    cells = [(TASK, "COMPLETED", "researcher", time) for time in times]
-    heading = ("TASK", "STATE", "AGENT", "SINCE (UTC)")
-
-    assert [line[58:] for line in table(heading, cells, 77, ids=["TASK"], times=["SINCE (UTC)"])] == [
-        "SINCE (UTC)",
-        *times,
+    heading, times = ("TASK", "STATE", "AGENT", "SINCE (UTC)"), ["SINCE (UTC)"]
+    new, old = [
+        (TASK, "COMPLETED", "researcher", f"{date} 02:38:04") for date in (f"{now:%Y-%m-%d}", f"{now.year}-00-00")
     ]
-    lines = list(table(heading, cells, 76, ids=["TASK"], times=["SINCE (UTC)"]))
-    assert [line[47:].split(maxsplit=1)[1] for line in lines[1:]] == [
-        "02:38:04",
-        "00-00 02:38:04",
-        "2001-02-03 02:38:04",
+
+    assert [line[58:] for line in table(heading, [new, old], 77, times=times)] == ["SINCE (UTC)", new[3], old[3]]
+    assert [line[61:] for line in table(heading, [new, old], 76, times=times)] == [
+        *("SINCE (UTC)", "02:38:04", "00-00 02:38:04")
+    ]
+
+
+def test_a_time_of_another_year_is_complete() -> None:
+    cells = (TASK, "COMPLETED", "researcher", "2001-02-03 02:38:04")
+
+    assert list(table(("TASK", "STATE", "AGENT", "SINCE (UTC)"), [cells], 76, times=["SINCE (UTC)"])) == [
+        f"{'TASK':36}  STATE      AGENT",
+        f"{TASK}  COMPLETED  researcher",
+        "  SINCE (UTC) 2001-02-03 02:38:04",
     ]
 
 
@@ -110,14 +120,14 @@ def test_a_narrow_terminal_gets_columns_below_their_line_and_complete_ids() -> N
         (TASK, WEBHOOK, "waiting", "-", "-"),
     ]
 
-    assert list(table(heading, cells, 120, ids=["TASK", "WEBHOOK"], below=["WHY", "TRIES", "STATE"])) == [
+    assert list(table(heading, cells, 120, fixed=["WEBHOOK"])) == [
         f"{'TASK':36}  {'WEBHOOK':36}  STATE    TRIES",
         f"{TASK}  {WEBHOOK}  dead     1",
         "  WHY answered 410: the receiver accepts no more events",
         f"{TASK}  {WEBHOOK}  waiting  -",
     ]
     for width in (80, 40):
-        lines = list(table(heading, cells, width, ids=["TASK", "WEBHOOK"], below=["WHY", "TRIES", "STATE"]))
+        lines = list(table(heading, cells, width, fixed=["WEBHOOK"]))
         assert lines[0].split() == ["TASK", "WEBHOOK"]
         assert [line.split() for line in lines[1::2]] == [[TASK, WEBHOOK]] * 2
         assert " ".join(lines[2].split()) == f"STATE dead TRIES 1 WHY {cells[0][-1]}"
@@ -127,22 +137,13 @@ def test_a_narrow_terminal_gets_columns_below_their_line_and_complete_ids() -> N
 
 
 @pytest.mark.parametrize("missing", [-1, 0, 1, 20])
-def test_the_ids_of_a_line_that_is_cut_are_complete(missing: int) -> None:
+def test_ids_are_complete_on_any_terminal(missing: int) -> None:
     ids_width = len(f"{TASK} {WEBHOOK}")
+    cells = [(TASK, WEBHOOK, "waiting")]
 
-    lines = list(
-        table(("TASK", "WEBHOOK", "STATE"), [(TASK, WEBHOOK, "waiting")], ids_width - missing, ids=("TASK", "WEBHOOK"))
-    )
+    lines = list(table(("TASK", "WEBHOOK", "STATE"), cells, ids_width - missing, fixed=["WEBHOOK"]))
 
-    assert lines[1].removesuffix("…") == f"{TASK} {WEBHOOK}"
-    assert max(map(len, lines)) <= max(ids_width, ids_width - missing)
-
-
-def test_a_narrow_terminal_gets_the_beginning_of_each_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    monkeypatch.setenv("COLUMNS", "8")
-
-    assert list(table(("NAME", "WHAT"), [("a" * 20, "b")])) == ["NAME   …", "aaaaaaa…"]
+    assert [line.split() for line in lines[1:]] == [[TASK, WEBHOOK], ["STATE", "waiting"]]
 
 
 def test_a_text_is_wrapped_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,52 +154,49 @@ def test_a_text_is_wrapped_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -
     assert wrap_text("one two three", "    ") == "one two\n    three"
 
 
-@pytest.mark.parametrize("published", [None, True, False])
-@pytest.mark.parametrize("blocked", [False, True])
+@pytest.mark.parametrize(
+    ("answer", "count"),
+    [
+        (Requeued(TASK, CONTEXT), 2),
+        (Requeued(TASK, CONTEXT, "agent", is_published=True), 1),
+        (Requeued(TASK, CONTEXT, "agent"), 2),
+        (Requeued(TASK, CONTEXT, "agent", is_blocked=True), 2),
+    ],
+    ids=["before", "published", "unavailable broker", "blocked"],
+)
 def test_the_line_about_a_requeued_task_fits_80_columns(
-    monkeypatch: pytest.MonkeyPatch, published: bool | None, blocked: bool
+    monkeypatch: pytest.MonkeyPatch, answer: Requeued, count: int
 ) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "80")
 
-    lines = RequeueResult(TASK, CONTEXT, published, blocked).line().splitlines()
+    lines = requeued_text(answer).splitlines()
 
     assert lines[0].rstrip(":") == f"{TASK} → {CONTEXT}"
     assert max(map(len, lines)) <= 80
-    assert len(lines) == (1 if published else 2)
+    assert len(lines) == count
 
 
-class TestProgress:
+class TestProgressBar:
     def show(self) -> None:
-        with Progress("Requeuing", 2) as progress:
-            progress.echo("one")
-            progress.advance()
-            progress.echo("two", err=True)
-            progress.advance()
+        with progress_bar("Cancelling", 2) as advance:
+            advance(1)
+            advance(1)
+        click.echo("2 tasks: 2 canceled")
 
-    def test_a_pipe_gets_only_the_lines(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_a_pipe_gets_no_bar(self, capsys: pytest.CaptureFixture[str]) -> None:
         self.show()
 
-        assert capsys.readouterr() == ("one\n", "two\n")
+        assert capsys.readouterr() == ("2 tasks: 2 canceled\n", "")
 
-    def test_a_terminal_gets_a_bar_and_then_the_lines(self) -> None:
-        program = "from tests.unit.test_tables import TestProgress; TestProgress().show()"
+    def test_a_terminal_gets_a_bar(self) -> None:
+        program = "from tests.unit.test_tables import TestProgressBar; TestProgressBar().show()"
         with terminal(program) as screen:
             assert screen.ends() == 0
 
         left_part, _, right_part = screen.screen.rpartition("100%")
-        assert "Requeuing" in left_part
-        assert "one" not in left_part
-        assert right_part.split()[-2:] == ["one", "two"]
-
-    def test_lines_for_a_program_are_not_delayed(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-        lines: list[str] = []
-        monkeypatch.setattr(click, "echo", lambda line="", **_: lines.append(line))
-        with Progress("Requeuing", 2) as progress:
-            progress.echo("one")
-
-            assert "one" in lines
+        assert "Cancelling" in left_part
+        assert "2 tasks: 2 canceled" in right_part
 
 
 def test_an_error_shows_its_reference_and_each_wrong_field_once() -> None:

@@ -14,6 +14,10 @@ from opentelemetry.sdk.trace import TracerProvider
 
 from a2a_celery.dispatch import RunOptions
 from a2a_celery.errors import ConfigError
+from a2a_celery.execution.events.run_telemetry import report_end
+from a2a_celery.lifecycle import Completed, Outcome, Paused, Suspended
+from a2a_celery.lifecycle.references import RunRef
+from a2a_celery.lifecycle.states import AUTH_REQUIRED, INPUT_REQUIRED
 from a2a_celery.settings import Settings
 from a2a_celery.telemetry.logs import JsonFormatter, TextFormatter, about
 from a2a_celery.telemetry.names import Action
@@ -125,6 +129,31 @@ def test_a_log_line_has_its_action_and_all_ids_of_the_run() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("outcome", "end"),
+    [
+        (Suspended("", "approval"), "suspended after 0.027 s: waits for the signal 'approval'"),
+        (
+            Suspended("2030-01-01T08:00:00+02:00", "approval"),
+            "suspended after 0.027 s: waits for the signal 'approval' until 2030-01-01 06:00:00 UTC",
+        ),
+        (Suspended("2030-01-01T08:00:00.5+00:00"), "suspended after 0.027 s: waits until 2030-01-01 08:00:00 UTC"),
+        (Suspended("", "child/t-2"), "suspended after 0.027 s: waits for the child task t-2"),
+        (Paused(INPUT_REQUIRED), "paused after 0.027 s: asks for input"),
+        (Paused(AUTH_REQUIRED), "paused after 0.027 s: asks for an authorization"),
+        (Completed(), "completed after 0.027 s"),
+    ],
+    ids=str,
+)
+def test_the_line_about_the_end_of_a_run_names_what_the_task_waits_for(
+    outcome: Outcome, end: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        report_end(outcome, RunRef("t", 1), "payment", 0.0271)
+
+    assert caplog.messages == [f"run t.1 of payment: {end}"]
+
+
 def test_a_log_line_of_celery_has_the_ids_too() -> None:
     fields = line(record("Task %s received", "a2a.echo", data={"id": "t.1", "name": "a2a.echo"}))
 
@@ -193,6 +222,70 @@ def test_each_log_line_of_a_worker_is_json_including_those_of_the_pool() -> None
     run = subprocess.run([sys.executable, "-c", WORKER], capture_output=True, text=True, check=True)
 
     assert [json.loads(line)["message"] for line in run.stderr.splitlines()] == ["two\nlines"] * 2
+
+
+LOGGING = """
+import logging, sys
+from celery import Celery
+from celery.signals import after_setup_logger, setup_logging
+from a2a_celery import A2A
+from a2a_celery.telemetry.logging_setup import set_up
+
+ways, log_format, process = sys.argv[1:]
+app = Celery("app", broker="memory://")
+app.conf.update(a2a_store_url="redis://127.0.0.1:1/0", a2a_log_format=log_format)
+a2a = A2A(app)
+app.set_current()
+theirs = logging.StreamHandler()
+theirs.setFormatter(logging.Formatter("theirs %(message)s"))
+
+def replace_logging(**_):
+    logging.getLogger().handlers[:] = [theirs]
+
+def replace_formatter(logger, **_):
+    for handler in logger.handlers:
+        handler.setFormatter(theirs.formatter)
+
+if "signal" in ways:
+    setup_logging.connect(replace_logging)
+if "after" in ways:
+    after_setup_logger.connect(replace_formatter)
+if "import" in ways:
+    replace_logging()
+if "kept" in ways:
+    app.conf.worker_hijack_root_logger = False
+if process == "worker":
+    app.log.setup(loglevel="INFO")
+else:
+    set_up(app, "info", log_format)
+logging.getLogger("acme").warning("two\\nlines")
+"""
+
+
+@pytest.mark.parametrize("process", ["worker", "gateway or watcher"])
+@pytest.mark.parametrize("log_format", ["text", "json"])
+@pytest.mark.parametrize(
+    ("ways", "is_theirs"),
+    [
+        ("signal", True),  # a receiver of setup_logging
+        ("after", True),  # a receiver of after_setup_logger
+        ("import,kept", True),  # handlers of the app, with worker_hijack_root_logger = False
+        ("import", False),  # handlers that Celery replaces
+        ("none", False),
+    ],
+)
+def test_one_rule_decides_who_configures_logging_in_each_process(
+    ways: str, is_theirs: bool, log_format: str, process: str
+) -> None:
+    command = [sys.executable, "-c", LOGGING, ways, log_format, process]
+
+    log = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+
+    assert log.startswith("theirs ") is is_theirs
+    if not is_theirs and log_format == "json":
+        assert json.loads(log)["message"] == "two\nlines"
+    elif not is_theirs and process != "worker":
+        assert log.endswith(" WARNING acme: two\\x0alines\n")
 
 
 @pytest.mark.parametrize("state", ["=" * 60_000, ",".join(f"k{n}=" + "v" * 250 for n in range(32))])

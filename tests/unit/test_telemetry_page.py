@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from a2a_celery.execution.events.run_telemetry import DROPPED, OUTCOMES
+from a2a_celery.execution.events.run_telemetry import DROPPED
 from a2a_celery.gateway.metrics import LOST
-from a2a_celery.store.client.tracing import SHOWN
+from a2a_celery.lifecycle.outcomes import OUTCOMES
+from a2a_celery.store.client.connection import SHOWN
 from a2a_celery.telemetry import names
 from a2a_celery.telemetry.names import METRICS, Action, Attribute, SpanEvent, SpanName
 from a2a_celery.watcher.webhooks.instrumented_post import OUTCOMES as POSTED

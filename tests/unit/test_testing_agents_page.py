@@ -52,7 +52,7 @@ def _entry_points() -> set[str]:
 
 @pytest.mark.merge
 def test_the_examples_of_the_tester(project: Path) -> None:
-    assert "6 passed" in run_pytest(project, "test_hotels.py")
+    assert "7 passed" in run_pytest(project, "test_hotels.py")
 
 
 @pytest.mark.merge

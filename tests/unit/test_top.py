@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,17 +21,19 @@ from a2a_celery.store.admin.metrics import FleetMetrics
 from a2a_celery.store.admin.usage import Memory
 from a2a_celery.store.webhooks.deliveries import DeliveryMetrics
 from tests.support.clocks import START, ManualClock
-from tests.support.terminal import CTRL_C, Terminal, terminal
+from tests.support.processes.terminal import CTRL_C, Terminal, terminal
 
 RUNS = {"queued": 12, "blocked": 1, "running": 3, "delegated": 0, "suspended": 2}
 
 
-def reading(seconds: float = 0.0, *, ended_count: int = 0, failed_count: int = 0, agents: int = 1) -> Reading:
+def reading(
+    seconds: float = 0.0, *, ended_count: int = 0, failed_count: int = 0, given_up: int = 7, agents: int = 1
+) -> Reading:
     """Return a reading `seconds` after the first one, with totals of the agent "echo"."""
     counts = {("ended", "echo", str(int(COMPLETED))): ended_count, ("ended", "echo", str(int(FAILED))): failed_count}
     counts |= {("ended", f"agent-{number}", str(int(COMPLETED))): 1 for number in range(1, agents)}
     metrics = FleetMetrics(round((START + seconds) * 1e6), counts, RUNS, 4, 5, {"echo": 200.0})
-    posts = DeliveryMetrics(waiting=6, dead=7, delivered=ended_count, failed=failed_count, given_up=7)
+    posts = DeliveryMetrics(waiting=6, dead=7, delivered=ended_count, failed=failed_count, given_up=given_up)
     return Reading(metrics, posts, Memory(1 << 20, 1 << 30, evicts=False))
 
 
@@ -42,7 +44,7 @@ def load(number: int) -> WorkerLoad:
 class TestView:
     def test_the_view(self) -> None:
         view = View(
-            reading(2, ended_count=30, failed_count=2),
+            reading(2, ended_count=30, failed_count=2, given_up=10),
             reading(ended_count=10, failed_count=1),
             ["echo", "idle"],
             [load(1)],
@@ -53,7 +55,8 @@ class TestView:
             "tasks     12 waiting (oldest 3 min 20 s), 3 running, 2 suspended",
             "          1 blocked, 0 delegated, 4 waiting for an answer, 5 dead letters",
             "ended     10.0/s completed, 0.5/s failed, 0.0/s canceled, 0.0/s rejected",
-            "webhooks  6 waiting, 7 given up, 10.0/s delivered, 0.5/s failed",
+            "webhooks  6 waiting, 7 given up",
+            "posts     10.0/s delivered, 0.5/s failed, 1.5/s given up",
             "",
             "AGENT  ENDED/S  FAILED/S  OLDEST      COMPLETED  FAILED  CANCELED  LOST",
             "echo   10.5     0.5       3 min 20 s  30         2       0         0",
@@ -73,7 +76,7 @@ class TestView:
         assert max(map(len, lines)) <= 80
         assert any(line.startswith("… ") for line in lines) == (agents + workers > 20)
         if agents == workers == 50:
-            assert [line for line in lines if line.startswith("…")] == ["… 44 more agents", "… 44 more workers"]
+            assert [line for line in lines if line.startswith("…")] == ["… 44 more agents", "… 45 more workers"]
 
     def test_without_workers_says_why(self) -> None:
         current_reading = reading()
@@ -85,11 +88,14 @@ class TestView:
         )
 
     def test_json_has_the_same_values(self) -> None:
-        fields = json.loads(View(reading(2, ended_count=30), reading(ended_count=10), ["echo"], [load(1)]).as_json())
+        now, before = reading(2, ended_count=30, given_up=9), reading(ended_count=10)
+        fields = json.loads(View(now, before, ["echo"], [load(1)]).as_json())
 
         assert fields["agents"]["echo"]["endedPerSecond"] == 10.0
         assert (fields["runs"], fields["paused"], fields["deadLetters"]) == (RUNS, 4, 5)
-        assert fields["webhooks"] == {"waiting": 6, "dead": 7, "deliveredPerSecond": 10.0, "failedPerSecond": 0.0}
+        assert fields["webhooks"] == {
+            "waiting": 6, "dead": 7, "deliveredPerSecond": 10.0, "failedPerSecond": 0.0, "givenUpPerSecond": 1.0,
+        }  # fmt: skip
         assert fields["workers"][0]["prefetched"] == 1
 
     def test_throughput_is_the_mean_of_the_latest_readings(self) -> None:
@@ -118,8 +124,16 @@ def test_a_silent_worker_is_shown_for_a_while(redis_server: EmbeddedRedis, monke
         "a": {"store": {"identity": identity}, "settings": {"key_prefix": "a2a"}},
         "b": {"store": {"identity": "another"}, "settings": {"key_prefix": "a2a"}},
         "c": {"error": "an older release"},
+        "stock": {"error": "its app has no A2A object", "queues": ["q"], "tasks": ["other"]},
     }
-    monkeypatch.setattr(app.control, "broadcast", lambda *_, **__: [{name: reply} for name, reply in replies.items()])
+
+    def broadcast(command: str, destination: Sequence[str] = (), **_: Any) -> list[dict[str, Any]]:
+        if command == "ping":
+            return [{name: {"ok": "pong"}} for name in (*replies, "stock")]
+        assert "stock" not in destination, "a worker without this package does not know the command"
+        return [{name: replies[name]} for name in destination]
+
+    monkeypatch.setattr(app.control, "broadcast", broadcast)
     monkeypatch.setattr(top, "worker_reports", lambda app, timeout, nodes: {node: reports[node] for node in nodes})
 
     loads.update()

@@ -34,7 +34,7 @@ from a2a_celery.lifecycle.states import (
     SUBMITTED,
     WORKING,
 )
-from tests.support.seeds import chunk, status
+from tests.support.store.seeds import chunk, status
 
 UNSPECIFIED = TaskState.TASK_STATE_UNSPECIFIED
 

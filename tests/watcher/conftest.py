@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from a2a_celery.lifecycle.references import RunRef
 from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.store.runs.commands import RunRef
 from a2a_celery.store.runs.publication import mark_published
-from tests.support.dispatcher_setup import DUE_NOW_US, create_operation
+from tests.support.store.dispatcher_setup import DUE_NOW_US, create_operation
 
 
 @pytest.fixture

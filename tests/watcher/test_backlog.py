@@ -10,11 +10,12 @@ from celery import Celery
 
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.dispatch import Publisher
+from a2a_celery.lifecycle.references import RunRef
 from a2a_celery.store import AsyncStore, Keys, Operation
-from a2a_celery.store.runs.commands import RunRef, claim_run
+from a2a_celery.store.runs.commands import claim_run
 from a2a_celery.store.runs.publication import mark_published
 from a2a_celery.watcher.dispatcher import DISPATCH_BATCH
-from tests.support.dispatcher_setup import DUE_NOW_US, Broker, create_operation, dispatcher
+from tests.support.store.dispatcher_setup import DUE_NOW_US, Broker, create_operation, dispatcher
 
 
 async def test_runs_in_a_long_queue_are_not_published_again(store: AsyncStore, keys: Keys, due: list[str]) -> None:
@@ -46,6 +47,42 @@ async def test_runs_published_before_their_queue_was_empty_are_published_again_o
         await watcher.tick()
 
     assert sorted(task_id for _, task_id, _ in broker.taken) == due
+
+
+async def store_time_us(store: AsyncStore) -> int:
+    """Return the time of the store's clock in µs."""
+    seconds, micros = await store.redis.time()
+    return int(seconds * 1_000_000 + micros)
+
+
+@pytest.mark.parametrize("seconds", [2, 45, 1200])
+async def test_a_run_that_may_be_in_its_queue_is_checked_again_when_it_has_waited_twice_as_long(
+    store: AsyncStore, keys: Keys, seconds: int
+) -> None:
+    broker = Broker()
+    broker.waiting = True
+    await store.run(create_operation(keys, "t"))
+    before_us = await store_time_us(store)
+    published_us = before_us - seconds * 1_000_000
+    await store.redis.hset(keys.task("t").record, "published_at", f"1 {published_us}")
+    await store.redis.zadd(keys.dispatch, {"t.1": 1})
+
+    await dispatcher(store, keys, broker).tick()
+
+    waited_us = (await store.redis.zscore(keys.dispatch, "t.1") - published_us) / 2
+    assert before_us <= published_us + waited_us <= await store_time_us(store)
+
+
+async def test_a_run_whose_queue_is_unknown_is_published_again_without_a_check(store: AsyncStore, keys: Keys) -> None:
+    """The options of the run contain an exchange, and no queue."""
+    broker = Broker()
+    broker.waiting = True
+    await store.run(create_operation(keys, "t", b'{"celery":{"exchange":"x"}}'))
+    await store.run(mark_published(keys, RunRef("t", 1), delay_us=DUE_NOW_US))
+
+    await dispatcher(store, keys, broker).tick()
+
+    assert (broker.taken, broker.asked) == ([("echo", "t", 1)], [])
 
 
 START_US = (int(time.time()) - 600) * 1_000_000

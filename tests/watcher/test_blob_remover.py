@@ -16,7 +16,6 @@ from a2a_celery.settings import Settings, visible_settings
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.admin.schema import require_schema
 from a2a_celery.store.blobs.blob_store import register_blobs
-from a2a_celery.watcher.service import Watcher
 
 
 @pytest.fixture
@@ -32,7 +31,7 @@ async def app_without_blob_url(store: AsyncStore, redis_server: EmbeddedRedis) -
 
 
 async def test_no_watcher_starts(app_without_blob_url: A2A) -> None:
-    watcher = Watcher(app_without_blob_url.settings, app_without_blob_url._publisher(), app_without_blob_url.celery)
+    watcher = app_without_blob_url.watcher()
 
     with pytest.raises(ConfigError, match="a2a_blob_url is not set, and 1 tasks"):
         await watcher.run(asyncio.Event())

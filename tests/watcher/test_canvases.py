@@ -9,13 +9,14 @@ from uuid import uuid4
 import pytest
 from a2a.types import TaskState
 from celery import Celery
+from google.protobuf.json_format import MessageToDict
 
 from a2a_celery.dispatch import Canvas
 from a2a_celery.lifecycle.states import COMPLETED, FAILED
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.runs.release import delegate_to_canvas
 from a2a_celery.watcher.celery.results import CanvasFinalizer, Results
-from tests.support.seeds import Seeds
+from tests.support.store.seeds import Seeds
 from tests.support.waiting import eventually_async
 
 
@@ -57,15 +58,32 @@ async def end_of(seeds: Seeds, ender: CanvasFinalizer, task_id: str) -> TaskStat
     return (await seeds.task(task_id)).status.state
 
 
-@pytest.mark.parametrize(
-    "value", [10**400, {"deep": [10**400]}, "\ud800"], ids=["huge", "huge inside", "half a letter"]
-)
+def nested(levels: int) -> dict[str, Any]:
+    return {"a": nested(levels - 1)} if levels > 1 else {}
+
+
+@pytest.mark.parametrize("levels", [32, 40, 60])
 async def test_a_result_that_no_part_can_hold_fails_its_task(
-    store: AsyncStore, keys: Keys, seeds: Seeds, celery: Celery, value: Any
+    store: AsyncStore, keys: Keys, seeds: Seeds, celery: Celery, levels: int
+) -> None:
+    task_id = await delegate_to(seeds, keys, canvas_of(celery, nested(levels)))
+
+    assert await end_of(seeds, CanvasFinalizer(store, keys, Results(store, keys, celery)), task_id) == FAILED
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(10**400, "1" + "0" * 400), ({"deep": [2**60]}, {"deep": [str(2**60)]}), ("\ud800", None)],
+    ids=["huge", "large inside", "half a letter"],
+)
+async def test_a_result_that_a_part_cannot_hold_unchanged_is_sent_as_text(
+    store: AsyncStore, keys: Keys, seeds: Seeds, celery: Celery, value: Any, expected: Any
 ) -> None:
     task_id = await delegate_to(seeds, keys, canvas_of(celery, value))
 
-    assert await end_of(seeds, CanvasFinalizer(store, keys, Results(store, keys, celery)), task_id) == FAILED
+    assert await end_of(seeds, CanvasFinalizer(store, keys, Results(store, keys, celery)), task_id) == COMPLETED
+    [part] = (await seeds.task(task_id)).artifacts[0].parts
+    assert (part.text if expected is None else MessageToDict(part)["data"]) == ("�" if expected is None else expected)
 
 
 async def test_an_unreadable_canvas_delays_no_other(

@@ -16,21 +16,28 @@ from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.crypto.sealing import Sealer
 from a2a_celery.errors import BlobsUnavailable
 from a2a_celery.lifecycle import EventId
+from a2a_celery.lifecycle.references import Scope
 from a2a_celery.lifecycle.states import COMPLETED
 from a2a_celery.push import Backoff, CircuitBreaker, Poster, Subscription
 from a2a_celery.push.circuit_breaker import FAILURE_THRESHOLD, MAX_POSTS_PER_HOST
 from a2a_celery.settings import Settings
-from a2a_celery.store import AsyncStore, Keys, Operation, Scope
+from a2a_celery.store import AsyncStore, Keys, Operation
 from a2a_celery.store.log.pubsub import PubSubListener
 from a2a_celery.watcher.metrics import WatcherMetrics
 from a2a_celery.watcher.role_loop import RoleLoop
-from a2a_celery.watcher.webhooks import deliverer
-from a2a_celery.watcher.webhooks.deliverer import Deliverer, max_lease
+from a2a_celery.watcher.webhooks.deliverer import (
+    DELIVERY_LIMITS,
+    LOG_PAGE_BYTES,
+    LOG_PAGE_ENTRIES,
+    Deliverer,
+    DeliveryLimits,
+    max_lease,
+)
 from tests.support.clocks import ManualClock
-from tests.support.delivery_cursors import Webhooks
-from tests.support.posts import SECRET_KEY
-from tests.support.receiver import HANG_UP, Receiver, once_set, receiver, silent
-from tests.support.seeds import ANN, BOB, Seeds, chunk, run_concurrently, status
+from tests.support.receivers.posts import SECRET_KEY
+from tests.support.receivers.receiver import HANG_UP, Receiver, once_set, receiver, silent
+from tests.support.store.delivery_cursors import Webhooks
+from tests.support.store.seeds import ANN, BOB, Seeds, chunk, run_concurrently, status
 from tests.support.waiting import eventually_async
 
 SETTINGS = Settings(store_url="redis://nowhere", secret_key=SECRET_KEY, allow_networks=["127.0.0.0/8"])
@@ -89,9 +96,15 @@ def dead_receiver() -> Iterator[Receiver]:
         yield hooks
 
 
-def deliverer_of(hook_seeds: WebhookSeeds, poster: Poster, backoff: Backoff | None = None) -> Deliverer:
-    secrets = SETTINGS.secret_keys
-    return Deliverer(hook_seeds.seeds.store, hook_seeds.seeds.keys, Sealer(secrets), poster, secrets, 1.0, backoff)
+def deliverer_of(
+    hook_seeds: WebhookSeeds,
+    poster: Poster,
+    backoff: Backoff | None = None,
+    limits: DeliveryLimits = DELIVERY_LIMITS,
+    store: AsyncStore | None = None,
+) -> Deliverer:
+    secrets, seeds = SETTINGS.secret_keys, hook_seeds.seeds
+    return Deliverer(store or seeds.store, seeds.keys, Sealer(secrets), poster, secrets, 1.0, backoff, limits=limits)
 
 
 @asynccontextmanager
@@ -195,7 +208,7 @@ async def test_deliveries_that_only_wait_for_a_dead_host_are_given_up_too(
 
     for _ in range(3):  # the first attempt, one during the cooldown, and one after the deliveries are too old
         await role.tick()
-        await asyncio.gather(*role._deliveries)
+        await asyncio.gather(*role.deliveries)
         clock.advance(120)
         await hook_seeds.webhooks.pass_time(120)
     await role.aclose()
@@ -216,11 +229,11 @@ async def test_a_delivery_to_a_host_in_cooldown_is_released_until_the_cooldown_e
         Poster(SETTINGS.push_networks, circuit_breaker=CircuitBreaker(failure_threshold=1, first_cooldown=60)),
     )
     await role.tick()
-    await asyncio.gather(*role._deliveries)
+    await asyncio.gather(*role.deliveries)
 
     task_id = await hook_seeds.with_due_events(dead_receiver.url())
     await role.tick()
-    await asyncio.gather(*role._deliveries)
+    await asyncio.gather(*role.deliveries)
     await role.aclose()
 
     delivery = await hook_seeds.webhooks.delivery(task_id, "c0")
@@ -384,16 +397,20 @@ async def test_a_config_that_this_release_cannot_read_is_left_to_others(hook_see
     assert "cannot read" in str((await hook_seeds.webhooks.delivery(task_id)).failure)
 
 
-async def test_a_busy_deliverer_does_not_count_as_hanging(
-    hook_seeds: WebhookSeeds, dead_receiver: Receiver, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_busy_deliverer_does_not_count_as_hanging(hook_seeds: WebhookSeeds, dead_receiver: Receiver) -> None:
     """A scan ends when fewer deliveries are due than the deliverer can acquire, which may be hours after an outage."""
-    monkeypatch.setattr(deliverer, "MAX_CURSORS", 1)
     for _ in range(2):
         await hook_seeds.with_due_events(dead_receiver.url())
     metrics, poster, secrets = WatcherMetrics(), Poster(SETTINGS.push_networks), SETTINGS.secret_keys
     role = Deliverer(
-        hook_seeds.seeds.store, hook_seeds.seeds.keys, Sealer(secrets), poster, secrets, lease_ttl=1.0, metrics=metrics
+        hook_seeds.seeds.store,
+        hook_seeds.seeds.keys,
+        Sealer(secrets),
+        poster,
+        secrets,
+        lease_ttl=1.0,
+        metrics=metrics,
+        limits=DeliveryLimits(max_cursors=1),
     )
     looking = asyncio.create_task(role.tick())
     await asyncio.to_thread(dead_receiver.wait_for, "/hook", 1, 30)
@@ -417,20 +434,56 @@ class RecordingStore(AsyncStore):
         return await super().run(operation)
 
 
-async def test_large_events_are_delivered_within_the_memory_budget(
-    redis_server: EmbeddedRedis, hook_seeds: WebhookSeeds, live_receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+class PageRecordingStore(AsyncStore):
+    """Store that records the number of entries and the bytes of the events of each page of a log."""
+
+    pages: list[tuple[int, int]]
+
+    async def run(self, operation: Operation[T]) -> T:
+        result = await super().run(operation)
+        if operation.script.name == "read_log":
+            sizes = [entry.event.ByteSize() for entry in result.entries]  # type: ignore[attr-defined]
+            self.pages.append((len(sizes), sum(sizes[:-1])))
+        return result
+
+
+async def test_a_page_of_a_log_has_a_maximum_of_entries_and_bytes(
+    redis_server: EmbeddedRedis, hook_seeds: WebhookSeeds, live_receiver: Receiver
 ) -> None:
-    monkeypatch.setattr(deliverer, "MAX_RESERVED_BYTES", 32 * deliverer.LOG_PAGE_BYTES)
-    monkeypatch.setattr(deliverer, "RESERVATION_RETRY_INTERVAL", 0.05)
-    size, count = 6 * deliverer.LOG_PAGE_BYTES, 7
+    for path, sizes in (("/many", [10] * 80), ("/large", [LOG_PAGE_BYTES // 3] * 12)):
+        claim = await hook_seeds.seeds.claim_run()
+        await hook_seeds.add(claim.ref.task_id, live_receiver.url(path))
+        await hook_seeds.seeds.append_events(claim, *(chunk("x" * size) for size in sizes))
+    store = PageRecordingStore(redis_server.store_url)
+    store.pages = []
+    role = deliverer_of(hook_seeds, Poster(SETTINGS.push_networks), store=store)
+
+    async def is_delivered() -> bool:
+        await role.tick()
+        return not await store.redis.zcard(hook_seeds.seeds.keys.deliveries)
+
+    await eventually_async(is_delivered, what="everything is delivered")
+    await role.aclose()
+    await store.aclose()
+
+    assert [len(live_receiver.requests(path)) for path in ("/many", "/large")] == [80, 12]
+    assert max(count for count, _ in store.pages) == LOG_PAGE_ENTRIES
+    assert max(size for _, size in store.pages) < LOG_PAGE_BYTES
+
+
+async def test_large_events_are_delivered_within_the_memory_budget(
+    redis_server: EmbeddedRedis, hook_seeds: WebhookSeeds, live_receiver: Receiver
+) -> None:
+    limits = DeliveryLimits(max_reserved_bytes=32 * LOG_PAGE_BYTES, reservation_retry_interval=0.05)
+    size, count = 6 * LOG_PAGE_BYTES, 7
     for number in range(count):
         task_id = await hook_seeds.seeds.create_task()
         await hook_seeds.add(task_id, live_receiver.url(f"/{number}"))
         await hook_seeds.seeds.append_events(await hook_seeds.seeds.claim_run(task_id), chunk("x" * size))
     await hook_seeds.with_due_events(live_receiver.url("/small"))
     store = RecordingStore(redis_server.store_url)
-    secrets, poster = SETTINGS.secret_keys, Poster(SETTINGS.push_networks)
-    role = store.role = Deliverer(store, hook_seeds.seeds.keys, Sealer(secrets), poster, secrets, 1.0)
+    poster = Poster(SETTINGS.push_networks)
+    role = store.role = deliverer_of(hook_seeds, poster, limits=limits, store=store)
     store.reserved_sizes = []
 
     async def is_delivered() -> bool:
@@ -438,10 +491,10 @@ async def test_large_events_are_delivered_within_the_memory_budget(
         return not await store.redis.zcard(hook_seeds.seeds.keys.deliveries)
 
     await eventually_async(is_delivered, what="everything is delivered")
-    await asyncio.gather(*role._deliveries)
+    await asyncio.gather(*role.deliveries)
 
     assert {post.path for post in live_receiver.requests()} == {f"/{number}" for number in range(count)} | {"/small"}
-    assert max(store.reserved_sizes) <= deliverer.MAX_RESERVED_BYTES
+    assert max(store.reserved_sizes) <= limits.max_reserved_bytes
     assert max(store.reserved_sizes) >= 2 * size, "several at once"
     assert role.reserved_bytes == 0
     await role.aclose()
@@ -449,16 +502,16 @@ async def test_large_events_are_delivered_within_the_memory_budget(
 
 
 async def test_large_deliveries_of_one_owner_to_slow_hosts_do_not_delay_other_owners(
-    hook_seeds: WebhookSeeds, live_receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+    hook_seeds: WebhookSeeds, live_receiver: Receiver
 ) -> None:
-    monkeypatch.setattr(deliverer, "MAX_RESERVED_BYTES", 4 * deliverer.LOG_PAGE_BYTES)
+    limits = DeliveryLimits(max_reserved_bytes=4 * LOG_PAGE_BYTES, reservation_retry_interval=0.05)
     is_released = threading.Event()
-    role = deliverer_of(hook_seeds, Poster(SETTINGS.push_networks))
+    role = deliverer_of(hook_seeds, Poster(SETTINGS.push_networks), limits=limits)
 
     async def add_large_delivery(scope: Scope, path: str) -> None:
         claim = await hook_seeds.seeds.claim_run(scope=scope)
         await hook_seeds.add(claim.ref.task_id, live_receiver.url(path))
-        await hook_seeds.seeds.append_events(claim, chunk("x" * deliverer.MAX_RESERVED_BYTES))
+        await hook_seeds.seeds.append_events(claim, chunk("x" * limits.max_reserved_bytes))
 
     for number in range(3):
         live_receiver.plan(f"/slow/{number}", [once_set(is_released)])
@@ -477,22 +530,21 @@ async def test_large_deliveries_of_one_owner_to_slow_hosts_do_not_delay_other_ow
 
 
 async def test_a_delivery_that_waits_for_the_share_of_its_owner_ends_no_delivery_of_others(
-    hook_seeds: WebhookSeeds, live_receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+    hook_seeds: WebhookSeeds, live_receiver: Receiver
 ) -> None:
-    monkeypatch.setattr(deliverer, "MAX_RESERVED_BYTES", 4 * deliverer.LOG_PAGE_BYTES)
-    monkeypatch.setattr(deliverer, "RESERVATION_RETRY_INTERVAL", 0)
+    limits = DeliveryLimits(max_reserved_bytes=4 * LOG_PAGE_BYTES, reservation_retry_interval=0)
     is_released, may_continue = threading.Event(), threading.Event()
-    role = deliverer_of(hook_seeds, Poster(SETTINGS.push_networks))
+    role = deliverer_of(hook_seeds, Poster(SETTINGS.push_networks), limits=limits)
     live_receiver.plan("/slow", [once_set(is_released)])
     live_receiver.plan("/other", [once_set(may_continue)])
     for scope, path in ((ANN, "/slow"), (ANN, "/slow"), (BOB, "/other")):
         claim = await hook_seeds.seeds.claim_run(scope=scope)
         await hook_seeds.add(claim.ref.task_id, live_receiver.url(path))
-        events = [chunk("x" * deliverer.MAX_RESERVED_BYTES) for _ in range(2)]
+        events = [chunk("x" * limits.max_reserved_bytes) for _ in range(2)]
         await hook_seeds.seeds.append_events(claim, *events)
 
     async def two_deliveries_are_in_progress() -> bool:
-        return len(role._deliveries) == 2
+        return len(role.deliveries) == 2
 
     await role.tick()
     for path in ("/slow", "/other"):
@@ -510,18 +562,17 @@ async def test_a_delivery_that_waits_for_the_share_of_its_owner_ends_no_delivery
 
 
 async def test_a_large_delivery_to_a_slow_host_delays_no_small_one_and_frees_memory_after_a_post(
-    hook_seeds: WebhookSeeds, live_receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+    hook_seeds: WebhookSeeds, live_receiver: Receiver
 ) -> None:
-    monkeypatch.setattr(deliverer, "MAX_RESERVED_BYTES", 2 * deliverer.LOG_PAGE_BYTES)
-    monkeypatch.setattr(deliverer, "RESERVATION_RETRY_INTERVAL", 0.05)
+    limits = DeliveryLimits(max_reserved_bytes=2 * LOG_PAGE_BYTES, reservation_retry_interval=0.05)
     is_released = threading.Event()
     live_receiver.plan("/slow", [once_set(is_released)])
-    role = deliverer_of(hook_seeds, Poster(SETTINGS.push_networks))
+    role = deliverer_of(hook_seeds, Poster(SETTINGS.push_networks), limits=limits)
 
     async def add_large_delivery(path: str) -> str:
         claim = await hook_seeds.seeds.claim_run()
         await hook_seeds.add(claim.ref.task_id, live_receiver.url(path))
-        await hook_seeds.seeds.append_events(claim, *(chunk("x" * deliverer.MAX_RESERVED_BYTES) for _ in range(3)))
+        await hook_seeds.seeds.append_events(claim, *(chunk("x" * limits.max_reserved_bytes) for _ in range(3)))
         return claim.ref.task_id
 
     slow_id = await add_large_delivery("/slow")
@@ -540,7 +591,10 @@ async def test_a_large_delivery_to_a_slow_host_delays_no_small_one_and_frees_mem
     is_released.set()
     await eventually_async(lambda: is_postponed(slow_id), what="the slow delivery frees memory")
 
-    assert role.reserved_bytes == 0
+    async def has_no_reserved_bytes() -> bool:
+        return role.reserved_bytes == 0
+
+    await eventually_async(has_no_reserved_bytes)
     assert len(live_receiver.requests("/slow")) == 1
     assert (await hook_seeds.webhooks.delivery(slow_id)).failures == 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,22 +13,23 @@ import pytest
 from billiard.exceptions import WorkerLostError
 from celery import Celery
 
-from a2a_celery.dispatch import Call, RunOptions
+from a2a_celery.dispatch import Call, RunOptions, RunReports
 from a2a_celery.dispatch.options import LONGEST_ETA
 from a2a_celery.errors import StoreUnavailable
-from a2a_celery.lifecycle.outcomes import NOT_BEGUN_IN_TIME, WORKER_LOST
+from a2a_celery.lifecycle.outcomes import NOT_BEGUN_IN_TIME, NOT_PUBLISHED, WORKER_LOST
+from a2a_celery.lifecycle.references import RunRef
 from a2a_celery.lifecycle.states import FAILED, REJECTED, SUBMITTED, WORKING
 from a2a_celery.store import AsyncStore, Keys, Operation
-from a2a_celery.store.runs.commands import RunRef, claim_run, end_run
+from a2a_celery.store.runs.commands import claim_run, end_run
 from a2a_celery.store.runs.publication import mark_published, report_prefetched
 from a2a_celery.store.tasks.commands import read_task
-from a2a_celery.watcher.celery.results import Results
-from a2a_celery.watcher.dispatcher import BROKER_RETRY_US, RESULTS_TIMEOUT, Dispatcher
+from a2a_celery.watcher.celery.results import Observation, Results
+from a2a_celery.watcher.dispatcher import BROKER_RETRY_US, MAX_FAILED_PUBLICATIONS, RESULTS_TIMEOUT, Dispatcher
 from a2a_celery.watcher.metrics import WatcherMetrics
 from a2a_celery.watcher.role_loop import MIN_TICK_INTERVAL, RoleLoop
 from tests.support.clocks import ManualClock
-from tests.support.dispatcher_setup import DUE_NOW_US, Broker, create_operation, dispatcher
-from tests.support.seeds import status
+from tests.support.store.dispatcher_setup import DUE_NOW_US, OWN, Broker, ResultsOfWorkers, create_operation, dispatcher
+from tests.support.store.seeds import status
 
 
 async def test_due_runs_are_published_once(store: AsyncStore, keys: Keys, due: list[str]) -> None:
@@ -142,6 +144,49 @@ async def test_a_run_that_the_broker_refuses_delays_no_other(store: AsyncStore, 
     assert broker.taken == [("echo", task_id, 1) for task_id in due[1:]]
     assert await store.redis.hget(keys.task(due[0]).record, "republish_count") == b"0"
     assert await store.redis.zscore(keys.dispatch, f"{due[0]}.1") is not None
+
+
+async def publish_repeatedly(dispatcher: Dispatcher, store: AsyncStore, keys: Keys, count: int) -> list[float]:
+    """Publish the due runs `count` times, and return the delays after which the run odd.1 is due again, in seconds."""
+    delays = []
+    for _ in range(count):
+        (seconds, microseconds) = await store.redis.time()
+        await store.redis.zadd(keys.dispatch, {"odd.1": 0}, xx=True)
+        await dispatcher.tick()
+        due_us = await store.redis.zscore(keys.dispatch, "odd.1")
+        delays += [] if due_us is None else [round((due_us - seconds * 1e6 - microseconds) / 1e6)]
+    return delays
+
+
+async def test_a_run_whose_publication_raises_an_exception_of_the_app_fails_after_a_few_attempts(
+    store: AsyncStore, keys: Keys, due: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    broker = Broker()
+    broker.raises = {"odd"}
+    await store.run(create_operation(keys, "odd"))
+
+    delays = await publish_repeatedly(dispatcher(store, keys, broker), store, keys, MAX_FAILED_PUBLICATIONS)
+
+    assert delays == [2, 4, 8, 16, 32]
+    assert broker.taken == [("echo", task_id, 1) for task_id in due]
+    (task, _) = await store.run(read_task(keys, None, "odd"))
+    text = task.status.message.parts[0].text
+    assert (task.status.state, text) == (FAILED, NOT_PUBLISHED)
+    assert "AlreadyQueued()" in caplog.text
+
+
+async def test_a_published_run_that_cannot_be_published_again_waits(store: AsyncStore, keys: Keys) -> None:
+    """Its message may be in the queue, and may hold the lock for which the app raises an exception."""
+    broker = Broker()
+    broker.raises = {"odd"}
+    await store.run(create_operation(keys, "odd"))
+    await store.run(mark_published(keys, RunRef("odd", 1), delay_us=DUE_NOW_US))
+
+    delays = await publish_repeatedly(dispatcher(store, keys, broker), store, keys, MAX_FAILED_PUBLICATIONS + 1)
+
+    assert delays == [60] * (MAX_FAILED_PUBLICATIONS + 1)
+    (task, _) = await store.run(read_task(keys, None, "odd"))
+    assert task.status.state == SUBMITTED
 
 
 @pytest.mark.parametrize("options", [b"no options", b'{"not_after_us":253402300799000000}'])
@@ -275,15 +320,18 @@ PLAIN = RunOptions(call=Call("tasks.resize", {})).to_json()
 
 async def plain_run(
     store: AsyncStore, keys: Keys, celery: Celery, error: Exception, *, is_recorded: bool
-) -> Dispatcher:
-    """Create a due run of a plain task with the result `error`, and return its dispatcher."""
+) -> tuple[Dispatcher, Broker]:
+    """Create a due run of a plain task with the result `error`, and return its dispatcher and the broker."""
     await store.run(create_operation(keys, "t", PLAIN))
     await store.run(mark_published(keys, RunRef("t", 1), delay_us=DUE_NOW_US))
     if is_recorded:
         failure = status(FAILED, WORKER_LOST)
         await store.run(end_run(keys, RunRef("t", 1), runner="here.1.", event=failure, lost=True))
     celery.backend.mark_as_failure("t.1", error)
-    return Dispatcher(store, keys, Broker(), 60, Results(store, keys, celery))  # type: ignore[arg-type]
+    results = ResultsOfWorkers(store, keys, celery)
+    results.reports = RunReports(workers={"celery@own": OWN})
+    broker = Broker()
+    return Dispatcher(store, keys, broker, 60, results), broker  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -299,11 +347,11 @@ async def test_a_run_that_an_a2a_worker_could_not_start_is_published_again(
     store: AsyncStore, keys: Keys, celery: Celery, error: Exception, is_recorded: bool
 ) -> None:
     """Celery stores a failure for a run that could not start, but this failure must not complete the task."""
-    watcher = await plain_run(store, keys, celery, error, is_recorded=is_recorded)
+    watcher, broker = await plain_run(store, keys, celery, error, is_recorded=is_recorded)
 
     await watcher.tick()
 
-    assert watcher._publisher.taken == [("echo", "t", 1)]  # type: ignore[attr-defined]
+    assert broker.taken == [("echo", "t", 1)]
     stored_task = await store.run(read_task(keys, None, "t"))
     assert stored_task is not None
     assert stored_task[0].status.state == SUBMITTED
@@ -312,11 +360,11 @@ async def test_a_run_that_an_a2a_worker_could_not_start_is_published_again(
 async def test_losing_a_worker_without_this_package_ends_the_task(
     store: AsyncStore, keys: Keys, celery: Celery
 ) -> None:
-    watcher = await plain_run(store, keys, celery, WorkerLostError("killed"), is_recorded=False)
+    watcher, broker = await plain_run(store, keys, celery, WorkerLostError("killed"), is_recorded=False)
 
     await watcher.tick()
 
-    assert watcher._publisher.taken == []  # type: ignore[attr-defined]
+    assert broker.taken == []
     stored_task = await store.run(read_task(keys, None, "t"))
     assert stored_task is not None
     assert stored_task[0].status.state == FAILED
@@ -373,7 +421,10 @@ async def test_a_silent_result_backend_is_called_once_per_tick(store: AsyncStore
     run_names: list[str] = []
 
     class SilentBackend:
-        async def reconcile(self, ref: RunRef) -> bool:
+        async def find(self, names: Collection[str]) -> RunReports:
+            return RunReports(workers={"celery@own": OWN})
+
+        async def reconcile(self, ref: RunRef, *, is_retry: bool = False) -> Observation:
             run_names.append(ref.name)
             if down == "hangs":
                 clock.advance(RESULTS_TIMEOUT)

@@ -11,7 +11,7 @@ from celery import Celery
 
 from a2a_celery import A2A
 from a2a_celery.watcher.metrics import MAX_TICK_AGE, WatcherMetrics
-from a2a_celery.watcher.role_loop import RoleLoop
+from a2a_celery.watcher.role_loop import MIN_TICK_INTERVAL, RoleLoop
 from tests.support.clocks import ManualClock
 from tests.support.waiting import LIMIT, eventually_async
 
@@ -48,9 +48,37 @@ async def test_a_role_whose_first_tick_hangs_is_reported() -> None:
     await loop.stop()
 
 
-async def ticks(metrics: WatcherMetrics, outcome: str) -> float | None:
-    """Return the value of the counter for the ticks of the heartbeat, or None if the series does not exist."""
-    return metrics.registry.get_sample_value("a2a_watcher_ticks_total", {"role": "heartbeat", "outcome": outcome})
+async def ticks(metrics: WatcherMetrics, outcome: str, role: str = "heartbeat") -> float | None:
+    """Return the value of the counter for the ticks of a role, or None if the series does not exist."""
+    return metrics.registry.get_sample_value("a2a_watcher_ticks_total", {"role": role, "outcome": outcome})
+
+
+class FailingRole:
+    """Role whose first tick fails."""
+
+    name = "failing"
+    every = 0.0
+
+    def __init__(self) -> None:
+        self._has_failed = False
+
+    async def tick(self) -> None:
+        if not self._has_failed:
+            self._has_failed = True
+            raise RuntimeError("the store is unavailable")
+
+
+async def test_a_failed_tick_is_counted_and_repeated() -> None:
+    metrics, clock = WatcherMetrics(), ManualClock()
+    loop = RoleLoop(FailingRole(), metrics=metrics, clock=clock)
+    loop.start()
+    await eventually_async(lambda: ticks(metrics, "failed", "failing"))
+
+    assert await ticks(metrics, "ok", "failing") == 0
+    clock.advance(MIN_TICK_INTERVAL)
+    await eventually_async(lambda: ticks(metrics, "ok", "failing"))
+    assert await ticks(metrics, "failed", "failing") == 1
+    await loop.stop()
 
 
 async def test_a_watcher_that_starts_without_a_store_counts_no_successful_tick() -> None:

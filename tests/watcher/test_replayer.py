@@ -13,19 +13,19 @@ from a2a.types import TaskPushNotificationConfig
 
 from a2a_celery.crypto.sealing import Sealer
 from a2a_celery.lifecycle import EventId
+from a2a_celery.lifecycle.references import Scope
 from a2a_celery.push import Backoff, CircuitBreaker, Poster, Subscription
 from a2a_celery.settings import Settings
-from a2a_celery.store import AsyncStore, Keys, Scope
+from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.webhooks.deliveries import PING, Delivery, request_post
 from a2a_celery.store.webhooks.push_configs import delete_push_config
 from a2a_celery.watcher.role_loop import RoleLoop
-from a2a_celery.watcher.webhooks import replayer
-from a2a_celery.watcher.webhooks.deliverer import Deliverer
-from a2a_celery.watcher.webhooks.replayer import Replayer
-from tests.support.delivery_cursors import Webhooks
-from tests.support.posts import SECRET, SECRET_KEY, require_signed, version_of
-from tests.support.receiver import Receiver, once_set, receiver, silent, writes
-from tests.support.seeds import ANN, BOB, Seeds
+from a2a_celery.watcher.webhooks.deliverer import LOG_PAGE_BYTES, Deliverer
+from a2a_celery.watcher.webhooks.replayer import MAX_CURSORS, Replayer
+from tests.support.receivers.posts import SECRET, SECRET_KEY, require_signed, version_of
+from tests.support.receivers.receiver import Receiver, once_set, receiver, silent, writes
+from tests.support.store.delivery_cursors import Webhooks
+from tests.support.store.seeds import ANN, BOB, Seeds, chunk
 from tests.support.waiting import eventually_async
 
 SECRETS = [SECRET_KEY.encode()]
@@ -94,14 +94,18 @@ def scene(seeds: Seeds) -> Scene:
 
 @asynccontextmanager
 async def watching(
-    scene: Scene, *, allow: str = "127.0.0.0/8", hosts: CircuitBreaker | None = None
+    scene: Scene,
+    *,
+    allow: str = "127.0.0.0/8",
+    hosts: CircuitBreaker | None = None,
+    max_cursors: int = MAX_CURSORS,
 ) -> AsyncIterator[None]:
     """Run a deliverer and a replayer."""
     networks = Settings(store_url="redis://nowhere", secret_key=SECRET_KEY, allow_networks=[allow]).push_networks
     store, keys, poster = scene.seeds.store, scene.seeds.keys, Poster(networks, circuit_breaker=hosts)
     backoff = Backoff(first=0.01, longest=0.02)
     deliverer = Deliverer(store, keys, scene.sealer, poster, SECRETS, 1.0, backoff)
-    replayer = Replayer(store, keys, scene.sealer, deliverer, 1.0)
+    replayer = Replayer(store, keys, scene.sealer, deliverer, 1.0, max_cursors)
     deliverer.every = replayer.every = TICK_INTERVAL
     loops = [RoleLoop(role) for role in (deliverer, replayer)]
     for loop in loops:
@@ -253,7 +257,7 @@ async def test_no_further_post_is_sent_after_the_config_was_deleted_or_replaced(
     else:
         assert await store.run(delete_push_config(keys, ANN, scene.task_id, "c"))
     may_respond.set()
-    await asyncio.gather(*replayer._tasks)
+    await asyncio.gather(*replayer.posts)
     await replayer.aclose()
     await deliverer.aclose()
 
@@ -274,10 +278,40 @@ async def test_a_post_that_is_requested_during_another_is_sent_at_once(scene: Sc
         await asyncio.to_thread(hooks.wait_for, "/hook", 3, 10)
 
 
-async def test_pings_of_one_owner_to_slow_hosts_do_not_delay_other_owners(
-    seeds: Seeds, hooks: Receiver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(replayer, "MAX_CURSORS", 2)
+async def test_large_events_are_replayed_one_at_a_time(seeds: Seeds, hooks: Receiver) -> None:
+    """Otherwise, a watcher would hold the events of `MAX_CURSORS` replays in memory."""
+    may_respond = threading.Event()
+    hooks.plan("/large", [once_set(may_respond)], then=200)
+
+    async def request_replay(path: str, size: int) -> None:
+        """Create a task with an event of `size` bytes, and request the replay of the event."""
+        scene, claim = Scene(seeds, Sealer(SECRETS)), await seeds.claim_run()
+        scene.task_id = claim.ref.task_id
+        await seeds.append_events(claim, chunk("x" * size))
+        await scene.save_config(hooks.url(path))  # after the event, which is therefore not due
+        await scene.ask(await scene.event_id(3))
+
+    for _ in range(2):
+        await request_replay("/large", LOG_PAGE_BYTES)
+    deliverer = Deliverer(seeds.store, seeds.keys, Sealer(SECRETS), Poster(SETTINGS.push_networks), SECRETS, 1.0)
+    replayer = Replayer(seeds.store, seeds.keys, Sealer(SECRETS), deliverer, 1.0)
+    await replayer.tick()
+    await asyncio.to_thread(hooks.wait_for, "/large")
+    for path in ("/small", "/small-again"):
+        await request_replay(path, 10)
+        await replayer.tick()
+        await asyncio.to_thread(hooks.wait_for, path)
+    large_posts = len(hooks.requests("/large"))
+    may_respond.set()
+    await asyncio.gather(*replayer.posts)
+    await replayer.aclose()
+    await deliverer.aclose()
+
+    assert (large_posts, len(hooks.requests("/large"))) == (1, 2)
+    assert hooks.most_at_once("/large") == 1
+
+
+async def test_pings_of_one_owner_to_slow_hosts_do_not_delay_other_owners(seeds: Seeds, hooks: Receiver) -> None:
     hooks.plan("/slow", [], then=silent())
     scene = Scene(seeds, Sealer(SECRETS))
     for number in range(6):
@@ -287,7 +321,7 @@ async def test_pings_of_one_owner_to_slow_hosts_do_not_delay_other_owners(
     await other.begin(hooks.url("/other"), BOB)
     await seeds.store.redis.delete(seeds.keys.deliveries)  # only the pings are due
 
-    async with watching(scene):
+    async with watching(scene, max_cursors=2):
         await asyncio.to_thread(hooks.wait_for, "/slow")
         await other.ask(f"{PING}other")
         await asyncio.to_thread(hooks.wait_for, "/other", within=10)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -18,16 +19,16 @@ from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.dispatch import RUN_HEADER, Call, RunOptions
 from a2a_celery.lifecycle.outcomes import CANCELED_BY_OPERATOR
 from a2a_celery.lifecycle.own_metadata import ATTEMPT, CELERY_STATE, own_metadata
+from a2a_celery.lifecycle.references import RunRef
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, SUBMITTED, WORKING
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.log.pages import read_log
-from a2a_celery.store.runs.commands import RunRef, claim_run
+from a2a_celery.store.runs.commands import claim_run
 from a2a_celery.store.tasks.commands import read_task
-from a2a_celery.watcher.celery import result_listener
 from a2a_celery.watcher.celery.result_listener import ResultListener
-from a2a_celery.watcher.celery.results import Results
-from tests.support.dispatcher_setup import create_operation
-from tests.support.proxy import proxy
+from a2a_celery.watcher.celery.results import Progress, Results
+from tests.support.processes.proxy import proxy
+from tests.support.store.dispatcher_setup import create_operation
 from tests.support.waiting import eventually_async
 
 # Celery calls the deprecated function
@@ -205,7 +206,7 @@ async def test_a_result_that_does_not_apply_ends_nothing(
     celery.backend.mark_as_done("t.1", "done")
 
     with caplog.at_level(logging.INFO):
-        assert not await results.reconcile(REF)
+        assert (await results.reconcile(REF)).progress is Progress.UNKNOWN
 
     assert "run t.1: its result does not apply" in caplog.text
     assert await events(store, keys) == []
@@ -217,8 +218,8 @@ async def test_a_result_ends_the_run_of_a_lost_notification(
     celery.backend.mark_as_done("t.1", "done")
 
     with caplog.at_level(logging.INFO):
-        assert await results.reconcile(REF)
-        assert await results.reconcile(REF)
+        assert (await results.reconcile(REF)).progress is Progress.ENDED
+        assert (await results.reconcile(REF)).progress is Progress.ENDED
 
     assert "run t.1 ended by its result" in caplog.text
     assert await events(store, keys) == ["artifact", (COMPLETED, {})]
@@ -239,16 +240,10 @@ class Checks:
         return True
 
 
-@pytest.fixture
-def short_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shorten the interval between two attempts of a result listener."""
-    monkeypatch.setattr(result_listener, "RECONNECT_INTERVAL", 0.05)
-
-
 @asynccontextmanager
 async def listening(celery: Celery, checks: Checks) -> AsyncIterator[ResultListener]:
     """Run a result listener, and wait until it has subscribed."""
-    listener = ResultListener(checks, celery)  # type: ignore[arg-type]
+    listener = ResultListener(checks, celery, reconnect_interval=0.05)  # type: ignore[arg-type]
     resubscribe, has_subscribed = listener.resubscribed, asyncio.Event()
     listener.resubscribed = lambda: (has_subscribed.set(), resubscribe())  # type: ignore[assignment, func-returns-value]
     listener.start()
@@ -283,7 +278,6 @@ async def test_only_results_of_runs_are_checked(store: AsyncStore, celery: Celer
     assert checks.names == ["t.1", "t.1"]
 
 
-@pytest.mark.usefixtures("short_retries")
 async def test_a_broken_subscription_is_renewed(store: AsyncStore, celery: Celery) -> None:
     """The listener misses results that are stored during the interruption, so it checks open runs again."""
     checks = Checks()
@@ -298,7 +292,6 @@ async def test_a_broken_subscription_is_renewed(store: AsyncStore, celery: Celer
         await wait_for_checks(checks, "u.1")
 
 
-@pytest.mark.usefixtures("short_retries")
 async def test_an_outage_of_the_result_backend_does_not_stop_the_listener(
     store: AsyncStore, redis_server: EmbeddedRedis
 ) -> None:
@@ -318,7 +311,6 @@ async def test_an_outage_of_the_result_backend_does_not_stop_the_listener(
             await wait_for_checks(checks, "u.1")
 
 
-@pytest.mark.usefixtures("short_retries")
 async def test_a_run_is_checked_again_after_an_error_of_the_result_backend(store: AsyncStore, celery: Celery) -> None:
     checks = Checks()
     checks.fails = 1
@@ -326,3 +318,20 @@ async def test_a_run_is_checked_again_after_an_error_of_the_result_backend(store
         celery.backend.store_result("t.1", None, states.STARTED)
 
         await wait_for_checks(checks, "t.1", "t.1")
+
+
+@pytest.mark.parametrize(("backend", "lines"), [(None, 0), ("cache+memory://", 1)])
+async def test_only_results_of_a_backend_are_said_to_be_polled(
+    caplog: pytest.LogCaptureFixture, backend: str | None, lines: int
+) -> None:
+    async def has_ended() -> bool:
+        return all(thread.name != "a2a-result-listener" for thread in threading.enumerate())
+
+    caplog.set_level(logging.INFO)
+    listener = ResultListener(Checks(), Celery(backend=backend, set_as_current=False))  # type: ignore[arg-type]
+
+    listener.start()
+    await eventually_async(has_ended, what="the thread of the listener ends")
+    await listener.stop()
+
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == ["results are polled"] * lines

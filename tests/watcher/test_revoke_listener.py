@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
+from threading import enumerate as enumerate_threads
 from typing import Any
 
 import pytest
@@ -17,8 +17,8 @@ from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.tasks.commands import request_cancel
 from a2a_celery.watcher.celery.revoke_listener import TERMINATE_AFTER, BroadcastConsumer, Revoke, RevokeListener
 from tests.support.clocks import ManualClock
-from tests.support.seeds import ANN, CONTEXT, Seeds, status
-from tests.support.waiting import eventually_async
+from tests.support.store.seeds import ANN, CONTEXT, Seeds, status
+from tests.support.waiting import LIMIT, eventually_async
 
 
 def control_message(method: str, **arguments: Any) -> dict[str, Any]:
@@ -61,6 +61,22 @@ def listener(store: AsyncStore, keys: Keys, clock: ManualClock) -> RevokeListene
     return RevokeListener(store, keys, Celery(set_as_current=False), clock)
 
 
+async def test_the_id_of_a_task_without_its_run_is_explained(
+    seeds: Seeds, listener: RevokeListener, caplog: pytest.LogCaptureFixture
+) -> None:
+    task_id = await seeds.create_task()
+
+    listener.receive(control_message("revoke", task_id=["no-run", task_id]))
+
+    async def is_explained() -> bool:
+        return f"revoking {task_id} has no effect" in caplog.text and f"revoke {task_id}.1," in caplog.text
+
+    await eventually_async(is_explained)
+    assert "no-run" not in caplog.text
+    assert await seeds.states(task_id) == [SUBMITTED]
+    await listener.stop()
+
+
 async def until_canceled(seeds: Seeds, task_id: str) -> None:
     async def is_canceled() -> bool:
         return (await seeds.task(task_id)).status.state == CANCELED
@@ -88,8 +104,12 @@ async def test_a_revoke_is_logged_only_for_a_task_that_had_not_ended(
     await store.run(request_cancel(keys, ANN, canceled, CONTEXT))
 
     listener.receive(control_message("revoke", task_id=[f"{canceled}.1", f"{revoked}.1"]))
-    await asyncio.gather(*listener._revoking)
 
+    async def is_logged() -> bool:
+        return bool(caplog.messages)
+
+    await eventually_async(is_logged)
+    await listener.stop()
     assert caplog.messages == [f"an operator revoked run {revoked}.1: its task is CANCELED"]
 
 
@@ -137,7 +157,10 @@ def test_a_broker_without_broadcasts_is_reported_once(
     consumer = BroadcastConsumer(Celery(broker="memory://", set_as_current=False), lambda body: None)
     monkeypatch.setattr(consumer, "run", consumer.stop)  # called while broadcasts are consumed
 
-    consumer._consume_until_stopped()
+    consumer.start()
+    for thread in enumerate_threads():
+        if thread.name == "a2a-revokes":
+            thread.join(LIMIT)
 
     assert not consumer.should_stop
     assert ["no broadcasts" in record.message for record in caplog.records] == [True]

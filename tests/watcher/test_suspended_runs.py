@@ -7,17 +7,16 @@ import logging
 
 import pytest
 
+from a2a_celery.lifecycle.references import RunRef
 from a2a_celery.lifecycle.states import COMPLETED
 from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.store.runs.commands import RunRef
 from a2a_celery.store.runs.publication import mark_published
 from a2a_celery.store.tasks.commands import create_task
 from a2a_celery.store.tasks.family import Parent
 from a2a_celery.watcher.metrics import WatcherMetrics
-from a2a_celery.watcher.role_loop import StoreClock
-from tests.support.dispatcher_setup import DUE_NOW_US, Broker, dispatcher
-from tests.support.seeds import ANN, CONTEXT, RETENTION, Seeds, request, status
-from tests.support.suspensions import Suspensions, timer, wait_for
+from tests.support.store.dispatcher_setup import DUE_NOW_US, Broker, dispatcher
+from tests.support.store.seeds import ANN, CONTEXT, RETENTION, Seeds, request, status
+from tests.support.store.suspensions import Suspensions, timer, wait_for
 
 HOUR_US = 3_600_000_000
 
@@ -87,8 +86,7 @@ async def test_a_resumed_run_does_not_count_as_published_again(
         else:
             await suspensions.make_due(ref)
     broker = Broker()
-    watcher = dispatcher(store, keys, broker)
-    watcher._metrics = metrics
+    watcher = dispatcher(store, keys, broker, metrics=metrics)
 
     await watcher.tick()
     assert ("agent", ref.task_id, 2) in broker.taken
@@ -100,12 +98,8 @@ async def test_a_resumed_run_does_not_count_as_published_again(
 
 
 async def test_a_resumed_run_that_its_signal_published_counts_as_published_again(store: AsyncStore, keys: Keys) -> None:
-    suspensions, watcher, metrics = (
-        Suspensions(Seeds(store, keys)),
-        dispatcher(store, keys, Broker()),
-        CountingMetrics(),
-    )
-    watcher._metrics = metrics
+    suspensions, metrics = Suspensions(Seeds(store, keys)), CountingMetrics()
+    watcher = dispatcher(store, keys, Broker(), metrics=metrics)
     claim = await suspensions.seeds.claim_run()
     await suspensions.suspend_run(claim, wait_for("approval"))
     await suspensions.send_signal(claim.ref.task_id, "approval")
@@ -127,17 +121,3 @@ async def test_a_resumed_run_waits_for_a_broker_that_is_down(store: AsyncStore, 
 
     assert broker.taken == []
     assert await suspensions.queued_runs() == [f"{claim.ref.task_id}.2"]
-
-
-async def test_no_run_is_resumed_by_a_jump_of_the_clock(store: AsyncStore, keys: Keys) -> None:
-    """Until a jump is corrected, the dispatcher does not trust times after the latest possible time."""
-    broker, suspensions = Broker(), Suspensions(Seeds(store, keys))
-    claim = await suspensions.seeds.claim_run()
-    await suspensions.suspend_run(claim, timer(wait_us=HOUR_US))
-    await suspensions.make_due(RunRef(claim.ref.task_id, 2))
-    watcher = dispatcher(store, keys, broker)
-    watcher._store_clock = StoreClock(store, keys, 15.0)  # it has not read the clock, so any time is too late
-
-    await watcher.tick()
-
-    assert await suspensions.suspended_runs() == [f"{claim.ref.task_id}.2"]

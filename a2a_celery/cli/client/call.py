@@ -16,7 +16,10 @@ from a2a.types import Message, Part, TaskState
 from a2a.utils.errors import A2AError, InvalidParamsError
 
 from ...client import AgentSession, AnswerField, AnswerRefused, InputRequest, RemoteAgent, RemoteError, state_name
+from ...client.connection.transports import ANY_HOST
+from ...client.input_request import NO, YES
 from ...errors import ConfigError
+from ...lifecycle.answers import example_texts
 from ..output import EventPrinter, error_line, field_prompt, printable
 from .credentials import credentials_of, with_credentials
 from .saved_files import save_files, save_option
@@ -43,6 +46,7 @@ program that SIGINT ended."""
 @click.argument("text", required=False)
 @click.option("--data", help="A data part, as JSON, with the text or without.")
 @with_credentials
+@click.option("--tenant", default="", help="The tenant of the task.")
 @click.option("--json", "as_lines", is_flag=True, help="Print one line of ProtoJSON per event.")
 @save_option
 @click.option("--no-input", is_flag=True, help="Never prompt: exit when the agent needs input.")
@@ -56,6 +60,7 @@ def call(
     header: tuple[str, ...],
     bearer_file: Path | None,
     api_key_file: Path | None,
+    tenant: str,
     as_lines: bool,
     save: Path | None,
     no_input: bool,
@@ -68,7 +73,7 @@ def call(
     """
     parts = parts_of(text, data)
     try:
-        agent = RemoteAgent(url, **credentials_of(header, bearer_file, api_key_file))
+        agent = RemoteAgent(url, hosts=ANY_HOST, tenant=tenant, **credentials_of(header, bearer_file, api_key_file))
         with asyncio.Runner() as runner:
             try:
                 conversation = TerminalConversation(
@@ -90,12 +95,38 @@ def filled_form(request: InputRequest) -> Message:
     Raises:
         EOFError: The input ended.
     """
-    while True:
+    answer = _short_answer(request)
+    while answer is None:
         values = {field.name: value for field in request.fields if (value := _field_value(field)) is not None}
         try:
-            return request.answer(values.get("") if "" in {field.name for field in request.fields} else values)
+            answer = request.answer(values.get("") if "" in {field.name for field in request.fields} else values)
         except (AnswerRefused, TypeError) as e:
             click.echo(error_line(e), err=True)
+    return answer
+
+
+def _short_answer(request: InputRequest) -> Message | None:
+    """Prompt for a text such as "yes" that answers all fields, if the schema accepts one.
+
+    Returns:
+        The answer, or None if the user must fill in the fields.
+
+    Raises:
+        EOFError: The input ended.
+    """
+    texts = example_texts(request.schema or {})
+    if not texts or [field.kind for field in request.fields] == ["boolean"]:
+        return None
+    words = printable(" or ".join(texts))
+    while True:
+        click.echo(f"Answer ({words} for everything, or empty for a prompt for each field): ", nl=False, err=True)
+        text = input().strip()
+        if not text:
+            return None
+        try:
+            return request.answer("yes" if text.lower() in YES else "no" if text.lower() in NO else text)
+        except (AnswerRefused, TypeError):
+            click.echo(f"enter {words}, or nothing", err=True)
 
 
 def _field_value(field: AnswerField) -> Any:

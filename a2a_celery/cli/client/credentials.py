@@ -82,7 +82,7 @@ def _secret(file: Path | None, option: str, variable: str | None) -> str | None:
     if file is None:
         return (variable or "").strip() or None
     try:
-        text = file.read_text(encoding="utf-8").strip()
+        text = file.read_text(encoding="utf-8-sig").strip()
     except (OSError, UnicodeDecodeError):
         raise click.BadParameter(f"{file}: cannot be read", param_hint=option) from None
     if not text or len(text.split()) > 1:

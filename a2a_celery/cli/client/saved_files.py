@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from itertools import count
+from contextlib import suppress
+from itertools import chain, count
 from mimetypes import guess_extension
 from pathlib import Path
 from typing import BinaryIO
 
 import click
-from a2a.types import Part
+from a2a.types import Message, Part
 
 from ...client import Result
 
@@ -55,8 +56,9 @@ def safe_name(part: Part, default: str) -> str:
     A part without a file name gets the name `default`, with a suffix for its media type.
     """
     file_name = part.filename or f"{default}{guess_extension(part.media_type) or ''}"
-    last = NOT_IN_NAMES.sub("_", re.split(r"[/\\]", file_name)[-1]).strip().lstrip(".")
-    name = Path("".join(character for character in last if character.isprintable()) or "file")
+    last = NOT_IN_NAMES.sub("_", re.split(r"[/\\]", file_name)[-1])
+    printable = "".join(character for character in last if character.isprintable())
+    name = Path(printable.strip().lstrip(". ") or "file")
     if len(name.suffix) > MAX_SUFFIX:
         return _truncate(name.name)
     return _truncate(name.stem) + name.suffix
@@ -67,22 +69,16 @@ def _truncate(stem: str) -> str:
 
 
 def _files(result: Result) -> Iterator[tuple[str, Part]]:
-    """Yield each part that contains a file, with the name to use if the part has no file name."""
-    for artifact in result.artifacts:
-        for part in artifact.parts:
-            if part.HasField("raw"):
-                yield artifact.name or artifact.artifact_id, part
-    for part in result.message.parts if result.message is not None else ():
-        if part.HasField("raw"):
-            yield "file", part
+    """Return the parts that contain a file, each with the name to use if the part has no file name."""
+    parts = [(artifact.name or artifact.artifact_id, part) for artifact in result.artifacts for part in artifact.parts]
+    parts += [("file", part) for part in (result.message or Message()).parts]
+    return ((name, part) for name, part in parts if part.HasField("raw"))
 
 
 def _new_file(path: Path) -> BinaryIO:
     """Create and open `path` or, if `path` exists, the first free name of the form ``report-2.pdf``."""
-    for number in count(2):
-        try:
-            return path.open("xb")  # follows no symbolic link
-        except FileExistsError:
-            stem = path.stem if number == 2 else path.stem.removesuffix(f"-{number - 1}")
-            path = path.with_name(f"{stem}-{number}{path.suffix}")
+    names = chain([path.name], (f"{path.stem}-{number}{path.suffix}" for number in count(2)))
+    for name in names:
+        with suppress(FileExistsError):
+            return path.with_name(name).open("xb")  # follows no symbolic link
     raise AssertionError

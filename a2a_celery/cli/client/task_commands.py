@@ -38,19 +38,19 @@ from a2a.utils.errors import A2AError, TaskNotFoundError
 from google.protobuf import json_format
 
 from ...client import AgentUnreachable, CallRefused, NotConnected, RemoteAgent, RemoteError, Result
-from ...client.connection.transports import Credentials, CredentialsInterceptor
+from ...client.connection.transports import ANY_HOST, Credentials, CredentialsInterceptor, tenant_error
 from ...client.errors import translate_errors
 from ...errors import ConfigError
+from ...lifecycle.json_values import INEXACT, inexact_place
 from ...lifecycle.outcomes import WORKER_LOST
-from ..app_loader import load_a2a, unknown_agent
+from ..app_loader import dev_url, load_a2a, unknown_agent
 from ..completion import complete_agent, complete_open_task
 from ..operator.cancel_all import with_cancel_all_option
-from ..operator.execution_steps import with_execution_option
-from ..operator.list_tasks import with_all_option
+from ..operator.execution_steps import show_execution
+from ..operator.list_tasks import with_list_options
 from ..operator.selection import selecting
-from ..operator.stored_task import cancel_task, show_task, tail_task, with_store_option
-from ..operator.stuck_tasks import with_stuck_option
-from ..operator.task_tree import with_tree_option
+from ..operator.stored_task import cancel_task, show_task, tail_task, with_store_options
+from ..operator.task_tree import show_tree
 from ..output import STATE_PREFIX, EventPrinter, as_json, error_line, printable, task_lines, task_table
 from .credentials import API_KEY, BEARER, credentials_of, with_credentials
 from .saved_files import save_files, save_option
@@ -68,11 +68,12 @@ PLAIN_JSON = {"get": "--tree or --execution", "cancel": "--all", "list_": "--all
 
 @dataclass(frozen=True, slots=True)
 class Gateway:
-    """Gateway that a command calls, with the names of its agents and the credentials to send."""
+    """Gateway that a command calls, with the names of its agents, the credentials to send, and the tenant or ""."""
 
     url: str
     agents: tuple[str, ...]
     credentials: Credentials
+    tenant: str = ""
 
     async def card(self, name: str) -> AgentCard:
         """Return the card of an agent, with this gateway's URL as its only interface."""
@@ -83,7 +84,10 @@ class Gateway:
         del card.supported_interfaces[:]
         card.supported_interfaces.append(
             AgentInterface(
-                url=f"{url}/", protocol_binding=TransportProtocol.JSONRPC, protocol_version=PROTOCOL_VERSION_CURRENT
+                url=f"{url}/",
+                protocol_binding=TransportProtocol.JSONRPC,
+                protocol_version=PROTOCOL_VERSION_CURRENT,
+                tenant=self.tenant,
             )
         )
         return card
@@ -103,6 +107,7 @@ class Gateway:
             card=card,
             headers=lambda: self.credentials.headers(card),
             reconnect_timeout=RECONNECT_TIMEOUT,
+            hosts=ANY_HOST,
         )
 
     async def find(self, task_id: str) -> tuple[str, AgentCard, Task]:
@@ -140,6 +145,7 @@ def client_command(command: Callable[..., Coroutine[Any, Any, None]]) -> Callabl
         bearer_file: Path | None,
         api_key_file: Path | None,
         agent: str | None = None,
+        tenant: str | None = None,
         **rest: Any,
     ) -> None:
         a2a = load_a2a(context)
@@ -147,11 +153,14 @@ def client_command(command: Callable[..., Coroutine[Any, Any, None]]) -> Callabl
             raise unknown_agent(a2a, agent)
         if url is None:
             # not `settings`, which requires a store that this command does not need
-            url = os.environ.get("A2A_PUBLIC_URL") or a2a.celery.conf.get("a2a_public_url") or DEFAULT_URL
+            app = a2a.celery
+            url = os.environ.get("A2A_PUBLIC_URL") or app.conf.get("a2a_public_url") or dev_url(app) or DEFAULT_URL
         names = tuple(a2a.agents) if agent is None else (agent,)
         arguments = credentials_of(header, bearer_file, api_key_file)
         try:
-            gateway = Gateway(url.rstrip("/"), names, Credentials(**arguments))
+            if error := tenant_error(tenant or ""):
+                raise ConfigError(error)
+            gateway = Gateway(url.rstrip("/"), names, Credentials(**arguments), tenant or "")
             asyncio.run(command(gateway, **rest))
         except ConfigError as e:
             raise click.ClickException(str(e)) from e
@@ -164,7 +173,10 @@ def client_command(command: Callable[..., Coroutine[Any, Any, None]]) -> Callabl
     for option in (
         click.option("--json", "as_lines", is_flag=True, help=f"Print one line of ProtoJSON per event or task{plain}."),
         with_credentials,
-        click.option("--url", help=f"The gateway. Default: A2A_PUBLIC_URL, then a2a_public_url, then {DEFAULT_URL}."),
+        click.option(
+            "--url",
+            help=f"The gateway. Default: A2A_PUBLIC_URL, a2a_public_url, the gateway of a2a dev, or {DEFAULT_URL}.",
+        ),
     ):
         callback = option(callback)
     return callback
@@ -173,6 +185,7 @@ def client_command(command: Callable[..., Coroutine[Any, Any, None]]) -> Callabl
 _one_agent = click.option(
     "--agent", shell_complete=complete_agent, help="The agent of the task. Default: ask all agents."
 )
+_tenant = click.option("--tenant", help="The tenant of the task.")
 
 
 @click.command()
@@ -182,6 +195,7 @@ _one_agent = click.option(
 @click.option("--data", help="A data part, as JSON, with the text or without.")
 @click.option("--task", shell_complete=complete_open_task, help="The task that the message continues.")
 @click.option("--context", "context_id", help="The context of the new task.")
+@_tenant
 @click.option("--stream/--no-stream", default=True, help="Show events as they happen, or only the final task.")
 @click.option("--return-immediately", is_flag=True, help="Show the task as soon as it is accepted.")
 @save_option
@@ -216,12 +230,11 @@ async def send(
 
 
 @click.command()
-@with_tree_option
-@with_execution_option
-@with_store_option(show_task)
+@with_store_options(tree=show_tree, execution=show_execution, store=show_task)
 @client_command
 @click.argument("task", shell_complete=complete_open_task)
 @_one_agent
+@_tenant
 async def get(gateway: Gateway, *, task: str, as_lines: bool) -> None:
     """Show TASK, the steps of its runs, or its related tasks."""
     name, _, stored_task = await gateway.find(task)
@@ -231,10 +244,11 @@ async def get(gateway: Gateway, *, task: str, as_lines: bool) -> None:
 
 
 @click.command()
-@with_store_option(tail_task)
+@with_store_options(store=tail_task)
 @client_command
 @click.argument("task", shell_complete=complete_open_task)
 @_one_agent
+@_tenant
 async def tail(gateway: Gateway, *, task: str, as_lines: bool) -> None:
     """Show TASK and its events until it ends or pauses."""
     name, card, _ = await gateway.find(task)
@@ -246,7 +260,7 @@ async def tail(gateway: Gateway, *, task: str, as_lines: bool) -> None:
 
 @click.command()
 @with_cancel_all_option
-@with_store_option(cancel_task)
+@with_store_options(store=cancel_task)
 @client_command
 @click.argument("task", required=False, shell_complete=complete_open_task)
 @_one_agent
@@ -261,8 +275,7 @@ async def cancel(gateway: Gateway, *, task: str, as_lines: bool) -> None:
 
 
 @click.command(name="list")
-@with_stuck_option
-@with_all_option
+@with_list_options
 @client_command
 @click.option("--agent", shell_complete=complete_agent, help="Only the tasks of this agent.")
 @selecting("state", "context_id")
@@ -337,7 +350,10 @@ def parts_of(text: str | None, data: str | None) -> list[Part]:
     parts = [new_text_part(text)] if text is not None else []
     if data is not None:
         try:
-            part = new_data_part(json.loads(data))
+            value = json.loads(data)
+            if (place := inexact_place(value)) is not None:
+                raise click.BadParameter(f"{place.lstrip('.') or 'the number'}: {INEXACT}", param_hint="--data")
+            part = new_data_part(value)
             json_format.MessageToDict(part)  # raises an error for NaN and 1e400, which the parser accepts
             parts.append(part)
         except (ValueError, RecursionError, json_format.Error) as e:

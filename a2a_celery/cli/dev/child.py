@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
 import subprocess
 import sys
+import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from io import TextIOWrapper
 from pathlib import Path
-from threading import Event, Lock, Thread
+from threading import Lock, Thread
 
 import click
-
-from .process_guard import signal_group
 
 REMEMBERED = 20
 """Number of output lines that are printed again if a child ends unexpectedly."""
@@ -32,6 +32,9 @@ RECORD = re.compile(r'\[?\d{4}-\d\d-\d\d |\{"time": ')
 OUTPUT_TIMEOUT = 0.5
 """Seconds to wait for the remaining output of a child that has ended. A grandchild may keep the pipe open."""
 
+POLL_INTERVAL = 0.05
+"""Seconds between two checks of the end of a process."""
+
 NAME_WIDTH = 7
 COLOURS = {DEV: "cyan", "redis": "red", "worker": "green", "watcher": "yellow", "gateway": "magenta"}
 
@@ -41,7 +44,8 @@ class Screen:
     process.
 
     Attributes:
-        is_folded: True while the output of children is hidden, except for urgent lines.
+        is_folded: True until the fleet is ready for the first time, to hide the output of children except for urgent
+            lines. The output of later starts is always shown, because a new worker continues runs at once.
     """
 
     def __init__(self, *, is_folded: bool) -> None:
@@ -72,11 +76,11 @@ class Screen:
 
 
 class Child:
-    """Child process and its output.
+    """Child process that leads a process group, and its output.
 
     Attributes:
-        code: Exit code, or the negative number of the signal that ended the process, or None while the process runs.
-        has_terminal: True if the process uses the terminal directly, and False if its output is piped.
+        pid: Id of the process and of its group.
+        started_at: Monotonic time of the start in seconds.
     """
 
     def __init__(
@@ -87,24 +91,18 @@ class Child:
         env: Mapping[str, str],
         folder: Path | None,
         screen: Screen,
-        on_end: Callable[[Child], None],
-        hide: str | None = None,
-        has_terminal: bool = False,
+        has_terminal: bool,
     ) -> None:
         """Start the process.
 
         Args:
-            on_end: Function that a thread calls when the process has ended.
-            hide: Text of the lines that are not shown, or None to show all lines.
-            has_terminal: True to connect the process to the terminal directly, so that a debugger works.
+            has_terminal: True to connect the process to the terminal directly, so that a debugger works. False to
+                read its output from a pipe.
         """
         self.name = name
-        self.code: int | None = None
         self._screen = screen
-        self._hide = hide
         self._last: deque[str] = deque(maxlen=REMEMBERED)
-        self._ended_event = Event()
-        self.has_terminal = has_terminal
+        self.started_at = time.monotonic()
         self._popen = subprocess.Popen(
             command,
             env=env,
@@ -117,18 +115,13 @@ class Child:
             errors="replace",
             start_new_session=True,
         )
+        self.pid = self._popen.pid
         self._reader = Thread(target=self._read, name=f"{name}-output", daemon=True)
         self._reader.start()
-        Thread(target=self._wait, args=(on_end,), name=f"{name}-end", daemon=True).start()
 
-    @property
-    def pgid(self) -> int:
-        """Id of the process group whose leader is the child."""
-        return self._popen.pid
-
-    @property
-    def running(self) -> bool:
-        return not self._ended_event.is_set()
+    async def wait(self) -> int:
+        """Wait for the end of the process, and return its exit code."""
+        return await wait_for_exit(self._popen)
 
     def last_lines(self) -> list[str]:
         """Return the last output lines of a child that has ended."""
@@ -137,14 +130,12 @@ class Child:
 
     def signal(self, number: int) -> None:
         """Send a signal to the process itself, not to its group."""
-        if self.running:
-            with suppress(ProcessLookupError):
-                os.kill(self.pgid, number)
+        self._popen.send_signal(number)
 
     def kill(self) -> None:
         """Kill the process group, and return when the process has ended and its output has been shown."""
-        signal_group(self.pgid, signal.SIGKILL)
-        self._ended_event.wait()
+        kill_group(self.pid)
+        self._popen.wait()
         self._reader.join(OUTPUT_TIMEOUT)
 
     def _read(self) -> None:
@@ -152,11 +143,22 @@ class Child:
             return
         with self._popen.stdout as lines:
             for line in lines:
-                if self._hide is None or self._hide not in line:
-                    self._last.append(line.rstrip("\n"))
-                    self._screen.forward(self.name, self._last[-1])
+                self._last.append(line.rstrip("\n"))
+                self._screen.forward(self.name, self._last[-1])
 
-    def _wait(self, on_end: Callable[[Child], None]) -> None:
-        self.code = self._popen.wait()
-        self._ended_event.set()
-        on_end(self)
+
+async def wait_for_exit(process: subprocess.Popen[str] | subprocess.Popen[bytes]) -> int:
+    """Wait for the end of a process.
+
+    Returns:
+        The exit code, or the negative number of the signal that ended the process.
+    """
+    while (code := process.poll()) is None:  # noqa: ASYNC110 - no event for the end exists on all systems
+        await asyncio.sleep(POLL_INTERVAL)
+    return code
+
+
+def kill_group(pgid: int) -> None:
+    """Kill a process group, which may be empty."""
+    with suppress(ProcessLookupError, PermissionError):  # macOS raises PermissionError for a group of zombies
+        os.killpg(pgid, signal.SIGKILL)

@@ -1,51 +1,47 @@
-"""Watcher that detects changed Python files in a folder by modification time and size."""
+"""Detection of changed Python files with watchfiles, for ``a2a dev --reload``."""
 
 from __future__ import annotations
 
-import os
 import traceback
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from importlib.util import find_spec
 from pathlib import Path
 
-POLL_INTERVAL = 0.5
-"""Seconds between two polls of the files."""
+from ...errors import ConfigError
+
+QUIET_TIME = 200
+"""Milliseconds without a further change after which changes are reported, because a tool may still be writing files."""
 
 SKIPPED_FOLDERS = frozenset({"__pycache__", "node_modules", "site-packages"})
 """Folders without code of the app. Hidden folders and virtual environments are skipped too."""
 
-Stamp = tuple[int, int]
-"""Modification time of a file in nanoseconds, and its size in bytes."""
+
+def require_watchfiles() -> None:
+    """Check that watchfiles is installed.
+
+    Raises:
+        ConfigError: watchfiles is not installed.
+    """
+    if find_spec("watchfiles") is None:
+        raise ConfigError("--reload needs watchfiles: pip install 'a2a-celery[reload]'")
 
 
-class CodeWatcher:
-    """Watcher that compares the Python files in `folder` with their state at the last poll."""
+async def changed_files(folder: Path) -> AsyncIterator[list[Path]]:
+    """Yield the sorted paths of Python files in `folder` that were written, added or removed.
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._stamps = self._read()
-        self._changed: set[Path] = set()
+    Raises:
+        ConfigError: The folder cannot be watched.
+    """
+    from watchfiles import awatch  # noqa: PLC0415 - an extra that only --reload needs
 
-    def poll(self) -> list[Path]:
-        """Return the paths, relative to the folder, of files that were written, added or removed.
+    def is_code(_: object, path: str) -> bool:
+        return _is_code(Path(path), folder)
 
-        The list stays empty until a poll finds no further change, because a tool may still be writing files.
-        """
-        previous_stamps, self._stamps = self._stamps, self._read()
-        changed_paths = {path for path, _ in previous_stamps.items() ^ self._stamps.items()}
-        self._changed |= changed_paths
-        if changed_paths:
-            return []
-        paths, self._changed = self._changed, set()
-        return sorted(path.relative_to(self._folder) for path in paths)
-
-    def _read(self) -> dict[Path, Stamp]:
-        stamps = {}
-        for path in _python_files(self._folder):
-            with suppress(OSError):  # the file was removed after its folder was listed
-                status = path.stat()
-                stamps[path] = status.st_mtime_ns, status.st_size
-        return stamps
+    try:
+        async for changes in awatch(folder, watch_filter=is_code, step=QUIET_TIME, ignore_permission_denied=True):
+            yield sorted({Path(path) for _, path in changes})
+    except OSError as e:  # the system has a limit for watched folders
+        raise ConfigError(f"cannot watch {folder} ({e}): set WATCHFILES_FORCE_POLLING=true") from e
 
 
 def syntax_error(path: Path) -> str:
@@ -59,13 +55,9 @@ def syntax_error(path: Path) -> str:
     return ""
 
 
-def _python_files(folder: Path) -> Iterator[Path]:
-    for parent, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if _has_code(Path(parent), name)]
-        for name in names:
-            if name.endswith(".py"):
-                yield Path(parent) / name
-
-
-def _has_code(parent: Path, name: str) -> bool:
-    return not (name in SKIPPED_FOLDERS or name.startswith(".") or (parent / name / "pyvenv.cfg").exists())
+def _is_code(path: Path, folder: Path) -> bool:
+    return path.suffix == ".py" and not any(
+        parent.name in SKIPPED_FOLDERS or parent.name.startswith(".") or (parent / "pyvenv.cfg").exists()
+        for parent in path.parents
+        if parent.is_relative_to(folder) and parent != folder
+    )

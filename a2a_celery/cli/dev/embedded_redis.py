@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -80,17 +79,14 @@ class EmbeddedRedis:
         """URL of the server for Celery, with database 1. The store uses database 0."""
         return f"redis+socket://{self._socket}?virtual_host=1"
 
-    def start(self, on_launch: Callable[[int], None] = lambda _: None) -> None:
+    def start(self) -> None:
         """Start the server, and return when the server responds.
-
-        Args:
-            on_launch: Function that receives the id of the server's process group as soon as the group exists.
 
         Raises:
             ConfigError: The folder cannot be used, or the server ended or did not respond in time.
         """
         try:
-            self._launch(on_launch)
+            self._launch()
         except OSError as e:
             self.stop()
             raise ConfigError(f"{e.filename or self._data}: {e.strerror}") from e
@@ -127,7 +123,7 @@ class EmbeddedRedis:
         except FileNotFoundError:
             return []
 
-    def _launch(self, on_launch: Callable[[int], None]) -> None:
+    def _launch(self) -> None:
         self._data.mkdir(parents=True, exist_ok=True)
         lock = os.open(self._data / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -143,7 +139,6 @@ class EmbeddedRedis:
                     start_new_session=True,
                     pass_fds=(lock,),
                 )
-            on_launch(self.process.pid)
         except BlockingIOError as e:
             raise OSError(e.errno, "another Redis uses this folder", str(self._data)) from e
         finally:

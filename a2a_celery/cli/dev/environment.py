@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from secrets import token_urlsafe
 
 from celery import Celery
 
 from ...errors import ConfigError
+from ...settings import CONF_PREFIX, ENV_PREFIX, Settings
 from ...settings.urls import (
     BROKER_READ_VARIABLE,
     BROKER_VARIABLE,
@@ -19,11 +21,9 @@ from ...settings.urls import (
 
 STORE = "A2A_STORE_URL"
 PUBLIC = "A2A_PUBLIC_URL"
-SECRET_KEY = "A2A_SECRET_KEY"
-NETWORKS = "A2A_ALLOW_NETWORKS"
-UI = "A2A_UI"
-LEASE_TTL = "A2A_LEASE_TTL"
-OPERATORS = "A2A_OPERATORS"
+
+BROKER_SCHEMES = {"unix": "redis+socket", "valkeys": "rediss", "valkey": "redis"}
+"""Schemes of store URLs that have another name in Celery."""
 
 
 def with_embedded(
@@ -40,31 +40,13 @@ def with_embedded(
             data is lasting.
     """
     env = {**_common(environ), **broker_variables(environ, broker_url), STORE: store_url}
-    if is_redis_url(str(app.conf.result_backend or "")):
+    results_url = str(app.conf.result_backend or "")
+    if is_redis_url(results_url) or is_sentinel_url(results_url):
         env.setdefault(RESULTS_VARIABLE, broker_url)
-    if not lasting and not app.conf.get("a2a_secret_key"):
-        env.setdefault(SECRET_KEY, token_urlsafe(32))
-    if not lasting and loopback and not app.conf.get("a2a_allow_networks"):
-        env.setdefault(NETWORKS, "127.0.0.0/8 ::1/128")
-    return env
-
-
-def ignores_configuration(app: Celery, environ: Mapping[str, str]) -> bool:
-    """Return True if the app configures a store or a broker that `with_embedded` replaces."""
-    outranks_variable = app.conf.get("broker_read_url") or app.conf.get("broker_write_url")
-    is_replaced = outranks_variable or (app.conf.broker_url and not environ.get(BROKER_VARIABLE))
-    return bool(app.conf.get("a2a_store_url") or is_replaced)
-
-
-def broker_variables(environ: Mapping[str, str], broker_url: str) -> dict[str, str]:
-    """Return the variables that make `broker_url` the broker, unless `environ` contains other URLs.
-
-    In Celery, `broker_read_url` and `broker_write_url` of an app outrank CELERY_BROKER_URL. The variables for reading
-    and writing are therefore always set.
-    """
-    url = environ.get(BROKER_VARIABLE) or broker_url
-    read_and_write = (BROKER_READ_VARIABLE, BROKER_WRITE_VARIABLE)
-    return {BROKER_VARIABLE: url, **{name: environ.get(name) or url for name in read_and_write}}
+    if lasting:
+        return env
+    networks = {"allow_networks": "127.0.0.0/8 ::1/128"} if loopback else {}
+    return with_defaults(app, env, secret_key=token_urlsafe(32), **networks)
 
 
 def with_redis(app: Celery, environ: Mapping[str, str], url: str) -> dict[str, str]:
@@ -80,20 +62,49 @@ def with_redis(app: Celery, environ: Mapping[str, str], url: str) -> dict[str, s
     if not app.conf.broker_url:  # includes Celery's environment variable
         if is_sentinel_url(url):
             raise ConfigError("the store uses Sentinels: set broker_url, and broker_transport_options, in the app")
-        env[BROKER_VARIABLE] = celery_url(url)
+        env[BROKER_VARIABLE] = _broker_url(url)
     return env
 
 
-def celery_url(url: str) -> str:
-    """Convert a store URL to a broker URL for Celery."""
-    for scheme, celery_scheme in (
-        ("unix://", "redis+socket://"),
-        ("valkeys://", "rediss://"),
-        ("valkey://", "redis://"),
-    ):
-        if url.startswith(scheme):
-            url = celery_scheme + url[len(scheme) :]
-    return url.replace("db=", "virtual_host=") if url.startswith("redis+socket://") else url
+def with_page(app: Celery, environ: Mapping[str, str], *, loopback: bool) -> dict[str, str]:
+    """Return the environment of a fleet that serves the operator's page.
+
+    Every caller is an operator if only this machine can reach the gateway and the gateway authenticates no callers.
+    """
+    operators = {"operators": "*"} if loopback and not _authenticates(app, environ) else {}
+    return with_defaults(app, environ, ui="on", **operators)
+
+
+def with_defaults(app: Celery, environ: Mapping[str, str], **settings: str) -> dict[str, str]:
+    """Return the environment with `settings` by name, except those that `environ` or the app's configuration sets."""
+    defaults = {name: value for name, value in settings.items() if app.conf.get(CONF_PREFIX + name) in (None, "")}
+    return {**{ENV_PREFIX + name.upper(): value for name, value in defaults.items()}, **environ}
+
+
+def broker_variables(environ: Mapping[str, str], broker_url: str) -> dict[str, str]:
+    """Return the variables that make `broker_url` the broker, unless `environ` contains other URLs.
+
+    In Celery, `broker_read_url` and `broker_write_url` of an app outrank CELERY_BROKER_URL. The variables for reading
+    and writing are therefore always set.
+    """
+    url = environ.get(BROKER_VARIABLE) or broker_url
+    read_and_write = (BROKER_READ_VARIABLE, BROKER_WRITE_VARIABLE)
+    return {BROKER_VARIABLE: url, **{name: environ.get(name) or url for name in read_and_write}}
+
+
+def shared_variables(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables in `env` that the commands of the app need: the store, the broker, and all settings except
+    the secrets of the gateway's authentication."""
+    names = [f.name for f in fields(Settings) if f.repr or not f.name.startswith("auth_")]
+    celery_variables = (BROKER_VARIABLE, BROKER_READ_VARIABLE, BROKER_WRITE_VARIABLE, RESULTS_VARIABLE)
+    shared = {*celery_variables, *(ENV_PREFIX + name.upper() for name in names)}
+    return {name: value for name, value in env.items() if name in shared}
+
+
+def _broker_url(store_url: str) -> str:
+    scheme, _, rest = store_url.partition("://")
+    url = f"{BROKER_SCHEMES.get(scheme, scheme)}://{rest}"
+    return url.replace("db=", "virtual_host=") if scheme == "unix" else url
 
 
 def _common(environ: Mapping[str, str]) -> dict[str, str]:
@@ -102,23 +113,6 @@ def _common(environ: Mapping[str, str]) -> dict[str, str]:
     return {PUBLIC: "", **environ, "PYTHONUNBUFFERED": "1"}
 
 
-DEBUGGER_LEASE_TTL = "3600"
-"""Lease duration in seconds if a debugger can stop the worker. A stopped worker does not renew its leases."""
-
-
-def with_debugger(app: Celery, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment with a default lease duration that is long enough for an agent at a breakpoint. A
-    configured lease duration is preserved."""
-    return {**({LEASE_TTL: DEBUGGER_LEASE_TTL} if app.conf.get("a2a_lease_ttl") is None else {}), **environ}
-
-
-def with_tour(app: Celery, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of ``demo``, which serves the operator's page and uses a short lease, so that a lost
-    worker is detected quickly.
-
-    Every caller is an operator, unless the environment configures authentication.
-    """
-    defaults = {"a2a_ui": (UI, "on"), "a2a_lease_ttl": (LEASE_TTL, "5")}
-    if not any(name.startswith("A2A_AUTH_") for name in environ):
-        defaults["a2a_operators"] = (OPERATORS, "*")
-    return {**dict(value for name, value in defaults.items() if app.conf.get(name) is None), **environ}
+def _authenticates(app: Celery, environ: Mapping[str, str]) -> bool:
+    names = [f.name for f in fields(Settings) if f.name.startswith("auth_")]
+    return any(ENV_PREFIX + name.upper() in environ or app.conf.get(CONF_PREFIX + name) is not None for name in names)

@@ -1,4 +1,4 @@
-"""Suggested commands that ``dev`` and ``demo`` print when the fleet is ready."""
+"""Lines that ``dev`` and ``demo`` print when the fleet is ready, and the commands of ``dev --examples``."""
 
 from __future__ import annotations
 
@@ -40,24 +40,49 @@ asyncio.run(main())"""
 TEXT = "Hello"
 
 
-def next_steps(agents: Mapping[str, Agent], url: str, grpc_port: int | None, location: str, folder: Path | None) -> str:
+def ready_lines(
+    agents: Mapping[str, Agent], url: str, grpc_port: int | None, seconds: float, location: str, *, has_page: bool
+) -> str:
+    """Return the lines that ``dev`` prints when the fleet is ready.
+
+    Args:
+        url: Address of the gateway.
+        grpc_port: Port for gRPC, or None.
+        seconds: Time that the fleet took to start.
+        location: Location of the app for ``celery -A``.
+        has_page: True if the gateway serves the operator's page.
+    """
+    page = f". Page: {url}/ui/" if has_page else ""
+    grpc = "" if grpc_port is None else f" and gRPC port {grpc_port}"
+    lines = [
+        f"# Ready: {_count(agents)} at {url}{grpc} after {seconds:.1f} s{page}",
+        f"# {_celery(location)} a2a dev --examples prints commands to try in another terminal",
+        "# Ctrl-C stops everything",
+    ]
+    return "\n".join(lines)
+
+
+def _count(agents: Mapping[str, Agent]) -> str:
+    return f"{len(agents)} agent{'s' if len(agents) > 1 else ''}"
+
+
+def next_steps(agents: Mapping[str, Agent], url: str, grpc_port: int | None, location: str) -> str:
     """Return a text that lists the agents and commands to try.
 
     Args:
         url: Address of the gateway.
         grpc_port: Port for gRPC, or None.
         location: Location of the app for ``celery -A``.
-        folder: Folder to run ``celery`` in, or None for the current folder.
     """
     first = next(iter(agents))
     # prefer a streaming agent other than the first, so that the examples use two agents
     streaming = [name for name, agent in agents.items() if agent.card.capabilities.streaming and name != first]
     second = streaming[0] if streaming else first
     width = max(map(len, agents))
-    lines = ["", f"# Ready: {len(agents)} agent{'s' if len(agents) > 1 else ''} at {url}"]
+    lines = [f"# {_count(agents)} at {url}"]
     for name, agent in agents.items():
         lines.append(f"#   {name:{width}}  {_agent_url(url, name)}  {_one_line(agent.card.description)}".rstrip())
-    lines += [f"# Card of the first: {url}{AGENT_CARD_WELL_KNOWN_PATH}"]
+    lines += [f"# Card of the first: {url}{AGENT_CARD_WELL_KNOWN_PATH}", f"# OpenAPI document: {url}/openapi.json"]
     if grpc_port is not None:
         lines += [f"# gRPC: port {grpc_port}"]
     lines += ["", "# A message, over HTTP+JSON:", _curl("curl -s", f"{_agent_url(url, first)}message:send", "try-1")]
@@ -65,8 +90,7 @@ def next_steps(agents: Mapping[str, Agent], url: str, grpc_port: int | None, loc
     snippet = SDK_SNIPPET.format(url=_agent_url(url, second), text=TEXT)
     lines += ["", "# With the SDK's client:", f"{shlex.quote(sys.executable)} - <<'END'", snippet, "END"]
     lines += ["", "# From the command line; also get, tail, cancel, list:"]
-    lines += [f"{_celery(location, folder)} a2a send {second} {TEXT} --url {url}"]
-    lines += ["", "# Ctrl-C stops everything", ""]
+    lines += [f"{_celery(location)} a2a send {second} {TEXT} --url {url}"]
     return "\n".join(lines)
 
 
@@ -84,12 +108,8 @@ def _curl(command: str, url: str, message_id: str) -> str:
     return f"{command} {url} {headers} \\\n  -d '{json.dumps(body)}'"
 
 
-def _celery(location: str, folder: Path | None) -> str:
-    """Return a ``celery -A location`` command that works in the current folder."""
-    command = _program("celery") or f"{shlex.quote(sys.executable)} -m celery"
-    if folder is not None and folder != Path.cwd():
-        command += f" --workdir {shlex.quote(str(folder))}"
-    return f"{command} -A {location}"
+def _celery(location: str) -> str:
+    return f"{_program('celery') or f'{shlex.quote(sys.executable)} -m celery'} -A {location}"
 
 
 def _program(name: str) -> str | None:
@@ -103,8 +123,9 @@ def _program(name: str) -> str | None:
     return name if is_found else shlex.quote(str(sibling))
 
 
-STORY_WORDS = 60
-"""Number of words in the story of the tour, which must still be in progress when a process is killed."""
+STORY_WORDS = 66
+"""Number of words in the story of the tour, which must still be in progress when a process is killed. The story has
+sentences of 22 words, so it ends with a whole sentence."""
 
 
 def tour(agents: Mapping[str, Agent], url: str, folder: Path, seconds: float) -> str:
@@ -115,13 +136,12 @@ def tour(agents: Mapping[str, Agent], url: str, folder: Path, seconds: float) ->
         seconds: Time that the fleet took to start.
     """
     call = f"{_program('a2a-celery') or 'a2a-celery'} call"
-    story = f'{call} {_agent_url(url, "story")} "{STORY_WORDS} words"'
 
-    def kill(name: str) -> str:
-        # wait for the first word of the story, because a client may take seconds to start on a busy machine
-        output, pid = shlex.quote(str(folder / f"{name}.story")), shlex.quote(str(folder / f"{name}.pid"))
-        killer = f"(until grep -qs Once {output}; do sleep 1; done; kill -9 $(cat {pid}))"
-        return f"rm -f {output}; {killer} & {story} | tee {output}"
+    def kill(name: str, agent: str, text: str, word: str) -> str:
+        # wait for a word of the agent, because a client may take seconds to start on a busy machine
+        output, pid = shlex.quote(str(folder / f"{name}.out")), shlex.quote(str(folder / f"{name}.pid"))
+        killer = f"(until grep -qs {word} {output}; do sleep 1; done; kill -9 $(cat {pid}))"
+        return f'rm -f {output}; {killer} & {call} {_agent_url(url, agent)} "{text}" | tee {output}'
 
     lines = [
         "",
@@ -129,10 +149,10 @@ def tour(agents: Mapping[str, Agent], url: str, folder: Path, seconds: float) ->
         "# Try in another terminal:",
         "# 1. Answer the questions of an agent.",
         f'{call} {_agent_url(url, "booking")} "A table, please"',
-        "# 2. Kill the worker during a story. The next attempt tells it again.",
-        kill("worker"),
+        "# 2. Kill the worker during a report. Another worker continues it, and repeats no recorded step.",
+        kill("worker", "report", "Bees", "read"),
         "# 3. Kill the gateway, which cuts the stream. The client continues it where it was cut.",
-        kill("gateway"),
+        kill("gateway", "story", f"{STORY_WORDS} words", "Once"),
         "# 4. Call an agent with any HTTP client.",
         _curl("curl -s", f"{_agent_url(url, 'echo')}message:send", "try-1"),
         "# Ctrl-C stops everything",

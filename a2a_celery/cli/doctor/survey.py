@@ -1,220 +1,137 @@
-"""State of an installation, collected once for the checks of ``a2a doctor``, and the findings of the checks."""
+"""State of an installation, collected once for the checks of ``a2a doctor``."""
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from math import inf
+from typing import Any
 
-import click
 import httpx
-from celery import Celery
 
 from ...agents import Agent
 from ...app import A2A
-from ...dispatch import queue_of, unreadable_results, worker_reports
-from ...errors import ConfigError, StoreUnavailable
+from ...archive import Filter, open_archive
+from ...crypto.sealing import require_secrets, sealer_of
+from ...dispatch import queue_of, results_problem, worker_reports
+from ...errors import A2ACeleryError, ConfigError, StoreUnavailable
 from ...execution.agents.adapters import import_errors
-from ...gateway.cards import signatures_line
-from ...gateway.health import authentication_line, broker_line, settings_line, store_line
-from ...integrations.kombu import broker_error_text
+from ...gateway.health import start_lines
+from ...lifecycle.references import Scope
 from ...settings import Settings
 from ...store import Keys, SyncStore
-from ...store.admin.metrics import read_metrics
+from ...store.admin.metrics import FleetMetrics, read_metrics
+from ...store.admin.scan import TaskSummary, list_summaries
+from ...store.admin.schema import open_store, require_compatible
 from ...store.admin.start_check import Server, announced_workers, server_of, watchers
 from ...store.admin.version_workers import VersionWorker, version_workers
-from ...store.client.redis_clients import sentinel_timeouts
+from ...store.blobs.cleanup import blobs_in_use, require_blobs_in
 from ...store.webhooks.deliveries import deliveries
 from ...store.webhooks.push_configs import secrets_in_use
 from ..client.task_commands import DEFAULT_URL
-from ..output import json_line
-from .archive_check import StorageState, read_storage_state
-
-BROKER_CONNECT_TIMEOUT = 3.0
-"""Seconds to wait for a connection to the broker."""
-
-VISIBILITY_TIMEOUT = 3600.0
-"""kombu's default for Redis: seconds until an unacknowledged message is redelivered."""
-
-CONSUMER_TIMEOUT = 1800.0
-"""RabbitMQ's default since 3.8.17: seconds until RabbitMQ closes the channel of a consumer that does not acknowledge.
-Clients cannot read the configured value."""
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerServer:
-    """Server of the broker, with its configuration. Unknown values are "", 0 or None."""
-
-    kind: str = ""
-    """Product, such as "Redis" or "RabbitMQ"."""
-
-    version: str = ""
-    identity: str = ""
-    """``run_id`` of the Redis process."""
-
-    evicts: str = ""
-    """``maxmemory-policy`` of the Redis server."""
-
-    max_memory: int = 0
-    """``maxmemory`` of the Redis server in bytes, or 0 for no limit."""
-
-    ack_timeout: float | None = None
-    """Seconds that a message may stay unacknowledged. After that time, Redis redelivers the message, and RabbitMQ
-    closes the channel."""
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.version}".strip()
-
-
-def broker_server(app: Celery) -> BrokerServer | str:
-    """Return the broker of `app`, or an error text if the broker cannot be reached."""
-    try:
-        options = _redis_timeouts(app)
-        with app.connection_for_write(connect_timeout=BROKER_CONNECT_TIMEOUT, transport_options=options) as connection:
-            connection.ensure_connection(max_retries=1, interval_start=0.1, timeout=BROKER_CONNECT_TIMEOUT)
-            match connection.transport.driver_type:
-                case "redis":
-                    return _redis(connection, dict(app.conf.broker_transport_options or {}))
-                case "amqp":
-                    return _amqp(connection)
-                case other:
-                    return BrokerServer(str(other))
-    except Exception as e:  # each transport has its own errors
-        return broker_error_text(e)
-
-
-def require_broker(app: Celery) -> None:
-    """Raise a click.ClickException if the broker of `app` cannot be reached."""
-    broker = broker_server(app)
-    if isinstance(broker, str):
-        raise unavailable_broker(broker)
-
-
-def unavailable_broker(text: str) -> click.ClickException:
-    """Return the error of a command for a broker that failed with the error `text`."""
-    return click.ClickException(f"{text}: is the broker up? See CELERY_BROKER_URL")
-
-
-def _redis_timeouts(app: Celery) -> dict[str, Any]:
-    """Return the transport options that limit the time for which a Redis broker, or its Sentinels, may not respond."""
-    if app.connection_for_write().get_transport_cls().driver_type != "redis":
-        return {}
-    of_sentinels = (app.conf.broker_transport_options or {}).get("sentinel_kwargs") or {}
-    return {
-        "socket_timeout": BROKER_CONNECT_TIMEOUT,
-        "socket_connect_timeout": BROKER_CONNECT_TIMEOUT,
-        "sentinel_kwargs": {**of_sentinels, **sentinel_timeouts()},
-    }
-
-
-def _redis(connection: Any, options: dict[str, Any]) -> BrokerServer:
-    ack_timeout = float(options.get("visibility_timeout", VISIBILITY_TIMEOUT))
-    try:
-        info = connection.default_channel.client.info()
-    except Exception:  # the user may not have permission for INFO
-        return BrokerServer("Redis", ack_timeout=ack_timeout)
-    valkey = info.get("server_name") == "valkey"
-    return BrokerServer(
-        "Valkey" if valkey else "Redis",
-        str(info.get("valkey_version" if valkey else "redis_version", "")),
-        str(info.get("run_id", "")),
-        str(info.get("maxmemory_policy", "")),
-        int(info.get("maxmemory", 0)),
-        ack_timeout,
-    )
-
-
-def _amqp(connection: Any) -> BrokerServer:
-    properties = getattr(connection.connection, "server_properties", None) or {}
-    kind, version = (_text(properties.get(name, "")) for name in ("product", "version"))
-    return BrokerServer(kind or "amqp", version, ack_timeout=CONSUMER_TIMEOUT if kind == "RabbitMQ" else None)
-
-
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
-
+from .broker_server import BrokerServer, broker_server
 
 GATEWAY_TIMEOUT = 5.0
 
+MAX_WAITING = 10_000
+"""Maximum number of waiting runs, and of waiting tasks, that are read from a long list."""
 
-@dataclass(frozen=True, slots=True)
-class Webhooks:
-    """Secrets in use by webhooks, and the numbers of webhooks with problems."""
+ENDS_SOON_US = 3_600_000_000
+"""µs before the end of its `input_timeout` from which a waiting task counts as ending soon, if more than half of the
+timeout has passed."""
 
-    secrets: frozenset[str] = frozenset()
-    """Fingerprints of the secrets that encrypt the push configs."""
-
-    failing: int = 0
-    """Number of webhooks whose last post failed and is retried."""
-
-    dead: int = 0
-    """Number of webhooks whose deliveries were given up."""
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """Properties of the runs of an agent."""
-
-    limit: float | None = None
-    """Time limit in seconds, or None."""
-
-    late: bool = False
-    """True if the message is acknowledged when the run ends."""
-
-    plain: bool = False
-    """True for an exposed Celery task."""
+Report = Mapping[str, Any]
+"""Report of a process by field."""
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """State of an installation. An error text replaces a value that cannot be read."""
+    """State of an installation.
+
+    Attributes:
+        store: Server of the store, or None if it cannot be reached.
+        store_error: Reason why the store cannot be read, or "". All values from the store are then empty.
+        broker: Server of the broker, or an error text if it cannot be reached.
+        queues: Queue of each agent for runs without a `route`, or None if the agent's options specify no queue.
+        limits: Time limit of each agent in seconds. Without one, inf if messages are acknowledged late, otherwise 0.
+        lines: Lines that a gateway logs when it starts; see `start_lines`.
+        workers: Report of each worker that replied, of any fleet, by Celery node name. A worker whose app has no A2A
+            object has a report with an "error", the queues and, as agents, the exposed Celery tasks of the worker.
+        announced: Announcements of the workers that Celery's remote control cannot reach.
+        watchers: Report of each watcher, by the name of the process in findings.
+        waits: Seconds for which each run has waited, among the first `MAX_WAITING` runs, by the queue of its agent.
+        ending_questions: Number of tasks, among the first `MAX_WAITING`, whose `input_timeout` ends soon.
+        secrets: Fingerprints of the secrets that encrypt push configs and sessions in the store.
+        failing_webhooks: Number of webhooks whose last post failed and is retried.
+        dead_webhooks: Number of webhooks whose deliveries were given up.
+        start_error: Reason why no gateway with these settings starts, or "".
+        import_errors: Import errors by agent.
+        gateway_named: True if the URL of the gateway is configured.
+        gateway_health: Health report of the gateway, or the reason why there is none.
+    """
 
     settings: Settings
-    store: Server | str
-    watchers: tuple[Mapping[str, Any], ...] | str
-    webhooks: Webhooks = Webhooks()
-    dead_letters: int = 0
-    storage: StorageState | None = None
-    """None if the store is unreachable."""
-
-    broker: BrokerServer | str = field(default_factory=BrokerServer)
-
-    lines: Mapping[str, str] = field(default_factory=dict)
-    """Lines that a gateway logs when it starts, by subject, such as "store" or "settings"."""
-
-    workers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Report of each worker by Celery node name. The report of a worker without the command contains an "error"."""
-
-    announced: tuple[Mapping[str, Any], ...] = ()
-    """Announcements of the workers that Celery's remote control cannot reach."""
-
-    version_tasks: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    """Number of open tasks by agent and by version of the agent's code."""
-
-    version_workers: Sequence[VersionWorker] = ()
-    """Version queues, and the workers that consume them."""
-
-    queues: Mapping[str, str | None] = field(default_factory=dict)
-    """Queue of each agent for runs without a `route`, or None if the agent's options specify no queue."""
-
+    store: Server | None
+    store_error: str
+    broker: BrokerServer | str
+    queues: Mapping[str, str | None]
+    limits: Mapping[str, float]
+    lines: Mapping[str, str]
+    gateway: str
+    gateway_named: bool
+    gateway_health: Report | str
     import_errors: Mapping[str, str] = field(default_factory=dict)
-    """Import errors by agent."""
+    results_problem: str = ""
+    workers: Mapping[str, Report] = field(default_factory=dict)
+    announced: Sequence[Report] = ()
+    watchers: Mapping[str, Report] = field(default_factory=dict)
+    version_workers: Sequence[VersionWorker] = ()
+    metrics: FleetMetrics = field(default_factory=lambda: FleetMetrics(0, {}, {}, 0, 0, {}))
+    waits: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    ending_questions: int = 0
+    secrets: frozenset[str] = frozenset()
+    failing_webhooks: int = 0
+    dead_webhooks: int = 0
+    start_error: str = ""
+    archive_error: str = ""
 
-    work: Mapping[str, Work] = field(default_factory=dict)
-    """Properties of runs by agent."""
+    @property
+    def other_fleets(self) -> dict[str, Report]:
+        """Workers of other fleets on the same broker, which have another store or key prefix, and consume no queue of
+        the agents of this app. Fleets may share a broker, but not a queue."""
+        identity = None if self.store is None else self.store.identity
+        return {
+            node: report
+            for node, report in sorted(self.workers.items())
+            if "settings" in report and consumed_queues(report).isdisjoint(self.queues.values())
+            if report["settings"].get("key_prefix") != self.settings.key_prefix
+            or (identity is not None and report["store"].get("identity", identity) != identity)
+        }
 
-    unreadable_results: str | None = None
-    """Reason why watchers cannot read the results of Celery tasks, with a remedy, or None if watchers can."""
+    @property
+    def own_workers(self) -> dict[str, Report]:
+        """Workers that belong to no other fleet."""
+        others = self.other_fleets
+        return {node: report for node, report in sorted(self.workers.items()) if node not in others}
 
-    ignores_results: bool = False
-    """True if Celery tasks do not store their results by default (`task_ignore_result`)."""
+    @property
+    def complete_workers(self) -> dict[str, Report]:
+        """Workers of this fleet that sent a complete report."""
+        return {node: report for node, report in self.own_workers.items() if "settings" in report}
 
-    gateway: str = ""
-    gateway_named: bool = False
-    """True if the URL of the gateway is configured."""
+    @property
+    def processes(self) -> dict[str, Report]:
+        """Workers with a complete report, and watchers."""
+        return {**self.complete_workers, **self.watchers}
 
-    gateway_health: Mapping[str, Any] | str = ""
+
+def consumed_queues(report: Report) -> set[str]:
+    """Return the queues that a worker consumes, including those that it does not consume because of a drain."""
+    return {*report["queues"], *report.get("drained", ())}
 
 
 def survey(a2a: A2A, url: str | None, timeout: float) -> Survey:
@@ -224,126 +141,117 @@ def survey(a2a: A2A, url: str | None, timeout: float) -> Survey:
         url: URL of the gateway, or None for the configured URL.
         timeout: Seconds to wait for the workers' replies.
     """
-    settings, app = a2a.settings, a2a.celery
-    store = SyncStore(settings.store_url)
-    server: Server | str
-    watching: tuple[Mapping[str, Any], ...] | str
-    webhooks, dead_letters = Webhooks(), 0
-    announcements: tuple[Mapping[str, Any], ...] = ()
-    version_tasks: Mapping[tuple[str, str], int] = {}
-    with_version: list[VersionWorker] = []
-    storage: StorageState | None = None
-    keys = Keys(settings.key_prefix)
+    app, broker, address = a2a.celery, broker_server(a2a.celery), url or a2a.settings.public_url
+    gateway = (address or DEFAULT_URL).rstrip("/")
+    state = Survey(
+        settings=a2a.settings,
+        store=None,
+        store_error="",
+        broker=broker,
+        queues={name: queue_of(app, agent) for name, agent in a2a.agents.items()},
+        limits={name: _limit(agent) for name, agent in a2a.agents.items()},
+        lines=start_lines(app, a2a.loaded),
+        gateway=gateway,
+        gateway_named=address is not None,
+        gateway_health=gateway_health(gateway),
+        import_errors=import_errors(a2a.agents.values()),
+        results_problem=results_problem(app, a2a.agents.values()),
+        workers={} if isinstance(broker, str) else _workers(a2a, timeout),
+    )
+    store = SyncStore(a2a.settings.store_url)
     try:
-        server = server_of(store)
-        watching = tuple(json.loads(report) for report in store.run(watchers(keys)))
-        announcements = tuple(json.loads(text) for text in store.run(announced_workers(keys)))
-        webhooks = _webhooks(store, keys)
-        metrics = store.run(read_metrics(keys))
-        dead_letters, version_tasks = metrics.dead_letters, metrics.counted("version")
-        with_version = store.run(version_workers(keys))
-        storage = read_storage_state(store, keys, settings)
+        state = replace(state, store=server_of(store))
+        return _with_stored(state, store, Keys(a2a.settings.key_prefix))
     except (StoreUnavailable, ConfigError) as e:
-        server = watching = str(e)
+        return replace(state, store_error=str(e))
     finally:
         store.close()
-    broker = broker_server(app)
-    address = url or settings.public_url
-    return Survey(
-        settings=settings,
-        store=server,
-        watchers=watching,
-        webhooks=webhooks,
-        dead_letters=dead_letters,
-        storage=storage,
-        broker=broker,
-        lines={
-            "store": store_line(a2a.loaded),
-            "broker": broker_line(app),
-            "authentication": authentication_line(a2a.loaded),
-            "signatures of webhooks": signatures_line(settings),
-            "settings": settings_line(a2a.loaded),
-        },
-        workers={} if isinstance(broker, str) else worker_reports(app, timeout),
-        announced=announcements,
-        version_tasks=version_tasks,
-        version_workers=with_version,
-        queues={name: queue_of(app, agent) for name, agent in a2a.agents.items()},
-        import_errors=import_errors(a2a.agents.values()),
-        work={name: _work(agent) for name, agent in a2a.agents.items()},
-        unreadable_results=unreadable_results(app),
-        ignores_results=bool(app.conf.task_ignore_result),
-        gateway=(address or DEFAULT_URL).rstrip("/"),
-        gateway_named=address is not None,
-        gateway_health=gateway_health((address or DEFAULT_URL).rstrip("/")),
+
+
+def _limit(agent: Agent) -> float:
+    if agent.kind != "task":
+        return agent.time_limit or 0.0
+    limits = filter(None, (agent.time_limit, agent.code.time_limit, agent.code.soft_time_limit))
+    return min(limits, default=inf if agent.code.acks_late else 0.0)
+
+
+def _workers(a2a: A2A, timeout: float) -> dict[str, Report]:
+    exposed = {name: agent.code.name for name, agent in a2a.agents.items() if agent.kind == "task"}
+    reports = worker_reports(a2a.celery, timeout)
+    for node, report in reports.items():
+        if "tasks" in report:
+            agents = [name for name, task in exposed.items() if task in report["tasks"]]
+            reports[node] = {**report, "agents": agents}
+    return {**reports}
+
+
+def _with_stored(state: Survey, store: SyncStore, keys: Keys) -> Survey:
+    workers_of_versions = store.run(version_workers(keys))
+    reports = [json.loads(report) for report in store.run(watchers(keys))]
+    secrets, archive_url = store.run(secrets_in_use(keys)), state.settings.archive_url
+    return replace(
+        state,
+        announced=[json.loads(report) for report in store.run(announced_workers(keys))],
+        watchers={f"watcher {report['watcher']}": report for report in reports},
+        version_workers=workers_of_versions,
+        metrics=store.run(read_metrics(keys)),
+        waits=_waits(store, keys, state.queues),
+        ending_questions=sum(map(_ends_soon, islice(list_summaries(store, keys, keys.pauses), MAX_WAITING))),
+        secrets=secrets,
+        failing_webhooks=sum(delivery.state == "failing" for delivery in deliveries(store, keys)),
+        dead_webhooks=sum(delivery.state == "dead" for delivery in deliveries(store, keys, dead=True)),
+        start_error=_start_error(store, keys, state.settings, secrets),
+        archive_error="" if archive_url is None else asyncio.run(_archive_error(archive_url)),
     )
 
 
-def _webhooks(store: SyncStore, keys: Keys) -> Webhooks:
-    failing = sum(delivery.state == "failing" for delivery in deliveries(store, keys))
-    dead = sum(delivery.state == "dead" for delivery in deliveries(store, keys, dead=True))
-    return Webhooks(store.run(secrets_in_use(keys)), failing, dead)
+def _waits(store: SyncStore, keys: Keys, queues: Mapping[str, str | None]) -> dict[str, list[float]]:
+    waits = defaultdict[str, list[float]](list)
+    for task in islice(list_summaries(store, keys, keys.dispatch), MAX_WAITING):
+        seconds = (task.now_us - task.waiting_since_us) / 1_000_000
+        queue = queues.get(task.agent)
+        if queue is not None and seconds >= 0:  # a run of the future waits for its time, not for a worker
+            waits[queue].append(seconds)
+    return waits
 
 
-def reporting(survey: Survey) -> list[tuple[str, Mapping[str, Any]]]:
-    """Return the workers that sent a complete report."""
-    return [(node, report) for node, report in sorted(survey.workers.items()) if "settings" in report]
+def _ends_soon(task: TaskSummary) -> bool:
+    return task.score - task.now_us < min(ENDS_SOON_US, task.now_us - task.since_us)
 
 
-def _work(agent: Agent) -> Work:
-    if agent.kind != "task":
-        return Work(agent.time_limit)
-    limits = (agent.time_limit, agent.code.time_limit, agent.code.soft_time_limit)
-    return Work(min((limit for limit in limits if limit), default=None), bool(agent.code.acks_late), plain=True)
-
-
-def gateway_health(url: str) -> Mapping[str, Any] | str:
-    """Return the health report of the gateway at `url`, or the reason why there is none."""
+def _start_error(store: SyncStore, keys: Keys, settings: Settings, secrets: frozenset[str]) -> str:
+    """Run the checks of a starting gateway, without a change of the store."""
     try:
-        answer = httpx.get(f"{url}/health/ready", timeout=GATEWAY_TIMEOUT)
-        reply = answer.json()
+        require_compatible(open_store(store, keys, stamp=False), settings.archive_url is not None)
+        require_secrets(sealer_of(settings.secret_keys), secrets)
+        require_blobs_in(settings, store.run(blobs_in_use(keys)))
+    except ConfigError as e:
+        return str(e)
+    return ""
+
+
+async def _archive_error(url: str) -> str:
+    try:
+        archive = open_archive(url)
+        try:
+            await archive.page(Filter(Scope(), 0), size=0)
+        finally:
+            await archive.aclose()
+    except A2ACeleryError as e:
+        return str(e)
+    return ""
+
+
+def gateway_health(url: str) -> Report | str:
+    """Return the health report of the gateway at `url`, or the reason why there is none.
+
+    The request uses no proxy of the environment, which would try to reach a gateway on its own loopback address.
+    """
+    try:
+        with httpx.Client(transport=httpx.HTTPTransport(), timeout=GATEWAY_TIMEOUT) as http:
+            response = http.get(f"{url}/health/ready")
+        return {**response.json()}
     except (httpx.HTTPError, httpx.InvalidURL) as e:
         return f"{type(e).__name__}: {e}"
-    except ValueError:
-        return f"it responds {answer.status_code}, unlike a gateway"
-    return reply if isinstance(reply, dict) else "it does not respond like a gateway"
-
-
-Level = Literal["ok", "note", "wrong"]
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """Finding of a check. The level "wrong" means that a feature does not work as documented, and "note" is a
-    recommendation."""
-
-    level: Level
-    about: str
-    text: str
-    check: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.level:<5}  {self.about}: {self.text}"
-
-    def as_json(self) -> str:
-        """Return the finding as one line of JSON."""
-        fields = {"check": self.check, "level": self.level, "about": self.about, "text": self.text}
-        return json_line(fields)
-
-
-def ok(about: str, text: str) -> Finding:
-    """Return a finding of the level "ok"."""
-    return Finding("ok", about, text)
-
-
-def note(about: str, text: str) -> Finding:
-    """Return a finding of the level "note"."""
-    return Finding("note", about, text)
-
-
-def wrong(about: str, text: str) -> Finding:
-    """Return a finding of the level "wrong"."""
-    return Finding("wrong", about, text)
-
-
-Check = Callable[[Survey], Iterator[Finding]]
+    except (ValueError, TypeError):
+        return f"it responds {response.status_code}, unlike a gateway"

@@ -33,15 +33,16 @@ TARGETS = {
 }
 """Paths of the project's files, by template. The suffix .txt keeps tools from processing the templates."""
 
-WHEELS_NOTE = """Until a2a-celery is released, the project installs it from the folder `wheels`. Build the wheel from a
-checkout of a2a-celery, and commit the folder, because CI and the image need it:
+WHEELS_NOTE = """Until a2a-celery is released, the project installs it from the folder `wheels`. Commit the folder,
+because CI and the image need it. To build the wheel, replace CHECKOUT by the path of a checkout of a2a-celery:
 
 ```sh
-pip wheel --no-deps --wheel-dir wheels ../a2a-celery
+pip wheel --no-deps --wheel-dir wheels CHECKOUT
 ```
 
 """
-"""Section of the README of a project that installs this package from a wheel."""
+"""Section of the README of a project that installs this package from a wheel. Other readers of the README have their
+checkout in another place, so the section contains no path."""
 
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(?:__?[a-z0-9]+)*")

@@ -2,33 +2,39 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import update_wrapper
 from itertools import chain
-from threading import Event
 from time import monotonic
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any
 
 import click
 
 from ...agents import longest_grace
-from ...dispatch import Canvas, Publisher
-from ...errors import BrokerUnavailable
 from ...lifecycle.outcomes import CANCELED_BY_OPERATOR
+from ...lifecycle.references import Scope
 from ...lifecycle.states import CANCELED, TERMINAL
-from ...store import Keys, Scope, SyncStore
+from ...operations.service import TaskService
+from ...store import Keys, SyncStore
 from ...store.admin.scan import TaskSummary, open_tasks, read_states
-from ...store.runs.commands import RunRef
-from ...store.tasks.commands import request_cancel
-from ...store.tasks.results import CanceledNow, CancelRequested
-from ..output import Progress, json_line
+from ...store.tasks.replies import CanceledNow, CancelRequested
+from ..output import json_line, print_list, progress_bar
 from .list_tasks import summary_lines, task_fields
-from .selection import Selection, operator_store, refuse_filters, refuse_gateway_options, require_agent, selecting
+from .selection import (
+    Selection,
+    operator_store,
+    refuse_filters,
+    refuse_gateway_options,
+    require_agent,
+    run_on_service,
+    selecting,
+)
 
-CANCEL_BATCH = 100
-"""Number of tasks whose runs are revoked together, and maximum number of agents that stop at the same time."""
+MOST_STOPPING = 100
+"""Maximum number of agents that stop at the same time."""
 
 BEYOND_GRACE = 5.0
 """Seconds that an agent may take to stop in addition to `cancel_grace`. On prefork, the agent's process is killed
@@ -36,7 +42,7 @@ within this time."""
 
 STATE_POLL_INTERVAL = 0.2
 
-ONLY_HERE = ("tenant", "owner", "context_id", "state", "since", "until", "begun")
+ONLY_HERE = ("owner", "context_id", "state", "since", "until", "begun")
 
 
 def with_cancel_all_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -56,10 +62,10 @@ def with_cancel_all_option(command: Callable[..., Any]) -> Callable[..., Any]:
             raise click.UsageError("--store needs TASK: --all reads the store anyway")
         if rest["task"] is not None:
             raise click.UsageError("pass a task, or --all and filters, but not both")
-        refuse_gateway_options(context, "--all")
+        refuse_gateway_options(context, "--all", has_filters=True)
         return _cancel(context, Selection.from_options(rest), as_lines=rest["as_lines"], **own)
 
-    callback = selecting(*ONLY_HERE)(click.pass_context(update_wrapper(run, command)))
+    callback = selecting("tenant", *ONLY_HERE)(click.pass_context(update_wrapper(run, command)))
     for option in (
         click.option(
             "--timeout",
@@ -81,96 +87,60 @@ def with_cancel_all_option(command: Callable[..., Any]) -> Callable[..., Any]:
     return callback
 
 
-class Cancelable(Protocol):
-    """Identification of a task in the store."""
-
-    @property
-    def ref(self) -> RunRef: ...
-    @property
-    def scope(self) -> Scope: ...
-    @property
-    def context_id(self) -> str: ...
+Target = tuple[str, Scope, str]
+"""Task to cancel: id, scope and id of its context."""
 
 
-T = TypeVar("T", bound=Cancelable)
-
-
-class Canceller(Generic[T]):
+class Canceller:
     """Canceller of stored tasks, with the guarantees of CancelTask.
 
     Args:
         timeout: Seconds to wait for each agent to stop.
     """
 
-    def __init__(self, store: SyncStore, keys: Keys, publisher: Publisher, timeout: float) -> None:
-        self._store = store
-        self._keys = keys
-        self._publisher = publisher
+    def __init__(self, service: TaskService, timeout: float) -> None:
+        self._service = service
         self._timeout = timeout
-        self._stopping: dict[str, tuple[T, float]] = {}
-        self._revoked: list[str] = []
-        self._terminated: list[str] = []
-        self.not_revoked = ""
-        """Reason why runs were not revoked, or "". A worker that receives a run of a canceled task drops the run."""
+        self._stopping: dict[str, float] = {}
+        """Monotonic time until which to wait, by the id of each task whose agent stops."""
 
-    def cancel(self, tasks: Sequence[T]) -> Iterator[tuple[T, str]]:
-        """Cancel `tasks`.
+    async def cancel(self, targets: Sequence[Target]) -> AsyncIterator[tuple[str, str]]:
+        """Cancel tasks.
 
         Yields:
-            Each task with its outcome: "canceled", "ended" (before the request) or "running" (the agent did not stop in
-                time).
+            The id of each task with its outcome: "canceled", "ended" (before the request) or "running" (the agent did
+                not stop in time).
 
         Raises:
             StoreUnavailable: Redis cannot be reached, or refuses the command.
         """
-        for number, task in enumerate(tasks, 1):
-            outcome = self._request(task)
-            if outcome is not None:
-                yield task, outcome
-            if number % CANCEL_BATCH == 0:
-                self._revoke_runs()
-            while len(self._stopping) >= CANCEL_BATCH:
-                yield from self._poll()
-        self._revoke_runs()
+        for task_id, scope, context_id in targets:
+            match await self._service.cancel(scope, task_id, context_id, text=CANCELED_BY_OPERATOR):
+                case CanceledNow():
+                    yield task_id, "canceled"
+                case CancelRequested():
+                    self._stopping[task_id] = monotonic() + self._timeout
+                case _:
+                    yield task_id, "ended"
+            while len(self._stopping) >= MOST_STOPPING:
+                for outcome in await self._poll():
+                    yield outcome
         while self._stopping:
-            yield from self._poll()
+            for outcome in await self._poll():
+                yield outcome
 
-    def _request(self, task: T) -> str | None:
-        task_id = task.ref.task_id
-        match self._store.run(
-            request_cancel(self._keys, task.scope, task_id, task.context_id, text=CANCELED_BY_OPERATOR)
-        ):
-            case CanceledNow(run, _, canvas):
-                if run is not None:
-                    self._revoked.append(RunRef(task_id, run).name)
-                if canvas:
-                    self._terminated += Canvas.from_json(canvas).ids()
-                return "canceled"
-            case CancelRequested():
-                self._stopping[task_id] = task, monotonic() + self._timeout
-                return None
-            case _:
-                return "ended"
-
-    def _poll(self) -> Iterator[tuple[T, str]]:
-        states = self._store.run(read_states(self._keys, list(self._stopping)))
-        previous_count = len(self._stopping)
-        for (task_id, (task, until)), state in zip(list(self._stopping.items()), states, strict=True):
+    async def _poll(self) -> list[tuple[str, str]]:
+        """Return the tasks that no longer stop. If there are none, wait first."""
+        service, outcomes = self._service, []
+        states = await service.store.run(read_states(service.keys, list(self._stopping)))
+        for (task_id, until), state in zip(list(self._stopping.items()), states, strict=True):
             outcome = "canceled" if state == CANCELED else "ended" if state is None or state in TERMINAL else ""
             if outcome or monotonic() >= until:
                 del self._stopping[task_id]
-                yield task, outcome or "running"
-        if len(self._stopping) == previous_count:
-            Event().wait(STATE_POLL_INTERVAL)
-
-    def _revoke_runs(self) -> None:
-        for names, terminate in ((self._revoked, False), (self._terminated, True)):
-            if names and not self.not_revoked:
-                try:
-                    self._publisher.revoke(names, terminate=terminate)
-                except BrokerUnavailable as e:
-                    self.not_revoked = str(e)
-            names.clear()
+                outcomes.append((task_id, outcome or "running"))
+        if not outcomes:
+            await asyncio.sleep(STATE_POLL_INTERVAL)
+        return outcomes
 
 
 def _cancel(
@@ -190,21 +160,24 @@ def _cancel(
             _show(tasks, as_lines)
             return
         _confirm(tasks, yes)
-        publisher = Publisher(a2a.celery, {})
         grace = longest_grace(a2a.agents.values(), a2a.settings)
         wait = grace + BEYOND_GRACE if timeout is None else timeout
-        canceller = Canceller[TaskSummary](store, keys, publisher, wait)
         outcomes: Counter[str] = Counter()
         running_tasks: list[TaskSummary] = []
-        with Progress("Cancelling", len(tasks)) as progress:
-            for task, outcome in canceller.cancel(tasks):
-                outcomes[outcome] += 1
-                running_tasks += [task] * (outcome == "running")
-                if as_lines:
-                    progress.echo(json_line(task_fields(task) | {"outcome": outcome}))
-                progress.advance()
-    if canceller.not_revoked:
-        click.echo(f"runs were not revoked, and workers will drop them on receipt: {canceller.not_revoked}", err=True)
+        by_id = {task.ref.task_id: task for task in tasks}
+        targets = [(task_id, task.scope, task.context_id) for task_id, task in by_id.items()]
+
+        async def cancel(service: TaskService) -> None:
+            with progress_bar("Cancelling", 0 if as_lines else len(tasks)) as advance:
+                async for task_id, outcome in Canceller(service, wait).cancel(targets):
+                    task = by_id[task_id]
+                    outcomes[outcome] += 1
+                    running_tasks.extend([task] * (outcome == "running"))
+                    if as_lines:
+                        click.echo(json_line(task_fields(task) | {"outcome": outcome}))
+                    advance(1)
+
+        run_on_service(a2a, cancel)
     if not as_lines:
         became = f"{outcomes['canceled']} canceled, {outcomes['ended']} had ended, {outcomes['running']} still running"
         click.echo(f"{len(tasks)} task{'s' * (len(tasks) > 1)}: {became}")
@@ -230,14 +203,10 @@ def _selected_tasks(store: SyncStore, keys: Keys, selection: Selection, most: in
 
 
 def _show(tasks: Sequence[TaskSummary], as_lines: bool) -> None:
-    if as_lines:
-        for task in tasks:
-            click.echo(json_line(task_fields(task) | {"outcome": "dry-run"}))
-    elif not tasks:
-        click.echo("no open task matches")
-    else:
-        for line in summary_lines(tasks):
-            click.echo(line)
+    print_list(
+        tasks, as_lines, lambda task: task_fields(task) | {"outcome": "dry-run"}, summary_lines, "no open task matches"
+    )
+    if tasks and not as_lines:
         click.echo(f"{_count_text(tasks)} would be cancelled")
 
 

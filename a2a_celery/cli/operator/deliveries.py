@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,7 +12,7 @@ from ...store import Keys, SyncStore
 from ...store.webhooks import deliveries as lines
 from ...store.webhooks.deliveries import Attempt, Delivery, read_delivery, reason_of, replay_delivery
 from ..completion import complete_agent
-from ..output import Progress, json_line, printable, table
+from ..output import json_line, print_list, printable, table
 from .selection import duration, operator_store, require_agent
 
 HEADING = ("TASK", "WEBHOOK", "STATE", "EVENTS", "TRIES", "NEXT", "WHY")
@@ -54,18 +54,8 @@ def list_deliveries(context: click.Context, dead: bool, agent: str | None, as_li
     with operator_store(context, None) as (a2a, store, keys):
         delivery_list = [delivery for delivery in _all(store, keys, dead) if agent in (None, delivery.agent)]
         require_agent(a2a, agent, has_tasks=bool(delivery_list))
-    if as_lines:
-        for delivery in delivery_list:
-            click.echo(json_line(_fields(delivery)))
-    elif not delivery_list:
-        click.echo("no delivery was given up" if dead else "no webhook waits for an event, no delivery was given up")
-    else:
-        cells = [
-            (r.task_id, r.config_id, r.state, _events(r), str(r.failures), _due_time(r), _failure_reason(r))
-            for r in delivery_list
-        ]
-        for line in table(HEADING, cells, ids=HEADING[:2], below=HEADING[:1:-1]):
-            click.echo(line)
+    empty = "no delivery was given up" if dead else "no webhook waits for an event, no delivery was given up"
+    print_list(delivery_list, as_lines, delivery_fields, _lines, empty)
 
 
 @deliveries.command()
@@ -82,7 +72,7 @@ def show(context: click.Context, task: str, webhook: str, as_lines: bool) -> Non
         delivery = store.run(read_delivery(keys, task, webhook))
     if delivery is None:
         raise _missing_webhook(task, webhook)
-    fields = _fields(delivery) | {
+    fields = delivery_fields(delivery) | {
         "requested": list(delivery.requested),
         "attempts": [_attempt(attempt) for attempt in delivery.attempts],
     }
@@ -107,22 +97,20 @@ def replay(context: click.Context, task: str | None, webhook: str | None, everyt
             pairs = [(task, webhook)]
         else:
             pairs = [(r.task_id, r.config_id) for r in _all(store, keys, True)]
-        with Progress("Replaying", len(pairs)) as progress:
-            for task_id, config_id in pairs:
-                outcome = store.run(replay_delivery(keys, task_id, config_id))
-                progress.advance()
-                if as_lines and outcome != "missing":
-                    fields = {"task": task_id, "webhook": config_id, "replayed": outcome == "replayed"}
-                    progress.echo(json_line(fields))
-                    continue
-                name = printable(f"webhook {config_id} of task {task_id}")
-                match outcome:
-                    case "replayed":
-                        progress.echo(f"{name} is due again")
-                    case "alive":
-                        progress.echo(f"the delivery to {name} was not given up, or is already due again")
-                    case "missing" if not everything:
-                        raise _missing_webhook(task_id, config_id)
+        for task_id, config_id in pairs:
+            outcome = store.run(replay_delivery(keys, task_id, config_id))
+            if as_lines and outcome != "missing":
+                fields = {"task": task_id, "webhook": config_id, "replayed": outcome == "replayed"}
+                click.echo(json_line(fields))
+                continue
+            name = printable(f"webhook {config_id} of task {task_id}")
+            match outcome:
+                case "replayed":
+                    click.echo(f"{name} is due again")
+                case "alive":
+                    click.echo(f"the delivery to {name} was not given up, or is already due again")
+                case "missing" if not everything:
+                    raise _missing_webhook(task_id, config_id)
         if not pairs and not as_lines:
             click.echo("no delivery was given up")
 
@@ -137,8 +125,14 @@ def _missing_webhook(task: str, webhook: str) -> click.ClickException:
     return click.ClickException(f"task {task} has no webhook {webhook}, or a2a_retention has passed")
 
 
-def _events(delivery: Delivery) -> str:
-    return f"{delivery.delivered} of {delivery.version}"
+def _lines(deliveries: Sequence[Delivery]) -> Iterable[str]:
+    return table(HEADING, map(_cells, deliveries), fixed=HEADING[:2])
+
+
+def _cells(delivery: Delivery) -> tuple[str, ...]:
+    """Return the cells under `HEADING`."""
+    ids, events = (delivery.task_id, delivery.config_id), f"{delivery.delivered} of {delivery.version}"
+    return (*ids, delivery.state, events, str(delivery.failures), _due_time(delivery), _failure_reason(delivery))
 
 
 def _due_time(delivery: Delivery) -> str:
@@ -150,10 +144,10 @@ def _due_time(delivery: Delivery) -> str:
 
 
 def _failure_reason(delivery: Delivery) -> str:
-    return " ".join(reason_of(delivery.failure).split())[:70]
+    return " ".join(reason_of(delivery.failure).split())
 
 
-def _fields(delivery: Delivery) -> dict[str, Any]:
+def delivery_fields(delivery: Delivery) -> dict[str, Any]:
     """Return a delivery as a JSON object for scripts. Unset times are omitted."""
     times = {
         "failingSince": delivery.first_failed_us,

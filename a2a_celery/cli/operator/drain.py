@@ -11,11 +11,11 @@ from typing import Any
 import click
 from celery import Celery
 
-from ...dispatch import queue_of, worker_reports
+from ...dispatch import ask_workers, queue_of, worker_reports
 from ...integrations.kombu import broker_error_text
 from ...store.admin.start_check import server_of
 from ..app_loader import load_configured_a2a
-from ..doctor.survey import require_broker, unavailable_broker
+from ..doctor.broker_server import require_broker, unavailable_broker
 from ..output import json_line
 from .selection import operator_store
 
@@ -246,12 +246,18 @@ class Choice:
 class Drainer:
     """Controller that drains the selected workers through Celery's remote control.
 
+    Args:
+        app: App of the workers.
+        choice: Selected workers.
+        poll_interval: Seconds between two queries of the workers.
+
     Attributes:
         error: Reason why the broker was unavailable at the end of `wait`, or "".
     """
 
-    def __init__(self, app: Celery, choice: Choice) -> None:
+    def __init__(self, app: Celery, choice: Choice, *, poll_interval: float = WORKER_POLL_INTERVAL) -> None:
         self._app = app
+        self._poll_interval = poll_interval
         self._arguments = {"queues": None if choice.queues is None else sorted(choice.queues)}
         self.error = ""
         self.workers = {node: Drained(node, choice.queues_to_leave(node), state="silent") for node in choice.nodes}
@@ -299,7 +305,7 @@ class Drainer:
                 self.workers[node].state = "busy" if self.workers[node].runs else "silent"
             if not self._in("busy", "silent") or (monotonic() >= until and idle.isdisjoint(self._in("busy"))):
                 return
-            Event().wait(WORKER_POLL_INTERVAL)
+            Event().wait(self._poll_interval)
 
     def shut_down(self) -> None:
         """Shut down the drained workers. Wait up to `SHUTDOWN_TIMEOUT` seconds until each worker has ended, or has been
@@ -330,13 +336,11 @@ class Drainer:
         Raises:
             click.ClickException: The broker is unavailable.
         """
-        options = {"destination": list(nodes), "reply": True, "timeout": REPLY_TIMEOUT, "limit": len(nodes)}
         try:
-            answers = self._app.control.broadcast(command, arguments=arguments, **options)
+            replies = ask_workers(self._app, command, REPLY_TIMEOUT, nodes, arguments)
         except Exception as e:  # each transport has its own errors
             raise unavailable_broker(broker_error_text(e)) from e
-        replies = (reply for answer in answers or [] for reply in answer.items())
-        return [(node, reply) for node, reply in replies if node in nodes and "error" not in reply]
+        return [(node, reply) for node, reply in replies.items() if "error" not in reply]
 
 
 def _has_left(worker: Drained, reply: Mapping[str, Any]) -> bool:

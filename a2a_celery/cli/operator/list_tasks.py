@@ -10,38 +10,73 @@ from typing import Any
 
 import click
 
+from ...lifecycle.execution import process_of, worker_of
 from ...store.admin.scan import TaskSummary, all_tasks, tasks_in
 from ...store.tasks.schedules import schedule_indexes, skipped_ticks
-from ..output import json_line, state_name, table
+from ..output import json_line, print_list, state_name, table
 from .selection import Selection, operator_store, refuse_filters, refuse_gateway_options, require_agent, selecting
+from .stuck_tasks import OLDER_THAN, list_stuck
 
 EPOCH = datetime.fromtimestamp(0, UTC)
 
-STORE_FILTERS = ("tenant", "owner", "since", "until", "begun")
+STORE_FILTERS = ("owner", "since", "until", "begun")
 """Filters that gateways do not support."""
 
 
-def with_all_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the option --all to ``list``. With this option, the command reads the store instead of calling a gateway."""
+def with_list_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options --all, --schedule and --stuck to ``list``. With one of these options, the command reads the store
+    instead of calling a gateway."""
 
-    def run(context: click.Context, /, all_callers: bool, schedule: str | None, **rest: Any) -> Any:
-        if all_callers or schedule is not None:
-            refuse_gateway_options(context, "--all" if schedule is None else "--schedule")
-            return _show(context, Selection.from_options(rest), schedule, rest["limit"], rest["as_lines"])
-        refuse_filters("--all or --stuck", rest, STORE_FILTERS)
-        return command(**{name: value for name, value in rest.items() if name not in STORE_FILTERS})
+    def run(
+        context: click.Context,
+        /,
+        all_callers: bool,
+        schedule: str | None,
+        stuck: bool,
+        older_than: float | None,
+        **rest: Any,
+    ) -> Any:
+        if older_than is not None and not stuck:
+            raise click.UsageError("--older-than needs --stuck")
+        mode = "--stuck" if stuck else "--schedule" if schedule is not None else "--all" if all_callers else None
+        if mode is None:
+            refuse_filters("--all or --stuck", rest, STORE_FILTERS)
+            return command(**{name: value for name, value in rest.items() if name not in STORE_FILTERS})
+        refuse_gateway_options(context, mode, has_filters=True)
+        limit, as_lines = rest["limit"], rest["as_lines"]
+        if not stuck:
+            return _list(context, Selection.from_options(rest), schedule, limit, as_lines)
+        if schedule is not None:
+            raise click.UsageError("--stuck lists the tasks of all schedules: leave out --schedule")
+        if rest["state"] is not None:
+            raise click.UsageError("--stuck selects the states itself: leave out --state")
+        return list_stuck(context, Selection.from_options(rest), older_than, limit, as_lines)
 
-    schedule_option = click.option(
-        "--schedule", help="List the tasks of this schedule and its skipped ticks, from the store, for operators."
-    )
-    callback = selecting(*STORE_FILTERS)(click.pass_context(update_wrapper(run, command)))
-    all_option = click.option(
-        "--all",
-        "all_callers",
-        is_flag=True,
-        help="List the tasks of all callers, for operators. Reads A2A_STORE_URL; needs no gateway.",
-    )
-    return all_option(schedule_option(callback))
+    callback = selecting("tenant", *STORE_FILTERS)(click.pass_context(update_wrapper(run, command)))
+    for option in (
+        click.option(
+            "--schedule", help="List the tasks of this schedule and its skipped ticks, from the store, for operators."
+        ),
+        click.option(
+            "--all",
+            "all_callers",
+            is_flag=True,
+            help="List the tasks of all callers, for operators. Reads A2A_STORE_URL; needs no gateway.",
+        ),
+        click.option(
+            "--older-than",
+            type=click.FloatRange(min=0),
+            metavar="SECONDS",
+            help=f"With --stuck: the shortest wait to report. Default: {OLDER_THAN:g}.",
+        ),
+        click.option(
+            "--stuck",
+            is_flag=True,
+            help="List tasks of all callers that wait or hang, and why. Reads A2A_STORE_URL; needs no gateway.",
+        ),
+    ):
+        callback = option(callback)
+    return callback
 
 
 def task_fields(task: TaskSummary) -> dict[str, Any]:
@@ -57,8 +92,17 @@ def task_fields(task: TaskSummary) -> dict[str, Any]:
         "begun": _time(task.claimed_us) if task.claimed_us else None,
         "run": task.ref.run,
         "attempt": task.attempt,
-        "worker": task.runner or None,
+        "worker": worker_of(task.runner) or None,
+        "process": process_of(task.runner) or None,
+        "reason": task.reason,
+        "reference": task.reference or None,
+        "deadLetter": task.is_dead_letter,
     }
+
+
+def _reason(task: TaskSummary) -> str:
+    """Return the reason of a failure, and whether the task can be requeued."""
+    return f"{task.reason or '-'}{', dead letter' if task.is_dead_letter else ''}"
 
 
 def _time(microseconds: int) -> str:
@@ -73,6 +117,10 @@ def summary_lines(tasks: Sequence[TaskSummary]) -> Iterable[str]:
         ("AGENT", lambda task: task.agent),
         ("SINCE (UTC)", lambda task: f"{datetime.fromtimestamp(task.since_us // 1_000_000, UTC):%Y-%m-%d %H:%M:%S}"),
     ]
+    if any(task.reason for task in tasks):
+        columns.append(("REASON", _reason))
+    if any(task.reference for task in tasks):
+        columns.append(("REFERENCE", lambda task: task.reference or "-"))
     if any(task.scope.tenant for task in tasks):
         columns.append(("TENANT", lambda task: task.scope.tenant or "-"))
     if any(task.scope.owner for task in tasks):
@@ -80,40 +128,39 @@ def summary_lines(tasks: Sequence[TaskSummary]) -> Iterable[str]:
     columns.append(("CONTEXT", lambda task: task.context_id))
     heading = [name for name, _ in columns]
     cells = [[cell(task) for _, cell in columns] for task in tasks]
-    return table(heading, cells, ids=["TASK"], optional=["CONTEXT"], times=["SINCE (UTC)"], below=["OWNER", "TENANT"])
+    return table(heading, cells, optional=["CONTEXT"], times=["SINCE (UTC)"])
 
 
-def _show(context: click.Context, selection: Selection, schedule: str | None, limit: int, as_lines: bool) -> None:
+def _list(context: click.Context, selection: Selection, schedule: str | None, limit: int, as_lines: bool) -> None:
     skipped_times: list[datetime] = []
     with operator_store(context, None) as (a2a, store, keys):
-        times = {"not_before_us": selection.since_us, "not_after_us": selection.until_us}
         if schedule is None:
             pattern = keys.indexes(selection.scope, selection.context_id)
-            matching = (
-                task for task in all_tasks(store, keys, pattern, selection.states, **times) if selection.has_begun(task)
+            tasks_of_scope = all_tasks(
+                store,
+                keys,
+                pattern,
+                selection.states,
+                not_before_us=selection.since_us,
+                not_after_us=selection.until_us,
             )
+            matching = (task for task in tasks_of_scope if selection.has_begun(task))
         else:
-            names = schedule_indexes(keys, schedule)
-            matching = (task for task in tasks_in(store, keys, names, selection.states, **times) if task in selection)
+            tasks_of_schedule = tasks_in(
+                store,
+                keys,
+                schedule_indexes(keys, schedule),
+                selection.states,
+                not_before_us=selection.since_us,
+                not_after_us=selection.until_us,
+            )
+            matching = (task for task in tasks_of_schedule if task in selection)
             skipped_times = [at for at in store.run(skipped_ticks(keys, schedule)) if selection.has_tick(at)]
         tasks = list(islice(matching, limit + 1))
         require_agent(a2a, selection.agent, has_tasks=bool(tasks))
-    if as_lines:
-        for task in tasks[:limit]:
-            click.echo(json_line(task_fields(task)))
-        for at in skipped_times[:limit]:
-            click.echo(json_line({"task": None, "schedule": schedule, "skippedTick": at.isoformat()}))
-        return
-    _show_lines(tasks, limit)
-    for at in skipped_times[:limit]:
-        click.echo(f"skipped: the tick at {at:%Y-%m-%d %H:%M:%S} (UTC)")
-
-
-def _show_lines(tasks: Sequence[TaskSummary], limit: int) -> None:
-    if not tasks:
-        click.echo("no task matches")
-        return
-    for line in summary_lines(tasks[:limit]):
-        click.echo(line)
-    if len(tasks) > limit:
+    print_list(tasks[:limit], as_lines, task_fields, summary_lines, "no task matches")
+    if len(tasks) > limit and not as_lines:
         click.echo("… more tasks exist: raise --limit")
+    for at in skipped_times[:limit]:
+        fields = {"task": None, "schedule": schedule, "skippedTick": at.isoformat()}
+        click.echo(json_line(fields) if as_lines else f"skipped: the tick at {at:%Y-%m-%d %H:%M:%S} (UTC)")

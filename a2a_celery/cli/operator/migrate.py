@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 
 import click
 
@@ -16,8 +17,8 @@ from ...store.admin.schema import SCHEMA, count_pages, open_store, pending, requ
 from ...store.admin.schema import migrate as carry_out
 from ...store.admin.start_check import watchers
 from ..app_loader import load_configured_a2a
-from ..doctor.survey import require_broker
-from ..output import Progress
+from ..doctor.broker_server import require_broker
+from ..output import progress_bar
 from .selection import duration, unavailable_store
 
 
@@ -69,8 +70,8 @@ def _to_this_release(a2a: A2A, store: SyncStore, keys: Keys, dry_run: bool, time
             "command cannot detect. A stopped watcher is listed for another 20 seconds"
         )
     for step in steps:
-        with Progress(f"Schema {step.to}", count_pages(store)) as progress:
-            change_count = carry_out(store, keys, step, schema, dry_run=dry_run, on_page=progress.advance)
+        with progress_bar(f"Schema {step.to}", count_pages(store)) as advance:
+            change_count = carry_out(store, keys, step, schema, dry_run=dry_run, on_page=partial(advance, 1))
         schema = step.to
         click.echo(f"Schema {step.to} {step.does}: {change_count} records {'would be' if dry_run else 'were'} changed.")
 
@@ -92,11 +93,11 @@ def _without_archive(a2a: A2A, store: SyncStore, keys: Keys, dry_run: bool) -> N
         )
     state = store.run(read_archive_state(keys, give_up=not dry_run))
     cursor, change_count = "0", state.waiting + state.refused if dry_run else 0
-    with Progress("Archive", state.waiting + state.refused) as progress:
+    with progress_bar("Archive", state.waiting + state.refused) as advance:
         while not dry_run:
             cursor, more = store.run(update_archive_backlog(keys, cursor))
             change_count += more
-            progress.advance(more)
+            advance(more)
             if cursor == "0":
                 break
     if not change_count:

@@ -2,66 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
-from uuid import uuid4
 
 import click
 
-from ...app import A2A
-from ...dispatch import Publisher, RunOptions
-from ...errors import BrokerUnavailable
+from ...lifecycle.refusals import Refusal
+from ...operations.service import Requeued, TaskService
 from ...store import Keys, SyncStore
 from ...store.admin.scan import TaskSummary, list_summaries
-from ...store.runs.commands import RunRef
-from ...store.runs.publication import mark_published
-from ...store.tasks.dead_letters import Alive, AlreadyRequeued, DeadLetter, read_dead_letter, requeue_task
-from ...store.tasks.results import Ended, Missing
 from ..completion import complete_dead_letter
-from ..output import Progress, json_line, state_name, table, wrap_text
-from .selection import Selection, operator_store, require_agent, selecting
-
-
-@dataclass(frozen=True, slots=True)
-class RequeueResult:
-    """Result of requeuing a dead letter.
-
-    Attributes:
-        dead: Id of the dead letter's task.
-        new: Id of the new task.
-        published: True if the broker has accepted the run, False if a watcher publishes the run later, or None if the
-            dead letter was already requeued.
-        blocked: True if the run waits for earlier runs of its context.
-    """
-
-    dead: str
-    new: str
-    published: bool | None
-    blocked: bool = False
-
-    def line(self) -> str:
-        """Return readable text with the ids of the dead letter and of the new task."""
-        match self.published:
-            case None:
-                text = ": requeued before"
-            case True:
-                text = ""
-            case False if self.blocked:
-                text = ": begins after the earlier runs of its context"
-            case False:
-                text = ": begins when a watcher publishes it, because the broker is unavailable"
-        return wrap_text(f"{self.dead} → {self.new}{text}")
-
-    def as_json(self) -> str:
-        """Return the result as one line of JSON."""
-        fields = {"task": self.new, "requeuedFrom": self.dead, "before": self.published is None}
-        return json_line(fields | ({"published": self.published} if self.published is not None else {}))
-
-
-class NotRequeued(Exception):
-    """Error for a task that cannot be requeued. The message is one line and includes a remedy."""
+from ..output import json_line, print_list, table, wrap_text
+from .selection import Selection, operator_store, require_agent, run_on_service, selecting
 
 
 @click.command()
@@ -102,97 +56,47 @@ def requeue(
             summaries = dead_letters(store, keys, selection)[:limit]
             require_agent(a2a, selection.agent, has_tasks=bool(summaries))
             if not everything:
-                _show(summaries, as_lines)
+                print_list(summaries, as_lines, dead_letter_fields, _lines, "no dead letters")
                 return
             tasks = tuple(summary.ref.task_id for summary in summaries)
-        has_failures = False
-        requeuer = Requeuer(a2a, store, keys, from_start=from_start)
-        with Progress("Requeuing", len(tasks)) as progress:
-            for task_id in tasks:
-                try:
-                    result = requeuer.requeue(task_id)
-                    progress.echo(result.as_json() if as_lines else result.line())
-                except NotRequeued as e:
-                    has_failures = True
-                    progress.echo(f"Error: {e}", err=True)
-                progress.advance()
         if not tasks and not as_lines:
             click.echo("no dead letters")
-    context.exit(int(has_failures))
+        requeuing = partial(_requeue, tasks=tasks, from_start=from_start, as_lines=as_lines)
+        is_complete = run_on_service(a2a, requeuing)
+    context.exit(int(not is_complete))
 
 
-class Requeuer:
-    """Requeuer that resubmits dead letters, one at a time."""
+async def _requeue(service: TaskService, tasks: Iterable[str], *, from_start: bool, as_lines: bool) -> bool:
+    """Requeue dead letters and print the results. Return True if all of them are requeued."""
+    is_complete, publishes = True, True
+    for task_id in tasks:
+        answer = await service.requeue(task_id, from_start=from_start, publishes=publishes)
+        if isinstance(answer, Refusal):
+            is_complete = False
+            click.echo(f"Error: {answer}", err=True)
+            continue
+        if not (answer.is_published or answer.is_blocked or answer.was_requeued_before):
+            publishes = False  # do not wait for the broker a second time
+        click.echo(json_line(requeued_fields(answer)) if as_lines else requeued_text(answer))
+    return is_complete
 
-    def __init__(self, a2a: A2A, store: SyncStore, keys: Keys, *, from_start: bool = False) -> None:
-        self._a2a = a2a
-        self._store = store
-        self._keys = keys
-        self._from_start = from_start
-        options = {name: agent.options for name, agent in a2a.agents.items()}
-        self._publisher = Publisher(a2a.celery, options, a2a.settings.key_prefix)
-        self._broker_unavailable = False
 
-    def requeue(self, task_id: str) -> RequeueResult:
-        """Create a new task from the dead letter `task_id` and publish its run. Concurrent calls create only one task.
+def requeued_fields(answer: Requeued) -> dict[str, Any]:
+    """Return a requeued dead letter as a JSON object for scripts."""
+    fields = {"task": answer.task_id, "requeuedFrom": answer.dead, "before": answer.was_requeued_before}
+    return fields if answer.was_requeued_before else fields | {"published": answer.is_published}
 
-        Raises:
-            NotRequeued: The task is not a dead letter, or this app does not have its agent.
-            StoreUnavailable: Redis cannot be reached, or refuses the command.
-        """
-        while True:
-            match self._store.run(read_dead_letter(self._keys, task_id, from_start=self._from_start)):
-                case DeadLetter() as dead_letter:
-                    new = self._resubmit(dead_letter)
-                    if new is not None:
-                        return new
-                    # another operator was faster, so read the dead letter again
-                case AlreadyRequeued(new_id):
-                    return RequeueResult(task_id, new_id, None)
-                case Missing():
-                    raise NotRequeued(f"no task {task_id}: its id is wrong, or a2a_retention has passed")
-                case Alive(state):
-                    raise NotRequeued(f"task {task_id} has not ended ({state_name(state)}): follow it with a2a tail")
-                case Ended(state):
-                    raise NotRequeued(
-                        f"task {task_id} is {state_name(state)}: only a task that FAILED because its worker was lost "
-                        "or its steps changed can be requeued; send the message again instead"
-                    )
 
-    def _resubmit(self, dead_letter: DeadLetter) -> RequeueResult | None:
-        """Return the result with the new task, or None if another operator has already requeued the dead letter.
-
-        Raises:
-            NotRequeued: This app does not have the agent of the dead letter.
-        """
-        dead = dead_letter.task.id
-        if dead_letter.agent not in self._a2a.agents:
-            names = ", ".join(self._a2a.agents) or "no agents"
-            raise NotRequeued(
-                f"task {dead} belongs to the agent {dead_letter.agent!r}, and this app has {names}: pass the "
-                "app of the agent with -A"
-            )
-        options = RunOptions.from_json(dead_letter.options).resubmitted()
-        new = str(uuid4())
-        retention = self._a2a.settings.retention
-        content = options.to_json()
-        reply = self._store.run(
-            requeue_task(
-                self._keys, dead_letter, new, retention=retention, options=content, from_start=self._from_start
-            )
-        )
-        if reply == "gone":
-            return None
-        if reply == "blocked" or self._broker_unavailable:
-            return RequeueResult(dead, new, published=False, blocked=reply == "blocked")
-        try:
-            self._publisher.publish(dead_letter.agent, new, 1, content)
-        except BrokerUnavailable:
-            self._broker_unavailable = True  # do not wait for the broker a second time
-            return RequeueResult(dead, new, published=False)
-        delay_us = options.republish_in(datetime.now(UTC), self._a2a.settings)
-        self._store.run(mark_published(self._keys, RunRef(new, 1), delay_us=delay_us))
-        return RequeueResult(dead, new, published=True)
+def requeued_text(answer: Requeued) -> str:
+    """Return readable text with the ids of the dead letter and of the new task."""
+    text = ""
+    if answer.was_requeued_before:
+        text = ": requeued before"
+    elif answer.is_blocked:
+        text = ": begins after the earlier runs of its context"
+    elif not answer.is_published:
+        text = ": begins when a watcher publishes it, because the broker is unavailable"
+    return wrap_text(f"{answer.dead} → {answer.task_id}{text}")
 
 
 def dead_letters(store: SyncStore, keys: Keys, selection: Selection) -> list[TaskSummary]:
@@ -201,23 +105,16 @@ def dead_letters(store: SyncStore, keys: Keys, selection: Selection) -> list[Tas
     return sorted(matching, key=lambda summary: summary.since_us)
 
 
-def _show(summaries: list[TaskSummary], as_lines: bool) -> None:
-    for line in map(_json_line, summaries) if as_lines else _text_lines(summaries):
-        click.echo(line)
-
-
-def _text_lines(summaries: list[TaskSummary]) -> Iterator[str]:
-    if not summaries:
-        yield "no dead letters"
-        return
-    lines = [(x.ref.task_id, x.agent, f"{x.attempt} of {x.max_attempts}", _time(x), x.context_id) for x in summaries]
+def _lines(summaries: Sequence[TaskSummary]) -> Iterator[str]:
+    cells = [(x.ref.task_id, x.agent, _attempts(x), _time(x), x.context_id) for x in summaries]
     heading = ("TASK", "AGENT", "ATTEMPTS", "FAILED (UTC)", "CONTEXT")
-    yield from table(heading, lines, ids=["TASK"], optional=["CONTEXT"], times=["FAILED (UTC)"])
+    yield from table(heading, cells, optional=["CONTEXT"], times=["FAILED (UTC)"])
     yield "run one again: a2a requeue TASK; all of them: a2a requeue --all"
 
 
-def _json_line(summary: TaskSummary) -> str:
-    fields: dict[str, Any] = {
+def dead_letter_fields(summary: TaskSummary) -> dict[str, Any]:
+    """Return a dead letter as a JSON object for scripts."""
+    return {
         "task": summary.ref.task_id,
         "agent": summary.agent,
         "tenant": summary.scope.tenant,
@@ -227,7 +124,10 @@ def _json_line(summary: TaskSummary) -> str:
         "failedAt": _time(summary).replace(" ", "T") + "Z",
         "contextId": summary.context_id,
     }
-    return json_line(fields)
+
+
+def _attempts(summary: TaskSummary) -> str:
+    return f"{summary.attempt} of {summary.max_attempts}" if summary.max_attempts else str(summary.attempt)
 
 
 def _time(summary: TaskSummary) -> str:

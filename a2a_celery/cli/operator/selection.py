@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
@@ -15,7 +15,9 @@ from a2a.types import TaskState
 from click.core import ParameterSource
 
 from ...app import A2A
+from ...dispatch import Publisher
 from ...errors import BlobsUnavailable, ConfigError, StoreUnavailable
+from ...operations.service import TaskService, run_sync
 from ...settings.urls import url_address
 from ...store import Keys, SyncStore
 from ...store.admin.scan import TaskSummary
@@ -27,6 +29,7 @@ from ..completion import complete_agent
 from ..output import STATE_PREFIX
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 STATES = sorted(name.removeprefix(STATE_PREFIX).lower() for name in TaskState.keys()[1:])
 
@@ -131,7 +134,7 @@ def _microseconds(time: datetime | None) -> int | None:
 
 OPTIONS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "agent": ("--agent", {"shell_complete": complete_agent, "help": "Only the tasks of this agent."}),
-    "tenant": ("--tenant", {"help": 'Only the tasks of this tenant; "" for tasks without one.'}),
+    "tenant": ("--tenant", {"help": 'Only the task or tasks of this tenant; "" for tasks without one.'}),
     "owner": ("--owner", {"help": 'Only the tasks of this caller; "" for tasks without one.'}),
     "context_id": ("--context", {"help": "Only the tasks of this context."}),
     "state": (
@@ -170,14 +173,14 @@ def selecting(*names: str) -> Callable[[F], F]:
     return decorate
 
 
-def refuse_gateway_options(context: click.Context, mode: str) -> None:
+def refuse_gateway_options(context: click.Context, mode: str, *, has_filters: bool = False) -> None:
     """Refuse options that apply only to a gateway. Variables such as ``A2A_BEARER_FILE`` are allowed, because other
-    commands in the same shell use them.
+    commands in the same shell use them. If `has_filters` is True, --tenant is a filter and is also allowed.
 
     Raises:
         click.UsageError: One of the gateway options is on the command line.
     """
-    for name, option in GATEWAY_OPTIONS.items():
+    for name, option in {**GATEWAY_OPTIONS, **({} if has_filters else {"tenant": "--tenant"})}.items():
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             raise click.UsageError(f"{mode} reads the store, not a gateway: leave out {option}")
 
@@ -218,6 +221,15 @@ def operator_store(context: click.Context, agent: str | None) -> Iterator[tuple[
         raise click.ClickException(unavailable_store(settings.store_url, e)) from e
     finally:
         store.close()
+
+
+def run_on_service(a2a: A2A, call: Callable[[TaskService], Coroutine[Any, Any, T]]) -> T:
+    """Return the result of `call` with a service of the command's app; see `run_sync`."""
+    publisher = Publisher.of(a2a.celery, a2a.agents, a2a.settings.key_prefix)
+    result = run_sync(a2a.agents, a2a.settings, publisher, call)
+    if publisher.revoke_error:
+        click.echo(f"runs were not revoked, and workers will drop them on receipt: {publisher.revoke_error}", err=True)
+    return result
 
 
 def require_agent(a2a: A2A, agent: str | None, *, has_tasks: bool) -> None:

@@ -29,7 +29,7 @@ def signal_task(context: click.Context, task: str, name: str, payload: str | Non
         raise click.UsageError(f"the payload is not JSON: {e}. Text needs quotes: '\"text\"'") from e
     with operator_store(context, None) as (a2a, _, _):
         try:
-            has_resumed = a2a.signal(task, name, value, signal_id=signal_id)
+            has_resumed = a2a.signal(task, name, value, signal_id=signal_id, sender="operator")
         except ValueError as e:
             raise click.UsageError(str(e)) from e
         except SignalRefused as e:

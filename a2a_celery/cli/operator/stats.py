@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -25,9 +24,6 @@ from .selection import duration, operator_store, require_agent
 
 EVERY = 2.0
 """Default number of seconds between two readings."""
-
-CLEAR = "\x1b[H\x1b[2J"
-"""Escape sequence that clears the terminal."""
 
 HEADING = ("AGENT", "WAITING", "OLDEST", "WORKING", "PAUSED", "COMPLETED", "FAILED", "CANCELED", "REJECTED", "LOST")
 
@@ -90,7 +86,7 @@ class Stats:
     def lines(self, agent: str | None) -> Iterator[str]:
         """Yield the metrics as readable lines. If `agent` is not None, the totals are labelled as those of all
         agents."""
-        yield from table(HEADING, [self._cells(name) for name in self.agents], below=("LOST", "REJECTED"))
+        yield from table(HEADING, [self._cells(name) for name in self.agents])
         yield ""
         if agent is not None:
             yield "totals of all agents:"
@@ -105,7 +101,7 @@ class Stats:
         )
         yield f"tasks that wait for an answer: {self.counted.paused}; dead letters: {self.counted.dead_letters}"
         yield f"webhooks: {posts.waiting} waiting, {posts.dead} given up; posts: {posts.delivered} delivered, " + (
-            f"{posts.failed} failed"
+            f"{posts.failed} failed, {posts.given_up} given up"
         )
         if usage.used is not None:
             of = f" of {shown_size(usage.max_memory)}" if usage.max_memory else ", without a limit"
@@ -161,8 +157,8 @@ def stats(context: click.Context, agent: str | None, watch: float | None, as_lin
             while True:
                 now = Stats.of(store, keys, a2a.agents, agent)
                 require_agent(a2a, agent, has_tasks=bool(now.agents))
-                if watch is not None and not as_lines and sys.stdout.isatty():
-                    click.echo(CLEAR, nl=False)
+                if watch is not None and not as_lines:
+                    click.clear()
                 click.echo(now.as_json() if as_lines else "\n".join(now.lines(agent)))
                 if watch is None:
                     return

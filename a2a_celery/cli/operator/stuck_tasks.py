@@ -5,19 +5,19 @@ The command pages through the lists of open runs and of pauses. Ended tasks are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from functools import update_wrapper
 from math import inf
 from typing import Any
 
 import click
 
+from ...lifecycle.execution import process_of, worker_of
 from ...store import Keys, SyncStore
 from ...store.admin.scan import TaskSummary, list_summaries
-from ..output import json_line, state_name, table
-from .selection import Selection, duration, operator_store, refuse_gateway_options, require_agent
+from ..output import print_list, state_name, table
+from .selection import Selection, duration, operator_store, require_agent
 
 OLDER_THAN = 60.0
 LAPSED_AFTER = 5.0
@@ -67,11 +67,11 @@ class Stuck:
             count = self.task.republish_count
             text += f", published again {count} {'time' if count == 1 else 'times'}"
         run = f"{self.task.ref.run}"
-        return (self.task.ref.task_id, self.task.agent, run, duration(self.seconds), self.task.runner or "-", text)
+        worker = worker_of(self.task.runner) or "-"
+        return (self.task.ref.task_id, self.task.agent, run, duration(self.seconds), worker, text)
 
-    def as_json(self) -> str:
-        """Return the task as one line of JSON."""
-        fields: dict[str, Any] = {
+    def as_dict(self) -> dict[str, Any]:
+        return {
             "task": self.task.ref.task_id,
             "agent": self.task.agent,
             "contextId": self.task.context_id,
@@ -80,48 +80,13 @@ class Stuck:
             "seconds": round(self.seconds, 3),
             "run": self.task.ref.run,
             "attempt": self.task.attempt,
-            "worker": self.task.runner or None,
+            "worker": worker_of(self.task.runner) or None,
+            "process": process_of(self.task.runner) or None,
             "publishedAgain": self.task.republish_count,
         }
-        return json_line(fields)
 
 
 HEADING = ("TASK", "AGENT", "RUN", "FOR", "WORKER", "WHY")
-
-
-def with_stuck_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the option --stuck to ``list``. With this option, the command reads the store instead of calling a
-    gateway."""
-
-    def run(context: click.Context, /, stuck: bool, older_than: float | None, **rest: Any) -> Any:
-        if not stuck:
-            if older_than is not None:
-                raise click.UsageError("--older-than needs --stuck")
-            return command(**rest)
-        refuse_gateway_options(context, "--stuck")
-        if rest["schedule"] is not None:
-            raise click.UsageError("--stuck lists the tasks of all schedules: leave out --schedule")
-        if rest["state"] is not None:
-            raise click.UsageError("--stuck selects the states itself: leave out --state")
-        seconds = OLDER_THAN if older_than is None else older_than
-        return _show(context, Selection.from_options(rest), seconds, rest["limit"], rest["as_lines"])
-
-    callback = click.pass_context(update_wrapper(run, command))
-    for option in (
-        click.option(
-            "--older-than",
-            type=click.FloatRange(min=0),
-            metavar="SECONDS",
-            help=f"With --stuck: the shortest wait to report. Default: {OLDER_THAN:g}.",
-        ),
-        click.option(
-            "--stuck",
-            is_flag=True,
-            help="List tasks of all callers that wait or hang, and why. Reads A2A_STORE_URL; needs no gateway.",
-        ),
-    ):
-        callback = option(callback)
-    return callback
 
 
 def stuck_tasks(store: SyncStore, keys: Keys, older_than: float) -> Iterator[Stuck]:
@@ -160,23 +125,26 @@ def _seconds(task: TaskSummary, since_us: float) -> float:
     return (task.now_us - since_us) / 1_000_000
 
 
-def _show(context: click.Context, selection: Selection, older_than: float, limit: int, as_lines: bool) -> None:
+def list_stuck(
+    context: click.Context, selection: Selection, older_than: float | None, limit: int, as_lines: bool
+) -> None:
+    """Print the tasks that have waited for longer than `older_than` seconds, or `OLDER_THAN`, longest wait first."""
+    seconds = OLDER_THAN if older_than is None else older_than
     with operator_store(context, None) as (a2a, store, keys):
-        tasks = [task for task in stuck_tasks(store, keys, older_than) if task.task in selection]
+        tasks = [task for task in stuck_tasks(store, keys, seconds) if task.task in selection]
         require_agent(a2a, selection.agent, has_tasks=bool(tasks))
     tasks.sort(key=lambda task: task.seconds, reverse=True)
     shown_tasks = tasks[:limit]
+    empty = f"nothing is stuck: no task has waited for longer than {duration(seconds)}"
+    print_list(shown_tasks, as_lines, Stuck.as_dict, _lines, empty)
     if as_lines:
-        for task in shown_tasks:
-            click.echo(task.as_json())
         return
-    if not tasks:
-        click.echo(f"nothing is stuck: no task has waited for longer than {duration(older_than)}")
-        return
-    for line in table(HEADING, [task.cells() for task in shown_tasks], ids=["TASK"], below=["WHY", "WORKER"]):
-        click.echo(line)
     if len(tasks) > limit:
         click.echo(f"… {len(tasks) - limit} more tasks: raise --limit")
     for cause in Why:
         if any(task.why is cause for task in shown_tasks):
             click.echo(f"{cause.text}: {cause.remedy}")
+
+
+def _lines(tasks: Sequence[Stuck]) -> Iterable[str]:
+    return table(HEADING, [task.cells() for task in tasks])

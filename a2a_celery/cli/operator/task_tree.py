@@ -2,41 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import update_wrapper
-from typing import Any
+from collections.abc import Iterator
 
 import click
 
 from ...store import Keys, SyncStore
 from ...store.tasks.family import MAX_DEPTH, Family, Relative, read_family
 from ..output import json_line, printable, state_name
-from .selection import missing_task, operator_store, refuse_gateway_options
+from .selection import missing_task, operator_store
 
 MAX_TASKS = 1000
 """Maximum number of tasks to show."""
 
 NOT_STORED = "not in the store"
-
-
-def with_tree_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the option --tree to ``get``. With this option, the command reads the store instead of calling a gateway."""
-
-    def run(context: click.Context, /, tree: bool, **rest: Any) -> Any:
-        if not tree:
-            return command(**rest)
-        if rest["execution"]:
-            raise click.UsageError("--tree and --execution exclude each other")
-        if rest["store"]:
-            raise click.UsageError("--tree reads the store anyway: leave out --store")
-        refuse_gateway_options(context, "--tree")
-        return _show(context, rest["task"], rest["agent"], rest["as_lines"])
-
-    return click.option(
-        "--tree",
-        is_flag=True,
-        help="Show its parents and child tasks with their states. Reads A2A_STORE_URL; needs no gateway.",
-    )(click.pass_context(update_wrapper(run, command)))
 
 
 def tree(store: SyncStore, keys: Keys, family: Family) -> Iterator[tuple[int, str, Relative]]:
@@ -60,7 +38,8 @@ def tree(store: SyncStore, keys: Keys, family: Family) -> Iterator[tuple[int, st
         pending += [(depth + 1, task.task_id, child) for child in reversed(children)]
 
 
-def _show(context: click.Context, task_id: str, agent: str | None, as_lines: bool) -> None:
+def show_tree(context: click.Context, task_id: str, agent: str | None, as_lines: bool) -> None:
+    """Print a task with its ancestors and descendants."""
     with operator_store(context, agent) as (a2a, store, keys):
         family = store.run(read_family(keys, None, task_id))
         if family is None or agent not in (None, family.task.agent):

@@ -20,7 +20,7 @@ import click
 from celery import Celery
 
 from ...clock import SYSTEM_CLOCK, Clock
-from ...dispatch import worker_reports
+from ...dispatch import ask_workers, worker_reports
 from ...errors import StoreUnavailable
 from ...lifecycle.states import CANCELED, COMPLETED, FAILED, REJECTED
 from ...store import Keys, SyncStore
@@ -28,7 +28,7 @@ from ...store.admin.metrics import FleetMetrics, read_metrics
 from ...store.admin.start_check import server_of
 from ...store.admin.usage import Memory, read_memory
 from ...store.webhooks.deliveries import DeliveryMetrics, delivery_metrics
-from ..doctor.survey import require_broker
+from ..doctor.broker_server import require_broker
 from ..output import json_line, state_name, table, truncate_text
 from .selection import duration, operator_store
 from .stats import shown_size
@@ -141,16 +141,18 @@ class WorkerLoads:
     def update(self) -> None:
         """Query all workers once, and set `latest` and `error`."""
         try:
-            answers = self._app.control.broadcast("a2a_load", reply=True, timeout=REPLY_TIMEOUT) or []
-            replies = {node: reply for answer in answers for node, reply in answer.items() if "slots" in reply}
-            self._recognize([node for node in replies if node not in self._is_ours])
+            nodes = ask_workers(self._app, "ping", REPLY_TIMEOUT)
+            self._recognize([node for node in nodes if node not in self._is_ours])
+            ours = [node for node in nodes if self._is_ours[node]]
+            answers = ask_workers(self._app, "a2a_load", REPLY_TIMEOUT, ours) if ours else {}
+            replies = {node: reply for node, reply in answers.items() if "slots" in reply}
         except Exception as e:  # kombu raises the exceptions of each transport
             self.error = f"cannot query the workers: {type(e).__name__}"
             replies = {}
         else:
             self.error = ""
         now = self._clock.monotonic()
-        loads = {node: WorkerLoad.of(node, reply, now) for node, reply in replies.items() if self._is_ours[node]}
+        loads = {node: WorkerLoad.of(node, reply, now) for node, reply in replies.items()}
         silent = {
             name: replace(load, state="silent")
             for name, load in self.latest.items()
@@ -160,11 +162,11 @@ class WorkerLoads:
 
     def _recognize(self, nodes: Sequence[str]) -> None:
         """Determine which of `nodes` belong to this deployment. A worker that reports no store or key prefix is treated
-        as a worker of this deployment."""
+        as a worker of this deployment, unless its app has no A2A object."""
         if nodes:
             for node, report in worker_reports(self._app, REPORT_TIMEOUT, nodes).items():
                 identity = report.get("store", {}).get("identity"), report.get("settings", {}).get("key_prefix")
-                self._is_ours[node] = identity == self._ours or None in identity
+                self._is_ours[node] = "tasks" not in report and (identity == self._ours or None in identity)
             for node in nodes:
                 self._is_ours.setdefault(node, True)
 
@@ -190,10 +192,13 @@ class View:
     def lines(self, width: int, height: int) -> list[str]:
         """Return the view as at most `height` lines of at most `width` characters."""
         summary = [*self._summary(), ""]
-        of_workers = list(table(WORKER_HEADING, [worker.cells() for worker in self.workers], width))
+        of_workers = list(
+            table(WORKER_HEADING, [worker.cells() for worker in self.workers], width, fixed=WORKER_HEADING)
+        )
         if not self.workers:
             of_workers[1:] = [self.error or "no worker replies"]
-        of_agents = list(table(AGENT_HEADING, [self._agent_cells(name) for name in self._busiest()], width))
+        agent_cells = [self._agent_cells(name) for name in self._busiest()]
+        of_agents = list(table(AGENT_HEADING, agent_cells, width, fixed=AGENT_HEADING))
         available = height - len(summary) - 1
         most_workers = max(available // 2, available - len(of_agents))
         lines = [*summary, *_cut(of_agents, available - min(most_workers, len(of_workers)), "agents")]
@@ -213,6 +218,7 @@ class View:
                 "dead": posts.dead,
                 "deliveredPerSecond": self._posts_per_second("delivered"),
                 "failedPerSecond": self._posts_per_second("failed"),
+                "givenUpPerSecond": self._posts_per_second("given_up"),
             },
             "store": {"bytes": memory.used if memory else None, "maxBytes": memory.limit if memory else None},
             "workers": [worker.as_dict() for worker in self.workers],
@@ -234,9 +240,9 @@ class View:
         yield f"          {others}, {fleet_metrics.dead_letters} dead letters"
         states = (COMPLETED, FAILED, CANCELED, REJECTED)
         yield "ended     " + ", ".join(f"{self._rate(None, s):.1f}/s {state_name(s).lower()}" for s in states)
-        delivery_rate, failure_rate = self._posts_per_second("delivered"), self._posts_per_second("failed")
-        webhooks = f"{posts.waiting} waiting, {posts.dead} given up"
-        yield f"webhooks  {webhooks}, {delivery_rate:.1f}/s delivered, {failure_rate:.1f}/s failed"
+        yield f"webhooks  {posts.waiting} waiting, {posts.dead} given up"
+        outcomes = (("delivered", "delivered"), ("failed", "failed"), ("given_up", "given up"))
+        yield "posts     " + ", ".join(f"{self._posts_per_second(key):.1f}/s {name}" for key, name in outcomes)
 
     def _time(self) -> datetime:
         return datetime.fromtimestamp(self.now.counted.now_us // 1_000_000, UTC)

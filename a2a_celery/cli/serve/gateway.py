@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
-import gc
 import logging
 import os
 import signal
@@ -19,21 +17,25 @@ from typing import Any
 import click
 import uvicorn
 from celery.app.utils import find_app
-from click.core import ParameterSource
 from starlette.applications import Starlette
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from ...app import A2A, import_modules
+from ...clock import SYSTEM_CLOCK, Clock
 from ...crypto.jwk_sets import is_loopback
 from ...crypto.sealing import sealer_of
 from ...errors import ConfigError
 from ...gateway.auth.from_settings import authenticator_from_settings
 from ...gateway.auth.http import PeerAddressMiddleware
 from ...gateway.metrics import FOLDER
+from ...gateway.middleware.access_log import AccessLog
+from ...gateway.shutdown import SERVER_LOGGER
+from ...memory import freeze_heap, keep_freed_memory
 from ...settings import Settings
 from ...store import AsyncStore, Keys
 from ...store.admin.start_check import check_store
-from ...telemetry.logs import set_up
+from ...telemetry.logging_setup import set_up
+from ...telemetry.logs import LineLimit
 from ..app_loader import app_location, load_configured_a2a
 from ..options import LOG_LEVEL, PORT, available_port
 
@@ -43,14 +45,19 @@ APP_VARIABLE = "A2A_CELERY_APP"
 LEVEL_VARIABLE = "A2A_CELERY_LOG_LEVEL"
 """Environment variable with the log level, for the processes of ``gateway --workers N``."""
 
+HOST_VARIABLE = "A2A_CELERY_HOST"
+"""Environment variable with the address to listen on, for the processes of ``gateway --workers N``."""
+
+ACCESS_LOG_VARIABLE = "A2A_CELERY_ACCESS_LOG"
+"""Environment variable that is not empty if requests are logged, for the processes of ``gateway --workers N``."""
+
+
+INVALID_REQUEST = "Invalid HTTP request received."
+"""Warning that uvicorn logs for each request that is not HTTP. Source: uvicorn 0.54, `HttpToolsProtocol`."""
 
 SWITCH_INTERVAL = 0.0001
 """Switch interval of Python's threads, in seconds. A thread that parses a large body delays the event loop for up to
 one interval. Python's default is 0.005."""
-
-
-MALLOC_OPTIONS = {"M_ARENA_MAX": (-8, 1), "M_MMAP_THRESHOLD": (-3, 1 << 25), "M_TRIM_THRESHOLD": (-1, 1 << 27)}
-"""Number and value of each parameter of mallopt that the gateway sets. Source: malloc.h of the GNU C library."""
 
 
 def asgi() -> Starlette:
@@ -58,32 +65,45 @@ def asgi() -> Starlette:
     app = find_app(os.environ[APP_VARIABLE])
     import_modules(app)
     a2a = A2A.of(app)
-    set_up(os.environ[LEVEL_VARIABLE], a2a.settings.log_format)
-    return gateway_app(a2a)
+    set_up(app, os.environ[LEVEL_VARIABLE], a2a.settings.log_format)
+    return gateway_app(a2a, os.environ[HOST_VARIABLE], access_log=bool(os.environ[ACCESS_LOG_VARIABLE]))
 
 
-def gateway_app(a2a: A2A) -> Starlette:
+def gateway_app(a2a: A2A, host: str, *, access_log: bool = False) -> Starlette:
     """Return the ASGI application that uvicorn serves.
+
+    Args:
+        a2a: Agents and settings of the gateway.
+        host: Address on which the gateway listens for gRPC.
+        access_log: True to log each HTTP request.
 
     Raises:
         ConfigError: A setting is invalid.
     """
     sys.setswitchinterval(SWITCH_INTERVAL)
-    _keep_freed_memory()
-    return _trust_proxies(_begin_shutdown_on_signals(freeze_heap_at_start(a2a.asgi(standalone=True))))
+    logging.getLogger(SERVER_LOGGER).addFilter(InvalidRequestFilter())
+    keep_freed_memory()
+    application = a2a.asgi(standalone=True, grpc_host=host)
+    if access_log:
+        application.add_middleware(AccessLog)
+    return _trust_proxies(_begin_shutdown_on_signals(freeze_heap_at_start(application)))
 
 
-def _keep_freed_memory() -> None:
-    """Keep up to 128 MiB of freed memory in the process, with the GNU C library, unless the environment configures its
-    malloc.
+class InvalidRequestFilter(logging.Filter):
+    """Filter that limits uvicorn's lines about requests that are not HTTP."""
 
-    By default, the library returns the memory of each large body to the kernel. The page faults of the next
-    allocations take about half of the CPU time of a message of 6 MB.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None and not any(name.startswith("MALLOC_") for name in os.environ):
-        for number, value in MALLOC_OPTIONS.values():
-            mallopt(number, value)
+    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
+        super().__init__()
+        self._limit = LineLimit(clock)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return True if the line is logged. The number of omitted lines is added to the next line."""
+        if record.msg != INVALID_REQUEST:
+            return True
+        omitted = self._limit.admit()
+        if omitted:
+            record.msg = f"{INVALID_REQUEST} {omitted} more since the last line."
+        return omitted is not None
 
 
 def _trust_proxies(asgi: Starlette) -> Starlette:
@@ -101,18 +121,14 @@ def _trust_proxies(asgi: Starlette) -> Starlette:
 
 
 def freeze_heap_at_start(asgi: Starlette) -> Starlette:
-    """Extend the lifespan of `asgi` so that garbage collections skip all objects that exist after the start.
-
-    Modules, agents and services are about 180,000 objects, which live as long as the process. A full collection of
-    these objects would stop the event loop for about 100 ms.
-    """
+    """Extend the lifespan of `asgi` so that garbage collections skip all objects that exist after the start; see
+    `freeze_heap`."""
     inner_lifespan = asgi.router.lifespan_context
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[Any]:
         async with inner_lifespan(app) as state:
-            gc.collect()
-            gc.freeze()
+            freeze_heap()
             yield state
 
     asgi.router.lifespan_context = lifespan
@@ -196,12 +212,10 @@ def gateway(
     """Serve the agents over A2A."""
     if grpc_port is not None:
         os.environ["A2A_GRPC_PORT"] = str(grpc_port)
-    if context.get_parameter_source("host") is not ParameterSource.DEFAULT:
-        os.environ["A2A_GRPC_HOST"] = host
-    a2a = load_configured_a2a(context)
-    set_up(log_level, a2a.settings.log_format)
+    a2a = load_configured_a2a(context, joins_dev=False)
+    set_up(a2a.celery, log_level, a2a.settings.log_format)
     _check_store(a2a.settings)
-    _check_ports(host, port, a2a.settings)
+    _check_ports(host, port, a2a.settings.grpc_port)
     _warn_of_open_gateway(host, a2a.settings)
     # At shutdown, streams close at once, and clients resume them with Last-Event-ID. See also
     # `_begin_shutdown_on_signals`.
@@ -210,9 +224,10 @@ def gateway(
         "port": port,
         "log_level": log_level,
         "log_config": None,
-        "access_log": access_log,
+        "access_log": False,  # see `AccessLog`
         "loop": "auto" if a2a.settings.uvloop else "asyncio",
         "http": HTTPTOOLS if find_spec("httptools") else H11,
+        "ws": "none",
         "server_header": False,  # do not disclose the server
         "timeout_graceful_shutdown": GRACEFUL,
         "proxy_headers": False,  # see `_trust_proxies`
@@ -221,31 +236,30 @@ def gateway(
     }
     if workers == 1:
         try:
-            asgi = gateway_app(a2a)
+            asgi = gateway_app(a2a, host, access_log=access_log)
         except ConfigError as e:
             raise click.ClickException(str(e)) from e
         uvicorn.run(asgi, **options)
     else:
-        os.environ |= {APP_VARIABLE: app_location(context), LEVEL_VARIABLE: log_level}
+        variables = {APP_VARIABLE: app_location(context), LEVEL_VARIABLE: log_level, HOST_VARIABLE: host}
+        os.environ |= {**variables, ACCESS_LOG_VARIABLE: "on" if access_log else ""}
         with shared_metrics_folder():
             uvicorn.run("a2a_celery.cli.serve.gateway:asgi", factory=True, workers=workers, **options)
 
 
 def _warn_of_open_gateway(host: str, settings: Settings) -> None:
     """Log a warning if a gateway without authentication listens on more than loopback addresses."""
-    hosts = {host} if settings.grpc_port is None else {host, settings.grpc_host}
-    beyond = sorted(address for address in hosts if not is_loopback(address))
-    if beyond and authenticator_from_settings(settings) is None:
-        logger.warning("listening on %s without authentication: other machines reach it too", ", ".join(beyond))
+    if not is_loopback(host) and authenticator_from_settings(settings) is None:
+        logger.warning("listening on %s without authentication: other machines reach it too", host)
 
 
-def _check_ports(host: str, port: int, settings: Settings) -> None:
+def _check_ports(host: str, port: int, grpc_port: int | None) -> None:
     """Check that the ports for HTTP and gRPC are free before uvicorn starts, so that an error is printed as one
     line."""
     try:
         available_port(host, port, "--port")
-        if settings.grpc_port is not None:
-            available_port(settings.grpc_host, settings.grpc_port, "--grpc-port", shared=True)
+        if grpc_port is not None:
+            available_port(host, grpc_port, "--grpc-port", shared=True)
     except ConfigError as e:
         raise click.ClickException(str(e)) from e
 

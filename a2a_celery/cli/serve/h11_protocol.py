@@ -4,10 +4,28 @@ rest of a refused body as fast as it arrives."""
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from typing import Any
 
+import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from ...integrations.uvicorn import UVICORN
+
+UVICORN.require(H11Protocol, "conn", "cycle", "flow", "on_response_complete", "shutdown")
+
+MAX_FRAMING = 1 << 16
+"""Maximum number of bytes of a request before its body, between two pieces of the body, or after the body.
+
+With httptools, a read in which the request or a piece of the body begins is not counted. One read is at most 256 KiB.
+"""
+
+VERSIONS = ("1.0", "1.1")
+"""Supported versions of HTTP."""
+
+ABSOLUTE_FORM = re.compile(rb"https?://[^/?]*", re.IGNORECASE)
+"""Start of a request target that also contains the scheme and the host. Source: RFC 9112, section 3.2.2."""
 
 HEAD_TIMEOUT = 30.0
 """Seconds from the opening of a connection, or from the first byte of a further request, to the end of the headers."""
@@ -31,34 +49,45 @@ class DiscardPace:
 
     Many clients read a refusal only after they have sent the complete body, so the rest of a refused body is received.
     Without the pace, a client that sends many large bodies would delay each turn of the event loop by many reads.
+
+    Args:
+        rate: Bytes per second that are discarded, over all connections.
+        max_wait: Maximum seconds until the next read of a connection.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, rate: int = DISCARD_RATE, max_wait: float = MAX_DISCARD_WAIT) -> None:
+        self._rate = rate
+        self._max_wait = max_wait
         self._free_at = 0.0
 
     def wait(self, now: float, size: int) -> float | None:
         """Count `size` discarded bytes. Return the seconds until the next read of their connection, or None if they
-        would exceed `MAX_DISCARD_WAIT`."""
-        wait = max(0.0, self._free_at - now) + size / DISCARD_RATE
-        if wait > MAX_DISCARD_WAIT:
+        would exceed `max_wait`."""
+        wait = max(0.0, self._free_at - now) + size / self._rate
+        if wait > self._max_wait:
             return None
         self._free_at = now + wait
         return wait
 
 
-DISCARD_PACE = DiscardPace()
-
-
 class HeadTimeout:
-    """Mixin for a uvicorn protocol class that closes a connection if headers are not complete within `HEAD_TIMEOUT`,
-    and discards refused bodies at the `DISCARD_PACE`.
+    """Mixin for a uvicorn protocol class that closes a connection if headers are not complete in time, and discards
+    refused bodies at a pace.
 
     Between two requests, uvicorn's own ``timeout_keep_alive`` applies.
 
     At shutdown, uvicorn closes a connection that has not begun its first request. The request may already be in the
     socket's buffer, and a proxy does not send a POST again. This mixin waits for the request.
+
+    Attributes:
+        head_timeout: See `HEAD_TIMEOUT`.
+        first_request_timeout: See `FIRST_REQUEST_TIMEOUT`.
+        discard_pace: Pace of all connections of the process.
     """
 
+    head_timeout = HEAD_TIMEOUT
+    first_request_timeout = FIRST_REQUEST_TIMEOUT
+    discard_pace = DiscardPace()
     transport: Any
     flow: Any
     cycle: Any
@@ -87,10 +116,11 @@ class HeadTimeout:
         self._pace_discarding(FIRST_DISCARD)
 
     def shutdown(self) -> None:
-        """Begin the graceful shutdown. A connection without a request stays open for `FIRST_REQUEST_TIMEOUT`."""
+        """Begin the graceful shutdown. A connection without a request stays open for `first_request_timeout`
+        seconds."""
         shut_down = super().shutdown  # type: ignore[misc]
         if self.cycle is None:
-            asyncio.get_running_loop().call_later(FIRST_REQUEST_TIMEOUT, self._unless_closed, shut_down)
+            asyncio.get_running_loop().call_later(self.first_request_timeout, self._unless_closed, shut_down)
         else:
             shut_down()
 
@@ -109,7 +139,7 @@ class HeadTimeout:
         if cycle is None or not (cycle.response_complete and cycle.more_body) or self.transport.is_closing():
             return
         loop = asyncio.get_running_loop()
-        wait = DISCARD_PACE.wait(loop.time(), size)
+        wait = self.discard_pace.wait(loop.time(), size)
         if wait is None:
             self.transport.close()
         else:
@@ -121,7 +151,7 @@ class HeadTimeout:
             callback()
 
     def _start_timer(self) -> None:
-        self._head_timer = asyncio.get_running_loop().call_later(HEAD_TIMEOUT, self.transport.close)
+        self._head_timer = asyncio.get_running_loop().call_later(self.head_timeout, self.transport.close)
 
     def _stop_timer(self) -> None:
         if self._head_timer is not None:
@@ -129,5 +159,50 @@ class HeadTimeout:
             self._head_timer = None
 
 
+class Http1Connection(h11.Connection):
+    """Connection that reads requests as strictly as httptools, and also accepts targets in absolute form.
+
+    The connection ignores offers to upgrade to another protocol, for each of which uvicorn logs a warning. It refuses
+    other versions than HTTP/1.0 and HTTP/1.1, and bodies with two framings. A proxy may use the other framing, and read
+    a part of the body as another request.
+
+    Source: RFC 9110, section 7.8; RFC 9112, section 6.3.
+    """
+
+    def next_event(self) -> Any:
+        """Return the next event.
+
+        Raises:
+            RemoteProtocolError: The request is invalid, has another version, or has Content-Length and
+                Transfer-Encoding.
+        """
+        event = super().next_event()
+        if not isinstance(event, h11.Request):
+            return event
+        if event.http_version.decode() not in VERSIONS:
+            raise h11.RemoteProtocolError("unsupported version of HTTP")
+        names = {name for name, _ in event.headers}
+        if names >= {b"content-length", b"transfer-encoding"}:
+            raise h11.RemoteProtocolError("Content-Length and Transfer-Encoding")
+        is_origin_form = event.target.startswith(b"/")
+        if b"upgrade" not in names and is_origin_form:
+            return event
+        headers = [(name, value) for name, value in event.headers if name != b"upgrade"]
+        target = event.target if is_origin_form else _origin_form(event.target)
+        return h11.Request(method=event.method, headers=headers, target=target, http_version=event.http_version)
+
+
+def _origin_form(target: bytes) -> bytes:
+    absolute = ABSOLUTE_FORM.match(target)
+    if absolute is None:
+        return target
+    path = target[absolute.end() :]
+    return path if path.startswith(b"/") else b"/" + path
+
+
 class BoundedH11Protocol(HeadTimeout, H11Protocol):
-    """uvicorn's h11 protocol with a time limit for headers. h11 itself limits the size of headers and trailers."""
+    """uvicorn's h11 protocol with limits for the time and the size of headers, chunk framing and trailers."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.conn = Http1Connection(h11.SERVER, MAX_FRAMING)

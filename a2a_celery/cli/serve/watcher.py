@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from ...errors import ConfigError
-from ...telemetry.logs import set_up
+from ...telemetry.logging_setup import set_up
 from ..app_loader import load_configured_a2a
 from ..options import LOG_LEVEL, PORT
 
@@ -35,8 +35,8 @@ def watcher(
     Run at least one watcher, and preferably two. A watcher recovers runs of lost workers, publishes runs that no worker
     has begun, and delivers webhooks.
     """
-    a2a = load_configured_a2a(context)
-    set_up(log_level, a2a.settings.log_format)
+    a2a = load_configured_a2a(context, joins_dev=False)
+    set_up(a2a.celery, log_level, a2a.settings.log_format)
     try:
         watching = a2a.watcher()
         if metrics_port is not None:

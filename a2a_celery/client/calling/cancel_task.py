@@ -42,6 +42,7 @@ def register_cancel_task(
         content: Sequence[Any] = (),
         message_id: str = "",
         celery_id: str = "",
+        tenant: str = "",
         **fields: Any,
     ) -> str:
         """Cancel a remote task. Without a task id, resend the message with its original id and cancel the task that the
@@ -56,7 +57,7 @@ def register_cancel_task(
         loop = loops.current()
 
         async def cancel_remote() -> str:
-            async with loop.agent(remote) as agent:
+            async with loop.agent(remote, tenant=tenant) as agent:
                 remote_id = task_id
                 if not remote_id:
                     message = message_of(content, message_id, **fields)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Coroutine, Mapping
+from collections.abc import Collection, Coroutine, Mapping
 from dataclasses import dataclass, field
 from http.cookiejar import DefaultCookiePolicy
 from typing import Any, TypeVar
@@ -18,7 +18,7 @@ import httpx
 from ...concurrency import LoopThread
 from ...errors import ConfigError
 from ..connection.card_cache import CardCache
-from ..connection.transports import Credentials, HeaderSource, url_error
+from ..connection.transports import Credentials, HeaderSource, tenant_error, url_error
 from ..errors import AgentUnreachable
 from ..remote_agent import CONNECT_TIMEOUT, RemoteAgent
 from .progress import PollRateLimiter
@@ -35,9 +35,11 @@ class Remote:
         bearer: Bearer token, or None.
         api_key: API key, or None.
         idempotent: True if the agent recognizes repeated messages; see `RemoteAgent`.
+        hosts: Other hosts than that of `url` at which the interfaces of the card may be, or None; see `RemoteAgent`.
+        tenant: Tenant of every request, or None; see `RemoteAgent`.
 
     Raises:
-        ConfigError: The URL, the token or the key is invalid.
+        ConfigError: The URL, the token, the key or the tenant is invalid.
     """
 
     url: str
@@ -45,9 +47,11 @@ class Remote:
     bearer: str | None = field(default=None, repr=False)
     api_key: str | None = field(default=None, repr=False)
     idempotent: bool = False
+    hosts: Collection[str] | None = None
+    tenant: str | None = None
 
     def __post_init__(self) -> None:
-        if error := url_error(self.url):
+        if error := url_error(self.url) or tenant_error(self.tenant):
             raise ConfigError(error)
         Credentials(self.headers, bearer=self.bearer, api_key=self.api_key)  # refuses invalid values
 
@@ -83,9 +87,14 @@ PUSH_EVENTS = {"A2A-Push-Events": "terminal"}
 
 
 class ClientLoop:
-    """Client of one process, created on the first call of the process and therefore after any fork."""
+    """Client of one process, created on the first call of the process and therefore after any fork.
 
-    def __init__(self) -> None:
+    Args:
+        call_timeout: Maximum duration of a complete call, in seconds.
+    """
+
+    def __init__(self, call_timeout: float = CALL_TIMEOUT) -> None:
+        self._call_timeout = call_timeout
         self._loop = LoopThread("a2a-calls").loop
         self._http = httpx.AsyncClient(timeout=httpx.Timeout(REQUEST_TIMEOUT, connect=CONNECT_TIMEOUT))
         # all remotes share the pool, so the cookies of one caller must not reach the next request
@@ -99,18 +108,18 @@ class ClientLoop:
         cancelled.
 
         Raises:
-            AgentUnreachable: The call takes longer than `CALL_TIMEOUT`.
+            AgentUnreachable: The call takes longer than the timeout.
         """
-        future = asyncio.run_coroutine_threadsafe(_call_with_timeout(call), self._loop)
+        future = asyncio.run_coroutine_threadsafe(_call_with_timeout(call, self._call_timeout), self._loop)
         try:
             return future.result()
         except BaseException:
             future.cancel()
             raise
 
-    def agent(self, remote: Remote, trace: Mapping[str, str] | None = None) -> RemoteAgent:
+    def agent(self, remote: Remote, trace: Mapping[str, str] | None = None, *, tenant: str = "") -> RemoteAgent:
         """Return a client for `remote` that sends the headers `trace`. Closing the client leaves the shared connections
-        open.
+        open. `tenant` takes precedence over the tenant of `remote`.
         """
         credentials = Credentials(remote.headers)
 
@@ -127,21 +136,28 @@ class ClientLoop:
             cards=self._cards.setdefault(id(remote), CardCache()) if private else self._public_cards,
             idempotent=remote.idempotent,
             reconnect_timeout=RECONNECT_TIMEOUT,
+            hosts=remote.hosts,
+            tenant=tenant or remote.tenant,
         )
 
 
-async def _call_with_timeout(call: Coroutine[Any, Any, T]) -> T:
+async def _call_with_timeout(call: Coroutine[Any, Any, T], timeout: float) -> T:
     try:
-        async with asyncio.timeout(CALL_TIMEOUT):
+        async with asyncio.timeout(timeout):
             return await call
     except TimeoutError as e:
-        raise AgentUnreachable(f"the agent sent no complete response within {CALL_TIMEOUT:g} s") from e
+        raise AgentUnreachable(f"the agent sent no complete response within {timeout:g} s") from e
 
 
 class ClientLoops:
-    """`ClientLoop` objects by process id."""
+    """`ClientLoop` objects by process id.
 
-    def __init__(self) -> None:
+    Args:
+        call_timeout: Maximum duration of a complete call, in seconds.
+    """
+
+    def __init__(self, call_timeout: float = CALL_TIMEOUT) -> None:
+        self._call_timeout = call_timeout
         self._loops: dict[int, ClientLoop] = {}
         # One lock per process, because a lock that is held during a fork stays locked in the child.
         self._locks: dict[int, threading.Lock] = {}
@@ -152,5 +168,5 @@ class ClientLoops:
         if pid not in self._loops:
             with self._locks.setdefault(pid, threading.Lock()):
                 if pid not in self._loops:
-                    self._loops[pid] = ClientLoop()
+                    self._loops[pid] = ClientLoop(self._call_timeout)
         return self._loops[pid]

@@ -15,6 +15,8 @@ from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
 
 from ...child_tasks import name_parent
 from ...lifecycle.events import jsonable, parts_of
+from ...lifecycle.fold import joined_texts
+from ...lifecycle.json_values import portable
 from ...lifecycle.states import CANCELED, FAILED, REJECTED
 from ..errors import RemoteError
 from ..result import Result
@@ -101,7 +103,7 @@ def _of_mapping(content: Mapping[str, Any]) -> Message:
     if not _is_message(content):
         return Message(parts=_parts(dict(content)))
     try:
-        return ParseDict(dict(content), Message())
+        return ParseDict(portable(dict(content), "message"), Message())
     except ParseError as e:
         raise ValueError(f"a dict with parts must be a valid message: {e}") from None
 
@@ -110,18 +112,7 @@ def _without_seams(result: Result) -> list[Part]:
     """Return the parts of `result`, with the text chunks of each artifact joined."""
     if result.parts != [part for artifact in result.artifacts for part in artifact.parts]:
         return result.parts
-    parts: list[Part] = []
-    for artifact in result.artifacts:
-        for number, part in enumerate(artifact.parts):
-            if number and _is_plain(part) and _is_plain(parts[-1]):
-                parts[-1] = Part(text=parts[-1].text + part.text)
-            else:
-                parts.append(part)
-    return parts
-
-
-def _is_plain(part: Part) -> bool:
-    return part.HasField("text") and part == Part(text=part.text)
+    return [part for artifact in result.artifacts for part in joined_texts(artifact.parts)]
 
 
 def _parts(content: Any) -> list[Part]:

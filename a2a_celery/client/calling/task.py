@@ -32,7 +32,7 @@ from ...clock import SYSTEM_CLOCK
 from ...errors import ConfigError
 from ...integrations.celery import is_registered
 from ...telemetry.tracing import trace_to_keep
-from ..connection.transports import trace_of_current_run
+from ..connection.transports import tenant_error, trace_of_current_run
 from ..errors import AgentUnreachable, CallRefused, InvalidResponse, RemoteError
 from ..result import Result
 from .cancel_task import PUBLISH_TIMEOUT, publish_cancel, register_cancel_task
@@ -56,8 +56,9 @@ SURVIVES_PARENT = "a2a_survives_parent"
 class CallTask(Task):  # type: ignore[misc]
     """Celery task `a2a.call`; see `call_task`. A step has these options:
 
-    * `task_id`: Id of a task that waits for the message, or "" to start a new task.
-    * `context_id`: Id of the conversation of a new task, or "" to let the agent choose the id.
+    * `task_id`: Id of a task that waits for the message, or None to start a new task.
+    * `context_id`: Id of the conversation of a new task, or None to let the agent choose the id.
+    * `tenant`: Tenant of the remote task, or None for the tenant of the remote.
     * `timeout`: Maximum duration in seconds, from the step's first run to the end of the remote task, or None for no
       limit. The default is one day.
     * `unreachable_for`: Seconds for which the agent may be unreachable without interruption. The default is 10 minutes.
@@ -132,8 +133,9 @@ class CallTask(Task):  # type: ignore[misc]
         self,
         *content: Any,
         url: str,
-        task_id: str = "",
-        context_id: str = "",
+        task_id: str | None = None,
+        context_id: str | None = None,
+        tenant: str | None = None,
         timeout: float | None = DAY,
         unreachable_for: float = UNREACHABLE_FOR,
         on_interrupt: str = "raise",
@@ -151,7 +153,8 @@ class CallTask(Task):  # type: ignore[misc]
         """
         if self.request.called_directly:
             raise TypeError(f"{self.name} is a step: use call.s(…) or call.delay(…), or RemoteAgent without Celery")
-        self._check(url, (), {"timeout": timeout, "unreachable_for": unreachable_for, "on_interrupt": on_interrupt})
+        options = {"timeout": timeout, "unreachable_for": unreachable_for, "on_interrupt": on_interrupt}
+        self._check(url, (), {**options, "tenant": tenant})
         step = CallProgress.read(progress, now := SYSTEM_CLOCK.time())
         over = timeout is not None and now - step.began > timeout
         self._stop_if_ended(url, step)
@@ -162,7 +165,7 @@ class CallTask(Task):  # type: ignore[misc]
             if step.task_id:
                 result, step = self._poll(remote, step)
             else:
-                result, step = self._send(remote, self._message(content, task_id, context_id), step)
+                result, step = self._send(remote, self._message(content, task_id or "", context_id or ""), step)
         except (AgentUnreachable, InternalError) as e:
             step = step.missed(now, getattr(e, "retry_after", None), unreachable_for=unreachable_for)
             if now - cast(float, step.failing_since) > unreachable_for:
@@ -215,7 +218,7 @@ class CallTask(Task):  # type: ignore[misc]
         )
 
     def _send(self, remote: Remote, message: Message, progress: CallProgress) -> tuple[Result, CallProgress]:
-        loop, celery_id = self.loops.current(), self.request.id
+        loop, celery_id, tenant = self.loops.current(), self.request.id, self._tenant
         has_webhook = self.webhook is not None
         question: str | None = None
 
@@ -223,7 +226,7 @@ class CallTask(Task):  # type: ignore[misc]
 
         async def send() -> Result:
             nonlocal has_webhook, question
-            async with loop.agent(remote, trace) as agent:
+            async with loop.agent(remote, trace, tenant=tenant) as agent:
                 if message.task_id:
                     current = await agent.get(message.task_id)
                     if _has_message(current, message):
@@ -246,10 +249,10 @@ class CallTask(Task):  # type: ignore[misc]
         return result, progress.reached(result.task_id, has_webhook=has_webhook, question=question)
 
     def _poll(self, remote: Remote, progress: CallProgress) -> tuple[Result, CallProgress]:
-        loop = self.loops.current()
+        loop, tenant = self.loops.current(), self._tenant
 
         async def poll() -> Result:
-            async with loop.agent(remote) as agent:
+            async with loop.agent(remote, tenant=tenant) as agent:
                 return await agent.get(progress.task_id)
 
         return loop.run(poll()), progress.reached(progress.task_id, has_webhook=progress.has_webhook)
@@ -296,7 +299,12 @@ class CallTask(Task):  # type: ignore[misc]
         if progress.task_id:
             # A prefork child may exit after the step, for example because of worker_max_tasks_per_child.
             info = self.request.delivery_info
-            publish_cancel(self.canceler, info, max_wait=PUBLISH_TIMEOUT, url=url, task_id=progress.task_id)
+            tenant = {"tenant": self._tenant} if self._tenant else {}
+            publish_cancel(self.canceler, info, max_wait=PUBLISH_TIMEOUT, url=url, task_id=progress.task_id, **tenant)
+
+    @property
+    def _tenant(self) -> str:
+        return str((self.request.kwargs or {}).get("tenant") or "")
 
     def _check(self, url: str, content: tuple[Any, ...], options: dict[str, Any]) -> list[Any]:
         """Validate the arguments and return `content` as a list of JSON values for a Celery message.
@@ -307,6 +315,8 @@ class CallTask(Task):  # type: ignore[misc]
             ValueError: An option is out of range.
         """
         find_remote(self.remotes, url)
+        if error := tenant_error(options.get("tenant", "")):
+            raise ConfigError(error)
         on_interrupt = options.get("on_interrupt", "raise")
         if on_interrupt not in ON_INTERRUPT:
             raise ValueError(f"on_interrupt={on_interrupt!r}: must be {' or '.join(map(repr, ON_INTERRUPT))}")
@@ -327,7 +337,7 @@ def _has_message(result: Result, message: Message) -> bool:
     return any(history_message.message_id == message.message_id for history_message in history)
 
 
-_OPTIONS = {"task_id", "context_id", "timeout", "unreachable_for", "on_interrupt"}
+_OPTIONS = {"task_id", "context_id", "tenant", "timeout", "unreachable_for", "on_interrupt"}
 
 
 def call_task(

@@ -23,7 +23,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from ...concurrency import DaemonThreads
+from ...concurrency import DaemonThreads, close_old_connections
 from ...errors import ConfigError
 from ..notifications import MAX_BYTES, SECRET_PREFIX, TOKEN, NotificationRefused, Ping, Verifier
 from ..receiver import BROKER_THREADS, BROKER_TIMEOUT, RETRY_DELAY, as_json, body_of, consent
@@ -71,7 +71,7 @@ class Webhook:
         """Return the ASGI application that receives notifications. The step's id is the last segment of the path, so
         the application can be mounted under any path.
         """
-        threads = DaemonThreads(BROKER_THREADS, "a2a-wake")
+        threads = DaemonThreads(BROKER_THREADS, "a2a-wake", before_call=close_old_connections)
 
         async def endpoint(request: Request) -> Response:
             if request.method == "OPTIONS":

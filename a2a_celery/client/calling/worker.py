@@ -98,8 +98,9 @@ class CallRequest(Request):  # type: ignore[misc]
         may_be_there = self.time_start is not None or self.delivery_info.get("redelivered") or bool(progress)
         # the arguments of a step that answers a question contain the id of the remote task
         task_id = progress.get("task_id") or (kwargs.get("task_id") if may_be_there else None)
+        tenant = {name: kwargs[name] for name in ("tenant",) if kwargs.get(name)}
         if task_id:
-            publish_cancel(self.task.canceler, self.delivery_info, url=kwargs["url"], task_id=task_id)
+            publish_cancel(self.task.canceler, self.delivery_info, url=kwargs["url"], task_id=task_id, **tenant)
         elif may_be_there:
             call = {
                 "url": kwargs["url"],
@@ -108,7 +109,7 @@ class CallRequest(Request):  # type: ignore[misc]
                 "celery_id": self.id,
             }
             context = {name: kwargs[name] for name in ("context_id",) if kwargs.get(name)}
-            publish_cancel(self.task.canceler, self.delivery_info, **call, **context)
+            publish_cancel(self.task.canceler, self.delivery_info, **call, **context, **tenant)
 
 
 def execute_now(consumer: Any, requests: Iterable[CallRequest]) -> None:

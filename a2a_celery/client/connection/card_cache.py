@@ -23,8 +23,7 @@ MAX_AGE = 300.0
 """Seconds for which a card without Cache-Control is fresh."""
 
 MAX_CARDS = 1000
-"""Maximum number of cached cards. The least recently fetched card is evicted. The limit is needed because callers may
-invent addresses."""
+"""Default maximum number of cached cards."""
 
 _MAX_AGE_FORM = re.compile(r"(?:^|[,\s])max-age\s*=\s*\"?(\d{1,10})")
 _NO_CACHE_FORM = re.compile(r"(?:^|[,\s])no-(?:store|cache)\b")
@@ -45,10 +44,13 @@ class CardCache:
 
     Args:
         max_age: Seconds for which a card without Cache-Control is fresh.
+        max_cards: Maximum number of cached cards. The least recently fetched card is evicted. The limit is needed
+            because callers may invent addresses.
         clock: Source of time, for tests.
     """
 
-    def __init__(self, max_age: float = MAX_AGE, *, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, max_age: float = MAX_AGE, *, max_cards: int = MAX_CARDS, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._max_cards = max_cards
         self._max_age = max_age
         self._clock = clock
         self._cards: dict[str, _CachedCard] = {}
@@ -98,7 +100,7 @@ class CardCache:
         } or validators
         self._cards.pop(address, None)
         self._cards[address] = _CachedCard(card, self._clock.monotonic() + self._max_age_of(answer), validators)
-        while len(self._cards) > MAX_CARDS:
+        while len(self._cards) > self._max_cards:
             del self._cards[next(iter(self._cards))]
         return card
 

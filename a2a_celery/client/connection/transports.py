@@ -7,36 +7,36 @@ client's HTTP client, records the ids and adds the zones.
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from importlib.util import find_spec
 from inspect import isawaitable
 from io import IncrementalNewlineDecoder
+from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 from a2a.client import Client, ClientCallContext, ClientCallInterceptor, ClientConfig, ClientFactory
 from a2a.client.interceptors import AfterArgs, BeforeArgs
+from a2a.compat.v0_3.versions import is_legacy_version
 from a2a.types import AgentCard, AgentInterface
-from a2a.utils.constants import TransportProtocol
+from a2a.utils.constants import PROTOCOL_VERSION_0_3, TransportProtocol
+from packaging.version import InvalidVersion, Version
 
+from ...caller import API_KEY_HEADER
 from ...child_tasks import CURRENT_CHILDREN
 from ...errors import ConfigError
 from ...telemetry.tracing import trace_to_keep
 from ..errors import InvalidResponse, NoTransport
-from ..event_parser import text_with_zones
+from ..event_parser import repaired_text
 
 HeaderSource = Mapping[str, str] | Callable[[], Mapping[str, str] | Awaitable[Mapping[str, str]]]
 """Headers, or a function that returns the headers of the next request, for example with a fresh token."""
 
 TRACEPARENT_HEADER = "traceparent"
-
-API_KEY_HEADER = "X-API-Key"
-"""Header for an API key if the agent's card does not specify a header."""
 
 
 class Credentials:
@@ -206,8 +206,22 @@ class ResponseLimit:
 HTTP_BINDINGS = (TransportProtocol.JSONRPC.value, TransportProtocol.HTTP_JSON.value)
 GRPC = TransportProtocol.GRPC.value
 
+ANY_HOST = "*"
+"""Value of `hosts` that permits the interfaces of a card to be at any host."""
+
+_HOST_AND_PORT = re.compile(r"(?:dns:///)?([A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\]):\d+", re.ASCII)
+
+MAX_SHOWN_INTERFACES = 5
+"""Maximum number of a card's interfaces in the text of an error."""
+
+MAX_SHOWN_LENGTH = 100
+"""Maximum number of characters of a value in a card in the text of an error."""
+
 GRPC_PORTS = {"https": 443, "http": 80}
 """Default ports of gRPC interfaces whose address in the card is a URL."""
+
+OF_CONTENT = ("content-encoding", "content-length", "transfer-encoding")
+"""Headers of a response that describe its content as it was sent."""
 
 GRPC_KEEPALIVE = (("grpc.keepalive_time_ms", 330_000),)
 """Channel options that detect a dead connection under an open call. Servers close a connection whose client sends pings
@@ -237,15 +251,16 @@ class EventIdRecorder:
         """
         response = await self._http.send(request, **options | {"stream": True})
         self._bound.reset()
-        if options.get("stream"):
+        if options.get("stream") and "text/event-stream" in response.headers.get("content-type", ""):
             self._bound.watch(response)
             # A line is read only when its frame is needed, so the recorded id is never newer than the yielded events.
             response.aiter_lines = lambda: self._record_ids(_lines_of(response))  # type: ignore[method-assign]
             return response
         await self._bound.read(response)
-        if (text := text_with_zones(response.text)) != response.text:
-            response.json = lambda **options: json.loads(text, **options)  # type: ignore[method-assign]
-        return response
+        if (text := repaired_text(response.text)) == response.text:
+            return response
+        headers = {name: value for name, value in response.headers.items() if name not in OF_CONTENT}
+        return httpx.Response(response.status_code, headers=headers, content=text.encode(), request=request)
 
     async def _record_ids(self, lines: AsyncIterator[str]) -> AsyncIterator[str]:
         async for line in lines:
@@ -253,7 +268,7 @@ class EventIdRecorder:
                 self._bound.reset()
             elif line.startswith("id:"):
                 self.last = line.removeprefix("id:").strip() or None
-            yield f"data:{text_with_zones(line[5:])}" if line.startswith("data:") else line
+            yield f"data:{repaired_text(line[5:])}" if line.startswith("data:") else line
 
 
 async def _lines_of(response: httpx.Response) -> AsyncIterator[str]:
@@ -293,25 +308,38 @@ class Transports:
             ignored, because credentials would be sent in clear text. Interfaces of HTTP bindings whose address is not a
             valid URL are ignored, too. A gRPC interface whose address has neither of these schemes is encrypted if and
             only if `url` is ``https://``.
-        prefer: Bindings in order of preference: "JSONRPC", "HTTP+JSON", "GRPC". If empty, the order of the card
-            applies.
+        prefer: Bindings in order of preference: "JSONRPC", "HTTP+JSON", "GRPC". If empty or None, the order of
+            the card applies.
         interceptors: Interceptors of the SDK's client.
         max_response_bytes: Maximum size of a response, or of one event of a stream, in bytes after decompression.
         timeout: Seconds after which a gRPC call fails, or None for no limit. Streams and messages that wait for the end
             of the task have no limit.
+        hosts: Other hosts than that of `url` whose interfaces are used, or `ANY_HOST`, or None for no other host.
+            Interfaces of the card at other hosts are ignored, because the card of an untrusted agent could name an
+            internal address.
+        tenant: Tenant of every request, or None for the tenants in the card. With a tenant, interfaces that cannot
+            carry it are ignored: those of protocol 0.3, and HTTP+JSON if the tenant does not fit into a path.
 
     Raises:
         ConfigError: `prefer` is not a list of known bindings, or contains "GRPC" although gRPC is not installed.
+            `hosts` is a text other than `ANY_HOST`, or `tenant` is invalid.
     """
 
     def __init__(
         self,
         url: str,
-        prefer: Sequence[str],
+        prefer: Sequence[str] | None,
         interceptors: Sequence[ClientCallInterceptor],
         max_response_bytes: int = MAX_RESPONSE_BYTES,
         timeout: float | None = None,
+        hosts: Collection[str] | None = None,
+        tenant: str | None = None,
     ) -> None:
+        if error := tenant_error(tenant):
+            raise ConfigError(error)
+        if isinstance(hosts, str) and hosts != ANY_HOST:
+            raise ConfigError(f"hosts = {hosts!r}: a list of host names, or {ANY_HOST!r} for all hosts")
+        prefer, hosts = prefer or (), hosts or ()
         bindings = (*HTTP_BINDINGS, GRPC)
         unknown = [name for name in prefer if name not in bindings]
         if unknown or isinstance(prefer, str):
@@ -320,11 +348,13 @@ class Transports:
         if GRPC in prefer and not has_grpc:
             raise ConfigError("gRPC needs an extra: pip install 'a2a-celery[grpc]'")
         self._secure = urlsplit(url).scheme == "https"
+        self._hosts = None if ANY_HOST in hosts else {_plain_host(host) for host in (host_of(url), *hosts)}
         self._bindings = list(prefer) or [*HTTP_BINDINGS, *([GRPC] if has_grpc else [])]
         self._preferred = bool(prefer)
         self._interceptors = list(interceptors)
         self._max_answer_bytes = max_response_bytes
         self._timeout = timeout
+        self._tenant = tenant or ""
         self._channels: dict[str, Any] = {}
 
     def connect(self, card: AgentCard, http: httpx.AsyncClient, *, streaming: bool) -> Connection:
@@ -335,7 +365,9 @@ class Transports:
             NoTransport: The card has no interface that this client supports.
         """
         ids = EventIdRecorder(http, self._max_answer_bytes)
-        usable = self._with_usable_interfaces(card)
+        usable_card = self.usable_card(card)
+        if not usable_card.supported_interfaces:
+            raise NoTransport(self._unusable_text(card))
         config = ClientConfig(
             streaming=streaming,
             httpx_client=ids,  # type: ignore[arg-type]  # it forwards the attributes of an AsyncClient
@@ -343,16 +375,7 @@ class Transports:
             supported_protocol_bindings=self._bindings,
             use_client_preference=self._preferred,
         )
-        try:
-            client = ClientFactory(config).create(usable, self._interceptors)
-        except ValueError as e:
-            bindings_text = ", ".join(sorted({i.protocol_binding for i in card.supported_interfaces})) or "no interface"
-            if usable is not card:
-                bindings_text += ", some of them at addresses that are not used: invalid URLs"
-                bindings_text += ", or http:// for an agent at https://" if self._secure else ""
-            raise NoTransport(
-                f"the card of {card.name!r} has {bindings_text}; wanted: {', '.join(self._bindings)}"
-            ) from e
+        client = ClientFactory(config).create(usable_card, self._interceptors)
         return Connection(client, streaming and card.capabilities.streaming, ids)
 
     async def close(self) -> None:
@@ -360,21 +383,58 @@ class Transports:
         while self._channels:
             await self._channels.popitem()[1].close()
 
-    def _with_usable_interfaces(self, card: AgentCard) -> AgentCard:
-        """Return `card` without the interfaces whose addresses the client does not use."""
-        usable_interfaces = [interface for interface in card.supported_interfaces if self._is_usable(interface)]
-        if len(usable_interfaces) == len(card.supported_interfaces):
+    def usable_card(self, card: AgentCard) -> AgentCard:
+        """Return `card` without the interfaces that the client does not use. The SDK's client sends the tenant of the
+        interface that it chooses with every request."""
+        usable_interfaces = [interface for interface in card.supported_interfaces if not self._obstacle(interface)]
+        if len(usable_interfaces) == len(card.supported_interfaces) and not self._tenant:
             return card
         usable_card = AgentCard()
         usable_card.CopyFrom(card)
         del usable_card.supported_interfaces[:]
         usable_card.supported_interfaces.extend(usable_interfaces)
+        if self._tenant:
+            # Only some interfaces have a tenant: at their addresses, which several agents share, it names the agent.
+            is_shared = any(not interface.tenant for interface in card.supported_interfaces)
+            for interface in usable_card.supported_interfaces:
+                prefix = f"{interface.tenant}/" if interface.tenant and is_shared else ""
+                interface.tenant = f"{prefix}{self._tenant}"
         return usable_card
 
-    def _is_usable(self, interface: AgentInterface) -> bool:
-        if self._secure and interface.url.lower().startswith("http://"):
-            return False
-        return interface.protocol_binding not in HTTP_BINDINGS or is_http_url(interface.url)
+    def _unusable_text(self, card: AgentCard) -> str:
+        """Return the text of a `NoTransport` for `card`, with the obstacle of each interface."""
+        interfaces = card.supported_interfaces
+        if not interfaces:
+            return f"the card of {card.name!r} has no interface"
+        obstacles = [
+            f"{interface.protocol_binding[:MAX_SHOWN_LENGTH]!r} at {interface.url[:MAX_SHOWN_LENGTH]!r}: "
+            f"{self._obstacle(interface)}"
+            for interface in interfaces[:MAX_SHOWN_INTERFACES]
+        ]
+        if len(interfaces) > MAX_SHOWN_INTERFACES:
+            obstacles.append(f"{len(interfaces) - MAX_SHOWN_INTERFACES} more")
+        return f"no interface in the card of {card.name!r} is usable: {'; '.join(obstacles)}"
+
+    def _obstacle(self, interface: AgentInterface) -> str:
+        """Return the reason for which the client does not use `interface`, or "" if the client uses it."""
+        binding, url = interface.protocol_binding, interface.url
+        if binding == GRPC and not self._preferred and GRPC not in self._bindings:
+            return "gRPC needs an extra: pip install 'a2a-celery[grpc]'"
+        if binding not in self._bindings:
+            return f"the binding is not one of {', '.join(self._bindings)}"
+        if not _is_supported_version(interface.protocol_version):
+            return f"the protocol version {interface.protocol_version[:MAX_SHOWN_LENGTH]!r} is not supported"
+        if self._tenant and is_legacy_version(interface.protocol_version):
+            return f"protocol 0.3 cannot carry the tenant {self._tenant!r}"
+        if self._tenant and binding == TransportProtocol.HTTP_JSON and not _fits_path(self._tenant):
+            return f"a path cannot carry the tenant {self._tenant!r}"
+        if not (is_http_url(url) if binding in HTTP_BINDINGS else _is_grpc_address(url)):
+            return "the address is not a valid URL"
+        if self._secure and url.lower().startswith("http://"):
+            return "the address is http://, but the agent's is https://"
+        if self._hosts is not None and _plain_host(host_of(url)) not in self._hosts:
+            return f"the host is not {' or '.join(sorted(self._hosts))} (see the argument hosts)"
+        return ""
 
     def _channel(self, url: str) -> Any:
         import grpc.aio  # noqa: PLC0415 - an extra
@@ -410,6 +470,44 @@ def grpc_address(url: str, *, is_secure: bool) -> tuple[str, bool]:
     return (host if parts.port is not None else f"{host}:{GRPC_PORTS[parts.scheme]}"), parts.scheme == "https"
 
 
+def _is_grpc_address(url: str) -> bool:
+    try:
+        grpc_address(url, is_secure=False)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_supported_version(version: str) -> bool:
+    """Return True for the versions that the SDK's client supports: 0.3 and later, and "" for an unknown version."""
+    try:
+        return not version or Version(version) >= Version(PROTOCOL_VERSION_0_3)
+    except InvalidVersion:
+        return False
+
+
+def host_of(url: str) -> str:
+    """Return the host of an HTTP URL or of a gRPC address ``host:port``, or "" for any other address, such as one that
+    names a name server."""
+    match = _HOST_AND_PORT.fullmatch(url)
+    if match is not None:
+        return match[1]
+    try:
+        parts = httpx.URL(url)  # the parser that also decides where a request is sent
+    except httpx.InvalidURL:
+        return ""
+    return parts.raw_host.decode() if parts.scheme in GRPC_PORTS else ""
+
+
+def _plain_host(host: str) -> str:
+    """Return `host` in lower case without brackets and a final dot. All loopback addresses have the same result."""
+    host = host.lower().removeprefix("[").removesuffix("]").removesuffix(".")
+    try:
+        return "localhost" if ip_address(host).is_loopback else host
+    except ValueError:
+        return host
+
+
 def is_http_url(url: str) -> bool:
     """Return True if `url` is an HTTP URL with a host and a valid port."""
     try:
@@ -432,6 +530,25 @@ def url_error(url: object) -> str:
     if not is_http_url(url) or parts.query or parts.fragment:
         return f"{url!r}: an agent's URL must begin with http:// or https:// and name a host, and must have no query"
     return ""
+
+
+MAX_TENANT_LENGTH = 256
+
+
+def tenant_error(tenant: object) -> str:
+    """Describe the error in a tenant. Return "" if the tenant is valid or None."""
+    if tenant is None:
+        return ""
+    if not isinstance(tenant, str):
+        return f"a tenant must be a string, not {type(tenant).__name__}"
+    if len(tenant) > MAX_TENANT_LENGTH or not tenant.isprintable():
+        return f"tenant {tenant[:MAX_TENANT_LENGTH]!r}: at most {MAX_TENANT_LENGTH} printable characters"
+    return ""
+
+
+def _fits_path(tenant: str) -> bool:
+    """Return True if the SDK, which does not quote the tenant, sends it unchanged in the path of a URL."""
+    return not set(tenant) & set("?#%\\") and not {"", ".", ".."} & set(tenant.split("/"))
 
 
 def _timeout_interceptor(timeout: float | None) -> Any:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable
 from contextlib import aclosing, suppress
 from contextvars import Context, copy_context
+from dataclasses import dataclass
 from importlib import import_module
 from itertools import count
 from typing import Any, Protocol, TypeVar
@@ -24,6 +25,7 @@ from ...concurrency import DaemonThreads
 from ...dispatch import RunOptions
 from ...errors import AgentSignal, ConfigError, SuspendRun
 from ...lifecycle import Completed, Failure, Outcome, is_interrupted, is_terminal
+from ...lifecycle.json_values import ends_with_half
 from ...store.runs.commands import Claim
 from ..events.queue import RunEventQueue
 from ..process.thread_cleanup import ThreadCleanup
@@ -60,7 +62,7 @@ class Adapter(Protocol):
         ...
 
 
-async def make_adapter(agent: Agent, cleanup: ThreadCleanup) -> Adapter:
+async def make_adapter(agent: Agent, cleanup: ThreadCleanup | None) -> Adapter:
     """Return the adapter for `agent`. The code is imported in a thread, because an import may take seconds.
 
     Raises:
@@ -119,6 +121,8 @@ class ExecutorAdapter:
         if events.messages.is_enabled:
             context.call_context.state[INCOMING] = events.messages
         await self._executor.execute(context, events)
+        if events.agent_error is not None:
+            raise events.agent_error
         return Completed()
 
     async def cancel(self, claim: Claim, events: RunEventQueue) -> None:
@@ -131,7 +135,7 @@ class FunctionAdapter:
 
     announces = True
 
-    def __init__(self, function: Callable[[Turn], Any], cleanup: ThreadCleanup) -> None:
+    def __init__(self, function: Callable[[Turn], Any], cleanup: ThreadCleanup | None = None) -> None:
         self._function = function
         self._cleanup = cleanup
 
@@ -159,7 +163,8 @@ class FunctionAdapter:
         The worker's concurrency limits the number of these threads. A thread cannot be cancelled, so a stopped run
         waits until the function has ended.
         """
-        thread = DaemonThreads(1, "a2a-sync-agent", at_end=self._cleanup.at_thread_end)
+        at_end = None if self._cleanup is None else self._cleanup.at_thread_end
+        thread = DaemonThreads(1, "a2a-sync-agent", at_end=at_end)
         context = copy_context()
 
         def call() -> Any:
@@ -182,6 +187,13 @@ class FunctionAdapter:
             thread.close()
 
 
+@dataclass(frozen=True)
+class Replacement:
+    """Value that replaces the chunks that the agent has yielded, because its framework has withdrawn text."""
+
+    content: Any
+
+
 class Reply:
     """Conversion of returned and yielded values to events. Yielded text and parts become chunks of one artifact.
 
@@ -192,6 +204,7 @@ class Reply:
     def __init__(self, turn: Turn) -> None:
         self._turn = turn
         self._artifact_id: str | None = None
+        self._half = ""  # first half of a surrogate pair at the end of the last text
         claim = turn._claim
         first_turn = claim.turn - claim.ask_count
         self._new_ids = (str(uuid5(NAMESPACE_OID, f"{claim.task.id}/{first_turn}/{n}")) for n in count())
@@ -231,7 +244,7 @@ class Reply:
         Each chunk is sent when it is yielded. A chunk must have a part, so the completing chunk has an empty text.
         """
         if self._artifact_id is not None:
-            await self._turn.artifact("", artifact_id=self._artifact_id, append=True, last=True)
+            await self._turn.artifact(self._take_half(), artifact_id=self._artifact_id, append=True, last=True)
 
     async def _send(self, value: Any, *, last: bool) -> None:
         self._turn.stop_if_asking()
@@ -239,6 +252,12 @@ class Reply:
             self.require_all_steps()
         if value is None:
             return
+        if isinstance(value, str):
+            value = self._take_half() + value
+            if not last and ends_with_half(value):
+                self._half, value = value[-1], value[:-1]
+        elif self._half:
+            await self._send_part(self._take_half())
         if isinstance(value, Artifact | Message | TaskStatusUpdateEvent | TaskArtifactUpdateEvent | Task):
             event = TaskArtifactUpdateEvent(artifact=value, last_chunk=True) if isinstance(value, Artifact) else value
             if _ends_turn(value):
@@ -246,9 +265,18 @@ class Reply:
                 self._artifact_id = None
             await self._turn._events.enqueue_event(event)
             return
+        await self._send_part(value, last=last)
+
+    async def _send_part(self, value: Any, *, last: bool = False) -> None:
         is_next = self._artifact_id is not None
+        if isinstance(value, Replacement):
+            value, is_next = value.content, False
         self._artifact_id = self._artifact_id or next(self._new_ids)
         await self._turn.artifact(value, artifact_id=self._artifact_id, name="response", append=is_next, last=last)
+
+    def _take_half(self) -> str:
+        half, self._half = self._half, ""
+        return half
 
 
 def _ends_turn(event: Any) -> bool:

@@ -12,6 +12,7 @@ from celery.exceptions import Retry
 
 from ...concurrency import wait_for
 from ...lifecycle.questions import Question
+from ...lifecycle.signals import ReceivedSignal
 from ..events.steps import OpenStep
 from .answer import Answer
 from .durable_steps import DurableStep, perform_blocking
@@ -59,9 +60,9 @@ class BlockingTurn:
         """See `Turn.step`. A plain function is called in the current thread."""
         return perform_blocking(self._turn.journal, DurableStep.of(function), name, args, kwargs)
 
-    def call(self, agent: Any, message: Any, *, context_id: str = "") -> Any:
+    def call(self, agent: Any, message: Any, *, context_id: str | None = None, tenant: str | None = None) -> Any:
         """See `Turn.call`."""
-        pending_call = self._turn._begin_call(agent, message, context_id)
+        pending_call = self._turn._begin_call(agent, message, context_id, tenant)
         return self._wait_for(lambda: self._turn._perform_call(*pending_call))
 
     @property
@@ -137,7 +138,7 @@ class BlockingTurn:
         wait = waits.begin_sleep(seconds, until)
         self._wait_for(lambda: waits.sleep(wait))
 
-    def wait_for(self, name: str, timeout: float | None = None) -> Any:
+    def wait_for(self, name: str, timeout: float | None = None) -> ReceivedSignal:
         """See `Turn.wait_for`."""
         waits = self._turn._waits
         wait = waits.begin_wait(name, timeout)

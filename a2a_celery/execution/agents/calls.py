@@ -16,6 +16,7 @@ from a2a.utils.errors import A2AError
 from ...errors import ChildFailed, ChildInterrupted, ChildRefused, SuspendRun
 from ...lifecycle import is_interrupted
 from ...lifecycle.journal import JournalEntry
+from ...lifecycle.signals import CHILD_SIGNAL
 from ...lifecycle.states import COMPLETED
 from ...store.runs.suspension import Wait
 from ..agent_caller import AgentCaller, CallResult, ChildCall
@@ -28,10 +29,6 @@ from .waits import suspend
 
 KIND = "call"
 """Kind of the journal entries of calls."""
-
-CHILD_SIGNAL = "child/"
-"""Prefix of the name of the signal that ends the wait for a child. The id of the child follows the prefix; see
-``child_waits`` in scripts/lib."""
 
 SHORT_CALL = 0.3
 """Seconds for which a run waits for a child before the run is suspended and frees its slot."""

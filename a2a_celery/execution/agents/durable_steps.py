@@ -302,7 +302,7 @@ async def _attempt(journal: RunJournal, durable: DurableStep, call: JournalCall,
             if delay is None:
                 raise
         retries += 1
-        call.messages.restart()
+        call.attempts += 1
         await journal.clock.sleep(delay)
 
 
@@ -318,7 +318,7 @@ def _attempted_blocking(
             if delay is None:
                 raise
         retries += 1
-        call.messages.restart()
+        call.attempts += 1
         wait_for(journal.clock.sleep(delay), journal.loop, lambda: journal.is_stopping)
 
 

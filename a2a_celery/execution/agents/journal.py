@@ -23,33 +23,32 @@ calls (``fetch(8f2c…)#1``). The key of a call within another call begins with 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, fields, is_dataclass, replace
-from hashlib import sha256
+from dataclasses import dataclass, replace
 from threading import Lock, get_ident
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 from weakref import ref
 
-from google.protobuf.message import Message as Proto
-from pydantic import BaseModel
-
 from ...clock import Clock
 from ...concurrency import LeanEvent
 from ...errors import StepError, StepsChanged
-from ...lifecycle.journal import REMOVED, JournalEntry, encode_entry
+from ...lifecycle.journal import REMOVED, CallExecution, JournalEntry, encode_entry
+from ...lifecycle.references import quote_key_part
 from ...settings import Settings
-from ...store.keys import quote_key_part
 from ...store.runs.commands import Claim
-from ..events.incoming import CURRENT_MESSAGES, CallMessages, message_name
+from ..events.incoming import CURRENT_MESSAGES, add_messages, message_name
 from ..events.queue import RunEventQueue
+from .call_arguments import beginning, digest
 
 MAX_ENTRIES = 10_000
 """Maximum number of entries of a journal. Each run of the turn reads all entries before it calls the agent."""
+
+MAX_RESULT_BYTES = 1024 * 1024
+"""Maximum size of a recorded result in bytes if `blob_url` is not set."""
 
 MAX_NAME = 200
 """Maximum length of a name, in characters."""
@@ -57,10 +56,6 @@ MAX_NAME = 200
 UNFINISHED = "unfinished"
 """Form of an entry without a result: the agent stopped waiting for the call and continued. The call is executed again,
 at the same position."""
-
-REFUSED_ANSWERS = "refused answers"
-"""Key of the entry that contains a position for each refused answer: calls at this position or later are made after
-the refusal. No call has this key, because the key of a call contains a ``#``."""
 
 TURNS_TO_BEGIN = 10
 """Number of iterations of the event loop in which code beside a wait may begin a call before the run is suspended."""
@@ -72,7 +67,7 @@ CURRENT_CALL: ContextVar[JournalCall] = ContextVar("a2a_celery_journal_call")
 """Call that is being executed."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class JournalCall:
     """Named call that an agent's code makes.
 
@@ -81,7 +76,11 @@ class JournalCall:
         idempotency_key: UUID that is the same in every run with this journal, and in a task that takes it over.
         position: Position in the main sequence, or 0 for a call outside the main sequence.
         entry: Entry with the result of an earlier run, or None if the call must be executed.
-        messages: Client messages that the call has read.
+        messages: Names of the client messages that the calls around this call and, in the last list, this call have
+            read.
+        began_us: Time at which the call began, in µs since 1970.
+        arguments: Beginning of the arguments as JSON, or "" without arguments or if `entry` has the result.
+        attempts: Number of attempts of the call in this run.
     """
 
     key: str
@@ -90,7 +89,10 @@ class JournalCall:
     idempotency_key: str
     position: int
     entry: JournalEntry | None
-    messages: CallMessages
+    messages: tuple[list[str], ...]
+    began_us: int
+    arguments: str = ""
+    attempts: int = 1
 
 
 class RunJournal:
@@ -123,7 +125,7 @@ class RunJournal:
         "_other_version",
         "_position",
         "_progress",
-        "_refusals",
+        "_run",
         "_task",
         "_thread",
         "_turn",
@@ -137,14 +139,15 @@ class RunJournal:
         self._entries = dict(claim.journal or {})
         self._last_position = max((entry.position for entry in self._entries.values()), default=0)
         self._bytes = sum(map(_size, self._entries.values()))
+        self._run = claim.ref.run
         self._turn = claim.turn - claim.ask_count
         self._origin = f"{claim.journal_origin}/{self._turn}"
-        refusals = self._entries.get(REFUSED_ANSWERS)
-        self._refusals: list[int] = [] if refusals is None else json.loads(refusals.content)
         self._last_answer = ""  # name of the message that began the run, if it answers a question of `ask`
         if claim.ask_count:
             index = claim.turn_messages[-1]
             self._last_answer = message_name(index, claim.task.history[index])
+            if refusal_count := claim.ask_count + 1 - len(claim.turn_messages):
+                self._origin += f"/{refusal_count}"
         self._answered_at: int | None = None
         self._holds_progress = False
         self._other_version = claim.other_version
@@ -192,7 +195,8 @@ class RunJournal:
         Args:
             kind: Kind of the call, such as "step".
             name: Name of the call.
-            arguments: Arguments, by which equal calls outside the main sequence are recognized.
+            arguments: Arguments, by which equal calls outside the main sequence are recognized. Their beginning is
+                recorded with the result.
 
         Raises:
             CancelledError: The run must stop.
@@ -211,9 +215,7 @@ class RunJournal:
         with self._lock:
             self._settle_deferred(is_main)
             stem = (
-                quote_key_part(name)
-                if is_main
-                else f"{self._prefix(outer)}{quote_key_part(name)}({_digest(arguments)})"
+                quote_key_part(name) if is_main else f"{self._prefix(outer)}{quote_key_part(name)}({digest(arguments)})"
             )
             self._ordinals[stem] += 1
             key = f"{stem}#{self._ordinals[stem]}"
@@ -223,14 +225,17 @@ class RunJournal:
             self._require_unchanged(key, kind, position, entry)
             if entry is None and len(self._entries) >= MAX_ENTRIES:
                 raise StepError(f"{kind} {name!r}: a turn may have {MAX_ENTRIES} recorded results: record larger units")
-        refusal_count = sum(first <= position for first in self._refusals)
-        origin = f"{self._origin}/{refusal_count}" if refusal_count else self._origin
         call_entry = None if entry is None or entry.form == UNFINISHED else entry
-        idempotency_key = str(uuid5(NAMESPACE_URL, f"{origin}/{key}"))
+        idempotency_key = str(uuid5(NAMESPACE_URL, f"{self._origin}/{key}"))
         if call_entry is not None:
-            self._replay_messages(call_entry, outer)
-        messages = CallMessages(None if outer is None else outer.messages)
-        return JournalCall(key, kind, name, idempotency_key, position, call_entry, messages)
+            add_messages(call_entry.messages)
+            if self._last_answer in call_entry.messages:
+                self.mark_last_answer()
+        messages: tuple[list[str], ...] = (*CURRENT_MESSAGES.get(), [])
+        shown_arguments = "" if call_entry is not None else beginning(arguments)
+        return JournalCall(
+            key, kind, name, idempotency_key, position, call_entry, messages, self._now_us(), shown_arguments
+        )
 
     async def record(self, call: JournalCall, form: str, content: bytes) -> JournalEntry:
         """Record the result of a call, and return the entry after the store has confirmed it.
@@ -251,13 +256,6 @@ class RunJournal:
         entry = self._entries.get(call.key)
         return entry is not None and entry.form != UNFINISHED
 
-    def _replay_messages(self, entry: JournalEntry, outer: JournalCall | None) -> None:
-        """Note that a recorded call within the call `outer` has read messages."""
-        if outer is not None:
-            outer.messages.add_recorded(entry.messages)
-        if self._last_answer in entry.messages:
-            self.mark_last_answer()
-
     def mark_last_answer(self) -> None:
         """Note that the agent, or a call that is replayed, now receives the last answer to the agent's questions."""
         if self._answered_at is None:
@@ -265,11 +263,7 @@ class RunJournal:
 
     def remove_calls_after_answer(self) -> bool:
         """Remove the entries of calls that have read the last answer, and of calls that the agent has made in its main
-        sequence since then.
-
-        The store removes the entries with the next events. Entries of other calls outside the main sequence stay,
-        because their keys contain their arguments. Calls that later runs make in the main sequence instead of the
-        removed calls have new idempotency keys.
+        sequence since then. The store removes the entries with the next events.
 
         Returns:
             False if nothing was removed, because entries of `replace` may depend on the answer.
@@ -277,20 +271,13 @@ class RunJournal:
         if self._holds_progress:
             return False
         with self._lock:
-            readers = [entry for entry in self._entries.values() if self._last_answer in entry.messages]
-            positions = [entry.position for entry in readers if entry.position]
-            if self._answered_at is not None:
-                positions.append(self._answered_at + 1)
-            first = min(positions, default=self._position + 1)
-            later_entries = [entry for entry in self._entries.values() if entry.position >= first]
-            removed_entries = {entry.key: entry for entry in (*readers, *later_entries)}.values()
-            refusals = json.dumps([*self._refusals, first]).encode()
-            self._events.add_entries(
-                [
-                    *(replace(entry, form=REMOVED, content=b"", turn=self._turn) for entry in removed_entries),
-                    JournalEntry(REFUSED_ANSWERS, "refusal", "json", refusals, turn=self._turn),
-                ]
-            )
+            last_position = self._position if self._answered_at is None else self._answered_at
+            removed_entries = [
+                replace(entry, form=REMOVED, content=b"", turn=self._turn)
+                for entry in self._entries.values()
+                if entry.position > last_position or self._last_answer in entry.messages
+            ]
+            self._events.add_entries(removed_entries)
         return True
 
     def restart(self, scope: str) -> None:
@@ -449,8 +436,15 @@ class RunJournal:
         raise self.changed(problem)
 
     def _entry(self, call: JournalCall, form: str, content: bytes) -> JournalEntry:
-        messages = () if form == UNFINISHED else call.messages.names  # an unfinished call reads its messages again
-        return JournalEntry(call.key, call.kind, form, content, call.position, self._turn, messages)
+        messages = () if form == UNFINISHED else tuple(call.messages[-1])  # an unfinished call reads its messages again
+        duration_us = max(0, self._now_us() - call.began_us)
+        execution = CallExecution(self._run, call.attempts, call.began_us, duration_us)
+        return JournalEntry(
+            call.key, call.kind, form, content, call.position, self._turn, messages, execution, call.arguments
+        )
+
+    def _now_us(self) -> int:
+        return round(self.clock.time() * 1_000_000)
 
     def _replace(self, entries: list[JournalEntry]) -> None:
         """Replace entries in memory before they are written.
@@ -478,10 +472,10 @@ class RunJournal:
 
     def _require_size(self, entry: JournalEntry) -> None:
         size = len(entry.content)
-        if self.settings.blob_url is None and size > self.settings.step_max_bytes:
+        if self.settings.blob_url is None and size > MAX_RESULT_BYTES:
             raise StepError(
                 f"{entry.kind} {entry.key!r}: its result has {size} bytes, and may have "
-                f"{self.settings.step_max_bytes} (a2a_step_max_bytes): set a2a_blob_url, so that large results are "
+                f"{MAX_RESULT_BYTES}: set a2a_blob_url, so that large results are "
                 "stored in an object store, or store large values elsewhere, and return their names"
             )
 
@@ -544,29 +538,3 @@ def current_step_key() -> str:
 def _size(entry: JournalEntry) -> int:
     """Return the size of a stored entry with its key, in bytes."""
     return 0 if entry.form == REMOVED else len(entry.key) + len(encode_entry(entry))
-
-
-def _digest(arguments: Any) -> str:
-    """Return a digest of `arguments`. A value that cannot be serialized, such as a client object, is represented by the
-    name of its type."""
-    try:
-        text = json.dumps(arguments, default=_plain, skipkeys=True)
-    except (TypeError, ValueError, RecursionError):
-        text = ""
-    return sha256(text.encode()).hexdigest()[:16]
-
-
-def _plain(value: Any) -> Any:
-    match value:
-        case bytes():
-            return sha256(value).hexdigest()
-        case BaseModel():
-            return value.model_dump_json()
-        case Proto():
-            return sha256(value.SerializeToString(deterministic=True)).hexdigest()
-        case set() | frozenset():
-            return sorted(map(str, value))
-        case _ if is_dataclass(value) and not isinstance(value, type):
-            return {field.name: getattr(value, field.name) for field in fields(value)}
-        case _:
-            return type(value).__qualname__

@@ -16,14 +16,16 @@ from google.protobuf.struct_pb2 import Struct
 
 from ...agents import Agent
 from ...caller import Caller
+from ...clock import Clock
 from ...concurrency import call_in_thread
 from ...hooks import Hooks
 from ...lifecycle import Event, Failure, Outcome, final_event
-from ...lifecycle.events import jsonable
+from ...lifecycle.events import jsonable, portable_metadata
 from ...lifecycle.execution import Transition
+from ...lifecycle.outcomes import OUTCOMES
 from ...lifecycle.states import CANCELED
 from ...store.runs.commands import Claim
-from ..events.run_telemetry import OUTCOMES, report_problem
+from ..events.run_telemetry import report_problem
 
 logger = logging.getLogger(__name__)
 
@@ -77,8 +79,9 @@ class RunInfo:
 class RunHooks:
     """Hooks of one run. Use the object on the event loop of the run, except for `transition`."""
 
-    def __init__(self, hooks: Hooks, agent: Agent, claim: Claim) -> None:
+    def __init__(self, hooks: Hooks, agent: Agent, claim: Claim, clock: Clock) -> None:
         name = agent.name
+        self._clock = clock
         self.failed: str | None = None
         """Reference of the first failure of an `on_event` hook, which fails the run, or None if there was no
         failure."""
@@ -109,7 +112,7 @@ class RunHooks:
         """Call the `after_run` hooks. Exceptions and a timeout are logged."""
         self.info.outcome = OUTCOMES[type(outcome)]
         try:
-            async with asyncio.timeout(HOOKS_TIMEOUT):
+            async with self._clock.timeout(HOOKS_TIMEOUT):
                 for hook in self._after:
                     try:
                         await _call_hook(hook, self.info)
@@ -144,7 +147,7 @@ class RunHooks:
         state = event.status.state
         rewritten: Event | None = None
         try:
-            async with asyncio.timeout(HOOKS_TIMEOUT):
+            async with self._clock.timeout(HOOKS_TIMEOUT):
                 rewritten = await self.event(event)
         except TimeoutError as e:
             self.failed = self.failed or self._report("its on_event hooks took too long for the final status", e)
@@ -165,7 +168,7 @@ class RunHooks:
         """Return the metadata that hooks have added, or {} if the metadata cannot be serialized as JSON. The error is
         logged."""
         try:
-            metadata: dict[str, Any] = jsonable(self.info.metadata)
+            metadata: dict[str, Any] = portable_metadata(jsonable(self.info.metadata))
             Struct().update(metadata)
             return metadata
         except Exception as e:
@@ -208,9 +211,9 @@ _under_way: set[asyncio.Task[None]] = set()
 """Running calls of asynchronous hooks. The set keeps the tasks alive, because asyncio holds only weak references."""
 
 
-def run_hooks(hooks: Hooks, agent: Agent, claim: Claim) -> RunHooks | None:
+def run_hooks(hooks: Hooks, agent: Agent, claim: Claim, clock: Clock) -> RunHooks | None:
     """Return the hooks of a run, or None if its agent has none."""
-    return RunHooks(hooks, agent, claim) if hooks.has_any(agent.name) else None
+    return RunHooks(hooks, agent, claim, clock) if hooks.has_any(agent.name) else None
 
 
 async def _call_hook(hook: Callable[..., Any], info: RunInfo) -> None:

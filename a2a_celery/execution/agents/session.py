@@ -13,12 +13,13 @@ from a2a.types import Message, Role, Task
 from ...agents import Agent
 from ...crypto.sealing import FORM, NotSealedHere, Sealer, sealer_of
 from ...errors import SessionConflict, SessionError
+from ...lifecycle.json_values import json_bytes
 from ...lifecycle.saved_json import require_text_keys
 from ...lifecycle.states import SUBMITTED
 from ...settings import Settings
 from ...store.runs.commands import Claim, SavedSession, SavedSince, SessionState
 from ...store.tasks.commands import list_tasks
-from ...store.tasks.results import Page
+from ...store.tasks.replies import Page
 from ..events.queue import RunEventQueue
 from .loop_method import loop_method
 
@@ -29,6 +30,9 @@ HISTORY_TASKS = 50
 """Maximum number of a context's tasks that `ContextSession.history` reads. Older tasks are omitted."""
 
 HISTORY_MESSAGES = 200
+
+MAX_STATE_BYTES = 1024 * 1024
+"""Maximum size in bytes of the state of a session as JSON. The result of a durable step has the same limit."""
 
 NEW = b"{}"
 """State of a session that was never saved."""
@@ -129,7 +133,7 @@ class ContextSession:
         Raises:
             SessionError: The state is not a JSON object or is too large.
         """
-        text = _encode_state(self.state, self._settings.session_max_bytes)
+        text = _encode_state(self.state)
         return self.unchanged() if text == self._saved else self._to_save(text)
 
     def unchanged(self) -> SessionState:
@@ -145,7 +149,7 @@ class ContextSession:
 
     async def _save(self, state: dict[str, Any] | None) -> None:
         async with self._saving:
-            text = _encode_state(self.state if state is None else state, self._settings.session_max_bytes)
+            text = _encode_state(self.state if state is None else state)
             if text != self._saved:
                 answer = await self._events.save(self._to_save(text))
                 if isinstance(answer, SavedSince):
@@ -193,26 +197,26 @@ def _sealer(settings: Settings) -> Sealer | None:
     return sealer_of(settings.secret_keys)
 
 
-def _encode_state(state: Any, most: int) -> bytes:
+def _encode_state(state: Any) -> bytes:
     """Return `state` as JSON. A state that is read back is equal, except that tuples become lists.
 
     Raises:
-        SessionError: The state cannot be serialized as JSON, or takes more than `most` bytes.
+        SessionError: The state cannot be serialized as JSON, or takes more than `MAX_STATE_BYTES`.
     """
     if not isinstance(state, dict):
         raise SessionError(f"a session's state is a dict, not {type(state).__name__}: store the value under a key")
     try:
-        text = json.dumps(state, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+        text = json_bytes(state)
     except (TypeError, ValueError, RecursionError) as e:
         raise SessionError(f"a session's state must be JSON, and this one is not: {e}") from e
     try:
         require_text_keys(state, "a session's state")
     except ValueError as e:
         raise SessionError(str(e)) from None
-    if len(text) > most:
+    if len(text) > MAX_STATE_BYTES:
         raise SessionError(
-            f"a session's state may have {most} bytes as JSON (a2a_session_max_bytes), and this one has {len(text)}: "
-            "store large values elsewhere, and their names here"
+            f"a session's state may have {MAX_STATE_BYTES} bytes as JSON, and this one has {len(text)}: store large "
+            "values elsewhere, and their names here"
         )
     return text
 

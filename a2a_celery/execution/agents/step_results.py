@@ -2,15 +2,16 @@
 
 A result is a JSON value, bytes, a pydantic model, a dataclass or a protobuf message. The form of an entry identifies
 the encoding and, for the last three encodings, the class: ``pydantic acme.models:Page``, ``protobuf acme.v1.Page``. The
-class must be importable by its name.
+module of the class must be loaded when the result is read. No module is imported because of an entry, so that a writer
+to the store cannot make a worker run the code of other modules.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import is_dataclass
 from functools import cache
-from importlib import import_module
 from typing import Any
 
 from google.protobuf.descriptor_pool import Default
@@ -18,8 +19,10 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as Proto
 from google.protobuf.message_factory import GetMessageClass
 from pydantic import BaseModel, TypeAdapter
+from pydantic_core import PydanticSerializationError
 
 from ...errors import StepError, StepFailed
+from ...lifecycle.json_values import json_bytes, portable_text
 from ...lifecycle.saved_json import require_text_keys
 
 FAILURE = "failure"
@@ -41,10 +44,10 @@ def encode_result(step: str, value: Any) -> tuple[str, bytes]:
     kind = _class_kind(type(value))
     if kind is None:
         return "json", _json(step, value)
-    name = _importable_name(type(value))
+    name = _name_of(type(value))
     if name is None:
         raise StepError(
-            f"step {step!r} returned a {type(value).__qualname__}, which cannot be imported by its name: define the "
+            f"step {step!r} returned a {type(value).__qualname__}, which cannot be found by its name: define the "
             "class at the top of a module"
         )
     try:
@@ -71,9 +74,9 @@ def decode_result(form: str, content: bytes) -> Any:
             return content
         case "json":
             return json.loads(content)
-    cls = _protobuf_class(name) if kind == "protobuf" else _import_class(name)
+    cls = _protobuf_class(name) if kind == "protobuf" else _loaded_class(name)
     if cls is None or _class_kind(cls) != kind:
-        raise UnreadableResult(f"the class {name} of its result does not exist")
+        raise UnreadableResult(f"the class {name} of its result does not exist or is not loaded: import it at the top")
     try:
         return _load(kind, cls, content)
     except (ValueError, TypeError, DecodeError) as error:
@@ -89,7 +92,7 @@ def encode_failure(step: str, error: Exception) -> tuple[bytes, Exception]:
     content = _failure(name, error.args)
     if content is not None and _is_equal(error, _exception(content)):
         return content, error
-    text = str(error).encode(errors="replace").decode()  # the text of a file name may not be Unicode
+    text = portable_text(str(error))  # the text of a file name may not be Unicode
     failure = StepFailed(step, name.replace(":", "."), text)
     failure.__cause__ = error
     content = _failure("a2a_celery.errors:StepFailed", failure.args)
@@ -105,7 +108,8 @@ def decode_failure(content: bytes) -> Exception:
     """
     error = _exception(content)
     if error is None:
-        raise UnreadableResult(f"its exception {json.loads(content)['class']} cannot be created")
+        name = json.loads(content)["class"]
+        raise UnreadableResult(f"its exception {name} cannot be created or is not loaded: import it at the top")
     return error
 
 
@@ -119,7 +123,7 @@ def _class_kind(cls: type) -> str | None:
 
 def _json(step: str, value: Any) -> bytes:
     try:
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+        text = json_bytes(value)
         require_text_keys(value, f"the result of step {step!r}")
     except (TypeError, ValueError, RecursionError) as error:
         raise StepError(
@@ -132,14 +136,26 @@ def _json(step: str, value: Any) -> bytes:
 def _dump(kind: str, value: Any) -> bytes:
     match kind:
         case "pydantic":
-            text: str = value.model_dump_json(by_alias=True, round_trip=True)
+            try:
+                text: str = value.model_dump_json(by_alias=True, round_trip=True)
+            except PydanticSerializationError:  # perhaps half of a surrogate pair
+                return _unicode(value.model_dump(mode="json", by_alias=True, round_trip=True))
             return text.encode()
         case "protobuf":
             content: bytes = value.SerializeToString(deterministic=True)
             return content
         case _:
             cls: type = type(value)
-            return _adapter(cls).dump_json(value, by_alias=True, round_trip=True)
+            adapter = _adapter(cls)
+            try:
+                return adapter.dump_json(value, by_alias=True, round_trip=True)
+            except PydanticSerializationError:
+                return _unicode(adapter.dump_python(value, mode="json", by_alias=True, round_trip=True))
+
+
+def _unicode(value: Any) -> bytes:
+    """Return the JSON `value` as bytes that Pydantic can read, without halves of surrogate pairs."""
+    return portable_text(json.dumps(value, ensure_ascii=False)).encode()
 
 
 def _load(kind: str, cls: Any, content: bytes) -> Any:
@@ -157,13 +173,13 @@ def _adapter(cls: type) -> TypeAdapter[Any]:
     return TypeAdapter(cls)
 
 
-def _importable_name(cls: Any) -> str | None:
-    """Return the name by which a class can be imported ("module:name", or the name of a protobuf type), or None."""
+def _name_of(cls: Any) -> str | None:
+    """Return the name by which a class can be found ("module:name", or the name of a protobuf type), or None."""
     if issubclass(cls, Proto):
         full_name: str = cls.DESCRIPTOR.full_name
         return full_name if _protobuf_class(full_name) is cls else None
     name = f"{cls.__module__}:{cls.__qualname__}"
-    return name if _import_class(name) is cls else None
+    return name if _loaded_class(name) is cls else None
 
 
 def _protobuf_class(full_name: str) -> Any:
@@ -177,28 +193,28 @@ def _protobuf_class(full_name: str) -> Any:
         return None
 
 
-def _import_class(name: str) -> Any:
-    """Return the class "module:name", or None if there is no such class."""
+def _loaded_class(name: str) -> Any:
+    """Return the class "module:name" of a loaded module, or None if there is no such class."""
     module, _, path = name.partition(":")
     try:
-        value: Any = import_module(module)
+        value: Any = sys.modules.get(module)
         for attribute in path.split("."):
             value = getattr(value, attribute)
-    except Exception:  # the import of a module may raise anything
+    except Exception:  # the module may define __getattr__, which may raise anything
         return None
     return value if isinstance(value, type) else None
 
 
 def _failure(name: str, arguments: tuple[Any, ...]) -> bytes | None:
     try:
-        return json.dumps({"class": name, "args": arguments}, ensure_ascii=False, allow_nan=False).encode()
+        return json_bytes({"class": name, "args": arguments})
     except (TypeError, ValueError, RecursionError):
         return None
 
 
 def _exception(content: bytes) -> Exception | None:
     failure = json.loads(content)
-    cls = _import_class(failure["class"])
+    cls = _loaded_class(failure["class"])
     if cls is None or not issubclass(cls, Exception):
         return None
     try:

@@ -17,9 +17,11 @@ from google.protobuf.json_format import MessageToDict
 from ...caller import Caller
 from ...errors import ConfigError, InputRequired, SuspendRun
 from ...lifecycle.answers import AnswerRefused, AnswerType, AnswerTypes, require_valid_schema
-from ...lifecycle.events import parts_of
+from ...lifecycle.events import parts_of, portable_metadata
+from ...lifecycle.json_values import portable_text
 from ...lifecycle.outcomes import agent_message
 from ...lifecycle.questions import Question, schema_part
+from ...lifecycle.signals import ReceivedSignal
 from ...lifecycle.states import WORKING
 from ...store.runs.commands import Claim
 from ..agent_caller import ChildCall, name_of
@@ -210,7 +212,7 @@ class Turn:
             ValueError: A value in the metadata cannot be serialized as JSON.
             InvalidAgentResponseError: A number in the metadata is NaN or infinite.
         """
-        event = TaskStatusUpdateEvent(status=TaskStatus(state=WORKING), metadata=metadata or None)
+        event = TaskStatusUpdateEvent(status=TaskStatus(state=WORKING), metadata=portable_metadata(metadata) or None)
         if text or parts:
             message = agent_message(text, self.task_id, self.context_id) if text else Message()
             message.parts.extend(parts or ())
@@ -253,7 +255,7 @@ class Turn:
         return await perform(self.journal, DurableStep.of(function), name, args, kwargs)
 
     @loop_method
-    async def call(self, agent: Any, message: Any, *, context_id: str = "") -> Any:
+    async def call(self, agent: Any, message: Any, *, context_id: str | None = None, tenant: str | None = None) -> Any:
         """Call another agent and return the result of its task.
 
         The task is a child of this task and is cancelled with it. A later run of the turn finds the same child, or
@@ -264,7 +266,8 @@ class Turn:
             agent: Name of an agent of this app, URL of an agent, or `RemoteAgent`. An agent of this app is called
                 without HTTP, on behalf of this task's caller.
             message: Text, bytes, JSON data, parts or a complete message.
-            context_id: Id of the child's context, or "" for a new context.
+            context_id: Id of the child's context, or None for a new context.
+            tenant: Tenant of the request if `agent` is a URL, or None.
 
         Returns:
             The ``client.Result`` of the completed child, or of the message of a remote agent that created no task.
@@ -279,15 +282,19 @@ class Turn:
             StepError: The result is too large to be recorded.
             TypeError: `message` cannot be converted to an A2A message.
         """
-        return await self._perform_call(*self._begin_call(agent, message, context_id))
+        return await self._perform_call(*self._begin_call(agent, message, context_id, tenant))
 
-    def _begin_call(self, agent: Any, message: Any, context_id: str) -> tuple[JournalCall, ChildCall]:
+    def _begin_call(
+        self, agent: Any, message: Any, context_id: str | None, tenant: str | None
+    ) -> tuple[JournalCall, ChildCall]:
         if self._events.calls is None:
             raise ConfigError("turn.call is for function agents: a plain Celery task calls agents with a2a.submit")
         self.stop_if_asking()
-        entry = self.journal.begin(CALL, name_of(agent), (message, context_id))
+        context_id, tenant = context_id or "", tenant or ""
+        arguments = (message, context_id, tenant) if tenant else (message, context_id)
+        entry = self.journal.begin(CALL, name_of(agent, tenant), arguments)
         caller = Caller.from_json(self._claim.caller)
-        return entry, ChildCall(agent, message, context_id, entry.idempotency_key, caller, self.task_id)
+        return entry, ChildCall(agent, message, context_id, entry.idempotency_key, caller, self.task_id, tenant)
 
     async def _perform_call(self, entry: JournalCall, child: ChildCall) -> Any:
         return await perform_call(self.journal, self._events, entry, child)
@@ -494,8 +501,8 @@ class Turn:
         await waits.sleep(waits.begin_sleep(seconds, until))
 
     @loop_method
-    async def wait_for(self, name: str, timeout: float | None = None) -> Any:
-        """Wait for a signal that another system sends to this task, and return its payload.
+    async def wait_for(self, name: str, timeout: float | None = None) -> ReceivedSignal:
+        """Wait for a signal that another system sends to this task, and return the signal.
 
         The run ends and frees its slot, as in `sleep`, unless the signal has already arrived. Signals with the same
         name are received in the order in which they were sent, each by one call.
@@ -506,7 +513,8 @@ class Turn:
                 has already arrived.
 
         Returns:
-            The payload, a JSON value.
+            The payload, a JSON value, and the kind of the sender. Clients can send only the signals that the agent's
+            option `signals` names.
 
         Raises:
             TimeoutError: No signal arrived in time. A later run raises the error again.
@@ -572,7 +580,8 @@ class Turn:
             InvalidAgentResponseError: `content` has any other type, or cannot be serialized as JSON.
         """
         artifact_id = artifact_id or str(uuid4())
-        artifact = Artifact(artifact_id=artifact_id, name=name, parts=parts_of(content))
+        portable_name = name if name.isascii() else portable_text(name)
+        artifact = Artifact(artifact_id=artifact_id, name=portable_name, parts=parts_of(content))
         await self._events.enqueue_event(TaskArtifactUpdateEvent(artifact=artifact, append=append, last_chunk=last))
         return artifact_id
 

@@ -8,15 +8,14 @@ call that began the wait returns immediately.
 from __future__ import annotations
 
 import asyncio
-import json
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, NoReturn
+from typing import NoReturn
 
-from ...dispatch.options import EPOCH, MICROSECOND
 from ...errors import ConfigError, SuspendRun
+from ...lifecycle.events import EPOCH, MICROSECOND
 from ...lifecycle.journal import JournalEntry
-from ...lifecycle.signals import require_signal_name
+from ...lifecycle.signals import ReceivedSignal, decode_signal, require_signal_name
 from ...retry_policy import MAX_DELAY, require_delay
 from ...store.runs.commands import Claim
 from ...store.runs.suspension import Wait, take_signal
@@ -31,7 +30,7 @@ SLEEP, SIGNAL = "sleep", "signal"
 """Kinds of the journal entries of waits."""
 
 PAYLOAD, TIMEOUT, UNTIL = "json", "timeout", "until"
-"""Forms of the journal entries of waits: the payload of a signal, the expiry of a wait, and the end of a short sleep
+"""Forms of the journal entries of waits: a signal, the expiry of a wait, and the end of a short sleep
 in µs since 1970."""
 
 
@@ -132,14 +131,14 @@ class Waits:
             else:  # later runs need the entry, because the call has a position among the recorded calls
                 self._journal.defer(wait.call, UNTIL, content)
 
-    async def wait_for(self, wait: BegunWait) -> Any:
+    async def wait_for(self, wait: BegunWait) -> ReceivedSignal:
         """See `Turn.wait_for`."""
         entry = wait.call.entry or await self._find_entry(wait)
         if entry is None:
             await self._suspend(wait)
         if entry.form == TIMEOUT:
             raise TimeoutError(f"no signal {wait.signal!r} arrived in time")
-        return json.loads(entry.content)
+        return decode_signal(entry.content)
 
     async def _find_entry(self, wait: BegunWait) -> JournalEntry | None:
         """Return the entry of a signal that has arrived, or None. If the timeout is 0, return the entry of the timeout

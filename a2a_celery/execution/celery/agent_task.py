@@ -13,14 +13,14 @@ from ..limits import CeleryLimits
 from ..process.forced_stop import RunEnder
 from ..process.shutdown_requeuer import ShutdownRequeuer
 from ..process.worker_process import WorkerProcess
-from .async_tracer import Begun
+from .async_tracer import AWAITING_CALL, AsyncTaskCall, Begun
 from .request import RunFailed, RunRequest, celery_result
 
 
 def register_entry(
     app: Celery,
     agent: Agent,
-    process: Callable[[], WorkerProcess],
+    process: Callable[[str | None], WorkerProcess],
     stop_here: Callable[[str], None],
     ender: RunEnder,
     requeuer: ShutdownRequeuer,
@@ -32,7 +32,7 @@ def register_entry(
     Args:
         app: Celery app.
         agent: Agent to register.
-        process: Function that returns the state of the current process.
+        process: Function that returns the state of the current process, by the node name of its worker.
         stop_here: Function that stops a run in this process; see `RunRequest`.
         ender: Writer of the outcomes of runs that cannot write their own outcome; see `RunRequest`.
         requeuer: Requeuer of runs at shutdown; see `RunRequest`.
@@ -42,14 +42,17 @@ def register_entry(
     """
 
     def run_agent(self: Task, task_id: str, run: int) -> str:
-        worker_process = process()
+        call: AsyncTaskCall | None = self.request.get(AWAITING_CALL)
+        if call is not None:
+            return celery_result(call.perform(*self.begin_run(task_id, run)))
+        worker_process = process(self.request.hostname)
         emitter, retries = worker_process.events.emitter(self), int(self.request.retries or 0)
         return celery_result(
             worker_process.run(agent, task_id, run, celery_limits(self), emitter=emitter, retries=retries)
         )
 
     def begin_run(self: Task, task_id: str, run: int) -> Begun:
-        worker_process = process()
+        worker_process = process(self.request.hostname)
         emitter, retries = worker_process.events.emitter(self), int(self.request.retries or 0)
         return worker_process.begin(agent, task_id, run, celery_limits(self), emitter=emitter, retries=retries)
 

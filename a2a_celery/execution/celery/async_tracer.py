@@ -4,22 +4,29 @@ Celery's tracer calls a function, which occupies a thread while an agent runs. T
 the same signals, hooks, log lines and events in the same order. Celery keeps its stacks of tasks and requests per
 thread, and all runs share the thread of the event loop. A call is therefore on these stacks only while Celery's code
 handles the call, and never during an await.
+
+If code wraps Celery's tracer or its call of the task, such as Sentry's instrumentation or a custom ``__call__``, this
+code is synchronous. Celery's tracer is then called in a greenlet, which is suspended while the agent runs. Celery's
+stacks and the context variables of each greenlet are separate.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import copy_context
 from os import getpid
 from sys import intern
-from typing import Any, NamedTuple
+from types import FunctionType
+from typing import Any, NamedTuple, TypeVar
 
 from billiard.einfo import ExceptionInfo
 from celery import Task, signals, states
+from celery.app import trace as celery_trace
 from celery.app.task import Context
-from celery.app.trace import LOG_SUCCESS, TraceInfo, get_task_name, report_internal_error
+from celery.app.trace import LOG_SUCCESS, TraceInfo, get_task_name, report_internal_error, trace_task
 from celery.app.trace import logger as celery_logger
 from celery.exceptions import Ignore, Retry
 from celery.utils.saferepr import saferepr
@@ -31,14 +38,20 @@ from ..process.forced_stop import Stop
 from ..run import Run
 from .request import RunRequest, celery_result
 
+try:
+    from greenlet import getcurrent, greenlet
+except ImportError:
+    greenlet = None
+
+T = TypeVar("T")
+
 logger = logging.getLogger(__name__)
+
+AWAITING_CALL = "a2a_call"
+"""Field of Celery's context of a task with the `AsyncTaskCall` whose greenlet executes Celery's tracer."""
 
 Begun = tuple[Run, Coroutine[Any, Any, Outcome | None]]
 """Run and the coroutine that performs it."""
-
-
-REQUESTED = ("correlation_id", "reply_to")
-"""Headers that Celery's request reads even if they are missing."""
 
 
 class AgentPid(int):
@@ -76,6 +89,9 @@ class AsyncTaskCall:
         request.on_accepted(AgentPid(getpid()), SYSTEM_CLOCK.monotonic())
         if self._stopped:  # terminated before it began
             return
+        if is_wrapped(task):
+            request.on_success(await call_in_greenlet(self._trace_by_celery))
+            return
         began = SYSTEM_CLOCK.monotonic()
         context = context_of(request)
         request.release_if_acknowledged(vars(context))
@@ -98,6 +114,22 @@ class AsyncTaskCall:
     def _stop(self) -> None:
         if self._run is not None:
             self._run.stop(Stop.TERMINATED if self.request.is_announced_revoked else Stop.ABORT)
+
+    def perform(self, run: Run, performing: Coroutine[Any, Any, Outcome | None]) -> Outcome | None:
+        """Await a run on behalf of Celery's tracer, in the greenlet of this call."""
+        self._run = run
+        try:
+            return await_in_greenlet(performing)
+        finally:
+            self._run = None
+
+    def _trace_by_celery(self) -> Traced:
+        request = self.request
+        args, kwargs = request.args, request.kwargs
+        fields = _context_fields(request) | {AWAITING_CALL: self}
+        request.release_if_acknowledged(fields)
+        result, info, seconds, text = trace_task(request.task, request.id, args, kwargs, fields, app=request.app)
+        return Traced(True, result, seconds) if info else Traced(False, text, seconds)
 
     async def _trace(self, task: Task, context: Context, began: float) -> Traced:
         state: str | None = None
@@ -136,20 +168,63 @@ class AsyncTaskCall:
                 signals.task_postrun.send(sender=task, **_about(task, context), retval=retval, state=state)
 
 
+def is_wrapped(task: Task) -> bool:
+    """Return True if other code wraps Celery's tracer or its call of `task`."""
+    builder = celery_trace.build_tracer
+    is_original = type(builder) is FunctionType and builder.__globals__ is vars(celery_trace)
+    return not is_original or type(task).__call__ is not Task.__call__
+
+
+def require_greenlet(tasks: Iterable[Task]) -> None:
+    """Check that the package greenlet is installed if one of the agents' `tasks` is wrapped.
+
+    Raises:
+        SystemExit: The package is missing.
+    """
+    names = sorted(task.name for task in tasks if hasattr(task, "begin_run") and is_wrapped(task))
+    if names and greenlet is None:
+        raise SystemExit(
+            f"Error: the __call__ of the task class, or an instrumentation such as Sentry's, wraps {names[0]}, and the "
+            "asyncio pool calls it in a greenlet: pip install greenlet"
+        )
+
+
+async def call_in_greenlet(function: Callable[[], T]) -> T:
+    """Call `function` in a greenlet, and await the coroutines that are passed to `await_in_greenlet`.
+
+    The greenlet has a copy of the current context variables. Each coroutine has a copy of the greenlet's context
+    variables, as if the function waited for it in a thread.
+    """
+    caller = greenlet(function)
+    caller.gr_context = copy_context()
+    result: Any = caller.switch()
+    while not caller.dead:
+        coroutine, context = result
+        try:
+            value = await asyncio.create_task(coroutine, context=context)
+        except BaseException as e:
+            result = caller.throw(e)
+        else:
+            result = caller.switch(value)
+    answer: T = result
+    return answer
+
+
+def await_in_greenlet(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Suspend the greenlet of `call_in_greenlet` until `coroutine` has ended, and return the result."""
+    result: T = getcurrent().parent.switch((coroutine, copy_context()))
+    return result
+
+
+def _context_fields(request: RunRequest) -> dict[str, Any]:
+    return {**request.request_dict, "hostname": request.hostname, "is_eager": False}
+
+
 def context_of(request: RunRequest) -> Context:
     """Return the context that Celery exposes as ``task.request`` during the call."""
-    fields = {**request.request_dict, "hostname": request.hostname, "is_eager": False}
-    context = Context(_intern_fields(fields), args=request.args, kwargs=request.kwargs, called_directly=False)
-    context.__dict__ = {name: value for name, value in vars(context).items() if not _is_default(name, value)}
-    return context
-
-
-def _is_default(name: str, value: Any) -> bool:
-    """Return True if `value` is the class default of the attribute `name`, which the context need not store.
-
-    About a dozen headers of each run have their defaults. Headers in `REQUESTED` are always stored.
-    """
-    return name not in REQUESTED and vars(Context).get(name, REQUESTED) is value
+    return Context(
+        _intern_fields(_context_fields(request)), args=request.args, kwargs=request.kwargs, called_directly=False
+    )
 
 
 def _intern_fields(fields: dict[str, Any]) -> dict[str, Any]:

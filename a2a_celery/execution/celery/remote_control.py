@@ -14,10 +14,15 @@ from collections.abc import Collection
 from threading import Thread
 from typing import Any
 
+from amqp.exceptions import ResourceLocked
+from celery import Celery
+from celery.exceptions import WorkerShutdown
+from celery.platforms import EX_FAILURE
 from celery.signals import task_received
 from celery.worker import state as worker
 from celery.worker.control import control_command, inspect_command
 from kombu.entity import Queue
+from kombu.pidbox import Node
 from kombu.transport.virtual.exchange import TopicExchange
 
 from ...errors import ConfigError, StoreUnavailable
@@ -35,19 +40,38 @@ STORE_TIMEOUT = 1.0
 """Timeout of the store in seconds. Calls to the store block the worker's main process."""
 
 
+class WorkerMailbox(Node):
+    """Mailbox of a worker, whose queue in RabbitMQ is exclusive to the worker's connection."""
+
+    def listen(self, channel: Any = None, callback: Any = None) -> Any:
+        """Consume the queue, or end the worker with a log line if another worker has its node name."""
+        try:
+            return super().listen(channel, callback)  # type: ignore[no-untyped-call]
+        except ResourceLocked as e:
+            logger.critical(
+                "another worker on this broker is named %s, or a worker of this name has not closed its connection: "
+                "start each worker with its own name, celery -A … worker -n NAME@%%h",
+                self.hostname,
+            )
+            raise WorkerShutdown(EX_FAILURE) from e
+
+
+def connect(app: Celery) -> None:
+    """Use `WorkerMailbox` in the workers of `app`."""
+    app.control.mailbox.node_cls = WorkerMailbox
+
+
 @inspect_command()  # type: ignore[untyped-decorator]
 def a2a_report(state: Any) -> dict[str, Any]:
-    """Return the configuration and the state of this worker for A2A."""
+    """Return the configuration, the load and the state of this worker for A2A."""
     components = installed_on(state.app)
     if components is None:
         return {"error": "its app has no A2A object"}
     pool = type(state.consumer.pool).__module__.rpartition(".")[2]
-    consumer = state.consumer.task_consumer
     report: dict[str, Any] = {
         "pool": {"thread": "threads", "pool": "asyncio"}.get(pool, pool),
-        "queues": [queue.name for queue in consumer.queues] if consumer else [],
+        **_load_of(state.consumer),
         "agents": sorted(components.agents),
-        "drained": sorted(drained_queues),
         "schema": SCHEMA,
         "abandoned": sorted(abandoned_runs),
         "events": _sends_events(state.consumer),
@@ -63,7 +87,10 @@ def a2a_report(state: Any) -> dict[str, Any]:
 @inspect_command()  # type: ignore[untyped-decorator]
 def a2a_load(state: Any) -> dict[str, Any]:
     """Return this worker's queues and its counts of slots, active runs, prefetched runs and other Celery tasks."""
-    consumer = state.consumer
+    return _load_of(state.consumer)
+
+
+def _load_of(consumer: Any) -> dict[str, Any]:
     requests = unfinished_requests()
     runs = [request for request in requests if is_run(request)]
     active = sum(request in worker.active_requests for request in runs)
@@ -158,10 +185,10 @@ def a2a_busy(state: Any) -> dict[str, Any]:
 
 
 def _from_drained(consumer: Any) -> list[Any]:
-    return [request for request in unfinished_requests() if _is_from(request, consumer, drained_queues)]
+    return [request for request in unfinished_requests() if is_from(request, consumer, drained_queues)]
 
 
-def _is_from(request: Any, consumer: Any, names: Collection[str]) -> bool:
+def is_from(request: Any, consumer: Any, names: Collection[str]) -> bool:
     """Return True if the message of `request` came from one of the queues `names`, according to its delivery info."""
     info = request.delivery_info
     exchange, key = info.get("exchange") or "", info.get("routing_key")
@@ -200,7 +227,7 @@ def _leave(consumer: Any) -> None:
 def _requeue_received(sender: Any = None, request: Any = None, **_: Any) -> None:
     """Requeue a run whose message was in flight when its queue was drained."""
     try:
-        if drained_queues and is_run(request) and _is_from(request, sender, drained_queues):
+        if drained_queues and is_run(request) and is_from(request, sender, drained_queues):
             request.give_up()
     except Exception:
         logger.exception("a message that reached a drained worker was not requeued")

@@ -52,15 +52,12 @@ from ...lifecycle.outcomes import (
     WORKER_LOST,
     revoked_by,
 )
+from ...lifecycle.references import RunRef
 from ...lifecycle.states import CANCELED, REJECTED, short_name
-from ...store.runs.commands import RunRef
 from ..limits import without_cycle
 from ..process.forced_stop import RunEnder
 from ..process.shutdown_requeuer import ShutdownRequeuer
 from .celery_events import mark_events_enabled
-
-logger = logging.getLogger(__name__)
-
 
 DROPPED = "DROPPED"
 """Outcome name of a Celery task that did not begin a run, because the message is a duplicate or outdated."""
@@ -99,6 +96,18 @@ class RunConcluded(Ignore):  # type: ignore[misc]
     def end(self) -> str:
         """Name of the run's outcome, which is a key of `EVENTS`."""
         return str(self.args[0])
+
+
+class PausedRunFilter(logging.Filter):
+    """Filter that drops Celery's line "Task … ignored" for a run whose task continues later. The lines of other tasks
+    and of other outcomes stay."""
+
+    PAUSED = frozenset(repr(RunConcluded(end)) for end in (SUSPENDED, "INPUT_REQUIRED", "AUTH_REQUIRED"))
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return False for the line of a paused run."""
+        fields = getattr(record, "data", None)
+        return not (isinstance(fields, dict) and fields.get("exc") in self.PAUSED)
 
 
 RUN_IS_OVER = "a2a_run_is_over"
@@ -215,9 +224,9 @@ class RunRequest(RequestInternals, Request):  # type: ignore[misc]
         if self.is_run and isinstance(error, RunConcluded):
             return self._conclude(error.end)
         if self.is_run and not self.is_announced_cancelled:  # a requeued run has not ended
-            outcome = outcome_of_failure(self.id, error)
+            outcome = outcome_of_failure(error)
             is_lost = outcome == Failure(WORKER_LOST)
-            if self._end(outcome, lost=is_lost) == CANCELED and is_lost and not self.is_announced_revoked:
+            if self._end(outcome, lost=is_lost, error=error) == CANCELED and is_lost and not self.is_announced_revoked:
                 # the process exited because of a client's cancel request, so Celery reports a termination
                 return self.announce_terminated("canceled by its client")
         return super().on_failure(exc_info, send_failed_event=send_failed_event, return_ok=return_ok)
@@ -308,10 +317,12 @@ class RunRequest(RequestInternals, Request):  # type: ignore[misc]
         ender: RunEnder = self.task.ender
         return ender
 
-    def _end(self, outcome: Outcome | None, *, lost: bool = False) -> TaskState | None:
+    def _end(
+        self, outcome: Outcome | None, *, lost: bool = False, error: BaseException | None = None
+    ) -> TaskState | None:
         if outcome is None or not self.is_run:
             return None
-        return self._ender.end(self.id, outcome, worker_pid=self.process, lost=lost)
+        return self._ender.end(self.id, outcome, worker_pid=self.process, lost=lost, error=error)
 
 
 def unfinished_requests() -> list[Request]:
@@ -333,8 +344,9 @@ def _is_green() -> bool:
     return bool(detect_environment() != "default")  # type: ignore[no-untyped-call]
 
 
-def outcome_of_failure(celery_id: str, error: BaseException) -> Outcome | None:
-    """Return the outcome of a run whose Celery task failed with `error`, or None if the error does not end the run."""
+def outcome_of_failure(error: BaseException) -> Outcome | None:
+    """Return the outcome of a run whose Celery task failed with `error`, or None if the error does not end the run. The
+    reference of a `Failure` is logged by `RunEnder.end`, if the run has not ended before."""
     match error:
         case RunFailed():
             return None  # the run has ended
@@ -349,9 +361,7 @@ def outcome_of_failure(celery_id: str, error: BaseException) -> Outcome | None:
         case WorkerLostError() | SystemExit() | KeyboardInterrupt():
             return Failure(WORKER_LOST)
         case _:
-            reference = uuid4().hex[:12]
-            logger.error("run %s: its Celery task failed: %r [reference %s]", celery_id, error, reference)
-            return Failure(reference=reference)
+            return Failure(reference=uuid4().hex[:12])
 
 
 def celery_result(outcome: Outcome | None) -> str:

@@ -10,6 +10,7 @@ Celery swallows exceptions of receivers.
 from __future__ import annotations
 
 import logging
+import sys
 from functools import partial
 from os import getpid
 from typing import Any
@@ -20,6 +21,7 @@ from celery.signals import (
     task_failure,
     task_internal_error,
     task_postrun,
+    task_prerun,
     task_rejected,
     task_retry,
     task_revoked,
@@ -27,16 +29,18 @@ from celery.signals import (
     worker_ready,
 )
 from celery.utils.functional import noop
+from celery.utils.log import LoggingProxy
 
 from ...dispatch import fleet_of
 from ...lifecycle import Failure, Outcome, Refused, Retried
 from ...lifecycle.outcomes import AGENT_UNKNOWN, MESSAGE_UNREADABLE, NOT_BEGUN_IN_TIME, WORKER_LOST, revoked_by
-from ...store.runs.commands import RunRef
+from ...lifecycle.references import RunRef
 from ..plain_tasks.result_backend import is_request_of_run
 from ..plain_tasks.threaded_call import max_attempts, retry_options, time_of
 from ..process.forced_stop import RunEnder, in_pool_child
 from ..process.shutdown import GracefulWorkerShutdown
 from ..process.worker_process import Receivers, installed_on
+from .printed_lines import PrintedLines
 from .request import RUN_IS_OVER, RunRequest, outcome_of_failure
 
 logger = logging.getLogger(__name__)
@@ -75,13 +79,13 @@ def message_rejected(sender: Any = None, message: Any = None, exc: Any = None, *
 def run_failed(sender: Any = None, task_id: str = "", exception: Any = None, **_: Any) -> None:
     """End a run whose Celery task failed or lost its process."""
     if _is_unfinished_run(sender, task_id, sender.request):
-        _end(sender.ender, task_id, outcome_of_failure(task_id, exception))
+        _end(sender.ender, task_id, outcome_of_failure(exception), exception)
 
 
 def run_broken(sender: Any = None, task_id: str = "", exception: Any = None, request: Any = None, **_: Any) -> None:
     """End a run whose Celery task failed because of an error in Celery's code."""
     if _is_unfinished_run(sender, task_id, request):
-        _end(sender.ender, task_id, outcome_of_failure(task_id, exception))
+        _end(sender.ender, task_id, outcome_of_failure(exception), exception)
 
 
 def run_revoked(
@@ -128,13 +132,13 @@ def _context(request: Any) -> Context:
     return request if isinstance(request, Context) else Context(request or {})
 
 
-def _end(ender: RunEnder, celery_id: str, outcome: Outcome | None) -> None:
+def _end(ender: RunEnder, celery_id: str, outcome: Outcome | None, error: BaseException | None = None) -> None:
     """End a run of this process or, in the main process of a prefork pool, a run of one of its children. Do nothing if
     `outcome` is None."""
     request = None if in_pool_child() else RunRequest.active.get(celery_id)
     process = getpid() if request is None else request.process
     if outcome is not None:
-        ender.end(celery_id, outcome, worker_pid=process, lost=outcome == Failure(WORKER_LOST))
+        ender.end(celery_id, outcome, worker_pid=process, lost=outcome == Failure(WORKER_LOST), error=error)
 
 
 def release_traceback(sender: Any = None, retval: Any = None, state: str | None = None, **_: Any) -> None:
@@ -169,6 +173,21 @@ def worker_is_ready(sender: Any = None, **_: Any) -> None:
         logger.exception("this worker will not requeue its runs at its shutdown")
 
 
+def log_lines(**_: Any) -> None:
+    """Join the writes of a printed line in the output that Celery redirects in this process."""
+    for name in ("stdout", "stderr"):
+        output = getattr(sys, name)
+        if type(output) is LoggingProxy:
+            setattr(sys, name, PrintedLines(output.logger, output.loglevel))
+
+
+def log_unfinished_lines(**_: Any) -> None:
+    """Log the unfinished lines of this process."""
+    for output in (sys.stdout, sys.stderr):
+        if isinstance(output, PrintedLines) and output.unfinished:
+            output.flush_all()
+
+
 RECEIVERS: Receivers = (
     (worker_ready, worker_is_ready),
     (task_unknown, agent_unknown),
@@ -177,5 +196,7 @@ RECEIVERS: Receivers = (
     (task_internal_error, run_broken),
     (task_revoked, run_revoked),
     (task_retry, run_retried),
+    (task_prerun, log_lines),
+    (task_postrun, log_unfinished_lines),
     (task_postrun, release_traceback),
 )

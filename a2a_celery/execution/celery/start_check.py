@@ -1,7 +1,7 @@
 """Checks at the start of a worker, before the worker receives its first message.
 
-The worker checks the imports of its agents, the store, and the keys of sessions. The worker then adds the version
-queues of its agents.
+The worker checks the imports of its agents and of its spawned children, the store, and the keys of sessions. The worker
+then adds the version queues of its agents.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from billiard import get_start_method
+from celery.concurrency import get_implementation, prefork
 from celery.signals import worker_init
 
 from ...crypto.sealing import require_secrets, sealer_of
@@ -23,8 +25,13 @@ from ...store.blobs.cleanup import blobs_in_use, require_blobs_in
 from ...store.webhooks.push_configs import secrets_in_use
 from ..agents.adapters import import_errors
 from ..process.worker_process import Receivers, installed_on
+from .worker_signals import import_path
 
 logger = logging.getLogger(__name__)
+
+SPAWN_TIMEOUT = 60.0
+"""Minimum of `worker_proc_alive_timeout` if the children are spawned, in seconds. Celery kills children that are not
+ready by then, and its default of 4 seconds is too short for the imports of a new interpreter."""
 
 
 def worker_starts(sender: Any = None, **_: Any) -> None:
@@ -54,7 +61,25 @@ def worker_starts(sender: Any = None, **_: Any) -> None:
         sender.app.amqp.queues.select_add(version_queue(sender.app, name))
 
 
-RECEIVERS: Receivers = ((worker_init, worker_starts),)
+def prepare_spawning(sender: Any = None, **_: Any) -> None:
+    """Check whether the spawned children of a prefork pool can import the app, and give them time for their imports.
+
+    Raises:
+        SystemExit: No module has a variable with the app.
+    """
+    app, pool = sender.app, get_implementation(sender.pool_cls)
+    spawns = issubclass(pool, prefork.TaskPool) and {sender.pool_start_method, get_start_method()} != {"fork"}
+    if not spawns or installed_on(app) is None:
+        return
+    if import_path(app) is None:
+        raise SystemExit(
+            "Error: this prefork worker spawns its children (worker_pool_start_method, and by default on macOS), and "
+            "they cannot import its Celery app: assign the app to a variable of a module, or start it with -P threads"
+        )
+    app.conf.worker_proc_alive_timeout = max(app.conf.worker_proc_alive_timeout, SPAWN_TIMEOUT)
+
+
+RECEIVERS: Receivers = ((worker_init, worker_starts), (worker_init, prepare_spawning))
 
 
 def _look_at_store(settings: Settings, *, sessions: bool) -> None:

@@ -4,7 +4,7 @@ agent works on a turn."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextvars import ContextVar
 from hashlib import sha256
 
@@ -16,51 +16,15 @@ from ...store.runs.commands import Claim, RunLost
 from ...store.runs.messages import read_messages
 from .settlement import RunStore
 
-CURRENT_MESSAGES: ContextVar[CallMessages] = ContextVar("a2a_celery_call_messages")
-"""Messages that the journal call that is being executed has read."""
+CURRENT_MESSAGES: ContextVar[tuple[list[str], ...]] = ContextVar("a2a_celery_call_messages", default=())
+"""Names of the messages that the journal call that is being executed has read, as the last list. The lists before it
+belong to the calls around this call."""
 
-NamedMessage = tuple[str, Message]
 
-
-class CallMessages:
-    """Client messages that a call of the journal, or a call within this call, has read.
-
-    Each attempt of the call reads the same messages again, followed by unread messages.
-    """
-
-    __slots__ = ("_outer", "_read", "_recorded", "_replayed")
-
-    def __init__(self, outer: CallMessages | None) -> None:
-        self._outer = outer
-        self._read: list[tuple[MessageSequence, NamedMessage]] = []
-        self._recorded: tuple[str, ...] = ()
-        self._replayed: list[tuple[MessageSequence, NamedMessage]] = []
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the messages."""
-        return (*self._recorded, *(name for _, (name, _) in self._read))
-
-    def add_recorded(self, names: tuple[str, ...]) -> None:
-        """Add the names of the messages that a recorded call within this call has read."""
-        self._recorded += names
-        if self._outer is not None:
-            self._outer.add_recorded(names)
-
-    def restart(self) -> None:
-        """Begin another attempt of the call."""
-        self._replayed = list(self._read)
-
-    def next_of(self, sequence: MessageSequence) -> NamedMessage | None:
-        """Return the next message of `sequence` for the call, or None if there is none."""
-        for read in self._replayed:
-            if read[0] is sequence:
-                self._replayed.remove(read)
-                return read[1]
-        message = sequence.next_for(self._outer)
-        if message is not None:
-            self._read.append((sequence, message))
-        return message
+def add_messages(names: Iterable[str]) -> None:
+    """Add the names of messages that the current journal call, and therefore each call around it, has read."""
+    for messages in CURRENT_MESSAGES.get():
+        messages.extend(names)
 
 
 class MessageSequence:
@@ -75,7 +39,7 @@ class MessageSequence:
     __slots__ = ("_messages", "_recorded", "position")
 
     def __init__(self, recorded: frozenset[str] = frozenset()) -> None:
-        self._messages: list[NamedMessage] = []
+        self._messages: list[tuple[str, Message]] = []
         self._recorded = recorded
         self.position = 0
 
@@ -90,20 +54,14 @@ class MessageSequence:
         self._skip_recorded()
 
     def next(self) -> Message | None:
-        """Return the next message for the current code, or None if there is none."""
-        message = self.next_for(CURRENT_MESSAGES.get(None))
-        return message and message[1]
-
-    def next_for(self, call: CallMessages | None) -> NamedMessage | None:
-        """Return the next message for `call`, or for code outside of calls. Return None if there is none."""
-        if call is not None:
-            return call.next_of(self)
+        """Return the next message, or None if there is none."""
         self._skip_recorded()  # `position` may have been set
         if self.is_read:
             return None
-        message = self._messages[self.position]
+        name, message = self._messages[self.position]
         self.position += 1
         self._skip_recorded()
+        add_messages([name])
         return message
 
     def _skip_recorded(self) -> None:

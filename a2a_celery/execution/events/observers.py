@@ -11,6 +11,7 @@ from typing import Any
 from a2a.types import TaskState, TaskStatus, TaskStatusUpdateEvent
 
 from ...agents import Agent
+from ...lifecycle.events import portable_metadata
 from ...lifecycle.execution import ExecutionState, Listener, Step, Transition
 from ...lifecycle.own_metadata import EXECUTION, own_metadata
 from ...lifecycle.saved_json import Scalar
@@ -143,4 +144,5 @@ def _status(transition: Transition) -> TaskStatusUpdateEvent:
     """Return a status that shows a step. The metadata of the status contains `state` and, if known, `model` or
     `tool`."""
     execution: dict[str, Any] = {"state": transition.after.value, **known_detail(transition)}
-    return TaskStatusUpdateEvent(status=TaskStatus(state=WORKING), metadata=own_metadata({EXECUTION: execution}))
+    metadata = portable_metadata(own_metadata({EXECUTION: execution}))
+    return TaskStatusUpdateEvent(status=TaskStatus(state=WORKING), metadata=metadata)

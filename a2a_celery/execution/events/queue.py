@@ -34,8 +34,8 @@ from ..agent_caller import AgentCaller
 from ..limits import IdleClock, Retries
 from .incoming import IncomingMessages
 from .settlement import PublishNext, RunStore, Settlement, drop
-from .steps import StepRecorder
-from .translator import Translator
+from .steps import STEP_DELAY, StepRecorder
+from .translator import Translator, reported_error
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Released | SuspendedRun)
@@ -172,6 +172,7 @@ class RunEventQueue(EventQueue):
         ends_on_return: True to write a terminal event only when the agent has returned.
         on_message: Option `on_message` of the agent.
         clock: The clock.
+        step_delay: Maximum seconds that a step waits to be written together with an event.
     """
 
     def __init__(
@@ -186,6 +187,7 @@ class RunEventQueue(EventQueue):
         ends_on_return: bool = False,
         on_message: OnMessage = "queue",
         clock: Clock = SYSTEM_CLOCK,
+        step_delay: float = STEP_DELAY,
     ) -> None:
         self.clock = clock
         self.store = RunStore(store, keys, claim, clock)
@@ -223,9 +225,10 @@ class RunEventQueue(EventQueue):
         hooks."""
         self.steps_changed: StepsChanged | None = None
         """Error that ends the run because the agent's code does not fit the journal."""
+        self.agent_error: Exception | None = None  # caught and reported by the executor; see `reported_error`
         self._unconfirmed: dict[int, asyncio.Future[None]] = {}
         self.idle_clock = IdleClock(clock)
-        self.steps = StepRecorder(self._pending, self.lost, self._wake_writer)
+        self.steps = StepRecorder(self._pending, self.lost, self._wake_writer, step_delay)
         self._writer = Writer(
             self._write, over=self._is_over, ended=self._on_writer_end, name=f"a2a-events-{claim.ref.name}"
         )
@@ -244,6 +247,11 @@ class RunEventQueue(EventQueue):
     def is_finished(self) -> bool:
         """True if the agent has sent a terminal state that can be written before the agent returns."""
         return self.ended and self._end_policy is not EndPolicy.AFTER_RETURN
+
+    @property
+    def is_written(self) -> bool:
+        """True if the store has all events, steps and entries of the run so far."""
+        return not self._pending
 
     @property
     def paused(self) -> bool:
@@ -270,6 +278,9 @@ class RunEventQueue(EventQueue):
             await self._enqueue(event)
 
     async def _enqueue(self, event: Event) -> None:
+        if self._accepts_events and (error := reported_error(event)) is not None:
+            self.agent_error = error
+            self.close()
         if not self._accepts_events:
             logger.debug("run %s: dropped an event that its agent sent after the end", self._claim.ref.name)
             return

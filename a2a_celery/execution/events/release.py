@@ -8,12 +8,13 @@ from a2a.types import Task, TaskStatusUpdateEvent
 
 from ...clock import SYSTEM_CLOCK, Clock
 from ...dispatch import RunOptions
-from ...dispatch.options import MICROSECOND
 from ...lifecycle import Canceled, Lost, Outcome
+from ...lifecycle.events import MICROSECOND
 from ...lifecycle.journal import RunRecord
+from ...lifecycle.references import RunRef
 from ...lifecycle.states import CANCELED
 from ...store import Operation
-from ...store.runs.commands import Illegal, RunLost, RunRef
+from ...store.runs.commands import Illegal, RunLost
 from ...store.runs.release import Released
 from ...store.runs.suspension import SuspendedRun, suspend_run
 from ...store.tasks.commands import FIRST_PUBLISH_GRACE_US
@@ -50,7 +51,7 @@ class RunRelease:
             return Lost()
         if release.state == CANCELED:
             return Canceled()
-        await self._publish(self._agent, claim.ref, options.to_json())
+        await self._publish(self._agent, claim.ref, options)
         return None
 
     async def suspend(self, events: RunEventQueue, final: TaskStatusUpdateEvent | None) -> Outcome | None:
@@ -87,5 +88,5 @@ class RunRelease:
         if release.state == CANCELED:
             return Canceled()
         if release.next_run is not None:
-            await self._publish(self._agent, RunRef(claim.ref.task_id, release.next_run), options.to_json())
+            await self._publish(self._agent, RunRef(claim.ref.task_id, release.next_run), options)
         return None

@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from celery import current_task
 
 from ...lifecycle import (
-    Canceled,
-    Completed,
-    Delegated,
     Failure,
     Lost,
     Outcome,
     Paused,
-    Refused,
-    Rejection,
-    Retried,
-    Superseded,
     Suspended,
 )
-from ...store.runs.commands import Claim, RunRef
+from ...lifecycle.outcomes import OUTCOMES
+from ...lifecycle.references import RunRef
+from ...lifecycle.signals import CHILD_SIGNAL
+from ...lifecycle.states import AUTH_REQUIRED
+from ...store.runs.commands import Claim
 from ...telemetry.logs import about
 from ...telemetry.names import Action, Attribute, SpanName
 from ...telemetry.tracing import trace_headers, tracing
@@ -36,21 +34,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Perform = Callable[[], Coroutine[Any, Any, Outcome | None]]
-
-OUTCOMES: dict[type[Outcome], str] = {
-    Completed: "completed",
-    Paused: "paused",
-    Canceled: "canceled",
-    Failure: "failed",
-    Rejection: "rejected",
-    Refused: "refused",
-    Retried: "retried",
-    Suspended: "suspended",
-    Delegated: "delegated",
-    Superseded: "superseded",
-    Lost: "lost",
-}
-"""Names of outcomes in logs, spans and hooks."""
 
 DROPPED = "dropped"
 """Outcome name of a run that this worker did not claim."""
@@ -90,8 +73,25 @@ def report_end(outcome: Outcome | None, ref: RunRef, agent: str, seconds: float)
     if outcome is not None and logger.isEnabledFor(logging.INFO):
         name = _outcome_name(outcome)
         extra = about(Action.RUN_ENDED, ref.name, agent=agent, outcome=name, seconds=round(seconds, 3))
-        logger.info("run %s of %s: %s after %.3f s", ref.name, agent, name, seconds, extra=extra)
+        reason = _wait_reason(outcome)
+        logger.info(
+            "run %s of %s: %s after %.3f s%s", ref.name, agent, name, seconds, reason and f": {reason}", extra=extra
+        )
     return outcome
+
+
+def _wait_reason(outcome: Outcome) -> str:
+    """Return what the task waits for after a run with `outcome`, or "" if it does not wait."""
+    match outcome:
+        case Paused(state):
+            return "asks for an authorization" if state == AUTH_REQUIRED else "asks for input"
+        case Suspended(when, signal):
+            until = f"until {datetime.fromisoformat(when).astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC" if when else ""
+            child = signal.removeprefix(CHILD_SIGNAL)
+            target = f"for the signal {signal!r}" if child == signal else f"for the child task {child}"
+            return " ".join(filter(None, ("waits", target if signal else "", until)))
+        case _:
+            return ""
 
 
 def report_begin(claim: Claim, agent: str) -> None:
@@ -103,11 +103,13 @@ def report_begin(claim: Claim, agent: str) -> None:
     logger.info("run %s of %s begins, attempt %d", claim.ref.name, agent, claim.attempt, extra=extra)
 
 
-def report_problem(ref: RunRef, agent: str, problem: str, error: BaseException | None = None) -> str:
+def report_problem(
+    ref: RunRef, agent: str, problem: str, error: BaseException | None = None, *, level: int = logging.ERROR
+) -> str:
     """Log a `problem` of the run, with `error` or the current exception, and return the reference in the log line."""
     reference = uuid4().hex[:12]
     extra = about(Action.RUN_FAILED, ref.name, agent=agent, reference=reference)
-    logger.error("run %s: %s [reference %s]", ref.name, problem, reference, exc_info=error or True, extra=extra)
+    logger.log(level, "run %s: %s [reference %s]", ref.name, problem, reference, exc_info=error or True, extra=extra)
     return reference
 
 

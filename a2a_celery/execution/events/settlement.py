@@ -18,7 +18,7 @@ from a2a.types import Part, Task, TaskStatusUpdateEvent
 
 from ...clock import SYSTEM_CLOCK, Clock
 from ...concurrency import LeanEvent
-from ...dispatch import Publisher, RunOptions
+from ...dispatch import RunOptions
 from ...errors import BlobsUnavailable, SessionError, StoreUnavailable
 from ...lifecycle import EventKind, Failure, final_event, is_interrupted, kind_of
 from ...lifecycle.answers import require_valid_schema
@@ -27,8 +27,8 @@ from ...lifecycle.journal import JournalEntry, RunRecord
 from ...lifecycle.outcomes import NO_ANSWER, agent_message, status_event
 from ...lifecycle.own_metadata import ASKED, own_metadata
 from ...lifecycle.questions import checked_schema, schema_in
+from ...lifecycle.references import RunRef
 from ...lifecycle.states import COMPLETED, FAILED
-from ...settings import Settings
 from ...store import AsyncStore, Keys, Operation
 from ...store.client.connection import RETRY_INTERVAL
 from ...store.runs.commands import (
@@ -37,18 +37,14 @@ from ...store.runs.commands import (
     LeftOpen,
     NotClaimed,
     RunLost,
-    RunRef,
     SavedSince,
     SessionState,
     Settled,
     settle_run,
 )
 from ...store.runs.journal import read_journal
-from ...store.runs.publication import PublicationRecorder
 from ...store.runs.suspension import Wait
 from ...store.tasks.commands import read_task
-from ...telemetry.logs import about
-from ...telemetry.names import Action
 from .translator import Translator
 
 logger = logging.getLogger(__name__)
@@ -148,7 +144,7 @@ class RunStore:
         return [task for task in tasks if task is not None]
 
 
-PublishNext = Callable[[str, RunRef, bytes], Awaitable[None]]
+PublishNext = Callable[[str, RunRef, RunOptions], Awaitable[object]]
 """Function that publishes a run of the named agent, with the stored options of that run."""
 
 
@@ -330,7 +326,8 @@ class Settlement:
     async def _publish(self, settlement: Settled) -> None:
         own = settlement.next_run and RunRef(self._claim.ref.task_id, settlement.next_run)
         if next_up := own or settlement.other:
-            await self._publish_next(settlement.next_agent, next_up, settlement.next_options)
+            options = RunOptions.from_json(settlement.next_options)
+            await self._publish_next(self._claim.scope.agent, next_up, options)
 
 
 def _mark_question(events: Sequence[RunRecord]) -> None:
@@ -345,29 +342,6 @@ def _as_error(step: Step) -> Step:
     if step.transition.after not in ENDS:
         return step
     return replace(step, transition=replace(step.transition, after=ExecutionState.ERROR))
-
-
-def publishing(
-    publisher: Publisher, recorder: PublicationRecorder, settings: Settings, clock: Clock = SYSTEM_CLOCK
-) -> PublishNext:
-    """Return a function that publishes the run that follows a settled or released run, and records the publication.
-
-    If a run begins much later, or the broker does not accept the message, a watcher publishes the run.
-    """
-
-    async def publish(agent: str, run: RunRef, options: bytes) -> None:
-        run_options = RunOptions.from_json(options)
-        if run_options.publish_delay(clock.now()):
-            return
-        try:
-            await publisher.publish_async(agent, run.task_id, run.run, options)
-        except Exception as error:
-            extra = about(Action.RUN_NOT_PUBLISHED, run.name, agent=agent)
-            logger.warning("run %s: a watcher publishes it: %s", run.name, error, extra=extra)
-        else:
-            recorder.add(run, run_options.republish_in(clock.now(), settings), run_options.retries)
-
-    return publish
 
 
 def drop(events: MutableSequence[RunRecord], illegal: Illegal, claim: Claim) -> None:

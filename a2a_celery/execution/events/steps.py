@@ -93,6 +93,10 @@ class Execution(ExecutionStateMachine):
         super().__init__(state, clock=clock, history_limit=history_limit)
         self._open: list[OpenStep] = []
 
+    @property
+    def has_open_steps(self) -> bool:
+        return bool(self._open)
+
     def model_call(self, model: str = "") -> OpenStep:
         """Return a step for a model call.
 
@@ -211,9 +215,9 @@ def _name(name: str) -> str:
     return name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 1]}…"
 
 
-STEPS_WAIT = 0.5
-"""Maximum seconds that a step waits to be written together with an event. If a worker is lost, only the steps of
-this period are lost."""
+STEP_DELAY = 0.5
+"""Default maximum seconds that a step waits to be written together with an event. If a worker is lost, only the steps
+of this period are lost."""
 
 MAX_UNWRITTEN = 512
 """Number of unwritten events and steps above which further steps are dropped."""
@@ -226,14 +230,16 @@ class StepRecorder:
         pending: The unwritten events and steps of the run's queue.
         lost: Event that is set when the run is lost.
         flush: Function that starts the writer of the queue.
+        delay: Maximum seconds that a step waits to be written together with an event.
     """
 
-    __slots__ = ("_flush", "_has_ended", "_lost", "_pending", "_timer", "on_end")
+    __slots__ = ("_delay", "_flush", "_has_ended", "_lost", "_pending", "_timer", "on_end")
 
-    def __init__(self, pending: list[RunRecord], lost: LeanEvent, flush: Callable[[], None]) -> None:
+    def __init__(self, pending: list[RunRecord], lost: LeanEvent, flush: Callable[[], None], delay: float) -> None:
         self._pending = pending
         self._lost = lost
         self._flush = flush
+        self._delay = delay
         self._timer: asyncio.TimerHandle | None = None
         self._has_ended = False
         self.on_end: Callable[[TaskState], None] | None = None
@@ -241,7 +247,7 @@ class StepRecorder:
         function records precede the state."""
 
     def record(self, step: Step) -> None:
-        """Queue a step, to be written with the next event or after `STEPS_WAIT` seconds.
+        """Queue a step, to be written with the next event or after the delay.
 
         A step is dropped after the end of the task, if the run is lost, or if `MAX_UNWRITTEN` is reached.
         """
@@ -249,7 +255,7 @@ class StepRecorder:
             return
         self._pending.append(step)
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(STEPS_WAIT, self._write)
+            self._timer = asyncio.get_running_loop().call_later(self._delay, self._write)
 
     def end(self, state: TaskState) -> None:
         """Call `on_end`, and accept no further steps."""

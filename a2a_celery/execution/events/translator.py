@@ -30,6 +30,7 @@ no terminal state                          COMPLETED when the agent returns, unl
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import MutableSequence, Sequence
 from uuid import uuid4
 
@@ -50,8 +51,9 @@ from google.protobuf.struct_pb2 import Value
 
 from ...lifecycle import Event, is_terminal
 from ...lifecycle.events import has_content, require_storable, values_in
+from ...lifecycle.json_values import report_rounded
 from ...lifecycle.outcomes import agent_message, fallback_text
-from ...lifecycle.states import CANCELED, COMPLETED, INPUT_REQUIRED, SUBMITTED, WORKING
+from ...lifecycle.states import CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, SUBMITTED, WORKING
 
 logger = logging.getLogger(__name__)
 
@@ -186,6 +188,22 @@ class Translator:
         event.task_id, event.context_id = self._task_id, self._context_id
 
 
+def reported_error(event: Event) -> Exception | None:
+    """Return the exception that the caller handles if `event` reports FAILED with the text of this exception, or
+    without any text. Otherwise, return None.
+
+    The executors of some frameworks send clients the text of any exception, which may contain a secret.
+    """
+    error = sys.exception()
+    if not isinstance(error, Exception) or not isinstance(event, Task | TaskStatusUpdateEvent):
+        return None
+    if event.status.state != FAILED:
+        return None
+    text = "".join(part.text for part in event.status.message.parts)
+    error_texts = {str(error), repr(str(error))[1:-1]} - {""}
+    return error if not text.strip() or any(error_text in text for error_text in error_texts) else None
+
+
 def _remove_empty_parts(parts: MutableSequence[Part]) -> None:
     for index in reversed(range(len(parts))):
         if not _is_filled(parts[index]):
@@ -213,12 +231,14 @@ def _require_sendable(event: Event) -> None:
         case _:
             values = _values_of(event, event.status.message)
             suspect = event.status.HasField("message") or bool(values)
-    require_storable(values)
+    may_be_rounded = require_storable(values)
     if suspect:
         try:
-            MessageToDict(event)
+            fields = MessageToDict(event)
         except (SerializeToJsonError, ValueError) as e:
             raise InvalidAgentResponseError("the event has a value without a form in JSON") from e
+        if may_be_rounded:
+            report_rounded(fields)
 
 
 def _values_of(*holders: Event | Artifact) -> list[Value]:

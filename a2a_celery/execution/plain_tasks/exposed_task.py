@@ -19,7 +19,7 @@ from ...agents import Agent
 from ...dispatch import HIDDEN, RUN_HEADER
 from ...errors import AgentSignal, AuthRequired, InputRequired
 from ...integrations.celery import wrap_autoretry
-from ...store.runs.commands import RunRef
+from ...lifecycle.references import RunRef
 from ..celery.agent_task import celery_limits
 from ..celery.request import RunFailed, RunRequest
 from ..limits import CeleryLimits
@@ -32,7 +32,7 @@ from .result_backend import run_result_backend
 
 def prepare_task(
     agent: Agent,
-    process: Callable[[], WorkerProcess],
+    process: Callable[[str | None], WorkerProcess],
     stop_here: Callable[[str], None],
     ender: RunEnder,
     requeuer: ShutdownRequeuer,
@@ -60,7 +60,7 @@ def _note_published(headers: Mapping[str, Any] | None = None, body: Any = None, 
 
 
 def _run_of(
-    agent: Agent, task: Task, original: Callable[..., Any], process: Callable[[], WorkerProcess]
+    agent: Agent, task: Task, original: Callable[..., Any], process: Callable[[str | None], WorkerProcess]
 ) -> Callable[..., Any]:
     @wraps(original)
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -73,7 +73,7 @@ def _run_of(
         adapter = TaskAdapter(agent, task, lambda: original(*args, **kwargs))
         # a prefork child enforces Celery's limits, and the task may catch the soft limit
         limits = CeleryLimits() if in_pool_child() else celery_limits(task)
-        worker_process = process()
+        worker_process = process(request.hostname)
         emitter = worker_process.events.emitter(task)
         return adapter.conclude(worker_process.run(agent, ref.task_id, ref.run, limits, adapter, emitter=emitter))
 

@@ -13,7 +13,7 @@ from kombu.exceptions import EncodeError
 
 from ...dispatch import RUN_HEADER
 from ...integrations.celery import own_backend, resolve_proxy
-from ...store.runs.commands import RunRef
+from ...lifecycle.references import RunRef
 
 logger = logging.getLogger(__name__)
 

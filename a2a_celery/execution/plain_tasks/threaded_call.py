@@ -16,9 +16,9 @@ from celery.exceptions import Retry
 from kombu.utils import json as kombu_json
 
 from ...clock import SYSTEM_CLOCK
-from ...dispatch import Call, RunOptions
-from ...dispatch.options import MICROSECOND
+from ...dispatch import RunOptions
 from ...lifecycle import Outcome
+from ...lifecycle.events import MICROSECOND
 from ...lifecycle.journal import RunRecord
 from ...settings import Settings
 from ...store import Keys, Operation
@@ -91,7 +91,7 @@ def retry_options(content: bytes, retry: Retry, retries: int, app: Celery) -> Ru
     if call is not None and signature is not None and not signature.args:
         with suppress(TypeError, ValueError):  # the arguments are not JSON, so only Celery's message contains them
             kwargs = kombu_json.dumps(dict(signature.kwargs))  # type: ignore[no-untyped-call]
-            call = Call(call.task, json.loads(kwargs))
+            call = replace(call, kwargs=json.loads(kwargs))
     return replace(options, call=call, retries=retries, not_before=time_of(retry, app))
 
 

@@ -20,19 +20,22 @@ from hashlib import sha256
 from pathlib import Path
 from threading import Event, Lock
 from typing import Any, TypeVar
+from uuid import uuid4
 
-from a2a.types import TaskState, TaskStatusUpdateEvent
+from a2a.types import Task, TaskState
 from billiard import current_process
 from billiard.pool import EX_RECYCLE
 from celery import Celery, bootsteps
 
 from ...clock import SYSTEM_CLOCK, Clock
 from ...dispatch import RunOptions
-from ...lifecycle import Outcome, Retried, final_event
+from ...lifecycle import Failure, Outcome, Retried, final_event, is_terminal
+from ...lifecycle.execution import runner_id
 from ...lifecycle.outcomes import revoked_by
+from ...lifecycle.references import RunRef
 from ...settings import Settings
 from ...store import Keys, SyncStore
-from ...store.runs.commands import Over, RunRef, end_run, revoke_run
+from ...store.runs.commands import Over, end_run, revoke_run
 from ...store.runs.release import read_retry, retry_run
 from ...store.tasks.commands import read_task
 from ...telemetry.logs import about
@@ -41,7 +44,7 @@ from ...telemetry.names import Action
 T = TypeVar("T")
 
 OVERSIGHT_INTERVAL = 0.5
-"""Seconds between two checks of a run, and the time within which its event loop must respond."""
+"""Default seconds between two checks of a run, and the time within which its event loop must respond."""
 
 abandoned_runs: set[str] = set()
 """Names of the runs in this process whose agents were stopped but are still executing."""
@@ -96,20 +99,25 @@ def end_process() -> None:
     os._exit(EX_RECYCLE)
 
 
-def oversee(under_way: Future[T], loop: asyncio.AbstractEventLoop, on_block: Callable[[], None]) -> T:
+def oversee(
+    under_way: Future[T],
+    loop: asyncio.AbstractEventLoop,
+    on_block: Callable[[], None],
+    interval: float = OVERSIGHT_INTERVAL,
+) -> T:
     """Wait for `under_way`, which is executed on `loop`, and return its result.
 
-    While the loop does not respond, call `on_block` in this thread every `OVERSIGHT_INTERVAL` seconds.
+    While the loop does not respond, call `on_block` in this thread every `interval` seconds.
     """
     while True:
         try:
-            return under_way.result(OVERSIGHT_INTERVAL)
+            return under_way.result(interval)
         except TimeoutError:
             if under_way.done():
                 return under_way.result()
         response = Event()
         loop.call_soon_threadsafe(response.set)
-        while not response.wait(OVERSIGHT_INTERVAL):
+        while not response.wait(interval):
             on_block()
 
 
@@ -135,11 +143,16 @@ logger = logging.getLogger(__name__)
 
 def runner_prefix(pid: int) -> str:
     """Return the prefix of the runner ids of all runs in process `pid` of this machine."""
-    return f"{socket.gethostname()}.{_machine()}.{pid}."
+    return f"{socket.gethostname()}.{machine_id()}.{pid}."
+
+
+def new_runner_id(node: str) -> str:
+    """Return a new runner id for this process, with the node name `node` of its worker, or "" for no node name."""
+    return runner_id(f"{runner_prefix(os.getpid())}{uuid4().hex[:8]}", node)
 
 
 @cache
-def _machine() -> str:
+def machine_id() -> str:
     """Return an id that distinguishes this machine or container from others with the same host name.
 
     Source: proc_sys_kernel(5), namespaces(7). On systems other than Linux, the id is constant.
@@ -168,6 +181,7 @@ class RunEnder:
         worker_pid: int | None,
         lost: bool = False,
         retries: int | None = None,
+        error: BaseException | None = None,
     ) -> TaskState | None:
         """End the run `celery_id` if the run is unclaimed, or if process `worker_pid` of this machine has claimed it.
 
@@ -178,14 +192,17 @@ class RunEnder:
             lost: True if the worker was lost. In this case, the next attempt begins if an attempt is left.
             retries: Number of retries of the run when its message was published, or None to end the run in any case. If
                 the run has been retried since, it is not ended.
+            error: Exception of the Celery task, which is logged if the run has not ended before, or None. The line is a
+                warning, because Celery reports the exception as an error.
 
         Returns:
             The state of the task if the run is over, or None.
         """
         try:
-            return self._end(celery_id, outcome, worker_pid, lost, retries)
+            return self._end(celery_id, outcome, worker_pid, lost, retries, error)
         except Exception:
-            logger.exception("run %s: could not write its final status", celery_id)
+            cause = "" if error is None else f" after its Celery task failed: {error!r}"
+            logger.exception("run %s: could not write its final status%s", celery_id, cause)
             return None
 
     def retry(self, celery_id: str, retry: Retried, retries: int, options: Callable[[bytes], RunOptions]) -> None:
@@ -237,32 +254,47 @@ class RunEnder:
 
     def _terminate(self, celery_id: str, command: str) -> None:
         ref = RunRef.of(celery_id)
-        event = self._final_event(ref, revoked_by(command)) if ref is not None else None
-        if ref is None or event is None:
+        task = None if ref is None else self._read_task(ref)
+        event = task and ref and final_event(revoked_by(command), ref.task_id, task.context_id)
+        if ref is None or not event:
             return
         keys = Keys(self._settings().key_prefix)
         reply = self._store().run(revoke_run(keys, ref, event=event, terminate=True))
         logger.info("run %s was terminated by an operator: %s", ref.name, reply)
 
-    def _final_event(self, ref: RunRef, outcome: Outcome) -> TaskStatusUpdateEvent | None:
+    def _read_task(self, ref: RunRef) -> Task | None:
         keys = Keys(self._settings().key_prefix)
         snapshot = self._store().run(
             read_task(keys, None, ref.task_id, history_length=0, artifacts=False, resolve_blobs=False)
         )
-        return final_event(outcome, ref.task_id, snapshot[0].context_id) if snapshot is not None else None
+        return None if snapshot is None else snapshot[0]
 
     def _end(
-        self, celery_id: str, outcome: Outcome, worker_pid: int | None, lost: bool, retries: int | None
+        self,
+        celery_id: str,
+        outcome: Outcome,
+        worker_pid: int | None,
+        lost: bool,
+        retries: int | None,
+        error: BaseException | None,
     ) -> TaskState | None:
         ref = RunRef.of(celery_id)
-        if ref is None:
+        task = None if ref is None else self._read_task(ref)
+        if ref is None or task is None:
             return None
-        event = self._final_event(ref, outcome)
+        has_reference = isinstance(outcome, Failure) and outcome.reference is not None
+        if has_reference and is_terminal(task.status.state):
+            return None  # the run has logged its own reference
+        event = final_event(outcome, ref.task_id, task.context_id)
         if event is None:
             return None
         runner = None if worker_pid is None else runner_prefix(worker_pid)
         keys = Keys(self._settings().key_prefix)
         answer = self._store().run(end_run(keys, ref, runner=runner, event=event, lost=lost, retries=retries))
+        if isinstance(outcome, Failure) and has_reference and isinstance(answer, Over):
+            extra = about(Action.RUN_FAILED, ref.name, reference=outcome.reference)
+            text = "run %s: its Celery task failed: %r [reference %s]"
+            logger.warning(text, ref.name, error, outcome.reference, extra=extra)
         extra = about(Action.RUN_ENDED_FROM_OUTSIDE, ref.name)
         logger.info("run %s was ended outside its agent, %s: %s", ref.name, outcome, answer, extra=extra)
         return answer.state if isinstance(answer, Over) else None

@@ -9,20 +9,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from math import inf
 from typing import Protocol
 
 from ...clock import SYSTEM_CLOCK, Clock
 from ...errors import StoreUnavailable
+from ...lifecycle.references import RunRef
 from ...store import AsyncStore, Keys
-from ...store.runs.commands import RunRef
 from ...store.runs.renewal import Renewal, renew_runs
 
 logger = logging.getLogger(__name__)
 
 RENEWALS_PER_LEASE = 3
+
+MAX_EARLY_CANCELS = 1000
+"""Maximum number of early requests to cancel that are remembered. The renewal of leases finds the others."""
 
 EXPIRY_CHECK_INTERVAL = 1.0
 """Seconds between two checks for expired leases while the store does not reply."""
@@ -62,6 +65,8 @@ class LeaseKeeper:
         self._clock = clock
         self._leased: dict[str, LeasedRun] = {}
         self._until: dict[str, float] = {}
+        self._early_cancels: dict[str, None] = {}
+        """Names of runs to cancel whose claims this process has not read yet, oldest first."""
         self._loop_task: asyncio.Task[None] | None = None
 
     @property
@@ -84,19 +89,20 @@ class LeaseKeeper:
             self._loop_task.cancel()
             await asyncio.wait({self._loop_task})
 
-    def renewing(self, run: LeasedRun) -> AbstractContextManager[None]:
-        """Return a context manager that renews the lease of `run`, which was just claimed."""
-        return _Renewing(self, run)
-
-    def _add(self, run: LeasedRun) -> None:
+    @contextmanager
+    def renewing(self, run: LeasedRun) -> Iterator[None]:
+        """Renew the lease of `run`, which was just claimed, during the ``with`` block."""
         name = run.ref.name
         self._leased[name] = run
         self._until[name] = self._clock.monotonic() + self._lease_ttl
-
-    def _remove(self, run: LeasedRun) -> None:
-        name = run.ref.name
-        if self._leased.get(name) is run:
-            del self._leased[name], self._until[name]
+        if name in self._early_cancels:
+            del self._early_cancels[name]
+            run.ask_to_cancel()
+        try:
+            yield
+        finally:
+            if self._leased.get(name) is run:
+                del self._leased[name], self._until[name]
 
     def notified(self, notification: bytes) -> None:
         """Handle a notification on the channel of this process. The notification contains the name of a run to cancel,
@@ -104,6 +110,10 @@ class LeaseKeeper:
         name, _, effect = notification.decode().partition(" ")
         run = self._leased.get(name)
         if run is None:
+            if not effect:
+                self._early_cancels[name] = None
+                if len(self._early_cancels) > MAX_EARLY_CANCELS:
+                    del self._early_cancels[next(iter(self._early_cancels))]
             return
         match effect:
             case "":
@@ -166,20 +176,3 @@ class LeaseKeeper:
                 await self.tick()
             except Exception:
                 logger.exception("renewing leases failed; trying again")
-
-
-class _Renewing:
-    """Context manager that makes `keeper` renew the lease of `run`. A generator-based context manager would use four
-    times as much memory."""
-
-    __slots__ = ("_keeper", "_run")
-
-    def __init__(self, keeper: LeaseKeeper, run: LeasedRun) -> None:
-        self._keeper = keeper
-        self._run = run
-
-    def __enter__(self) -> None:
-        self._keeper._add(self._run)
-
-    def __exit__(self, *_: object) -> None:
-        self._keeper._remove(self._run)

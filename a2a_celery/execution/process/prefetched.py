@@ -16,9 +16,9 @@ from celery.worker import state
 
 from ...clock import SYSTEM_CLOCK, Clock
 from ...errors import StoreUnavailable
+from ...lifecycle.references import RunRef
 from ...settings import Settings
 from ...store import Keys, SyncStore
-from ...store.runs.commands import RunRef
 from ...store.runs.publication import report_prefetched
 from ..celery.request import unfinished_requests
 from .leases import RENEWALS_PER_LEASE

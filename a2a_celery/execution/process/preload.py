@@ -5,16 +5,14 @@ A prefork child imports the agents after the fork, because an event loop, a thre
 creates would not survive the fork. The import runs in a separate thread, because Celery kills a child that is not ready
 within `worker_proc_alive_timeout`.
 
-The objects that exist after the start of a process are excluded from garbage collection. They live as long as the
-process. A full collection of these objects, about 100,000 without agents, would stop all runs of the process for about
-50 ms.
+The objects that exist after the start of a process are excluded from garbage collection; see `memory.freeze_heap`.
 """
 
 from __future__ import annotations
 
-import gc
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 from threading import Thread, current_thread, main_thread
 from typing import Any
 
@@ -25,6 +23,7 @@ from celery.signals import worker_process_init, worker_ready
 
 from ...dispatch import queue_of
 from ...errors import ConfigError
+from ...memory import freeze_heap
 from ..agents.adapters import load
 from .forced_stop import in_pool_child
 from .worker_process import Receivers, installed_on
@@ -36,8 +35,8 @@ def child_starts(**_: Any) -> None:
     """Exclude the inherited objects of a prefork child from garbage collection, and start the child's imports. The solo
     pool also sends this signal, but before the checks of its worker."""
     if in_pool_child():
-        gc.freeze()
-        preload(app_or_default(), then=gc.freeze)
+        freeze_heap(collect=False)
+        preload(app_or_default(), then=partial(freeze_heap, collect=False))
 
 
 def worker_is_ready(sender: Any = None, **_: Any) -> None:
@@ -47,16 +46,11 @@ def worker_is_ready(sender: Any = None, **_: Any) -> None:
     A prefork worker must not import agents before it forks. On green pools, an import would block every task. A worker
     in a thread of another program, such as a test, does not exclude the program's objects.
     """
-    freeze = _collect_and_freeze if current_thread() is main_thread() else _do_nothing
+    freeze = freeze_heap if current_thread() is main_thread() else _do_nothing
     freeze()
     pool = sender.pool
     if not (isinstance(pool, prefork.TaskPool) or pool.is_green):
         preload(sender.app, then=freeze)
-
-
-def _collect_and_freeze() -> None:
-    gc.collect()
-    gc.freeze()
 
 
 def _do_nothing() -> None:

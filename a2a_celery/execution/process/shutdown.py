@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import socket
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -19,17 +18,16 @@ from time import sleep
 from types import FrameType, MappingProxyType
 from typing import Any
 
-from celery.exceptions import WorkerShutdown
 from celery.signals import task_received
 from celery.worker import state
 
 from ...agents import Agent, longest_grace
+from ...clock import SYSTEM_CLOCK, Clock
 from ...concurrency import start_daemon_thread
 from ...errors import StoreUnavailable
 from ...settings import Settings
 from ...store import SyncStore
 from ..celery.request import RunRequest, unfinished_requests
-from .shutdown_deadline import ShutdownAction, ShutdownDeadline
 from .shutdown_requeuer import LAST_WAIT, ShutdownRequeuer
 
 logger = logging.getLogger(__name__)
@@ -38,8 +36,8 @@ UNWINDING = 3.0
 """Seconds, in addition to Celery's soft shutdown timeout and the longest `cancel_grace`, after which the process of a
 cold shutdown is ended by force."""
 
-DEADLINE_CHECK_INTERVAL = 1.0
-"""Seconds between two checks during a warm shutdown."""
+STORE_CHECK_INTERVAL = 1.0
+"""Seconds between two checks of the store during a warm shutdown."""
 
 EXIT_CODE = 1
 """Exit code of a process that is ended by force, as after Celery's cold shutdown."""
@@ -56,14 +54,17 @@ class GracefulWorkerShutdown:
         settings: Callable[[], Settings],
         requeuer: ShutdownRequeuer,
         agents: Mapping[str, Agent] = MappingProxyType({}),
+        clock: Clock = SYSTEM_CLOCK,
+        check_interval: float = STORE_CHECK_INTERVAL,
     ) -> None:
         self._consumer = consumer
         self._settings = settings
         self._requeuer = requeuer
         self._agents = agents
+        self._clock = clock
+        self._check_interval = check_interval
         self._begun = False
         self._terminated = False
-        self._interrupted = False
 
     def precede_celery(self) -> None:
         """Install signal handlers that precede Celery's. An embedded worker has no Celery handlers and is unchanged."""
@@ -75,13 +76,10 @@ class GracefulWorkerShutdown:
                 signal.signal(number, partial(self._on_signal, handler))
 
     def _on_signal(self, handler: Handler, number: int, frame: FrameType | None) -> None:
-        if self._interrupted:
-            self._interrupted = False
-            raise WorkerShutdown(0)
         try:
             if not self._begun:
                 self._begun = True
-                start_daemon_thread(self._keep_deadline, number, name="a2a-shutdown-deadline")
+                start_daemon_thread(self.watch_store, name="a2a-shutdown-store")
                 requeue_waiting()
                 task_received.connect(received_late, weak=False, dispatch_uid="a2a_celery.received_late")
             if is_cold(handler):
@@ -95,41 +93,18 @@ class GracefulWorkerShutdown:
         self._terminated = self._terminated or number == signal.SIGTERM
         handler(number, frame)
 
-    def _keep_deadline(self, number: int) -> None:
-        """Limit the duration of the warm shutdown that the signal `number` has begun."""
-        deadline = ShutdownDeadline(self._consumer, self._settings().lease_ttl)
-        start_daemon_thread(self._ping_store, deadline, name="a2a-shutdown-store")
-        while True:
-            sleep(DEADLINE_CHECK_INTERVAL)
-            action = deadline.next_action()
-            if action is not None:
-                logger.warning("this worker does not shut down in time: %s", action.value)
-            match action:
-                case ShutdownAction.INTERRUPT:
-                    self._interrupted = True
-                    os.kill(os.getpid(), number)
-                case ShutdownAction.CUT:
-                    self._cut()
-                case ShutdownAction.GO_COLD if not _others_at_work():
-                    os.kill(os.getpid(), signal.SIGQUIT)
-                case ShutdownAction.END:
-                    self._end_now()
-
-    def _cut(self) -> None:
-        """Shut down the socket of an AMQP connection, so that pending calls to the broker fail immediately. A Redis
-        connection is not affected, because calls to Redis have timeouts."""
-        with suppress(Exception):
-            self._consumer.connection.connection.sock.shutdown(socket.SHUT_RDWR)
-
-    def _ping_store(self, deadline: ShutdownDeadline) -> None:
-        """Notify `deadline` of each reply of the store. A separate thread calls this method, because a call to the
-        store may take a long time."""
-        store = SyncStore(self._settings().store_url)
-        while True:
+    def watch_store(self) -> None:
+        """Begin a cold shutdown if the store does not reply for `lease_ttl`, because the leases of the runs have then
+        expired, and their outcomes cannot be written."""
+        settings = self._settings()
+        store, answered_at = SyncStore(settings.store_url), self._clock.monotonic()
+        while self._clock.monotonic() - answered_at < settings.lease_ttl or others_at_work():
+            sleep(self._check_interval)
             with suppress(StoreUnavailable):
                 store.ping()
-                deadline.store_has_answered()
-            sleep(DEADLINE_CHECK_INTERVAL)
+                answered_at = self._clock.monotonic()
+        logger.warning("the store does not reply, so the leases have expired: this worker abandons its runs")
+        os.kill(os.getpid(), signal.SIGQUIT)
 
     def _go_cold(self) -> None:
         RunRequest.pool_to_leave = self._consumer.pool
@@ -144,7 +119,7 @@ class GracefulWorkerShutdown:
         A worker that executes other Celery tasks is not ended by force.
         """
         sleep(within)
-        if _others_at_work():
+        if others_at_work():
             logger.warning("Celery tasks that are not agents still run: the process is not ended by force")
             return
         logger.error("this worker did not shut down within %g s: ending its process", within)
@@ -177,7 +152,7 @@ def is_run(request: Any) -> bool:
     return isinstance(request, RunRequest) and request.is_run
 
 
-def _others_at_work() -> bool:
+def others_at_work() -> bool:
     return any(not is_run(request) for request in tuple(state.active_requests))
 
 

@@ -20,11 +20,11 @@ from ...concurrency import start_daemon_thread
 from ...dispatch import Publisher, fleet_of
 from ...lifecycle import Failure, final_event
 from ...lifecycle.outcomes import WORKER_LOST
+from ...lifecycle.references import RunRef
 from ...settings import Settings
 from ...store import AsyncStore, Keys
 from ...store.blobs.blob_store import blobs_of
 from ...store.client.connection import run_with_retry
-from ...store.runs.commands import RunRef
 from ...store.runs.recovery import GivenUp, Lapsed, Requeued, begin_next_attempt, return_run
 from ...store.tasks.commands import FIRST_PUBLISH_GRACE_US, read_task
 from .forced_stop import runner_prefix

@@ -32,12 +32,8 @@ logger = logging.getLogger(__name__)
 class ThreadCleanup:
     """Functions that are called in a thread after the code of an agent in that thread has ended."""
 
-    def __init__(self, functions: Sequence[Cleanup] = ()) -> None:
+    def __init__(self, functions: Sequence[Cleanup]) -> None:
         self._functions = functions
-
-    @property
-    def is_empty(self) -> bool:
-        return not self._functions
 
     def before_call(self) -> None:
         """Clean up in a thread of the default executor before each call."""
@@ -58,15 +54,11 @@ class ThreadCleanup:
 class DjangoCleanup(ThreadCleanup):
     """Cleanup that also closes Django's database connections."""
 
-    def __init__(self, functions: Sequence[Cleanup] = ()) -> None:
+    def __init__(self, functions: Sequence[Cleanup]) -> None:
         super().__init__(functions)
         self._db: Any = import_module("django.db")
         self._orm_thread: Executor = import_module("asgiref.sync").SyncToAsync.single_thread_executor
         self._active_runs = 0
-
-    @property
-    def is_empty(self) -> bool:
-        return False
 
     def before_call(self) -> None:
         """Close broken connections, for example after a restart of the database."""
@@ -128,11 +120,12 @@ class CleanupExecutor(ThreadPoolExecutor):
         return super().submit(call)
 
 
-def thread_cleanup_of(app: Celery, functions: Sequence[Cleanup]) -> ThreadCleanup:
-    """Return a cleanup that calls `functions`, and also closes Django's connections if Celery's Django fixup is
-    active."""
-    has_django = any(isinstance(fixup, DjangoFixup) for fixup in fixups(app))
-    return DjangoCleanup(functions) if has_django else ThreadCleanup(functions)
+def thread_cleanup_of(app: Celery, functions: Sequence[Cleanup]) -> ThreadCleanup | None:
+    """Return a cleanup that calls `functions`, and also closes Django's connections if Celery's Django fixup is active.
+    Return None if there is nothing to clean up."""
+    if any(isinstance(fixup, DjangoFixup) for fixup in fixups(app)):
+        return DjangoCleanup(functions)
+    return ThreadCleanup(functions) if functions else None
 
 
 def _run_all(functions: Sequence[Cleanup]) -> None:

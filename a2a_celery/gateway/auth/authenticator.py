@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import logging
-from collections import deque
 from collections.abc import Sequence
+from math import inf
 
 from a2a.utils.errors import A2AError
 
 from ...clock import SYSTEM_CLOCK, Clock
-from ...telemetry.logs import about
-from ...telemetry.names import Action
-from ..protocol_errors import RefusalDelay, ServiceUnavailableError, UnauthenticatedError
+from ..protocol_errors import BurstDelay, ServiceUnavailableError, UnauthenticatedError
+from .refusal_log import RefusalLog
 from .schemes import CredentialsRefused, Identity, PresentedCredentials, ProxyIdentity, RefusalReason, Scheme
 from .tokens import BearerTokens
 
@@ -27,16 +25,22 @@ class Authenticator:
 
     Bearer tokens and API keys are checked before a proxy's header, because a service mesh sets its header on every
     request, even on a request with a user's token.
+
+    Attributes:
+        refusal_log: Log of the refused requests.
     """
 
     def __init__(self, schemes: Sequence[Scheme], clock: Clock = SYSTEM_CLOCK) -> None:
         self.schemes = tuple(schemes)
-        self._clock = clock
-        self._delay = RefusalDelay(clock)
-        self._failures: deque[float] = deque(maxlen=FAILURES_PER_SECOND)  # times of the newest failures
+        self.refusal_log = RefusalLog(clock)
+        self._failures = BurstDelay(FAILURES_PER_SECOND, clock)
 
-    async def identify(self, presented: PresentedCredentials) -> Identity:
+    async def identify(self, presented: PresentedCredentials, *, max_delayed: float = inf) -> Identity:
         """Return the identity of the caller with the presented credentials.
+
+        Args:
+            presented: Credentials of a request.
+            max_delayed: Number of delayed errors from which on the error is not delayed.
 
         Raises:
             CredentialsRefused: The caller is unknown. After many failures, the error is delayed; see
@@ -46,11 +50,7 @@ class Authenticator:
         try:
             return await self._identify(presented)
         except CredentialsRefused:
-            now = self._clock.monotonic()
-            are_many = len(self._failures) == FAILURES_PER_SECOND and now - self._failures[0] < 1
-            self._failures.append(now)
-            if are_many:
-                await self._delay.wait()
+            await self._failures.wait(max_delayed)
             raise
 
     async def _identify(self, presented: PresentedCredentials) -> Identity:
@@ -90,15 +90,6 @@ class Authenticator:
                 await scheme.keys.stop()
 
 
-logger = logging.getLogger(__name__)
-
-
 def protocol_error(error: Exception) -> A2AError:
-    """Return the protocol's error for a failed authentication, and log the reason without any part of the request.
-
-    Clients receive the same error for every reason.
-    """
-    if isinstance(error, CredentialsRefused):
-        logger.info("a request was refused: %s", error.why.value, extra=about(Action.REQUEST_REFUSED))
-        return UnauthenticatedError()
-    return ServiceUnavailableError()
+    """Return the protocol's error for a failed authentication. Clients receive the same error for every reason."""
+    return UnauthenticatedError() if isinstance(error, CredentialsRefused) else ServiceUnavailableError()

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from a2a.types import AgentCard, SecurityRequirement, SecurityScheme, StringList
 
 from ...agents import Agent
-from ...caller import CARRIED_HEADERS
+from ...caller import API_KEY_HEADER, CARRIED_HEADERS
 from ...clock import SYSTEM_CLOCK, Clock
 from ...crypto.jwk_sets import jwks_url_mistake, printable_url
 from ...errors import ConfigError
-from ...settings import Settings, default_of
+from ...settings import ANY_ORIGIN, Settings, default_of
 from ..operator.role import ANY_CALLER
 from ..protocol_errors import LAST_EVENT_ID
 from .authenticator import Authenticator
+from .key_file import VARIABLE, KeyFile, identities_of
 from .keys import KEY_TYPES, FetchedKeys, KeySource, read_key
 from .schemes import ApiKeys, ProxyIdentity, Scheme
 from .tokens import BearerTokens
 
 MEANS_NOTHING = "has no effect without {}: set that too, or remove this setting"
+
+CREDENTIAL_VARIABLES = "A2A_AUTH_JWKS_URL, A2A_AUTH_JWT_KEY or A2A_AUTH_API_KEYS"
+"""Settings of the schemes whose credentials a caller sends in a header, for error texts."""
+
+SCHEME_VARIABLES = f"{CREDENTIAL_VARIABLES.replace(' or', ',')} or A2A_AUTH_IDENTITY_HEADER"
+"""Settings of all schemes, for error texts."""
 
 NEEDED_BY_TOKENS = ("auth_jwt_algorithms", "auth_jwt_issuer", "auth_jwt_audience")
 
@@ -41,9 +51,7 @@ def authenticator_from_settings(settings: Settings, clock: Clock = SYSTEM_CLOCK)
             raise ConfigError(
                 "a2a_auth_api_keys is empty, so no caller could authenticate: add a key, or remove the setting"
             )
-        schemes.append(ApiKeys(settings.api_keys, settings.auth_api_key_header))
-    else:
-        _require_unset(settings, ("auth_api_key_header",), MEANS_NOTHING.format("a2a_auth_api_keys"))
+        schemes.append(_api_keys(settings, clock))
     if settings.auth_identity_header is not None:
         if not settings.auth_proxy_networks:
             raise ConfigError(
@@ -52,10 +60,11 @@ def authenticator_from_settings(settings: Settings, clock: Clock = SYSTEM_CLOCK)
         schemes.append(ProxyIdentity(settings.auth_identity_header, settings.auth_proxy_networks))
     else:
         _require_unset(settings, ("auth_proxy_networks",), MEANS_NOTHING.format("a2a_auth_identity_header"))
-    _require_own_headers(settings)
+    _require_own_header(settings)
+    _require_possible_cors(settings, schemes)
     if schemes:
         reason = "a gateway with authentication ignores it: remove the setting"
-        _require_unset(settings, ("allowed_hosts", "trusted_origins", "grpc_without_authentication"), reason)
+        _require_unset(settings, ("allowed_hosts",), reason)
         if ANY_CALLER in settings.operators:
             raise ConfigError("a2a_operators contains *, but this gateway authenticates its callers: name the owners")
     return Authenticator(schemes, clock) if schemes else None
@@ -70,43 +79,48 @@ def _require_unset(settings: Settings, names: tuple[str, ...], reason: str) -> N
 
 
 def require_grpc_authentication(settings: Settings) -> None:
-    """Raise ConfigError if gRPC callers are not authenticated, unless `grpc_without_authentication` allows it.
+    """Raise ConfigError if gRPC callers are not authenticated.
 
     Call this function if another application wraps the gateway. That application may authenticate HTTP callers, but
     does not see gRPC calls.
     """
-    if (
-        settings.grpc_port is None
-        or settings.grpc_without_authentication
-        or authenticator_from_settings(settings) is not None
-    ):
+    if settings.grpc_port is None or authenticator_from_settings(settings) is not None:
         return
     raise ConfigError(
         f"a2a_grpc_port = {settings.grpc_port}: an application around a2a.asgi() sees no gRPC, so any caller that "
-        "reaches the port may use it. Set A2A_AUTH_JWKS_URL, A2A_AUTH_API_KEYS or A2A_AUTH_IDENTITY_HEADER, leave the "
-        "port out, or set A2A_GRPC_WITHOUT_AUTHENTICATION=on"
+        f"reaches the port may use it. Set {SCHEME_VARIABLES}, leave the port out, or call "
+        "a2a.asgi(standalone=True)"
     )
 
 
-def _require_own_headers(settings: Settings) -> None:
-    names = [
-        name.lower()
-        for name, setting in (
-            ("Authorization", settings.auth_jwks_url or settings.auth_jwt_key),
-            (settings.auth_api_key_header, settings.auth_api_keys),
-            (settings.auth_identity_header or "", settings.auth_identity_header),
-        )
-        if setting is not None
-    ]
-    reserved_names = {*CARRIED_HEADERS, LAST_EVENT_ID} & set(names)
-    if reserved_names:
+def _require_own_header(settings: Settings) -> None:
+    header = (settings.auth_identity_header or "").lower()
+    if header in (*CARRIED_HEADERS, LAST_EVENT_ID):
+        raise ConfigError(f"a2a_auth_identity_header = {header}: the header has another use; use another header")
+    tokens, api_keys = settings.auth_jwks_url or settings.auth_jwt_key, settings.auth_api_keys
+    if {"authorization": tokens, API_KEY_HEADER.lower(): api_keys}.get(header):
+        raise ConfigError(f"a2a_auth_identity_header = {header}: another scheme reads the header; use another header")
+
+
+def _require_possible_cors(settings: Settings, schemes: Sequence[Scheme]) -> None:
+    if ANY_ORIGIN in settings.cors_origins and not schemes:
         raise ConfigError(
-            f"a2a_auth_api_key_header and a2a_auth_identity_header: {', '.join(sorted(reserved_names))} has another use"
+            "a2a_cors_origins = *, and this gateway does not authenticate its callers, so every web page that a user "
+            f"visits could run its agents: name the origins, or set {CREDENTIAL_VARIABLES}"
         )
-    if len(set(names)) < len(names):
+    if settings.cors_origins and schemes and all(isinstance(scheme, ProxyIdentity) for scheme in schemes):
         raise ConfigError(
-            "a2a_auth_api_key_header and a2a_auth_identity_header: two schemes share a header; give each its own"
+            "a2a_cors_origins is set, but browsers send no client certificate for a page of another origin: set "
+            f"{CREDENTIAL_VARIABLES} too, or remove the setting"
         )
+
+
+def _api_keys(settings: Settings, clock: Clock) -> ApiKeys:
+    """Return the scheme of API keys. If the keys are from a file, the file is read again when it changes."""
+    identities = identities_of(settings.api_keys)
+    path = os.environ.get(VARIABLE)
+    source = KeyFile(Path(path), identities, clock).identities if path else lambda: identities
+    return ApiKeys(source)
 
 
 def _tokens(settings: Settings, clock: Clock) -> BearerTokens:

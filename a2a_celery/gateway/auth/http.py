@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Set
 from typing import Any
 
-from a2a.server.request_handlers.response_helpers import build_error_response
 from a2a.utils.errors import A2AError
 from starlette.authentication import AuthCredentials, AuthenticationBackend, BaseUser
 from starlette.middleware import Middleware
 from starlette.middleware.authentication import AuthenticationMiddleware
 from starlette.requests import HTTPConnection
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ..bindings.endpoints import rest_error
-from ..protocol_errors import UnauthenticatedError, rpc_status
+from ..bindings.endpoints import RpcRefusal, rest_error
+from ..protocol_errors import UnauthenticatedError
 from .authenticator import Authenticator, protocol_error
+from .refusal_log import RequestSource
 from .schemes import CredentialsRefused, PresentedCredentials
 
 PEER = "a2a_peer"
@@ -38,7 +38,7 @@ class Backend(AuthenticationBackend):
         Raises:
             AuthenticationError: The caller is unknown or cannot be authenticated now.
         """
-        if _path(conn) in self._public and conn.scope.get("method") in ("GET", "HEAD"):
+        if path_within(conn) in self._public and conn.scope.get("method") in ("GET", "HEAD"):
             return None
         identity = await self._authenticator.identify(request_credentials(conn))
         return AuthCredentials(["authenticated"]), identity
@@ -59,6 +59,8 @@ def authentication(authenticator: Authenticator, *, public: Set[str], rpc: Set[s
     """
 
     def refuse(conn: HTTPConnection, error: Exception) -> Response:
+        if isinstance(error, CredentialsRefused):
+            authenticator.refusal_log.record(error.why.name.lower(), error.why.value, RequestSource.of_http(conn))
         client_error = protocol_error(error)
         response = error_response(conn, client_error, rpc)
         if isinstance(client_error, UnauthenticatedError):
@@ -77,13 +79,12 @@ def error_response(connection: HTTPConnection, error: A2AError, rpc: Set[str]) -
         error: The error that the client receives.
         rpc: Paths of the JSON-RPC binding. Errors at all other paths use HTTP+JSON.
     """
-    if connection.scope.get("method") == "POST" and _path(connection) in rpc:
-        envelope = build_error_response(None, error)
-        return JSONResponse(envelope, status_code=rpc_status(envelope))
+    if connection.scope.get("method") == "POST" and path_within(connection) in rpc:
+        return RpcRefusal(error)
     return rest_error(error)
 
 
-def _path(connection: HTTPConnection) -> str:
+def path_within(connection: HTTPConnection) -> str:
     """Return the path within this application, which may be mounted in another application."""
     path: str = connection.scope["path"]
     return path.removeprefix(connection.scope.get("root_path", ""))

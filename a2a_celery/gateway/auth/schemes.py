@@ -3,8 +3,7 @@ identities."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
@@ -16,7 +15,7 @@ from a2a.auth.user import User
 from a2a.types import APIKeySecurityScheme, MutualTlsSecurityScheme, SecurityScheme
 from starlette.authentication import AuthenticationError, BaseUser
 
-from ...errors import ConfigError
+from ...caller import API_KEY_HEADER
 
 MAX_OWNER_LENGTH = 256
 """Maximum number of characters in an owner's name, which is part of keys in the store."""
@@ -145,55 +144,34 @@ class Scheme(Protocol):
         """
 
 
-ENTRY = re.compile(r"(?P<owner>[^:\s]+):sha256:(?P<hash>[0-9a-fA-F]{64})(?::(?P<tenants>[^:\s]+))?")
-FORM = "owner:sha256:<64 hexadecimal digits>, optionally followed by :tenant,tenant"
-
-
 class ApiKeys:
-    """Authentication of owners by the API key in `header`.
+    """Authentication of owners by API key.
 
-    Raises:
-        ConfigError: An entry does not have the form `FORM`, or two entries have the same hash. The message identifies
-            an entry by its position, because the entry may be a key.
+    Args:
+        identities: Function that returns the owners of the keys by the keys' SHA-256 hashes.
     """
 
     name = "apiKey"
     challenge = "ApiKey"
 
-    def __init__(self, entries: Sequence[str], header: str) -> None:
-        self._header = header
-        self._known: dict[bytes, Identity] = {}
-        for place, entry in enumerate(entries, 1):
-            key_hash, identity = _read(entry, place)
-            if key_hash in self._known:
-                raise ConfigError(
-                    f"a2a_auth_api_keys: entry {place} has the hash of an earlier entry: give each its own key"
-                )
-            self._known[key_hash] = identity
+    def __init__(self, identities: Callable[[], Mapping[bytes, Identity]]) -> None:
+        self._identities = identities
 
     def security_scheme(self) -> SecurityScheme:
         """Return the scheme for an API key in a header."""
-        return SecurityScheme(api_key_security_scheme=APIKeySecurityScheme(location="header", name=self._header))
+        return SecurityScheme(api_key_security_scheme=APIKeySecurityScheme(location="header", name=API_KEY_HEADER))
 
     async def identify(self, presented: PresentedCredentials) -> Identity | None:
         """Return the identity to which the key belongs, or None if the request has no key. The check of an unknown key
         takes as long as the check of a known key."""
-        key = presented.single(self._header)
+        key = presented.single(API_KEY_HEADER)
         if key is None:
             return None
         key_hash = sha256(key.encode()).digest()
-        identities = [identity for digest, identity in self._known.items() if compare_digest(digest, key_hash)]
+        identities = [identity for digest, identity in self._identities().items() if compare_digest(digest, key_hash)]
         if not identities:
             raise CredentialsRefused(RefusalReason.API_KEY)
         return identities[0]
-
-
-def _read(entry: str, place: int) -> tuple[bytes, Identity]:
-    match = ENTRY.fullmatch(entry)
-    if match is None or not is_owner(match["owner"]):
-        raise ConfigError(f"a2a_auth_api_keys: entry {place} is not {FORM}")
-    tenants = None if match["tenants"] is None else frozenset(match["tenants"].split(","))
-    return bytes.fromhex(match["hash"]), Identity(match["owner"], tenants)
 
 
 OWN_SITE = ("same-origin", "none")

@@ -7,8 +7,9 @@ and sends limit errors with status 429.
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from a2a.auth.user import User
@@ -17,23 +18,33 @@ from a2a.server.jsonrpc_models import JSONParseError, JSONRPCError
 from a2a.server.request_handlers.response_helpers import build_error_response
 from a2a.server.routes.common import DefaultServerCallContextBuilder
 from a2a.utils import json_utils
-from a2a.utils.constants import A2A_JSON_MEDIA_TYPE, PROTOCOL_VERSION_0_3, PROTOCOL_VERSION_1_0, VERSION_HEADER
+from a2a.utils.constants import A2A_JSON_MEDIA_TYPE, PROTOCOL_VERSION_1_0, VERSION_HEADER
 from a2a.utils.error_handlers import A2A_DOMAIN, ERROR_INFO_TYPE, build_rest_error_payload
-from a2a.utils.errors import A2AError, ContentTypeNotSupportedError, InvalidRequestError, VersionNotSupportedError
-from starlette.requests import ClientDisconnect, HTTPConnection, Request
+from a2a.utils.errors import A2AError, ContentTypeNotSupportedError, InvalidRequestError
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
-from ...acceptance.errors import MAX_ID_LENGTH, LimitExceededError
 from ...integrations.starlette import drop_body
+from ...operations.errors import LimitExceededError
+from ..auth.refusal_log import SOURCE, RequestSource
 from ..auth.schemes import Identity
 from ..cards import ADDRESS
 from ..handler import GatewayHandler
 from ..middleware.bodies import BODIES, CHARGE, ArrivingBodies, read_bounded, require_json
-from ..middleware.extensions import CARDS, Endpoint
+from ..middleware.service_parameters import CARDS, Endpoint, requested_version, require_version
 from ..operations.limits import METER, BodyCharge, ResponseMeter
 from ..operations.turns import EVENT_IDS
-from ..protocol_errors import REACHED, RETRY_SECONDS, RequestTooLargeError, record_limit_error, to_a2a, with_retry_after
+from ..protocol_errors import (
+    REACHED,
+    RETRY_SECONDS,
+    RequestTooLargeError,
+    record_limit_error,
+    rpc_status,
+    to_a2a,
+    with_retry_after,
+)
 from .json_results import one_line
 
 DISCONNECT_POLL_INTERVAL = 2.0
@@ -41,42 +52,6 @@ DISCONNECT_POLL_INTERVAL = 2.0
 
 CLIENT_CLOSED_REQUEST = 499
 """HTTP status that proxies log for a request whose client has disconnected. No client receives it."""
-
-_VERSION = re.compile(r"([0-9]{1,4})\.([0-9]{1,4})(?:\.[0-9]{1,4})?", re.ASCII)
-
-
-def requested_version(request: HTTPConnection) -> str:
-    """Return the protocol version in the header or the query of `request`, or "" if there is none.
-
-    Source: A2A specification 3.2.6 (names are case-insensitive).
-    """
-    if version := request.headers.get(VERSION_HEADER):
-        return version
-    parameters = {name.lower(): value for name, value in request.query_params.items()}
-    return parameters.get(VERSION_HEADER.lower(), "")
-
-
-def require_version(requested_version: str, served_version: str) -> None:
-    """Raise VersionNotSupportedError unless a request for `requested_version` can be served with `served_version`.
-
-    Only the major and minor numbers are compared. A request without a version is a request for 0.3.
-    """
-    if served_as(requested_version) == served_version:
-        return
-    problem = (
-        f"A2A version {requested_version[:MAX_ID_LENGTH]!r} is not served here"
-        if requested_version
-        else "No A2A version means 0.3"
-    )
-    raise VersionNotSupportedError(
-        f"{problem}: send A2A-Version: {served_version}", data={"version": requested_version[:MAX_ID_LENGTH]}
-    )
-
-
-def served_as(requested_version: str) -> str:
-    """Return the major and minor number of `requested_version`, or "" if `requested_version` is not a version."""
-    numbers = _VERSION.fullmatch(requested_version or PROTOCOL_VERSION_0_3)
-    return f"{int(numbers[1])}.{int(numbers[2])}" if numbers else ""
 
 
 class HttpCallContextBuilder(DefaultServerCallContextBuilder):
@@ -104,6 +79,7 @@ class HttpCallContextBuilder(DefaultServerCallContextBuilder):
         context.state["headers"][VERSION_HEADER.lower()] = version or self._version
         context.state[CARDS] = request.scope.setdefault(CARDS, [])
         context.state[ADDRESS] = lambda: (str(request.base_url), self._path)
+        context.state[SOURCE] = partial(RequestSource.of_http, request)
         context.state[EVENT_IDS] = request.scope.setdefault(EVENT_IDS, [])
         context.state[METER] = request.scope.setdefault(METER, ResponseMeter())
         context.state[RETRY_SECONDS] = request.scope.setdefault(RETRY_SECONDS, [])
@@ -132,13 +108,43 @@ def rest_fault(error: Exception) -> str:
     return one_line(json_utils.dumps(build_rest_error_payload(to_a2a(error))))
 
 
-def rpc_error(error: A2AError) -> JSONResponse:
+RpcId = str | float | None
+"""Id of a JSON-RPC request. The response repeats any string or number."""
+
+
+def rpc_id(body: Any) -> RpcId:
+    """Return the id of the JSON-RPC request `body`, or None if the id is invalid or missing."""
+    request_id = body.get("id") if isinstance(body, dict) else None
+    return request_id if isinstance(request_id, str | int | float) and not isinstance(request_id, bool) else None
+
+
+def rpc_error_json(error: A2AError | JSONRPCError, request_id: RpcId = None) -> dict[str, Any]:
+    """Return the JSON-RPC response for `error`. The SDK's function refuses an id that is a number with a fraction."""
+    return build_error_response(None, error) | {"id": request_id}
+
+
+def rpc_error(error: A2AError | JSONRPCError) -> JSONResponse:
     """Return the JSON-RPC response for `error` to a request whose id is unknown."""
-    return JSONResponse(build_error_response(None, error))
+    return JSONResponse(rpc_error_json(error))
 
 
-def rpc_envelope_error(error: JSONRPCError) -> JSONResponse:
-    return JSONResponse({"jsonrpc": "2.0", "id": None, "error": error.model_dump(exclude_none=True)})
+class RpcRefusal(JSONResponse):
+    """JSON-RPC response for `error` to a request whose body has not been read. If the request is small, its id is read
+    while the response is sent."""
+
+    def __init__(self, error: A2AError) -> None:
+        self._envelope = rpc_error_json(error)
+        super().__init__(self._envelope, status_code=rpc_status(self._envelope))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the response."""
+        request = Request(scope, receive)
+        if not may_be_large(request):
+            with suppress(A2AError, ClientDisconnect):
+                await require_json(request, SMALL_BODY)
+                self.body = self.render(self._envelope | {"id": rpc_id(await request.json())})
+                self.headers["content-length"] = str(len(self.body))
+        await super().__call__(scope, receive, send)
 
 
 def rpc_error_info(reason: str) -> dict[str, Any]:
@@ -162,11 +168,9 @@ def guard_rpc(endpoint: Endpoint, max_bytes: int) -> Endpoint:
         except LimitExceededError as e:
             return _refused_arrival(request, e, rpc_error)
         except RequestTooLargeError as e:
-            return rpc_envelope_error(
-                JSONRPCError(code=-32600, message=str(e), data=[rpc_error_info("REQUEST_TOO_LARGE")])
-            )
+            return rpc_error(JSONRPCError(code=-32600, message=str(e), data=[rpc_error_info("REQUEST_TOO_LARGE")]))
         except InvalidRequestError as e:
-            return rpc_envelope_error(JSONParseError(message=str(e), data=[rpc_error_info("INVALID_JSON")]))
+            return rpc_error(JSONParseError(message=str(e), data=[rpc_error_info("INVALID_JSON")]))
         except ContentTypeNotSupportedError as e:
             return rpc_error(e)
         except ClientDisconnect:  # while the body was being read
@@ -241,7 +245,7 @@ def count_unparsed(
         charge = request.scope[CHARGE] = BodyCharge(limits, agent, owner)
         meter = request.scope[METER] = ResponseMeter()
         try:
-            if _may_be_large(request):
+            if may_be_large(request):
                 await limits.require_token(agent, owner)
             response = await endpoint(request)
             if not request.scope.get(REACHED):
@@ -259,7 +263,8 @@ def count_unparsed(
     return count_request
 
 
-def _may_be_large(request: Request) -> bool:
+def may_be_large(request: Request) -> bool:
+    """Return True if the body of `request` may exceed `SMALL_BODY`."""
     declared_length = request.headers.get("content-length", "0" if request.method == "GET" else "")
     return not declared_length.isdigit() or int(declared_length) > SMALL_BODY
 
@@ -280,9 +285,17 @@ async def _respond(endpoint: Endpoint, request: Request) -> Response:
     return with_retry_after(response, request)
 
 
-async def cancel_on_disconnect(endpoint: Endpoint, request: Request) -> Response:
-    """Return the response of `endpoint`, and cancel the endpoint when its client disconnects."""
-    watch = _DisconnectWatch(request)
+async def cancel_on_disconnect(
+    endpoint: Endpoint, request: Request, poll_interval: float = DISCONNECT_POLL_INTERVAL
+) -> Response:
+    """Return the response of `endpoint`, and cancel the endpoint when its client disconnects.
+
+    Args:
+        endpoint: Endpoint of the request.
+        request: Request of the client.
+        poll_interval: Seconds between two checks of the connection.
+    """
+    watch = _DisconnectWatch(request, poll_interval)
     try:
         return await endpoint(request)
     except asyncio.CancelledError:
@@ -297,11 +310,12 @@ class _DisconnectWatch:
     """Watch that cancels the current asyncio task when the client of `request` disconnects. A short call needs only a
     timer, not another asyncio task."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: Request, poll_interval: float) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._working = task
         self._request = request
+        self._poll_interval = poll_interval
         self._is_gone = False
         self._check_task: asyncio.Task[None] | None = None
         self._schedule()
@@ -317,7 +331,7 @@ class _DisconnectWatch:
             self._check_task.cancel()
 
     def _schedule(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(DISCONNECT_POLL_INTERVAL, self._begin)
+        self._timer = asyncio.get_running_loop().call_later(self._poll_interval, self._begin)
 
     def _begin(self) -> None:
         self._check_task = asyncio.create_task(self._check(), name="a2a-client-there")

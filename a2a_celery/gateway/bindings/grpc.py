@@ -27,18 +27,19 @@ from a2a.utils.errors import A2AError, InvalidParamsError
 from google.protobuf import descriptor_pool
 from google.protobuf.descriptor import Descriptor
 
-from ...acceptance.errors import LimitExceededError
-from ...acceptance.validation import MAX_JSON_VALUES
+from ...clock import SYSTEM_CLOCK, Clock
 from ...errors import ConfigError
+from ...operations.errors import LimitExceededError
+from ...operations.requests import MAX_JSON_VALUES
 from ..auth.authenticator import Authenticator
-from ..auth.grpc import AuthenticationInterceptor, caller
+from ..auth.grpc import AdmissionInterceptor, call_source, called_method, caller
+from ..auth.refusal_log import SOURCE
 from ..handler import GatewayHandler
 from ..middleware.bodies import parse_soon, run_in_thread
-from ..middleware.extensions import active_extensions
+from ..middleware.service_parameters import active_extensions, require_version
 from ..operations.limits import METER, BodyCharge, ResponseMeter
 from ..protocol_errors import REACHED, ServiceUnavailableError
 from ..shutdown import WAIT_TIMEOUT, GatewayShutdown
-from .endpoints import require_version
 from .grpc_errors import retry_after, set_error, shortened, status_code
 from .legacy import StrictLegacyHandler, map_legacy_error
 from .shared_address import choose_agent
@@ -120,7 +121,7 @@ def _read_varint(body: bytes, position: int) -> tuple[int, int]:
 
 MAX_CONCURRENT_CALLS = 10_000
 """Maximum number of concurrent calls to a gateway process, including streams. Further calls fail with
-RESOURCE_EXHAUSTED."""
+RESOURCE_EXHAUSTED. An authenticated owner may have a tenth of them; see `AdmissionInterceptor`."""
 
 MAX_FIELDS = 5 * MAX_JSON_VALUES
 """Maximum number of protobuf fields in a request. A JSON value in a Struct takes four or five fields."""
@@ -137,6 +138,10 @@ then have one second to send their responses."""
 
 END_OF_STREAM = object()
 
+MIN_PING_INTERVAL = "grpc.http2.min_ping_interval_without_data_ms"
+"""Channel argument with the minimum time between two pings of a client. gRPC closes the connection of a client that
+pings more often while the server sends nothing."""
+
 CONNECTION_OPTIONS = (
     ("grpc.so_reuseport", 1),  # several gateway processes share the port
     ("grpc.max_concurrent_streams", 1000),
@@ -145,8 +150,11 @@ CONNECTION_OPTIONS = (
     ("grpc.max_connection_idle_ms", 600_000),
     ("grpc.keepalive_time_ms", 60_000),  # detect dead connections
     ("grpc.keepalive_timeout_ms", 20_000),
+    # clients may ping a silent stream, or a connection without calls, every 10 s; a second is left for delays
+    (MIN_PING_INTERVAL, 9_000),
+    ("grpc.keepalive_permit_without_calls", 1),
 )
-"""Channel arguments that limit the calls on a connection and close idle connections.
+"""Channel arguments that limit the calls and pings on a connection and close idle connections.
 
 Source: https://grpc.github.io/grpc/core/group__grpc__arg__keys.html
 """
@@ -163,7 +171,7 @@ class GrpcCallContextBuilder(grpc_handler.DefaultGrpcServerCallContextBuilder):
         self._version = version
 
     def build_user(self, context: grpc.aio.ServicerContext[Any, Any]) -> User:
-        """Return the caller that `AuthenticationInterceptor` has identified, or the SDK's default user."""
+        """Return the caller that `AdmissionInterceptor` has identified, or the SDK's default user."""
         return caller.get() or super().build_user(context)
 
     def build(self, context: grpc.aio.ServicerContext[Any, Any]) -> ServerCallContext:
@@ -177,6 +185,7 @@ class GrpcCallContextBuilder(grpc_handler.DefaultGrpcServerCallContextBuilder):
         call.state["headers"] = metadata
         call.state["grpc_expected_version"] = self._version
         call.state[METER] = ResponseMeter()
+        call.state[SOURCE] = partial(call_source, context, called_method.get())
         _call.set(call)
         require_version(metadata.get("a2a-version", ""), self._version)
         return call
@@ -380,6 +389,8 @@ class GrpcServer:
         port: Port to listen on.
         max_bytes: Maximum size of a request.
         authenticator: Authenticator of the callers, or None to serve every caller.
+        max_calls: Maximum number of concurrent calls.
+        clock: Clock of the timeout for requests.
     """
 
     def __init__(
@@ -389,13 +400,17 @@ class GrpcServer:
         port: int,
         max_bytes: int,
         authenticator: Authenticator | None = None,
+        *,
+        max_calls: int = MAX_CONCURRENT_CALLS,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         handler = next(iter(handlers.values()), None)
-        admit = None if handler is None else partial(handler.limits.require_token, handler.agent.name)
+        limits, agent = (None, "") if handler is None else (handler.limits, handler.agent.name)
         self._guards = [
-            *([] if authenticator is None else [AuthenticationInterceptor(authenticator, admit)]),
+            AdmissionInterceptor(authenticator, limits, agent, max_calls, clock),
             ErrorInterceptor(handler),
         ]
+        self._max_calls = max_calls
         self._handler = route_by_tenant(handlers)
         self._shutdown = GatewayShutdown() if handler is None else handler.shutdown
         self._shutdown.add_callback(self._begin_stop)
@@ -412,7 +427,7 @@ class GrpcServer:
         """
         options = (("grpc.max_receive_message_length", self._max_bytes), *CONNECTION_OPTIONS)
         self._server = grpc.aio.server(
-            interceptors=self._guards, options=options, maximum_concurrent_rpcs=MAX_CONCURRENT_CALLS
+            interceptors=self._guards, options=options, maximum_concurrent_rpcs=self._max_calls
         )
         a2a_pb2_grpc.add_A2AServiceServicer_to_server(  # type: ignore[no-untyped-call]
             GrpcBinding(self._handler, GrpcCallContextBuilder("1.0")), self._server
@@ -425,7 +440,7 @@ class GrpcServer:
         except RuntimeError:
             raise ConfigError(
                 f"gRPC cannot listen on {self._address}: choose another port with A2A_GRPC_PORT, or another address "
-                "with A2A_GRPC_HOST"
+                "with --host or a2a.asgi(grpc_host=…)"
             ) from None
         await self._server.start()
         self._stopping = None

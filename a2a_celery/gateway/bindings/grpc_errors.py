@@ -20,7 +20,7 @@ from a2a.utils.grpc_status import status_to_grpc
 from a2a.utils.proto_utils import ValidationDetail, validation_errors_to_bad_request
 from google.rpc import error_details_pb2, status_pb2
 
-from ...acceptance.errors import LimitExceededError
+from ...operations.errors import LimitExceededError
 from ..protocol_errors import HEADER, retry_seconds
 
 MAX_TEXT_BYTES = 900

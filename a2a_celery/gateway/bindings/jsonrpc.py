@@ -13,12 +13,11 @@ from typing import Any
 
 from a2a.server.context import ServerCallContext
 from a2a.server.jsonrpc_models import JSONRPCError, MethodNotFoundError
-from a2a.server.request_handlers.response_helpers import build_error_response
 from a2a.server.routes.jsonrpc_dispatcher import JsonRpcDispatcher
 from a2a.types import SendMessageRequest
 from a2a.utils import json_utils
 from a2a.utils.constants import PROTOCOL_VERSION_0_3, PROTOCOL_VERSION_1_0
-from a2a.utils.errors import A2AError, InvalidRequestError, UnsupportedOperationError
+from a2a.utils.errors import A2AError, InvalidRequestError, UnsupportedOperationError, VersionNotSupportedError
 from a2a.utils.telemetry import SpanKind, trace_function
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
@@ -26,11 +25,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from ...lifecycle import Event
+from ...operations.errors import MAX_ID_LENGTH
 from ..handler import GatewayHandler
 from ..middleware.bodies import parse_soon
+from ..middleware.service_parameters import requested_version, require_version, served_as
 from ..operations.limits import meter_of
 from ..protocol_errors import rpc_status, to_a2a
-from .endpoints import HttpCallContextBuilder, requested_version, require_version, rpc_error_info, served_as
+from .endpoints import HttpCallContextBuilder, RpcId, rpc_error_info, rpc_error_json, rpc_id
 from .json_results import event_json_in_pieces, event_line, message_json, one_line, page_json, rpc_response, task_json
 from .legacy import LegacyRpc
 from .request_parser import parse_json
@@ -41,6 +42,22 @@ STREAMS = ("SendStreamingMessage", "SubscribeToTask")
 
 logger = logging.getLogger(__name__)
 
+
+NAMES_OF_03 = {
+    "SendMessage": "message/send",
+    "SendStreamingMessage": "message/stream",
+    "GetTask": "tasks/get",
+    "CancelTask": "tasks/cancel",
+    "SubscribeToTask": "tasks/resubscribe",
+    "CreateTaskPushNotificationConfig": "tasks/pushNotificationConfig/set",
+    "GetTaskPushNotificationConfig": "tasks/pushNotificationConfig/get",
+    "ListTaskPushNotificationConfigs": "tasks/pushNotificationConfig/list",
+    "DeleteTaskPushNotificationConfig": "tasks/pushNotificationConfig/delete",
+    "GetExtendedAgentCard": "agent/getAuthenticatedExtendedCard",
+}
+"""Names of the methods in protocol 0.3, by their names in 1.0."""
+
+NAMES_OF_10 = {name: current_name for current_name, name in NAMES_OF_03.items()}
 
 _REASONS = {
     -32700: "INVALID_JSON",
@@ -66,7 +83,7 @@ class RpcDispatcher:
     async def handle_requests(self, request: Request) -> Response:
         """Return the response to `request`. A notification is executed and gets an empty response."""
         body = await request.json()
-        request_id = _request_id(body)
+        request_id = rpc_id(body)
         try:
             _require_envelope(body)
         except InvalidRequestError as e:
@@ -88,9 +105,15 @@ class RpcDispatcher:
             return await self._legacy.handle_request(request_id, method, body, request)
         if is_legacy:
             require_version(version, PROTOCOL_VERSION_1_0)
+            text = f"A2A 1.0 calls this method {NAMES_OF_10[method]}: send this name, or A2A-Version: 0.3"
+            return _error_response(request_id, MethodNotFoundError(message=text))
         kind = JsonRpcDispatcher.METHOD_TO_MODEL.get(method)
         if kind is None:
             return _error_response(request_id, MethodNotFoundError())
+        if version and served_as(version) == PROTOCOL_VERSION_0_3:
+            rule = f"calls it {NAMES_OF_03[method]}" if method in NAMES_OF_03 else "lacks it"
+            text = f"{method} is a method of A2A 1.0, and 0.3 {rule}: send A2A-Version: 1.0"
+            raise VersionNotSupportedError(text, data={"version": version[:MAX_ID_LENGTH]})
         context = self._call_contexts.build(request)
         fields = {} if body.get("params") is None else body["params"]
         params: Any = await parse_soon(len(await request.body()), parse_json, fields, kind)
@@ -134,20 +157,14 @@ class RpcDispatcher:
         return [message_json(result).encode()]
 
 
-def _error_response(request_id: str | int | None, error: JSONRPCError | A2AError) -> JSONResponse:
+def _error_response(request_id: RpcId, error: JSONRPCError | A2AError) -> JSONResponse:
     if isinstance(error, JSONRPCError) and error.data is None:
         error = error.model_copy(update={"data": [rpc_error_info(_REASONS.get(error.code, "INVALID_REQUEST"))]})
-    answer = build_error_response(request_id, error)
+    answer = rpc_error_json(error, request_id)
     problem = answer["error"]
     # DEBUG, because most errors are mistakes of the caller. `to_a2a` logs the failures of the gateway, in all bindings.
     logger.debug("JSON-RPC error %s of request %.100r: %.1000r", problem["code"], request_id, problem["message"])
     return JSONResponse(answer, status_code=rpc_status(answer))
-
-
-def _request_id(body: Any) -> str | int | None:
-    """Return the id of a request, or None if the id is invalid or missing."""
-    request_id = body.get("id") if isinstance(body, dict) else None
-    return request_id if isinstance(request_id, str | int) and not isinstance(request_id, bool) else None
 
 
 def _require_envelope(body: Any) -> None:
@@ -159,7 +176,7 @@ def _require_envelope(body: Any) -> None:
         and body.get("jsonrpc") == "2.0"
         and isinstance(body.get("method"), str)
         and body["method"] != ""
-        and (body.get("id") is None or _request_id(body) is not None)
+        and (body.get("id") is None or rpc_id(body) is not None)
         and isinstance(body.get("params"), dict | list | None)
     )
     if not valid:
@@ -175,7 +192,7 @@ async def rpc_stream(handler: GatewayHandler, request_id: Any, params: Any, cont
         return prefix + await event_line(event, meter) + suffix
 
     def fault(error: Exception) -> str:
-        return one_line(json_utils.dumps(build_error_response(request_id, to_a2a(error))))
+        return one_line(json_utils.dumps(rpc_error_json(to_a2a(error), request_id)))
 
     pages = handler.message_pages if isinstance(params, SendMessageRequest) else handler.subscription_pages
     return await EventStream.start(frames_of(pages(params, context), say, fault), handler.shutdown, handler.clock)

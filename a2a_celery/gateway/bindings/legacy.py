@@ -16,21 +16,27 @@ from contextlib import aclosing
 from typing import Any
 
 import a2a.server.routes.jsonrpc_dispatcher  # noqa: F401 - before the adapters, which import it circularly
-from a2a.compat.v0_3 import a2a_v0_3_pb2, conversions
+from a2a.compat.v0_3 import a2a_v0_3_pb2, conversions, jsonrpc_adapter
 from a2a.compat.v0_3 import proto_utils as legacy_proto
+from a2a.compat.v0_3.context_builders import V03ServerCallContextBuilder
 from a2a.compat.v0_3.jsonrpc_adapter import JSONRPC03Adapter
 from a2a.compat.v0_3.request_handler import RequestHandler03
 from a2a.compat.v0_3.rest_adapter import REST03Adapter
 from a2a.compat.v0_3.rest_handler import REST03Handler
 from a2a.compat.v0_3.types import (
     CancelTaskRequest,
+    DataPart,
+    DeleteTaskPushNotificationConfigParams,
+    DeleteTaskPushNotificationConfigRequest,
     FilePart,
     FileWithBytes,
     GetTaskPushNotificationConfigRequest,
     GetTaskRequest,
     Message,
+    MessageSendParams,
     SendMessageRequest,
     SendStreamingMessageSuccessResponse,
+    SetTaskPushNotificationConfigRequest,
     Task,
     TaskIdParams,
     TaskPushNotificationConfig,
@@ -43,9 +49,13 @@ from a2a.server.jsonrpc_models import JSONRPCError
 from a2a.server.request_handlers.request_handler import RequestHandler
 from a2a.server.request_handlers.response_helpers import build_error_response
 from a2a.server.routes.common import ServerCallContextBuilder
+from a2a.types import GetTaskRequest as CoreGetTaskRequest
 from a2a.types import ListTaskPushNotificationConfigsRequest
+from a2a.types import Task as CoreTask
+from a2a.types import TaskStatusUpdateEvent as CoreStatusUpdate
 from a2a.utils import proto_utils
 from a2a.utils.constants import PROTOCOL_VERSION_0_3
+from a2a.utils.error_handlers import rest_error_handler
 from a2a.utils.errors import (
     JSON_RPC_ERROR_CODE_MAP,
     A2AError,
@@ -64,23 +74,26 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Match, Route
 from starlette.types import Scope
 
-from ...acceptance.errors import FieldErrors, fields_text, invalid
 from ...clock import SYSTEM_CLOCK, Clock
-from ...integrations.a2a_sdk import AdaptedErrors
+from ...integrations.a2a_sdk import AdaptedErrors, keep_legacy_codes
 from ...lifecycle import Event, EventId
+from ...lifecycle.events import time_text
+from ...operations.errors import FieldErrors, fields_text, invalid
 from ..middleware.bodies import levels_of, run_in_thread
-from ..middleware.extensions import Endpoint
+from ..middleware.service_parameters import Endpoint, requested_version, served_as
 from ..operations.limits import ResponseMeter, is_large, meter_of
 from ..operations.push_configs import PROTOCOL
 from ..operations.turns import EVENT_IDS, IS_LAST
-from ..protocol_errors import REACHED, RETRY_SECONDS, rpc_status, to_a2a
+from ..protocol_errors import EXTRA_RPC_CODES, REACHED, RETRY_SECONDS, rpc_status, to_a2a
 from ..shutdown import GatewayShutdown
-from .endpoints import requested_version, rest_error, rest_fault, served_as
+from .endpoints import RpcId, rest_error, rest_fault
 from .json_results import one_line
-from .request_parser import is_padded_base64, parse_json
+from .request_parser import is_padded_base64, parse_json, require_exact
 from .sse import EventStream, frame
 
 INVALID_PARAMS = JSON_RPC_ERROR_CODE_MAP[InvalidParamsError]
+
+keep_legacy_codes(jsonrpc_adapter, EXTRA_RPC_CODES.values())
 
 MAX_FIELDS = 10
 """Maximum number of invalid fields in an error."""
@@ -105,14 +118,23 @@ class LegacyRpc(AdaptedErrors, JSONRPC03Adapter):
         self, request_id: Any, method: str, body: dict[str, Any], request: Request
     ) -> Response:
         """Return the SDK's response, with a stream converted to an `EventStream`. The response to a stream request that
-        exceeds a limit is a JSON response."""
-        response = await super().handle_request(request_id, method, body, request)
+        exceeds a limit, or that the caller may not send, is a JSON response."""
+        if not isinstance(request_id, str | int):
+            body = body | {"id": _PLACEHOLDER}
+        sdk_id = body["id"]
+        response = await super().handle_request(sdk_id, method, body, request)
+        is_complete = sdk_id is request_id and method != "tasks/pushNotificationConfig/delete"
         if not isinstance(response, EventSourceResponse):
-            return _with_null_result(response) if method == "tasks/pushNotificationConfig/delete" else response
+            return response if is_complete else _complete(response, request_id)
         sdk_events: Any = response.body_iterator
+        if not is_complete:
+            sdk_events = _with_id(sdk_events, request_id)
         first = await anext(sdk_events, None)
-        if first is not None and request.scope.get(RETRY_SECONDS):
-            return JSONResponse(json.loads(first["data"]))
+        if first is not None and not request.scope.get(EVENT_IDS):  # an error
+            content = json.loads(first["data"])
+            status = rpc_status(content)
+            if status != 200 or request.scope.get(RETRY_SECONDS):
+                return JSONResponse(content, status)
         return await EventStream.start(_frames(first, sdk_events, request), self._shutdown, self._clock)
 
     def adapt_error(self, error: Any) -> tuple[Any, int]:
@@ -130,11 +152,23 @@ class LegacyRpc(AdaptedErrors, JSONRPC03Adapter):
         return error, status
 
 
-def _with_null_result(response: JSONResponse) -> JSONResponse:
-    """Add the result to a response without an error. The SDK omits a null, but JSON-RPC 2.0 requires a result (section
-    5)."""
-    content = json.loads(bytes(response.body))
-    return response if "error" in content else JSONResponse(content | {"result": None})
+_PLACEHOLDER = 0
+"""Id in requests whose own id the SDK's models refuse: null, and numbers with a fraction."""
+
+
+def _complete(response: JSONResponse, request_id: RpcId) -> JSONResponse:
+    """Return `response` with `request_id` and a result. The SDK omits a result that is null, but JSON-RPC 2.0 requires
+    a result (section 5)."""
+    content = json.loads(bytes(response.body)) | {"id": request_id}
+    result = {} if "error" in content else {"result": content.get("result")}
+    return JSONResponse(content | result, status_code=response.status_code)
+
+
+async def _with_id(sdk_events: Any, request_id: RpcId) -> AsyncGenerator[dict[str, str], None]:
+    """Yield the events of a stream of the SDK's adapter with `request_id`."""
+    async with aclosing(sdk_events):
+        async for sdk_event in sdk_events:
+            yield sdk_event | {"data": json.dumps(json.loads(sdk_event["data"]) | {"id": request_id})}
 
 
 def _wrong_fields(error: BaseException | None) -> dict[str, Any] | None:
@@ -166,7 +200,13 @@ def legacy_rest_routes(
 ) -> list[Route]:
     """Return the HTTP+JSON routes of protocol 0.3 under ``/v1``."""
     adapter = REST03Adapter(handler, context_builder)
-    adapter.handler = _ErrorMapper(LegacyRestHandler(handler))  # type: ignore[assignment]
+    legacy_handler = _ErrorMapper(LegacyRestHandler(handler))
+    adapter.handler = legacy_handler  # type: ignore[assignment]
+
+    @rest_error_handler
+    async def delete_push_notification(request: Request) -> Response:
+        context = V03ServerCallContextBuilder(context_builder).build(request)
+        return JSONResponse(await legacy_handler.delete_push_notification(request, context))
 
     def write_events(endpoint: Endpoint) -> Endpoint:
         async def respond(request: Request) -> Response:
@@ -182,10 +222,10 @@ def legacy_rest_routes(
 
         return respond
 
-    return [
-        LegacyRoute(path, write_events(endpoint), methods=[method])
-        for (path, method), endpoint in adapter.routes().items()
-    ]
+    # the SDK's adapter has no route for tasks/pushNotificationConfig/delete
+    delete_route = "/v1/tasks/{id}/pushNotificationConfigs/{push_id}", "DELETE"
+    routes = adapter.routes() | {delete_route: delete_push_notification}
+    return [LegacyRoute(path, write_events(endpoint), methods=[method]) for (path, method), endpoint in routes.items()]
 
 
 class LegacyRoute(Route):
@@ -227,9 +267,9 @@ class StrictLegacyHandler(RequestHandler03):
         """Send a message.
 
         Raises:
-            InvalidParamsError: A file is not base64.
+            InvalidParamsError: A file is not base64, or a value has no exact form.
         """
-        _require_base64(request.params.message)
+        _require_valid(request.params)
         response = await self.request_handler.on_message_send(
             conversions.to_core_send_message_request(request), context
         )
@@ -238,7 +278,7 @@ class StrictLegacyHandler(RequestHandler03):
 
     async def on_get_task(self, request: GetTaskRequest, context: ServerCallContext) -> Task:
         """Return the current task."""
-        task = await self.request_handler.on_get_task(conversions.to_core_get_task_request(request), context)
+        task = await self.request_handler.on_get_task(_task_request(request), context)
         result: Task = (await _convert_event(task, "", meter_of(context))).result
         return result
 
@@ -254,9 +294,9 @@ class StrictLegacyHandler(RequestHandler03):
         """Send a message and stream its turn.
 
         Raises:
-            InvalidParamsError: A file is not base64.
+            InvalidParamsError: A file is not base64, or a value has no exact form.
         """
-        _require_base64(request.params.message)
+        _require_valid(request.params)
         meter, request_id = meter_of(context), request.id
         params = conversions.to_core_send_message_request(request)
         async for event in self.request_handler.on_message_send_stream(params, context):
@@ -316,7 +356,7 @@ class LegacyRestHandler(REST03Handler):
         """Return the current task as a JSON object."""
         length = request.query_params.get("historyLength")
         query = TaskQueryParams(id=request.path_params["id"], history_length=int(length) if length else None)
-        params = conversions.to_core_get_task_request(GetTaskRequest(id="", params=query))
+        params = _task_request(GetTaskRequest(id="", params=query))
         task: dict[str, Any] = (await _json_of(await self._handler.on_get_task(params, context), context))["task"]
         return task
 
@@ -339,16 +379,52 @@ class LegacyRestHandler(REST03Handler):
         ):
             yield await _json_of(event, context)
 
+    @validate_version(PROTOCOL_VERSION_0_3)
+    async def set_push_notification(self, request: Request, context: ServerCallContext) -> dict[str, Any]:
+        """Create a config of the task in the path, and return the config as a JSON object.
+
+        The SDK's method also requires the task in the body, as `parent`, which A2A 0.3 does not (section 7.5).
+        """
+        body = parse_json(await request.json(), a2a_v0_3_pb2.CreateTaskPushNotificationConfigRequest)
+        body.parent = f"tasks/{request.path_params['id']}"
+        hook = body.config.push_notification_config
+        if hook.authentication == a2a_v0_3_pb2.AuthenticationInfo():  # A2A 1.0 requires a scheme, the proto of 0.3 none
+            hook.ClearField("authentication")
+        params = legacy_proto.FromProto.task_push_notification_config_request(body)
+        config = await self.handler03.on_create_task_push_notification_config(
+            SetTaskPushNotificationConfigRequest(id="", params=params), context
+        )
+        return MessageToDict(legacy_proto.ToProto.task_push_notification_config(config))
+
+    @validate_version(PROTOCOL_VERSION_0_3)
+    async def delete_push_notification(self, request: Request, context: ServerCallContext) -> dict[str, Any]:
+        """Delete a config and return an empty JSON object."""
+        params = DeleteTaskPushNotificationConfigParams(
+            id=request.path_params["id"], push_notification_config_id=request.path_params["push_id"]
+        )
+        delete_request = DeleteTaskPushNotificationConfigRequest(id="", params=params)
+        await self.handler03.on_delete_task_push_notification_config(delete_request, context)
+        return {}
+
+
+def _task_request(request: GetTaskRequest) -> CoreGetTaskRequest:
+    """Return the request of protocol 1.0. The SDK drops a history length of 0, because gRPC of 0.3 cannot distinguish 0
+    from no length. In requests over gRPC, the length is None instead of 0."""
+    core_request: CoreGetTaskRequest = conversions.to_core_get_task_request(request)
+    if request.params.history_length == 0:
+        core_request.history_length = 0
+    return core_request
+
 
 async def _message_request(request: Request) -> Any:
     """Return the message request in the body of `request`.
 
     Raises:
-        InvalidParamsError: The body is not a message request, or a file is not base64.
+        InvalidParamsError: The body is not a message request, a file is not base64, or a value has no exact form.
     """
     message_request = parse_json(await request.json(), a2a_v0_3_pb2.SendMessageRequest)
     params = legacy_proto.FromProto.message_send_params(message_request)
-    _require_base64(params.message)
+    _require_valid(params)
     return conversions.to_core_send_message_request(SendMessageRequest(id="", params=params))
 
 
@@ -391,13 +467,27 @@ def _convert(event: Event, request_id: Any, write: Callable[[Any], Any], is_last
 
 def _response(event: Event, request_id: Any, is_last: bool) -> SendStreamingMessageSuccessResponse:
     response = conversions.to_compat_stream_response(proto_utils.to_stream_response(event), request_id)
-    if is_last and isinstance(response.result, TaskStatusUpdateEvent):
-        response.result.final = True
+    result = response.result
+    if is_last and isinstance(result, TaskStatusUpdateEvent):
+        result.final = True
+    if isinstance(event, CoreTask | CoreStatusUpdate) and isinstance(result, Task | TaskStatusUpdateEvent):
+        result.status.timestamp = time_text(event.status.timestamp) if event.status.HasField("timestamp") else None
     return response
 
 
-def _require_base64(message: Message) -> None:
+def _require_valid(params: MessageSendParams) -> None:
+    """Check the files of a message, and the values that protobuf would change.
+
+    Raises:
+        InvalidParamsError: A file is not base64, or a value has no exact form; see `require_exact`.
+    """
+    message = params.message
+    require_exact(params.metadata, "metadata")
+    require_exact(message.metadata, "message.metadata")
     for number, part in enumerate(message.parts):
+        if isinstance(part.root, DataPart):
+            require_exact(part.root.data, f"message.parts[{number}].data")
+        require_exact(part.root.metadata, f"message.parts[{number}].metadata")
         file = part.root.file if isinstance(part.root, FilePart) else None
         if isinstance(file, FileWithBytes) and not is_padded_base64(file.bytes):
             raise invalid(f"message.parts[{number}].file.bytes", "Base64 with padding.")

@@ -21,12 +21,20 @@ from google.protobuf.message import Message as Proto
 from google.protobuf.message_factory import GetMessageClass
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from ...acceptance.errors import invalid
+from ...lifecycle.json_values import INEXACT, TOO_DEEP, TooDeep, inexact_place
+from ...operations.errors import invalid
 
 P = TypeVar("P", bound=Proto)
 
 LONG_TEXT = 1 << 16
 """Number of characters above which the text of a message part bypasses ParseDict."""
+
+LEVELS_ABOVE_VALUES = {"message": 11, "request": 11, "metadata": 3}
+"""Number of protobuf levels between a field of a request and the values that clients choose, counted as in
+`MAX_VALUE_DEPTH`. Protocol 0.3 has two names for the message."""
+
+MAX_PATH = 300
+"""Maximum length of the path of a number in an error, in characters. Clients choose the keys in the path."""
 
 _RULES = {
     FieldDescriptor.TYPE_STRING: "A text.",
@@ -55,6 +63,9 @@ def parse_json(value: Any, kind: type[P]) -> P:
     if not isinstance(value, Mapping):
         raise invalid("params", "An object.")
     _require_readable(value, kind.DESCRIPTOR)
+    for name, levels in LEVELS_ABOVE_VALUES.items():
+        if name in value:
+            require_exact(value[name], name, -levels)
     _require_known_names(value, kind)
     fields, texts = _without_long_texts(value)
     try:
@@ -64,6 +75,25 @@ def parse_json(value: Any, kind: type[P]) -> P:
         return request
     except Exception:
         raise _wrong_field(fields, kind.DESCRIPTOR) from None
+
+
+def require_exact(value: Any, path: str, levels: int = 0) -> None:
+    """Check that protobuf can represent the JSON `value`.
+
+    Args:
+        value: Value at `path` of the request, or an object that contains such values.
+        path: Path of the value, for the error.
+        levels: Number of protobuf levels above the value, or below 0 for an object that contains values.
+
+    Raises:
+        InvalidParamsError: A whole number would change, or the value is nested too deeply.
+    """
+    try:
+        place = inexact_place(value, levels)
+    except TooDeep:
+        raise invalid("message", f"Data or metadata is {TOO_DEEP}.") from None
+    if place is not None:
+        raise invalid((path + place)[:MAX_PATH], INEXACT)
 
 
 def _without_long_texts(value: Mapping[str, Any]) -> tuple[dict[str, Any], dict[int, str]]:
@@ -191,11 +221,12 @@ def _int32(field: Any, text: str) -> int:
 
 
 def _enum(field: Any, text: str) -> int:
+    """Return the number of an enum value. The operation checks whether a number is known, in every binding."""
     assert field.enum_type is not None
-    values = field.enum_type.values_by_name
-    if text not in values:
+    value = field.enum_type.values_by_name.get(text)
+    if value is None and not text.isdecimal():
         raise invalid(field.name, _rule(field))
-    return int(values[text].number)
+    return _int32(field, text) if value is None else int(value.number)
 
 
 def _timestamp(field: Any, text: str) -> Timestamp:
@@ -217,10 +248,11 @@ _SCALARS: dict[int, Callable[[Any, str], Any]] = {
 
 def _require_readable(value: Mapping[str, Any], kind: Any, path: str = "") -> None:
     """Check the values that protobuf would change instead of refusing them: it reads a text or a list as an object
-    without fields, and skips the invalid characters of base64.
+    without fields, skips the invalid characters of base64, and reads true and 1.7 as the number 1 of an enum.
 
     Raises:
-        InvalidParamsError: A field that is an object has another value, or bytes are not base64.
+        InvalidParamsError: A field that is an object has another value, bytes are not base64, or the value of an enum
+            is neither a name nor a whole number.
     """
     checked_fields = _checked_fields(kind)
     for name, inner in value.items():
@@ -231,7 +263,7 @@ def _require_readable(value: Mapping[str, Any], kind: Any, path: str = "") -> No
         for number, item in enumerate(inner if field.is_repeated else [inner]):
             item_path = f"{inner_path}[{number}]" if field.is_repeated else inner_path
             if not _is_object(field):
-                if isinstance(item, str) and not is_base64(item):
+                if not (_is_enum_value(item) if field.enum_type else not isinstance(item, str) or is_base64(item)):
                     raise invalid(item_path, _rule(field))
             elif isinstance(item, Mapping):
                 _require_readable(item, field.message_type, item_path)
@@ -245,9 +277,14 @@ def _checked_fields(kind: Any) -> dict[str, Any]:
     return {
         name: field
         for field in kind.fields
-        if _is_object(field) or field.type == FieldDescriptor.TYPE_BYTES
+        if _is_object(field) or field.type in (FieldDescriptor.TYPE_BYTES, FieldDescriptor.TYPE_ENUM)
         for name in (field.name, field.json_name)
     }
+
+
+def _is_enum_value(value: Any) -> bool:
+    """Return False if `value` is neither a name nor a whole number of an enum."""
+    return not isinstance(value, bool) and not (isinstance(value, float) and not value.is_integer())
 
 
 def _is_object(field: Any) -> bool:

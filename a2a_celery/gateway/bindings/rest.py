@@ -36,10 +36,10 @@ from starlette.routing import Route
 from ..cards import cached_card
 from ..handler import GatewayHandler
 from ..middleware.bodies import parse_soon
-from ..middleware.extensions import Endpoint
+from ..middleware.service_parameters import Endpoint
 from ..operations.limits import meter_of
 from ..operations.push_configs import REPLAYED
-from ..operations.signals import SIGNAL
+from ..operations.validation import SIGNAL
 from ..protocol_errors import to_a2a
 from .endpoints import rest_error, rest_fault
 from .json_results import event_json_in_pieces, event_line, json_response, message_json, page_json, task_json
@@ -148,8 +148,7 @@ async def get_task_family(
     handler: GatewayHandler, params: GetTaskRequest, context: ServerCallContext, _: Request
 ) -> Response:
     """Return the parent and the children of a task."""
-    family = await handler.on_get_task_family(params, context)
-    return JSONResponse(family, headers={"Cache-Control": "no-store"})
+    return JSONResponse(await handler.on_get_task_family(params, context))
 
 
 async def list_tasks(
@@ -217,8 +216,7 @@ async def get_webhook_deliveries(
     handler: GatewayHandler, params: GetTaskPushNotificationConfigRequest, context: ServerCallContext, _: Request
 ) -> Response:
     """Return the newest deliveries of a webhook."""
-    deliveries = await handler.on_get_webhook_deliveries(params, context)
-    return JSONResponse(deliveries, headers={"Cache-Control": "no-store"})
+    return JSONResponse(await handler.on_get_webhook_deliveries(params, context))
 
 
 async def replay_webhook_deliveries(

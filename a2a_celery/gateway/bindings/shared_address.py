@@ -12,10 +12,10 @@ from typing import Any, cast
 
 from a2a.server.context import ServerCallContext
 
-from ...acceptance.errors import invalid
+from ...operations.errors import invalid
 from ..cards import ADDRESS
 from ..handler import GatewayHandler
-from ..middleware.extensions import CARDS
+from ..middleware.service_parameters import CARDS
 
 
 def choose_agent(handlers: Mapping[str, GatewayHandler], context: ServerCallContext) -> GatewayHandler:
@@ -29,7 +29,7 @@ def choose_agent(handlers: Mapping[str, GatewayHandler], context: ServerCallCont
     agent, _, tenant = context.tenant.partition("/")
     if agent not in handlers:
         if context.tenant and len(handlers) > 1:
-            raise invalid("tenant", f"Begins with the name of an agent: {', '.join(handlers)}.")
+            raise invalid("tenant", f"Send AGENT/{tenant or agent}, with the name of an agent: {', '.join(handlers)}.")
         return next(iter(handlers.values()))
     context.tenant = tenant
     address = context.state.get(ADDRESS)

@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 
 from ...clock import SYSTEM_CLOCK, Clock
 from ...lifecycle import Event, EventId
-from ..operations.turns import StreamEvent
+from ...store.log.follower import StreamEvent
 from ..shutdown import GatewayShutdown
 
 PING_AFTER = 10.0
@@ -103,7 +103,7 @@ class EventStream(Response):
     ) -> None:
         self.status_code = 200
         self.background = None
-        self.init_headers({"Cache-Control": "no-store", "Connection": "keep-alive", "X-Accel-Buffering": "no"})
+        self.init_headers({"X-Accel-Buffering": "no"})
         self.is_empty = first is None
         """True if there is no first frame."""
         self._first = first or ""

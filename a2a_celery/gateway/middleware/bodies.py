@@ -1,4 +1,5 @@
-"""Checks of request bodies (size, media type and JSON), and middleware that sends response bodies in pieces.
+"""Checks of request bodies (size, media type and JSON), and middleware that sends response bodies in pieces and out of
+caches.
 
 The checks are needed because the SDK's endpoints accept any media type and size, and map some invalid JSON (bad
 UTF-8, NaN, deep nesting) to an internal error.
@@ -24,9 +25,10 @@ from a2a.utils.errors import ContentTypeNotSupportedError, InvalidRequestError
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ...acceptance.limits import error_of_limit
-from ...acceptance.validation import MAX_JSON_VALUES
+from ...clock import SYSTEM_CLOCK, Clock
 from ...integrations.starlette import set_body, set_json
+from ...operations.limits import error_of_limit
+from ...operations.requests import MAX_JSON_VALUES
 from ...store.blobs.blob_store import reserve_memory
 from ..protocol_errors import RequestTooLargeError
 from ..shutdown import expect_incomplete_response
@@ -181,7 +183,7 @@ def _parse(body: bytes) -> tuple[Any, int]:
     """Return the parsed body and the number of values in it."""
     _require_few_values(body)
     try:
-        value = json.loads(body.decode("utf-8"), parse_constant=_refuse_constant, parse_float=_finite)
+        value = json.loads(body.decode("utf-8-sig"), parse_constant=_refuse_constant, parse_float=_finite)
         if b"\\" in body and (b"\\ud" in body or b"\\uD" in body):
             # an unpaired surrogate could be neither stored nor returned
             json.dumps(value, ensure_ascii=False).encode()
@@ -201,7 +203,14 @@ def _require_media_type(request: Request) -> None:
         raise ContentTypeNotSupportedError(f"Send JSON, with {' or '.join(MEDIA_TYPES)} in Content-Type")
 
 
-async def read_bounded(request: Request, max_bytes: int, count: Callable[[int], None] = no_limit) -> bytes:
+async def read_bounded(
+    request: Request,
+    max_bytes: int,
+    count: Callable[[int], None] = no_limit,
+    *,
+    timeout: float = BODY_TIMEOUT,
+    min_rate: float = MIN_BODY_RATE,
+) -> bytes:
     """Return the body, and store it in the request for later readers.
 
     The caller's rate limit is charged for the size in Content-Length before the body is read. A body without
@@ -211,10 +220,12 @@ async def read_bounded(request: Request, max_bytes: int, count: Callable[[int], 
         request: Request with the body.
         max_bytes: Maximum size of the body.
         count: Function that is called with the number of bytes received so far, and may refuse the body.
+        timeout: Seconds within which the body must arrive.
+        min_rate: Number of received bytes that extends `timeout` by one second.
 
     Raises:
         RequestTooLargeError: The body is too large. The rest of the body is not read.
-        InvalidRequestError: The body does not arrive in time; see `BODY_TIMEOUT`.
+        InvalidRequestError: The body does not arrive in time.
         LimitExceededError: The body costs more tokens than the caller has, or `count` has refused the body.
     """
     content_length = request.headers.get("content-length", "")
@@ -228,7 +239,7 @@ async def read_bounded(request: Request, max_bytes: int, count: Callable[[int], 
     chunks, size = [], 0
     began = asyncio.get_running_loop().time()
     try:
-        async with asyncio.timeout(BODY_TIMEOUT) as limit:
+        async with asyncio.timeout(timeout) as limit:
             async for chunk in request.stream():
                 size += len(chunk)
                 if size > max_bytes:
@@ -238,7 +249,7 @@ async def read_bounded(request: Request, max_bytes: int, count: Callable[[int], 
                     await charge.pay(max_bytes)
                 chunks.append(chunk)
                 if size != length:
-                    limit.reschedule(began + BODY_TIMEOUT + size / MIN_BODY_RATE)
+                    limit.reschedule(began + timeout + size / min_rate)
     except TimeoutError:
         raise InvalidRequestError(
             "The body did not arrive in time: send it faster, or send large data by URL"
@@ -333,6 +344,28 @@ class SlowClient(Exception):
     """Error for a client that does not receive its response in time."""
 
 
+class NoStoreMiddleware:
+    """ASGI middleware that forbids caches to store responses, unless a route decides otherwise.
+
+    A shared cache would return an old state of a task, or return a caller's task to another caller.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Call the application, and add ``Cache-Control: no-store`` to a response without Cache-Control."""
+
+        async def send_uncached(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = message["headers"]
+                if all(name != b"cache-control" for name, _ in headers):
+                    message["headers"] = [*headers, (b"cache-control", b"no-store")]
+            await send(message)
+
+        await self._app(scope, receive, send_uncached if scope["type"] == "http" else send)
+
+
 class LargeResponseMiddleware:
     """ASGI middleware that sends large bodies in pieces, so that the server does not buffer a second copy.
 
@@ -340,8 +373,9 @@ class LargeResponseMiddleware:
     next frame is sent. The connection of a client that does not receive a piece within `SEND_TIMEOUT` is closed.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, clock: Clock = SYSTEM_CLOCK) -> None:
         self._app = app
+        self._clock = clock
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Call the application, and send its response bodies in pieces."""
@@ -357,7 +391,7 @@ class LargeResponseMiddleware:
                     await send(message)
                     return
                 try:
-                    async with asyncio.timeout(SEND_TIMEOUT):
+                    async with self._clock.timeout(SEND_TIMEOUT):
                         await send(message)
                 except TimeoutError:
                     reservation.release()

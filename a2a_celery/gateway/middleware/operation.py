@@ -11,6 +11,8 @@ import inspect
 import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from contextvars import ContextVar
+from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -19,16 +21,17 @@ from a2a.types import Message, Task, TaskArtifactUpdateEvent, TaskStatusUpdateEv
 from google.protobuf.message import Message as Proto
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ...acceptance.errors import LimitExceededError
 from ...agents import Agent
 from ...errors import StoreUnavailable
+from ...operations.errors import LimitExceededError
 from ...telemetry.logs import about
 from ...telemetry.names import Action, Attribute
 from ...telemetry.tracing import CARRIED, tracing
+from ..auth.refusal_log import SOURCE, RefusalLog
 from ..metrics import Metrics
 from ..operations.limits import OwnerLimits, meter_of, scope_of, sizes_of
 from ..operations.validation import check_bounds, require_tenant
-from ..protocol_errors import REACHED, RETRY_SECONDS, record_limit_error, to_a2a
+from ..protocol_errors import REACHED, RETRY_SECONDS, PermissionDeniedError, record_limit_error, to_a2a
 
 if TYPE_CHECKING:
     from ...telemetry.spans import Span, Spans
@@ -42,11 +45,23 @@ OK, DISCONNECTED = "ok", "disconnected"
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+@dataclass(slots=True)
+class AccessedTask:
+    """Task of an HTTP request, for the line of the access log."""
+
+    task_id: str = ""
+
+
+accessed_task: ContextVar[AccessedTask | None] = ContextVar("accessed_task", default=None)
+"""Task of the current HTTP request. `AccessLog` sets the variable, and the request's operation fills in the id."""
+
+
 class InstrumentedHandler(Protocol):
-    """Interface of a handler whose operations are counted and traced."""
+    """Interface of a handler whose operations are counted and traced, and whose refused calls are logged."""
 
     agent: Agent
     metrics: Metrics
+    refusal_log: RefusalLog
 
 
 def instrument(operation: str) -> Callable[[F], F]:
@@ -95,13 +110,15 @@ def _instrumented_stream(operation: str, method: Callable[..., AsyncGenerator[An
 
 
 class _RequestSpan:
-    """Metrics and span of one request."""
+    """Metrics and span of one request, and the log line of a refusal."""
 
     def __init__(self, handler: InstrumentedHandler, operation: str, context: ServerCallContext) -> None:
         self._handler = handler
         self._operation = operation
+        self._source, self._owner = context.state.get(SOURCE), context.user.user_name
         self._outcome = OK
         self._has_task = False
+        self._accessed = accessed_task.get()
         self._spans: Spans | None = tracing()
         self._span: Span | None = None
         if self._spans is not None:
@@ -116,16 +133,22 @@ class _RequestSpan:
             return await work
 
     def name_task(self, result: Any) -> Any:
-        """Return `result`. Label the span with the task and the context of the first result."""
-        if self._span is not None and not self._has_task:
+        """Return `result`. Label the span and the access log with the task and the context of the first result."""
+        self._source = None  # a long stream must not keep the request in memory
+        if not self._has_task and (self._span is not None or self._accessed is not None):
             self._has_task = True
             task_id, context_id = _ids(result)
-            if task_id:
+            if self._accessed is not None:
+                self._accessed.task_id = task_id
+            if task_id and self._span is not None:
                 self._span.set_attributes({Attribute.TASK: task_id, Attribute.CONTEXT: context_id})
         return result
 
     def fail(self, error: BaseException) -> None:
-        """Record `error`, an A2A error or a disconnect of the client, as the outcome."""
+        """Record `error`, an A2A error or a disconnect of the client, as the outcome. Log a denied permission."""
+        if isinstance(error, PermissionDeniedError) and self._source is not None:
+            agent = self._handler.agent.name
+            self._handler.refusal_log.record_denial(error, self._source(), self._owner, agent)
         self._outcome = type(error).__name__ if isinstance(error, Exception) else DISCONNECTED
 
     def end(self) -> None:

@@ -16,32 +16,56 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import accumulate, chain
 from math import ceil
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 from weakref import WeakValueDictionary
 
 from a2a.server.context import ServerCallContext
 from a2a.types import ListTasksResponse, Task
+from a2a.utils.errors import A2AError
 from google.protobuf.message import Message as Proto
 
-from ...acceptance.errors import LimitExceededError
-from ...acceptance.limits import LIMIT_TEXTS, REQUESTS, STREAMS, error_of_limit, limit_error, task_limits_of
 from ...clock import SYSTEM_CLOCK, Clock
+from ...concurrency import DaemonThreads
 from ...errors import StoreUnavailable
+from ...lifecycle.references import Scope
+from ...lifecycle.refusals import Reason, Refusal
+from ...operations.errors import LimitExceededError
+from ...operations.limits import (
+    ANSWERS,
+    CALLS,
+    LIMIT_TEXTS,
+    REQUESTS,
+    STREAMS,
+    error_of,
+    error_of_limit,
+    task_limits_of,
+)
 from ...settings import Settings
-from ...store import AsyncStore, Keys, Scope
+from ...store import AsyncStore, Keys
 from ...store.admin.usage import MemoryWatermark
 from ...store.tasks.commands import TaskLimits, acquire_request
-from ...store.tasks.results import Limited
 from ..metrics import Metrics
-from ..protocol_errors import RefusalDelay
+from ..protocol_errors import BurstDelay, RefusalDelay
+
+T = TypeVar("T")
 
 MAX_REMEMBERED_OWNERS = 10_000
 """Maximum number of owners without tokens that a gateway remembers. For further owners, the gateway queries the
 store."""
 
 STREAM_WAIT = 10
-"""Retry-After of a rejected stream, in seconds. The value is fixed, because the end of another stream cannot be
-predicted."""
+"""Retry-After of a rejected stream or gRPC call, in seconds. The value is fixed, because the end of another stream or
+call cannot be predicted."""
+
+MAX_ANSWERS = 10
+"""Maximum number of an owner's answers that a gateway process checks at the same time, including waiting answers."""
+
+ANSWER_WAIT = 5
+"""Retry-After of an answer that is refused because of `MAX_ANSWERS`, in seconds."""
+
+CARDS_PER_SECOND = 100
+"""Number of public cards per second that a gateway process sends at once. Further cards are delayed, because a request
+for a card needs no credentials, and therefore has no owner."""
 
 BYTES_PER_TOKEN = 1 << 15
 VALUES_PER_TOKEN = 500
@@ -59,7 +83,12 @@ def tokens_of(size: int, values: int) -> int:
 
 
 class OwnerLimits:
-    """Enforcement of the limits per owner in a deployment that serves `agents`."""
+    """Enforcement of the limits per owner in a deployment that serves `agents`.
+
+    Attributes:
+        metrics: Metrics that count the refused requests.
+        card_delay: Delay of public cards; see `CARDS_PER_SECOND`.
+    """
 
     def __init__(
         self,
@@ -79,8 +108,14 @@ class OwnerLimits:
         self._retry_at: dict[str, float] = {}  # by account
         self._in_debt_until: dict[str, float] = {}  # by account
         self._delay = RefusalDelay(clock)
+        self.card_delay = BurstDelay(CARDS_PER_SECOND, clock)
         self._max_streams = settings.owner_max_streams
         self._streams: Counter[str] = Counter()  # by account
+        self._grpc_calls: Counter[str] = Counter()  # by account
+        self._answers: Counter[str] = Counter()  # by account
+        self._answer_turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by account
+        # a single thread, because each thread takes CPU time from the event loop
+        self._answer_thread = DaemonThreads(1, "a2a-answers")
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by account
         self._reads: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()  # by account
         self._burst = settings.owner_request_burst or max(1, ceil(self._per_second or 0))
@@ -235,22 +270,67 @@ class OwnerLimits:
         account = scope_of(context).account
         if self._max_streams is not None and self._streams[account] >= self._max_streams:
             raise self._error(agent, STREAMS, LIMIT_TEXTS[STREAMS].format(self._max_streams), STREAM_WAIT)
-        self._streams[account] += 1
-        try:
+        with _counted(self._streams, account):
             yield
-        finally:
-            self._streams[account] -= 1
-            if not self._streams[account]:
-                del self._streams[account]
 
-    def limit_error(self, agent: str, limited: Limited) -> LimitExceededError:
-        """Count a message that exceeds a limit, and return the error for the message."""
-        self.metrics.count_limit_error(agent, limited.limit)
-        return limit_error(limited)
+    @contextmanager
+    def grpc_call(self, agent: str, owner: str, maximum: int) -> Iterator[None]:
+        """Count an open gRPC call of `owner` inside the ``with`` block.
+
+        Raises:
+            LimitExceededError: The owner has `maximum` open gRPC calls to this process.
+        """
+        account = Scope(owner=owner).account
+        if self._grpc_calls[account] >= maximum:
+            raise self._error(agent, CALLS, LIMIT_TEXTS[CALLS].format(maximum), STREAM_WAIT)
+        with _counted(self._grpc_calls, account):
+            yield
+
+    async def check_answer(self, agent: str, scope: Scope, check: Callable[[], T]) -> T:
+        """Call `check` in the thread that checks answers, and return its result or raise its exception.
+
+        The thread checks one answer of an owner at a time, so that an owner's answers do not delay other owners. If the
+        client disconnects, a waiting check is dropped.
+
+        Raises:
+            LimitExceededError: Too many answers of the owner are being checked or wait.
+        """
+        account = scope.account
+        if self._answers[account] >= MAX_ANSWERS:
+            raise self._error(agent, ANSWERS, LIMIT_TEXTS[ANSWERS].format(MAX_ANSWERS), ANSWER_WAIT)
+        turn = self._answer_turns.setdefault(account, asyncio.Lock())
+        with _counted(self._answers, account):
+            await turn.acquire()
+            checking = asyncio.ensure_future(self._answer_thread.call(check))
+            checking.add_done_callback(lambda _: turn.release())
+            result: T = await asyncio.shield(checking)
+            return result
+
+    def close(self) -> None:
+        """Let the thread that checks answers end."""
+        self._answer_thread.close()
+
+    def error_of(self, agent: str, refusal: Refusal) -> A2AError:
+        """Return the error of a refusal for the client. A request that exceeds a limit is counted."""
+        if refusal.reason is Reason.LIMITED:
+            self.metrics.count_limit_error(agent, refusal.data["limit"])
+        return error_of(refusal)
 
     def _error(self, agent: str, limit: str, text: str, seconds: int) -> LimitExceededError:
         self.metrics.count_limit_error(agent, limit)
         return error_of_limit(limit, text, seconds)
+
+
+@contextmanager
+def _counted(counter: Counter[str], account: str) -> Iterator[None]:
+    """Count one more in `counter` inside the ``with`` block."""
+    counter[account] += 1
+    try:
+        yield
+    finally:
+        counter[account] -= 1
+        if not counter[account]:
+            del counter[account]
 
 
 def _remember(times: dict[str, float], account: str, wait: float, now: float) -> None:

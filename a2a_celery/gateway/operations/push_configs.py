@@ -3,6 +3,7 @@ secrets."""
 
 from __future__ import annotations
 
+import logging
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,15 +18,16 @@ from a2a.types import (
 )
 from a2a.utils.errors import TaskNotFoundError, UnsupportedOperationError
 
-from ...acceptance.errors import MAX_ID_LENGTH, LimitExceededError, invalid
 from ...crypto.sealing import Sealer
 from ...lifecycle import EventId
 from ...lifecycle.client_events import client_event
+from ...lifecycle.references import Scope
+from ...lifecycle.refusals import Reason
+from ...operations.errors import MAX_ID_LENGTH, LimitExceededError, invalid
 from ...push import Poster, Subscription, Target, TargetRefused, check_config, parse_event_filters
 from ...settings import Settings
-from ...store import AsyncStore, Keys, Scope
-from ...store.log.pages import read_log
-from ...store.tasks import results as answers
+from ...store import AsyncStore, Keys
+from ...store.log.pages import read_next_entry
 from ...store.webhooks.deliveries import (
     MAX_REQUESTED_POSTS,
     PING,
@@ -37,19 +39,18 @@ from ...store.webhooks.deliveries import (
 )
 from ...store.webhooks.push_configs import (
     ESCALATION,
-    MAX_PUSH_CONFIGS,
     NewPushConfig,
     delete_push_config,
     list_push_configs,
     read_push_config,
     save_push_config,
 )
+from ...telemetry.logs import LineLimit
+from ..protocol_errors import PUSH_EVENTS
 from .limits import OwnerLimits
 from .task_reader import TaskReader
 
-EVENTS = "a2a-push-events"
-"""Service parameter (HTTP header or gRPC metadata) with the list of events to which a config subscribes. The default is
-all events."""
+logger = logging.getLogger(__name__)
 
 CONSENT_TIMEOUT = 5.0
 """Seconds within which a receiver must consent."""
@@ -59,6 +60,9 @@ REPLAYED = "a2a_replayed_event"
 
 PROTOCOL = "a2a_protocol"
 """Key of a call context for the protocol version. The key is set only for clients that use 0.3."""
+
+PAGE_TOKEN = "after:"
+"""Start of a page token. The rest is the id of the last config on the previous page."""
 
 QUEUE_FULL_WAIT = 5
 """Seconds after which the client of a rejected replay or ping may retry."""
@@ -85,6 +89,7 @@ class PushConfigs:
         self._max_webhooks = settings.owner_max_webhooks
         self._origin = (urlsplit(settings.public_url or "").hostname or "") if settings.webhook_consent else ""
         self._poster = Poster(self._allow, timeout=CONSENT_TIMEOUT) if self._origin else None
+        self._line_limit = LineLimit()
 
     async def aclose(self) -> None:
         """Close the connections that were used to ask receivers for consent."""
@@ -124,15 +129,9 @@ class PushConfigs:
         """
         subscription = await self._check_config(config, context, config.task_id, "")
         new = self._seal_config(subscription, context)
-        match await self._store.run(save_push_config(self._keys, scope, config.task_id, new)):
-            case answers.Missing():
-                await self._task_reader.read(scope, config.task_id, history_length=0, artifacts=False)
-                text = "The task has ended and is archived: it has no further events to deliver"
-                raise UnsupportedOperationError(text, data={"taskId": config.task_id})
-            case answers.Limited() as limited:
-                raise self._limits.limit_error(scope.agent, limited)
-            case answers.TooManyConfigs():
-                raise too_many_configs(config.task_id)
+        refusal = await self._store.run(save_push_config(self._keys, scope, config.task_id, new))
+        if refusal is not None:
+            raise await self._task_reader.error_of(refusal, scope, self._limits, archived=Reason.NO_MORE_EVENTS)
         return subscription.without_secrets()
 
     async def get(self, scope: Scope, task_id: str, config_id: str) -> TaskPushNotificationConfig:
@@ -149,14 +148,17 @@ class PushConfigs:
         configs."""
         if params.page_size < 0:
             raise invalid("page_size", "Send a number of configs, or leave it out.")
+        last_id = params.page_token.removeprefix(PAGE_TOKEN)
+        if params.page_token and (last_id == params.page_token or not last_id):
+            raise invalid("page_token", "Send nextPageToken of the previous page unchanged, or leave it out.")
         pairs = await self._store.run(list_push_configs(self._keys, scope, params.task_id))
         if pairs is None:  # an archived task has no configs
             await self._task_reader.read(scope, params.task_id, history_length=0, artifacts=False)
-        pairs_after_token = [pair for pair in pairs or () if pair[0] > params.page_token and pair[0] != ESCALATION]
+        pairs_after_token = [pair for pair in pairs or () if pair[0] > last_id and pair[0] != ESCALATION]
         page = pairs_after_token[: params.page_size or None]
         return ListTaskPushNotificationConfigsResponse(
             configs=[self._open_config(params.task_id, config_id, sealed_config) for config_id, sealed_config in page],
-            next_page_token=page[-1][0] if len(page) < len(pairs_after_token) else "",
+            next_page_token=PAGE_TOKEN + page[-1][0] if len(page) < len(pairs_after_token) else "",
         )
 
     async def delete(self, scope: Scope, task_id: str, config_id: str) -> None:
@@ -237,15 +239,15 @@ class PushConfigs:
         if sealed_config is None:
             raise _no_config(task_id, config_id)
         subscription = Subscription.from_bytes(self._sealer.open(sealed_config, task_id, config_id))
-        operation = read_log(self._keys, task_id, max(event_id.version - 1, 0), limit=1, resolve_blobs=False)
-        entries = (await self._store.run(operation)).entries
-        if not entries or entries[0].id.differs_from(event_id):
+        after = EventId(max(event_id.version - 1, 0))
+        entry = await self._store.run(read_next_entry(self._keys, task_id, after, resolve_blobs=False))
+        if entry is None or entry.id.differs_from(event_id):
             raise _no_event(task_id, text)
-        event = client_event(entries[0], task_id, "")
+        event = client_event(entry, task_id, "")
         if event is None or not subscription.includes(event):
             data = {"taskId": task_id, "event": text}
             raise UnsupportedOperationError(f"Event {text} is not delivered to this webhook", data=data)
-        return entries[0].id
+        return entry.id
 
     async def _check_config(
         self, requested_config: TaskPushNotificationConfig, context: ServerCallContext, task_id: str, field: str
@@ -264,7 +266,7 @@ class PushConfigs:
         if requested_config.id == ESCALATION:
             raise invalid(f"{field}id", f"Send another id: {ESCALATION} is reserved.")
         try:
-            events = parse_event_filters(context.state.get("headers", {}).get(EVENTS, ""))
+            events = parse_event_filters(context.state.get("headers", {}).get(PUSH_EVENTS, ""))
         except ValueError as e:
             raise invalid("A2A-Push-Events", f"{e}.") from None
         config = TaskPushNotificationConfig()
@@ -276,8 +278,21 @@ class PushConfigs:
             target = check_config(config, self._allow)
             await self._require_consent(target, context)
         except TargetRefused as e:
+            self._log_private_host(e.private_host, context)
             raise invalid(f"{field}{e.field}", f"{e.rule}.") from None
         return Subscription(config, context.state.get(PROTOCOL, "1.0"), events)
+
+    def _log_private_host(self, host: str, context: ServerCallContext) -> None:
+        """Log the setting that would allow a webhook's private `host`, unless `host` is ""."""
+        omitted = self._line_limit.admit() if host else None
+        if omitted is not None:
+            logger.info(
+                "a webhook of %s was refused: %s is not a public address. To allow it, add its network to "
+                "a2a_allow_networks.%s",
+                context.user.user_name or "a caller without credentials",
+                host,
+                f" {omitted} more refused since the last line." if omitted else "",
+            )
 
     async def _require_consent(self, target: Target, context: ServerCallContext) -> None:
         """Ask the receiver of a config for consent, if the deployment requires consent.
@@ -316,7 +331,7 @@ def _no_config(task_id: str, config_id: str) -> TaskNotFoundError:
 
 
 def _no_event(task_id: str, event: str) -> UnsupportedOperationError:
-    text = f"Event {event} cannot be delivered again: it is no longer in the task's log"
+    text = f"Event {event} cannot be delivered again: the task's log does not contain the event"
     return UnsupportedOperationError(text, data={"taskId": task_id, "event": event})
 
 
@@ -355,10 +370,3 @@ def _times(times: dict[str, int]) -> dict[str, str]:
         for name, at_us in times.items()
         if at_us
     }
-
-
-def too_many_configs(task_id: str) -> UnsupportedOperationError:
-    """Return the error for a task that already has the maximum number of configs."""
-    return UnsupportedOperationError(
-        f"A task has at most {MAX_PUSH_CONFIGS} push notification configs: delete one", data={"taskId": task_id}
-    )

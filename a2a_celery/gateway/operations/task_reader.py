@@ -9,18 +9,20 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from a2a.types import ListTasksRequest, ListTasksResponse, Task, TaskState
-from a2a.utils.errors import TaskNotCancelableError, UnsupportedOperationError
+from a2a.types import ListTasksRequest, ListTasksResponse, Task
+from a2a.utils.errors import A2AError
 
-from ...acceptance.errors import not_found
 from ...archive import Archive, ArchivedPage, Filter
 from ...lifecycle import EventId, is_terminal
-from ...store import AsyncStore, Keys, Scope
-from ...store.keys import quote_key_part
+from ...lifecycle.references import Scope, quote_key_part
+from ...lifecycle.refusals import Reason, Refusal
+from ...operations.errors import not_found
+from ...store import AsyncStore, Keys
+from ...store.codec import omit_contents
 from ...store.tasks.commands import list_tasks, read_task
 from ...store.tasks.listing import ListQuery, list_query, response
-from ...store.tasks.results import Page
-from .limits import is_large
+from ...store.tasks.replies import Page
+from .limits import OwnerLimits, is_large
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +89,8 @@ class TaskReader:
         archived_task = None if self._archive is None else await self._archive.read(scope, task_id)
         if archived_task is None:
             raise not_found(task_id)
-        return StoredTask(
-            cut(archived_task.task, history_length, artifacts=artifacts), EventId(archived_task.version), archived=True
-        )
+        omit_contents(archived_task.task, history_length, artifacts=artifacts)
+        return StoredTask(archived_task.task, EventId(archived_task.version), archived=True)
 
     async def page(self, scope: Scope, params: ListTasksRequest) -> ListTasksResponse:
         """Return the requested page of tasks from the store and the archive.
@@ -112,23 +113,22 @@ class TaskReader:
             page = join_pages(page, archive_page, query.size)
         return await response_with_tasks(query, page)
 
-    async def not_cancelable_error(self, scope: Scope, task_id: str) -> TaskNotCancelableError:
-        """Return the error for a request to cancel a task that is not in the store.
+    async def error_of(
+        self, refusal: Refusal, scope: Scope, limits: OwnerLimits, *, archived: Reason = Reason.ENDED
+    ) -> A2AError:
+        """Return the error of a refusal for the client. `archived` is the reason if the task is in the archive instead
+        of the store.
 
         Raises:
-            TaskNotFoundError: The task is not in the archive either.
+            TaskNotFoundError: The task is in neither.
         """
-        stored_task = await self.read(scope, task_id, history_length=0, artifacts=False)
-        return already_ended_error(task_id, stored_task.task.status.state)
+        if refusal.reason is Reason.MISSING:
+            refusal = await self._archived(refusal, scope, archived)
+        return limits.error_of(scope.agent, refusal)
 
-    async def closed_task_error(self, scope: Scope, task_id: str) -> UnsupportedOperationError:
-        """Return the error for a message or a signal to a task that is not in the store.
-
-        Raises:
-            TaskNotFoundError: The task is not in the archive either.
-        """
-        stored_task = await self.read(scope, task_id, history_length=0, artifacts=False)
-        return closed_task_error(task_id, stored_task.task.status.state)
+    async def _archived(self, refusal: Refusal, scope: Scope, reason: Reason) -> Refusal:
+        stored_task = await self.read(scope, refusal.task_id, history_length=0, artifacts=False)
+        return Refusal(reason, refusal.task_id, {"state": stored_task.task.status.state})
 
     async def _read_archive_page(self, scope: Scope, query: ListQuery, page: Page) -> ArchivedPage | None:
         """Return the archive's part of a page, or None if no archived task can match the query."""
@@ -145,7 +145,7 @@ class TaskReader:
             at, size=0 if newer else query.size, cursor=query.cursor, artifacts=query.artifacts
         )
         for task in archive_page.tasks:
-            cut(task, query.history_length, artifacts=query.artifacts)
+            omit_contents(task, query.history_length, artifacts=query.artifacts)
         return archive_page
 
 
@@ -173,32 +173,3 @@ def join_pages(page: Page, archive_page: ArchivedPage, size: int) -> Page:
 
 def _place(task: Task) -> tuple[int, str]:
     return task.status.timestamp.ToMicroseconds(), quote_key_part(task.id)
-
-
-def cut(task: Task, history_length: int | None, *, artifacts: bool = True) -> Task:
-    """Trim `task` in place and return it.
-
-    Args:
-        task: Task to trim.
-        history_length: Number of newest history messages to keep, or None to keep all.
-        artifacts: False to remove the artifacts.
-    """
-    if history_length is not None and history_length < len(task.history):
-        del task.history[: len(task.history) - history_length]
-    if not artifacts:
-        task.ClearField("artifacts")
-    return task
-
-
-def already_ended_error(task_id: str, state: TaskState) -> TaskNotCancelableError:
-    """Return the error for a request to cancel a terminal task."""
-    return TaskNotCancelableError(f"The task has ended already: {TaskState.Name(state)}", data={"taskId": task_id})
-
-
-def closed_task_error(task_id: str, state: TaskState) -> UnsupportedOperationError:
-    """Return the error for a message or a signal to a terminal task."""
-    return UnsupportedOperationError(
-        f"The task has ended ({TaskState.Name(state)}) and accepts no more messages: send this one without a task id, "
-        "with this task in referenceTaskIds",
-        data={"taskId": task_id},
-    )

@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, MutableMapping
+from collections.abc import AsyncGenerator, MutableMapping
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, replace
-from functools import reduce
+from dataclasses import replace
 from typing import Any
 
-from a2a.types import Message, SendMessageConfiguration, Task, TaskState, TaskStatus, TaskStatusUpdateEvent
+from a2a.types import Message, SendMessageConfiguration, Task, TaskStatus, TaskStatusUpdateEvent
 from a2a.utils.errors import UnsupportedOperationError
 from a2a.utils.task import apply_history_length
 
 from ...clock import SYSTEM_CLOCK, Clock
 from ...errors import StoreUnavailable
 from ...lifecycle import Event, EventId, EventKind, LogEntry, is_interrupted, is_terminal, kind_of
-from ...lifecycle.client_events import client_event
-from ...lifecycle.fold import apply
-from ...lifecycle.states import COMPLETED, SUBMITTED
-from ...store import Scope
+from ...lifecycle.fold import TaskFold
+from ...lifecycle.references import Scope
+from ...operations.errors import not_found
 from ...store.blobs.references import is_resolved
-from ...store.log.pages import LogPage, read_log
-from ...store.log.pubsub import LogFollower, LogSignal, follow
-from ...store.tasks.commands import read_final_task, unlist_task
-from ...store.tasks.results import FinalTask
+from ...store.codec import omit_contents
+from ...store.log.follower import LogFollower, StreamCursor, StreamEvent
+from ...store.log.pages import read_next_entry
+from ...store.log.pubsub import LogSignal
+from ...store.tasks.commands import read_final_task, read_task, unlist_task
+from ...store.tasks.replies import Accepted, FinalTask
 from ..metrics import Metrics
-from .send_message import AcceptedMessage, with_full_task
-from .task_reader import cut
 
 EVENT_IDS = "a2a_event_ids"
 """Key of a request's scope and its call context for the ids of the events that the SDK's dispatchers stream. A client
@@ -34,96 +32,6 @@ resumes a stream with one of these ids (``Last-Event-ID``)."""
 
 IS_LAST = "a2a_is_last"
 """Key of a call context for a flag that is true if the event that `events_of` has yielded last ends the stream."""
-
-
-@dataclass(frozen=True, slots=True)
-class StreamEvent:
-    """Event for a client.
-
-    Attributes:
-        id: Id of the event in the log, or None if the event is not in the log.
-        event: The event.
-        is_stored: True for the task at the beginning of a stream, and for an event that was in the log before a
-            subscription began.
-        is_last: True for an event of the log that ends the stream.
-    """
-
-    id: EventId | None
-    event: Event
-    is_stored: bool = False
-    is_last: bool = False
-
-
-def status_after(entry: LogEntry) -> TaskState | None:
-    """Return the state of the task after `entry`, or None if the entry does not change the state."""
-    if isinstance(entry.event, TaskStatusUpdateEvent):
-        return entry.event.status.state
-    return COMPLETED if kind_of(entry.event) is EventKind.ANSWER else None
-
-
-def stream_event(entry: LogEntry, task_id: str, context_id: str, *, is_stored: bool = False) -> StreamEvent | None:
-    """Return the stream event for `entry`, or None if streams omit the entry."""
-    event = client_event(entry, task_id, context_id)
-    return None if event is None else StreamEvent(entry.id, event, is_stored)
-
-
-class TurnWatch:
-    """Detector of the end of a client's turn. A turn ends with a terminal state, or with an interrupted state after its
-    start.
-
-    Args:
-        preceding_turns: Number of turns that start before the client's turn: 0 for a turn that has started, otherwise
-            the message's position in the queue. A turn starts with SUBMITTED, not with the client's message.
-    """
-
-    def __init__(self, preceding_turns: int = 0) -> None:
-        self._preceding_turns = preceding_turns
-
-    @property
-    def is_waiting(self) -> bool:
-        """True if the client's turn has not started yet."""
-        return self._preceding_turns > 0
-
-    def ends_with(self, entry: LogEntry) -> bool:
-        """Return True if `entry`, the next log entry, ends the client's turn."""
-        state = status_after(entry)
-        if state == SUBMITTED and self._preceding_turns:
-            self._preceding_turns -= 1
-        if state is None:
-            return False
-        return is_terminal(state) or (is_interrupted(state) and not self._preceding_turns)
-
-    def read(
-        self, entries: Iterable[LogEntry], task: Task, *, after_version: int = 0, until: int = 0
-    ) -> tuple[list[StreamEvent], bool]:
-        """Select the events of a task that a stream sends.
-
-        Args:
-            entries: Next log entries of the task, in order.
-            task: Task of the stream.
-            after_version: Version of the task that the client has received. Entries up to this version are not sent.
-            until: Newest version when the stream began. An entry before this version does not end the turn.
-
-        Returns:
-            The events to send, and True if one of the entries ends the turn.
-        """
-        shown_events: list[StreamEvent] = []
-        for entry in entries:
-            has_ended = self.ends_with(entry) and entry.version >= until
-            event = stream_event(entry, task.id, task.context_id, is_stored=entry.version <= until)
-            if event is not None and entry.version > after_version:
-                shown_events.append(replace(event, is_last=True) if has_ended else event)
-                after_version = entry.version  # the task of a restored page contains the next status
-            if has_ended:
-                return shown_events, True
-        return shown_events, False
-
-
-async def entries_of(pages: AsyncGenerator[LogPage, None]) -> AsyncGenerator[LogEntry, None]:
-    async with aclosing(pages):
-        async for page in pages:
-            for entry in page.entries:
-                yield entry
 
 
 async def events_of(
@@ -159,7 +67,7 @@ class TurnFollower:
         self._hold = hold
 
     async def wait_for_end(
-        self, accepted_message: AcceptedMessage, signal: LogSignal, scope: Scope, history_length: int | None
+        self, accepted_message: Accepted, signal: LogSignal, scope: Scope, history_length: int | None
     ) -> Message | Task | TaskStatus | None:
         """Wait for the end of the turn.
 
@@ -174,7 +82,7 @@ class TurnFollower:
             is_terminal(accepted_message.task.status.state) and not accepted_message.preceding_turns
         ):  # a repeated message
             return await self._repeated_answer(accepted_message)
-        if accepted_message.new:
+        if accepted_message.run is not None:
             await signal.wait(after=accepted_message.newest.version)
             final_task = self._task_in_notification(accepted_message, signal, history_length) or await self._read_final(
                 accepted_message, scope, history_length
@@ -182,23 +90,21 @@ class TurnFollower:
             if final_task:
                 self._metrics.observe_lag(final_task.task.status.timestamp.ToMicroseconds())
                 return final_task.answer or final_task.task
-        watch = TurnWatch(accepted_message.preceding_turns)
-        async with aclosing(
-            self.entries(accepted_message.task.id, signal, accepted_message.since, resolve_blobs=False)
-        ) as entries:
-            async for entry in entries:
-                if accepted_message.is_first and _is_direct_answer(entry):
-                    event = await self._resolve_event(accepted_message.task.id, entry)
-                    assert isinstance(event, Message)
-                    return event
-                if watch.ends_with(entry):
-                    _require_begun(watch, accepted_message)
-                    event = await self._resolve_event(accepted_message.task.id, entry)
-                    return event.status if isinstance(event, TaskStatusUpdateEvent) else None
-        return None
+        cursor = _cursor(accepted_message)
+        async with aclosing(self.events(cursor, signal, resolve_blobs=False)) as pages:
+            async for _ in pages:
+                pass
+        _require_begun(cursor)
+        if cursor.end is None:
+            return None
+        event = await self._resolve_event(cursor.task_id, cursor.end)
+        if isinstance(event, TaskStatusUpdateEvent):
+            return event.status
+        is_answer = accepted_message.is_first and _is_direct_answer(cursor.end)
+        return event if is_answer and isinstance(event, Message) else None
 
     def _task_in_notification(
-        self, accepted_message: AcceptedMessage, signal: LogSignal, history_length: int | None
+        self, accepted_message: Accepted, signal: LogSignal, history_length: int | None
     ) -> FinalTask | None:
         """Return the task of a new turn from the entries in the notification, or None if the task must be read."""
         page = signal.page(accepted_message.newest)
@@ -208,13 +114,18 @@ class TurnFollower:
             or not (is_terminal(page.state) or is_interrupted(page.state))
         ):
             return None
-        task = reduce(apply, page.entries, accepted_message.task)
+        task_fold = TaskFold.resume(accepted_message.task, accepted_message.newest.version)
+        for entry in page.entries:
+            task_fold.add(entry)
+        task = task_fold.task
+        assert task is not None
+        omit_contents(task, history_length)
         first = page.entries[0]
         answer = first.event if _is_direct_answer(first) else None
-        return FinalTask(cut(task, history_length), page.version, answer if isinstance(answer, Message) else None)
+        return FinalTask(task, page.version, answer if isinstance(answer, Message) else None)
 
     async def _read_final(
-        self, accepted_message: AcceptedMessage, scope: Scope, history_length: int | None
+        self, accepted_message: Accepted, scope: Scope, history_length: int | None
     ) -> FinalTask | None:
         """Return the task of a new turn if it is terminal or interrupted, or None if the caller must follow the log."""
         operation = read_final_task(self._follower.keys, scope, accepted_message.task.id, history_length=history_length)
@@ -227,11 +138,25 @@ class TurnFollower:
         """Return the event of `entry` with its blob references resolved, or None if the event has been deleted."""
         if is_resolved(entry.event):
             return entry.event
-        page = await self._follower.store.run(read_log(self._follower.keys, task_id, entry.version - 1, limit=1))
-        return page.entries[0].event if page.entries else None
+        complete_entry = await self._next_entry(task_id, EventId(entry.version - 1))
+        return complete_entry.event if complete_entry is not None else None
+
+    async def with_full_task(self, accepted: Accepted) -> Accepted:
+        """Return `accepted` with the blob references of its task resolved. The task may have newer events.
+
+        Raises:
+            StoreUnavailable: The task cannot be read.
+            TaskNotFoundError: The task no longer exists.
+        """
+        if accepted.is_resolved:
+            return accepted
+        snapshot = await self._follower.store.run(read_task(self._follower.keys, None, accepted.task.id))
+        if snapshot is None:
+            raise not_found(accepted.task.id)
+        return replace(accepted, task=snapshot[0], newest=snapshot[1], is_resolved=True)
 
     async def stream_pages(
-        self, accepted_message: AcceptedMessage, signal: LogSignal, configuration: SendMessageConfiguration
+        self, accepted_message: Accepted, signal: LogSignal, configuration: SendMessageConfiguration
     ) -> AsyncGenerator[list[StreamEvent], None]:
         """Yield the task and its events until the turn ends, in pages of events that became available together.
 
@@ -241,7 +166,7 @@ class TurnFollower:
         Raises:
             UnsupportedOperationError: The task ended before the turn of a queued message started.
         """
-        new = accepted_message.new
+        new = accepted_message.run is not None
         if accepted_message.is_first and self._hold:
             new = False  # the wait for the first entry has consumed the notification
             first = await self._first_entry(accepted_message, signal)
@@ -250,7 +175,7 @@ class TurnFollower:
                 yield [StreamEvent(first.id, first.event)]
                 return
             del first
-        accepted_message = await with_full_task(self._follower, accepted_message)
+        accepted_message = await self.with_full_task(accepted_message)
         yield [
             StreamEvent(
                 accepted_message.newest, apply_history_length(accepted_message.task, configuration), is_stored=True
@@ -259,23 +184,13 @@ class TurnFollower:
         if is_terminal(accepted_message.task.status.state) and not accepted_message.preceding_turns:
             return
         del configuration
-        accepted_message = replace(
-            accepted_message, task=Task(id=accepted_message.task.id, context_id=accepted_message.task.context_id)
-        )  # a long stream must not keep the task in memory
-        watch = TurnWatch(accepted_message.preceding_turns)
-        async with aclosing(self.pages(accepted_message.task.id, signal, accepted_message.since, new=new)) as pages:
-            async for page in pages:
-                if page.restored:
-                    accepted_message = replace(accepted_message, newest=EventId(0))  # event versions have restarted
-                events, has_ended = watch.read(
-                    page.entries, accepted_message.task, after_version=accepted_message.newest.version
-                )
-                del page
+        cursor = _cursor(accepted_message)
+        del accepted_message  # a long stream must not keep the task in memory
+        async with aclosing(self.events(cursor, signal, new=new)) as pages:
+            async for events in pages:
                 yield events
                 del events
-                if has_ended:
-                    _require_begun(watch, accepted_message)
-                    return
+        _require_begun(cursor)
 
     async def unlist(self, task_id: str) -> None:
         """Remove the task of a direct answer from task lists, because its client receives only the message."""
@@ -284,55 +199,44 @@ class TurnFollower:
 
     async def wait_until_final(self, task_id: str, signal: LogSignal, version: int, within: float) -> None:
         """Wait up to `within` seconds for an event after `version` that makes the task terminal or interrupted."""
+        cursor = StreamCursor(task_id, "", EventId(version))
         with suppress(TimeoutError):
-            entries = self.entries(task_id, signal, EventId(version), resolve_blobs=False)
-            async with self._clock.timeout(within), aclosing(entries):
-                async for entry in entries:
-                    if TurnWatch().ends_with(entry):
-                        return
+            async with self._clock.timeout(within), aclosing(self.events(cursor, signal, resolve_blobs=False)) as pages:
+                async for _ in pages:
+                    pass
 
-    async def _first_entry(self, accepted_message: AcceptedMessage, signal: LogSignal) -> LogEntry | None:
+    async def _first_entry(self, accepted_message: Accepted, signal: LogSignal) -> LogEntry | None:
         """Return the first entry of the run, or None if it does not arrive within the hold time."""
         until = self._clock.monotonic() + self._hold
         while (seconds := until - self._clock.monotonic()) > 0:
-            page = await self._follower.store.run(
-                read_log(self._follower.keys, accepted_message.task.id, accepted_message.since, limit=1)
-            )
-            if page.entries:
-                return page.entries[0]
+            entry = await self._next_entry(accepted_message.task.id, accepted_message.since)
+            if entry is not None:
+                return entry
             await signal.wait(seconds)
         return None
 
-    async def _repeated_answer(self, accepted_message: AcceptedMessage) -> Message | None:
-        page = await self._follower.store.run(
-            read_log(self._follower.keys, accepted_message.task.id, accepted_message.since, limit=1)
-        )
-        if accepted_message.is_first and page.entries and _is_direct_answer(page.entries[0]):
-            assert isinstance(page.entries[0].event, Message)
-            return page.entries[0].event
+    async def _repeated_answer(self, accepted_message: Accepted) -> Message | None:
+        entry = await self._next_entry(accepted_message.task.id, accepted_message.since)
+        if accepted_message.is_first and entry is not None and _is_direct_answer(entry):
+            assert isinstance(entry.event, Message)
+            return entry.event
         return None
 
-    def entries(
-        self, task_id: str, signal: LogSignal, after: EventId, *, resolve_blobs: bool = True
-    ) -> AsyncGenerator[LogEntry, None]:
-        """Return an iterator over the entries of a log after the event `after`; see `follow`."""
-        return entries_of(self.pages(task_id, signal, after, resolve_blobs=resolve_blobs))
+    async def _next_entry(self, task_id: str, after: EventId) -> LogEntry | None:
+        return await self._follower.store.run(read_next_entry(self._follower.keys, task_id, after))
 
-    def pages(
-        self, task_id: str, signal: LogSignal, after: EventId, *, new: bool = False, resolve_blobs: bool = True
-    ) -> AsyncGenerator[LogPage, None]:
-        """Return an iterator over the pages of a log after the event `after`; see `follow`."""
-        follower, observer = self._follower, self._metrics.lag_observer()
-        return follow(
-            follower.store,
-            follower.keys,
-            signal,
-            task_id,
-            after,
-            new=new,
-            resolve_blobs=resolve_blobs,
-            on_page=observer,
-        )
+    def events(
+        self, cursor: StreamCursor, signal: LogSignal, *, new: bool = False, resolve_blobs: bool = True
+    ) -> AsyncGenerator[list[StreamEvent], None]:
+        """Return an iterator over the events after a cursor, whose lag is recorded; see `LogFollower.events`."""
+        observer = self._metrics.lag_observer()
+        return self._follower.events(cursor, signal, new=new, resolve_blobs=resolve_blobs, on_page=observer)
+
+
+def _cursor(message: Accepted) -> StreamCursor:
+    """Return the position in the log after which the turn of the message follows."""
+    task, sent_version, turns = message.task, message.newest.version, message.preceding_turns
+    return StreamCursor(task.id, task.context_id, message.since, sent_version=sent_version, preceding_turns=turns)
 
 
 def _is_direct_answer(entry: LogEntry) -> bool:
@@ -341,11 +245,11 @@ def _is_direct_answer(entry: LogEntry) -> bool:
     return entry.version == 2 and kind_of(entry.event) is EventKind.ANSWER
 
 
-def _require_begun(watch: TurnWatch, accepted_message: AcceptedMessage) -> None:
+def _require_begun(cursor: StreamCursor) -> None:
     """Raise UnsupportedOperationError if the task ended before the turn of a queued message started."""
-    if watch.is_waiting:
+    if cursor.end is not None and cursor.is_waiting:
         raise UnsupportedOperationError(
             "The task ended before the turn of this message: send the message without a task id, with this task in "
             "referenceTaskIds",
-            data={"taskId": accepted_message.task.id},
+            data={"taskId": cursor.task_id},
         )

@@ -1,6 +1,6 @@
 """Validation of requests before anything is stored. Each failure raises the error that the specification defines.
 
-``acceptance.validation`` checks what a message contains.
+``operations.requests`` checks what a message contains.
 
 Source: A2A specification 3.3.4 (capabilities), 3.4 (identifiers), 4.6.3 (required extensions).
 """
@@ -9,15 +9,23 @@ from __future__ import annotations
 
 from a2a.server.context import ServerCallContext
 from a2a.types import AgentCard, ListTasksRequest, SendMessageRequest, TaskState
-from a2a.utils.errors import PushNotificationNotSupportedError, UnsupportedOperationError
+from a2a.utils.errors import (
+    ExtendedAgentCardNotConfiguredError,
+    PushNotificationNotSupportedError,
+    UnsupportedOperationError,
+)
 from google.protobuf.message import Message as Proto
 
-from ...acceptance.errors import MAX_ID_LENGTH, invalid
-from ...acceptance.validation import check_media_types, check_message, check_values, require_extensions
+from ...agents import Agent
 from ...lifecycle import EventId
+from ...operations.errors import MAX_ID_LENGTH, invalid
+from ...operations.requests import check_request
 from ...store.tasks.listing import MAX_TOKEN_LENGTH
 from ..auth.schemes import Identity
-from ..protocol_errors import LAST_EVENT_ID, PermissionDeniedError
+from ..protocol_errors import LAST_EVENT_ID, Denial, PermissionDeniedError
+
+SIGNAL = "a2a_signal"
+"""Key of a call context for the body of a signal request."""
 
 BOUNDS = {**dict.fromkeys(("tenant", "id", "task_id", "context_id"), MAX_ID_LENGTH), "page_token": MAX_TOKEN_LENGTH}
 """Maximum length of the identifiers and page tokens in a request, by field. Most identifiers become part of a Redis
@@ -27,18 +35,29 @@ key."""
 def require_tenant(context: ServerCallContext) -> None:
     """Raise PermissionDeniedError for a tenant that the caller may not use, whether or not the tenant has tasks."""
     if isinstance(context.user, Identity) and not context.user.may_use(context.tenant):
-        raise PermissionDeniedError("Not permitted in this tenant: use a tenant that your credentials allow")
+        raise PermissionDeniedError(
+            "Not permitted in this tenant: use a tenant that your credentials allow", Denial.TENANT
+        )
 
 
-def require_extended_card(card: AgentCard, context: ServerCallContext) -> None:
-    """Raise UnsupportedOperationError unless the card declares an extended card.
+def require_extended_card(card: AgentCard, extended_card: AgentCard | None, context: ServerCallContext) -> AgentCard:
+    """Return `extended_card` if the caller may read it.
 
-    Raise PermissionDeniedError for an unauthenticated request that the authentication of an outer application accepted.
+    Raises:
+        UnsupportedOperationError: `card` declares no extended card.
+        ExtendedAgentCardNotConfiguredError: The agent has no extended card.
+        PermissionDeniedError: The caller is not authenticated, because the gateway has no authentication, or because
+            the authentication of an outer application lets anonymous callers in (A2A specification 13.3).
     """
     if not card.capabilities.extended_agent_card:
         raise UnsupportedOperationError("This agent has no extended card")
-    if "auth" in context.state and not context.user.is_authenticated:
-        raise PermissionDeniedError("The extended card is for authenticated callers")
+    if extended_card is None:
+        raise ExtendedAgentCardNotConfiguredError
+    if not context.user.is_authenticated:
+        raise PermissionDeniedError(
+            "The extended card is for authenticated callers: configure authentication", Denial.EXTENDED_CARD
+        )
+    return extended_card
 
 
 def require_streaming(card: AgentCard) -> None:
@@ -59,14 +78,11 @@ def check_send(params: SendMessageRequest, card: AgentCard, context: ServerCallC
     Raises:
         A2AError: The request is invalid. The error describes the first problem.
     """
-    require_extensions(card, context.requested_extensions)
+    check_request(params, card, context.requested_extensions)
     configuration = params.configuration
-    check_message(params.message)
-    check_values(params)
     if configuration.HasField("task_push_notification_config"):
         require_push(card)
     check_history_length(configuration, "configuration.history_length")
-    check_media_types(params.message, card)
 
 
 def check_bounds(params: Proto, context: ServerCallContext) -> None:
@@ -114,3 +130,11 @@ def check_list(params: ListTasksRequest) -> None:
             params.status_timestamp_after.ToDatetime()
         except (ValueError, OverflowError):
             raise invalid("status_timestamp_after", "A time between the years 1 and 9999.") from None
+
+
+def require_signal(agent: Agent, name: str) -> None:
+    """Raise UnsupportedOperationError unless the agent accepts the signal `name` from clients."""
+    if agent.kind != "function":
+        raise UnsupportedOperationError("This agent cannot wait for signals: only function agents can.")
+    if name not in agent.signals:
+        raise UnsupportedOperationError(f"This agent does not accept the signal {name!r} from clients.")

@@ -6,70 +6,56 @@ The API uses the store operations of the ``celery a2a`` operator commands. Every
 
 from __future__ import annotations
 
-import asyncio
 import json
-import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from a2a.server.context import ServerCallContext
 from celery import Celery
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
-from ...acceptance.errors import LimitExceededError, invalid, not_found
 from ...agents import Agent
 from ...clock import SYSTEM_CLOCK, Clock
-from ...dispatch import queue_of, worker_reports
+from ...dispatch import queue_of
+from ...lifecycle.references import Scope
+from ...operations.errors import invalid, not_found
+from ...operations.service import TaskService
 from ...settings import Settings
 from ...store import AsyncStore, Keys
+from ...store.admin.samples import HOUR, SERIES, read_samples
 from ...store.admin.scan import scan_list
 from ...store.admin.start_check import announced_workers, watchers
 from ...store.admin.usage import read_memory
 from ...store.webhooks.deliveries import read_delivery, replay_delivery, scan_deliveries
-from ...telemetry.logs import about
 from ...telemetry.names import Action
-from ..bindings.endpoints import CALLERS, rest_error
-from ..health import SingleCall
+from ..auth.refusal_log import RefusalLog
+from ..auth.schemes import Identity
+from ..bindings.endpoints import CALLERS
 from ..metrics import Metrics
-from ..middleware.operation import DISCONNECTED, OK
+from ..middleware.json_endpoint import Report, json_endpoint
 from ..operations.limits import OwnerLimits
-from ..operations.send_message import BackgroundPublisher
-from ..protocol_errors import RETRY_SECONDS, ServiceUnavailableError, record_limit_error, to_a2a
-from .reports import announced_json, delivery_json, overview_json, task_json, worker_json
-from .requeue import OperatorRequeuer
+from . import audit
+from .reports import announced_json, delivery_json, history_json, overview_json, task_json, worker_json
 from .role import OperatorRole
 from .schedules import schedules
-from .stored_tasks import newest_failures, stored_tasks
+from .stored_tasks import newest_failures, stored_tasks, tasks_of_all
+from .task_actions import TaskActions
+from .task_texts import MAX_TASKS, add_texts
 from .timeline import timeline
-
-logger = logging.getLogger(__name__)
+from .workers import FleetWorkers
 
 FAILED_PHASE = "failed"
+ALL_PHASE = "all"
+"""Value of the query parameter ``phase`` for open and ended tasks of all owners."""
 ANY_PHASE = "any"
-"""Value of the query parameter ``phase`` for open and ended tasks."""
+"""Value of the query parameter ``phase`` for open and ended tasks of one owner or schedule."""
 
 PATH = "/operator/v1"
 """Path prefix. The second segment distinguishes the paths from those of a tenant named ``operator``."""
 
-MAX_BODY = 1024
-"""Maximum size of a request body in bytes. The API does not use the body."""
-
-REPLY_TIMEOUT = 1.0
-"""Seconds within which workers must report."""
-
-BROKER_TIMEOUT = 5.0
-"""Seconds that a broadcast may take in addition to `REPLY_TIMEOUT`. After this time, the broker is regarded as
-unreachable."""
-
-REPORTS_FRESH_FOR = 2.0
-"""Seconds for which the workers' reports are reused, so that several open pages share one broadcast."""
-
-NO_STORE = {"Cache-Control": "no-store"}
-
-Report = Callable[[Request, str], Awaitable[dict[str, Any]]]
-"""Handler of an operation. The parameters are the request and the operator's name. The result is the response body."""
+MAX_BODY = 1 << 17
+"""Maximum size of a request body in bytes. The largest body is a signal with a payload of 64 KiB."""
 
 
 class OperatorApi:
@@ -83,23 +69,20 @@ class OperatorApi:
         store: AsyncStore,
         keys: Keys,
         limits: OwnerLimits,
-        publisher: BackgroundPublisher,
+        refusal_log: RefusalLog,
+        service: TaskService,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.role = OperatorRole(settings.operators)
         self._app = app
-        self._clock = clock
         self._agents = agents
-        self._trace_url = settings.trace_url
         self._store = store
         self._keys = keys
         self._limits = limits
+        self._refusal_log = refusal_log
         self._metrics: Metrics = limits.metrics
-        self._requeuer = OperatorRequeuer(agents, settings, store, keys, publisher)
-        self._ask_workers = SingleCall(lambda: worker_reports(app, REPLY_TIMEOUT))
-        self._reports: dict[str, Mapping[str, Any]] = {}
-        self._reported_at = float("-inf")
-        self._lock = asyncio.Lock()
+        self._task_actions = TaskActions(service)
+        self._workers = FleetWorkers(app, settings.key_prefix, clock)
         self._lists = {
             "queued": keys.dispatch,
             "blocked": keys.blocked,
@@ -113,13 +96,20 @@ class OperatorApi:
         """Return the routes. A path with a verb comes before a more general path that would also match."""
         operations: list[tuple[str, str, str, Report]] = [
             ("GET", "/overview", "OperatorOverview", self.overview),
+            ("GET", "/history", "OperatorHistory", self.history),
             ("GET", "/tasks", "OperatorListTasks", self.tasks),
             ("GET", "/tasks/{id}", "OperatorGetTask", self.task),
+            ("POST", "/tasks:cancel", "OperatorCancelTasks", self.cancel_all),
+            ("POST", "/tasks/{id}:cancel", "OperatorCancelTask", self.cancel),
+            ("POST", "/tasks/{id}:signal", "OperatorSignal", self.signal),
             ("GET", "/dead-letters", "OperatorListDeadLetters", self.dead_letters),
+            ("POST", "/dead-letters:requeue", "OperatorRequeueAll", self.requeue_page),
             ("POST", "/dead-letters/{id}:requeue", "OperatorRequeue", self.requeue),
             ("GET", "/webhooks", "OperatorListWebhooks", self.webhooks),
             ("POST", "/webhooks/{id}/{config:path}:replay", "OperatorReplay", self.replay),
             ("GET", "/workers", "OperatorListWorkers", self.workers),
+            ("POST", "/workers/{name:path}:drain", "OperatorDrain", self.drain),
+            ("POST", "/workers/{name:path}:undrain", "OperatorUndrain", self.undrain),
             ("GET", "/schedules", "OperatorListSchedules", self.schedules),
         ]
         return [
@@ -127,55 +117,78 @@ class OperatorApi:
         ]
 
     def _endpoint(self, name: str, report: Report) -> Callable[[Request], Awaitable[Response]]:
-        async def endpoint(request: Request) -> Response:
-            outcome = OK
-            try:
-                user = CALLERS.build_user(request)
-                await self._limits.count_request("", ServerCallContext(user=user))
-                self.role.require(user.user_name)
-                return JSONResponse(await report(request, user.user_name), headers=NO_STORE)
-            except Exception as e:
-                error = to_a2a(e)
-                outcome = type(error).__name__
-                if isinstance(error, LimitExceededError):
-                    record_limit_error(request.scope.setdefault(RETRY_SECONDS, []), error)
-                return rest_error(error)
-            except BaseException:
-                outcome = DISCONNECTED
-                raise
-            finally:
-                self._metrics.count_request("", name, outcome)
+        async def report_to_operator(request: Request, owner: str) -> dict[str, Any]:
+            self.role.require(owner)
+            return await report(request, owner)
 
-        return endpoint
+        return json_endpoint(self._limits, self._refusal_log, name, report_to_operator)
 
     async def overview(self, _request: Request, _operator: str) -> dict[str, Any]:
         """Return the metrics of the fleet and the memory usage of the store."""
         fleet_metrics, posts = await self._metrics.store_metrics()
         return overview_json(fleet_metrics, posts, await self._store.run(read_memory()), self._agents)
 
-    async def tasks(self, request: Request, _operator: str) -> dict[str, Any]:
-        """Return a page of the open tasks of all owners in one phase, of the failed tasks of all owners, or of all
-        tasks of one owner or schedule."""
+    async def history(self, request: Request, _operator: str) -> dict[str, Any]:
+        """Return the recorded samples of the last hour, or of the last day with ``range=day``."""
+        name = request.query_params.get("range", HOUR.name)
+        series = next((series for series in SERIES if series.name == name), None)
+        if series is None:
+            raise invalid("range", f"Send one of {', '.join(series.name for series in SERIES)}.")
+        samples = await self._store.run(read_samples(self._keys, series))
+        return history_json(series, samples)
+
+    async def tasks(self, request: Request, operator: str) -> dict[str, Any]:
+        """Return a page of the tasks of all owners, of those in one phase, of failed tasks, or of all tasks of one
+        owner or schedule. The operator's own tasks have texts."""
+        page = await self._task_page(request)
+        await add_texts(self._store, self._keys, page["tasks"], _ownership(request, operator))
+        return page
+
+    async def _task_page(self, request: Request) -> dict[str, Any]:
         phase = request.query_params.get("phase", "running")
+        if phase == ALL_PHASE:
+            return await tasks_of_all(self._store, self._keys, request.query_params)
         if phase == ANY_PHASE:
             return await stored_tasks(self._store, self._keys, self._agents, request.query_params)
         if phase == FAILED_PHASE:
             return await newest_failures(self._store, self._keys)
         if phase not in self._lists:
-            raise invalid("phase", f"Send one of {', '.join([*self._lists, FAILED_PHASE, ANY_PHASE])}.")
+            raise invalid("phase", f"Send one of {', '.join([*self._lists, FAILED_PHASE, ALL_PHASE, ANY_PHASE])}.")
         return await self._page(self._lists[phase], request)
 
-    async def task(self, request: Request, _operator: str) -> dict[str, Any]:
+    async def task(self, request: Request, operator: str) -> dict[str, Any]:
         """Return the timeline of a task, which may belong to any owner."""
-        return await timeline(self._store, self._keys, request.path_params["id"], self._trace_url)
+        owns = _ownership(request, operator)
+        return await timeline(self._store, self._keys, request.path_params["id"], owns)
 
-    async def dead_letters(self, request: Request, _operator: str) -> dict[str, Any]:
-        """Return a page of the dead letters of all owners."""
-        return await self._page(self._keys.dead_letters, request)
+    async def cancel(self, request: Request, operator: str) -> dict[str, Any]:
+        """Cancel the task in the path of `request`, which may belong to any owner."""
+        result = await self._task_actions.cancel(request.path_params["id"], operator)
+        if result["result"] == "missing":
+            raise not_found(result["task"])
+        return result
+
+    async def cancel_all(self, request: Request, operator: str) -> dict[str, Any]:
+        """Cancel the tasks in the body of `request`, and return a result for each task."""
+        return await self._task_actions.cancel_all(await _body(request), operator)
+
+    async def signal(self, request: Request, operator: str) -> dict[str, Any]:
+        """Send the signal in the body of `request` to the task in its path."""
+        return await self._task_actions.signal(request.path_params["id"], await _body(request), operator)
+
+    async def dead_letters(self, request: Request, operator: str) -> dict[str, Any]:
+        """Return a page of the dead letters of all owners. The operator's own tasks have texts."""
+        page = await self._page(self._keys.dead_letters, request)
+        await add_texts(self._store, self._keys, page["tasks"], _ownership(request, operator))
+        return page
 
     async def requeue(self, request: Request, operator: str) -> dict[str, Any]:
         """Requeue the dead letter in the path of `request`."""
-        return await self._requeuer.requeue(request.path_params["id"], operator)
+        return await self._task_actions.requeue(request.path_params["id"], operator)
+
+    async def requeue_page(self, request: Request, operator: str) -> dict[str, Any]:
+        """Requeue a page of the dead letters of all owners."""
+        return await self._task_actions.requeue_page(_cursor(request), operator)
 
     async def webhooks(self, request: Request, _operator: str) -> dict[str, Any]:
         """Return a page of the webhooks with pending deliveries or, with ``state=dead``, of the webhooks whose delivery
@@ -189,18 +202,17 @@ class OperatorApi:
         task_id, config_id = request.path_params["id"], request.path_params["config"]
         outcome = await self._store.run(replay_delivery(self._keys, task_id, config_id))
         delivery = await self._store.run(read_delivery(self._keys, task_id, config_id))
+        fields = {"task": task_id, "webhook": config_id}
+        audit.record(Action.DELIVERY_REPLAYED, operator, f"task {task_id}", outcome, **fields)
         if outcome == "missing" or delivery is None:
             raise not_found(task_id)
-        if outcome == "replayed":
-            fields = about(Action.DELIVERY_REPLAYED, task=task_id, webhook=config_id)
-            logger.info("task %s: webhook replayed by the operator %r", task_id, operator, extra=fields)
         return delivery_json(delivery) | {"replayed": outcome == "replayed"}
 
     async def workers(self, _request: Request, _operator: str) -> dict[str, Any]:
         """Return the workers, the watchers, and the queue of each agent."""
         announcements = [json.loads(text) for text in await self._store.run(announced_workers(self._keys))]
         watching = [json.loads(text)["watcher"] for text in await self._store.run(watchers(self._keys))]
-        reports = await self._worker_reports()
+        reports = await self._workers.reports()
         return {
             "workers": [worker_json(name, report) for name, report in sorted(reports.items())]
             + [announced_json(announcement) for announcement in announcements],
@@ -208,29 +220,32 @@ class OperatorApi:
             "queues": {name: queue_of(self._app, agent) for name, agent in self._agents.items()},
         }
 
+    async def drain(self, request: Request, operator: str) -> dict[str, Any]:
+        """Take the worker in the path of `request` out of service."""
+        return await self._workers.drain(request.path_params["name"], operator)
+
+    async def undrain(self, request: Request, operator: str) -> dict[str, Any]:
+        """Return the worker in the path of `request` to service."""
+        return await self._workers.undrain(request.path_params["name"], operator)
+
     async def schedules(self, _request: Request, _operator: str) -> dict[str, Any]:
         """Return the app's schedules, each with its newest task and its skipped ticks."""
         return await schedules(self._app, self._store, self._keys)
 
-    async def _worker_reports(self) -> Mapping[str, Mapping[str, Any]]:
-        """Return the workers' reports, up to `REPORTS_FRESH_FOR` seconds old. Concurrent requests share one broadcast.
-
-        Raises:
-            ServiceUnavailableError: The broker is unreachable.
-        """
-        async with self._lock:
-            if self._clock.monotonic() - self._reported_at > REPORTS_FRESH_FOR:
-                try:
-                    self._reports = await self._ask_workers.result(REPLY_TIMEOUT + BROKER_TIMEOUT)
-                except Exception as e:  # each transport has its own errors, whose texts may contain an address
-                    logger.warning("could not query the workers: %s", type(e).__name__)
-                    raise ServiceUnavailableError("The broker is unreachable: try again later") from None
-                self._reported_at = self._clock.monotonic()
-            return self._reports
-
     async def _page(self, name: str, request: Request) -> dict[str, Any]:
-        page = await self._store.run(scan_list(self._keys, name, cursor=_cursor(request)))
+        page = await self._store.run(scan_list(self._keys, name, cursor=_cursor(request), size=MAX_TASKS))
         return {"tasks": [task_json(task) for task in page.tasks], "next": page.cursor}
+
+
+async def _body(request: Request) -> dict[str, Any]:
+    """Return the body of `request`, or {} if it is empty. `guard_rest` has checked that the body is a JSON object."""
+    return await request.json() if await request.body() else {}
+
+
+def _ownership(request: Request, operator: str) -> Callable[[Scope], bool]:
+    """Return a function that returns True for the scopes of the operator's own tasks."""
+    user = CALLERS.build_user(request)
+    return lambda scope: scope.owner == operator and (not isinstance(user, Identity) or user.may_use(scope.tenant))
 
 
 def _cursor(request: Request) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..protocol_errors import PermissionDeniedError
+from ..protocol_errors import Denial, PermissionDeniedError
 
 ANY_CALLER = "*"
 """Entry of `operators` that makes every caller of a gateway without authentication an operator."""
@@ -24,4 +24,5 @@ class OperatorRole:
         """Raise PermissionDeniedError unless `owner` is an operator."""
         if not self.includes(owner):
             caller = f"the owner {owner!r} is" if owner else "an unauthenticated caller is"
-            raise PermissionDeniedError(f"The operator's role is required, and {caller} not in a2a_operators")
+            text = f"The operator's role is required, and {caller} not in a2a_operators"
+            raise PermissionDeniedError(text, Denial.OPERATOR)

@@ -1,29 +1,51 @@
-"""Timeline of one task: its steps, events, webhooks and relatives."""
+"""Timeline of one task: its waits, steps, recorded results, events, webhooks and relatives."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
-from ...acceptance.errors import not_found
 from ...lifecycle import LogEntry
+from ...lifecycle.references import Scope
+from ...operations.errors import not_found
 from ...store import AsyncStore, Keys
 from ...store.log.pages import read_log
+from ...store.runs.journal import read_recorded
 from ...store.runs.release import read_steps
 from ...store.runs.step_durations import step_durations
 from ...store.tasks.family import read_family
 from ...store.webhooks.deliveries import read_delivery
 from ...store.webhooks.push_configs import list_push_configs
-from .reports import attempt_json, delivery_json, events_json, step_json, steps_json
+from .reports import (
+    attempt_json,
+    delivery_json,
+    events_json,
+    recorded_json,
+    step_json,
+    steps_json,
+    wait_json,
+)
+from .waits import waits_of
 
 MAX_STEPS = 200
 MAX_EVENTS = 128
 MAX_CHILDREN = 100
 """Maximum numbers of steps, of events at each end of the log, and of children in a timeline."""
 
+MAX_CONTENT = 2000
+"""Maximum bytes of a recorded result in a timeline."""
 
-async def timeline(store: AsyncStore, keys: Keys, task_id: str, trace_url: str | None) -> dict[str, Any]:
+
+async def timeline(store: AsyncStore, keys: Keys, task_id: str, owns: Callable[[Scope], bool]) -> dict[str, Any]:
     """Return the timeline of a task, which may belong to any owner.
+
+    Args:
+        store: The store.
+        keys: Keys of the deployment.
+        task_id: Id of the task.
+        owns: Function that returns True if the operator owns the tasks of a scope. The timeline of such a task contains
+            the names of its artifacts and the beginnings of the arguments and results of its recorded calls.
 
     Raises:
         TaskNotFoundError: The store has no such task. The task may be in the archive.
@@ -31,17 +53,23 @@ async def timeline(store: AsyncStore, keys: Keys, task_id: str, trace_url: str |
     steps = await store.run(read_steps(keys, task_id))
     if steps is None:
         raise not_found(task_id)
-    family, configs, entries = await asyncio.gather(
+    is_owner = owns(steps.scope)
+    family, configs, entries, recorded = await asyncio.gather(
         store.run(read_family(keys, None, task_id)),
         store.run(list_push_configs(keys, None, task_id)),
         _ends_of_log(store, keys, task_id),
+        store.run(read_recorded(keys, task_id, max_content=MAX_CONTENT if is_owner else 0)),
     )
     deliveries = await asyncio.gather(*(store.run(read_delivery(keys, task_id, config)) for config, _ in configs or ()))
     children = [] if family is None else [child.to_dict() for child in family.children[-MAX_CHILDREN:]]
+    accepted_us = entries[0].recorded_us if entries else 0
     return {
-        "task": steps_json(task_id, steps, trace_url),
+        "task": steps_json(task_id, steps) | {"isOwner": is_owner},
         "steps": [step_json(duration) for duration in list(step_durations(steps))[-MAX_STEPS:]],
-        "events": events_json(entries),
+        "waits": [wait_json(wait) for wait in waits_of(entries, steps)],
+        "recorded": recorded_json(recorded, accepted_us, is_owner=is_owner),
+        "recordedCount": recorded.count,
+        "events": events_json(entries, is_owner=is_owner),
         "webhooks": [
             delivery_json(delivery) | {"attempts": [attempt_json(attempt) for attempt in delivery.attempts]}
             for delivery in deliveries

@@ -19,10 +19,11 @@ export class AgentsPane {
 
   show(selection) {
     const entries = [...this.app.agents.values()];
+    const isNewSelection = selection !== this.selection;
     this.selection = selection;
     this.empty.hidden = entries.length > 0;
-    const interruptedCounts = entries.flatMap(({ counts }) => INTERRUPTED_STATES.map((state) => counts?.[state] ?? 0));
-    this.app.views.setCount("inbox", interruptedCounts.reduce((sum, count) => sum + count, 0), "wait for an answer");
+    const interruptedCounts = entries.filter(({ isInInbox }) => !isInInbox).flatMap(({ counts }) => INTERRUPTED_STATES.map((state) => counts?.[state] ?? 0));
+    this.app.views.countWaiting({ lists: interruptedCounts.reduce((sum, count) => sum + count, 0) });
     reconcile(
       this.list,
       entries,
@@ -30,6 +31,7 @@ export class AgentsPane {
       () => el("li", {}, el("a", {}, el("strong", { dir: "auto" }), el("span", { class: "counts" }), el("span", { class: "hint line", dir: "auto" }))),
       (item, entry) => this.#draw(item.firstChild, entry),
     );
+    if (isNewSelection) this.list.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest" });
   }
 
   #draw(anchor, entry) {

@@ -76,19 +76,36 @@ function fieldOf(name, property, schema, required) {
   return { name, kind, label: text("title") || name || "Answer", description: text("description"), required, default: property.default, schema };
 }
 
+/** Return the fields with a short label if the question has one field, whose label the text of the question contains. */
+function withoutRepeatedLabel(fields, message) {
+  const label = fields[0].label.replace(/…$/, "");
+  const isRepeated = fields.length === 1 && message.parts.some(({ text }) => text?.includes(label));
+  return isRepeated ? [{ ...fields[0], label: "Answer" }] : fields;
+}
+
 /** Return the control of a field. `control.read()` returns the entered value, or undefined if the control is empty. */
 function controlOf(field, id) {
   const attributes = { id, name: field.name, required: field.required, "aria-describedby": `${id}-about` };
-  if (field.kind === "boolean" && (field.required || typeof field.default === "boolean")) return checkbox(field, id);
+  if (field.kind === "boolean" && field.required) return decision(field, id);
   if (field.kind === "boolean") return select(field, attributes, [[true, "Yes"], [false, "No"]]);
   if (field.kind === "choice") return select(field, attributes, field.schema.enum.map((value) => [value, typeof value === "string" ? value : JSON.stringify(value)]));
   if (field.kind === "json") return json(field, attributes);
   return input(field, attributes);
 }
 
-function checkbox(field, id) {
-  const element = el("input", { id, name: field.name, type: "checkbox", "aria-describedby": `${id}-about`, checked: field.default === true });
-  element.read = () => element.checked;
+/** Return radio buttons without a preselected one, so that each decision is made by the user. */
+function decision(field, id) {
+  const choices = [[true, "Yes"], [false, "No"]].map(([value, text], index) => {
+    const radio = el("input", { id: index ? `${id}-${index}` : id, name: id, type: "radio", required: true, "aria-describedby": `${id}-about` });
+    return { value, radio, line: el("div", { class: "check-line" }, radio, el("label", { for: radio.id }, text)) };
+  });
+  const element = el("div", { class: "decision", role: "radiogroup", "aria-labelledby": `${id}-label` }, ...choices.map(({ line }) => line));
+  element.focus = () => choices[0].radio.focus();
+  element.read = () => {
+    const choice = choices.find(({ radio }) => radio.checked);
+    if (choice === undefined) throw new FieldError("Choose Yes or No.");
+    return choice.value;
+  };
   return element;
 }
 
@@ -151,26 +168,26 @@ export class AnswerForm {
     });
   }
 
-  /** Show the fields of `schema`, or no fields for null. If the schema has not changed, the entered values stay. */
-  show(schema) {
+  /** Show the fields for the schema in the question `message`, or no fields if there is no schema. If the schema has
+   * not changed, the entered values stay. */
+  show(message) {
+    const schema = schemaOf(message);
     const schemaText = schema === null ? "" : JSON.stringify(schema);
     this.element.hidden = schema === null;
     if (schemaText === this.#schemaText) return;
     this.#schemaText = schemaText;
     this.hint.textContent = "";
-    this.#rows = schema === null ? [] : fieldsOf(schema).map((field, index) => this.#row(field, `${this.id}-${index}`));
+    this.#rows = schema === null ? [] : withoutRepeatedLabel(fieldsOf(schema), message).map((field, index) => this.#row(field, `${this.id}-${index}`));
     this.fields.replaceChildren(...this.#rows.map((row) => row.element));
   }
 
   #row(field, id) {
     const control = controlOf(field, id);
     const error = el("span", { class: "field-error" });
-    const label = el("label", { for: id, dir: "auto" }, field.label, field.required ? null : el("span", { class: "hint" }, " (optional)"));
+    const isDecision = control.getAttribute("role") === "radiogroup";
+    const label = el(isDecision ? "div" : "label", { id: `${id}-label`, class: "answer-label", for: isDecision ? null : id, dir: "auto" }, field.label, field.required ? null : el("span", { class: "hint" }, " (optional)"));
     const note = el("div", { id: `${id}-about`, class: "hint" }, field.description ? el("span", { dir: "auto" }, field.description) : null, error);
-    const isCheckbox = control.type === "checkbox";
-    const element = isCheckbox
-      ? el("div", { class: "answer-field" }, el("div", { class: "check-line" }, control, label), note)
-      : el("div", { class: "answer-field" }, label, control, note);
+    const element = el("div", { class: "answer-field" }, label, control, note);
     control.addEventListener("input", () => this.#setError({ control, error }, ""));
     return { field, control, error, element };
   }
@@ -202,10 +219,10 @@ export class AnswerForm {
   }
 
   async #submit() {
-    if (this.button.disabled) return;
+    if (this.button.ariaBusy) return;
     const data = this.#value();
     if (data === undefined) return;
-    this.button.disabled = true;
+    this.button.ariaBusy = "true";
     this.hint.textContent = "Sending …";
     try {
       await this.send([{ data, mediaType: "application/json" }]);
@@ -213,7 +230,7 @@ export class AnswerForm {
     } catch (error) {
       this.#showViolations(error);
     } finally {
-      this.button.disabled = false;
+      this.button.ariaBusy = null;
     }
   }
 

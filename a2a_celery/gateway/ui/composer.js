@@ -44,10 +44,10 @@ export class Composer {
   }
 
   async #submit() {
-    if (this.button.disabled) return;
+    if (this.button.ariaBusy) return;
     const parts = this.#parts();
     if (parts === null) return;
-    this.button.disabled = true;
+    this.button.ariaBusy = "true"; // a disabled button would lose the focus
     this.hint.textContent = "Sending …";
     try {
       await this.send(parts);
@@ -55,7 +55,7 @@ export class Composer {
     } catch (error) {
       this.hint.textContent = error.hint ?? "Not sent.";
     } finally {
-      this.button.disabled = false;
+      this.button.ariaBusy = null;
     }
   }
 

@@ -1,5 +1,6 @@
 /** Pending and given-up webhook deliveries of all owners, each with a button that replays the failed events. */
 
+import { ActionResult, actionButton, confirmAction } from "./actions.js";
 import { el, setText } from "./dom.js";
 import { Poll } from "./poll.js";
 import { Table, createLink, setLink } from "./table.js";
@@ -12,7 +13,8 @@ export class DeliveriesView {
     this.views = views;
     this.lists = [new Deliveries(this, "dead", "Given up"), new Deliveries(this, "waiting", "Waiting and failing")];
     this.empty = el("p", { class: "empty", hidden: true }, "Every webhook has received its events.");
-    this.element = el("div", { class: "stack" }, ...this.lists.map(({ element }) => element), this.empty);
+    this.result = new ActionResult();
+    this.element = el("div", { class: "stack" }, this.result.element, ...this.lists.map(({ element }) => element), this.empty);
     this.poll = new Poll(() => views.attempt(() => this.load()), INTERVAL);
   }
 
@@ -22,6 +24,7 @@ export class DeliveriesView {
 
   leave() {
     this.poll.stop();
+    this.result.clear();
   }
 
   async load() {
@@ -53,7 +56,7 @@ class Deliveries {
         setText(reason, webhook.reason ?? "–");
         button.hidden = !["dead", "failing"].includes(webhook.state);
         button.webhook = webhook;
-        button.setAttribute("aria-label", `Replay webhook ${webhook.id} of task ${webhook.task}`);
+        button.setAttribute("aria-label", `Replay webhook ${webhook.id} of task ${webhook.task} …`);
       },
     );
     this.moreButton = el("button", { type: "button", hidden: true }, "Show more");
@@ -73,17 +76,20 @@ class Deliveries {
   }
 
   #button() {
-    const button = el("button", { type: "button", class: "small" }, "Replay");
-    button.addEventListener("click", async () => {
-      button.disabled = true;
-      await this.view.views.attempt(async () => {
-        await this.view.views.api.replay(button.webhook.task, button.webhook.id);
-        this.view.views.title.focus();
-        await this.view.load();
-        this.view.views.feed.refresh();
+    const { views, result } = this.view;
+    return actionButton(views, result, "Replay …", async ({ webhook }) => {
+      const { task, id, delivered, lastEvent } = webhook;
+      const isConfirmed = await confirmAction({
+        title: "Replay this webhook?",
+        texts: [`Webhook ${id} of the task ${task}`, `A watcher posts the events after the ${delivered} that were delivered, of ${lastEvent}, again.`],
+        action: "Replay the webhook",
       });
-      button.disabled = false;
+      if (!isConfirmed) return;
+      const { replayed } = await views.api.replay(task, id);
+      result.show(replayed ? `The events of the webhook ${id} are due now.` : `The webhook ${id} has no failed delivery, so nothing was replayed.`);
+      views.title.focus();
+      await this.view.load();
+      views.feed.refresh();
     });
-    return button;
   }
 }

@@ -22,22 +22,27 @@ export function el(tag, attributes = {}, ...children) {
 export function reconcile(parent, items, keyOf, create, update) {
   const previous = new Map([...parent.children].map((child) => [child.dataset.key, child]));
   const occurrences = new Map();
-  let next = parent.firstElementChild;
-  for (const item of items) {
+  const keys = items.map((item) => {
     const baseKey = keyOf(item);
     occurrences.set(baseKey, (occurrences.get(baseKey) ?? 0) + 1);
-    const key = `${occurrences.get(baseKey)} ${baseKey}`;
+    return `${occurrences.get(baseKey)} ${baseKey}`;
+  });
+  const keySet = new Set(keys);
+  // before the insertions, so that few elements are moved: in some browsers, a moved element loses the focus
+  for (const [key, child] of previous) if (!keySet.has(key)) child.remove();
+  let next = parent.firstElementChild;
+  for (const [i, item] of items.entries()) {
+    const key = keys[i];
     let child = previous.get(key);
-    previous.delete(key);
     if (!child) {
       child = create(item);
       child.dataset.key = key;
     }
     update(child, item);
     if (child === next) next = next.nextElementSibling;
+    else if (child.isConnected && parent.moveBefore) parent.moveBefore(child, next);
     else parent.insertBefore(child, next);
   }
-  for (const child of previous.values()) child.remove();
 }
 
 /** Set the text of `element` only if it changes, so that a selection in an unchanged text stays. */
@@ -49,6 +54,27 @@ export function setText(element, text) {
 export function setCurrent(element, isCurrent) {
   if (isCurrent) element.setAttribute("aria-current", "true");
   else element.removeAttribute("aria-current");
+}
+
+/** Move the focus to the heading of its pane when the focused element disappears. Otherwise, the next key would be
+ * pressed in no element. */
+export function keepFocus() {
+  let element = null;
+  let pane = null;
+  const observer = new ResizeObserver(() => {
+    if (element.checkVisibility() || ![element, document.body].includes(document.activeElement)) return;
+    const headings = [pane, ...[...document.querySelectorAll("main > *")].reverse()].map((candidate) => candidate.querySelector("h2"));
+    const heading = headings.find((candidate) => candidate?.checkVisibility());
+    heading?.setAttribute("tabindex", "-1");
+    heading?.focus({ preventScroll: true });
+  });
+  document.addEventListener("focusin", ({ target }) => {
+    observer.disconnect();
+    element = target;
+    pane = target.closest("main > *");
+    // the size of an inline element does not change when the element disappears
+    if (pane) observer.observe(getComputedStyle(target).display === "inline" ? target.parentElement : target);
+  });
 }
 
 /** Return a function that calls `draw` in the next frame, only once for all calls before this frame. */

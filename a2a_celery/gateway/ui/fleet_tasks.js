@@ -1,14 +1,16 @@
-/** Tasks for operators: open tasks of all owners by phase, failed tasks of all owners, and all tasks of one owner or
- * schedule. */
+/** Tasks for operators: all tasks of all owners, open tasks by phase, and failed tasks. */
 
 import { el, reconcile, setCurrent, setText } from "./dom.js";
 import { Poll } from "./poll.js";
 import { Table, createLink, setLink } from "./table.js";
-import { ALL_STATES, badge, showState, showTime, stateName, timeElement } from "./texts.js";
+import { TaskFilters, filtersIn } from "./task_filters.js";
+import { TaskSelection } from "./task_selection.js";
+import { END_REASONS, badge, showState, showTime, timeElement } from "./texts.js";
 
 const INTERVAL = 4000;
-const ANY = "any";
+const ALL = "all";
 const PHASES = [
+  [ALL, "All", "Open and ended tasks of all owners, newest status first."],
   ["running", "Running", "Tasks that a worker is executing."],
   ["queued", "Waiting", "Tasks that no worker has started."],
   ["paused", "Need a person", "Tasks that wait for an answer or an authorization."],
@@ -16,9 +18,7 @@ const PHASES = [
   ["blocked", "Blocked", "Tasks that wait for an earlier run of their context."],
   ["delegated", "Delegated", "Tasks that have started a Celery canvas and wait for its end."],
   ["failed", "Failed", "The newest 200 failed tasks of all owners."],
-  [ANY, "By owner or schedule", "Open and ended tasks, newest status first."],
 ];
-const FILTERS = ["owner", "tenant", "agent", "state", "schedule"];
 
 export class FleetTasksView {
   #phase = "";
@@ -28,36 +28,44 @@ export class FleetTasksView {
 
   constructor(views) {
     this.views = views;
-    this.tabs = PHASES.map(([name, title]) => el("a", { href: `#view=tasks&phase=${name}` }, title));
-    this.search = el("input", { type: "search", id: "fleet-search", spellcheck: "false", autocomplete: "off", placeholder: "Id, agent, owner, worker" });
-    this.search.addEventListener("input", () => this.#draw());
+    this.tabs = PHASES.map(([name, title]) => el("a", { href: addressOf(name) }, title));
+    this.search = el("input", { type: "search", id: "fleet-search", spellcheck: "false", autocomplete: "off", placeholder: "Id, agent, owner, reason" });
+    this.search.addEventListener("input", () => {
+      history.replaceState(null, "", addressOf(this.#phase, this.#filters, this.search.value.trim()));
+      this.#draw();
+    });
+    this.selection = new TaskSelection(views, () => this.#draw(), () => this.poll.refresh());
     this.note = el("p", { class: "hint", role: "status" });
     this.empty = el("p", { class: "empty", hidden: true });
     this.table = new Table(
       "Tasks",
-      [["Task", createLink], ["Agent", null, "word"], ["Owner"], ["State", () => badge("")], ["Since", () => timeElement("")], ["Attempt"], ["Worker"]],
+      [["Select", () => this.selection.createCell(), "select"], ["Task", createTitle], ["Agent", null, "word"], ["Owner"], ["State", () => badge("")], ["Reason", createReason], ["Since", () => timeElement("")], ["Attempt"], ["Worker", createLink]],
       ({ id }) => id,
-      ([link, agent, owner, state, since, attempt, worker], task) => {
-        setLink(link, views.addressOf(task.id), task.id);
+      ([box, title, agent, owner, state, reason, since, attempt, worker], task) => {
+        this.selection.showCell(box, task);
+        showTitle(title, views.addressOf(task.id), task);
         setText(agent, task.agent);
         setText(owner, ownerOf(task));
         showState(state, task.state);
+        showReason(reason, views.addressOf(task.id), task);
         showTime(since, task.since);
-        setText(attempt, task.attempt ? `${task.attempt} of ${task.maxAttempts}` : "–");
-        setText(worker, task.worker || "–");
+        setText(attempt, attemptsOf(task));
+        setLink(worker, "#view=workers", task.worker || "–");
+        worker.title = task.process ? `Process ${task.process}` : "";
+        if (!task.worker) worker.removeAttribute("href");
       },
     );
     this.moreButton = el("button", { type: "button", hidden: true }, "Show more");
     this.moreButton.addEventListener("click", () => this.#loadMore());
     this.skippedList = el("ul", { class: "ticks" });
     this.ticks = el("section", { class: "card stack", hidden: true }, el("h3", {}, "Skipped ticks"), el("p", { class: "hint" }, "A task of the schedule was still running."), this.skippedList);
-    this.filters = this.#filterForm();
+    this.filters = new TaskFilters((filters) => (location.hash = addressOf(ALL, filters, this.search.value.trim())));
     const form = el("form", { class: "row", role: "search" }, el("label", { for: "fleet-search", class: "sr-only" }, "Find a task"), this.search, el("button", { type: "submit" }, "Open by id"));
     form.addEventListener("submit", (event) => {
       event.preventDefault();
       if (this.search.value.trim()) location.hash = views.addressOf(this.search.value.trim());
     });
-    this.element = el("div", { class: "stack" }, el("nav", { class: "tabs", "aria-label": "Phases" }, ...this.tabs), this.filters, form, this.note, this.table.element, this.empty, this.moreButton, this.ticks);
+    this.element = el("div", { class: "stack" }, el("nav", { class: "tabs", "aria-label": "Phases" }, ...this.tabs), this.filters.element, form, this.note, this.selection.element, this.table.element, this.empty, this.moreButton, this.ticks);
     this.poll = new Poll(() => views.attempt(() => this.#load()), INTERVAL);
     this.onHashChange = () => this.#applyFragment();
   }
@@ -70,14 +78,15 @@ export class FleetTasksView {
   leave() {
     window.removeEventListener("hashchange", this.onHashChange);
     this.poll.stop();
+    this.selection.leave();
   }
 
-  /** Read the phase and the filters from the fragment of the page's URL. */
+  /** Read the phase, the filters and the searched text from the fragment of the page's URL. */
   #applyFragment() {
     const query = new URLSearchParams(location.hash.slice(1));
     if (query.get("view") !== "tasks") return;
-    const phase = PHASES.find(([name]) => name === query.get("phase"))?.[0] ?? "running";
-    const filters = phase === ANY ? Object.fromEntries(FILTERS.map((name) => [name, query.get(name) ?? ""])) : {};
+    const phase = PHASES.find(([name]) => name === query.get("phase"))?.[0] ?? ALL;
+    const filters = phase === ALL ? filtersIn(query) : {};
     PHASES.forEach(([name], i) => setCurrent(this.tabs[i], name === phase));
     if (phase !== this.#phase || JSON.stringify(filters) !== JSON.stringify(this.#filters)) {
       this.#pages = [];
@@ -86,13 +95,16 @@ export class FleetTasksView {
     }
     this.#phase = phase;
     this.#filters = filters;
-    this.#showFilters();
+    this.search.value = query.get("text") ?? "";
+    this.filters.element.hidden = phase !== ALL;
+    this.filters.show(filters, [...this.views.app.agents.values()].map(({ name }) => name));
     this.#draw();
     this.poll.refresh();
   }
 
   #request(cursor) {
-    return this.#phase === ANY ? this.views.api.storedTasks(this.#filters, cursor) : this.views.api.tasks(this.#phase, cursor);
+    if (this.#phase !== ALL) return this.views.api.tasks(this.#phase, cursor);
+    return this.views.api.storedTasks(this.#filters, cursor);
   }
 
   async #load() {
@@ -125,12 +137,13 @@ export class FleetTasksView {
   #draw() {
     const tasks = [...new Map(this.#pages.flat().map((task) => [task.id, task])).values()];
     const term = this.search.value.trim().toLowerCase();
-    const visibleTasks = tasks.filter((task) => [task.id, task.agent, task.owner, task.tenant, task.contextId, task.worker].some((text) => text.toLowerCase().includes(term)));
-    if (this.#phase !== ANY) visibleTasks.sort((a, b) => (a.since < b.since ? 1 : -1));
+    const visibleTasks = tasks.filter((task) => searchText(task).toLowerCase().includes(term));
+    if (this.#phase !== ALL) visibleTasks.sort((a, b) => (a.since < b.since ? 1 : -1));
+    this.selection.draw(visibleTasks);
     this.table.draw(visibleTasks);
     this.moreButton.hidden = this.#nextCursor === null;
     this.empty.hidden = visibleTasks.length > 0 || !this.#pages.length;
-    setText(this.empty, term && tasks.length ? "None of the loaded tasks matches." : this.#phase === ANY ? "No stored task matches." : "No task is in this phase.");
+    setText(this.empty, term && tasks.length ? "None of the loaded tasks matches." : this.#phase === ALL ? "No stored task matches." : "No task is in this phase.");
     const description = PHASES.find(([name]) => name === this.#phase)[2];
     const shownCount = term ? `${visibleTasks.length} of ${tasks.length}` : `${tasks.length}`;
     const countText = tasks.length ? ` ${shownCount} shown${this.#nextCursor === null ? "" : ", more exist"}.` : "";
@@ -141,37 +154,41 @@ export class FleetTasksView {
     this.ticks.hidden = ticks.length === 0;
     reconcile(this.skippedList, ticks, (tick) => tick, (tick) => el("li", {}, new Date(tick).toLocaleString()), () => {});
   }
-
-  #filterForm() {
-    const input = (name, label, hint) => [name, label, el("input", { type: "text", spellcheck: "false", autocomplete: "off", placeholder: hint, dir: "auto" })];
-    const choice = (name, label, placeholder) => [name, label, el("select", {}, el("option", { value: "" }, placeholder))];
-    this.fields = [input("owner", "Owner", "none"), input("tenant", "Tenant", "none"), choice("agent", "Agent", "Every agent"), choice("state", "State", "Every state"), input("schedule", "Or a schedule", "name")];
-    this.controls = Object.fromEntries(this.fields.map(([name, , control]) => [name, control]));
-    this.controls.state.append(...ALL_STATES.map((state) => el("option", { value: state }, stateName(state))));
-    const form = el("form", { class: "card filter-form", hidden: true, "aria-label": "Filters" });
-    for (const [name, label, control] of this.fields) {
-      control.id = `filter-${name}`;
-      form.append(el("div", {}, el("label", { for: control.id }, label), control));
-    }
-    form.append(el("button", { type: "submit", class: "primary" }, "Show"));
-    form.addEventListener("submit", (event) => {
-      event.preventDefault();
-      const entries = FILTERS.map((name) => [name, this.controls[name].value.trim()]).filter(([, value]) => value);
-      location.hash = `#${new URLSearchParams([["view", "tasks"], ["phase", ANY], ...entries])}`;
-    });
-    return form;
-  }
-
-  #showFilters() {
-    this.filters.hidden = this.#phase !== ANY;
-    if (this.filters.hidden) return;
-    const { agent } = this.controls;
-    const names = new Set([...this.views.app.agents.values()].map(({ name }) => name));
-    if (this.#filters.agent) names.add(this.#filters.agent);
-    agent.replaceChildren(agent.firstChild, ...[...names].filter(Boolean).map((name) => el("option", { value: name }, name)));
-    for (const name of FILTERS) this.controls[name].value = this.#filters[name];
-  }
 }
+
+/** Return the address of a list in the page. `text` is searched in the loaded tasks. */
+function addressOf(phase, filters = {}, text = "") {
+  const query = phase === ALL ? filters : { phase };
+  return `#${new URLSearchParams({ view: "tasks", ...query, ...(text && { text }) })}`;
+}
+
+/** Return an element with the title of a task as a link, and a second line. */
+export const createTitle = () => el("div", { class: "task-title" }, createLink(), el("span", { class: "hint line", dir: "auto" }));
+
+/** Show the request of a task, or its id if the operator may not read the request. The second line has the id and the
+ * text of the status. */
+export function showTitle({ firstChild: link, lastChild: second }, href, { id, request, text }) {
+  setLink(link, href, request || id);
+  link.classList.toggle("text", Boolean(request));
+  setText(second, request ? [text, id].filter(Boolean).join(" · ") : "");
+}
+
+export const createReason = () => el("span", { class: "reason" }, el("span", {}), createLink({ class: "text" }), el("code", {}));
+
+/** Show the reason of a failure with its reference. If `href` is not "", a dead letter has this link to its timeline,
+ * which has a button that requeues it. */
+export function showReason({ children: [name, link, reference] }, href, task) {
+  setText(name, task.reason ? (END_REASONS[task.reason] ?? task.reason) : "–");
+  setLink(link, href, task.deadLetter ? "Dead letter" : "");
+  link.hidden = !task.deadLetter || !href;
+  setText(reference, task.reference);
+}
+
+/** Return the text of a task that the search examines. */
+const searchText = (task) => [END_REASONS[task.reason], task.reference, task.id, task.agent, task.owner, task.tenant, task.contextId, task.worker, task.request, task.text].join(" ");
+
+/** Return the number of the attempt and the maximum, or "–" before the first attempt, whose worker knows the maximum. */
+export const attemptsOf = ({ attempt, maxAttempts }) => (maxAttempts ? `${attempt} of ${maxAttempts}` : "–");
 
 /** Return the owner and the tenant of a task as text. */
 export const ownerOf = ({ owner, tenant }) => [owner || "–", tenant && `(${tenant})`].filter(Boolean).join(" ");

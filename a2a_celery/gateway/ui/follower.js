@@ -5,7 +5,7 @@
  */
 
 import { asError } from "./errors.js";
-import { addMessage, applyEvent, kindOf } from "./task_reducer.js";
+import { applyEvent, insertMessage, kindOf } from "./task_reducer.js";
 import { isInterrupted, isTerminal } from "./texts.js";
 
 const INITIAL_DELAY = 1000;
@@ -101,9 +101,11 @@ export class Follower {
     this.observer.onChange();
   }
 
-  /** Add a message that this page has sent to the history, because streams do not contain messages of clients. */
-  addSentMessage(message) {
-    if (this.task) addMessage(this.task, message);
+  /** Add a message that this page has sent to the history, because streams do not contain messages of clients.
+   * `response` is the server's response. The task in the response has the messages up to this message in the order of
+   * the log; the stream may already have received later messages. */
+  addSentMessage(message, response = null) {
+    if (this.task) insertMessage(this.task, message, response?.task?.history);
     this.observer.onChange();
     this.wake();
   }

@@ -3,7 +3,7 @@
 import { discover } from "./agent_client.js";
 import { AgentsPane } from "./agents.js";
 import { Credentials, showForm } from "./credentials.js";
-import { el, setText } from "./dom.js";
+import { el, keepFocus, setText } from "./dom.js";
 import { asError, errorOf } from "./errors.js";
 import { TaskPane } from "./task.js";
 import { TasksPane } from "./tasks.js";
@@ -24,7 +24,7 @@ class App {
     this.tasksPane = new TasksPane(byId("tasks"), this);
     this.taskPane = new TaskPane(byId("task"), this);
     this.views = new Views(byId("view"), byId("views"), this);
-    byId("host").textContent = location.host;
+    keepFocus();
     byId("credentials-button").addEventListener("click", () => this.toggleCredentials(byId("credentials").hidden));
     window.addEventListener("hashchange", () => this.show());
     // the browser may cache a page that the user has left, and its stream would occupy one of six connections
@@ -39,12 +39,13 @@ class App {
 
   async start() {
     this.#showCaller();
-    const { agents, owner = "", operator = false } = await this.#readAgents();
+    const { agents, owner = "", operator = false, inbox = false, ...gateway } = await this.#readAgents();
     this.owner = owner;
-    for (const { name, card } of agents) this.addAgent(card, name);
+    for (const { name, card } of agents) this.addAgent(card, name).isInInbox = inbox;
     this.views.setOperator(operator);
-    if (owner) setText(byId("credentials-button"), `Signed in as ${owner}`);
-    this.show(); // requests the data of the selected agent or view before the other cards
+    this.#showGateway(owner, gateway);
+    this.show(); // requests the data of the selected agent or view before the number of the inbox and the other cards
+    this.views.setInbox(inbox);
     await this.readCards();
     this.show();
   }
@@ -63,9 +64,14 @@ class App {
       throw new Error(`The page can use only agents at ${location.origin}.`);
     }
     if (!this.agents.has(cardUrl.href)) {
-      this.agents.set(cardUrl.href, { name, cardUrl: cardUrl.href, agent: null, error: null, cardRequest: null, counts: null });
+      this.agents.set(cardUrl.href, { name, cardUrl: cardUrl.href, agent: null, error: null, cardRequest: null, counts: null, isInInbox: false });
     }
     return this.agents.get(cardUrl.href);
+  }
+
+  /** Return the entry of the agent `name` of this gateway. */
+  agentOf(name) {
+    return this.addAgent(`../agents/${encodeURIComponent(name)}/.well-known/agent-card.json`, name);
   }
 
   /** Return the link to an agent's task on this page or, without a task, to the agent. */
@@ -157,6 +163,15 @@ class App {
 
   #showCaller() {
     setText(byId("credentials-button"), this.credentials.isSet ? "Signed in" : "Sign in");
+  }
+
+  /** Show the caller and the version of the gateway. Only a gateway that accepts credentials from the page has a button
+   * to sign in. Other servers do not say whether they accept credentials. */
+  #showGateway(owner, { signIn = true, version = "" }) {
+    byId("credentials-button").hidden = !signIn;
+    if (owner) setText(byId("credentials-button"), `Signed in as ${owner}`);
+    setText(byId("host"), !signIn && owner ? `${owner} at ${location.host}` : location.host);
+    setText(byId("product"), version);
   }
 
   async #readAgents() {

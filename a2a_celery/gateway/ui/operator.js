@@ -13,19 +13,34 @@ export class OperatorApi {
     return this.#request("GET", "/overview");
   }
 
+  /** Return the recorded samples of the last "hour" or "day". */
+  history(range) {
+    return this.#request("GET", `/history?range=${range}`);
+  }
+
   /** Return `{ tasks, next }`, a page of the tasks in a phase. */
   tasks(phase, cursor = 0) {
     return this.#request("GET", `/tasks?phase=${phase}&cursor=${cursor}`);
   }
 
-  /** Return a page of the open and ended tasks that match `filters`: an owner, a tenant, an agent and a state, or a
-   * schedule and a state. */
+  /** Return a page of the open and ended tasks that match `filters`, newest status first. */
   storedTasks(filters, cursor = 0) {
-    return this.#request("GET", `/tasks?${new URLSearchParams({ ...filters, phase: "any", cursor })}`);
+    const phase = filters.schedule ? "any" : "all";
+    return this.#request("GET", `/tasks?${new URLSearchParams({ ...filters, phase, cursor })}`);
   }
 
   timeline(id) {
     return this.#request("GET", `/tasks/${encodeURIComponent(id)}`);
+  }
+
+  /** Cancel up to 100 tasks. Return `{ results }`, with a result for each task. */
+  cancel(tasks) {
+    return this.#request("POST", "/tasks:cancel", { tasks });
+  }
+
+  /** Send a signal with `name`, `payload` and `signalId` to a task. */
+  signal(id, signal) {
+    return this.#request("POST", `/tasks/${encodeURIComponent(id)}:signal`, signal);
   }
 
   deadLetters(cursor = 0) {
@@ -34,6 +49,11 @@ export class OperatorApi {
 
   requeue(id) {
     return this.#request("POST", `/dead-letters/${encodeURIComponent(id)}:requeue`);
+  }
+
+  /** Requeue a page of dead letters. Return `{ results, next, remaining }`. */
+  requeuePage(cursor = 0) {
+    return this.#request("POST", `/dead-letters:requeue?cursor=${cursor}`);
   }
 
   /** Return `{ webhooks, next }`, a page of the webhooks whose delivery was given up (`state` "dead") or is pending. */
@@ -53,8 +73,13 @@ export class OperatorApi {
     return this.#request("GET", "/workers");
   }
 
-  #request(method, path) {
-    const headers = { Accept: "application/json", ...this.headers() };
-    return requestJson(this.base + path, { method, headers });
+  /** Drain a worker, or with `verb` "undrain", return it to service. */
+  drain(name, verb = "drain") {
+    return this.#request("POST", `/workers/${encodeURIComponent(name)}:${verb}`);
+  }
+
+  #request(method, path, body = null) {
+    const headers = { Accept: "application/json", ...(body && { "Content-Type": "application/json" }), ...this.headers() };
+    return requestJson(this.base + path, { method, headers, ...(body && { body: JSON.stringify(body) }) });
   }
 }

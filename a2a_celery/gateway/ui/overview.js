@@ -1,14 +1,18 @@
 /** Overview of the fleet: the waiting, running and ended tasks, their durations, and the agents. */
 
 import { Chart } from "./charts.js";
-import { el, reconcile, setText } from "./dom.js";
+import { el, reconcile, setCurrent, setText } from "./dom.js";
 import { Poll } from "./poll.js";
+import { RANGES } from "./samples.js";
 import { Table } from "./table.js";
 import { formatBytes, formatDuration } from "./texts.js";
 import { unservedAgents } from "./workers.js";
 
 /** Milliseconds between two requests for the workers. The gateway sends a broadcast to all workers for each request. */
 const WORKERS_INTERVAL = 15_000;
+/** Milliseconds between two requests for the recorded samples, of which a watcher records one each minute. */
+const HISTORY_INTERVAL = 60_000;
+const DEFAULT_RANGE = "hour";
 
 const TERMINAL_STATES = [
   ["Completed", "TASK_STATE_COMPLETED"],
@@ -27,12 +31,12 @@ export class OverviewView {
     this.views = views;
     this.tiles = el("dl", { class: "tiles" });
     this.charts = [
-      [new Chart("Ended tasks", [{ name: "all", kind: "main" }, { name: "failed", kind: "bad" }], formatRate), (samples) => samples.throughput()],
-      [new Chart("Run time", [{ name: "median", kind: "main" }, { name: "95th percentile", kind: "slow" }], formatDuration), (samples) => samples.latency("run")],
-      [new Chart("Wait for a worker", [{ name: "median", kind: "main" }, { name: "95th percentile", kind: "slow" }], formatDuration), (samples) => samples.latency("queue")],
-      [new Chart("Open runs", [{ name: "running", kind: "main" }, { name: "waiting", kind: "slow" }], formatCount), (samples) => samples.open()],
-      [new Chart("Posts to webhooks", [{ name: "delivered", kind: "main" }, { name: "failed", kind: "bad" }], formatRate), (samples) => samples.posts()],
-      [new Chart("Memory of the store", [{ name: "used", kind: "main" }, { name: "limit", kind: "soft" }], formatBytes), (samples) => samples.memory()],
+      [new Chart("Ended tasks", [{ name: "all", kind: "main" }, { name: "failed", kind: "bad" }], formatRate), (series) => series.throughput()],
+      [new Chart("Run time, estimated", [{ name: "median", kind: "main" }, { name: "95th percentile", kind: "slow" }], formatDuration), (series) => series.latency("run"), (series) => series.latencyInTotal("run")],
+      [new Chart("Wait for a worker, estimated", [{ name: "median", kind: "main" }, { name: "95th percentile", kind: "slow" }], formatDuration), (series) => series.latency("queue"), (series) => series.latencyInTotal("queue")],
+      [new Chart("Open runs", [{ name: "running", kind: "main" }, { name: "waiting", kind: "slow" }], formatCount), (series) => series.open()],
+      [new Chart("Posts to webhooks", [{ name: "delivered", kind: "main" }, { name: "failed, retried", kind: "slow" }, { name: "given up", kind: "bad" }], formatRate), (series) => series.posts()],
+      [new Chart("Memory of the store", [{ name: "used", kind: "main" }, { name: "limit", kind: "soft" }], formatBytes), (series) => series.memory()],
     ];
     this.agents = new Table(
       "Agents",
@@ -48,25 +52,53 @@ export class OverviewView {
         });
       },
     );
+    this.tabs = RANGES.map(([name, title]) => el("a", { href: `#view=overview&range=${name}` }, title));
+    this.hint = el("p", { class: "hint" });
     this.element = el(
       "div",
       { class: "stack" },
       this.tiles,
+      el("nav", { class: "tabs", "aria-label": "Range of the charts" }, ...this.tabs),
       el("div", { class: "charts" }, ...this.charts.map(([chart]) => chart.element)),
-      el("p", { class: "hint" }, "The charts start when you open the page. Each point covers the last minute."),
+      this.hint,
       el("section", { class: "stack" }, el("h3", {}, "Agents"), this.agents.element, el("p", { class: "hint" }, "Ended tasks and lost workers since the store was created.")),
     );
     this.poll = new Poll(() => this.#readWorkers(), WORKERS_INTERVAL);
+    this.historyPoll = new Poll(() => this.#readHistory(), HISTORY_INTERVAL);
+    this.onHashChange = () => this.#applyFragment();
   }
 
   enter() {
-    this.draw();
+    window.addEventListener("hashchange", this.onHashChange);
+    this.#applyFragment();
     if (this.views.overview) this.views.feed.refresh(); // without an overview, the first request is in progress
     this.poll.start();
   }
 
   leave() {
+    window.removeEventListener("hashchange", this.onHashChange);
     this.poll.stop();
+    this.historyPoll.stop();
+  }
+
+  /** Read the range of the charts from the fragment of the page's URL. */
+  #applyFragment() {
+    const query = new URLSearchParams(location.hash.slice(1));
+    if (query.get("view") !== "overview") return;
+    const selected = RANGES.find(([name]) => name === query.get("range")) ?? RANGES.find(([name]) => name === DEFAULT_RANGE);
+    RANGES.forEach((range, i) => setCurrent(this.tabs[i], range === selected));
+    this.range = selected;
+    this.draw();
+    this.historyPoll.refresh();
+  }
+
+  async #readHistory() {
+    try {
+      this.views.samples.setHistory(await this.views.api.history(this.range[3]));
+    } catch {
+      return; // the charts keep the samples that were read before
+    }
+    this.draw();
   }
 
   async #readWorkers() {
@@ -84,9 +116,23 @@ export class OverviewView {
     this.views.showNote(overview ? "" : "The counts of the fleet are unavailable.");
     if (!overview) return;
     reconcile(this.tiles, tilesOf(overview, this.#workers), ([title]) => title, tile, drawTile);
-    for (const [chart, series] of this.charts) chart.draw(series(samples), Date.parse(overview.at));
+    const [, , length, range] = this.range;
+    const series = samples.series(range, length);
+    const end = Date.parse(overview.at);
+    const options = { end, length, interval: series.interval };
+    for (const [chart, values, totals] of this.charts) chart.draw(values(series), { ...options, totals: totals?.(series) });
+    setText(this.hint, describeSamples(samples.beginOf(range), series.interval, end - length));
     this.agents.draw(Object.entries(overview.agents));
   }
+}
+
+/** Describe the samples of a range that starts at `start`. The oldest recorded sample was recorded at `begin`. */
+function describeSamples(begin, interval, start) {
+  if (begin === undefined) return "";
+  if (begin === null) return "No samples are recorded yet. A watcher records the first sample when it starts.";
+  const minutes = Math.round(interval / 60_000);
+  const coverage = `Each point covers about ${minutes === 1 ? "a minute" : `${minutes} minutes`}.`;
+  return begin > start + 2 * interval ? `${coverage} The first sample is of ${new Date(begin).toLocaleString()}.` : coverage;
 }
 
 function tile([title, , , , href]) {

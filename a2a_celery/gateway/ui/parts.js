@@ -124,7 +124,9 @@ function dataPart(part) {
 }
 
 function linkPart(part) {
-  return el("p", { class: "part file" }, link(part.url, part.filename || part.url), " ", hint(part.mediaType));
+  // the name is the agent's, so the host shows where the link leads
+  const host = part.filename && URL.canParse(part.url) ? new URL(part.url).host : "";
+  return el("p", { class: "part file" }, link(part.url, part.filename || part.url), " ", hint(host, part.mediaType));
 }
 
 const hint = (...words) => el("span", { class: "hint" }, words.filter(Boolean).join(", "));

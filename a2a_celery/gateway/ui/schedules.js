@@ -7,7 +7,7 @@ import { Table, createLink, setLink } from "./table.js";
 import { badge, showState, showTime, timeElement } from "./texts.js";
 
 const INTERVAL = 5000;
-const OVERLAPS = { skip: "Skips ticks", queue: "Queues tasks", cancel: "Cancels tasks" };
+const OVERLAPS = { skip: "Skips ticks", allow: "Starts tasks" };
 
 export class SchedulesView {
   constructor(views) {
@@ -18,7 +18,7 @@ export class SchedulesView {
       [["Schedule", createLink], ["When"], ["Agent", null, "word"], ["Owner"], ["Overlap"], ["Newest task", () => badge("")], ["Since", () => timeElement("")], ["Skipped", null, "number"], ["Last skipped", () => timeElement("")]],
       ({ name }) => name,
       ([link, timing, agent, owner, overlap, state, since, skippedTicks, lastSkipped], schedule) => {
-        setLink(link, `#${new URLSearchParams({ view: "tasks", phase: "any", schedule: schedule.name })}`, schedule.name);
+        setLink(link, `#${new URLSearchParams({ view: "tasks", schedule: schedule.name })}`, schedule.name);
         setText(timing, schedule.when);
         setText(agent, schedule.agent);
         setText(owner, ownerOf(schedule));

@@ -1,5 +1,6 @@
 /** Pane of one task: its state, its question, its messages, its artifacts, and its events as they arrive. */
 
+import { confirmAction } from "./actions.js";
 import { AnswerForm } from "./answer_form.js";
 import { Composer } from "./composer.js";
 import { el, newId, setText, throttleByFrame } from "./dom.js";
@@ -24,14 +25,13 @@ export class TaskPane {
     this.empty = el("p", { class: "empty" }, "Select a task or send a message to see its events here.");
     this.directAnswer = el("div", { class: "block", hidden: true });
     this.answerComposer = new Composer("Your answer", "Answer", (parts) => this.#sendAnswer(parts));
-    this.dialog = this.#cancelDialog();
     this.answerForm = new AnswerForm((parts) => this.#sendAnswer(parts));
-    this.view = new TaskView(el("div", {}, this.answerForm.element, this.answerComposer.element), (action, schema) => this.#handleAction(action, schema));
+    this.view = new TaskView(el("div", {}, this.answerForm.element, this.answerComposer.element), (action, message) => this.#handleAction(action, message));
     this.webhooks = new Webhooks((error) => app.notify(error));
     this.family = new Family((agent, id) => app.addressOf(agent, id));
     this.view.element.append(this.family.element, this.webhooks.element);
     this.back = el("a", { class: "back", href: "#" }, "‹ Tasks");
-    element.append(this.back, this.empty, this.directAnswer, this.view.element, this.dialog);
+    element.append(this.back, this.empty, this.directAnswer, this.view.element);
   }
 
   /** Show a task, or no task for an `id` of "". A task that is already shown stays unchanged. */
@@ -48,12 +48,12 @@ export class TaskPane {
     this.#follow(entry.agent, id).run();
   }
 
-  #handleAction(action, schema) {
-    if (action === "cancel") this.dialog.showModal();
+  #handleAction(action, message) {
+    if (action === "cancel") this.#cancel();
     else if (action === "redraw") this.draw();
     else {
-      this.answerForm.show(schema);
-      this.answerComposer.element.hidden = schema !== null;
+      this.answerForm.show(message);
+      this.answerComposer.element.hidden = !this.answerForm.element.hidden;
     }
   }
 
@@ -90,6 +90,7 @@ export class TaskPane {
     if (firstEvent) follower.addEvent(firstEvent);
     follower.run(stream);
     if (follower.task) addMessage(follower.task, message);
+    this.view.expectQuestion();
     return id;
   }
 
@@ -114,7 +115,6 @@ export class TaskPane {
     this.family.show(agent, id);
     this.#showConnection("polling", "Connecting …");
     this.draw();
-    if (matchMedia("(max-width: 699px)").matches) requestAnimationFrame(() => this.view.title.focus());
     return follower;
   }
 
@@ -124,7 +124,6 @@ export class TaskPane {
     this.family.leave();
     this.#follower?.stop();
     this.#follower = null;
-    if (this.dialog.open) this.dialog.close();
   }
 
   #showError(error) {
@@ -187,44 +186,41 @@ export class TaskPane {
     const follower = this.#follower;
     const { id, contextId } = follower.task;
     const message = { messageId: newId(), role: "ROLE_USER", taskId: id, contextId, parts };
+    let response;
     try {
-      await this.agent.send({ message, configuration: { returnImmediately: true } });
+      response = await this.agent.send({ message, configuration: { returnImmediately: true } });
     } catch (error) {
       this.app.notify(error);
       throw error;
     }
-    follower.addSentMessage(message);
+    follower.addSentMessage(message, response);
     this.app.tasksPane.refresh();
   }
 
-  #cancelDialog() {
-    const keepButton = el("button", { type: "button", autofocus: true }, "Keep it running");
-    const cancelButton = el("button", { type: "button", class: "danger" }, "Cancel the task");
-    const dialog = el(
-      "dialog",
-      { "aria-labelledby": "cancel-title" },
-      el("h3", { id: "cancel-title" }, "Cancel this task?"),
-      el("p", {}, "The agent stops and cannot continue later. The artifacts that it has sent are kept."),
-      el("div", { class: "row" }, keepButton, cancelButton),
-    );
-    keepButton.addEventListener("click", () => dialog.close());
-    cancelButton.addEventListener("click", async () => {
-      dialog.close();
-      const { agent } = this;
-      const { id } = this.#follower ?? {};
-      this.view.cancel.disabled = true;
-      setText(this.view.cancel, "Canceling …");
-      try {
-        await agent.cancel(id);
-        this.#follower?.wake();
-      } catch (error) {
-        this.app.notify(error);
-      } finally {
-        this.view.cancel.disabled = false;
-        setText(this.view.cancel, "Cancel …");
-        this.app.tasksPane.refresh();
-      }
+  async #cancel() {
+    const { agent } = this;
+    if (this.view.cancel.ariaBusy) return;
+    const follower = this.#follower;
+    const isConfirmed = await confirmAction({
+      title: "Cancel this task?",
+      texts: ["The agent stops and cannot continue later. The artifacts that it has sent are kept."],
+      action: "Cancel the task",
+      keep: "Keep it running",
+      danger: true,
+      signal: this.#abortController.signal,
     });
-    return dialog;
+    if (!isConfirmed) return;
+    this.view.cancel.ariaBusy = "true";
+    setText(this.view.cancel, "Canceling …");
+    try {
+      await agent.cancel(follower.id);
+      follower.wake();
+    } catch (error) {
+      this.app.notify(error);
+    } finally {
+      this.view.cancel.ariaBusy = null;
+      setText(this.view.cancel, "Cancel …");
+      this.app.tasksPane.refresh();
+    }
   }
 }

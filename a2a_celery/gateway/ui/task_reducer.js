@@ -6,6 +6,7 @@
  */
 
 import { isSchemaPart } from "./answer_form.js";
+import { isInterrupted } from "./texts.js";
 
 /** Return the kind of a StreamResponse: "task", "message", "statusUpdate" or "artifactUpdate", or "" if unknown. */
 export const kindOf = (event) =>
@@ -30,9 +31,23 @@ export function applyEvent(task, event) {
 
 /** Add a message to the history of `task`, unless the history contains it. */
 export function addMessage(task, message) {
-  if (!task.history.some((entry) => entry.messageId && entry.messageId === message.messageId)) {
+  if (!task.history.some((entry) => entry === message || (entry.messageId && entry.messageId === message.messageId))) {
     task.history.push(message);
   }
+}
+
+/** Insert the client's `message` into the history of `task`, after the messages that precede it in `serverHistory`. If
+ * `serverHistory` lacks the message, it follows the question of an interrupted task. */
+export function insertMessage(task, message, serverHistory = []) {
+  const position = serverHistory.findIndex(({ messageId }) => messageId === message.messageId);
+  if (position < 0) {
+    if (isInterrupted(task.status?.state) && task.status.message) addMessage(task, task.status.message);
+    addMessage(task, message);
+    return;
+  }
+  const earlier = serverHistory.slice(0, position + 1);
+  const ids = new Set(earlier.map(({ messageId }) => messageId));
+  task.history = [...earlier, ...task.history.filter(({ messageId }) => !ids.has(messageId))];
 }
 
 function setStatus(task, status) {
@@ -65,4 +80,12 @@ export function summary(content, maxLength = 200) {
   }
   text = text.slice(0, maxLength * 2).replace(/\s+/gu, " ").trim();
   return text.length > maxLength ? `${text.slice(0, maxLength)}…` : text;
+}
+
+/** Return `text` with at most `maxLength` characters. The middle is left out, so that texts with a common beginning
+ * differ. */
+export function shorten(text, maxLength) {
+  if (text.length <= maxLength) return text;
+  const headLength = Math.ceil(maxLength * 0.6);
+  return `${text.slice(0, headLength).trimEnd()} … ${text.slice(text.length - (maxLength - headLength)).trimStart()}`;
 }

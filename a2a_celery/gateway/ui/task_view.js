@@ -1,6 +1,6 @@
 /** View of one task: its state, its question, its artifacts and its messages. The view sends no requests. */
 
-import { isSchemaPart, schemaOf } from "./answer_form.js";
+import { isSchemaPart } from "./answer_form.js";
 import { copyButton, el, reconcile, setText } from "./dom.js";
 import { Parts, partsElement } from "./parts.js";
 import { summary } from "./task_reducer.js";
@@ -11,12 +11,12 @@ const MESSAGES = 50;
 
 export class TaskView {
   #messageLimit = MESSAGES;
-  /** True if the element that last received the focus belongs to the question. */
-  #isAnswering = false;
+  /** True if the user has sent the task's message or an answer, and has used nothing else since. */
+  #expectsQuestion = false;
 
   /** `answerElement` is the element with the form for an answer. Buttons call `onAction("cancel")` and
-   * `onAction("redraw")`. When the question changes, `onAction("question", schema)` is called with the schema of the
-   * answer or null. */
+   * `onAction("redraw")`. When the question changes, `onAction("question", message)` is called with the message that
+   * contains the question, if there is one. */
   constructor(answerElement, onAction) {
     this.onAction = onAction;
     this.state = badge("");
@@ -28,7 +28,7 @@ export class TaskView {
     this.cancel.addEventListener("click", () => onAction("cancel"));
     this.question = el("div", { class: "question-text" });
     this.questionBox = el("section", { class: "question", hidden: true, "aria-label": "The agent’s question" }, el("h3", {}), this.question, answerElement);
-    document.addEventListener("focusin", ({ target }) => (this.#isAnswering = this.questionBox.contains(target)));
+    for (const type of ["focusin", "input", "pointerdown"]) document.addEventListener(type, (event) => this.#observeUse(event));
     this.artifacts = el("div", { class: "artifacts" });
     this.messages = el("div", { class: "messages" });
     this.earlierButton = el("button", { type: "button", class: "quiet small", hidden: true });
@@ -56,7 +56,7 @@ export class TaskView {
     this.artifacts.replaceChildren();
     this.messages.replaceChildren();
     this.question.dataset.key = "";
-    this.cancel.disabled = false;
+    this.cancel.ariaBusy = null;
     setText(this.cancel, "Cancel …");
   }
 
@@ -101,13 +101,25 @@ export class TaskView {
     this.question.dataset.key = key;
     const needsAuthorization = state === "TASK_STATE_AUTH_REQUIRED";
     setText(this.questionBox.firstChild, needsAuthorization ? "The agent needs an authorization" : "The agent asks");
-    this.onAction("question", schemaOf(message));
+    this.onAction("question", message);
     this.question.replaceChildren(message ? partsElement({ parts: (message.parts ?? []).filter((part) => !isSchemaPart(part)) }) : el("p", { class: "hint" }, "The agent sent no question."));
-    if (this.#isAnswering) this.#focusAnswer();
+    this.#focusAnswer();
   }
 
-  /** Focus the first field for the answer, unless a field has the focus. */
+  /** Focus the answer when the next question appears, unless the user uses another part of the page before. */
+  expectQuestion() {
+    this.#expectsQuestion = true;
+  }
+
+  #observeUse({ type, target }) {
+    // the page moves the focus to the title if the focused element disappears
+    if (type === "focusin" && target === this.title) this.#focusAnswer();
+    else this.#expectsQuestion = this.questionBox.contains(target);
+  }
+
+  /** Focus the first field for an expected answer, unless a field has the focus. */
   #focusAnswer() {
+    if (!this.#expectsQuestion) return;
     const fields = [...this.questionBox.querySelectorAll("input, select, textarea")].filter((field) => field.checkVisibility());
     if (!fields.includes(document.activeElement)) fields[0]?.focus({ preventScroll: true });
   }

@@ -4,11 +4,14 @@ import { AgentHeader } from "./agent_header.js";
 import { Composer } from "./composer.js";
 import { el, newId, reconcile, setCurrent, setText } from "./dom.js";
 import { asError } from "./errors.js";
-import { summary } from "./task_reducer.js";
+import { shorten, summary } from "./task_reducer.js";
 import { ALL_STATES, LIVE_STATES, badge, explain, isTerminal, showState, showTime, stateName, timeElement } from "./texts.js";
 
 const INTERVAL = 2500;
 const PAGE_SIZE = 50;
+/** Number of messages of each task that are read to find the request. */
+const HISTORY_LENGTH = 10;
+const MAX_TITLE = 100;
 
 export class TasksPane {
   #isLoading = false;
@@ -17,6 +20,9 @@ export class TasksPane {
   #groups = [];
   #token = "";
   #knownTasks = new Map();
+  #openTask = null;
+  /** Requests by task id. The request of a task with a long history is known only while its history was short. */
+  #requests = new Map();
 
   constructor(element, app) {
     this.app = app;
@@ -65,6 +71,8 @@ export class TasksPane {
     if (isNewEntry) {
       this.#groups = [];
       this.#token = "";
+      this.#openTask = null;
+      this.#requests.clear();
       this.note.textContent = "";
       this.composer.clear();
     }
@@ -112,14 +120,17 @@ export class TasksPane {
     } finally {
       this.#isLoading = false;
     }
-    if (entry === this.entry && view === this.#view && status === this.state.value) this.#draw();
+    if (entry === this.entry && view === this.#view && status === this.state.value) {
+      if (entry.agent.canList) this.#mergeOpenTask();
+      this.#draw();
+    }
     else delay = 0;
     clearTimeout(this.#timer);
     this.#timer = setTimeout(() => document.hidden || this.refresh(), delay);
   }
 
   async #loadLive(entry) {
-    const pages = await Promise.all(LIVE_STATES.map((status) => entry.agent.list({ status, pageSize: PAGE_SIZE, historyLength: 1 })));
+    const pages = await Promise.all(LIVE_STATES.map((status) => entry.agent.list({ status, pageSize: PAGE_SIZE, historyLength: HISTORY_LENGTH })));
     entry.counts = Object.fromEntries(pages.map((page, i) => [LIVE_STATES[i], page.totalSize ?? page.tasks?.length ?? 0]));
     if (entry !== this.entry || this.#view !== "live") return;
     this.#groups = pages.map((page, i) => ({ state: LIVE_STATES[i], total: entry.counts[LIVE_STATES[i]], tasks: page.tasks ?? [] }));
@@ -131,7 +142,7 @@ export class TasksPane {
 
   async #loadRecent(entry, token) {
     const status = this.state.value;
-    const query = { pageSize: PAGE_SIZE, historyLength: 1, ...(status && { status }), ...(token ? { pageToken: token } : {}) };
+    const query = { pageSize: PAGE_SIZE, historyLength: HISTORY_LENGTH, ...(status && { status }), ...(token ? { pageToken: token } : {}) };
     const page = await entry.agent.list(query);
     if (entry !== this.entry || this.#view !== "recent" || status !== this.state.value) return;
     const previous = this.#groups[0]?.tasks ?? [];
@@ -158,16 +169,37 @@ export class TasksPane {
     const tasks = this.#knownTasks.get(agent.cardUrl) ?? new Map();
     this.#knownTasks.set(agent.cardUrl, tasks);
     const { id, status, history } = task;
-    tasks.set(id, { id, status, history: history?.slice(0, 1) });
-    if (!agent.canList && this.entry?.agent === agent) {
-      this.#listKnownTasks();
-      this.#draw();
-    }
+    const openTask = { id, contextId: task.contextId, status, history: history?.slice(0, 1) };
+    tasks.set(id, openTask);
+    if (this.entry?.agent !== agent) return;
+    const isChanged = this.#openTask?.id !== id || this.#openTask.status?.timestamp !== status?.timestamp;
+    this.#openTask = openTask;
+    if (!agent.canList) this.#listKnownTasks();
+    else if (isChanged) this.#mergeOpenTask();
+    if (isChanged || !agent.canList) this.#draw();
+  }
+
+  /** Bring the row of the open task up to date with the events that the page has received, which may be newer than the
+   * list. */
+  #mergeOpenTask() {
+    const task = this.#openTask;
+    const { state, timestamp } = task?.status ?? {};
+    if (!timestamp || !this.#groups.length) return;
+    const previousGroup = this.#groups.find(({ tasks }) => tasks.some(({ id }) => id === task.id));
+    const previous = previousGroup?.tasks.find(({ id }) => id === task.id);
+    if (previous && Date.parse(previous.status?.timestamp) >= Date.parse(timestamp)) return;
+    const group = this.#groups.find((candidate) => candidate.state === state || (candidate.state === "" && (previous || !this.state.value)));
+    const isListed = previous || (group && group.tasks.length === group.total);
+    if (previousGroup && previousGroup !== group) previousGroup.total--;
+    if (previousGroup) previousGroup.tasks = previousGroup.tasks.filter(({ id }) => id !== task.id);
+    if (!group || !isListed) return;
+    if (previousGroup !== group) group.total++;
+    group.tasks = [{ ...previous, ...task }, ...group.tasks];
   }
 
   #draw() {
     const term = this.search.value.trim().toLowerCase();
-    const groups = this.#groups.map((group) => ({ ...group, tasks: group.tasks.filter((task) => searchText(task).toLowerCase().includes(term)) }));
+    const groups = this.#groups.map((group) => ({ ...group, tasks: group.tasks.filter((task) => this.#searchText(task).toLowerCase().includes(term)) }));
     reconcile(
       this.list,
       groups.filter((group) => group.tasks.length),
@@ -189,15 +221,18 @@ export class TasksPane {
       list,
       tasks,
       (task) => task.id,
-      () => el("li", {}, el("a", {}, badge(""), el("span", { class: "line", dir: "auto" }), timeElement(""))),
+      () => el("li", {}, el("a", {}, badge(""), el("span", { class: "lines" }, el("span", { class: "request", dir: "auto" }), el("span", { class: "hint line", dir: "auto" })), timeElement(""))),
       (item, task) => {
-        const [stateBadge, text, statusTime] = item.firstChild.children;
+        const [stateBadge, lines, statusTime] = item.firstChild.children;
+        const [title, text] = lines.children;
         item.firstChild.setAttribute("href", this.app.address(this.entry.cardUrl, task.id));
         setCurrent(item.firstChild, task.id === this.task);
         stateBadge.hidden = state !== ""; // the heading of the group shows the state
         showState(stateBadge, task.status?.state);
         showTime(statusTime, task.status?.timestamp);
-        setText(text, titleOf(task));
+        setText(title, shorten(this.#requestOf(task), MAX_TITLE));
+        title.title = task.id;
+        setText(text, summary(task.status?.message));
       },
     );
   }
@@ -219,10 +254,16 @@ export class TasksPane {
     });
     return el("details", { class: "more" }, el("summary", {}, "Open a task by its id"), form);
   }
+
+  /** Return the request of a task, that is, the first message of its client, or the task's id. */
+  #requestOf({ id, history = [] }) {
+    const request = summary(history.find(({ role }) => role === "ROLE_USER"), 1000);
+    if (request && (history.length < HISTORY_LENGTH || !this.#requests.has(id))) this.#requests.set(id, request);
+    return this.#requests.get(id) || id;
+  }
+
+  /** Return the text of a task that the search examines. */
+  #searchText(task) {
+    return [task.id, task.contextId, this.#requestOf(task), ...[task.status?.message, ...(task.history ?? [])].map((message) => summary(message))].join(" ");
+  }
 }
-
-/** Return the text of a task in the list. */
-const titleOf = (task) => summary(task.status?.message) || summary(task.history?.at(-1)) || task.id;
-
-/** Return the text of a task that the search examines. */
-const searchText = (task) => [task.id, task.contextId, titleOf(task), ...(task.history ?? []).map((message) => summary(message))].join(" ");

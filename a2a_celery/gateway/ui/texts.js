@@ -42,6 +42,25 @@ export function showState(element, state) {
   return element;
 }
 
+/** Names of the reasons for which a task is failed, rejected or canceled. */
+export const END_REASONS = {
+  exception: "Exception",
+  invalid_response: "Invalid response",
+  lost: "Worker lost",
+  time_limit: "Time limit",
+  no_answer: "No answer",
+  blobs_unreachable: "Store for large parts unreachable",
+  not_published: "Not published",
+  expired: "Not begun in time",
+  unknown_agent: "Unknown agent",
+  unreadable: "Unreadable message",
+  refused: "Refused",
+  agent: "Ended by the agent",
+  client: "By the client",
+  operator: "By an operator",
+  parent: "With its parent",
+};
+
 /** Names of the states of a webhook. */
 export const DELIVERY_STATES = { delivered: "Up to date", waiting: "Waiting", failing: "Failing", dead: "Given up" };
 
@@ -109,6 +128,19 @@ export function formatBytes(size) {
   if (size < 1000) return `${size} bytes`;
   if (size < 1e6) return `${(size / 1e3).toFixed(1)} kB`;
   return size < 1e9 ? `${(size / 1e6).toFixed(1)} MB` : `${(size / 1e9).toFixed(1)} GB`;
+}
+
+/** Prefix of the metadata of this package. Some of its metadata also have a copy without the prefix. */
+const NAMESPACE = "a2a_celery/";
+
+/** Return a value as JSON, with only one of two equal values whose keys differ only in `NAMESPACE`. */
+export function jsonText(value, indent) {
+  const isCopy = (object, key) => NAMESPACE + key in object && JSON.stringify(object[NAMESPACE + key]) === JSON.stringify(object[key]);
+  const withoutCopies = (_, inner) =>
+    inner !== null && typeof inner === "object" && !Array.isArray(inner)
+      ? Object.fromEntries(Object.entries(inner).filter(([key]) => !isCopy(inner, key)))
+      : inner;
+  return JSON.stringify(value, withoutCopies, indent);
 }
 
 const REASONS = {

@@ -5,7 +5,7 @@ import { DeliveriesView } from "./deliveries.js";
 import { el, setCurrent, setText } from "./dom.js";
 import { asError } from "./errors.js";
 import { FleetTasksView } from "./fleet_tasks.js";
-import { InboxView } from "./inbox.js";
+import { InboxApi, InboxView, sumOf } from "./inbox.js";
 import { OperatorApi } from "./operator.js";
 import { OverviewView } from "./overview.js";
 import { Poll } from "./poll.js";
@@ -32,6 +32,9 @@ const VIEWS = [
   ["schedules", "Schedules", SchedulesView, true],
 ];
 
+/** Views whose links have a number. */
+const COUNTED = ["inbox", "dead", "webhooks"];
+
 export class Views {
   #current = null;
   #instances = new Map();
@@ -44,6 +47,9 @@ export class Views {
     this.samples = new Samples();
     this.overview = null;
     this.feed = new Poll(() => this.#readOverview(), INTERVAL);
+    this.inbox = new InboxApi(app.headers);
+    this.inboxFeed = new Poll(() => this.#readTotals(), INTERVAL);
+    this.waiting = { inbox: 0, lists: 0 };
     this.links = new Map([["", this.#link("", "Agents")], ...VIEWS.map(([name, title]) => [name, this.#link(name, title)])]);
     nav.append(el("ul", {}, ...this.links.values()));
     this.title = el("h2", { tabindex: "-1" });
@@ -59,6 +65,20 @@ export class Views {
     this.#revealLink();
     if (operator) this.feed.start();
     else this.feed.stop();
+  }
+
+  /** Count the waiting tasks repeatedly if the gateway has an inbox. */
+  setInbox(hasInbox) {
+    this.countWaiting({ inbox: 0, lists: 0 });
+    if (hasInbox) this.inboxFeed.start();
+    else this.inboxFeed.stop();
+  }
+
+  /** Show the number of waiting tasks at the link of the inbox: those in the gateway's inbox, and those that only
+   * ListTasks counts. */
+  countWaiting(counts) {
+    Object.assign(this.waiting, counts);
+    this.setCount("inbox", this.waiting.inbox + this.waiting.lists, "wait for an answer");
   }
 
   /** Show the view that `query` selects. Return false if there is no such view. */
@@ -105,10 +125,16 @@ export class Views {
       await work();
       if (current === this.#current) this.showNote("");
     } catch (cause) {
-      const error = asError(cause);
-      if (error.status === 401) this.app.notify(error);
-      if (current === this.#current) this.showNote([explain(error), ...(error.violations ?? []).map(({ description }) => description)].join(" "), true);
+      const text = this.errorText(cause);
+      if (current === this.#current) this.showNote(text, true);
     }
+  }
+
+  /** Return the text of an error. An error for missing credentials is also shown as a notice. */
+  errorText(cause) {
+    const error = asError(cause);
+    if (error.status === 401) this.app.notify(error);
+    return [explain(error), ...(error.violations ?? []).map(({ description }) => description)].join(" ");
   }
 
   /** Return the link to a task's timeline. */
@@ -116,20 +142,27 @@ export class Views {
     return `#${new URLSearchParams({ view: "task", id })}`;
   }
 
-  /** Show `number` at the link of a view, or no number for 0. `label` describes the number to screen readers. */
+  /** Show `number` at the link of a view. `label` describes the number to screen readers. */
   setCount(name, number, label) {
     const badge = this.links.get(name).firstChild.lastChild;
-    const text = `${number} ${label}`;
-    if (badge.textContent === text && badge.hidden === !number) return;
-    badge.hidden = !number;
-    badge.replaceChildren(String(number), el("span", { class: "sr-only" }, ` ${label}`));
-    this.#revealLink();
+    const text = number > 999 ? "999+" : String(number);
+    if (badge.textContent === `${text} ${label}`) return;
+    badge.className = number ? "count" : "count none";
+    badge.replaceChildren(text, el("span", { class: "sr-only" }, ` ${label}`));
   }
 
   /** Scroll the links, which a narrow window cannot show all, until the link of the current view is visible. */
   #revealLink() {
     const currentLink = [...this.links.values()].find((item) => item.firstChild.hasAttribute("aria-current"));
     currentLink?.scrollIntoView({ block: "nearest", inline: "nearest" });
+  }
+
+  async #readTotals() {
+    try {
+      this.countWaiting({ inbox: sumOf((await this.inbox.read({ size: 0 })).totals) });
+    } catch {
+      // the count stays until the next request
+    }
   }
 
   async #readOverview() {
@@ -149,6 +182,8 @@ export class Views {
 
   #link(name, title) {
     const href = name ? `#view=${name}` : "#";
-    return el("li", {}, el("a", { href }, title, el("span", { class: "count", hidden: true })));
+    // the widths of a bold title and of a number are reserved, so that the links do not move
+    const text = el("span", { class: "link-title", "data-title": title }, title);
+    return el("li", {}, el("a", { href }, text, COUNTED.includes(name) && el("span", { class: "count unknown" })));
   }
 }

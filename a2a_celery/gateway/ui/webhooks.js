@@ -78,7 +78,8 @@ export class Webhooks {
   }
 
   async #act(button, webhook, path) {
-    button.disabled = true;
+    if (button.ariaBusy) return;
+    button.ariaBusy = "true";
     try {
       webhook.report = await this.#agent.deliveries(this.#task, webhook.id, "POST", path);
       this.leave();
@@ -87,7 +88,7 @@ export class Webhooks {
     } catch (error) {
       this.onError(error);
     } finally {
-      button.disabled = false;
+      button.ariaBusy = null;
     }
   }
 

@@ -1,5 +1,6 @@
-/** Workers, watchers and the queues of the agents. */
+/** Workers, watchers and the queues of the agents. Workers can be drained and returned to service. */
 
+import { ActionResult, actionButton, confirmAction, count, labelButton } from "./actions.js";
 import { el, setText } from "./dom.js";
 import { Poll } from "./poll.js";
 import { Table } from "./table.js";
@@ -13,17 +14,22 @@ export class WorkersView {
     this.empty = el("p", { class: "empty", hidden: true }, "No worker replies. Start one with celery -A … worker.");
     this.workers = new Table(
       "Workers",
-      [["Worker"], ["State", () => el("span", { class: "badge" })], ["Pool", null, "word"], ["Queues"], ["Agents"], ["Version"]],
+      [["Worker"], ["State", () => el("span", { class: "badge" })], ["Active"], ["Pool", null, "word"], ["Queues"], ["Agents"], ["Version"], ["", () => this.#button()]],
       ({ name }) => name,
-      ([name, badge, pool, queues, agents, version], worker) => {
+      ([name, badge, active, pool, queues, agents, version, button], worker) => {
         const [state, text] = stateOf(worker);
         setText(name, worker.name);
         badge.dataset.worker = state;
         setText(badge, text);
+        setText(active, worker.slots ? `${worker.active} of ${worker.slots}` : "–");
         setText(pool, worker.pool ?? "–");
         setText(queues, joinNames(worker.queues));
         setText(agents, joinNames(worker.agents));
         setText(version, worker.versions?.["a2a-celery"] ?? "–");
+        button.hidden = !worker.pool;
+        button.worker = worker;
+        if (worker.drained?.length) labelButton(button, "Return to service …", `Return the worker ${worker.name} to service …`);
+        else labelButton(button, "Drain …", `Drain the worker ${worker.name} …`);
       },
     );
     this.queues = new Table(
@@ -40,10 +46,11 @@ export class WorkersView {
       },
     );
     this.watchers = el("p", {});
+    this.result = new ActionResult();
     this.element = el(
       "div",
       { class: "stack" },
-      el("section", { class: "stack" }, el("h3", {}, "Celery workers"), this.workers.element, this.empty),
+      el("section", { class: "stack" }, el("h3", {}, "Celery workers"), this.result.element, this.workers.element, this.empty),
       el("section", { class: "stack" }, el("h3", {}, "Queues of the agents"), this.queues.element),
       el("section", { class: "stack" }, el("h3", {}, "Watchers"), this.watchers),
     );
@@ -58,11 +65,31 @@ export class WorkersView {
 
   leave() {
     this.poll.stop();
+    this.result.clear();
+  }
+
+  #button() {
+    return actionButton(this.views, this.result, "Drain …", async ({ worker }) => {
+      const { name, drained } = worker;
+      const isDrained = drained?.length > 0;
+      const isConfirmed = await confirmAction({
+        title: isDrained ? `Return ${name} to service?` : `Drain ${name}?`,
+        texts: isDrained ? [`The worker consumes ${joinNames(drained)} again.`] : drainTexts(worker, this.all),
+        action: isDrained ? "Return to service" : "Drain the worker",
+        danger: !isDrained,
+      });
+      if (!isConfirmed) return;
+      const reply = await this.views.api.drain(name, isDrained ? "undrain" : "drain");
+      const text = isDrained ? `${name} consumes ${joinNames(drained)} again.` : `${name} no longer consumes ${joinNames(reply.queues)}; ${count(reply.returned, "prefetched run")} returned. It stays drained until it is returned to service or restarted.`;
+      this.result.show(text);
+      await this.#load();
+    });
   }
 
   async #load() {
     const { workers, watchers, queues } = await this.views.api.workers();
     this.element.hidden = false;
+    this.all = workers;
     this.workers.draw(workers);
     this.empty.hidden = workers.length > 0;
     this.queues.draw(
@@ -70,6 +97,15 @@ export class WorkersView {
     );
     setText(this.watchers, watchers.join(", ") || "No watcher runs: tasks of lost workers stay open, and webhooks receive nothing. Start one with celery -A … a2a watcher.");
   }
+}
+
+/** Return the texts of the dialog before a drain: what happens to the runs, and which queues no other worker consumes. */
+function drainTexts({ name, queues, active, prefetched }, workers) {
+  const unserved = queues.filter((queue) => !workers.some((other) => other.name !== name && other.queues?.includes(queue)));
+  return [
+    `The worker ${name} stops consuming ${joinNames(queues)}. ${count(active ?? 0, "active run")} continue${active === 1 ? "s" : ""}, and ${count(prefetched ?? 0, "prefetched run")} start${prefetched === 1 ? "s" : ""} on other workers.`,
+    ...(unserved.length ? [`No other worker consumes ${unserved.join(", ")}: runs sent to it wait until a worker does.`] : []),
+  ];
 }
 
 const joinNames = (names) => (names?.length ? names.join(", ") : "–");

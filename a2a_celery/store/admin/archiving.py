@@ -12,8 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..keys import Keys, Scope, quote_key_part
-from ..operation import Operation, script
+from ...lifecycle.references import Scope, quote_key_part
+from ..keys import Keys
+from ..operation import Operation
+from ..verbs import Digits, Key, verb
 
 UNDELIVERED_RETENTION = 2 * 24 * 3600
 """Seconds for which an archived task with undelivered events stays in the store. ListTasks does not return the stored
@@ -57,6 +59,10 @@ class ArchiveState:
     refused: int
 
 
+@verb
+def _acquire_archivable(archive: Key, lease: Key, prefix: str, limit: int, archiver: str, lease_ms: int) -> None: ...
+
+
 def acquire_archivable(keys: Keys, *, archiver: str, limit: int, lease_ms: int) -> Operation[DueArchival]:
     """Acquire up to `limit` due tasks for an archiver.
 
@@ -73,9 +79,28 @@ def acquire_archivable(keys: Keys, *, archiver: str, limit: int, lease_ms: int) 
             return DueArchival(int(now_us), None)
         return DueArchival(int(now_us), [(task_id.decode(), Scope.parse(scope.decode())) for task_id, scope in tasks])
 
-    return Operation(
-        script("acquire_archivable"), [keys.archive, keys.archiver], [keys.prefix, limit, archiver, lease_ms], parse
+    call = _acquire_archivable(
+        archive=keys.archive,
+        lease=keys.archiver,
+        prefix=keys.prefix,
+        limit=limit,
+        archiver=archiver,
+        lease_ms=lease_ms,
     )
+    return Operation(*call, parse)
+
+
+@verb
+def _remove_archived(
+    archive: Key,
+    installation: Key,
+    deliveries: Key,
+    dead_letters: Key,
+    prefix: str,
+    undelivered_retention: Digits,
+    tags: Sequence[str],
+) -> None:
+    """`undelivered_retention` is in seconds."""
 
 
 def remove_archived(keys: Keys, task_ids: Sequence[str]) -> Operation[int]:
@@ -86,17 +111,26 @@ def remove_archived(keys: Keys, task_ids: Sequence[str]) -> Operation[int]:
     Returns:
         The number of removed tasks.
     """
-    return Operation(
-        script("remove_archived"),
-        [keys.archive, keys.installation, keys.deliveries, keys.dead_letters],
-        [keys.prefix, UNDELIVERED_RETENTION, *(quote_key_part(task_id) for task_id in task_ids)],
-        int,
+    call = _remove_archived(
+        archive=keys.archive,
+        installation=keys.installation,
+        deliveries=keys.deliveries,
+        dead_letters=keys.dead_letters,
+        prefix=keys.prefix,
+        undelivered_retention=UNDELIVERED_RETENTION,
+        tags=[quote_key_part(task_id) for task_id in task_ids],
     )
+    return Operation(*call, int)
+
+
+@verb
+def _defer_archiving(archive: Key, refused: Key, tag: str | None) -> None:
+    """None moves all refused tasks back."""
 
 
 def defer_archiving(keys: Keys, task_id: str) -> Operation[int]:
     """Set aside a task that the archive refused, so that it does not delay other tasks."""
-    return Operation(script("defer_archiving"), [keys.archive, keys.archive_refused], [quote_key_part(task_id)], int)
+    return Operation(*_defer_archiving(keys.archive, keys.archive_refused, quote_key_part(task_id)), int)
 
 
 def retry_refused(keys: Keys) -> Operation[int]:
@@ -105,7 +139,13 @@ def retry_refused(keys: Keys) -> Operation[int]:
     Returns:
         The number of moved tasks.
     """
-    return Operation(script("defer_archiving"), [keys.archive, keys.archive_refused], [""], int)
+    return Operation(*_defer_archiving(keys.archive, keys.archive_refused, None), int)
+
+
+@verb
+def _update_archive_backlog(
+    installation: Key, archive: Key, refused: Key, prefix: str, cursor: str, count: int
+) -> None: ...
 
 
 def update_archive_backlog(keys: Keys, cursor: str) -> Operation[tuple[str, int]]:
@@ -119,8 +159,19 @@ def update_archive_backlog(keys: Keys, cursor: str) -> Operation[tuple[str, int]
     def parse(reply: Sequence[Any]) -> tuple[str, int]:
         return reply[0].decode(), int(reply[1])
 
-    lists = [keys.installation, keys.archive, keys.archive_refused]
-    return Operation(script("update_archive_backlog"), lists, [keys.prefix, cursor, PAGE], parse)
+    call = _update_archive_backlog(
+        installation=keys.installation,
+        archive=keys.archive,
+        refused=keys.archive_refused,
+        prefix=keys.prefix,
+        cursor=cursor,
+        count=PAGE,
+    )
+    return Operation(*call, parse)
+
+
+@verb
+def _read_archive_state(installation: Key, archive: Key, refused: Key, disables_archive: bool) -> None: ...
 
 
 def read_archive_state(keys: Keys, *, give_up: bool = False) -> Operation[ArchiveState]:
@@ -135,5 +186,4 @@ def read_archive_state(keys: Keys, *, give_up: bool = False) -> Operation[Archiv
         on, complete, waiting, due, lag_us, refused = reply
         return ArchiveState(on == b"1", complete == b"1", waiting, due, int(lag_us) / 1e6, refused)
 
-    lists = [keys.installation, keys.archive, keys.archive_refused]
-    return Operation(script("read_archive_state"), lists, ["" if give_up else "-"], parse)
+    return Operation(*_read_archive_state(keys.installation, keys.archive, keys.archive_refused, give_up), parse)

@@ -22,7 +22,8 @@ from typing import Any
 from urllib.parse import unquote
 
 from ..keys import Keys
-from ..operation import BOUNDS, Operation, script
+from ..operation import BOUNDS, Operation
+from ..verbs import Key, verb
 
 SAMPLED_RUNS = 1000
 """Maximum number of queued runs that are read to find the oldest runs. The runs that are due first are read first."""
@@ -86,6 +87,29 @@ class FleetMetrics:
             for agent in agents
         }
 
+    def histogram(self, kind: str) -> tuple[int, ...]:
+        """Return the histogram of `kind` of all agents: a count for each of `BOUNDS`, and a count of longer times."""
+        buckets = [times.buckets for times in self.times(kind).values()]
+        return tuple(map(sum, zip(*buckets, strict=True))) if buckets else (0,) * (len(BOUNDS) + 1)
+
+
+@verb
+def _read_metrics(
+    metrics: Key,
+    dispatch: Key,
+    leases: Key,
+    canvases: Key,
+    pauses: Key,
+    dead_letters: Key,
+    blocked: Key,
+    archive: Key,
+    refused: Key,
+    suspended: Key,
+    prefix: str,
+    sample: int,
+) -> None:
+    """`sample` is the maximum number of queued runs to read."""
+
 
 def read_metrics(keys: Keys) -> Operation[FleetMetrics]:
     """Read the metrics of the deployment."""
@@ -111,9 +135,21 @@ def read_metrics(keys: Keys) -> Operation[FleetMetrics]:
             refused,
         )
 
-    lists = [keys.metrics, keys.dispatch, keys.leases, keys.canvases, keys.pauses, keys.dead_letters, keys.blocked]
-    lists += [keys.archive, keys.archive_refused, keys.suspended]
-    return Operation(script("read_metrics"), lists, [keys.prefix, SAMPLED_RUNS], parse)
+    call = _read_metrics(
+        metrics=keys.metrics,
+        dispatch=keys.dispatch,
+        leases=keys.leases,
+        canvases=keys.canvases,
+        pauses=keys.pauses,
+        dead_letters=keys.dead_letters,
+        blocked=keys.blocked,
+        archive=keys.archive,
+        refused=keys.archive_refused,
+        suspended=keys.suspended,
+        prefix=keys.prefix,
+        sample=SAMPLED_RUNS,
+    )
+    return Operation(*call, parse)
 
 
 def _words(name: bytes) -> tuple[str, str, str]:

@@ -10,14 +10,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from a2a.types import TaskState
+from a2a.types import StreamResponse, TaskState
 
 from ...lifecycle import TERMINAL
+from ...lifecycle.end_reasons import EndReason, end_reason
+from ...lifecycle.references import RunRef, Scope, quote_key_part
 from ..client.connection import SyncStore
 from ..codec import state_of
-from ..keys import Keys, Scope, quote_key_part
-from ..operation import Operation, script
-from ..runs.commands import RunRef
+from ..keys import Keys
+from ..operation import Operation
+from ..verbs import Digits, Key, verb
 
 PAGE = 200
 
@@ -32,6 +34,7 @@ class TaskSummary:
     Attributes:
         since_us: Time at which the task entered its state. An update within the state does not change this time.
         runner: Worker process that has claimed the run, or "".
+        max_attempts: Maximum number of attempts of the turn, or None before the first claim of the turn.
         cancel_requested_us: Time of the first request to cancel the open run, or None.
         republish_count: Number of times that the newest run was published again.
         claimed_us: Time of the last claim, or 0.
@@ -39,6 +42,9 @@ class TaskSummary:
             suspension or of the start of its turn, or the earliest time that the client allows, whichever is latest.
         score: Score of the task in the list; see ``keys``. A time of inf means never.
         now_us: Time at which the list was read.
+        reason: Reason for which the task ended without a result, or None.
+        reference: Reference of the failure in a worker's log, or "".
+        is_dead_letter: True if the task can be requeued and was not requeued.
     """
 
     ref: RunRef
@@ -49,13 +55,16 @@ class TaskSummary:
     since_us: int
     runner: str
     attempt: int
-    max_attempts: int
+    max_attempts: int | None
     cancel_requested_us: int | None
     republish_count: int
     claimed_us: int
     waiting_since_us: int
     score: float
     now_us: int = field(compare=False)
+    reason: EndReason | None = None
+    reference: str = ""
+    is_dead_letter: bool = False
 
     @property
     def position(self) -> Position:
@@ -76,7 +85,12 @@ class TaskSummaryPage:
     cursor: int | None
 
 
-def scan_list(keys: Keys, name: str, *, cursor: int = 0) -> Operation[TaskSummaryPage]:
+@verb
+def _scan_list(list: Key, prefix: str, cursor: Digits, count: int, lists_runs: bool) -> None:
+    """`lists_runs` is True if the members of the list are names of runs, and False if they are tags of tasks."""
+
+
+def scan_list(keys: Keys, name: str, *, cursor: int = 0, size: int = PAGE) -> Operation[TaskSummaryPage]:
     """Read a page of a list. A task may appear on several pages.
 
     Args:
@@ -84,9 +98,24 @@ def scan_list(keys: Keys, name: str, *, cursor: int = 0) -> Operation[TaskSummar
         name: Redis key of the list: `leases`, `dispatch`, `blocked`, `canvases`, `suspended`, `pauses` or
             `dead_letters` of `keys`.
         cursor: Cursor of the page, or 0 for the first page.
+        size: Approximate number of tasks on the page.
     """
     of_runs = name in (keys.leases, keys.dispatch, keys.blocked, keys.canvases, keys.suspended)
-    return Operation(script("scan_list"), [name], [keys.prefix, cursor, PAGE, int(of_runs)], _page)
+    call = _scan_list(list=name, prefix=keys.prefix, cursor=cursor, count=size, lists_runs=of_runs)
+    return Operation(*call, _page)
+
+
+@verb
+def _newest_tasks(
+    indexes: Sequence[Key],
+    prefix: str,
+    limit: int,
+    oldest: str,
+    newest: str,
+    cursor_at: int | None,
+    cursor_id: str | None,
+) -> None:
+    """`oldest`, `newest` and `cursor_at` are times of statuses in µs. `oldest` may be "-inf", and `newest` "+inf"."""
 
 
 def newest_tasks(
@@ -108,11 +137,36 @@ def newest_tasks(
         not_after_us: Time of the newest status, in µs since 1970, or None for no bound.
         cursor: Position of the last task on the previous page, or None for the first page.
     """
-    since = "-inf" if not_before_us is None else not_before_us
-    cursor_us, cursor_id = ("", "") if cursor is None else cursor
-    latest = [time for time in (not_after_us, cursor_us) if isinstance(time, int)]
-    until = min(latest) if latest else "+inf"
-    return Operation(script("newest_tasks"), indexes, [keys.prefix, limit, since, until, cursor_us, cursor_id], _page)
+    cursor_us, cursor_id = (None, None) if cursor is None else cursor
+    latest = [time for time in (not_after_us, cursor_us) if time is not None]
+    call = _newest_tasks(
+        indexes=indexes,
+        prefix=keys.prefix,
+        limit=limit,
+        oldest="-inf" if not_before_us is None else str(not_before_us),
+        newest=str(min(latest)) if latest else "+inf",
+        cursor_at=cursor_us,
+        cursor_id=cursor_id,
+    )
+    return Operation(*call, _page)
+
+
+@verb
+def _newest_scopes(scopes: Key, limit: int) -> None: ...
+
+
+def newest_scopes(keys: Keys, limit: int) -> Operation[list[tuple[Scope, int]]]:
+    """Read the scopes with the newest tasks, each with the time of its newest status in µs, newest status first."""
+
+    def parse(reply: Sequence[bytes]) -> list[tuple[Scope, int]]:
+        pairs = zip(reply[::2], reply[1::2], strict=True)
+        return [(Scope.parse(scope.decode()), int(float(at))) for scope, at in pairs]
+
+    return Operation(*_newest_scopes(keys.scopes, limit), parse)
+
+
+@verb
+def _read_states(records: Sequence[Key]) -> None: ...
 
 
 def read_states(keys: Keys, task_ids: Sequence[str]) -> Operation[list[TaskState | None]]:
@@ -121,7 +175,7 @@ def read_states(keys: Keys, task_ids: Sequence[str]) -> Operation[list[TaskState
     def parse(reply: Sequence[bytes]) -> list[TaskState | None]:
         return [state_of(state) if state else None for state in reply]
 
-    return Operation(script("read_states"), [keys.task(task_id).record for task_id in task_ids], [], parse)
+    return Operation(*_read_states([keys.task(task_id).record for task_id in task_ids]), parse)
 
 
 def list_summaries(store: SyncStore, keys: Keys, name: str) -> Iterator[TaskSummary]:
@@ -165,6 +219,7 @@ def all_tasks(
     *,
     not_before_us: int | None = None,
     not_after_us: int | None = None,
+    page_size: int = PAGE,
 ) -> Iterator[TaskSummary]:
     """Yield the tasks of all owners in `states`, newest status first.
 
@@ -179,12 +234,19 @@ def all_tasks(
         states: States of the tasks.
         not_before_us: Earliest time at which a task entered its state, in µs since 1970, or None for no limit.
         not_after_us: Latest time at which a task entered its state, in µs since 1970, or None for no limit.
+        page_size: Maximum number of indexes, and of tasks, that one operation reads.
 
     Raises:
         StoreUnavailable: Redis cannot be reached, or refuses the command.
     """
     return tasks_in(
-        store, keys, list(store.names(pattern)), states, not_before_us=not_before_us, not_after_us=not_after_us
+        store,
+        keys,
+        list(store.names(pattern)),
+        states,
+        not_before_us=not_before_us,
+        not_after_us=not_after_us,
+        page_size=page_size,
     )
 
 
@@ -196,6 +258,7 @@ def tasks_in(
     *,
     not_before_us: int | None = None,
     not_after_us: int | None = None,
+    page_size: int = PAGE,
 ) -> Iterator[TaskSummary]:
     """Yield the tasks in the indexes `names`. See `all_tasks` for the other arguments."""
     terminal_indexes = _of_states(names, states & TERMINAL)
@@ -207,13 +270,13 @@ def tasks_in(
     while True:
         tasks: list[TaskSummary] = []
         for indexes, until_us in ((terminal_indexes, not_after_us), (live_indexes, None)):
-            for first in range(0, len(indexes), PAGE):
-                batch = indexes[first : first + PAGE]
+            for first in range(0, len(indexes), page_size):
+                batch = indexes[first : first + page_size]
                 times = {"not_before_us": not_before_us, "not_after_us": until_us}
-                tasks += store.run(newest_tasks(keys, batch, limit=PAGE, cursor=cursor, **times)).tasks
+                tasks += store.run(newest_tasks(keys, batch, limit=page_size, cursor=cursor, **times)).tasks
         if not tasks:
             return
-        tasks = sorted(tasks, key=lambda task: task.position, reverse=True)[:PAGE]
+        tasks = sorted(tasks, key=lambda task: task.position, reverse=True)[:page_size]
         for task in tasks:
             if first_us <= task.since_us <= last_us and task.ref.task_id not in task_ids:
                 task_ids.add(task.ref.task_id)
@@ -232,24 +295,28 @@ def _page(reply: Sequence[Any]) -> TaskSummaryPage:
 
 
 def _summary(fields: Sequence[bytes | None], now_us: int) -> TaskSummary:
-    score, task_id, run, agent, context, scope, state, at, runner, *numbers = (
-        (value or b"").decode() for value in fields
-    )
+    *texts, status, is_dead_letter = (value or b"" for value in fields)
+    score, task_id, run, agent, context, scope, state, at, runner, *numbers = (value.decode() for value in texts)
     attempt, most, cancel, again, claimed, waiting_since = numbers
+    task_state = state_of(state.encode())
+    reason, reference = end_reason(task_state, StreamResponse.FromString(status).status_update.status)
     return TaskSummary(
         RunRef(task_id, int(run)),
         agent,
         context,
         Scope.parse(scope),
-        state_of(state.encode()),
+        task_state,
         int(at),
         runner,
         int(attempt),
-        int(most or 1),
+        int(most) if most else None,
         int(cancel) if cancel else None,
         int(again or 0),
         int(claimed or 0),
         int(waiting_since),
         float(score),
         now_us,
+        reason,
+        reference,
+        is_dead_letter == b"1",
     )

@@ -19,9 +19,10 @@ from redis.exceptions import RedisError
 from ...errors import ConfigError, StoreUnavailable
 from ..client.connection import AsyncStore, SyncStore
 from ..keys import Keys
-from ..operation import Argument, Operation, script
+from ..operation import Operation
+from ..verbs import Call, Digits, Key, verb
 
-SCHEMA = 2
+SCHEMA = 4
 """Schema that this release reads and writes."""
 
 PAGE = 1000
@@ -34,26 +35,45 @@ class Migration:
 
     Attributes:
         to: Schema after the step.
-        script: Name of the script that converts one page.
+        convert_page: Verb of the script that converts one page; see `_migrate_to_1` for its arguments.
         does: Description of the step for operators.
     """
 
     to: int
-    script: str
+    convert_page: Callable[[str, str, int, bool], Call]
     does: str
+
+
+@verb
+def _migrate_to_1(prefix: str, cursor: str, count: int, is_dry_run: bool) -> None:
+    """`is_dry_run` is True to only count the records to change."""
+
+
+@verb
+def _migrate_to_2(prefix: str, cursor: str, count: int, is_dry_run: bool) -> None: ...
+
+
+@verb
+def _migrate_to_3(prefix: str, cursor: str, count: int, is_dry_run: bool) -> None: ...
+
+
+@verb
+def _migrate_to_4(prefix: str, cursor: str, count: int, is_dry_run: bool) -> None: ...
 
 
 STEPS: Sequence[Migration] = (
     Migration(
         1,
-        "migrate_to_1",
+        _migrate_to_1,
         "copies the start time and the trace of each open or waiting run from its options to separate fields",
     ),
     Migration(
         2,
-        "migrate_to_2",
+        _migrate_to_2,
         "counts the tasks and stored bytes of an authenticated owner across all tenants instead of in each tenant",
     ),
+    Migration(3, _migrate_to_3, "records the owners, tenants and agents of all tasks"),
+    Migration(4, _migrate_to_4, "rewrites the packed logs of ended tasks, which become up to a third larger"),
 )
 
 
@@ -87,7 +107,7 @@ async def require_schema(store: AsyncStore, keys: Keys, *, archive: bool | None 
     """
 
     async def check() -> None:
-        steps = _opening(keys, archive=bool(archive))
+        steps = opening_operations(keys, archive=bool(archive))
         operation = next(steps)
         while True:
             reply = await store.run_raw(operation)
@@ -109,7 +129,7 @@ def open_store(store: SyncStore, keys: Keys, *, stamp: bool = True) -> Opened:
     Raises:
         StoreUnavailable: The store cannot be reached.
     """
-    steps = _opening(keys, archive=False, stamp=stamp)
+    steps = opening_operations(keys, archive=False, stamp=stamp)
     operation = next(steps)
     while True:
         reply = store.run(operation)
@@ -158,6 +178,7 @@ def migrate(
     *,
     dry_run: bool = False,
     on_page: Callable[[], None] = lambda: None,
+    page_size: int = PAGE,
 ) -> int:
     """Run one migration step, or repeat an interrupted step.
 
@@ -167,7 +188,8 @@ def migrate(
         step: Step to run.
         schema: Schema of the store before the step.
         dry_run: True to only count the records to change.
-        on_page: Function that is called after each page of about `PAGE` keys.
+        on_page: Function that is called after each page.
+        page_size: Approximate number of keys on a page.
 
     Returns:
         The number of records that were changed, or that the step would change.
@@ -177,13 +199,13 @@ def migrate(
     """
     change_count, cursor = 0, "0"
     while True:
-        cursor, more = store.run(page_of(keys, step, cursor, dry_run=dry_run))
+        cursor, more = store.run(page_of(keys, step, cursor, dry_run=dry_run, size=page_size))
         change_count += more
         on_page()
         if cursor == "0":
             break
     if not dry_run:
-        store.run(_set_schema(keys, schema, step.to))
+        store.run(set_schema(keys, schema, step.to))
     return change_count
 
 
@@ -195,42 +217,54 @@ def count_pages(store: SyncStore) -> int:
         return 1
 
 
-def page_of(keys: Keys, step: Migration, cursor: str, *, dry_run: bool) -> Operation[tuple[str, int]]:
-    """Convert one page of the keyspace with a migration step. With `dry_run`, only count the records to change.
+def page_of(keys: Keys, step: Migration, cursor: str, *, dry_run: bool, size: int = PAGE) -> Operation[tuple[str, int]]:
+    """Convert one page of about `size` keys with a migration step. With `dry_run`, only count the records to change.
 
     Returns:
         The cursor of the next page, or "0" after the last page, and the number of records that were changed or that the
         step would change.
     """
-    args: list[Argument] = [keys.prefix, cursor, PAGE, int(dry_run)]
-    return Operation(script(step.script), [keys.installation], args, _page)
+    return Operation(*step.convert_page(keys.prefix, cursor, size, dry_run), _page)
 
 
-def _opening(keys: Keys, *, archive: bool, stamp: bool = True) -> Generator[Operation[Any], Any, Opened]:
+@verb
+def _open_store(installation: Key, own_schema: Digits, has_archive: bool) -> None: ...
+
+
+@verb
+def _find_keys(installation: Key, prefix: str, cursor: str, count: int) -> None: ...
+
+
+def opening_operations(keys: Keys, *, archive: bool, stamp: bool = True) -> Generator[Operation[Any], Any, Opened]:
     """Yield the operations that open a store, and receive their results.
 
     A store that has a schema is opened by one operation. An empty store is scanned, and receives a schema if `stamp`.
     """
-    read_schema = Operation(script("open_store"), [keys.installation], [SCHEMA, int(archive)], _text_and_bool)
+    read_schema = Operation(*_open_store(keys.installation, SCHEMA, archive), _text_and_bool)
     schema, archives = yield read_schema
     if schema != "":
         return Opened(int(schema), archives)
     cursor, has_keys = "0", False
     while True:
-        cursor, has_keys = yield Operation(
-            script("find_keys"), [keys.installation], [keys.prefix, cursor, PAGE], _text_and_bool
-        )
+        cursor, has_keys = yield Operation(*_find_keys(keys.installation, keys.prefix, cursor, PAGE), _text_and_bool)
         if has_keys or cursor == "0":
             break
     if not has_keys and stamp:
-        yield _set_schema(keys, 0, SCHEMA)
+        yield set_schema(keys, 0, SCHEMA)
     # read again: another process of this release may have written the schema first
     schema, archives = yield read_schema
     return Opened(int(schema or (0 if has_keys else SCHEMA)), archives)
 
 
-def _set_schema(keys: Keys, previous_schema: int, schema: int) -> Operation[int]:
-    return Operation(script("set_schema"), [keys.installation], [previous_schema or "", schema], int)
+@verb
+def _set_schema(installation: Key, previous: str, new: Digits) -> None:
+    """`previous` is "" for a store without a schema."""
+
+
+def set_schema(keys: Keys, previous_schema: int, schema: int) -> Operation[int]:
+    """Set the schema of the store, unless the schema is no longer `previous_schema`. 0 means a store without a
+    schema."""
+    return Operation(*_set_schema(keys.installation, str(previous_schema or ""), schema), int)
 
 
 def _text_and_bool(reply: Sequence[bytes]) -> tuple[str, bool]:

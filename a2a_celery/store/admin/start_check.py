@@ -1,4 +1,4 @@
-"""Start checks of the store, the description of the store's server, heartbeats, and the store's clock.
+"""Start checks of the store, the description of the store's server, and heartbeats.
 
 When a process starts, it checks that the store has the schema of this release and can be used with the settings of the
 process. The process logs a warning if the store is unavailable or may evict tasks.
@@ -8,27 +8,30 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from ssl import SSLError
-from typing import Any
+from typing import Any, TypeVar
 
 from redis.exceptions import RedisError
 from redis.sentinel import MasterNotFoundError
 
 from ...clock import SYSTEM_CLOCK
-from ...crypto.sealing import Sealer
+from ...crypto.sealing import Sealer, require_secrets
 from ...errors import StoreUnavailable
 from ...settings import Settings
 from ..blobs.cleanup import require_blobs_known
 from ..client.connection import AsyncStore, SyncStore
 from ..client.redis_clients import NO_PRIMARY
 from ..keys import Keys
-from ..operation import Argument, Operation, script
-from ..webhooks.push_configs import require_secrets_in_use
+from ..operation import Operation
+from ..verbs import Digits, Key, verb
+from ..webhooks.push_configs import secrets_in_use
 from .schema import require_schema
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 SAFE_POLICY = "noeviction"
 
@@ -56,7 +59,7 @@ async def check_store(
         if report:
             logger.warning("%s; tasks wait until it is available", await _unavailable(store))
         return False
-    await require_secrets_in_use(store, keys, sealer)
+    await _require_secrets_in_use(store, keys, sealer)
     await require_blobs_known(store, keys, settings)
     if report:
         try:
@@ -64,6 +67,20 @@ async def check_store(
         except RedisError as e:
             logger.info("the eviction policy of the store is unknown: %s", e)
     return True
+
+
+async def _require_secrets_in_use(store: AsyncStore, keys: Keys, sealer: Sealer | None) -> None:
+    """Check that `sealer` has the secrets of all stored configs and sessions, unless the store is unavailable.
+
+    Raises:
+        ConfigError: `sealer` lacks a secret. The message describes the remedy.
+    """
+    try:
+        in_use = await store.run(secrets_in_use(keys))
+    except StoreUnavailable as e:
+        logger.warning("skipped the check that a2a_secret_key has all secrets in use: %s", e)
+        return
+    require_secrets(sealer, in_use)
 
 
 def warn_of_eviction(info: Any) -> None:
@@ -132,7 +149,6 @@ class Server:
         identity: Id of the database, which is the same for two clients only if they use the same database of the same
             server process.
         primary: True if the server is not a replica.
-        cluster: True if the server runs in cluster mode.
         evicts: ``maxmemory-policy`` of the server.
         max_memory: Memory limit in bytes, or 0 if there is no limit.
         append_only: True if the server writes an append-only file.
@@ -147,7 +163,6 @@ class Server:
     version: str
     identity: str
     primary: bool
-    cluster: bool
     evicts: str
     max_memory: int
     append_only: bool
@@ -174,14 +189,13 @@ def server_of(store: SyncStore) -> Server:
         raise StoreUnavailable(NO_PRIMARY) from e
     except RedisError as e:
         raise StoreUnavailable(f"{type(e).__name__}: {e}".rstrip(".")) from e
-    valkey = info.get("server_name") == "valkey"
+    kind, version = product_of(info)
     database = store.redis.connection_pool.connection_kwargs.get("db") or 0
     return Server(
-        kind="Valkey" if valkey else "Redis",
-        version=str(info.get("valkey_version" if valkey else "redis_version", "0")),
+        kind=kind,
+        version=version,
         identity=f"{info.get('run_id', '')}/{database}",
         primary=info.get("role") == "master",
-        cluster=bool(info.get("cluster_enabled")),
         evicts=str(info.get("maxmemory_policy", "")),
         max_memory=int(info.get("maxmemory", 0)),
         append_only=bool(info.get("aof_enabled")),
@@ -193,8 +207,61 @@ def server_of(store: SyncStore) -> Server:
     )
 
 
+def product_of(info: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the product ("Redis" or "Valkey") and the version of a server from its reply to INFO."""
+    is_valkey = info.get("server_name") == "valkey"
+    return "Valkey" if is_valkey else "Redis", str(info.get("valkey_version" if is_valkey else "redis_version", "0"))
+
+
+@verb
+def _record_heartbeat(
+    processes: Key,
+    installation: Key,
+    announcement: str,
+    ttl_us: int,
+    schema: Digits,
+    archives: bool,
+    withdraws: bool,
+) -> None:
+    """`announcement` is "" to only read the announcements, and is valid for `ttl_us`."""
+
+
+def announce(
+    processes: str,
+    installation: str,
+    announcement: str,
+    parse: Callable[[Sequence[bytes]], T],
+    *,
+    schema: int,
+    archives: bool = False,
+    withdraws: bool = False,
+    ttl_us: int = ANNOUNCEMENT_TTL_US,
+) -> Operation[T]:
+    """Record the heartbeat of a process in the list `processes`. See `record_heartbeat` for the other arguments.
+
+    Returns:
+        The result of `parse` for the valid announcements of the list.
+    """
+    call = _record_heartbeat(
+        processes=processes,
+        installation=installation,
+        announcement=announcement,
+        ttl_us=ttl_us,
+        schema=schema,
+        archives=archives,
+        withdraws=withdraws,
+    )
+    return Operation(*call, parse)
+
+
 def record_heartbeat(
-    keys: Keys, announcement: str, *, schema: int, archives: bool, withdraws: bool = False
+    keys: Keys,
+    announcement: str,
+    *,
+    schema: int,
+    archives: bool,
+    withdraws: bool = False,
+    ttl_us: int = ANNOUNCEMENT_TTL_US,
 ) -> Operation[list[str]]:
     """Record the heartbeat of a watcher.
 
@@ -206,53 +273,21 @@ def record_heartbeat(
         schema: Schema of this release.
         archives: True if the process archives ended tasks.
         withdraws: True to delete the heartbeat of `announcement` instead.
+        ttl_us: Time for which a heartbeat is valid, in µs.
 
     Returns:
         The announcements of all watchers with a recent heartbeat.
     """
-    arguments: list[Argument] = [announcement, ANNOUNCEMENT_TTL_US, schema, int(archives), int(withdraws)]
-    return Operation(script("record_heartbeat"), [keys.watchers, keys.installation], arguments, _texts)
-
-
-@dataclass(frozen=True, slots=True)
-class ClockReading:
-    """Reading of the store's clock.
-
-    Attributes:
-        time_us: Time of the store in µs.
-        corrections: Number of corrected jumps of the clock.
-    """
-
-    time_us: int
-    corrections: int
-
-
-def read_clock(keys: Keys) -> Operation[ClockReading]:
-    """Read the store's clock."""
-    return correct_due_times(keys, 0, corrections=0, lease_us=0)
-
-
-def correct_due_times(keys: Keys, jump_us: int, *, corrections: int, lease_us: int) -> Operation[ClockReading]:
-    """Correct the times that were stored before the store's clock jumped.
-
-    All leases are renewed. A forward jump postpones the ends of pauses, suspensions and reminders by the duration of
-    the jump. After a backward jump, suspensions, reminders, queued runs, deliveries, requested posts and canvases
-    become due earlier by the duration of the jump.
-
-    Args:
-        keys: Keys of the deployment.
-        jump_us: Duration of the jump in µs, which is negative for a backward jump.
-        corrections: Number of corrections that the caller has read. If the store has a different number, nothing
-            changes.
-        lease_us: Duration of the renewed leases in µs.
-    """
-
-    def parse(reply: Sequence[bytes]) -> ClockReading:
-        return ClockReading(int(reply[0]), int(reply[1]))
-
-    lists = [keys.leases, keys.pauses, keys.suspended, keys.reminders, keys.dispatch]
-    lists += [keys.deliveries, keys.requested_posts, keys.canvases]
-    return Operation(script("correct_clock"), [keys.installation, *lists], [jump_us, corrections, lease_us], parse)
+    return announce(
+        keys.watchers,
+        keys.installation,
+        announcement,
+        _texts,
+        schema=schema,
+        archives=archives,
+        withdraws=withdraws,
+        ttl_us=ttl_us,
+    )
 
 
 def watchers(keys: Keys) -> Operation[list[str]]:
@@ -268,12 +303,7 @@ def announce_worker(keys: Keys, announcement: str, *, schema: int) -> Operation[
     Returns:
         The announcements of all workers that remote control cannot reach.
     """
-    return Operation(
-        script("record_heartbeat"),
-        [keys.workers, keys.installation],
-        [announcement, ANNOUNCEMENT_TTL_US, schema, 0],
-        _texts,
-    )
+    return announce(keys.workers, keys.installation, announcement, _texts, schema=schema)
 
 
 def announced_workers(keys: Keys) -> Operation[list[str]]:

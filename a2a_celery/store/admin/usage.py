@@ -13,7 +13,8 @@ from ...clock import SYSTEM_CLOCK, Clock
 from ...errors import StoreUnavailable
 from ..client.connection import AsyncStore, SyncStore
 from ..keys import Keys
-from ..operation import Operation, script
+from ..operation import Operation
+from ..verbs import verb
 
 SAMPLED = 2000
 """Number of keys from which the number of tasks is estimated. The order of SCAN is random enough for an estimate. In a
@@ -43,8 +44,13 @@ class StoreUsage:
     followed: int | None
 
 
-def usage(store: SyncStore, keys: Keys) -> StoreUsage:
+def usage(store: SyncStore, keys: Keys, *, sample_size: int = SAMPLED) -> StoreUsage:
     """Measure the memory and the tasks of the store, in a time that does not depend on the number of tasks.
+
+    Args:
+        store: Store client.
+        keys: Keys of the deployment.
+        sample_size: Number of keys from which the number of tasks is estimated.
 
     Raises:
         StoreUnavailable: Redis cannot be reached, or refuses the command.
@@ -56,19 +62,19 @@ def usage(store: SyncStore, keys: Keys) -> StoreUsage:
             used_memory, max_memory = int(info["used_memory"]), int(info["maxmemory"])
         except NoPermissionError:
             pass
-        tasks, size = _tasks(store, keys)
+        tasks, size = _tasks(store, keys, sample_size)
         return StoreUsage(used_memory, max_memory, tasks, size, _follower_count(store, keys))
     except RedisError as e:
         raise StoreUnavailable(f"Redis did not report its memory: {type(e).__name__}") from e
 
 
-def _tasks(store: SyncStore, keys: Keys) -> tuple[int | None, int | None]:
+def _tasks(store: SyncStore, keys: Keys, sample_size: int) -> tuple[int | None, int | None]:
     """Return the number of tasks and the mean size of a task, or None for each unknown value."""
     beginning = f"{keys.prefix}:{{".encode()
     names: set[bytes] = set()
     try:
         in_all, cursor = store.redis.dbsize(), -1
-        while cursor != 0 and len(names) < SAMPLED:
+        while cursor != 0 and len(names) < sample_size:
             cursor, page = store.redis.scan(max(cursor, 0), count=1000)
             names.update(name if isinstance(name, bytes) else name.encode() for name in page)
         of_tasks = [name for name in names if name.startswith(beginning)]
@@ -116,6 +122,10 @@ class Memory:
     """True if the server evicts keys at the limit instead of refusing writes."""
 
 
+@verb
+def _read_memory() -> None: ...
+
+
 def read_memory() -> Operation[Memory | None]:
     """Read the memory usage of the server.
 
@@ -126,7 +136,7 @@ def read_memory() -> Operation[Memory | None]:
     def parse(reply: Sequence[bytes]) -> Memory | None:
         return Memory(int(reply[0]), int(reply[1]), reply[2] != b"1") if reply else None
 
-    return Operation(script("read_memory"), [], [], parse)
+    return Operation(*_read_memory(), parse)
 
 
 class MemoryWatermark:

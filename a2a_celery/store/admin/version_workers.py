@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
 from ..keys import Keys
-from ..operation import Argument, Operation, script
+from ..operation import Operation
 from .schema import SCHEMA
-from .start_check import ANNOUNCEMENT_TTL_US
+from .start_check import announce
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +42,7 @@ def announce_versions(
         return [VersionWorker(*fields) for announcement in reply for fields in json.loads(announcement)]
 
     announcement = json.dumps([astuple(queue) for queue in version_workers]) if version_workers else ""
-    arguments: list[Argument] = [announcement, ANNOUNCEMENT_TTL_US, SCHEMA, 0, int(withdraws)]
-    return Operation(script("record_heartbeat"), [keys.version_workers, keys.installation], arguments, parse)
+    return announce(keys.version_workers, keys.installation, announcement, parse, schema=SCHEMA, withdraws=withdraws)
 
 
 def version_workers(keys: Keys) -> Operation[list[VersionWorker]]:

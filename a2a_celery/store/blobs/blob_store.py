@@ -1,14 +1,15 @@
 """Blobs: large parts of messages, stored in Redis outside of Lua, or in an object store.
 
-In Redis, a blob is a key of its task. A store client stages the blobs of an operation: one transaction sets a key for
-each blob, runs the script, and deletes the keys. A script that writes the message renames the staged keys. A blob and
-its references are therefore written together, or neither is written. The scripts that end or delete a task also end or
-delete its blobs.
+A store client writes the blobs of an operation before it runs the script. The script refuses the call, without
+changing anything, if one of the blobs no longer exists. Otherwise, a script that writes the message makes the blobs
+permanent in the same step, so a reference never leads to a removed blob. Both stores remove a blob that no script has
+made permanent:
 
-An object store has one folder for each task. A writer registers the task in the store, then writes the blob, and then
-writes the reference. The task is therefore registered even if the writer dies before it writes the reference. A watcher
-removes the folder of a registered task that does not exist. A script refuses to create a task whose blobs may have been
-removed, so a referenced blob is never removed.
+- In Redis, a blob is a key of its task with an expiry, which the script removes. If the script refuses the message, the
+  script shortens the expiry to a second. The scripts that end or delete a task also end or delete its blobs.
+- An object store has one folder for each task. The task is registered before its first blob is written, and the blobs
+  of a registered task are permanent as long as the task exists. A watcher removes the folder of a registered task that
+  does not exist.
 
 The large results of a journal are in a subfolder of the task's folder. After a script has deleted a journal, a watcher
 removes the subfolder. If a writer whose run was lost then writes another blob, the blob is removed with the task.
@@ -23,20 +24,25 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from hashlib import sha256
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from ...concurrency import DaemonThreads
 from ...errors import BlobsUnavailable
 from ...settings import Settings
-from ..keys import STAGED, Keys, tag_in
-from ..operation import Argument, Operation, script
-from .object_store import BlobMissing, ObjectStore
-from .references import IN_REDIS, READING, SMALL_PART, BlobRef, BlobsExpired, Encoded, Reading, forget_packed
+from ..keys import Keys, tag_in
+from ..operation import Argument, Operation
+from ..verbs import Key, verb
+from .object_store import ObjectStore
+from .redis_blobs import key_of
+from .references import IN_REDIS, READING, SMALL_PART, BlobRef, Encoded, Reading
 
 T = TypeVar("T")
 
 ORPHAN_AFTER_US = 600_000_000
 """µs after which the blobs of a registered task that does not exist may be removed."""
+
+THRESHOLD = 256 * 1024
+"""Threshold of a deployment; see `Blobs`."""
 
 MAX_BYTES = 64 * 1024 * 1024
 """Maximum bytes of blobs that a process may have in memory. A reply may exceed the limit if no other reply is in
@@ -47,6 +53,26 @@ BUDGET_TIMEOUT = 30.0
 
 DIGEST_IN_THREAD = 64 * 1024
 """Size of a blob, in bytes, above which its digest is computed in a thread."""
+
+
+class BlobStore(Protocol):
+    """Store of blobs for code with an event loop: Redis or an object store."""
+
+    async def put(self, name: str, content: bytes) -> None:
+        """Write a blob, which is removed later unless a script makes it permanent."""
+
+    async def get(self, ref: BlobRef) -> bytes:
+        """Return the content of a blob."""
+
+
+class SyncBlobStore(Protocol):
+    """Store of blobs for code without an event loop; see `BlobStore`."""
+
+    def put_now(self, name: str, content: bytes) -> None:
+        """See `BlobStore.put`."""
+
+    def get_now(self, ref: BlobRef) -> bytes:
+        """See `BlobStore.get`."""
 
 
 class Blobs:
@@ -62,13 +88,13 @@ class Blobs:
     def __init__(self, objects: ObjectStore | None, keys: Keys, threshold: int) -> None:
         self.threshold = threshold
         self._objects = objects
-        self._keys = keys
+        self.keys = keys
         self._budget = MemoryBudget()
         self._threads = DaemonThreads(2, "a2a-blob-digests")
 
     def is_for(self, operation: Operation[Any]) -> bool:
         """Return True if an argument of the operation may have large parts."""
-        if self._objects is None and not operation.script.adopts_blobs:
+        if self._objects is None and not operation.script.keeps_blobs:
             return False
         if operation.has_detached_parts:
             return True
@@ -76,53 +102,45 @@ class Blobs:
         return any(len(event) > self.threshold for event in events)
 
     async def put(
-        self, operation: Operation[T], register: Callable[[Operation[bool]], Awaitable[bool]]
+        self, operation: Operation[T], in_redis: BlobStore, register: Callable[[Operation[None]], Awaitable[None]]
     ) -> Operation[T]:
         """Write the large parts of an operation as blobs, and return the operation with references to them.
 
-        Without an object store, the returned operation contains the blobs.
-
         Args:
             operation: Operation with large parts.
-            register: Function that runs the operation of `register_blobs`, before the first blob is written, and
-                returns its result.
+            in_redis: Blobs in Redis.
+            register: Function that runs the operation of `register_blobs`, before the first blob is written to an
+                object store.
 
         Raises:
-            BlobsUnavailable: A blob was not written.
+            BlobsUnavailable: A blob was not written to the object store.
+            StoreUnavailable: A blob was not written to Redis.
         """
         arguments, blobs = await self._threads.call(lambda: self._extract(operation))
-        if arguments is operation.args:
-            return operation
-        if self._objects is None:
-            return self._stage(operation, arguments, blobs)
-        if await register(register_blobs(self._keys, tag_in(operation.keys))) and forget_packed(operation):
-            arguments, blobs = await self._threads.call(lambda: self._extract(operation))
-        objects = self._objects
-        await asyncio.gather(*(objects.put(name, content) for name, content in blobs.items()))
-        return _pack(operation, arguments)
+        if blobs and self._objects is not None:
+            await register(register_blobs(self.keys, tag_in(operation.keys)))
+        target = self._objects or in_redis
+        await asyncio.gather(*(target.put(name, content) for name, content in blobs.items()))
+        return self._with_references(operation, arguments, blobs)
 
-    def put_now(self, operation: Operation[T], register: Callable[[Operation[bool]], bool]) -> Operation[T]:
+    def put_now(
+        self, operation: Operation[T], in_redis: SyncBlobStore, register: Callable[[Operation[None]], None]
+    ) -> Operation[T]:
         """Write the large parts of an operation as `put` does, without an event loop."""
         arguments, blobs = self._extract(operation)
-        if arguments is operation.args:
-            return operation
-        if self._objects is None:
-            return self._stage(operation, arguments, blobs)
-        if register(register_blobs(self._keys, tag_in(operation.keys))) and forget_packed(operation):
-            arguments, blobs = self._extract(operation)
+        if blobs and self._objects is not None:
+            register(register_blobs(self.keys, tag_in(operation.keys)))
+        target = self._objects or in_redis
         for name, content in blobs.items():
-            self._objects.put_now(name, content)
-        return _pack(operation, arguments)
+            target.put_now(name, content)
+        return self._with_references(operation, arguments, blobs)
 
-    async def get(
-        self, refs: Collection[BlobRef], read_key: Callable[[str, int], Awaitable[bytes | None]]
-    ) -> Mapping[str, bytes]:
+    async def get(self, refs: Collection[BlobRef], in_redis: BlobStore) -> Mapping[str, bytes]:
         """Return the contents of blobs by name.
 
         Args:
             refs: References to the blobs.
-            read_key: Function that returns the value of a Redis key with the given size, or None if the key does not
-                exist.
+            in_redis: Blobs in Redis.
 
         Raises:
             BlobMissing: A blob does not exist.
@@ -130,10 +148,7 @@ class Blobs:
         """
 
         async def read_blob(ref: BlobRef) -> tuple[str, bytes]:
-            if ref.in_redis:
-                content = _existing(ref, await read_key(self._key(ref.name), ref.size))
-            else:
-                content = await require(self._objects).get(ref.name)
+            content = await (in_redis if ref.in_redis else require(self._objects)).get(ref)
             if len(content) > DIGEST_IN_THREAD:
                 await self._threads.call(lambda: _require_intact(ref, content))
             else:
@@ -149,14 +164,11 @@ class Blobs:
         self._budget.hold(grant)
         return contents
 
-    def get_now(self, refs: Collection[BlobRef], read_key: Callable[[str, int], bytes | None]) -> Mapping[str, bytes]:
+    def get_now(self, refs: Collection[BlobRef], in_redis: SyncBlobStore) -> Mapping[str, bytes]:
         """Return the contents of blobs as `get` does, without an event loop."""
         contents: dict[str, bytes] = {}
         for ref in refs:
-            if ref.in_redis:
-                content = _existing(ref, read_key(self._key(ref.name), ref.size))
-            else:
-                content = require(self._objects).get_now(ref.name)
+            content = (in_redis if ref.in_redis else require(self._objects)).get_now(ref)
             _require_intact(ref, content)
             contents[ref.name] = content
         return contents
@@ -177,35 +189,29 @@ class Blobs:
         if self._objects is not None:
             await self._objects.aclose()
 
-    def _key(self, name: str) -> str:
-        """Return the Redis key of the blob with the name `name`."""
-        tag, _, rest = name.partition("/")
-        return self._keys.blob(tag, rest.replace(IN_REDIS, "", 1))
-
-    def _stage(
-        self, operation: Operation[T], arguments: Sequence[Argument], blobs: Mapping[str, bytes]
-    ) -> Operation[T]:
-        staged_blobs = {f"{self._key(name)}{STAGED}": content for name, content in blobs.items()}
-        return replace(operation, keys=[*operation.keys, *staged_blobs], args=arguments, staged=staged_blobs)
-
     def _extract(self, operation: Operation[Any]) -> tuple[Sequence[Argument], dict[str, bytes]]:
+        """Return the arguments with references instead of large parts, and the contents of these parts by blob name."""
         tag, arguments = tag_in(operation.keys), list(operation.args)
         mark, part_threshold = "", self.threshold
         if self._objects is None:
             mark, part_threshold = IN_REDIS, min(self.threshold, SMALL_PART)
         blobs: dict[str, bytes] = {}
         for n, argument in enumerate(arguments):
-            if not isinstance(argument, Encoded):
-                continue
-            if argument.size <= self.threshold:
-                arguments[n] = argument.attach()
-            elif argument.packed is None:
+            if isinstance(argument, Encoded) and argument.size > self.threshold:
                 arguments[n], parts = argument.extract_blobs(tag, part_threshold, mark)
                 blobs |= parts
-            else:
-                arguments[n] = argument.packed
-        has_changes = any(new is not old for new, old in zip(arguments, operation.args, strict=True))
-        return arguments if has_changes else operation.args, blobs
+        return arguments, blobs
+
+    def _with_references(
+        self, operation: Operation[T], arguments: Sequence[Argument], blobs: Mapping[str, bytes]
+    ) -> Operation[T]:
+        """Return the operation with other arguments, and with the keys by which the script finds the blobs: their keys
+        in Redis, or `Keys.blobs` for an object store."""
+        if self._objects is None:
+            blob_keys = [key_of(self.keys, name) for name in blobs]
+        else:
+            blob_keys = [self.keys.blobs] if blobs else []
+        return replace(operation, keys=[*operation.keys, *blob_keys], args=arguments)
 
 
 def blobs_of(settings: Settings) -> Blobs:
@@ -216,8 +222,8 @@ def blobs_of(settings: Settings) -> Blobs:
     """
     keys = Keys(settings.key_prefix)
     if settings.blob_url is None:
-        return Blobs(None, keys, settings.blob_threshold)
-    return Blobs(ObjectStore(f"{settings.blob_url.rstrip('/')}/{settings.key_prefix}"), keys, settings.blob_threshold)
+        return Blobs(None, keys, THRESHOLD)
+    return Blobs(ObjectStore(f"{settings.blob_url.rstrip('/')}/{settings.key_prefix}"), keys, THRESHOLD)
 
 
 def read(operation: Operation[T], reply: Any, available: Mapping[str, bytes]) -> tuple[T, Collection[BlobRef]]:
@@ -247,35 +253,23 @@ def require(access: T | None) -> T:
     return access
 
 
-def _existing(ref: BlobRef, content: bytes | None) -> bytes:
-    if content is None:
-        raise BlobMissing(f"Redis has no blob {ref.name}")
-    return content
+@verb
+def _register_blobs(blobs: Key, orphaned: Key, tag: str, grace_us: int) -> None:
+    """`grace_us` is the time after which the task must exist."""
 
 
-def register_blobs(keys: Keys, tag: str) -> Operation[bool]:
-    """Register a task with blobs.
-
-    Returns:
-        True if the task was not registered before. Blobs that were written earlier may then have been removed.
+def register_blobs(keys: Keys, tag: str) -> Operation[None]:
+    """Register a task with blobs in an object store.
 
     Raises:
-        BlobsExpired: The folder of an earlier task with the same tag is being removed. `parse` raises this error.
+        BlobsUnavailable: The folder of an earlier task with the same tag is being removed. `parse` raises this error.
     """
 
-    def parse(reply: bytes) -> bool:
+    def parse(reply: bytes) -> None:
         if reply == b"removing":
-            raise BlobsExpired("the blobs of an earlier task with the same id are being removed")
-        return reply == b"new"
+            raise BlobsUnavailable("the blobs of an earlier task with the same id are being removed")
 
-    return Operation(script("register_blobs"), [keys.blobs, keys.orphaned_blobs], [tag, ORPHAN_AFTER_US], parse)
-
-
-def _pack(operation: Operation[T], arguments: Sequence[Argument]) -> Operation[T]:
-    for argument, new_argument in zip(operation.args, arguments, strict=True):
-        if isinstance(argument, Encoded) and isinstance(new_argument, bytes) and new_argument is not argument:
-            argument.packed = new_argument
-    return replace(operation, args=arguments)
+    return Operation(*_register_blobs(keys.blobs, keys.orphaned_blobs, tag, ORPHAN_AFTER_US), parse)
 
 
 def _require_intact(ref: BlobRef, content: bytes) -> None:
@@ -297,10 +291,15 @@ class MemoryBudget:
 
     The responses to one owner reserve at most half of the budget, so that a client that does not read its responses
     does not delay other owners. A larger response counts as half of the budget.
+
+    Args:
+        size: Size of the budget in bytes.
+        timeout: Maximum seconds that a reader waits for free bytes.
     """
 
-    def __init__(self, size: int = MAX_BYTES) -> None:
+    def __init__(self, size: int = MAX_BYTES, *, timeout: float = BUDGET_TIMEOUT) -> None:
         self._size = size
+        self._timeout = timeout
         self._acquired: Counter[str | None] = Counter()  # bytes by owner
         self._released = asyncio.Condition()
         self._notifications: set[asyncio.Task[None]] = set()
@@ -309,7 +308,7 @@ class MemoryBudget:
         """Release the bytes of the current reservation, then acquire `amount` bytes.
 
         Raises:
-            BlobsUnavailable: The bytes were not free within `BUDGET_TIMEOUT` seconds.
+            BlobsUnavailable: The bytes were not free within `timeout` seconds.
         """
         reservation = _RESERVATION.get()
         if reservation is None:
@@ -318,7 +317,7 @@ class MemoryBudget:
             reservation.release()
             grant = Grant(min(amount, self._size // 2), reservation.owner)
         try:
-            async with asyncio.timeout(BUDGET_TIMEOUT), self._released:
+            async with asyncio.timeout(self._timeout), self._released:
                 await self._released.wait_for(lambda: self._is_free_for(grant))
                 self._count(grant, 1)
         except TimeoutError:

@@ -9,7 +9,8 @@ from ...errors import ConfigError, StoreUnavailable
 from ...settings import Settings
 from ..client.connection import AsyncStore
 from ..keys import Keys
-from ..operation import Argument, Operation, script
+from ..operation import Operation
+from ..verbs import Key, verb
 
 logger = logging.getLogger(__name__)
 
@@ -23,9 +24,21 @@ REMOVE_FOR_US = 300_000_000
 """µs for which a watcher has the exclusive right to remove a folder."""
 
 
+@verb
+def _blobs_in_use(blobs: Key, orphaned: Key) -> None: ...
+
+
 def blobs_in_use(keys: Keys) -> Operation[int]:
     """Count the tasks with blobs and the orphaned blob folders that have not been removed yet."""
-    return Operation(script("blobs_in_use"), [keys.blobs, keys.orphaned_blobs], [], int)
+    return Operation(*_blobs_in_use(keys.blobs, keys.orphaned_blobs), int)
+
+
+@verb
+def _acquire_orphaned_blobs(
+    blobs: Key, orphaned: Key, prefix: str, limit: int, checks: int, recheck_us: int, retry_us: int
+) -> None:
+    """`checks` is the maximum number of tasks to check. An acquired folder that was not reported as removed is returned
+    again after `retry_us`."""
 
 
 def acquire_orphaned_blobs(keys: Keys, *, limit: int) -> Operation[list[str]]:
@@ -38,13 +51,25 @@ def acquire_orphaned_blobs(keys: Keys, *, limit: int) -> Operation[list[str]]:
     def parse(reply: Sequence[bytes]) -> list[str]:
         return [tag.decode() for tag in reply]
 
-    arguments: list[Argument] = [keys.prefix, limit, CHECKS, RECHECK_AFTER_US, REMOVE_FOR_US]
-    return Operation(script("acquire_orphaned_blobs"), [keys.blobs, keys.orphaned_blobs], arguments, parse)
+    call = _acquire_orphaned_blobs(
+        blobs=keys.blobs,
+        orphaned=keys.orphaned_blobs,
+        prefix=keys.prefix,
+        limit=limit,
+        checks=CHECKS,
+        recheck_us=RECHECK_AFTER_US,
+        retry_us=REMOVE_FOR_US,
+    )
+    return Operation(*call, parse)
+
+
+@verb
+def _forget_removed_blobs(orphaned: Key, tags: Sequence[str]) -> None: ...
 
 
 def forget_removed_blobs(keys: Keys, tags: Sequence[str]) -> Operation[None]:
     """Record that the folders `tags` were removed; see `acquire_orphaned_blobs`."""
-    return Operation(script("forget_removed_blobs"), [keys.orphaned_blobs], list(tags), lambda _: None)
+    return Operation(*_forget_removed_blobs(keys.orphaned_blobs, tags), lambda _: None)
 
 
 def require_blobs_in(settings: Settings, in_use: int) -> None:

@@ -12,19 +12,16 @@ from uuid import uuid4
 
 from ...concurrency import DaemonThreads
 from ...errors import BlobsUnavailable, ConfigError
+from .references import BlobMissing, BlobRef
 
 CALLS_AT_ONCE = 8
 """Maximum number of concurrent calls, and of threads for blocking calls, in a process."""
 
 CALL_TIMEOUT = 30.0
-"""Seconds that a call may take. If a call in a thread takes longer, the thread is abandoned."""
+"""Default seconds that a call may take."""
 
 REMOVALS = 3
 """Maximum number of attempts to remove a folder whose contents change."""
-
-
-class BlobMissing(BlobsUnavailable):
-    """Error for a blob that does not exist."""
 
 
 class ObjectStore:
@@ -32,12 +29,14 @@ class ObjectStore:
 
     Args:
         url: Any URL that fsspec supports.
+        call_timeout: Seconds that a call may take. If a call in a thread takes longer, the thread is abandoned.
 
     Raises:
         ConfigError: fsspec or its driver for the URL is not installed, or the URL is invalid.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, call_timeout: float = CALL_TIMEOUT) -> None:
+        self._call_timeout = call_timeout
         try:
             # an extra, which only deployments with blobs need
             from fsspec.core import url_to_fs  # noqa: PLC0415
@@ -64,16 +63,17 @@ class ObjectStore:
         else:
             await self._call_in_thread("write the blob", lambda: self._put(name, content))
 
-    async def get(self, name: str) -> bytes:
+    async def get(self, ref: BlobRef) -> bytes:
         """Return the content of a blob.
 
         Raises:
             BlobMissing: The blob does not exist.
             BlobsUnavailable: The object store cannot be reached.
         """
+        path = self._path(ref.name)
         if self._native:
-            return bytes(await self._call_with_timeout("read the blob", lambda: self._fs._cat_file(self._path(name))))
-        return bytes(await self._call_in_thread("read the blob", lambda: self._fs.cat_file(self._path(name))))
+            return bytes(await self._call_with_timeout("read the blob", lambda: self._fs._cat_file(path)))
+        return bytes(await self._call_in_thread("read the blob", lambda: self._fs.cat_file(path)))
 
     async def remove(self, folder: str) -> None:
         """Remove a folder with its contents, if the folder exists.
@@ -116,10 +116,10 @@ class ObjectStore:
         except Exception as e:
             raise _translate_error(e, "write the blob") from e
 
-    def get_now(self, name: str) -> bytes:
+    def get_now(self, ref: BlobRef) -> bytes:
         """Return the content of a blob as `get` does, without an event loop."""
         try:
-            return bytes(self._blocking.cat_file(self._path(name)))
+            return bytes(self._blocking.cat_file(self._path(ref.name)))
         except Exception as e:
             raise _translate_error(e, "read the blob") from e
 
@@ -149,7 +149,7 @@ class ObjectStore:
     async def _call_with_timeout(self, action: str, call: Any) -> Any:
         self._used = True
         try:
-            async with asyncio.timeout(CALL_TIMEOUT), self._calls:
+            async with asyncio.timeout(self._call_timeout), self._calls:
                 return await call()
         except Exception as e:  # each file system raises its own exceptions
             raise _translate_error(e, action) from e

@@ -40,7 +40,6 @@ from ...lifecycle import Event
 from ...lifecycle import encode as encode_event
 from ...lifecycle.journal import JournalEntry
 from ...lifecycle.journal import encode_entry as encode_journal_entry
-from ..operation import Operation
 
 P = TypeVar("P", bound=Proto)
 
@@ -98,20 +97,14 @@ class DetachedPart(NamedTuple):
     digest: str
 
 
-class BlobsExpired(BlobsUnavailable):
-    """Error for a task that was not created, because its blobs may have been removed."""
+class BlobMissing(BlobsUnavailable):
+    """Error for a blob that does not exist, or that may have been removed before a script referred to it."""
 
 
 class Encoded(bytes):
     """Stored form of a protocol message, from which large parts can be extracted."""
 
     content: ClassVar[type[Proto]] = StreamResponse
-    packed: bytes | None = None
-    """Stored form with references instead of large parts, or None before the blobs are written.
-
-    A repeated call to the script uses this form instead of writing the blobs again.
-    """
-
     detached: Sequence[DetachedPart] = ()
     """Parts that are empty in this form. Only an operation with `Operation.has_detached_parts` has such arguments."""
 
@@ -237,14 +230,10 @@ def resolve_entry(content: bytes, tag: str) -> EncodedEntry:
     return entry
 
 
-def forget_packed(operation: Operation[Any]) -> bool:
-    """Make the next execution of `operation` write its blobs again. Return False if no blobs were written before."""
-    arguments = [
-        argument for argument in operation.args if isinstance(argument, Encoded) and argument.packed is not None
-    ]
-    for argument in arguments:
-        argument.packed = None
-    return bool(arguments)
+def header_and_size(content: bytes) -> tuple[bytes, int]:
+    """Return the header of a stored journal entry whose content is a blob, and the size of the blob."""
+    [(_, _, size)], header = _split_table(content)
+    return header, size
 
 
 def decode_as(content: type[P], data: bytes) -> P:

@@ -1,11 +1,11 @@
-"""Execution of store operations through redis-py: `AsyncStore` for asyncio, and `SyncStore` for code without an event
-loop."""
+"""Execution of store operations through redis-py: `AsyncStore` for asyncio, `TracedStore` with spans, and `SyncStore`
+for code without an event loop."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -16,13 +16,18 @@ from redis.exceptions import NoScriptError, RedisError
 
 from ...clock import SYSTEM_CLOCK
 from ...errors import StoreUnavailable
+from ...telemetry.names import SpanName
+from ...telemetry.tracing import tracing
 from ..blobs.blob_store import Blobs, read, require
-from ..blobs.object_store import BlobMissing
+from ..blobs.redis_blobs import CALLS_AT_ONCE, RedisBlobs, SyncRedisBlobs
+from ..blobs.references import BlobMissing
 from ..codec import LongSnapshot
-from ..log.long_tasks import LogIncomplete, fold_log
+from ..log.long_tasks import LogIncomplete, fold_log, mark_unreadable
 from ..operation import Operation
+from ..runs.commands import Written
 from .redis_clients import (
     CONNECT_TIMEOUT,
+    RETRY_TIMEOUTS,
     PrimaryRetry,
     aclose_client,
     async_client,
@@ -30,8 +35,8 @@ from .redis_clients import (
     sync_client,
     translate_error,
 )
-from .replication import Replicas
-from .round_trips import Command, RoundTrips, commands_of, reply_of, slices_of
+from .replication import REPLICA_TIMEOUT_MS, Replicas
+from .round_trips import Command, RoundTrips, command_of
 
 T = TypeVar("T")
 
@@ -43,6 +48,12 @@ RETRY_TIMEOUT = 30.0
 
 RETRY_INTERVAL = 0.5
 
+SHOWN = frozenset({"create_task", "continue_task", "request_cancel", "claim_run", "settle_run", "release_run"})
+"""Scripts whose executions have their own spans."""
+
+RECORDED = "append"
+"""Script whose executions are events of the current span, because a long stream makes thousands of appends."""
+
 MAX_SENDERS = 4
 """Maximum number of concurrent pipelines of a lane. A large read in one pipeline does not delay the other pipelines."""
 
@@ -50,9 +61,6 @@ MAX_BATCH = 64
 
 SEND_TIMEOUT = 17.0
 """Seconds that a pipeline may take, including retries."""
-
-MAX_BLOB_READS = 4
-"""Maximum number of blobs that an `AsyncStore` reads from Redis concurrently."""
 
 LARGE_REPLY = 1 << 18
 """Bytes above which an `AsyncStore` parses a reply in a thread, because parsing takes milliseconds."""
@@ -65,9 +73,9 @@ RETRIES = 2
 twice."""
 
 
-def _options(retry: Any) -> dict[str, Any]:
+def _options(retry: Any, timeout: float | None) -> dict[str, Any]:
     return {
-        "socket_timeout": SOCKET_TIMEOUT,
+        "socket_timeout": timeout,
         "socket_connect_timeout": CONNECT_TIMEOUT,
         "socket_keepalive": True,
         "health_check_interval": 30,
@@ -95,46 +103,63 @@ class AsyncStore:
         blobs: Access to blobs, or None to write large parts through Lua.
         wait_replicas: Number of replicas that must confirm a write that accepts a message or may end a task. With 0, no
             write waits for replicas.
+        replica_timeout_ms: Milliseconds that replicas may take to confirm a write.
     """
 
     first: Callable[[], Awaitable[None]] | None = None
     """Check that runs before the first operation, through `run_raw`. None if there is no check or if the check has
     passed."""
 
-    def __init__(self, url: str, blobs: Blobs | None = None, *, wait_replicas: int = 0) -> None:
+    def __init__(
+        self,
+        url: str,
+        blobs: Blobs | None = None,
+        *,
+        wait_replicas: int = 0,
+        replica_timeout_ms: int = REPLICA_TIMEOUT_MS,
+    ) -> None:
         self._blobs = blobs
-        self._replicas = Replicas(wait_replicas)
+        self._replicas = Replicas(wait_replicas, replica_timeout_ms)
         retry = redis.asyncio.retry.Retry(ExponentialWithJitterBackoff(cap=0.5, base=0.05), RETRIES)
-        options = {**_options(retry), "socket_timeout": None}  # see `RoundTrips`
-        # sufficient connections for the senders, the reads of blobs, and a ping
-        self.redis = async_client(url, max_connections=2 * MAX_SENDERS + MAX_BLOB_READS + 4, **options)
-        self._blob_reads = asyncio.Semaphore(MAX_BLOB_READS)
+        options = _options(retry, timeout=None)  # see `RoundTrips`
+        # sufficient connections for the senders, the blobs, and a ping
+        self.redis = async_client(url, max_connections=2 * MAX_SENDERS + CALLS_AT_ONCE + 4, **options)
         self._round_trips = RoundTrips(self.redis.connection_pool, SOCKET_TIMEOUT)
+        self._redis_blobs = RedisBlobs(blobs.keys, self._round_trips) if blobs is not None else None
         self._lane, self._confirmed_lane = _Lane(), _Lane()  # so that slow replicas do not delay reads
         self._turn = asyncio.Lock()
 
     async def run(self, operation: Operation[T]) -> T:
         """Run an operation.
 
-        Large parts are written as blobs, with the operation or to the object store before the operation, and read after
-        the operation.
+        Large parts are written as blobs before the operation, and read after the operation. If a blob is missing, the
+        operation runs again, because its task may have expired since, or its blobs before it. Operations are
+        idempotent.
 
         Raises:
             StoreUnavailable: Redis cannot be reached, or refuses the command, for example because Redis is out of
                 memory, read-only or loading.
             ConfigError: The server is a Sentinel or a cluster node, or does not have the database.
-            BlobsUnavailable: The object store cannot be reached. If a part could not be written, the operation did not
-                run.
+            BlobsUnavailable: A blob is missing, or the object store cannot be reached. If a part could not be written,
+                the operation did not run.
         """
         if self.first is not None:
             await self.first()
             self.first = None
-        if self._blobs is not None and self._blobs.is_for(operation):
-            operation = await self._blobs.put(operation, self.run_raw)
         try:
+            return await self._run_with_blobs(operation)
+        except (BlobMissing, LogIncomplete):
+            return await self._run_with_blobs(operation)
+
+    async def _run_with_blobs(self, operation: Operation[T]) -> T:
+        if self._blobs is None or not self._blobs.is_for(operation):
             return await self._resolve(operation, await self._ask(operation))
-        except (BlobMissing, LogIncomplete):  # the task may have expired; operations are idempotent
-            return await self._resolve(operation, await self._ask(operation))
+        # if the caller is cancelled, the script runs nevertheless, or the blobs would stay until their first expiry
+        reply = await asyncio.shield(self._ask_with_blobs(operation, self._blobs))
+        return await self._resolve(operation, reply)
+
+    async def _ask_with_blobs(self, operation: Operation[Any], blobs: Blobs) -> Any:
+        return await self._ask(await blobs.put(operation, require(self._redis_blobs), self.run_raw))
 
     async def _resolve(self, operation: Operation[T], reply: Any) -> T:
         try:
@@ -147,31 +172,18 @@ class AsyncStore:
                 await self._fold_log(snapshot)
             result, missing = read(operation, reply, {})
         if missing:
-            contents = await require(self._blobs).get(missing, self._read_key)
+            contents = await require(self._blobs).get(missing, require(self._redis_blobs))
             if sum(map(len, contents.values())) > LARGE_REPLY:
                 result, _ = await asyncio.to_thread(read, operation, reply, contents)
             else:
                 result, _ = read(operation, reply, contents)
         return result
 
-    async def _read_key(self, key: str, size: int) -> bytes | None:
-        slices: list[bytes] = []
-        async with self._blob_reads:
-            for command in slices_of(key, size):
-                try:
-                    [reply] = await self._round_trips.make([command])
-                except RedisError as e:
-                    raise translate_error(e, "GETRANGE") from e
-                if isinstance(reply, Exception):
-                    raise translate_error(reply, "GETRANGE")
-                slices.append(reply)
-        return b"".join(slices) if all(slices) else None
-
     async def _fold_log(self, snapshot: list[Any]) -> None:
         """Read the contents of a long task, and let the event loop run other tasks after each page and each slice."""
         steps = fold_log(snapshot)
         reply = None
-        with suppress(StopIteration):
+        with mark_unreadable(snapshot), suppress(StopIteration):
             while True:
                 async with self._turn:
                     request = steps.send(reply)
@@ -253,13 +265,11 @@ class AsyncStore:
 
     async def _run_pipeline(self, operations: list[Operation[Any]], *, with_text: bool) -> list[Any]:
         """Send operations in one pipeline, wait for replicas if necessary, and return the replies or errors."""
-        commands: list[Command] = []
-        for operation in operations:
-            commands += commands_of(operation, with_text=with_text)
-        confirms = self._replicas.confirm(operations[0])  # all operations belong to one lane
-        replies = iter(await self._round_trips.make([*commands, self._replicas.command] if confirms else commands))
-        results = [reply_of(operation, replies) for operation in operations]
-        return self._replicas.checked(operations, results, next(replies)) if confirms else results
+        commands = [command_of(operation, with_text=with_text) for operation in operations]
+        if not self._replicas.confirm(operations[0]):  # all operations belong to one lane
+            return await self._round_trips.make(commands)
+        *results, confirmations = await self._round_trips.make([*commands, self._replicas.command])
+        return self._replicas.checked(operations, results, confirmations)
 
 
 async def run_with_retry(store: AsyncStore, operation: Operation[T]) -> T:
@@ -278,26 +288,58 @@ async def run_with_retry(store: AsyncStore, operation: Operation[T]) -> T:
         await asyncio.sleep(RETRY_INTERVAL)
 
 
+class TracedStore(AsyncStore):
+    """Store client that traces appends and the scripts in `SHOWN` if tracing is enabled."""
+
+    async def run(self, operation: Operation[T]) -> T:
+        """See `AsyncStore.run`."""
+        verb = operation.script.name
+        spans = tracing() if verb == RECORDED or verb in SHOWN else None
+        if spans is None:
+            return await super().run(operation)
+        if verb in SHOWN:
+            with spans.spanning(SpanName.STORE.format(verb=verb), {}):
+                return await super().run(operation)
+        reply = await super().run(operation)
+        if isinstance(reply, Written):
+            spans.record_append(reply.version)
+        return reply
+
+
 class SyncStore:
     """Store client for code without an event loop, such as operator commands and handlers of Celery signals.
 
-    The constructor has the arguments of `AsyncStore`.
+    Args:
+        url: See `AsyncStore`.
+        blobs: See `AsyncStore`.
+        wait_replicas: See `AsyncStore`.
+        timeout: Seconds that Redis may take to reply.
     """
 
-    def __init__(self, url: str, blobs: Blobs | None = None, *, wait_replicas: int = 0) -> None:
+    def __init__(
+        self, url: str, blobs: Blobs | None = None, *, wait_replicas: int = 0, timeout: float = SOCKET_TIMEOUT
+    ) -> None:
         self._blobs = blobs
         self._replicas = Replicas(wait_replicas)
-        retry = PrimaryRetry(ExponentialWithJitterBackoff(cap=0.5, base=0.05), RETRIES)
-        self.redis = sync_client(url, **_options(retry))
+        retry = PrimaryRetry(ExponentialWithJitterBackoff(cap=0.5, base=0.05), RETRIES, RETRY_TIMEOUTS * timeout)
+        self.redis = sync_client(url, **_options(retry, timeout))
+        self._redis_blobs = SyncRedisBlobs(blobs.keys, self.redis) if blobs is not None else None
 
     def run(self, operation: Operation[T]) -> T:
         """See `AsyncStore.run`."""
-        if self._blobs is not None and self._blobs.is_for(operation):
-            operation = self._blobs.put_now(operation, lambda small: small.parse(self._ask(small)))
         try:
-            return self._resolve(operation, self._ask(operation))
+            return self._run_with_blobs(operation)
         except (BlobMissing, LogIncomplete):
+            return self._run_with_blobs(operation)
+
+    def _run_with_blobs(self, operation: Operation[T]) -> T:
+        if self._blobs is None or not self._blobs.is_for(operation):
             return self._resolve(operation, self._ask(operation))
+        call = self._blobs.put_now(operation, require(self._redis_blobs), self._run_raw)
+        return self._resolve(operation, self._ask(call))
+
+    def _run_raw(self, operation: Operation[T]) -> T:
+        return operation.parse(self._ask(operation))
 
     def _resolve(self, operation: Operation[T], reply: Any) -> T:
         try:
@@ -307,44 +349,35 @@ class SyncStore:
                 self._fold_log(snapshot)
             result, missing = read(operation, reply, {})
         if missing:
-            result, _ = read(operation, reply, require(self._blobs).get_now(missing, self._read_key))
+            contents = require(self._blobs).get_now(missing, require(self._redis_blobs))
+            result, _ = read(operation, reply, contents)
         return result
 
     def _fold_log(self, snapshot: list[Any]) -> None:
         steps = fold_log(snapshot)
         reply = None
-        with suppress(StopIteration):
+        with mark_unreadable(snapshot), suppress(StopIteration):
             while True:
                 request = steps.send(reply)
                 reply = None if request is None else request.parse(self._ask(request))
 
-    def _read_key(self, key: str, size: int) -> bytes | None:
-        try:
-            slices = [self.redis.execute_command(*command) for command in slices_of(key, size)]  # type: ignore[no-untyped-call]
-        except RedisError as e:
-            raise translate_error(e, "GETRANGE") from e
-        return b"".join(slices) if all(slices) else None
-
     def _ask(self, operation: Operation[Any]) -> Any:
         try:
             try:
-                return self._execute(operation, commands_of(operation))
+                return self._execute(operation, command_of(operation))
             except NoScriptError:
-                return self._execute(operation, commands_of(operation, with_text=True))
+                return self._execute(operation, command_of(operation, with_text=True))
         except RedisError as e:
             raise translate_error(e, operation.script.name) from e
 
-    def _execute(self, operation: Operation[Any], commands: Sequence[Command]) -> Any:
-        confirms = self._replicas.confirm(operation)
-        if not confirms and len(commands) == 1:
-            return self.redis.execute_command(*commands[0])  # type: ignore[no-untyped-call]
+    def _execute(self, operation: Operation[Any], command: Command) -> Any:
+        if not self._replicas.confirm(operation):
+            return self.redis.execute_command(*command)  # type: ignore[no-untyped-call]
         with self.redis.pipeline(transaction=False) as pipeline:
-            for command in (*commands, self._replicas.command) if confirms else commands:
-                pipeline.execute_command(*command)  # type: ignore[no-untyped-call]
-            replies = iter(pipeline.execute(raise_on_error=False))
-        reply = reply_of(operation, replies)
-        if confirms:
-            [reply] = self._replicas.checked([operation], [reply], next(replies))
+            pipeline.execute_command(*command)  # type: ignore[no-untyped-call]
+            pipeline.execute_command(*self._replicas.command)  # type: ignore[no-untyped-call]
+            reply, confirmations = pipeline.execute(raise_on_error=False)
+        [reply] = self._replicas.checked([operation], [reply], confirmations)
         if isinstance(reply, Exception):
             raise reply
         return reply

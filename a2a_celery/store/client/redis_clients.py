@@ -34,14 +34,15 @@ from redis.sentinel import MasterNotFoundError
 
 from ...clock import SYSTEM_CLOCK
 from ...errors import ConfigError, StoreUnavailable
-from ...settings.urls import NO_CLUSTER, SENTINEL_FORM, SentinelAddress, is_sentinel_url, redis_url
+from ...settings.urls import SENTINEL_FORM, SentinelAddress, is_sentinel_url, redis_url
+from ..blobs.references import BlobMissing
 
 CONNECT_TIMEOUT = 2.0
 """Seconds that a server may take to accept a connection."""
 
-RETRY_WINDOW = 8.0
-"""Seconds after which a blocking client no longer retries. The first timeout of 5 seconds is retried, because it may be
-that of an old connection after a failover. The second timeout is not."""
+RETRY_TIMEOUTS = 1.6
+"""Number of socket timeouts after which a blocking client no longer retries. The first timeout is retried, because it
+may be that of an old connection after a failover. The second timeout is not."""
 
 SENTINEL_TIMEOUT = 1.0
 """Seconds that a Sentinel may take to accept a connection, and to reply, before redis-py asks the next Sentinel."""
@@ -65,7 +66,10 @@ def async_client(url: str, **options: Any) -> redis.asyncio.Redis:
 def sync_client(url: str, **options: Any) -> redis.Redis:
     """Return a blocking client with the redis-py options `options`. Close the client with `close_client`."""
     if not is_sentinel_url(url):
-        return redis.Redis.from_url(redis_url(url), **_supported_options(url, options))
+        url, options = redis_url(url), _supported_options(url, options)
+        if "max_connections" in parse_url(url):  # type: ignore[no-untyped-call]
+            return redis.Redis.from_pool(redis.BlockingConnectionPool.from_url(url, **options))  # a thread waits
+        return redis.Redis.from_url(url, **options)
     address = SentinelAddress.of(url)
     settings = {**_sentinel_options(address, options), **sentinel_timeouts()}
     sentinels = redis.sentinel.Sentinel(address.sentinels, address.min_other_sentinels, settings)  # type: ignore[no-untyped-call]
@@ -96,7 +100,7 @@ def close_client(client: redis.Redis) -> None:
 
 
 class PrimaryRetry(Retry):
-    """Retry after broken connections, for `RETRY_WINDOW` seconds.
+    """Retry after broken connections, for `window` seconds.
 
     redis-py retries a command, the connect and the ping of a new connection, each within the retry before it. The time
     is that of the outermost retry. Without a limit, a frozen server would be reported after nine timeouts. An
@@ -108,11 +112,15 @@ class PrimaryRetry(Retry):
     _until: float | None = None
     """Time after which no attempt begins, or None outside of a call."""
 
+    def __init__(self, backoff: Any, retries: int, window: float) -> None:
+        super().__init__(backoff, retries)
+        self._window = window
+
     def call_with_retry(self, *arguments: Any, **options: Any) -> Any:
         """Call `Retry.call_with_retry`, whose options depend on the version of redis-py."""
         outer_until = self._until
         if outer_until is None:
-            self._until = SYSTEM_CLOCK.monotonic() + RETRY_WINDOW
+            self._until = SYSTEM_CLOCK.monotonic() + self._window
         try:
             return super().call_with_retry(*arguments, **(options | {"is_retryable": self._is_retryable}))
         finally:
@@ -256,8 +264,9 @@ def translate_error(error: Exception, operation: str) -> Exception:
 
     Returns:
         StoreUnavailable if the connection failed or the server is in a state in which it refuses commands. ConfigError
-        if the server is a Sentinel or a cluster node, or does not have the database. Any other error unchanged, so that
-        a faulty script is not reported as an unavailable store.
+        if the server is a Sentinel or a cluster node, or does not have the database. BlobMissing if the script refused
+        the call because of its blobs; see ``scripts/lib/blobs.lua``. Any other error unchanged, so that a faulty script
+        is not reported as an unavailable store.
     """
     if not isinstance(error, RedisError):
         return error
@@ -266,7 +275,10 @@ def translate_error(error: Exception, operation: str) -> Exception:
         hint = f" ({PROTECTED_MODE})" if code == "DENIED" else ""
         return StoreUnavailable(f"the Redis operation {operation} failed: {code}{hint}")
     if isinstance(error, _CLUSTER_ERRORS) or "not allowed in cluster mode" in str(error):
-        return ConfigError(f"a2a_store_url is the address of a cluster node. {NO_CLUSTER}")
+        return ConfigError(
+            "a2a_store_url is the address of a cluster node. Redis Cluster is not supported: set the URL of a single "
+            "primary, such as redis://host:6379/0"
+        )
     if "DB index is out of range" in str(error):
         return ConfigError(
             "a2a_store_url selects a database that the Redis server does not have: use a smaller number, or raise the "
@@ -275,7 +287,7 @@ def translate_error(error: Exception, operation: str) -> Exception:
     if _UNKNOWN_TO_SENTINEL.search(str(error)):
         return ConfigError(f"a2a_store_url is the address of a Sentinel: use the form {SENTINEL_FORM}")
     if isinstance(error, ResponseError):
-        return error
+        return BlobMissing(f"{operation}: {error}") if str(error).startswith("BLOBMISSING") else error
     if isinstance(error, MasterNotFoundError):
         return StoreUnavailable(f"the Redis operation {operation} failed: {NO_PRIMARY}")
     return StoreUnavailable(f"the Redis operation {operation} failed: {type(error).__name__}")

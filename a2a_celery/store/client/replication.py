@@ -43,15 +43,17 @@ class Replicas:
 
     Args:
         count: Number of replicas that must confirm a write. With 0, no write waits for replicas.
+        timeout_ms: Milliseconds that the replicas may take.
     """
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, timeout_ms: int = REPLICA_TIMEOUT_MS) -> None:
         self._count = count
+        self._timeout_ms = timeout_ms
 
     @property
     def command(self) -> Command:
         """WAIT command that follows the writes on a connection."""
-        return ("WAIT", self._count, REPLICA_TIMEOUT_MS)
+        return ("WAIT", self._count, self._timeout_ms)
 
     def confirm(self, operation: Operation[Any]) -> bool:
         """Return True if replicas must confirm `operation`."""
@@ -78,7 +80,7 @@ class Replicas:
         ]
 
     def _shortfall_reply(self, verb: str, reply: Any, confirmations: Any) -> Any:
-        shortfall = f"{confirmations} of {self._count} replicas confirmed {verb} within {REPLICA_TIMEOUT_MS} ms"
+        shortfall = f"{confirmations} of {self._count} replicas confirmed {verb} within {self._timeout_ms} ms"
         if isinstance(confirmations, Exception):
             shortfall = f"the replicas did not confirm {verb} ({confirmations})"
         if verb in ACCEPTING:

@@ -7,7 +7,7 @@ still provides the connections, handshakes, health checks and the protocol.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from redis.asyncio import ConnectionPool
@@ -18,9 +18,6 @@ from ..blobs.references import Encoded
 from ..operation import Argument, Operation
 
 Command = Sequence[Argument]
-
-SLICE = 1 << 20
-"""Maximum number of bytes of a string that one command reads."""
 
 _SIZES = tuple(b"$%d" % size for size in range(256))
 """RESP length prefixes of short arguments."""
@@ -41,11 +38,8 @@ def pack_commands(commands: Sequence[Command]) -> bytes:
     return b"\r\n".join(lines)
 
 
-def commands_of(operation: Operation[Any], *, with_text: bool = False) -> list[Command]:
-    """Return the commands that run an operation.
-
-    Blobs are set and deleted in one transaction with the script, which renames the blobs that it keeps. If the
-    transaction does not run, neither the blobs nor the script's changes exist.
+def command_of(operation: Operation[Any], *, with_text: bool = False) -> Command:
+    """Return the command that runs an operation.
 
     Args:
         operation: Operation to run.
@@ -55,48 +49,27 @@ def commands_of(operation: Operation[Any], *, with_text: bool = False) -> list[C
     arguments = operation.args
     if operation.has_detached_parts:
         arguments = [argument.attach() if isinstance(argument, Encoded) else argument for argument in arguments]
-    command = (*call, len(operation.keys), *operation.keys, *arguments)
-    if not operation.staged:
-        return [command]
-    blobs = [("SET", key, content) for key, content in operation.staged.items()]
-    return [("MULTI",), *blobs, command, ("DEL", *operation.staged), ("EXEC",)]
-
-
-def reply_of(operation: Operation[Any], replies: Iterator[Any]) -> Any:
-    """Return the reply of the operation's script, or an error, from the replies of the commands of `commands_of`.
-
-    If Redis refuses a command of the transaction, the error of this command is returned.
-    """
-    if not operation.staged:
-        return next(replies)
-    of_transaction = [next(replies) for _ in range(len(operation.staged) + 4)]
-    for reply in of_transaction:
-        if isinstance(reply, Exception):
-            return reply
-    return of_transaction[-1][-2]
-
-
-def slices_of(key: str, size: int) -> list[Command]:
-    """Return the commands that read a string of `size` bytes in slices.
-
-    Redis copies a slice into its reply and serves other clients between two round trips. The reply of a slice is empty
-    if the key does not exist.
-    """
-    return [("GETRANGE", key, start, start + SLICE - 1) for start in range(0, size, SLICE)]
+    return (*call, len(operation.keys), *operation.keys, *arguments)
 
 
 class RoundTrips:
     """Sender of commands over the connections of a pool. Each concurrent round trip uses one connection.
 
+    A round trip waits for another one if no connection is left. The last connection of the pool is for other commands.
+
     Args:
         pool: Pool of connections without timeouts. The timeouts of redis-py create an asyncio task for each write.
+        timeout: See the attribute.
+
+    Attributes:
         timeout: Seconds that each reply may take.
     """
 
     def __init__(self, pool: ConnectionPool, timeout: float) -> None:
         self._pool: Any = pool
-        self._timeout = timeout
+        self.timeout = timeout
         self._idle: list[Any] = []
+        self._free = asyncio.Semaphore(max(pool.max_connections - 1, 1))
 
     async def make(self, commands: Sequence[Command]) -> list[Any]:
         """Send commands and return their replies. An error reply is returned as a ResponseError.
@@ -108,6 +81,10 @@ class RoundTrips:
             redis.ConnectionError: Redis cannot be reached.
             redis.TimeoutError: Redis does not reply.
         """
+        async with self._free:
+            return await self._make(commands)
+
+    async def _make(self, commands: Sequence[Command]) -> list[Any]:
         connection = self._idle.pop() if self._idle else await self._pool.get_connection()
         primary = getattr(self._pool, "master_address", None)  # as last reported by the Sentinels
         if primary is not None and (connection.host, connection.port) != primary:
@@ -124,11 +101,11 @@ class RoundTrips:
         replies: list[Any] = []
         clock = asyncio.get_running_loop().time
         try:
-            async with asyncio.timeout(self._timeout) as timeout:
+            async with asyncio.timeout(self.timeout) as timeout:
                 await connection.send_packed_command([pack_commands(commands)])
                 while len(replies) < len(commands):
                     if replies:
-                        timeout.reschedule(clock() + self._timeout)
+                        timeout.reschedule(clock() + self.timeout)
                     try:
                         replies.append(await connection.read_response())
                     except ResponseError as e:

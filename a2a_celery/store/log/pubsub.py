@@ -1,4 +1,4 @@
-"""Pub/sub listener and log followers.
+"""Pub/sub listener, which receives the notifications of tasks.
 
 A process receives the notifications of all its tasks over one Redis connection. A notification reports that a log has
 grown, and may carry the new entries. The log is authoritative: after a reconnect, every signal is notified, and a
@@ -10,29 +10,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain
 from struct import unpack_from
 from typing import Any
-from uuid import uuid4
 
 import redis.asyncio
-from a2a.types import TaskStatusUpdateEvent
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from ...clock import SYSTEM_CLOCK, Clock
 from ...concurrency import LeanEvent
-from ...lifecycle import EventId, LogEntry
-from ..client.connection import AsyncStore, run_with_retry
+from ...lifecycle import EventId
 from ..client.redis_clients import CONNECT_TIMEOUT, aclose_client, async_client
 from ..codec import log_entries, state_of
-from ..keys import Keys, Scope
-from ..tasks.commands import ReplyChannel, read_final_task, read_task
-from ..tasks.results import FinalTask
-from .pages import LogPage, read_log
+from .pages import LogPage
 
 BUFFER_BYTES = 64 * 1024
 """Maximum number of bytes that are buffered for a slow reader. A reader with more pending bytes reads the log."""
@@ -45,27 +39,25 @@ class InlineEntries:
     Attributes:
         version: Version of the last entry.
         state: State of the task after the last entry, in stored form.
-        running: True if a run of the task is open: queued, claimed, delegated or suspended.
         entries: Entries in stored form.
         before_us: Time at which the entry before the first entry was recorded, in µs, or 0 if unknown.
     """
 
     version: int
     state: bytes
-    running: bool
     entries: Sequence[bytes]
     before_us: int = 0
 
     @classmethod
     def of(cls, version: int, content: bytes) -> InlineEntries:
         """Parse the entries of a notification; see ``scripts/lib/notifications.lua``."""
-        state, running, before_us, packed_entries = content.split(b" ", 3)
+        state, before_us, packed_entries = content.split(b" ", 2)
         entries, at = [], 0
         while at < len(packed_entries):
             (length,) = unpack_from(">I", packed_entries, at)
             entries.append(packed_entries[at + 4 : at + 4 + length])
             at += 4 + length
-        return cls(version, state, running == b"1", entries, int(before_us))
+        return cls(version, state, entries, int(before_us))
 
     @property
     def base_version(self) -> int:
@@ -83,14 +75,14 @@ class InlineEntries:
         entries = [*self.entries, *later_entries.entries]
         if sum(map(len, entries)) > BUFFER_BYTES:
             return None
-        return InlineEntries(later_entries.version, later_entries.state, later_entries.running, entries, self.before_us)
+        return InlineEntries(later_entries.version, later_entries.state, entries, self.before_us)
 
     def page(self, after: EventId) -> LogPage | None:
         """Return the page that follows the event `after`, or None if the log must be read."""
         if not self.base_version <= after.version < self.version or self._id_of(after.version).differs_from(after):
             return None
         entries = log_entries(self.entries[after.version - self.base_version :], after.version)
-        return LogPage(entries, self.version, state_of(self.state), self.running)
+        return LogPage(entries, self.version, state_of(self.state))
 
     def _id_of(self, version: int) -> EventId:
         """Return the id of the entry with this version, which may be the entry before the first inline entry."""
@@ -104,8 +96,8 @@ logger = logging.getLogger(__name__)
 POLL_INTERVAL = 15.0
 """Seconds without a notification after which a waiter reads the log."""
 
-PING_EVERY = 3.0
-"""Seconds without a message after which the listener sends a PING."""
+PING_INTERVAL = 3.0
+"""Default seconds without a message after which a listener sends a PING."""
 
 SILENCE = 10.0
 """Seconds without a message after which the connection counts as broken. A NAT gateway or a failover can drop a
@@ -114,20 +106,22 @@ connection silently."""
 RECONNECT_EVERY = 0.2
 """Seconds between two attempts to reconnect."""
 
-COUNT_EVERY = 1.0
-"""Seconds between two updates of the published number of signals on each reply channel of this process."""
+COUNT_INTERVAL = 1.0
+"""Default seconds between two updates of the published number of signals on each reply channel of this process."""
 
 
 class LogSignal:
     """Wake-up signal for one waiter. Repeated notifications are coalesced.
 
     Args:
+        clock: Clock of the polls.
         final_only: True if only final states wake the waiter.
     """
 
-    __slots__ = ("_final_only", "_flag", "_inline", "_version")  # each open stream has a signal
+    __slots__ = ("_clock", "_final_only", "_flag", "_inline", "_version")  # each open stream has a signal
 
-    def __init__(self, *, final_only: bool = False) -> None:
+    def __init__(self, clock: Clock = SYSTEM_CLOCK, *, final_only: bool = False) -> None:
+        self._clock = clock
         self._flag = LeanEvent()
         self._final_only = final_only
         self._version = 0.0
@@ -165,7 +159,7 @@ class LogSignal:
         If such a notification has arrived since the last wait, return at once.
         """
         with suppress(TimeoutError):
-            async with asyncio.timeout(timeout):
+            async with self._clock.timeout(timeout):
                 while self._version <= after:
                     self._flag.clear()
                     await self._flag.wait()
@@ -176,10 +170,24 @@ class PubSubListener:
     """Pub/sub subscriptions of this process. The first signal opens the connection, and `stop` closes it.
 
     Only one background task uses the connection, so a cancelled waiter does not break the connection.
+
+    Args:
+        url: URL of the store.
+        clock: Clock that measures the silence of the connection.
+        ping_interval: Seconds without a message after which the listener sends a PING.
+        count_interval: Seconds between two updates of the published number of signals on each reply channel.
     """
 
-    def __init__(self, url: str, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(
+        self,
+        url: str,
+        clock: Clock = SYSTEM_CLOCK,
+        *,
+        ping_interval: float = PING_INTERVAL,
+        count_interval: float = COUNT_INTERVAL,
+    ) -> None:
         self._clock = clock
+        self._ping_interval, self._count_interval = ping_interval, count_interval
         options = {
             "socket_connect_timeout": CONNECT_TIMEOUT,
             "socket_keepalive": True,
@@ -237,7 +245,7 @@ class PubSubListener:
                 `LogSignal` for each channel may listen through a reply channel.
             final_only: True if only final states notify the `LogSignal`.
         """
-        signal = LogSignal(final_only=final_only)
+        signal = LogSignal(self._clock, final_only=final_only)
         return self._listen_through(through, channel, signal) if through else self._listen(channel, signal)
 
     @asynccontextmanager
@@ -317,7 +325,7 @@ class PubSubListener:
             if count_channels != self._counted:
                 self._counted = count_channels
                 self._changed.set()
-            await asyncio.sleep(COUNT_EVERY)
+            await asyncio.sleep(self._count_interval)
 
     async def _update(self, pubsub: Any) -> None:
         """Subscribe to new channels and unsubscribe from unused ones."""
@@ -335,7 +343,7 @@ class PubSubListener:
     async def _read_messages(self, pubsub: Any) -> None:
         received_at = self._clock.monotonic()
         while True:
-            message = await pubsub.get_message(timeout=PING_EVERY)
+            message = await pubsub.get_message(timeout=self._ping_interval)
             if message is None:
                 if self._clock.monotonic() - received_at > SILENCE:
                     raise redis.ConnectionError(f"no message for {SILENCE:g} s, and no reply to a ping")
@@ -386,130 +394,3 @@ class PubSubListener:
     def _notify_all(self) -> None:
         for signal in chain(*self._signals.values(), *(signals.values() for signals in self._multiplexed.values())):
             signal.notify()
-
-
-async def follow(
-    store: AsyncStore,
-    keys: Keys,
-    signal: LogSignal,
-    task_id: str,
-    after: EventId,
-    *,
-    new: bool = False,
-    resolve_blobs: bool = True,
-    on_page: Callable[[LogPage], None] | None = None,
-) -> AsyncGenerator[LogPage, None]:
-    """Yield the pages of a log after the event `after`, without gaps or repeats, until the task no longer exists.
-
-    A page is empty if a poll finds no new entry. Polls are at most `POLL_INTERVAL` seconds apart. A slow reader keeps
-    one page in memory and does not delay other readers.
-
-    If a restored store has lost entries that were already read, the next page has `restored` set, and contains the
-    complete task and its status. Both have the id of the task's newest event, whose version may be lower than the
-    version of `after`.
-
-    Args:
-        store: Store that contains the log.
-        keys: Keys of the deployment.
-        signal: Signal that already listens to the task.
-        task_id: Id of the task.
-        after: Last event that the caller has received.
-        new: True if `after` was written while `signal` listened, so that no read of the log is necessary before the
-            first wait.
-        resolve_blobs: False to leave blob references unresolved.
-        on_page: Function that is called with each page before the page is yielded, or None.
-    """
-    if new:
-        await signal.wait(after=after.version)
-    while True:
-        page = signal.page(after)
-        if page is None:
-            page = await run_with_retry(store, read_log(keys, task_id, after, resolve_blobs=resolve_blobs))
-        if page.restored:
-            page = await _restored_page(store, keys, task_id, page, resolve_blobs=resolve_blobs)
-        if page.version == 0:
-            return
-        if page.entries:
-            after = page.entries[-1].id
-        if on_page is not None:
-            on_page(page)
-        all_read = page.version <= after.version
-        yield page
-        del page
-        if all_read:
-            await signal.wait(after=after.version)
-
-
-async def _restored_page(store: AsyncStore, keys: Keys, task_id: str, page: LogPage, *, resolve_blobs: bool) -> LogPage:
-    """Return a page with the complete task and its status, from which the reader restarts."""
-    snapshot = await run_with_retry(store, read_task(keys, None, task_id, resolve_blobs=resolve_blobs))
-    if snapshot is None:
-        return LogPage([], 0, page.state, running=False)
-    task, newest = snapshot
-    status = TaskStatusUpdateEvent(task_id=task.id, context_id=task.context_id, status=task.status)
-    entries = [LogEntry(*newest, task), LogEntry(*newest, status)]
-    return LogPage(entries, newest.version, task.status.state, page.running, restored=True)
-
-
-class LogFollower:
-    """Reader of task logs that waits for new entries with the process's pub/sub listener."""
-
-    def __init__(self, store: AsyncStore, keys: Keys, listener: PubSubListener) -> None:
-        self.store = store
-        self.keys = keys
-        self.listener = listener
-        self._reply_channel = keys.reply_channel(uuid4().hex)
-
-    def reply_channel(self, *, final_only: bool) -> ReplyChannel:
-        """Return the reply channel of this process.
-
-        Args:
-            final_only: True if the channel receives final states only.
-        """
-        return ReplyChannel(self._reply_channel, final_only)
-
-    def listen(
-        self, task_id: str, reply_channel: ReplyChannel | None = None, *, final_only: bool = False
-    ) -> AbstractAsyncContextManager[LogSignal]:
-        """Subscribe to the notifications of a task for the duration of a ``with`` block.
-
-        The `LogSignal` of the ``with`` statement is notified of new log entries. Enter the block before you read the
-        log.
-
-        Args:
-            task_id: Id of the task.
-            reply_channel: Reply channel with which the task was created, or None. A reply channel saves a round trip.
-            final_only: True if only final states notify the `LogSignal`.
-        """
-        return self.listener.listen(
-            self.keys.task(task_id).notifications,
-            through=reply_channel.channel if reply_channel else "",
-            final_only=final_only,
-        )
-
-    async def final_task(self, scope: Scope, task_id: str, *, history_length: int | None = None) -> FinalTask | None:
-        """Wait until a task is terminal or interrupted, and return the task, or None if the task is not in `scope`.
-
-        Args:
-            scope: Scope of the task.
-            task_id: Id of the task.
-            history_length: Number of history messages to read, or None for all.
-
-        Raises:
-            StoreUnavailable: The store was unavailable for `RETRY_TIMEOUT` seconds.
-        """
-        final = read_final_task(self.keys, scope, task_id, history_length=history_length)
-        head = read_task(self.keys, scope, task_id, history_length=0, artifacts=False, resolve_blobs=False)
-        async with self.listen(task_id, final_only=True) as signal:
-            while (task := await run_with_retry(self.store, final)) is None:
-                if await run_with_retry(self.store, head) is None:
-                    return None
-                await signal.wait()
-            return task
-
-    async def pages(self, task_id: str, after: EventId) -> AsyncGenerator[LogPage, None]:
-        """Yield the non-empty pages of a task's log after the event `after`; see `follow`."""
-        async with self.listen(task_id) as signal:
-            async for page in follow(self.store, self.keys, signal, task_id, after):
-                if page.entries:
-                    yield page

@@ -5,20 +5,30 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from a2a.types import Message, SendMessageRequest, Task, TaskState, TaskStatusUpdateEvent
 
 from ...lifecycle import Event, EventKind, is_terminal, kind_of
 from ...lifecycle.execution import Step, decode_step
 from ...lifecycle.journal import JournalEntry, RunRecord
+from ...lifecycle.references import RunRef, Scope
 from ...lifecycle.states import short_name
 from ..blobs.references import decode_as, encode, has_references
-from ..codec import event_arguments, journal_from, pack_metadata, snapshot_is_resolved, state_of, task_from_snapshot
-from ..keys import Keys, Scope
-from ..operation import Argument, Operation, script
+from ..codec import (
+    EventArguments,
+    event_arguments,
+    journal_from,
+    pack_metadata,
+    snapshot_is_resolved,
+    state_of,
+    task_from_snapshot,
+)
+from ..keys import Keys, TaskKeys
+from ..operation import Operation
 from ..tasks.commands import FIRST_PUBLISH_GRACE_US
-from ..tasks.results import CancelRequested
+from ..tasks.replies import CancelRequested
+from ..verbs import Digits, verb
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,40 +78,40 @@ class SavedSince:
     version: int
 
 
-def session_arguments(keys: Keys, session: SessionState | None) -> list[Argument]:
-    """Return the arguments of ``save_session`` in ``scripts/lib``."""
-    if session is None:
-        return ["", 0, "", "", "", ""]
-    return [
+class SessionArguments(NamedTuple):
+    """Session to save, as the argument of a script.
+
+    Attributes:
+        key: Key of the session.
+        version: Version from which the state was derived.
+        state: State, or b"" if it is unchanged.
+        fingerprint: Fingerprint of the secret, or "" for a state in plain text.
+        sealed_with: Key of the list of values that the secret seals, or "".
+        secrets: Key of the secrets.
+    """
+
+    key: str
+    version: int
+    state: bytes
+    fingerprint: str
+    sealed_with: str
+    secrets: str
+
+
+def session_arguments(keys: Keys, session: SessionState) -> SessionArguments:
+    """Return a session in the form that ``save_session`` in ``scripts/lib`` receives."""
+    return SessionArguments(
         keys.session(session.scope, session.context_id),
         session.version,
         session.state,
         session.fingerprint,
         keys.sealed_with(session.fingerprint) if session.fingerprint else "",
         keys.secrets,
-    ]
+    )
 
 
 MAX_LOST_BEFORE_CLAIM = 3
 """Number of lost worker processes at which the task of a run ends, if no lost process has claimed the run."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunRef:
-    """Reference to a run of a task. `name` is the id of the Celery task that executes the run."""
-
-    task_id: str
-    run: int
-
-    @property
-    def name(self) -> str:
-        return f"{self.task_id}.{self.run}"
-
-    @classmethod
-    def of(cls, name: str) -> RunRef | None:
-        """Return a reference to the run whose Celery task has the id `name`, or None if no run has such an id."""
-        task_id, _, run = name.rpartition(".")
-        return cls(task_id, int(run)) if task_id and run.isascii() and run.isdecimal() else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,11 +223,7 @@ class Illegal:
 @dataclass(frozen=True, slots=True)
 class Settled:
     """Settled run. The caller publishes `next_run` of the task, or the run `other` of another task of the same context
-    queue, with `next_options`. Both runs are None if no run follows.
-
-    Attributes:
-        next_agent: Name of the agent of the run that follows, or "" if no run follows. Tasks of a schedule with two
-            agents share a context queue, so the agent of `other` can differ from the agent of the settled run.
+    queue, with `next_options`. Both runs are None if no run follows. The run that follows belongs to the same agent.
     """
 
     version: int
@@ -225,7 +231,6 @@ class Settled:
     next_run: int | None
     next_options: bytes = b""
     other: RunRef | None = None
-    next_agent: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +259,28 @@ class Unchanged:
     def __str__(self) -> str:
         """Return a sentence for logs."""
         return "nothing changed"
+
+
+@verb
+def _claim_run(
+    keys: TaskKeys,
+    run: Digits,
+    token: str,
+    runner: str,
+    lease_us: int,
+    writes_working: bool,
+    max_attempts: int,
+    retries: int,
+    retry_event: bytes | None,
+    retry_metadata: bytes,
+    session_prefix: str | None,
+    worker: str,
+    version: str,
+    claims_other_version: bool,
+) -> None:
+    """`retry_event` is the WORKING event of the retry, or None if unknown, and `retry_metadata` its packed metadata.
+    `session_prefix` is None for an agent without sessions.
+    """
 
 
 def claim_run(
@@ -299,18 +326,23 @@ def claim_run(
             return (Dropped if reply[0] == b"dropped" else RetryUnrecorded)(reply[1].decode())
         return _claim(reply, ref, token, session=session, resolve_blobs=resolve_blobs)
 
-    return Operation(
-        script("claim_run"),
+    call = _claim_run(
         keys.task(ref.task_id),
-        [
-            *(ref.run, token, runner, lease_us, int(working), max_attempts, retries),
-            *((b"", b"") if retried is None else (encode(retried), pack_metadata(retried.metadata))),
-            keys.sessions if session else "",
-            *(worker, version, int(claims_other_version)),
-        ],
-        parse,
-        resolve_blobs,
+        ref.run,
+        token,
+        runner,
+        lease_us,
+        working,
+        max_attempts,
+        retries,
+        retry_event=None if retried is None else encode(retried),
+        retry_metadata=b"" if retried is None else pack_metadata(retried.metadata),
+        session_prefix=keys.sessions if session else None,
+        worker=worker,
+        version=version,
+        claims_other_version=claims_other_version,
     )
+    return Operation(*call, parse, resolve_blobs)
 
 
 def _claim(reply: Sequence[Any], ref: RunRef, token: str, *, session: bool, resolve_blobs: bool) -> Claim:
@@ -344,14 +376,17 @@ def _claim(reply: Sequence[Any], ref: RunRef, token: str, *, session: bool, reso
     )
 
 
+@verb
+def _append(keys: TaskKeys, run: int, token: str, before: int, events: Sequence[EventArguments]) -> None:
+    """`before` is the number of records that the run wrote earlier."""
+
+
 def append(
     keys: Keys, ref: RunRef, *, token: str, written_count: int, events: Sequence[RunRecord]
 ) -> Operation[Written | RunLost | Illegal]:
     """Append all `events` of a claimed run, or none. The run has written `written_count` records earlier."""
     return Operation(
-        script("append"),
-        keys.task(ref.task_id),
-        [ref.run, token, written_count, *event_arguments(events)],
+        *_append(keys.task(ref.task_id), ref.run, token, written_count, list(map(event_arguments, events))),
         _parse_append,
         ends_task=any(map(_ends_task, events)),
     )
@@ -362,6 +397,28 @@ def _ends_task(record: RunRecord) -> bool:
     if isinstance(record, TaskStatusUpdateEvent):
         return is_terminal(record.status.state)
     return isinstance(record, Message) and kind_of(record) is EventKind.ANSWER
+
+
+@verb
+def _settle_run(
+    keys: TaskKeys,
+    run: int,
+    token: str,
+    before: int,
+    due_us: int,
+    ask_count: Digits,
+    refuses_answer: bool,
+    read_count: int,
+    pauses: str,
+    pause_us: int,
+    pause_timeout: bytes,
+    dead_letters: str | None,
+    answer_schema: str,
+    reminders: bytes,
+    session: SessionArguments | None,
+    events: Sequence[EventArguments],
+) -> None:
+    """A watcher publishes the next run after `due_us`, and ends a pause with `pause_timeout` after `pause_us`."""
 
 
 def settle_run(
@@ -402,17 +459,24 @@ def settle_run(
     """
 
     return Operation(
-        script("settle_run"),
-        keys.task(ref.task_id),
-        [
-            *(ref.run, token, written_count, FIRST_PUBLISH_GRACE_US, ask_count, int(refuses_answer), read_count),
-            *(keys.pauses, pause_us),
-            b"" if pause_timeout is None else encode(pause_timeout),
-            keys.dead_letters if dead_letter else "",
-            *(answer_schema, reminders),
-            *session_arguments(keys, session),
-            *event_arguments(events),
-        ],
+        *_settle_run(
+            keys.task(ref.task_id),
+            run=ref.run,
+            token=token,
+            before=written_count,
+            due_us=FIRST_PUBLISH_GRACE_US,
+            ask_count=ask_count,
+            refuses_answer=refuses_answer,
+            read_count=read_count,
+            pauses=keys.pauses,
+            pause_us=pause_us,
+            pause_timeout=b"" if pause_timeout is None else encode(pause_timeout),
+            dead_letters=keys.dead_letters if dead_letter else None,
+            answer_schema=answer_schema,
+            reminders=reminders,
+            session=None if session is None else session_arguments(keys, session),
+            events=list(map(event_arguments, events)),
+        ),
         partial(_parse_settlement, ref),
     )
 
@@ -420,10 +484,10 @@ def settle_run(
 def _parse_settlement(ref: RunRef, reply: Sequence[bytes]) -> Settled | RunLost | Illegal | LeftOpen | SavedSince:
     match reply[0]:
         case b"settled":
-            run, task_id, agent = int(reply[3] or 0), reply[5].decode(), reply[6].decode()
+            run, task_id = int(reply[3] or 0), reply[5].decode()
             is_own = task_id in ("", ref.task_id)
             other = None if is_own else RunRef(task_id, run)
-            return Settled(int(reply[1]), state_of(reply[2]), (run or None) if is_own else None, reply[4], other, agent)
+            return Settled(int(reply[1]), state_of(reply[2]), (run or None) if is_own else None, reply[4], other)
         case b"conflict":
             return SavedSince(int(reply[1]))
         case b"illegal":
@@ -432,6 +496,20 @@ def _parse_settlement(ref: RunRef, reply: Sequence[bytes]) -> Settled | RunLost 
             return LeftOpen(state_of(reply[1]))
         case _:
             return RunLost.of(reply)
+
+
+@verb
+def _end_run(
+    keys: TaskKeys,
+    run: int,
+    runner_prefix: str,
+    worker_was_lost: bool,
+    dead_letters: str,
+    max_lost: int,
+    retries: int | None,
+    event: EventArguments,
+) -> None:
+    """A claimed run is ended only if the id of its runner begins with `runner_prefix`, unless the prefix is ""."""
 
 
 def end_run(
@@ -463,13 +541,16 @@ def end_run(
         return Over(int(reply[1]), state_of(reply[2])) if reply[0] == b"over" else Unchanged()
 
     return Operation(
-        script("end_run"),
-        keys.task(ref.task_id),
-        [
-            *(ref.run, runner or "", int(lost), keys.dead_letters, MAX_LOST_BEFORE_CLAIM),
-            "" if retries is None else retries,
-            *event_arguments([event]),
-        ],
+        *_end_run(
+            keys.task(ref.task_id),
+            run=ref.run,
+            runner_prefix=runner or "",
+            worker_was_lost=lost,
+            dead_letters=keys.dead_letters,
+            max_lost=MAX_LOST_BEFORE_CLAIM,
+            retries=retries,
+            event=event_arguments(event),
+        ),
         parse,
     )
 
@@ -482,6 +563,10 @@ def _parse_append(reply: Sequence[bytes]) -> Written | RunLost | Illegal:
             return Illegal(int(reply[1]), state_of(reply[2]))
         case _:
             return RunLost.of(reply)
+
+
+@verb
+def _checkpoint(keys: TaskKeys, run: int, token: str, confirmed: int, session: SessionArguments) -> None: ...
 
 
 def checkpoint(
@@ -502,8 +587,13 @@ def checkpoint(
             case _:
                 return RunLost.of(reply)
 
-    arguments = [ref.run, token, confirmed, *session_arguments(keys, session)]
-    return Operation(script("checkpoint"), keys.task(ref.task_id), arguments, parse)
+    call = _checkpoint(keys.task(ref.task_id), ref.run, token, confirmed, session_arguments(keys, session))
+    return Operation(*call, parse)
+
+
+@verb
+def _revoke_run(keys: TaskKeys, run: int, channel_prefix: str | None, event: EventArguments) -> None:
+    """A claimed run does not change without `channel_prefix`, the prefix of the channels of workers."""
 
 
 def revoke_run(
@@ -524,9 +614,5 @@ def revoke_run(
             case _:
                 return Unchanged()
 
-    return Operation(
-        script("revoke_run"),
-        keys.task(ref.task_id),
-        [ref.run, keys.runner("") if terminate else "", *event_arguments([event])],
-        parse,
-    )
+    channel_prefix = keys.runner("") if terminate else None
+    return Operation(*_revoke_run(keys.task(ref.task_id), ref.run, channel_prefix, event_arguments(event)), parse)

@@ -1,4 +1,4 @@
-"""Paged reads of a journal that is too large for the reply to a claim."""
+"""Reads of a journal: pages for a claimed run, and a bounded part for observers."""
 
 from __future__ import annotations
 
@@ -6,13 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...lifecycle.journal import JournalEntry
+from ...lifecycle.journal import JournalEntry, decode_entry
+from ...lifecycle.references import RunRef
+from ..blobs.references import has_references, header_and_size
 from ..codec import journal_from
-from ..keys import Keys
-from ..operation import Argument, Operation, script
-from .commands import RunLost, RunRef
+from ..keys import Keys, TaskKeys
+from ..operation import Operation
+from ..verbs import verb
+from .commands import RunLost
 
 JOURNAL_PAGE_BYTES = 1024 * 1024
+
+MAX_RECORDED = 200
+"""Number of entries above which `read_recorded` reads no further entries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +34,11 @@ class JournalPage:
     cursor: str
 
 
+@verb
+def _read_journal(keys: TaskKeys, run: int, token: str, cursor: str, max_bytes: int) -> None:
+    """`max_bytes` is the size in bytes after which the page ends."""
+
+
 def read_journal(keys: Keys, ref: RunRef, *, token: str, cursor: str = "0") -> Operation[JournalPage | RunLost]:
     """Read a page of the journal of a claimed run. A page may repeat entries of earlier pages."""
 
@@ -36,5 +47,55 @@ def read_journal(keys: Keys, ref: RunRef, *, token: str, cursor: str = "0") -> O
             return RunLost()
         return JournalPage(journal_from(reply[2], ref.task_id), reply[1].decode())
 
-    arguments: list[Argument] = [ref.run, token, cursor, JOURNAL_PAGE_BYTES]
-    return Operation(script("read_journal"), keys.task(ref.task_id), arguments, parse)
+    return Operation(*_read_journal(keys.task(ref.task_id), ref.run, token, cursor, JOURNAL_PAGE_BYTES), parse)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedEntry:
+    """Entry of a journal with the beginning of its content.
+
+    Attributes:
+        entry: Entry whose content may be cut. The content is empty if it is a blob.
+        size: Size of the complete content in bytes.
+    """
+
+    entry: JournalEntry
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedEntries:
+    """Part of a journal.
+
+    Attributes:
+        entries: At least one entry, unless the journal is empty, in no particular order.
+        count: Number of all entries of the journal.
+    """
+
+    entries: Sequence[RecordedEntry]
+    count: int
+
+
+@verb
+def _read_recorded(keys: TaskKeys, max_entries: int, max_bytes: int, max_content: int) -> None: ...
+
+
+def read_recorded(keys: Keys, task_id: str, *, max_content: int) -> Operation[RecordedEntries]:
+    """Read about `MAX_RECORDED` entries of the journal of a task of any owner, with up to `max_content` bytes of each
+    content. A journal with large contents is read only up to `JOURNAL_PAGE_BYTES`."""
+
+    def parse(reply: Sequence[Any]) -> RecordedEntries:
+        count, values = reply
+        fields = zip(*[iter(values)] * 4, strict=True)
+        entries = {key: _recorded_entry(key.decode(), *rest) for key, *rest in fields}
+        return RecordedEntries(tuple(entries.values()), count)
+
+    call = _read_recorded(keys.task(task_id), MAX_RECORDED, max_bytes=JOURNAL_PAGE_BYTES, max_content=max_content)
+    return Operation(*call, parse)
+
+
+def _recorded_entry(key: str, header: bytes, size: bytes, content: bytes) -> RecordedEntry:
+    if has_references(header):
+        blob_header, blob_size = header_and_size(header)
+        return RecordedEntry(decode_entry(key, blob_header), blob_size)
+    return RecordedEntry(decode_entry(key, header + content), int(size))

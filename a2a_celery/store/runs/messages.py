@@ -7,10 +7,16 @@ from typing import Any
 
 from a2a.types import Message, StreamResponse
 
+from ...lifecycle.references import RunRef
 from ..blobs.references import decode_as
-from ..keys import Keys
-from ..operation import Operation, script
-from .commands import RunLost, RunRef
+from ..keys import Keys, TaskKeys
+from ..operation import Operation
+from ..verbs import verb
+from .commands import RunLost
+
+
+@verb
+def _read_messages(keys: TaskKeys, run: int, token: str, received_count: int) -> None: ...
 
 
 def read_messages(
@@ -28,4 +34,4 @@ def read_messages(
         messages = (decode_as(StreamResponse, content).message for content in reply[1])
         return list(zip(map(int, reply[2]), messages, strict=True))
 
-    return Operation(script("read_messages"), keys.task(ref.task_id), [ref.run, token, received], parse)
+    return Operation(*_read_messages(keys.task(ref.task_id), ref.run, token, received), parse)

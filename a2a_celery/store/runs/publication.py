@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ...clock import SYSTEM_CLOCK, Clock
 from ...errors import StoreUnavailable
+from ...lifecycle.references import RunRef
 from ..client.connection import AsyncStore
 from ..keys import Keys
-from ..operation import Argument, Operation, script
-from .commands import RunRef
+from ..operation import Operation
+from ..verbs import Digits, Key, verb
 
 logger = logging.getLogger(__name__)
 
@@ -33,9 +35,12 @@ class DueRun:
     Attributes:
         agent: Name of the agent.
         options: Stored options of the run.
-        published_us: Time of the last publication, in µs, or None if the run must be published regardless of its queue.
+        published_us: Time of the last publication, in µs, or None if a run that its worker claims must be published
+            regardless of its queue.
         acquired_us: Time at which the run was acquired, in µs.
-        was_published: The run was published before. False after a resumption, until the run is published.
+        last_published_us: Time of the last publication, in µs, 0 if the time is unknown, or None if the run was not
+            published. None after a resumption, until the run is published.
+        unreported_us: Time since which no worker reports the run, in µs, or None.
     """
 
     ref: RunRef
@@ -43,12 +48,12 @@ class DueRun:
     options: bytes
     published_us: int | None = None
     acquired_us: int = field(default=0, compare=False)
-    was_published: bool = field(default=False, compare=False)
+    last_published_us: int | None = field(default=None, compare=False)
+    unreported_us: int | None = field(default=None, compare=False)
 
     @property
-    def queued_us(self) -> int:
-        """µs since the last publication, or 0 if `published_us` is None."""
-        return self.acquired_us - (self.published_us or self.acquired_us)
+    def was_published(self) -> bool:
+        return self.last_published_us is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +77,25 @@ class Publication(NamedTuple):
     retries: int = 0
 
 
+class PublishedRun(NamedTuple):
+    """Published run, as the script receives it.
+
+    Attributes:
+        name: Name of the run; see `RunRef.name`.
+        delay_us: See `Publication`.
+        retries: See `Publication`.
+    """
+
+    name: str
+    delay_us: int
+    retries: int
+
+
+@verb
+def _mark_published(dispatch: Key, records: Sequence[Key], runs: Sequence[PublishedRun]) -> None:
+    """`records` are the records of the tasks of `runs`."""
+
+
 def mark_published(keys: Keys, ref: RunRef, *, delay_us: int, retries: int = 0) -> Operation[None]:
     """Record that the broker has the message of a run; see `Publication`.
 
@@ -83,10 +107,8 @@ def mark_published(keys: Keys, ref: RunRef, *, delay_us: int, retries: int = 0) 
 def mark_all_published(keys: Keys, runs: Mapping[RunRef, Publication]) -> Operation[None]:
     """Record that the broker has the messages of several runs; see `mark_published`."""
     records = [keys.task(ref.task_id).record for ref in runs]
-    arguments: list[Argument] = []
-    for ref, publication in runs.items():
-        arguments += [ref.name, *publication]
-    return Operation(script("mark_published"), [keys.dispatch, *records], arguments, lambda _: None)
+    published_runs = [PublishedRun(ref.name, *publication) for ref, publication in runs.items()]
+    return Operation(*_mark_published(keys.dispatch, records, published_runs), lambda _: None)
 
 
 class PublicationRecorder:
@@ -102,6 +124,7 @@ class PublicationRecorder:
         self._clock = clock
         self._published: dict[RunRef, Publication] = {}
         self._recording: asyncio.Task[None] | None = None
+        self._closing = asyncio.Event()
 
     def add(self, ref: RunRef, delay_us: int, retries: int = 0) -> None:
         """Record later that the broker has the message of a run; see `mark_published`."""
@@ -111,14 +134,15 @@ class PublicationRecorder:
 
     async def aclose(self) -> None:
         """Record the remaining published runs."""
+        self._closing.set()  # a write that is under way must not be cancelled, because its runs would be lost
         if self._recording is not None:
-            self._recording.cancel()
-            await asyncio.wait({self._recording})
-        await self._record()
+            await self._recording
 
     async def _record_later(self) -> None:
         while self._published:
-            await self._clock.sleep(RECORD_INTERVAL)
+            with suppress(TimeoutError):
+                async with self._clock.timeout(RECORD_INTERVAL):
+                    await self._closing.wait()
             await self._record()
         self._recording = None
 
@@ -135,15 +159,46 @@ class PublicationRecorder:
             logger.exception(text, len(published_runs))
 
 
+class PostponedRun(NamedTuple):
+    """Run that is not published, as the script receives it.
+
+    Attributes:
+        name: Name of the run; see `RunRef.name`.
+        delay_us: µs until the run is due again.
+        published_us: Time of the last publication, in µs, 0 if the time is unknown, or None if the run was not
+            published.
+        unreported_us: See `DueRun`.
+    """
+
+    name: str
+    delay_us: int
+    published_us: Digits | None
+    unreported_us: Digits | None
+
+
+@verb
+def _postpone_runs(dispatch: Key, records: Sequence[Key], runs: Sequence[PostponedRun]) -> None:
+    """`records` are the records of the tasks of `runs`."""
+
+
 def postpone_runs(keys: Keys, runs: Mapping[DueRun, int]) -> Operation[None]:
     """Undo `acquire_due_runs` for runs that were not published. `runs` maps each run to the µs until it is due
     again."""
     records = [keys.task(run.ref.task_id).record for run in runs]
-    arguments: list[Argument] = []
+    postponed_runs: list[PostponedRun] = []
     for run, delay_us in runs.items():
-        published_us: int | str = 0 if run.was_published else ""
-        arguments += [run.ref.name, delay_us, published_us if run.published_us is None else run.published_us]
-    return Operation(script("postpone_runs"), [keys.dispatch, *records], arguments, lambda _: None)
+        published_us = 0 if run.published_us is None and run.was_published else run.published_us
+        postponed_runs.append(PostponedRun(run.ref.name, delay_us, published_us, run.unreported_us))
+    return Operation(*_postpone_runs(keys.dispatch, records, postponed_runs), lambda _: None)
+
+
+@verb
+def _report_prefetched(
+    dispatch: Key, records: Sequence[Key], lost_us: int, republish_us: int, runs: Sequence[str]
+) -> None:
+    """`records` are the records of the tasks of `runs`, which are names of runs. `lost_us` is the time in µs until the
+    worker counts as lost, and `republish_us` until the runs are published again in any case.
+    """
 
 
 def report_prefetched(keys: Keys, refs: Sequence[RunRef], *, silent_us: int, delay_us: int) -> Operation[None]:
@@ -155,11 +210,16 @@ def report_prefetched(keys: Keys, refs: Sequence[RunRef], *, silent_us: int, del
         silent_us: µs without a report after which the runs are published again.
         delay_us: µs after the first report after which the runs are published again in any case.
     """
-    arguments: list[Argument] = [silent_us, delay_us]
-    for ref in refs:
-        arguments += [ref.task_id, ref.run]
     records = [keys.task(ref.task_id).record for ref in refs]
-    return Operation(script("report_prefetched"), [keys.dispatch, *records], arguments, lambda _: None)
+    names = [ref.name for ref in refs]
+    return Operation(*_report_prefetched(keys.dispatch, records, silent_us, delay_us, names), lambda _: None)
+
+
+@verb
+def _acquire_due_runs(dispatch: Key, prefix: str, limit: int, first_wait_us: int, longest_wait_us: int) -> None:
+    """`first_wait_us` is the time in µs until the first repeated publication, and `longest_wait_us` the maximum time
+    between two publications.
+    """
 
 
 def acquire_due_runs(keys: Keys, *, limit: int, delay_us: int) -> Operation[list[DueRun]]:
@@ -170,7 +230,7 @@ def acquire_due_runs(keys: Keys, *, limit: int, delay_us: int) -> Operation[list
     """
 
     def parse(reply: Sequence[bytes]) -> list[DueRun]:
-        acquired_us, runs = int(reply[0]), zip(*[iter(reply[1:])] * 6, strict=True)
+        acquired_us, runs = int(reply[0]), zip(*[iter(reply[1:])] * 7, strict=True)
         return [
             DueRun(
                 RunRef(task_id.decode(), int(run)),
@@ -178,14 +238,20 @@ def acquire_due_runs(keys: Keys, *, limit: int, delay_us: int) -> Operation[list
                 options,
                 int(published_us) if published_us else None,
                 acquired_us,
-                was_published == b"1",
+                int(last_published_us) if last_published_us else None,
+                int(unreported_us) if unreported_us else None,
             )
-            for task_id, run, agent, options, published_us, was_published in runs
+            for task_id, run, agent, options, published_us, last_published_us, unreported_us in runs
         ]
 
     return Operation(
-        script("acquire_due_runs"), [keys.dispatch], [keys.prefix, limit, delay_us, MAX_REDISPATCH_WAIT_US], parse
+        *_acquire_due_runs(keys.dispatch, keys.prefix, limit, delay_us, MAX_REDISPATCH_WAIT_US),
+        parse,
     )
+
+
+@verb
+def _claimed_runs(leases: Key, prefix: str, limit: int, max_options_bytes: int) -> None: ...
 
 
 def claimed_runs(keys: Keys, *, limit: int) -> Operation[list[ClaimedRun]]:
@@ -195,4 +261,4 @@ def claimed_runs(keys: Keys, *, limit: int) -> Operation[list[ClaimedRun]]:
         runs = zip(*[iter(reply)] * 3, strict=True)
         return [ClaimedRun(agent.decode(), options, int(published)) for agent, options, published in runs]
 
-    return Operation(script("claimed_runs"), [keys.leases], [keys.prefix, limit, MAX_CLAIMED_OPTIONS], parse)
+    return Operation(*_claimed_runs(keys.leases, keys.prefix, limit, MAX_CLAIMED_OPTIONS), parse)

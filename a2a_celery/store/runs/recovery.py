@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal, cast
 
@@ -12,15 +12,17 @@ from a2a.types import Task, TaskArtifactUpdateEvent, TaskState, TaskStatusUpdate
 from ...lifecycle import LogEntry
 from ...lifecycle.outcomes import WORKER_LOST, agent_message, status_event
 from ...lifecycle.own_metadata import ATTEMPT, MAX_ATTEMPTS, RETURNED_ATTEMPT, own_metadata
+from ...lifecycle.references import RunRef
 from ...lifecycle.states import FAILED, SUBMITTED, WORKING
 from ..blobs.references import encode
 from ..client.connection import AsyncStore
-from ..codec import event_arguments, pack_metadata, state_of, task_arguments
-from ..keys import Keys
+from ..codec import EventArguments, TaskArguments, event_arguments, pack_metadata, state_of, task_arguments
+from ..keys import Keys, TaskKeys
 from ..log.pages import read_log
-from ..operation import Argument, Operation, script
+from ..operation import Operation
 from ..tasks.commands import FIRST_PUBLISH_GRACE_US, read_task
-from .commands import RunRef, Unchanged
+from ..verbs import Key, verb
+from .commands import Unchanged
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,18 @@ class Lapsed:
     returned: bool = False
     worker: str = ""
     call: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LapsedRuns:
+    """Runs whose lease has expired.
+
+    Attributes:
+        time_us: Time of the store in µs.
+    """
+
+    runs: list[Lapsed]
+    time_us: int = field(compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,28 +107,45 @@ RunReturn = Requeued | GivenUp | RunEnded | Unchanged
 """Result of `return_run`. `Unchanged` means that the run belongs to another worker."""
 
 
-def lapsed_runs(
-    keys: Keys, *, limit: int, latest_us: int | None = None, longest_lease_us: int | None = None
-) -> Operation[list[Lapsed]]:
-    """Read runs whose lease has expired.
+@verb
+def _lapsed_runs(leases: Key, prefix: str, limit: int, longest_lease_us: int | None) -> None:
+    """`longest_lease_us` is None to leave all leases unchanged."""
+
+
+def lapsed_runs(keys: Keys, *, limit: int, longest_lease_us: int | None = None) -> Operation[LapsedRuns]:
+    """Read the store's time, and runs whose lease has expired.
 
     Args:
         keys: Keys of the deployment.
         limit: Maximum number of runs.
-        latest_us: Upper bound for the current time, in µs, which protects against a store clock that has jumped ahead.
-            None for no bound.
         longest_lease_us: Duration, in µs, to which longer leases are shortened. None leaves all leases unchanged.
     """
 
-    def parse(reply: Sequence[bytes]) -> list[Lapsed]:
-        runs = zip(*[iter(part.decode() for part in reply)] * 8, strict=True)
-        return [
+    def parse(reply: Sequence[bytes]) -> LapsedRuns:
+        records = zip(*[iter(part.decode() for part in reply[1:])] * 8, strict=True)
+        runs = [
             Lapsed(RunRef(task_id, int(run)), agent, int(attempt), int(most), returned == "1", worker, call)
-            for task_id, run, agent, attempt, most, returned, worker, call in runs
+            for task_id, run, agent, attempt, most, returned, worker, call in records
         ]
+        return LapsedRuns(runs, int(reply[0]))
 
-    limits = ("" if limit_us is None else limit_us for limit_us in (latest_us, longest_lease_us))
-    return Operation(script("lapsed_runs"), [keys.leases], [keys.prefix, limit, *limits], parse)
+    return Operation(*_lapsed_runs(keys.leases, keys.prefix, limit, longest_lease_us), parse)
+
+
+@verb
+def _lapse_run(
+    keys: TaskKeys,
+    run: int,
+    version: int,
+    failed_event: bytes,
+    working_event: bytes,
+    metadata: bytes,
+    delay_us: int,
+    dead_letters: str,
+    replacement: TaskArguments | None,
+) -> None:
+    """The arguments were derived from `version` of the log. `working_event` and its packed `metadata` begin the next
+    attempt."""
 
 
 def lapse_run(
@@ -143,23 +174,30 @@ def lapse_run(
     retry_event.metadata.update(
         own_metadata(fields | ({RETURNED_ATTEMPT: lapsed_run.attempt} if lapsed_run.returned else {}))
     )
-    arguments: list[Argument] = [
-        lapsed_run.ref.run,
-        version,
-        encode(event(FAILED, WORKER_LOST)),
-        encode(retry_event),
-        pack_metadata(retry_event.metadata),
-        delay_us,
-        keys.dead_letters,
-    ]
-    if without:
-        arguments += task_arguments(without_artifacts(task, without))
 
     def parse(reply: Sequence[bytes]) -> Lapse:
         outcome = cast(Literal["failed", "canceled", "again", "changed", "over"], reply[0].decode())
         return Lapse(outcome, int(reply[1]), reply[2]) if outcome == "again" else Lapse(outcome)
 
-    return Operation(script("lapse_run"), keys.task(lapsed_run.ref.task_id), arguments, parse)
+    call = _lapse_run(
+        keys.task(lapsed_run.ref.task_id),
+        run=lapsed_run.ref.run,
+        version=version,
+        failed_event=encode(event(FAILED, WORKER_LOST)),
+        working_event=encode(retry_event),
+        metadata=pack_metadata(retry_event.metadata),
+        delay_us=delay_us,
+        dead_letters=keys.dead_letters,
+        replacement=task_arguments(without_artifacts(task, without)) if without else None,
+    )
+    return Operation(*call, parse)
+
+
+@verb
+def _return_run(
+    keys: TaskKeys, run: int, runner_prefix: str, due_us: int, dead_letters: str, event: EventArguments
+) -> None:
+    """A claimed run is returned only if the id of its runner begins with `runner_prefix`, unless the prefix is ""."""
 
 
 def return_run(keys: Keys, ref: RunRef, *, runner: str | None, lost: TaskStatusUpdateEvent) -> Operation[RunReturn]:
@@ -184,8 +222,10 @@ def return_run(keys: Keys, ref: RunRef, *, runner: str | None, lost: TaskStatusU
             case _:
                 return Unchanged()
 
-    arguments = [ref.run, runner or "", FIRST_PUBLISH_GRACE_US, keys.dead_letters, *event_arguments([lost])]
-    return Operation(script("return_run"), keys.task(ref.task_id), arguments, parse)
+    call = _return_run(
+        keys.task(ref.task_id), ref.run, runner or "", FIRST_PUBLISH_GRACE_US, keys.dead_letters, event_arguments(lost)
+    )
+    return Operation(*call, parse)
 
 
 async def begin_next_attempt(store: AsyncStore, keys: Keys, lapsed_run: Lapsed, *, delay_us: int) -> Lapse:

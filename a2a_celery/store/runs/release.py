@@ -6,18 +6,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from a2a.types import Task, TaskState
 
 from ...lifecycle import Event
 from ...lifecycle.execution import Step, decode_step
 from ...lifecycle.journal import RunRecord
+from ...lifecycle.references import RunRef, Scope
 from ...lifecycle.states import short_name
-from ..codec import event_arguments, state_of, task_arguments
-from ..keys import Keys, Scope
-from ..operation import Argument, Operation, script
-from .commands import Illegal, Over, RunLost, RunRef, Unchanged, Written
+from ..codec import EventArguments, TaskArguments, event_arguments, state_of, task_arguments
+from ..keys import Keys, TaskKeys
+from ..operation import Operation
+from ..verbs import Key, verb
+from .commands import Illegal, Over, RunLost, Unchanged, Written
 
 FIRST_POLL_AFTER_US = 300_000
 """µs until a canvas is polled for the first time."""
@@ -79,6 +81,24 @@ class Unclaimed:
     recorded: str
 
 
+@verb
+def _release_run(
+    keys: TaskKeys,
+    run: int,
+    token: str,
+    before: int,
+    phase: str,
+    content: bytes,
+    retries: int,
+    canvases: str,
+    due_us: int,
+    events: Sequence[EventArguments],
+    replacement: TaskArguments | None,
+) -> None:
+    """`phase` is "queued", and `content` are the options of the run, or "delegated", and `content` is the canvas. A
+    watcher publishes the run, or polls the canvas, after `due_us`."""
+
+
 def release_run(
     keys: Keys,
     ref: RunRef,
@@ -104,7 +124,39 @@ def release_run(
         delay_us: µs until a watcher publishes the run, unless a worker has claimed the run by then.
         replacement: Task that replaces the stored task before `events` are written, or None.
     """
-    return _release(keys, ref, token, written_count, events, ["queued", options, retries, "", delay_us], replacement)
+    call = _release_run(
+        keys.task(ref.task_id),
+        run=ref.run,
+        token=token,
+        before=written_count,
+        phase="queued",
+        content=options,
+        retries=retries,
+        canvases="",
+        due_us=delay_us,
+        events=list(map(event_arguments, events)),
+        replacement=None if replacement is None else task_arguments(replacement),
+    )
+    return Operation(*call, _parse_release)
+
+
+class AttemptArguments(NamedTuple):
+    """Next attempt of a run, as the argument of a script.
+
+    Attributes:
+        options: Options of the run.
+        delay_us: µs until a watcher publishes the run.
+        event: Event of the retry.
+    """
+
+    options: bytes
+    delay_us: int
+    event: EventArguments
+
+
+@verb
+def _retry_run(keys: TaskKeys, run: int, runner_prefix: str, retries: int, attempt: AttemptArguments | None) -> None:
+    """Nothing is written without `attempt`. `retries` includes this retry."""
 
 
 def read_retry(keys: Keys, ref: RunRef, *, runner: str, retries: int) -> Operation[RetriedByCelery | None]:
@@ -118,7 +170,7 @@ def read_retry(keys: Keys, ref: RunRef, *, runner: str, retries: int) -> Operati
     def parse(reply: Sequence[bytes]) -> RetriedByCelery | None:
         return RetriedByCelery(reply[1].decode(), reply[2]) if reply[0] == b"claimed" else None
 
-    return Operation(script("retry_run"), keys.task(ref.task_id), [ref.run, runner, retries], parse)
+    return Operation(*_retry_run(keys.task(ref.task_id), ref.run, runner, retries, None), parse)
 
 
 def retry_run(
@@ -129,8 +181,8 @@ def retry_run(
     def parse(reply: Sequence[bytes]) -> Released | Unchanged:
         return Released(int(reply[1]), state_of(reply[2])) if reply[0] == b"released" else Unchanged()
 
-    arguments: list[Argument] = [ref.run, runner, retries, options, delay_us, *event_arguments([event])]
-    return Operation(script("retry_run"), keys.task(ref.task_id), arguments, parse)
+    attempt = AttemptArguments(options, delay_us, event_arguments(event))
+    return Operation(*_retry_run(keys.task(ref.task_id), ref.run, runner, retries, attempt), parse)
 
 
 def delegate_to_canvas(
@@ -152,33 +204,34 @@ def delegate_to_canvas(
         events: Records that the run writes last.
         canvas: Description of the canvas as JSON, which `due_canvases` returns.
     """
-    return _release(
-        keys, ref, token, written_count, events, ["delegated", canvas, 0, keys.canvases, FIRST_POLL_AFTER_US]
+    call = _release_run(
+        keys.task(ref.task_id),
+        run=ref.run,
+        token=token,
+        before=written_count,
+        phase="delegated",
+        content=canvas.encode(),
+        retries=0,
+        canvases=keys.canvases,
+        due_us=FIRST_POLL_AFTER_US,
+        events=list(map(event_arguments, events)),
+        replacement=None,
     )
+    return Operation(*call, _parse_release)
 
 
-def _release(
-    keys: Keys,
-    ref: RunRef,
-    token: str,
-    written_count: int,
-    events: Sequence[RunRecord],
-    target: list[Argument],
-    replacement: Task | None = None,
-) -> Operation[Released | RunLost | Illegal]:
-    def parse(reply: Sequence[bytes]) -> Released | RunLost | Illegal:
-        match reply[0]:
-            case b"released":
-                return Released(int(reply[1]), state_of(reply[2]))
-            case b"illegal":
-                return Illegal(int(reply[1]), state_of(reply[2]))
-            case _:
-                return RunLost.of(reply)
+def _parse_release(reply: Sequence[bytes]) -> Released | RunLost | Illegal:
+    match reply[0]:
+        case b"released":
+            return Released(int(reply[1]), state_of(reply[2]))
+        case b"illegal":
+            return Illegal(int(reply[1]), state_of(reply[2]))
+        case _:
+            return RunLost.of(reply)
 
-    event_fields = event_arguments(events)
-    task_fields = [] if replacement is None else task_arguments(replacement)
-    arguments = [ref.run, token, written_count, *target, len(event_fields), *event_fields, *task_fields]
-    return Operation(script("release_run"), keys.task(ref.task_id), arguments, parse)
+
+@verb
+def _due_canvases(canvases: Key, prefix: str, limit: int, delay_us: int) -> None: ...
 
 
 def due_canvases(keys: Keys, *, limit: int, delay_us: int) -> Operation[list[DueCanvas]]:
@@ -188,11 +241,17 @@ def due_canvases(keys: Keys, *, limit: int, delay_us: int) -> Operation[list[Due
         runs = zip(*[iter(reply)] * 3, strict=True)
         return [DueCanvas(RunRef(task_id.decode(), int(run)), canvas) for task_id, run, canvas in runs]
 
-    return Operation(script("due_canvases"), [keys.canvases], [keys.prefix, limit, delay_us], parse)
+    return Operation(*_due_canvases(keys.canvases, keys.prefix, limit, delay_us), parse)
+
+
+@verb
+def _end_by_result(
+    keys: TaskKeys, run: int, worker_was_lost: bool, dead_letters: str | None, events: Sequence[EventArguments]
+) -> None: ...
 
 
 def end_by_result(
-    keys: Keys, ref: RunRef, events: Sequence[Event], *, lost: bool = False
+    keys: Keys, ref: RunRef, events: Sequence[Event], *, lost: bool = False, dead_letter: bool = False
 ) -> Operation[Over | Illegal | Unchanged]:
     """End a run and its task with `events`. The run is delegated to a canvas, or no worker with this package has
     claimed it.
@@ -203,6 +262,7 @@ def end_by_result(
         events: Events that represent the result.
         lost: True if the result only reports that a worker was lost. If the worker has this package and was lost before
             it claimed the run, the run does not change, because it is published again.
+        dead_letter: True to leave a dead letter if the task of an unclaimed run fails.
     """
 
     def parse(reply: Sequence[bytes]) -> Over | Illegal | Unchanged:
@@ -214,8 +274,28 @@ def end_by_result(
             case _:
                 return Unchanged()
 
-    arguments: list[Argument] = [ref.run, int(lost), *event_arguments(events)]
-    return Operation(script("end_by_result"), keys.task(ref.task_id), arguments, parse)
+    dead_letters = keys.dead_letters if dead_letter else None
+    arguments = list(map(event_arguments, events))
+    return Operation(*_end_by_result(keys.task(ref.task_id), ref.run, lost, dead_letters, arguments), parse)
+
+
+class ObservedState(NamedTuple):
+    """State in the result backend, as the argument of a script.
+
+    Attributes:
+        previous_state: State that was recorded before, or "".
+        state: State to record.
+        event: Event of the state.
+    """
+
+    previous_state: str
+    state: str
+    event: EventArguments
+
+
+@verb
+def _record_result(keys: TaskKeys, run: int, observed: ObservedState | None) -> None:
+    """Nothing is written without `observed`."""
 
 
 def read_unclaimed(keys: Keys, ref: RunRef) -> Operation[Unclaimed | None]:
@@ -229,7 +309,7 @@ def read_unclaimed(keys: Keys, ref: RunRef) -> Operation[Unclaimed | None]:
         result = _parse_record(reply)
         return result if isinstance(result, Unclaimed) else None
 
-    return Operation(script("record_result"), keys.task(ref.task_id), [ref.run], parse)
+    return Operation(*_record_result(keys.task(ref.task_id), ref.run, None), parse)
 
 
 def record_result(
@@ -245,8 +325,8 @@ def record_result(
         state: State to record.
         event: Event of the state.
     """
-    arguments: list[Argument] = [ref.run, previous_state, state, *event_arguments([event])]
-    return Operation(script("record_result"), keys.task(ref.task_id), arguments, _parse_record)
+    observed = ObservedState(previous_state, state, event_arguments(event))
+    return Operation(*_record_result(keys.task(ref.task_id), ref.run, observed), _parse_record)
 
 
 def _parse_record(reply: Sequence[bytes]) -> Written | Unclaimed | Unchanged:
@@ -270,6 +350,8 @@ class Steps:
         version: Version of the agent's code that began the turn, or "".
         scope: Agent, tenant and owner of the task.
         trace: W3C traceparent of the newest turn, or "".
+        is_dead_letter: True if the task can be requeued.
+        resumed_us: Time of the store, in µs, at which the newest suspension of the turn ended, or 0.
     """
 
     steps: list[Step]
@@ -282,6 +364,12 @@ class Steps:
     version: str = ""
     scope: Scope = field(default_factory=Scope)
     trace: str = ""
+    is_dead_letter: bool = False
+    resumed_us: int = 0
+
+
+@verb
+def _read_steps(keys: TaskKeys, dead_letters: Key) -> None: ...
 
 
 def read_steps(keys: Keys, task_id: str) -> Operation[Steps | None]:
@@ -294,7 +382,7 @@ def read_steps(keys: Keys, task_id: str) -> Operation[Steps | None]:
     def parse(reply: Sequence[Any]) -> Steps | None:
         if not reply:
             return None
-        now_us, agent, context_id, state, run, phase, version, steps, scope, trace = reply
+        now_us, agent, context_id, state, run, phase, version, steps, scope, trace, is_dead_letter, resumed_us = reply
         return Steps(
             [decode_step(step) for step in steps],
             agent.decode(),
@@ -306,6 +394,8 @@ def read_steps(keys: Keys, task_id: str) -> Operation[Steps | None]:
             version.decode(),
             Scope.parse(scope.decode()),
             trace.decode(),
+            is_dead_letter == b"1",
+            int(resumed_us),
         )
 
-    return Operation(script("read_steps"), keys.task(task_id), [], parse)
+    return Operation(*_read_steps(keys.task(task_id), keys.dead_letters), parse)

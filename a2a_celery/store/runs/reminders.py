@@ -11,7 +11,8 @@ from a2a.types import TaskStatusUpdateEvent
 from ..blobs.references import encode
 from ..codec import pack_metadata
 from ..keys import Keys
-from ..operation import Operation, script
+from ..operation import Operation
+from ..verbs import Key, verb
 from ..webhooks.push_configs import MAX_PUSH_CONFIGS, NewPushConfig, config_arguments
 
 
@@ -47,17 +48,18 @@ def pack_reminders(keys: Keys, reminders: Sequence[Reminder], escalation: NewPus
     return b"".join(pack(">I", len(text)) + text for text in texts)
 
 
-def post_reminders(keys: Keys, *, limit: int, latest_us: int | None = None) -> Operation[int]:
+@verb
+def _post_reminders(reminders: Key, prefix: str, limit: int) -> None: ...
+
+
+def post_reminders(keys: Keys, *, limit: int) -> Operation[int]:
     """Post up to `limit` due reminders.
 
     Args:
         keys: Keys of the deployment.
         limit: Maximum number of reminders.
-        latest_us: Upper bound for the current time, in µs, which protects against a store clock that has jumped ahead.
-            None for no bound.
 
     Returns:
         The number of due reminders that this call has processed, at most `limit`, or 0 if no reminder is due.
     """
-    latest = "" if latest_us is None else latest_us
-    return Operation(script("post_reminders"), [keys.reminders], [keys.prefix, limit, latest], int)
+    return Operation(*_post_reminders(keys.reminders, keys.prefix, limit), int)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from ...lifecycle.references import RunRef
 from ..keys import Keys
-from ..operation import Argument, Operation, script
-from .commands import RunRef
+from ..operation import Operation
+from ..verbs import Digits, Key, verb
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,23 @@ class Renewal:
     messages: frozenset[str] = frozenset()
 
 
+class LeasedRun(NamedTuple):
+    """Run under a lease, as the script receives it.
+
+    Attributes:
+        token: Token of the claim.
+    """
+
+    task_id: str
+    run: Digits
+    token: str
+
+
+@verb
+def _renew_runs(leases: Key, records: Sequence[Key], lease_us: int, runs: Sequence[LeasedRun]) -> None:
+    """`records` are the records of the tasks of `runs`."""
+
+
 def renew_runs(keys: Keys, claims: Sequence[tuple[RunRef, str]], *, lease_us: int) -> Operation[Renewal]:
     """Renew the leases of claimed runs.
 
@@ -35,12 +54,10 @@ def renew_runs(keys: Keys, claims: Sequence[tuple[RunRef, str]], *, lease_us: in
         claims: Pairs of a run and the token of its claim.
         lease_us: Duration of the renewed leases in µs.
     """
-    arguments: list[Argument] = [lease_us]
-    for ref, token in claims:
-        arguments += [ref.task_id, ref.run, token]
 
     def parse(reply: Sequence[Sequence[bytes]]) -> Renewal:
         return Renewal(*(frozenset(name.decode() for name in names) for names in reply))
 
     records = [keys.task(ref.task_id).record for ref, _ in claims]
-    return Operation(script("renew_runs"), [keys.leases, *records], arguments, parse)
+    runs = [LeasedRun(ref.task_id, ref.run, token) for ref, token in claims]
+    return Operation(*_renew_runs(keys.leases, records, lease_us, runs), parse)

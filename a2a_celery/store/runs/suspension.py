@@ -9,11 +9,13 @@ from typing import Any
 from a2a.types import Task, TaskState
 
 from ...lifecycle.journal import JournalEntry, RunRecord, decode_entry, encode_entry
-from ..codec import event_arguments, state_of, task_arguments
-from ..keys import Keys
-from ..operation import Argument, Operation, script
+from ...lifecycle.references import RunRef
+from ..codec import EventArguments, TaskArguments, event_arguments, state_of, task_arguments
+from ..keys import Keys, TaskKeys
+from ..operation import Operation
 from ..tasks.commands import FIRST_PUBLISH_GRACE_US
-from .commands import Illegal, RunLost, RunRef
+from ..verbs import Key, verb
+from .commands import Illegal, RunLost
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,29 @@ class SuspendedRun:
     next_run: int | None
 
 
+@verb
+def _suspend_run(
+    keys: TaskKeys,
+    run: int,
+    token: str,
+    before: int,
+    suspended: str,
+    signal: str,
+    wait_us: int | None,
+    until_us: int | None,
+    wait_key: str,
+    wait_header: bytes,
+    wait_timeout: bytes,
+    options: bytes,
+    due_us: int,
+    session: str,
+    events: Sequence[EventArguments],
+    replacement: TaskArguments | None,
+) -> None:
+    """`wait_header` and `wait_timeout` are described in ``scripts/lib/suspension.lua``. A watcher publishes a queued
+    run after `due_us`."""
+
+
 def suspend_run(
     keys: Keys,
     ref: RunRef,
@@ -92,25 +117,37 @@ def suspend_run(
             case _:
                 return RunLost.of(reply)
 
-    event_fields = event_arguments(events)
-    arguments: list[Argument] = [
-        *(ref.run, token, written_count, keys.suspended, wait.signal),
-        *("" if time_us is None else time_us for time_us in (wait.wait_us, wait.until_us)),
-        *(wait.received.key, encode_entry(wait.received), encode_entry(wait.timeout)),
-        *(options, FIRST_PUBLISH_GRACE_US, session, len(event_fields), *event_fields),
-        *([] if replacement is None else task_arguments(replacement)),
-    ]
-    return Operation(script("suspend_run"), keys.task(ref.task_id), arguments, parse)
+    call = _suspend_run(
+        keys.task(ref.task_id),
+        run=ref.run,
+        token=token,
+        before=written_count,
+        suspended=keys.suspended,
+        signal=wait.signal,
+        wait_us=wait.wait_us,
+        until_us=wait.until_us,
+        wait_key=wait.received.key,
+        wait_header=encode_entry(wait.received),
+        wait_timeout=encode_entry(wait.timeout),
+        options=options,
+        due_us=FIRST_PUBLISH_GRACE_US,
+        session=session,
+        events=list(map(event_arguments, events)),
+        replacement=None if replacement is None else task_arguments(replacement),
+    )
+    return Operation(*call, parse)
 
 
-def resume_due_runs(keys: Keys, *, limit: int, latest_us: int | None = None) -> Operation[list[str]]:
+@verb
+def _resume_due_runs(suspended: Key, prefix: str, limit: int) -> None: ...
+
+
+def resume_due_runs(keys: Keys, *, limit: int) -> Operation[list[str]]:
     """Queue up to `limit` suspended runs that are due.
 
     Args:
         keys: Keys of the deployment.
         limit: Maximum number of runs.
-        latest_us: Upper bound for the current time, in µs, which protects against a store clock that has jumped ahead.
-            None for no bound.
 
     Returns:
         The names of the due runs.
@@ -119,8 +156,23 @@ def resume_due_runs(keys: Keys, *, limit: int, latest_us: int | None = None) -> 
     def parse(reply: Sequence[bytes]) -> list[str]:
         return [name.decode() for name in reply]
 
-    latest = "" if latest_us is None else latest_us
-    return Operation(script("resume_due_runs"), [keys.suspended], [keys.prefix, limit, latest], parse)
+    return Operation(*_resume_due_runs(keys.suspended, keys.prefix, limit), parse)
+
+
+@verb
+def _take_signal(
+    keys: TaskKeys,
+    run: int,
+    token: str,
+    confirmed: int,
+    signal: str,
+    key: str,
+    header: bytes,
+    timeout: bytes | None,
+) -> None:
+    """`key`, `header` and `timeout` are the journal entry, as in ``record_wait`` in ``scripts/lib``. `timeout` is None
+    to write nothing if there is no signal.
+    """
 
 
 def take_signal(
@@ -157,6 +209,14 @@ def take_signal(
             case _:
                 return RunLost.of(reply)
 
-    last = b"" if timeout is None else encode_entry(timeout)
-    arguments: list[Argument] = [ref.run, token, confirmed, signal, received.key, encode_entry(received), last]
-    return Operation(script("take_signal"), keys.task(ref.task_id), arguments, parse)
+    call = _take_signal(
+        keys.task(ref.task_id),
+        ref.run,
+        token,
+        confirmed,
+        signal,
+        key=received.key,
+        header=encode_entry(received),
+        timeout=None if timeout is None else encode_entry(timeout),
+    )
+    return Operation(*call, parse)

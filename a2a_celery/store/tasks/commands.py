@@ -3,45 +3,57 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
+from urllib.parse import unquote
 from uuid import uuid4
 
 from a2a.types import Message, SendMessageRequest, Task, TaskState, TaskStatus
 
 from ...lifecycle.events import EventId, timestamp
 from ...lifecycle.outcomes import CANCELED_BY_CLIENT, agent_message, status_event
+from ...lifecycle.references import Scope, quote_key_part
+from ...lifecycle.refusals import Reason, Refusal
 from ...lifecycle.states import CANCELED, SUBMITTED, WORKING
+from ...telemetry.logs import LineLimit
 from ..blobs.references import detach_large_parts, encode, encode_request, referenced_bytes
 from ..codec import (
+    DECODE_ERRORS,
+    EventArguments,
     event_arguments,
-    require_blobs_retained,
     require_contents,
+    snapshot_is_resolved,
     snapshot_size,
     state_of,
     task_from_snapshot,
 )
-from ..keys import Keys, Scope, quote_key_part
-from ..operation import Argument, Operation, script
-from ..webhooks.push_configs import NewPushConfig, config_arguments
-from .family import NO_PARENT, Parent, parent_arguments
-from .results import (
+from ..keys import Keys, TaskKeys, scope_or_any
+from ..operation import Operation
+from ..verbs import Digits, Key, Section, Sections, verb
+from ..webhooks.push_configs import MAX_PUSH_CONFIGS, ConfigArguments, NewPushConfig, config_arguments
+from .family import MAX_DEPTH, Parent, ParentArguments, parent_arguments
+from .replies import (
+    Accepted,
     CanceledNow,
     CancelRequested,
-    Continued,
-    Created,
-    Ended,
     FinalTask,
-    Missing,
-    NotCreated,
+    Known,
+    OpenQuestion,
     Page,
+    Reasons,
+    TickRepeated,
+    TickSkipped,
     final_task,
-    not_created,
-    parse_continuation,
+    refusal,
 )
-from .schedules import NO_TICK, Tick, tick_arguments
+from .schedules import Tick, TickArguments, tick_arguments
+
+logger = logging.getLogger(__name__)
+
+_lines = LineLimit()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,21 +65,15 @@ class TaskLimits:
     Attributes:
         agents: Agents whose tasks count toward the limits of the owner.
         concurrent: Maximum number of the owner's tasks in SUBMITTED or WORKING.
-        waiting: Maximum number of the owner's tasks in SUBMITTED.
-        paused: Maximum number of the owner's interrupted tasks. This limit applies to new tasks only.
         queued: Maximum number of the agent's runs that no worker has claimed.
         owner_bytes: Maximum stored bytes of the owner's tasks, including the new message.
-        store_bytes: Maximum stored bytes of all tasks, including the new message.
         memory: True to refuse the message or signal because the server's memory is nearly full.
     """
 
     agents: tuple[str, ...]
     concurrent: int | None = None
-    waiting: int | None = None
-    paused: int | None = None
     queued: int | None = None
     owner_bytes: int | None = None
-    store_bytes: int | None = None
     memory: bool = False
 
 
@@ -75,17 +81,14 @@ def limit_argument(keys: Keys, scope: Scope, limits: TaskLimits | None) -> str:
     """Return `limits` as JSON for ``check_limits`` in ``scripts/lib``, or "" if there are no limits."""
     if limits is None:
         return ""
-    of_tasks = {"concurrent": limits.concurrent, "waiting": limits.waiting, "paused": limits.paused}
-    of_bytes = {"owner_bytes": limits.owner_bytes, "store_bytes": limits.store_bytes}
-    maximums = {**of_tasks, **of_bytes, "queued": limits.queued}
-    counts_tasks = any(limit is not None for limit in of_tasks.values())
+    maximums = {"concurrent": limits.concurrent, "owner_bytes": limits.owner_bytes, "queued": limits.queued}
     return json.dumps(
         {
             **{name: value for name, value in maximums.items() if value is not None},
-            **({"stored": keys.stored} if of_bytes != dict.fromkeys(of_bytes) else {}),
+            **({"stored": keys.stored} if limits.owner_bytes is not None else {}),
             **({"memory": True} if limits.memory else {}),
             **({"queue": keys.queue(scope.agent)} if limits.queued is not None else {}),
-            "lists": _lists(keys, scope, limits.agents) if counts_tasks else [],
+            "lists": _lists(keys, scope, limits.agents) if limits.concurrent is not None else [],
             "metrics": keys.metrics,
             "agent": quote_key_part(scope.agent),
         }
@@ -94,6 +97,13 @@ def limit_argument(keys: Keys, scope: Scope, limits: TaskLimits | None) -> str:
 
 MAX_DEBT = 60
 """Maximum debt of a token bucket, in seconds that the bucket takes to refill to zero tokens."""
+
+
+@verb
+def _acquire_request(
+    bucket: Key, token_us: float, size: int, amount: int, reserve: int, max_debt: int, is_overdrawable: bool
+) -> None:
+    """`token_us` is the time in which one token is added, and `max_debt` is in µs."""
 
 
 def acquire_request(
@@ -117,12 +127,16 @@ def acquire_request(
         0 if the tokens were removed, or else the seconds until the bucket has enough tokens. With `overdraw`, the
         tokens are always removed, and the result is the seconds until the bucket has `spare` tokens again.
     """
-    return Operation(
-        script("acquire_request"),
-        [keys.requests(scope)],
-        [repr(1_000_000 / per_second), burst, cost, spare, MAX_DEBT * 1_000_000, int(overdraw)],
-        lambda reply: int(reply) / 1e6,
+    call = _acquire_request(
+        bucket=keys.requests(scope),
+        token_us=1_000_000 / per_second,
+        size=burst,
+        amount=cost,
+        reserve=spare,
+        max_debt=MAX_DEBT * 1_000_000,
+        is_overdrawable=overdraw,
     )
+    return Operation(*call, lambda reply: int(reply) / 1e6)
 
 
 def _lists(keys: Keys, scope: Scope, agents: Iterable[str]) -> list[str]:
@@ -143,8 +157,7 @@ TASK_ENDED_FIRST = "taskEndedFirst"
 """Metadata key, with the value true, in a message whose task ended before the message was processed."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReplyChannel:
+class ReplyChannel(NamedTuple):
     """Notification channel of the gateway that creates a task.
 
     Attributes:
@@ -156,26 +169,7 @@ class ReplyChannel:
     final_only: bool
 
 
-@dataclass(frozen=True, slots=True)
-class IdempotencyKey:
-    """Idempotency key of a message.
-
-    A message with the same id and digest is a repeated message. A message with the same id and a different digest is a
-    conflict.
-
-    Attributes:
-        message_id: Id of the message.
-        digest: Digest of the request.
-        window_ms: Milliseconds for which the key is valid.
-    """
-
-    message_id: str
-    digest: str
-    window_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerMessage:
+class BrokerMessage(NamedTuple):
     """Celery message of a run, for a store and a broker in the same Redis process.
 
     The script that accepts the client's message pushes the Celery message to the broker, if the script executes in the
@@ -204,16 +198,37 @@ class BrokerMessage:
     delay_us: int
 
 
-def _message_arguments(message: BrokerMessage | None) -> list[Argument]:
-    """Return the arguments of ``push_message`` in ``scripts/lib``."""
-    if message is None:
-        return [""] * 9
-    return [
-        message.server,
-        message.run,
-        *(message.database, message.store_database, message.queue, message.body),
-        *(message.event_channel, message.event, message.delay_us),
-    ]
+@verb
+def _create_task(
+    keys: TaskKeys,
+    task_id: str,
+    context_id: str,
+    scope: str,
+    scope_index: str,
+    context_index: str,
+    agent: str,
+    retention: int,
+    leases: str,
+    dispatch: str,
+    due_us: int,
+    request: bytes,
+    caller: bytes,
+    task_event: bytes,
+    status_event: bytes,
+    message: bytes,
+    working_event: bytes,
+    options: bytes,
+    context_queue: str,
+    limits: str,
+    reply_channel: ReplyChannel | None,
+    tick: TickArguments | None,
+    parent_arguments: ParentArguments | None,
+    broker_message: BrokerMessage | None,
+    config: ConfigArguments | None,
+    sections: Sections,
+) -> None:
+    """A watcher publishes the run after `due_us`. `context_queue` is "" if the runs of the context are not serialized.
+    ``scripts/lib/limits.lua`` describes `limits`."""
 
 
 def create_task(
@@ -226,7 +241,6 @@ def create_task(
     caller: bytes,
     retention: int,
     options: bytes = b"",
-    idempotency_key: IdempotencyKey | None = None,
     push: NewPushConfig | None = None,
     serialize_context: bool = False,
     limits: TaskLimits | None = None,
@@ -234,7 +248,8 @@ def create_task(
     parent: Parent | None = None,
     message: BrokerMessage | None = None,
     tick: Tick | None = None,
-) -> Operation[Created | NotCreated]:
+    sections: Sequence[Section] = (),
+) -> Operation[Accepted | Known | TickSkipped | TickRepeated | Refusal]:
     """Create a task in SUBMITTED with the message of `request` in its history, and queue its first run.
 
     Args:
@@ -246,7 +261,6 @@ def create_task(
         caller: Stored form of the caller.
         retention: Seconds for which the ended task is stored.
         options: Stored options of the first run, or b"" for none.
-        idempotency_key: Key that detects a repeated message, to which `limits` and `push` do not apply, or None.
         push: Push-notification config that receives the events of the task, or None.
         serialize_context: True to execute the runs of the context one after the other.
         limits: Limits for the message, or None for no limits.
@@ -254,26 +268,40 @@ def create_task(
         parent: Parent of the task, or None. A parent of another tenant or owner is ignored.
         message: Celery message of the run, or None if the caller publishes the run.
         tick: Tick of the schedule that creates the task, or None.
+        sections: Sections of features.
     """
     stored_request, detached = detach_large_parts(request)
     stored_task = _new_task(task_id, context_id, stored_request, tick)
     return Operation(
-        script("create_task"),
-        keys.task(task_id),
-        [
-            *(task_id, context_id, str(scope), keys.scope_index(scope), keys.context_index(scope, context_id)),
-            *(scope.agent, retention, keys.leases, keys.dispatch, FIRST_PUBLISH_GRACE_US),
-            *(encode_request(stored_request, detached), caller, encode(stored_task, detached)),
-            *(encode(status_event(task_id, context_id, SUBMITTED)), encode(stored_request.message, detached)),
-            *(encode(status_event(task_id, context_id, WORKING)), options),
-            *_idempotency_arguments(keys, scope, idempotency_key),
-            *(_queue_of_runs(keys, scope, context_id, serialize_context, tick), limit_argument(keys, scope, limits)),
-            *(("", 0) if reply_channel is None else (reply_channel.channel, int(reply_channel.final_only))),
-            *(NO_TICK if tick is None else tick_arguments(keys, tick)),
-            *(NO_PARENT if parent is None else parent_arguments(parent, task_id, context_id)),
-            *(*_message_arguments(message), *config_arguments(keys, push)),
-        ],
-        partial(_created_or_not, stored_task, request.message if detached else None, parent),
+        *_create_task(
+            keys.task(task_id),
+            task_id=task_id,
+            context_id=context_id,
+            scope=str(scope),
+            scope_index=keys.scope_index(scope),
+            context_index=keys.context_index(scope, context_id),
+            agent=scope.agent,
+            retention=retention,
+            leases=keys.leases,
+            dispatch=keys.dispatch,
+            due_us=FIRST_PUBLISH_GRACE_US,
+            request=encode_request(stored_request, detached),
+            caller=caller,
+            task_event=encode(stored_task, detached),
+            status_event=encode(status_event(task_id, context_id, SUBMITTED)),
+            message=encode(stored_request.message, detached),
+            working_event=encode(status_event(task_id, context_id, WORKING)),
+            options=options,
+            context_queue=keys.context_queue(scope, context_id) if serialize_context else "",
+            limits=limit_argument(keys, scope, limits),
+            reply_channel=reply_channel,
+            tick=None if tick is None else tick_arguments(keys, tick),
+            parent_arguments=None if parent is None else parent_arguments(parent, task_id, context_id),
+            broker_message=message,
+            config=None if push is None else config_arguments(keys, push),
+            sections=sections,
+        ),
+        partial(_created, stored_task, request.message if detached else None, parent, sections),
         has_detached_parts=bool(detached),
     )
 
@@ -283,20 +311,29 @@ def _new_task(task_id: str, context_id: str, request: SendMessageRequest, tick: 
     return Task(id=task_id, context_id=context_id, status=status, history=[request.message], metadata=metadata)
 
 
-def _queue_of_runs(keys: Keys, scope: Scope, context_id: str, serialize_context: bool, tick: Tick | None) -> str:
-    """Return the queue that serializes the runs of a task, or "" if its runs are not serialized."""
-    if serialize_context:
-        return keys.context_queue(scope, context_id)
-    return keys.schedule_queue(tick.schedule) if tick is not None and tick.overlap != "skip" else ""
+CREATE_REASONS: Reasons = {
+    b"limited": (Reason.LIMITED, {}),
+    b"id_conflict": (Reason.SAME_TASK_ID, {}),
+    b"deep": (Reason.TOO_DEEP, {"maximum": MAX_DEPTH}),
+    b"waits_for_itself": (Reason.WAITS_FOR_ITSELF, {}),
+}
 
 
-def _created_or_not(
-    task: Task, whole_message: Message | None, parent: Parent | None, reply: Sequence[bytes]
-) -> Created | NotCreated:
+def _created(
+    task: Task,
+    whole_message: Message | None,
+    parent: Parent | None,
+    sections: Sequence[Section],
+    reply: Sequence[bytes],
+) -> Accepted | Known | TickSkipped | TickRepeated | Refusal:
     """Parse the reply of ``create_task``. `whole_message` replaces the message of `task`, unless it is None."""
-    require_blobs_retained(reply)
-    if reply[0] != b"created":
-        return not_created(reply)
+    match reply[0]:
+        case b"skipped":
+            return TickSkipped()
+        case b"repeated":
+            return TickRepeated(unquote(reply[1].decode()))
+        case refused if refused != b"created":
+            return _answer_of(sections, task.id, reply) or refusal(task.id, reply, CREATE_REASONS)
     _, at, is_blocked, is_child, is_published, context_id = reply
     task.context_id = context_id.decode()
     if whole_message is not None:
@@ -304,7 +341,36 @@ def _created_or_not(
     task.status.timestamp.CopyFrom(timestamp(int(at)))
     if is_child == b"1" and parent is not None:
         task.metadata.MergeFrom(parent.metadata())
-    return Created(task, EventId(1, int(at)), is_blocked == b"1", is_published == b"1")
+    newest = EventId(1, int(at))
+    blocked, published = is_blocked == b"1", is_published == b"1"
+    return Accepted(task, newest, 1, is_blocked=blocked, is_published=published, since=newest)
+
+
+@verb
+def _continue_task(
+    keys: TaskKeys,
+    scope: str,
+    context_id: str,
+    nonce: str,
+    due_us: int,
+    message: bytes,
+    submitted: bytes,
+    request: bytes,
+    caller: bytes,
+    max_waiting: int,
+    options: bytes,
+    suffix: bytes,
+    limits: str,
+    max_bytes: int | None,
+    answered_run: int | None,
+    on_message: str,
+    channel_prefix: str,
+    broker_message: BrokerMessage | None,
+    config: ConfigArguments | None,
+    sections: Sections,
+) -> None:
+    """`context_id` is "" if the client sent none. `suffix` is added to the message if the task ends before the message
+    is processed. `channel_prefix` is the prefix of the channels of workers."""
 
 
 def continue_task(
@@ -317,14 +383,14 @@ def continue_task(
     caller: bytes,
     nonce: str,
     options: bytes = b"",
-    idempotency_key: IdempotencyKey | None = None,
     push: NewPushConfig | None = None,
     limits: TaskLimits | None = None,
     max_bytes: int | None = None,
     answered_run: int | None = None,
     on_message: str = "queue",
     broker_message: BrokerMessage | None = None,
-) -> Operation[Continued]:
+    sections: Sequence[Section] = (),
+) -> Operation[Accepted | Known | OpenQuestion | Refusal]:
     """Accept a further message to a task. If no run is open, the message begins the next run.
 
     Args:
@@ -336,36 +402,89 @@ def continue_task(
         caller: Stored form of the caller.
         nonce: Token that detects a repeated call.
         options: Stored options of the run, or b"" for none.
-        idempotency_key: Key that detects a repeated message of the client, or None.
         push: Push-notification config to save, which receives the following events, or None.
         limits: Limits for the message, or None for no limits.
         max_bytes: Maximum size of the task including the message, in bytes, or None for no limit.
         answered_run: Number of the run whose question the message answers, or None. The answer is validated.
         on_message: ``Agent.on_message``.
         broker_message: Celery message of the run that the message begins, or None if the caller publishes the run.
+        sections: Sections of features.
     """
     stored_request, detached = detach_large_parts(request)
     message = stored_request.message
     return Operation(
-        script("continue_task"),
-        keys.task(task_id),
-        [
-            *(str(scope), context_id, nonce, FIRST_PUBLISH_GRACE_US),
-            encode(message, detached),
-            encode(status_event(task_id, message.context_id, SUBMITTED)),
-            *(encode_request(stored_request, detached), caller, MAX_WAITING_TURNS, options),
-            *_idempotency_arguments(keys, scope, idempotency_key),
-            encode(Message(metadata={TASK_ENDED_FIRST: True})),
-            limit_argument(keys, scope, limits),
-            *("" if number is None else number for number in (max_bytes, answered_run)),
-            *(on_message, keys.runner("")),
-            *_message_arguments(broker_message),
-            *config_arguments(keys, push),
-        ],
-        parse_continuation,
+        *_continue_task(
+            keys.task(task_id),
+            scope=str(scope),
+            context_id=context_id,
+            nonce=nonce,
+            due_us=FIRST_PUBLISH_GRACE_US,
+            message=encode(message, detached),
+            submitted=encode(status_event(task_id, message.context_id, SUBMITTED)),
+            request=encode_request(stored_request, detached),
+            caller=caller,
+            max_waiting=MAX_WAITING_TURNS,
+            options=options,
+            suffix=encode(Message(metadata={TASK_ENDED_FIRST: True})),
+            limits=limit_argument(keys, scope, limits),
+            max_bytes=max_bytes,
+            answered_run=answered_run,
+            on_message=on_message,
+            channel_prefix=keys.runner(""),
+            broker_message=broker_message,
+            config=None if push is None else config_arguments(keys, push),
+            sections=sections,
+        ),
+        partial(_continued, task_id, max_bytes, sections),
         resolve_blobs=False,  # a message is accepted even if the object store is unavailable
         has_detached_parts=bool(detached),
     )
+
+
+CONTINUE_REASONS: Reasons = {
+    b"missing": (Reason.MISSING, {}),
+    b"context": (Reason.OTHER_CONTEXT, {}),
+    b"ended": (Reason.ENDED, {}),
+    b"working": (Reason.WORKING, {}),
+    b"full": (Reason.TOO_MANY_MESSAGES, {"maximum": MAX_WAITING_TURNS}),
+    b"configs": (Reason.TOO_MANY_CONFIGS, {"maximum": MAX_PUSH_CONFIGS}),
+    b"limited": (Reason.LIMITED, {}),
+}
+
+
+def _continued(
+    task_id: str, max_bytes: int | None, sections: Sequence[Section], reply: Sequence[Any]
+) -> Accepted | Known | OpenQuestion | Refusal:
+    """Parse the reply of ``continue_task``."""
+    match reply[0]:
+        case b"begun":
+            run, snapshot, is_blocked, is_published = reply[1:]
+            accepted = _accepted(snapshot)
+            return replace(accepted, run=int(run), is_blocked=is_blocked == b"1", is_published=is_published == b"1")
+        case b"delivered":
+            return _accepted(reply[1])
+        case b"waiting":
+            return replace(_accepted(reply[2]), preceding_turns=int(reply[1]))
+        case b"question":
+            return OpenQuestion(int(reply[1]), reply[2])
+        case _:
+            too_large: Reasons = {b"large": (Reason.TOO_LARGE, {"maximum": max_bytes})}
+            return _answer_of(sections, task_id, reply) or refusal(task_id, reply, {**CONTINUE_REASONS, **too_large})
+
+
+def _accepted(snapshot: list[Any]) -> Accepted:
+    task, newest = task_from_snapshot(snapshot)
+    return Accepted(task, newest, is_resolved=snapshot_is_resolved(snapshot), since=newest)
+
+
+def _answer_of(sections: Sequence[Section], task_id: str, reply: Sequence[bytes]) -> Any | None:
+    """Return the parsed reply of a section, or None for a reply of the script itself."""
+    answers = (section.parse(task_id, reply) for section in sections)
+    return next((answer for answer in answers if answer is not None), None)
+
+
+@verb
+def _read_next_run(keys: TaskKeys) -> None: ...
 
 
 def read_next_run(keys: Keys, task_id: str) -> Operation[int | None]:
@@ -374,12 +493,17 @@ def read_next_run(keys: Keys, task_id: str) -> Operation[int | None]:
     Returns:
         The number, or None if a run is open or the task does not exist.
     """
-    return Operation(script("read_next_run"), keys.task(task_id), [], lambda reply: int(reply) if reply else None)
+    return Operation(*_read_next_run(keys.task(task_id)), lambda reply: int(reply) if reply else None)
+
+
+@verb
+def _request_cancel(keys: TaskKeys, scope: str, channel_prefix: str, nonce: str, event: EventArguments) -> None:
+    """`channel_prefix` is the prefix of the channels of workers."""
 
 
 def request_cancel(
     keys: Keys, scope: Scope, task_id: str, context_id: str, *, text: str = CANCELED_BY_CLIENT
-) -> Operation[Missing | Ended | CanceledNow | CancelRequested]:
+) -> Operation[CanceledNow | CancelRequested | Refusal]:
     """Cancel a task without a claimed run, or ask the worker to cancel the run.
 
     If the cancellation of the run was requested before, the worker is notified again, and the earlier `text` is used.
@@ -389,23 +513,27 @@ def request_cancel(
     """
     event = status_event(task_id, context_id, CANCELED, agent_message(text, task_id, context_id))
 
-    def parse(reply: Sequence[bytes]) -> Missing | Ended | CanceledNow | CancelRequested:
+    def parse(reply: Sequence[bytes]) -> CanceledNow | CancelRequested | Refusal:
         match reply[0]:
-            case b"missing":
-                return Missing()
-            case b"ended":
-                return Ended(state_of(reply[1]))
             case b"canceled":
                 return CanceledNow(int(reply[1]) if reply[1] else None, int(reply[2]), reply[3])
-            case _:
+            case b"requested":
                 return CancelRequested(int(reply[1]))
+            case _:
+                return refusal(
+                    task_id, reply, {b"missing": (Reason.MISSING, {}), b"ended": (Reason.NOT_CANCELABLE, {})}
+                )
 
     return Operation(
-        script("request_cancel"),
-        keys.task(task_id),
-        [str(scope), keys.runner(""), uuid4().hex, *event_arguments([event])],
+        *_request_cancel(keys.task(task_id), str(scope), keys.runner(""), uuid4().hex, event_arguments(event)),
         parse,
     )
+
+
+@verb
+def _read_task(keys: TaskKeys, scope: str, history_length: int, with_artifacts: bool, final_only: bool) -> None:
+    """`scope` is "*" for any scope. `history_length` is -1 for all messages. With `final_only`, only a task in a final
+    state is read."""
 
 
 def read_task(
@@ -434,14 +562,18 @@ def read_task(
     def parse(reply: Any) -> tuple[Task, EventId] | None:
         return None if reply is None else task_from_snapshot(reply)
 
-    return Operation(
-        script("read_task"),
+    call = _read_task(
         keys.task(task_id),
-        ["*" if scope is None else str(scope), _length(history_length), int(artifacts), 0],
-        parse,
-        resolve_blobs,
-        lambda reply: 0 if reply is None else snapshot_size(reply),
+        scope=scope_or_any(scope),
+        history_length=_length(history_length),
+        with_artifacts=artifacts,
+        final_only=False,
     )
+    return Operation(*call, parse, resolve_blobs, lambda reply: 0 if reply is None else snapshot_size(reply))
+
+
+@verb
+def _unlist_task(keys: TaskKeys) -> None: ...
 
 
 def unlist_task(keys: Keys, task_id: str) -> Operation[bool]:
@@ -452,7 +584,20 @@ def unlist_task(keys: Keys, task_id: str) -> Operation[bool]:
     Returns:
         False if the task does not exist or has not ended.
     """
-    return Operation(script("unlist_task"), keys.task(task_id), [], bool)
+    return Operation(*_unlist_task(keys.task(task_id)), bool)
+
+
+@verb
+def _delete_task(keys: TaskKeys, scope: str) -> None: ...
+
+
+def delete_task(keys: Keys, scope: Scope, task_id: str) -> Operation[int]:
+    """Delete all data of a task, in any state.
+
+    Returns:
+        1, or 0 if `scope` has no such task.
+    """
+    return Operation(*_delete_task(keys.task(task_id), str(scope)), int)
 
 
 def read_final_task(
@@ -463,7 +608,35 @@ def read_final_task(
     Returns:
         The task, or None if the task is in any other state or not in `scope`.
     """
-    return Operation(script("read_task"), keys.task(task_id), [str(scope), _length(history_length), 1, 1], final_task)
+    call = _read_task(
+        keys.task(task_id),
+        scope=str(scope),
+        history_length=_length(history_length),
+        with_artifacts=True,
+        final_only=True,
+    )
+    return Operation(*call, final_task)
+
+
+@verb
+def _list_tasks(
+    index_prefix: Key,
+    wanted_state: int | None,
+    not_before_us: Digits | None,
+    size: int,
+    cursor_us: Digits | None,
+    cursor_id: str,
+    history_length: int,
+    with_artifacts: bool,
+    prefix: str,
+    retention: int,
+    installation: str | None,
+    max_bytes: int | None,
+) -> None:
+    """`index_prefix` is the prefix of the index of a scope, or of one of its contexts. `cursor_us` is None and
+    `cursor_id` is "" for the first page. `cursor_id` is quoted. `history_length` is -1 for all messages. `retention` is
+    in seconds. `installation` is a key, or None if ended tasks are not archived. The page ends after `max_bytes` bytes
+    of tasks, but has at least one task."""
 
 
 def list_tasks(
@@ -500,58 +673,73 @@ def list_tasks(
             limit.
         archived: True if ended tasks are removed from the indexes when they are archived, instead of when they expire.
     """
-
+    cursor_us, cursor_id = cursor or (None, "")
+    call = _list_tasks(
+        keys.context_index(scope, context_id) if context_id else keys.scope_index(scope),
+        wanted_state=state or None,
+        not_before_us=not_before_us,
+        size=page_size,
+        cursor_us=cursor_us,
+        cursor_id=cursor_id,
+        history_length=_length(history_length),
+        with_artifacts=artifacts,
+        prefix=keys.prefix,
+        retention=retention,
+        installation=keys.installation if archived else None,
+        max_bytes=max_bytes,
+    )
     return Operation(
-        script("list_tasks"),
-        [keys.context_index(scope, context_id) if context_id else keys.scope_index(scope)],
-        [
-            int(state or 0),
-            "-inf" if not_before_us is None else not_before_us,
-            page_size,
-            cursor[0] if cursor else "",
-            cursor[1] if cursor else "",
-            _length(history_length),
-            int(artifacts),
-            keys.prefix,
-            retention,
-            keys.installation if archived else "",
-            "" if max_bytes is None else max_bytes,
-        ],
+        *call,
         partial(_page, blob_bytes),
-        size=lambda reply: sum(map(snapshot_size, reply[3:])),
+        size=lambda reply: sum(snapshot_size(entry[4]) for entry in reply[3:] if len(entry) > 4),
     )
 
 
 def _page(blob_bytes: int | None, reply: Sequence[Any]) -> Page:
-    total, more, border, *snapshots = reply
-    require_contents(snapshots)
+    total, more, border, *listed = reply
+    require_contents([snapshot for *_, snapshot in listed if isinstance(snapshot, list)])
     tasks: list[Task] = []
-    for snapshot in snapshots:
-        tasks.append(task_from_snapshot(snapshot)[0])
+    for entry in listed:
+        tasks.append(_listed_task(*entry))
         if blob_bytes is not None and referenced_bytes() > blob_bytes:
             break
-    return Page(tasks, int(total), more == b"1" or len(tasks) < len(snapshots), int(border) if border else None)
+    return Page(tasks, int(total), more == b"1" or len(tasks) < len(listed), int(border) if border else None)
 
 
-def _idempotency_arguments(keys: Keys, scope: Scope, key: IdempotencyKey | None) -> list[Argument]:
-    return ["", "", 0] if key is None else [keys.message(scope, key.message_id), key.digest, key.window_ms]
+def _listed_task(
+    task_id: bytes, context_id: bytes, state: bytes, at_us: bytes, snapshot: list[Any] | None = None
+) -> Task:
+    """Return a task of a list. A task that cannot be read has no contents, so that the other tasks can be listed."""
+    try:
+        if snapshot is not None:
+            return task_from_snapshot(snapshot)[0]
+        reason = "the script could not unpack it"
+    except DECODE_ERRORS as e:
+        reason = str(e) or type(e).__name__
+    task = Task(id=task_id.decode(), context_id=context_id.decode())
+    task.status.state = state_of(state)
+    task.status.timestamp.FromMicroseconds(int(at_us))
+    if _lines.admit() is not None:
+        logger.error("task %s cannot be read and is listed without its contents: %s", task.id, reason)
+    return task
 
 
 def _length(history_length: int | None) -> int:
     return -1 if history_length is None else history_length
 
 
-def end_pauses(keys: Keys, *, limit: int, latest_us: int | None = None) -> Operation[int]:
+@verb
+def _end_pauses(pauses: Key, prefix: str, limit: int) -> None: ...
+
+
+def end_pauses(keys: Keys, *, limit: int) -> Operation[int]:
     """Fail up to `limit` tasks whose pause has timed out.
 
     Args:
         keys: Keys of the deployment.
         limit: Maximum number of tasks.
-        latest_us: Upper bound for the current time, in µs, which protects against a store clock that has jumped ahead.
-            None for no bound.
 
     Returns:
         The number of due pauses.
     """
-    latest = "" if latest_us is None else latest_us
-    return Operation(script("end_pauses"), [keys.pauses], [keys.prefix, limit, latest], int)
+    return Operation(*_end_pauses(keys.pauses, keys.prefix, limit), int)

@@ -11,19 +11,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
-from a2a.types import Message, Role, SendMessageRequest, Task, TaskState, TaskStatus
+from a2a.types import Message, Role, SendMessageRequest, Task, TaskStatus
 
 from ...lifecycle.outcomes import status_event
 from ...lifecycle.own_metadata import NAMESPACE, REQUEUED_FROM, SCHEDULE, SCHEDULED_AT, own_metadata
+from ...lifecycle.references import Scope, quote_key_part
+from ...lifecycle.refusals import Reason, Refusal
 from ...lifecycle.states import SUBMITTED, WORKING
 from ..blobs.references import EncodedEntry, decode_as, encode, encode_request, resolve_entry
-from ..codec import require_blobs_retained, state_of, task_arguments, task_from_snapshot
-from ..keys import Keys, Scope, quote_key_part
-from ..operation import Argument, Operation, script
+from ..codec import TaskArguments, task_arguments, task_from_snapshot
+from ..keys import Keys, TaskKeys
+from ..operation import Operation
+from ..verbs import Key, verb
 from .commands import FIRST_PUBLISH_GRACE_US, TASK_ENDED_FIRST
-from .results import Ended, Missing
+from .replies import refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +55,13 @@ class AlreadyRequeued:
     task_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class Alive:
-    """Result for a task that has not ended. The task is in `state`."""
-
-    state: TaskState
+@verb
+def _read_dead_letter(keys: TaskKeys, dead_letters: Key, with_journal: bool) -> None: ...
 
 
 def read_dead_letter(
     keys: Keys, task_id: str, *, from_start: bool = False
-) -> Operation[DeadLetter | Missing | AlreadyRequeued | Alive | Ended]:
+) -> Operation[DeadLetter | AlreadyRequeued | Refusal]:
     """Read the dead letter of a task.
 
     Args:
@@ -70,19 +70,23 @@ def read_dead_letter(
         from_start: True not to read the journal. The dead letter can then only be requeued without its journal.
 
     Returns:
-        The dead letter, or `Ended` if the task ended without a dead letter.
+        The dead letter, or a refusal if there is no such task, or the task has not ended or left no dead letter.
     """
 
-    def parse(reply: Sequence[Any]) -> DeadLetter | Missing | AlreadyRequeued | Alive | Ended:
+    def parse(reply: Sequence[Any]) -> DeadLetter | AlreadyRequeued | Refusal:
         match reply[0]:
-            case b"missing":
-                return Missing()
             case b"requeued":
                 return AlreadyRequeued(reply[1].decode())
-            case b"alive":
-                return Alive(state_of(reply[1]))
-            case b"ended":
-                return Ended(state_of(reply[1]))
+            case refused if refused != b"dead":
+                return refusal(
+                    task_id,
+                    reply,
+                    {
+                        b"missing": (Reason.MISSING, {}),
+                        b"alive": (Reason.NOT_ENDED, {}),
+                        b"ended": (Reason.NO_DEAD_LETTER, {}),
+                    },
+                )
             case _:
                 _, agent, scope, request, options, snapshot, entries = reply
                 task, _newest = task_from_snapshot(snapshot)
@@ -93,8 +97,33 @@ def read_dead_letter(
                 }
                 return DeadLetter(agent.decode(), Scope.parse(scope.decode()), last_request, options, task, large)
 
-    arguments: list[Argument] = [keys.dead_letters, int(not from_start)]
-    return Operation(script("read_dead_letter"), keys.task(task_id), arguments, parse)
+    return Operation(*_read_dead_letter(keys.task(task_id), keys.dead_letters, not from_start), parse)
+
+
+class EntryArguments(NamedTuple):
+    """Journal entry, as the argument of a script: its key and stored form."""
+
+    key: str
+    content: bytes
+
+
+@verb
+def _requeue_task(
+    dead_keys: TaskKeys,
+    new_keys: TaskKeys,
+    dead_letters: str,
+    task_id: str,
+    retention: int,
+    due_us: int,
+    request: bytes,
+    options: bytes,
+    working_event: bytes,
+    moves_journal: bool,
+    entries: Sequence[EntryArguments],
+    task: TaskArguments,
+) -> None:
+    """`moves_journal` is True if the new task receives the journal and the called children. The content of each of the
+    `entries` is a blob. A watcher publishes the run after `due_us`."""
 
 
 def requeue_task(
@@ -116,28 +145,26 @@ def requeue_task(
     """
     request, task = resubmission(dead_letter, task_id)
     # The new task receives copies of the blobs, because each task has its own folder.
-    entries = [] if from_start else [argument for entry in dead_letter.large_entries.items() for argument in entry]
+    entries = [] if from_start else [EntryArguments(*entry) for entry in dead_letter.large_entries.items()]
 
     def parse(reply: Sequence[bytes]) -> Literal["requeued", "blocked", "gone"]:
-        require_blobs_retained(reply)
         return cast(Literal["requeued", "blocked", "gone"], reply[0].decode())
 
     return Operation(
-        script("requeue_task"),
-        [*keys.task(dead_letter.task.id), *keys.task(task_id)],
-        [
-            keys.dead_letters,
-            task_id,
-            retention,
-            FIRST_PUBLISH_GRACE_US,
-            encode_request(request),
-            options,
-            encode(status_event(task_id, task.context_id, WORKING)),
-            int(not from_start),
-            len(entries),
-            *entries,
-            *task_arguments(task),
-        ],
+        *_requeue_task(
+            keys.task(dead_letter.task.id),
+            keys.task(task_id),
+            dead_letters=keys.dead_letters,
+            task_id=task_id,
+            retention=retention,
+            due_us=FIRST_PUBLISH_GRACE_US,
+            request=encode_request(request),
+            options=options,
+            working_event=encode(status_event(task_id, task.context_id, WORKING)),
+            moves_journal=not from_start,
+            entries=entries,
+            task=task_arguments(task),
+        ),
         parse,
     )
 

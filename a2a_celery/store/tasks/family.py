@@ -2,7 +2,7 @@
 
 If the agent of a task starts another task, the new task is a child of the agent's task. The store records the relation
 if both tasks have the same tenant and owner. When the parent ends without a result, a watcher cancels the children,
-except children that are not cancelled with their parent. The children of a dead letter continue. When a message
+except children that are not cancelled with their parent. The called children of a dead letter continue. When a message
 interrupts a turn of the parent, a watcher cancels only the children for which the turn waits.
 """
 
@@ -10,16 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from a2a.types import Task, TaskState
 from google.protobuf.struct_pb2 import Struct
 
 from ...lifecycle.own_metadata import NAMESPACE, PARENT_TASK_ID
+from ...lifecycle.references import Scope
 from ..blobs.references import encode
 from ..codec import pack_metadata, state_of
-from ..keys import Keys, Scope
-from ..operation import Argument, Operation, script
+from ..keys import Keys, TaskKeys, scope_or_any
+from ..operation import Operation
+from ..verbs import Key, verb
 
 MAX_DEPTH = 16
 """Maximum number of ancestors of a task. The limit stops agents that call each other in a cycle."""
@@ -35,12 +37,15 @@ class Parent:
     Attributes:
         task_id: Id of the parent.
         cancels: True if the new task is cancelled with its parent.
-        is_waiting: True if the parent waits until the new task has ended or waits for its client.
+        is_waiting: True if the parent waits until the new task has ended or waits for its client. Such a task is also
+            called.
+        is_called: True if the parent uses the new task again when the parent is requeued.
     """
 
     task_id: str
     cancels: bool = True
     is_waiting: bool = False
+    is_called: bool = False
 
     def metadata(self) -> Struct:
         """Return the metadata of the child task, which contains the id of the parent."""
@@ -105,16 +110,42 @@ class OrphanedChild:
     scope: Scope
 
 
-NO_PARENT: tuple[Argument, ...] = ("", "", "", 0, 0, "", "")
-"""Arguments of ``create_task`` for a task without a parent."""
+class ParentArguments(NamedTuple):
+    """Parent of a new task, as the argument of a script. The first four fields are those of `Parent`.
+
+    Attributes:
+        suffix: Bytes that are appended to the task event of a child.
+        metadata: Packed metadata of a child.
+    """
+
+    id: str
+    cancels: bool
+    is_waiting: bool
+    is_called: bool
+    max_depth: int
+    max_children: int
+    suffix: bytes
+    metadata: bytes
 
 
-def parent_arguments(parent: Parent, task_id: str, context_id: str) -> list[Argument]:
-    """Return the arguments of ``create_task`` that describe the parent of the new task."""
+def parent_arguments(parent: Parent, task_id: str, context_id: str) -> ParentArguments:
+    """Return the parent of a new task in the form that ``create_task`` receives."""
     metadata = parent.metadata()
-    suffix = encode(Task(id=task_id, context_id=context_id, metadata=metadata))
-    flags = int(parent.cancels), int(parent.is_waiting)
-    return [parent.task_id, *flags, MAX_DEPTH, MAX_CHILDREN, bytes(suffix), pack_metadata(metadata)]
+    return ParentArguments(
+        id=parent.task_id,
+        cancels=parent.cancels,
+        is_waiting=parent.is_waiting,
+        is_called=parent.is_waiting or parent.is_called,
+        max_depth=MAX_DEPTH,
+        max_children=MAX_CHILDREN,
+        suffix=bytes(encode(Task(id=task_id, context_id=context_id, metadata=metadata))),
+        metadata=pack_metadata(metadata),
+    )
+
+
+@verb
+def _read_family(keys: TaskKeys, scope: str, prefix: str) -> None:
+    """`scope` is "*" for any scope."""
 
 
 def read_family(keys: Keys, scope: Scope | None, task_id: str) -> Operation[Family | None]:
@@ -136,8 +167,11 @@ def read_family(keys: Keys, scope: Scope | None, task_id: str) -> Operation[Fami
         relatives = map(Relative.parse, children)
         return Family(Relative.parse(task), Relative.parse(parent) if parent else None, tuple(relatives))
 
-    arguments: list[Argument] = ["*" if scope is None else str(scope), keys.prefix]
-    return Operation(script("read_family"), keys.task(task_id), arguments, parse)
+    return Operation(*_read_family(keys.task(task_id), scope_or_any(scope), keys.prefix), parse)
+
+
+@verb
+def _acquire_ended_parents(ended_parents: Key, prefix: str, limit: int, delay_us: int) -> None: ...
 
 
 def acquire_ended_parents(keys: Keys, *, limit: int, delay_us: int) -> Operation[list[OrphanedChild]]:
@@ -153,5 +187,4 @@ def acquire_ended_parents(keys: Keys, *, limit: int, delay_us: int) -> Operation
             for parent, task_id, context_id, scope in fields
         ]
 
-    arguments: list[Argument] = [keys.prefix, limit, delay_us]
-    return Operation(script("acquire_ended_parents"), [keys.ended_parents], arguments, parse)
+    return Operation(*_acquire_ended_parents(keys.ended_parents, keys.prefix, limit, delay_us), parse)

@@ -15,10 +15,11 @@ from a2a.utils.constants import DEFAULT_LIST_TASKS_PAGE_SIZE
 from a2a.utils.errors import InvalidParamsError
 from a2a.utils.task import ListTasksCursor, decode_list_tasks_cursor, encode_list_tasks_cursor
 
+from ...lifecycle.references import Scope, quote_key_part
 from ..client.connection import AsyncStore
-from ..keys import Keys, Scope, quote_key_part
+from ..keys import Keys
 from .commands import list_tasks
-from .results import Page
+from .replies import Page
 
 MAX_TOKEN_LENGTH = 1024
 """Maximum length of a page token."""
@@ -46,8 +47,12 @@ class ListQuery:
     history_length: int | None
     artifacts: bool
 
-    def of_store(self) -> dict[str, Any]:
-        """Return the keyword arguments of `list_tasks` for this query."""
+    def of_store(self, blob_bytes: int = PAGE_BLOB_BYTES) -> dict[str, Any]:
+        """Return the keyword arguments of `list_tasks` for this query.
+
+        Args:
+            blob_bytes: Bytes of large parts after which the page ends.
+        """
         return {
             "page_size": self.size,
             "context_id": self.context_id,
@@ -56,15 +61,21 @@ class ListQuery:
             "cursor": self.cursor,
             "history_length": self.history_length,
             "artifacts": self.artifacts,
-            "blob_bytes": PAGE_BLOB_BYTES,
+            "blob_bytes": blob_bytes,
             "max_bytes": PAGE_BYTES,
         }
 
 
 async def list_page(
-    store: AsyncStore, keys: Keys, scope: Scope, params: ListTasksRequest, *, retention: int
+    store: AsyncStore,
+    keys: Keys,
+    scope: Scope,
+    params: ListTasksRequest,
+    *,
+    retention: int,
+    blob_bytes: int = PAGE_BLOB_BYTES,
 ) -> ListTasksResponse:
-    """Read the page that `params` requests.
+    """Read the page that `params` requests. The page ends after `blob_bytes` bytes of large parts.
 
     A task that changes while a client reads pages moves to the front of the list, and is therefore missing from the
     later pages. Each task that does not change appears exactly once.
@@ -73,7 +84,7 @@ async def list_page(
         InvalidParamsError: The page token is invalid.
     """
     query = list_query(params)
-    page = await store.run(list_tasks(keys, scope, retention=retention, **query.of_store()))
+    page = await store.run(list_tasks(keys, scope, retention=retention, **query.of_store(blob_bytes)))
     list_response = response(query, page)
     list_response.tasks.extend(page.tasks)
     return list_response

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Literal
+from typing import Literal, NamedTuple
 from uuid import NAMESPACE_OID, uuid5
 
 from a2a.types import TaskState
@@ -13,15 +13,12 @@ from google.protobuf.struct_pb2 import Struct
 
 from ...lifecycle.own_metadata import NAMESPACE, SCHEDULE, SCHEDULED_AT
 from ..codec import pack_metadata
-from ..keys import Keys, Scope
-from ..operation import Argument, Operation, script
+from ..keys import Keys
+from ..operation import Operation
+from ..verbs import Digits, Key, verb
 
-Overlap = Literal["skip", "queue", "cancel"]
-"""Effect of a tick while a task of the schedule is SUBMITTED or WORKING.
-
-"skip": The tick creates no task. "queue": The run of the new task waits until the runs of the earlier tasks have ended.
-"cancel": Like "queue", and the earlier tasks are cancelled.
-"""
+Overlap = Literal["skip", "allow"]
+"""Effect of a tick while a task of the schedule is SUBMITTED or WORKING: with "skip", the tick creates no task."""
 
 _EPOCH = datetime.fromtimestamp(0, UTC)
 
@@ -47,17 +44,24 @@ class Tick:
         return metadata
 
 
-@dataclass(frozen=True, slots=True)
-class EarlierTask:
-    """SUBMITTED or WORKING task of an earlier tick."""
+class TickArguments(NamedTuple):
+    """Tick, as the argument of a script.
 
-    task_id: str
-    context_id: str
-    scope: Scope
+    Attributes:
+        schedule_index: Prefix of the indexes of the schedule.
+        ticks: Key of the ticks of the schedule.
+        at: Time of the tick in µs since 1970.
+        window: µs within which two ticks are the same tick.
+        skips: True to skip the tick while a task of the schedule is SUBMITTED or WORKING.
+        metadata: Packed metadata of the task.
+    """
 
-
-NO_TICK: tuple[Argument, ...] = ("", "", "", "", "", "")
-"""Arguments of ``create_task`` for a task without a schedule."""
+    schedule_index: str
+    ticks: str
+    at: Digits
+    window: int
+    skips: bool
+    metadata: bytes
 
 
 def time_of_tick(at_us: int) -> datetime:
@@ -65,11 +69,10 @@ def time_of_tick(at_us: int) -> datetime:
     return _EPOCH + timedelta(microseconds=at_us)
 
 
-def tick_arguments(keys: Keys, tick: Tick) -> list[Argument]:
-    """Return the arguments of ``create_task`` that describe the tick."""
+def tick_arguments(keys: Keys, tick: Tick) -> TickArguments:
+    """Return a tick in the form that ``create_task`` receives."""
     names = (keys.schedule_index(tick.schedule), keys.ticks(tick.schedule))
-    skips = int(tick.overlap == "skip")
-    return [*names, tick.at_us, tick.window_us, skips, pack_metadata(tick.metadata())]
+    return TickArguments(*names, tick.at_us, tick.window_us, tick.overlap == "skip", pack_metadata(tick.metadata()))
 
 
 def schedule_indexes(keys: Keys, schedule: str) -> list[str]:
@@ -77,15 +80,8 @@ def schedule_indexes(keys: Keys, schedule: str) -> list[str]:
     return [f"{keys.schedule_index(schedule)}{state}" for state in TaskState.values()[1:]]
 
 
-def earlier_tasks(keys: Keys, tick: Tick) -> Operation[list[EarlierTask]]:
-    """Read the SUBMITTED and WORKING tasks of earlier ticks of the schedule."""
-
-    def parse(reply: Sequence[bytes]) -> list[EarlierTask]:
-        fields = zip(*[(value.decode() for value in reply)] * 3, strict=True)
-        return [EarlierTask(task_id, context_id, Scope.parse(scope)) for task_id, context_id, scope in fields]
-
-    arguments: list[Argument] = [keys.prefix, keys.schedule_index(tick.schedule), tick.at_us]
-    return Operation(script("earlier_tasks"), [], arguments, parse)
+@verb
+def _skipped_ticks(ticks: Key) -> None: ...
 
 
 def skipped_ticks(keys: Keys, schedule: str) -> Operation[list[datetime]]:
@@ -94,4 +90,4 @@ def skipped_ticks(keys: Keys, schedule: str) -> Operation[list[datetime]]:
     def parse(reply: Sequence[bytes]) -> list[datetime]:
         return [time_of_tick(int(at)) for at in reply]
 
-    return Operation(script("skipped_ticks"), [keys.ticks(schedule)], [], parse)
+    return Operation(*_skipped_ticks(keys.ticks(schedule)), parse)

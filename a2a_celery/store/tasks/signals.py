@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ..codec import state_of
-from ..keys import Keys, Scope
-from ..operation import Operation, script
-from ..runs.commands import RunRef
+from ...lifecycle.references import RunRef, Scope
+from ...lifecycle.refusals import Reason, Refusal
+from ..keys import Keys, TaskKeys, scope_or_any
+from ..operation import Operation
+from ..verbs import verb
 from .commands import FIRST_PUBLISH_GRACE_US, TaskLimits, limit_argument
-from .results import Ended, Full, Limited, Missing, TooLarge
+from .replies import Reasons, refusal
 
 MAX_STORED_SIGNALS = 100
 """Maximum number of a task's signals that no run has received."""
@@ -35,15 +36,22 @@ class SignalResumed:
     is_blocked: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class SignalUnreceived:
-    """Refusal because the task's agent receives no signals. Nothing was written."""
-
-    agent: str
-
-
-SentSignal = SignalStored | SignalResumed | SignalUnreceived | Missing | Ended | Full | TooLarge | Limited
-"""Result of `send_signal`."""
+@verb
+def _send_signal(
+    keys: TaskKeys,
+    scope: str,
+    name: str,
+    payload: bytes,
+    signal_id: str,
+    due_us: int,
+    max_signals: int,
+    max_ids: int,
+    limits: str,
+    max_bytes: int | None,
+    agents_without_signals: Sequence[str],
+) -> None:
+    """`scope` is "*" for any scope. A watcher publishes the run after `due_us`. `limits` is the result of
+    `limit_argument`."""
 
 
 def send_signal(
@@ -57,7 +65,7 @@ def send_signal(
     limits: TaskLimits | None = None,
     max_bytes: int | None = None,
     agents_without_signals: Iterable[str] = (),
-) -> Operation[SentSignal]:
+) -> Operation[SignalStored | SignalResumed | Refusal]:
     """Send a signal to a task.
 
     Args:
@@ -65,42 +73,43 @@ def send_signal(
         scope: Scope of the task, or None for any scope.
         task_id: Id of the task.
         name: Name of the signal.
-        payload: Payload as JSON.
+        payload: Payload and sender as JSON; see `encode_signal`.
         signal_id: Id of the signal. A repeated call with one of the `REMEMBERED_SIGNALS` newest ids has no effect.
         limits: Limits of stored bytes and memory, or None for no limits.
         max_bytes: Maximum size of the task including the signal, in bytes, or None for no limit.
         agents_without_signals: Names of agents that receive no signals.
     """
 
-    def parse(reply: Sequence[bytes]) -> SentSignal:
+    reasons: Reasons = {
+        b"missing": (Reason.MISSING, {}),
+        b"unreceived": (Reason.NO_SIGNALS, {}),
+        b"ended": (Reason.SIGNAL_AFTER_END, {}),
+        b"full": (Reason.TOO_MANY_SIGNALS, {"maximum": MAX_STORED_SIGNALS}),
+        b"large": (Reason.SIGNAL_TOO_LARGE, {"maximum": max_bytes}),
+        b"limited": (Reason.LIMITED, {}),
+    }
+
+    def parse(reply: Sequence[bytes]) -> SignalStored | SignalResumed | Refusal:
         match reply[0]:
             case b"resumed":
                 _, run, agent, options, blocked = reply
                 return SignalResumed(RunRef(task_id, int(run)), agent.decode(), options, blocked == b"1")
             case b"stored":
                 return SignalStored()
-            case b"unreceived":
-                return SignalUnreceived(reply[1].decode())
-            case b"missing":
-                return Missing()
-            case b"ended":
-                return Ended(state_of(reply[1]))
-            case b"full":
-                return Full()
-            case b"large":
-                return TooLarge()
             case _:
-                return Limited.parse(reply)
+                return refusal(task_id, reply, reasons)
 
-    return Operation(
-        script("send_signal"),
+    call = _send_signal(
         keys.task(task_id),
-        [
-            "*" if scope is None else str(scope),
-            *(name, payload, signal_id, FIRST_PUBLISH_GRACE_US, MAX_STORED_SIGNALS, REMEMBERED_SIGNALS),
-            limit_argument(keys, scope or Scope(), limits),
-            "" if max_bytes is None else max_bytes,
-            "".join(f"\n{agent}\n" for agent in agents_without_signals),
-        ],
-        parse,
+        scope=scope_or_any(scope),
+        name=name,
+        payload=payload,
+        signal_id=signal_id,
+        due_us=FIRST_PUBLISH_GRACE_US,
+        max_signals=MAX_STORED_SIGNALS,
+        max_ids=REMEMBERED_SIGNALS,
+        limits=limit_argument(keys, scope or Scope(), limits),
+        max_bytes=max_bytes,
+        agents_without_signals=list(agents_without_signals),
     )
+    return Operation(*call, parse)

@@ -16,12 +16,13 @@ from urllib.parse import unquote
 from uuid import uuid4
 
 from ...lifecycle import EventId
+from ...lifecycle.references import Scope, quote_key_part
 from ..client.connection import SyncStore
-from ..keys import Keys, Scope, quote_key_part
-from ..operation import Argument, Operation, script
+from ..keys import Keys, TaskKeys, scope_or_any
+from ..operation import Operation
+from ..verbs import Digits, Key, verb
 
 PAGE = 200
-HOUR_US = 3_600_000_000
 
 MAX_REQUESTED_POSTS = 10
 """Maximum number of waiting requested posts of a config."""
@@ -93,8 +94,7 @@ class DeliveryCursor:
         delivered: Version of the last delivered event.
         version: Newest version of the log.
         failures: Number of failures since the last delivered event.
-        failing_for: Seconds since the first failure after the last delivered event, or since the store's clock was
-            set, or 0.
+        failing_for: Seconds since the first failure after the last delivered event, or 0.
         trace: W3C traceparent of the task's newest turn, or "".
         leased_at: Start of the lease by the store's clock, in seconds since 1970.
         largest: Size of the largest log entry in bytes.
@@ -198,6 +198,10 @@ class DeliveryMetrics:
     given_up: int
 
 
+@verb
+def _delivery_metrics(deliveries: Key, dead_deliveries: Key) -> None: ...
+
+
 def delivery_metrics(keys: Keys) -> Operation[DeliveryMetrics]:
     """Read the number of deliveries by state, and the number of posts by outcome."""
 
@@ -207,12 +211,14 @@ def delivery_metrics(keys: Keys) -> Operation[DeliveryMetrics]:
         posts = (counts.get(name, 0) for name in ("delivered", "failed", "given_up"))
         return DeliveryMetrics(int(waiting), int(dead), *posts)
 
-    return Operation(script("delivery_metrics"), [keys.deliveries, keys.dead_deliveries], [], parse)
+    return Operation(*_delivery_metrics(keys.deliveries, keys.dead_deliveries), parse)
 
 
-def acquire_due_deliveries(
-    keys: Keys, *, limit: int, lease_us: int, latest_us: int | None = None
-) -> Operation[list[DeliveryCursor]]:
+@verb
+def _acquire_due_deliveries(deliveries: Key, prefix: str, limit: int, lease_us: int, token: str) -> None: ...
+
+
+def acquire_due_deliveries(keys: Keys, *, limit: int, lease_us: int) -> Operation[list[DeliveryCursor]]:
     """Lease up to `limit` due cursors, each for `lease_us`. If the reply is lost, the cursors are due again when the
     leases end.
 
@@ -220,40 +226,29 @@ def acquire_due_deliveries(
         keys: Keys of the deployment.
         limit: Maximum number of cursors.
         lease_us: Duration of the leases in µs.
-        latest_us: Upper bound for the current time, in µs, which protects `failing_for` against a store clock that has
-            jumped ahead. None for no bound.
     """
     token = uuid4().hex
 
     def parse(reply: Sequence[Sequence[bytes]]) -> list[DeliveryCursor]:
         return [_cursor(fields, token) for fields in reply]
 
-    arguments: list[Argument] = [keys.prefix, limit, lease_us, token, "" if latest_us is None else latest_us]
-    return Operation(script("acquire_due_deliveries"), [keys.deliveries], arguments, parse)
+    call = _acquire_due_deliveries(keys.deliveries, keys.prefix, limit=limit, lease_us=lease_us, token=token)
+    return Operation(*call, parse)
 
 
-def acquire_bytes(keys: Keys, owner: str, host: str, size: int, *, per_hour: int) -> Operation[float]:
-    """Charge the byte bucket of `owner` and `host` for a post of `size` bytes.
-
-    A post may take more bytes than the bucket has, which lengthens the wait before the next post. If the connection
-    breaks, the call is repeated and may charge the bucket twice.
-
-    Args:
-        keys: Keys of the deployment.
-        owner: Account of the task's owner; see `Scope.account`.
-        host: Host of the webhook.
-        size: Size of the post in bytes.
-        per_hour: Bytes that the account may post to the host per hour.
-
-    Returns:
-        0 if the bucket was charged, or the seconds until the bucket has bytes again.
-    """
-    return Operation(
-        script("acquire_bytes"),
-        [keys.posted(owner, host)],
-        [HOUR_US, per_hour, size],
-        lambda reply: int(reply) / 1e6,
-    )
+@verb
+def _record_delivery(
+    keys: TaskKeys,
+    config: str,
+    token: str,
+    version: int,
+    lease_us: int,
+    was_posted: bool,
+    recorded_us: Digits | None,
+    attempt: str | None,
+) -> None:
+    """`config` is the quoted id of the config. `version` and `recorded_us` identify the event; `recorded_us` is None if
+    the time is unknown. `attempt` is JSON."""
 
 
 def record_delivery(
@@ -284,8 +279,32 @@ def record_delivery(
         due immediately, at its stored position.
     """
     version, recorded_us = event_id
-    arguments: list[Argument] = [version, lease_us, int(posted), recorded_us or "", _attempt_json(attempt)]
-    return _settle("record_delivery", keys, cursor, arguments, _word)
+    call = _record_delivery(
+        keys.task(cursor.task_id),
+        quote_key_part(cursor.config_id),
+        cursor.token,
+        version=version,
+        lease_us=lease_us,
+        was_posted=posted,
+        recorded_us=recorded_us or None,
+        attempt=_attempt_json(attempt),
+    )
+    return Operation(*call, _word)
+
+
+@verb
+def _postpone_delivery(
+    keys: TaskKeys,
+    config: str,
+    token: str,
+    after_us: int,
+    counts_failure: bool,
+    starts_failing: bool,
+    failure: str | None,
+    attempt: str | None,
+) -> None:
+    """`config` is the quoted id of the config. With `starts_failing`, the time of the first failure is recorded, unless
+    it is recorded already. `failure` and `attempt` are JSON."""
 
 
 def postpone_delivery(
@@ -293,7 +312,7 @@ def postpone_delivery(
     cursor: DeliveryCursor,
     *,
     after_us: int,
-    counts: bool | Literal["age", "pause"],
+    counts: bool | Literal["age"],
     failure: FailureDetails | None = None,
     attempt: Attempt | None = None,
 ) -> Operation[bool]:
@@ -303,17 +322,30 @@ def postpone_delivery(
         keys: Keys of the deployment.
         cursor: Leased cursor.
         after_us: µs until the cursor is due, or 0 if the deliverer shuts down.
-        counts: True to count a failure. "age" to start the time of `failing_for` without counting a failure. "pause" to
-            exclude `after_us` from `failing_for`. False to change neither the count nor the time.
+        counts: True to count a failure. "age" to start the time of `failing_for` without counting a failure.
+            False to change neither the count nor the time.
         failure: Details of the failure for operators, or None.
         attempt: Attempt to record, or None.
 
     Returns:
         False if the deliverer no longer holds the lease.
     """
-    as_failure = counts if isinstance(counts, str) else int(counts)
-    arguments: list[Argument] = [after_us, as_failure, json.dumps(failure) if failure else "", _attempt_json(attempt)]
-    return _settle("postpone_delivery", keys, cursor, arguments, bool)
+    call = _postpone_delivery(
+        keys.task(cursor.task_id),
+        quote_key_part(cursor.config_id),
+        cursor.token,
+        after_us=after_us,
+        counts_failure=counts is True,
+        starts_failing=bool(counts),
+        failure=json.dumps(failure) if failure else None,
+        attempt=_attempt_json(attempt),
+    )
+    return Operation(*call, bool)
+
+
+@verb
+def _abandon_delivery(keys: TaskKeys, config: str, token: str, failure: str, attempt: str | None) -> None:
+    """`config` is the quoted id of the config. `failure` and `attempt` are JSON."""
 
 
 def abandon_delivery(
@@ -330,7 +362,19 @@ def abandon_delivery(
     Returns:
         False if the deliverer no longer holds the lease.
     """
-    return _settle("abandon_delivery", keys, cursor, [json.dumps(failure), _attempt_json(attempt)], bool)
+    call = _abandon_delivery(
+        keys.task(cursor.task_id),
+        quote_key_part(cursor.config_id),
+        cursor.token,
+        failure=json.dumps(failure),
+        attempt=_attempt_json(attempt),
+    )
+    return Operation(*call, bool)
+
+
+@verb
+def _replay_delivery(keys: TaskKeys, scope: str, config: str, nonce: str) -> None:
+    """`scope` is "*" for any scope. `config` is the quoted id of the config."""
 
 
 def replay_delivery(
@@ -348,8 +392,16 @@ def replay_delivery(
         "replayed" if the events were scheduled. "alive" if no delivery failed, or a deliverer has leased the cursor.
         "missing" if `scope` has no such config.
     """
-    arguments = [_scope(scope), quote_key_part(config_id), uuid4().hex]
-    return Operation(script("replay_delivery"), keys.task(task_id), arguments, _word)
+    call = _replay_delivery(keys.task(task_id), scope_or_any(scope), quote_key_part(config_id), nonce=uuid4().hex)
+    return Operation(*call, _word)
+
+
+@verb
+def _request_post(
+    keys: TaskKeys, scope: str, config: str, post: str, limit: int, version: int, recorded_us: Digits, nonce: str
+) -> None:
+    """`scope` is "*" for any scope. `config` is the quoted id of the config. `limit` is the maximum number of requested
+    posts. `version` and `recorded_us` identify the event, and are 0 for a ping."""
 
 
 def request_post(
@@ -371,9 +423,21 @@ def request_post(
         `MAX_REQUESTED_POSTS` requested posts wait. "missing" if `scope` has no such config.
     """
     version, recorded_us = post if isinstance(post, EventId) else EventId(0)
-    arguments: list[Argument] = [_scope(scope), quote_key_part(config_id), str(post), MAX_REQUESTED_POSTS]
-    arguments += [version, recorded_us, uuid4().hex]
-    return Operation(script("request_post"), keys.task(task_id), arguments, _word)
+    call = _request_post(
+        keys.task(task_id),
+        scope_or_any(scope),
+        quote_key_part(config_id),
+        post=str(post),
+        limit=MAX_REQUESTED_POSTS,
+        version=version,
+        recorded_us=recorded_us,
+        nonce=uuid4().hex,
+    )
+    return Operation(*call, _word)
+
+
+@verb
+def _acquire_requested_posts(requested_posts: Key, prefix: str, limit: int, lease_us: int) -> None: ...
 
 
 def acquire_requested_posts(
@@ -388,7 +452,15 @@ def acquire_requested_posts(
     def parse(reply: Sequence[Sequence[bytes]]) -> list[tuple[DeliveryCursor, list[str]]]:
         return [(_cursor(fields, ""), posts.decode().split()) for posts, *fields in reply]
 
-    return Operation(script("acquire_requested_posts"), [keys.requested_posts], [keys.prefix, limit, lease_us], parse)
+    return Operation(*_acquire_requested_posts(keys.requested_posts, keys.prefix, limit, lease_us), parse)
+
+
+@verb
+def _settle_requested_post(
+    keys: TaskKeys, config: str, sealed: bytes, post: str, attempt: str | None, after_us: int
+) -> None:
+    """`config` is the quoted id of the config. `attempt` is JSON, or None to postpone the post. The remaining posts are
+    due after `after_us`."""
 
 
 def settle_requested_post(
@@ -408,11 +480,20 @@ def settle_requested_post(
     Returns:
         The ids of the remaining requested posts.
     """
-    arguments: list[Argument] = [quote_key_part(cursor.config_id), cursor.sealed, post]
-    arguments += [_attempt_json(attempt), after_us]
-    return Operation(
-        script("settle_requested_post"), keys.task(cursor.task_id), arguments, lambda reply: reply.decode().split()
+    call = _settle_requested_post(
+        keys.task(cursor.task_id),
+        quote_key_part(cursor.config_id),
+        cursor.sealed,
+        post=post,
+        attempt=_attempt_json(attempt),
+        after_us=after_us,
     )
+    return Operation(*call, lambda reply: reply.decode().split())
+
+
+@verb
+def _read_delivery(keys: TaskKeys, scope: str, config: str) -> None:
+    """`scope` is "*" for any scope. `config` is the quoted id of the config."""
 
 
 def read_delivery(keys: Keys, task_id: str, config_id: str, scope: Scope | None = None) -> Operation[Delivery | None]:
@@ -438,7 +519,13 @@ def read_delivery(keys: Keys, task_id: str, config_id: str, scope: Scope | None 
             requested=tuple(requested.decode().split()),
         )
 
-    return Operation(script("read_delivery"), keys.task(task_id), [_scope(scope), quote_key_part(config_id)], parse)
+    return Operation(*_read_delivery(keys.task(task_id), scope_or_any(scope), quote_key_part(config_id)), parse)
+
+
+@verb
+def _scan_deliveries(delivery_list: Key, prefix: str, scan_cursor: Digits, count: int, has_due_times: bool) -> None:
+    """A page has about `count` cursors. `scan_cursor` is 0 for the first page. With `has_due_times`, the scores of the
+    list are due times."""
 
 
 def scan_deliveries(keys: Keys, *, dead: bool = False, cursor: int = 0) -> Operation[DeliveryPage]:
@@ -450,7 +537,7 @@ def scan_deliveries(keys: Keys, *, dead: bool = False, cursor: int = 0) -> Opera
         return DeliveryPage([_delivery(summary, int(now_us)) for summary in summaries], int(following) or None)
 
     name = keys.dead_deliveries if dead else keys.deliveries
-    return Operation(script("scan_deliveries"), [name], [keys.prefix, cursor, PAGE, int(not dead)], parse)
+    return Operation(*_scan_deliveries(name, keys.prefix, cursor, PAGE, has_due_times=not dead), parse)
 
 
 def deliveries(store: SyncStore, keys: Keys, *, dead: bool = False) -> Iterator[Delivery]:
@@ -471,17 +558,8 @@ def deliveries(store: SyncStore, keys: Keys, *, dead: bool = False) -> Iterator[
         cursor = page.cursor
 
 
-def _settle(name: str, keys: Keys, cursor: DeliveryCursor, rest: list[Argument], parse: Any) -> Operation[Any]:
-    arguments = [quote_key_part(cursor.config_id), cursor.token, *rest]
-    return Operation(script(name), keys.task(cursor.task_id), arguments, parse)
-
-
-def _attempt_json(attempt: Attempt | None) -> str:
-    return attempt.to_json() if attempt is not None else ""
-
-
-def _scope(scope: Scope | None) -> str:
-    return "*" if scope is None else str(scope)
+def _attempt_json(attempt: Attempt | None) -> str | None:
+    return attempt.to_json() if attempt is not None else None
 
 
 def _word(reply: bytes) -> Any:

@@ -1,24 +1,21 @@
-"""Commands that save, read, list and delete push-notification configs, and the check of their secrets.
+"""Commands that save, read, list and delete push-notification configs, and read the fingerprints of their secrets.
 
 The store cannot read the content of a config, because ``a2a_celery/crypto/sealing.py`` seals it.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import NamedTuple
 from urllib.parse import unquote
 
-from ...crypto.sealing import Sealer, require_secrets
-from ...errors import StoreUnavailable
-from ..client.connection import AsyncStore
-from ..keys import Keys, Scope, quote_key_part
-from ..operation import Argument, Operation, script
-from ..tasks.results import Limited, Missing, TooManyConfigs
-
-logger = logging.getLogger(__name__)
+from ...lifecycle.references import Scope, quote_key_part
+from ...lifecycle.refusals import Reason, Refusal
+from ..keys import Keys, TaskKeys, scope_or_any
+from ..operation import Operation
+from ..tasks.replies import Reasons, refusal
+from ..verbs import Digits, Key, verb
 
 MAX_PUSH_CONFIGS = 10
 """Maximum number of configs of a task."""
@@ -47,9 +44,40 @@ class NewPushConfig:
     account_limit: int | None = None
 
 
-def save_push_config(
-    keys: Keys, scope: Scope | None, task_id: str, config: NewPushConfig
-) -> Operation[Missing | TooManyConfigs | Limited | None]:
+class ConfigArguments(NamedTuple):
+    """Push-notification config, as the argument of a script.
+
+    Attributes:
+        id: Quoted id.
+        sealed: Sealed content.
+        fingerprint: Fingerprint of the secret that seals the content.
+        sealed_with: Key of the list of values that the secret seals.
+        secrets: Key of the secrets.
+        deliveries: Key of the deliveries.
+        dead_deliveries: Key of the deliveries that were given up.
+        max_configs: Maximum number of configs of the task.
+        listed: Key of the list of the owner's cursors, or "" for no limit.
+        max_listed: Maximum length of that list, or "" for no limit.
+    """
+
+    id: str
+    sealed: bytes
+    fingerprint: str
+    sealed_with: str
+    secrets: str
+    deliveries: str
+    dead_deliveries: str
+    max_configs: Digits
+    listed: str
+    max_listed: str
+
+
+@verb
+def _save_push_config(keys: TaskKeys, scope: str, config: ConfigArguments) -> None:
+    """`scope` is "*" for any scope."""
+
+
+def save_push_config(keys: Keys, scope: Scope | None, task_id: str, config: NewPushConfig) -> Operation[Refusal | None]:
     """Save a config of a task.
 
     A new config receives the events that are written after it. A config that replaces another config receives the
@@ -66,15 +94,22 @@ def save_push_config(
         None if the config was saved, or the reason for the refusal.
     """
 
-    def parse(reply: bytes | Sequence[bytes]) -> Missing | TooManyConfigs | Limited | None:
-        if not isinstance(reply, bytes):
-            return Limited.parse(reply)
+    def parse(reply: bytes | Sequence[bytes]) -> Refusal | None:
         if reply == b"saved":
             return None
-        return Missing() if reply == b"missing" else TooManyConfigs()
+        reasons: Reasons = {
+            b"missing": (Reason.MISSING, {}),
+            b"full": (Reason.TOO_MANY_CONFIGS, {"maximum": MAX_PUSH_CONFIGS}),
+            b"limited": (Reason.LIMITED, {}),
+        }
+        return refusal(task_id, [reply] if isinstance(reply, bytes) else reply, reasons)
 
-    arguments = [_scope(scope), *config_arguments(keys, config)]
-    return Operation(script("save_push_config"), keys.task(task_id), arguments, parse)
+    return Operation(*_save_push_config(keys.task(task_id), scope_or_any(scope), config_arguments(keys, config)), parse)
+
+
+@verb
+def _read_push_configs(keys: TaskKeys, scope: str, wanted: str | None) -> None:
+    """`scope` is "*" for any scope. `wanted` is the quoted id of a config, or None for all configs."""
 
 
 def read_push_config(keys: Keys, scope: Scope | None, task_id: str, config_id: str) -> Operation[bytes | None]:
@@ -87,7 +122,7 @@ def read_push_config(keys: Keys, scope: Scope | None, task_id: str, config_id: s
     def parse(reply: Sequence[bytes] | None) -> bytes | None:
         return reply[1] if reply else None
 
-    return _read(keys, scope, task_id, quote_key_part(config_id), parse)
+    return Operation(*_read_push_configs(keys.task(task_id), scope_or_any(scope), quote_key_part(config_id)), parse)
 
 
 def list_push_configs(keys: Keys, scope: Scope | None, task_id: str) -> Operation[list[tuple[str, bytes]] | None]:
@@ -104,7 +139,12 @@ def list_push_configs(keys: Keys, scope: Scope | None, task_id: str) -> Operatio
             (unquote(name.decode()), sealed_config) for name, sealed_config in zip(reply[::2], reply[1::2], strict=True)
         )
 
-    return _read(keys, scope, task_id, "", parse)
+    return Operation(*_read_push_configs(keys.task(task_id), scope_or_any(scope), None), parse)
+
+
+@verb
+def _delete_push_config(keys: TaskKeys, scope: str, config: str) -> None:
+    """`scope` is "*" for any scope. `config` is the quoted id of the config."""
 
 
 def delete_push_config(keys: Keys, scope: Scope | None, task_id: str, config_id: str) -> Operation[bool]:
@@ -113,8 +153,11 @@ def delete_push_config(keys: Keys, scope: Scope | None, task_id: str, config_id:
     Returns:
         False if `scope` has no such task.
     """
-    arguments = [_scope(scope), quote_key_part(config_id)]
-    return Operation(script("delete_push_config"), keys.task(task_id), arguments, bool)
+    return Operation(*_delete_push_config(keys.task(task_id), scope_or_any(scope), quote_key_part(config_id)), bool)
+
+
+@verb
+def _secrets_in_use(secrets: Key) -> None: ...
 
 
 def secrets_in_use(keys: Keys) -> Operation[frozenset[str]]:
@@ -123,57 +166,31 @@ def secrets_in_use(keys: Keys) -> Operation[frozenset[str]]:
     def parse(reply: Sequence[bytes]) -> frozenset[str]:
         return frozenset(fingerprint.decode() for fingerprint in reply)
 
-    return Operation(script("secrets_in_use"), [keys.secrets], [], parse)
+    return Operation(*_secrets_in_use(keys.secrets), parse)
 
 
-async def require_secrets_in_use(store: AsyncStore, keys: Keys, sealer: Sealer | None) -> None:
-    """Check that `sealer` has the secrets of all stored configs and sessions, unless the store is unavailable.
-
-    Raises:
-        ConfigError: `sealer` lacks a secret. The message describes the remedy.
-    """
-    try:
-        in_use = await store.run(secrets_in_use(keys))
-    except StoreUnavailable as e:
-        logger.warning("skipped the check that a2a_secret_key has all secrets in use: %s", e)
-        return
-    require_secrets(sealer, in_use)
-
-
-def config_arguments(
-    keys: Keys, config: NewPushConfig | None, *, max_configs: int = MAX_PUSH_CONFIGS
-) -> list[Argument]:
-    """Return the arguments of ``save_config`` in ``scripts/lib``.
+def config_arguments(keys: Keys, config: NewPushConfig, *, max_configs: int = MAX_PUSH_CONFIGS) -> ConfigArguments:
+    """Return a config in the form that ``save_config`` in ``scripts/lib`` receives.
 
     Args:
         keys: Keys of the deployment.
-        config: Config to save, or None.
+        config: Config to save.
         max_configs: Maximum number of configs of the task.
 
     Raises:
         ValueError: The id of the config is empty.
     """
-    if config is None:
-        return [""]
     if not config.config_id:
         raise ValueError("a push-notification config needs an id")
-    return [
-        quote_key_part(config.config_id),
-        config.sealed,
-        config.fingerprint,
-        keys.sealed_with(config.fingerprint),
-        keys.secrets,
-        keys.deliveries,
-        keys.dead_deliveries,
-        max_configs,
-        keys.webhooks(config.account) if config.account_limit is not None else "",
-        config.account_limit or "",
-    ]
-
-
-def _read(keys: Keys, scope: Scope | None, task_id: str, name: str, parse: Any) -> Operation[Any]:
-    return Operation(script("read_push_configs"), keys.task(task_id), [_scope(scope), name], parse)
-
-
-def _scope(scope: Scope | None) -> str:
-    return "*" if scope is None else str(scope)
+    return ConfigArguments(
+        id=quote_key_part(config.config_id),
+        sealed=config.sealed,
+        fingerprint=config.fingerprint,
+        sealed_with=keys.sealed_with(config.fingerprint),
+        secrets=keys.secrets,
+        deliveries=keys.deliveries,
+        dead_deliveries=keys.dead_deliveries,
+        max_configs=max_configs,
+        listed=keys.webhooks(config.account) if config.account_limit is not None else "",
+        max_listed=str(config.account_limit or ""),
+    )

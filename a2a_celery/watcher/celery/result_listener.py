@@ -20,8 +20,9 @@ from kombu.transport.redis import get_redis_error_classes
 from kombu.utils.encoding import ensure_bytes
 
 from ...clock import SYSTEM_CLOCK, Clock
+from ...dispatch import is_polled
 from ...errors import StoreUnavailable
-from ...store.runs.commands import RunRef
+from ...lifecycle.references import RunRef
 from .results import Results
 
 logger = logging.getLogger(__name__)
@@ -33,7 +34,7 @@ MAX_SILENCE = 10.0
 """Seconds without any reply after which the listener treats the connection as broken."""
 
 RECONNECT_INTERVAL = 1.0
-"""Seconds between two attempts to subscribe, or to read a run, while the store or the result backend is unavailable."""
+"""Default seconds between two attempts to subscribe, or to read a run."""
 
 UNAVAILABLE = (StoreUnavailable, *get_redis_error_classes().connection_errors)  # type: ignore[no-untyped-call]
 """Exceptions that are raised while the store or the result backend is unavailable."""
@@ -44,12 +45,28 @@ polls all other runs."""
 
 
 class ResultListener:
-    """Listener for states of runs in a Redis result backend. The listener reads a run after each change of state."""
+    """Listener for states of runs in a Redis result backend. The listener reads a run after each change of state.
 
-    def __init__(self, results: Results, app: Celery, clock: Clock = SYSTEM_CLOCK) -> None:
+    Args:
+        results: Reader of the results of runs.
+        app: App with the result backend.
+        clock: Clock for the delay between two reads of a run.
+        reconnect_interval: Seconds between two attempts to subscribe, or to read a run, while the store or the result
+            backend is unavailable.
+    """
+
+    def __init__(
+        self,
+        results: Results,
+        app: Celery,
+        clock: Clock = SYSTEM_CLOCK,
+        *,
+        reconnect_interval: float = RECONNECT_INTERVAL,
+    ) -> None:
         self._results = results
         self._app = app
         self._clock = clock
+        self._reconnect_interval = reconnect_interval
         self._changed: dict[str, None] = {}
         self._open: dict[str, None] = {}
         self._has_changed = asyncio.Event()
@@ -97,7 +114,7 @@ class ResultListener:
                         logger.warning("could not read results, retrying: %r", e)
                     available = False
                     self.notify(name)
-                    await self._clock.sleep(RECONNECT_INTERVAL)
+                    await self._clock.sleep(self._reconnect_interval)
                 except Exception:  # the next state may be readable, and the dispatcher polls the run
                     logger.exception("run %s: could not read its result", name)
 
@@ -115,7 +132,8 @@ class ResultListener:
             try:
                 backend = self._app.backend
                 if not isinstance(backend, RedisBackend):
-                    logger.info("results are polled: this result backend has no subscriptions")
+                    if is_polled(self._app):
+                        logger.info("results are polled: this result backend has no subscriptions")
                     return
                 with closing(backend.client.pubsub()) as pubsub:
                     problem = ""
@@ -126,7 +144,7 @@ class ResultListener:
                 if repr(e) != problem:
                     problem = repr(e)
                     logger.warning("could not subscribe to the result backend, results are polled: %r", e)
-            self._stopped.wait(RECONNECT_INTERVAL)
+            self._stopped.wait(self._reconnect_interval)
 
     def _receive(self, loop: asyncio.AbstractEventLoop, pubsub: Any, prefix: bytes) -> None:
         """Call `notify` for each run whose state is stored, until the listener stops.

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from enum import Enum
 from functools import partial
 from hashlib import blake2b
 from typing import Any
@@ -23,28 +25,52 @@ from celery import Celery, states
 from celery.exceptions import NotRegistered
 from google.protobuf.struct_pb2 import Struct
 
-from ...concurrency import DaemonThreads
-from ...dispatch import RUN_HEADER, Canvas
+from ...clock import SYSTEM_CLOCK, Clock
+from ...concurrency import DaemonThreads, close_old_connections
+from ...dispatch import RUN_HEADER, Canvas, Consumer, RunFinder, RunReports, unreadable_backend
 from ...dispatch.canvases import CanvasResult
 from ...errors import StoreUnavailable
 from ...lifecycle import Event, Failure, final_event
 from ...lifecycle.events import jsonable, parts_of
 from ...lifecycle.outcomes import INVALID_RESPONSE, WORKER_LOST, status_event
 from ...lifecycle.own_metadata import progress_metadata, retry_metadata
+from ...lifecycle.references import RunRef
 from ...lifecycle.states import WORKING
 from ...store import AsyncStore, Keys
-from ...store.runs.commands import Illegal, RunRef, Unchanged
+from ...store.admin.start_check import announced_workers
+from ...store.runs.commands import Illegal, Unchanged
 from ...store.runs.release import Unclaimed, due_canvases, end_by_result, read_unclaimed, record_result
 from ...store.tasks.commands import read_task
+from ...telemetry.logs import RepeatedErrors
 
 logger = logging.getLogger(__name__)
 
-INSPECT_TIMEOUT = 2.0
-"""Seconds within which a worker must reply to the query for a run."""
-
-
 CANVAS_BATCH = 100
 CANVAS_POLL_INTERVAL_US = 1_000_000
+
+
+class Progress(Enum):
+    """Progress of an unclaimed run of a plain task, as far as the result backend shows the progress."""
+
+    ENDED = "ended"
+    """The task of the run has ended, or a worker without this package has ended the run."""
+
+    RETRIED = "retried"
+    """A worker without this package will retry the run."""
+
+    STARTED = "started"
+    """A worker without this package has started the run."""
+
+    UNKNOWN = "unknown"
+    """The run may wait for a worker, or a worker without this package may execute the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """Progress of a run. `worker` is the node name of the worker that has started the run, or "" if unknown."""
+
+    progress: Progress
+    worker: str = ""
 
 
 class Results:
@@ -55,7 +81,10 @@ class Results:
         self._store = store
         self._keys = keys
         self._app = app
-        self._thread = DaemonThreads(1, "a2a-results")
+        self._finder = RunFinder(app)
+        self._thread = DaemonThreads(1, "a2a-results", before_call=close_old_connections)
+        # A separate thread, because a query of the workers takes seconds if a worker does not reply.
+        self._finding = DaemonThreads(1, "a2a-find-runs")
 
     async def end(self, ref: RunRef, canvas: Canvas) -> None:
         """End the run `ref` if its `canvas` has ended."""
@@ -67,14 +96,21 @@ class Results:
         result: CanvasResult | None = await self._thread.call(partial(canvas.poll, self._app))
         return result
 
-    async def _end(self, ref: RunRef, result: CanvasResult) -> bool:
-        """End the run `ref` by its result. Return False if the result does not apply, so that the run may begin."""
+    async def _end(self, ref: RunRef, result: CanvasResult, *, lost: bool = False) -> bool:
+        """End the run `ref` by its result. Return False if the result does not apply, so that the run may begin.
+
+        Args:
+            ref: Run to end.
+            result: Result of the run.
+            lost: True if no worker has the run.
+        """
         head = read_task(self._keys, None, ref.task_id, history_length=0, artifacts=False, resolve_blobs=False)
         snapshot = await self._store.run(head)
         if snapshot is None:
             return True
         events, is_lost = self._events(ref, snapshot[0], result), isinstance(result.error, WorkerLostError)
-        reply = await self._store.run(end_by_result(self._keys, ref, events, lost=is_lost))
+        ending = end_by_result(self._keys, ref, events, lost=is_lost and not lost, dead_letter=is_lost)
+        reply = await self._store.run(ending)
         match reply:
             case Unchanged():
                 logger.info("run %s: its result does not apply", ref.name)
@@ -85,27 +121,49 @@ class Results:
                 logger.info("run %s ended by its result: %s", ref.name, reply)
         return True
 
-    async def reconcile(self, ref: RunRef) -> bool:
+    async def reconcile(self, ref: RunRef, *, is_retry: bool = False) -> Observation:
         """Compare the run `ref` with the result backend, and end the run if its Celery task has ended.
 
-        A worker without this package holds no lease. If the worker of a started run does not reply to a query, this
-        method therefore treats the run as lost and ends it.
-
-        Returns:
-            True if a worker without this package has started or ended the run.
+        Args:
+            ref: Unclaimed run of a plain task.
+            is_retry: True if a worker with this package has retried the run, so that RETRY is an outdated state.
         """
-        own, is_known = _result_of(ref), False
-        result = await self._look(own)
-        if result is None:
-            await self._write_state(ref)
-            has_begun, is_known = await self._thread.call(partial(self._ask, ref.name))
-            if not has_begun or is_known:
-                return bool(is_known)
-            result = await self._look(own) or CanvasResult(
-                Failure(WORKER_LOST), error=WorkerLostError()
-            )  # the run may have ended since the first read
-        # a worker with this package stores StoreUnavailable if it could not claim the run, which then waits
-        return not isinstance(result.error, StoreUnavailable) and await self._end(ref, result)
+        if unreadable_backend(self._app) is not None:
+            return Observation(Progress.UNKNOWN)
+        result = await self._look(_result_of(ref))
+        if result is not None:
+            # a worker with this package stores StoreUnavailable if it could not claim the run, which then waits
+            has_ended = not isinstance(result.error, StoreUnavailable) and await self._end(ref, result)
+            return Observation(Progress.ENDED if has_ended else Progress.UNKNOWN)
+        await self._write_state(ref)
+        observation = _observation_of(await self._thread.call(partial(self._meta, ref.name)))
+        if is_retry and observation.progress is Progress.RETRIED:
+            return Observation(Progress.UNKNOWN)
+        return observation
+
+    async def find(self, names: Collection[str]) -> RunReports:
+        """Query all workers for the runs `names`. Workers without remote control are known by their announcements.
+
+        Raises:
+            StoreUnavailable: The store is unavailable.
+            Exception: The broker is unavailable. Each transport raises its own exceptions.
+        """
+        reports: RunReports = await self._finding.call(partial(self._finder.find, names))
+        if reports.reported >= set(names):
+            return reports
+        announced = [json.loads(text) for text in await self._store.run(announced_workers(self._keys))]
+        workers = {worker["worker"]: Consumer(frozenset(worker["queues"]), claims=True) for worker in announced}
+        return replace(reports, workers={**workers, **reports.workers})
+
+    async def give_up(self, ref: RunRef) -> None:
+        """End the run `ref`, which no worker has, by its result, or as lost if the result is unknown."""
+        problem = unreadable_backend(self._app)
+        result = None if problem is not None else await self._look(_result_of(ref))
+        if result is None or isinstance(result.error, StoreUnavailable):
+            reason = problem or "the worker without this package that executed the run may have been lost"
+            logger.error("run %s: no worker has the run, and no result was stored: %s", ref.name, reason)
+            result = CanvasResult(Failure(WORKER_LOST), error=WorkerLostError())
+        await self._end(ref, result, lost=True)
 
     async def observe(self, ref: RunRef) -> bool:
         """Read the state of the run `ref` from the result backend, and write it to the task or end the task.
@@ -160,31 +218,6 @@ class Results:
         meta: Mapping[str, Any] = self._app.backend.get_task_meta(name)
         return meta
 
-    def _ask(self, name: str) -> tuple[bool, bool]:
-        """Query the result backend for the run `name`, and then the worker that has started the run.
-
-        Returns:
-            Two values: True if a worker has started the run, and True if the worker still has the run or will retry it.
-        """
-        meta = self._meta(name)
-        if meta["status"] != states.STARTED:
-            return meta["status"] == states.RETRY, meta["status"] == states.RETRY
-        return True, self._still_has((meta["result"] or {}).get("hostname"), name)
-
-    def _still_has(self, worker: str | None, name: str) -> bool:
-        """Return True if `worker`, or any worker if `worker` is None, replies that it has the run `name`. Also return
-        True if the query fails, for example because the broker is unavailable."""
-        try:
-            with self._app.connection_for_write(connect_timeout=INSPECT_TIMEOUT) as connection:
-                connection.ensure_connection(max_retries=1, interval_start=0.1, timeout=INSPECT_TIMEOUT)
-                inspect = self._app.control.inspect(
-                    [worker] if worker else None, INSPECT_TIMEOUT, connection=connection, limit=1 if worker else None
-                )
-                return any((inspect.query_task(name) or {}).values())
-        except Exception as e:
-            logger.warning("run %s: could not query worker %s: %r", name, worker, e)
-            return True
-
     def _events(self, ref: RunRef, task: Task, result: CanvasResult) -> list[Event]:
         events: list[Event] = []
         outcome = result.outcome
@@ -214,10 +247,11 @@ class CanvasFinalizer:
     name = "canvas finalizer"
     every = 0.5
 
-    def __init__(self, store: AsyncStore, keys: Keys, results: Results) -> None:
+    def __init__(self, store: AsyncStore, keys: Keys, results: Results, clock: Clock = SYSTEM_CLOCK) -> None:
         self._store = store
         self._keys = keys
         self._results = results
+        self._errors = RepeatedErrors(clock)
 
     async def tick(self) -> None:
         """Poll the due canvases, and end the tasks whose canvas has ended."""
@@ -228,12 +262,27 @@ class CanvasFinalizer:
                 await self._results.end(due.ref, Canvas.from_json(due.canvas))
             except StoreUnavailable:
                 raise
-            except Exception:  # the canvas must not block the following ones
-                logger.exception("could not read the canvas of run %s, retrying", due.ref.name)
+            except Exception as e:  # the canvas must not block the following ones
+                if self._errors.is_new(e):
+                    logger.exception("could not read the canvas of run %s, retrying", due.ref.name)
 
 
 def _result_of(ref: RunRef) -> Canvas:
     return Canvas(((ref.name, None), None), datetime.max.replace(tzinfo=UTC))
+
+
+def _observation_of(meta: Mapping[str, Any]) -> Observation:
+    state, result = meta["status"], meta["result"]
+    if isinstance(result, Mapping) and RUN_HEADER in result:
+        return Observation(Progress.UNKNOWN)  # a worker with this package stored the state
+    match state:
+        case states.RETRY:
+            return Observation(Progress.RETRIED)
+        case states.STARTED:
+            return Observation(Progress.STARTED, str((result or {}).get("hostname") or ""))
+        case _ if state in states.ALL_STATES:
+            return Observation(Progress.UNKNOWN)
+    return Observation(Progress.STARTED)
 
 
 def _metadata_of(meta: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from socket import gethostname
@@ -24,11 +24,14 @@ from kombu.mixins import ConsumerMixin
 
 from ...clock import SYSTEM_CLOCK, Clock
 from ...dispatch.connection import guard
+from ...errors import StoreUnavailable
 from ...lifecycle import final_event, is_terminal
 from ...lifecycle.outcomes import revoked_by
+from ...lifecycle.references import RunRef
 from ...store import AsyncStore, Keys
 from ...store.client.connection import run_with_retry
-from ...store.runs.commands import RunRef, Unchanged, revoke_run
+from ...store.runs.commands import Unchanged, revoke_run
+from ...store.runs.release import read_steps
 from ...store.tasks.commands import read_task
 from ...telemetry.logs import about
 from ...telemetry.names import Action
@@ -39,6 +42,9 @@ TERMINATE_AFTER = 1.0
 """Seconds for which a worker can terminate a run through its pool, before the run is cancelled in the store."""
 
 RECONNECT_POLICY = {"interval_start": 0.2, "interval_step": 0.3, "interval_max": 2.0}
+
+MAX_EXPLAINED = 10
+"""Maximum number of ids in a revoke command that are looked up because they are not ids of runs."""
 
 RETRY_INTERVAL = 10.0
 """Seconds between two attempts to listen, if the broker is misconfigured."""
@@ -97,11 +103,29 @@ class RevokeListener:
     def receive(self, broadcast: Any) -> None:
         """Cancel the runs that the remote-control command `broadcast` revokes."""
         revoke = Revoke.of(broadcast)
-        refs = [ref for ref in map(RunRef.of, revoke.celery_ids) if ref is not None] if revoke else []
-        if revoke is not None and refs:
-            task = asyncio.create_task(self._revoke_all(refs, revoke.terminate), name="a2a-revoke")
-            self._revoking.add(task)
-            task.add_done_callback(self._revoking.discard)
+        if revoke is None:
+            return
+        refs = [ref for ref in map(RunRef.of, revoke.celery_ids) if ref is not None]
+        if refs:
+            self._keep(self._revoke_all(refs, revoke.terminate))
+        if others := [celery_id for celery_id in revoke.celery_ids if RunRef.of(celery_id) is None]:
+            self._keep(self._explain(others[:MAX_EXPLAINED]))
+
+    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work, name="a2a-revoke")
+        self._revoking.add(task)
+        task.add_done_callback(self._revoking.discard)
+
+    async def _explain(self, celery_ids: Sequence[str]) -> None:
+        """Log the run of each A2A task whose id an operator revoked instead of the Celery id of its run."""
+        for task_id in celery_ids:
+            try:
+                steps = await self._store.run(read_steps(self._keys, task_id))
+            except StoreUnavailable:
+                return
+            if steps is not None and not is_terminal(steps.state):
+                text = "revoking %s has no effect, because it is the id of an A2A task: revoke %s, or use a2a cancel"
+                logger.warning(text, task_id, RunRef(task_id, steps.run).name)
 
     async def _revoke_all(self, refs: list[RunRef], terminate: bool) -> None:
         running = [ref for ref in refs if await self._revoke(ref, terminate)]

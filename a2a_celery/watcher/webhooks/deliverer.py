@@ -4,19 +4,16 @@ Each config has a delivery cursor in the log of its task. A watcher leases a cur
 one by one, and advances the cursor after each delivered event. Any number of watchers share the cursors. If a watcher
 dies, its cursors are due again when their leases expire. An event that was posted but not recorded is posted again with
 the same id.
-
-The store has a byte budget for each owner and host. Posts that exceed the budget are delayed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import random
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from shlex import quote
 from typing import Any, Literal
 
@@ -52,7 +49,6 @@ from ...store.webhooks.deliveries import (
     DeliveryCursor,
     FailureDetails,
     abandon_delivery,
-    acquire_bytes,
     acquire_due_deliveries,
     postpone_delivery,
     reason_of,
@@ -61,26 +57,16 @@ from ...store.webhooks.deliveries import (
 from ...telemetry.logs import about
 from ...telemetry.names import Action
 from ..metrics import WatcherMetrics
-from ..role_loop import StoreClock
 from .instrumented_post import GONE, PostReport, make_instrumented_post
 
 logger = logging.getLogger(__name__)
 
 LEASE_BATCH = 100
-MAX_CURSORS = 400
-"""Maximum number of leased cursors, and therefore of posts in progress."""
 LOG_PAGE_ENTRIES = 32
 """Maximum number of entries per read of a log. An entry that is read but not delivered is read again."""
 
 LOG_PAGE_BYTES = 64 * 1024
 """Bytes after which a read of a log ends. A read returns at least one entry."""
-
-MAX_RESERVED_BYTES = 32 * 1024 * 1024
-"""Maximum memory, in bytes, that deliveries with large entries may reserve together.
-
-The deliveries of one owner reserve at most half of the memory, so that slow receivers of one owner do not delay the
-large deliveries of other owners. A larger delivery counts as half.
-"""
 
 LARGE_PARTS_UNAVAILABLE = "large parts of an event are unavailable"
 NOT_EXPRESSIBLE = "the event is not expressible in JSON or in the protocol version of the subscriber"
@@ -88,8 +74,27 @@ NOT_EXPRESSIBLE = "the event is not expressible in JSON or in the protocol versi
 UNREADABLE = Attempt("", "failed", reason="this service cannot read the event or the configuration")
 """Attempt that failed before the post, as the owner of the webhook sees it. Only operators see the cause."""
 
-RESERVATION_RETRY_INTERVAL = 1.0
-"""Seconds before the retry of a delivery that could not reserve memory, or that ended early to free its reservation."""
+
+@dataclass(frozen=True, slots=True)
+class DeliveryLimits:
+    """Limits of the deliveries of a watcher.
+
+    The deliveries of one owner reserve at most half of the memory, so that slow receivers of one owner do not delay the
+    large deliveries of other owners. A larger delivery counts as half.
+
+    Attributes:
+        max_cursors: Maximum number of leased cursors, and therefore of posts in progress.
+        max_reserved_bytes: Maximum memory, in bytes, that deliveries with large entries may reserve together.
+        reservation_retry_interval: Seconds before the retry of a delivery that could not reserve memory, or that ended
+            early to free its reservation.
+    """
+
+    max_cursors: int = 400
+    max_reserved_bytes: int = 32 * 1024 * 1024
+    reservation_retry_interval: float = 1.0
+
+
+DELIVERY_LIMITS = DeliveryLimits()
 
 
 def max_lease(lease_ttl: float) -> float:
@@ -102,7 +107,11 @@ def max_lease(lease_ttl: float) -> float:
 
 
 class Deliverer:
-    """Watcher role that leases the due cursors, and delivers the events of each cursor in a separate asyncio task."""
+    """Watcher role that leases the due cursors, and delivers the events of each cursor in a separate asyncio task.
+
+    Attributes:
+        deliveries: Deliveries in progress.
+    """
 
     name = "deliverer"
     every = 0.2
@@ -119,10 +128,11 @@ class Deliverer:
         metrics: WatcherMetrics | None = None,
         clock: Clock = SYSTEM_CLOCK,
         private_key: Ed25519PrivateKey | None = None,
-        store_clock: StoreClock | None = None,
+        limits: DeliveryLimits = DELIVERY_LIMITS,
     ) -> None:
+        self.deliveries: set[asyncio.Task[None]] = set()
+        self._limits = limits
         self._clock = clock
-        self._store_clock = store_clock
         self._metrics = metrics or WatcherMetrics()
         self._store = store
         self._keys = keys
@@ -136,7 +146,6 @@ class Deliverer:
         self._refused_reservations: Counter[str | None] = Counter()
         """Number of refused reservations by the owner whose share was reserved. The key is None if the whole memory was
         reserved."""
-        self._deliveries: set[asyncio.Task[None]] = set()
         self._leasing: asyncio.Task[int] | None = None
         self._store_clock_offset = 0.0  # seconds from this process's monotonic clock to the store's clock
 
@@ -145,16 +154,16 @@ class Deliverer:
         return self._reserved_by_owner.total()
 
     async def tick(self) -> None:
-        """Start all due deliveries. At most `MAX_CURSORS` deliveries are in progress at once.
+        """Start all due deliveries. The `limits` bound the deliveries in progress.
 
         The cursors of a host that does not respond are deferred immediately, so a tick may lease any number of cursors.
         """
         while True:
             self._metrics.record_progress(self.name)
-            while len(self._deliveries) >= MAX_CURSORS:
-                await asyncio.wait(self._deliveries, timeout=POST_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
+            while len(self.deliveries) >= self._limits.max_cursors:
+                await asyncio.wait(self.deliveries, timeout=POST_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
                 self._metrics.record_progress(self.name)
-            limit = min(LEASE_BATCH, MAX_CURSORS - len(self._deliveries))
+            limit = min(LEASE_BATCH, self._limits.max_cursors - len(self.deliveries))
             self._leasing = asyncio.create_task(self._lease(limit), name="a2a-deliveries")
             if await asyncio.shield(self._leasing) < limit:
                 return
@@ -165,26 +174,23 @@ class Deliverer:
         The caller shields the call from cancellation. Otherwise, the reply could be lost, and its cursors would not be
         due before their leases end.
         """
-        latest_us = None if self._store_clock is None else self._store_clock.latest_us
-        cursors = await self._store.run(
-            acquire_due_deliveries(self._keys, limit=limit, lease_us=self._lease_us, latest_us=latest_us)
-        )
+        cursors = await self._store.run(acquire_due_deliveries(self._keys, limit=limit, lease_us=self._lease_us))
         if cursors:
             self.synchronize(cursors[-1])
         for cursor in cursors:
             task = asyncio.create_task(self._deliver(cursor), name=f"a2a-delivery-{cursor.task_id}")
-            self._deliveries.add(task)
-            task.add_done_callback(self._deliveries.discard)
+            self.deliveries.add(task)
+            task.add_done_callback(self.deliveries.discard)
         return len(cursors)
 
     async def aclose(self) -> None:
         """Cancel the deliveries and release their cursors. Another watcher repeats the posts in progress."""
         if self._leasing is not None:
             await asyncio.wait({self._leasing})
-        for task in self._deliveries:
+        for task in self.deliveries:
             task.cancel()
-        if self._deliveries:
-            await asyncio.wait(self._deliveries)
+        if self.deliveries:
+            await asyncio.wait(self.deliveries)
         await self._poster.aclose()
 
     async def _deliver(self, cursor: DeliveryCursor) -> None:
@@ -214,10 +220,11 @@ class Deliverer:
         if deferral is not None:
             await self._defer(cursor, deferral)
             return
-        owner, share = cursor.owner, MAX_RESERVED_BYTES // 2
+        owner, max_bytes = cursor.owner, self._limits.max_reserved_bytes
+        share = max_bytes // 2
         size = min(_bytes_to_read(cursor, subscription), share)
         is_over_share = self._reserved_by_owner[owner] + size > share
-        if size and (is_over_share or self.reserved_bytes + size > MAX_RESERVED_BYTES):
+        if size and (is_over_share or self.reserved_bytes + size > max_bytes):
             self._refused_reservations[owner if is_over_share else None] += 1
             await self._postpone_for_reservation(cursor)
             return
@@ -338,22 +345,20 @@ class Deliverer:
 
         The time for which a cursor waits for an unavailable host counts toward the time after which its delivery is
         given up, although most cursors never probe the host. All deliveries to the host are therefore given up
-        eventually. The time for which a cursor waits for the byte budget does not count.
+        eventually.
         """
         if deferral.is_host_unavailable and cursor.failing_for >= self._backoff.give_up_after:
             await self._give_up(cursor, _failure_fields(deferral.reason, None))
             return
         logger.debug("%s: deferred for %.1f s: %s", _label(cursor), deferral.retry_in, deferral.reason)
-        is_shown = (deferral.is_host_unavailable or deferral.is_over_budget) and not cursor.failures
+        is_shown = deferral.is_host_unavailable and not cursor.failures
         details = _failure_fields(deferral.reason, None) if is_shown else None
-        counts: Literal[False, "age", "pause"] = "age" if deferral.is_host_unavailable else False
-        if deferral.is_over_budget:
-            counts = "pause"
+        counts: Literal[False, "age"] = "age" if deferral.is_host_unavailable else False
         after_us = _micros(deferral.retry_in)
         await self._store.run(postpone_delivery(self._keys, cursor, after_us=after_us, counts=counts, failure=details))
 
     async def _postpone_for_reservation(self, cursor: DeliveryCursor) -> None:
-        after_us = _micros(RESERVATION_RETRY_INTERVAL)
+        after_us = _micros(self._limits.reservation_retry_interval)
         await self._store.run(postpone_delivery(self._keys, cursor, after_us=after_us, counts=False))
 
     async def _retry(self, cursor: DeliveryCursor, failure: Retry, attempt: Attempt | None = None) -> None:
@@ -409,52 +414,3 @@ def _label(cursor: DeliveryCursor) -> str:
 
 def _micros(seconds: float) -> int:
     return int(seconds * 1_000_000)
-
-
-MAX_EXHAUSTED_BUDGETS = 10_000
-"""Maximum number of exhausted budgets that a watcher remembers. For all other budgets, the watcher queries the
-store."""
-REASON = "the byte budget of its owner for this host is exhausted"
-MIN_DEFERRAL = 1.0
-"""Minimum number of seconds before a deferred delivery is retried. The delay is the known wait or this minimum,
-whichever is longer, multiplied by a random factor between 1 and 2."""
-
-
-class ByteBudget:
-    """Byte budget of each owner and host. A post is deferred and stays due while the budget is exhausted."""
-
-    def __init__(
-        self, store: AsyncStore, keys: Keys, per_hour: int, metrics: WatcherMetrics, clock: Clock = SYSTEM_CLOCK
-    ) -> None:
-        self._store = store
-        self._keys = keys
-        self._per_hour = per_hour
-        self._metrics = metrics
-        self._clock = clock
-        self._exhausted_until: OrderedDict[tuple[str, str], float] = OrderedDict()
-
-    def deferral(self, owner: str, host: str) -> Deferred | None:
-        """Return a Deferred if the budget is known to be exhausted, or None. The store is not queried."""
-        wait = self._exhausted_until.get((owner, host), 0.0) - self._clock.monotonic()
-        return self._defer(wait) if wait > 0 else None
-
-    async def acquire(self, owner: str, host: str, size: int) -> Deferred | None:
-        """Charge the budget for a post, or return a Deferred if the budget is exhausted.
-
-        A post may exceed the remaining budget. The next post then waits longer.
-
-        Raises:
-            StoreUnavailable: The store is unavailable. The caller must not post.
-        """
-        wait = await self._store.run(acquire_bytes(self._keys, owner, host, size, per_hour=self._per_hour))
-        if wait <= 0:
-            return None
-        self._exhausted_until[owner, host] = self._clock.monotonic() + wait
-        self._exhausted_until.move_to_end((owner, host))
-        if len(self._exhausted_until) > MAX_EXHAUSTED_BUDGETS:
-            self._exhausted_until.popitem(last=False)
-        return self._defer(wait)
-
-    def _defer(self, seconds: float) -> Deferred:
-        self._metrics.count_deferral_for_bytes()
-        return Deferred(max(seconds, MIN_DEFERRAL) * (1 + random.random()), REASON, is_over_budget=True)

@@ -16,7 +16,7 @@ from ...errors import BlobsUnavailable, StoreUnavailable
 from ...lifecycle import EventId
 from ...push import Deferred, Subscription
 from ...store import AsyncStore, Keys
-from ...store.log.pages import read_log
+from ...store.log.pages import read_next_entry
 from ...store.webhooks.deliveries import PING, Attempt, DeliveryCursor, acquire_requested_posts, settle_requested_post
 from .deliverer import LOG_PAGE_BYTES, NOT_EXPRESSIBLE, UNREADABLE, Deliverer, max_lease
 from .instrumented_post import PostReport
@@ -38,22 +38,35 @@ MAX_BATCHES = 8
 
 class Replayer:
     """Watcher role that leases cursors with requested posts, and sends the posts of each cursor in a separate asyncio
-    task."""
+    task.
+
+    Attributes:
+        posts: Asyncio tasks that send posts, with the owners of their cursors.
+    """
 
     name = "replayer"
     every = 1.0
 
-    def __init__(self, store: AsyncStore, keys: Keys, sealer: Sealer, deliverer: Deliverer, lease_ttl: float) -> None:
+    def __init__(
+        self,
+        store: AsyncStore,
+        keys: Keys,
+        sealer: Sealer,
+        deliverer: Deliverer,
+        lease_ttl: float,
+        max_cursors: int = MAX_CURSORS,
+    ) -> None:
+        self.posts: dict[asyncio.Task[None], str] = {}
+        self._max_cursors = max_cursors
         self._store = store
         self._keys = keys
         self._sealer = sealer
         self._deliverer = deliverer
         self._lease_us = int(max_lease(lease_ttl) * 1_000_000)
-        self._tasks: dict[asyncio.Task[None], str] = {}  # posts in progress, with the owner of their cursor
         self._large_log_lock = asyncio.Lock()
 
     async def tick(self) -> None:
-        """Start the requested posts that are due, for at most `MAX_CURSORS` cursors at a time."""
+        """Start the requested posts that are due, for at most `max_cursors` cursors at a time."""
         for _ in range(MAX_BATCHES):
             if not await self._start_batch():
                 return
@@ -61,29 +74,29 @@ class Replayer:
     async def _start_batch(self) -> bool:
         """Start a batch of the posts that are due. Return True if posts of an owner with too many leased cursors were
         postponed, so that posts of other owners may be due."""
-        limit = MAX_CURSORS - len(self._tasks)
+        limit = self._max_cursors - len(self.posts)
         if not limit:
             return False
         has_postponed = False
         cursors = await self._store.run(acquire_requested_posts(self._keys, limit=limit, lease_us=self._lease_us))
         for cursor, post_ids in cursors:
-            if list(self._tasks.values()).count(cursor.owner) >= MAX_CURSORS // 2:
+            if list(self.posts.values()).count(cursor.owner) >= self._max_cursors // 2:
                 has_postponed = True
                 after_us = int(SHARE_RETRY_INTERVAL * 1_000_000)
                 await self._store.run(settle_requested_post(self._keys, cursor, post_ids[0], None, after_us=after_us))
                 continue
             self._deliverer.synchronize(cursor)
             task = asyncio.create_task(self._make_posts(cursor, post_ids), name=f"a2a-replay-{cursor.task_id}")
-            self._tasks[task] = cursor.owner
-            task.add_done_callback(self._tasks.pop)
+            self.posts[task] = cursor.owner
+            task.add_done_callback(self.posts.pop)
         return has_postponed
 
     async def aclose(self) -> None:
         """Cancel the posts in progress. Another watcher sends them again."""
-        for task in self._tasks:
+        for task in self.posts:
             task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        if self.posts:
+            await asyncio.wait(self.posts)
 
     async def _make_posts(self, cursor: DeliveryCursor, post_ids: list[str]) -> None:
         """Send the requested posts of a cursor in order, until a post is deferred or no requested post is left."""
@@ -134,7 +147,7 @@ class Replayer:
             return await self._replay(cursor, subscription, event_id)
 
     async def _replay(self, cursor: DeliveryCursor, subscription: Subscription, event_id: EventId) -> PostReport | None:
-        page = await self._store.run(read_log(self._keys, cursor.task_id, event_id.version - 1, limit=1))
-        if not page.entries or page.entries[0].id != event_id:
+        entry = await self._store.run(read_next_entry(self._keys, cursor.task_id, EventId(event_id.version - 1)))
+        if entry is None or entry.id != event_id:
             return None
-        return await self._deliverer.post_event(cursor, subscription, page.entries[0])
+        return await self._deliverer.post_event(cursor, subscription, entry)

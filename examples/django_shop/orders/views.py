@@ -3,6 +3,7 @@
 import json
 
 from a2a.utils.errors import InvalidParamsError
+from django.db import transaction
 from django.http import HttpRequest, JsonResponse
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_POST
@@ -35,3 +36,16 @@ def order_now(request: HttpRequest) -> JsonResponse:
     except DeadlineExceeded as error:  # the task continues
         return JsonResponse({"task": task.task_id, "state": error.result.state_name}, status=202)
     return JsonResponse({"task": task.task_id, "state": result.state_name})
+
+
+@csrf_exempt
+@require_POST
+def order_all(request: HttpRequest) -> JsonResponse:
+    """Order several products after the commit, or none of them."""
+    try:
+        with transaction.atomic():
+            products = json.loads(request.body)
+            tasks = [a2a.submit("order", product, on_commit=transaction.on_commit) for product in products]
+    except (ValueError, InvalidParamsError) as error:
+        return JsonResponse({"error": str(error)}, status=400)
+    return JsonResponse({"tasks": [task.task_id for task in tasks]}, status=202)

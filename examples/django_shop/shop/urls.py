@@ -6,4 +6,5 @@ from orders import views
 urlpatterns = [
     path("orders/", views.orders),
     path("orders/now/", views.order_now),
+    path("orders/all/", views.order_all),
 ]

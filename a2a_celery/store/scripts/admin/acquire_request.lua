@@ -1,14 +1,8 @@
 -- acquire_request: take tokens from the bucket of an account. The bucket is stored as the time at which it is full
 -- (GCRA).
--- KEYS  bucket
--- ARGV  µs in which one token is added, size of the bucket, tokens to take, tokens that must remain for the next
---       request, maximum debt in µs, '1' to allow debt
 -- returns '0': the tokens were taken | µs until the bucket has enough tokens; nothing changes. With debt allowed, the
 --       tokens are always taken, and the reply is the µs until the bucket has the tokens for the next request.
 -- requires: full_store
-local bucket = KEYS[1]
-local token_us, size, amount, reserve = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
-local max_debt, is_overdrawable = tonumber(ARGV[5]), ARGV[6] == '1'
 
 allow_on_full_store(bucket)
 local time = redis.call('TIME')

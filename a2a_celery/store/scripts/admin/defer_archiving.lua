@@ -1,14 +1,10 @@
 -- defer_archiving: set aside a task that the archive refused, so that the task does not delay other tasks. Without a
 -- task, move all refused tasks back to the list of tasks for the archive.
--- KEYS  list of tasks for the archive, list of refused tasks
--- ARGV  tag of the task ('' for none)
 -- returns the number of tasks that were moved back
 -- requires: full_store
-local archive, refused = KEYS[1], KEYS[2]
-local tag = ARGV[1]
 
 allow_on_full_store(archive)
-if tag ~= '' then
+if tag then
   local due = redis.call('ZSCORE', archive, tag)
   if due then redis.call('ZADD', refused, due, tag) end
   redis.call('ZREM', archive, tag)

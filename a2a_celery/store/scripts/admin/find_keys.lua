@@ -1,9 +1,5 @@
 -- find_keys: search one page of the keyspace for a key with the prefix. Repeat the call until the cursor is 0.
--- KEYS  installation, which is ignored in the search
--- ARGV  key prefix, SCAN cursor, approximate number of keys in a page
 -- returns {next cursor, '1' if there is such a key}
-local installation = KEYS[1]
-local prefix, cursor, count = ARGV[1], ARGV[2], ARGV[3]
 
 local page = redis.call('SCAN', cursor, 'COUNT', count)
 local first = prefix .. ':'

@@ -1,10 +1,7 @@
 -- migrate_to_1: in records of a store without a schema, store the start time and the trace of a run in separate fields.
 -- Handles one page of the keyspace. Repeat the call until the cursor is 0.
--- KEYS  installation
--- ARGV  key prefix, SCAN cursor, approximate number of keys in a page, '1' to only count
 -- returns {next cursor, number of changed records}
 -- requires: options
-local prefix, cursor, count, is_dry_run = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == '1'
 
 local page = redis.call('SCAN', cursor, 'MATCH', '*:{*}:task', 'COUNT', count)
 local changed = 0

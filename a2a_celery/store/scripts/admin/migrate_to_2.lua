@@ -1,11 +1,8 @@
 -- migrate_to_2: apply the limits of an owner across tenants. The stored bytes of each task are moved to the account of
 -- its owner, and live tasks of owners in tenants are added to the owner's index. Handles one page of the keyspace.
 -- Repeat the call until the cursor is 0.
--- KEYS  installation
--- ARGV  key prefix, SCAN cursor, approximate number of keys in a page, '1' to only count
 -- returns {next cursor, number of changed records}
 -- requires: indexes, keys, stored_bytes, tasks, time
-local prefix, cursor, count, is_dry_run = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == '1'
 
 local page = redis.call('SCAN', cursor, 'MATCH', '*:{*}:task', 'COUNT', count)
 local changed = 0
@@ -19,7 +16,7 @@ local function move_to_account(keys, r)
   r.quota_account = account_of(r.scope)
   add_to_sums(stored_key(r), r.quota_account, r.size)
   if expiry then redis.call('ZADD', expiring, expiry, expiring_entry(keys, r)) end
-  redis.call('HSET', keys[1], 'quota_account', r.quota_account)
+  redis.call('HSET', keys.record, 'quota_account', r.quota_account)
 end
 
 for _, record in ipairs(page[2]) do

@@ -1,11 +1,9 @@
 -- newest_tasks: return the tasks of several indexes with the newest status, newest first, equal times by descending id.
--- KEYS  indexes, or other lists of tasks that are scored by the time of the status
--- ARGV  key prefix, maximum number of tasks, time of the oldest status in µs or '-inf', time of the newest status in µs
---       or '+inf', time of the cursor in µs ('' for the first page), id of the cursor
 -- returns {'0', current time in µs, task_summary of each task}, without tasks whose record is missing
 -- requires: keys, task_summary, time
-local prefix, limit, oldest, newest = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
-local cursor_at, cursor_id = tonumber(ARGV[5]), ARGV[6]
+
+-- Number of members that are read from an index at once. Most tasks of a page may be in one index, or in different ones.
+local BATCH = math.max(5, math.ceil(2 * limit / #indexes))
 
 local function follows_cursor(at, tag) return not cursor_at or at < cursor_at or (at == cursor_at and tag < cursor_id) end
 
@@ -13,8 +11,8 @@ local function follows_cursor(at, tag) return not cursor_at or at < cursor_at or
 local function advance(list)
   repeat
     if list.next > #list.batch then
-      list.batch = redis.call('ZREVRANGEBYSCORE', list.index, newest, oldest, 'WITHSCORES', 'LIMIT', list.offset, limit)
-      list.offset, list.next = list.offset + limit, 1
+      list.batch = redis.call('ZREVRANGEBYSCORE', list.index, newest, oldest, 'WITHSCORES', 'LIMIT', list.offset, BATCH)
+      list.offset, list.next = list.offset + BATCH, 1
     end
     list.tag, list.score = list.batch[list.next], list.batch[list.next + 1]
     list.at, list.next = tonumber(list.score), list.next + 2
@@ -22,7 +20,7 @@ local function advance(list)
 end
 
 local lists = {}
-for i, index in ipairs(KEYS) do
+for i, index in ipairs(indexes) do
   lists[i] = {index = index, batch = {}, offset = 0, next = 1}
   advance(lists[i])
 end
@@ -34,7 +32,7 @@ while #reply < limit + 2 do
     if list.tag and (not first or list.at > first.at or (list.at == first.at and list.tag > first.tag)) then first = list end
   end
   if not first then break end
-  reply[#reply + 1] = task_summary(keys_of(prefix, first.tag)[1], first.score) or nil
+  reply[#reply + 1] = task_summary(keys_of(prefix, first.tag), first.score) or nil
   advance(first)
 end
 return reply

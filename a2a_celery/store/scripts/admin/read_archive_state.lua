@@ -1,12 +1,8 @@
 -- read_archive_state: return the backlog of the archive.
--- KEYS  installation, list of tasks for the archive, list of refused tasks
--- ARGV  '' to disable archiving, '-' to only read
 -- returns {'1' if ended tasks are archived, '1' if tasks that ended before archiving was enabled are archived too,
 --       number of waiting tasks, number of due tasks, µs for which the oldest task has been due, number of refused
 --       tasks}
 -- requires: full_store, time
-local installation, archive, refused = KEYS[1], KEYS[2], KEYS[3]
-local disables_archive = ARGV[1] == ''
 
 if disables_archive then
   allow_on_full_store(installation)

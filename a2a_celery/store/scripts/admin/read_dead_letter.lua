@@ -1,17 +1,14 @@
 -- read_dead_letter: return the data from which a dead letter can be requeued as a new task.
--- KEYS  keys of the task
--- ARGV  list of dead letters, '1' to return entries of the journal
 -- returns {'missing'} | {'requeued', id of the new task} | {'alive', state}
 --       | {'ended', state}: the task ended without a dead letter
 --       | {'dead', agent, scope, request, options, snapshot, {key, entry, …} for the journal entries whose contents are
 --       blobs}
 -- requires: journal, keys, snapshot, states, tasks, time
-local dead_letters, with_journal = ARGV[1], ARGV[2] == '1'
 
-local r = load_record(KEYS)
+local r = load_record(keys)
 if not r then return {'missing'} end
 if r.requeued_as then return {'requeued', r.requeued_as} end
 if not TERMINAL[r.state] then return {'alive', micros(r.state)} end
-if not redis.call('ZSCORE', dead_letters, task_tag(KEYS)) then return {'ended', micros(r.state)} end
-local entries = with_journal and entries_with_blobs(KEYS, r) or {}
-return {'dead', r.agent, r.scope, r.request, r.options or '', snapshot(KEYS, r, -1, false), entries}
+if not redis.call('ZSCORE', dead_letters, task_tag(keys)) then return {'ended', micros(r.state)} end
+local entries = with_journal and entries_with_blobs(keys, r) or {}
+return {'dead', r.agent, r.scope, r.request, r.options or '', snapshot(keys, r, -1, false), entries}

@@ -1,15 +1,9 @@
 -- read_metrics: return the metrics of the deployment, the number of open runs, and the age of each agent's oldest
 -- queued run.
--- KEYS  metrics; lists of queued, claimed and delegated runs, pauses, dead letters, blocked runs, tasks for the
---       archive, tasks that the archive refused, suspended runs
--- ARGV  key prefix, maximum number of queued runs to read
 -- returns {current time in µs, {field, value, …}, queued, running, delegated, paused, dead letters, {agent, µs for
 --       which its oldest run has waited, …}, blocked, tasks due for the archive, µs for which the oldest task has been
 --       due, refused tasks, suspended}
 -- requires: keys, time
-local metrics, dispatch, leases, canvases, pauses = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local dead_letters, blocked, archive, refused, suspended = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
-local prefix, sample = ARGV[1], tonumber(ARGV[2])
 
 local oldest, ages = {}, {}
 for _, name in ipairs(redis.call('ZRANGE', dispatch, 0, sample - 1)) do

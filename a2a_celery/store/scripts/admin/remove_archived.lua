@@ -1,12 +1,8 @@
 -- remove_archived: remove archived tasks from the lists and the store, and advance the archive cutoff in the same step,
 -- so that a reader of store and archive finds each task once. A task with undelivered events is removed from the
 -- lists, and stays in the store for some time so that its events can be delivered.
--- KEYS  list of tasks for the archive, installation, deliveries, dead letters
--- ARGV  key prefix, seconds for which a task with undelivered events stays in the store, tags of the tasks
 -- returns the number of archived tasks
 -- requires: deletion, indexes, keys, metrics, retirement, states, tasks, time
-local archive, installation, deliveries, dead_letters = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local prefix, undelivered_retention, first_tag = ARGV[1], ARGV[2], 3
 
 local function has_undelivered(keys, r)
   for config in string.gmatch(r.enabled_configs or '', '%S+') do
@@ -16,8 +12,7 @@ local function has_undelivered(keys, r)
 end
 
 local border, removed = tonumber(redis.call('HGET', installation, 'border') or '0'), 0
-for i = first_tag, #ARGV do
-  local tag = ARGV[i]
+for _, tag in ipairs(tags) do
   local keys = keys_of(prefix, tag)
   local r = load_record(keys)
   if r and TERMINAL[r.state] and redis.call('ZREM', archive, tag) == 1 then
@@ -31,7 +26,7 @@ for i = first_tag, #ARGV do
         delete_run_data(keys, r, {'code_version'})
       end
       r.retention = undelivered_retention
-      redis.call('HSET', keys[1], 'retention', undelivered_retention, 'size', micros(r.size))
+      redis.call('HSET', keys.record, 'retention', undelivered_retention, 'size', micros(r.size))
       expire_task(keys, r)
     else
       delete_task(keys, r)

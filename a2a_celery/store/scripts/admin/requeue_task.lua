@@ -1,27 +1,16 @@
 -- requeue_task: create a new task from a dead letter, for the same caller, context and turn, and queue its first run.
 -- The task of the dead letter stays FAILED.
--- KEYS  keys of the dead letter's task, keys of the new task
--- ARGV  list of dead letters, id of the new task, its retention in seconds, µs until a watcher publishes the run,
---       request, options, WORKING event, '1' if the new task receives the journal and the children, number of
---       arguments for journal entries, key and entry of each journal entry whose content is a blob, and the arguments
---       of replace_task
 -- returns {'requeued'}, even for a repeated call | {'blocked'}: requeued, but another run of the context comes first
---       | {'blobs_expired'}: the blobs may have been removed | {'gone'}: the dead letter no longer exists
+--       | {'gone'}: the dead letter no longer exists
 -- requires: blobs, context_queue, dispatch, family, full_store, journal, keys, options, replacement, signals, stored_bytes, tasks, time, versions
-local dead_record, dead_journal, dead_signals, new_keys = KEYS[1], KEYS[11], KEYS[12], {unpack(KEYS, 13, 24)}
-local dead_letters, task_id, retention, due_us, request, options, working_event = unpack(ARGV, 1, 7)
-local moves_journal, first_entry, first_replacement = ARGV[8] == '1', 10, 10 + tonumber(ARGV[9])
-local task_event = ARGV[first_replacement]
 
-local dead = load_record(KEYS)
+local missing = missing_blobs(new_keys)
+if missing then return missing end
+local dead = load_record(dead_keys)
 if dead and dead.requeued_as == task_id then return {'requeued'} end
-refuse_on_full_store(dead_record)
-if dead and lacks_blobs(new_keys, dead.leases, task_event) then return {'blobs_expired'} end
-for i = first_entry + 1, dead and first_replacement - 1 or 0, 2 do
-  if lacks_blobs(new_keys, dead.leases, ARGV[i]) then return {'blobs_expired'} end
-end
-if not dead or redis.call('ZREM', dead_letters, task_tag(KEYS)) == 0 then return {'gone'} end
-local record = new_keys[1]
+refuse_on_full_store(dead_keys.record)
+if not dead or redis.call('ZREM', dead_letters, task_tag(dead_keys)) == 0 then return {'gone'} end
+local record = new_keys.record
 redis.call('HSET', record, 'task_id', task_id, 'context', dead.context, 'scope', dead.scope,
   'scope_index', dead.scope_index, 'context_index', dead.context_index, 'agent', dead.agent,
   'retention', retention, 'leases', dead.leases, 'dispatch', dead.dispatch, 'request', request, 'caller', dead.caller,
@@ -29,9 +18,7 @@ redis.call('HSET', record, 'task_id', task_id, 'context', dead.context, 'scope',
   'requeued_from', (dead.requeued_from or '') .. quoted(dead.task_id) .. ' ')
 set_options(record, options)
 if dead.queue then redis.call('HSET', record, 'queue', dead.queue) end
-if dead.schedule_index then
-  redis.call('HSET', record, 'schedule_index', dead.schedule_index, 'tick', dead.tick)
-end
+if dead.schedule_index then redis.call('HSET', record, 'schedule_index', dead.schedule_index) end
 if dead.context_queue then redis.call('HSET', record, 'context_queue', dead.context_queue) end
 -- The history of the new task is the history of the dead letter up to the message of the turn, so its indexes are valid.
 for _, field in ipairs({'interrupted_state', 'turn_messages', 'read_messages'}) do
@@ -45,32 +32,33 @@ if dead.quota_account then
   redis.call('HSET', record, 'quota_account', dead.quota_account)
   add_size(r, size_of_request(new_keys))
 end
-add_size(r, adopt_blobs(new_keys, r))
-replace_task(new_keys, r, first_replacement)
+add_size(r, keep_blobs(new_keys, r))
+replace_task(new_keys, r, task)
 if moves_journal then
   redis.call('HSET', record, 'journal_origin', dead.journal_origin or dead.task_id)
-  move_children(KEYS, dead, new_keys, task_id)
+  move_called_children(dead_keys, dead, new_keys, task_id)
 end
+if dead.children then schedule_child_cancels(dead_keys, task_tag(dead_keys)) end
 if moves_journal and tonumber(dead.journal_bytes or '0') > 0 then
-  redis.call('RENAME', dead_journal, new_keys[11])
-  redis.call('PERSIST', new_keys[11])
+  redis.call('RENAME', dead_keys.journal, new_keys.journal)
+  redis.call('PERSIST', new_keys.journal)
   redis.call('HSET', record, 'journal_bytes', dead.journal_bytes)
   add_size(r, tonumber(dead.journal_bytes))
-  for i = first_entry, first_replacement - 2, 2 do write_entry(new_keys, r, ARGV[i], ARGV[i + 1]) end
+  for _, entry in ipairs(entries) do write_entry(new_keys, r, entry.key, entry.content) end
 end
 local freed_bytes = tonumber(dead.journal_bytes or '0') + tonumber(dead.signal_bytes or '0')
-if dead.journal_blobs then freed_bytes = freed_bytes + remove_journal_blobs(KEYS, dead.leases, dead.journal_blobs) end
-if dead.quota_account then freed_bytes = freed_bytes + size_of_request(KEYS) end
-free_bytes(KEYS, dead, freed_bytes)
+if dead.journal_blobs then freed_bytes = freed_bytes + remove_journal_blobs(dead_keys, dead.leases, dead.journal_blobs) end
+if dead.quota_account then freed_bytes = freed_bytes + size_of_request(dead_keys) end
+free_bytes(dead_keys, dead, freed_bytes)
 if moves_journal and dead.code_version then set_code_version(new_keys, r, dead.code_version) end
 if dead.signal_ids then redis.call('HSET', record, 'signal_ids', dead.signal_ids) end
-for _, signal in ipairs(redis.call('LRANGE', dead_signals, 0, -1)) do
+for _, signal in ipairs(redis.call('LRANGE', dead_keys.signals, 0, -1)) do
   push_signal(new_keys, r, signal)
 end
 save_record(new_keys, r)
-queue_run(new_keys, r, now() + tonumber(due_us))
-redis.call('DEL', dead_journal, dead_signals)
-redis.call('HDEL', dead_record, 'request', 'caller', 'options', 'begins_at', 'turn_messages', 'read_messages',
+queue_run(new_keys, r, now() + due_us)
+redis.call('DEL', dead_keys.journal, dead_keys.signals)
+redis.call('HDEL', dead_keys.record, 'request', 'caller', 'options', 'begins_at', 'turn_messages', 'read_messages',
   'journal_bytes', 'journal_origin', 'signal_ids', 'signal_bytes', 'code_version', 'journal_blobs')
-redis.call('HSET', dead_record, 'requeued_as', task_id)
+redis.call('HSET', dead_keys.record, 'requeued_as', task_id)
 return {is_blocked(new_keys, r) and 'blocked' or 'requeued'}

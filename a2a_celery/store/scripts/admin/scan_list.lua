@@ -1,12 +1,7 @@
 -- scan_list: return a page of a list of runs, pauses or dead letters, with a summary of each task.
--- KEYS  list
--- ARGV  key prefix, ZSCAN cursor ('0' for the first page), approximate size of the page, '1' if the members are names
---       of runs, '0' if they are tags
 -- returns {next cursor ('0' after the last page), current time in µs, task_summary of each member}. A member may appear
 --       twice. Members whose task or run is missing are omitted.
 -- requires: keys, task_summary, time
-local list = KEYS[1]
-local prefix, cursor, count, lists_runs = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == '1'
 
 local page = redis.call('ZSCAN', list, cursor, 'COUNT', count)
 local reply = {page[1], micros(now())}
@@ -17,7 +12,7 @@ for i = 1, #page[2], 2 do
     task_id, run = string.match(tag, '^(.*)%.(%d+)$')
     tag = quoted(task_id)
   end
-  local summary = task_summary(keys_of(prefix, tag)[1], page[2][i + 1])
+  local summary = task_summary(keys_of(prefix, tag), page[2][i + 1])
   if summary and (run == nil or run == summary[3]) then reply[#reply + 1] = summary end
 end
 return reply

@@ -1,11 +1,7 @@
 -- set_schema: replace the schema of the store, if the stored schema is the previous schema. A store without a schema
 -- also receives an archive cutoff, because an archive may already have tasks, for example of a store that was emptied.
--- KEYS  installation
--- ARGV  previous schema ('' for none), new schema
 -- returns the schema of the store
 -- requires: time
-local installation = KEYS[1]
-local previous, new = ARGV[1], ARGV[2]
 
 local schema = redis.call('HGET', installation, 'schema') or ''
 if schema ~= previous then return schema end

@@ -1,9 +1,9 @@
 -- requires: stored_bytes
 
 local function add_chunk(keys, r, artifact_id, append, bytes)
-  local chunks = keys[5] .. artifact_id
+  local chunks = keys.chunks .. artifact_id
   if redis.call('EXISTS', chunks) == 0 then
-    redis.call('RPUSH', keys[4], artifact_id)
+    redis.call('RPUSH', keys.artifacts, artifact_id)
   elseif append ~= '1' then
     redis.call('DEL', chunks)
   end

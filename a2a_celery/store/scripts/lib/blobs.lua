@@ -4,46 +4,64 @@
 -- four bytes (big-endian), and the table, which has the names of the blobs; see store/blobs/references.py.
 --
 -- Redis stores the blob <name> as the string <stem>:blob:<name>, and the sizes of all blobs of the task by name in the
--- hash <stem>:blobs. A caller sets the string <stem>:blob:<name>:staged for each new blob, passes these keys as the last of
--- KEYS, and deletes them after the script, in one transaction. A script that writes the message adopts the blobs. The
--- content of a blob never enters Lua, which hashes each byte of a string.
+-- hash <stem>:blobs. The content of a blob never enters Lua, which hashes each byte of a string. A caller sets the
+-- string of each new blob, with an expiry, before the script, and passes the keys as the last of KEYS. If a blob is in
+-- an object store, the last of KEYS is the sorted set of the tasks with such blobs.
+--
+-- A script that writes messages calls `missing_blobs` first. If the script then writes the message, it calls
+-- `keep_blobs`. Otherwise, the new blobs expire soon after the script.
+
+local REFUSED_EXPIRY = 1 -- seconds after which a new blob expires if the script does not keep it
 
 local function blobs_key(leases) return (string.gsub(leases, 'leases$', 'blobs')) end
 
-local function stored_blob(keys, name) return (string.gsub(keys[1], 'task$', 'blob:')) .. name end
+local function stored_blob(keys, name) return (string.gsub(keys.record, 'task$', 'blob:')) .. name end
 
-local function stored_blobs(keys) return (string.gsub(keys[1], 'task$', 'blobs')) end
+local function stored_blobs(keys) return (string.gsub(keys.record, 'task$', 'blobs')) end
 
--- Return the staged blobs of the call, as a table that maps the name of each blob to its staged key.
-local function staged_blobs()
-  local staged = {}
+-- Return the keys of the call's blobs in Redis, as a table that maps names to keys.
+local function new_blobs()
+  local blobs = {}
   for i = #KEYS, 1, -1 do
-    local name = string.match(KEYS[i], '^.*}:blob:(.*):staged$')
+    local name = string.match(KEYS[i], '^.*}:blob:(.*)$')
     if not name then break end
-    staged[name] = KEYS[i]
+    blobs[name] = KEYS[i]
   end
-  return staged
+  return blobs
 end
 
--- Return the total bytes of the staged blobs.
-local function staged_bytes()
+-- Return an error if a blob of the call does not exist, or may have been removed from the object store. Otherwise,
+-- return nil, and let the blobs that the task does not have expire unless `keep_blobs` follows. This write also lets the
+-- script run at the memory limit of Redis, which has accepted the blobs.
+local function missing_blobs(keys)
+  local missing = string.find(KEYS[#KEYS], '^[^{]*:blobs$') and not redis.call('ZSCORE', KEYS[#KEYS], task_tag(keys))
+  local blobs = new_blobs()
+  for _, key in pairs(blobs) do missing = missing or redis.call('EXISTS', key) == 0 end
+  if missing then return redis.error_reply('BLOBMISSING the blobs of the message were removed before it was stored') end
+  for name, key in pairs(blobs) do
+    if redis.call('HEXISTS', stored_blobs(keys), name) == 0 then redis.call('EXPIRE', key, REFUSED_EXPIRY) end
+  end
+end
+
+-- Return the total bytes of the call's blobs in Redis.
+local function new_blob_bytes()
   local bytes = 0
-  for _, key in pairs(staged_blobs()) do bytes = bytes + redis.call('STRLEN', key) end
+  for _, key in pairs(new_blobs()) do bytes = bytes + redis.call('STRLEN', key) end
   return bytes
 end
 
--- Adopt the staged blobs as the task's blobs. `r` is the record. Return the bytes of the blobs that the task did not
+-- Make the call's blobs permanent. `r` is the record. Return the bytes of the blobs in Redis that the task did not
 -- have, which the caller adds to the size of the task.
-local function adopt_blobs(keys, r)
-  local bytes, staged = 0, staged_blobs()
-  if not next(staged) then return bytes end
-  for name, key in pairs(staged) do
+local function keep_blobs(keys, r)
+  local bytes, blobs = 0, new_blobs()
+  if not next(blobs) then return bytes end
+  for name, key in pairs(blobs) do
     local size = redis.call('STRLEN', key)
     if redis.call('HSETNX', stored_blobs(keys), name, size) == 1 then bytes = bytes + size end
-    redis.call('RENAME', key, stored_blob(keys, name))
+    redis.call('PERSIST', key)
   end
   r.blobs = '1'
-  redis.call('HSET', keys[1], 'blobs', r.blobs)
+  redis.call('HSET', keys.record, 'blobs', r.blobs)
   return bytes
 end
 
@@ -65,13 +83,6 @@ local function delete_blobs(keys, prefix)
     end
   end
   return bytes
-end
-
--- Return true if `bytes`, an event or journal entry of a new task, refers to blobs in the object store that may have
--- been removed. See store/blobs.
-local function lacks_blobs(keys, leases, bytes)
-  if string.byte(bytes) ~= 0 or next(staged_blobs()) then return false end
-  return redis.call('EXISTS', keys[1]) == 0 and not redis.call('ZSCORE', blobs_key(leases), task_tag(keys))
 end
 
 -- Return the blob folder of a journal entry whose content is a blob, or nil for any other entry.

@@ -7,14 +7,14 @@
 local function is_child_final(keys, signal)
   local id = string.match(signal, '^child/(.+)$')
   if not id then return false end
-  local state = redis.call('HGET', keys_of(prefix_of(keys), quoted(id))[1], 'state')
+  local state = redis.call('HGET', keys_of(prefix_of(keys), quoted(id)).record, 'state')
   return not state or TERMINAL[tonumber(state)] or INTERRUPTED[tonumber(state)] or false
 end
 
 -- Resume the run of the parent if that run waits for this task. This task has ended or waits for its client.
 local function resume_parent(keys, r)
   if not r.parent then return end
-  if INTERRUPTED[r.state] then redis.call('HDEL', keys[1], 'awaited') end
+  if INTERRUPTED[r.state] then redis.call('HDEL', keys.record, 'awaited') end
   local parent_keys = keys_of(prefix_of(keys), quoted(r.parent))
   local parent = load_record(parent_keys)
   if not parent or parent.phase ~= 'suspended' or parent.wait_signal ~= 'child/' .. r.task_id then return end

@@ -6,9 +6,9 @@ local function delete_task(keys, r)
     redis.call('ZREM', stored_key(r) .. ':expiring', expiring_entry(keys, r))
     add_to_sums(stored_key(r), r.quota_account, -r.size)
   end
-  for _, artifact_id in ipairs(redis.call('LRANGE', keys[4], 0, -1)) do redis.call('DEL', keys[5] .. artifact_id) end
+  for _, artifact_id in ipairs(redis.call('LRANGE', keys.artifacts, 0, -1)) do redis.call('DEL', keys.chunks .. artifact_id) end
   for _, config in ipairs(config_ids(keys)) do remove_config(keys, r, config, load_delivery(keys, config)) end
-  redis.call('DEL', keys[1], keys[2], keys[3], keys[4], keys[6], keys[7], keys[10], keys[11], keys[12])
+  redis.call('DEL', keys.record, keys.log, keys.history, keys.artifacts, keys.metadata, keys.turns, keys.execution, keys.journal, keys.signals)
   if r.blobs then delete_blobs(keys, '') end
   redis.call('ZADD', blobs_key(r.leases), 'XX', micros(now()), task_tag(keys))
 end

@@ -24,7 +24,7 @@ local DELIVERY_FIELDS = {'sealed', 'secret', 'listed', 'delivered', 'token', 'se
 local function load_delivery(keys, config)
   local fields = {}
   for i, field in ipairs(DELIVERY_FIELDS) do fields[i] = config .. ':' .. field end
-  local values = redis.call('HMGET', keys[9], unpack(fields))
+  local values = redis.call('HMGET', keys.push, unpack(fields))
   if not values[1] then return nil end
   local cursor = {}
   for i, field in ipairs(DELIVERY_FIELDS) do cursor[field] = values[i] or nil end
@@ -37,7 +37,7 @@ local function update_delivery(keys, config, ...)
   local pairs_of = {...}
   for i = 1, #pairs_of, 2 do
     local field = config .. ':' .. pairs_of[i]
-    if pairs_of[i + 1] then redis.call('HSET', keys[9], field, pairs_of[i + 1]) else redis.call('HDEL', keys[9], field) end
+    if pairs_of[i + 1] then redis.call('HSET', keys.push, field, pairs_of[i + 1]) else redis.call('HDEL', keys.push, field) end
   end
 end
 
@@ -61,7 +61,7 @@ local function set_delivery_enabled(keys, r, config, is_enabled)
     if other ~= config then others[#others + 1] = other .. ' ' end
   end
   r.enabled_configs = table.concat(others) .. (is_enabled and config .. ' ' or '')
-  redis.call('HSET', keys[1], 'enabled_configs', r.enabled_configs)
+  redis.call('HSET', keys.record, 'enabled_configs', r.enabled_configs)
 end
 
 -- Schedule the undelivered events immediately, even if the delivery was given up. Return false if no delivery failed,

@@ -14,9 +14,9 @@ end
 -- unless a worker has claimed it by then.
 local function queue_retry(keys, r, options, retries, delay_us)
   replace_options(keys, r, options)
-  redis.call('HSET', keys[1], 'retry_state', micros(r.run) .. ' ' .. retries)
-  redis.call('HDEL', keys[1], 'republish_count', 'prefetched', 'published_at', 'lost_processes')
+  redis.call('HSET', keys.record, 'retry_state', micros(r.run) .. ' ' .. retries)
+  redis.call('HDEL', keys.record, 'republish_count', 'prefetched', 'published_at', 'unreported_since', 'lost_processes')
   enter_queue(r)
   count_metric(r, 'retried', 'runs')
-  redis.call('ZADD', r.dispatch, micros(now() + tonumber(delay_us)), run_name(r))
+  redis.call('ZADD', r.dispatch, micros(now() + delay_us), run_name(r))
 end

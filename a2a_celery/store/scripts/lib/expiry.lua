@@ -14,6 +14,6 @@ end
 
 -- Return the time in µs at which the keys of a task expire, or inf for a live task.
 local function expires_at(keys)
-  local left = redis.call('PTTL', keys[1])
+  local left = redis.call('PTTL', keys.record)
   return left < 0 and math.huge or now() + left * 1000
 end

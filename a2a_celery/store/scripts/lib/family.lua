@@ -3,19 +3,17 @@
 -- The record of a child task has `parent`, the id of its parent, and `depth`, the number of its ancestors. The record
 -- of a parent has `children`: the tags of its child tasks in the order of their creation, each followed by a space. The
 -- tag of a child that is not cancelled with its parent is followed by an exclamation mark. The record of a child has
--- `awaited` as long as its parent waits for it. If a message interrupts a turn, the record of the parent has
+-- `awaited` as long as its parent waits for it, and `called` if a requeued parent uses it again. If a message interrupts a turn, the record of the parent has
 -- `children_at_interrupt`, a copy of `children`, until the awaited tasks among them have ended.
 
-local function prefix_of(keys) return string.match(keys[1], '^(.*):{') end
+local function prefix_of(keys) return string.match(keys.record, '^(.*):{') end
 
 -- Return the key of the list of tasks whose children a watcher cancels, because the task or a turn of it has ended.
 local function ended_parents_key(keys) return prefix_of(keys) .. ':ended_parents' end
 
--- Return true if a task in `state` has ended without a result, so that its children are cancelled. The children of a
--- dead letter continue, because the requeued task waits for them.
-local function cancels_children(state, is_dead_letter)
-  return TERMINAL[state] and state ~= COMPLETED and not is_dead_letter
-end
+-- Return true if a task in `state` has ended without a result, so that its children are cancelled. The called children
+-- of a dead letter continue, because the requeued task waits for them.
+local function cancels_children(state) return TERMINAL[state] and state ~= COMPLETED end
 
 -- Make a watcher cancel the children of a task that has ended, or of which a turn has ended.
 local function schedule_child_cancels(keys, tag)
@@ -27,9 +25,9 @@ end
 -- Make a watcher cancel the children for which a task waits, because a message interrupts the turn that reads their
 -- results. Children of later turns are not cancelled.
 local function cancel_awaited_children(keys)
-  local children = redis.call('HGET', keys[1], 'children')
+  local children = redis.call('HGET', keys.record, 'children')
   if not children then return end
-  redis.call('HSET', keys[1], 'children_at_interrupt', children)
+  redis.call('HSET', keys.record, 'children_at_interrupt', children)
   schedule_child_cancels(keys, task_tag(keys))
 end
 
@@ -37,35 +35,32 @@ end
 local function live_children(keys, children)
   local live, prefix = {}, prefix_of(keys)
   for child in string.gmatch(children, '%S+') do
-    local state = redis.call('HGET', keys_of(prefix, string.match(child, '^[^!]+'))[1], 'state')
+    local state = redis.call('HGET', keys_of(prefix, string.match(child, '^[^!]+')).record, 'state')
     if state and not TERMINAL[tonumber(state)] then live[#live + 1] = child .. ' ' end
   end
   return table.concat(live), #live
 end
 
--- Read the parent of a new task. Arguments from ARGV[first] on: id of the parent ('' for none), '1' if the task is
--- cancelled with its parent, '1' if the parent waits for the task, maximum depth, maximum number of children.
--- Return nil if no such task has the same tenant and owner, so that a client cannot make another owner's task a parent.
+-- Read the parent of a new task. `arguments` is a table with the fields of ParentArguments in store/tasks/family.py, or
+-- nil. Return nil if no such task has the same tenant and owner, so that a client cannot make another owner's task a parent.
 -- Otherwise, return a table with the fields `keys`, `tag`, `state`, `depth` (of the new task), `children` (with the new
 -- task), `is_waiting` (true if the parent waits for the task), `cancels_child` (true if the new task must be cancelled,
 -- because the parent has ended) and `exceeded` ('depth' or 'children' if the task cannot become a child).
-local function find_parent(keys, first, scope)
-  local id, cancels, waits, max_depth, max_children = unpack(ARGV, first, first + 4)
-  max_depth, max_children = tonumber(max_depth), tonumber(max_children)
-  if id == '' then return nil end
-  local parent = {tag = quoted(id), is_waiting = waits == '1'}
+local function find_parent(keys, arguments, scope)
+  if not arguments then return nil end
+  local parent = {tag = quoted(arguments.id), is_waiting = arguments.is_waiting, is_called = arguments.is_called}
   parent.keys = keys_of(prefix_of(keys), parent.tag)
-  local stored = redis.call('HMGET', parent.keys[1], 'scope', 'state', 'depth', 'children')
+  local stored = redis.call('HMGET', parent.keys.record, 'scope', 'state', 'depth', 'children')
   if not stored[1] or string.match(stored[1], '/.*') ~= string.match(scope, '/.*') then return nil end
   parent.state, parent.depth = tonumber(stored[2]), tonumber(stored[3] or '0') + 1
-  if parent.depth > max_depth then parent.exceeded = 'depth' end
+  if parent.depth > arguments.max_depth then parent.exceeded = 'depth' end
   local children = stored[4] or ''
   local _, count = string.gsub(children, ' ', '')
-  if count >= max_children then children, count = live_children(keys, children) end
-  if count >= max_children then parent.exceeded = parent.exceeded or 'children' end
-  parent.children = children .. task_tag(keys) .. (cancels == '1' and '' or '!') .. ' '
-  local is_dead_letter = redis.call('HEXISTS', parent.keys[1], 'request') == 1
-  parent.cancels_child = cancels == '1' and cancels_children(parent.state, is_dead_letter)
+  if count >= arguments.max_children then children, count = live_children(keys, children) end
+  if count >= arguments.max_children then parent.exceeded = parent.exceeded or 'children' end
+  parent.children = children .. task_tag(keys) .. (arguments.cancels and '' or '!') .. ' '
+  local is_kept = parent.is_called and redis.call('HEXISTS', parent.keys.record, 'request') == 1
+  parent.cancels_child = arguments.cancels and cancels_children(parent.state) and not is_kept
   return parent
 end
 
@@ -74,7 +69,7 @@ local function waiting_tags(keys, parent)
   local tags, tag = {}, parent.tag
   repeat
     tags[tag] = true
-    local stored = redis.call('HMGET', keys_of(prefix_of(keys), tag)[1], 'awaited', 'parent')
+    local stored = redis.call('HMGET', keys_of(prefix_of(keys), tag).record, 'awaited', 'parent')
     tag = stored[1] and stored[2] and quoted(stored[2])
   until not tag
   return tags
@@ -95,10 +90,10 @@ local function waits_for_itself(keys, parent, context_queue)
   for i = 1, MAX_SEARCHED do
     if not found[i] then return false end
     if waiting[found[i]] then return true end
-    local stored = redis.call('HMGET', keys_of(prefix, found[i])[1], 'phase', 'context_queue', 'children')
+    local stored = redis.call('HMGET', keys_of(prefix, found[i]).record, 'phase', 'context_queue', 'children')
     if stored[1] == 'queued' and stored[2] then add(redis.call('LINDEX', stored[2], 0)) end
     for child in string.gmatch(stored[3] or '', '[^ !]+') do
-      if redis.call('HEXISTS', keys_of(prefix, child)[1], 'awaited') == 1 then add(child) end
+      if redis.call('HEXISTS', keys_of(prefix, child).record, 'awaited') == 1 then add(child) end
     end
   end
   return false
@@ -106,21 +101,25 @@ end
 
 -- Record a new task as a child. If the parent has ended without a result, a watcher cancels the child.
 local function join_family(keys, parent, id)
-  redis.call('HSET', keys[1], 'parent', id, 'depth', parent.depth)
-  redis.call('HSET', parent.keys[1], 'children', parent.children)
-  if parent.is_waiting then redis.call('HSET', keys[1], 'awaited', '1') end
+  redis.call('HSET', keys.record, 'parent', id, 'depth', parent.depth)
+  redis.call('HSET', parent.keys.record, 'children', parent.children)
+  if parent.is_waiting then redis.call('HSET', keys.record, 'awaited', '1') end
+  if parent.is_called then redis.call('HSET', keys.record, 'called', '1') end
   if parent.cancels_child then schedule_child_cancels(keys, parent.tag) end
 end
 
--- Move the children of a dead letter to the task `id` as which the dead letter is requeued.
-local function move_children(dead_keys, dead, keys, id)
-  if dead.depth then redis.call('HSET', keys[1], 'depth', dead.depth) end
-  local children = dead.children
-  if not children then return end
-  redis.call('HSET', keys[1], 'children', children)
-  redis.call('HDEL', dead_keys[1], 'children')
-  for child in string.gmatch(children, '[^ !]+') do
-    local record = keys_of(prefix_of(keys), child)[1]
-    if redis.call('HEXISTS', record, 'parent') == 1 then redis.call('HSET', record, 'parent', id) end
+-- Move the called children of a dead letter to the task `id` as which the dead letter is requeued. A watcher cancels the
+-- other children.
+local function move_called_children(dead_keys, dead, keys, id)
+  if dead.depth then redis.call('HSET', keys.record, 'depth', dead.depth) end
+  local called, others = {}, {}
+  for child in string.gmatch(dead.children or '', '%S+') do
+    local record = keys_of(prefix_of(keys), string.match(child, '^[^!]+')).record
+    local is_called = redis.call('HEXISTS', record, 'called') == 1
+    local list = is_called and called or others
+    list[#list + 1] = child .. ' '
+    if is_called then redis.call('HSET', record, 'parent', id) end
   end
+  if #called > 0 then redis.call('HSET', keys.record, 'children', table.concat(called)) end
+  if dead.children then redis.call('HSET', dead_keys.record, 'children', table.concat(others)) end
 end

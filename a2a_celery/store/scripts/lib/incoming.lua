@@ -16,7 +16,7 @@ end
 -- the first `read_count` messages.
 local function has_next_message(keys, r, read_count)
   if not r.has_messages or r.cancel_requested == '1' then return false end
-  local waiting = redis.call('LINDEX', keys[7], read_count)
+  local waiting = redis.call('LINDEX', keys.turns, read_count)
   return waiting and (is_interrupting(r) or unpack_waiting(waiting)[7] ~= nil)
 end
 
@@ -31,27 +31,28 @@ local function remove_read_messages(keys, r, read_count, ask_count)
     indexes[#indexes + 1] = micros(message[8])
   end
   if ask_count == '0' then
-    redis.call('HDEL', keys[1], 'read_messages')
+    redis.call('HDEL', keys.record, 'read_messages')
   elseif #indexes > 0 then
-    redis.call('HSET', keys[1], 'read_messages', table.concat(indexes, ' '))
+    redis.call('HSET', keys.record, 'read_messages', table.concat(indexes, ' '))
   end
 end
 
 -- Remove the refused answer that began the turn, so that the next message answers the same question of `ask`.
 local function remove_refused_answer(keys, r)
   r.turn_messages = string.match(r.turn_messages or '', '^(.*) %d+$') or '0'
-  redis.call('HSET', keys[1], 'turn_messages', r.turn_messages)
+  redis.call('HSET', keys.record, 'turn_messages', r.turn_messages)
 end
 
--- Change the last status among the events from ARGV[first] on to WORKING, because another turn follows. Return the
+-- Change the last status among the events to WORKING, because another turn follows. Return the
 -- state that was replaced, or nil if no status was changed. Two concatenated protobuf messages are one merged message,
 -- so the message of the status is preserved.
-local function keep_working(r, first)
-  for i = #ARGV - 4, first, -5 do
-    if ARGV[i] == 'S' then
-      local state = tonumber(ARGV[i + 1])
+local function keep_working(r, events)
+  for i = #events, 1, -1 do
+    local event = events[i]
+    if event.kind == 'S' then
+      local state = tonumber(event.subject)
       if state == COMPLETED or INTERRUPTED[state] or TERMINAL[state] and is_interrupting(r) then
-        ARGV[i + 1], ARGV[i + 3] = micros(WORKING), ARGV[i + 3] .. r.working_event
+        event.subject, event.content = micros(WORKING), event.content .. r.working_event
         return state
       end
       return nil
@@ -74,7 +75,7 @@ end
 local function next_message(keys, r)
   if not is_interrupting(r) then return next_waiting(keys, r) end
   local newest
-  for i, waiting in ipairs(redis.call('LRANGE', keys[7], 0, -1)) do
+  for i, waiting in ipairs(redis.call('LRANGE', keys.turns, 0, -1)) do
     if unpack_waiting(waiting)[7] == 'interrupt' then newest = i end
   end
   for _ = 1, newest - 1 do
@@ -93,7 +94,7 @@ local function begin_turn_of_message(keys, r, before, ask_count, due_us)
   end
   local _, _, request, caller, options, _, _, index = unpack(next_message(keys, r))
   close_run(r)
-  redis.call('HSET', keys[1], 'ask_count', ask_count, 'interrupted_state', micros(INTERRUPTED[before] and before or INPUT_REQUIRED))
+  redis.call('HSET', keys.record, 'ask_count', ask_count, 'interrupted_state', micros(INTERRUPTED[before] and before or INPUT_REQUIRED))
   start_turn(keys, r, index, WORKING, r.working_event, request, caller, options, ask_count)
   queue_in_place(keys, r, now() + due_us)
   return options
@@ -104,9 +105,9 @@ local function replace_queued_run(keys, r, submitted, request, caller, options, 
   redis.call('ZREM', r.dispatch .. ':blocked', run_name(r))
   close_run(r)
   cancel_awaited_children(keys)
-  redis.call('HSET', keys[1], 'ask_count', '0', 'interrupted_state', micros(INPUT_REQUIRED))
+  redis.call('HSET', keys.record, 'ask_count', '0', 'interrupted_state', micros(INPUT_REQUIRED))
   local state = r.state == SUBMITTED and SUBMITTED or WORKING
-  local index = redis.call('LLEN', keys[3]) - 1
+  local index = redis.call('LLEN', keys.history) - 1
   start_turn(keys, r, index, state, state == SUBMITTED and submitted or r.working_event, request, caller, options, '0')
   queue_in_place(keys, r, now() + due_us)
 end

@@ -1,10 +1,12 @@
 -- requires: keys, states, time
 
+local NEWEST_SCOPES = 10000
+
 -- Return true if ended tasks are archived. With an archive, an ended task does not expire before it is archived; see
 -- remove_archived.
 local function is_archiving(keys, r)
   if rawget(r, 'archiving') == nil then
-    r.archiving = redis.call('HGET', string.match(keys[1], '^(.*):{') .. ':installation', 'archive') == '1'
+    r.archiving = redis.call('HGET', string.match(keys.record, '^(.*):{') .. ':installation', 'archive') == '1'
   end
   return r.archiving
 end
@@ -26,7 +28,16 @@ local function indexes_of(r, state)
   return indexes
 end
 
+-- Record the time of a scope's newest status, for lists of the tasks of all owners.
+local function record_scope(r, at)
+  local scopes = string.sub(r.scope_index, 1, -#('tasks:' .. r.scope .. ':') - 1) .. 'scopes'
+  if redis.call('ZADD', scopes, 'GT', micros(at), r.scope) == 1 then
+    redis.call('ZREMRANGEBYRANK', scopes, 0, -NEWEST_SCOPES - 1)
+  end
+end
+
 local function add_to_indexes(keys, r, state, at)
+  record_scope(r, at)
   for _, index in ipairs(indexes_of(r, state)) do
     redis.call('ZADD', index .. state, micros(at), task_tag(keys))
     if TERMINAL[state] and is_archiving(keys, r) then

@@ -14,10 +14,10 @@ end
 -- Return a table with the fields of the record that describe_cursor reads, or nil if the task does not exist.
 local function leased_record(keys)
   local names, r = {'task_id', 'context', 'agent', 'version', 'trace', 'largest', 'size', 'scope'}, {}
-  local values = redis.call('HMGET', keys[1], unpack(names))
+  local values = redis.call('HMGET', keys.record, unpack(names))
   if not values[1] then return nil end
   for i, name in ipairs(names) do r[name] = values[i] or nil end
-  return setmetatable(r, {__index = function(_, field) return redis.call('HGET', keys[1], field) or nil end})
+  return setmetatable(r, {__index = function(_, field) return redis.call('HGET', keys.record, field) or nil end})
 end
 
 -- Lease up to `limit` due cursors of `list`. A cursor is due again when its lease ends. Return the result of

@@ -2,7 +2,7 @@
 
 local function log_entry(keys, r, version)
   if r.packed then return unpack_task(keys, r)[version] end
-  return redis.call('LINDEX', keys[2], version - 1)
+  return redis.call('LINDEX', keys.log, version - 1)
 end
 
 -- Return true if the log entry with the number `version` was recorded at recorded_us (a string).

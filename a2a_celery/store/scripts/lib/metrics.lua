@@ -1,12 +1,9 @@
 -- requires: buckets, time
 
--- Increment a metric of the deployment; see store/admin/metrics.py. A task of another engine has no agent and is not
--- counted.
+-- Increment a metric of the task's agent; see store/admin/metrics.py.
 local function count_metric(r, what, label, times)
-  local agent = string.match(r.scope or '', '^[^/]+')
-  if agent then
-    redis.call('HINCRBY', string.gsub(r.leases, 'leases$', 'metrics'), what .. ' ' .. agent .. ' ' .. label, times or 1)
-  end
+  local agent = string.match(r.scope, '^[^/]+')
+  redis.call('HINCRBY', string.gsub(r.leases, 'leases$', 'metrics'), what .. ' ' .. agent .. ' ' .. label, times or 1)
 end
 
 -- Count the duration since `since` (µs, nil for unknown) in the first bucket of BOUNDS that includes the duration.

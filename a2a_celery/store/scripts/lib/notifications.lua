@@ -17,19 +17,18 @@ end
 -- entries that this script has appended or, if the channel receives final states only, the complete log if it is short.
 local function notify(keys, r)
   local notification = micros(r.version) .. (r.is_final and ' final' or '')
-  redis.call('PUBLISH', keys[8], notification)
+  redis.call('PUBLISH', keys.notifications, notification)
   if not r.reply_channel or (r.final_only == '1' and not r.is_final) then return end
   if r.final_only == '1' and r.version <= MAX_INLINE_ENTRIES then
     local i = 1
     while i < r.version and r.inline_bytes <= MAX_INLINE_BYTES do -- followers read a larger log themselves
-      buffer_inline_entry(r, r.entries and r.entries[i + 1] or redis.call('LINDEX', keys[2], i))
+      buffer_inline_entry(r, r.entries and r.entries[i + 1] or redis.call('LINDEX', keys.log, i))
       i = i + 1
     end
   end
   if #r.inline_entries > 0 and r.inline_bytes <= MAX_INLINE_BYTES then
     local before_us = r.final_only == '1' and 0 or r.before_us
-    notification = notification .. '\n' .. micros(r.state) .. (r.phase == '' and ' 0 ' or ' 1 ') .. micros(before_us) .. ' ' ..
-      table.concat(r.inline_entries)
+    notification = notification .. '\n' .. micros(r.state) .. ' ' .. micros(before_us) .. ' ' .. table.concat(r.inline_entries)
   end
-  redis.call('PUBLISH', r.reply_channel, keys[8] .. ' ' .. notification)
+  redis.call('PUBLISH', r.reply_channel, keys.notifications .. ' ' .. notification)
 end

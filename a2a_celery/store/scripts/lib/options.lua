@@ -29,8 +29,8 @@ end
 
 -- Replace the options of a run, and count the change of their size.
 local function replace_options(keys, r, options)
-  if r.quota_account then add_size(r, #options - redis.call('HSTRLEN', keys[1], 'options')) end
-  set_options(keys[1], options)
+  if r.quota_account then add_size(r, #options - redis.call('HSTRLEN', keys.record, 'options')) end
+  set_options(keys.record, options)
 end
 
 -- Return options without the latest start. RunOptions.to_json writes the latest start before the call, whose arguments

@@ -1,43 +1,46 @@
 -- requires: blobs, child_waits, context_queue, family, indexes, journal, keys, metrics, packed, runs, states, stored_bytes, tasks, time, versions, webhooks
 
+local PACKED_KEYS = {'record', 'log', 'metadata'}
+local EXPIRING_KEYS = {'record', 'log', 'history', 'artifacts', 'metadata', 'execution'}
+
 -- Let all keys of an ended task expire together, after `retention` seconds.
 local function expire_task(keys, r)
   if r.quota_account then
     count_growth(r)
     redis.call('ZADD', stored_key(r) .. ':expiring', micros(now() + tonumber(r.retention) * 1000000), expiring_entry(keys, r))
   end
-  for _, artifact_id in ipairs(r.packed and {} or redis.call('LRANGE', keys[4], 0, -1)) do
-    redis.call('EXPIRE', keys[5] .. artifact_id, r.retention)
+  for _, artifact_id in ipairs(r.packed and {} or redis.call('LRANGE', keys.artifacts, 0, -1)) do
+    redis.call('EXPIRE', keys.chunks .. artifact_id, r.retention)
   end
-  for _, i in ipairs(r.packed and {1, 2, 6} or {1, 2, 3, 4, 6, 10}) do redis.call('EXPIRE', keys[i], r.retention) end
+  for _, name in ipairs(r.packed and PACKED_KEYS or EXPIRING_KEYS) do redis.call('EXPIRE', keys[name], r.retention) end
   if r.blobs then change_expiry_of_blobs(keys, 'EXPIRE', r.retention) end
-  if r.journal_bytes then redis.call('EXPIRE', keys[11], r.retention) end
-  if r.signal_bytes then redis.call('EXPIRE', keys[12], r.retention) end
+  if r.journal_bytes then redis.call('EXPIRE', keys.journal, r.retention) end
+  if r.signal_bytes then redis.call('EXPIRE', keys.signals, r.retention) end
   if r.enabled_configs then expire_deliveries(keys, r) end
 end
 
 -- Delete the data for a further run, which a dead letter keeps: request, journal and signals. Also delete the fields
--- `fields` of the record.
+-- `fields` of the record. The ids of signals stay, because clients may repeat a signal after the end.
 local function delete_run_data(keys, r, fields)
   delete_journal(keys, r)
   if r.signal_bytes then
-    redis.call('DEL', keys[12])
+    redis.call('DEL', keys.signals)
     add_size(r, -tonumber(r.signal_bytes))
     r.signal_bytes = false
   end
   if r.quota_account then add_size(r, -size_of_request(keys)) end
-  for _, field in ipairs({'request', 'caller', 'options', 'begins_at', 'turn_messages', 'read_messages', 'signal_ids',
-    'signal_bytes', not r.enabled_configs and 'trace' or nil}) do
+  for _, field in ipairs({'request', 'caller', 'options', 'begins_at', 'turn_messages', 'read_messages', 'signal_bytes',
+    not r.enabled_configs and 'trace' or nil}) do
     fields[#fields + 1] = field
   end
-  redis.call('HDEL', keys[1], unpack(fields))
+  redis.call('HDEL', keys.record, unpack(fields))
 end
 
 local NEWEST_FAILURES = 200
 
 -- Add a failed task to the list of the newest failed tasks of all owners, for operators.
 local function record_failure(keys, r)
-  local failures = string.match(keys[1], '^(.*):{') .. ':failures'
+  local failures = string.match(keys.record, '^(.*):{') .. ':failures'
   redis.call('ZADD', failures, micros(r.at), task_tag(keys))
   redis.call('ZREMRANGEBYRANK', failures, 0, -NEWEST_FAILURES - 1)
   redis.call('EXPIRE', failures, math.max(tonumber(r.retention), redis.call('TTL', failures)))
@@ -51,16 +54,16 @@ local function end_task(keys, r, dead_letters)
   count_metric(r, 'ended', micros(r.state))
   if r.state == FAILED then record_failure(keys, r) end
   if r.state == CANCELED then observe_duration(r, 'cancel', r.cancel_requested_at) end
-  if r.children and cancels_children(r.state, dead_letters) then schedule_child_cancels(keys, task_tag(keys)) end
+  if r.children and cancels_children(r.state) then schedule_child_cancels(keys, task_tag(keys)) end
   end_pause(keys, r)
   resume_parent(keys, r)
-  redis.call('DEL', keys[7])
+  redis.call('DEL', keys.turns)
   local fields = {'working_event', 'canceled_event', 'settled', 'pause_timeout', 'answer_schema', 'canvas', 'recorded_result',
     'worker', 'reply_channel', 'final_only', 'suspended', 'wait_signal', 'wait_key', 'wait_header', 'wait_timeout',
     'resumed_by', 'earlier_nonces', 'has_messages', 'interrupt_requested', 'claimed_version', 'awaited'}
   if dead_letters then
     if r.code_version then count_version_tasks(r, r.code_version, -1) end
-    redis.call('HDEL', keys[1], unpack(fields))
+    redis.call('HDEL', keys.record, unpack(fields))
     redis.call('ZREMRANGEBYSCORE', dead_letters, '-inf', micros(now()))
     redis.call('ZADD', dead_letters, micros(now() + tonumber(r.retention) * 1000000), task_tag(keys))
     redis.call('EXPIRE', dead_letters, math.max(tonumber(r.retention), redis.call('TTL', dead_letters)))
@@ -69,7 +72,7 @@ local function end_task(keys, r, dead_letters)
     pack_task(keys, r)
   end
   if is_archiving(keys, r) then
-    local archive = string.match(keys[1], '^(.*):{') .. ':archive'
+    local archive = string.match(keys.record, '^(.*):{') .. ':archive'
     redis.call('ZADD', archive, micros(r.at + tonumber(r.retention) * 1000000), task_tag(keys))
   else
     expire_task(keys, r)

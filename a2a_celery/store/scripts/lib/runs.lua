@@ -25,7 +25,7 @@ end
 -- call, even if the next run has begun since. `next_run` is the run to publish, or ''.
 local function record_settled(keys, r, token, next_run)
   local fields = {token, micros(r.version), micros(r.state), next_run == '' and '-' or next_run}
-  redis.call('HSET', keys[1], 'settled', table.concat(fields, ' '))
+  redis.call('HSET', keys.record, 'settled', table.concat(fields, ' '))
 end
 
 -- If the run that was claimed with `token` is the last run that record_settled recorded, return version, state and the
@@ -40,7 +40,7 @@ end
 -- its lease, so that a watcher lapses the run.
 local function missing_events(keys, r, confirmed)
   if r.seq >= confirmed then return nil end
-  redis.call('HSET', keys[1], 'token', '')
+  redis.call('HSET', keys.record, 'token', '')
   redis.call('ZADD', r.leases, micros(now()), run_name(r))
   return micros(confirmed - r.seq)
 end

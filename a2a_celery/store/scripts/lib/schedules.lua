@@ -22,16 +22,14 @@ local function find_tick(ticks, at, window)
   return at < tonumber(oldest[2]) and oldest[1] or nil
 end
 
--- Return the reply of the script for a tick that creates no task, or nil. Arguments from ARGV[first] on: prefix of the
--- indexes of the schedule ('' for a task without a schedule), ticks of the schedule, time of the tick in µs, µs within
--- which two ticks are the same tick, '1' to skip the tick while a task of the schedule is SUBMITTED or WORKING.
-local function refused_tick(first, retention)
-  local index, ticks, at, window, skips = unpack(ARGV, first, first + 4)
-  if index == '' then return nil end
-  local known = find_tick(ticks, tonumber(at), tonumber(window))
+-- Return the reply of the script for a tick that creates no task, or nil. `tick` is a table with the fields of
+-- TickArguments in store/tasks/schedules.py, or nil.
+local function refused_tick(tick, retention)
+  if not tick then return nil end
+  local known = find_tick(tick.ticks, tonumber(tick.at), tick.window)
   if known then return {'repeated', string.match(known, ' (.*)$')} end
-  if skips ~= '1' then return nil end
-  if redis.call('ZCARD', index .. SUBMITTED) + redis.call('ZCARD', index .. WORKING) == 0 then return nil end
-  record_tick(ticks, at, '', retention)
+  if not tick.skips then return nil end
+  if redis.call('ZCARD', tick.schedule_index .. SUBMITTED) + redis.call('ZCARD', tick.schedule_index .. WORKING) == 0 then return nil end
+  record_tick(tick.ticks, tick.at, '', retention)
   return {'skipped'}
 end

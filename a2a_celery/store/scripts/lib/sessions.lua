@@ -6,14 +6,12 @@
 --   secret               key of the list of values sealed with the same secret; absent if the state is in plain text
 --   execution            newest steps of the task whose run saved the session last, separated by newlines
 --
--- A script receives a session as six arguments from ARGV[first] on: key, version from which the state was derived,
--- state ('' if unchanged), fingerprint of the secret ('' for a state in plain text), key of the list sealed with that
--- secret, key of the secrets.
+-- A script receives a session as a table with the fields of SessionArguments in store/runs/commands.py.
 
 -- Return the stored version if another run has saved the session since, or nil. An expired session has no version.
-local function newer_version(first)
-  local version = ARGV[first + 2] ~= '' and redis.call('HGET', ARGV[first], 'version')
-  return version and tonumber(version) ~= tonumber(ARGV[first + 1]) and version or nil
+local function newer_version(session)
+  local version = session.state ~= '' and redis.call('HGET', session.key, 'version')
+  return version and tonumber(version) ~= session.version and version or nil
 end
 
 -- Let an existing session expire after the task's retention plus `more_seconds` (nil for 0).
@@ -32,23 +30,22 @@ local SAVED_STEPS = 100
 
 -- Save the session with the newest steps of the task, and extend its lifetime. If the state is unchanged, a session
 -- that does not exist is not created.
-local function save_session(keys, r, first)
-  local session, before, state, fingerprint, secret, secrets = unpack(ARGV, first, first + 5)
-  if state ~= '' then
-    local known = redis.call('HGET', session, 'secret')
-    if known and known ~= secret then
-      redis.call('ZREM', known, session)
-      redis.call('HDEL', session, 'secret')
+local function save_session(keys, r, session)
+  if session.state ~= '' then
+    local known = redis.call('HGET', session.key, 'secret')
+    if known and known ~= session.sealed_with then
+      redis.call('ZREM', known, session.key)
+      redis.call('HDEL', session.key, 'secret')
     end
-    redis.call('HSET', session, 'version', micros(tonumber(before) + 1), 'state', state, 'task', r.task_id,
+    redis.call('HSET', session.key, 'version', micros(session.version + 1), 'state', session.state, 'task', r.task_id,
       'turn', micros(r.turn), 'token', r.token)
-    if fingerprint ~= '' then
-      redis.call('HSET', session, 'secret', secret)
-      redis.call('HSET', secrets, fingerprint, secret)
+    if session.fingerprint ~= '' then
+      redis.call('HSET', session.key, 'secret', session.sealed_with)
+      redis.call('HSET', session.secrets, session.fingerprint, session.sealed_with)
     end
   end
-  if redis.call('EXISTS', session) == 1 then
-    redis.call('HSET', session, 'execution', table.concat(redis.call('LRANGE', keys[10], -SAVED_STEPS, -1), '\n'))
+  if redis.call('EXISTS', session.key) == 1 then
+    redis.call('HSET', session.key, 'execution', table.concat(redis.call('LRANGE', keys.execution, -SAVED_STEPS, -1), '\n'))
   end
-  renew_session(r, session)
+  renew_session(r, session.key)
 end

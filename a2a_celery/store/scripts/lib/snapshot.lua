@@ -3,7 +3,7 @@
 -- Return a table with scope, state and the other fields of the record that `snapshot` reads, or nil if the task does
 -- not exist.
 local function load_summary(keys)
-  local v = redis.call('HMGET', keys[1], 'task_id', 'scope', 'context', 'version', 'at', 'status', 'has_message', 'state', 'size',
+  local v = redis.call('HMGET', keys.record, 'task_id', 'scope', 'context', 'version', 'at', 'status', 'has_message', 'state', 'size',
     'recorded_at', 'packed')
   return v[1] and {task_id = v[1], scope = v[2], context = v[3], version = tonumber(v[4]), at = v[5], status = v[6],
     has_message = v[7] or '0', state = tonumber(v[8]), size = tonumber(v[9] or 0), recorded_at = v[10] or v[5],
@@ -28,14 +28,14 @@ end
 local function read_contents(keys, history_length, with_artifacts)
   local history, artifacts = {}, {}
   if history_length ~= 0 then
-    history = read_entries(keys[3], history_length > 0 and history_length or nil)
+    history = read_entries(keys.history, history_length > 0 and history_length or nil)
     if not history then return nil end
   end
   if with_artifacts then
-    local artifact_ids = read_entries(keys[4])
+    local artifact_ids = read_entries(keys.artifacts)
     if not artifact_ids then return nil end
     for i, artifact_id in ipairs(artifact_ids) do
-      artifacts[i] = read_entries(keys[5] .. artifact_id)
+      artifacts[i] = read_entries(keys.chunks .. artifact_id)
       if not artifacts[i] then return nil end
     end
   end
@@ -61,15 +61,15 @@ local function snapshot(keys, r, history_length, with_artifacts)
     history, artifacts = read_contents(keys, history_length, with_artifacts)
   end
   if entries then return {event_id, micros(history_length), with_artifacts and '1' or '0', entries} end
-  if not r.status then r.status = unpack_status(keys, r) end
+  if not r.status then r.status = unpack_status(keys) end
   if not history then
     return {
       r.task_id, r.context, event_id, micros(r.at), r.status, r.has_message, micros(history_length),
-      with_artifacts and '1' or '0', keys[1], keys[2],
+      with_artifacts and '1' or '0', keys.record, keys.log,
     }
   end
   return {
     r.task_id, r.context, event_id, micros(r.at), r.status, r.has_message, history,
-    redis.call('HGETALL', keys[6]), artifacts,
+    redis.call('HGETALL', keys.metadata), artifacts,
   }
 end

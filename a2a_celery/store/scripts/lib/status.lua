@@ -3,7 +3,7 @@
 -- Append the message of the current status to the history, if the status has a message.
 local function move_status_to_history(keys, r)
   if r.has_message ~= '1' then return end
-  redis.call('RPUSH', keys[3], r.status)
+  redis.call('RPUSH', keys.history, r.status)
   add_size(r, #r.status)
 end
 
@@ -12,7 +12,7 @@ local function append_client_message(keys, r, at, message)
   append_entry(keys, r, at, message)
   move_status_to_history(keys, r)
   r.has_message = '0'
-  redis.call('RPUSH', keys[3], message)
+  redis.call('RPUSH', keys.history, message)
   add_size(r, #message)
 end
 
@@ -28,7 +28,7 @@ end
 
 -- Remove the first waiting message and return its fields, or nil if no message waits.
 local function next_waiting(keys, r)
-  local waiting = redis.call('LPOP', keys[7])
+  local waiting = redis.call('LPOP', keys.turns)
   if waiting then
     add_size(r, -#waiting)
     return unpack_waiting(waiting)
@@ -50,14 +50,14 @@ local function set_status(keys, r, state, has_message, bytes, at)
   move_status_to_history(keys, r)
   if r.state ~= state then
     remove_from_indexes(keys, r, r.state)
-    if r.entered_at then redis.call('HDEL', keys[1], 'entered_at') end
+    if r.entered_at then redis.call('HDEL', keys.record, 'entered_at') end
     r.entered_at = false
   elseif not r.entered_at then
     r.entered_at = micros(r.at)
-    redis.call('HSET', keys[1], 'entered_at', r.entered_at)
+    redis.call('HSET', keys.record, 'entered_at', r.entered_at)
   end
   add_to_indexes(keys, r, state, at)
-  redis.call('HDEL', keys[6], unpack(state == WORKING and OUTDATED_IN_WORKING or OUTDATED_ELSE))
+  redis.call('HDEL', keys.metadata, unpack(state == WORKING and OUTDATED_IN_WORKING or OUTDATED_ELSE))
   r.state, r.at, r.status, r.has_message = state, at, bytes, has_message
   if TERMINAL[state] or INTERRUPTED[state] then r.is_final = true end
 end
@@ -77,6 +77,6 @@ local function merge_metadata(keys, packed)
   while position <= #packed do
     local key, value
     key, value, position = struct.unpack('>I4c0I4c0', packed, position)
-    redis.call('HSET', keys[6], key, value)
+    redis.call('HSET', keys.metadata, key, value)
   end
 end

@@ -2,9 +2,9 @@
 
 -- The size of a task is the sum of the bytes of its log, history, artifacts, steps, journal, signals, reminders and
 -- waiting messages. With a limit of stored bytes, the task has a `quota_account`, and its size also includes request,
--- caller and options. The hash `stored` has the sum of each account and of all accounts ('*'). The list
--- `stored:expiring` has an entry "<tag> <bytes> <account>" for each task that expires, so that the bytes of the task
--- are subtracted after its keys have expired.
+-- caller and options. The hash `stored` has the sum of each account. The list `stored:expiring` has an entry
+-- "<tag> <bytes> <account>" for each task that expires, so that the bytes of the task are subtracted after its keys have
+-- expired.
 
 local function stored_key(r) return (string.gsub(r.leases, 'leases$', 'stored')) end
 
@@ -15,9 +15,7 @@ local function account_of(scope)
 end
 
 local function add_to_sums(stored, account, bytes)
-  for _, field in ipairs({account, '*'}) do
-    if redis.call('HINCRBY', stored, field, micros(bytes)) <= 0 then redis.call('HDEL', stored, field) end
-  end
+  if redis.call('HINCRBY', stored, account, micros(bytes)) <= 0 then redis.call('HDEL', stored, account) end
 end
 
 -- Add bytes to the size of the task. The caller saves the record.
@@ -34,7 +32,7 @@ end
 -- Return the total bytes of request, caller and options.
 local function size_of_request(keys)
   local size = 0
-  for _, field in ipairs({'request', 'caller', 'options'}) do size = size + redis.call('HSTRLEN', keys[1], field) end
+  for _, field in ipairs({'request', 'caller', 'options'}) do size = size + redis.call('HSTRLEN', keys.record, field) end
   return size
 end
 
@@ -46,7 +44,7 @@ local function free_bytes(keys, r, bytes)
   local at = entry and redis.call('ZSCORE', expiring, entry)
   add_size(r, -bytes)
   count_growth(r)
-  redis.call('HSET', keys[1], 'size', micros(r.size))
+  redis.call('HSET', keys.record, 'size', micros(r.size))
   if at then
     redis.call('ZREM', expiring, entry)
     redis.call('ZADD', expiring, at, expiring_entry(keys, r))

@@ -12,8 +12,8 @@ local function resume_run(keys, r, payload, due_us)
   redis.call('ZREM', r.suspended, run_name(r))
   record_wait(keys, r, r.wait_key, r.wait_header, payload, r.wait_timeout)
   r.phase = 'queued'
-  redis.call('HSET', keys[1], 'resumed_at', micros(now()))
-  redis.call('HDEL', keys[1], 'resumed_by', 'suspended', 'wait_signal', 'wait_key', 'wait_header', 'wait_timeout', 'republish_count',
+  redis.call('HSET', keys.record, 'resumed_at', micros(now()))
+  redis.call('HDEL', keys.record, 'resumed_by', 'suspended', 'wait_signal', 'wait_key', 'wait_header', 'wait_timeout', 'republish_count',
     'prefetched', 'published_at', 'lost_processes')
   enter_queue(r)
   redis.call('ZADD', r.dispatch, micros(now() + due_us), run_name(r))

@@ -17,11 +17,12 @@
 --                              (until a time or a signal) or '' (ended); token of its claim; its worker process; number
 --                              of the events, steps and journal entries that it has written
 --   turn, attempt              number of the current turn, and number of the run in the turn
---   max_attempts               maximum number of runs of the turn, including returned runs; set by the claim
+--   max_attempts               maximum number of runs of the turn, including returned runs; set by the claim, and absent
+--                              before the first claim of the turn
 --   returned_run, uncounted_attempts
 --                              newest run that a worker returned when it shut down, and the number of claimed runs of
 --                              the turn that were returned; these do not count toward the agent's own limit
---   parent, depth, children, children_at_interrupt, awaited
+--   parent, depth, children, children_at_interrupt, awaited, called
 --                              see lib/family.lua
 --   request, caller            request of the run, and its caller; deleted when the task ends. A dead letter keeps both
 --                              until it is requeued
@@ -63,6 +64,7 @@
 --                              again in any case, and time at which its worker counts as lost
 --   published_at               "<run> <µs>": time of the last confirmation by the broker, or of a watcher's attempt to
 --                              publish; 0 if the queue cannot contain the message of the run
+--   unreported_since           "<run> <µs>": time since which no worker reports a run of a plain task that may be lost
 --   lost_processes             worker processes that were lost before they claimed the run, each followed by a space
 --   ask_count                  number of answers that the agent's `ask` has received or waits for, including answers
 --                              that the agent refused
@@ -95,8 +97,7 @@
 --   context_queue, unblocked_at
 --                              key of the queue of the context, if its runs are serialized, and µs at which a run of
 --                              the task last became the first run of the queue
---   schedule_index, tick       prefix of the indexes of the schedule that created the task, and time of the tick in µs;
---                              absent without a schedule
+--   schedule_index             prefix of the indexes of the schedule that created the task; absent without a schedule
 --   journal_bytes              bytes of the journal, including keys; absent without a journal
 --   blobs                      '1' if Redis has stored blobs of the task
 --   journal_blobs              folder of the journal's blobs in the folder of the task; absent without such blobs
@@ -126,7 +127,7 @@ local function with_defaults(r) return setmetatable(r, {__index = DEFAULTS}) end
 
 -- Set the fields of a packed task that can be derived from its keys, scope and context.
 local function derive_keys(keys, r)
-  local prefix = string.match(keys[1], '^(.*):{') .. ':'
+  local prefix = string.match(keys.record, '^(.*):{') .. ':'
   r.leases, r.dispatch, r.scope_index = prefix .. 'leases', prefix .. 'dispatch', prefix .. 'tasks:' .. r.scope .. ':'
   r.context_index = prefix .. 'context:' .. r.scope .. ':' .. quoted(r.context) .. ':'
 end
@@ -135,7 +136,7 @@ end
 -- read on access, so that the cost of an append does not depend on the size of the request. An absent field of FIELDS
 -- has its value in DEFAULTS, or is false.
 local function load_record(keys)
-  local values = redis.call('HMGET', keys[1], unpack(FIELDS))
+  local values = redis.call('HMGET', keys.record, unpack(FIELDS))
   if not values[NUMBERS + 1] then return nil end
   local r = {}
   for i, field in ipairs(FIELDS) do
@@ -146,7 +147,7 @@ local function load_record(keys)
   -- changes of this script
   r.deliveries_scheduled, r.is_final, r.inline_entries, r.inline_bytes, r.size_growth = false, false, {}, 0, 0
   r.before_us = r.recorded_at -- time of the newest entry before this script
-  return setmetatable(r, {__index = function(_, field) return redis.call('HGET', keys[1], field) or nil end})
+  return setmetatable(r, {__index = function(_, field) return redis.call('HGET', keys.record, field) or nil end})
 end
 
 -- Return the time for a new log entry: the time of the server, or a later time if the previous entry is not earlier.
@@ -181,5 +182,5 @@ local function save_record(keys, r)
     'token', r.token, 'runner', r.runner,
     'seq', micros(r.seq), 'turn', micros(r.turn), 'attempt', micros(r.attempt),
     'cancel_requested', r.cancel_requested, 'nonce', r.nonce}
-  redis.call('HSET', keys[1], unpack(r.packed and without_defaults(r, values) or values))
+  redis.call('HSET', keys.record, unpack(r.packed and without_defaults(r, values) or values))
 end

@@ -8,15 +8,15 @@ local function start_turn(keys, r, index, state, status, request, caller, option
   append_entry(keys, r, at, status)
   set_status(keys, r, state, '0', status, at)
   if r.quota_account then add_size(r, #request + #caller + #options - size_of_request(keys)) end
-  redis.call('HSET', keys[1], 'request', request, 'caller', caller)
-  set_options(keys[1], options)
-  redis.call('HDEL', keys[1], 'republish_count', 'uncounted_attempts', 'lost_processes', 'answer_schema')
+  redis.call('HSET', keys.record, 'request', request, 'caller', caller)
+  set_options(keys.record, options)
+  redis.call('HDEL', keys.record, 'republish_count', 'max_attempts', 'uncounted_attempts', 'lost_processes', 'answer_schema')
   if ask_count == '0' then
     delete_journal(keys, r)
-    redis.call('HDEL', keys[1], 'read_messages')
-    redis.call('HSET', keys[1], 'turn_messages', micros(index))
+    redis.call('HDEL', keys.record, 'read_messages')
+    redis.call('HSET', keys.record, 'turn_messages', micros(index))
   else
-    redis.call('HSET', keys[1], 'turn_messages', (r.turn_messages or '0') .. ' ' .. micros(index))
+    redis.call('HSET', keys.record, 'turn_messages', (r.turn_messages or '0') .. ' ' .. micros(index))
   end
   r.run, r.turn, r.attempt, r.seq = r.run + 1, r.turn + 1, 1, 0
   r.phase, r.token, r.runner = 'queued', '', ''
@@ -27,8 +27,8 @@ end
 local function begin_turn(keys, r, message, submitted, request, caller, options, due_us)
   end_pause(keys, r)
   append_client_message(keys, r, next_timestamp(r), message)
-  redis.call('HSET', keys[1], 'interrupted_state', micros(r.state))
-  local index = redis.call('LLEN', keys[3]) - 1
+  redis.call('HSET', keys.record, 'interrupted_state', micros(r.state))
+  local index = redis.call('LLEN', keys.history) - 1
   start_turn(keys, r, index, SUBMITTED, submitted, request, caller, options, r.ask_count or '0')
   queue_run(keys, r, now() + due_us)
 end

@@ -12,10 +12,10 @@ end
 -- Set the version to which the journal belongs ('' for none).
 local function set_code_version(keys, r, version)
   if r.code_version then count_version_tasks(r, r.code_version, -1) end
-  redis.call('HDEL', keys[1], 'code_version', 'claimed_version')
+  redis.call('HDEL', keys.record, 'code_version', 'claimed_version')
   r.code_version, r.claimed_version = version ~= '' and version, false
   if version ~= '' then
-    redis.call('HSET', keys[1], 'code_version', version)
+    redis.call('HSET', keys.record, 'code_version', version)
     count_version_tasks(r, version, 1)
   end
 end
@@ -25,10 +25,10 @@ local function claim_version(keys, r, version)
   if not r.code_version then
     if version ~= '' then set_code_version(keys, r, version) end
   elseif version ~= r.code_version then
-    redis.call('HSET', keys[1], 'claimed_version', version)
+    redis.call('HSET', keys.record, 'claimed_version', version)
     r.claimed_version = version
   elseif r.claimed_version then
-    redis.call('HDEL', keys[1], 'claimed_version')
+    redis.call('HDEL', keys.record, 'claimed_version')
     r.claimed_version = false
   end
 end

@@ -3,7 +3,7 @@
 -- Return the quoted ids of a task's configs.
 local function config_ids(keys)
   local configs = {}
-  for _, field in ipairs(redis.call('HKEYS', keys[9])) do
+  for _, field in ipairs(redis.call('HKEYS', keys.push)) do
     configs[#configs + 1] = string.match(field, '^(.*):sealed$')
   end
   table.sort(configs)
@@ -14,11 +14,11 @@ end
 local function expire_deliveries(keys, r)
   local at = micros(now() + tonumber(r.retention) * 1000000)
   for _, config in ipairs(config_ids(keys)) do
-    for _, list in ipairs({r.dead_deliveries, redis.call('HGET', keys[9], config .. ':secret'),
-      redis.call('HGET', keys[9], config .. ':listed') or nil}) do
+    for _, list in ipairs({r.dead_deliveries, redis.call('HGET', keys.push, config .. ':secret'),
+      redis.call('HGET', keys.push, config .. ':listed') or nil}) do
       redis.call('ZADD', list, 'XX', at, task_tag(keys) .. ' ' .. config)
       prune_expired(list)
     end
   end
-  redis.call('EXPIRE', keys[9], r.retention)
+  redis.call('EXPIRE', keys.push, r.retention)
 end

@@ -1,10 +1,6 @@
 -- due_canvases: return canvases that are due for a poll, each to one watcher.
--- KEYS  list of delegated runs
--- ARGV  key prefix, maximum number of canvases, µs until a returned canvas is due again
 -- returns {task id, run, canvas, …}. Runs that have ended are removed from the list.
 -- requires: full_store, keys, time
-local canvases = KEYS[1]
-local prefix, limit, delay_us = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 
 allow_on_full_store(canvases)
 local due = redis.call('ZRANGEBYSCORE', canvases, '-inf', micros(now()), 'LIMIT', 0, limit)

@@ -1,24 +1,23 @@
 -- end_by_result: end a run that is delegated to a canvas, or that a worker without this package has executed. any live
 -- state → terminal
--- KEYS  keys of the task
--- ARGV  run, '1' if the result only reports that a worker was lost, events, the last of them terminal
 -- returns {'over', version, state}: the run has ended, by this call or before
 --       | {'illegal', number of the event, state}: nothing was written
 --       | {'unchanged'}: the run is not the newest of its task, is claimed or suspended, or a worker with this package was
 --       lost before it claimed the run
--- requires: events, notifications, retirement, tasks, time
-local run, worker_was_lost, first_event = tonumber(ARGV[1]), ARGV[2] == '1', 3
+-- requires: events, metrics, notifications, retirement, states, tasks, time
 
-local r = load_record(KEYS)
+local r = load_record(keys)
 if not r or r.run ~= run or r.phase == 'running' or r.phase == 'suspended' then return {'unchanged'} end
 if r.phase == 'queued' and worker_was_lost and r.lost_processes then return {'unchanged'} end
 if r.phase ~= '' then
-  local illegal = first_illegal(r, first_event)
+  local illegal = first_illegal(r, events)
   if illegal then return {'illegal', micros(illegal), micros(r.state)} end
-  allow_small_write(KEYS, first_event)
-  apply_events(KEYS, r, first_event)
-  end_task(KEYS, r)
-  save_record(KEYS, r)
-  notify(KEYS, r)
+  allow_small_write(keys, events)
+  apply_events(keys, r, events)
+  local is_dead_letter = dead_letters and r.phase == 'queued' and r.state == FAILED
+  end_task(keys, r, is_dead_letter and dead_letters)
+  if is_dead_letter then count_metric(r, 'lost', 'failed') end
+  save_record(keys, r)
+  notify(keys, r)
 end
 return {'over', micros(r.version), micros(r.state)}

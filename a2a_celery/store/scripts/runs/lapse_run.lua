@@ -1,47 +1,40 @@
 -- lapse_run: end the attempt of a worker whose lease has expired. any live state → CANCELED if a client requested the
 -- cancellation; → WORKING, with the next run queued, if a message interrupts the run or the turn may have another
 -- attempt; otherwise → FAILED, with a dead letter
--- KEYS  keys of the task
--- ARGV  run, version from which the following arguments were derived, FAILED event, WORKING event of the next attempt,
---       its packed metadata, µs until the next run is published, list of dead letters, and the arguments of
---       replace_task if the lost run left artifacts incomplete
 -- returns {'failed'} | {'canceled'} | {'again', next run, its options}
 --       | {'changed'}: the caller must repeat the call with arguments that are derived from the current version
 --       | {'over'}: the lease has not expired, or the run has ended
 -- requires: full_store, incoming, metrics, notifications, options, replacement, retirement, runs, states, status, tasks, time
-local record = KEYS[1]
-local run, version, failed_event, working_event, metadata = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
-local delay_us, dead_letters, first_replacement = tonumber(ARGV[6]), ARGV[7], 8
 
-local r = load_record(KEYS)
-if not r or r.run ~= tonumber(run) or r.phase ~= 'running' then return {'over'} end
+local r = load_record(keys)
+if not r or r.run ~= run or r.phase ~= 'running' then return {'over'} end
 local lease = redis.call('ZSCORE', r.leases, run_name(r))
 if lease and tonumber(lease) > now() then return {'over'} end
 if r.version ~= version then return {'changed'} end
-refuse_on_full_store(record) -- the worker may be alive but unable to renew its lease in a full store
+refuse_on_full_store(keys.record) -- the worker may be alive but unable to renew its lease in a full store
 local reply
 if is_interrupting(r) then
-  local options = begin_turn_of_message(KEYS, r, r.state, '0', delay_us)
+  local options = begin_turn_of_message(keys, r, r.state, '0', delay_us)
   reply = {'again', micros(r.run), options}
 elseif r.cancel_requested ~= '1' and r.attempt < tonumber(r.max_attempts) then
   close_run(r)
-  if #ARGV >= first_replacement then replace_task(KEYS, r, first_replacement) end
-  write_status(KEYS, r, WORKING, '0', working_event)
-  merge_metadata(KEYS, metadata)
+  if replacement then replace_task(keys, r, replacement) end
+  write_status(keys, r, WORKING, '0', working_event)
+  merge_metadata(keys, metadata)
   r.run, r.attempt, r.seq, r.phase, r.token = r.run + 1, r.attempt + 1, 0, 'queued', ''
-  redis.call('HDEL', record, 'republish_count', 'lost_processes')
+  redis.call('HDEL', keys.record, 'republish_count', 'lost_processes')
   local options = without_latest_start(r.options or '')
-  if options ~= r.options then replace_options(KEYS, r, options) end
+  if options ~= r.options then replace_options(keys, r, options) end
   enter_queue(r)
   redis.call('ZADD', r.dispatch, micros(now() + delay_us), run_name(r))
   reply = {'again', micros(r.run), options}
 else
   local is_canceled = r.cancel_requested == '1'
-  write_status(KEYS, r, is_canceled and CANCELED or FAILED, '1', is_canceled and r.canceled_event or failed_event)
-  end_task(KEYS, r, not is_canceled and dead_letters)
+  write_status(keys, r, is_canceled and CANCELED or FAILED, '1', is_canceled and r.canceled_event or failed_event)
+  end_task(keys, r, not is_canceled and dead_letters)
   reply = {is_canceled and 'canceled' or 'failed'}
 end
-count_metric(r, 'lost', reply[1] == 'again' and r.returned_run == run and 'returned' or reply[1])
-save_record(KEYS, r)
-notify(KEYS, r)
+count_metric(r, 'lost', reply[1] == 'again' and r.returned_run == micros(run) and 'returned' or reply[1])
+save_record(keys, r)
+notify(keys, r)
 return reply

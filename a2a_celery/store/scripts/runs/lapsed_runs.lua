@@ -1,14 +1,9 @@
--- lapsed_runs: return runs whose lease has expired. If there are such runs and Redis refuses writes, the script fails.
+-- lapsed_runs: return the store's time, and runs whose lease has expired. If there are such runs and Redis refuses writes, the script fails.
 -- A lease that ends later than the longest lease was written before the clock was set back, and is shortened.
--- KEYS  leases
--- ARGV  key prefix, maximum number of runs, upper bound for the current time in µs ('' for none), length of the longest
---       lease in µs ('' for no limit)
--- returns {for each run: task id, run, agent, attempt, maximum attempts, '1' if its worker returned it, Celery node
+-- returns {current time in µs, then for each run: task id, run, agent, attempt, maximum attempts, '1' if its worker returned it, Celery node
 --       name of its worker, name of the plain Celery task that it calls ('' for none)}. Leases of missing tasks are
 --       removed from the list.
 -- requires: keys, time
-local leases = KEYS[1]
-local prefix, limit, latest, longest_us = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 
 local function called_task(options)
   -- RunOptions.to_json writes the name before the arguments, which may be large and which cjson may not be able to decode
@@ -18,12 +13,11 @@ local function called_task(options)
 end
 
 local at = now()
-if longest_us then
-  local last = micros(at + longest_us)
+if longest_lease_us then
+  local last = micros(at + longest_lease_us)
   for _, name in ipairs(redis.call('ZRANGEBYSCORE', leases, '(' .. last, '+inf')) do redis.call('ZADD', leases, last, name) end
 end
-if latest then at = math.min(at, latest) end
-local reply = {}
+local reply = {micros(at)}
 local due = redis.call('ZRANGEBYSCORE', leases, '-inf', micros(at), 'LIMIT', 0, limit)
 if due[1] then -- a write without effect, which fails if Redis refuses writes, because no worker could renew its leases
   redis.call('ZADD', leases, 'XX', redis.call('ZSCORE', leases, due[1]), due[1])

@@ -1,27 +1,21 @@
 -- mark_published: record that the broker has the messages of runs, so that watchers publish them only later. No
 -- effect on a claimed run, or on a run that has been retried since. A prefetched run is due when its worker counts as
 -- lost.
--- KEYS  list of queued runs, then the record of each run's task
--- ARGV  for each run: "<task id>.<run>", µs until a watcher publishes the run if no worker claims it, number of retries
---       in the message
 -- returns nil
 -- requires: full_store, time
-local dispatch, first_record = KEYS[1], 2
-local first_run = 1
-
 -- Return true if the run of `record` has been retried more often than in its message.
+
 local function is_retried(record, run, retries)
   local retried_run, recorded_retries = string.match(redis.call('HGET', record, 'retry_state') or '', '^(%d+) (%d+)$')
   return retried_run == run and tonumber(recorded_retries) > retries
 end
 
 allow_on_full_store(dispatch)
-for i = first_record, #KEYS do
-  local argument = first_run + (i - first_record) * 3
-  local record, name, after_us, retries = KEYS[i], ARGV[argument], tonumber(ARGV[argument + 1]), tonumber(ARGV[argument + 2])
+for i, published in ipairs(runs) do
+  local record, name = records[i], published.name
   local run = string.match(name, '%d+$')
-  if redis.call('ZSCORE', dispatch, name) and not is_retried(record, run, retries) then
-    local due = now() + after_us
+  if redis.call('ZSCORE', dispatch, name) and not is_retried(record, run, published.retries) then
+    local due = now() + published.delay_us
     local prefetched_run, republish_at, lost_at = string.match(redis.call('HGET', record, 'prefetched') or '', '^(%d+) (%d+) (%d+)$')
     redis.call('HSET', record, 'published_at', run .. ' ' .. micros(now()))
     if prefetched_run == run then

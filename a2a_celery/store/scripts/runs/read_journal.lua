@@ -1,17 +1,13 @@
 -- read_journal: return a page of the journal of a claimed run. The cursor is 0 in the first call and in the reply with
 -- the last page. A page may repeat entries of earlier pages.
--- KEYS  keys of the task
--- ARGV  run, token of its claim, cursor, bytes after which the page ends
 -- returns {'page', next cursor, {key, entry, …}} | {'lost'}
 -- requires: tasks
-local journal = KEYS[11]
-local run, token, cursor, max_bytes = tonumber(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[4])
 
-local r = load_record(KEYS)
+local r = load_record(keys)
 if not r or r.run ~= run or r.token ~= token or r.phase ~= 'running' then return {'lost'} end
 local entries, bytes = {}, 0
 repeat
-  local page = redis.call('HSCAN', journal, cursor, 'COUNT', 10)
+  local page = redis.call('HSCAN', keys.journal, cursor, 'COUNT', 10)
   cursor = page[1]
   for _, value in ipairs(page[2]) do
     entries[#entries + 1] = value

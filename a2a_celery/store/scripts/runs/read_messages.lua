@@ -1,15 +1,11 @@
 -- read_messages: return the messages that have arrived for a claimed run, in order. The task does not change.
--- KEYS  keys of the task
--- ARGV  run, token of its claim, number of messages that the run has received
 -- returns {'messages', message events, their indexes in the history} | {'lost'}
 -- requires: status, tasks
-local waiting_turns = KEYS[7]
-local run, token, received = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
 
-local r = load_record(KEYS)
+local r = load_record(keys)
 if not r or r.run ~= run or r.token ~= token or r.phase ~= 'running' then return {'lost'} end
 local messages, indexes = {}, {}
-for _, waiting in ipairs(redis.call('LRANGE', waiting_turns, received, -1)) do
+for _, waiting in ipairs(redis.call('LRANGE', keys.turns, received_count, -1)) do
   local fields = unpack_waiting(waiting)
   if fields[7] ~= 'steer' then break end -- on_message was changed: this message begins a turn
   messages[#messages + 1], indexes[#indexes + 1] = fields[1], fields[8]

@@ -1,13 +1,8 @@
 -- resume_due_runs: queue suspended runs that are due. Their waits for a signal have timed out.
--- KEYS  list of suspended runs
--- ARGV  key prefix, maximum number of runs, upper bound for the current time in µs ('' for none)
 -- returns the names of the due runs, in order. Runs of missing tasks are removed from the list.
 -- requires: full_store, keys, suspension, tasks, time
-local suspended = KEYS[1]
-local prefix, limit, latest = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 
-local at = math.min(now(), latest or math.huge)
-local due = redis.call('ZRANGEBYSCORE', suspended, '-inf', micros(at), 'LIMIT', 0, limit)
+local due = redis.call('ZRANGEBYSCORE', suspended, '-inf', micros(now()), 'LIMIT', 0, limit)
 if due[1] then refuse_on_full_store(suspended) end -- no worker could claim the runs
 for _, name in ipairs(due) do
   local task_id, run = string.match(name, '^(.*)%.(%d+)$')

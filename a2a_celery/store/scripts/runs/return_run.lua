@@ -2,49 +2,44 @@
 -- number, so that the worker's message is outdated. A claimed run → CANCELED if a client requested cancellation; →
 -- FAILED, with a dead letter, if the turn may have only one run. Otherwise, the lease of the run ends, its writes are
 -- refused, and its attempt does not count toward the limit; see lapse_run.
--- KEYS  keys of the task
--- ARGV  run, prefix of the runner's id, µs until a watcher publishes the next run, list of dead letters, FAILED event
---       A claimed run is returned only if the id of its runner has the prefix. '' returns only an unclaimed run.
 -- returns {'queued', agent, next run, its options} | {'lapsed', agent, attempt, maximum attempts} | {'over', state}
 --       | {'unchanged'}: the run belongs to another process, or does not exist
 -- requires: context_queue, events, full_store, incoming, metrics, notifications, options, retirement, runs, states, status, tasks, time
-local record = KEYS[1]
-local run, runner_prefix, due_us, dead_letters, first_event = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], 5
 
-local r = load_record(KEYS)
+local r = load_record(keys)
 if not r then return {'unchanged'} end
-if r.returned_run == run and r.run == tonumber(run) + 1 and r.phase == 'queued' and r.token == '' then -- a repeated call
+if r.returned_run == micros(run) and r.run == run + 1 and r.phase == 'queued' and r.token == '' then -- a repeated call
   return {'queued', r.agent, micros(r.run), r.options or ''}
 end
-if r.run ~= tonumber(run) then return {'unchanged'} end
+if r.run ~= run then return {'unchanged'} end
 if r.phase == '' then return {'over', micros(r.state)} end
-allow_on_full_store(record)
+allow_on_full_store(keys.record)
 if r.phase == 'queued' then
-  if is_blocked(KEYS, r) then return {'unchanged'} end -- the run is published when it is unblocked
+  if is_blocked(keys, r) then return {'unchanged'} end -- the run is published when it is unblocked
   redis.call('ZREM', r.dispatch, run_name(r))
   r.run, r.seq, r.token = r.run + 1, 0, ''
-  redis.call('HDEL', record, 'republish_count')
-  redis.call('HSET', record, 'returned_run', run)
+  redis.call('HDEL', keys.record, 'republish_count')
+  redis.call('HSET', keys.record, 'returned_run', run)
   redis.call('ZADD', r.dispatch, micros(math.max(now(), begins_at(r.options)) + due_us), run_name(r))
-  save_record(KEYS, r)
+  save_record(keys, r)
   return {'queued', r.agent, micros(r.run), r.options or ''}
 end
 if runner_prefix == '' or string.sub(r.runner, 1, #runner_prefix) ~= runner_prefix then return {'unchanged'} end
 local max_attempts, is_canceled = tonumber(r.max_attempts), r.cancel_requested == '1'
 if is_canceled or max_attempts == 1 and not is_interrupting(r) then
-  if is_canceled then write_status(KEYS, r, CANCELED, '1', r.canceled_event) else apply_events(KEYS, r, first_event) end
-  end_task(KEYS, r, r.state == FAILED and dead_letters)
+  if is_canceled then write_status(keys, r, CANCELED, '1', r.canceled_event) else apply_events(keys, r, {event}) end
+  end_task(keys, r, r.state == FAILED and dead_letters)
   count_metric(r, 'lost', r.state == FAILED and 'failed' or 'canceled')
-  save_record(KEYS, r)
-  notify(KEYS, r)
+  save_record(keys, r)
+  notify(keys, r)
   return {'over', micros(r.state)}
 end
-if r.returned_run ~= run then
+if r.returned_run ~= micros(run) then
   max_attempts = max_attempts + 1
-  redis.call('HINCRBY', record, 'uncounted_attempts', 1)
-  redis.call('HSET', record, 'returned_run', run, 'max_attempts', micros(max_attempts))
+  redis.call('HINCRBY', keys.record, 'uncounted_attempts', 1)
+  redis.call('HSET', keys.record, 'returned_run', run, 'max_attempts', micros(max_attempts))
   redis.call('ZADD', r.leases, micros(now()), run_name(r))
   r.token = ''
-  save_record(KEYS, r)
+  save_record(keys, r)
 end
 return {'lapsed', r.agent, micros(r.attempt), micros(max_attempts)}

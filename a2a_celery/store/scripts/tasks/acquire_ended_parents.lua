@@ -1,25 +1,23 @@
 -- acquire_ended_parents: return the children to cancel of tasks that ended without a result, and of turns that messages
 -- interrupted, each to one watcher. A parent is due again until it has no live child that is cancelled with it. The
 -- children do not change.
--- KEYS  list of ended parents
--- ARGV  key prefix, maximum number of parents, µs until a parent is due again
 -- returns {id of the parent, id, context and scope of a child, …}. Parents without such children are removed from the
 --       list.
 -- requires: family, full_store, keys, states, time
-local ended_parents = KEYS[1]
-local prefix, limit, delay_us = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 
 allow_on_full_store(ended_parents)
 local reply = {}
 for _, tag in ipairs(redis.call('ZRANGEBYSCORE', ended_parents, '-inf', micros(now()), 'LIMIT', 0, limit)) do
-  local record, is_live = keys_of(prefix, tag)[1], false
+  local record, is_live = keys_of(prefix, tag).record, false
   local parent = redis.call('HMGET', record, 'task_id', 'state', 'children', 'children_at_interrupt')
   local is_dead_letter = redis.call('HEXISTS', record, 'request') == 1
-  local cancels_all = parent[2] and cancels_children(tonumber(parent[2]), is_dead_letter)
-  for child in string.gmatch(parent[cancels_all and 3 or 4] or '', '%S+') do
+  local has_ended, interrupted = parent[2] and cancels_children(tonumber(parent[2])), parent[4] or ''
+  for child in string.gmatch(has_ended and parent[3] or interrupted, '%S+') do
     local r = string.find(child, '!', 1, true) and {} or
-      redis.call('HMGET', keys_of(prefix, child)[1], 'state', 'task_id', 'context', 'scope', 'awaited')
-    if r[1] and not TERMINAL[tonumber(r[1])] and (cancels_all or r[5]) then
+      redis.call('HMGET', keys_of(prefix, child).record, 'state', 'task_id', 'context', 'scope', 'awaited', 'called')
+    local is_interrupted = r[5] and string.find(' ' .. interrupted, ' ' .. child .. ' ', 1, true)
+    local is_kept = not has_ended or is_dead_letter and r[6]
+    if r[1] and not TERMINAL[tonumber(r[1])] and (is_interrupted or not is_kept) then
       is_live = true
       for _, value in ipairs({parent[1], r[2], r[3], r[4]}) do reply[#reply + 1] = value end
     end

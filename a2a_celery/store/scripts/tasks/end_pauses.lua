@@ -1,13 +1,8 @@
 -- end_pauses: fail tasks whose clients did not answer in time. INPUT_REQUIRED or AUTH_REQUIRED → FAILED
--- KEYS  pauses
--- ARGV  key prefix, maximum number of tasks, upper bound for the current time in µs ('' for none)
 -- returns the number of due pauses
 -- requires: keys, notifications, retirement, states, status, tasks, time
-local pauses = KEYS[1]
-local prefix, limit, latest = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 
-local at = math.min(now(), latest or math.huge)
-local due = redis.call('ZRANGEBYSCORE', pauses, '-inf', micros(at), 'LIMIT', 0, limit)
+local due = redis.call('ZRANGEBYSCORE', pauses, '-inf', micros(now()), 'LIMIT', 0, limit)
 for _, tag in ipairs(due) do
   local keys = keys_of(prefix, tag)
   local r = load_record(keys)

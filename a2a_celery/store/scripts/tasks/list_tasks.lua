@@ -1,21 +1,14 @@
 -- list_tasks: return a page of the tasks of a scope, newest status first. Tasks with equal times are sorted by
 -- descending id.
--- KEYS  prefix of the index of a scope, or of one of its contexts
--- ARGV  state ('0' for all), time of the oldest status in µs, size of the page, time of the cursor in µs ('' for the
---       first page), quoted id of the cursor, history length (-1 for all), '1' to read the artifacts, key prefix,
---       retention in seconds, installation ('' if ended tasks are not archived), bytes of tasks after which the page
---       ends ('' for no limit). A page has at least one task.
--- returns {number of tasks on all pages, '1' if another page follows, archive cutoff ('' for none), snapshots …}
+-- returns {number of tasks on all pages, '1' if another page follows, archive cutoff ('' for none), tasks …}. A task is
+--         {task id, context id, state, time of the status in µs, snapshot}, without a snapshot if the task is unreadable.
 -- requires: keys, packed, snapshot, states, time, transitions
-local index_prefix = KEYS[1]
-local wanted_state, oldest, size, cursor_us, cursor_id = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
-local history_length, with_artifacts, prefix = tonumber(ARGV[6]), ARGV[7] == '1', ARGV[8]
-local retention, installation, max_bytes = tonumber(ARGV[9]), ARGV[10], tonumber(ARGV[11]) or math.huge
 
-local cursor_at = tonumber(cursor_us)
+local cursor_at = cursor_us and tonumber(cursor_us)
+local oldest = not_before_us or '-inf'
 local states = {}
 for state in pairs(LEGAL) do
-  if wanted_state == 0 or wanted_state == state then states[#states + 1] = state end
+  if not wanted_state or wanted_state == state then states[#states + 1] = state end
 end
 
 -- Return true if an ended task has expired before its index, because the retention period was shorter before.
@@ -28,12 +21,12 @@ local function follows_cursor(at, tag) return not cursor_at or at < cursor_at or
 local members, total = {}, 0
 for _, state in ipairs(states) do
   local index = index_prefix .. state
-  if TERMINAL[state] and installation == '' then
+  if TERMINAL[state] and not installation then
     redis.call('ZREMRANGEBYSCORE', index, '-inf', micros(now() - retention * 1000000))
   end
   local offset, count, batch = 0, 0, nil
   repeat
-    batch = redis.call('ZREVRANGEBYSCORE', index, cursor_at and cursor_us or '+inf', oldest,
+    batch = redis.call('ZREVRANGEBYSCORE', index, cursor_us or '+inf', oldest,
       'WITHSCORES', 'LIMIT', offset, size + 1)
     for i = 1, #batch, 2 do
       local at = tonumber(batch[i + 1])
@@ -51,20 +44,29 @@ for _, state in ipairs(states) do
 end
 table.sort(members, function(a, b) return a[1] > b[1] or (a[1] == b[1] and a[2] > b[2]) end)
 
-local border = installation ~= '' and redis.call('HGET', installation, 'border') or ''
+local border = installation and redis.call('HGET', installation, 'border') or ''
 local page = {tostring(total), #members > size and '1' or '0', border}
 local reads_contents, bytes = history_length ~= 0 or with_artifacts, 0
+
+-- Return the snapshot of a task, or nil if the page has no space for the task.
+local function read_listed(keys, r)
+  if r.packed then r.status = unpack_status(keys) end
+  local task_bytes = math.max(#r.status, reads_contents and r.size or 0)
+  if bytes + task_bytes > (max_bytes or math.huge) and #page > 3 then return nil end
+  bytes = bytes + task_bytes
+  return snapshot(keys, r, history_length, with_artifacts)
+end
+
 for i = 1, math.min(size, #members) do
   local keys = keys_of(prefix, members[i][2])
   local r = load_summary(keys)
   if r then
-    if r.packed then r.status = unpack_status(keys, r) end
-    bytes = bytes + math.max(#r.status, reads_contents and r.size or 0)
-    if bytes > max_bytes and #page > 3 then
+    local is_readable, contents = pcall(read_listed, keys, r)
+    if is_readable and not contents then
       page[2] = '1'
       break
     end
-    page[#page + 1] = snapshot(keys, r, history_length, with_artifacts)
+    page[#page + 1] = {r.task_id, r.context, micros(r.state), micros(r.at), is_readable and contents or nil}
   end
 end
 return page

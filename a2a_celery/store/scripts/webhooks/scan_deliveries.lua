@@ -1,14 +1,9 @@
 -- scan_deliveries: return a page of the deliveries with undelivered events, or of the deliveries that were given up.
--- KEYS  list
--- ARGV  key prefix, ZSCAN cursor ('0' for the first page), approximate size of the page, '1' if the scores are due
---       times
 -- returns {next cursor ('0' after the last page), current time in µs, delivery_summary of each cursor}. A cursor may
 --       appear twice. Missing cursors are omitted.
 -- requires: deliveries, delivery_summary, keys, tasks, time
-local list = KEYS[1]
-local prefix, scan_cursor, count, has_due_times = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == '1'
 
-local page = redis.call('ZSCAN', list, scan_cursor, 'COUNT', count)
+local page = redis.call('ZSCAN', delivery_list, scan_cursor, 'COUNT', count)
 local reply = {page[1], micros(now())}
 for i = 1, #page[2], 2 do
   local tag, config = string.match(page[2][i], '^(%S+) (%S+)$')

@@ -1,9 +1,6 @@
 -- secrets_in_use: return the fingerprints of the secrets that seal configs or sessions, and remove unused secrets.
--- KEYS  secrets
--- ARGV  none
 -- returns {fingerprint, …}
 -- requires: expiry
-local secrets = KEYS[1]
 
 local used = {}
 local known = redis.call('HGETALL', secrets)

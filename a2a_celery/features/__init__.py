@@ -1,0 +1,36 @@
+"""Features of the server. Each feature is a folder, which the rest of the server calls through `Feature`.
+
+`FEATURES` is the only place outside the folder of a feature that names the feature. An agent that does not use a
+feature loads none of the feature's other modules, sends the store no argument for it, and runs no code of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .feature import Feature as Feature
+from .idempotency import Idempotency
+
+FEATURES: Sequence[type[Feature]] = (Idempotency,)
+"""All features, in the order in which their sections check a message."""
+
+FEATURE_OPTIONS = frozenset(option for feature in FEATURES for option in feature.OPTIONS)
+"""Options of agents that belong to features."""
+
+
+def features_of(agent: str, options: Mapping[str, Any]) -> tuple[Feature, ...]:
+    """Return the features that an agent uses, with its options.
+
+    Args:
+        agent: Name of the agent, for messages.
+        options: All options of the agent.
+
+    Raises:
+        ConfigError: An option of a feature is invalid.
+    """
+    uses = (
+        feature.of_agent(agent, {name: options[name] for name in feature.OPTIONS & set(options)})
+        for feature in FEATURES
+    )
+    return tuple(use for use in uses if use is not None)

@@ -1,0 +1,55 @@
+"""Interface between the server and its features."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+
+if TYPE_CHECKING:  # a process that only registers agents does not import the SDK
+    from a2a.types import SendMessageRequest
+
+    from ..lifecycle.references import Scope
+    from ..settings import Settings
+    from ..store import Keys
+    from ..store.verbs import Section
+
+
+class Feature(Protocol):
+    """Use of a feature by one agent.
+
+    Attributes:
+        OPTIONS: Names of the options of agents that belong to the feature.
+        recognizes_repeats: True if a message may repeat an accepted message. Such a message may name times that have
+            passed, and its copy may be in the history of its task.
+    """
+
+    OPTIONS: ClassVar[frozenset[str]]
+    recognizes_repeats: ClassVar[bool]
+
+    @classmethod
+    def of_agent(cls, agent: str, options: Mapping[str, Any]) -> Self | None:
+        """Return what an agent uses of the feature, or None for nothing.
+
+        Args:
+            agent: Name of the agent, for messages.
+            options: Options of the agent with names in `OPTIONS`.
+
+        Raises:
+            ConfigError: An option is invalid.
+        """
+
+    def check_settings(self, agent: str, settings: Settings) -> None:
+        """Check the options of an agent against the settings.
+
+        Raises:
+            ConfigError: The options do not fit the settings.
+        """
+
+    def section_for_message(self, keys: Keys, scope: Scope, request: SendMessageRequest) -> Section | None:
+        """Return the section of ``create_task`` or ``continue_task`` for a message, or None for no section.
+
+        Args:
+            keys: Keys of the deployment.
+            scope: Scope of the task.
+            request: Unchanged request of the client.
+        """

@@ -1,0 +1,354 @@
+"""Service that changes stored tasks, for gateways, workers, watchers, commands and Python callers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+from uuid import uuid4
+
+from a2a.types import Message, SendMessageRequest, Task
+
+from ..agents import Agent
+from ..caller import Caller
+from ..dispatch import Publisher, RunOptions
+from ..lifecycle.references import RunRef, Scope
+from ..lifecycle.refusals import Reason, Refusal
+from ..settings import Settings
+from ..store import AsyncStore, Keys
+from ..store.blobs.blob_store import blobs_of
+from ..store.tasks.commands import (
+    ReplyChannel,
+    TaskLimits,
+    continue_task,
+    read_next_run,
+    request_cancel,
+)
+from ..store.tasks.dead_letters import AlreadyRequeued, DeadLetter, read_dead_letter, requeue_task
+from ..store.tasks.replies import Accepted, CanceledNow, CancelRequested, Known, OpenQuestion, TickRepeated, TickSkipped
+from ..store.tasks.schedules import Tick
+from ..store.tasks.signals import SignalResumed, SignalStored, send_signal
+from ..store.webhooks.push_configs import NewPushConfig
+from .publication import RunPublisher
+from .requests import BrokerMessages, NewTasks, built, run_options, sections_for_message, with_ids
+from .signals import Signal
+
+T = TypeVar("T")
+
+BROKER_LIMIT = 10.0
+"""Seconds for which `run_sync` waits for the broker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signalled:
+    """Accepted signal. `has_resumed` is True if a run waited for the signal."""
+
+    has_resumed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Requeued:
+    """Dead letter that is requeued.
+
+    Attributes:
+        dead: Id of the dead letter.
+        task_id: Id of the new task.
+        agent: Agent of the task, or "" if an earlier call has created the new task.
+        is_published: True if the broker has the run, False if a watcher publishes it.
+        is_blocked: True if the run waits for earlier runs of its context.
+    """
+
+    dead: str
+    task_id: str
+    agent: str = ""
+    is_published: bool = False
+    is_blocked: bool = False
+
+    @property
+    def was_requeued_before(self) -> bool:
+        """True if an earlier call has created the new task."""
+        return not self.agent
+
+
+class TaskService:
+    """Service that changes stored tasks and publishes the runs that follow. Use a service on one event loop.
+
+    Methods return a `Refusal` if the task does not allow what the caller asks for.
+
+    Args:
+        agents: Agents of the app.
+        settings: Settings of the fleet.
+        store: Client of the store.
+        keys: Keys of the fleet.
+        runs: Publisher of the runs that follow.
+    """
+
+    def __init__(
+        self,
+        agents: Mapping[str, Agent],
+        settings: Settings,
+        store: AsyncStore,
+        keys: Keys,
+        runs: RunPublisher,
+    ) -> None:
+        self.agents = agents
+        self.settings = settings
+        self.store = store
+        self.keys = keys
+        self.runs = runs
+        self._broker_messages = BrokerMessages(runs.messages, settings, runs.clock)
+        self._new_tasks: dict[str, NewTasks] = {}
+
+    def new_tasks(self, agent: Agent) -> NewTasks:
+        """Return the factory of the tasks of an agent.
+
+        Raises:
+            ConfigError: An option of the agent does not fit the settings.
+        """
+        if agent.name not in self._new_tasks:
+            self._new_tasks[agent.name] = NewTasks(agent, self.settings, self.keys)
+        return self._new_tasks[agent.name]
+
+    async def create(
+        self,
+        agent: Agent,
+        params: SendMessageRequest,
+        caller: Caller,
+        task_id: str,
+        *,
+        limits: TaskLimits | None = None,
+        push: NewPushConfig | None = None,
+        reply_channel: ReplyChannel | None = None,
+        tick: Tick | None = None,
+        is_awaited: bool = False,
+    ) -> Accepted | Known | TickSkipped | TickRepeated | Refusal:
+        """Create a task for a valid message without a task id, and publish its first run.
+
+        Args:
+            agent: Agent of the task.
+            params: Request with the message.
+            caller: Caller who will own the task.
+            task_id: Id of the new task.
+            limits: Limits for the message, or None for no limits.
+            push: Push-notification config that receives the events of the task, or None.
+            reply_channel: Notification channel of the calling gateway, or None.
+            tick: Tick of the schedule that creates the task, or None.
+            is_awaited: True if the parent of the task waits for it.
+
+        Returns:
+            The accepted message, or `Known` if the message or the id was accepted before. With `tick`, a tick that was
+            repeated or skipped.
+
+        Raises:
+            InvalidParamsError: The message is not a valid call to the agent's Celery task, or its schedule is invalid.
+            StoreUnavailable: The store is unavailable. The task may have been created.
+        """
+        new = self.new_tasks(agent).of(
+            params,
+            caller,
+            task_id,
+            self._broker_messages,
+            limits=limits,
+            push=push,
+            reply_channel=reply_channel,
+            tick=tick,
+            is_awaited=is_awaited,
+        )
+        reply = await self.store.run(await built(params, new.create))
+        if isinstance(reply, Accepted):
+            await self._publish(agent, reply, new.options, was_prepared=new.has_message)
+        return reply
+
+    async def next_run(self, task_id: str) -> int | None:
+        """Return the number of the run for which `continue_` can prepare a message, or None if it prepares none."""
+        if not self._broker_messages.is_enabled:
+            return None
+        return await self.store.run(read_next_run(self.keys, task_id))
+
+    async def continue_(
+        self,
+        agent: Agent,
+        params: SendMessageRequest,
+        caller: Caller,
+        task: Task,
+        *,
+        next_run: int | None = None,
+        limits: TaskLimits | None = None,
+        push: NewPushConfig | None = None,
+        check_answer: Callable[[bytes, Message], Awaitable[None]],
+    ) -> Accepted | Known | Refusal:
+        """Add a valid message to a task, and publish the run that it begins.
+
+        Args:
+            agent: Agent of the task.
+            params: Request with the message.
+            caller: Caller who owns the task.
+            task: Stored task. For an agent that is a plain Celery task, with all messages.
+            next_run: Result of `next_run`.
+            limits: Limits for the message, or None for no limits.
+            push: Push-notification config to save, or None.
+            check_answer: Function that raises an error if the message does not fit the JSON Schema of the question
+                that it answers. The message is then not stored.
+
+        Raises:
+            InvalidParamsError: The message is not a valid call to the agent's Celery task, or its schedule is invalid.
+            StoreUnavailable: The store is unavailable. The message may have been accepted.
+        """
+        new_tasks, scope = self.new_tasks(agent), caller.scope(agent.name)
+        request = with_ids(params, caller.tenant, task.id, task.context_id)
+        options = run_options(agent, request, caller, new_tasks.next_call(task, request.message))
+        message = None
+        if next_run is not None:
+            message = self._broker_messages.of(agent.name, RunRef(task.id, next_run), options)
+        operation = partial(
+            continue_task,
+            self.keys,
+            scope,
+            task.id,
+            request,
+            params.message.context_id,
+            caller=caller.to_json(),
+            nonce=uuid4().hex,
+            options=options.to_json(),
+            sections=sections_for_message(agent, self.keys, scope, params),
+            push=push,
+            limits=limits,
+            max_bytes=self.settings.task_max_bytes,
+            on_message=agent.on_message,
+            broker_message=message,
+        )
+        reply = await self.store.run(await built(request, operation))
+        while isinstance(reply, OpenQuestion):
+            await check_answer(reply.schema, request.message)
+            reply = await self.store.run(await built(request, partial(operation, answered_run=reply.run)))
+        if isinstance(reply, Accepted):
+            was_prepared = message is not None and reply.run == next_run
+            await self._publish(agent, reply, options, was_prepared=was_prepared)
+        return reply
+
+    async def _publish(self, agent: Agent, accepted: Accepted, options: RunOptions, *, was_prepared: bool) -> None:
+        """Publish the run that a message begins, unless the store has pushed the run to a queue or the run is blocked.
+        If `was_prepared`, the store had received the Celery message of the run."""
+        if accepted.run is None or accepted.is_blocked or accepted.is_published:
+            return
+        if was_prepared:
+            self._broker_messages.record_refusal()
+        await self.runs.publish(agent.name, RunRef(accepted.task.id, accepted.run), options)
+
+    async def cancel(
+        self, scope: Scope, task_id: str, context_id: str, *, text: str
+    ) -> CanceledNow | CancelRequested | Refusal:
+        """Cancel a task, or ask its worker to cancel the run. The method does not wait for the worker.
+
+        Args:
+            scope: Scope of the task.
+            task_id: Id of the task.
+            context_id: Id of the task's context.
+            text: Text of the message in the CANCELED status, unless the agent sends its own message.
+        """
+        reply = await self.store.run(request_cancel(self.keys, scope, task_id, context_id, text=text))
+        if isinstance(reply, CanceledNow):
+            self.runs.messages.revoke_canceled_soon(task_id, reply.run, reply.canvas)
+        return reply
+
+    async def signal(
+        self, task_id: str, signal: Signal, *, scope: Scope | None = None, limits: TaskLimits | None = None
+    ) -> Signalled | Refusal:
+        """Send a signal to a task, and publish the run that the signal resumes.
+
+        Args:
+            task_id: Id of the task.
+            signal: Signal to send.
+            scope: Scope of the task, or None for a task of any owner.
+            limits: Limits of stored bytes and memory, or None for no limits.
+        """
+        operation = send_signal(
+            self.keys,
+            scope,
+            task_id,
+            name=signal.name,
+            payload=signal.content,
+            signal_id=signal.signal_id,
+            limits=limits,
+            max_bytes=self.settings.task_max_bytes,
+            agents_without_signals=[agent.name for agent in self.agents.values() if agent.kind != "function"],
+        )
+        match await self.store.run(operation):
+            case SignalResumed(ref, agent, options, is_blocked):
+                if not is_blocked:
+                    await self.runs.publish(agent, ref, RunOptions.from_json(options))
+                return Signalled(has_resumed=True)
+            case SignalStored():
+                return Signalled(has_resumed=False)
+            case refusal:
+                return refusal
+
+    async def requeue(self, task_id: str, *, from_start: bool = False, publishes: bool = True) -> Requeued | Refusal:
+        """Create a new task from the dead letter `task_id`, and publish its run. Concurrent calls create one task.
+
+        Args:
+            task_id: Id of the dead letter.
+            from_start: True to forget the recorded steps.
+            publishes: False to leave the publication to a watcher.
+        """
+        while True:
+            match await self.store.run(read_dead_letter(self.keys, task_id, from_start=from_start)):
+                case DeadLetter() as dead_letter:
+                    answer = await self._resubmit(dead_letter, from_start, publishes)
+                    if answer is not None:
+                        return answer
+                    # another operator was faster, so read the dead letter again
+                case AlreadyRequeued(new_id):
+                    return Requeued(task_id, new_id)
+                case refusal:
+                    return refusal
+
+    async def _resubmit(self, dead_letter: DeadLetter, from_start: bool, publishes: bool) -> Requeued | Refusal | None:
+        """Create the new task. Return None if another operator has already requeued the dead letter."""
+        dead, agent = dead_letter.task.id, dead_letter.agent
+        if agent not in self.agents:
+            return Refusal(Reason.OTHER_APP, dead, {"agent": agent})
+        options, new = RunOptions.from_json(dead_letter.options).resubmitted(), str(uuid4())
+        operation = requeue_task(
+            self.keys,
+            dead_letter,
+            new,
+            retention=self.settings.retention,
+            options=options.to_json(),
+            from_start=from_start,
+        )
+        reply = await self.store.run(operation)
+        if reply == "gone":
+            return None
+        if reply == "blocked":
+            return Requeued(dead, new, agent, is_blocked=True)
+        is_published = publishes and await self.runs.publish(agent, RunRef(new, 1), options)
+        return Requeued(dead, new, agent, is_published)
+
+
+def run_sync(
+    agents: Mapping[str, Agent],
+    settings: Settings,
+    publisher: Publisher,
+    call: Callable[[TaskService], Coroutine[Any, Any, T]],
+) -> T:
+    """Return the result of `call` with a service on a new event loop, for callers without a loop.
+
+    Messages that are being sent when `call` returns are sent first, for at most `BROKER_LIMIT` seconds.
+    """
+
+    async def run() -> T:
+        keys, blobs = Keys(settings.key_prefix), blobs_of(settings)
+        store = AsyncStore(settings.store_url, blobs, wait_replicas=settings.store_wait_replicas)
+        runs = RunPublisher(publisher, store, keys, settings)
+        try:
+            result = await call(TaskService(agents, settings, store, keys, runs))
+            await publisher.finish(BROKER_LIMIT)
+            return result
+        finally:
+            await runs.aclose()
+            await store.aclose()
+
+    return asyncio.run(run())

@@ -1,0 +1,52 @@
+-- migrate_to_4: convert packed tasks in which unused bytes, the marks, represent frequent texts. Handles one page of the
+-- keyspace. Repeat the call until the cursor is 0.
+-- returns {next cursor, number of changed tasks}
+-- requires: keys, packed, stored_bytes, tasks, time
+
+local page = redis.call('SCAN', cursor, 'MATCH', '*:{*}:task', 'COUNT', count)
+local changed = 0
+local NO_MARKS = '\0\0\0\0\0\0'
+
+-- Return the six marks of a packed task, or nil if the task has no marks.
+local function marks_of(value)
+  local marks = string.sub(value, 1, 6)
+  return (marks == NO_MARKS or string.byte(marks) >= 128) and marks or nil
+end
+
+-- Return the log entries, the steps and the id of the first artifact of a packed task with marks. Set the status of `r`.
+local function read_marked(r, value, marks)
+  local id_length, runner_length, status_length, first = string.match(value, '^(%d+) (%d+) (%d+) ()', 7)
+  local first_of_runner = first + id_length
+  local first_of_status = first_of_runner + runner_length
+  local rest = first_of_status + status_length
+  local artifact_id = string.sub(value, first, first_of_runner - 1)
+  local texts = {r.task_id, r.context, artifact_id, string.sub(value, first_of_runner, first_of_status - 1),
+    string.sub(micros(r.at), 1, 8), '"INITIALIZING"'}
+  local function without_marks(text)
+    for i = marks == NO_MARKS and 0 or #texts, 1, -1 do
+      text = table.concat(split(text, string.sub(marks, i, i)), texts[i])
+    end
+    return text
+  end
+  r.status = without_marks(string.sub(value, first_of_status, rest - 1))
+  local entries, steps = unpack(cmsgpack.unpack(without_marks(string.sub(value, rest))))
+  entries[r.version] = entries[r.version] .. r.status
+  return entries, steps, artifact_id
+end
+
+for _, record in ipairs(page[2]) do
+  local keys = string.sub(record, 1, #prefix + 2) == prefix .. ':{' and keys_of(prefix, string.match(record, '{(.-)}'))
+  local r = keys and load_record(keys)
+  local value = r and r.packed and redis.call('GET', keys.log)
+  local marks = value and marks_of(value)
+  if marks then
+    local is_readable, entries, steps, artifact_id = pcall(read_marked, r, value, marks)
+    if is_readable then changed = changed + 1 end
+    if is_readable and not is_dry_run then
+      local packed = pack_contents(r, entries, steps, artifact_id)
+      redis.call('SET', keys.log, packed, 'KEEPTTL')
+      free_bytes(keys, r, #value - #packed)
+    end
+  end
+end
+return {page[1], changed}

@@ -1,0 +1,1 @@
+"""Comparison of HTTP servers for the gateway: uvicorn with the gateway's protocols, and granian."""

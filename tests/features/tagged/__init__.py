@@ -1,0 +1,58 @@
+"""Feature of these tests: an option of agents tags their tasks. The package does not know this feature."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, Self
+
+from a2a.types import SendMessageRequest
+
+from a2a_celery import ConfigError, Settings
+from a2a_celery.lifecycle.references import Scope
+from a2a_celery.store import Keys
+from a2a_celery.store.verbs import section
+
+
+class Forbidden(NamedTuple):
+    """Refusal of a tag."""
+
+    tag: str
+
+
+@section(Path(__file__).with_name("section.lua"))
+class Tag(NamedTuple):
+    """Section of ``create_task`` and ``continue_task``."""
+
+    tag: str
+
+    def parse(self, task_id: str, reply: Sequence[bytes]) -> Forbidden | None:
+        """Parse the reply of the section's ``check``."""
+        return Forbidden(reply[1].decode()) if reply[0] == b"forbidden" else None
+
+
+@dataclass(frozen=True)
+class Tagged:
+    """What an agent uses of the feature; see `Feature`."""
+
+    OPTIONS: ClassVar[frozenset[str]] = frozenset({"tag"})
+    recognizes_repeats: ClassVar[bool] = False
+
+    tag: str
+
+    @classmethod
+    def of_agent(cls, agent: str, options: Mapping[str, Any]) -> Self | None:
+        """Return the tag of the agent's tasks."""
+        if "tag" not in options:
+            return None
+        if not isinstance(options["tag"], str):
+            raise ConfigError(f"agent {agent!r}: tag = {options['tag']!r}: a text")
+        return cls(options["tag"])
+
+    def check_settings(self, agent: str, settings: Settings) -> None:
+        """Require nothing."""
+
+    def section_for_message(self, keys: Keys, scope: Scope, request: SendMessageRequest) -> Tag:
+        """Return the tag as a section."""
+        return Tag(self.tag)

@@ -1,0 +1,74 @@
+"""A feature outside the package takes part in the decisions of the store, without a change of any other code."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from a2a.types import AgentCard
+
+from a2a_celery import ConfigError, agents, features
+from a2a_celery.agents import Agent
+from a2a_celery.features import FEATURES
+from a2a_celery.features.idempotency.section import IdempotencyKey
+from a2a_celery.operations.requests import sections_for_message
+from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store.tasks.commands import create_task
+from a2a_celery.store.tasks.replies import Known
+from a2a_celery.store.verbs import Section
+from tests.features.tagged import Forbidden, Tagged
+from tests.support.store.replies import begins
+from tests.support.store.seeds import ANN, CONTEXT, RETENTION, request
+
+
+@pytest.fixture(autouse=True)
+def tagged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Add the feature to the list of features."""
+    monkeypatch.setattr(features, "FEATURES", (*FEATURES, Tagged))
+    monkeypatch.setattr(agents, "FEATURE_OPTIONS", agents.FEATURE_OPTIONS | Tagged.OPTIONS)
+
+
+def agent(**options: Any) -> Agent:
+    return Agent.with_options("agent", AgentCard(name="agent"), "function", print, None, options)
+
+
+async def create(store: AsyncStore, keys: Keys, task_id: str, sections: Sequence[Section]) -> Any:
+    message = request("hello", task_id, CONTEXT)
+    call = create_task(keys, ANN, task_id, CONTEXT, message, caller=b"{}", retention=RETENTION, sections=sections)
+    return await store.run(call)
+
+
+async def test_a_tag_is_written_to_the_record(store: AsyncStore, keys: Keys) -> None:
+    sections = sections_for_message(agent(tag="red"), keys, ANN, request())
+
+    assert begins(await create(store, keys, "t", sections))
+    assert await store.redis.hget(keys.task("t").record, "tag") == b"red"
+
+
+async def test_a_forbidden_tag_creates_no_task(store: AsyncStore, keys: Keys) -> None:
+    sections = sections_for_message(agent(tag="forbidden"), keys, ANN, request())
+
+    assert await create(store, keys, "t", sections) == Forbidden("forbidden")
+    assert not await store.redis.exists(keys.task("t").record)
+
+
+async def test_two_features_take_part_in_one_decision(store: AsyncStore, keys: Keys) -> None:
+    both = sections_for_message(agent(tag="red", idempotency_window=60), keys, ANN, request())
+
+    assert [type(section).__name__ for section in both] == [IdempotencyKey.__name__, "Tag"]
+    assert begins(await create(store, keys, "t", both))
+    assert await create(store, keys, "u", both) == Known("t", 1, 0)
+    assert not await store.redis.exists(keys.task("u").record)
+
+
+async def test_a_task_of_another_agent_has_no_field_of_the_feature(store: AsyncStore, keys: Keys) -> None:
+    assert sections_for_message(agent(), keys, ANN, request()) == []
+
+    assert begins(await create(store, keys, "t", []))
+    assert not await store.redis.hexists(keys.task("t").record, "tag")
+
+
+def test_an_invalid_option_of_the_feature_is_refused() -> None:
+    with pytest.raises(ConfigError, match="agent 'agent': tag = 1: a text"):
+        agent(tag=1)

@@ -1,0 +1,28 @@
+"""Promises of docs/retention.md and the tests that hold them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+READ_TODAY = "acceptance/test_older_store.py::test_all_tasks_are_read_and_listed"
+
+PROMISES: Mapping[str, tuple[str, ...]] = {
+    "retention/the-store-s-schema/1": (
+        "store/test_schema.py::test_a_migration_converts_records_to_the_current_format",
+        READ_TODAY,
+    ),
+    "retention/the-store-s-schema/2": (
+        "store/test_schema.py::test_schema_2_counts_an_owners_tasks_in_all_tenants_together",
+        READ_TODAY,
+    ),
+    "retention/the-store-s-schema/3": (
+        "store/test_schema.py::test_schema_3_records_the_scopes_of_tasks",
+        READ_TODAY,
+    ),
+    "retention/the-store-s-schema/4": (
+        "store/test_schema.py::test_schema_4_rewrites_the_packed_tasks_of_an_older_store",
+        READ_TODAY,
+    ),
+}
+
+STATEMENTS: Mapping[str, str] = {}

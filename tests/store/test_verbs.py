@@ -1,0 +1,244 @@
+"""Signatures of scripts: what a script receives, and which mistakes are refused when a module is imported."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from a2a_celery.store import AsyncStore, Keys, Operation, TaskKeys, operation
+from a2a_celery.store.verbs import Digits, Key, Sections, section, verb
+
+Write = Callable[[str, str], None]
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
+    """Function that writes a script of this test's own folder of scripts."""
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "tests").mkdir()
+    caches = (operation.script, operation.libraries, operation.defined_names)
+    monkeypatch.setattr(operation, "SCRIPTS", tmp_path)
+    for cache in caches:
+        cache.cache_clear()
+    yield lambda name, text: (tmp_path / "tests" / f"{name}.lua").write_text(text) and None
+    monkeypatch.undo()
+    for cache in caches:
+        cache.cache_clear()
+
+
+class Event(NamedTuple):
+    kind: str
+    at: int
+
+
+class Whole(NamedTuple):
+    state: int
+    history: Sequence[bytes]
+    events: Sequence[Event]
+
+
+def received(**names: str) -> str:
+    """Return a script that returns its parameters as JSON."""
+    return f"\nreturn cjson.encode({{{', '.join(f'{name} = {value}' for name, value in names.items())}}})"
+
+
+async def test_a_script_receives_typed_parameters_by_name(write: Write, store: AsyncStore) -> None:
+    names = [
+        "keys",
+        "lists",
+        "scope",
+        "name",
+        "digits",
+        "count",
+        "share",
+        "flag",
+        "missing",
+        "events",
+        "other",
+        "whole",
+        "rest",
+    ]
+    write("all_kinds", received(**{name: name for name in names}))
+
+    @verb
+    def _all_kinds(
+        keys: TaskKeys,
+        scope: Key,
+        lists: Sequence[Key],
+        name: str,
+        digits: Digits,
+        count: int | None,
+        share: float,
+        flag: bool,
+        missing: int | None,
+        events: Sequence[Event],
+        other: Whole | None,
+        whole: Whole | None,
+        rest: Sequence[str],
+    ) -> None: ...
+
+    task = Keys("a").task("t")
+    call = _all_kinds(
+        task,
+        "scope",
+        ["one", "two"],
+        name="x",
+        digits=1 << 60,
+        count=3,
+        share=0.25,
+        flag=True,
+        missing=None,
+        events=[Event("S", 1), Event("A", 2)],
+        other=None,
+        whole=Whole(4, [b"h"], [Event("U", 5)]),
+        rest=["y", ""],
+    )
+
+    assert await store.run(Operation(*call, json.loads)) == {
+        "keys": dict(zip(TaskKeys.__annotations__, task, strict=True)),
+        "lists": ["one", "two"],
+        "scope": "scope",
+        "name": "x",
+        "digits": str(1 << 60),
+        "count": 3,
+        "share": 0.25,
+        "flag": True,
+        "events": [{"kind": "S", "at": 1}, {"kind": "A", "at": 2}],
+        "whole": {"state": 4, "history": ["h"], "events": [{"kind": "U", "at": 5}]},
+        "rest": ["y", ""],
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("return used", "script mistaken does not use event, unused"),
+        ("return used, unused, event, typo", "script mistaken uses typo, which is not in its signature"),
+        ("local x = ARGV[1]\nreturn used, unused, event, x", "script mistaken uses ARGV"),
+        ("return used, unused, event.kinds", "script mistaken uses event.kinds, which event does not have"),
+    ],
+)
+def test_a_script_and_its_signature_have_the_same_names(write: Write, text: str, message: str) -> None:
+    write("mistaken", text)
+
+    def _mistaken(used: str, unused: str, event: Event) -> None: ...
+
+    with pytest.raises(TypeError, match=message):
+        verb(_mistaken)
+
+
+def test_a_plain_argument_comes_before_the_lists(write: Write) -> None:
+    write("order", "return list, last")
+
+    def _order(list: Sequence[str], last: str) -> None: ...
+
+    with pytest.raises(TypeError, match="last: a plain argument of a script comes before the lists and tables"):
+        verb(_order)
+
+
+def test_a_type_without_a_form_in_lua_is_refused(write: Write) -> None:
+    write("odd", "return names")
+
+    def _odd(names: dict[str, str]) -> None: ...
+
+    with pytest.raises(TypeError, match="no argument of a script has the type"):
+        verb(_odd)
+
+
+def test_a_call_names_all_arguments(write: Write) -> None:
+    write("two", "return one, other")
+
+    @verb
+    def _two(one: str, other: str) -> None: ...
+
+    with pytest.raises(TypeError, match="script two: expected the arguments one, other"):
+        _two("a")  # type: ignore[call-arg]
+
+
+SECTION = """
+-- Refuse the name "taken".
+local function check(feature, name)
+  if name == feature.name then return {'taken'} end
+end
+
+local function written(feature, list)
+  redis.call('RPUSH', list, feature.name)
+end
+"""
+
+
+@pytest.fixture
+def sections(tmp_path: Path) -> Callable[[str, str], Any]:
+    """Function that creates a section of a feature, and returns it for a name."""
+
+    def create(feature: str, name: str) -> Any:
+        (tmp_path / feature).mkdir(exist_ok=True)
+        lua = tmp_path / feature / "section.lua"
+        lua.write_text(SECTION.replace("feature", feature))
+
+        class Named(NamedTuple):
+            name: str
+
+        return section(lua)(Named)(name)
+
+    return create
+
+
+SCRIPT = """
+local refused = check_sections(name)
+if refused then return refused end
+redis.call('RPUSH', list, name)
+written_sections(list)
+return redis.call('LRANGE', list, 0, -1)
+"""
+
+
+async def test_the_sections_of_a_call_run_in_their_order(
+    write: Write, store: AsyncStore, sections: Callable[[str, str], Any]
+) -> None:
+    write("add", SCRIPT)
+
+    @verb
+    def _add(list: Key, name: str, sections: Sections) -> None: ...
+
+    async def add(name: str, *parts: Any) -> Any:
+        await store.redis.delete("l")
+        return await store.run(Operation(*_add("l", name, parts), lambda reply: reply))
+
+    first, second = sections("first", "x"), sections("second", "y")
+    assert await add("a") == [b"a"]
+    assert await add("a", first, second) == [b"a", b"x", b"y"]
+    assert await add("a", second) == [b"a", b"y"]
+    assert await add("x", second, first) == [b"taken"]
+    assert not await store.redis.exists("l"), "a refused call writes nothing"
+
+
+def test_a_call_without_sections_has_no_code_of_sections(write: Write, sections: Callable[[str, str], Any]) -> None:
+    write("add", SCRIPT)
+
+    @verb
+    def _add(list: Key, name: str, sections: Sections) -> None: ...
+
+    with_section = _add("l", "a", [sections("first", "x")])
+    assert "taken" in with_section.script.text
+    assert "taken" not in _add("l", "a", []).script.text
+    assert _add("l", "a", []).args == ["a"]
+
+
+def test_a_section_uses_only_names_that_are_defined(tmp_path: Path) -> None:
+    class Named(NamedTuple):
+        name: str
+
+    for text, message in [
+        ("local function check(feature) return feature.names end", "section feature uses feature.names"),
+        ("local function check(feature) return feature.name, typo end", "section feature uses typo"),
+    ]:
+        lua = tmp_path / "feature" / "section.lua"
+        lua.parent.mkdir(exist_ok=True)
+        lua.write_text(text)
+        with pytest.raises(TypeError, match=message):
+            section(lua)(Named)

@@ -1,0 +1,1 @@
+"""Clients of a fleet: bindings, operators, browsers, and their credentials."""

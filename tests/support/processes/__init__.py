@@ -1,0 +1,1 @@
+"""Processes and servers of the tests: fleets, brokers, databases, proxies and gateways."""

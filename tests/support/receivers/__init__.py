@@ -1,0 +1,1 @@
+"""Receivers of what a fleet sends: webhooks, spans, metrics and events of Celery."""

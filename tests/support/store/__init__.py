@@ -1,0 +1,1 @@
+"""Stored states: seeds, views, random walks and checks of what remains."""

@@ -1,4 +1,0 @@
-"""App with all agents that wait for a time, a signal or a child."""
-
-from . import suspended_agents  # noqa: F401  adds its agents to the app
-from .family_agents import a2a, app  # noqa: F401
