@@ -18,14 +18,12 @@ from pytest_celery import (
     RabbitMQContainer,
 )
 
+from tests.support.chaos.clients import ENDED
 from tests.support.clients.bindings import message_json, rest
 from tests.support.waiting import eventually
 
 LEASE = 3.0
 """Seconds without a renewal after which a worker counts as lost."""
-
-RECOVERED = 60.0
-"""Seconds within which a lost run must be republished on a loaded machine."""
 
 
 def environment(cluster_config: dict[str, Any]) -> dict[str, str]:
@@ -121,6 +119,15 @@ class Hosts:
     def workers(self) -> list[CeleryTestNode]:
         return list(self.setup.worker_cluster)
 
+    def wait_for_consumer(self, worker: CeleryTestNode) -> None:
+        """Wait until the worker consumes its queue. After a failed connection, Celery waits for up to half a minute
+        before the next attempt."""
+
+        def consumes() -> bool:
+            return bool(self.setup.app.control.inspect([worker.hostname()], timeout=1, limit=1).active_queues())
+
+        eventually(consumes, every=0.2, what=f"{worker.hostname()} consumes its queue")
+
     def begin(self, agent: str, text: str) -> str:
         """Send a message. Return the task's id without waiting for the task."""
         body = message_json(text) | {"configuration": {"returnImmediately": True}}
@@ -142,11 +149,17 @@ class Hosts:
     def state(self, agent: str, task_id: str) -> str:
         return str(self.read(agent, task_id)["status"]["state"]).removeprefix("TASK_STATE_")
 
-    def wait_for(self, agent: str, task_id: str, state: str, within: float = RECOVERED) -> dict[str, Any]:
-        """Wait until the task is in the state `state`, and return the task."""
-        eventually(
-            lambda: self.state(agent, task_id) == state, within=within, every=0.2, what=f"{agent} {task_id} is {state}"
-        )
+    def wait_for(self, agent: str, task_id: str, state: str) -> dict[str, Any]:
+        """Wait until the task is in the state `state`, and return the task. If the task ends in another state, fail
+        with the task."""
+
+        def is_in_state() -> bool:
+            task = self.read(agent, task_id)
+            is_reached = bool(task["status"]["state"] == f"TASK_STATE_{state}")
+            assert is_reached or task["status"]["state"] not in ENDED, task
+            return is_reached
+
+        eventually(is_in_state, every=0.2, what=f"{agent} {task_id} is {state}")
         return self.read(agent, task_id)
 
     def runner_of(self, task_id: str, run: int = 1) -> CeleryTestNode:

@@ -161,6 +161,7 @@ def test_a_worker_that_is_cut_off_changes_nothing_any_more(hosts: Hosts) -> None
     stop_line = f"run {slow_id}.1 is stopped: another worker has its lease"
     eventually(lambda: stop_line in worker.logs(), every=0.2, what="the worker finds that it lost it")
     assert hosts.read("slow", slow_id) == failed_task
+    hosts.wait_for_consumer(worker)
     [other] = [node for node in hosts.workers if node is not worker]
     other.kill()
     last_task = hosts.begin("echo", "back")
