@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
+from celery import Celery
 
 from a2a_celery.settings import DEFAULT_KEY_PREFIX
 from a2a_celery.store import Keys, SyncStore
@@ -17,6 +18,7 @@ from a2a_celery.store.admin.version_workers import VersionWorker, version_worker
 from tests.conftest import require_broker
 from tests.support.agents.version_agents import STEPS
 from tests.support.clients.talk import HEADERS, TIMEOUT, read, send, state
+from tests.support.processes.consumers import stop_consuming
 from tests.support.processes.fleet import Fleet, Gateway, Process, running_fleet
 from tests.support.waiting import eventually
 from tests.tiers import FIRST_CELL, at_night
@@ -56,9 +58,8 @@ class TwoVersions:
 
     def leave_queue(self, worker: Process) -> None:
         """Make a worker consume only its version queues, so that other workers receive all newly published runs."""
-        result = self.fleet.command("control", "-d", self._nodes[worker], "cancel_consumer", self.fleet.queue)
-        assert result.returncode == 0, result.stderr
-        worker.wait_for_output(f"Canceling queue {self.fleet.queue}")
+        with Celery(broker=self.fleet.broker_url, set_as_current=False) as app:
+            stop_consuming(app, self._nodes[worker], self.fleet.queue)
 
     def stop(self, worker: Process) -> None:
         """Stop a worker, and wait until its version queues are withdrawn."""

@@ -16,6 +16,7 @@ from celery.result import AsyncResult
 from a2a_celery.store import Keys, SyncStore
 from a2a_celery.store.log.pages import read_log
 from tests.support.clients.bindings import message_json, rest
+from tests.support.processes.consumers import stop_consuming
 from tests.support.processes.fleet import Fleet, Gateway, Process, running_fleet
 from tests.support.receivers.celery_events import CeleryEvents, celery_events
 from tests.support.waiting import eventually
@@ -88,10 +89,7 @@ class SystemUnderTest:
         eventually(
             lambda: ping(self.worker_options["destination"]), what="gevent reads commands only after it is ready"
         )
-        line = "Canceling queue"  # the worker logs it after its reply
-        count_before = self.worker.output().count(line)
-        assert self.celery.control.cancel_consumer(self.fleet.queue, **self.worker_options)
-        eventually(lambda: self.worker.output().count(line) > count_before, what="the worker stops consuming")
+        stop_consuming(self.celery, self.worker_options["destination"][0], self.fleet.queue)
         yield
         assert self.celery.control.add_consumer(self.fleet.queue, **self.worker_options)
 
