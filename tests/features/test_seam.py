@@ -12,14 +12,15 @@ from a2a_celery import ConfigError, agents, features
 from a2a_celery.agents import Agent
 from a2a_celery.features import FEATURES
 from a2a_celery.features.idempotency.section import IdempotencyKey
+from a2a_celery.lifecycle.states import FAILED, SUBMITTED, WORKING
 from a2a_celery.operations.requests import sections_for_message
 from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.store.tasks.commands import create_task
+from a2a_celery.store.tasks.commands import continue_task, create_task
 from a2a_celery.store.tasks.replies import Known
 from a2a_celery.store.verbs import Section
-from tests.features.tagged import Forbidden, Tagged
-from tests.support.store.replies import begins
-from tests.support.store.seeds import ANN, CONTEXT, RETENTION, request
+from tests.features.tagged import Forbidden, Tagged, tag_index
+from tests.support.store.replies import begins, waits
+from tests.support.store.seeds import ANN, CONTEXT, RETENTION, Seeds, request
 
 
 @pytest.fixture(autouse=True)
@@ -44,6 +45,36 @@ async def test_a_tag_is_written_to_the_record(store: AsyncStore, keys: Keys) -> 
 
     assert begins(await create(store, keys, "t", sections))
     assert await store.redis.hget(keys.task("t").record, "tag") == b"red"
+
+
+async def test_a_tagged_task_is_listed_in_each_state(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    async def ids_by_state() -> dict[int, list[bytes]]:
+        names = [(state, f"{tag_index(keys, 'red')}{state}") for state in (SUBMITTED, WORKING, FAILED)]
+        return {state: ids for state, name in names if (ids := await store.redis.zrange(name, 0, -1))}
+
+    sections = sections_for_message(agent(tag="red"), keys, ANN, request())
+    await create(store, keys, "t", sections)
+    assert await ids_by_state() == {SUBMITTED: [b"t"]}
+
+    claim = await seeds.claim_run("t")
+    assert await ids_by_state() == {WORKING: [b"t"]}
+
+    await seeds.recover_run(claim.ref)
+    new_id, _ = await seeds.requeue_task("t")
+    assert await ids_by_state() == {SUBMITTED: [new_id.encode()], FAILED: [b"t"]}
+
+
+async def test_a_further_message_of_a_tagged_task_lists_the_task_once(
+    store: AsyncStore, keys: Keys, seeds: Seeds
+) -> None:
+    sections = sections_for_message(agent(tag="red"), keys, ANN, request())
+    await create(store, keys, "t", sections)
+
+    message = request("more", "t", CONTEXT)
+    call = continue_task(keys, ANN, "t", message, "", caller=b"{}", nonce="n", sections=sections)
+    assert waits(await store.run(call))
+
+    assert await store.redis.hget(keys.task("t").record, "joined_indexes") == tag_index(keys, "red").encode()
 
 
 async def test_a_forbidden_tag_creates_no_task(store: AsyncStore, keys: Keys) -> None:

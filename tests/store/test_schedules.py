@@ -210,5 +210,5 @@ async def test_a_requeued_task_belongs_to_the_schedule(schedule: Schedule, seeds
 async def test_other_tasks_have_no_schedule(seeds: Seeds, store: AsyncStore, keys: Keys) -> None:
     await seeds.create_task(task_id="t")
 
-    assert b"schedule_index" not in await store.redis.hkeys(keys.task("t").record)
+    assert b"joined_indexes" not in await store.redis.hkeys(keys.task("t").record)
     assert not [name async for name in store.redis.scan_iter(f"{keys.prefix}:schedule:*")]

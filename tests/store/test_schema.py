@@ -265,9 +265,12 @@ async def test_schema_4_rewrites_the_packed_tasks_of_an_older_store(
     first, second = pending(2)
     await asyncio.to_thread(migrate, sync_store, keys, first, 2)
     packed_count = len([key async for key in store.redis.scan_iter("a2a:*:log", _type="string")])
+    waiting = (entry["task"]["id"] for entry in dump["tasks"] if "INPUT" in entry["task"]["status"]["state"])
+    live = keys.task(next(waiting))
+    await store.redis.hset(live.record, "schedule_index", "a2a:schedule:weekly:")
     run_step = partial(asyncio.to_thread, migrate, sync_store, keys, second, 3)
 
-    assert await run_step(dry_run=True, page_size=7) == packed_count > 10
+    assert await run_step(dry_run=True, page_size=7) == packed_count + 1 > 10
     await run_concurrently(*(run_step(page_size=1) for _ in range(2)))
 
     assert await run_step(page_size=7) == 0
@@ -277,9 +280,13 @@ async def test_schema_4_rewrites_the_packed_tasks_of_an_older_store(
         snapshot = await store.run(read_task(keys, None, entry["task"]["id"], resolve_blobs=False))
         assert snapshot is not None
         assert TaskState.Name(snapshot[0].status.state) == entry["task"]["status"]["state"]
+        assert not await store.redis.hexists(task_keys.record, "schedule_index")
         if await store.redis.type(task_keys.log) == b"string":
             assert int(await store.redis.hget(task_keys.record, "size")) == await store.redis.strlen(task_keys.log)
             assert await store.redis.ttl(task_keys.log) == await store.redis.ttl(task_keys.record)
+    [scheduled] = await store.redis.zrange(f"a2a:schedule:nightly:{int(COMPLETED)}", 0, -1)
+    for record, name in ((keys.task(scheduled.decode()).record, b"nightly"), (live.record, b"weekly")):
+        assert await store.redis.hget(record, "joined_indexes") == b"a2a:schedule:%b:" % name
     assert await leaks(store, keys) == []
     await store.redis.flushall()  # the keys have the prefix of the dump
 

@@ -12,8 +12,8 @@ local function check(idempotency)
 end
 
 -- Remember an accepted message, whose turn begins after `version` of the log and after `preceding_turns` waiting turns.
-local function accepted(idempotency, task_id, record, version, preceding_turns)
-  redis.call('HSET', idempotency.key, 'digest', idempotency.digest, 'task_id', task_id, 'record', record,
+local function accepted(idempotency, keys, task_id, version, preceding_turns)
+  redis.call('HSET', idempotency.key, 'digest', idempotency.digest, 'task_id', task_id, 'record', keys.record,
     'version', micros(version), 'preceding_turns', micros(preceding_turns))
   redis.call('PEXPIRE', idempotency.key, idempotency.window_ms)
 end

@@ -73,7 +73,11 @@ STEPS: Sequence[Migration] = (
         "counts the tasks and stored bytes of an authenticated owner across all tenants instead of in each tenant",
     ),
     Migration(3, _migrate_to_3, "records the owners, tenants and agents of all tasks"),
-    Migration(4, _migrate_to_4, "rewrites the packed logs of ended tasks, which become up to a third larger"),
+    Migration(
+        4,
+        _migrate_to_4,
+        "rewrites the packed logs of ended tasks, which become up to a third larger, and renames a field of tasks",
+    ),
 )
 
 

@@ -10,9 +10,14 @@ from typing import Any, ClassVar, NamedTuple, Self
 from a2a.types import SendMessageRequest
 
 from a2a_celery import ConfigError, Settings
-from a2a_celery.lifecycle.references import Scope
+from a2a_celery.lifecycle.references import Scope, quote_key_part
 from a2a_celery.store import Keys
 from a2a_celery.store.verbs import section
+
+
+def tag_index(keys: Keys, tag: str) -> str:
+    """Return the common prefix of the sorted sets of the tasks with a tag."""
+    return f"{keys.prefix}:tag:{quote_key_part(tag)}:"
 
 
 class Forbidden(NamedTuple):
@@ -26,6 +31,7 @@ class Tag(NamedTuple):
     """Section of ``create_task`` and ``continue_task``."""
 
     tag: str
+    index: str
 
     def parse(self, task_id: str, reply: Sequence[bytes]) -> Forbidden | None:
         """Parse the reply of the section's ``check``."""
@@ -55,4 +61,4 @@ class Tagged:
 
     def section_for_message(self, keys: Keys, scope: Scope, request: SendMessageRequest) -> Tag:
         """Return the tag as a section."""
-        return Tag(self.tag)
+        return Tag(self.tag, tag_index(keys, self.tag))

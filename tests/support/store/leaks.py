@@ -43,7 +43,7 @@ async def leaks(store: AsyncStore, keys: Keys) -> list[str]:  # noqa: PLR0915
         r"|blobs|blob:.*)",
         re.DOTALL,
     )
-    index_pattern = re.compile(rf"{prefix}:(tasks|context|owner|schedule):.*:(?P<state>\d)")
+    index_pattern = re.compile(rf"{prefix}:(tasks|context|owner|schedule|tag):.*:(?P<state>\d)")
     dead = {tag.decode() for tag in await redis.zrange(keys.dead_letters, 0, -1)}
     problems: list[str] = []
 

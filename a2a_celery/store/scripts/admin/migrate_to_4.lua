@@ -1,5 +1,5 @@
--- migrate_to_4: convert packed tasks in which unused bytes, the marks, represent frequent texts. Handles one page of the
--- keyspace. Repeat the call until the cursor is 0.
+-- migrate_to_4: convert packed tasks in which unused bytes, the marks, represent frequent texts, and rename the field
+-- schedule_index to joined_indexes. Handles one page of the keyspace. Repeat the call until the cursor is 0.
 -- returns {next cursor, number of changed tasks}
 -- requires: keys, packed, stored_bytes, tasks, time
 
@@ -39,10 +39,16 @@ for _, record in ipairs(page[2]) do
   local r = keys and load_record(keys)
   local value = r and r.packed and redis.call('GET', keys.log)
   local marks = value and marks_of(value)
-  if marks then
-    local is_readable, entries, steps, artifact_id = pcall(read_marked, r, value, marks)
-    if is_readable then changed = changed + 1 end
-    if is_readable and not is_dry_run then
+  local is_readable, entries, steps, artifact_id
+  if marks then is_readable, entries, steps, artifact_id = pcall(read_marked, r, value, marks) end
+  local index = r and r.schedule_index
+  if is_readable or index then changed = changed + 1 end
+  if not is_dry_run then
+    if index then
+      redis.call('HSET', record, 'joined_indexes', index)
+      redis.call('HDEL', record, 'schedule_index')
+    end
+    if is_readable then
       local packed = pack_contents(r, entries, steps, artifact_id)
       redis.call('SET', keys.log, packed, 'KEEPTTL')
       free_bytes(keys, r, #value - #packed)

@@ -18,14 +18,14 @@ redis.call('HSET', record, 'task_id', task_id, 'context', dead.context, 'scope',
   'requeued_from', (dead.requeued_from or '') .. quoted(dead.task_id) .. ' ')
 set_options(record, options)
 if dead.queue then redis.call('HSET', record, 'queue', dead.queue) end
-if dead.schedule_index then redis.call('HSET', record, 'schedule_index', dead.schedule_index) end
+if dead.joined_indexes then redis.call('HSET', record, 'joined_indexes', dead.joined_indexes) end
 if dead.context_queue then redis.call('HSET', record, 'context_queue', dead.context_queue) end
 -- The history of the new task is the history of the dead letter up to the message of the turn, so its indexes are valid.
 for _, field in ipairs({'interrupted_state', 'turn_messages', 'read_messages'}) do
   if dead[field] then redis.call('HSET', record, field, dead[field]) end
 end
 local r = with_defaults({task_id = task_id, scope = dead.scope, scope_index = dead.scope_index,
-  context_index = dead.context_index, schedule_index = dead.schedule_index, retention = retention, leases = dead.leases,
+  context_index = dead.context_index, joined_indexes = dead.joined_indexes, retention = retention, leases = dead.leases,
   dispatch = dead.dispatch, quota_account = dead.quota_account, queue = dead.queue, context_queue = dead.context_queue,
   state = 0, version = 0, run = 1, phase = 'queued', seq = 0, turn = dead.turn, attempt = 1})
 if dead.quota_account then

@@ -18,13 +18,15 @@ local function owner_index_of(r, state)
   return string.sub(r.scope_index, 1, -#('tasks:' .. r.scope .. ':') - 1) .. 'owner:' .. owner .. ':'
 end
 
--- Return the prefixes of the indexes of a task in `state`: the indexes of its scope, of its context and of its
--- schedule, if it has one. A live task of an authenticated owner in a tenant is also in an index of the owner in all
--- tenants, which the limits of owners use.
+-- Return the prefixes of the indexes of a task in `state`: the indexes of its scope and of its context, and the indexes
+-- that it has joined. A live task of an authenticated owner in a tenant is also in an index of the owner in all tenants,
+-- which the limits of owners use.
 local function indexes_of(r, state)
   local indexes = {r.scope_index, r.context_index}
   indexes[#indexes + 1] = owner_index_of(r, state)
-  if r.schedule_index then indexes[#indexes + 1] = r.schedule_index end
+  if r.joined_indexes then
+    for index in string.gmatch(r.joined_indexes, '%S+') do indexes[#indexes + 1] = index end
+  end
   return indexes
 end
 
@@ -47,6 +49,14 @@ local function add_to_indexes(keys, r, state, at)
       redis.call('EXPIRE', index .. state, r.retention)
     end
   end
+end
+
+-- Add a live task to a further index with the prefix `index`. A section calls this function after the writes of a script.
+local function join_index(keys, index)
+  local joined, state, at = unpack(redis.call('HMGET', keys.record, 'joined_indexes', 'state', 'at'))
+  if joined and string.find(' ' .. joined .. ' ', ' ' .. index .. ' ', 1, true) then return end
+  redis.call('HSET', keys.record, 'joined_indexes', joined and joined .. ' ' .. index or index)
+  redis.call('ZADD', index .. state, at, task_tag(keys))
 end
 
 local function remove_from_indexes(keys, r, state)

@@ -97,7 +97,8 @@
 --   context_queue, unblocked_at
 --                              key of the queue of the context, if its runs are serialized, and µs at which a run of
 --                              the task last became the first run of the queue
---   schedule_index             prefix of the indexes of the schedule that created the task; absent without a schedule
+--   joined_indexes             prefixes of the further indexes that sections have joined, separated by spaces; absent
+--                              without such indexes
 --   journal_bytes              bytes of the journal, including keys; absent without a journal
 --   blobs                      '1' if Redis has stored blobs of the task
 --   journal_blobs              folder of the journal's blobs in the folder of the task; absent without such blobs
@@ -114,7 +115,7 @@ local FIELDS = {'state', 'at', 'version', 'run', 'seq', 'turn', 'attempt', 'size
   'cancel_requested', 'nonce', 'retention', 'leases', 'dispatch', 'settled', 'pauses', 'max_attempts', 'enabled_configs',
   'context_queue', 'claimed_at', 'run_without_events', 'queue', 'reply_channel', 'final_only', 'entered_at', 'quota_account',
   'journal_bytes', 'journal_origin', 'resumed_at', 'signal_bytes', 'has_messages', 'interrupt_requested', 'parent',
-  'code_version', 'claimed_version', 'journal_blobs', 'schedule_index', 'packed', 'blobs'}
+  'code_version', 'claimed_version', 'journal_blobs', 'joined_indexes', 'packed', 'blobs'}
 
 local NUMBERS = 10 -- the first ten of FIELDS are numbers
 

@@ -63,7 +63,7 @@ if on_message == 'interrupt' and (r.phase == 'queued' or r.phase == 'suspended')
   replace_queued_run(keys, r, submitted, request, caller, options, due_us)
   set_nonce(keys, r, 'begun ' .. nonce)
   save_record(keys, r)
-  accepted_sections(r.task_id, keys.record, r.version, 0)
+  accepted_sections(keys, r.task_id, r.version, 0)
   notify(keys, r)
   return begun()
 end
@@ -78,7 +78,7 @@ if turn and is_delivered then
   redis.call('HSET', keys.record, 'has_messages', '1')
   if on_message == 'interrupt' then redis.call('HSET', keys.record, 'interrupt_requested', micros(r.run)) end
   save_record(keys, r)
-  accepted_sections(r.task_id, keys.record, r.version, 0)
+  accepted_sections(keys, r.task_id, r.version, 0)
   notify(keys, r)
   if r.phase == 'running' then redis.call('PUBLISH', channel_prefix .. r.runner, run_name(r) .. ' ' .. on_message) end
   return delivered()
@@ -89,7 +89,7 @@ if turn then
   count_growth(r)
   set_nonce(keys, r, nonce)
   redis.call('HSET', keys.record, 'nonce', nonce, 'size', micros(r.size))
-  accepted_sections(r.task_id, keys.record, r.version, place)
+  accepted_sections(keys, r.task_id, r.version, place)
   return waiting(place)
 end
 set_nonce(keys, r, 'begun ' .. nonce)
@@ -99,7 +99,7 @@ if queue then
 end
 begin_turn(keys, r, message, submitted, request, caller, options, due_us)
 save_record(keys, r)
-accepted_sections(r.task_id, keys.record, r.version, 0)
+accepted_sections(keys, r.task_id, r.version, 0)
 notify(keys, r)
 if not is_blocked(keys, r) then push_message(keys, r, broker_message) end
 return begun()

@@ -43,7 +43,6 @@ if parent then
   merge_metadata(keys, parent_arguments.metadata)
 end
 if tick then
-  redis.call('HSET', keys.record, 'schedule_index', tick.schedule_index)
   merge_metadata(keys, tick.metadata)
   record_tick(tick.ticks, tick.at, task_tag(keys), retention)
 end
@@ -54,8 +53,9 @@ if is_counted then
   redis.call('HSET', keys.record, 'quota_account', account)
   count_growth({leases = leases, quota_account = account, size_growth = size})
 end
-add_to_indexes(keys, {scope = scope, scope_index = scope_index, context_index = context_index, retention = retention,
-  schedule_index = tick and tick.schedule_index}, SUBMITTED, at)
+add_to_indexes(keys, {scope = scope, scope_index = scope_index, context_index = context_index, retention = retention},
+  SUBMITTED, at)
+if tick then join_index(keys, tick.schedule_index) end
 local is_serialized = context_queue ~= ''
 if is_serialized then redis.call('HSET', keys.record, 'context_queue', context_queue) end
 if queue then redis.call('HSET', keys.record, 'queue', queue) end
@@ -65,7 +65,7 @@ if reply_channel then
   redis.call('HSET', keys.record, 'reply_channel', reply_channel.channel, 'final_only', reply_channel.final_only and '1' or '0')
 end
 if config then save_config(keys, load_record(keys), config, 0) end
-accepted_sections(task_id, keys.record, 1, 0)
+accepted_sections(keys, task_id, 1, 0)
 local blocked = is_blocked(keys, run)
 local published = blocked and '0' or push_message(keys, run, broker_message)
 return {'created', micros(at), blocked and '1' or '0', parent and '1' or '0', published, context_id}
