@@ -9,9 +9,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
-from datetime import timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 from weakref import WeakSet
 
 from celery import Celery, Task
@@ -27,15 +26,14 @@ from .agents import (
 )
 from .errors import ConfigError
 from .execution.celery import worker_signals
+from .features import FeatureMethods
 from .hooks import Hooks
 from .integrations.celery import resolve_proxy
-from .schedule_task import NAME, register_schedule_task, window_of
 from .settings import Settings
 from .settings.loading import LoadedSettings, read_settings
 
 if TYPE_CHECKING:
     from a2a.types import AgentCard, AgentSkill
-    from celery.schedules import BaseSchedule, crontab
     from starlette.applications import Starlette
 
     from .agent_calls import AgentCalls
@@ -43,7 +41,6 @@ if TYPE_CHECKING:
     from .dispatch import Publisher
     from .execution.agent_worker import AgentWorker
     from .execution.process.run_host import RunHost
-    from .store.tasks.schedules import Overlap
     from .submission import Submissions, TaskHandle
     from .watcher.service import Watcher
 
@@ -72,13 +69,14 @@ def import_modules(app: Celery) -> None:
         raise
 
 
-class A2A:
+class A2A(FeatureMethods):
     """A2A support for a Celery app: ``a2a = A2A(app)``.
 
     Settings are read when they are first needed, so the app may be configured before or after this object is created.
     """
 
     def __init__(self, app: Celery) -> None:
+        super().__init__()
         self.celery = app
         self.agents: dict[str, Agent] = {}
         self._thread_cleanups: list[Callable[[], object]] = []
@@ -87,13 +85,12 @@ class A2A:
         self._simulated_publisher: Publisher | None = None
         worker_signals.connect_logging(app, lambda: self.settings)
         worker_signals.connect(app, self.worker)
-        self._schedules: set[str] = set()
         if not hasattr(app, EXTENSION_KEY):
-            register_schedule_task(app, lambda arguments, at: A2A.of(app)._submit_tick(arguments, at))
+            self._register_celery_tasks(app)
         setattr(app, EXTENSION_KEY, self)
 
     @classmethod
-    def of(cls, app: Celery) -> A2A:
+    def of(cls, app: Celery) -> Self:
         """Return the `A2A` object of `app`.
 
         Raises:
@@ -389,65 +386,6 @@ class A2A:
         The methods of the handle raise TaskNotFoundError if `owner` in `tenant` has no such task.
         """
         return self._submissions.handle(agent, task_id, owner=owner, tenant=tenant)
-
-    def schedule(
-        self,
-        name: str,
-        schedule: crontab | timedelta | float | BaseSchedule,
-        agent: str,
-        message: Content,
-        *,
-        owner: str | None = None,
-        tenant: str | None = None,
-        context_id: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        extensions: Sequence[str] | None = None,
-        overlap: Overlap = "skip",
-        **options: Any,
-    ) -> None:
-        """Add an entry for Celery beat that submits a message at each tick of a schedule.
-
-        At each tick, the process of beat submits the message as `submit` does. If that process cannot submit the
-        message, it sends the Celery task ``a2a.submit_scheduled``, and a worker submits the message. A tick starts at
-        most one task, even if several beat processes submit it or the broker delivers its Celery message twice.
-
-        Args:
-            name: Name of the schedule and of its entry for beat.
-            schedule: Celery schedule, timedelta, or interval in seconds.
-            agent: Name of an agent that is already registered.
-            message: See `submit`.
-            owner: See `submit`.
-            tenant: See `submit`.
-            context_id: Id of the context of all tasks, or None for a new context at each tick.
-            metadata: See `submit`.
-            extensions: See `submit`.
-            overlap: Effect of a tick while a task of the schedule is SUBMITTED or WORKING. "skip": no task is started.
-                "allow": a task is started.
-            options: Options of the Celery task (queue, priority, expires …). The default queue is the `queue` option of
-                the agent. With `expires`, `countdown`, `eta`, `link` or `link_error`, a worker submits every message.
-
-        Raises:
-            ConfigError: The name is taken, there is no such agent, or another argument is invalid.
-        """
-        from .schedules import ScheduledMessage
-
-        if name in self._schedules:
-            raise ConfigError(f"there is a schedule {name!r} already: pass another name")
-        fields: dict[str, Any] = {"owner": owner, "tenant": tenant, "context_id": context_id, "metadata": metadata}
-        fields |= {"extensions": extensions, "overlap": overlap, "window": window_of(schedule)}
-        scheduled_message = ScheduledMessage.of(self.agents, name, agent, message, **fields)
-        queue = self.agents[agent].options.get("queue")
-        options = {**({"queue": queue} if queue else {}), **options}
-        self._schedules.add(name)
-        task = self.celery.signature(NAME, kwargs=scheduled_message.arguments(), options=options)
-        self.celery.add_periodic_task(schedule, task, name=name)
-
-    def _submit_tick(self, arguments: Mapping[str, Any], at_us: int) -> dict[str, str]:
-        from .schedules import ScheduledMessage, submit_tick
-
-        submissions = self._submissions  # imports the modules of the app
-        scheduled_message = ScheduledMessage.of(self.agents, **arguments)
-        return submissions.run(lambda process: submit_tick(process, scheduled_message, at_us))
 
     def close(self) -> None:
         """Close the connections that `submit`, `signal` and the other calls of this process have opened. A further call

@@ -1,6 +1,6 @@
 """Features of the server. Each feature is a folder, which the rest of the server calls through `Feature`.
 
-`FEATURES` is the only place outside the folder of a feature that names the feature. An agent that does not use a
+This module is the only place outside the folder of a feature that names the feature. An agent that does not use a
 feature loads none of the feature's other modules, sends the store no argument for it, and runs no code of it.
 """
 
@@ -11,12 +11,23 @@ from typing import Any
 
 from .feature import Feature as Feature
 from .idempotency import Idempotency
+from .schedules import CELERY_TASK, SCHEDULE, SCHEDULED_AT, ScheduleMethods
 
 FEATURES: Sequence[type[Feature]] = (Idempotency,)
-"""All features, in the order in which their sections check a message."""
+"""Features that agents use, in the order in which their sections check a message."""
 
 FEATURE_OPTIONS = frozenset(option for feature in FEATURES for option in feature.OPTIONS)
 """Options of agents that belong to features."""
+
+CELERY_TASKS = frozenset({CELERY_TASK})
+"""Names of the Celery tasks that each app with an `A2A` object has."""
+
+KEPT_METADATA = (SCHEDULE, SCHEDULED_AT)
+"""Names of the metadata that a task keeps when it is requeued."""
+
+
+class FeatureMethods(ScheduleMethods):
+    """Methods of `A2A` that belong to features."""
 
 
 def features_of(agent: str, options: Mapping[str, Any]) -> tuple[Feature, ...]:

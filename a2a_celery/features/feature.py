@@ -9,8 +9,10 @@ if TYPE_CHECKING:  # a process that only registers agents does not import the SD
     from a2a.types import SendMessageRequest
 
     from ..lifecycle.references import Scope
+    from ..lifecycle.refusals import Refusal
     from ..settings import Settings
     from ..store import Keys
+    from ..store.tasks.replies import Known
     from ..store.verbs import Section
 
 
@@ -45,7 +47,9 @@ class Feature(Protocol):
             ConfigError: The options do not fit the settings.
         """
 
-    def section_for_message(self, keys: Keys, scope: Scope, request: SendMessageRequest) -> Section | None:
+    def section_for_message(
+        self, keys: Keys, scope: Scope, request: SendMessageRequest
+    ) -> Section[Known | Refusal] | None:
         """Return the section of ``create_task`` or ``continue_task`` for a message, or None for no section.
 
         Args:

@@ -379,7 +379,7 @@ class GatewayHandler(RequestHandler):
             answer = await self._continue(params, context, scope)
         else:
             task_id = task_id or str(uuid4())
-            reply = await self._service.create(
+            answer = await self._service.create(
                 self.agent,
                 params,
                 Caller.of(context),
@@ -388,8 +388,6 @@ class GatewayHandler(RequestHandler):
                 push=await self._config_of(params, context, task_id),
                 reply_channel=reply_channel,
             )
-            assert isinstance(reply, Accepted | Known | Refusal), "a client's message is not a tick of a schedule"
-            answer = reply
         if isinstance(answer, Refusal):
             raise await self._task_reader.error_of(answer, scope, self.limits)
         if isinstance(answer, Accepted):

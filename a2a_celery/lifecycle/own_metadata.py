@@ -48,11 +48,6 @@ parent."""
 CALLED_BY_PARENT = "calledByParent"
 """True in the metadata of a message that `Turn.call` sends. A parent that is requeued uses the task again."""
 
-SCHEDULE = "schedule"
-"""Name of the schedule, in the metadata of a task that a tick of the schedule created."""
-SCHEDULED_AT = "scheduledAt"
-"""Time of the tick in ISO 8601, in the metadata of a task that a tick of a schedule created."""
-
 _NAMESPACE_ONLY = frozenset(
     {CAUSE, PARENT_TASK_ID, CANCEL_WITH_PARENT, CALLED_BY_PARENT, CONTINUES_AT, WAITS_FOR, REMINDER, ESCALATED, ASKED}
     | {USAGE}

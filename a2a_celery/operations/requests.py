@@ -12,12 +12,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache, cached_property, partial
 from math import isfinite
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 from uuid import uuid4
 
 from a2a.types import AgentCard, Message, Role, SendMessageRequest, Task
@@ -26,6 +26,7 @@ from a2a.utils.proto_utils import validate_proto_required_fields
 from google.api.field_behavior_pb2 import FieldBehavior, field_behavior
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message as Proto
+from google.protobuf.struct_pb2 import Struct
 
 from ..agents import Agent
 from ..caller import Caller
@@ -46,8 +47,7 @@ from ..store import Keys, Operation
 from ..store.client.redis_clients import database_of
 from ..store.tasks.commands import BrokerMessage, ReplyChannel, TaskLimits, create_task
 from ..store.tasks.family import Parent
-from ..store.tasks.replies import Accepted, Known, TickRepeated, TickSkipped
-from ..store.tasks.schedules import Tick
+from ..store.tasks.replies import Accepted, Known
 from ..store.verbs import Section
 from ..store.webhooks.push_configs import NewPushConfig
 from ..telemetry.tracing import trace_to_keep
@@ -275,6 +275,7 @@ and Python's times end with the year 9999."""
 LARGE_REQUEST = 1 << 16
 """Size in bytes above which a request is encoded in a thread."""
 
+R = TypeVar("R")
 T = TypeVar("T")
 
 
@@ -377,7 +378,7 @@ class BrokerMessages:
 
 
 @dataclass(frozen=True, slots=True)
-class NewTask:
+class NewTask(Generic[R]):
     """Task to create.
 
     Attributes:
@@ -386,7 +387,7 @@ class NewTask:
         has_message: True if the operation also pushes the Celery message of the run.
     """
 
-    create: Callable[[], Operation[Accepted | Known | TickSkipped | TickRepeated | Refusal]]
+    create: Callable[[], Operation[Accepted | Known | R | Refusal]]
     options: RunOptions
     has_message: bool = False
 
@@ -430,9 +431,10 @@ class NewTasks:
         limits: TaskLimits | None,
         push: NewPushConfig | None,
         reply_channel: ReplyChannel | None,
-        tick: Tick | None,
+        metadata: Struct | None,
+        sections: Sequence[Section[R]],
         is_awaited: bool,
-    ) -> NewTask:
+    ) -> NewTask[R]:
         """Return the new task for a message without a task id.
 
         Raises:
@@ -445,6 +447,10 @@ class NewTasks:
         options = run_options(self._agent, request, caller, self.call_of([request.message]))
         parent_id, cancels, is_called = parent_named_in(request.message)
         message = messages.of(self._agent.name, RunRef(task_id, 1), options)
+        all_sections: Sequence[Section[Known | R | Refusal]] = [
+            *sections,
+            *sections_for_message(self._agent, self._keys, scope, params),
+        ]
         create = partial(
             create_task,
             self._keys,
@@ -455,14 +461,14 @@ class NewTasks:
             caller=caller.to_json(),
             retention=self._settings.retention,
             options=options.to_json(),
-            sections=sections_for_message(self._agent, self._keys, scope, params),
+            metadata=metadata,
+            sections=all_sections,
             push=push,
             serialize_context=self._agent.serialize_context,
             limits=limits,
             reply_channel=reply_channel,
             parent=Parent(parent_id, cancels, is_awaited, is_called) if 0 < len(parent_id) <= MAX_ID_LENGTH else None,
             message=message,
-            tick=tick,
         )
         return NewTask(create, options, message is not None)
 
@@ -513,7 +519,9 @@ def with_ids(params: SendMessageRequest, tenant: str, task_id: str, context_id: 
     return request
 
 
-def sections_for_message(agent: Agent, keys: Keys, scope: Scope, request: SendMessageRequest) -> list[Section]:
+def sections_for_message(
+    agent: Agent, keys: Keys, scope: Scope, request: SendMessageRequest
+) -> list[Section[Known | Refusal]]:
     """Return the sections of the agent's features for the client's unchanged request."""
     sections = (feature.section_for_message(keys, scope, request) for feature in agent.features)
     return [section for section in sections if section is not None]

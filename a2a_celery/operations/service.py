@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 from uuid import uuid4
 
 from a2a.types import Message, SendMessageRequest, Task
+from google.protobuf.struct_pb2 import Struct
 
 from ..agents import Agent
 from ..caller import Caller
 from ..dispatch import Publisher, RunOptions
+from ..features import KEPT_METADATA
 from ..lifecycle.references import RunRef, Scope
 from ..lifecycle.refusals import Reason, Refusal
 from ..settings import Settings
@@ -27,14 +29,15 @@ from ..store.tasks.commands import (
     request_cancel,
 )
 from ..store.tasks.dead_letters import AlreadyRequeued, DeadLetter, read_dead_letter, requeue_task
-from ..store.tasks.replies import Accepted, CanceledNow, CancelRequested, Known, OpenQuestion, TickRepeated, TickSkipped
-from ..store.tasks.schedules import Tick
+from ..store.tasks.replies import Accepted, CanceledNow, CancelRequested, Known, OpenQuestion
 from ..store.tasks.signals import SignalResumed, SignalStored, send_signal
+from ..store.verbs import Section
 from ..store.webhooks.push_configs import NewPushConfig
 from .publication import RunPublisher
 from .requests import BrokerMessages, NewTasks, built, run_options, sections_for_message, with_ids
 from .signals import Signal
 
+R = TypeVar("R")
 T = TypeVar("T")
 
 BROKER_LIMIT = 10.0
@@ -121,9 +124,10 @@ class TaskService:
         limits: TaskLimits | None = None,
         push: NewPushConfig | None = None,
         reply_channel: ReplyChannel | None = None,
-        tick: Tick | None = None,
+        metadata: Struct | None = None,
+        sections: Sequence[Section[R]] = (),
         is_awaited: bool = False,
-    ) -> Accepted | Known | TickSkipped | TickRepeated | Refusal:
+    ) -> Accepted | Known | R | Refusal:
         """Create a task for a valid message without a task id, and publish its first run.
 
         Args:
@@ -134,12 +138,12 @@ class TaskService:
             limits: Limits for the message, or None for no limits.
             push: Push-notification config that receives the events of the task, or None.
             reply_channel: Notification channel of the calling gateway, or None.
-            tick: Tick of the schedule that creates the task, or None.
+            metadata: Metadata of the task that one of `sections` writes to the store, or None.
+            sections: Sections of the caller, which come before the sections of the agent's features.
             is_awaited: True if the parent of the task waits for it.
 
         Returns:
-            The accepted message, or `Known` if the message or the id was accepted before. With `tick`, a tick that was
-            repeated or skipped.
+            The accepted message, `Known` if the message or the id was accepted before, or the reply of a section.
 
         Raises:
             InvalidParamsError: The message is not a valid call to the agent's Celery task, or its schedule is invalid.
@@ -153,7 +157,8 @@ class TaskService:
             limits=limits,
             push=push,
             reply_channel=reply_channel,
-            tick=tick,
+            metadata=metadata,
+            sections=sections,
             is_awaited=is_awaited,
         )
         reply = await self.store.run(await built(params, new.create))
@@ -318,6 +323,7 @@ class TaskService:
             retention=self.settings.retention,
             options=options.to_json(),
             from_start=from_start,
+            kept_metadata=KEPT_METADATA,
         )
         reply = await self.store.run(operation)
         if reply == "gone":

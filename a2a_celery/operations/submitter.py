@@ -3,11 +3,14 @@ run is published."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import ceil
+from typing import TypeVar
 from uuid import uuid4
 
 from a2a.types import SendMessageRequest
 from a2a.utils.errors import UnsupportedOperationError
+from google.protobuf.struct_pb2 import Struct
 
 from ..agents import Agent
 from ..caller import Caller
@@ -16,12 +19,14 @@ from ..lifecycle.references import Scope
 from ..lifecycle.refusals import Refusal
 from ..store.admin.usage import MemoryWatermark
 from ..store.tasks.commands import TaskLimits, acquire_request, read_task
-from ..store.tasks.replies import Accepted, Known, TickRepeated, TickSkipped
-from ..store.tasks.schedules import Tick
+from ..store.tasks.replies import Accepted, Known
+from ..store.verbs import Section
 from .errors import MAX_ID_LENGTH, invalid, not_found
 from .limits import LIMIT_TEXTS, REQUESTS, error_of, error_of_limit, task_limits_of
 from .requests import check_request, require_fields
 from .service import TaskService
+
+R = TypeVar("R")
 
 
 class TaskSubmitter:
@@ -68,10 +73,9 @@ class TaskSubmitter:
             StoreUnavailable: The store is unavailable. The task may have been created.
         """
         task_id = task_id or str(uuid4())
-        answer = await self._create(agent_name, params, caller, task_id, is_awaited=is_awaited)
+        answer = await self.create(agent_name, params, caller, task_id, is_awaited=is_awaited)
         if isinstance(answer, Accepted):
             return answer.task.id, answer.task.context_id
-        assert isinstance(answer, Known), "only a schedule has ticks"
         scope = caller.scope(agent_name)
         head = read_task(self._keys, scope, answer.task_id, history_length=0, artifacts=False)
         snapshot = await self._store.run(head)
@@ -79,20 +83,37 @@ class TaskSubmitter:
             raise not_found(answer.task_id)
         return answer.task_id, snapshot[0].context_id
 
-    async def submit_tick(
-        self, agent_name: str, params: SendMessageRequest, caller: Caller, tick: Tick
-    ) -> Accepted | TickSkipped | TickRepeated:
-        """Create the task of a tick and publish its run.
+    async def create(
+        self,
+        agent_name: str,
+        params: SendMessageRequest,
+        caller: Caller,
+        task_id: str,
+        *,
+        metadata: Struct | None = None,
+        sections: Sequence[Section[R]] = (),
+        is_awaited: bool = False,
+    ) -> Accepted | Known | R:
+        """Create a task and publish its run; see `submit` and `TaskService.create`.
 
-        A repeated call does not create a second task. Concurrent calls for the same tick create one task.
-
-        Raises:
-            ConfigError: The app has no agent with this name.
-            A2AError: The message is invalid or exceeds a limit. The tick can be submitted again.
-            StoreUnavailable: The store is unavailable. The task may have been created, and the call can be repeated.
+        Returns:
+            The accepted message, `Known` if the message was accepted before, or the reply of a section.
         """
-        answer = await self._create(agent_name, params, caller, tick.task_id(self._keys), tick)
-        assert not isinstance(answer, Known), "a tick has its own id"
+        agent = self.agent(agent_name)
+        self._check(agent, params, caller)
+        await self._count_request(caller.scope(agent_name))
+        answer = await self.service.create(
+            agent,
+            params,
+            caller,
+            task_id,
+            limits=await self._task_limits(),
+            metadata=metadata,
+            sections=sections,
+            is_awaited=is_awaited,
+        )
+        if isinstance(answer, Refusal):
+            raise error_of(answer)
         return answer
 
     def agent(self, name: str) -> Agent:
@@ -116,27 +137,6 @@ class TaskSubmitter:
         agent = self.agent(agent_name)
         self._check(agent, params, caller)
         self.service.new_tasks(agent).call_of([params.message])
-
-    async def _create(
-        self,
-        agent_name: str,
-        params: SendMessageRequest,
-        caller: Caller,
-        task_id: str,
-        tick: Tick | None = None,
-        *,
-        is_awaited: bool = False,
-    ) -> Accepted | Known | TickSkipped | TickRepeated:
-        agent = self.agent(agent_name)
-        self._check(agent, params, caller)
-        await self._count_request(caller.scope(agent_name))
-        limits = await self._task_limits()
-        answer = await self.service.create(
-            agent, params, caller, task_id, limits=limits, tick=tick, is_awaited=is_awaited
-        )
-        if isinstance(answer, Refusal):
-            raise error_of(answer)
-        return answer
 
     def _check(self, agent: Agent, params: SendMessageRequest, caller: Caller) -> None:
         require_fields(params)

@@ -392,19 +392,6 @@ class Keys:
         sets."""
         return f"{self.prefix}:context:{scope}:{quote_key_part(context_id)}:"
 
-    def schedule_index(self, schedule: str) -> str:
-        """Return the common prefix of the sorted sets of a schedule's tasks. The sets have the format of the
-        `scope_index` sets."""
-        return f"{self.prefix}:schedule:{quote_key_part(schedule)}:"
-
-    def ticks(self, schedule: str) -> str:
-        """Sorted set of the newest 1,000 ticks of a schedule, scored by the time of the tick.
-
-        A member is ``<µs> <tag of the task>``, or ``<µs> `` for a skipped tick. The set expires one retention period,
-        and at least one day, after the newest tick.
-        """
-        return f"{self.schedule_index(schedule)}ticks"
-
     def indexes(self, scope: tuple[str | None, str | None, str | None], context_id: str | None = None) -> str:
         """Return a pattern for SCAN that matches the names of `scope_index` sets or, with `context_id`, of
         `context_index` sets.

@@ -22,6 +22,8 @@ from .keys import Keys, TaskKeys
 T = TypeVar("T")
 
 SCRIPTS = Path(__file__).parent / "scripts"
+FEATURES = Path(__file__).parents[1] / "features"
+"""Folder of the features, whose folders contain the scripts of their own verbs."""
 
 BOUNDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0)
 """Upper bounds of the histogram buckets, in seconds."""
@@ -84,7 +86,7 @@ def script(name: str, header: str | None = None) -> Script:
     by about 8 %.
 
     Args:
-        name: Name of the script in ``scripts/<noun>/<name>.lua``.
+        name: Name of the script; see `script_text`.
         header: Header of a call with sections, or None for the header of a call without sections.
 
     Raises:
@@ -96,12 +98,12 @@ def script(name: str, header: str | None = None) -> Script:
 
 
 def script_text(name: str) -> str:
-    """Return the text of the file ``scripts/<noun>/<name>.lua``.
+    """Return the text of the file ``scripts/<noun>/<name>.lua`` or ``features/<feature>/<name>.lua``.
 
     Raises:
         ValueError: There is no script `name`.
     """
-    (path,) = SCRIPTS.glob(f"*/{name}.lua")
+    (path,) = [path for folder in (SCRIPTS, FEATURES) for path in folder.glob(f"*/{name}.lua")]
     return path.read_text("utf-8")
 
 

@@ -56,6 +56,7 @@ from .keys import TaskKeys
 from .operation import HEADERS, Argument, Script, defined_names, script, script_text
 
 P = ParamSpec("P")
+R_co = TypeVar("R_co", covariant=True)
 
 Key = Annotated[str, "key"]
 """Name of a Redis key."""
@@ -64,15 +65,15 @@ Digits = Annotated[int, "digits"]
 """Number that the script receives as a string. A number of Lua is written with only 14 digits."""
 
 
-class Section(Protocol):
+class Section(Protocol[R_co]):
     """Part of a call that belongs to a feature: a NamedTuple, which the section's Lua code receives as a table. Its
     class is decorated with `section`."""
 
-    def parse(self, task_id: str, reply: Sequence[bytes]) -> Any | None:
+    def parse(self, task_id: str, reply: Sequence[bytes]) -> R_co | None:
         """Return the parsed reply of the section, or None if the reply does not come from the section."""
 
 
-Sections = Annotated[Sequence[Section], "sections"]
+Sections = Annotated[Sequence[Section[Any]], "sections"]
 """Sections of a call."""
 
 S = TypeVar("S", bound=type[Any])
@@ -102,12 +103,8 @@ def verb(signature: Callable[P, None]) -> Callable[P, Call]:
     require_names(f"script {name}", text, plain, points)
     names = [parameter for parameter, _ in parameters]
 
-    @cache
-    def header_with(sections: tuple[type[Section], ...]) -> str:
-        codes = [_SECTIONS[section] for section in sections]
-        return header([*plain, *((code.feature, code.table) for code in codes)]) + _code_of(codes, points)
-
-    HEADERS[name] = header_with(())
+    _PARAMETERS[name] = plain, points
+    HEADERS[name] = header_with(name, ())
     forms = list(enumerate(form for _, form in parameters))
     key_forms = [(n, form) for n, form in forms if isinstance(form, KeyForm | TaskForm)]
     encoders = [(n, form.encode) for n, form in forms if isinstance(form, ScalarForm)]
@@ -128,8 +125,8 @@ def verb(signature: Callable[P, None]) -> Callable[P, Call]:
         if not sections:
             return Call(script(name), keys, arguments)
         for section in sections:
-            _SECTIONS[type(section)].table.add(arguments, section)
-        return Call(script(name, header_with(tuple(map(type, sections)))), keys, arguments)
+            SECTIONS[type(section)].table.add(arguments, section)
+        return Call(script(name, header_with(name, tuple(map(type, sections)))), keys, arguments)
 
     call.__doc__, call.__name__ = signature.__doc__, signature.__name__
     return call
@@ -149,7 +146,18 @@ class SectionCode(NamedTuple):
     text: str
 
 
-_SECTIONS: dict[type[Section], SectionCode] = {}
+SECTIONS: dict[type[Any], SectionCode] = {}
+"""Lua code of each class of sections."""
+_PARAMETERS: dict[str, tuple[Sequence[tuple[str, Any]], Sequence[str]]] = {}
+"""Parameters of each script, and the points at which the script runs its sections."""
+
+
+@cache
+def header_with(name: str, sections: tuple[type[Any], ...]) -> str:
+    """Return the Lua lines before the script `name` in a call with sections."""
+    parameters, points = _PARAMETERS[name]
+    codes = [SECTIONS[kind] for kind in sections]
+    return header([*parameters, *((code.feature, code.table) for code in codes)]) + _code_of(codes, points)
 
 
 def section(lua: Path) -> Callable[[S], S]:
@@ -165,7 +173,7 @@ def section(lua: Path) -> Callable[[S], S]:
     def register(kind: S) -> S:
         code = SectionCode(lua.parent.name, _form(kind), lua.read_text("utf-8"))
         require_names(f"section {code.feature}", code.text, [(code.feature, code.table)], ())
-        _SECTIONS[kind] = code
+        SECTIONS[kind] = code
         return kind
 
     return register

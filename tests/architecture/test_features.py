@@ -6,11 +6,15 @@ import re
 
 import pytest
 
-from a2a_celery.features import FEATURES
-
 from .source import PACKAGE, ROOT
 
-NAMES = {"idempotency": r"[Ii]dempotency_?[Ww]indow|Idempotency\b(?! key)|IdempotencyKey|features\.idempotency"}
+NAMES = {
+    "idempotency": r"[Ii]dempotency_?[Ww]indow|Idempotency\b(?! key)|IdempotencyKey|features\.idempotency",
+    "schedules": (
+        r"submit_scheduled|submit_tick|tick_arguments|Tick(?:Section|Skipped|Repeated)\b|Schedule(?:Task|Methods)"
+        r"|ScheduledMessage|schedule_task|scheduledAt|SCHEDULED_AT"
+    ),
+}
 """Pattern of the names of each feature, by its folder."""
 
 CLIENT = "a2a_celery/client/"
@@ -20,7 +24,9 @@ CLIENT = "a2a_celery/client/"
 def test_each_feature_has_a_folder_and_names() -> None:
     folders = {path.parent.name for path in (ROOT / PACKAGE / "features").glob("*/__init__.py")}
 
-    assert folders == {feature.__module__.rpartition(".")[2] for feature in FEATURES} == set(NAMES)
+    wiring = (ROOT / PACKAGE / "features" / "__init__.py").read_text(encoding="utf-8")
+
+    assert folders == set(re.findall(r"^from \.(\w+) import (?!Feature\b)", wiring, re.MULTILINE)) == set(NAMES)
 
 
 @pytest.mark.parametrize("feature", NAMES)

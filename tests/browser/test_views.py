@@ -18,13 +18,13 @@ from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
+from a2a_celery.features.schedules.section import Tick
 from a2a_celery.lifecycle.references import Scope
 from a2a_celery.store import AsyncStore
 from a2a_celery.store import Keys as StoreKeys
 from a2a_celery.store.admin.metrics import read_metrics
 from a2a_celery.store.admin.samples import SERIES, Sample
 from a2a_celery.store.runs.recovery import lapsed_runs
-from a2a_celery.store.tasks.schedules import Tick
 from a2a_celery.store.webhooks.deliveries import delivery_metrics
 from tests.support.agents.page_agents import MARK
 from tests.support.clients.accessibility import violations

@@ -18,6 +18,8 @@ from celery.schedules import crontab
 from a2a_celery import A2A, Turn
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.errors import ConfigError
+from a2a_celery.features.schedules.celery_task import NAME
+from a2a_celery.features.schedules.section import Tick, TickSkipped
 from a2a_celery.gateway.auth.from_settings import authenticator_from_settings
 from a2a_celery.gateway.operator.api import MAX_BODY, PATH
 from a2a_celery.gateway.operator.schedules import schedules
@@ -26,11 +28,8 @@ from a2a_celery.lifecycle import Failure, final_event
 from a2a_celery.lifecycle.outcomes import OUT_OF_TIME
 from a2a_celery.lifecycle.references import Scope
 from a2a_celery.lifecycle.states import COMPLETED, FAILED, SUBMITTED, WORKING
-from a2a_celery.schedule_task import NAME
 from a2a_celery.settings import Settings
 from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.store.tasks.replies import TickSkipped
-from a2a_celery.store.tasks.schedules import Tick
 from a2a_celery.store.webhooks.deliveries import abandon_delivery
 from a2a_celery.watcher.sampler import Sampler
 from tests.support.clients.bindings import message_json

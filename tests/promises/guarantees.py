@@ -103,7 +103,7 @@ PROMISES: Mapping[str, tuple[str, ...]] = {
     ),
     "guarantees/failures/a-tick-of-a-schedule-starts-its-task-although": (
         "acceptance/test_schedules.py::test_a_prefetched_tick_survives_its_worker",
-        "execution/test_schedules.py::test_a_tick_that_the_process_of_the_scheduler_cannot_submit_is_sent_to_a_worker",
+        "features/schedules/test_submission.py::test_a_tick_that_the_process_of_the_scheduler_cannot_submit_is_sent_to_a_worker",
     ),
     "guarantees/failures/a-redis-broker-without-persistence-loses-its-queue-when": (
         "watcher/test_backlog.py::test_runs_published_before_their_queue_was_empty_are_published_again_once",

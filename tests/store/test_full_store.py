@@ -80,7 +80,7 @@ BY_SCRIPT = {
     "read_recorded": READ,
     "scan_list": READ, "newest_tasks": READ, "read_metrics": READ, "delivery_metrics": READ, "claimed_runs": READ,
     "read_messages": READ, "read_family": READ, "acquire_ended_parents": WRITTEN,
-    "read_next_run": READ, "skipped_ticks": READ,
+    "read_next_run": READ,
     "list_waiting": READ, "newest_scopes": READ,
     "blobs_in_use": READ, "secrets_in_use": READ, "read_archive_state": READ, "find_keys": READ, "open_store": READ,
     "acquire_request": WRITTEN, "read_memory": READ, "record_heartbeat": WRITTEN,

@@ -63,7 +63,6 @@ from a2a_celery.store.tasks.commands import (
 )
 from a2a_celery.store.tasks.dead_letters import DeadLetter, read_dead_letter, requeue_task
 from a2a_celery.store.tasks.family import acquire_ended_parents, read_family
-from a2a_celery.store.tasks.schedules import Tick, skipped_ticks
 from a2a_celery.store.tasks.waiting import list_waiting
 from a2a_celery.store.webhooks.deliveries import delivery_metrics
 from tests.store.operations_on_deliveries import WEBHOOK_OPERATIONS
@@ -369,17 +368,6 @@ async def _read_memory(keys: Keys, seeds: Seeds) -> Operation[Any]:
     return replace(operation, parse=lambda reply: operation.parse([b"0", *reply[1:]]))  # the used bytes differ
 
 
-async def _skipped_ticks(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    for at_us in (1, 2):
-        await seeds.store.run(_of_tick(keys, f"t{at_us}", at_us))
-    return skipped_ticks(keys, "nightly")
-
-
-def _of_tick(keys: Keys, task_id: str, at_us: int) -> Operation[Any]:
-    message_request, tick = request(task_id=task_id, context_id=CONTEXT), Tick("nightly", at_us)
-    return create_task(keys, ANN, task_id, CONTEXT, message_request, caller=b"{}", retention=RETENTION, tick=tick)
-
-
 async def _read_family(keys: Keys, seeds: Seeds) -> Operation[Any]:
     await child_of(seeds, await seeds.create_task(), "child")
     return read_family(keys, None, "child")
@@ -400,7 +388,7 @@ VERBS: list[Make] = [
     _forget_removed_blobs,
     _newest, _newest_scopes, _waiting, _states,
     _next_run, _unlist, _read_memory, _revoke, _messages, _read_family, _acquire_ended_parents,
-    _skipped_ticks, _record_sample, *STORE_OPERATIONS,
+    _record_sample, *STORE_OPERATIONS,
     *WEBHOOK_OPERATIONS, *SUSPENSION_OPERATIONS, _post_reminders,
 ]  # fmt: skip
 

@@ -10,6 +10,7 @@ from itertools import product
 import pytest
 
 from a2a_celery.store.operation import script
+from a2a_celery.store.verbs import SECTIONS
 from tests.tools.oracle.outcomes import script_names, unreached
 from tests.tools.oracle.recorded_store import Outcomes
 from tests.tools.oracle.sequences import Mutation, Recording, Scripts, record, running_store
@@ -76,7 +77,7 @@ MUTATIONS = {
         "",
     ),
     "a repeated tick starts a second task": (
-        "lib/schedules.lua",
+        "features/schedules/section.lua",
         "if known then return {'repeated'",
         "if false then return {'repeated'",
     ),
@@ -173,8 +174,10 @@ def recordings() -> Iterator[Recordings]:
 
 
 def script_texts() -> dict[str, str]:
-    """Return the texts of the scripts that this process uses, by name."""
-    return {name: script(name).text for name in script_names()}
+    """Return the texts of the scripts that this process uses, by name, with the sections of all features."""
+    sections = "".join(code.text for code in SECTIONS.values())
+    texts = {name: script(name).text for name in script_names()}
+    return {name: text + sections if "_sections(" in text else text for name, text in texts.items()}
 
 
 def batches() -> Iterator[Sequence[Number]]:

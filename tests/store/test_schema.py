@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from a2a.types import TaskState
@@ -24,7 +23,6 @@ from a2a_celery.store.admin import schema
 from a2a_celery.store.admin.archiving import read_archive_state
 from a2a_celery.store.admin.schema import SCHEMA, Opened, migrate, open_store, pending, require_schema
 from a2a_celery.store.tasks.commands import TaskLimits, create_task, delete_task, read_task, request_cancel
-from a2a_celery.store.tasks.schedules import Tick
 from tests.support.processes.fleet import free_port
 from tests.support.processes.restarts import installed_servers
 from tests.support.store.leaks import leaks
@@ -174,11 +172,9 @@ async def of_schema_1(store: AsyncStore, keys: Keys, seeds: Seeds) -> tuple[str,
     limits = TaskLimits((ANN.agent,), owner_bytes=10**9)
     live, terminal = "live", "ended"
     sums: Counter[str] = Counter()
-    tick = Tick("nightly", 1_900_000_000_000_000)
     for task_id, tenant in ((live, "one"), (terminal, "two"), ("other", "")):
         message_request = request(task_id=task_id, context_id=CONTEXT)
         scope = replace(ANN, tenant=tenant)
-        from_schedule: dict[str, Any] = {"tick": tick} if task_id == live else {}
         await store.run(
             create_task(
                 keys,
@@ -189,7 +185,6 @@ async def of_schema_1(store: AsyncStore, keys: Keys, seeds: Seeds) -> tuple[str,
                 caller=b"{}",
                 retention=60,
                 limits=limits,
-                **from_schedule,
             )
         )
     await seeds.settle_run(await seeds.claim_run(terminal), status(COMPLETED))

@@ -71,7 +71,7 @@ def test_each_name_is_used(kind: type[Action]) -> None:
     assert {member for member in kind if member not in members and member.name not in spans} == set()
 
 
-LOGGED_BY = {"execution": "worker", "schedules.py": "worker", "watcher": "watcher", "gateway": "gateway"}
+LOGGED_BY = {"execution": "worker", "features": "worker", "watcher": "watcher", "gateway": "gateway"}
 """Process that executes the modules of a folder, or a single module."""
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import click
 
+from ...features.schedules.section import schedule_indexes, skipped_ticks
 from ...lifecycle.execution import process_of, worker_of
 from ...store.admin.scan import TaskSummary, all_tasks, tasks_in
-from ...store.tasks.schedules import schedule_indexes, skipped_ticks
 from ..output import json_line, print_list, state_name, table
 from .selection import Selection, operator_store, refuse_filters, refuse_gateway_options, require_agent, selecting
 from .stuck_tasks import OLDER_THAN, list_stuck

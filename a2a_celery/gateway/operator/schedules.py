@@ -7,10 +7,10 @@ from typing import Any
 
 from celery import Celery
 
-from ...schedule_task import ScheduleEntry, schedule_entries
+from ...features.schedules.celery_task import ScheduleEntry, schedule_entries
+from ...features.schedules.section import schedule_indexes, skipped_ticks
 from ...store import AsyncStore, Keys
 from ...store.admin.scan import newest_tasks
-from ...store.tasks.schedules import schedule_indexes, skipped_ticks
 from .reports import iso_time, task_json
 
 

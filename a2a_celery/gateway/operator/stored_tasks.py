@@ -10,12 +10,12 @@ from typing import Any
 
 from a2a.types import TaskState
 
+from ...features.schedules.section import schedule_index, skipped_ticks
 from ...lifecycle.references import Scope
 from ...operations.errors import invalid
 from ...store import AsyncStore, Keys
 from ...store.admin.scan import Position, TaskSummary, newest_scopes, newest_tasks
 from ...store.tasks.listing import position_of, position_token
-from ...store.tasks.schedules import skipped_ticks
 from .reports import iso_time, task_json
 
 PAGE = 50
@@ -157,7 +157,7 @@ def _prefixes(keys: Keys, agents: Collection[str], query: Mapping[str, str]) -> 
         for name in ("owner", "tenant", "agent"):
             if query.get(name):
                 raise invalid(name, "Leave it out, or leave out the schedule, whose tasks have one owner and agent.")
-        return [keys.schedule_index(schedule)]
+        return [schedule_index(keys, schedule)]
     agent_names = [query["agent"]] if query.get("agent") else agents
     scopes = [Scope(agent, query.get("tenant", ""), query.get("owner", "")) for agent in agent_names]
     return [keys.scope_index(scope) for scope in scopes]

@@ -7,11 +7,11 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
-from urllib.parse import unquote
+from typing import Any, NamedTuple, TypeVar
 from uuid import uuid4
 
 from a2a.types import Message, SendMessageRequest, Task, TaskState, TaskStatus
+from google.protobuf.struct_pb2 import Struct
 
 from ...lifecycle.events import EventId, timestamp
 from ...lifecycle.outcomes import CANCELED_BY_CLIENT, agent_message, status_event
@@ -40,16 +40,14 @@ from .replies import (
     CanceledNow,
     CancelRequested,
     FinalTask,
-    Known,
     OpenQuestion,
     Page,
     Reasons,
-    TickRepeated,
-    TickSkipped,
     final_task,
     refusal,
 )
-from .schedules import Tick, TickArguments, tick_arguments
+
+R = TypeVar("R")
 
 logger = logging.getLogger(__name__)
 
@@ -221,7 +219,6 @@ def _create_task(
     context_queue: str,
     limits: str,
     reply_channel: ReplyChannel | None,
-    tick: TickArguments | None,
     parent_arguments: ParentArguments | None,
     broker_message: BrokerMessage | None,
     config: ConfigArguments | None,
@@ -247,9 +244,9 @@ def create_task(
     reply_channel: ReplyChannel | None = None,
     parent: Parent | None = None,
     message: BrokerMessage | None = None,
-    tick: Tick | None = None,
-    sections: Sequence[Section] = (),
-) -> Operation[Accepted | Known | TickSkipped | TickRepeated | Refusal]:
+    metadata: Struct | None = None,
+    sections: Sequence[Section[R]] = (),
+) -> Operation[Accepted | R | Refusal]:
     """Create a task in SUBMITTED with the message of `request` in its history, and queue its first run.
 
     Args:
@@ -267,11 +264,17 @@ def create_task(
         reply_channel: Notification channel of the calling gateway, or None.
         parent: Parent of the task, or None. A parent of another tenant or owner is ignored.
         message: Celery message of the run, or None if the caller publishes the run.
-        tick: Tick of the schedule that creates the task, or None.
+        metadata: Metadata of the task that a section writes to the store, or None.
         sections: Sections of features.
     """
     stored_request, detached = detach_large_parts(request)
-    stored_task = _new_task(task_id, context_id, stored_request, tick)
+    stored_task = Task(
+        id=task_id,
+        context_id=context_id,
+        status=TaskStatus(state=SUBMITTED),
+        history=[stored_request.message],
+        metadata=metadata,
+    )
     return Operation(
         *_create_task(
             keys.task(task_id),
@@ -295,7 +298,6 @@ def create_task(
             context_queue=keys.context_queue(scope, context_id) if serialize_context else "",
             limits=limit_argument(keys, scope, limits),
             reply_channel=reply_channel,
-            tick=None if tick is None else tick_arguments(keys, tick),
             parent_arguments=None if parent is None else parent_arguments(parent, task_id, context_id),
             broker_message=message,
             config=None if push is None else config_arguments(keys, push),
@@ -304,11 +306,6 @@ def create_task(
         partial(_created, stored_task, request.message if detached else None, parent, sections),
         has_detached_parts=bool(detached),
     )
-
-
-def _new_task(task_id: str, context_id: str, request: SendMessageRequest, tick: Tick | None) -> Task:
-    status, metadata = TaskStatus(state=SUBMITTED), None if tick is None else tick.metadata()
-    return Task(id=task_id, context_id=context_id, status=status, history=[request.message], metadata=metadata)
 
 
 CREATE_REASONS: Reasons = {
@@ -323,17 +320,12 @@ def _created(
     task: Task,
     whole_message: Message | None,
     parent: Parent | None,
-    sections: Sequence[Section],
+    sections: Sequence[Section[R]],
     reply: Sequence[bytes],
-) -> Accepted | Known | TickSkipped | TickRepeated | Refusal:
+) -> Accepted | R | Refusal:
     """Parse the reply of ``create_task``. `whole_message` replaces the message of `task`, unless it is None."""
-    match reply[0]:
-        case b"skipped":
-            return TickSkipped()
-        case b"repeated":
-            return TickRepeated(unquote(reply[1].decode()))
-        case refused if refused != b"created":
-            return _answer_of(sections, task.id, reply) or refusal(task.id, reply, CREATE_REASONS)
+    if reply[0] != b"created":
+        return _answer_of(sections, task.id, reply) or refusal(task.id, reply, CREATE_REASONS)
     _, at, is_blocked, is_child, is_published, context_id = reply
     task.context_id = context_id.decode()
     if whole_message is not None:
@@ -389,8 +381,8 @@ def continue_task(
     answered_run: int | None = None,
     on_message: str = "queue",
     broker_message: BrokerMessage | None = None,
-    sections: Sequence[Section] = (),
-) -> Operation[Accepted | Known | OpenQuestion | Refusal]:
+    sections: Sequence[Section[R]] = (),
+) -> Operation[Accepted | R | OpenQuestion | Refusal]:
     """Accept a further message to a task. If no run is open, the message begins the next run.
 
     Args:
@@ -453,8 +445,8 @@ CONTINUE_REASONS: Reasons = {
 
 
 def _continued(
-    task_id: str, max_bytes: int | None, sections: Sequence[Section], reply: Sequence[Any]
-) -> Accepted | Known | OpenQuestion | Refusal:
+    task_id: str, max_bytes: int | None, sections: Sequence[Section[R]], reply: Sequence[Any]
+) -> Accepted | R | OpenQuestion | Refusal:
     """Parse the reply of ``continue_task``."""
     match reply[0]:
         case b"begun":
@@ -477,7 +469,7 @@ def _accepted(snapshot: list[Any]) -> Accepted:
     return Accepted(task, newest, is_resolved=snapshot_is_resolved(snapshot), since=newest)
 
 
-def _answer_of(sections: Sequence[Section], task_id: str, reply: Sequence[bytes]) -> Any | None:
+def _answer_of(sections: Sequence[Section[R]], task_id: str, reply: Sequence[bytes]) -> R | None:
     """Return the parsed reply of a section, or None for a reply of the script itself."""
     answers = (section.parse(task_id, reply) for section in sections)
     return next((answer for answer in answers if answer is not None), None)

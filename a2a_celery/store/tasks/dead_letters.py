@@ -9,14 +9,14 @@ new task refers to the dead letter.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, cast
 
 from a2a.types import Message, Role, SendMessageRequest, Task, TaskStatus
 
 from ...lifecycle.outcomes import status_event
-from ...lifecycle.own_metadata import NAMESPACE, REQUEUED_FROM, SCHEDULE, SCHEDULED_AT, own_metadata
+from ...lifecycle.own_metadata import NAMESPACE, REQUEUED_FROM, own_metadata
 from ...lifecycle.references import Scope, quote_key_part
 from ...lifecycle.refusals import Reason, Refusal
 from ...lifecycle.states import SUBMITTED, WORKING
@@ -127,7 +127,14 @@ def _requeue_task(
 
 
 def requeue_task(
-    keys: Keys, dead_letter: DeadLetter, task_id: str, *, retention: int, options: bytes, from_start: bool = False
+    keys: Keys,
+    dead_letter: DeadLetter,
+    task_id: str,
+    *,
+    retention: int,
+    options: bytes,
+    from_start: bool = False,
+    kept_metadata: Iterable[str] = (),
 ) -> Operation[Literal["requeued", "blocked", "gone"]]:
     """Create the task `task_id` from a dead letter, and remove the dead letter from the list.
 
@@ -138,12 +145,13 @@ def requeue_task(
         retention: Seconds for which the new task is stored after it has ended.
         options: Options with which the caller publishes run 1, unless the run is blocked.
         from_start: True to delete the journal. With False, the new task continues with the journal.
+        kept_metadata: Names of the metadata that the new task also has.
 
     Returns:
         "requeued" if the task was created. "blocked" if the task was created, but another run of the context must end
         first. "gone" if the dead letter was already requeued or has expired.
     """
-    request, task = resubmission(dead_letter, task_id)
+    request, task = resubmission(dead_letter, task_id, kept_metadata)
     # The new task receives copies of the blobs, because each task has its own folder.
     entries = [] if from_start else [EntryArguments(*entry) for entry in dead_letter.large_entries.items()]
 
@@ -169,7 +177,9 @@ def requeue_task(
     )
 
 
-def resubmission(dead_letter: DeadLetter, task_id: str) -> tuple[SendMessageRequest, Task]:
+def resubmission(
+    dead_letter: DeadLetter, task_id: str, kept_metadata: Iterable[str]
+) -> tuple[SendMessageRequest, Task]:
     """Return the request and the task with which a dead letter is resubmitted.
 
     The history contains the messages before the last turn, because the message of the last turn may answer a question
@@ -187,7 +197,7 @@ def resubmission(dead_letter: DeadLetter, task_id: str) -> tuple[SendMessageRequ
         copy.task_id = task_id
     task.history.append(request.message)
     task.metadata.update(own_metadata({REQUEUED_FROM: dead_letter.task.id}))
-    for name in (NAMESPACE + SCHEDULE, NAMESPACE + SCHEDULED_AT):
+    for name in map(NAMESPACE.__add__, kept_metadata):
         if name in dead_letter.task.metadata:
             task.metadata[name] = dead_letter.task.metadata[name]
     return request, task

@@ -60,22 +60,6 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True)
-class TickSkipped:
-    """Skipped tick, which creates no task, because an earlier task of the schedule is SUBMITTED or WORKING."""
-
-
-@dataclass(frozen=True, slots=True)
-class TickRepeated:
-    """Repeated tick. Nothing was written.
-
-    Attributes:
-        task_id: Id of the task that the tick created, or "" if the tick was skipped.
-    """
-
-    task_id: str
-
-
-@dataclass(frozen=True, slots=True)
 class OpenQuestion:
     """Open question that the message answers. Nothing was written.
 

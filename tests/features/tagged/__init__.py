@@ -31,7 +31,7 @@ class Tag(NamedTuple):
     """Section of ``create_task`` and ``continue_task``."""
 
     tag: str
-    index: str
+    index_prefix: str
 
     def parse(self, task_id: str, reply: Sequence[bytes]) -> Forbidden | None:
         """Parse the reply of the section's ``check``."""

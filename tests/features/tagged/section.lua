@@ -8,5 +8,5 @@ end
 
 local function accepted(tagged, keys)
   redis.call('HSET', keys.record, 'tag', tagged.tag)
-  join_index(keys, tagged.index)
+  join_index(keys, tagged.index_prefix)
 end

@@ -19,6 +19,8 @@ from a2a.types import (
     TaskStatusUpdateEvent,
 )
 
+from a2a_celery.features import KEPT_METADATA
+from a2a_celery.features.schedules.section import Tick, TickRepeated, TickSkipped
 from a2a_celery.lifecycle import LogEntry, fold
 from a2a_celery.lifecycle.journal import RunRecord
 from a2a_celery.lifecycle.outcomes import agent_message
@@ -30,8 +32,7 @@ from a2a_celery.store.runs.commands import Claim, SessionState, Settled, Written
 from a2a_celery.store.runs.recovery import Lapse, begin_next_attempt, lapsed_runs
 from a2a_celery.store.tasks.commands import create_task, read_task
 from a2a_celery.store.tasks.dead_letters import DeadLetter, read_dead_letter, requeue_task
-from a2a_celery.store.tasks.replies import Accepted, TickRepeated, TickSkipped
-from a2a_celery.store.tasks.schedules import Tick
+from a2a_celery.store.tasks.replies import Accepted
 
 AGENTS = ("agent", "other")
 ANN = Scope("agent", "", "ann")
@@ -107,7 +108,15 @@ class Seeds:
         message_request = request(task_id=task_id, context_id=task_id)
         result: Any = await self.store.run(
             create_task(
-                self.keys, scope, task_id, task_id, message_request, caller=b"{}", retention=RETENTION, tick=tick
+                self.keys,
+                scope,
+                task_id,
+                task_id,
+                message_request,
+                caller=b"{}",
+                retention=RETENTION,
+                metadata=tick.metadata(),
+                sections=[tick.section(self.keys, RETENTION)],
             )
         )
         assert isinstance(result, Accepted | TickSkipped | TickRepeated), result
@@ -179,7 +188,7 @@ class Seeds:
         dead_letter = await self.store.run(read_dead_letter(self.keys, task_id, from_start=from_start))
         assert isinstance(dead_letter, DeadLetter), dead_letter
         new = str(uuid4())
-        options = {"retention": RETENTION, "options": b"", "from_start": from_start}
+        options = {"retention": RETENTION, "options": b"", "from_start": from_start, "kept_metadata": KEPT_METADATA}
         return new, await self.store.run(requeue_task(self.keys, dead_letter, new, **options))
 
     async def last_text(self, task_id: str) -> str:

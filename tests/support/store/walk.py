@@ -11,6 +11,7 @@ from uuid import UUID
 
 from a2a.types import TaskState
 
+from a2a_celery.features import KEPT_METADATA
 from a2a_celery.lifecycle.journal import JournalEntry
 from a2a_celery.lifecycle.outcomes import status_event
 from a2a_celery.lifecycle.references import RunRef, Scope
@@ -335,7 +336,16 @@ class World:
     async def requeue(self, task_id: str, r: Record) -> None:
         dead_letter = await self.run(read_dead_letter(self.keys, task_id))
         if isinstance(dead_letter, DeadLetter):
-            await self.run(requeue_task(self.keys, dead_letter, self.new_id(), retention=RETENTION, options=b""))
+            await self.run(
+                requeue_task(
+                    self.keys,
+                    dead_letter,
+                    self.new_id(),
+                    retention=RETENTION,
+                    options=b"",
+                    kept_metadata=KEPT_METADATA,
+                )
+            )
 
     async def delete(self, task_id: str, r: Record) -> None:
         if r["parent"] or r["children"] or r["code_version"]:

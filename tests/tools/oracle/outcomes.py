@@ -59,8 +59,7 @@ def script_names() -> list[str]:
 
 def expected_outcomes(name: str) -> set[str]:
     """Return the outcomes that the header of a script lists, and a full store if the script refuses it."""
-    (path,) = operation.SCRIPTS.glob(f"*/{name}.lua")
-    text = path.read_text("utf-8")
+    text = operation.script_text(name)
     outcomes = set(_words_of_header(text))
     if "limited" in outcomes:
         outcomes = outcomes - {"limited"} | {f"limited: {limit}" for limit in LIMITS[name]}

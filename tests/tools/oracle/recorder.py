@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from a2a_celery.errors import BlobsUnavailable, StoreUnavailable
+from a2a_celery.features.schedules.section import skipped_ticks
 from a2a_celery.lifecycle.references import Scope
 from a2a_celery.store.admin.archiving import (
     read_archive_state,
@@ -28,7 +29,6 @@ from a2a_celery.store.tasks.commands import (
     read_task,
 )
 from a2a_celery.store.tasks.family import read_family
-from a2a_celery.store.tasks.schedules import skipped_ticks
 from a2a_celery.store.tasks.waiting import list_waiting
 from a2a_celery.store.webhooks.deliveries import (
     delivery_metrics,

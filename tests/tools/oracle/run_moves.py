@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from a2a_celery.errors import BlobsUnavailable
+from a2a_celery.features import KEPT_METADATA
 from a2a_celery.lifecycle.execution import ExecutionState, Step, Transition
 from a2a_celery.lifecycle.journal import JournalEntry
 from a2a_celery.lifecycle.outcomes import agent_message, status_event
@@ -379,7 +380,13 @@ async def requeue_twice(world: Recorder, task_id: str, r: Record) -> None:
         dead_letter = await fail_task(world, "hello", from_start=from_start)
     for _ in range(2):
         operation = requeue_task(
-            world.keys, dead_letter, world.new_id(), retention=RETENTION, options=b"", from_start=from_start
+            world.keys,
+            dead_letter,
+            world.new_id(),
+            retention=RETENTION,
+            options=b"",
+            from_start=from_start,
+            kept_metadata=KEPT_METADATA,
         )
         await world.run(operation)
     await world.run(read_dead_letter(world.keys, dead_letter.task.id))

@@ -22,6 +22,7 @@ from a2a_celery.store import Keys, operation
 from a2a_celery.store.blobs.blob_store import Blobs
 from a2a_celery.store.blobs.object_store import ObjectStore
 from a2a_celery.store.tasks import commands, family, signals
+from a2a_celery.store.verbs import SECTIONS, header_with
 from a2a_celery.store.webhooks import deliveries
 from tests.support.store.seeds import Seeds
 from tests.support.store.view import View
@@ -44,7 +45,7 @@ ORACLE_TIME = f"""(function()
 end)()"""
 
 Mutation = tuple[str, str, str]
-"""Path of a script, a text of the script, and the text that replaces it."""
+"""Path of a script or of a section, a text of it, and the text that replaces it."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class Scripts:
     """Scripts that read the oracle's clock, and small limits. This process uses both inside the ``with`` block.
 
     Args:
-        mutation: Change of a script, or None.
+        mutation: Change of a script or of a section, or None.
     """
 
     def __init__(self, mutation: Mutation | None = None) -> None:
@@ -82,11 +83,7 @@ class Scripts:
         folder = self._folder / "scripts"
         shutil.copytree(self._original, folder)
         if self._mutation is not None:
-            name, before, after = self._mutation
-            text = (folder / name).read_text()
-            if text.count(before) != 1:
-                raise ValueError(f"{name} contains {before!r} {text.count(before)} times, not once")
-            (folder / name).write_text(text.replace(before, after))
+            self._mutate(folder, *self._mutation)
         for path in folder.glob("*/*.lua"):
             path.write_text(path.read_text().replace(TIME, ORACLE_TIME))
         self._use(folder)
@@ -94,6 +91,18 @@ class Scripts:
             for module in (commands, deliveries, family, signals):
                 if hasattr(module, name):
                     self._limits.enter_context(patch.object(module, name, limit))
+
+    def _mutate(self, folder: Path, name: str, before: str, after: str) -> None:
+        kinds = {f"features/{code.feature}/section.lua": kind for kind, code in SECTIONS.items()}
+        kind = kinds.get(name)
+        text = (folder / name).read_text() if kind is None else SECTIONS[kind].text
+        if text.count(before) != 1:
+            raise ValueError(f"{name} contains {before!r} {text.count(before)} times, not once")
+        if kind is None:
+            (folder / name).write_text(text.replace(before, after))
+        else:
+            mutated = SECTIONS[kind]._replace(text=text.replace(before, after))
+            self._limits.enter_context(patch.dict(SECTIONS, {kind: mutated}))
 
     def __exit__(self, *exc: object) -> None:
         self._limits.close()
@@ -105,6 +114,7 @@ class Scripts:
         operation.SCRIPTS = folder
         operation.script.cache_clear()
         operation.libraries.cache_clear()
+        header_with.cache_clear()
 
 
 async def walk(url: str, seed: int, sequence: int, outcomes: Outcomes) -> list[str]:

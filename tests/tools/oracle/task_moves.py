@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from a2a_celery.features.idempotency.section import IdempotencyKey
+from a2a_celery.features.schedules.section import Overlap, Tick
 from a2a_celery.lifecycle.references import Scope, quote_key_part
 from a2a_celery.lifecycle.states import (
     FAILED,
@@ -28,7 +29,6 @@ from a2a_celery.store.tasks.commands import (
     unlist_task,
 )
 from a2a_celery.store.tasks.family import Parent, read_family
-from a2a_celery.store.tasks.schedules import Overlap, Tick
 from a2a_celery.store.tasks.waiting import list_waiting
 from tests.support.store.seeds import AGENTS, ANN, BOB, RETENTION
 from tests.support.store.view import Record

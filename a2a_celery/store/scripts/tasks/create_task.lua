@@ -4,12 +4,10 @@
 --       repeated call, and returns the current values of the stored task
 --       | the reply of a section
 --       | {'limited', see check_limits}
---       | {'skipped'}: a task of the schedule is SUBMITTED or WORKING
---       | {'repeated', tag of the task}: the tick was handled before; the tag is '' if the tick was skipped
 --       | {'limited', 'children', maximum, µs}: the parent has too many live children | {'deep'}: too many ancestors
 --       | {'waits_for_itself'}: the run would be blocked by a task that waits for the new task
 --       | {'id_conflict'}: a task of another scope has the id
--- requires: blobs, broker, configs, context_queue, dispatch, family, indexes, keys, limits, log_lookup, options, schedules, states, status, stored_bytes, tasks, time
+-- requires: blobs, broker, configs, context_queue, dispatch, family, indexes, limits, log_lookup, options, states, status, stored_bytes, tasks, time
 
 local missing = missing_blobs(keys)
 if missing then return missing end
@@ -18,7 +16,7 @@ if r and r.scope == scope then
   local at = string.match(log_entry(keys, r, 1), '^%d+')
   return {'created', at, is_blocked(keys, r) and '1' or '0', r.parent and '1' or '0', is_published(keys, r.run), r.context}
 end
-local refused = refused_tick(tick, retention) or check_sections()
+local refused = check_sections()
 if refused then return refused end
 if r then return {'id_conflict'} end
 local request_size = #request + #caller + #options
@@ -42,10 +40,6 @@ if parent then
   join_family(keys, parent, parent_arguments.id)
   merge_metadata(keys, parent_arguments.metadata)
 end
-if tick then
-  merge_metadata(keys, tick.metadata)
-  record_tick(tick.ticks, tick.at, task_tag(keys), retention)
-end
 redis.call('RPUSH', keys.log, micros(at) .. ' ' .. task_event)
 redis.call('RPUSH', keys.history, message)
 if is_counted then
@@ -55,7 +49,6 @@ if is_counted then
 end
 add_to_indexes(keys, {scope = scope, scope_index = scope_index, context_index = context_index, retention = retention},
   SUBMITTED, at)
-if tick then join_index(keys, tick.schedule_index) end
 local is_serialized = context_queue ~= ''
 if is_serialized then redis.call('HSET', keys.record, 'context_queue', context_queue) end
 if queue then redis.call('HSET', keys.record, 'queue', queue) end

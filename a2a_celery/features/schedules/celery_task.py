@@ -22,8 +22,8 @@ from celery.schedules import crontab
 from celery.schedules import schedule as interval
 from celery.states import SUCCESS
 
-from .clock import SYSTEM_CLOCK
-from .errors import ConfigError, StoreUnavailable
+from ...clock import SYSTEM_CLOCK
+from ...errors import ConfigError, StoreUnavailable
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from celery import Celery
 from celery.schedules import crontab, schedule
 
 from a2a_celery import ConfigError
-from a2a_celery.schedule_task import DEFAULT_WINDOW, last_time, tick_time, window_of
+from a2a_celery.features.schedules.celery_task import DEFAULT_WINDOW, last_time, tick_time, window_of
 
 
 def at(text: str) -> datetime:

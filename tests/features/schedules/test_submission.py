@@ -18,13 +18,12 @@ from celery.schedules import crontab
 from a2a_celery import A2A, ConfigError, Turn
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.errors import StoreUnavailable
+from a2a_celery.features.schedules.celery_task import NAME, SUBMIT_TIMEOUT, TICK_HEADER
 from a2a_celery.lifecycle.states import COMPLETED
 from a2a_celery.operations.errors import LimitExceededError
-from a2a_celery.schedule_task import NAME, SUBMIT_TIMEOUT, TICK_HEADER
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.admin.schema import SCHEMA
-
-from .local_agents import LocalAgents, local_agents
+from tests.execution.local_agents import LocalAgents, local_agents
 
 AT = 1_900_000_000_000_000
 
@@ -257,7 +256,7 @@ def test_a_store_that_hangs_delays_the_scheduler_once(a2a: A2A, monkeypatch: pyt
         return {"outcome": "started", "task_id": "t"}
 
     submit_with(a2a, monkeypatch, submit)
-    monkeypatch.setattr("a2a_celery.schedule_task.SUBMIT_TIMEOUT", 0.01)
+    monkeypatch.setattr("a2a_celery.features.schedules.celery_task.SUBMIT_TIMEOUT", 0.01)
     for _ in range(3):
         send_tick(a2a, "hanging")
     submission = a2a.celery.tasks[NAME].submission
@@ -265,7 +264,7 @@ def test_a_store_that_hangs_delays_the_scheduler_once(a2a: A2A, monkeypatch: pyt
     submission.result(10)
 
     assert [headers[TICK_HEADER] for headers in headers_in(a2a, "hanging")][:1] == submissions
-    monkeypatch.setattr("a2a_celery.schedule_task.SUBMIT_TIMEOUT", SUBMIT_TIMEOUT)
+    monkeypatch.setattr("a2a_celery.features.schedules.celery_task.SUBMIT_TIMEOUT", SUBMIT_TIMEOUT)
     assert send_tick(a2a, "hanging").result["outcome"] == "started"
     assert SUBMIT_TIMEOUT == 5, "docs/schedules.md states this time"
 

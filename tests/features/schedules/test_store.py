@@ -7,22 +7,23 @@ from typing import Any
 
 import pytest
 
+from a2a_celery.features.schedules.section import (
+    Tick,
+    TickRepeated,
+    TickSkipped,
+    schedule_indexes,
+    skipped_ticks,
+    ticks_key,
+    time_of_tick,
+)
 from a2a_celery.lifecycle.references import Scope
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, SUBMITTED, WORKING
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.tasks.commands import create_task, request_cancel
-from a2a_celery.store.tasks.replies import TickRepeated, TickSkipped
-from a2a_celery.store.tasks.schedules import (
-    Tick,
-    schedule_indexes,
-    skipped_ticks,
-    time_of_tick,
-)
+from tests.store.test_cost import Meter
 from tests.support.store.leaks import leaks
 from tests.support.store.replies import begins
 from tests.support.store.seeds import ANN, BOB, RETENTION, Seeds, request, run_concurrently, status
-
-from .test_cost import Meter
 
 AT = 1_900_000_000_000_000
 MINUTE = 60_000_000
@@ -43,7 +44,16 @@ class Schedule:
         task_id = tick.task_id(self.keys)
         message_request = request(task_id=task_id, context_id=task_id)
         return create_task(
-            self.keys, scope, task_id, task_id, message_request, caller=b"{}", retention=RETENTION, tick=tick, **options
+            self.keys,
+            scope,
+            task_id,
+            task_id,
+            message_request,
+            caller=b"{}",
+            retention=RETENTION,
+            metadata=tick.metadata(),
+            sections=[tick.section(self.keys, RETENTION)],
+            **options,
         )
 
     async def tick(self, tick: Tick, **options: Any) -> Any:
@@ -110,7 +120,7 @@ async def test_a_tick_stays_handled_after_its_task_was_removed(
     await store.redis.delete(*(key for key in keys.task(task_id) if ":chunks" not in key))
 
     assert await schedule.tick(NIGHTLY) == TickRepeated(task_id)
-    assert 0 < await store.redis.ttl(keys.ticks(NIGHTLY.schedule)) <= 86400
+    assert 0 < await store.redis.ttl(ticks_key(keys, NIGHTLY.schedule)) <= 86400
 
 
 @pytest.mark.parametrize(("minutes", "equal"), [(-1.0, True), (0.9, True), (-1.1, False), (1.1, False)])
@@ -172,7 +182,7 @@ async def test_the_lists_of_a_schedule_end_with_its_tasks(
 
 
 async def test_the_ticks_of_a_schedule_are_bounded(schedule: Schedule, store: AsyncStore, keys: Keys) -> None:
-    ticks = keys.ticks(NIGHTLY.schedule)
+    ticks = ticks_key(keys, NIGHTLY.schedule)
     await store.redis.zadd(ticks, {f"{AT + n} ": AT + n for n in range(1000)})
 
     new_result = await schedule.tick(later_tick(1))

@@ -10,18 +10,19 @@ from typing import Any, cast, get_args
 from a2a.types import SendMessageRequest
 from a2a.utils.errors import InvalidAgentResponseError
 
-from .agents import Agent
-from .caller import Caller
-from .client.calling.content import message_of, to_portable
-from .errors import ConfigError
-from .lifecycle.events import jsonable, portable_metadata
-from .operations.errors import MAX_ID_LENGTH
-from .store.tasks.replies import Accepted, TickRepeated, TickSkipped
-from .store.tasks.schedules import Overlap, Tick, time_of_tick
-from .submission import SubmissionProcess
-from .telemetry.logs import about
-from .telemetry.names import Action
-from .telemetry.tracing import trace_to_keep
+from ...agents import Agent
+from ...caller import Caller
+from ...client.calling.content import message_of, to_portable
+from ...errors import ConfigError
+from ...lifecycle.events import jsonable, portable_metadata
+from ...operations.errors import MAX_ID_LENGTH
+from ...store.tasks.replies import Accepted, Known
+from ...store.verbs import Section
+from ...submission import SubmissionProcess
+from ...telemetry.logs import about
+from ...telemetry.names import Action
+from ...telemetry.tracing import trace_to_keep
+from .section import Overlap, Tick, TickRepeated, TickSkipped, time_of_tick
 
 logger = logging.getLogger(__name__)
 
@@ -116,7 +117,7 @@ class ScheduledMessage:
 
 
 async def submit_tick(process: SubmissionProcess, scheduled_message: ScheduledMessage, at_us: int) -> dict[str, str]:
-    """Submit the message of a tick.
+    """Submit the message of a tick. A repeated or concurrent call for the same tick creates no second task.
 
     Returns:
         A dict with "outcome" ("started", "skipped" or "repeated") and "task_id". The id is "" if the tick has no task.
@@ -131,8 +132,17 @@ async def submit_tick(process: SubmissionProcess, scheduled_message: ScheduledMe
         round(scheduled_message.window * 1_000_000),
         cast(Overlap, scheduled_message.overlap),
     )
-    request = scheduled_message.request(tick.task_id(process.keys))
-    result = await process.submitter.submit_tick(scheduled_message.agent, request, scheduled_message.caller, tick)
+    task_id = tick.task_id(process.keys)
+    sections: Sequence[Section[TickSkipped | TickRepeated]] = [tick.section(process.keys, process.settings.retention)]
+    result = await process.submitter.create(
+        scheduled_message.agent,
+        scheduled_message.request(task_id),
+        scheduled_message.caller,
+        task_id,
+        metadata=tick.metadata(),
+        sections=sections,
+    )
+    assert not isinstance(result, Known), "a tick has its own message id"
     return _outcome(result, tick, scheduled_message.agent)
 
 

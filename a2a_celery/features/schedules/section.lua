@@ -1,0 +1,41 @@
+-- schedules: start at most one task at each tick of a schedule. A section has the fields of TickSection in section.py.
+-- requires: indexes, keys, states, status, time
+--
+-- The ticks of a schedule are a sorted set, scored by the time of the tick in µs. A member is '<µs> <tag of the task>',
+-- or '<µs> ' for a skipped tick.
+
+local MAX_TICKS = 1000
+
+local function record_tick(schedules, tag)
+  redis.call('ZADD', schedules.ticks, schedules.at, schedules.at .. ' ' .. tag)
+  redis.call('ZREMRANGEBYRANK', schedules.ticks, 0, -MAX_TICKS - 1)
+  redis.call('EXPIRE', schedules.ticks, schedules.ticks_ttl)
+end
+
+-- Return the member of a tick within the window before or after the time of this tick. If this tick is before the oldest
+-- tick of a full set, return the oldest tick. Return nil if the tick is new.
+local function find_tick(schedules)
+  local at = tonumber(schedules.at)
+  local first, last = micros(at - schedules.window), micros(at + schedules.window)
+  local known = redis.call('ZRANGEBYSCORE', schedules.ticks, first, last, 'LIMIT', 0, 1)[1]
+  if known or redis.call('ZCARD', schedules.ticks) < MAX_TICKS then return known end
+  local oldest = redis.call('ZRANGE', schedules.ticks, 0, 0, 'WITHSCORES')
+  return at < tonumber(oldest[2]) and oldest[1] or nil
+end
+
+-- Return {'repeated', tag of the task} for a tick that was handled before, with the tag '' if the tick was skipped. Return
+-- {'skipped'} if a task of the schedule is SUBMITTED or WORKING. Return nil if the tick starts a task.
+local function check(schedules)
+  local known = find_tick(schedules)
+  if known then return {'repeated', string.match(known, ' (.*)$')} end
+  if not schedules.skips then return nil end
+  if redis.call('ZCARD', schedules.index_prefix .. SUBMITTED) + redis.call('ZCARD', schedules.index_prefix .. WORKING) == 0 then return nil end
+  record_tick(schedules, '')
+  return {'skipped'}
+end
+
+local function accepted(schedules, keys)
+  merge_metadata(keys, schedules.metadata)
+  record_tick(schedules, task_tag(keys))
+  join_index(keys, schedules.index_prefix)
+end

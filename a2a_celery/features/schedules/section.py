@@ -1,0 +1,149 @@
+"""Ticks of schedules in the store. Each tick creates at most one task, even if its message is delivered repeatedly."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Literal, NamedTuple
+from urllib.parse import unquote
+from uuid import NAMESPACE_OID, uuid5
+
+from a2a.types import TaskState
+from google.protobuf.struct_pb2 import Struct
+
+from ...lifecycle.own_metadata import NAMESPACE
+from ...lifecycle.references import quote_key_part
+from ...store import Keys
+from ...store.codec import pack_metadata
+from ...store.operation import Operation
+from ...store.verbs import Digits, Key, section, verb
+from . import SCHEDULE, SCHEDULED_AT
+
+Overlap = Literal["skip", "allow"]
+"""Effect of a tick while a task of the schedule is SUBMITTED or WORKING: with "skip", the tick creates no task."""
+
+MIN_TICKS_TTL = 86400
+"""Seconds for which the broker may redeliver the message of a tick."""
+
+_EPOCH = datetime.fromtimestamp(0, UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time at which a schedule starts a task. Two ticks at most `window_us` apart count as the same tick."""
+
+    schedule: str
+    at_us: int
+    window_us: int = 0
+    overlap: Overlap = "skip"
+
+    def task_id(self, keys: Keys) -> str:
+        """Return the id of the tick's task, which is the same in each process."""
+        return str(uuid5(NAMESPACE_OID, f"{schedule_index(keys, self.schedule)}{self.at_us}"))
+
+    def metadata(self) -> Struct:
+        """Return the metadata of the task: the name of the schedule and the time of the tick."""
+        metadata = Struct()
+        metadata[NAMESPACE + SCHEDULE] = self.schedule
+        metadata[NAMESPACE + SCHEDULED_AT] = time_of_tick(self.at_us).isoformat()
+        return metadata
+
+    def section(self, keys: Keys, retention: int) -> TickSection:
+        """Return the section of the tick. Ended tasks are stored for `retention` seconds."""
+        return TickSection(
+            schedule_index(keys, self.schedule),
+            ticks_key(keys, self.schedule),
+            self.at_us,
+            self.window_us,
+            self.overlap == "skip",
+            max(retention, MIN_TICKS_TTL),
+            pack_metadata(self.metadata()),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TickSkipped:
+    """Skipped tick, which creates no task, because an earlier task of the schedule is SUBMITTED or WORKING."""
+
+
+@dataclass(frozen=True, slots=True)
+class TickRepeated:
+    """Repeated tick. Nothing was written.
+
+    Attributes:
+        task_id: Id of the task that the tick created, or "" if the tick was skipped.
+    """
+
+    task_id: str
+
+
+@section(Path(__file__).with_suffix(".lua"))
+class TickSection(NamedTuple):
+    """Section of ``create_task`` for a tick.
+
+    Attributes:
+        index_prefix: Prefix of the indexes of the schedule.
+        ticks: Key of the ticks of the schedule.
+        at: Time of the tick in µs since 1970.
+        window: µs within which two ticks are the same tick.
+        skips: True to skip the tick while a task of the schedule is SUBMITTED or WORKING.
+        ticks_ttl: Seconds for which the ticks are stored after the newest tick.
+        metadata: Packed metadata of the task.
+    """
+
+    index_prefix: str
+    ticks: str
+    at: Digits
+    window: int
+    skips: bool
+    ticks_ttl: int
+    metadata: bytes
+
+    def parse(self, task_id: str, reply: Sequence[bytes]) -> TickSkipped | TickRepeated | None:
+        """Parse the reply of the section's ``check``, or return None for any other reply."""
+        match reply[0]:
+            case b"skipped":
+                return TickSkipped()
+            case b"repeated":
+                return TickRepeated(unquote(reply[1].decode()))
+        return None
+
+
+def time_of_tick(at_us: int) -> datetime:
+    """Convert the time of a tick from µs since 1970 to a datetime in UTC."""
+    return _EPOCH + timedelta(microseconds=at_us)
+
+
+def schedule_index(keys: Keys, schedule: str) -> str:
+    """Return the common prefix of the sorted sets of a schedule's tasks. The sets have the format of the
+    `Keys.scope_index` sets."""
+    return f"{keys.prefix}:schedule:{quote_key_part(schedule)}:"
+
+
+def schedule_indexes(keys: Keys, schedule: str) -> list[str]:
+    """Return the names of the sorted sets of a schedule's tasks, one for each state."""
+    return [f"{schedule_index(keys, schedule)}{state}" for state in TaskState.values()[1:]]
+
+
+def ticks_key(keys: Keys, schedule: str) -> str:
+    """Return the key of the sorted set of the newest 1,000 ticks of a schedule, scored by the time of the tick.
+
+    A member is ``<µs> <tag of the task>``, or ``<µs> `` for a skipped tick. The set expires one retention period, and
+    at least one day, after the newest tick.
+    """
+    return f"{schedule_index(keys, schedule)}ticks"
+
+
+@verb
+def _skipped_ticks(ticks: Key) -> None: ...
+
+
+def skipped_ticks(keys: Keys, schedule: str) -> Operation[list[datetime]]:
+    """Read the times of the skipped ticks among the newest ticks of a schedule, newest first."""
+
+    def parse(reply: Sequence[bytes]) -> list[datetime]:
+        return [time_of_tick(int(at)) for at in reply]
+
+    return Operation(*_skipped_ticks(ticks_key(keys, schedule)), parse)
