@@ -10,8 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .feature import Feature as Feature
+from .feature import OperatorRoute, TaskFilter
 from .idempotency import Idempotency
-from .schedules import CELERY_TASK, SCHEDULE, SCHEDULED_AT, ScheduleMethods
+from .schedules import SCHEDULE, SCHEDULED_AT, ScheduleMethods, report_schedules, tasks_of_schedule
+from .schedules.celery_task import NAME as SCHEDULE_TASK
 
 FEATURES: Sequence[type[Feature]] = (Idempotency,)
 """Features that agents use, in the order in which their sections check a message."""
@@ -19,11 +21,23 @@ FEATURES: Sequence[type[Feature]] = (Idempotency,)
 FEATURE_OPTIONS = frozenset(option for feature in FEATURES for option in feature.OPTIONS)
 """Options of agents that belong to features."""
 
-CELERY_TASKS = frozenset({CELERY_TASK})
+CELERY_TASKS = frozenset({SCHEDULE_TASK})
 """Names of the Celery tasks that each app with an `A2A` object has."""
 
 KEPT_METADATA = (SCHEDULE, SCHEDULED_AT)
 """Names of the metadata that a task keeps when it is requeued."""
+
+TASK_FILTERS = (
+    TaskFilter(
+        "schedule",
+        "List the tasks of this schedule and its skipped ticks, from the store, for operators.",
+        tasks_of_schedule,
+    ),
+)
+"""Filters of the operators' lists of tasks."""
+
+OPERATOR_ROUTES = (OperatorRoute("/schedules", "OperatorListSchedules", report_schedules),)
+"""Routes of the operator's API."""
 
 
 class FeatureMethods(ScheduleMethods):

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self
 
 if TYPE_CHECKING:  # a process that only registers agents does not import the SDK
     from a2a.types import SendMessageRequest
+    from celery import Celery
 
     from ..lifecycle.references import Scope
     from ..lifecycle.refusals import Refusal
     from ..settings import Settings
-    from ..store import Keys
+    from ..store import AsyncStore, Keys
+    from ..store.operation import Operation
     from ..store.tasks.replies import Known
     from ..store.verbs import Section
 
@@ -57,3 +60,41 @@ class Feature(Protocol):
             scope: Scope of the task.
             request: Unchanged request of the client.
         """
+
+
+class FilteredTasks(NamedTuple):
+    """Tasks that a `TaskFilter` selects by a value.
+
+    Attributes:
+        index_prefix: Prefix of the index of the tasks, which a section joins with ``join_index``.
+        further_times: Operation that reads the times of further rows of the list, newest first, or None.
+        field: Name of a further row's time in JSON. The operator's API uses the plural.
+        text: Text of a further row, before its time.
+    """
+
+    index_prefix: str
+    further_times: Operation[list[datetime]] | None = None
+    field: str = ""
+    text: str = ""
+
+
+class TaskFilter(NamedTuple):
+    """Filter of the operators' lists of tasks.
+
+    Attributes:
+        name: Name of the filter as a query parameter of the operator's API, and as an option of ``list``.
+        help: Help of the option.
+        select: Function that returns the tasks that the filter selects by a value.
+    """
+
+    name: str
+    help: str
+    select: Callable[[Keys, str], FilteredTasks]
+
+
+class OperatorRoute(NamedTuple):
+    """GET route of the operator's API: path after the API's prefix, name of the operation, and its implementation."""
+
+    path: str
+    name: str
+    report: Callable[[Celery, AsyncStore, Keys], Awaitable[dict[str, Any]]]

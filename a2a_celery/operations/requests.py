@@ -447,10 +447,6 @@ class NewTasks:
         options = run_options(self._agent, request, caller, self.call_of([request.message]))
         parent_id, cancels, is_called = parent_named_in(request.message)
         message = messages.of(self._agent.name, RunRef(task_id, 1), options)
-        all_sections: Sequence[Section[Known | R | Refusal]] = [
-            *sections,
-            *sections_for_message(self._agent, self._keys, scope, params),
-        ]
         create = partial(
             create_task,
             self._keys,
@@ -462,7 +458,7 @@ class NewTasks:
             retention=self._settings.retention,
             options=options.to_json(),
             metadata=metadata,
-            sections=all_sections,
+            sections=[*sections, *sections_for_message(self._agent, self._keys, scope, params)],
             push=push,
             serialize_context=self._agent.serialize_context,
             limits=limits,

@@ -39,7 +39,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "store": {"lifecycle"},
     "dispatch": {"features", "lifecycle"},
     "push": {"lifecycle"},
-    "features": {"submission", "operations", "store", "lifecycle", "client"},
+    "features": {"gateway", "submission", "operations", "store", "lifecycle", "client"},
     "operations": {"features", "dispatch", "store", "lifecycle"},
     "agent_calls": {"operations", "execution", "store", "lifecycle", "client"},
     "submission": {"operations", "dispatch", "store", "lifecycle", "client"},

@@ -1,5 +1,5 @@
 """Fixtures for the tests of features."""
 
-from tests.store.conftest import nothing_leaks, seeds
+from tests.store.conftest import command, nothing_leaks, schema_record, seeds
 
-__all__ = ["nothing_leaks", "seeds"]
+__all__ = ["command", "nothing_leaks", "schema_record", "seeds"]

@@ -2,32 +2,41 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+import click
 import pytest
 from a2a.types import AgentCard
+from a2a.utils.errors import InvalidParamsError
 
 from a2a_celery import ConfigError, agents, features
 from a2a_celery.agents import Agent
+from a2a_celery.cli.client.task_commands import list_
+from a2a_celery.cli.operator import list_tasks
 from a2a_celery.features import FEATURES
 from a2a_celery.features.idempotency.section import IdempotencyKey
+from a2a_celery.gateway.operator import stored_tasks
 from a2a_celery.lifecycle.states import FAILED, SUBMITTED, WORKING
 from a2a_celery.operations.requests import sections_for_message
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.tasks.commands import continue_task, create_task
 from a2a_celery.store.tasks.replies import Known
 from a2a_celery.store.verbs import Section
-from tests.features.tagged import Forbidden, Tagged, tag_index
+from tests.features.tagged import TAG_FILTER, Forbidden, Tagged, tag_index
+from tests.support.clients.store_operator import Command, ids
 from tests.support.store.replies import begins, waits
 from tests.support.store.seeds import ANN, CONTEXT, RETENTION, Seeds, request
 
 
 @pytest.fixture(autouse=True)
 def tagged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Add the feature to the list of features."""
+    """Add the feature to the lists of features."""
     monkeypatch.setattr(features, "FEATURES", (*FEATURES, Tagged))
     monkeypatch.setattr(agents, "FEATURE_OPTIONS", agents.FEATURE_OPTIONS | Tagged.OPTIONS)
+    for module in (stored_tasks, list_tasks):
+        monkeypatch.setattr(module, "TASK_FILTERS", (*features.TASK_FILTERS, TAG_FILTER))
 
 
 def agent(**options: Any) -> Agent:
@@ -75,6 +84,23 @@ async def test_a_further_message_of_a_tagged_task_lists_the_task_once(
     assert waits(await store.run(call))
 
     assert await store.redis.hget(keys.task("t").record, "joined_indexes") == tag_index(keys, "red").encode()
+
+
+async def test_operators_list_the_tasks_with_a_tag(
+    store: AsyncStore, keys: Keys, schema_record: None, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await create(store, keys, "t", sections_for_message(agent(tag="red"), keys, ANN, request()))
+    await create(store, keys, "u", sections_for_message(agent(tag="blue"), keys, ANN, request()))
+
+    page = await stored_tasks.stored_tasks(store, keys, [], {"tag": "red"})
+    assert [task["id"] for task in page["tasks"]] == ["t"]
+    assert page.keys() == {"tasks", "next"}
+    with pytest.raises(InvalidParamsError, match="tag: Leave it out, or leave out the schedule"):
+        await stored_tasks.stored_tasks(store, keys, [], {"tag": "red", "schedule": "nightly"})
+
+    options = [*list_.params, click.Option(["--tag"], help=TAG_FILTER.help)]  # as if the package had the filter
+    monkeypatch.setattr(list_, "params", options)
+    assert ids(await asyncio.to_thread(command, "list", "--tag", "blue", "--json")) == {"u"}
 
 
 async def test_a_forbidden_tag_creates_no_task(store: AsyncStore, keys: Keys) -> None:

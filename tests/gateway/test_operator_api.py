@@ -5,24 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
 import httpx
 import pytest
-from celery import Celery
-from celery.schedules import crontab
 
-from a2a_celery import A2A, Turn
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.errors import ConfigError
-from a2a_celery.features.schedules.celery_task import NAME
-from a2a_celery.features.schedules.section import Tick, TickSkipped
 from a2a_celery.gateway.auth.from_settings import authenticator_from_settings
 from a2a_celery.gateway.operator.api import MAX_BODY, PATH
-from a2a_celery.gateway.operator.schedules import schedules
 from a2a_celery.gateway.operator.stored_tasks import MAX_FAILURES, SCOPES
 from a2a_celery.lifecycle import Failure, final_event
 from a2a_celery.lifecycle.outcomes import OUT_OF_TIME
@@ -37,7 +30,6 @@ from tests.support.clients.credentials import api_key_entry
 from tests.support.processes.local_gateway import local_gateway
 from tests.support.receivers.posts import SECRET_KEY
 from tests.support.store.delivery_cursors import Webhooks
-from tests.support.store.replies import begins
 from tests.support.store.seeds import CONTEXT, Seeds, status
 
 HOOK = "a/50%25 hook"
@@ -342,10 +334,6 @@ async def test_a_tenant_named_operator_keeps_its_tasks(
     assert answer.json()["tasks"] == []
 
 
-NIGHTLY = Tick("nightly", round(datetime(2026, 11, 25, 2, tzinfo=UTC).timestamp() * 1_000_000))
-NEXT = replace(NIGHTLY, at_us=NIGHTLY.at_us + 86_400_000_000)
-
-
 async def pages(site: Site, query: str) -> list[list[str]]:
     """Return the ids of the tasks on each page of the phase in `query`, by default "any"."""
     pages: list[list[str]] = []
@@ -508,18 +496,6 @@ async def test_a_wrong_cursor_of_stored_tasks_is_named(site: Site, cursor: str) 
     assert "cursor" in answer.json()["error"]["message"]
 
 
-async def test_tasks_of_a_schedule_are_listed_with_its_skipped_ticks(site: Site) -> None:
-    tick_result = await site.seeds.create_scheduled_task(NIGHTLY, BOB)
-    assert begins(tick_result)
-    assert isinstance(await site.seeds.create_scheduled_task(NEXT, BOB), TickSkipped)
-
-    answer = (await site.get("/tasks?phase=any&schedule=nightly")).json()
-
-    assert [(task["id"], task["owner"]) for task in answer["tasks"]] == [(tick_result.task.id, "bob")]
-    assert answer["skippedTicks"] == ["2026-11-26T02:00:00.000Z"]
-    assert (await site.get("/tasks?phase=any&schedule=other")).json() == {"tasks": [], "next": None, "skippedTicks": []}
-
-
 @pytest.mark.parametrize(
     ("query", "field"),
     [
@@ -538,40 +514,6 @@ async def test_a_wrong_filter_is_named(site: Site, query: str, field: str) -> No
 
     assert answer.status_code == 400
     assert field in answer.json()["error"]["message"]
-
-
-async def reporter(turn: Turn) -> str:
-    return turn.text
-
-
-async def test_the_schedules_of_the_app_are_reported_with_what_became_of_their_ticks(
-    store: AsyncStore, keys: Keys
-) -> None:
-    app = Celery("scheduled", broker="memory://", set_as_current=False)
-    app.conf.beat_schedule = {
-        "clean": {"task": "clean", "schedule": 60},
-        "wrong": {"task": NAME, "schedule": 60, "kwargs": {"schedule": ["x"], "agent": "reporter"}},
-    }
-    a2a = A2A(app)
-    a2a.agent("reporter")(reporter)
-    a2a.schedule("nightly", crontab(hour=2, minute=0), "reporter", "make the report", owner="bob")
-    a2a.schedule("poll", 30, "reporter", "look", overlap="allow")
-    seeds = Seeds(store, keys)
-    tick_result = await seeds.create_scheduled_task(NIGHTLY, BOB)
-    await seeds.create_scheduled_task(NEXT, BOB)
-    assert begins(tick_result)
-
-    nightly, poll = (await schedules(app, store, keys))["schedules"]
-
-    assert nightly["lastTask"]["id"] == tick_result.task.id
-    assert nightly | {"lastTask": None} == {
-        "name": "nightly", "agent": "reporter", "owner": "bob", "tenant": "", "overlap": "skip", "when": "0 2 * * *",
-        "lastTask": None, "skippedTicks": 1, "lastSkippedTick": "2026-11-26T02:00:00.000Z",
-    }  # fmt: skip
-    assert poll == {
-        "name": "poll", "agent": "reporter", "owner": "", "tenant": "", "overlap": "allow", "when": "every 30 s",
-        "lastTask": None, "skippedTicks": 0, "lastSkippedTick": None,
-    }  # fmt: skip
 
 
 async def test_the_history_has_the_recorded_samples_in_the_form_of_the_overview(site: Site) -> None:

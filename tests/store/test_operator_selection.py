@@ -386,8 +386,8 @@ async def test_dead_letters_are_selected(command: Command, seeds: Seeds) -> None
         ({"owner": ""}, False),
     ],
 )
-def test_a_skipped_tick_has_a_time_and_matches_no_filter_on_tasks(filters: dict[str, Any], selects: bool) -> None:
-    assert Selection(**filters).has_tick(NOON) is selects
+def test_a_further_row_has_a_time_and_matches_no_filter_on_tasks(filters: dict[str, Any], selects: bool) -> None:
+    assert Selection(**filters).has_time(NOON) is selects
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ from ..app_loader import dev_url, load_a2a, unknown_agent
 from ..completion import complete_agent, complete_open_task
 from ..operator.cancel_all import with_cancel_all_option
 from ..operator.execution_steps import show_execution
-from ..operator.list_tasks import with_list_options
+from ..operator.list_tasks import STORE_MODES, with_list_options
 from ..operator.selection import selecting
 from ..operator.stored_task import cancel_task, show_task, tail_task, with_store_options
 from ..operator.task_tree import show_tree
@@ -62,7 +62,11 @@ RECONNECT_TIMEOUT = 60.0
 
 PAGE = 50
 
-PLAIN_JSON = {"get": "--tree or --execution", "cancel": "--all", "list_": "--all, --stuck or --schedule"}
+PLAIN_JSON = {
+    "get": "--tree or --execution",
+    "cancel": "--all",
+    "list_": " or ".join((", ".join(STORE_MODES[:-1]), STORE_MODES[-1])),
+}
 """Options with which ``--json`` prints objects that are not messages of A2A, by the name of the command's function."""
 
 
@@ -283,7 +287,7 @@ async def cancel(gateway: Gateway, *, task: str, as_lines: bool) -> None:
 async def list_(gateway: Gateway, *, state: str | None, context_id: str | None, limit: int, as_lines: bool) -> None:
     """List tasks, most recently changed first.
 
-    A gateway lists the caller's tasks. --all, --stuck and --schedule list the tasks of all callers, from the store.
+    A gateway lists the caller's tasks. The options for operators list the tasks of all callers, from the store.
     """
     state_name = STATE_PREFIX + (state or "unspecified").upper()
     found_tasks: list[tuple[str, Task]] = []

@@ -10,9 +10,10 @@ from typing import Any
 
 import click
 
-from ...features.schedules.section import schedule_indexes, skipped_ticks
+from ...features import TASK_FILTERS
+from ...features.feature import TaskFilter
 from ...lifecycle.execution import process_of, worker_of
-from ...store.admin.scan import TaskSummary, all_tasks, tasks_in
+from ...store.admin.scan import TaskSummary, all_tasks, state_indexes, tasks_in
 from ..output import json_line, print_list, state_name, table
 from .selection import Selection, operator_store, refuse_filters, refuse_gateway_options, require_agent, selecting
 from .stuck_tasks import OLDER_THAN, list_stuck
@@ -23,40 +24,46 @@ STORE_FILTERS = ("owner", "since", "until", "begun")
 """Filters that gateways do not support."""
 
 
+STORE_MODES = ("--all", "--stuck", *(f"--{task_filter.name}" for task_filter in TASK_FILTERS))
+"""Options with which ``list`` reads the store."""
+
+
 def with_list_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options --all, --schedule and --stuck to ``list``. With one of these options, the command reads the store
-    instead of calling a gateway."""
+    """Add the options --all and --stuck and the filters of features to ``list``. With one of these options, the command
+    reads the store instead of calling a gateway."""
 
     def run(
         context: click.Context,
         /,
         all_callers: bool,
-        schedule: str | None,
         stuck: bool,
         older_than: float | None,
         **rest: Any,
     ) -> Any:
         if older_than is not None and not stuck:
             raise click.UsageError("--older-than needs --stuck")
-        mode = "--stuck" if stuck else "--schedule" if schedule is not None else "--all" if all_callers else None
+        values = [(task_filter, rest.pop(task_filter.name)) for task_filter in TASK_FILTERS]
+        selected = [(task_filter, value) for task_filter, value in values if value is not None]
+        names = [f"--{task_filter.name}" for task_filter, _ in selected]
+        mode = "--stuck" if stuck else names[0] if names else "--all" if all_callers else None
         if mode is None:
             refuse_filters("--all or --stuck", rest, STORE_FILTERS)
             return command(**{name: value for name, value in rest.items() if name not in STORE_FILTERS})
         refuse_gateway_options(context, mode, has_filters=True)
         limit, as_lines = rest["limit"], rest["as_lines"]
+        if len(names) > 1:
+            raise click.UsageError(f"pass only one of {', '.join(names)}")
         if not stuck:
-            return _list(context, Selection.from_options(rest), schedule, limit, as_lines)
-        if schedule is not None:
-            raise click.UsageError("--stuck lists the tasks of all schedules: leave out --schedule")
+            return _list(context, Selection.from_options(rest), next(iter(selected), None), limit, as_lines)
+        if names:
+            raise click.UsageError(f"--stuck lists the tasks of all {names[0][2:]}s: leave out {names[0]}")
         if rest["state"] is not None:
             raise click.UsageError("--stuck selects the states itself: leave out --state")
         return list_stuck(context, Selection.from_options(rest), older_than, limit, as_lines)
 
     callback = selecting("tenant", *STORE_FILTERS)(click.pass_context(update_wrapper(run, command)))
     for option in (
-        click.option(
-            "--schedule", help="List the tasks of this schedule and its skipped ticks, from the store, for operators."
-        ),
+        *(click.option(f"--{task_filter.name}", help=task_filter.help) for task_filter in TASK_FILTERS),
         click.option(
             "--all",
             "all_callers",
@@ -131,36 +138,33 @@ def summary_lines(tasks: Sequence[TaskSummary]) -> Iterable[str]:
     return table(heading, cells, optional=["CONTEXT"], times=["SINCE (UTC)"])
 
 
-def _list(context: click.Context, selection: Selection, schedule: str | None, limit: int, as_lines: bool) -> None:
-    skipped_times: list[datetime] = []
+def _list(
+    context: click.Context, selection: Selection, selected: tuple[TaskFilter, str] | None, limit: int, as_lines: bool
+) -> None:
+    """List the tasks that match `selection` and, unless it is None, a feature's filter with its value."""
+    further_lines: list[str] = []
+    bounds: Any = {"not_before_us": selection.since_us, "not_after_us": selection.until_us}
     with operator_store(context, None) as (a2a, store, keys):
-        if schedule is None:
+        if selected is None:
             pattern = keys.indexes(selection.scope, selection.context_id)
-            tasks_of_scope = all_tasks(
-                store,
-                keys,
-                pattern,
-                selection.states,
-                not_before_us=selection.since_us,
-                not_after_us=selection.until_us,
-            )
-            matching = (task for task in tasks_of_scope if selection.has_begun(task))
+            matching = filter(selection.has_begun, all_tasks(store, keys, pattern, selection.states, **bounds))
         else:
-            tasks_of_schedule = tasks_in(
-                store,
-                keys,
-                schedule_indexes(keys, schedule),
-                selection.states,
-                not_before_us=selection.since_us,
-                not_after_us=selection.until_us,
-            )
-            matching = (task for task in tasks_of_schedule if task in selection)
-            skipped_times = [at for at in store.run(skipped_ticks(keys, schedule)) if selection.has_tick(at)]
+            task_filter, value = selected
+            filtered = task_filter.select(keys, value)
+            indexes = state_indexes(filtered.index_prefix)
+            matching = filter(selection.__contains__, tasks_in(store, keys, indexes, selection.states, **bounds))
+            if filtered.further_times is not None:
+                times = [time for time in store.run(filtered.further_times) if selection.has_time(time)][:limit]
+                further_lines = [
+                    json_line({"task": None, task_filter.name: value, filtered.field: time.isoformat()})
+                    if as_lines
+                    else f"{filtered.text} {time:%Y-%m-%d %H:%M:%S} (UTC)"
+                    for time in times
+                ]
         tasks = list(islice(matching, limit + 1))
         require_agent(a2a, selection.agent, has_tasks=bool(tasks))
     print_list(tasks[:limit], as_lines, task_fields, summary_lines, "no task matches")
     if len(tasks) > limit and not as_lines:
         click.echo("… more tasks exist: raise --limit")
-    for at in skipped_times[:limit]:
-        fields = {"task": None, "schedule": schedule, "skippedTick": at.isoformat()}
-        click.echo(json_line(fields) if as_lines else f"skipped: the tick at {at:%Y-%m-%d %H:%M:%S} (UTC)")
+    for line in further_lines:
+        click.echo(line)

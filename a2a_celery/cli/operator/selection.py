@@ -107,8 +107,8 @@ class Selection:
         begun_us = _microseconds(self.begun)
         return begun_us is None or 0 < task.claimed_us <= begun_us
 
-    def has_tick(self, at: datetime) -> bool:
-        """Return True if a skipped tick of a schedule is between `since` and `until`, and no other filter is set."""
+    def has_time(self, at: datetime) -> bool:
+        """Return True if `at` is between `since` and `until`, and no other filter is set."""
         of_tasks = (*self.scope, self.context_id, self.state, self.begun)
         return (
             all(value is None for value in of_tasks)

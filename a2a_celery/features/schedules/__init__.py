@@ -12,18 +12,17 @@ from typing import TYPE_CHECKING, Any, Self
 from celery import Celery
 
 from ...errors import ConfigError
-from .celery_task import NAME as CELERY_TASK
-from .celery_task import register_schedule_task, window_of
+from ..feature import FilteredTasks
+from .celery_task import NAME, register_schedule_task, window_of
 
 if TYPE_CHECKING:  # a process that only registers agents does not import the SDK
     from celery.schedules import BaseSchedule, crontab
 
     from ...agents import Agent
     from ...client.session import Content
+    from ...store import AsyncStore, Keys
     from ...submission import Submissions
     from .section import Overlap
-
-__all__ = ["CELERY_TASK", "SCHEDULE", "SCHEDULED_AT", "ScheduleMethods"]
 
 SCHEDULE = "schedule"
 """Name of the schedule, in the metadata of a task that a tick of the schedule created."""
@@ -101,7 +100,7 @@ class ScheduleMethods:
         queue = self.agents[agent].options.get("queue")
         options = {**({"queue": queue} if queue else {}), **options}
         self._schedules.add(name)
-        task = self.celery.signature(CELERY_TASK, kwargs=scheduled_message.arguments(), options=options)
+        task = self.celery.signature(NAME, kwargs=scheduled_message.arguments(), options=options)
         self.celery.add_periodic_task(schedule, task, name=name)
 
     def _submit_tick(self, arguments: Mapping[str, Any], at_us: int) -> dict[str, str]:
@@ -110,3 +109,18 @@ class ScheduleMethods:
         submissions = self._submissions  # imports the modules of the app
         scheduled_message = ScheduledMessage.of(self.agents, **arguments)
         return submissions.run(lambda process: submit_tick(process, scheduled_message, at_us))
+
+
+def tasks_of_schedule(keys: Keys, schedule: str) -> FilteredTasks:
+    """Return the tasks of a schedule, with its skipped ticks as further rows."""
+    from .section import schedule_index, skipped_ticks  # noqa: PLC0415 -- protobuf
+
+    ticks = skipped_ticks(keys, schedule)
+    return FilteredTasks(schedule_index(keys, schedule), ticks, "skippedTick", "skipped: the tick at")
+
+
+async def report_schedules(app: Celery, store: AsyncStore, keys: Keys) -> dict[str, Any]:
+    """Return the schedules in the app's ``beat_schedule``. Entries that other schedulers store are not included."""
+    from .report import reports  # noqa: PLC0415 -- protobuf
+
+    return {"schedules": await reports(app, store, keys)}

@@ -9,9 +9,8 @@ The module does not import the SDK, because every process that registers agents 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from threading import Thread
 from typing import Any, cast
@@ -159,55 +158,6 @@ def arguments_of(
 ) -> dict[str, Any]:
     """Return the arguments of the Celery task by name, with the default values of omitted arguments."""
     return locals()
-
-
-@dataclass(frozen=True, slots=True)
-class ScheduleEntry:
-    """Entry of ``beat_schedule`` that submits messages.
-
-    Attributes:
-        schedule: Name of the schedule.
-        agent: Name of the agent that receives the messages.
-        when: Crontab or interval as text.
-        owner: Owner of the tasks, or "".
-        tenant: Tenant of the tasks, or "".
-        overlap: See `A2A.schedule`.
-    """
-
-    schedule: str
-    agent: str
-    when: str
-    owner: str = ""
-    tenant: str = ""
-    overlap: str = "skip"
-
-
-ENTRY_NAMES = ("schedule", "agent", "owner", "tenant", "overlap")
-
-
-def schedule_entries(app: Celery) -> Iterator[ScheduleEntry]:
-    """Yield the entries of the app's ``beat_schedule`` that submit messages, one entry for each schedule."""
-    names_seen: set[str] = set()
-    for entry in app.conf.beat_schedule.values():
-        arguments = entry.get("kwargs") if isinstance(entry, Mapping) and entry.get("task") == NAME else None
-        if not isinstance(arguments, Mapping):
-            continue
-        names = {name: value for name, value in arguments.items() if name in ENTRY_NAMES and isinstance(value, str)}
-        if {"schedule", "agent"} <= names.keys() and names["schedule"] not in names_seen:
-            names_seen.add(names["schedule"])
-            yield ScheduleEntry(**names, when=text_of(entry.get("schedule")))
-
-
-def text_of(schedule: Any) -> str:
-    """Return a Celery schedule as text: the five fields of a crontab, "every 30 s" for an interval, or the ``str`` of
-    any other schedule."""
-    if isinstance(schedule, crontab):
-        return str(schedule).removeprefix("<crontab: ").partition(" (")[0]
-    if isinstance(schedule, interval):
-        schedule = schedule.run_every
-    if isinstance(schedule, timedelta):
-        schedule = schedule.total_seconds()
-    return f"every {schedule:g} s" if isinstance(schedule, int | float) else str(schedule)
 
 
 def tick_time(app: Celery, schedule: str, now: datetime) -> int:

@@ -1,15 +1,16 @@
 -- schedules: start at most one task at each tick of a schedule. A section has the fields of TickSection in section.py.
 -- requires: indexes, keys, states, status, time
 --
--- The ticks of a schedule are a sorted set, scored by the time of the tick in µs. A member is '<µs> <tag of the task>',
--- or '<µs> ' for a skipped tick.
+-- The newest ticks of a schedule are a sorted set, scored by the time of the tick in µs. A member is '<µs> <tag of the
+-- task>', or '<µs> ' for a skipped tick.
 
 local MAX_TICKS = 1000
+local ticks = schedules.index_prefix .. 'ticks'
 
 local function record_tick(schedules, tag)
-  redis.call('ZADD', schedules.ticks, schedules.at, schedules.at .. ' ' .. tag)
-  redis.call('ZREMRANGEBYRANK', schedules.ticks, 0, -MAX_TICKS - 1)
-  redis.call('EXPIRE', schedules.ticks, schedules.ticks_ttl)
+  redis.call('ZADD', ticks, schedules.at, schedules.at .. ' ' .. tag)
+  redis.call('ZREMRANGEBYRANK', ticks, 0, -MAX_TICKS - 1)
+  redis.call('EXPIRE', ticks, schedules.ticks_ttl)
 end
 
 -- Return the member of a tick within the window before or after the time of this tick. If this tick is before the oldest
@@ -17,9 +18,9 @@ end
 local function find_tick(schedules)
   local at = tonumber(schedules.at)
   local first, last = micros(at - schedules.window), micros(at + schedules.window)
-  local known = redis.call('ZRANGEBYSCORE', schedules.ticks, first, last, 'LIMIT', 0, 1)[1]
-  if known or redis.call('ZCARD', schedules.ticks) < MAX_TICKS then return known end
-  local oldest = redis.call('ZRANGE', schedules.ticks, 0, 0, 'WITHSCORES')
+  local known = redis.call('ZRANGEBYSCORE', ticks, first, last, 'LIMIT', 0, 1)[1]
+  if known or redis.call('ZCARD', ticks) < MAX_TICKS then return known end
+  local oldest = redis.call('ZRANGE', ticks, 0, 0, 'WITHSCORES')
   return at < tonumber(oldest[2]) and oldest[1] or nil
 end
 

@@ -10,7 +10,6 @@ from typing import Literal, NamedTuple
 from urllib.parse import unquote
 from uuid import NAMESPACE_OID, uuid5
 
-from a2a.types import TaskState
 from google.protobuf.struct_pb2 import Struct
 
 from ...lifecycle.own_metadata import NAMESPACE
@@ -54,7 +53,6 @@ class Tick:
         """Return the section of the tick. Ended tasks are stored for `retention` seconds."""
         return TickSection(
             schedule_index(keys, self.schedule),
-            ticks_key(keys, self.schedule),
             self.at_us,
             self.window_us,
             self.overlap == "skip",
@@ -85,7 +83,6 @@ class TickSection(NamedTuple):
 
     Attributes:
         index_prefix: Prefix of the indexes of the schedule.
-        ticks: Key of the ticks of the schedule.
         at: Time of the tick in µs since 1970.
         window: µs within which two ticks are the same tick.
         skips: True to skip the tick while a task of the schedule is SUBMITTED or WORKING.
@@ -94,7 +91,6 @@ class TickSection(NamedTuple):
     """
 
     index_prefix: str
-    ticks: str
     at: Digits
     window: int
     skips: bool
@@ -122,20 +118,6 @@ def schedule_index(keys: Keys, schedule: str) -> str:
     return f"{keys.prefix}:schedule:{quote_key_part(schedule)}:"
 
 
-def schedule_indexes(keys: Keys, schedule: str) -> list[str]:
-    """Return the names of the sorted sets of a schedule's tasks, one for each state."""
-    return [f"{schedule_index(keys, schedule)}{state}" for state in TaskState.values()[1:]]
-
-
-def ticks_key(keys: Keys, schedule: str) -> str:
-    """Return the key of the sorted set of the newest 1,000 ticks of a schedule, scored by the time of the tick.
-
-    A member is ``<µs> <tag of the task>``, or ``<µs> `` for a skipped tick. The set expires one retention period, and
-    at least one day, after the newest tick.
-    """
-    return f"{schedule_index(keys, schedule)}ticks"
-
-
 @verb
 def _skipped_ticks(ticks: Key) -> None: ...
 
@@ -146,4 +128,4 @@ def skipped_ticks(keys: Keys, schedule: str) -> Operation[list[datetime]]:
     def parse(reply: Sequence[bytes]) -> list[datetime]:
         return [time_of_tick(int(at)) for at in reply]
 
-    return Operation(*_skipped_ticks(ticks_key(keys, schedule)), parse)
+    return Operation(*_skipped_ticks(f"{schedule_index(keys, schedule)}ticks"), parse)

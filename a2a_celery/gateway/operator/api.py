@@ -18,6 +18,8 @@ from starlette.routing import Route
 from ...agents import Agent
 from ...clock import SYSTEM_CLOCK, Clock
 from ...dispatch import queue_of
+from ...features import OPERATOR_ROUTES
+from ...features.feature import OperatorRoute
 from ...lifecycle.references import Scope
 from ...operations.errors import invalid, not_found
 from ...operations.service import TaskService
@@ -38,7 +40,6 @@ from ..operations.limits import OwnerLimits
 from . import audit
 from .reports import announced_json, delivery_json, history_json, overview_json, task_json, worker_json
 from .role import OperatorRole
-from .schedules import schedules
 from .stored_tasks import newest_failures, stored_tasks, tasks_of_all
 from .task_actions import TaskActions
 from .task_texts import MAX_TASKS, add_texts
@@ -49,7 +50,7 @@ FAILED_PHASE = "failed"
 ALL_PHASE = "all"
 """Value of the query parameter ``phase`` for open and ended tasks of all owners."""
 ANY_PHASE = "any"
-"""Value of the query parameter ``phase`` for open and ended tasks of one owner or schedule."""
+"""Value of the query parameter ``phase`` for open and ended tasks of one owner or of a feature's filter."""
 
 PATH = "/operator/v1"
 """Path prefix. The second segment distinguishes the paths from those of a tenant named ``operator``."""
@@ -110,7 +111,7 @@ class OperatorApi:
             ("GET", "/workers", "OperatorListWorkers", self.workers),
             ("POST", "/workers/{name:path}:drain", "OperatorDrain", self.drain),
             ("POST", "/workers/{name:path}:undrain", "OperatorUndrain", self.undrain),
-            ("GET", "/schedules", "OperatorListSchedules", self.schedules),
+            *(("GET", route.path, route.name, self._report_of(route)) for route in OPERATOR_ROUTES),
         ]
         return [
             Route(PATH + path, self._endpoint(name, report), methods=[verb]) for verb, path, name, report in operations
@@ -122,6 +123,9 @@ class OperatorApi:
             return await report(request, owner)
 
         return json_endpoint(self._limits, self._refusal_log, name, report_to_operator)
+
+    def _report_of(self, route: OperatorRoute) -> Report:
+        return lambda _request, _operator: route.report(self._app, self._store, self._keys)
 
     async def overview(self, _request: Request, _operator: str) -> dict[str, Any]:
         """Return the metrics of the fleet and the memory usage of the store."""
@@ -139,7 +143,7 @@ class OperatorApi:
 
     async def tasks(self, request: Request, operator: str) -> dict[str, Any]:
         """Return a page of the tasks of all owners, of those in one phase, of failed tasks, or of all tasks of one
-        owner or schedule. The operator's own tasks have texts."""
+        owner or of a feature's filter. The operator's own tasks have texts."""
         page = await self._task_page(request)
         await add_texts(self._store, self._keys, page["tasks"], _ownership(request, operator))
         return page
@@ -227,10 +231,6 @@ class OperatorApi:
     async def undrain(self, request: Request, operator: str) -> dict[str, Any]:
         """Return the worker in the path of `request` to service."""
         return await self._workers.undrain(request.path_params["name"], operator)
-
-    async def schedules(self, _request: Request, _operator: str) -> dict[str, Any]:
-        """Return the app's schedules, each with its newest task and its skipped ticks."""
-        return await schedules(self._app, self._store, self._keys)
 
     async def _page(self, name: str, request: Request) -> dict[str, Any]:
         page = await self._store.run(scan_list(self._keys, name, cursor=_cursor(request), size=MAX_TASKS))

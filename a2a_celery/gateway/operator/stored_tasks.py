@@ -1,5 +1,5 @@
-"""Lists of stored tasks for operators, newest status first: open and ended tasks of all owners, of one owner or of one
-schedule, and failed tasks of all owners."""
+"""Lists of stored tasks for operators, newest status first: open and ended tasks of all owners, of one owner or of a
+feature's filter, and failed tasks of all owners."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 
 from a2a.types import TaskState
 
-from ...features.schedules.section import schedule_index, skipped_ticks
+from ...features import TASK_FILTERS
+from ...features.feature import FilteredTasks
 from ...lifecycle.references import Scope
 from ...operations.errors import invalid
 from ...store import AsyncStore, Keys
@@ -33,8 +34,8 @@ MAX_FAILURES = 200
 FIRST_PAGE = "0"
 """Cursor of the first page, as in the other lists of the operator's API."""
 
-MAX_SKIPPED = 100
-"""Maximum number of skipped ticks on a page."""
+MAX_FURTHER = 100
+"""Maximum number of further rows on a page."""
 
 STATES = TaskState.keys()[1:]
 
@@ -97,10 +98,11 @@ async def tasks_of_all(store: AsyncStore, keys: Keys, query: Mapping[str, str]) 
             tenant or owner matches any value. "" selects tasks without a tenant or an owner.
 
     Raises:
-        InvalidParamsError: `query` has a schedule. See `TaskQuery.parse` for other reasons.
+        InvalidParamsError: `query` has a feature's filter. See `TaskQuery.parse` for other reasons.
     """
-    if query.get("schedule"):
-        raise invalid("schedule", "Send phase=any with a schedule.")
+    for task_filter in TASK_FILTERS:
+        if query.get(task_filter.name):
+            raise invalid(task_filter.name, f"Send phase=any with a {task_filter.name}.")
     task_query = TaskQuery.parse(query)
     size = max(1, INDEXES // len(task_query.states))
     tasks: list[TaskSummary] = []
@@ -124,24 +126,25 @@ async def tasks_of_all(store: AsyncStore, keys: Keys, query: Mapping[str, str]) 
 async def stored_tasks(
     store: AsyncStore, keys: Keys, agents: Collection[str], query: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return a page of the tasks that match `query`. If `query` has a schedule but no state, skipped ticks are
-    included.
+    """Return a page of the tasks that match `query`. If `query` has a feature's filter but no state, the further rows
+    of the filter are included.
 
     Args:
         agents: Agents whose tasks are returned if `query` contains no agent.
-        query: Filters: either ``schedule``, or ``owner``, ``tenant`` and ``agent``. Both filters can be combined with
+        query: Filters: either a feature's filter, or ``owner``, ``tenant`` and ``agent``. Both can be combined with
             ``state``, ``after`` and ``before``. "" selects tasks without an owner or a tenant. ``cursor`` is `next` of
             the previous page; without it, or with "0", the first page is returned.
 
     Raises:
-        InvalidParamsError: `query` has a schedule together with an owner, a tenant or an agent. See `TaskQuery.parse`
-            for other reasons.
+        InvalidParamsError: `query` has a feature's filter together with an owner, a tenant, an agent or another
+            feature's filter. See `TaskQuery.parse` for other reasons.
     """
-    prefixes = _prefixes(keys, agents, query)
+    filtered = _filtered_tasks(keys, query)
+    prefixes = _scope_indexes(keys, agents, query) if filtered is None else [filtered.index_prefix]
     page = _page(await TaskQuery.parse(query).newest(store, keys, prefixes))
-    if (schedule := query.get("schedule")) and not query.get("state"):
-        ticks = await store.run(skipped_ticks(keys, schedule))
-        page["skippedTicks"] = [iso_time(tick) for tick in ticks[:MAX_SKIPPED]]
+    if filtered is not None and filtered.further_times is not None and not query.get("state"):
+        times = await store.run(filtered.further_times)
+        page[f"{filtered.field}s"] = [iso_time(time) for time in times[:MAX_FURTHER]]
     return page
 
 
@@ -151,13 +154,20 @@ async def newest_failures(store: AsyncStore, keys: Keys) -> dict[str, Any]:
     return {"tasks": [task_json(task) for task in (await store.run(operation)).tasks], "next": None}
 
 
-def _prefixes(keys: Keys, agents: Collection[str], query: Mapping[str, str]) -> list[str]:
-    """Return the key prefixes of the indexes to read. Each prefix has one index for each state."""
-    if schedule := query.get("schedule"):
-        for name in ("owner", "tenant", "agent"):
-            if query.get(name):
-                raise invalid(name, "Leave it out, or leave out the schedule, whose tasks have one owner and agent.")
-        return [schedule_index(keys, schedule)]
+def _filtered_tasks(keys: Keys, query: Mapping[str, str]) -> FilteredTasks | None:
+    """Return the tasks that a feature's filter in `query` selects, or None if `query` has no such filter."""
+    selected = [task_filter for task_filter in TASK_FILTERS if query.get(task_filter.name)]
+    if not selected:
+        return None
+    name = selected[0].name
+    for other in ("owner", "tenant", "agent", *(task_filter.name for task_filter in selected[1:])):
+        if query.get(other):
+            raise invalid(other, f"Leave it out, or leave out the {name}.")
+    return selected[0].select(keys, query[name])
+
+
+def _scope_indexes(keys: Keys, agents: Collection[str], query: Mapping[str, str]) -> list[str]:
+    """Return the prefixes of the indexes of the scopes in `query`. Each prefix has one index for each state."""
     agent_names = [query["agent"]] if query.get("agent") else agents
     scopes = [Scope(agent, query.get("tenant", ""), query.get("owner", "")) for agent in agent_names]
     return [keys.scope_index(scope) for scope in scopes]

@@ -250,6 +250,11 @@ def all_tasks(
     )
 
 
+def state_indexes(prefix: str) -> list[str]:
+    """Return the names of the indexes with a prefix, one for each state."""
+    return [f"{prefix}{state}" for state in TaskState.values()[1:]]
+
+
 def tasks_in(
     store: SyncStore,
     keys: Keys,

@@ -11,14 +11,14 @@ from a2a_celery.features.schedules.section import (
     Tick,
     TickRepeated,
     TickSkipped,
-    schedule_indexes,
+    schedule_index,
     skipped_ticks,
-    ticks_key,
     time_of_tick,
 )
 from a2a_celery.lifecycle.references import Scope
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, SUBMITTED, WORKING
 from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store.admin.scan import state_indexes
 from a2a_celery.store.tasks.commands import create_task, request_cancel
 from tests.store.test_cost import Meter
 from tests.support.store.leaks import leaks
@@ -67,7 +67,7 @@ class Schedule:
     async def ids_by_state(self) -> dict[int, list[str]]:
         """Return the ids of the schedule's tasks by state."""
         tasks_by_state = {}
-        for name in schedule_indexes(self.keys, NIGHTLY.schedule):
+        for name in state_indexes(schedule_index(self.keys, NIGHTLY.schedule)):
             tags = [tag.decode() for tag in await self.store.redis.zrange(name, 0, -1)]
             if tags:
                 tasks_by_state[int(name.rpartition(":")[2])] = tags
@@ -120,7 +120,7 @@ async def test_a_tick_stays_handled_after_its_task_was_removed(
     await store.redis.delete(*(key for key in keys.task(task_id) if ":chunks" not in key))
 
     assert await schedule.tick(NIGHTLY) == TickRepeated(task_id)
-    assert 0 < await store.redis.ttl(ticks_key(keys, NIGHTLY.schedule)) <= 86400
+    assert 0 < await store.redis.ttl(f"{schedule_index(keys, NIGHTLY.schedule)}ticks") <= 86400
 
 
 @pytest.mark.parametrize(("minutes", "equal"), [(-1.0, True), (0.9, True), (-1.1, False), (1.1, False)])
@@ -176,13 +176,13 @@ async def test_the_lists_of_a_schedule_end_with_its_tasks(
     assert ids_by_state == {WORKING: names[:1], SUBMITTED: names[1:]}
     assert await schedule.ids_by_state() == {COMPLETED: names[:1], CANCELED: names[1:]}
     assert await leaks(store, keys) == []
-    for name in schedule_indexes(keys, NIGHTLY.schedule):
+    for name in state_indexes(schedule_index(keys, NIGHTLY.schedule)):
         if await store.redis.exists(name):
             assert 0 < await store.redis.ttl(name) <= RETENTION
 
 
 async def test_the_ticks_of_a_schedule_are_bounded(schedule: Schedule, store: AsyncStore, keys: Keys) -> None:
-    ticks = ticks_key(keys, NIGHTLY.schedule)
+    ticks = f"{schedule_index(keys, NIGHTLY.schedule)}ticks"
     await store.redis.zadd(ticks, {f"{AT + n} ": AT + n for n in range(1000)})
 
     new_result = await schedule.tick(later_tick(1))

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 from a2a.types import SendMessageRequest
 
 from a2a_celery import ConfigError, Settings
+from a2a_celery.features.feature import FilteredTasks, TaskFilter
 from a2a_celery.lifecycle.references import Scope, quote_key_part
 from a2a_celery.store import Keys
 from a2a_celery.store.verbs import section
@@ -36,6 +37,9 @@ class Tag(NamedTuple):
     def parse(self, task_id: str, reply: Sequence[bytes]) -> Forbidden | None:
         """Parse the reply of the section's ``check``."""
         return Forbidden(reply[1].decode()) if reply[0] == b"forbidden" else None
+
+
+TAG_FILTER = TaskFilter("tag", "List the tasks with this tag.", lambda keys, tag: FilteredTasks(tag_index(keys, tag)))
 
 
 @dataclass(frozen=True)
