@@ -11,7 +11,7 @@ from .source import PACKAGE, ROOT
 NAMES = {
     "idempotency": r"[Ii]dempotency_?[Ww]indow|Idempotency\b(?! key)|IdempotencyKey|features\.idempotency",
     "schedules": (
-        r"features\.schedules|submit_scheduled|submit_tick|tick_arguments|skipped_?[tT]icks?|Tick(?:Section|Skipped|Repeated)"
+        r"features\.schedules|submit_scheduled|submit_tick|tick_arguments|skipped_?[tT]icks?|TickSection|HandledTick"
         r"|Schedule(?:Task|Methods)|ScheduledMessage|schedule_(?:task|index)|scheduledAt|SCHEDULED_AT"
     ),
 }

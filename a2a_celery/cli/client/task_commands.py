@@ -65,7 +65,7 @@ PAGE = 50
 PLAIN_JSON = {
     "get": "--tree or --execution",
     "cancel": "--all",
-    "list_": " or ".join((", ".join(STORE_MODES[:-1]), STORE_MODES[-1])),
+    "list_": f"{', '.join(STORE_MODES[:-1])} or {STORE_MODES[-1]}",
 }
 """Options with which ``--json`` prints objects that are not messages of A2A, by the name of the command's function."""
 

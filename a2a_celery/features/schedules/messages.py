@@ -16,13 +16,12 @@ from ...client.calling.content import message_of, to_portable
 from ...errors import ConfigError
 from ...lifecycle.events import jsonable, portable_metadata
 from ...operations.errors import MAX_ID_LENGTH
-from ...store.tasks.replies import Accepted, Known
-from ...store.verbs import Section
+from ...store.tasks.replies import Accepted
 from ...submission import SubmissionProcess
 from ...telemetry.logs import about
 from ...telemetry.names import Action
 from ...telemetry.tracing import trace_to_keep
-from .section import Overlap, Tick, TickRepeated, TickSkipped, time_of_tick
+from .section import HandledTick, Overlap, Tick, time_of_tick
 
 logger = logging.getLogger(__name__)
 
@@ -132,37 +131,30 @@ async def submit_tick(process: SubmissionProcess, scheduled_message: ScheduledMe
         round(scheduled_message.window * 1_000_000),
         cast(Overlap, scheduled_message.overlap),
     )
-    task_id = tick.task_id(process.keys)
-    sections: Sequence[Section[TickSkipped | TickRepeated]] = [tick.section(process.keys, process.settings.retention)]
+    task_id, tick_time = tick.task_id(process.keys), time_of_tick(at_us).isoformat()
     result = await process.submitter.create(
         scheduled_message.agent,
         scheduled_message.request(task_id),
         scheduled_message.caller,
         task_id,
         metadata=tick.metadata(),
-        sections=sections,
+        sections=[tick.section(process.keys, process.settings.retention)],
     )
-    assert not isinstance(result, Known), "a tick has its own message id"
-    return _outcome(result, tick, scheduled_message.agent)
-
-
-def _outcome(result: Accepted | TickSkipped | TickRepeated, tick: Tick, agent: str) -> dict[str, str]:
-    tick_time = time_of_tick(tick.at_us).isoformat()
     match result:
         case Accepted(task):
             logger.info("schedule %s: the tick at %s started the task %s", tick.schedule, tick_time, task.id)
             return {"outcome": "started", "task_id": task.id}
-        case TickSkipped():
+        case HandledTick("skipped"):
             logger.warning(
                 "schedule %s: the tick at %s was skipped, because a task of the schedule runs",
                 *(tick.schedule, tick_time),
-                extra=about(Action.TICK_SKIPPED, agent=agent),
+                extra=about(Action.TICK_SKIPPED, agent=scheduled_message.agent),
             )
-            return {"outcome": "skipped", "task_id": ""}
-        case TickRepeated(task_id):
+        case HandledTick():
             logger.info(
                 "schedule %s: the tick at %s was handled before, task %s",
-                *(tick.schedule, tick_time, task_id or "none"),
-                extra=about(Action.TICK_REPEATED, agent=agent),
+                *(tick.schedule, tick_time, result.task_id or "none"),
+                extra=about(Action.TICK_REPEATED, agent=scheduled_message.agent),
             )
-            return {"outcome": "repeated", "task_id": task_id}
+    assert isinstance(result, HandledTick), "a tick has its own message id"
+    return {"outcome": result.outcome, "task_id": result.task_id}

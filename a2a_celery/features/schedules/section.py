@@ -61,20 +61,17 @@ class Tick:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class TickSkipped:
-    """Skipped tick, which creates no task, because an earlier task of the schedule is SUBMITTED or WORKING."""
-
-
-@dataclass(frozen=True, slots=True)
-class TickRepeated:
-    """Repeated tick. Nothing was written.
+class HandledTick(NamedTuple):
+    """Tick that creates no task.
 
     Attributes:
-        task_id: Id of the task that the tick created, or "" if the tick was skipped.
+        outcome: "skipped" if an earlier task of the schedule is SUBMITTED or WORKING, or "repeated" if the tick was
+            handled before.
+        task_id: Id of the task that a repeated tick has created, or "" if the tick was skipped.
     """
 
-    task_id: str
+    outcome: str
+    task_id: str = ""
 
 
 @section(Path(__file__).with_suffix(".lua"))
@@ -97,13 +94,13 @@ class TickSection(NamedTuple):
     ticks_ttl: int
     metadata: bytes
 
-    def parse(self, task_id: str, reply: Sequence[bytes]) -> TickSkipped | TickRepeated | None:
+    def parse(self, task_id: str, reply: Sequence[bytes]) -> HandledTick | None:
         """Parse the reply of the section's ``check``, or return None for any other reply."""
-        match reply[0]:
-            case b"skipped":
-                return TickSkipped()
-            case b"repeated":
-                return TickRepeated(unquote(reply[1].decode()))
+        match reply:
+            case [b"skipped"]:
+                return HandledTick("skipped")
+            case [b"repeated", tag]:
+                return HandledTick("repeated", unquote(tag.decode()))
         return None
 
 

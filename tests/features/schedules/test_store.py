@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from a2a_celery.features.schedules.section import (
+    HandledTick,
     Tick,
-    TickRepeated,
-    TickSkipped,
     schedule_index,
     skipped_ticks,
     time_of_tick,
@@ -99,8 +98,8 @@ async def test_a_tick_starts_one_task_that_names_its_schedule(schedule: Schedule
 async def test_a_tick_is_handled_once_even_if_its_schedule_has_another_owner(schedule: Schedule) -> None:
     first = await schedule.start_task(NIGHTLY)
 
-    assert await schedule.tick(NIGHTLY, scope=BOB) == TickRepeated(first)
-    assert await schedule.tick(replace(NIGHTLY, overlap="allow"), scope=BOB) == TickRepeated(first)
+    assert await schedule.tick(NIGHTLY, scope=BOB) == HandledTick("repeated", first)
+    assert await schedule.tick(replace(NIGHTLY, overlap="allow"), scope=BOB) == HandledTick("repeated", first)
 
 
 async def test_equal_ticks_at_once_start_one_task(schedule: Schedule, seeds: Seeds) -> None:
@@ -108,7 +107,7 @@ async def test_equal_ticks_at_once_start_one_task(schedule: Schedule, seeds: See
     results = await run_concurrently(*(schedule.tick(tick) for tick in ticks))
 
     [creation] = [result for result in results if begins(result)]
-    assert [result for result in results if result is not creation] == [TickRepeated(creation.task.id)] * 7
+    assert [result for result in results if result is not creation] == [HandledTick("repeated", creation.task.id)] * 7
 
 
 async def test_a_tick_stays_handled_after_its_task_was_removed(
@@ -119,7 +118,7 @@ async def test_a_tick_stays_handled_after_its_task_was_removed(
     await seeds.settle_run(claim, status(COMPLETED))
     await store.redis.delete(*(key for key in keys.task(task_id) if ":chunks" not in key))
 
-    assert await schedule.tick(NIGHTLY) == TickRepeated(task_id)
+    assert await schedule.tick(NIGHTLY) == HandledTick("repeated", task_id)
     assert 0 < await store.redis.ttl(f"{schedule_index(keys, NIGHTLY.schedule)}ticks") <= 86400
 
 
@@ -129,7 +128,7 @@ async def test_ticks_within_the_window_are_equal(schedule: Schedule, minutes: fl
 
     result = await schedule.tick(later_tick(minutes, window_us=MINUTE, overlap="allow"))
 
-    assert (result == TickRepeated(task_id)) is equal
+    assert (result == HandledTick("repeated", task_id)) is equal
 
 
 async def test_a_tick_is_skipped_while_a_task_runs(schedule: Schedule, seeds: Seeds, store: AsyncStore) -> None:
@@ -139,8 +138,8 @@ async def test_a_tick_is_skipped_while_a_task_runs(schedule: Schedule, seeds: Se
     results.append(await schedule.tick(later_tick(2)))
     await seeds.settle_run(claim, status(COMPLETED))
 
-    assert results == [TickSkipped(), TickSkipped()]
-    assert await schedule.tick(later_tick(1)) == TickRepeated("")
+    assert results == [HandledTick("skipped"), HandledTick("skipped")]
+    assert await schedule.tick(later_tick(1)) == HandledTick("repeated")
     assert begins(await schedule.tick(later_tick(3)))
     ticks = await store.run(skipped_ticks(seeds.keys, NIGHTLY.schedule))
     assert ticks == [time_of_tick(AT + n * MINUTE) for n in (2, 1)]
@@ -189,7 +188,7 @@ async def test_the_ticks_of_a_schedule_are_bounded(schedule: Schedule, store: As
     too_old = await schedule.tick(later_tick(-1))
 
     assert begins(new_result)
-    assert too_old == TickRepeated("")
+    assert too_old == HandledTick("repeated")
     assert await store.redis.zcard(ticks) == 1000
     assert await store.redis.zscore(ticks, f"{AT} ") is None
 

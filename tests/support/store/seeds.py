@@ -20,7 +20,7 @@ from a2a.types import (
 )
 
 from a2a_celery.features import KEPT_METADATA
-from a2a_celery.features.schedules.section import Tick, TickRepeated, TickSkipped
+from a2a_celery.features.schedules.section import HandledTick, Tick
 from a2a_celery.lifecycle import LogEntry, fold
 from a2a_celery.lifecycle.journal import RunRecord
 from a2a_celery.lifecycle.outcomes import agent_message
@@ -102,7 +102,7 @@ class Seeds:
         )
         return task_id
 
-    async def create_scheduled_task(self, tick: Tick, scope: Scope = ANN) -> Accepted | TickSkipped | TickRepeated:
+    async def create_scheduled_task(self, tick: Tick, scope: Scope = ANN) -> Accepted | HandledTick:
         """Create the task of a schedule's tick, and return the store's result."""
         task_id = tick.task_id(self.keys)
         message_request = request(task_id=task_id, context_id=task_id)
@@ -119,7 +119,7 @@ class Seeds:
                 sections=[tick.section(self.keys, RETENTION)],
             )
         )
-        assert isinstance(result, Accepted | TickSkipped | TickRepeated), result
+        assert isinstance(result, Accepted | HandledTick), result
         return result
 
     async def claim_run(
