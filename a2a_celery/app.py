@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
 from celery import Celery, Task
@@ -26,7 +26,7 @@ from .agents import (
 )
 from .errors import ConfigError
 from .execution.celery import worker_signals
-from .features import FeatureMethods
+from .features import CELERY_TASKS, FeatureMethods
 from .hooks import Hooks
 from .integrations.celery import resolve_proxy
 from .settings import Settings
@@ -86,11 +86,12 @@ class A2A(FeatureMethods):
         worker_signals.connect_logging(app, lambda: self.settings)
         worker_signals.connect(app, self.worker)
         if not hasattr(app, EXTENSION_KEY):
-            self._register_celery_tasks(app)
+            for register_task in CELERY_TASKS.values():
+                register_task(app)
         setattr(app, EXTENSION_KEY, self)
 
     @classmethod
-    def of(cls, app: Celery) -> Self:
+    def of(cls, app: Celery) -> A2A:
         """Return the `A2A` object of `app`.
 
         Raises:

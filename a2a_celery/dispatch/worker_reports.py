@@ -33,7 +33,7 @@ def worker_reports(app: Celery, timeout: float, nodes: Sequence[str] = ()) -> di
         nodes: Workers to ask, or () for all workers.
     """
     tasks = ask_workers(app, "registered", timeout, nodes)
-    with_package = [node for node, names in tasks.items() if not CELERY_TASKS.isdisjoint(names)]
+    with_package = [node for node, names in tasks.items() if not CELERY_TASKS.keys().isdisjoint(names)]
     reports = ask_workers(app, "a2a_report", timeout, with_package) if with_package else {}
     others = [node for node in tasks if node not in with_package]
     queues = ask_workers(app, "active_queues", timeout, others) if others else {}
@@ -162,7 +162,7 @@ def _consumers(inspect: Any, nodes: Sequence[str]) -> dict[str, Consumer]:
         names = queues.get(node)
         if isinstance(names, list) and node in tasks:
             queue_names = frozenset(queue["name"] for queue in names)
-            consumers[node] = Consumer(queue_names, not CELERY_TASKS.isdisjoint(tasks[node] or ()))
+            consumers[node] = Consumer(queue_names, not CELERY_TASKS.keys().isdisjoint(tasks[node] or ()))
         else:  # the worker stopped replying
             consumers[node] = Consumer(None, claims=False)
     return consumers

@@ -1,4 +1,4 @@
-"""Features of the server. Each feature is a folder, which the rest of the server calls through `Feature`.
+"""Features of the server. Each feature is a folder, which the rest of the server calls through the lists below.
 
 This module is the only place outside the folder of a feature that names the feature. An agent that does not use a
 feature loads none of the feature's other modules, sends the store no argument for it, and runs no code of it.
@@ -13,7 +13,7 @@ from .feature import Feature as Feature
 from .feature import OperatorRoute, TaskFilter
 from .idempotency import Idempotency
 from .schedules import SCHEDULE, SCHEDULED_AT, ScheduleMethods, report_schedules, tasks_of_schedule
-from .schedules.celery_task import NAME as SCHEDULE_TASK
+from .schedules import celery_task as schedule_task
 
 FEATURES: Sequence[type[Feature]] = (Idempotency,)
 """Features that agents use, in the order in which their sections check a message."""
@@ -21,8 +21,8 @@ FEATURES: Sequence[type[Feature]] = (Idempotency,)
 FEATURE_OPTIONS = frozenset(option for feature in FEATURES for option in feature.OPTIONS)
 """Options of agents that belong to features."""
 
-CELERY_TASKS = frozenset({SCHEDULE_TASK})
-"""Names of the Celery tasks that each app with an `A2A` object has."""
+CELERY_TASKS = {schedule_task.NAME: schedule_task.register_schedule_task}
+"""Functions that register the Celery tasks of each app with an `A2A` object, by the names of the tasks."""
 
 KEPT_METADATA = (SCHEDULE, SCHEDULED_AT)
 """Names of the metadata that a task keeps when it is requeued."""

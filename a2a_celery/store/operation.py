@@ -74,12 +74,13 @@ class Operation(Generic[T]):
     ends_task: bool = False
 
 
-HEADERS: dict[str, str] = {}
-"""Lua lines that declare the parameters of each script, by the name of the script; see ``store/verbs.py``."""
+HEADERS: dict[str, Callable[[tuple[type[Any], ...]], str]] = {}
+"""Functions that return the Lua lines before a script with sections, by the name of the script; see
+``store/verbs.py``."""
 
 
 @cache
-def script(name: str, header: str | None = None) -> Script:
+def script(name: str, sections: tuple[type[Any], ...] = ()) -> Script:
     """Return a script, preceded by its header and by the library definitions that the script and the header use.
 
     Redis executes the definitions in each call. The omission of unused definitions cuts the CPU time of `create_task`
@@ -87,12 +88,12 @@ def script(name: str, header: str | None = None) -> Script:
 
     Args:
         name: Name of the script; see `script_text`.
-        header: Header of a call with sections, or None for the header of a call without sections.
+        sections: Classes of the sections of a call.
 
     Raises:
         ValueError: There is no script `name`, a required library does not exist, or libraries require each other.
     """
-    text = link_script(name, (HEADERS[name] if header is None else header) + script_text(name), libraries())
+    text = link_script(name, HEADERS[name](sections) + script_text(name), libraries())
     digest = sha1(text.encode(), usedforsecurity=False).hexdigest()
     return Script(name, text, digest, keeps_blobs="keep_blobs(" in text)
 

@@ -35,7 +35,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from inspect import signature as signature_of
 from pathlib import Path
 from types import NoneType, UnionType
@@ -103,8 +103,12 @@ def verb(signature: Callable[P, None]) -> Callable[P, Call]:
     require_names(f"script {name}", text, plain, points)
     names = [parameter for parameter, _ in parameters]
 
-    _PARAMETERS[name] = plain, points
-    HEADERS[name] = header_with(name, ())
+    def header_with(sections: tuple[type[Any], ...]) -> str:
+        codes = [SECTIONS[kind] for kind in sections]
+        return header([*plain, *((code.feature, code.table) for code in codes)]) + _code_of(codes, points)
+
+    header_with(())  # refuses a wrong signature
+    HEADERS[name] = header_with
     forms = list(enumerate(form for _, form in parameters))
     key_forms = [(n, form) for n, form in forms if isinstance(form, KeyForm | TaskForm)]
     encoders = [(n, form.encode) for n, form in forms if isinstance(form, ScalarForm)]
@@ -126,7 +130,7 @@ def verb(signature: Callable[P, None]) -> Callable[P, Call]:
             return Call(script(name), keys, arguments)
         for section in sections:
             SECTIONS[type(section)].table.add(arguments, section)
-        return Call(script(name, header_with(name, tuple(map(type, sections)))), keys, arguments)
+        return Call(script(name, tuple(map(type, sections))), keys, arguments)
 
     call.__doc__, call.__name__ = signature.__doc__, signature.__name__
     return call
@@ -148,16 +152,6 @@ class SectionCode(NamedTuple):
 
 SECTIONS: dict[type[Any], SectionCode] = {}
 """Lua code of each class of sections."""
-_PARAMETERS: dict[str, tuple[Sequence[tuple[str, Any]], Sequence[str]]] = {}
-"""Parameters of each script, and the points at which the script runs its sections."""
-
-
-@cache
-def header_with(name: str, sections: tuple[type[Any], ...]) -> str:
-    """Return the Lua lines before the script `name` in a call with sections."""
-    parameters, points = _PARAMETERS[name]
-    codes = [SECTIONS[kind] for kind in sections]
-    return header([*parameters, *((code.feature, code.table) for code in codes)]) + _code_of(codes, points)
 
 
 def section(lua: Path) -> Callable[[S], S]:

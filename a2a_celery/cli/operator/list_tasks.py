@@ -56,7 +56,7 @@ def with_list_options(command: Callable[..., Any]) -> Callable[..., Any]:
         if not stuck:
             return _list(context, Selection.from_options(rest), next(iter(selected), None), limit, as_lines)
         if names:
-            raise click.UsageError(f"--stuck lists the tasks of all {names[0][2:]}s: leave out {names[0]}")
+            raise click.UsageError(f"--stuck lists the tasks of all {selected[0][0].name}s: leave out {names[0]}")
         if rest["state"] is not None:
             raise click.UsageError("--stuck selects the states itself: leave out --state")
         return list_stuck(context, Selection.from_options(rest), older_than, limit, as_lines)

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from celery import Celery
 
 from ...errors import ConfigError
 from ..feature import FilteredTasks
-from .celery_task import NAME, register_schedule_task, window_of
+from .celery_task import NAME, window_of
 
 if TYPE_CHECKING:  # a process that only registers agents does not import the SDK
     from celery.schedules import BaseSchedule, crontab
@@ -37,19 +37,11 @@ class ScheduleMethods:
         celery: Celery
         agents: dict[str, Agent]
 
-        @classmethod
-        def of(cls, app: Celery) -> Self: ...
-
         @property
         def _submissions(self) -> Submissions: ...
 
     def __init__(self) -> None:
         self._schedules: set[str] = set()
-
-    @classmethod
-    def _register_celery_tasks(cls, app: Celery) -> None:
-        """Register the Celery tasks of features, before the app has an `A2A` object."""
-        register_schedule_task(app, lambda arguments, at: cls.of(app)._submit_tick(arguments, at))
 
     def schedule(
         self,

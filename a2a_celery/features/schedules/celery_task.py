@@ -9,7 +9,7 @@ The module does not import the SDK, because every process that registers agents 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, wait
 from datetime import UTC, datetime, timedelta
 from threading import Thread
@@ -56,17 +56,12 @@ average."""
 RETRY_DELAY = 60.0
 """Maximum seconds between two retries of a tick."""
 
-SubmitTick = Callable[[Mapping[str, Any], int], dict[str, str]]
-"""Function that submits the message of a tick, and returns the result of the Celery task. The parameters are the Celery
-task's arguments, and the time of the tick in µs."""
-
 
 class ScheduleTask(Task):  # type: ignore[misc]
     """Celery task that submits the message of a tick. A redelivered Celery message does not start a second A2A task."""
 
     acks_late = True
     reject_on_worker_lost = True
-    submit: SubmitTick
     submission: Future[dict[str, str]] | None = None
     """Newest submission of a tick by this process."""
 
@@ -92,6 +87,10 @@ class ScheduleTask(Task):  # type: ignore[misc]
                 else:
                     return EagerResult(result["task_id"], result, SUCCESS, name=self.name)
         return super().apply_async(args, kwargs, *rest, headers=headers, **options)
+
+    def submit(self, arguments: Mapping[str, Any], at_us: int) -> dict[str, str]:
+        """Submit the message of the tick at `at_us`, and return the result of the Celery task."""
+        return cast(dict[str, str], self.app.a2a_celery._submit_tick(arguments, at_us))
 
     def _submit(self, args: Sequence[Any], kwargs: Mapping[str, Any], at_us: int) -> dict[str, str]:
         """Submit a tick in a thread, and wait for at most `SUBMIT_TIMEOUT` seconds.
@@ -119,7 +118,7 @@ class ScheduleTask(Task):  # type: ignore[misc]
         return future.result()
 
 
-def register_schedule_task(app: Celery, submit: SubmitTick) -> None:
+def register_schedule_task(app: Celery) -> None:
     """Register the Celery task with `app`. Celery creates the task when the app is finalized, so the app may be
     configured later."""
 
@@ -133,7 +132,6 @@ def register_schedule_task(app: Celery, submit: SubmitTick) -> None:
     app.task(
         name=NAME,
         base=ScheduleTask,
-        submit=staticmethod(submit),
         bind=True,
         shared=False,
         autoretry_for=(StoreUnavailable,),

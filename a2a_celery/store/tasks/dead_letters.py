@@ -197,9 +197,9 @@ def resubmission(
         copy.task_id = task_id
     task.history.append(request.message)
     task.metadata.update(own_metadata({REQUEUED_FROM: dead_letter.task.id}))
-    for name in map(NAMESPACE.__add__, kept_metadata):
-        if name in dead_letter.task.metadata:
-            task.metadata[name] = dead_letter.task.metadata[name]
+    for name in kept_metadata:
+        if (key := NAMESPACE + name) in dead_letter.task.metadata:
+            task.metadata[key] = dead_letter.task.metadata[key]
     return request, task
 
 

@@ -22,7 +22,7 @@ from a2a_celery.store import Keys, operation
 from a2a_celery.store.blobs.blob_store import Blobs
 from a2a_celery.store.blobs.object_store import ObjectStore
 from a2a_celery.store.tasks import commands, family, signals
-from a2a_celery.store.verbs import SECTIONS, header_with
+from a2a_celery.store.verbs import SECTIONS
 from a2a_celery.store.webhooks import deliveries
 from tests.support.store.seeds import Seeds
 from tests.support.store.view import View
@@ -114,7 +114,6 @@ class Scripts:
         operation.SCRIPTS = folder
         operation.script.cache_clear()
         operation.libraries.cache_clear()
-        header_with.cache_clear()
 
 
 async def walk(url: str, seed: int, sequence: int, outcomes: Outcomes) -> list[str]:
