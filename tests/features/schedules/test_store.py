@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
+from a2a_celery.errors import StoreUnavailable
 from a2a_celery.features.schedules.section import (
     HandledTick,
     Tick,
@@ -20,6 +22,7 @@ from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.admin.scan import state_indexes
 from a2a_celery.store.tasks.commands import create_task, request_cancel
 from tests.store.test_cost import Meter
+from tests.support.processes.restarts import allow_writes, refuse_writes
 from tests.support.store.leaks import leaks
 from tests.support.store.replies import begins
 from tests.support.store.seeds import ANN, BOB, RETENTION, Seeds, request, run_concurrently, status
@@ -143,6 +146,26 @@ async def test_a_tick_is_skipped_while_a_task_runs(schedule: Schedule, seeds: Se
     assert begins(await schedule.tick(later_tick(3)))
     ticks = await store.run(skipped_ticks(seeds.keys, NIGHTLY.schedule))
     assert ticks == [time_of_tick(AT + n * MINUTE) for n in (2, 1)]
+
+
+async def test_a_full_store_starts_no_task_and_shows_skipped_ticks(
+    schedule: Schedule, store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis
+) -> None:
+    await schedule.start_task(NIGHTLY)
+    await schedule.tick(later_tick(1))
+    refuse_writes(redis_server, "OOM")
+    try:
+        with pytest.raises(StoreUnavailable):
+            await schedule.tick(later_tick(2, overlap="allow"))
+        with pytest.raises(StoreUnavailable):
+            await schedule.tick(later_tick(2))
+        ticks = await store.run(skipped_ticks(keys, NIGHTLY.schedule))
+    finally:
+        allow_writes(redis_server)
+
+    assert ticks == [time_of_tick(AT + MINUTE)]
+    assert await store.run(skipped_ticks(keys, NIGHTLY.schedule)) == ticks
+    assert begins(await schedule.tick(later_tick(2, overlap="allow")))
 
 
 async def test_a_task_that_waits_for_its_client_does_not_run(schedule: Schedule, seeds: Seeds) -> None:
