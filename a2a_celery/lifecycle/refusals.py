@@ -52,6 +52,8 @@ class Reason(Enum):
         "task {task} is {short_state}: only a task that FAILED because its worker was lost or its steps changed can be "
         "requeued; send the message again instead"
     )
+    FEATURE = "{text}"
+    """Reason of a feature, which is in the data."""
     OTHER_APP = (
         "task {task} belongs to the agent {agent!r}, which this app does not have: requeue it with the app of the agent"
     )

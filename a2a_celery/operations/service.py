@@ -138,7 +138,7 @@ class TaskService:
             limits: Limits for the message, or None for no limits.
             push: Push-notification config that receives the events of the task, or None.
             reply_channel: Notification channel of the calling gateway, or None.
-            metadata: Metadata of the task that one of `sections` writes to the store, or None.
+            metadata: Metadata of the task, or None.
             sections: Sections of the caller, which come before the sections of the agent's features.
             is_awaited: True if the parent of the task waits for it.
 

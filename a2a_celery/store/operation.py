@@ -102,10 +102,12 @@ def script_text(name: str) -> str:
     """Return the text of the file ``scripts/<noun>/<name>.lua`` or ``features/<feature>/<name>.lua``.
 
     Raises:
-        ValueError: There is no script `name`.
+        ValueError: There is no script `name`, or there are several.
     """
-    (path,) = [path for folder in (SCRIPTS, FEATURES) for path in folder.glob(f"*/{name}.lua")]
-    return path.read_text("utf-8")
+    paths = [path for folder in (SCRIPTS, FEATURES) for path in folder.glob(f"*/{name}.lua")]
+    if len(paths) != 1:
+        raise ValueError(f"there must be one script {name!r}, not {len(paths)}")
+    return paths[0].read_text("utf-8")
 
 
 @cache

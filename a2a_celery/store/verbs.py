@@ -26,8 +26,8 @@ A verb whose script uses another name, or does not use a parameter, is refused w
 
 A feature adds a `Section` to the calls of a verb with a parameter `sections: Sections`. The script of such a call also
 contains the Lua code of the section. A script runs its sections with ``<point>_sections(…)``. This calls the function
-``<point>`` of each section with the section's table and the same arguments, until a section returns a reply. A call
-without sections runs a script without their code.
+``<point>`` of each section with the section's table and the same arguments. The functions of the point ``check`` are
+called until one of them returns a reply. A call without sections runs a script without their code.
 """
 
 from __future__ import annotations
@@ -105,6 +105,8 @@ def verb(signature: Callable[P, None]) -> Callable[P, Call]:
 
     def header_with(sections: tuple[type[Any], ...]) -> str:
         codes = [SECTIONS[kind] for kind in sections]
+        if taken := {code.feature for code in codes} & {*names, *defined_names()}:
+            raise TypeError(f"script {name} has a parameter or a library with the name of the feature {min(taken)}")
         return header([*plain, *((code.feature, code.table) for code in codes)]) + _code_of(codes, points)
 
     header_with(())  # refuses a wrong signature
@@ -178,13 +180,15 @@ def _code_of(sections: Sequence[SectionCode], points: Sequence[str]) -> str:
     lines, calls = [], {point: list[str]() for point in points}
     for feature, _, text in sections:
         functions = [point for point in _FUNCTION.findall(text) if point in points]
+        if not functions:
+            raise TypeError(f"section {feature} has no function for the points {', '.join(points)}")
         names = ", ".join(f"{feature}_{point}" for point in functions)
         lines += [f"local {names}", "do", text, f"{names} = {', '.join(functions)}", "end"]
         for point in functions:
             calls[point].append(f"{feature}_{point}({feature}, ...)")
     for point in points:
-        body = f" return {' or '.join(calls[point])}" if calls[point] else ""
-        lines.append(f"local function {point}_sections(...){body} end")
+        body = f"return {' or '.join(calls[point])}" if calls[point] and point == "check" else " ".join(calls[point])
+        lines.append(f"local function {point}_sections(...) {body} end")
     return "".join(f"{line}\n" for line in lines)
 
 

@@ -287,7 +287,8 @@ async def cancel(gateway: Gateway, *, task: str, as_lines: bool) -> None:
 async def list_(gateway: Gateway, *, state: str | None, context_id: str | None, limit: int, as_lines: bool) -> None:
     """List tasks, most recently changed first.
 
-    A gateway lists the caller's tasks. The options for operators list the tasks of all callers, from the store.
+    A gateway lists the caller's tasks. With --all, --stuck or the filter of a feature, the command lists the
+    tasks of all callers, from the store.
     """
     state_name = STATE_PREFIX + (state or "unspecified").upper()
     found_tasks: list[tuple[str, Task]] = []

@@ -42,7 +42,7 @@ def with_list_options(command: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         if older_than is not None and not stuck:
             raise click.UsageError("--older-than needs --stuck")
-        values = [(task_filter, rest.pop(task_filter.name)) for task_filter in TASK_FILTERS]
+        values = [(task_filter, rest.pop(task_filter.name.replace("-", "_"))) for task_filter in TASK_FILTERS]
         selected = [(task_filter, value) for task_filter, value in values if value is not None]
         names = [f"--{task_filter.name}" for task_filter, _ in selected]
         mode = "--stuck" if stuck else names[0] if names else "--all" if all_callers else None
@@ -56,7 +56,7 @@ def with_list_options(command: Callable[..., Any]) -> Callable[..., Any]:
         if not stuck:
             return _list(context, Selection.from_options(rest), next(iter(selected), None), limit, as_lines)
         if names:
-            raise click.UsageError(f"--stuck lists the tasks of all {selected[0][0].name}s: leave out {names[0]}")
+            raise click.UsageError(f"--stuck cannot be combined with {names[0]}")
         if rest["state"] is not None:
             raise click.UsageError("--stuck selects the states itself: leave out --state")
         return list_stuck(context, Selection.from_options(rest), older_than, limit, as_lines)

@@ -41,6 +41,7 @@ class ScheduleMethods:
         def _submissions(self) -> Submissions: ...
 
     def __init__(self) -> None:
+        super().__init__()
         self._schedules: set[str] = set()
 
     def schedule(

@@ -15,7 +15,6 @@ from google.protobuf.struct_pb2 import Struct
 from ...lifecycle.own_metadata import NAMESPACE
 from ...lifecycle.references import quote_key_part
 from ...store import Keys
-from ...store.codec import pack_metadata
 from ...store.operation import Operation
 from ...store.verbs import Digits, Key, section, verb
 from . import SCHEDULE, SCHEDULED_AT
@@ -57,7 +56,6 @@ class Tick:
             self.window_us,
             self.overlap == "skip",
             max(retention, MIN_TICKS_TTL),
-            pack_metadata(self.metadata()),
         )
 
 
@@ -70,7 +68,7 @@ class HandledTick(NamedTuple):
         task_id: Id of the task that a repeated tick has created, or "" if the tick was skipped.
     """
 
-    outcome: str
+    outcome: Literal["skipped", "repeated"]
     task_id: str = ""
 
 
@@ -84,7 +82,6 @@ class TickSection(NamedTuple):
         window: µs within which two ticks are the same tick.
         skips: True to skip the tick while a task of the schedule is SUBMITTED or WORKING.
         ticks_ttl: Seconds for which the ticks are stored after the newest tick.
-        metadata: Packed metadata of the task.
     """
 
     index_prefix: str
@@ -92,7 +89,6 @@ class TickSection(NamedTuple):
     window: int
     skips: bool
     ticks_ttl: int
-    metadata: bytes
 
     def parse(self, task_id: str, reply: Sequence[bytes]) -> HandledTick | None:
         """Parse the reply of the section's ``check``, or return None for any other reply."""

@@ -24,6 +24,7 @@ from ..codec import (
     DECODE_ERRORS,
     EventArguments,
     event_arguments,
+    pack_metadata,
     require_contents,
     snapshot_is_resolved,
     snapshot_size,
@@ -218,6 +219,7 @@ def _create_task(
     options: bytes,
     context_queue: str,
     limits: str,
+    metadata: bytes | None,
     reply_channel: ReplyChannel | None,
     parent_arguments: ParentArguments | None,
     broker_message: BrokerMessage | None,
@@ -264,7 +266,7 @@ def create_task(
         reply_channel: Notification channel of the calling gateway, or None.
         parent: Parent of the task, or None. A parent of another tenant or owner is ignored.
         message: Celery message of the run, or None if the caller publishes the run.
-        metadata: Metadata of the task that a section writes to the store, or None.
+        metadata: Metadata of the task, or None.
         sections: Sections of features.
     """
     stored_request, detached = detach_large_parts(request)
@@ -297,6 +299,7 @@ def create_task(
             options=options,
             context_queue=keys.context_queue(scope, context_id) if serialize_context else "",
             limits=limit_argument(keys, scope, limits),
+            metadata=None if metadata is None else pack_metadata(metadata),
             reply_channel=reply_channel,
             parent_arguments=None if parent is None else parent_arguments(parent, task_id, context_id),
             broker_message=message,
@@ -325,7 +328,8 @@ def _created(
 ) -> Accepted | R | Refusal:
     """Parse the reply of ``create_task``. `whole_message` replaces the message of `task`, unless it is None."""
     if reply[0] != b"created":
-        return _answer_of(sections, task.id, reply) or refusal(task.id, reply, CREATE_REASONS)
+        answer = _answer_of(sections, task.id, reply)
+        return refusal(task.id, reply, CREATE_REASONS) if answer is None else answer
     _, at, is_blocked, is_child, is_published, context_id = reply
     task.context_id = context_id.decode()
     if whole_message is not None:

@@ -40,7 +40,7 @@ end
 
 local repeated = reply_of_repeat()
 if repeated then return repeated end
-local refused = check_sections()
+local refused = check_sections(keys)
 if refused then return refused end
 if context_id ~= '' and context_id ~= r.context then return {'context', r.context} end
 if TERMINAL[r.state] then return {'ended', micros(r.state)} end

@@ -16,7 +16,7 @@ if r and r.scope == scope then
   local at = string.match(log_entry(keys, r, 1), '^%d+')
   return {'created', at, is_blocked(keys, r) and '1' or '0', r.parent and '1' or '0', is_published(keys, r.run), r.context}
 end
-local refused = check_sections()
+local refused = check_sections(keys)
 if refused then return refused end
 if r then return {'id_conflict'} end
 local request_size = #request + #caller + #options
@@ -36,6 +36,7 @@ redis.call('HSET', keys.record, 'task_id', task_id, 'context', context_id, 'scop
   'status', status_event, 'version', 1, 'run', 1, 'phase', 'queued', 'seq', 0, 'turn', 1, 'attempt', 1, 'size', size,
   'largest', #task_event)
 if options ~= '' then set_options(keys.record, options) end
+if metadata then merge_metadata(keys, metadata) end
 if parent then
   join_family(keys, parent, parent_arguments.id)
   merge_metadata(keys, parent_arguments.metadata)
