@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -19,12 +21,16 @@ from a2a_celery.features import FEATURES
 from a2a_celery.features.idempotency.section import IdempotencyKey
 from a2a_celery.gateway.operator import stored_tasks
 from a2a_celery.lifecycle.states import FAILED, SUBMITTED, WORKING
+from a2a_celery.operations.limits import error_of
 from a2a_celery.operations.requests import sections_for_message
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.tasks.commands import continue_task, create_task
 from a2a_celery.store.tasks.replies import Known
 from a2a_celery.store.verbs import Section
-from tests.features.tagged import TAG_FILTER, Forbidden, Tagged, tag_index
+from tests.features import tagged as tagged_feature
+from tests.features.tagged import TAG_FILTER, Tagged
+from tests.features.tagged.section import tag_index
+from tests.support import ROOT
 from tests.support.clients.store_operator import Command, ids
 from tests.support.store.replies import begins, waits
 from tests.support.store.seeds import ANN, CONTEXT, RETENTION, Seeds, request
@@ -106,7 +112,9 @@ async def test_operators_list_the_tasks_with_a_tag(
 async def test_a_forbidden_tag_creates_no_task(store: AsyncStore, keys: Keys) -> None:
     sections = sections_for_message(agent(tag="forbidden"), keys, ANN, request())
 
-    assert await create(store, keys, "t", sections) == Forbidden("forbidden")
+    reply = await create(store, keys, "t", sections)
+
+    assert str(error_of(reply)) == "No task may have the tag 'forbidden'"
     assert not await store.redis.exists(keys.task("t").record)
 
 
@@ -129,3 +137,20 @@ async def test_a_task_of_another_agent_has_no_field_of_the_feature(store: AsyncS
 def test_an_invalid_option_of_the_feature_is_refused() -> None:
     with pytest.raises(ConfigError, match="agent 'agent': tag = 1: a text"):
         agent(tag=1)
+
+
+def test_the_example_of_the_page_is_the_code_of_the_feature() -> None:
+    page = (ROOT / "docs" / "architecture" / "features.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^ *```(?:python|lua)\n(.*?)^ *```", page, re.MULTILINE | re.DOTALL)
+    folder = Path(tagged_feature.__file__).parent
+    code = [lines_of(path.read_text(encoding="utf-8")) for path in folder.iterdir() if path.is_file()]
+
+    parts = [part for block in blocks for part in lines_of(block).split("...\n")]
+
+    assert [part for part in parts if not any(part in text for text in code)] == []
+    assert len(blocks) == 4
+
+
+def lines_of(text: str) -> str:
+    """Return the lines of `text` without indentation and empty lines."""
+    return "".join(f"{line.strip()}\n" for line in text.splitlines() if line.strip())

@@ -2,49 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self
-
-from a2a.types import SendMessageRequest
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from a2a_celery import ConfigError, Settings
-from a2a_celery.features.feature import FilteredTasks, TaskFilter
-from a2a_celery.lifecycle.references import Scope, quote_key_part
-from a2a_celery.store import Keys
-from a2a_celery.store.verbs import section
+from a2a_celery.features.feature import Feature, FilteredTasks, TaskFilter
 
+if TYPE_CHECKING:  # a process that only registers agents does not import the SDK
+    from a2a.types import SendMessageRequest
 
-def tag_index(keys: Keys, tag: str) -> str:
-    """Return the common prefix of the sorted sets of the tasks with a tag."""
-    return f"{keys.prefix}:tag:{quote_key_part(tag)}:"
+    from a2a_celery.lifecycle.references import Scope
+    from a2a_celery.store import Keys
 
-
-class Forbidden(NamedTuple):
-    """Refusal of a tag."""
-
-    tag: str
-
-
-@section(Path(__file__).with_name("section.lua"))
-class Tag(NamedTuple):
-    """Section of ``create_task`` and ``continue_task``."""
-
-    tag: str
-    index_prefix: str
-
-    def parse(self, task_id: str, reply: Sequence[bytes]) -> Forbidden | None:
-        """Parse the reply of the section's ``check``."""
-        return Forbidden(reply[1].decode()) if reply[0] == b"forbidden" else None
-
-
-TAG_FILTER = TaskFilter("tag", "List the tasks with this tag.", lambda keys, tag: FilteredTasks(tag_index(keys, tag)))
+    from .section import Tag
 
 
 @dataclass(frozen=True)
 class Tagged:
-    """What an agent uses of the feature; see `Feature`."""
+    """Tags of one agent's tasks; see `Feature`."""
 
     OPTIONS: ClassVar[frozenset[str]] = frozenset({"tag"})
     recognizes_repeats: ClassVar[bool] = False
@@ -53,7 +29,7 @@ class Tagged:
 
     @classmethod
     def of_agent(cls, agent: str, options: Mapping[str, Any]) -> Self | None:
-        """Return the tag of the agent's tasks."""
+        """Return the tag of the agent's tasks, or None."""
         if "tag" not in options:
             return None
         if not isinstance(options["tag"], str):
@@ -65,4 +41,17 @@ class Tagged:
 
     def section_for_message(self, keys: Keys, scope: Scope, request: SendMessageRequest) -> Tag:
         """Return the tag as a section."""
+        from .section import Tag, tag_index  # noqa: PLC0415 -- the SDK
+
         return Tag(self.tag, tag_index(keys, self.tag))
+
+
+def tasks_with_tag(keys: Keys, tag: str) -> FilteredTasks:
+    """Return the tasks with a tag."""
+    from .section import tag_index  # noqa: PLC0415 -- the SDK
+
+    return FilteredTasks(tag_index(keys, tag))
+
+
+FEATURE: type[Feature] = Tagged
+TAG_FILTER = TaskFilter("tag", "List the tasks with this tag.", tasks_with_tag)
