@@ -249,6 +249,11 @@ class RunEventQueue(EventQueue):
         return self.ended and self._end_policy is not EndPolicy.AFTER_RETURN
 
     @property
+    def is_written(self) -> bool:
+        """True if the store has all events, steps and entries of the run so far."""
+        return not self._pending
+
+    @property
     def paused(self) -> bool:
         """True if the agent's last state is an interrupted state."""
         return is_interrupted(self._translator.state)
