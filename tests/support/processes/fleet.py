@@ -20,6 +20,7 @@ from uuid import uuid4
 
 import httpx
 import kombu
+import psutil
 
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from tests.support.processes.fork_server import start
@@ -100,6 +101,14 @@ class Process:
         """Send a signal to the process and all its children."""
         with suppress(ProcessLookupError):
             os.killpg(self.popen.pid, number)
+
+    def descendants(self) -> list[psutil.Process]:
+        """Return all descendants of the process, also those in other process groups, such as the fleet of ``a2a dev``.
+        The list is empty if the process has ended."""
+        if self.is_running:
+            with suppress(psutil.NoSuchProcess):
+                return psutil.Process(self.pid).children(recursive=True)
+        return []
 
     def kill(self) -> None:
         """Send SIGKILL to the process group, like a failure of the machine."""
@@ -246,8 +255,12 @@ class Fleet:
         if "COVERAGE_PROCESS_START" in os.environ:
             for process in reversed(self.processes):
                 process.terminate()
+        descendants = [child for process in self.processes for child in process.descendants()]
         for process in reversed(self.processes):
             process.stop(within=10.0 if "COVERAGE_PROCESS_START" in os.environ else 0.0)
+        for child in descendants:
+            with suppress(psutil.NoSuchProcess):
+                child.kill()
         self.redis.stop()
         if self.broker_url == RABBITMQ_URL:
             with kombu.Connection(self.broker_url) as connection:
