@@ -10,7 +10,7 @@ import httpx
 
 from tests.support.clients.operator import Operator
 from tests.support.clients.talk import read, send, state
-from tests.support.processes.fleet import Process, running_fleet
+from tests.support.processes.fleet import running_fleet
 from tests.support.waiting import LIMIT, eventually
 
 
@@ -18,9 +18,6 @@ def test_prefetched_runs_of_a_drained_worker_start_on_another_worker(tmp_path: P
     with running_fleet(tmp_path, "rabbitmq", TEST_ALONE="1") as fleet:
         gateway, first = fleet.gateway(), fleet.worker(pool="threads", concurrency=1)
         a2a = Operator(fleet, control_exchange=f"{fleet.queue}-control")
-
-        def node(worker: Process) -> str:
-            return f"{worker.name}-{fleet.queue}@{gethostname()}"
 
         def until(agent: str, task: dict[str, object], expected_state: str) -> None:
             eventually(lambda: state(read(gateway, agent, task)) == expected_state, what=f"{agent} {expected_state}")
@@ -32,7 +29,7 @@ def test_prefetched_runs_of_a_drained_worker_start_on_another_worker(tmp_path: P
             first.wait_for_output(f"a2a.echo[{task['id']}.1] received")
         second = fleet.worker(pool="threads", concurrency=1)
 
-        [remaining_row] = a2a.rows("drain", "--worker", node(first), "--timeout", "0", code=1)
+        [remaining_row] = a2a.rows("drain", "--worker", fleet.node_name(first), "--timeout", "0", code=1)
 
         assert remaining_row["returned"] == 3
         assert remaining_row["running"] == [f"{works['id']}.1"]
@@ -45,14 +42,14 @@ def test_prefetched_runs_of_a_drained_worker_start_on_another_worker(tmp_path: P
         [cancel_row] = a2a.rows("cancel", "--all", "--yes")
         assert cancel_row["outcome"] == "canceled"
         drain_row = a2a.rows("drain", "--all", "--timeout", "30")
-        assert [row["worker"] for row in drain_row] == [node(first), node(second)]
+        assert [row["worker"] for row in drain_row] == [fleet.node_name(first), fleet.node_name(second)]
         assert {(row["state"], *row["queues"]) for row in drain_row} == {("drained", fleet.queue)}
 
 
 def test_an_operator_drains_a_worker_through_the_gateway(tmp_path: Path) -> None:
     with running_fleet(tmp_path) as fleet:
         gateway, worker = fleet.gateway(A2A_OPERATORS="*"), fleet.worker(pool="asyncio", concurrency=3)
-        node = f"{worker.name}-{fleet.queue}@{gethostname()}"
+        node = fleet.node_name(worker)
         api = f"{gateway.url}/operator/v1"
         works = send(gateway, "silent", "600", returnImmediately=True)
         eventually(lambda: state(read(gateway, "silent", works)) == "WORKING", what="the agent works")

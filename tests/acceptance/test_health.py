@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from socket import gethostname
 from typing import Any
 
 import httpx
@@ -74,8 +73,7 @@ def test_a_gateway_stays_ready_while_one_of_two_workers_is_drained(fleet: Fleet)
     fleet.worker(pool="threads")
     wait_for_readiness(gateway, 200, "workers")
 
-    node = f"{drained_worker.name}-{fleet.queue}@{gethostname()}"
-    fleet.command("control", "--destination", node, "cancel_consumer", fleet.queue)
+    fleet.command("control", "--destination", fleet.node_name(drained_worker), "cancel_consumer", fleet.queue)
 
     codes: list[int] = []
 

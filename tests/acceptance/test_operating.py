@@ -42,10 +42,6 @@ class Site:
 
     waits: list[str]
 
-    def node(self, worker: Process) -> str:
-        """Return Celery's node name of the worker."""
-        return f"{worker.name}-{self.fleet.queue}@{gethostname()}"
-
     def is_in(self, agent: str, task_id: str, expected_state: str) -> None:
         """Wait until the task is in the state `expected_state`."""
         task = {"id": task_id}
@@ -70,16 +66,16 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         operator.a2a.agent("unread", queue="nobody-reads-this")(_unread)
         site = Site(fleet, gateway, good, bad, operator, "", {}, [])
         # while the bad worker has left the queue, only the good worker receives the run that is lost with its process
-        operator.rows("drain", "--worker", site.node(bad))
+        operator.rows("drain", "--worker", site.fleet.node_name(bad))
         site.lost_task_id = site.begin("patient", "")
         for child in psutil.Process(good.pid).children():
             child.kill()
         site.is_in("patient", site.lost_task_id, "FAILED")
         site.works["good"] = site.begin("silent", "600")
-        operator.rows("drain", "--worker", site.node(bad), "--undo")
-        operator.rows("drain", "--worker", site.node(good), "--timeout", "0", code=1)
+        operator.rows("drain", "--worker", site.fleet.node_name(bad), "--undo")
+        operator.rows("drain", "--worker", site.fleet.node_name(good), "--timeout", "0", code=1)
         site.works["bad"] = site.begin("silent", "600")
-        operator.rows("drain", "--worker", site.node(good), "--undo")
+        operator.rows("drain", "--worker", site.fleet.node_name(good), "--undo")
         site.waits += [str(send(gateway, "echo", "a secret", returnImmediately=True)["id"]) for _ in range(6)]
         yield site
         for worker in (good, bad):
@@ -93,7 +89,7 @@ async def _unread(turn: object) -> str:
 def test_doctor_reports_all_problems_and_their_remedies(site: Site) -> None:
     problems = site.a2a.rows("doctor", "--url", site.gateway.url, code=1)
     findings = {(row["check"], row["level"], row["about"]): row["text"] for row in problems}
-    good, bad = site.node(site.good), site.node(site.bad)
+    good, bad = site.fleet.node_name(site.good), site.fleet.node_name(site.bad)
 
     for subject, text in {
         (
@@ -127,7 +123,7 @@ def test_top_shows_active_and_prefetched_runs_of_each_worker(site: Site) -> None
 
     view = eventually(prefetched_view, what="the workers report the runs that they have prefetched")
     workers = {worker["worker"]: worker for worker in view["workers"]}
-    assert sorted(workers) == sorted([site.node(site.good), site.node(site.bad)])
+    assert sorted(workers) == sorted([site.fleet.node_name(site.good), site.fleet.node_name(site.bad)])
     assert {worker["active"] for worker in workers.values()} == {1}
     assert view["runs"]["running"] == 2
     assert view["agents"]["patient"]["ended"]["failed"] == 1
@@ -142,7 +138,7 @@ def test_top_on_a_terminal(site: Site, key: str) -> None:
     settings |= {"TEST_QUEUE": site.fleet.queue}
     program = f"import os; os.environ.update({settings!r}); from celery.__main__ import main; main()"
     with terminal(program, "-A", "tests.support.agents.basic", "a2a", "top") as screen:
-        screen.shows(site.node(site.good))
+        screen.shows(site.fleet.node_name(site.good))
         screen.shows("UTC", times=2)
         screen.types(key)
 
@@ -172,7 +168,7 @@ def test_stuck_and_lost_tasks_are_listed_by_owner(site: Site) -> None:
     assert {row["task"]: row["why"] for row in stuck_tasks} == dict.fromkeys(site.waits, "unclaimed")
     assert site.a2a.rows("list", "--stuck", "--older-than", "0", "--owner", "nobody") == []
     rows = site.a2a.rows("list", "--all", "--state", "working")
-    nodes = {site.works["good"]: site.node(site.good), site.works["bad"]: site.node(site.bad)}
+    nodes = {site.works["good"]: site.fleet.node_name(site.good), site.works["bad"]: site.fleet.node_name(site.bad)}
     assert {row["task"]: row["worker"] for row in rows} == nodes
     [dead_letter] = site.a2a.rows("requeue", "--agent", "patient", "--since", "1h")
     assert dead_letter["task"] == site.lost_task_id
@@ -194,7 +190,7 @@ def test_the_documented_commands_work(site: Site) -> None:
     """The test runs read-only commands as documented. It runs other commands with --dry-run, --undo or --help."""
     names: dict[str, Any] = {
         "TASK": site.lost_task_id,
-        "celery@host-7": site.node(site.good),
+        "celery@host-7": site.fleet.node_name(site.good),
         "host-7": gethostname(),
         "researcher": "echo",
         "gpu": site.fleet.queue,
@@ -221,7 +217,7 @@ def test_the_documented_commands_work(site: Site) -> None:
 
 
 def test_cancel_and_drain_have_the_reported_effects(site: Site) -> None:
-    a2a, bad, good = site.a2a, site.node(site.bad), site.node(site.good)
+    a2a, bad, good = site.a2a, site.fleet.node_name(site.bad), site.fleet.node_name(site.good)
 
     # messages that the bad worker has fetched run on other workers, and the run that it has begun continues
     [remaining_row] = a2a.rows("drain", "--worker", bad, "--timeout", "0", code=1)

@@ -9,6 +9,7 @@ from typing import Any
 import kombu
 import pytest
 from a2a.types import Task, TaskArtifactUpdateEvent, TaskState, TaskStatusUpdateEvent
+from celery import Celery
 from redis import Redis
 
 from a2a_celery.lifecycle import Event
@@ -18,6 +19,7 @@ from a2a_celery.store import Keys
 from a2a_celery.watcher.dispatcher import UNREPORTED_WAITS
 from tests.support.clients.bindings import message_json, rest
 from tests.support.clients.talk import read, send, state
+from tests.support.processes.consumers import wait_for_acknowledgement
 from tests.support.processes.fleet import Fleet, Gateway, running_fleet
 from tests.support.processes.system_under_test import text_of
 from tests.support.receivers.posts import DELIVERING, body_with_config, event_of
@@ -242,6 +244,8 @@ def test_a_run_of_a_killed_stock_worker_ends_as_lost(untracked_fleet: Fleet, is_
     worker = fleet.worker(app="tests.support.agents.old_release")
     task = count(gateway, "killed")
     has_begun(fleet, "killed")
+    with Celery(broker=fleet.broker_url, set_as_current=False) as app:
+        wait_for_acknowledgement(app, fleet.node_name(worker))
     if not is_alone:
         fleet.worker(app="tests.support.agents.old_release")
 

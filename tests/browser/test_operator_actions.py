@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from socket import gethostname
 
 import pytest
 from selenium.webdriver.common.keys import Keys
@@ -29,7 +28,7 @@ class Scene:
 
     @property
     def node(self) -> str:
-        return f"{self.worker.name}-{self.fleet.queue}@{gethostname()}"
+        return self.fleet.node_name(self.worker)
 
     def begin(self, agent: str, text: str = "begin", until: str = "WORKING") -> str:
         """Send a message, and wait until its task is in the state `until`. Return the task's id."""

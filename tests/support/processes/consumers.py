@@ -1,4 +1,4 @@
-"""Queues that workers consume."""
+"""Queues and messages that workers consume."""
 
 from __future__ import annotations
 
@@ -19,3 +19,17 @@ def stop_consuming(app: Celery, node: str, queue: str) -> None:
         return queues is not None and queue not in {consumed["name"] for consumed in queues}
 
     eventually(has_stopped, what=f"{node} stops consuming {queue}")
+
+
+def wait_for_acknowledgement(app: Celery, node: str) -> None:
+    """Wait until the worker `node` has acknowledged the message of a task that it executes.
+
+    A worker acknowledges a message after its pool has begun to execute the task. If the worker is killed in between,
+    the broker delivers the message again.
+    """
+
+    def is_acknowledged() -> bool:
+        requests = (app.control.inspect([node], limit=1).active() or {}).get(node, [])
+        return any(request["acknowledged"] for request in requests)
+
+    eventually(is_acknowledged, what=f"{node} acknowledges a message")

@@ -187,6 +187,10 @@ class Fleet:
         worker.wait_for_output(" ready.")
         return worker
 
+    def node_name(self, worker: Process) -> str:
+        """Return Celery's node name of a worker."""
+        return f"{worker.name}-{self.queue}@{socket.gethostname()}"
+
     def gateway(
         self,
         *,

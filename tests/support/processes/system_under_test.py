@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from socket import gethostname
 from typing import Any
 
 from a2a.types import Task, TaskArtifactUpdateEvent, TaskState, TaskStatusUpdateEvent
@@ -96,8 +95,7 @@ class SystemUnderTest:
     @property
     def worker_options(self) -> dict[str, Any]:
         """Options of a control command to this worker that waits for a reply."""
-        node = f"{self.worker.name}-{self.fleet.queue}@{gethostname()}"
-        return {"destination": [node], "reply": True, "timeout": 30}
+        return {"destination": [self.fleet.node_name(self.worker)], "reply": True, "timeout": 30}
 
     def result(self, task_id: str, run: int = 1) -> AsyncResult:
         """Return the Celery result of a run."""
