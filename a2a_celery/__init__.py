@@ -36,7 +36,6 @@ from .errors import (
 from .settings import Settings
 
 if TYPE_CHECKING:
-    from .execution.agents.answer import Answer
     from .execution.agents.durable_steps import step
     from .execution.agents.journal import current_step_key
     from .execution.agents.run_hooks import RunInfo
@@ -44,13 +43,14 @@ if TYPE_CHECKING:
     from .execution.agents.turn import Turn
     from .execution.events.steps import current_execution
     from .execution.plain_tasks.plain_task import current_turn
+    from .features.questions.answer import Answer
     from .lifecycle.questions import Question
     from .lifecycle.signals import ReceivedSignal
     from .operations.errors import LimitExceededError
     from .submission import TaskHandle
 else:
     _LAZY = {
-        "Answer": "execution.agents.answer",
+        "Answer": "features.questions.answer",
         "ContextSession": "execution.agents.session",
         "LimitExceededError": "operations.errors",
         "Question": "lifecycle.questions",

@@ -12,10 +12,11 @@ from typing import Any
 from .feature import Feature as Feature
 from .feature import OperatorRoute, TaskFilter
 from .idempotency import Idempotency
+from .questions import Questions
 from .schedules import SCHEDULE, SCHEDULED_AT, ScheduleMethods, report_schedules, tasks_of_schedule
 from .schedules import celery_task as schedule_task
 
-FEATURES: Sequence[type[Feature]] = (Idempotency,)
+FEATURES: Sequence[type[Feature]] = (Idempotency, Questions)
 """Features that agents use, in the order in which their sections check a message."""
 
 FEATURE_OPTIONS = frozenset(option for feature in FEATURES for option in feature.OPTIONS)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self, TypeAlias
 
 if TYPE_CHECKING:  # a process that only registers agents does not import the SDK
-    from a2a.types import SendMessageRequest
+    from a2a.types import Message, SendMessageRequest
     from celery import Celery
 
     from ..lifecycle.references import Scope
@@ -52,13 +53,29 @@ class Feature(Protocol):
 
     def section_for_message(
         self, keys: Keys, scope: Scope, request: SendMessageRequest
-    ) -> Section[Known | Refusal] | None:
+    ) -> Section[Known | Refusal | CheckRequired] | None:
         """Return the section of ``create_task`` or ``continue_task`` for a message, or None for no section.
 
         Args:
             keys: Keys of the deployment.
             scope: Scope of the task.
             request: Unchanged request of the client.
+        """
+
+
+RunCheck: TypeAlias = Callable[[Callable[[], object]], Awaitable[object]]
+"""Function that calls a check in a thread, where a long check delays no other owner, and raises its exception."""
+
+
+class CheckRequired(ABC):
+    """Reply of a section to a message that must be checked before the store accepts it. Nothing was written."""
+
+    @abstractmethod
+    async def check(self, message: Message, run_check: RunCheck) -> Section[Known | Refusal | CheckRequired]:
+        """Check a message. Return the section with which the call is repeated, instead of the section of its type.
+
+        Raises:
+            A2AError: The message is refused.
         """
 
 

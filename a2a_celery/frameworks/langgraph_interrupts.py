@@ -14,7 +14,7 @@ from a2a.types import Part
 from google.protobuf.json_format import MessageToDict
 from langgraph.types import Interrupt
 
-from ..execution.agents.answer import Answer
+from ..features.questions.answer import Answer
 from ..lifecycle.events import data_part
 from ..lifecycle.outcomes import NEEDS_INPUT
 from ..lifecycle.questions import Question, whole_numbers

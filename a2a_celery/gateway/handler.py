@@ -8,11 +8,9 @@ Source: A2A specification 3.1.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from functools import partial
-from time import sleep
 from typing import Any
 from uuid import uuid4
 
@@ -46,12 +44,11 @@ from ..caller import Caller
 from ..child_tasks import BY_PARENT, CANCELED_BY
 from ..clock import SYSTEM_CLOCK, Clock
 from ..lifecycle import Event, EventId, is_interrupted, is_terminal
-from ..lifecycle.answers import AnswerRefused, fitting_answer
 from ..lifecycle.outcomes import CANCELED_BY_CLIENT, CANCELED_BY_PARENT
 from ..lifecycle.references import Scope
 from ..lifecycle.refusals import Reason, Refusal
 from ..lifecycle.signals import Sender
-from ..operations.errors import invalid, invalid_fields, not_found
+from ..operations.errors import invalid, not_found
 from ..operations.requests import require_fields
 from ..operations.service import Signalled, TaskService
 from ..operations.signals import Signal
@@ -73,9 +70,6 @@ from .operations.task_reader import StoredTask, TaskReader
 from .operations.turns import TurnFollower, events_of
 from .protocol_errors import LAST_EVENT_ID
 from .shutdown import GatewayShutdown
-
-RELEASE_GIL = partial(sleep, 0.0001)
-"""Function that releases the GIL during the check of an answer, so that the event loop does not wait for the GIL."""
 
 CANCEL_MARGIN = 2.0
 """Seconds that CancelTask waits for the end of the task in addition to the agent's cancel grace period."""
@@ -414,7 +408,7 @@ class GatewayHandler(RequestHandler):
             next_run=next_run,
             limits=await self.limits.task_limits(),
             push=await self._config_of(params, context, task_id),
-            check_answer=partial(self._check_answer, scope),
+            run_check=partial(self.limits.check_answer, self.agent.name, scope),
         )
 
     async def _read_to_continue(self, scope: Scope, task_id: str) -> StoredTask:
@@ -422,22 +416,6 @@ class GatewayHandler(RequestHandler):
         return await self._task_reader.read(
             scope, task_id, history_length=length, artifacts=False, resolve_blobs=self._is_call
         )
-
-    async def _check_answer(self, scope: Scope, schema: bytes, message: Message) -> None:
-        """Check that `message` contains an answer that fits `schema`, the JSON Schema of a question.
-
-        The validation runs in a thread, because it may take a second for a large answer.
-
-        Raises:
-            InvalidParamsError: The message has no answer, or the answer does not fit. The error lists each violation.
-            LimitExceededError: Too many answers of the owner of `scope` are being checked.
-        """
-        check = partial(fitting_answer, json.loads(schema), message, pause=RELEASE_GIL)
-        try:
-            await self.limits.check_answer(self.agent.name, scope, check)
-        except AnswerRefused as e:
-            violations = [{"field": e.field + violation.path, "message": violation.text} for violation in e.violations]
-            raise invalid_fields(violations) from None
 
     async def _config_of(
         self, params: SendMessageRequest, context: ServerCallContext, task_id: str

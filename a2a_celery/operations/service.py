@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 from uuid import uuid4
 
-from a2a.types import Message, SendMessageRequest, Task
+from a2a.types import SendMessageRequest, Task
 from google.protobuf.struct_pb2 import Struct
 
 from ..agents import Agent
 from ..caller import Caller
 from ..dispatch import Publisher, RunOptions
 from ..features import KEPT_METADATA
+from ..features.feature import CheckRequired, RunCheck
 from ..lifecycle.references import RunRef, Scope
 from ..lifecycle.refusals import Reason, Refusal
 from ..settings import Settings
@@ -29,7 +30,7 @@ from ..store.tasks.commands import (
     request_cancel,
 )
 from ..store.tasks.dead_letters import AlreadyRequeued, DeadLetter, read_dead_letter, requeue_task
-from ..store.tasks.replies import Accepted, CanceledNow, CancelRequested, Known, OpenQuestion
+from ..store.tasks.replies import Accepted, CanceledNow, CancelRequested, Known
 from ..store.tasks.signals import SignalResumed, SignalStored, send_signal
 from ..store.verbs import Section
 from ..store.webhooks.push_configs import NewPushConfig
@@ -182,7 +183,7 @@ class TaskService:
         next_run: int | None = None,
         limits: TaskLimits | None = None,
         push: NewPushConfig | None = None,
-        check_answer: Callable[[bytes, Message], Awaitable[None]],
+        run_check: RunCheck,
     ) -> Accepted | Known | Refusal:
         """Add a valid message to a task, and publish the run that it begins.
 
@@ -194,8 +195,8 @@ class TaskService:
             next_run: Result of `next_run`.
             limits: Limits for the message, or None for no limits.
             push: Push-notification config to save, or None.
-            check_answer: Function that raises an error if the message does not fit the JSON Schema of the question
-                that it answers. The message is then not stored.
+            run_check: Function that calls a check of a feature. If the check refuses the message, the message is not
+                stored.
 
         Raises:
             InvalidParamsError: The message is not a valid call to the agent's Celery task, or its schedule is invalid.
@@ -217,17 +218,18 @@ class TaskService:
             caller=caller.to_json(),
             nonce=uuid4().hex,
             options=options.to_json(),
-            sections=sections_for_message(agent, self.keys, scope, params),
             push=push,
             limits=limits,
             max_bytes=self.settings.task_max_bytes,
             on_message=agent.on_message,
             broker_message=message,
         )
-        reply = await self.store.run(await built(request, operation))
-        while isinstance(reply, OpenQuestion):
-            await check_answer(reply.schema, request.message)
-            reply = await self.store.run(await built(request, partial(operation, answered_run=reply.run)))
+        sections = sections_for_message(agent, self.keys, scope, params)
+        reply = await self.store.run(await built(request, partial(operation, sections=sections)))
+        while isinstance(reply, CheckRequired):
+            checked = await reply.check(request.message, run_check)
+            sections = [checked if isinstance(section, type(checked)) else section for section in sections]
+            reply = await self.store.run(await built(request, partial(operation, sections=sections)))
         if isinstance(reply, Accepted):
             was_prepared = message is not None and reply.run == next_run
             await self._publish(agent, reply, options, was_prepared=was_prepared)

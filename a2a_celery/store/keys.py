@@ -174,14 +174,6 @@ class Keys:
         return f"{self.prefix}:pauses"
 
     @property
-    def reminders(self) -> str:
-        """Sorted set of the tags of tasks whose open question has a reminder, scored by the time of the next reminder.
-
-        A task is removed after the answer or the last reminder, or when it ends.
-        """
-        return f"{self.prefix}:reminders"
-
-    @property
     def ended_parents(self) -> str:
         """Sorted set of the tags of tasks that ended without a result, or of which a message interrupted a turn, scored
         by the time at which a watcher cancels their children.

@@ -23,6 +23,7 @@ from ..client import DeadlineExceeded, RemoteAgent, Result
 from ..client.result import ResultBuilder
 from ..client.session import AgentSession, Content, Session
 from ..dispatch import Consumer, RunOptions, RunReports
+from ..features.watcher import ROLES
 from ..gateway.asgi import build_asgi
 from ..integrations.celery import memory_broker
 from ..lifecycle.client_events import client_event
@@ -40,7 +41,6 @@ from ..watcher.celery.results import Observation, Progress, Results
 from ..watcher.child_canceller import ChildCanceller
 from ..watcher.dispatcher import Dispatcher
 from ..watcher.recoverer import PauseExpirer, Recoverer, delay_after
-from ..watcher.reminder_poster import ReminderPoster
 from ..watcher.role_loop import Role
 from .agent_source import Target, a2a_and_agent
 from .clock import SimulatedClock
@@ -251,8 +251,8 @@ class AgentTester:
         return has_resumed
 
     async def advance(self, seconds: float) -> None:
-        """Move the clock forward by `seconds`. Waits, retries, reminders, limits and input timeouts that are due take
-        effect, and due runs have begun when this method returns. Leases of running agents do not expire.
+        """Move the clock forward by `seconds`. All waits, retries, limits, timeouts and repeated questions that are due
+        take effect, and due runs have begun when this method returns. Leases of running agents do not expire.
 
         Raises:
             ValueError: `seconds` is negative.
@@ -327,7 +327,7 @@ class AgentTester:
         return [
             Recoverer(store, keys, publisher=publisher, clock=clock),
             Dispatcher(store, keys, publisher, self._settings.redispatch_after, results, clock=clock),
-            ReminderPoster(store, keys),
+            *(role(store, keys) for role in ROLES),
             PauseExpirer(store, keys),
             ChildCanceller(TaskService(self.a2a.agents, self._settings, store, keys, runs)),
         ]

@@ -15,6 +15,7 @@ from ..archive import open_archive
 from ..concurrency import new_loop
 from ..crypto.sealing import Sealer, sealer_of
 from ..dispatch import Publisher
+from ..features.watcher import ROLES
 from ..operations.publication import RunPublisher
 from ..operations.service import TaskService
 from ..push import Poster, parse_private_key
@@ -33,7 +34,6 @@ from .child_canceller import ChildCanceller
 from .dispatcher import Dispatcher
 from .metrics import WatcherMetrics
 from .recoverer import PauseExpirer, Recoverer
-from .reminder_poster import ReminderPoster
 from .role_loop import Heartbeat, Role, RoleLoop
 from .sampler import Sampler
 from .webhooks.deliverer import Deliverer
@@ -147,7 +147,7 @@ class Watcher:
         return [
             Recoverer(store, keys, settings.lease_ttl, self._publisher),
             dispatcher,
-            ReminderPoster(store, keys),
+            *(role(store, keys) for role in ROLES),
             PauseExpirer(store, keys),
             CanvasFinalizer(store, keys, results),
             Sampler(store, keys),

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from a2a_celery.features.questions.reminder_poster import reminder_index
 from a2a_celery.lifecycle.own_metadata import ESCALATED, NAMESPACE, REMINDER
 from a2a_celery.store import Keys, SyncStore
 from a2a_celery.store.log.pages import read_log
@@ -104,12 +105,12 @@ def test_an_answer_cancels_the_reminders(tmp_path: Path) -> None:
         gateway, _ = fleet.gateway(), fleet.worker()
         store, keys = SyncStore(fleet.redis.store_url), Keys()
         task_id = ask(gateway, hooks, "reminds")
-        assert store.redis.zscore(keys.reminders, task_id) is not None
+        assert store.redis.zscore(reminder_index(keys), task_id) is not None
 
         answer(gateway, "reminds", task_id, "yes")
 
-        assert store.redis.zscore(keys.reminders, task_id) is None
-        store.redis.zadd(keys.reminders, {task_id: 1})  # as if a watcher had read the list before the answer
+        assert store.redis.zscore(reminder_index(keys), task_id) is None
+        store.redis.zadd(reminder_index(keys), {task_id: 1})  # as if a watcher had read the list before the answer
         fleet.watcher()
-        eventually(lambda: store.redis.zscore(keys.reminders, task_id) is None, what="a watcher has looked at it")
+        eventually(lambda: store.redis.zscore(reminder_index(keys), task_id) is None, what="a watcher has looked at it")
         assert NAMESPACE + REMINDER not in str(store.run(read_log(keys, task_id, 0)).entries)

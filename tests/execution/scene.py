@@ -17,6 +17,7 @@ from a2a_celery.clock import Clock
 from a2a_celery.dispatch import RUN_HEADER
 from a2a_celery.errors import StoreUnavailable
 from a2a_celery.execution.events.queue import RunEventQueue
+from a2a_celery.features.questions.answer_section import AnswerSection
 from a2a_celery.lifecycle import Completed, final_event
 from a2a_celery.lifecycle.references import RunRef
 from a2a_celery.lifecycle.states import COMPLETED
@@ -177,7 +178,8 @@ class TurnByTurn:
         del message.message.parts[:]
         message.message.parts.extend(parts)
         caller, nonce = Caller(user="ann").to_json(), f"run {run}"
-        add = continue_task(self._keys, ANN, "t", message, CONTEXT, caller=caller, nonce=nonce, answered_run=run - 1)
+        sections = [AnswerSection(validated_run=run - 1)]
+        add = continue_task(self._keys, ANN, "t", message, CONTEXT, caller=caller, nonce=nonce, sections=sections)
         result = await self._store.run(add)
         assert begins(result), result
         return await self.perform(agent, run)

@@ -29,8 +29,8 @@ PROMISES: Mapping[str, tuple[str, ...]] = {
     ),
     f"{STEPS}/answer-to-turn-ask": (
         "execution/test_changed_steps.py::test_the_call_after_a_question_repeats_no_step",
-        "execution/test_asking.py::test_an_answer_belongs_to_the_step_that_asked",
-        "execution/test_asking.py::test_a_recorded_step_keeps_its_answer_whatever_the_agent_asks_first",
+        "features/questions/test_asking.py::test_an_answer_belongs_to_the_step_that_asked",
+        "features/questions/test_asking.py::test_a_recorded_step_keeps_its_answer_whatever_the_agent_asks_first",
     ),
     f"{STEPS}/a2a-requeue-task": (
         "execution/test_durable_steps.py::test_a_requeued_task_has_the_results_and_the_keys",

@@ -62,8 +62,8 @@ PROMISES: Mapping[str, tuple[str, ...]] = {
         "unit/test_guarantees_page.py::test_a_number_of_the_page_is_that_of_the_code",
     ),
     "guarantees/failures/a-reminder-of-a-question-is-sent-once-one": (
-        "store/test_reminders.py::test_concurrent_watchers_post_each_reminder_once_at_its_time",
-        "store/test_reminders.py::test_a_question_that_is_over_has_no_reminder",
+        "features/questions/test_reminders.py::test_concurrent_watchers_post_each_reminder_once_at_its_time",
+        "features/questions/test_reminders.py::test_a_question_that_is_over_has_no_reminder",
         "acceptance/test_reminders.py::test_reminders_come_once_although_every_process_is_killed",
     ),
     "guarantees/failures/prefork-children-may-be-forked-or-spawned-the-guarantees": (

@@ -8,10 +8,11 @@ import pytest
 from a2a.types import TaskState
 
 from a2a_celery.agents import OnMessage
+from a2a_celery.features.questions.question_section import QuestionSection, Reminder
+from a2a_celery.features.questions.reminder_poster import reminder_index
 from a2a_celery.lifecycle.states import COMPLETED, FAILED, INPUT_REQUIRED
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.runs.commands import settle_run
-from a2a_celery.store.runs.reminders import Reminder, pack_reminders
 from a2a_celery.store.tasks.commands import continue_task
 from tests.support.store.seeds import ANN, CONTEXT, LEASE_US, Seeds, request, status
 
@@ -104,9 +105,9 @@ async def test_a_pause_and_its_reminder_are_due_soon(
             events=[status(INPUT_REQUIRED)],
             pause_us=LEASE_US,
             pause_timeout=status(FAILED),
-            reminders=pack_reminders(keys, [Reminder(LEASE_US, status(INPUT_REQUIRED))], None),
+            sections=[QuestionSection(reminders=[Reminder.of(LEASE_US, status(INPUT_REQUIRED))])],
         )
     )
 
     assert await set_back.due_in(keys.pauses, claim.ref.task_id) < SOON_US
-    assert await set_back.due_in(keys.reminders, claim.ref.task_id) < SOON_US
+    assert await set_back.due_in(reminder_index(keys), claim.ref.task_id) < SOON_US

@@ -11,6 +11,7 @@ import pytest
 
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.errors import StoreUnavailable
+from a2a_celery.features.questions.reminder_poster import reminder_index
 from a2a_celery.lifecycle import Event
 from a2a_celery.lifecycle.execution import ExecutionState, Step, Transition
 from a2a_celery.lifecycle.references import RunRef
@@ -18,7 +19,6 @@ from a2a_celery.lifecycle.states import COMPLETED, FAILED, INPUT_REQUIRED, WORKI
 from a2a_celery.store import AsyncStore, Keys, Operation
 from a2a_celery.store.admin.archiving import read_archive_state, remove_archived
 from a2a_celery.store.blobs.cleanup import acquire_orphaned_blobs
-from a2a_celery.store.operation import SCRIPTS
 from a2a_celery.store.runs.commands import SessionState, append, end_run, settle_run
 from a2a_celery.store.runs.publication import acquire_due_runs
 from a2a_celery.store.runs.recovery import Lapsed, lapse_run, return_run
@@ -38,6 +38,7 @@ from a2a_celery.watcher.recoverer import Recoverer
 from tests.store.operations_on_deliveries import acquire_cursor, request_ping
 from tests.store.test_operations import REF, TOKEN, VERBS, Make, _post_reminders, claim_task
 from tests.support.processes.restarts import allow_writes, installed_servers, refuse_writes
+from tests.support.store.scripts import script_files
 from tests.support.store.seeds import ANN, CONTEXT, LEASE_US, RETENTION, Seeds, chunk, request, status
 from tests.support.store.suspensions import Suspensions, wait_for
 
@@ -77,6 +78,7 @@ BY_SCRIPT = {
     # reads
     "read_task": READ, "list_tasks": READ, "read_log": READ, "read_states": READ, "read_steps": READ, "read_journal":
     READ, "read_dead_letter": READ, "read_push_configs": READ, "read_delivery": READ, "scan_deliveries": READ,
+    "skipped_ticks": READ,
     "read_recorded": READ,
     "scan_list": READ, "newest_tasks": READ, "read_metrics": READ, "delivery_metrics": READ, "claimed_runs": READ,
     "read_messages": READ, "read_family": READ, "acquire_ended_parents": WRITTEN,
@@ -169,7 +171,7 @@ async def _pause_is_over(keys: Keys, seeds: Seeds) -> Operation[Any]:
 
 async def _reminder_is_due(keys: Keys, seeds: Seeds) -> Operation[Any]:
     operation = await _post_reminders(keys, seeds)
-    await seeds.store.redis.zadd(keys.reminders, {"t": 1})
+    await seeds.store.redis.zadd(reminder_index(keys), {"t": 1})
     return operation
 
 
@@ -312,7 +314,7 @@ async def test_a_full_store_executes_or_refuses_each_script_as_documented(
 
 
 def test_each_script_is_in_the_table() -> None:
-    scripts = {path.stem for path in SCRIPTS.glob("*/*.lua") if path.parent.name != "lib"}
+    scripts = {path.stem for path in script_files()}
 
     assert set(BY_SCRIPT) == scripts
 

@@ -12,6 +12,7 @@ import pytest
 
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.features.idempotency.section import IdempotencyKey
+from a2a_celery.features.questions.question_section import QuestionSection, Reminder
 from a2a_celery.lifecycle.execution import ExecutionState, Step, Transition
 from a2a_celery.lifecycle.journal import JournalEntry
 from a2a_celery.lifecycle.outcomes import status_event
@@ -28,7 +29,6 @@ from a2a_celery.store.admin.archiving import remove_archived
 from a2a_celery.store.runs.commands import settle_run
 from a2a_celery.store.runs.recovery import return_run
 from a2a_celery.store.runs.release import release_run
-from a2a_celery.store.runs.reminders import Reminder, pack_reminders
 from a2a_celery.store.tasks.commands import (
     MAX_DEBT,
     TaskLimits,
@@ -302,9 +302,14 @@ async def test_each_byte_of_a_task_counts_until_its_keys_expire(store: AsyncStor
     assert waits(await try_to_answer(seeds, task_id, limits))
     await seeds.settle_run(await seeds.claim_run(task_id, run=2), chunk("c" * 100, "b"), status(INPUT_REQUIRED, "?"))
     asking = await seeds.claim_run(task_id, run=3)
-    reminders = pack_reminders(keys, [Reminder(10**9, status_event(task_id, CONTEXT, INPUT_REQUIRED))], None)
+    reminders = [Reminder.of(10**9, status_event(task_id, CONTEXT, INPUT_REQUIRED))]
     question = settle_run(
-        keys, asking.ref, token=asking.token, written_count=0, events=[status(INPUT_REQUIRED, "?")], reminders=reminders
+        keys,
+        asking.ref,
+        token=asking.token,
+        written_count=0,
+        events=[status(INPUT_REQUIRED, "?")],
+        sections=[QuestionSection(reminders=reminders)],
     )
     await store.run(question)
     assert await store.redis.hstrlen(names.record, "reminders") > 0  # type: ignore[misc]

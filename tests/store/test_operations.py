@@ -12,6 +12,9 @@ from a2a.types import TaskStatusUpdateEvent
 
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.dispatch import Call, RunOptions
+from a2a_celery.features.questions.question_section import QuestionSection, Reminder
+from a2a_celery.features.questions.reminder_poster import post_reminders
+from a2a_celery.features.schedules.section import skipped_ticks
 from a2a_celery.lifecycle.journal import JournalEntry
 from a2a_celery.lifecycle.references import RunRef
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, WORKING
@@ -25,7 +28,6 @@ from a2a_celery.store.admin.usage import read_memory
 from a2a_celery.store.blobs.blob_store import register_blobs
 from a2a_celery.store.blobs.cleanup import acquire_orphaned_blobs, blobs_in_use, forget_removed_blobs
 from a2a_celery.store.log.pages import read_log
-from a2a_celery.store.operation import SCRIPTS
 from a2a_celery.store.runs.commands import SessionState, append, checkpoint, claim_run, end_run, revoke_run, settle_run
 from a2a_celery.store.runs.journal import read_journal, read_recorded
 from a2a_celery.store.runs.messages import read_messages
@@ -48,7 +50,6 @@ from a2a_celery.store.runs.release import (
     release_run,
     retry_run,
 )
-from a2a_celery.store.runs.reminders import Reminder, pack_reminders, post_reminders
 from a2a_celery.store.runs.renewal import renew_runs
 from a2a_celery.store.tasks.commands import (
     acquire_request,
@@ -69,6 +70,7 @@ from tests.store.operations_on_deliveries import WEBHOOK_OPERATIONS
 from tests.store.operations_on_stores import STORE_OPERATIONS
 from tests.store.operations_on_suspensions import SUSPENSION_OPERATIONS
 from tests.store.test_family import child_of
+from tests.support.store.scripts import script_files
 from tests.support.store.seeds import ANN, CONTEXT, LEASE_US, RETENTION, Seeds, chunk, request, status
 
 Make = Callable[[Keys, Seeds], Awaitable[Operation[Any]]]
@@ -201,9 +203,13 @@ async def _end_pauses(keys: Keys, seeds: Seeds) -> Operation[Any]:
 
 async def _post_reminders(keys: Keys, seeds: Seeds) -> Operation[Any]:
     await claim_task(keys, seeds)
-    reminders = pack_reminders(keys, [Reminder(3_600_000_000, TaskStatusUpdateEvent())], None)
+    reminders = [Reminder.of(3_600_000_000, TaskStatusUpdateEvent())]
     events = [status(INPUT_REQUIRED, "well?")]
-    await seeds.store.run(settle_run(keys, REF, token=TOKEN, written_count=0, events=events, reminders=reminders))
+    await seeds.store.run(
+        settle_run(
+            keys, REF, token=TOKEN, written_count=0, events=events, sections=[QuestionSection(reminders=reminders)]
+        )
+    )
     return post_reminders(keys, limit=10)
 
 
@@ -380,6 +386,10 @@ async def _acquire_ended_parents(keys: Keys, seeds: Seeds) -> Operation[Any]:
     return acquire_ended_parents(keys, limit=1, delay_us=0)
 
 
+async def _skipped_ticks(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    return skipped_ticks(keys, "nightly")
+
+
 VERBS: list[Make] = [
     _create, _continue, _cancel, _read, _list, _log, _claim, _append, _settle, _renew, _mark, _refuse, _hold, _take,
     _end_pauses, _lapsed_runs, _lapse, _end, _return_run, _release, _retry, _due_canvases, _end_by_result,
@@ -389,7 +399,7 @@ VERBS: list[Make] = [
     _newest, _newest_scopes, _waiting, _states,
     _next_run, _unlist, _read_memory, _revoke, _messages, _read_family, _acquire_ended_parents,
     _record_sample, *STORE_OPERATIONS,
-    *WEBHOOK_OPERATIONS, *SUSPENSION_OPERATIONS, _post_reminders,
+    *WEBHOOK_OPERATIONS, *SUSPENSION_OPERATIONS, _post_reminders, _skipped_ticks,
 ]  # fmt: skip
 
 TESTED_ELSEWHERE = {"delete_task"}
@@ -436,7 +446,7 @@ async def test_every_script_is_a_verb_that_is_tested_here(keys: Keys, seeds: See
     for make in VERBS:
         await seeds.store.redis.flushall()
         tested_scripts.add((await make(keys, seeds)).script.name)
-    scripts = {path.stem for path in SCRIPTS.glob("*/*.lua") if path.parent.name != "lib"}
+    scripts = {path.stem for path in script_files()}
 
     assert tested_scripts == scripts - TESTED_ELSEWHERE
 

@@ -24,7 +24,6 @@ from a2a_celery.store import AsyncStore, Keys, SyncStore
 from a2a_celery.store.blobs.blob_store import Blobs
 from a2a_celery.store.client import replication
 from a2a_celery.store.client.connection import MAX_BATCH, MAX_SENDERS
-from a2a_celery.store.operation import SCRIPTS
 from a2a_celery.store.runs.commands import append
 from a2a_celery.store.tasks.commands import create_task, read_task, request_cancel
 from a2a_celery.store.tasks.signals import SignalStored, send_signal
@@ -32,6 +31,7 @@ from tests.support.processes.restarts import installed_servers
 from tests.support.processes.sentinels import SentinelGroup, running_sentinels
 from tests.support.store.blob_setup import THRESHOLD, parts_request
 from tests.support.store.replies import begins
+from tests.support.store.scripts import script_files
 from tests.support.store.seeds import ANN, CONTEXT, RETENTION, Seeds, chunk, status
 
 pytestmark = pytest.mark.merge
@@ -45,9 +45,7 @@ ENDS = ("end_task(", "end_stopped_run(")
 
 
 def test_each_script_that_may_end_a_task_is_listed() -> None:
-    scripts = [path for path in SCRIPTS.glob("*/*.lua") if path.parent.name != "lib"]
-
-    ending = {path.stem for path in scripts if any(call in path.read_text() for call in ENDS)}
+    ending = {path.stem for path in script_files() if any(call in path.read_text() for call in ENDS)}
 
     assert ending - UNLISTED == replication.ENDING
 

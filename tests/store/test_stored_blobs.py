@@ -27,7 +27,7 @@ from a2a_celery.store.blobs.redis_blobs import EXPIRY, RedisBlobs, key_of
 from a2a_celery.store.blobs.references import IN_REDIS, BlobMissing
 from a2a_celery.store.client.round_trips import Command, RoundTrips
 from a2a_celery.store.keys import tag_in
-from a2a_celery.store.operation import SCRIPTS, script
+from a2a_celery.store.operation import script
 from a2a_celery.store.runs.commands import append
 from a2a_celery.store.runs.suspension import SuspendedRun, Wait, suspend_run
 from a2a_celery.store.tasks.commands import TaskLimits, continue_task, create_task, delete_task
@@ -35,6 +35,7 @@ from a2a_celery.store.tasks.dead_letters import DeadLetter, read_dead_letter, re
 from tests.store.test_operations import VERBS
 from tests.support.store.blob_setup import THRESHOLD, BlobSetup, create_task_with_parts, parts_request
 from tests.support.store.replies import begins, reason_of, waits
+from tests.support.store.scripts import script_files
 from tests.support.store.seeds import ANN, CONTEXT, RETENTION, Seeds, chunk, status
 from tests.support.waiting import eventually_async
 
@@ -340,7 +341,7 @@ async def test_a_script_without_its_blobs_changes_nothing(tasks: Seeds, keys: Ke
         refused.add(operation.script.name)
 
     await tasks.store.redis.flushall()
-    scripts = [script(path.stem) for path in SCRIPTS.glob("*/*.lua") if path.parent.name != "lib"]
+    scripts = [script(path.stem) for path in script_files()]
     assert refused == {each.name for each in scripts if each.keeps_blobs}
 
 

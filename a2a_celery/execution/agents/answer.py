@@ -1,8 +1,7 @@
-"""Client's answers to the questions of `Turn.ask`, the message with which the agent is called, and its refusal."""
+"""Message with which the agent is called, the answers that continue its turn, and the refusal of a message."""
 
 from __future__ import annotations
 
-from a2a.helpers import get_message_text
 from a2a.types import Message
 from a2a.utils.errors import (
     A2AError,
@@ -28,26 +27,6 @@ REFUSALS = (
     ExtensionSupportRequiredError,
 )
 """A2A errors about the client's message, whose text is sent to the client. All other A2A errors are failures."""
-
-
-class Answer(str):
-    """Client's answer to a question of `Turn.ask`.
-
-    The string is the text of the answer.
-
-    Attributes:
-        message: The complete A2A message of the answer, with all its parts.
-    """
-
-    __slots__ = ("message",)
-    message: Message
-
-    @classmethod
-    def of(cls, message: Message) -> Answer:
-        """Return the answer in `message`."""
-        answer = cls(get_message_text(message))
-        answer.message = message
-        return answer
 
 
 def message_and_answers(claim: Claim) -> tuple[Message, MessageSequence]:

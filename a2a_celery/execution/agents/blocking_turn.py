@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from a2a.types import Message, Part
 from celery.exceptions import Retry
 
 from ...concurrency import wait_for
-from ...lifecycle.questions import Question
+from ...features.turn import BlockingTurnMethods
 from ...lifecycle.signals import ReceivedSignal
 from ..events.steps import OpenStep
-from .answer import Answer
 from .durable_steps import DurableStep, perform_blocking
 from .journal import current_step_key
-from .reminders import RemindAfter
 from .session import HISTORY_MESSAGES
 
 if TYPE_CHECKING:
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class BlockingTurn:
+class BlockingTurn(BlockingTurnMethods):
     """Blocking variants of the methods of `Turn`, for the thread of a synchronous agent.
 
     A method that sends an event returns as soon as the event is queued. If the run must stop (see `Turn.cancelled`),
@@ -69,68 +67,6 @@ class BlockingTurn:
     def step_key(self) -> str:
         """See `Turn.step_key`."""
         return current_step_key()
-
-    @overload
-    def ask(
-        self,
-        question: str = "",
-        *,
-        parts: Sequence[Part] | None = (),
-        schema: None = None,
-        remind_after: RemindAfter = None,
-        escalate_to: str | None = None,
-    ) -> Answer: ...
-
-    @overload
-    def ask(
-        self,
-        question: str = "",
-        *,
-        parts: Sequence[Part] | None = (),
-        schema: type[T],
-        remind_after: RemindAfter = None,
-        escalate_to: str | None = None,
-    ) -> T: ...
-
-    @overload
-    def ask(
-        self,
-        question: str = "",
-        *,
-        parts: Sequence[Part] | None = (),
-        schema: Any,
-        remind_after: RemindAfter = None,
-        escalate_to: str | None = None,
-    ) -> Any: ...
-
-    def ask(
-        self,
-        question: str = "",
-        *,
-        parts: Sequence[Part] | None = (),
-        schema: Any = None,
-        remind_after: RemindAfter = None,
-        escalate_to: str | None = None,
-    ) -> Any:
-        """See `Turn.ask`."""
-        return self._wait_for(
-            lambda: self._turn.ask(
-                question, parts=parts, schema=schema, remind_after=remind_after, escalate_to=escalate_to
-            )
-        )
-
-    def ask_all(
-        self,
-        questions: Mapping[str, Question],
-        text: str = "",
-        *,
-        remind_after: RemindAfter = None,
-        escalate_to: str | None = None,
-    ) -> dict[str, Any]:
-        """See `Turn.ask_all`."""
-        return self._wait_for(
-            lambda: self._turn.ask_all(questions, text, remind_after=remind_after, escalate_to=escalate_to)
-        )
 
     def sleep(self, seconds: float | None = None, *, until: datetime | None = None) -> None:
         """See `Turn.sleep`."""

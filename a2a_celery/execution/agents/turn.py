@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from datetime import datetime
 from threading import get_ident
-from typing import Any, TypeVar, overload
+from typing import Any
 from uuid import uuid4
 
 from a2a.helpers import get_message_text
@@ -16,11 +16,10 @@ from google.protobuf.json_format import MessageToDict
 
 from ...caller import Caller
 from ...errors import ConfigError, InputRequired, SuspendRun
-from ...lifecycle.answers import AnswerRefused, AnswerType, AnswerTypes, require_valid_schema
+from ...features.turn import TurnMethods
 from ...lifecycle.events import parts_of, portable_metadata
 from ...lifecycle.json_values import portable_text
 from ...lifecycle.outcomes import agent_message
-from ...lifecycle.questions import Question, schema_part
 from ...lifecycle.signals import ReceivedSignal
 from ...lifecycle.states import WORKING
 from ...store.runs.commands import Claim
@@ -28,7 +27,7 @@ from ..agent_caller import ChildCall, name_of
 from ..events.queue import RunEventQueue
 from ..events.steps import Execution, OpenStep, current_execution
 from ..limits import Retries
-from .answer import Answer, message_and_answers
+from .answer import message_and_answers
 from .blocking_turn import BlockingTurn
 from .calls import KIND as CALL
 from .calls import perform_call
@@ -36,14 +35,11 @@ from .durable_steps import DurableStep, perform
 from .journal import CURRENT as JOURNAL
 from .journal import JournalCall, current_step_key
 from .loop_method import loop_method
-from .reminders import RemindAfter, Reminders
 from .session import ContextSession
 from .waits import Waits
 
-T = TypeVar("T")
 
-
-class Turn:
+class Turn(TurnMethods):
     """Message of a client to a task, with methods for the response.
 
     A function agent receives a `Turn` as its argument. Properties describe the message and its task. `say` and
@@ -307,177 +303,6 @@ class Turn:
             RuntimeError: No step is being executed.
         """
         return current_step_key()
-
-    @overload
-    async def ask(
-        self,
-        question: str = "",
-        *,
-        parts: Sequence[Part] | None = (),
-        schema: None = None,
-        remind_after: RemindAfter = None,
-        escalate_to: str | None = None,
-    ) -> Answer: ...
-
-    @overload
-    async def ask(
-        self,
-        question: str = "",
-        *,
-        parts: Sequence[Part] | None = (),
-        schema: type[T],
-        remind_after: RemindAfter = None,
-        escalate_to: str | None = None,
-    ) -> T: ...
-
-    @overload
-    async def ask(
-        self,
-        question: str = "",
-        *,
-        parts: Sequence[Part] | None = (),
-        schema: Any,
-        remind_after: RemindAfter = None,
-        escalate_to: str | None = None,
-    ) -> Any: ...
-
-    @loop_method
-    async def ask(
-        self,
-        question: str = "",
-        *,
-        parts: Sequence[Part] | None = (),
-        schema: Any = None,
-        remind_after: RemindAfter = None,
-        escalate_to: str | None = None,
-    ) -> Any:
-        """Ask the client a question and return the answer.
-
-        The first call ends the run in the state INPUT_REQUIRED, so no worker waits for the client. When the client has
-        answered, any worker calls the function again from its beginning, and each answered `ask` returns immediately.
-        Write the function so that it asks the same questions in the same order. After the last question, perform the
-        actions that must happen only once.
-
-        A run can ask only one new question. If the agent catches `InputRequired` and returns, or raises an exception
-        other than an `AgentSignal`, the run still ends with the question.
-
-        Args:
-            question: Text of the question.
-            parts: Further parts of the question. None means none.
-            schema: Type of the answer: a Pydantic model, a dataclass, a TypedDict or any other type that Pydantic
-                validates, or a JSON Schema as a dict. The gateway refuses an answer that does not match, and the task
-                keeps its question. If a validator of the type refuses the answer, the question is asked again, with the
-                reason. None accepts any message.
-            remind_after: Seconds after which the question is repeated as a status event unless the client has answered,
-                or a list of such times in ascending order, or None for no reminder. Webhooks also receive the
-                repeated question.
-            escalate_to: URL of a webhook that receives the last reminder and all later events of the task, or None.
-                Clients cannot see the webhook. The URL must obey the rules for webhooks of clients.
-
-        Returns:
-            The answer of the client: an instance of the type `schema`, or the JSON value if `schema` is a JSON Schema.
-            Without a schema, an `Answer`: the text, with the A2A message as an attribute.
-
-        Raises:
-            InputRequired: The client has not answered yet. Do not catch this exception, which is not an `Exception`.
-            ValueError: The schema is invalid, is too large, or refers to another document, or `remind_after` or
-                `escalate_to` is invalid.
-            ConfigError: `escalate_to` is set without `secret_key`.
-        """
-        self.stop_if_asking()
-        reminders = Reminders.of(remind_after, escalate_to, self.journal.settings)
-        if schema is not None:
-            return self._answer_of(AnswerType(schema), question, parts, reminders=reminders)
-        answer = self._next_answer()
-        if answer is None:
-            raise self._question(InputRequired(question, parts=parts), reminders)
-        return Answer.of(answer)
-
-    @property
-    def question_count(self) -> int:
-        """Number of questions that this run has asked, including answered questions and the questions of recorded
-        steps."""
-        return self._answers.position + (self._events.settlement.question is not None)
-
-    def replay_questions(self, count: int) -> None:
-        """Skip the first `count` questions, for code that does not ask them again in a later run."""
-        self._answers.position = count
-
-    @loop_method
-    async def ask_all(
-        self,
-        questions: Mapping[str, Question],
-        text: str = "",
-        *,
-        remind_after: RemindAfter = None,
-        escalate_to: str | None = None,
-    ) -> dict[str, Any]:
-        """Ask the client several questions at once and return the answers by their keys.
-
-        The client answers with one JSON object that has a value for each key. Answers in which a key is missing are
-        refused. The run ends and continues as in `ask`.
-
-        Args:
-            questions: The questions by their keys.
-            text: Text before the questions.
-            remind_after: See `ask`.
-            escalate_to: See `ask`.
-
-        Returns:
-            The answers by their keys: text without a schema, otherwise the value that `ask` would return.
-
-        Raises:
-            InputRequired: The client has not answered yet. Do not catch this exception, which is not an `Exception`.
-            ValueError: `questions` is empty, or a schema, `remind_after` or `escalate_to` is invalid.
-            ConfigError: `escalate_to` is set without `secret_key`.
-        """
-        self.stop_if_asking()
-        reminders = Reminders.of(remind_after, escalate_to, self.journal.settings)
-        lines = [f"{key}: {question.text}" for key, question in questions.items()]
-        question = "\n".join([text, *lines] if text else lines)
-        answers: dict[str, Any] = self._answer_of(AnswerTypes(questions), question, reminders=reminders)
-        return answers
-
-    def _answer_of(
-        self,
-        expected: AnswerType | AnswerTypes,
-        question: str,
-        parts: Sequence[Part] | None = (),
-        *,
-        reminders: Reminders,
-    ) -> Any:
-        """Return the client's first valid answer. If there is none, end the run with the question.
-
-        The reason why the last answer was refused precedes the question.
-
-        Raises:
-            InputRequired: The client has not sent a valid answer.
-            ValueError: The schema is invalid.
-        """
-        reason = ""
-        while (answer := self._next_answer()) is not None:
-            try:
-                return expected.parse(answer)
-            except AnswerRefused as e:
-                reason = f"The answer was not accepted. {e}"
-        require_valid_schema(expected.schema)
-        text = "\n".join(line for line in (reason, question) if line)
-        raise self._question(InputRequired(text, parts=[schema_part(expected.schema), *(parts or ())]), reminders)
-
-    def _next_answer(self) -> Message | None:
-        """Return the client's next answer in this turn, or None if it has not arrived yet."""
-        answer = self._answers.next()
-        if answer is not None and self._answers.is_read:
-            self.journal.mark_last_answer()
-        return answer
-
-    def _question(self, signal: InputRequired, reminders: Reminders) -> InputRequired:
-        """Record the question of `signal`, which ends the run, and return `signal`."""
-        self.journal.flush()
-        settlement = self._events.settlement
-        settlement.question = signal.parts
-        settlement.reminders = reminders.packed(self.task_id, self._events.store.keys, self.journal.settings)
-        return signal
 
     @loop_method
     async def sleep(self, seconds: float | None = None, *, until: datetime | None = None) -> None:

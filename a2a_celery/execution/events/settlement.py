@@ -6,12 +6,11 @@ Store operations of a run are retried while the store is unavailable, until the 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import Awaitable, Callable, MutableSequence, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 from uuid import uuid4
 
 from a2a.types import Part, Task, TaskStatusUpdateEvent
@@ -20,13 +19,12 @@ from ...clock import SYSTEM_CLOCK, Clock
 from ...concurrency import LeanEvent
 from ...dispatch import RunOptions
 from ...errors import BlobsUnavailable, SessionError, StoreUnavailable
+from ...features.settlement import PAUSE_SECTIONS
 from ...lifecycle import EventKind, Failure, final_event, is_interrupted, kind_of
-from ...lifecycle.answers import require_valid_schema
 from ...lifecycle.execution import ENDS, ExecutionState, Step
 from ...lifecycle.journal import JournalEntry, RunRecord
 from ...lifecycle.outcomes import NO_ANSWER, agent_message, status_event
 from ...lifecycle.own_metadata import ASKED, own_metadata
-from ...lifecycle.questions import checked_schema, schema_in
 from ...lifecycle.references import RunRef
 from ...lifecycle.states import COMPLETED, FAILED
 from ...store import AsyncStore, Keys, Operation
@@ -45,6 +43,7 @@ from ...store.runs.commands import (
 from ...store.runs.journal import read_journal
 from ...store.runs.suspension import Wait
 from ...store.tasks.commands import read_task
+from ...store.verbs import Section
 from .translator import Translator
 
 logger = logging.getLogger(__name__)
@@ -203,12 +202,11 @@ class Settlement:
     def __init__(
         self, store: RunStore, claim: Claim, translator: Translator, *, pause_us: int, publish_next: PublishNext
     ) -> None:
-        self.question: list[Part] | None = None
-        """Parts of the question that `Turn.ask` has asked in this run, or None."""
+        self.question: Sequence[Part] | None = None
+        """Parts of the question that the `Turn` has asked in this run, or None."""
+        self._asked: Section[Any] | None = None
         self.refuses_answer = False
         """True if the agent has refused the last answer to `Turn.ask`, so the next message answers the question."""
-        self.reminders = b""
-        """Reminders of the question; see `pack_reminders`."""
         self.wait: PendingWait | None = None
         """Wait of `Turn.sleep`, `Turn.wait_for` or `Turn.call` that ends this run, or None."""
         self.session: SavedAtEnd | None = None
@@ -220,9 +218,18 @@ class Settlement:
         self._pause_us = pause_us
         self._publish_next = publish_next
 
+    def ask(self, question: Sequence[Part], section: Section[Any]) -> None:
+        """Let the run end with a question, whose answer continues the turn.
+
+        Args:
+            question: Parts of the question.
+            section: Section of the question.
+        """
+        self.question, self._asked = question, section
+
     @property
     def _next_message_answers(self) -> bool:
-        """True if the next message of the client answers a question of `Turn.ask`."""
+        """True if the next message of the client answers a question of `ask`."""
         return self.question is not None or self.refuses_answer
 
     async def write(
@@ -277,12 +284,18 @@ class Settlement:
                 read_count=self.read_count(),
                 pause_us=self._pause_us,
                 pause_timeout=unanswered_status(self._claim) if self._pause_us else None,
-                answer_schema=answer_schema(self._translator.question, self._claim),
-                reminders=self.reminders,
                 dead_letter=dead_letter,
                 session=session,
+                sections=self._sections(),
             )
         )
+
+    def _sections(self) -> Sequence[Section[Any]]:
+        question = self._translator.question
+        if not question and self._asked is None:  # the usual case
+            return ()
+        sections = (section_of(self._claim.ref, question, self._asked) for section_of in PAUSE_SECTIONS)
+        return [section for section in sections if section is not None]
 
     def _with_session(self, events: list[RunRecord]) -> tuple[Failure | None, SessionState | None]:
         """Prepare the session to be saved with the last events of the run.
@@ -348,22 +361,6 @@ def drop(events: MutableSequence[RunRecord], illegal: Illegal, claim: Claim) -> 
     """Remove the illegal event from `events`, and log it."""
     logger.error("run %s: %s, the event is dropped", claim.ref.name, illegal)
     del events[illegal.number - 1]
-
-
-def answer_schema(question: Sequence[Part], claim: Claim) -> str:
-    """Return the JSON Schema in the parts of a question, or "" if there is none.
-
-    An invalid schema is not enforced, because clients could not give any answer.
-    """
-    schema = schema_in(question) if question else None
-    if schema is None:
-        return ""
-    try:
-        require_valid_schema(checked_schema(schema))
-    except ValueError as e:
-        logger.error("run %s: answers to its question are not validated: %s", claim.ref.name, e)
-        return ""
-    return json.dumps(schema)
 
 
 def unanswered_status(claim: Claim) -> TaskStatusUpdateEvent:

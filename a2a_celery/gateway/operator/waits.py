@@ -85,7 +85,7 @@ def _waits(entries: Sequence[LogEntry], steps: Steps) -> Iterator[Wait]:
 
 
 def _continues(wait: Wait, next_wait: Wait | None, entry: LogEntry) -> bool:
-    """Return True if a wait continues after an event: a reminder, or a message before the next run."""
+    """Return True if a wait continues after an event: a repeated question, or a message before the next run."""
     if wait.kind in CLIENT_WAITS:
         return next_wait is not None and next_wait.kind == wait.kind
     return kind_of(entry.event) is EventKind.CLIENT_MESSAGE

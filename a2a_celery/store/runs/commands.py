@@ -28,7 +28,7 @@ from ..keys import Keys, TaskKeys
 from ..operation import Operation
 from ..tasks.commands import FIRST_PUBLISH_GRACE_US
 from ..tasks.replies import CancelRequested
-from ..verbs import Digits, verb
+from ..verbs import Digits, Section, Sections, verb
 
 
 @dataclass(frozen=True, slots=True)
@@ -413,10 +413,9 @@ def _settle_run(
     pause_us: int,
     pause_timeout: bytes,
     dead_letters: str | None,
-    answer_schema: str,
-    reminders: bytes,
     session: SessionArguments | None,
     events: Sequence[EventArguments],
+    sections: Sections,
 ) -> None:
     """A watcher publishes the next run after `due_us`, and ends a pause with `pause_timeout` after `pause_us`."""
 
@@ -434,9 +433,8 @@ def settle_run(
     pause_us: int = 0,
     pause_timeout: Event | None = None,
     dead_letter: bool = False,
-    answer_schema: str = "",
-    reminders: bytes = b"",
     session: SessionState | None = None,
+    sections: Sequence[Section[Any]] = (),
 ) -> Operation[Settled | RunLost | Illegal | LeftOpen | SavedSince]:
     """End a claimed run with its last `events`. If a message waits, the next run begins.
 
@@ -453,9 +451,8 @@ def settle_run(
         pause_us: µs after which a watcher ends the pause, or 0 for no timeout.
         pause_timeout: Event with which the watcher ends the pause, or None if `pause_us` is 0.
         dead_letter: True to leave a dead letter if the task is FAILED.
-        answer_schema: JSON Schema of the answer to the question, or "" if any message answers the question.
-        reminders: Reminders of the question in the form of `pack_reminders`, or b"" for none.
         session: Session to save if the run completes or interrupts the task, even if another turn follows, or None.
+        sections: Sections of features.
     """
 
     return Operation(
@@ -472,10 +469,9 @@ def settle_run(
             pause_us=pause_us,
             pause_timeout=b"" if pause_timeout is None else encode(pause_timeout),
             dead_letters=keys.dead_letters if dead_letter else None,
-            answer_schema=answer_schema,
-            reminders=reminders,
             session=None if session is None else session_arguments(keys, session),
             events=list(map(event_arguments, events)),
+            sections=sections,
         ),
         partial(_parse_settlement, ref),
     )

@@ -41,7 +41,6 @@ from .replies import (
     CanceledNow,
     CancelRequested,
     FinalTask,
-    OpenQuestion,
     Page,
     Reasons,
     final_task,
@@ -358,7 +357,6 @@ def _continue_task(
     suffix: bytes,
     limits: str,
     max_bytes: int | None,
-    answered_run: int | None,
     on_message: str,
     channel_prefix: str,
     broker_message: BrokerMessage | None,
@@ -382,11 +380,10 @@ def continue_task(
     push: NewPushConfig | None = None,
     limits: TaskLimits | None = None,
     max_bytes: int | None = None,
-    answered_run: int | None = None,
     on_message: str = "queue",
     broker_message: BrokerMessage | None = None,
     sections: Sequence[Section[R]] = (),
-) -> Operation[Accepted | R | OpenQuestion | Refusal]:
+) -> Operation[Accepted | R | Refusal]:
     """Accept a further message to a task. If no run is open, the message begins the next run.
 
     Args:
@@ -401,7 +398,6 @@ def continue_task(
         push: Push-notification config to save, which receives the following events, or None.
         limits: Limits for the message, or None for no limits.
         max_bytes: Maximum size of the task including the message, in bytes, or None for no limit.
-        answered_run: Number of the run whose question the message answers, or None. The answer is validated.
         on_message: ``Agent.on_message``.
         broker_message: Celery message of the run that the message begins, or None if the caller publishes the run.
         sections: Sections of features.
@@ -424,7 +420,6 @@ def continue_task(
             suffix=encode(Message(metadata={TASK_ENDED_FIRST: True})),
             limits=limit_argument(keys, scope, limits),
             max_bytes=max_bytes,
-            answered_run=answered_run,
             on_message=on_message,
             channel_prefix=keys.runner(""),
             broker_message=broker_message,
@@ -450,7 +445,7 @@ CONTINUE_REASONS: Reasons = {
 
 def _continued(
     task_id: str, max_bytes: int | None, sections: Sequence[Section[R]], reply: Sequence[Any]
-) -> Accepted | R | OpenQuestion | Refusal:
+) -> Accepted | R | Refusal:
     """Parse the reply of ``continue_task``."""
     match reply[0]:
         case b"begun":
@@ -461,8 +456,6 @@ def _continued(
             return _accepted(reply[1])
         case b"waiting":
             return replace(_accepted(reply[2]), preceding_turns=int(reply[1]))
-        case b"question":
-            return OpenQuestion(int(reply[1]), reply[2])
         case _:
             too_large: Reasons = {b"large": (Reason.TOO_LARGE, {"maximum": max_bytes})}
             return _answer_of(sections, task_id, reply) or refusal(task_id, reply, {**CONTINUE_REASONS, **too_large})

@@ -60,21 +60,6 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True)
-class OpenQuestion:
-    """Open question that the message answers. Nothing was written.
-
-    The caller validates the message, and repeats the call with `run` as `answered_run`.
-
-    Attributes:
-        run: Run that asked the question.
-        schema: JSON Schema of the answer.
-    """
-
-    run: int
-    schema: bytes
-
-
-@dataclass(frozen=True, slots=True)
 class FinalTask:
     """Task in a final state.
 

@@ -22,7 +22,7 @@ MAX_PUSH_CONFIGS = 10
 
 
 ESCALATION = "a2a_celery/escalation"
-"""Id of the config that an agent adds to its task with ``escalate_to``. Clients cannot see or change it."""
+"""Id of the config that an agent adds to its task. Clients cannot see or change it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import re
 
 from a2a.types import TaskState
 
+from a2a_celery.features.questions.reminder_poster import reminder_index
 from a2a_celery.lifecycle import TERMINAL
 from a2a_celery.lifecycle.references import quote_key_part
 from a2a_celery.lifecycle.states import CANCELED, FAILED, REJECTED
@@ -18,7 +19,7 @@ METRIC = re.compile(rb"(ended|archived|lost|retried|queue|first|run|cancel) [^ ]
 FIELDS_OF_LIVE_TASKS = (
     *(b"request", b"caller", b"working_event", b"options", b"canvas"),
     *(b"suspended", b"wait_signal", b"wait_key", b"wait_header", b"wait_timeout", b"resumed_by"),
-    *(b"code_version", b"claimed_version", b"reminders", b"posted_reminders", b"journal_blobs"),
+    *(b"code_version", b"claimed_version", b"answer_schema", b"reminders", b"pause_data", b"journal_blobs"),
 )
 """Record fields that are deleted when a task becomes terminal, unless the task becomes a dead letter."""
 
@@ -149,7 +150,7 @@ async def leaks(store: AsyncStore, keys: Keys) -> list[str]:  # noqa: PLR0915
                     problems.append(f"{key}: {member!r} is not {phase.decode()}")
                 elif (key == keys.blocked) != (first not in (None, quote_key_part(task_id).encode())):
                     problems.append(f"{key}: {member!r} is in the wrong list")
-        elif key in (keys.pauses, keys.reminders):
+        elif key in (keys.pauses, reminder_index(keys)):
             for member in await redis.zrange(raw, 0, -1):
                 record = await record_of(member.decode())
                 if record.get(b"phase") != b"" or int(record[b"state"]) in TERMINAL:

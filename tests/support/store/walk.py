@@ -12,6 +12,9 @@ from uuid import UUID
 from a2a.types import TaskState
 
 from a2a_celery.features import KEPT_METADATA
+from a2a_celery.features.questions.answer_section import AnswerSection
+from a2a_celery.features.questions.question_section import QuestionSection, Reminder
+from a2a_celery.features.questions.reminder_poster import post_reminders, reminder_index
 from a2a_celery.lifecycle.journal import JournalEntry
 from a2a_celery.lifecycle.outcomes import status_event
 from a2a_celery.lifecycle.references import RunRef, Scope
@@ -43,7 +46,6 @@ from a2a_celery.store.runs.messages import read_messages
 from a2a_celery.store.runs.publication import acquire_due_runs, report_prefetched
 from a2a_celery.store.runs.recovery import return_run
 from a2a_celery.store.runs.release import Released, delegate_to_canvas, end_by_result, release_run, retry_run
-from a2a_celery.store.runs.reminders import Reminder, pack_reminders, post_reminders
 from a2a_celery.store.runs.suspension import SuspendedRun, resume_due_runs, suspend_run, take_signal
 from a2a_celery.store.tasks.commands import (
     TaskLimits,
@@ -189,7 +191,7 @@ class World:
         version = await self.seeds.store.redis.hget(self.keys.session(scope, context_id), "version")
         fingerprint = self.chance.choice(["", "f0", "f1"])
         session = SessionState(scope, context_id, int(version or 0), b"state", fingerprint)
-        reminders = [Reminder(HOUR_US * number, status(INPUT_REQUIRED)) for number in (1, 2)]
+        reminders = [Reminder.of(HOUR_US * number, status(INPUT_REQUIRED)) for number in (1, 2)]
         await self.leave_run(
             task_id,
             settle_run,
@@ -201,7 +203,7 @@ class World:
             dead_letter=self.chance.random() < 0.5,
             pause_us=self.chance.choice([0, HOUR_US]),
             pause_timeout=status_event(task_id, context_id, FAILED),
-            reminders=pack_reminders(self.keys, reminders, None) if self.chance.random() < 0.3 else b"",
+            sections=[QuestionSection(reminders=reminders)] if self.chance.random() < 0.3 else [],
             session=session if self.chance.random() < 0.5 else None,
         )
 
@@ -272,7 +274,7 @@ class World:
         message_request = request("more", task_id, r["context"])
         next_message = continue_task(
             self.keys, Scope.parse(r["scope"]), task_id, message_request, "",
-            caller=b"{}", nonce=self.new_id(), limits=MANY, on_message=how,
+            caller=b"{}", nonce=self.new_id(), limits=MANY, on_message=how, sections=[AnswerSection()],
         )  # fmt: skip
         reply = await self.run(next_message)
         if self.chance.random() < 0.3:
@@ -329,7 +331,9 @@ class World:
 
     async def end_pause(self, task_id: str, r: Record) -> None:
         if int(r["state"]) in INTERRUPTED:
-            due, command = self.chance.choice([(self.keys.pauses, end_pauses), (self.keys.reminders, post_reminders)])
+            due, command = self.chance.choice(
+                [(self.keys.pauses, end_pauses), (reminder_index(self.keys), post_reminders)]
+            )
             await self.seeds.store.redis.zadd(due, {task_id: 1}, xx=True)
             await self.run(command(self.keys, limit=10))
 
@@ -351,7 +355,7 @@ class World:
         if r["parent"] or r["children"] or r["code_version"]:
             return  # a task of another engine, which this operation deletes, has no such fields
         await self.run(delete_task(self.keys, Scope.parse(r["scope"]), task_id))
-        for key in (self.keys.dead_letters, self.keys.pauses, self.keys.reminders):
+        for key in (self.keys.dead_letters, self.keys.pauses, reminder_index(self.keys)):
             await self.seeds.store.redis.zrem(key, task_id)
 
     async def expire(self, task_id: str, r: Record) -> None:

@@ -11,6 +11,7 @@ from redis.exceptions import OutOfMemoryError
 
 from a2a_celery.store import operation
 from a2a_celery.store.operation import script
+from tests.support.store.scripts import script_files
 
 FULL_STORE = "full store"
 LIMITS_OF_BYTES = ("memory", "owner_bytes")
@@ -54,7 +55,7 @@ def outcome_of(name: str, reply: Any) -> str:
 
 def script_names() -> list[str]:
     """Return the names of all scripts."""
-    return sorted(path.stem for path in operation.SCRIPTS.glob("*/*.lua") if path.parent.name != "lib")
+    return sorted(path.stem for path in script_files())
 
 
 def expected_outcomes(name: str) -> set[str]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from a2a_celery.errors import BlobsUnavailable, StoreUnavailable
+from a2a_celery.features.questions.answer_section import AnswerSection
 from a2a_celery.features.schedules.section import skipped_ticks
 from a2a_celery.lifecycle.references import Scope
 from a2a_celery.store.admin.archiving import (
@@ -245,6 +246,7 @@ class Recorder(World):
     async def continue_with(self, task_id: str, r: Record, context_id: str = "", **options: Any) -> Any:
         """Send a message to a task, and return the result."""
         message_request = request(options.pop("text", "more"), task_id, r["context"])
+        options.setdefault("sections", [AnswerSection()])
         operation = continue_task(
             self.keys,
             Scope.parse(r["scope"]),

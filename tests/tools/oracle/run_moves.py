@@ -8,6 +8,7 @@ from typing import Any
 
 from a2a_celery.errors import BlobsUnavailable
 from a2a_celery.features import KEPT_METADATA
+from a2a_celery.features.questions.question_section import QuestionSection, Reminder, escalation_arguments
 from a2a_celery.lifecycle.execution import ExecutionState, Step, Transition
 from a2a_celery.lifecycle.journal import JournalEntry
 from a2a_celery.lifecycle.outcomes import agent_message, status_event
@@ -45,7 +46,6 @@ from a2a_celery.store.runs.release import (
     release_run,
     retry_run,
 )
-from a2a_celery.store.runs.reminders import Reminder, pack_reminders
 from a2a_celery.store.runs.renewal import renew_runs
 from a2a_celery.store.runs.suspension import SuspendedRun, suspend_run, take_signal
 from a2a_celery.store.tasks.commands import (
@@ -171,11 +171,14 @@ async def settle_differently(world: Recorder, task_id: str, r: Record) -> None:
             [status(CANCELED)],
         ]
     )
-    reminders = [Reminder(HOUR_US * number, status(INPUT_REQUIRED)) for number in (1, 2)]
+    reminders = [Reminder.of(HOUR_US * number, status(INPUT_REQUIRED)) for number in (1, 2)]
     session = None
     if world.chance.random() < 0.4:
         await save_session(world, task_id, r)
         session = SessionState(Scope.parse(r["scope"]), r["context"], world.chance.randrange(4), b"state")
+    ask_count = world.chance.randrange(2)
+    question = QuestionSection(world.chance.choice([None, '{"type":"object"}']))
+    escalation = escalation_arguments(world.keys, world.config("escalation"))
     reply = await world.run(
         settle_run(
             world.keys,
@@ -183,11 +186,10 @@ async def settle_differently(world: Recorder, task_id: str, r: Record) -> None:
             token=claim.token,
             written_count=world.write_counts[task_id],
             events=events,
-            ask_count=world.chance.randrange(2),
+            ask_count=ask_count,
             pause_timeout=status_event(task_id, r["context"], FAILED),
-            answer_schema=world.chance.choice(["", '{"type":"object"}']),
-            reminders=world.chance.choice([b"", pack_reminders(world.keys, reminders, world.config("escalation"))]),
             session=session,
+            sections=[world.chance.choice([question, question._replace(escalation=escalation, reminders=reminders)])],
         )
     )
     if isinstance(reply, Settled) and world.chance.random() < 0.5:

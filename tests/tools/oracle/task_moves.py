@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from a2a_celery.features.idempotency.section import IdempotencyKey
+from a2a_celery.features.questions.answer_section import AnswerSection
 from a2a_celery.features.schedules.section import Overlap, Tick
 from a2a_celery.lifecycle.references import Scope, quote_key_part
 from a2a_celery.lifecycle.states import (
@@ -94,7 +95,7 @@ async def continue_again(world: Recorder, task_id: str, r: Record) -> None:
         )
         push = world.new_config() if world.chance.random() < 0.5 else None
         await world.continue_with(
-            task_id, r, sections=[key], push=push, answered_run=run, broker_message=message, limits=MANY
+            task_id, r, sections=[key, AnswerSection(run)], push=push, broker_message=message, limits=MANY
         )
 
 

@@ -1,5 +1,5 @@
--- migrate_to_4: convert packed tasks in which unused bytes, the marks, represent frequent texts, and rename the field
--- schedule_index to joined_indexes. Handles one page of the keyspace. Repeat the call until the cursor is 0.
+-- migrate_to_4: convert packed tasks in which unused bytes, the marks, represent frequent texts; rename the field
+-- schedule_index to joined_indexes; and convert the data of open questions. Handles one page of the keyspace. Repeat the call until the cursor is 0.
 -- returns {next cursor, number of changed tasks}
 -- requires: keys, packed, stored_bytes, tasks, time
 
@@ -34,6 +34,41 @@ local function read_marked(r, value, marks)
   return entries, steps, artifact_id
 end
 
+-- Return the reminders that were not posted yet, from strings that are each preceded by its length: the µs of all reminders;
+-- the event and the metadata of each reminder; and the fields of ConfigArguments for the escalation, if there is one.
+local function unposted_reminders(packed, posted_count)
+  local texts, position = {}, 1
+  while position <= #packed do
+    texts[#texts + 1], position = struct.unpack('>I4c0', packed, position)
+  end
+  local reminders, count = {}, 0
+  for us in string.gmatch(texts[1], '%d+') do
+    count = count + 1
+    if count > posted_count then
+      reminders[#reminders + 1] = {after_us = tonumber(us), event = texts[2 * count], metadata = texts[2 * count + 1]}
+    end
+  end
+  local escalation = texts[2 * count + 2] and {}
+  for i, name in ipairs({'id', 'sealed', 'fingerprint', 'sealed_with', 'secrets', 'deliveries', 'dead_deliveries', 'max_configs',
+    'listed'}) do
+    if escalation then escalation[name] = texts[2 * count + 1 + i] end
+  end
+  return cmsgpack.pack({reminders, escalation})
+end
+
+local function convert_question(keys, r)
+  local fields, growth = '', 0
+  if r.answer_schema then fields, growth = 'answer_schema ', #r.answer_schema end
+  if r.posted_reminders then
+    local reminders = unposted_reminders(r.reminders, tonumber(r.posted_reminders))
+    fields, growth = fields .. 'reminders ', growth + #reminders - #r.reminders
+    redis.call('HSET', keys.record, 'reminders', reminders)
+    redis.call('HDEL', keys.record, 'posted_reminders')
+  end
+  redis.call('HSET', keys.record, 'pause_data', fields)
+  free_bytes(keys, r, -growth)
+end
+
 for _, record in ipairs(page[2]) do
   local keys = string.sub(record, 1, #prefix + 2) == prefix .. ':{' and keys_of(prefix, string.match(record, '{(.-)}'))
   local r = keys and load_record(keys)
@@ -42,12 +77,14 @@ for _, record in ipairs(page[2]) do
   local is_readable, entries, steps, artifact_id
   if marks then is_readable, entries, steps, artifact_id = pcall(read_marked, r, value, marks) end
   local index = r and r.schedule_index
-  if is_readable or index then changed = changed + 1 end
+  local has_question = r and (r.posted_reminders or r.answer_schema and not r.pause_data)
+  if is_readable or index or has_question then changed = changed + 1 end
   if not is_dry_run then
     if index then
       redis.call('HSET', record, 'joined_indexes', index)
       redis.call('HDEL', record, 'schedule_index')
     end
+    if has_question then convert_question(keys, r) end
     if is_readable then
       local packed = pack_contents(r, entries, steps, artifact_id)
       redis.call('SET', keys.log, packed, 'KEEPTTL')

@@ -1,4 +1,4 @@
--- requires: blobs, child_waits, context_queue, family, indexes, journal, keys, metrics, packed, runs, states, stored_bytes, tasks, time, versions, webhooks
+-- requires: blobs, child_waits, context_queue, family, indexes, journal, keys, metrics, packed, pauses, runs, states, stored_bytes, time, versions, webhooks
 
 local PACKED_KEYS = {'record', 'log', 'metadata'}
 local EXPIRING_KEYS = {'record', 'log', 'history', 'artifacts', 'metadata', 'execution'}
@@ -58,7 +58,7 @@ local function end_task(keys, r, dead_letters)
   end_pause(keys, r)
   resume_parent(keys, r)
   redis.call('DEL', keys.turns)
-  local fields = {'working_event', 'canceled_event', 'settled', 'pause_timeout', 'answer_schema', 'canvas', 'recorded_result',
+  local fields = {'working_event', 'canceled_event', 'settled', 'pause_timeout', 'canvas', 'recorded_result',
     'worker', 'reply_channel', 'final_only', 'suspended', 'wait_signal', 'wait_key', 'wait_header', 'wait_timeout',
     'resumed_by', 'earlier_nonces', 'has_messages', 'interrupt_requested', 'claimed_version', 'awaited'}
   if dead_letters then

@@ -1,7 +1,7 @@
 -- requires: keys, time
 
--- The size of a task is the sum of the bytes of its log, history, artifacts, steps, journal, signals, reminders and
--- waiting messages. With a limit of stored bytes, the task has a `quota_account`, and its size also includes request,
+-- The size of a task is the sum of the bytes of its log, history, artifacts, steps, journal, signals, waiting messages and
+-- data of its pause. With a limit of stored bytes, the task has a `quota_account`, and its size also includes request,
 -- caller and options. The hash `stored` has the sum of each account. The list `stored:expiring` has an entry
 -- "<tag> <bytes> <account>" for each task that expires, so that the bytes of the task are subtracted after its keys have
 -- expired.

@@ -1,4 +1,4 @@
--- requires: keys, reminders, stored_bytes, time
+-- requires: keys, stored_bytes, time
 
 -- Fields of a record. A field without a value is absent, unless stated otherwise. The fields in DEFAULTS have a value
 -- if they are absent.
@@ -78,11 +78,8 @@
 --   interrupt_requested        run that a message of the client interrupts; deleted when the task ends
 --   pause_timeout, pauses      event that ends an unanswered pause ('' if pauses have no timeout), and key of the list
 --                              of pauses; the event is deleted when the task ends
---   reminders, posted_reminders
---                              reminders of the open question (see lib/reminders.lua), and number of posted reminders;
---                              absent after the answer or the last reminder
---   answer_schema              JSON Schema of the answer to the open question; absent if any message answers the
---                              question
+--   pause_data                 names of the fields that sections keep until the pause ends, each followed by a space, see
+--                              lib/pauses.lua
 --   requeued_as, requeued_from
 --                              id of the task as which a dead letter was requeued; quoted ids of the dead letters
 --                              before this task, each followed by a space
@@ -154,12 +151,6 @@ end
 -- Return the time for a new log entry: the time of the server, or a later time if the previous entry is not earlier.
 local function next_timestamp(r)
   return math.max(now(), (r.at or 0) + 1, (r.recorded_at or 0) + 1)
-end
-
-local function end_pause(keys, r)
-  if not r.pauses then return end
-  redis.call('ZREM', r.pauses, task_tag(keys))
-  cancel_reminders(keys, r)
 end
 
 -- Return the pairs of field and value without those that load_record derives.

@@ -1,4 +1,4 @@
--- requires: dispatch, journal, log, options, states, status, stored_bytes, tasks, time
+-- requires: dispatch, journal, log, options, pauses, states, status, stored_bytes, tasks, time
 
 -- Start the next turn, whose message is the entry `index` of the history: write the status, and assign the number of
 -- the run. The caller queues the run. ask_count is '0' unless the message answers a question of the agent's `ask`. In
@@ -10,7 +10,7 @@ local function start_turn(keys, r, index, state, status, request, caller, option
   if r.quota_account then add_size(r, #request + #caller + #options - size_of_request(keys)) end
   redis.call('HSET', keys.record, 'request', request, 'caller', caller)
   set_options(keys.record, options)
-  redis.call('HDEL', keys.record, 'republish_count', 'max_attempts', 'uncounted_attempts', 'lost_processes', 'answer_schema')
+  redis.call('HDEL', keys.record, 'republish_count', 'max_attempts', 'uncounted_attempts', 'lost_processes')
   if ask_count == '0' then
     delete_journal(keys, r)
     redis.call('HDEL', keys.record, 'read_messages')

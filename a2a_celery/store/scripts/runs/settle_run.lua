@@ -6,7 +6,7 @@
 --       | {'lost', see missing_events} | {'illegal', number of the event, state}
 --       | {'conflict', version}: another run has saved the session since
 --       | {'open', state}: the events would leave the task in a state that needs a run
--- requires: blobs, child_waits, context_queue, events, incoming, keys, notifications, reminders, retirement, runs, sessions, states, status, stored_bytes, tasks, time, turns
+-- requires: blobs, child_waits, context_queue, events, incoming, keys, notifications, retirement, runs, sessions, states, status, stored_bytes, tasks, time, turns
 
 local missing_blob = missing_blobs(keys)
 if missing_blob then return missing_blob end
@@ -66,9 +66,8 @@ elseif INTERRUPTED[r.state] then
   else
     resume_parent(keys, r)
     redis.call('HSET', keys.record, 'pauses', pauses, 'pause_timeout', pause_timeout)
-    if answer_schema ~= '' then redis.call('HSET', keys.record, 'answer_schema', answer_schema) end
     redis.call('ZADD', pauses, pause_us == 0 and '+inf' or micros(now() + pause_us), task_tag(keys))
-    schedule_reminders(keys, r, reminders)
+    paused_sections(keys, r)
   end
   record_settled(keys, r, token, next_task == r.task_id and next_run or '')
 end

@@ -4,8 +4,6 @@
 -- returns {'begun', run, snapshot, '1' if the run is blocked, '1' if the broker has the Celery message of the run}
 --       | {'waiting', number of waiting messages, snapshot}
 --       | {'delivered', snapshot}: the open run can read the message, or is interrupted | {'working'}: a run is open
---       | {'question', run, JSON Schema of the answer}: the message answers the question of the run, and the caller
---       must validate the message
 --       | {'missing'} | {'context', context of the task} | {'ended', state} | {'full'}: too many messages wait
 --       | {'large'}: the task would be too large | {'configs'}: the task has too many configs
 --       | {'limited', see check_limits} | the reply of a section
@@ -40,15 +38,12 @@ end
 
 local repeated = reply_of_repeat()
 if repeated then return repeated end
-local refused = check_sections(keys)
+local refused = check_sections(keys, r)
 if refused then return refused end
 if context_id ~= '' and context_id ~= r.context then return {'context', r.context} end
 if TERMINAL[r.state] then return {'ended', micros(r.state)} end
 if r.phase ~= '' and on_message == 'reject' then return {'working'} end
 if r.phase ~= '' and redis.call('LLEN', keys.turns) >= max_waiting then return {'full'} end
-if r.phase == '' and answered_run ~= r.run and r.answer_schema then
-  return {'question', micros(r.run), r.answer_schema}
-end
 local blob_bytes = new_blob_bytes()
 if max_bytes and (r.size or 0) + #message * 2 + blob_bytes > max_bytes then return {'large'} end
 local exceeded, queue = check_limits(keys, limits, r.phase == '' and 'begins' or 'waits', r.scope,

@@ -17,9 +17,8 @@ from a2a_celery import A2A, Failed, InputRequired, Turn, current_step_key, curre
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.lifecycle.states import COMPLETED, FAILED, INPUT_REQUIRED
 from a2a_celery.store import AsyncStore, Keys
+from tests.execution.scene import TurnByTurn
 from tests.support.store.seeds import Seeds
-
-from .scene import TurnByTurn
 
 app = Celery("test", broker="memory://", set_as_current=False)
 a2a = A2A(app)

@@ -17,8 +17,8 @@ from ...push import Subscription, TargetRefused, check_config
 from ...retry_policy import require_delay
 from ...settings import Settings
 from ...store import Keys
-from ...store.runs.reminders import Reminder, pack_reminders
-from ...store.webhooks.push_configs import ESCALATION, NewPushConfig
+from ...store.webhooks.push_configs import ESCALATION, ConfigArguments, NewPushConfig
+from .question_section import QuestionSection, Reminder, escalation_arguments
 
 RemindAfter: TypeAlias = float | Sequence[float] | None
 """Seconds from a question to its reminder, or an ascending sequence for several reminders, or None for no reminder."""
@@ -60,24 +60,22 @@ class Reminders:
             _require_webhook(escalate_to, settings)
         return cls(delays, escalate_to or "")
 
-    def packed(self, task_id: str, keys: Keys, settings: Settings) -> bytes:
-        """Return the stored form of the reminders for a question, or b"" if there are none."""
-        if not self.after:
-            return b""
+    def section(self, task_id: str, keys: Keys, settings: Settings) -> QuestionSection:
+        """Return the section of a question with these reminders."""
         last = len(self.after)
         reminders = [
-            Reminder(int(seconds * 1_000_000), _event(number, escalates=bool(self.escalate_to) and number == last))
+            Reminder.of(int(seconds * 1_000_000), _event(number, escalates=bool(self.escalate_to) and number == last))
             for number, seconds in enumerate(self.after, start=1)
         ]
-        return pack_reminders(keys, reminders, self._config(task_id, settings))
+        return QuestionSection(escalation=self._config(task_id, keys, settings), reminders=reminders)
 
-    def _config(self, task_id: str, settings: Settings) -> NewPushConfig | None:
+    def _config(self, task_id: str, keys: Keys, settings: Settings) -> ConfigArguments | None:
         sealer = sealer_of(settings.secret_keys)
         if not self.escalate_to or sealer is None:
             return None
         config = TaskPushNotificationConfig(id=ESCALATION, task_id=task_id, url=self.escalate_to)
         sealed_config = sealer.seal(Subscription(config).to_bytes(), task_id, ESCALATION)
-        return NewPushConfig(ESCALATION, sealed_config, sealer.fingerprint)
+        return escalation_arguments(keys, NewPushConfig(ESCALATION, sealed_config, sealer.fingerprint))
 
 
 def _event(number: int, *, escalates: bool) -> TaskStatusUpdateEvent:

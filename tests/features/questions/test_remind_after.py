@@ -11,12 +11,12 @@ from celery import Celery
 
 from a2a_celery import A2A, ConfigError, Question, Turn
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
-from a2a_celery.execution.agents.reminders import MAX_REMINDERS, Reminders
+from a2a_celery.features.questions.reminder_poster import reminder_index
+from a2a_celery.features.questions.reminders import MAX_REMINDERS, Reminders
 from a2a_celery.lifecycle.states import INPUT_REQUIRED
 from a2a_celery.settings import Settings
 from a2a_celery.store import AsyncStore, Keys
-
-from .scene import TurnByTurn
+from tests.execution.scene import TurnByTurn
 
 app = Celery("test", broker="memory://", set_as_current=False)
 a2a = A2A(app)
@@ -59,7 +59,7 @@ async def turns(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> A
 
 async def seconds_left(store: AsyncStore, keys: Keys) -> float | None:
     """Return the seconds until the next reminder of the task, or None if the task has no reminder."""
-    due_us = await store.redis.zscore(keys.reminders, "t")
+    due_us = await store.redis.zscore(reminder_index(keys), "t")
     seconds, micros = await store.redis.time()
     return None if due_us is None else due_us / 1_000_000 - seconds - micros / 1_000_000
 

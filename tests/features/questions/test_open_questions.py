@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from a2a_celery.features.questions.answer_section import AnswerSection, OpenQuestion
+from a2a_celery.features.questions.question_section import QuestionSection
 from a2a_celery.lifecycle.states import FAILED, INPUT_REQUIRED
 from a2a_celery.store import AsyncStore, Keys, Operation
 from a2a_celery.store.runs.commands import Claim, Settled, settle_run
 from a2a_celery.store.tasks.commands import TaskLimits, continue_task, end_pauses, request_cancel
-from a2a_celery.store.tasks.replies import OpenQuestion
 from tests.support.store.replies import begins, is_delivered, waits
 from tests.support.store.seeds import ANN, CONTEXT, Seeds, request, status
 
@@ -29,7 +30,7 @@ async def pause_task(store: AsyncStore, keys: Keys, seeds: Seeds, *, run: int = 
         events=[status(INPUT_REQUIRED, "How many?")],
         pause_us=1,
         pause_timeout=status(FAILED, "too late"),
-        answer_schema=SCHEMA,
+        sections=[QuestionSection(SCHEMA)],
     )
     assert isinstance(await store.run(end), Settled)
     return claim.ref.task_id
@@ -39,7 +40,7 @@ def answering(keys: Keys, task_id: str, answered_run: int | None = None, nonce: 
     message = request("3", task_id, CONTEXT)
     limits = TaskLimits(("agent",), concurrent=0)
     return continue_task(
-        keys, ANN, task_id, message, "", caller=b"{}", nonce=nonce, answered_run=answered_run,
+        keys, ANN, task_id, message, "", caller=b"{}", nonce=nonce, sections=[AnswerSection(answered_run)],
         limits=limits if answered_run is None else None,
     )  # fmt: skip
 

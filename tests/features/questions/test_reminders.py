@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from struct import pack
 
 import pytest
 from a2a.types import Message, TaskStatus, TaskStatusUpdateEvent
 
+from a2a_celery.features.questions.question_section import QuestionSection, Reminder, escalation_arguments
+from a2a_celery.features.questions.reminder_poster import post_reminders, reminder_index
 from a2a_celery.lifecycle.own_metadata import NAMESPACE, REMINDER, own_metadata
 from a2a_celery.lifecycle.states import CANCELED, FAILED, INPUT_REQUIRED
-from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store import AsyncStore, Keys, Operation
+from a2a_celery.store.admin.schema import STEPS
 from a2a_celery.store.runs.commands import Settled, settle_run
-from a2a_celery.store.runs.reminders import Reminder, pack_reminders, post_reminders
 from a2a_celery.store.tasks.commands import continue_task, end_pauses, request_cancel
 from a2a_celery.store.webhooks.deliveries import read_delivery
 from a2a_celery.store.webhooks.push_configs import ESCALATION, MAX_PUSH_CONFIGS, NewPushConfig, save_push_config
@@ -26,7 +29,14 @@ def reminder(after_us: int, number: int) -> Reminder:
     """Return a reminder with the metadata of the `number`-th reminder."""
     message = Message(message_id=f"reminder-{number}")
     metadata = own_metadata({REMINDER: number})
-    return Reminder(after_us, TaskStatusUpdateEvent(status=TaskStatus(message=message), metadata=metadata))
+    return Reminder.of(after_us, TaskStatusUpdateEvent(status=TaskStatus(message=message), metadata=metadata))
+
+
+def questions_section(
+    keys: Keys, reminders: Sequence[Reminder], escalation: NewPushConfig | None = None
+) -> QuestionSection:
+    """Return the section of a question with reminders."""
+    return QuestionSection(None, escalation and escalation_arguments(keys, escalation), reminders)
 
 
 class Questions:
@@ -49,14 +59,14 @@ class Questions:
             events=[status(INPUT_REQUIRED, "well?")],
             pause_us=2 * HOUR_US,
             pause_timeout=status(FAILED, "too late"),
-            reminders=pack_reminders(self._keys, reminders, escalation),
+            sections=[questions_section(self._keys, reminders, escalation)],
         )
         assert isinstance(await self._store.run(settlement), Settled)
         return claim.ref.task_id
 
     async def make_due(self, task_id: str) -> None:
         """Make the next reminder of the task due."""
-        await self._store.redis.zincrby(self._keys.reminders, -2 * HOUR_US, task_id)
+        await self._store.redis.zincrby(reminder_index(self._keys), -2 * HOUR_US, task_id)
 
     async def post(self) -> int:
         """Post all due reminders, and return their number."""
@@ -96,16 +106,16 @@ async def test_concurrent_watchers_post_each_reminder_once_at_its_time(
 ) -> None:
     task_id = await questions.ask((HOUR_US, 3 * HOUR_US))
     await questions.make_due(task_id)
-    first_us = await store.redis.zscore(keys.reminders, task_id)
+    first_us = await store.redis.zscore(reminder_index(keys), task_id)
 
     await asyncio.gather(*(questions.post() for _ in range(4)))
 
     assert await questions.posted_numbers(task_id) == [1]
-    assert await store.redis.zscore(keys.reminders, task_id) == first_us + 2 * HOUR_US
+    assert await store.redis.zscore(reminder_index(keys), task_id) == first_us + 2 * HOUR_US
     await questions.make_due(task_id)
     await asyncio.gather(*(questions.post() for _ in range(4)))
     assert await questions.posted_numbers(task_id) == [1, 2]
-    assert not await store.redis.exists(keys.reminders)
+    assert not await store.redis.exists(reminder_index(keys))
     await seeds.require_consistent(task_id)
 
 
@@ -158,7 +168,7 @@ async def test_a_question_that_is_over_has_no_reminder(
             await store.redis.zadd(keys.pauses, {task_id: 1})
             assert await store.run(end_pauses(keys, limit=10)) == 1
 
-    assert not await store.redis.exists(keys.reminders)
+    assert not await store.redis.exists(reminder_index(keys))
     assert await questions.post() == 0
     assert await questions.posted_numbers(task_id) == []
 
@@ -189,14 +199,14 @@ async def test_the_same_webhook_follows_the_task_through_further_questions(
     await store.run(continue_task(keys, ANN, task_id, message, "", caller=b"{}", nonce="ab"))
 
     claim = await seeds.claim_run(task_id, run=2)
-    second_reminders = pack_reminders(keys, [reminder(1, 1)], NewPushConfig(ESCALATION, b"sealed again", "fingerprint"))
+    escalation = NewPushConfig(ESCALATION, b"sealed again", "fingerprint")
     end = settle_run(
         keys,
         claim.ref,
         token=claim.token,
         written_count=0,
         events=[status(INPUT_REQUIRED, "and?")],
-        reminders=second_reminders,
+        sections=[questions_section(keys, [reminder(1, 1)], escalation)],
     )
     await store.run(end)
     await questions.post()
@@ -205,3 +215,32 @@ async def test_the_same_webhook_follows_the_task_through_further_questions(
     assert delivery_before is not None
     assert delivery_after is not None
     assert delivery_after.delivered == delivery_before.delivered, "no event is skipped"
+
+
+async def test_the_reminders_of_an_older_store_are_posted(
+    store: AsyncStore, keys: Keys, seeds: Seeds, questions: Questions
+) -> None:
+    task_id = await questions.ask((HOUR_US, 2 * HOUR_US), CONFIG)
+    record = keys.task(task_id).record
+    first, last = reminder(HOUR_US, 1), reminder(2 * HOUR_US, 2)
+    webhook = [str(argument).encode() for argument in escalation_arguments(keys, CONFIG)]
+    webhook[1] = CONFIG.sealed
+    texts = [b"%d %d" % (HOUR_US, 2 * HOUR_US), first.event, first.metadata, last.event, last.metadata, *webhook]
+    older_form = b"".join(pack(">I", len(text)) + text for text in texts)
+    reminders = await store.redis.hget(record, "reminders") or b""
+    await store.redis.hincrby(record, "size", len(older_form) - len(reminders))
+    await store.redis.hset(record, mapping={"reminders": older_form, "posted_reminders": 1})
+    await store.redis.hdel(record, "pause_data")
+
+    [step] = [step for step in STEPS if step.to == 4]
+    for count in (1, 0):
+        assert await store.run(Operation(*step.convert_page(keys.prefix, "0", 1000, False), list)) == [b"0", count]
+
+    await questions.make_due(task_id)
+    assert await questions.post() == 1
+    assert await questions.posted_numbers(task_id) == [2]
+    assert await store.run(read_delivery(keys, task_id, ESCALATION)) is not None
+    names = keys.task(task_id)
+    entries = [entry for name in (names.log, names.history) for entry in await store.redis.lrange(name, 0, -1)]
+    assert int(await store.redis.hget(record, "size") or 0) == sum(map(len, entries))
+    await seeds.require_consistent(task_id)

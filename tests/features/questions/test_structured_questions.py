@@ -25,10 +25,9 @@ from a2a_celery.lifecycle.questions import checked_schema, schema_in, schema_par
 from a2a_celery.lifecycle.states import COMPLETED, FAILED, INPUT_REQUIRED, WORKING
 from a2a_celery.store import AsyncStore, Keys, SyncStore
 from a2a_celery.store.tasks.commands import continue_task
+from tests.execution.scene import TurnByTurn
 from tests.support.agents.basic import card
 from tests.support.store.seeds import ANN, CONTEXT, Seeds, request
-
-from .scene import TurnByTurn
 
 app = Celery("test", broker="memory://", set_as_current=False)
 a2a = A2A(app)
