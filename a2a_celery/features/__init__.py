@@ -1,6 +1,7 @@
 """Features of the server. Each feature is a folder, which the rest of the server calls through the lists below.
 
-This module is the only place outside the folder of a feature that names the feature. An agent that does not use a
+The modules of this folder are the only place outside the folder of a feature that names the feature. Processes that
+only register agents import this module; the lists in the other modules need the SDK. An agent that does not use a
 feature loads none of the feature's other modules, sends the store no argument for it, and runs no code of it.
 """
 
@@ -12,11 +13,10 @@ from typing import Any
 from .feature import Feature as Feature
 from .feature import OperatorRoute, TaskFilter
 from .idempotency import Idempotency
-from .questions import Questions
 from .schedules import SCHEDULE, SCHEDULED_AT, ScheduleMethods, report_schedules, tasks_of_schedule
 from .schedules import celery_task as schedule_task
 
-FEATURES: Sequence[type[Feature]] = (Idempotency, Questions)
+FEATURES: Sequence[type[Feature]] = (Idempotency,)
 """Features that agents use, in the order in which their sections check a message."""
 
 FEATURE_OPTIONS = frozenset(option for feature in FEATURES for option in feature.OPTIONS)

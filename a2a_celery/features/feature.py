@@ -53,7 +53,7 @@ class Feature(Protocol):
 
     def section_for_message(
         self, keys: Keys, scope: Scope, request: SendMessageRequest
-    ) -> Section[Known | Refusal | CheckRequired] | None:
+    ) -> Section[Known | Refusal] | None:
         """Return the section of ``create_task`` or ``continue_task`` for a message, or None for no section.
 
         Args:
@@ -71,7 +71,7 @@ class CheckRequired(ABC):
     """Reply of a section to a message that must be checked before the store accepts it. Nothing was written."""
 
     @abstractmethod
-    async def check(self, message: Message, run_check: RunCheck) -> Section[Known | Refusal | CheckRequired]:
+    async def check(self, message: Message, run_check: RunCheck) -> Section[CheckRequired]:
         """Check a message. Return the section with which the call is repeated, instead of the section of its type.
 
         Raises:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache, cached_property, partial
 from math import isfinite
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 from uuid import uuid4
 
 from a2a.types import AgentCard, Message, Role, SendMessageRequest, Task
@@ -34,7 +34,6 @@ from ..child_tasks import parent_named_in
 from ..clock import SYSTEM_CLOCK, Clock
 from ..dispatch import BadCall, Call, CallSignature, Publisher, RunOptions, is_polled
 from ..errors import ConfigError
-from ..features.feature import CheckRequired
 from ..lifecycle import is_terminal
 from ..lifecycle.events import levels_of_values, values_in
 from ..lifecycle.files import check_data_uri, declared_media_type
@@ -448,7 +447,6 @@ class NewTasks:
         options = run_options(self._agent, request, caller, self.call_of([request.message]))
         parent_id, cancels, is_called = parent_named_in(request.message)
         message = messages.of(self._agent.name, RunRef(task_id, 1), options)
-        feature_sections = sections_for_message(self._agent, self._keys, scope, params)
         create = partial(
             create_task,
             self._keys,
@@ -460,8 +458,7 @@ class NewTasks:
             retention=self._settings.retention,
             options=options.to_json(),
             metadata=metadata,
-            # only a further message can require a check
-            sections=[*sections, *cast("list[Section[Known | Refusal]]", feature_sections)],
+            sections=[*sections, *sections_for_message(self._agent, self._keys, scope, params)],
             push=push,
             serialize_context=self._agent.serialize_context,
             limits=limits,
@@ -520,7 +517,7 @@ def with_ids(params: SendMessageRequest, tenant: str, task_id: str, context_id: 
 
 def sections_for_message(
     agent: Agent, keys: Keys, scope: Scope, request: SendMessageRequest
-) -> list[Section[Known | Refusal | CheckRequired]]:
+) -> list[Section[Known | Refusal]]:
     """Return the sections of the agent's features for the client's unchanged request."""
     sections = (feature.section_for_message(keys, scope, request) for feature in agent.features)
     return [section for section in sections if section is not None]

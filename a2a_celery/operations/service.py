@@ -17,6 +17,7 @@ from ..caller import Caller
 from ..dispatch import Publisher, RunOptions
 from ..features import KEPT_METADATA
 from ..features.feature import CheckRequired, RunCheck
+from ..features.sections import CONTINUATION_SECTIONS
 from ..lifecycle.references import RunRef, Scope
 from ..lifecycle.refusals import Reason, Refusal
 from ..settings import Settings
@@ -224,7 +225,10 @@ class TaskService:
             on_message=agent.on_message,
             broker_message=message,
         )
-        sections = sections_for_message(agent, self.keys, scope, params)
+        sections: list[Section[Known | Refusal | CheckRequired]] = [
+            *sections_for_message(agent, self.keys, scope, params),
+            *(section() for section in CONTINUATION_SECTIONS),
+        ]
         reply = await self.store.run(await built(request, partial(operation, sections=sections)))
         while isinstance(reply, CheckRequired):
             checked = await reply.check(request.message, run_check)

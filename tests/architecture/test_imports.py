@@ -100,7 +100,6 @@ LAZY = {
     "a2a_celery/app.py",
     "a2a_celery/features/feature.py",
     "a2a_celery/features/idempotency/__init__.py",
-    "a2a_celery/features/questions/__init__.py",
     "a2a_celery/features/schedules/__init__.py",
 }
 """Modules that import other modules of a2a_celery on first use. Their imports at the top of the file are for type
@@ -114,7 +113,6 @@ FUNCTIONS_THAT_IMPORT: dict[str, str] = {
     "a2a_celery/app.py": "a process that only registers agents imports neither the SDK nor gateway, watcher and worker",
     "a2a_celery/agents.py": "a process that only registers agents does not import protobuf",
     "a2a_celery/features/idempotency/__init__.py": "a process that only registers agents needs no store",
-    "a2a_celery/features/questions/__init__.py": "a process that only registers agents needs no store",
     "a2a_celery/features/schedules/__init__.py": "a process that only registers agents needs no store",
     "a2a_celery/errors.py": "a process that raises no AgentSignal needs no SDK",
     "a2a_celery/concurrency.py": "gevent is optional, and is installed if it has patched threads",

@@ -19,7 +19,7 @@ from ...clock import SYSTEM_CLOCK, Clock
 from ...concurrency import LeanEvent
 from ...dispatch import RunOptions
 from ...errors import BlobsUnavailable, SessionError, StoreUnavailable
-from ...features.settlement import PAUSE_SECTIONS
+from ...features.sections import PAUSE_SECTIONS
 from ...lifecycle import EventKind, Failure, final_event, is_interrupted, kind_of
 from ...lifecycle.execution import ENDS, ExecutionState, Step
 from ...lifecycle.journal import JournalEntry, RunRecord
