@@ -315,7 +315,7 @@ class Run:
         return answer
 
     def _open_log(self, claim: Claim, adapter: Adapter) -> RunEventQueue:
-        host = self._host
+        host, is_agent = self._host, self._call is None
         events = RunEventQueue(
             host.store,
             host.keys,
@@ -327,12 +327,11 @@ class Run:
             or self._agent.serialize_context
             or (self._hooks is not None and self._hooks.holds_end),
             on_message=self._agent.on_message,
+            rewrite=self._hooks.event if self._hooks else None,
+            retries=Retries(self._agent.retry, claim.options, self._clock) if is_agent else None,
+            calls=host.calls if is_agent else None,
             clock=self._clock,
         )
-        if self._call is None:
-            events.retries = Retries(self._agent.retry, claim.options, self._clock)
-            events.calls = host.calls
-        events.rewrite = self._hooks.event if self._hooks else None
         if not adapter.announces:
             events.announce_later()
         return events

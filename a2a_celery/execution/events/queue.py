@@ -171,6 +171,10 @@ class RunEventQueue(EventQueue):
         publish_next: Function that publishes the next run of the context.
         ends_on_return: True to write a terminal event only when the agent has returned.
         on_message: Option `on_message` of the agent.
+        rewrite: Function that passes an event of the agent through the hooks and returns the event to send, or None
+            without hooks.
+        retries: Retries of an agent, or None for a plain Celery task, whose retries Celery handles.
+        calls: Client with which the agent calls other agents, or None for a plain Celery task.
         clock: The clock.
         step_delay: Maximum seconds that a step waits to be written together with an event.
     """
@@ -186,6 +190,9 @@ class RunEventQueue(EventQueue):
         publish_next: PublishNext,
         ends_on_return: bool = False,
         on_message: OnMessage = "queue",
+        rewrite: Callable[[Event], Awaitable[Event]] | None = None,
+        retries: Retries | None = None,
+        calls: AgentCaller | None = None,
         clock: Clock = SYSTEM_CLOCK,
         step_delay: float = STEP_DELAY,
     ) -> None:
@@ -198,13 +205,19 @@ class RunEventQueue(EventQueue):
         is_first = claim.turn == 1 and claim.version == 1
         self._translator = Translator(claim.task, answer_allowed=is_first and not takes_messages)
         pause_us = int((input_timeout or 0) * 1_000_000)
-        self.settlement = Settlement(self.store, claim, self._translator, pause_us=pause_us, publish_next=publish_next)
+        self.messages = IncomingMessages(self.store, claim, is_enabled=on_message == "steer", on_lost=self.mark_lost)
+        self.settlement = Settlement(
+            self.store,
+            claim,
+            self._translator,
+            pause_us=pause_us,
+            publish_next=publish_next,
+            read_count=lambda: self.messages.read_count,
+        )
         self._pending: list[RunRecord] = []
         self._written = 0
         self._state = QueueState.OPEN
         self._end_policy = EndPolicy.AFTER_RETURN if ends_on_return or takes_messages else EndPolicy.IMMEDIATE
-        self.messages = IncomingMessages(self.store, claim, is_enabled=on_message == "steer", on_lost=self.mark_lost)
-        self.settlement.read_count = lambda: self.messages.read_count
         self.stopping = False
         """True if the run must stop."""
         self._queued, self._progress = LeanEvent(), LeanEvent()
@@ -216,13 +229,9 @@ class RunEventQueue(EventQueue):
         """Event that is set when the queue becomes UNWRITABLE or LOST."""
         self.blob_error: BlobsUnavailable | None = None
         """Error that made the queue UNWRITABLE."""
-        self.retries: Retries | None = None
-        """Retries of an agent, or None for a plain Celery task, whose retries Celery handles."""
-        self.calls: AgentCaller | None = None
-        """Client with which the agent calls other agents, or None for a plain Celery task."""
-        self.rewrite: Callable[[Event], Awaitable[Event]] | None = None
-        """Function that passes an event of the agent through the hooks and returns the event to send, or None without
-        hooks."""
+        self.retries = retries
+        self.calls = calls
+        self._rewrite = rewrite
         self.steps_changed: StepsChanged | None = None
         """Error that ends the run because the agent's code does not fit the journal."""
         self.agent_error: Exception | None = None  # caught and reported by the executor; see `reported_error`
@@ -284,9 +293,9 @@ class RunEventQueue(EventQueue):
         if not self._accepts_events:
             logger.debug("run %s: dropped an event that its agent sent after the end", self._claim.ref.name)
             return
-        if self.rewrite is not None:
+        if self._rewrite is not None:
             try:
-                event = await self.rewrite(event)
+                event = await self._rewrite(event)
             except Exception:
                 self.close()  # the run fails even if the agent catches the exception
                 raise

@@ -196,11 +196,19 @@ class PendingWait:
 class Settlement:
     """Writer of the last events of a run, together with its session and the next run of the context.
 
-    `pause_us` is the maximum duration of a pause in µs, or 0 for no limit.
+    `pause_us` is the maximum duration of a pause in µs, or 0 for no limit. `read_count` returns the number of messages
+    that arrived during the turn and that the agent has read.
     """
 
     def __init__(
-        self, store: RunStore, claim: Claim, translator: Translator, *, pause_us: int, publish_next: PublishNext
+        self,
+        store: RunStore,
+        claim: Claim,
+        translator: Translator,
+        *,
+        pause_us: int,
+        publish_next: PublishNext,
+        read_count: Callable[[], int],
     ) -> None:
         self.question: Sequence[Part] | None = None
         """Parts of the question that the `Turn` has asked in this run, or None."""
@@ -210,13 +218,12 @@ class Settlement:
         self.wait: PendingWait | None = None
         """Wait of `Turn.sleep`, `Turn.wait_for` or `Turn.call` that ends this run, or None."""
         self.session: SavedAtEnd | None = None
-        self.read_count: Callable[[], int] = lambda: 0
-        """Function that returns the number of messages that arrived during the turn and that the agent has read."""
         self._store = store
         self._claim = claim
         self._translator = translator
         self._pause_us = pause_us
         self._publish_next = publish_next
+        self._read_count = read_count
 
     def ask(self, question: Sequence[Part], section: Section[Any]) -> None:
         """Let the run end with a question, whose answer continues the turn.
@@ -281,7 +288,7 @@ class Settlement:
                 events=events,
                 ask_count=self._claim.ask_count + 1 if self._next_message_answers else 0,
                 refuses_answer=self.refuses_answer,
-                read_count=self.read_count(),
+                read_count=self._read_count(),
                 pause_us=self._pause_us,
                 pause_timeout=unanswered_status(self._claim) if self._pause_us else None,
                 dead_letter=dead_letter,
