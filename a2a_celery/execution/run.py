@@ -63,7 +63,7 @@ from ..telemetry.logs import about
 from ..telemetry.names import Action
 from .agent_versions import forward_run
 from .agents.adapters import Adapter, UnusableAdapter
-from .agents.answer import REFUSALS, refuse
+from .agents.client_message import REFUSALS, refuse
 from .agents.journal import open_journal
 from .agents.run_hooks import RunHooks, run_hooks
 from .agents.session import open_session

@@ -2,7 +2,7 @@
 
 The modules of this folder are the only place outside the folder of a feature that names the feature. Processes that
 only register agents import this module; the lists in the other modules need the SDK. An agent that does not use a
-feature loads none of the feature's other modules, sends the store no argument for it, and runs no code of it.
+feature of `FEATURES` sends the store no argument for it, and runs no code of it.
 """
 
 from __future__ import annotations

@@ -63,16 +63,17 @@ class Feature(Protocol):
         """
 
 
-RunCheck: TypeAlias = Callable[[Callable[[], object]], Awaitable[object]]
-"""Function that calls a check in a thread, where a long check delays no other owner, and raises its exception."""
+RunInThread: TypeAlias = Callable[[Callable[[], object]], Awaitable[object]]
+"""Function that runs a validation in a thread, and re-raises its exception. A long validation does not delay other
+owners."""
 
 
-class CheckRequired(ABC):
-    """Reply of a section to a message that must be checked before the store accepts it. Nothing was written."""
+class ValidationRequired(ABC):
+    """Reply of a section to a message that must be validated before the store accepts it. Nothing was written."""
 
     @abstractmethod
-    async def check(self, message: Message, run_check: RunCheck) -> Section[CheckRequired]:
-        """Check a message. Return the section with which the call is repeated, instead of the section of its type.
+    async def validate(self, message: Message, run_in_thread: RunInThread) -> Section[ValidationRequired]:
+        """Validate a message. Return the section that replaces the section of the same class in the repeated call.
 
         Raises:
             A2AError: The message is refused.

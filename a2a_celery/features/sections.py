@@ -9,17 +9,17 @@ from a2a.types import Part
 
 from ..lifecycle.references import RunRef
 from ..store.verbs import Section
-from .feature import CheckRequired
+from .feature import ValidationRequired
 from .questions.answer_section import AnswerSection
 from .questions.question_section import section_of_pause
 
-CONTINUATION_SECTIONS: Sequence[Callable[[], Section[CheckRequired]]] = (AnswerSection,)
+CONTINUATION_SECTIONS: Sequence[Callable[[], Section[ValidationRequired]]] = (AnswerSection,)
 """Functions that return a section of ``continue_task`` for each further message to a task."""
 
 PAUSE_SECTIONS: Sequence[Callable[[RunRef, Sequence[Part], Section[Any] | None], Section[Any] | None]] = (
     section_of_pause,
 )
-"""Functions that return the section of ``settle_run`` for a run that ends with a question, or None for no section.
+"""Functions that return the section of ``settle_run`` for a run that ends in INPUT_REQUIRED, or None for no section.
 
 The arguments are the run, the parts of the question, and the section of a question that the `Turn` has asked, or None
 for any other question."""

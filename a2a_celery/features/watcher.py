@@ -5,4 +5,4 @@ from __future__ import annotations
 from .questions.reminder_poster import ReminderPoster
 
 ROLES = (ReminderPoster,)
-"""Roles of each watcher."""
+"""Roles of each watcher. Each is called with the store and its keys, and has the members of `watcher.role_loop.Role`."""

@@ -408,7 +408,7 @@ class GatewayHandler(RequestHandler):
             next_run=next_run,
             limits=await self.limits.task_limits(),
             push=await self._config_of(params, context, task_id),
-            run_check=partial(self.limits.check_answer, self.agent.name, scope),
+            run_in_thread=partial(self.limits.check_answer, self.agent.name, scope),
         )
 
     async def _read_to_continue(self, scope: Scope, task_id: str) -> StoredTask:

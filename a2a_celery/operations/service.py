@@ -16,7 +16,7 @@ from ..agents import Agent
 from ..caller import Caller
 from ..dispatch import Publisher, RunOptions
 from ..features import KEPT_METADATA
-from ..features.feature import CheckRequired, RunCheck
+from ..features.feature import RunInThread, ValidationRequired
 from ..features.sections import CONTINUATION_SECTIONS
 from ..lifecycle.references import RunRef, Scope
 from ..lifecycle.refusals import Reason, Refusal
@@ -184,7 +184,7 @@ class TaskService:
         next_run: int | None = None,
         limits: TaskLimits | None = None,
         push: NewPushConfig | None = None,
-        run_check: RunCheck,
+        run_in_thread: RunInThread,
     ) -> Accepted | Known | Refusal:
         """Add a valid message to a task, and publish the run that it begins.
 
@@ -196,8 +196,7 @@ class TaskService:
             next_run: Result of `next_run`.
             limits: Limits for the message, or None for no limits.
             push: Push-notification config to save, or None.
-            run_check: Function that calls a check of a feature. If the check refuses the message, the message is not
-                stored.
+            run_in_thread: Function that runs the validation that a section requires. An invalid message is not stored.
 
         Raises:
             InvalidParamsError: The message is not a valid call to the agent's Celery task, or its schedule is invalid.
@@ -225,14 +224,14 @@ class TaskService:
             on_message=agent.on_message,
             broker_message=message,
         )
-        sections: list[Section[Known | Refusal | CheckRequired]] = [
+        sections: list[Section[Known | Refusal | ValidationRequired]] = [
             *sections_for_message(agent, self.keys, scope, params),
             *(section() for section in CONTINUATION_SECTIONS),
         ]
         reply = await self.store.run(await built(request, partial(operation, sections=sections)))
-        while isinstance(reply, CheckRequired):
-            checked = await reply.check(request.message, run_check)
-            sections = [checked if isinstance(section, type(checked)) else section for section in sections]
+        while isinstance(reply, ValidationRequired):
+            validated = await reply.validate(request.message, run_in_thread)
+            sections = [validated, *(section for section in sections if type(section) is not type(validated))]
             reply = await self.store.run(await built(request, partial(operation, sections=sections)))
         if isinstance(reply, Accepted):
             was_prepared = message is not None and reply.run == next_run

@@ -26,8 +26,8 @@ A verb whose script uses another name, or does not use a parameter, is refused w
 
 A feature adds a `Section` to the calls of a verb with a parameter `sections: Sections`. The script of such a call also
 contains the Lua code of the section. A script runs its sections with ``<point>_sections(…)``. This calls the function
-``<point>`` of each section with the section's table and the same arguments. The functions of the point ``check`` are
-called until one of them returns a reply. A call without sections runs a script without their code.
+``<point>`` of each section with the section's table and the same arguments. The functions of the points ``check`` and
+``validate`` are called until one of them returns a reply. A call without sections runs a script without their code.
 """
 
 from __future__ import annotations
@@ -105,7 +105,10 @@ def verb(signature: Callable[P, None]) -> Callable[P, Call]:
 
     def header_with(sections: tuple[type[Any], ...]) -> str:
         codes = [SECTIONS[kind] for kind in sections]
-        if taken := {code.feature for code in codes} & {*names, *defined_names()}:
+        features = [code.feature for code in codes]
+        if repeated := {feature for feature in features if features.count(feature) > 1}:
+            raise TypeError(f"script {name} has two sections of the feature {min(repeated)}")
+        if taken := {*features} & {*names, *defined_names()}:
             raise TypeError(f"script {name} has a parameter or a library with the name of the feature {min(taken)}")
         return header([*plain, *((code.feature, code.table) for code in codes)]) + _code_of(codes, points)
 
@@ -187,13 +190,15 @@ def _code_of(sections: Sequence[SectionCode], points: Sequence[str]) -> str:
         for point in functions:
             calls[point].append(f"{feature}_{point}({feature}, ...)")
     for point in points:
-        body = f"return {' or '.join(calls[point])}" if calls[point] and point == "check" else " ".join(calls[point])
+        body = f"return {' or '.join(calls[point])}" if calls[point] and point in _REFUSING else " ".join(calls[point])
         lines.append(f"local function {point}_sections(...) {body} end")
     return "".join(f"{line}\n" for line in lines)
 
 
 _POINT = re.compile(r"\b(\w+)_sections\(")
 """Point at which a script runs its sections."""
+_REFUSING = ("check", "validate")
+"""Points at which a section can refuse a message with its reply."""
 _FUNCTION = re.compile(r"^local function (\w+)\(", re.MULTILINE)
 
 

@@ -251,7 +251,7 @@ class AgentTester:
         return has_resumed
 
     async def advance(self, seconds: float) -> None:
-        """Move the clock forward by `seconds`. All waits, retries, limits, timeouts and repeated questions that are due
+        """Move the clock forward by `seconds`. Waits, retries, limits, timeouts and the work of watchers that are due
         take effect, and due runs have begun when this method returns. Leases of running agents do not expire.
 
         Raises:

@@ -127,15 +127,15 @@ PROMISES: Mapping[str, tuple[str, ...]] = {
         "unit/test_json_values.py::test_all_values_that_are_too_deep_get_the_same_error",
     ),
     "limits/size-of-a-request/the-schema-of-a-question": (
-        "features/questions/test_answers.py::test_a_schema_that_a_question_cannot_have",
-        "features/questions/test_answers.py::test_a_schema_that_is_too_deep",
+        "unit/test_answers.py::test_a_schema_that_a_question_cannot_have",
+        "unit/test_answers.py::test_a_schema_that_is_too_deep",
         NUMBERS,
     ),
     "limits/size-of-a-request/the-answer-to-a-question-with-a-schema": (
-        "features/questions/test_answers.py::test_a_refusal_names_the_field_and_the_rule",
-        "features/questions/test_answers.py::test_the_check_of_a_costly_answer_is_bounded",
-        "features/questions/test_answers.py::test_a_schema_that_refers_to_itself_is_refused_before_the_stack_is_full",
-        "features/questions/test_answers.py::test_a_check_ends_when_its_cpu_time_is_used_up",
+        "unit/test_answers.py::test_a_refusal_names_the_field_and_the_rule",
+        "unit/test_answers.py::test_the_check_of_a_costly_answer_is_bounded",
+        "unit/test_answers.py::test_a_schema_that_refers_to_itself_is_refused_before_the_stack_is_full",
+        "unit/test_answers.py::test_a_check_ends_when_its_cpu_time_is_used_up",
         SIZES,
     ),
     "limits/size-of-a-request/ids-and-tenants-a-page-token": (

@@ -94,7 +94,7 @@ async def stored_bytes(seeds: Seeds, task_id: str) -> int:
     lists = [names.log, names.history, names.turns, names.execution]
     lists += [names.chunks + name.decode() for name in await redis.lrange(names.artifacts, 0, -1)]
     entries = [entry for name in lists for entry in await redis.lrange(name, 0, -1)]
-    fields = await redis.hmget(names.record, "request", "caller", "options", "reminders")
+    fields = await redis.hmget(names.record, "request", "caller", "options", "reminders", "answer_schema")
     journal = await redis.hgetall(names.journal)
     entries += [*journal, *journal.values()]
     return sum(map(len, entries)) + sum(len(value or b"") for value in fields)
@@ -309,7 +309,7 @@ async def test_each_byte_of_a_task_counts_until_its_keys_expire(store: AsyncStor
         token=asking.token,
         written_count=0,
         events=[status(INPUT_REQUIRED, "?")],
-        sections=[QuestionSection(reminders=reminders)],
+        sections=[QuestionSection('{"type": "integer"}', reminders=reminders)],
     )
     await store.run(question)
     assert await store.redis.hstrlen(names.record, "reminders") > 0  # type: ignore[misc]

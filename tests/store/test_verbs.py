@@ -217,6 +217,16 @@ async def test_the_sections_of_a_call_run_in_their_order(
     assert not await store.redis.exists("l"), "a refused call writes nothing"
 
 
+def test_a_call_has_one_section_of_a_feature(write: Write, sections: Callable[[str, str], Any]) -> None:
+    write("add", SCRIPT)
+
+    @verb
+    def _add(list: Key, name: str, sections: Sections) -> None: ...
+
+    with pytest.raises(TypeError, match="script add has two sections of the feature first"):
+        _add("l", "a", [sections("first", "x"), sections("first", "y")])
+
+
 def test_a_call_without_sections_has_no_code_of_sections(write: Write, sections: Callable[[str, str], Any]) -> None:
     write("add", SCRIPT)
 

@@ -27,10 +27,10 @@ from ..agent_caller import ChildCall, name_of
 from ..events.queue import RunEventQueue
 from ..events.steps import Execution, OpenStep, current_execution
 from ..limits import Retries
-from .answer import message_and_answers
 from .blocking_turn import BlockingTurn
 from .calls import KIND as CALL
 from .calls import perform_call
+from .client_message import message_and_answers
 from .durable_steps import DurableStep, perform
 from .journal import CURRENT as JOURNAL
 from .journal import JournalCall, current_step_key

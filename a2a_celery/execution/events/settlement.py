@@ -226,7 +226,7 @@ class Settlement:
         self._read_count = read_count
 
     def ask(self, question: Sequence[Part], section: Section[Any]) -> None:
-        """Let the run end with a question, whose answer continues the turn.
+        """End the run with a question. The next run receives the answer.
 
         Args:
             question: Parts of the question.

@@ -3,7 +3,7 @@
 -- requires: time
 
 -- Return {'question', run that asked, JSON Schema} if the caller must validate the message.
-local function check(questions, keys, r)
+local function validate(questions, keys, r)
   if r.phase ~= '' or questions.validated_run == r.run then return nil end
   local schema = r.answer_schema
   return schema and {'question', micros(r.run), schema}

@@ -15,7 +15,7 @@ from a2a.types import Message
 from ...lifecycle.answers import AnswerRefused, fitting_answer
 from ...operations.errors import invalid_fields
 from ...store.verbs import section
-from ..feature import CheckRequired, RunCheck
+from ..feature import RunInThread, ValidationRequired
 
 RELEASE_GIL = partial(sleep, 0.0001)
 """Function that releases the GIL during a validation, so that the event loop does not wait for the GIL."""
@@ -32,12 +32,12 @@ class AnswerSection(NamedTuple):
     validated_run: int | None = None
 
     def parse(self, task_id: str, reply: Sequence[bytes]) -> OpenQuestion | None:
-        """Parse the reply of the section's ``check``, or return None for any other reply."""
+        """Parse the reply of the section's ``validate``, or return None for any other reply."""
         return OpenQuestion(int(reply[1]), reply[2]) if reply[0] == b"question" else None
 
 
-@dataclass(frozen=True, slots=True)
-class OpenQuestion(CheckRequired):
+@dataclass(frozen=True)
+class OpenQuestion(ValidationRequired):
     """Open question that a message answers.
 
     Attributes:
@@ -48,7 +48,7 @@ class OpenQuestion(CheckRequired):
     run: int
     schema: bytes
 
-    async def check(self, message: Message, run_check: RunCheck) -> AnswerSection:
+    async def validate(self, message: Message, run_in_thread: RunInThread) -> AnswerSection:
         """Check that `message` contains an answer that fits the schema.
 
         The validation runs in a thread, because it may take a second for a large answer.
@@ -58,7 +58,7 @@ class OpenQuestion(CheckRequired):
             LimitExceededError: Too many answers of the owner are being checked.
         """
         try:
-            await run_check(partial(fitting_answer, json.loads(self.schema), message, pause=RELEASE_GIL))
+            await run_in_thread(partial(fitting_answer, json.loads(self.schema), message, pause=RELEASE_GIL))
         except AnswerRefused as e:
             violations = [{"field": e.field + violation.path, "message": violation.text} for violation in e.violations]
             raise invalid_fields(violations) from None

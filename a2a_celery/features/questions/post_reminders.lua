@@ -16,7 +16,7 @@ local function post_reminder(keys, r, due)
     local next_due = due + reminders[1].after_us - reminder.after_us
     keep_until_resumed(keys, r, 'reminders', cmsgpack.pack({reminders, escalation}), next_due)
   else
-    drop_pause_data(keys, r, 'reminders')
+    drop_pause_data(keys, r, 'reminders', true)
   end
   save_record(keys, r)
   notify(keys, r)

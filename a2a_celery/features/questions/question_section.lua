@@ -8,8 +8,8 @@
 
 local function paused(questions, keys, r)
   if questions.answer_schema then keep_until_resumed(keys, r, 'answer_schema', questions.answer_schema) end
-  local first = questions.reminders[1]
-  if not first then return end
+  local first_reminder = questions.reminders[1]
+  if not first_reminder then return end
   local reminders = cmsgpack.pack({questions.reminders, questions.escalation})
-  keep_until_resumed(keys, r, 'reminders', reminders, now() + first.after_us)
+  keep_until_resumed(keys, r, 'reminders', reminders, now() + first_reminder.after_us)
 end

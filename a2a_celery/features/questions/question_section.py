@@ -16,7 +16,8 @@ from ...lifecycle.references import RunRef
 from ...store import Keys
 from ...store.blobs.references import encode
 from ...store.codec import pack_metadata
-from ...store.verbs import Section, section
+from ...store.verbs import Section
+from ...store.verbs import section as section_class
 from ...store.webhooks.push_configs import MAX_PUSH_CONFIGS, ConfigArguments, NewPushConfig, config_arguments
 
 logger = logging.getLogger(__name__)
@@ -43,7 +44,7 @@ class Reminder(NamedTuple):
         return cls(after_us, encode(event), pack_metadata(event.metadata))
 
 
-@section(Path(__file__).with_suffix(".lua"))
+@section_class(Path(__file__).with_suffix(".lua"))
 class QuestionSection(NamedTuple):
     """Section of ``settle_run`` for a run that ends with a question.
 
@@ -90,6 +91,6 @@ def section_of_pause(ref: RunRef, question: Sequence[Part], asked: Section[Any] 
         question: Parts of the question.
         asked: Section of the question that `Turn.ask` has asked, or None for any other question.
     """
-    without_schema = asked if isinstance(asked, QuestionSection) else QuestionSection()
-    complete = without_schema._replace(answer_schema=answer_schema(question, ref))
-    return None if complete == QuestionSection() else complete
+    reminding = asked if isinstance(asked, QuestionSection) else QuestionSection()
+    section = reminding._replace(answer_schema=answer_schema(question, ref))
+    return section if section.answer_schema or section.reminders else None

@@ -1,4 +1,4 @@
-"""`Turn.ask` and `Turn.ask_all`: questions to the client, whose answers continue the turn; and their blocking
+"""`Turn.ask` and `Turn.ask_all`, which ask the client and return the answers in a later run, and their blocking
 variants."""
 
 from __future__ import annotations

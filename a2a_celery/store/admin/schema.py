@@ -76,7 +76,7 @@ STEPS: Sequence[Migration] = (
     Migration(
         4,
         _migrate_to_4,
-        "rewrites the packed logs of ended tasks, which become up to a third larger, and the data of open questions",
+        "converts the data of open questions, and the packed logs of ended tasks, which become up to a third larger",
     ),
 )
 

@@ -9,11 +9,12 @@ import pytest
 
 from a2a_celery.features.questions.answer_section import AnswerSection, OpenQuestion
 from a2a_celery.features.questions.question_section import QuestionSection
+from a2a_celery.lifecycle.refusals import Reason
 from a2a_celery.lifecycle.states import FAILED, INPUT_REQUIRED
 from a2a_celery.store import AsyncStore, Keys, Operation
 from a2a_celery.store.runs.commands import Claim, Settled, settle_run
 from a2a_celery.store.tasks.commands import TaskLimits, continue_task, end_pauses, request_cancel
-from tests.support.store.replies import begins, is_delivered, waits
+from tests.support.store.replies import begins, is_delivered, reason_of, waits
 from tests.support.store.seeds import ANN, CONTEXT, Seeds, request, status
 
 SCHEMA = '{"type": "integer"}'
@@ -54,6 +55,16 @@ async def test_an_answer_is_accepted_when_it_is_known_to_fit(store: AsyncStore, 
     assert begins(await store.run(answering(keys, task_id, 1)))
     assert not await store.redis.hexists(keys.task(task_id).record, "answer_schema")
     assert begins(await store.run(answering(keys, task_id, 1))), "a repeated call"
+
+
+async def test_a_message_of_another_context_is_refused_before_its_validation(
+    store: AsyncStore, keys: Keys, seeds: Seeds
+) -> None:
+    task_id = await pause_task(store, keys, seeds)
+    message = request("3", task_id, CONTEXT)
+    call = continue_task(keys, ANN, task_id, message, "other", caller=b"{}", nonce="n", sections=[AnswerSection()])
+
+    assert reason_of(await store.run(call)) is Reason.OTHER_CONTEXT
 
 
 async def test_an_answer_to_an_earlier_question_is_validated_again(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:

@@ -7,12 +7,15 @@ from ipaddress import ip_network
 from typing import Any
 
 import pytest
+from a2a.types import Part
 from celery import Celery
 
 from a2a_celery import A2A, ConfigError, Question, Turn
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
+from a2a_celery.features.questions.question_section import section_of_pause
 from a2a_celery.features.questions.reminder_poster import reminder_index
 from a2a_celery.features.questions.reminders import MAX_REMINDERS, Reminders
+from a2a_celery.lifecycle.references import RunRef
 from a2a_celery.lifecycle.states import INPUT_REQUIRED
 from a2a_celery.settings import Settings
 from a2a_celery.store import AsyncStore, Keys
@@ -71,6 +74,13 @@ async def test_a_question_is_stored_with_the_time_of_its_reminder(
     assert (await turns.begin(agent))[0] == INPUT_REQUIRED
 
     assert await seconds_left(store, keys) == pytest.approx(HOUR, abs=60)
+
+
+@pytest.mark.parametrize(("remind_after", "has_section"), [(None, False), (HOUR, True)])
+def test_a_question_without_schema_and_reminders_has_no_section(remind_after: float | None, has_section: bool) -> None:
+    asked = Reminders.of(remind_after, None, SETTINGS).section("t", Keys(), SETTINGS)
+
+    assert (section_of_pause(RunRef("t", 1), [Part(text="Go on?")], asked) is not None) is has_section
 
 
 async def test_a_question_without_reminders_has_none(turns: TurnByTurn, store: AsyncStore, keys: Keys) -> None:

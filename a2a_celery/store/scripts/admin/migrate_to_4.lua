@@ -1,5 +1,6 @@
--- migrate_to_4: convert packed tasks in which unused bytes, the marks, represent frequent texts; rename the field
--- schedule_index to joined_indexes; and convert the data of open questions. Handles one page of the keyspace. Repeat the call until the cursor is 0.
+-- migrate_to_4: convert packed tasks in which unused bytes, the marks, represent frequent texts. Rename the field
+-- schedule_index to joined_indexes. Convert the data of open questions. Handles one page of the keyspace. Repeat the call
+-- until the cursor is 0.
 -- returns {next cursor, number of changed tasks}
 -- requires: keys, packed, stored_bytes, tasks, time
 
@@ -34,8 +35,8 @@ local function read_marked(r, value, marks)
   return entries, steps, artifact_id
 end
 
--- Return the reminders that were not posted yet, from strings that are each preceded by its length: the µs of all reminders;
--- the event and the metadata of each reminder; and the fields of ConfigArguments for the escalation, if there is one.
+-- Return the reminders that were not posted yet. `packed` is a sequence of strings, each preceded by its length: the µs of
+-- all reminders, the event and the metadata of each reminder, and the fields of ConfigArguments if there is an escalation.
 local function unposted_reminders(packed, posted_count)
   local texts, position = {}, 1
   while position <= #packed do
@@ -48,12 +49,11 @@ local function unposted_reminders(packed, posted_count)
       reminders[#reminders + 1] = {after_us = tonumber(us), event = texts[2 * count], metadata = texts[2 * count + 1]}
     end
   end
-  local escalation = texts[2 * count + 2] and {}
-  for i, name in ipairs({'id', 'sealed', 'fingerprint', 'sealed_with', 'secrets', 'deliveries', 'dead_deliveries', 'max_configs',
-    'listed'}) do
-    if escalation then escalation[name] = texts[2 * count + 1 + i] end
-  end
-  return cmsgpack.pack({reminders, escalation})
+  if not texts[2 * count + 2] then return cmsgpack.pack({reminders}) end
+  local id, sealed, fingerprint, sealed_with, secrets, deliveries, dead_deliveries, max_configs, listed =
+    unpack(texts, 2 * count + 2)
+  return cmsgpack.pack({reminders, {id = id, sealed = sealed, fingerprint = fingerprint, sealed_with = sealed_with,
+    secrets = secrets, deliveries = deliveries, dead_deliveries = dead_deliveries, max_configs = max_configs, listed = listed}})
 end
 
 local function convert_question(keys, r)
@@ -61,12 +61,13 @@ local function convert_question(keys, r)
   if r.answer_schema then fields, growth = 'answer_schema ', #r.answer_schema end
   if r.posted_reminders then
     local reminders = unposted_reminders(r.reminders, tonumber(r.posted_reminders))
-    fields, growth = fields .. 'reminders ', growth + #reminders - #r.reminders
+    fields, growth = fields .. 'reminders@ ', growth + #reminders - #r.reminders
     redis.call('HSET', keys.record, 'reminders', reminders)
     redis.call('HDEL', keys.record, 'posted_reminders')
   end
-  redis.call('HSET', keys.record, 'pause_data', fields)
-  free_bytes(keys, r, -growth)
+  add_size(r, growth)
+  count_growth(r)
+  redis.call('HSET', keys.record, 'pause_data', fields, 'size', micros(r.size))
 end
 
 for _, record in ipairs(page[2]) do

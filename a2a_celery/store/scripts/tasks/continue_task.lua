@@ -38,12 +38,14 @@ end
 
 local repeated = reply_of_repeat()
 if repeated then return repeated end
-local refused = check_sections(keys, r)
+local refused = check_sections(keys)
 if refused then return refused end
 if context_id ~= '' and context_id ~= r.context then return {'context', r.context} end
 if TERMINAL[r.state] then return {'ended', micros(r.state)} end
 if r.phase ~= '' and on_message == 'reject' then return {'working'} end
 if r.phase ~= '' and redis.call('LLEN', keys.turns) >= max_waiting then return {'full'} end
+local unvalidated = validate_sections(keys, r)
+if unvalidated then return unvalidated end
 local blob_bytes = new_blob_bytes()
 if max_bytes and (r.size or 0) + #message * 2 + blob_bytes > max_bytes then return {'large'} end
 local exceeded, queue = check_limits(keys, limits, r.phase == '' and 'begins' or 'waits', r.scope,

@@ -1,4 +1,4 @@
-"""Message with which the agent is called, the answers that continue its turn, and the refusal of a message."""
+"""Message with which the agent is called, the answers to its questions, and the refusal of a message."""
 
 from __future__ import annotations
 
