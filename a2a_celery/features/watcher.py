@@ -5,4 +5,5 @@ from __future__ import annotations
 from .questions.reminder_poster import ReminderPoster
 
 ROLES = (ReminderPoster,)
-"""Roles of each watcher. Each is called with the store and its keys, and has the members of `watcher.role_loop.Role`."""
+"""Roles of each watcher, each a class with the members of `watcher.role_loop.Role`, which is called with the store and
+its keys."""
