@@ -16,8 +16,7 @@ from ...lifecycle.references import RunRef
 from ...store import Keys
 from ...store.blobs.references import encode
 from ...store.codec import pack_metadata
-from ...store.verbs import Section
-from ...store.verbs import section as section_class
+from ...store.verbs import Section, section
 from ...store.webhooks.push_configs import MAX_PUSH_CONFIGS, ConfigArguments, NewPushConfig, config_arguments
 
 logger = logging.getLogger(__name__)
@@ -44,7 +43,7 @@ class Reminder(NamedTuple):
         return cls(after_us, encode(event), pack_metadata(event.metadata))
 
 
-@section_class(Path(__file__).with_suffix(".lua"))
+@section(Path(__file__).with_suffix(".lua"))
 class QuestionSection(NamedTuple):
     """Section of ``settle_run`` for a run that ends with a question.
 
@@ -91,6 +90,6 @@ def section_of_pause(ref: RunRef, question: Sequence[Part], asked: Section[Any] 
         question: Parts of the question.
         asked: Section of the question that `Turn.ask` has asked, or None for any other question.
     """
-    reminding = asked if isinstance(asked, QuestionSection) else QuestionSection()
-    section = reminding._replace(answer_schema=answer_schema(question, ref))
-    return section if section.answer_schema or section.reminders else None
+    question_section = asked if isinstance(asked, QuestionSection) else QuestionSection()
+    question_section = question_section._replace(answer_schema=answer_schema(question, ref))
+    return question_section if question_section.answer_schema or question_section.reminders else None
