@@ -12,8 +12,8 @@ subprocesses see it. The working tree stays unchanged. Changes that are not comm
 
 Coverage data of the same commit selects the tests: the tests that ran the mutated line in pytest's process, and all
 tests of each file with a test that started a process that ran the line. A Lua script is reached by the tests that ran a
-Python line that calls the script. For Lua scripts, tests/store runs first. Then the fastest files run first. The
-expected duration is at most `--cap` seconds. A mutant that no test of the tier reaches is "uncovered".
+Python line that calls the script. For Lua scripts, tests/store and tests/features run first. Then the fastest files run
+first. The expected duration is at most `--cap` seconds. A mutant that no test of the tier reaches is "uncovered".
 
 A failed test is repeated once without the mutant. A test that fails again is excluded for the rest of the run. Each
 result is appended to `--results` with the command. If the tests of a mutant exceed `--timeout`, or pytest fails outside
@@ -45,7 +45,7 @@ from .processes import adopt_orphans, exit_on_sigterm, interrupt, kill_descendan
 from .selection import Selector, cap_tests
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("store/scripts", "dispatch", "execution", "watcher", "push")
+PACKAGES = ("store/scripts", "features", "dispatch", "execution", "watcher", "push")
 TIERS = {"change": "change", "merge": "change or merge", "full": "change or merge or nightly"}
 """Marker expression of each tier. Each tier includes the previous ones."""
 

@@ -37,12 +37,12 @@ class Selector:
 
     def select(self, mutant: Mutant, exclusions: set[str]) -> list[str]:
         """Return the tests that reach the mutant, without `exclusions`, those of the fastest files first. For Lua
-        scripts, tests in tests/store precede all others."""
+        scripts, tests in tests/store and tests/features precede all others."""
         tests = self._reaching(mutant) - exclusions
         files: Counter[str] = Counter()
         for test in tests:
             files[_file(test)] += self.seconds[test]
-        first = "tests/store/" if mutant.path.endswith(".lua") else ""
+        first = ("tests/store/", "tests/features/") if mutant.path.endswith(".lua") else ""
         return sorted(tests, key=lambda t: (not t.startswith(first), files[_file(t)], _file(t), self.seconds[t], t))
 
     def _reaching(self, mutant: Mutant) -> set[str]:
@@ -53,12 +53,15 @@ class Selector:
 
     def _calling(self, script: Path) -> set[str]:
         """Return the tests that ran a line of a function that calls a script. If no function calls the script, return
-        the tests that ran any line of a file that names its verb."""
+        the tests that ran any line of a file that names its verb. For a section, return the tests that ran its
+        module."""
+        if script.stem.endswith("section"):
+            return self._ran(script.with_suffix(".py").as_posix(), None)
         pattern = re.compile(r"\bOperation\(" if script.parent.name == "lib" else rf"(?<!def )\b_{script.stem}\b")
         calling: set[str] = set()
         naming: set[str] = set()
         for path in self._measured:
-            if path.startswith(f"{PACKAGE}/store/"):
+            if path.startswith((f"{PACKAGE}/store/", f"{PACKAGE}/features/")):
                 source = (ROOT / path).read_text(encoding="utf-8")
                 lines = {number for number, line in enumerate(source.splitlines(), 1) if pattern.search(line)}
                 calling |= self._ran(path, lines & function_lines(source))
