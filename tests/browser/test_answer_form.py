@@ -52,8 +52,12 @@ def test_a_form_is_filled_in_with_keys(question_page: Page) -> None:
     question_page.focuses("Yes")
     question_page.press(Keys.SPACE, Keys.ENTER)
     question_page.shows("#task article .text", "2 for Ada, lunch")
-    sent_text = question_page.content("#task .message.user .data")
-    assert all(text in sent_text for text in ('"people": 2', '"meal": "lunch"', '"smoking": true', "10.5", '"Bob"'))
+
+    def has_answer() -> bool:
+        sent_text = question_page.content("#task .message.user .data")
+        return all(text in sent_text for text in ('"people": 2', '"meal": "lunch"', '"smoking": true', "10.5", '"Bob"'))
+
+    question_page.until(has_answer, "the page shows the answer")
 
 
 def test_a_decision_is_sent_only_after_a_choice(question_page: Page) -> None:

@@ -115,8 +115,7 @@ def test_a_question_is_answered_in_its_task(page: Page) -> None:
     assert page.task_id() == task
     assert page.text("#task article .text") == "7 it is"
     assert not page.all("#task .question")
-    texts = [element.text for element in page.all("#task .message.user .text")]
-    assert texts == ["begin", "many", "7"]
+    page.shows_sent("begin", "many", "7")
 
 
 def test_a_task_is_replaced_if_the_store_has_lost_its_newest_events(
@@ -133,10 +132,10 @@ def test_a_task_is_replaced_if_the_store_has_lost_its_newest_events(
     restore(store, backup)
     store.close()
 
-    page.until(lambda: page.texts("#task .message.user .text") == ["begin"], "the lost message is gone")
+    page.shows_sent("begin")  # the lost message is gone
     page.answer("7")
     page.shows("#task .badge", "Completed")
-    assert page.texts("#task .message.user .text") == ["begin", "7"]
+    page.shows_sent("begin", "7")
 
 
 CONVERSATION = """

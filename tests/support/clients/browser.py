@@ -125,6 +125,11 @@ class Page:
         """Wait until the first visible element that matches `css` contains `text`."""
         self.until(lambda: text in self.text(css), f"{css} shows {text!r}", within)
 
+    def shows_sent(self, *texts: str) -> None:
+        """Wait until the task's messages from the client are `texts`. The page shows a message when the response has
+        arrived, which may be after later events of the task."""
+        self.until(lambda: self.texts("#task .message.user .text") == list(texts), f"the client has sent {texts}")
+
     def expand(self, css: str) -> None:
         """Open the first visible element ``details`` that matches `css`. A click is repeated if it has missed the
         summary, which moves while the page is loaded."""
