@@ -13,7 +13,7 @@ from a2a.utils.errors import InvalidParamsError
 from celery import Celery
 from celery.app.trace import build_tracer
 
-from a2a_celery import A2A, Failed, InputRequired, Turn, current_step_key, current_turn
+from a2a_celery import A2A, Failed, InputRequired, Question, Turn, current_step_key, current_turn
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.lifecycle.states import COMPLETED, FAILED, INPUT_REQUIRED
 from a2a_celery.store import AsyncStore, Keys
@@ -46,6 +46,12 @@ async def catches_everything(turn: Turn) -> str:
 async def asks_once_more(turn: Turn) -> str:
     first = await call_tool(turn, BaseException)
     return first if first.startswith("in") else await call_tool(turn, Exception, "Which country?")
+
+
+@a2a.agent("asks-all-afterwards", description="Asks, and asks a form when that failed.")
+async def asks_all_afterwards(turn: Turn) -> str:
+    first = await call_tool(turn, BaseException)
+    return first if first.startswith("in") else str(await turn.ask_all({"country": Question("Which country?")}))
 
 
 @a2a.agent("says-nothing", description="Asks.")
@@ -323,6 +329,7 @@ ASKING = [
     "catches-exceptions",
     "catches-everything",
     "asks-once-more",
+    "asks-all-afterwards",
     "says-nothing",
     "raises-another",
     "task-group",

@@ -173,6 +173,19 @@ async def test_a_question_that_is_over_has_no_reminder(
     assert await questions.posted_numbers(task_id) == []
 
 
+async def test_an_entry_without_a_reminder_is_removed(store: AsyncStore, keys: Keys, questions: Questions) -> None:
+    """A watcher may have read the list before the client answered."""
+    task_id = await questions.ask()
+    message = request(task_id=task_id, context_id=CONTEXT)
+    await store.run(continue_task(keys, ANN, task_id, message, "", caller=b"{}", nonce="ab"))
+    await store.redis.zadd(reminder_index(keys), {task_id: 1})
+
+    assert await questions.post() == 1
+
+    assert not await store.redis.exists(reminder_index(keys))
+    assert await questions.posted_numbers(task_id) == []
+
+
 async def test_the_last_reminder_adds_the_webhook_that_receives_it(
     store: AsyncStore, keys: Keys, questions: Questions
 ) -> None:
