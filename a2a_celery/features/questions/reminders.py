@@ -70,8 +70,8 @@ class Reminders:
         return QuestionSection(escalation=self._config(task_id, keys, settings), reminders=reminders)
 
     def _config(self, task_id: str, keys: Keys, settings: Settings) -> ConfigArguments | None:
-        sealer = sealer_of(settings.secret_keys)
-        if not self.escalate_to or sealer is None:
+        sealer = sealer_of(settings.secret_keys) if self.escalate_to else None
+        if sealer is None:
             return None
         config = TaskPushNotificationConfig(id=ESCALATION, task_id=task_id, url=self.escalate_to)
         sealed_config = sealer.seal(Subscription(config).to_bytes(), task_id, ESCALATION)
