@@ -6,12 +6,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.store import AsyncStore, Keys
 from tests.support.store.leaks import leaks
 from tests.support.store.seeds import Seeds
 
 from .attempts import Calls, Task
-from .scene import Gate, Scene
+from .scene import Gate, Scene, TurnByTurn
 
 
 @pytest.fixture
@@ -22,6 +23,15 @@ async def scene(store: AsyncStore, keys: Keys) -> AsyncIterator[Scene]:
     for events in scene.opened:
         await events.abandon()
     assert await leaks(store, keys) == []
+
+
+@pytest.fixture
+async def turns(
+    request: pytest.FixtureRequest, store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis
+) -> AsyncIterator[TurnByTurn]:
+    """Task of one of the agents of `a2a` in the module of the test."""
+    async with TurnByTurn(request.module.a2a, store, keys, redis_server.store_url) as turns:
+        yield turns
 
 
 @pytest.fixture

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
 
 import pytest
 from celery import Celery
 
 from a2a_celery import A2A, Turn, current_turn
-from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.lifecycle.states import FAILED, INPUT_REQUIRED
-from a2a_celery.store import AsyncStore, Keys
 
 from .scene import TurnByTurn
 
@@ -57,13 +54,6 @@ def runs_a_loop(turn: Turn) -> str:
 
 
 a2a.expose(task_asks, name="task-asks")
-
-
-@pytest.fixture
-async def turns(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> AsyncIterator[TurnByTurn]:
-    """Task of one of the agents of this module."""
-    async with TurnByTurn(a2a, store, keys, redis_server.store_url) as turns:
-        yield turns
 
 
 @pytest.mark.parametrize(

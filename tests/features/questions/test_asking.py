@@ -14,9 +14,7 @@ from celery import Celery
 from celery.app.trace import build_tracer
 
 from a2a_celery import A2A, Failed, InputRequired, Question, Turn, current_step_key, current_turn
-from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.lifecycle.states import COMPLETED, FAILED, INPUT_REQUIRED
-from a2a_celery.store import AsyncStore, Keys
 from tests.execution.scene import TurnByTurn
 from tests.support.store.seeds import Seeds
 
@@ -359,18 +357,6 @@ async def yields_in_each_turn(turn: Turn) -> AsyncIterator[str]:
     yield turn.text
     if turn.text == "hello":
         raise InputRequired("And now?")
-
-
-@pytest.fixture
-async def turns(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> AsyncIterator[TurnByTurn]:
-    """Task of one of the agents of this module."""
-    async with TurnByTurn(a2a, store, keys, redis_server.store_url) as turns:
-        yield turns
-
-
-@pytest.fixture
-def seeds(store: AsyncStore, keys: Keys) -> Seeds:
-    return Seeds(store, keys)
 
 
 async def test_the_chunks_of_a_call_replace_those_of_the_calls_before_the_answers(

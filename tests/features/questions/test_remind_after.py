@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from ipaddress import ip_network
 from typing import Any
 
@@ -11,7 +10,6 @@ from a2a.types import Part
 from celery import Celery
 
 from a2a_celery import A2A, ConfigError, Question, Turn
-from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.features.questions.question_section import section_of_pause
 from a2a_celery.features.questions.reminder_poster import reminder_index
 from a2a_celery.features.questions.reminders import MAX_REMINDERS, Reminders
@@ -51,13 +49,6 @@ def ask_in_thread(turn: Turn) -> str:
 @a2a.agent("never-reminds", description="Asks.")
 async def never_reminds(turn: Turn) -> str:
     return await turn.ask("Go on?")
-
-
-@pytest.fixture
-async def turns(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> AsyncIterator[TurnByTurn]:
-    """Task of one of the agents of this module."""
-    async with TurnByTurn(a2a, store, keys, redis_server.store_url) as turns:
-        yield turns
 
 
 async def seconds_left(store: AsyncStore, keys: Keys) -> float | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -134,18 +134,6 @@ class EarlyAsker(AgentExecutor):
 a2a.add_agent(card("early"), EarlyAsker)
 
 TABLE = "Table(people=2, smoking=False)"
-
-
-@pytest.fixture
-async def turns(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> AsyncIterator[TurnByTurn]:
-    """Task of one of the agents of this module."""
-    async with TurnByTurn(a2a, store, keys, redis_server.store_url) as turns:
-        yield turns
-
-
-@pytest.fixture
-def seeds(store: AsyncStore, keys: Keys) -> Seeds:
-    return Seeds(store, keys)
 
 
 async def open_schema(store: AsyncStore, keys: Keys) -> bytes | None:
