@@ -25,6 +25,7 @@ from a2a_celery.store import Keys
 from a2a_celery.store.log.pages import read_log
 from tests.support.clients.bindings import message_json, rest
 from tests.support.clients.talk import read, send, state
+from tests.support.processes.consumers import wait_for_acknowledgement
 from tests.support.processes.fleet import running_fleet
 from tests.support.processes.system_under_test import SystemUnderTest, running_system, text_of
 from tests.support.waiting import eventually
@@ -387,6 +388,7 @@ def test_a_run_that_such_a_worker_began_is_left_to_it_while_it_lives(
 
         fleet.worker()  # a second copy of the run would begin on this worker
         if is_killed:
+            wait_for_acknowledgement(fleet, worker)
             worker.kill()
         else:
             (tmp_path / "begun.go").touch()

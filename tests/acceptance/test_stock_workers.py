@@ -9,7 +9,6 @@ from typing import Any
 import kombu
 import pytest
 from a2a.types import Task, TaskArtifactUpdateEvent, TaskState, TaskStatusUpdateEvent
-from celery import Celery
 from redis import Redis
 
 from a2a_celery.lifecycle import Event
@@ -244,8 +243,7 @@ def test_a_run_of_a_killed_stock_worker_ends_as_lost(untracked_fleet: Fleet, is_
     worker = fleet.worker(app="tests.support.agents.old_release")
     task = count(gateway, "killed")
     has_begun(fleet, "killed")
-    with Celery(broker=fleet.broker_url, set_as_current=False) as app:
-        wait_for_acknowledgement(app, fleet.node_name(worker))
+    wait_for_acknowledgement(fleet, worker)
     if not is_alone:
         fleet.worker(app="tests.support.agents.old_release")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from celery import Celery
 
+from tests.support.processes.fleet import Fleet, Process
 from tests.support.waiting import eventually
 
 
@@ -21,15 +22,18 @@ def stop_consuming(app: Celery, node: str, queue: str) -> None:
     eventually(has_stopped, what=f"{node} stops consuming {queue}")
 
 
-def wait_for_acknowledgement(app: Celery, node: str) -> None:
-    """Wait until the worker `node` has acknowledged the message of a task that it executes.
+def wait_for_acknowledgement(fleet: Fleet, worker: Process) -> None:
+    """Wait until a worker has acknowledged the message of a task that it executes.
 
     A worker acknowledges a message after its pool has begun to execute the task. If the worker is killed in between,
     the broker delivers the message again.
     """
 
-    def is_acknowledged() -> bool:
-        requests = (app.control.inspect([node], limit=1).active() or {}).get(node, [])
-        return any(request["acknowledged"] for request in requests)
+    node = fleet.node_name(worker)
+    with Celery(broker=fleet.broker_url, set_as_current=False) as app:
 
-    eventually(is_acknowledged, what=f"{node} acknowledges a message")
+        def is_acknowledged() -> bool:
+            requests = (app.control.inspect([node], limit=1).active() or {}).get(node, [])
+            return any(request["acknowledged"] for request in requests)
+
+        eventually(is_acknowledged, what=f"{node} acknowledges a message")
