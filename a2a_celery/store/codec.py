@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from struct import pack
-from typing import Any, NamedTuple, cast
+from typing import Annotated, Any, NamedTuple, cast
 
 from a2a.types import (
     Artifact,
@@ -126,11 +126,29 @@ def event_arguments(event: RunRecord) -> EventArguments:
     return EventArguments(kind_of(event).value, subject, flag, encode(event), metadata)
 
 
+def _all_arguments(records: Sequence[RunRecord]) -> Sequence[EventArguments]:
+    return list(map(event_arguments, records))
+
+
+EventToWrite = Annotated[RunRecord, event_arguments]
+"""Event, step or journal entry as an argument of a script."""
+
+EventsToWrite = Annotated[Sequence[RunRecord], _all_arguments]
+"""Events, steps and journal entries as an argument of a script."""
+
+
 class ArtifactArguments(NamedTuple):
     """Artifact of `TaskArguments`: the stored form of its only chunk."""
 
     id: str
     content: bytes
+
+
+class Position(NamedTuple):
+    """Position in a list of tasks: time of the status in µs, and quoted id of the task."""
+
+    at_us: Digits
+    tag: str
 
 
 class TaskArguments(NamedTuple):
@@ -172,6 +190,10 @@ def task_arguments(task: Task) -> TaskArguments:
             for artifact in task.artifacts
         ],
     )
+
+
+TaskToWrite = Annotated[Task, task_arguments]
+"""Task that replaces a stored task, as an argument of a script."""
 
 
 def pack_metadata(metadata: Struct) -> bytes:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from ..lifecycle.references import Scope, quote_key_part
 
@@ -21,9 +21,16 @@ def scope_or_any(scope: Scope | None) -> str:
     return "*" if scope is None else str(scope)
 
 
+AnyScope = Annotated[Scope | None, scope_or_any]
+"""Scope as the argument of a script, or None for any scope."""
+
+Quoted = Annotated[str, quote_key_part]
+"""Text that a script receives percent-encoded, as in a key. A script receives the id of a task as the task's tag."""
+
+
 def tag_in(keys: Sequence[str]) -> str:
-    """Return the tag of the task that a script writes. The last twelve of `keys` are the keys of the task."""
-    name = keys[-12]
+    """Return the tag of the task that a script writes. The first twelve of `keys` are the keys of the task."""
+    name = keys[0]
     return name[name.index("{") + 1 : name.rindex("}")]
 
 
@@ -439,10 +446,15 @@ class Keys:
         """
         return f"{self.sessions}{scope}:{quote_key_part(context_id)}"
 
+    @property
+    def runners(self) -> str:
+        """Prefix of the channels that `runner` returns."""
+        return f"{self.prefix}:runner:"
+
     def runner(self, runner_id: str) -> str:
         """Channel for the runs of a worker process.
 
         A message is the name of a run to cancel, ``<task_id>.<run>``, or the name of a run followed by `` steer`` or
         `` interrupt`` if a client message arrived for the run.
         """
-        return f"{self.prefix}:runner:{runner_id}"
+        return f"{self.runners}{runner_id}"

@@ -28,6 +28,9 @@ FEATURES = Path(__file__).parents[1] / "features"
 BOUNDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0)
 """Upper bounds of the histogram buckets, in seconds."""
 
+FIRST_PUBLISH_GRACE_US = 5_000_000
+"""µs after which a watcher publishes a run that its creator has not published."""
+
 Argument = str | bytes | int
 
 
@@ -182,7 +185,7 @@ _REQUIRES = re.compile(r"^-- requires: (.+)$", re.MULTILINE)
 
 
 def _generated_libraries() -> dict[str, str]:
-    """Return the libraries that are generated from `BOUNDS` and the tables of ``lifecycle``.
+    """Return the libraries that are generated from constants of this module and the tables of ``lifecycle``.
 
     Scripts and ``lifecycle.states`` therefore agree on the legal transitions.
     """
@@ -211,6 +214,7 @@ def _generated_libraries() -> dict[str, str]:
             ]
         ),
         "buckets": f"local BOUNDS = {bounds}",
+        "publication": f"local FIRST_PUBLISH_GRACE_US = {FIRST_PUBLISH_GRACE_US}",
         "key_names": f"local KEY_NAMES = {lua_list(key_names)}",
         "own_metadata": "\n".join(
             [

@@ -1,17 +1,21 @@
 """Signatures of the store's scripts.
 
-A verb is a Python function without a body. Its parameters are the keys and arguments of the script with the same name,
-without the leading underscore of the function. The linker writes the line ``local … = KEYS[1], …, ARGV[1], …`` of the
-script from the signature, so a script uses its parameters by name, and a call encodes them in the same order:
+A verb is a Python function with the name of a script, perhaps after an underscore. Its parameters are the parameters of
+the script, and its body returns how the reply of the call is read. The linker declares the parameters at the beginning
+of the script, so a script uses them by name. A call of the verb returns an `Operation`:
 
     @verb
-    def _postpone_runs(dispatch: Key, due: Digits, runs: Sequence[str]) -> None: ...
+    def claimed_runs(keys: Keys, *, limit: int) -> Reply[list[ClaimedRun]]:
+        return Reply(parse)
 
-    Operation(*_postpone_runs(keys.dispatch, due_us, names), parse)
+    operation = claimed_runs(keys, limit=100)
 
 The annotation of a parameter determines what the script receives:
 
-    TaskKeys            table with the keys of a task by name
+    Keys                the names of `Keys` that the script uses, such as ``dispatch`` and ``prefix``
+    TaskId              table ``keys`` with the keys of the task by name, and the id by the parameter's name
+    RunRef              table ``keys`` with the keys of the task by name, and the number ``run``
+    TaskKeys            table with the keys of the task by name
     Key                 name of a key
     Sequence[Key]       list of all further keys
     str, bytes          string
@@ -21,8 +25,11 @@ The annotation of a parameter determines what the script receives:
     T | None            nil for None, and for an empty string
     Sequence[T]         list
     a NamedTuple        table with the fields by name
+    Annotated[T, f]     ``f(value)`` or ``f(keys, value)``, by the return annotation of ``f``
+    Unsent[T]           nothing; only the body of the verb uses the value
 
-A verb whose script uses another name, or does not use a parameter, is refused when its module is imported.
+A script may also use the constants of its verb's module. A verb whose script uses another name, or does not use a
+parameter, is refused when its module is imported.
 
 A feature adds a `Section` to the calls of a verb with a parameter `sections: Sections`. The script of such a call also
 contains the Lua code of the section. A script runs its sections with ``<point>_sections(…)``. This calls the function
@@ -33,15 +40,18 @@ contains the Lua code of the section. A script runs its sections with ``<point>_
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from enum import Enum
+from functools import cached_property, partial, wraps
 from inspect import signature as signature_of
+from operator import itemgetter
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import (
     Annotated,
     Any,
+    Generic,
     NamedTuple,
     ParamSpec,
     Protocol,
@@ -52,17 +62,42 @@ from typing import (
     get_type_hints,
 )
 
-from .keys import TaskKeys
-from .operation import HEADERS, Argument, Script, defined_names, script, script_text
+from ..lifecycle.references import RunRef
+from .keys import Keys, TaskKeys
+from .operation import HEADERS, Argument, Operation, defined_names, script, script_text
 
 P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
+T = TypeVar("T")
 
 Key = Annotated[str, "key"]
 """Name of a Redis key."""
 
 Digits = Annotated[int, "digits"]
 """Number that the script receives as a string. A number of Lua is written with only 14 digits."""
+
+TaskId = Annotated[str, "task"]
+"""Id of a task, of which the script receives the keys."""
+
+Unsent = Annotated[T, "unsent"]
+"""Value that the script does not receive."""
+
+Parser = Callable[[Any], T]
+"""Function that converts the reply of a script to the result."""
+
+
+class Reply(NamedTuple, Generic[T]):
+    """How the reply of a call is read. The fields are described in `Operation`."""
+
+    parse: Parser[T]
+    resolve_blobs: bool = True
+    size: Callable[[Any], int] | None = None
+    has_detached_parts: bool = False
+    ends_task: bool = False
+
+
+def none(_: object) -> None:
+    """Parse a reply without content."""
 
 
 class Section(Protocol[R_co]):
@@ -79,79 +114,84 @@ Sections = Annotated[Sequence[Section[Any]], "sections"]
 S = TypeVar("S", bound=type[Any])
 
 
-class Call(NamedTuple):
-    """Call of a script: the first fields of an `Operation`."""
-
-    script: Script
-    keys: Sequence[str]
-    args: Sequence[Argument]
-
-
-def verb(signature: Callable[P, None]) -> Callable[P, Call]:
-    """Return the function that encodes a call of the script with the signature.
+def verb(function: Callable[P, Reply[T]]) -> Callable[P, Operation[T]]:
+    """Return the function that creates the operation of a call.
 
     Raises:
         TypeError: A parameter has an annotation without a Lua form, or the names of the signature and of the script
             differ.
     """
-    name = signature.__name__.lstrip("_")
-    hints = get_type_hints(signature, include_extras=True)
-    parameters = [(parameter, _form(hints[parameter])) for parameter in signature_of(signature).parameters]
-    plain = [(parameter, form) for parameter, form in parameters if not isinstance(form, SectionsForm)]
+    name = function.__name__.lstrip("_")
+    defaults = {parameter: value.default for parameter, value in signature_of(function).parameters.items()}
+    names = list(defaults)
     text = script_text(name)
     points = list(dict.fromkeys(_POINT.findall(text)))
-    require_names(f"script {name}", text, plain, points)
-    names = [parameter for parameter, _ in parameters]
+    undefined = undefined_names(text) - {f"{point}_sections" for point in points}
+    received = sorted(_received(function, undefined), key=lambda pair: _order(pair[0].form))
+    parameters = [parameter for parameter, _ in received]
+    undefined -= {parameter.name for parameter in parameters}
+    constants = sorted(used for used in undefined if used.isupper() and used in function.__globals__)
+    require_names(f"script {name}", text, parameters, undefined.difference(constants))
 
     def header_with(sections: tuple[type[Any], ...]) -> str:
         codes = [SECTIONS[kind] for kind in sections]
-        features = [code.feature for code in codes]
+        features = [code.table.name for code in codes]
         if repeated := {feature for feature in features if features.count(feature) > 1}:
             raise TypeError(f"script {name} has two sections of the feature {min(repeated)}")
-        if taken := {*features} & {*names, *defined_names()}:
+        if taken := {*features} & {*(parameter.name for parameter in parameters), *defined_names()}:
             raise TypeError(f"script {name} has a parameter or a library with the name of the feature {min(taken)}")
-        return header([*plain, *((code.feature, code.table) for code in codes)]) + _code_of(codes, points)
+        declared = (f"local {constant} = {function.__globals__[constant]!r}\n" for constant in constants)
+        lines = header([*parameters, *(code.table for code in codes)])
+        return "".join(declared) + lines + _code_of(codes, points)
 
     header_with(())  # refuses a wrong signature
     HEADERS[name] = header_with
-    forms = list(enumerate(form for _, form in parameters))
-    key_forms = [(n, form) for n, form in forms if isinstance(form, KeyForm | TaskForm)]
-    encoders = [(n, form.encode) for n, form in forms if isinstance(form, ScalarForm)]
-    others = [(n, form) for n, form in forms if isinstance(form, TableForm | ListForm)]  # follow all plain arguments
-    sections_at = next((n for n, form in forms if isinstance(form, SectionsForm)), None)
+    keys = [(form.add, value_of) for (_, form), value_of in received if isinstance(form, KeyForm)]
+    scalars = [(form.encode, value_of) for (_, form), value_of in received if isinstance(form, ScalarForm)]
+    others = [(form.add, value_of) for (_, form), value_of in received if isinstance(form, TableForm | ListForm)]
+    sections_at = next((n for n, hint in enumerate(_hints(function)) if hint == Sections), None)
 
-    def call(*args: P.args, **kwargs: P.kwargs) -> Call:
-        values: Sequence[Any] = [*args, *[kwargs[parameter] for parameter in names[len(args) :]]] if kwargs else args
-        if len(values) != len(args) + len(kwargs) or len(values) != len(names):
-            raise TypeError(f"script {name}: expected the arguments {', '.join(names)}")
-        keys: list[str] = []
-        for n, key_form in key_forms:
-            key_form.add(keys, values[n])
-        arguments = [values[n] if encode is None else encode(values[n]) for n, encode in encoders]
-        for n, form in others:
-            form.add(arguments, values[n])
-        sections = () if sections_at is None else values[sections_at]
-        if not sections:
-            return Call(script(name), keys, arguments)
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> Operation[T]:
+        reply = function(*args, **kwargs)  # refuses wrong arguments
+        values = [*args, *(kwargs.get(parameter, defaults[parameter]) for parameter in names[len(args) :])]
+        key_names: list[str] = []
+        for add, value_of in keys:
+            add(key_names, value_of(values))
+        arguments: list[Argument] = [
+            value_of(values) if encode is None else encode(value_of(values)) for encode, value_of in scalars
+        ]
+        for add_all, value_of in others:
+            add_all(arguments, value_of(values))
+        sections: Any = () if sections_at is None else values[sections_at]
         for section in sections:
-            SECTIONS[type(section)].table.add(arguments, section)
-        return Call(script(name, tuple(map(type, sections))), keys, arguments)
+            SECTIONS[type(section)].table.form.add(arguments, section)
+        kinds = tuple(map(type, sections)) if sections else ()
+        return Operation(script(name, kinds), key_names, arguments, *reply)
 
-    call.__doc__, call.__name__ = signature.__doc__, signature.__name__
     return call
+
+
+class Parameter(NamedTuple):
+    """Parameter of a script, or field of a table."""
+
+    name: str
+    form: Any
+
+
+ValueOf = Callable[[Sequence[Any]], Any]
+"""Function that returns the value of a script's parameter from the values of all parameters of the verb."""
 
 
 class SectionCode(NamedTuple):
     """Lua code of a class of sections.
 
     Attributes:
-        feature: Name of the feature, which is also the name of the section's table.
-        table: Form of the table.
+        table: Table that the functions receive, with the name of the feature.
         text: Functions of the section.
     """
 
-    feature: str
-    table: TableForm
+    table: Parameter
     text: str
 
 
@@ -170,9 +210,10 @@ def section(lua: Path) -> Callable[[S], S]:
     """
 
     def register(kind: S) -> S:
-        code = SectionCode(lua.parent.name, _form(kind), lua.read_text("utf-8"))
-        require_names(f"section {code.feature}", code.text, [(code.feature, code.table)], ())
-        SECTIONS[kind] = code
+        feature, text = lua.parent.name, lua.read_text("utf-8")
+        table = Parameter(feature, _form(kind))
+        require_names(f"section {feature}", text, [table], undefined_names(text) - {feature})
+        SECTIONS[kind] = SectionCode(table, text)
         return kind
 
     return register
@@ -181,7 +222,7 @@ def section(lua: Path) -> Callable[[S], S]:
 def _code_of(sections: Sequence[SectionCode], points: Sequence[str]) -> str:
     """Return the Lua code of sections, and the functions with which a script runs them."""
     lines, calls = [], {point: list[str]() for point in points}
-    for feature, _, text in sections:
+    for (feature, _), text in sections:
         functions = [point for point in _FUNCTION.findall(text) if point in points]
         if not functions:
             raise TypeError(f"section {feature} has no function for the points {', '.join(points)}")
@@ -200,6 +241,21 @@ _POINT = re.compile(r"\b(\w+)_sections\(")
 _REFUSING = ("check", "validate")
 """Points at which a section can refuse a message with its reply."""
 _FUNCTION = re.compile(r"^local function (\w+)\(", re.MULTILINE)
+
+
+class KeyForm(Enum):
+    """Form of keys. ``KEYS`` has this order."""
+
+    TASK = "table with the keys of a task"
+    ONE = "name of a key"
+    LIST = "list of all further keys"
+
+    def add(self, keys: list[str], value: Any) -> None:
+        """Append the key or keys `value`."""
+        if self is KeyForm.ONE:
+            keys.append(value)
+        else:
+            keys.extend(value)
 
 
 class ScalarForm(NamedTuple):
@@ -227,17 +283,16 @@ class TableForm:
     """Arguments of a NamedTuple, which the script receives as a table.
 
     Attributes:
-        fields: Name and form of each field.
         is_optional: True if the value may be None. An argument before the fields is then '1', or '' for None.
     """
 
-    fields: Sequence[tuple[str, Any]]
+    fields: Sequence[Parameter]
     is_optional: bool
 
     @cached_property
     def is_plain(self) -> bool:
         """True if the fields are arguments without encoding."""
-        return all(isinstance(form, ScalarForm) and form.encode is None for _, form in self.fields)
+        return all(isinstance(field.form, ScalarForm) and field.form.encode is None for field in self.fields)
 
     def add(self, arguments: list[Any], value: Any) -> None:
         """Append the arguments for `value`."""
@@ -248,19 +303,19 @@ class TableForm:
         if self.is_plain:
             arguments.extend(value)
             return
-        for (_, form), item in zip(self.fields, value, strict=True):
-            form.add(arguments, item)
+        for field, item in zip(self.fields, value, strict=True):
+            field.form.add(arguments, item)
 
     def read(self, cursor: Cursor) -> str:
         """Return the Lua expression of the table at the cursor. All fields are scalars."""
-        return f"{{{', '.join(f'{name} = {form.read(cursor)}' for name, form in self.fields)}}}"
+        return f"{{{', '.join(f'{field.name} = {field.form.read(cursor)}' for field in self.fields)}}}"
 
     def lines(self, target: str, cursor: Cursor) -> Iterator[str]:
         """Yield the Lua lines that assign the table at the cursor to `target`, or leave `target` nil for None."""
         if self.is_optional:
             yield cursor.move()
             yield "if ARGV[at] ~= '' then"
-        scalars = [field for field in self.fields if isinstance(field[1], ScalarForm)]
+        scalars = [field for field in self.fields if isinstance(field.form, ScalarForm)]
         yield f"{target} = {TableForm(scalars, False).read(cursor)}"
         for name, form in self.fields[len(scalars) :]:
             if isinstance(form, ScalarForm):
@@ -292,29 +347,9 @@ class ListForm(NamedTuple):
         yield "end"
 
 
-class KeyForm(NamedTuple):
-    """Single key or, with `is_list`, all further keys."""
-
-    is_list: bool
-
-    def add(self, keys: list[str], value: Any) -> None:
-        """Append the keys of `value`."""
-        if self.is_list:
-            keys.extend(value)
-        else:
-            keys.append(value)
-
-
-class TaskForm:
-    """Keys of a task, which the script receives as a table."""
-
-    def add(self, keys: list[str], value: Any) -> None:
-        """Append the keys of `value`."""
-        keys.extend(value)
-
-
-class SectionsForm:
-    """Sections, which follow all other arguments."""
+def _order(form: Any) -> int:
+    """Return the position of a form among the parameters: keys, then scalars, then tables and lists."""
+    return list(KeyForm).index(form) if isinstance(form, KeyForm) else 3 if isinstance(form, ScalarForm) else 4
 
 
 class Cursor:
@@ -352,58 +387,137 @@ _SCALARS: dict[Any, ScalarForm] = {
     bool: ScalarForm("{} == '1'", int),
 }
 
+_IMPLIED = {name for name, value in vars(Keys).items() if isinstance(value, property)} | {"prefix"}
+"""Names of `Keys` that a script may use."""
+_PREFIXES = ("prefix", "sessions", "runners")
+"""Names of `Keys` that are no names of keys."""
 
-def _or_empty(encode: Callable[[Any], Argument] | None) -> Callable[[Any], Argument]:
-    return lambda value: "" if value is None else value if encode is None else encode(value)
+
+def _hints(function: Callable[..., Any]) -> list[Any]:
+    """Return the annotations of the parameters of a function."""
+    hints = get_type_hints(function, include_extras=True)
+    return [hints[name] for name in signature_of(function).parameters]
+
+
+def _received(function: Callable[..., Any], used: Collection[str]) -> Iterator[tuple[Parameter, ValueOf]]:
+    """Yield the parameters of the script of a verb, each with the function that returns its value.
+
+    Args:
+        function: Verb.
+        used: Names that the script uses and does not define.
+    """
+    names = signature_of(function).parameters
+    for n, (name, hint) in enumerate(zip(names, _hints(function), strict=True)):
+        if hint is Keys:
+            for implied in sorted(_IMPLIED.intersection(used) - names.keys()):
+                form = _STRING if implied in _PREFIXES else KeyForm.ONE
+                yield Parameter(implied, form), partial(_implied_value, implied)
+        elif hint is RunRef:
+            yield Parameter("keys", KeyForm.TASK), partial(_keys_of_run, n)
+            yield Parameter("run", _NUMBER), partial(_run_of, n)
+        elif hint == TaskId:
+            yield Parameter("keys", KeyForm.TASK), partial(_keys_of_task, n)
+            if name in used:
+                yield Parameter(name, _STRING), itemgetter(n)
+        elif conversion := _conversion(hint):
+            convert, returned = conversion
+            yield Parameter(name, _form(returned)), partial(_converted, n, convert)
+        elif hint != Sections and "unsent" not in get_args(hint):
+            yield Parameter(name, _form(hint)), itemgetter(n)
+
+
+def _implied_value(name: str, values: Sequence[Any]) -> Any:
+    return getattr(values[0], name)
+
+
+def _keys_of_task(position: int, values: Sequence[Any]) -> Any:
+    return values[0].task(values[position])
+
+
+def _keys_of_run(position: int, values: Sequence[Any]) -> Any:
+    return values[0].task(values[position].task_id)
+
+
+def _run_of(position: int, values: Sequence[Any]) -> Any:
+    return values[position].run
+
+
+def _converted(position: int, convert: Callable[[Keys, Any], Any], values: Sequence[Any]) -> Any:
+    return convert(values[0], values[position])
+
+
+def _conversion(hint: Any) -> tuple[Callable[[Keys, Any], Any], Any] | None:
+    """Return the function of ``Annotated[T, f]`` or ``Annotated[T, f] | None`` and the type of its results, or None for
+    any other annotation. The None of the second form is not converted."""
+    is_optional = get_origin(hint) in (Union, UnionType)
+    options = get_args(hint) if is_optional else (hint,)
+    functions = [option.__metadata__[0] for option in options if get_origin(option) is Annotated]
+    function: Callable[..., Any] | None = next(filter(callable, functions), None)
+    if function is None:
+        return None
+    returned = get_type_hints(function, include_extras=True)["return"]
+    with_keys = "keys" in signature_of(function).parameters
+
+    def convert(keys: Keys, value: Any) -> Any:
+        if value is None and is_optional:
+            return None
+        return function(keys, value) if with_keys else function(value)
+
+    return convert, returned | None if is_optional else returned
 
 
 def _form(hint: Any) -> Any:
     """Return the form of a parameter with the annotation `hint`."""
     if hint is TaskKeys:
-        return TaskForm()
-    if hint == Sections:
-        return SectionsForm()
+        return KeyForm.TASK
     if hint == Key:
-        return KeyForm(is_list=False)
+        return KeyForm.ONE
     if get_origin(hint) is Sequence:
         (item,) = get_args(hint)
-        return KeyForm(is_list=True) if item == Key else ListForm(_form(item))
+        return KeyForm.LIST if item == Key else ListForm(_form(item))
     is_optional = get_origin(hint) in (Union, UnionType)
     if is_optional:
         hint = next(option for option in get_args(hint) if option is not NoneType)
     if scalar := _SCALARS.get(hint):
-        expression = "({0} ~= '' and {0} or nil)" if scalar is _STRING else scalar.expression
-        return ScalarForm(expression, _or_empty(scalar.encode)) if is_optional else scalar
+        if not is_optional:
+            return scalar
+        expression, encode = scalar
+        return ScalarForm(
+            "({0} ~= '' and {0} or nil)" if scalar is _STRING else expression,
+            lambda value: "" if value is None else value if encode is None else encode(value),
+        )
+    if conversion := _conversion(hint):  # item of a list
+        convert, returned = conversion
+        expression, _ = _SCALARS[returned]
+        return ScalarForm(expression, lambda value: convert(Keys(), value))
     if isinstance(hint, type) and issubclass(hint, tuple):
         hints = get_type_hints(hint, include_extras=True)
-        return TableForm([(name, _form(hints[name])) for name in hints], is_optional)
+        return TableForm([Parameter(name, _form(hints[name])) for name in hints], is_optional)
     raise TypeError(f"no argument of a script has the type {hint}")
 
 
-def header(parameters: Sequence[tuple[str, Any]]) -> str:
-    """Return the Lua lines that declare the parameters of a script."""
+def header(parameters: Sequence[Parameter]) -> str:
+    """Return the Lua lines that declare the parameters of a script, in the order of `_order`."""
     key_position, cursor = 0, Cursor()
     declarations: list[tuple[str, str]] = []
     lines: list[str] = []
     later: list[tuple[str, TableForm | ListForm]] = []
     for name, form in parameters:
         match form:
-            case TaskForm():
+            case KeyForm.TASK:
                 fields = [f"{field} = KEYS[{key_position + n}]" for n, field in enumerate(TaskKeys.__annotations__, 1)]
                 declarations.append((name, f"{{{', '.join(fields)}}}"))
                 key_position += len(fields)
-            case KeyForm(is_list=True):
-                lines.append(f"local {name} = {{}}")
-                lines.append(f"for i = {key_position + 1}, #KEYS do {name}[i - {key_position}] = KEYS[i] end")
-            case KeyForm():
+            case KeyForm.ONE:
                 key_position += 1
                 declarations.append((name, f"KEYS[{key_position}]"))
-            case ScalarForm() if not later:
+            case KeyForm.LIST:
+                lines.append(f"local {name} = {{}}")
+                lines.append(f"for i = {key_position + 1}, #KEYS do {name}[i - {key_position}] = KEYS[i] end")
+            case ScalarForm():
                 declarations.append((name, form.read(cursor)))
-            case TableForm() | ListForm():
-                later.append((name, form))
             case _:
-                raise TypeError(f"{name}: a plain argument of a script comes before the lists and tables")
+                later.append((name, form))
     if declarations:
         names, values = zip(*declarations, strict=True)
         lines.append(f"local {', '.join(names)} = {', '.join(values)}")
@@ -414,29 +528,32 @@ def header(parameters: Sequence[tuple[str, Any]]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def require_names(what: str, text: str, parameters: Sequence[tuple[str, Any]], points: Sequence[str]) -> None:
+def undefined_names(text: str) -> set[str]:
+    """Return the names that a script or section uses and that neither the text nor a library defines."""
+    tokens = _TOKENS.findall(text)
+    local = {match for _, names, _ in tokens for match in _NAME.findall(names)}
+    return {use for _, _, use in tokens if use} - local - defined_names()
+
+
+def require_names(what: str, text: str, parameters: Sequence[Parameter], undefined: set[str]) -> None:
     """Require that a script or section uses all its parameters, and only names that are defined.
 
     Args:
         what: Kind and name of the text.
         text: Text of the script or section.
-        parameters: Name and form of each parameter.
-        points: Points at which the script runs its sections.
+        parameters: Parameters of the text.
+        undefined: Names that the text uses and that are not defined.
 
     Raises:
         TypeError: The names differ.
     """
-    tokens = _TOKENS.findall(text)
-    used = {use for _, _, use in tokens if use}
-    local = {match for _, names, _ in tokens for match in _NAME.findall(names)}
-    names = {name for name, _ in parameters}
-    if unused := names - used:
+    if unused := {parameter.name for parameter in parameters} - {use for _, _, use in _TOKENS.findall(text)}:
         raise TypeError(f"{what} does not use {', '.join(sorted(unused))}")
-    if unknown := used - local - names - defined_names() - {f"{point}_sections" for point in points}:
-        raise TypeError(f"{what} uses {', '.join(sorted(unknown))}, which is not in its signature")
+    if undefined:
+        raise TypeError(f"{what} uses {', '.join(sorted(undefined))}, which is not in its signature")
     for name, form in parameters:
         if isinstance(form, TableForm):
-            known = {field for field, _ in form.fields}
+            known = {field.name for field in form.fields}
             if unknown := set(re.findall(rf"\b{name}\.(\w+)", text)) - known:
                 raise TypeError(f"{what} uses {name}.{min(unknown)}, which {name} does not have")
 

@@ -137,7 +137,7 @@ class Archiver:
     async def _archive_batch(self) -> bool:
         """Archive a batch. Return True if more tasks may be due."""
         due = await self._store.run(
-            acquire_archivable(self._keys, archiver=self._id, limit=self._batch_size, lease_ms=LEASE_MS)
+            acquire_archivable(self._keys, archiver_id=self._id, limit=self._batch_size, lease_ms=LEASE_MS)
         )
         if due.tasks is None:
             return False

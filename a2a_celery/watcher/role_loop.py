@@ -22,7 +22,7 @@ from ..settings import Settings, visible_settings
 from ..settings.urls import url_address
 from ..store import AsyncStore, Keys
 from ..store.admin.schema import SCHEMA
-from ..store.admin.start_check import record_heartbeat
+from ..store.admin.start_check import announce_watcher
 from ..store.log.pubsub import LogSignal
 from ..telemetry.logs import about
 from ..telemetry.names import Action
@@ -119,7 +119,7 @@ class Heartbeat:
 
     async def tick(self) -> None:
         """Write the heartbeat."""
-        heartbeat = record_heartbeat(self._keys, self._heartbeat, schema=SCHEMA, archives=self._has_archive)
+        heartbeat = announce_watcher(self._keys, self._heartbeat, archives=self._has_archive)
         await self._store.run(heartbeat)
         if self._alive_file is not None:
             self._alive_file.touch()
@@ -127,8 +127,6 @@ class Heartbeat:
     async def withdraw(self) -> None:
         """Delete the heartbeat, so that the stopped watcher is no longer listed. If the store does not reply, the
         heartbeat expires."""
-        withdrawal = record_heartbeat(
-            self._keys, self._heartbeat, schema=SCHEMA, archives=self._has_archive, withdraws=True
-        )
+        withdrawal = announce_watcher(self._keys, self._heartbeat, archives=self._has_archive, withdraws=True)
         with suppress(StoreUnavailable, TimeoutError):
             await asyncio.wait_for(self._store.run(withdrawal), WITHDRAWAL_TIMEOUT)

@@ -21,7 +21,7 @@ from a2a_celery.lifecycle.states import COMPLETED, FAILED, INPUT_REQUIRED
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.admin.archiving import read_archive_state
 from a2a_celery.store.admin.schema import SCHEMA, require_schema
-from a2a_celery.store.admin.start_check import record_heartbeat
+from a2a_celery.store.admin.start_check import announce_watcher
 from a2a_celery.watcher import archiver as archiver_module
 from a2a_celery.watcher.archiver import Archiver
 from tests.archive.conftest import sqlite
@@ -241,7 +241,7 @@ async def test_archived_tasks_are_listed_after_the_store_was_emptied(scene: Scen
     await scene.archive_tasks()
     await scene.store.redis.flushdb()
     if restores == "the heartbeat of a watcher":
-        await scene.store.run(record_heartbeat(scene.keys, "watcher", schema=SCHEMA, archives=True))
+        await scene.store.run(announce_watcher(scene.keys, "watcher", archives=True))
     else:
         await require_schema(scene.store, scene.keys, archive=True)
 

@@ -16,7 +16,8 @@ from a2a_celery.lifecycle import Canceled, Completed, Failure
 from a2a_celery.lifecycle.references import RunRef
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, SUBMITTED, WORKING
 from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.store.tasks.commands import FIRST_PUBLISH_GRACE_US, continue_task
+from a2a_celery.store.operation import FIRST_PUBLISH_GRACE_US
+from a2a_celery.store.tasks.commands import continue_task
 from tests.support.store.replies import begins
 from tests.support.store.seeds import ANN, CONTEXT, chunk, request, status
 

@@ -28,7 +28,7 @@ async def _ended_of_an_archive(keys: Keys, seeds: Seeds) -> str:
 
 async def _acquire_archivable(keys: Keys, seeds: Seeds) -> Operation[Any]:
     await _ended_of_an_archive(keys, seeds)
-    taking = acquire_archivable(keys, archiver="me", limit=1, lease_ms=60_000)
+    taking = acquire_archivable(keys, archiver_id="me", limit=1, lease_ms=60_000)
     return replace(taking, parse=lambda answer: taking.parse(answer).tasks)
 
 
@@ -65,7 +65,7 @@ def _of_schema(number: int) -> Make:
 
 def _migrate(step: schema.Migration) -> Make:
     async def make(keys: Keys, seeds: Seeds) -> Operation[Any]:
-        return schema.page_of(keys, step, "0", dry_run=False)
+        return step.convert_page(keys, "0", schema.PAGE, False)
 
     make.__name__ = f"_migrate_to_{step.to}"
     return make

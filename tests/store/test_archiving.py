@@ -38,7 +38,7 @@ async def enable_archive(store: AsyncStore, keys: Keys) -> None:
 
 async def due(store: AsyncStore, keys: Keys, archiver: str = "me", limit: int = 10) -> list[str] | None:
     """Acquire due tasks for an archiver. Return their ids, or None if a different archiver holds the lease."""
-    tasks = (await store.run(acquire_archivable(keys, archiver=archiver, limit=limit, lease_ms=60_000))).tasks
+    tasks = (await store.run(acquire_archivable(keys, archiver_id=archiver, limit=limit, lease_ms=60_000))).tasks
     return None if tasks is None else [task_id for task_id, _ in tasks]
 
 

@@ -9,6 +9,7 @@ import pytest
 from a2a_celery.lifecycle.references import RunRef
 from a2a_celery.lifecycle.states import FAILED, INPUT_REQUIRED, WORKING
 from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store.operation import FIRST_PUBLISH_GRACE_US
 from a2a_celery.store.runs.publication import (
     MAX_CLAIMED_OPTIONS,
     MAX_REDISPATCH_WAIT_US,
@@ -25,7 +26,7 @@ from a2a_celery.store.runs.publication import (
 )
 from a2a_celery.store.runs.recovery import Requeued, return_run
 from a2a_celery.store.runs.release import Released, release_run
-from a2a_celery.store.tasks.commands import FIRST_PUBLISH_GRACE_US, continue_task, create_task
+from a2a_celery.store.tasks.commands import continue_task, create_task
 from tests.support.store.seeds import ANN, CONTEXT, Seeds, request, run_concurrently, status
 
 AGAIN_US = 60_000_000

@@ -10,13 +10,13 @@ from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.errors import StoreUnavailable
 from a2a_celery.store import AsyncStore, Keys, Operation, SyncStore
 from a2a_celery.store.admin.archiving import read_archive_state
-from a2a_celery.store.admin.schema import SCHEMA, require_schema
+from a2a_celery.store.admin.schema import require_schema
 from a2a_celery.store.admin.start_check import (
     ANNOUNCEMENT_TTL_US,
     Server,
+    announce_watcher,
     announce_worker,
     announced_workers,
-    record_heartbeat,
     server_of,
     watchers,
 )
@@ -26,7 +26,7 @@ from tests.support.waiting import eventually_async
 def heartbeat(
     keys: Keys, name: str, *, archives: bool = False, ttl_us: int = ANNOUNCEMENT_TTL_US
 ) -> Operation[list[str]]:
-    return record_heartbeat(keys, name, schema=SCHEMA, archives=archives, ttl_us=ttl_us)
+    return announce_watcher(keys, name, archives=archives, ttl_us=ttl_us)
 
 
 async def test_a_watcher_restores_the_installation_record_of_an_emptied_store(store: AsyncStore, keys: Keys) -> None:
@@ -60,7 +60,7 @@ async def test_watchers_are_listed_until_their_heartbeat_expires(store: AsyncSto
 
 
 async def test_workers_announce_themselves_apart_from_watchers(store: AsyncStore, keys: Keys) -> None:
-    await store.run(announce_worker(keys, "worker", schema=SCHEMA))
+    await store.run(announce_worker(keys, "worker"))
     await store.run(heartbeat(keys, "watcher"))
 
     assert await store.run(announced_workers(keys)) == ["worker"]

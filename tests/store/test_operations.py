@@ -22,8 +22,7 @@ from a2a_celery.store import AsyncStore, Keys, Operation, SyncStore
 from a2a_celery.store.admin.metrics import read_metrics
 from a2a_celery.store.admin.samples import HOUR, Sample, record_sample
 from a2a_celery.store.admin.scan import newest_scopes, newest_tasks, read_states, scan_list
-from a2a_celery.store.admin.schema import SCHEMA
-from a2a_celery.store.admin.start_check import record_heartbeat
+from a2a_celery.store.admin.start_check import announce_watcher
 from a2a_celery.store.admin.usage import read_memory
 from a2a_celery.store.blobs.blob_store import register_blobs
 from a2a_celery.store.blobs.cleanup import acquire_orphaned_blobs, blobs_in_use, forget_removed_blobs
@@ -308,7 +307,7 @@ async def _record_result(keys: Keys, seeds: Seeds) -> Operation[Any]:
 
 
 async def _record_heartbeat(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    return record_heartbeat(keys, "here", schema=SCHEMA, archives=True)
+    return announce_watcher(keys, "here", archives=True)
 
 
 async def _return_run(keys: Keys, seeds: Seeds) -> Operation[Any]:

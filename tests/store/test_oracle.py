@@ -38,7 +38,7 @@ BATCH = len(FIRST)
 MUTATIONS = {
     "an outdated run is claimed": (
         "runs/claim_run.lua",
-        "if r.run ~= tonumber(run) then",
+        "if r.run ~= run then",
         "if false then",
     ),
     "a run without the claim's token settles": (
@@ -108,8 +108,8 @@ MUTATIONS = {
     ),
     "a message after the newest place waits": (
         "tasks/continue_task.lua",
-        "redis.call('LLEN', keys.turns) >= max_waiting",
-        "redis.call('LLEN', keys.turns) > max_waiting",
+        "redis.call('LLEN', keys.turns) >= MAX_WAITING_TURNS",
+        "redis.call('LLEN', keys.turns) > MAX_WAITING_TURNS",
     ),
     "a requested post is sent again": (
         "webhooks/settle_requested_post.lua",
@@ -133,7 +133,7 @@ MUTATIONS = {
     ),
     "a folder of blobs is removed twice": (
         "blobs/acquire_orphaned_blobs.lua",
-        "for _, tag in ipairs(due) do redis.call('ZADD', orphaned, micros(at + retry_us), tag) end",
+        "for _, tag in ipairs(due) do redis.call('ZADD', orphaned_blobs, micros(at + REMOVE_FOR_US), tag) end",
         "",
     ),
     "a claimed run has the state of a result": (

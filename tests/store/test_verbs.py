@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import pytest
 
-from a2a_celery.store import AsyncStore, Keys, Operation, TaskKeys, operation
-from a2a_celery.store.verbs import Digits, Key, Sections, section, verb
+from a2a_celery.lifecycle.references import RunRef, Scope
+from a2a_celery.store import AsyncStore, Keys, TaskKeys, operation
+from a2a_celery.store.verbs import Digits, Key, Reply, Sections, TaskId, Unsent, none, section, verb
 
 Write = Callable[[str, str], None]
 
@@ -79,7 +80,8 @@ async def test_a_script_receives_typed_parameters_by_name(write: Write, store: A
         other: Whole | None,
         whole: Whole | None,
         rest: Sequence[str],
-    ) -> None: ...
+    ) -> Reply[Any]:
+        return Reply(json.loads)
 
     task = Keys("a").task("t")
     call = _all_kinds(
@@ -98,7 +100,7 @@ async def test_a_script_receives_typed_parameters_by_name(write: Write, store: A
         rest=["y", ""],
     )
 
-    assert await store.run(Operation(*call, json.loads)) == {
+    assert await store.run(call) == {
         "keys": dict(zip(TaskKeys.__annotations__, task, strict=True)),
         "lists": ["one", "two"],
         "scope": "scope",
@@ -113,37 +115,96 @@ async def test_a_script_receives_typed_parameters_by_name(write: Write, store: A
     }
 
 
+LIMIT = 7
+
+
+def quoted_scope(keys: Keys, scope: Scope | None) -> str:
+    """Return the prefix of the keys, and the scope."""
+    return f"{keys.prefix} {scope}"
+
+
+def event_of(kind: str) -> Event:
+    """Return an event."""
+    return Event(kind, len(kind))
+
+
+async def test_a_script_receives_the_keys_of_a_deployment_and_a_run_by_name(write: Write, store: AsyncStore) -> None:
+    names = ["prefix", "dispatch", "record", "run", "scope", "event", "missing", "limit"]
+    values = ["prefix", "dispatch", "keys.record", "run", "scope", "event", "missing", "LIMIT"]
+    write("implied", received(**dict(zip(names, values, strict=True))))
+
+    @verb
+    def _implied(
+        keys: Keys,
+        ref: RunRef,
+        *,
+        scope: Annotated[Scope | None, quoted_scope] = None,
+        event: Annotated[str, event_of] | None,
+        missing: Annotated[str, event_of] | None = None,
+        unsent: Unsent[str],
+    ) -> Reply[Any]:
+        return Reply(lambda reply: [unsent, json.loads(reply)])
+
+    unsent, values_by_name = await store.run(_implied(Keys("a"), RunRef("t", 3), event="TAS", unsent="u"))
+
+    assert unsent == "u"
+    assert values_by_name == {
+        "prefix": "a",
+        "dispatch": Keys("a").dispatch,
+        "record": Keys("a").task("t").record,
+        "run": 3,
+        "scope": "a None",
+        "event": {"kind": "TAS", "at": 3},
+        "limit": LIMIT,
+    }
+
+
+async def test_a_script_receives_the_keys_of_a_task_and_its_id(write: Write, store: AsyncStore) -> None:
+    write("of_task", received(log="keys.log", id="task_id"))
+
+    @verb
+    def _of_task(keys: Keys, task_id: TaskId) -> Reply[Any]:
+        return Reply(json.loads)
+
+    assert await store.run(_of_task(Keys("a"), "t 1")) == {"log": Keys("a").task("t 1").log, "id": "t 1"}
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("return used", "script mistaken does not use event, unused"),
         ("return used, unused, event, typo", "script mistaken uses typo, which is not in its signature"),
         ("local x = ARGV[1]\nreturn used, unused, event, x", "script mistaken uses ARGV"),
+        ("return used, unused, event, dispatch", "script mistaken uses dispatch"),
+        ("return used, unused, event, NO_LIMIT", "script mistaken uses NO_LIMIT"),
         ("return used, unused, event.kinds", "script mistaken uses event.kinds, which event does not have"),
     ],
 )
 def test_a_script_and_its_signature_have_the_same_names(write: Write, text: str, message: str) -> None:
     write("mistaken", text)
 
-    def _mistaken(used: str, unused: str, event: Event) -> None: ...
+    def _mistaken(used: str, unused: str, event: Event) -> Reply[None]:
+        return Reply(none)
 
     with pytest.raises(TypeError, match=message):
         verb(_mistaken)
 
 
-def test_a_plain_argument_comes_before_the_lists(write: Write) -> None:
-    write("order", "return list, last")
+async def test_the_order_of_the_parameters_does_not_matter(write: Write, store: AsyncStore) -> None:
+    write("order", received(list="list", last="last", key="key"))
 
-    def _order(list: Sequence[str], last: str) -> None: ...
+    @verb
+    def _order(list: Sequence[str], last: str, key: Key) -> Reply[Any]:
+        return Reply(json.loads)
 
-    with pytest.raises(TypeError, match="last: a plain argument of a script comes before the lists and tables"):
-        verb(_order)
+    assert await store.run(_order(["a"], "b", "k")) == {"list": ["a"], "last": "b", "key": "k"}
 
 
 def test_a_type_without_a_form_in_lua_is_refused(write: Write) -> None:
     write("odd", "return names")
 
-    def _odd(names: dict[str, str]) -> None: ...
+    def _odd(names: dict[str, str]) -> Reply[None]:
+        return Reply(none)
 
     with pytest.raises(TypeError, match="no argument of a script has the type"):
         verb(_odd)
@@ -153,10 +214,13 @@ def test_a_call_names_all_arguments(write: Write) -> None:
     write("two", "return one, other")
 
     @verb
-    def _two(one: str, other: str) -> None: ...
+    def _two(one: str, other: str) -> Reply[None]:
+        return Reply(none)
 
-    with pytest.raises(TypeError, match="script two: expected the arguments one, other"):
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'other'"):
         _two("a")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="unexpected keyword argument 'another'"):
+        _two("a", other="b", another="c")  # type: ignore[call-arg]
 
 
 SECTION = """
@@ -203,11 +267,12 @@ async def test_the_sections_of_a_call_run_in_their_order(
     write("add", SCRIPT)
 
     @verb
-    def _add(list: Key, name: str, sections: Sections) -> None: ...
+    def _add(list: Key, name: str, sections: Sections) -> Reply[Any]:
+        return Reply(lambda reply: reply)
 
     async def add(name: str, *parts: Any) -> Any:
         await store.redis.delete("l")
-        return await store.run(Operation(*_add("l", name, parts), lambda reply: reply))
+        return await store.run(_add("l", name, parts))
 
     first, second = sections("first", "x"), sections("second", "y")
     assert await add("a") == [b"a"]
@@ -221,7 +286,8 @@ def test_a_call_has_one_section_of_a_feature(write: Write, sections: Callable[[s
     write("add", SCRIPT)
 
     @verb
-    def _add(list: Key, name: str, sections: Sections) -> None: ...
+    def _add(list: Key, name: str, sections: Sections) -> Reply[Any]:
+        return Reply(lambda reply: reply)
 
     with pytest.raises(TypeError, match="script add has two sections of the feature first"):
         _add("l", "a", [sections("first", "x"), sections("first", "y")])
@@ -231,7 +297,8 @@ def test_a_call_without_sections_has_no_code_of_sections(write: Write, sections:
     write("add", SCRIPT)
 
     @verb
-    def _add(list: Key, name: str, sections: Sections) -> None: ...
+    def _add(list: Key, name: str, sections: Sections) -> Reply[Any]:
+        return Reply(lambda reply: reply)
 
     with_section = _add("l", "a", [sections("first", "x")])
     assert "taken" in with_section.script.text

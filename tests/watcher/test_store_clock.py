@@ -12,8 +12,7 @@ from a2a_celery.lifecycle.references import RunRef
 from a2a_celery.lifecycle.states import FAILED, INPUT_REQUIRED, WORKING
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.admin.archiving import acquire_archivable
-from a2a_celery.store.admin.schema import SCHEMA
-from a2a_celery.store.admin.start_check import record_heartbeat, watchers
+from a2a_celery.store.admin.start_check import announce_watcher, watchers
 from a2a_celery.store.operation import Operation
 from a2a_celery.store.runs.commands import Claim, claim_run, settle_run
 from a2a_celery.store.runs.publication import mark_published
@@ -219,10 +218,10 @@ async def test_after_a_jump_backward_stopped_watchers_are_not_counted(
     store: AsyncStore, keys: Keys, wall_clock: MovedClock
 ) -> None:
     for name in ("gone", "here"):
-        await store.run(record_heartbeat(keys, name, schema=SCHEMA, archives=False))
+        await store.run(announce_watcher(keys, name, archives=False))
 
     wall_clock.set_offset(-HOUR)
-    await store.run(record_heartbeat(keys, "here", schema=SCHEMA, archives=False))
+    await store.run(announce_watcher(keys, "here", archives=False))
 
     assert await store.run(watchers(keys)) == ["here"]
 
@@ -231,9 +230,9 @@ async def test_after_a_jump_backward_another_watcher_may_archive(
     store: AsyncStore, keys: Keys, wall_clock: MovedClock
 ) -> None:
     lease_ms = int(LEASE_TTL * 1000)
-    await store.run(acquire_archivable(keys, archiver="gone", limit=1, lease_ms=lease_ms))
+    await store.run(acquire_archivable(keys, archiver_id="gone", limit=1, lease_ms=lease_ms))
 
     wall_clock.set_offset(-HOUR)
 
-    due = await store.run(acquire_archivable(keys, archiver="here", limit=1, lease_ms=lease_ms))
+    due = await store.run(acquire_archivable(keys, archiver_id="here", limit=1, lease_ms=lease_ms))
     assert due.tasks == []

@@ -21,7 +21,6 @@ from ...dispatch import version_queues
 from ...errors import StoreUnavailable
 from ...settings import Settings
 from ...store import Keys, SyncStore
-from ...store.admin.schema import SCHEMA
 from ...store.admin.start_check import announce_worker
 from ...store.admin.version_workers import VersionWorker, announce_versions
 from ..process.worker_process import Receivers, installed_on
@@ -100,7 +99,7 @@ class WorkerAnnouncer:
         queues = sorted(queue.name for queue in consumer.queues) if consumer else []
         if not self._is_reachable:
             announcement = json.dumps({"worker": self._consumer.hostname, "queues": queues}, sort_keys=True)
-            self._store.run(announce_worker(self._keys, announcement, schema=SCHEMA))
+            self._store.run(announce_worker(self._keys, announcement))
         if self._version_agents:
             self._announce_versions(queues)
 

@@ -14,10 +14,10 @@ from ...lifecycle.journal import RunRecord
 from ...lifecycle.references import RunRef
 from ...lifecycle.states import CANCELED
 from ...store import Operation
+from ...store.operation import FIRST_PUBLISH_GRACE_US
 from ...store.runs.commands import Illegal, RunLost
 from ...store.runs.release import Released
 from ...store.runs.suspension import SuspendedRun, suspend_run
-from ...store.tasks.commands import FIRST_PUBLISH_GRACE_US
 from ..plain_tasks.threaded_call import released_for_retry
 from .queue import RunEventQueue
 from .settlement import PublishNext

@@ -25,8 +25,9 @@ from ...settings import Settings
 from ...store import AsyncStore, Keys
 from ...store.blobs.blob_store import blobs_of
 from ...store.client.connection import run_with_retry
+from ...store.operation import FIRST_PUBLISH_GRACE_US
 from ...store.runs.recovery import GivenUp, Lapsed, Requeued, begin_next_attempt, return_run
-from ...store.tasks.commands import FIRST_PUBLISH_GRACE_US, read_task
+from ...store.tasks.commands import read_task
 from .forced_stop import runner_prefix
 
 logger = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ import logging
 
 from ...store import AsyncStore, Keys
 from ...store.operation import Operation
-from ...store.verbs import Key, verb
+from ...store.verbs import Key, Reply, verb
 
 logger = logging.getLogger(__name__)
 
@@ -20,17 +20,18 @@ def reminder_index(keys: Keys) -> str:
     return f"{keys.prefix}:reminders"
 
 
-@verb
-def _post_reminders(index: Key, prefix: str, limit: int) -> None: ...
-
-
 def post_reminders(keys: Keys, *, limit: int) -> Operation[int]:
     """Post up to `limit` due reminders.
 
     Returns:
         The number of due reminders that this call has processed, at most `limit`, or 0 if no reminder is due.
     """
-    return Operation(*_post_reminders(reminder_index(keys), keys.prefix, limit), int)
+    return _post_reminders(keys, reminder_index(keys), limit)
+
+
+@verb
+def _post_reminders(keys: Keys, index: Key, limit: int) -> Reply[int]:
+    return Reply(int)
 
 
 class ReminderPoster:

@@ -16,7 +16,7 @@ from ...lifecycle.own_metadata import NAMESPACE
 from ...lifecycle.references import quote_key_part
 from ...store import Keys
 from ...store.operation import Operation
-from ...store.verbs import Digits, Key, section, verb
+from ...store.verbs import Digits, Key, Reply, section, verb
 from . import SCHEDULE, SCHEDULED_AT
 
 Overlap = Literal["skip", "allow"]
@@ -111,14 +111,14 @@ def schedule_index(keys: Keys, schedule: str) -> str:
     return f"{keys.prefix}:schedule:{quote_key_part(schedule)}:"
 
 
-@verb
-def _skipped_ticks(ticks: Key) -> None: ...
-
-
 def skipped_ticks(keys: Keys, schedule: str) -> Operation[list[datetime]]:
     """Read the times of the skipped ticks among the newest ticks of a schedule, newest first."""
+    return _skipped_ticks(f"{schedule_index(keys, schedule)}ticks")
 
+
+@verb
+def _skipped_ticks(ticks: Key) -> Reply[list[datetime]]:
     def parse(reply: Sequence[bytes]) -> list[datetime]:
         return [time_of_tick(int(at)) for at in reply]
 
-    return Operation(*_skipped_ticks(f"{schedule_index(keys, schedule)}ticks"), parse)
+    return Reply(parse)

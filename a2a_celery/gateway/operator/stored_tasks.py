@@ -15,7 +15,8 @@ from ...features.feature import FilteredTasks
 from ...lifecycle.references import Scope
 from ...operations.errors import invalid
 from ...store import AsyncStore, Keys
-from ...store.admin.scan import Position, TaskSummary, newest_scopes, newest_tasks
+from ...store.admin.scan import TaskSummary, newest_scopes, newest_tasks
+from ...store.codec import Position
 from ...store.tasks.listing import position_of, position_token
 from .reports import iso_time, task_json
 
@@ -113,7 +114,7 @@ async def tasks_of_all(store: AsyncStore, keys: Keys, query: Mapping[str, str]) 
         seen.update(scope for scope, _ in scopes)
         for first in range(0, len(new_scopes), size):
             batch = new_scopes[first : first + size]
-            oldest_us = tasks[PAGE].position[0] if len(tasks) > PAGE else task_query.after_us or 0
+            oldest_us = tasks[PAGE].position.at_us if len(tasks) > PAGE else task_query.after_us or 0
             if batch[0][1] < oldest_us:
                 return _page(tasks)
             prefixes = [keys.scope_index(scope) for scope, _ in batch]
@@ -211,5 +212,5 @@ def _page(tasks: Sequence[TaskSummary]) -> dict[str, Any]:
     last = page[-1] if len(tasks) > PAGE else None
     return {
         "tasks": [task_json(task) for task in page],
-        "next": position_token(last.position[0], last.ref.task_id) if last else None,
+        "next": position_token(last.position.at_us, last.ref.task_id) if last else None,
     }

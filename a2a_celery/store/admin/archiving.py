@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...lifecycle.references import Scope, quote_key_part
-from ..keys import Keys
+from ...lifecycle.references import Scope
+from ..keys import Keys, Quoted
 from ..operation import Operation
-from ..verbs import Digits, Key, verb
+from ..verbs import Reply, verb
 
 UNDELIVERED_RETENTION = 2 * 24 * 3600
 """Seconds for which an archived task with undelivered events stays in the store. ListTasks does not return the stored
@@ -60,15 +60,12 @@ class ArchiveState:
 
 
 @verb
-def _acquire_archivable(archive: Key, lease: Key, prefix: str, limit: int, archiver: str, lease_ms: int) -> None: ...
-
-
-def acquire_archivable(keys: Keys, *, archiver: str, limit: int, lease_ms: int) -> Operation[DueArchival]:
+def acquire_archivable(keys: Keys, *, archiver_id: str, limit: int, lease_ms: int) -> Reply[DueArchival]:
     """Acquire up to `limit` due tasks for an archiver.
 
     Args:
         keys: Keys of the deployment.
-        archiver: Id of the archiver.
+        archiver_id: Id of the archiver.
         limit: Maximum number of tasks.
         lease_ms: Milliseconds for which no other archiver can acquire tasks.
     """
@@ -79,31 +76,11 @@ def acquire_archivable(keys: Keys, *, archiver: str, limit: int, lease_ms: int) 
             return DueArchival(int(now_us), None)
         return DueArchival(int(now_us), [(task_id.decode(), Scope.parse(scope.decode())) for task_id, scope in tasks])
 
-    call = _acquire_archivable(
-        archive=keys.archive,
-        lease=keys.archiver,
-        prefix=keys.prefix,
-        limit=limit,
-        archiver=archiver,
-        lease_ms=lease_ms,
-    )
-    return Operation(*call, parse)
+    return Reply(parse)
 
 
 @verb
-def _remove_archived(
-    archive: Key,
-    installation: Key,
-    deliveries: Key,
-    dead_letters: Key,
-    prefix: str,
-    undelivered_retention: Digits,
-    tags: Sequence[str],
-) -> None:
-    """`undelivered_retention` is in seconds."""
-
-
-def remove_archived(keys: Keys, task_ids: Sequence[str]) -> Operation[int]:
+def remove_archived(keys: Keys, task_ids: Sequence[Quoted]) -> Reply[int]:
     """Remove archived tasks from the store.
 
     A task with undelivered events is only removed from the indexes, and expires after `UNDELIVERED_RETENTION`.
@@ -111,26 +88,14 @@ def remove_archived(keys: Keys, task_ids: Sequence[str]) -> Operation[int]:
     Returns:
         The number of removed tasks.
     """
-    call = _remove_archived(
-        archive=keys.archive,
-        installation=keys.installation,
-        deliveries=keys.deliveries,
-        dead_letters=keys.dead_letters,
-        prefix=keys.prefix,
-        undelivered_retention=UNDELIVERED_RETENTION,
-        tags=[quote_key_part(task_id) for task_id in task_ids],
-    )
-    return Operation(*call, int)
+    return Reply(int)
 
 
 @verb
-def _defer_archiving(archive: Key, refused: Key, tag: str | None) -> None:
-    """None moves all refused tasks back."""
-
-
-def defer_archiving(keys: Keys, task_id: str) -> Operation[int]:
-    """Set aside a task that the archive refused, so that it does not delay other tasks."""
-    return Operation(*_defer_archiving(keys.archive, keys.archive_refused, quote_key_part(task_id)), int)
+def defer_archiving(keys: Keys, task_id: Quoted | None) -> Reply[int]:
+    """Set aside a task that the archive refused, so that it does not delay other tasks. None moves all
+    refused tasks back; see `retry_refused`."""
+    return Reply(int)
 
 
 def retry_refused(keys: Keys) -> Operation[int]:
@@ -139,16 +104,11 @@ def retry_refused(keys: Keys) -> Operation[int]:
     Returns:
         The number of moved tasks.
     """
-    return Operation(*_defer_archiving(keys.archive, keys.archive_refused, None), int)
+    return defer_archiving(keys, None)
 
 
 @verb
-def _update_archive_backlog(
-    installation: Key, archive: Key, refused: Key, prefix: str, cursor: str, count: int
-) -> None: ...
-
-
-def update_archive_backlog(keys: Keys, cursor: str) -> Operation[tuple[str, int]]:
+def update_archive_backlog(keys: Keys, cursor: str) -> Reply[tuple[str, int]]:
     """Queue the ended tasks in one page of the keyspace for the archive. If archiving is disabled, let queued tasks
     expire instead.
 
@@ -159,22 +119,11 @@ def update_archive_backlog(keys: Keys, cursor: str) -> Operation[tuple[str, int]
     def parse(reply: Sequence[Any]) -> tuple[str, int]:
         return reply[0].decode(), int(reply[1])
 
-    call = _update_archive_backlog(
-        installation=keys.installation,
-        archive=keys.archive,
-        refused=keys.archive_refused,
-        prefix=keys.prefix,
-        cursor=cursor,
-        count=PAGE,
-    )
-    return Operation(*call, parse)
+    return Reply(parse)
 
 
 @verb
-def _read_archive_state(installation: Key, archive: Key, refused: Key, disables_archive: bool) -> None: ...
-
-
-def read_archive_state(keys: Keys, *, give_up: bool = False) -> Operation[ArchiveState]:
+def read_archive_state(keys: Keys, *, give_up: bool = False) -> Reply[ArchiveState]:
     """Read the backlog of the archive.
 
     Args:
@@ -186,4 +135,4 @@ def read_archive_state(keys: Keys, *, give_up: bool = False) -> Operation[Archiv
         on, complete, waiting, due, lag_us, refused = reply
         return ArchiveState(on == b"1", complete == b"1", waiting, due, int(lag_us) / 1e6, refused)
 
-    return Operation(*_read_archive_state(keys.installation, keys.archive, keys.archive_refused, give_up), parse)
+    return Reply(parse)

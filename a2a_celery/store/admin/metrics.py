@@ -22,8 +22,8 @@ from typing import Any
 from urllib.parse import unquote
 
 from ..keys import Keys
-from ..operation import BOUNDS, Operation
-from ..verbs import Key, verb
+from ..operation import BOUNDS
+from ..verbs import Reply, verb
 
 SAMPLED_RUNS = 1000
 """Maximum number of queued runs that are read to find the oldest runs. The runs that are due first are read first."""
@@ -94,24 +94,7 @@ class FleetMetrics:
 
 
 @verb
-def _read_metrics(
-    metrics: Key,
-    dispatch: Key,
-    leases: Key,
-    canvases: Key,
-    pauses: Key,
-    dead_letters: Key,
-    blocked: Key,
-    archive: Key,
-    refused: Key,
-    suspended: Key,
-    prefix: str,
-    sample: int,
-) -> None:
-    """`sample` is the maximum number of queued runs to read."""
-
-
-def read_metrics(keys: Keys) -> Operation[FleetMetrics]:
+def read_metrics(keys: Keys) -> Reply[FleetMetrics]:
     """Read the metrics of the deployment."""
 
     def parse(reply: Sequence[Any]) -> FleetMetrics:
@@ -135,21 +118,7 @@ def read_metrics(keys: Keys) -> Operation[FleetMetrics]:
             refused,
         )
 
-    call = _read_metrics(
-        metrics=keys.metrics,
-        dispatch=keys.dispatch,
-        leases=keys.leases,
-        canvases=keys.canvases,
-        pauses=keys.pauses,
-        dead_letters=keys.dead_letters,
-        blocked=keys.blocked,
-        archive=keys.archive,
-        refused=keys.archive_refused,
-        suspended=keys.suspended,
-        prefix=keys.prefix,
-        sample=SAMPLED_RUNS,
-    )
-    return Operation(*call, parse)
+    return Reply(parse)
 
 
 def _words(name: bytes) -> tuple[str, str, str]:

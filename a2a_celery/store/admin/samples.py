@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass
-from typing import Any
+from typing import Annotated, Any, NamedTuple
 
 from ...lifecycle.states import TERMINAL
 from ..keys import Keys
 from ..operation import BOUNDS, Operation
-from ..verbs import Key, verb
+from ..verbs import Reply, verb
 from ..webhooks.deliveries import DeliveryMetrics
 from .metrics import FleetMetrics
 from .usage import Memory
@@ -26,8 +26,7 @@ TOLERANCE = 0.9
 """Share of the interval that must have passed since the newest sample. The ticks of a watcher are not exact."""
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
+class Series(NamedTuple):
     """Series of samples of which the store keeps the newest `limit`, `interval` seconds apart."""
 
     name: str
@@ -78,6 +77,10 @@ class Sample:
             fleet_metrics.histogram("run"),
         )
 
+    def to_json(self) -> str:
+        """Return the sample as JSON for the store."""
+        return json.dumps(astuple(self), separators=(",", ":"))
+
 
 LENGTHS = (len(TERMINAL), len(PHASES), 3, 2, len(BOUNDS) + 1, len(BOUNDS) + 1)
 """Numbers of values of the attributes of a `Sample`."""
@@ -92,11 +95,9 @@ class RecordedSample:
 
 
 @verb
-def _record_sample(samples: Key, sample: str | None, interval_us: int, limit: int, ttl_us: int) -> None:
-    """None only reads the samples. `interval_us` is the minimum time between two samples."""
-
-
-def record_sample(keys: Keys, series: Series, sample: Sample | None) -> Operation[list[RecordedSample]]:
+def record_sample(
+    keys: Keys, series: Series, sample: Annotated[Sample, Sample.to_json] | None
+) -> Reply[list[RecordedSample]]:
     """Record `sample` unless another watcher has recorded a sample in this interval, or only read the series if
     `sample` is None.
 
@@ -107,12 +108,7 @@ def record_sample(keys: Keys, series: Series, sample: Sample | None) -> Operatio
     def parse(reply: Sequence[bytes]) -> list[RecordedSample]:
         return list(_parsed(reversed(reply)))
 
-    text = None if sample is None else json.dumps(astuple(sample), separators=(",", ":"))
-    interval_us, ttl_us = (int(seconds * 1_000_000) for seconds in (series.interval * TOLERANCE, series.seconds))
-    call = _record_sample(
-        samples=keys.samples(series.name), sample=text, interval_us=interval_us, limit=series.limit, ttl_us=ttl_us
-    )
-    return Operation(*call, parse)
+    return Reply(parse)
 
 
 def read_samples(keys: Keys, series: Series) -> Operation[list[RecordedSample]]:

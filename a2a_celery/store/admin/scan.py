@@ -16,15 +16,12 @@ from ...lifecycle import TERMINAL
 from ...lifecycle.end_reasons import EndReason, end_reason
 from ...lifecycle.references import RunRef, Scope, quote_key_part
 from ..client.connection import SyncStore
-from ..codec import state_of
+from ..codec import Position, state_of
 from ..keys import Keys
 from ..operation import Operation
-from ..verbs import Digits, Key, verb
+from ..verbs import Digits, Key, Reply, verb
 
 PAGE = 200
-
-Position = tuple[int, str]
-"""Position in a list that begins with the newest status: time of the status in µs, and quoted id of the task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +66,7 @@ class TaskSummary:
     @property
     def position(self) -> Position:
         """Position of the task in a list whose scores are times of statuses."""
-        return int(self.score), quote_key_part(self.ref.task_id)
+        return Position(int(self.score), quote_key_part(self.ref.task_id))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +83,7 @@ class TaskSummaryPage:
 
 
 @verb
-def _scan_list(list: Key, prefix: str, cursor: Digits, count: int, lists_runs: bool) -> None:
-    """`lists_runs` is True if the members of the list are names of runs, and False if they are tags of tasks."""
-
-
-def scan_list(keys: Keys, name: str, *, cursor: int = 0, size: int = PAGE) -> Operation[TaskSummaryPage]:
+def scan_list(keys: Keys, name: Key, *, cursor: Digits = 0, size: int = PAGE) -> Reply[TaskSummaryPage]:
     """Read a page of a list. A task may appear on several pages.
 
     Args:
@@ -100,33 +93,19 @@ def scan_list(keys: Keys, name: str, *, cursor: int = 0, size: int = PAGE) -> Op
         cursor: Cursor of the page, or 0 for the first page.
         size: Approximate number of tasks on the page.
     """
-    of_runs = name in (keys.leases, keys.dispatch, keys.blocked, keys.canvases, keys.suspended)
-    call = _scan_list(list=name, prefix=keys.prefix, cursor=cursor, count=size, lists_runs=of_runs)
-    return Operation(*call, _page)
+    return Reply(_page)
 
 
 @verb
-def _newest_tasks(
-    indexes: Sequence[Key],
-    prefix: str,
-    limit: int,
-    oldest: str,
-    newest: str,
-    cursor_at: int | None,
-    cursor_id: str | None,
-) -> None:
-    """`oldest`, `newest` and `cursor_at` are times of statuses in µs. `oldest` may be "-inf", and `newest` "+inf"."""
-
-
 def newest_tasks(
     keys: Keys,
-    indexes: Sequence[str],
+    indexes: Sequence[Key],
     *,
     limit: int,
     not_before_us: int | None = None,
     not_after_us: int | None = None,
     cursor: Position | None = None,
-) -> Operation[TaskSummaryPage]:
+) -> Reply[TaskSummaryPage]:
     """Read the tasks of several indexes, newest status first.
 
     Args:
@@ -137,45 +116,31 @@ def newest_tasks(
         not_after_us: Time of the newest status, in µs since 1970, or None for no bound.
         cursor: Position of the last task on the previous page, or None for the first page.
     """
-    cursor_us, cursor_id = (None, None) if cursor is None else cursor
-    latest = [time for time in (not_after_us, cursor_us) if time is not None]
-    call = _newest_tasks(
-        indexes=indexes,
-        prefix=keys.prefix,
-        limit=limit,
-        oldest="-inf" if not_before_us is None else str(not_before_us),
-        newest=str(min(latest)) if latest else "+inf",
-        cursor_at=cursor_us,
-        cursor_id=cursor_id,
-    )
-    return Operation(*call, _page)
+    return Reply(_page)
 
 
 @verb
-def _newest_scopes(scopes: Key, limit: int) -> None: ...
-
-
-def newest_scopes(keys: Keys, limit: int) -> Operation[list[tuple[Scope, int]]]:
+def newest_scopes(keys: Keys, limit: int) -> Reply[list[tuple[Scope, int]]]:
     """Read the scopes with the newest tasks, each with the time of its newest status in µs, newest status first."""
 
     def parse(reply: Sequence[bytes]) -> list[tuple[Scope, int]]:
         pairs = zip(reply[::2], reply[1::2], strict=True)
         return [(Scope.parse(scope.decode()), int(float(at))) for scope, at in pairs]
 
-    return Operation(*_newest_scopes(keys.scopes, limit), parse)
-
-
-@verb
-def _read_states(records: Sequence[Key]) -> None: ...
+    return Reply(parse)
 
 
 def read_states(keys: Keys, task_ids: Sequence[str]) -> Operation[list[TaskState | None]]:
     """Read the states of tasks. The state of a task that does not exist is None."""
+    return _read_states([keys.task(task_id).record for task_id in task_ids])
 
+
+@verb
+def _read_states(records: Sequence[Key]) -> Reply[list[TaskState | None]]:
     def parse(reply: Sequence[bytes]) -> list[TaskState | None]:
         return [state_of(state) if state else None for state in reply]
 
-    return Operation(*_read_states([keys.task(task_id).record for task_id in task_ids]), parse)
+    return Reply(parse)
 
 
 def list_summaries(store: SyncStore, keys: Keys, name: str) -> Iterator[TaskSummary]:

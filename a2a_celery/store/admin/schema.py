@@ -20,7 +20,7 @@ from ...errors import ConfigError, StoreUnavailable
 from ..client.connection import AsyncStore, SyncStore
 from ..keys import Keys
 from ..operation import Operation
-from ..verbs import Call, Digits, Key, verb
+from ..verbs import Digits, Reply, verb
 
 SCHEMA = 4
 """Schema that this release reads and writes."""
@@ -35,30 +35,34 @@ class Migration:
 
     Attributes:
         to: Schema after the step.
-        convert_page: Verb of the script that converts one page; see `_migrate_to_1` for its arguments.
+        convert_page: Verb that converts one page of about `count` keys, or only counts the records to change in a dry
+            run. Its result is the cursor of the next page, or "0" after the last page, and the number of records.
         does: Description of the step for operators.
     """
 
     to: int
-    convert_page: Callable[[str, str, int, bool], Call]
+    convert_page: Callable[[Keys, str, int, bool], Operation[tuple[str, int]]]
     does: str
 
 
 @verb
-def _migrate_to_1(prefix: str, cursor: str, count: int, is_dry_run: bool) -> None:
-    """`is_dry_run` is True to only count the records to change."""
+def _migrate_to_1(keys: Keys, cursor: str, count: int, is_dry_run: bool) -> Reply[tuple[str, int]]:
+    return Reply(_page)
 
 
 @verb
-def _migrate_to_2(prefix: str, cursor: str, count: int, is_dry_run: bool) -> None: ...
+def _migrate_to_2(keys: Keys, cursor: str, count: int, is_dry_run: bool) -> Reply[tuple[str, int]]:
+    return Reply(_page)
 
 
 @verb
-def _migrate_to_3(prefix: str, cursor: str, count: int, is_dry_run: bool) -> None: ...
+def _migrate_to_3(keys: Keys, cursor: str, count: int, is_dry_run: bool) -> Reply[tuple[str, int]]:
+    return Reply(_page)
 
 
 @verb
-def _migrate_to_4(prefix: str, cursor: str, count: int, is_dry_run: bool) -> None: ...
+def _migrate_to_4(keys: Keys, cursor: str, count: int, is_dry_run: bool) -> Reply[tuple[str, int]]:
+    return Reply(_page)
 
 
 STEPS: Sequence[Migration] = (
@@ -203,7 +207,7 @@ def migrate(
     """
     change_count, cursor = 0, "0"
     while True:
-        cursor, more = store.run(page_of(keys, step, cursor, dry_run=dry_run, size=page_size))
+        cursor, more = store.run(step.convert_page(keys, cursor, page_size, dry_run))
         change_count += more
         on_page()
         if cursor == "0":
@@ -221,22 +225,14 @@ def count_pages(store: SyncStore) -> int:
         return 1
 
 
-def page_of(keys: Keys, step: Migration, cursor: str, *, dry_run: bool, size: int = PAGE) -> Operation[tuple[str, int]]:
-    """Convert one page of about `size` keys with a migration step. With `dry_run`, only count the records to change.
-
-    Returns:
-        The cursor of the next page, or "0" after the last page, and the number of records that were changed or that the
-        step would change.
-    """
-    return Operation(*step.convert_page(keys.prefix, cursor, size, dry_run), _page)
+@verb
+def _open_store(keys: Keys, has_archive: bool) -> Reply[tuple[str, bool]]:
+    return Reply(_text_and_bool)
 
 
 @verb
-def _open_store(installation: Key, own_schema: Digits, has_archive: bool) -> None: ...
-
-
-@verb
-def _find_keys(installation: Key, prefix: str, cursor: str, count: int) -> None: ...
+def _find_keys(keys: Keys, cursor: str) -> Reply[tuple[str, bool]]:
+    return Reply(_text_and_bool)
 
 
 def opening_operations(keys: Keys, *, archive: bool, stamp: bool = True) -> Generator[Operation[Any], Any, Opened]:
@@ -244,13 +240,13 @@ def opening_operations(keys: Keys, *, archive: bool, stamp: bool = True) -> Gene
 
     A store that has a schema is opened by one operation. An empty store is scanned, and receives a schema if `stamp`.
     """
-    read_schema = Operation(*_open_store(keys.installation, SCHEMA, archive), _text_and_bool)
+    read_schema = _open_store(keys, archive)
     schema, archives = yield read_schema
     if schema != "":
         return Opened(int(schema), archives)
     cursor, has_keys = "0", False
     while True:
-        cursor, has_keys = yield Operation(*_find_keys(keys.installation, keys.prefix, cursor, PAGE), _text_and_bool)
+        cursor, has_keys = yield _find_keys(keys, cursor)
         if has_keys or cursor == "0":
             break
     if not has_keys and stamp:
@@ -261,14 +257,10 @@ def opening_operations(keys: Keys, *, archive: bool, stamp: bool = True) -> Gene
 
 
 @verb
-def _set_schema(installation: Key, previous: str, new: Digits) -> None:
-    """`previous` is "" for a store without a schema."""
-
-
-def set_schema(keys: Keys, previous_schema: int, schema: int) -> Operation[int]:
+def set_schema(keys: Keys, previous_schema: Digits, schema: Digits) -> Reply[int]:
     """Set the schema of the store, unless the schema is no longer `previous_schema`. 0 means a store without a
     schema."""
-    return Operation(*_set_schema(keys.installation, str(previous_schema or ""), schema), int)
+    return Reply(int)
 
 
 def _text_and_bool(reply: Sequence[bytes]) -> tuple[str, bool]:

@@ -25,9 +25,9 @@ from ..client.connection import AsyncStore, SyncStore
 from ..client.redis_clients import NO_PRIMARY
 from ..keys import Keys
 from ..operation import Operation
-from ..verbs import Digits, Key, verb
+from ..verbs import Digits, Key, Reply, Unsent, verb
 from ..webhooks.push_configs import secrets_in_use
-from .schema import require_schema
+from .schema import SCHEMA, require_schema
 
 logger = logging.getLogger(__name__)
 
@@ -214,63 +214,35 @@ def product_of(info: Mapping[str, Any]) -> tuple[str, str]:
 
 
 @verb
-def _record_heartbeat(
+def record_heartbeat(
+    keys: Keys,
     processes: Key,
-    installation: Key,
     announcement: str,
-    ttl_us: int,
-    schema: Digits,
-    archives: bool,
-    withdraws: bool,
-) -> None:
-    """`announcement` is "" to only read the announcements, and is valid for `ttl_us`."""
-
-
-def announce(
-    processes: str,
-    installation: str,
-    announcement: str,
-    parse: Callable[[Sequence[bytes]], T],
+    parse: Unsent[Callable[[Sequence[bytes]], T]],
     *,
-    schema: int,
     archives: bool = False,
     withdraws: bool = False,
     ttl_us: int = ANNOUNCEMENT_TTL_US,
-) -> Operation[T]:
-    """Record the heartbeat of a process in the list `processes`. See `record_heartbeat` for the other arguments.
+    schema: Digits = SCHEMA,
+) -> Reply[T]:
+    """Record the heartbeat of a process in the list `processes`. See `announce_watcher` for the other arguments.
 
     Returns:
         The result of `parse` for the valid announcements of the list.
     """
-    call = _record_heartbeat(
-        processes=processes,
-        installation=installation,
-        announcement=announcement,
-        ttl_us=ttl_us,
-        schema=schema,
-        archives=archives,
-        withdraws=withdraws,
-    )
-    return Operation(*call, parse)
+    return Reply(parse)
 
 
-def record_heartbeat(
-    keys: Keys,
-    announcement: str,
-    *,
-    schema: int,
-    archives: bool,
-    withdraws: bool = False,
-    ttl_us: int = ANNOUNCEMENT_TTL_US,
+def announce_watcher(
+    keys: Keys, announcement: str, *, archives: bool, withdraws: bool = False, ttl_us: int = ANNOUNCEMENT_TTL_US
 ) -> Operation[list[str]]:
     """Record the heartbeat of a watcher.
 
-    If the store was emptied, the heartbeat restores `schema` and, with `archives`, enables archiving again.
+    If the store was emptied, the heartbeat restores the schema and, with `archives`, enables archiving again.
 
     Args:
         keys: Keys of the deployment.
         announcement: Description of the watcher, which is the same in each call, or "" to only read the announcements.
-        schema: Schema of this release.
         archives: True if the process archives ended tasks.
         withdraws: True to delete the heartbeat of `announcement` instead.
         ttl_us: Time for which a heartbeat is valid, in µs.
@@ -278,24 +250,17 @@ def record_heartbeat(
     Returns:
         The announcements of all watchers with a recent heartbeat.
     """
-    return announce(
-        keys.watchers,
-        keys.installation,
-        announcement,
-        _texts,
-        schema=schema,
-        archives=archives,
-        withdraws=withdraws,
-        ttl_us=ttl_us,
+    return record_heartbeat(
+        keys, keys.watchers, announcement, _texts, archives=archives, withdraws=withdraws, ttl_us=ttl_us
     )
 
 
 def watchers(keys: Keys) -> Operation[list[str]]:
     """Read the announcements of the watchers with a recent heartbeat."""
-    return record_heartbeat(keys, "", schema=0, archives=False)
+    return record_heartbeat(keys, keys.watchers, "", _texts)
 
 
-def announce_worker(keys: Keys, announcement: str, *, schema: int) -> Operation[list[str]]:
+def announce_worker(keys: Keys, announcement: str) -> Operation[list[str]]:
     """Announce a worker that Celery's remote control cannot reach.
 
     The announcement expires after `ANNOUNCEMENT_TTL_US`.
@@ -303,12 +268,12 @@ def announce_worker(keys: Keys, announcement: str, *, schema: int) -> Operation[
     Returns:
         The announcements of all workers that remote control cannot reach.
     """
-    return announce(keys.workers, keys.installation, announcement, _texts, schema=schema)
+    return record_heartbeat(keys, keys.workers, announcement, _texts)
 
 
 def announced_workers(keys: Keys) -> Operation[list[str]]:
     """Read the unexpired announcements of workers that remote control cannot reach."""
-    return announce_worker(keys, "", schema=0)
+    return announce_worker(keys, "")
 
 
 def _texts(reply: Sequence[bytes]) -> list[str]:

@@ -13,8 +13,7 @@ from ...clock import SYSTEM_CLOCK, Clock
 from ...errors import StoreUnavailable
 from ..client.connection import AsyncStore, SyncStore
 from ..keys import Keys
-from ..operation import Operation
-from ..verbs import verb
+from ..verbs import Reply, verb
 
 SAMPLED = 2000
 """Number of keys from which the number of tasks is estimated. The order of SCAN is random enough for an estimate. In a
@@ -123,10 +122,7 @@ class Memory:
 
 
 @verb
-def _read_memory() -> None: ...
-
-
-def read_memory() -> Operation[Memory | None]:
+def read_memory() -> Reply[Memory | None]:
     """Read the memory usage of the server.
 
     Returns:
@@ -136,7 +132,7 @@ def read_memory() -> Operation[Memory | None]:
     def parse(reply: Sequence[bytes]) -> Memory | None:
         return Memory(int(reply[0]), int(reply[1]), reply[2] != b"1") if reply else None
 
-    return Operation(*_read_memory(), parse)
+    return Reply(parse)
 
 
 class MemoryWatermark:

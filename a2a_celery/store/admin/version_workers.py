@@ -8,8 +8,7 @@ from dataclasses import astuple, dataclass
 
 from ..keys import Keys
 from ..operation import Operation
-from .schema import SCHEMA
-from .start_check import announce
+from .start_check import record_heartbeat
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +41,7 @@ def announce_versions(
         return [VersionWorker(*fields) for announcement in reply for fields in json.loads(announcement)]
 
     announcement = json.dumps([astuple(queue) for queue in version_workers]) if version_workers else ""
-    return announce(keys.version_workers, keys.installation, announcement, parse, schema=SCHEMA, withdraws=withdraws)
+    return record_heartbeat(keys, keys.version_workers, announcement, parse, withdraws=withdraws)
 
 
 def version_workers(keys: Keys) -> Operation[list[VersionWorker]]:

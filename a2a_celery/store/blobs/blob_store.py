@@ -31,7 +31,7 @@ from ...errors import BlobsUnavailable
 from ...settings import Settings
 from ..keys import Keys, tag_in
 from ..operation import Argument, Operation
-from ..verbs import Key, verb
+from ..verbs import Reply, verb
 from .object_store import ObjectStore
 from .redis_blobs import key_of
 from .references import IN_REDIS, READING, SMALL_PART, BlobRef, Encoded, Reading
@@ -254,11 +254,7 @@ def require(access: T | None) -> T:
 
 
 @verb
-def _register_blobs(blobs: Key, orphaned: Key, tag: str, grace_us: int) -> None:
-    """`grace_us` is the time after which the task must exist."""
-
-
-def register_blobs(keys: Keys, tag: str) -> Operation[None]:
+def register_blobs(keys: Keys, tag: str) -> Reply[None]:
     """Register a task with blobs in an object store.
 
     Raises:
@@ -269,7 +265,7 @@ def register_blobs(keys: Keys, tag: str) -> Operation[None]:
         if reply == b"removing":
             raise BlobsUnavailable("the blobs of an earlier task with the same id are being removed")
 
-    return Operation(*_register_blobs(keys.blobs, keys.orphaned_blobs, tag, ORPHAN_AFTER_US), parse)
+    return Reply(parse)
 
 
 def _require_intact(ref: BlobRef, content: bytes) -> None:

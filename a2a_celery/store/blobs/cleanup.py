@@ -9,8 +9,7 @@ from ...errors import ConfigError, StoreUnavailable
 from ...settings import Settings
 from ..client.connection import AsyncStore
 from ..keys import Keys
-from ..operation import Operation
-from ..verbs import Key, verb
+from ..verbs import Reply, none, verb
 
 logger = logging.getLogger(__name__)
 
@@ -21,27 +20,17 @@ CHECKS = 1000
 """Maximum number of tasks whose existence one call checks. Most of the checked tasks exist."""
 
 REMOVE_FOR_US = 300_000_000
-"""µs for which a watcher has the exclusive right to remove a folder."""
+"""µs for which a watcher has the exclusive right to remove a folder, before the folder is acquired again."""
 
 
 @verb
-def _blobs_in_use(blobs: Key, orphaned: Key) -> None: ...
-
-
-def blobs_in_use(keys: Keys) -> Operation[int]:
+def blobs_in_use(keys: Keys) -> Reply[int]:
     """Count the tasks with blobs and the orphaned blob folders that have not been removed yet."""
-    return Operation(*_blobs_in_use(keys.blobs, keys.orphaned_blobs), int)
+    return Reply(int)
 
 
 @verb
-def _acquire_orphaned_blobs(
-    blobs: Key, orphaned: Key, prefix: str, limit: int, checks: int, recheck_us: int, retry_us: int
-) -> None:
-    """`checks` is the maximum number of tasks to check. An acquired folder that was not reported as removed is returned
-    again after `retry_us`."""
-
-
-def acquire_orphaned_blobs(keys: Keys, *, limit: int) -> Operation[list[str]]:
+def acquire_orphaned_blobs(keys: Keys, *, limit: int) -> Reply[list[str]]:
     """Acquire up to `limit` folders of blobs to remove: folders of tasks that no longer exist, and of deleted journals.
 
     Returns:
@@ -51,25 +40,13 @@ def acquire_orphaned_blobs(keys: Keys, *, limit: int) -> Operation[list[str]]:
     def parse(reply: Sequence[bytes]) -> list[str]:
         return [tag.decode() for tag in reply]
 
-    call = _acquire_orphaned_blobs(
-        blobs=keys.blobs,
-        orphaned=keys.orphaned_blobs,
-        prefix=keys.prefix,
-        limit=limit,
-        checks=CHECKS,
-        recheck_us=RECHECK_AFTER_US,
-        retry_us=REMOVE_FOR_US,
-    )
-    return Operation(*call, parse)
+    return Reply(parse)
 
 
 @verb
-def _forget_removed_blobs(orphaned: Key, tags: Sequence[str]) -> None: ...
-
-
-def forget_removed_blobs(keys: Keys, tags: Sequence[str]) -> Operation[None]:
+def forget_removed_blobs(keys: Keys, tags: Sequence[str]) -> Reply[None]:
     """Record that the folders `tags` were removed; see `acquire_orphaned_blobs`."""
-    return Operation(*_forget_removed_blobs(keys.orphaned_blobs, tags), lambda _: None)
+    return Reply(none)
 
 
 def require_blobs_in(settings: Settings, in_use: int) -> None:

@@ -73,4 +73,4 @@ def fold_log(snapshot: list[Any]) -> Generator[Operation[Any] | None, Any, None]
 def _read_page(snapshot: Sequence[Any], after: EventId, limit: int) -> Operation[Sequence[bytes]]:
     task_id, record = snapshot[0].decode(), snapshot[8].decode()
     prefix = record.rpartition(":{")[0]
-    return read_entries(Keys(prefix).task(task_id), after, limit)
+    return read_entries(Keys(prefix), task_id, after, limit)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from a2a.types import TaskState
 
 from ...lifecycle import EventId, LogEntry
 from ..codec import LOG_BLOB_BYTES, log_entries, state_of
-from ..keys import Keys, TaskKeys
+from ..keys import Keys
 from ..operation import Operation
-from ..verbs import Digits, verb
+from ..verbs import Digits, Reply, TaskId, Unsent, verb
+
+T = TypeVar("T")
 
 PAGE = 256
 """Maximum number of entries in a page."""
@@ -37,12 +39,6 @@ class LogPage:
     version: int
     state: TaskState
     restored: bool = False
-
-
-@verb
-def _read_log(keys: TaskKeys, after: int, limit: int, recorded_us: Digits | None, max_bytes: int) -> None:
-    """`after` and `recorded_us` identify the event that precedes the page; `recorded_us` is None if the time is
-    unknown. `limit` is the maximum number of entries."""
 
 
 def read_log(
@@ -74,23 +70,34 @@ def read_log(
         entries = log_entries(contents, event.version, blob_bytes)
         return LogPage(entries, int(version), state_of(state), is_restored == b"1")
 
-    call = _read_log(keys.task(task_id), event.version, limit, event.recorded_us or None, max_bytes=max_bytes)
-    return Operation(*call, parse, resolve_blobs)
+    return _read_log(keys, task_id, *event, limit, max_bytes, parse, resolve_blobs)
 
 
-def read_entries(keys: TaskKeys, after: EventId, limit: int) -> Operation[Sequence[bytes]]:
+@verb
+def _read_log(
+    keys: Keys,
+    task_id: TaskId,
+    after: int,
+    recorded_us: Digits,
+    limit: int,
+    max_bytes: int,
+    parse: Unsent[Callable[[Any], T]],
+    resolve_blobs: Unsent[bool],
+) -> Reply[T]:
+    return Reply(parse, resolve_blobs)
+
+
+def read_entries(keys: Keys, task_id: str, after: EventId, limit: int) -> Operation[Sequence[bytes]]:
     """Read the stored entries of a page, with blob references; see `read_log`."""
-    call = _read_log(keys, after.version, limit, after.recorded_us or None, max_bytes=PAGE_BYTES)
-    return Operation(*call, lambda reply: reply[2], resolve_blobs=False)
+    return _read_log(keys, task_id, *after, limit, PAGE_BYTES, lambda reply: reply[2], resolve_blobs=False)
 
 
 def read_next_entry(
     keys: Keys, task_id: str, after: EventId, *, resolve_blobs: bool = True
 ) -> Operation[LogEntry | None]:
     """Read the entry that follows the event `after`, or None if there is none; see `read_log`."""
-    page = read_log(keys, task_id, after, limit=1, resolve_blobs=resolve_blobs)
 
     def parse(reply: Sequence[Any]) -> LogEntry | None:
-        return next(iter(page.parse(reply).entries), None)
+        return next(iter(log_entries(reply[2], after.version)), None)
 
-    return Operation(page.script, page.keys, page.args, parse, resolve_blobs)
+    return _read_log(keys, task_id, *after, 1, PAGE_BYTES, parse, resolve_blobs)

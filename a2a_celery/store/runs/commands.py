@@ -5,30 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from a2a.types import Message, SendMessageRequest, Task, TaskState, TaskStatusUpdateEvent
 
-from ...lifecycle import Event, EventKind, is_terminal, kind_of
+from ...lifecycle import EventKind, is_terminal, kind_of
 from ...lifecycle.execution import Step, decode_step
 from ...lifecycle.journal import JournalEntry, RunRecord
 from ...lifecycle.references import RunRef, Scope
 from ...lifecycle.states import short_name
-from ..blobs.references import decode_as, encode, has_references
+from ..blobs.references import decode_as, has_references
 from ..codec import (
-    EventArguments,
-    event_arguments,
+    EventsToWrite,
+    EventToWrite,
     journal_from,
-    pack_metadata,
     snapshot_is_resolved,
     state_of,
     task_from_snapshot,
 )
-from ..keys import Keys, TaskKeys
-from ..operation import Operation
-from ..tasks.commands import FIRST_PUBLISH_GRACE_US
+from ..keys import Keys
 from ..tasks.replies import CancelRequested
-from ..verbs import Digits, Section, Sections, verb
+from ..verbs import Digits, Reply, Sections, Unsent, verb
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +95,7 @@ class SessionArguments(NamedTuple):
     secrets: str
 
 
-def session_arguments(keys: Keys, session: SessionState) -> SessionArguments:
+def _session_arguments(keys: Keys, session: SessionState) -> SessionArguments:
     """Return a session in the form that ``save_session`` in ``scripts/lib`` receives."""
     return SessionArguments(
         keys.session(session.scope, session.context_id),
@@ -109,6 +106,9 @@ def session_arguments(keys: Keys, session: SessionState) -> SessionArguments:
         keys.secrets,
     )
 
+
+SessionToSave = Annotated[SessionState, _session_arguments]
+"""Session as an argument of a script."""
 
 MAX_LOST_BEFORE_CLAIM = 3
 """Number of lost worker processes at which the task of a run ends, if no lost process has claimed the run."""
@@ -262,27 +262,6 @@ class Unchanged:
 
 
 @verb
-def _claim_run(
-    keys: TaskKeys,
-    run: Digits,
-    token: str,
-    runner: str,
-    lease_us: int,
-    writes_working: bool,
-    max_attempts: int,
-    retries: int,
-    retry_event: bytes | None,
-    retry_metadata: bytes,
-    session_prefix: str | None,
-    worker: str,
-    version: str,
-    claims_other_version: bool,
-) -> None:
-    """`retry_event` is the WORKING event of the retry, or None if unknown, and `retry_metadata` its packed metadata.
-    `session_prefix` is None for an agent without sessions.
-    """
-
-
 def claim_run(
     keys: Keys,
     ref: RunRef,
@@ -293,13 +272,13 @@ def claim_run(
     working: bool,
     max_attempts: int = 1,
     retries: int = 0,
-    retried: TaskStatusUpdateEvent | None = None,
+    retried: EventToWrite | None = None,
     session: bool = False,
-    resolve_blobs: bool = True,
+    resolve_blobs: Unsent[bool] = True,
     worker: str = "",
     version: str = "",
     claims_other_version: bool = False,
-) -> Operation[Claim | NotClaimed]:
+) -> Reply[Claim | NotClaimed]:
     """Claim a queued run. Only one caller receives the claim of a run.
 
     Args:
@@ -326,23 +305,7 @@ def claim_run(
             return (Dropped if reply[0] == b"dropped" else RetryUnrecorded)(reply[1].decode())
         return _claim(reply, ref, token, session=session, resolve_blobs=resolve_blobs)
 
-    call = _claim_run(
-        keys.task(ref.task_id),
-        ref.run,
-        token,
-        runner,
-        lease_us,
-        working,
-        max_attempts,
-        retries,
-        retry_event=None if retried is None else encode(retried),
-        retry_metadata=b"" if retried is None else pack_metadata(retried.metadata),
-        session_prefix=keys.sessions if session else None,
-        worker=worker,
-        version=version,
-        claims_other_version=claims_other_version,
-    )
-    return Operation(*call, parse, resolve_blobs)
+    return Reply(parse, resolve_blobs)
 
 
 def _claim(reply: Sequence[Any], ref: RunRef, token: str, *, session: bool, resolve_blobs: bool) -> Claim:
@@ -377,19 +340,11 @@ def _claim(reply: Sequence[Any], ref: RunRef, token: str, *, session: bool, reso
 
 
 @verb
-def _append(keys: TaskKeys, run: int, token: str, before: int, events: Sequence[EventArguments]) -> None:
-    """`before` is the number of records that the run wrote earlier."""
-
-
 def append(
-    keys: Keys, ref: RunRef, *, token: str, written_count: int, events: Sequence[RunRecord]
-) -> Operation[Written | RunLost | Illegal]:
+    keys: Keys, ref: RunRef, *, token: str, written_count: int, events: EventsToWrite
+) -> Reply[Written | RunLost | Illegal]:
     """Append all `events` of a claimed run, or none. The run has written `written_count` records earlier."""
-    return Operation(
-        *_append(keys.task(ref.task_id), ref.run, token, written_count, list(map(event_arguments, events))),
-        _parse_append,
-        ends_task=any(map(_ends_task, events)),
-    )
+    return Reply(_parse_append, ends_task=any(map(_ends_task, events)))
 
 
 def _ends_task(record: RunRecord) -> bool:
@@ -400,42 +355,22 @@ def _ends_task(record: RunRecord) -> bool:
 
 
 @verb
-def _settle_run(
-    keys: TaskKeys,
-    run: int,
-    token: str,
-    before: int,
-    due_us: int,
-    ask_count: Digits,
-    refuses_answer: bool,
-    read_count: int,
-    pauses: str,
-    pause_us: int,
-    pause_timeout: bytes,
-    dead_letters: str | None,
-    session: SessionArguments | None,
-    events: Sequence[EventArguments],
-    sections: Sections,
-) -> None:
-    """A watcher publishes the next run after `due_us`, and ends a pause with `pause_timeout` after `pause_us`."""
-
-
 def settle_run(
     keys: Keys,
     ref: RunRef,
     *,
     token: str,
     written_count: int,
-    events: Sequence[RunRecord],
-    ask_count: int = 0,
+    events: EventsToWrite,
+    ask_count: Digits = 0,
     refuses_answer: bool = False,
     read_count: int = 0,
     pause_us: int = 0,
-    pause_timeout: Event | None = None,
+    pause_timeout: EventToWrite | None = None,
     dead_letter: bool = False,
-    session: SessionState | None = None,
-    sections: Sequence[Section[Any]] = (),
-) -> Operation[Settled | RunLost | Illegal | LeftOpen | SavedSince]:
+    session: SessionToSave | None = None,
+    sections: Sections = (),
+) -> Reply[Settled | RunLost | Illegal | LeftOpen | SavedSince]:
     """End a claimed run with its last `events`. If a message waits, the next run begins.
 
     Args:
@@ -454,27 +389,7 @@ def settle_run(
         session: Session to save if the run completes or interrupts the task, even if another turn follows, or None.
         sections: Sections of features.
     """
-
-    return Operation(
-        *_settle_run(
-            keys.task(ref.task_id),
-            run=ref.run,
-            token=token,
-            before=written_count,
-            due_us=FIRST_PUBLISH_GRACE_US,
-            ask_count=ask_count,
-            refuses_answer=refuses_answer,
-            read_count=read_count,
-            pauses=keys.pauses,
-            pause_us=pause_us,
-            pause_timeout=b"" if pause_timeout is None else encode(pause_timeout),
-            dead_letters=keys.dead_letters if dead_letter else None,
-            session=None if session is None else session_arguments(keys, session),
-            events=list(map(event_arguments, events)),
-            sections=sections,
-        ),
-        partial(_parse_settlement, ref),
-    )
+    return Reply(partial(_parse_settlement, ref))
 
 
 def _parse_settlement(ref: RunRef, reply: Sequence[bytes]) -> Settled | RunLost | Illegal | LeftOpen | SavedSince:
@@ -495,28 +410,15 @@ def _parse_settlement(ref: RunRef, reply: Sequence[bytes]) -> Settled | RunLost 
 
 
 @verb
-def _end_run(
-    keys: TaskKeys,
-    run: int,
-    runner_prefix: str,
-    worker_was_lost: bool,
-    dead_letters: str,
-    max_lost: int,
-    retries: int | None,
-    event: EventArguments,
-) -> None:
-    """A claimed run is ended only if the id of its runner begins with `runner_prefix`, unless the prefix is ""."""
-
-
 def end_run(
     keys: Keys,
     ref: RunRef,
     *,
     runner: str | None,
-    event: TaskStatusUpdateEvent,
+    event: EventToWrite,
     lost: bool = False,
     retries: int | None = None,
-) -> Operation[Over | Unchanged]:
+) -> Reply[Over | Unchanged]:
     """End a run and its task with the terminal `event`, on behalf of the worker.
 
     A run that has ended does not change. If a client requested cancellation of the task, the task ends in CANCELED.
@@ -536,19 +438,7 @@ def end_run(
     def parse(reply: Sequence[bytes]) -> Over | Unchanged:
         return Over(int(reply[1]), state_of(reply[2])) if reply[0] == b"over" else Unchanged()
 
-    return Operation(
-        *_end_run(
-            keys.task(ref.task_id),
-            run=ref.run,
-            runner_prefix=runner or "",
-            worker_was_lost=lost,
-            dead_letters=keys.dead_letters,
-            max_lost=MAX_LOST_BEFORE_CLAIM,
-            retries=retries,
-            event=event_arguments(event),
-        ),
-        parse,
-    )
+    return Reply(parse)
 
 
 def _parse_append(reply: Sequence[bytes]) -> Written | RunLost | Illegal:
@@ -562,12 +452,9 @@ def _parse_append(reply: Sequence[bytes]) -> Written | RunLost | Illegal:
 
 
 @verb
-def _checkpoint(keys: TaskKeys, run: int, token: str, confirmed: int, session: SessionArguments) -> None: ...
-
-
 def checkpoint(
-    keys: Keys, ref: RunRef, *, token: str, confirmed: int, session: SessionState
-) -> Operation[SessionState | RunLost | SavedSince]:
+    keys: Keys, ref: RunRef, *, token: str, confirmed: int, session: SessionToSave
+) -> Reply[SessionState | RunLost | SavedSince]:
     """Save the session of a claimed run, unless the store has lost any of the `confirmed` records of the run.
 
     Returns:
@@ -583,18 +470,13 @@ def checkpoint(
             case _:
                 return RunLost.of(reply)
 
-    call = _checkpoint(keys.task(ref.task_id), ref.run, token, confirmed, session_arguments(keys, session))
-    return Operation(*call, parse)
+    return Reply(parse)
 
 
 @verb
-def _revoke_run(keys: TaskKeys, run: int, channel_prefix: str | None, event: EventArguments) -> None:
-    """A claimed run does not change without `channel_prefix`, the prefix of the channels of workers."""
-
-
 def revoke_run(
-    keys: Keys, ref: RunRef, *, event: TaskStatusUpdateEvent, terminate: bool
-) -> Operation[Over | CancelRequested | Unchanged]:
+    keys: Keys, ref: RunRef, *, event: EventToWrite, terminate: bool
+) -> Reply[Over | CancelRequested | Unchanged]:
     """End a run that an operator has revoked, and its task, with the CANCELED `event`.
 
     A queued or suspended run ends immediately. A delegated run does not change. A claimed run continues unless
@@ -610,5 +492,4 @@ def revoke_run(
             case _:
                 return Unchanged()
 
-    channel_prefix = keys.runner("") if terminate else None
-    return Operation(*_revoke_run(keys.task(ref.task_id), ref.run, channel_prefix, event_arguments(event)), parse)
+    return Reply(parse)

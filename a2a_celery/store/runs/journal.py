@@ -10,9 +10,8 @@ from ...lifecycle.journal import JournalEntry, decode_entry
 from ...lifecycle.references import RunRef
 from ..blobs.references import has_references, header_and_size
 from ..codec import journal_from
-from ..keys import Keys, TaskKeys
-from ..operation import Operation
-from ..verbs import verb
+from ..keys import Keys
+from ..verbs import Reply, TaskId, verb
 from .commands import RunLost
 
 JOURNAL_PAGE_BYTES = 1024 * 1024
@@ -35,11 +34,7 @@ class JournalPage:
 
 
 @verb
-def _read_journal(keys: TaskKeys, run: int, token: str, cursor: str, max_bytes: int) -> None:
-    """`max_bytes` is the size in bytes after which the page ends."""
-
-
-def read_journal(keys: Keys, ref: RunRef, *, token: str, cursor: str = "0") -> Operation[JournalPage | RunLost]:
+def read_journal(keys: Keys, ref: RunRef, *, token: str, cursor: str = "0") -> Reply[JournalPage | RunLost]:
     """Read a page of the journal of a claimed run. A page may repeat entries of earlier pages."""
 
     def parse(reply: Sequence[Any]) -> JournalPage | RunLost:
@@ -47,7 +42,7 @@ def read_journal(keys: Keys, ref: RunRef, *, token: str, cursor: str = "0") -> O
             return RunLost()
         return JournalPage(journal_from(reply[2], ref.task_id), reply[1].decode())
 
-    return Operation(*_read_journal(keys.task(ref.task_id), ref.run, token, cursor, JOURNAL_PAGE_BYTES), parse)
+    return Reply(parse)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +72,7 @@ class RecordedEntries:
 
 
 @verb
-def _read_recorded(keys: TaskKeys, max_entries: int, max_bytes: int, max_content: int) -> None: ...
-
-
-def read_recorded(keys: Keys, task_id: str, *, max_content: int) -> Operation[RecordedEntries]:
+def read_recorded(keys: Keys, task_id: TaskId, *, max_content: int) -> Reply[RecordedEntries]:
     """Read about `MAX_RECORDED` entries of the journal of a task of any owner, with up to `max_content` bytes of each
     content. A journal with large contents is read only up to `JOURNAL_PAGE_BYTES`."""
 
@@ -90,8 +82,7 @@ def read_recorded(keys: Keys, task_id: str, *, max_content: int) -> Operation[Re
         entries = {key: _recorded_entry(key.decode(), *rest) for key, *rest in fields}
         return RecordedEntries(tuple(entries.values()), count)
 
-    call = _read_recorded(keys.task(task_id), MAX_RECORDED, max_bytes=JOURNAL_PAGE_BYTES, max_content=max_content)
-    return Operation(*call, parse)
+    return Reply(parse)
 
 
 def _recorded_entry(key: str, header: bytes, size: bytes, content: bytes) -> RecordedEntry:

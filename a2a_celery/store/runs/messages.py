@@ -9,19 +9,13 @@ from a2a.types import Message, StreamResponse
 
 from ...lifecycle.references import RunRef
 from ..blobs.references import decode_as
-from ..keys import Keys, TaskKeys
-from ..operation import Operation
-from ..verbs import verb
+from ..keys import Keys
+from ..verbs import Reply, verb
 from .commands import RunLost
 
 
 @verb
-def _read_messages(keys: TaskKeys, run: int, token: str, received_count: int) -> None: ...
-
-
-def read_messages(
-    keys: Keys, ref: RunRef, *, token: str, received: int
-) -> Operation[list[tuple[int, Message]] | RunLost]:
+def read_messages(keys: Keys, ref: RunRef, *, token: str, received: int) -> Reply[list[tuple[int, Message]] | RunLost]:
     """Read the messages that have arrived for a claimed run, except the first `received` messages. Each message is
     paired with its index in the task's history.
 
@@ -34,4 +28,4 @@ def read_messages(
         messages = (decode_as(StreamResponse, content).message for content in reply[1])
         return list(zip(map(int, reply[2]), messages, strict=True))
 
-    return Operation(*_read_messages(keys.task(ref.task_id), ref.run, token, received), parse)
+    return Reply(parse)

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from ...clock import SYSTEM_CLOCK, Clock
 from ...errors import StoreUnavailable
@@ -15,7 +15,7 @@ from ...lifecycle.references import RunRef
 from ..client.connection import AsyncStore
 from ..keys import Keys
 from ..operation import Operation
-from ..verbs import Digits, Key, verb
+from ..verbs import Digits, Reply, none, verb
 
 logger = logging.getLogger(__name__)
 
@@ -91,11 +91,6 @@ class PublishedRun(NamedTuple):
     retries: int
 
 
-@verb
-def _mark_published(dispatch: Key, records: Sequence[Key], runs: Sequence[PublishedRun]) -> None:
-    """`records` are the records of the tasks of `runs`."""
-
-
 def mark_published(keys: Keys, ref: RunRef, *, delay_us: int, retries: int = 0) -> Operation[None]:
     """Record that the broker has the message of a run; see `Publication`.
 
@@ -106,9 +101,12 @@ def mark_published(keys: Keys, ref: RunRef, *, delay_us: int, retries: int = 0) 
 
 def mark_all_published(keys: Keys, runs: Mapping[RunRef, Publication]) -> Operation[None]:
     """Record that the broker has the messages of several runs; see `mark_published`."""
-    records = [keys.task(ref.task_id).record for ref in runs]
-    published_runs = [PublishedRun(ref.name, *publication) for ref, publication in runs.items()]
-    return Operation(*_mark_published(keys.dispatch, records, published_runs), lambda _: None)
+    return _mark_published(keys, [PublishedRun(ref.name, *publication) for ref, publication in runs.items()])
+
+
+@verb
+def _mark_published(keys: Keys, runs: Sequence[PublishedRun]) -> Reply[None]:
+    return Reply(none)
 
 
 class PublicationRecorder:
@@ -176,53 +174,42 @@ class PostponedRun(NamedTuple):
     unreported_us: Digits | None
 
 
-@verb
-def _postpone_runs(dispatch: Key, records: Sequence[Key], runs: Sequence[PostponedRun]) -> None:
-    """`records` are the records of the tasks of `runs`."""
-
-
-def postpone_runs(keys: Keys, runs: Mapping[DueRun, int]) -> Operation[None]:
-    """Undo `acquire_due_runs` for runs that were not published. `runs` maps each run to the µs until it is due
-    again."""
-    records = [keys.task(run.ref.task_id).record for run in runs]
+def _postponed_runs(runs: Mapping[DueRun, int]) -> Sequence[PostponedRun]:
     postponed_runs: list[PostponedRun] = []
     for run, delay_us in runs.items():
         published_us = 0 if run.published_us is None and run.was_published else run.published_us
         postponed_runs.append(PostponedRun(run.ref.name, delay_us, published_us, run.unreported_us))
-    return Operation(*_postpone_runs(keys.dispatch, records, postponed_runs), lambda _: None)
+    return postponed_runs
 
 
 @verb
-def _report_prefetched(
-    dispatch: Key, records: Sequence[Key], lost_us: int, republish_us: int, runs: Sequence[str]
-) -> None:
-    """`records` are the records of the tasks of `runs`, which are names of runs. `lost_us` is the time in µs until the
-    worker counts as lost, and `republish_us` until the runs are published again in any case.
-    """
+def postpone_runs(keys: Keys, runs: Annotated[Mapping[DueRun, int], _postponed_runs]) -> Reply[None]:
+    """Undo `acquire_due_runs` for runs that were not published. `runs` maps each run to the µs until it is due
+    again."""
+    return Reply(none)
 
 
-def report_prefetched(keys: Keys, refs: Sequence[RunRef], *, silent_us: int, delay_us: int) -> Operation[None]:
+def _names(refs: Sequence[RunRef]) -> Sequence[str]:
+    return [ref.name for ref in refs]
+
+
+@verb
+def report_prefetched(
+    keys: Keys, runs: Annotated[Sequence[RunRef], _names], *, silent_us: int, delay_us: int
+) -> Reply[None]:
     """Record that a worker has prefetched runs.
 
     Args:
         keys: Keys of the deployment.
-        refs: Prefetched runs.
+        runs: Prefetched runs.
         silent_us: µs without a report after which the runs are published again.
         delay_us: µs after the first report after which the runs are published again in any case.
     """
-    records = [keys.task(ref.task_id).record for ref in refs]
-    names = [ref.name for ref in refs]
-    return Operation(*_report_prefetched(keys.dispatch, records, silent_us, delay_us, names), lambda _: None)
+    return Reply(none)
 
 
 @verb
-def _acquire_due_runs(dispatch: Key, prefix: str, limit: int, first_wait_us: int, longest_wait_us: int) -> None:
-    """`first_wait_us` is the time in µs until the first repeated publication, and `longest_wait_us` the maximum time
-    between two publications.
-    """
-
-
-def acquire_due_runs(keys: Keys, *, limit: int, delay_us: int) -> Operation[list[DueRun]]:
+def acquire_due_runs(keys: Keys, *, limit: int, delay_us: int) -> Reply[list[DueRun]]:
     """Acquire up to `limit` runs to publish.
 
     An acquired run is due again after `delay_us`. Each further publication doubles this delay, up to
@@ -244,21 +231,15 @@ def acquire_due_runs(keys: Keys, *, limit: int, delay_us: int) -> Operation[list
             for task_id, run, agent, options, published_us, last_published_us, unreported_us in runs
         ]
 
-    return Operation(
-        *_acquire_due_runs(keys.dispatch, keys.prefix, limit, delay_us, MAX_REDISPATCH_WAIT_US),
-        parse,
-    )
+    return Reply(parse)
 
 
 @verb
-def _claimed_runs(leases: Key, prefix: str, limit: int, max_options_bytes: int) -> None: ...
-
-
-def claimed_runs(keys: Keys, *, limit: int) -> Operation[list[ClaimedRun]]:
+def claimed_runs(keys: Keys, *, limit: int) -> Reply[list[ClaimedRun]]:
     """Read the runs of the `limit` newest leases, except runs that were published more than once."""
 
     def parse(reply: Sequence[bytes]) -> list[ClaimedRun]:
         runs = zip(*[iter(reply)] * 3, strict=True)
         return [ClaimedRun(agent.decode(), options, int(published)) for agent, options, published in runs]
 
-    return Operation(*_claimed_runs(keys.leases, keys.prefix, limit, MAX_CLAIMED_OPTIONS), parse)
+    return Reply(parse)

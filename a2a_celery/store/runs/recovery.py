@@ -16,12 +16,12 @@ from ...lifecycle.references import RunRef
 from ...lifecycle.states import FAILED, SUBMITTED, WORKING
 from ..blobs.references import encode
 from ..client.connection import AsyncStore
-from ..codec import EventArguments, TaskArguments, event_arguments, pack_metadata, state_of, task_arguments
-from ..keys import Keys, TaskKeys
+from ..codec import EventToWrite, TaskToWrite, pack_metadata, state_of
+from ..keys import Keys
 from ..log.pages import read_log
 from ..operation import Operation
-from ..tasks.commands import FIRST_PUBLISH_GRACE_US, read_task
-from ..verbs import Key, verb
+from ..tasks.commands import read_task
+from ..verbs import Reply, verb
 from .commands import Unchanged
 
 
@@ -108,11 +108,7 @@ RunReturn = Requeued | GivenUp | RunEnded | Unchanged
 
 
 @verb
-def _lapsed_runs(leases: Key, prefix: str, limit: int, longest_lease_us: int | None) -> None:
-    """`longest_lease_us` is None to leave all leases unchanged."""
-
-
-def lapsed_runs(keys: Keys, *, limit: int, longest_lease_us: int | None = None) -> Operation[LapsedRuns]:
+def lapsed_runs(keys: Keys, *, limit: int, longest_lease_us: int | None = None) -> Reply[LapsedRuns]:
     """Read the store's time, and runs whose lease has expired.
 
     Args:
@@ -129,23 +125,7 @@ def lapsed_runs(keys: Keys, *, limit: int, longest_lease_us: int | None = None) 
         ]
         return LapsedRuns(runs, int(reply[0]))
 
-    return Operation(*_lapsed_runs(keys.leases, keys.prefix, limit, longest_lease_us), parse)
-
-
-@verb
-def _lapse_run(
-    keys: TaskKeys,
-    run: int,
-    version: int,
-    failed_event: bytes,
-    working_event: bytes,
-    metadata: bytes,
-    delay_us: int,
-    dead_letters: str,
-    replacement: TaskArguments | None,
-) -> None:
-    """The arguments were derived from `version` of the log. `working_event` and its packed `metadata` begin the next
-    attempt."""
+    return Reply(parse)
 
 
 def lapse_run(
@@ -174,33 +154,39 @@ def lapse_run(
     retry_event.metadata.update(
         own_metadata(fields | ({RETURNED_ATTEMPT: lapsed_run.attempt} if lapsed_run.returned else {}))
     )
-
-    def parse(reply: Sequence[bytes]) -> Lapse:
-        outcome = cast(Literal["failed", "canceled", "again", "changed", "over"], reply[0].decode())
-        return Lapse(outcome, int(reply[1]), reply[2]) if outcome == "again" else Lapse(outcome)
-
-    call = _lapse_run(
-        keys.task(lapsed_run.ref.task_id),
-        run=lapsed_run.ref.run,
+    return _lapse_run(
+        keys,
+        lapsed_run.ref,
         version=version,
         failed_event=encode(event(FAILED, WORKER_LOST)),
         working_event=encode(retry_event),
         metadata=pack_metadata(retry_event.metadata),
         delay_us=delay_us,
-        dead_letters=keys.dead_letters,
-        replacement=task_arguments(without_artifacts(task, without)) if without else None,
+        replacement=without_artifacts(task, without) if without else None,
     )
-    return Operation(*call, parse)
 
 
 @verb
-def _return_run(
-    keys: TaskKeys, run: int, runner_prefix: str, due_us: int, dead_letters: str, event: EventArguments
-) -> None:
-    """A claimed run is returned only if the id of its runner begins with `runner_prefix`, unless the prefix is ""."""
+def _lapse_run(
+    keys: Keys,
+    ref: RunRef,
+    *,
+    version: int,
+    failed_event: bytes,
+    working_event: bytes,
+    metadata: bytes,
+    delay_us: int,
+    replacement: TaskToWrite | None,
+) -> Reply[Lapse]:
+    def parse(reply: Sequence[bytes]) -> Lapse:
+        outcome = cast(Literal["failed", "canceled", "again", "changed", "over"], reply[0].decode())
+        return Lapse(outcome, int(reply[1]), reply[2]) if outcome == "again" else Lapse(outcome)
+
+    return Reply(parse)
 
 
-def return_run(keys: Keys, ref: RunRef, *, runner: str | None, lost: TaskStatusUpdateEvent) -> Operation[RunReturn]:
+@verb
+def return_run(keys: Keys, ref: RunRef, *, runner: str | None, lost: EventToWrite) -> Reply[RunReturn]:
     """Requeue an unclaimed run of a worker that shuts down, or revoke the worker's claim on the run.
 
     Args:
@@ -222,10 +208,7 @@ def return_run(keys: Keys, ref: RunRef, *, runner: str | None, lost: TaskStatusU
             case _:
                 return Unchanged()
 
-    call = _return_run(
-        keys.task(ref.task_id), ref.run, runner or "", FIRST_PUBLISH_GRACE_US, keys.dead_letters, event_arguments(lost)
-    )
-    return Operation(*call, parse)
+    return Reply(parse)
 
 
 async def begin_next_attempt(store: AsyncStore, keys: Keys, lapsed_run: Lapsed, *, delay_us: int) -> Lapse:

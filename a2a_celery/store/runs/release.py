@@ -6,20 +6,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from a2a.types import Task, TaskState
+from a2a.types import TaskState
 
 from ...lifecycle import Event
 from ...lifecycle.execution import Step, decode_step
 from ...lifecycle.journal import RunRecord
 from ...lifecycle.references import RunRef, Scope
 from ...lifecycle.states import short_name
-from ..codec import EventArguments, TaskArguments, event_arguments, state_of, task_arguments
-from ..keys import Keys, TaskKeys
+from ..codec import EventArguments, EventsToWrite, TaskToWrite, event_arguments, state_of
+from ..keys import Keys
 from ..operation import Operation
-from ..verbs import Key, verb
+from ..verbs import Parser, Reply, TaskId, Unsent, verb
 from .commands import Illegal, Over, RunLost, Unchanged, Written
+
+T = TypeVar("T")
 
 FIRST_POLL_AFTER_US = 300_000
 """µs until a canvas is polled for the first time."""
@@ -82,36 +84,20 @@ class Unclaimed:
 
 
 @verb
-def _release_run(
-    keys: TaskKeys,
-    run: int,
-    token: str,
-    before: int,
-    phase: str,
-    content: bytes,
-    retries: int,
-    canvases: str,
-    due_us: int,
-    events: Sequence[EventArguments],
-    replacement: TaskArguments | None,
-) -> None:
-    """`phase` is "queued", and `content` are the options of the run, or "delegated", and `content` is the canvas. A
-    watcher publishes the run, or polls the canvas, after `due_us`."""
-
-
 def release_run(
     keys: Keys,
     ref: RunRef,
     *,
     token: str,
     written_count: int,
-    events: Sequence[RunRecord],
-    options: bytes,
-    retries: int,
+    events: EventsToWrite,
+    options: bytes = b"",
+    retries: int = 0,
     delay_us: int,
-    replacement: Task | None = None,
-) -> Operation[Released | RunLost | Illegal]:
-    """Queue a claimed run for a retry, with the last `events` of the attempt.
+    replacement: TaskToWrite | None = None,
+    canvas: str | None = None,
+) -> Reply[Released | RunLost | Illegal]:
+    """Queue a claimed run for a retry, or delegate it to a canvas, with the last `events` of the attempt.
 
     Args:
         keys: Keys of the deployment.
@@ -121,23 +107,37 @@ def release_run(
         events: Records that the run writes last.
         options: Options with which the run is published again.
         retries: Number of times that Celery has retried the run, including this retry.
-        delay_us: µs until a watcher publishes the run, unless a worker has claimed the run by then.
+        delay_us: µs until a watcher publishes the run, unless a worker has claimed the run by then, or until a watcher
+            polls the canvas.
         replacement: Task that replaces the stored task before `events` are written, or None.
+        canvas: Description of the canvas as JSON, which `due_canvases` returns, or None for a retry.
     """
-    call = _release_run(
-        keys.task(ref.task_id),
-        run=ref.run,
+
+    def parse(reply: Sequence[bytes]) -> Released | RunLost | Illegal:
+        match reply[0]:
+            case b"released":
+                return Released(int(reply[1]), state_of(reply[2]))
+            case b"illegal":
+                return Illegal(int(reply[1]), state_of(reply[2]))
+            case _:
+                return RunLost.of(reply)
+
+    return Reply(parse)
+
+
+def delegate_to_canvas(
+    keys: Keys, ref: RunRef, *, token: str, written_count: int, events: Sequence[RunRecord], canvas: str
+) -> Operation[Released | RunLost | Illegal]:
+    """Delegate a claimed run to a canvas; see `release_run`."""
+    return release_run(
+        keys,
+        ref,
         token=token,
-        before=written_count,
-        phase="queued",
-        content=options,
-        retries=retries,
-        canvases="",
-        due_us=delay_us,
-        events=list(map(event_arguments, events)),
-        replacement=None if replacement is None else task_arguments(replacement),
+        written_count=written_count,
+        events=events,
+        delay_us=FIRST_POLL_AFTER_US,
+        canvas=canvas,
     )
-    return Operation(*call, _parse_release)
 
 
 class AttemptArguments(NamedTuple):
@@ -154,11 +154,6 @@ class AttemptArguments(NamedTuple):
     event: EventArguments
 
 
-@verb
-def _retry_run(keys: TaskKeys, run: int, runner_prefix: str, retries: int, attempt: AttemptArguments | None) -> None:
-    """Nothing is written without `attempt`. `retries` includes this retry."""
-
-
 def read_retry(keys: Keys, ref: RunRef, *, runner: str, retries: int) -> Operation[RetriedByCelery | None]:
     """Read a claimed run whose retry number `retries` was not recorded.
 
@@ -170,7 +165,7 @@ def read_retry(keys: Keys, ref: RunRef, *, runner: str, retries: int) -> Operati
     def parse(reply: Sequence[bytes]) -> RetriedByCelery | None:
         return RetriedByCelery(reply[1].decode(), reply[2]) if reply[0] == b"claimed" else None
 
-    return Operation(*_retry_run(keys.task(ref.task_id), ref.run, runner, retries, None), parse)
+    return _retry_run(keys, ref, runner=runner, retries=retries, attempt=None, parse=parse)
 
 
 def retry_run(
@@ -182,77 +177,31 @@ def retry_run(
         return Released(int(reply[1]), state_of(reply[2])) if reply[0] == b"released" else Unchanged()
 
     attempt = AttemptArguments(options, delay_us, event_arguments(event))
-    return Operation(*_retry_run(keys.task(ref.task_id), ref.run, runner, retries, attempt), parse)
-
-
-def delegate_to_canvas(
-    keys: Keys,
-    ref: RunRef,
-    *,
-    token: str,
-    written_count: int,
-    events: Sequence[RunRecord],
-    canvas: str,
-) -> Operation[Released | RunLost | Illegal]:
-    """Delegate a claimed run to a canvas, with the last `events` of the run.
-
-    Args:
-        keys: Keys of the deployment.
-        ref: Claimed run.
-        token: Token of the claim.
-        written_count: Number of records that the run wrote earlier.
-        events: Records that the run writes last.
-        canvas: Description of the canvas as JSON, which `due_canvases` returns.
-    """
-    call = _release_run(
-        keys.task(ref.task_id),
-        run=ref.run,
-        token=token,
-        before=written_count,
-        phase="delegated",
-        content=canvas.encode(),
-        retries=0,
-        canvases=keys.canvases,
-        due_us=FIRST_POLL_AFTER_US,
-        events=list(map(event_arguments, events)),
-        replacement=None,
-    )
-    return Operation(*call, _parse_release)
-
-
-def _parse_release(reply: Sequence[bytes]) -> Released | RunLost | Illegal:
-    match reply[0]:
-        case b"released":
-            return Released(int(reply[1]), state_of(reply[2]))
-        case b"illegal":
-            return Illegal(int(reply[1]), state_of(reply[2]))
-        case _:
-            return RunLost.of(reply)
+    return _retry_run(keys, ref, runner=runner, retries=retries, attempt=attempt, parse=parse)
 
 
 @verb
-def _due_canvases(canvases: Key, prefix: str, limit: int, delay_us: int) -> None: ...
+def _retry_run(
+    keys: Keys, ref: RunRef, *, runner: str, retries: int, attempt: AttemptArguments | None, parse: Unsent[Parser[T]]
+) -> Reply[T]:
+    return Reply(parse)
 
 
-def due_canvases(keys: Keys, *, limit: int, delay_us: int) -> Operation[list[DueCanvas]]:
+@verb
+def due_canvases(keys: Keys, *, limit: int, delay_us: int) -> Reply[list[DueCanvas]]:
     """Acquire up to `limit` canvases to poll. Each canvas is due again after `delay_us`."""
 
     def parse(reply: Sequence[bytes]) -> list[DueCanvas]:
         runs = zip(*[iter(reply)] * 3, strict=True)
         return [DueCanvas(RunRef(task_id.decode(), int(run)), canvas) for task_id, run, canvas in runs]
 
-    return Operation(*_due_canvases(keys.canvases, keys.prefix, limit, delay_us), parse)
+    return Reply(parse)
 
 
 @verb
-def _end_by_result(
-    keys: TaskKeys, run: int, worker_was_lost: bool, dead_letters: str | None, events: Sequence[EventArguments]
-) -> None: ...
-
-
 def end_by_result(
-    keys: Keys, ref: RunRef, events: Sequence[Event], *, lost: bool = False, dead_letter: bool = False
-) -> Operation[Over | Illegal | Unchanged]:
+    keys: Keys, ref: RunRef, events: EventsToWrite, *, lost: bool = False, dead_letter: bool = False
+) -> Reply[Over | Illegal | Unchanged]:
     """End a run and its task with `events`. The run is delegated to a canvas, or no worker with this package has
     claimed it.
 
@@ -274,9 +223,7 @@ def end_by_result(
             case _:
                 return Unchanged()
 
-    dead_letters = keys.dead_letters if dead_letter else None
-    arguments = list(map(event_arguments, events))
-    return Operation(*_end_by_result(keys.task(ref.task_id), ref.run, lost, dead_letters, arguments), parse)
+    return Reply(parse)
 
 
 class ObservedState(NamedTuple):
@@ -293,11 +240,6 @@ class ObservedState(NamedTuple):
     event: EventArguments
 
 
-@verb
-def _record_result(keys: TaskKeys, run: int, observed: ObservedState | None) -> None:
-    """Nothing is written without `observed`."""
-
-
 def read_unclaimed(keys: Keys, ref: RunRef) -> Operation[Unclaimed | None]:
     """Read an unclaimed run of a plain task, which a worker without this package may execute.
 
@@ -309,7 +251,7 @@ def read_unclaimed(keys: Keys, ref: RunRef) -> Operation[Unclaimed | None]:
         result = _parse_record(reply)
         return result if isinstance(result, Unclaimed) else None
 
-    return Operation(*_record_result(keys.task(ref.task_id), ref.run, None), parse)
+    return _record_result(keys, ref, observed=None, parse=parse)
 
 
 def record_result(
@@ -326,7 +268,12 @@ def record_result(
         event: Event of the state.
     """
     observed = ObservedState(previous_state, state, event_arguments(event))
-    return Operation(*_record_result(keys.task(ref.task_id), ref.run, observed), _parse_record)
+    return _record_result(keys, ref, observed=observed, parse=_parse_record)
+
+
+@verb
+def _record_result(keys: Keys, ref: RunRef, *, observed: ObservedState | None, parse: Unsent[Parser[T]]) -> Reply[T]:
+    return Reply(parse)
 
 
 def _parse_record(reply: Sequence[bytes]) -> Written | Unclaimed | Unchanged:
@@ -369,10 +316,7 @@ class Steps:
 
 
 @verb
-def _read_steps(keys: TaskKeys, dead_letters: Key) -> None: ...
-
-
-def read_steps(keys: Keys, task_id: str) -> Operation[Steps | None]:
+def read_steps(keys: Keys, task_id: TaskId) -> Reply[Steps | None]:
     """Read the newest steps of a task of any owner.
 
     Returns:
@@ -398,4 +342,4 @@ def read_steps(keys: Keys, task_id: str) -> Operation[Steps | None]:
             int(resumed_us),
         )
 
-    return Operation(*_read_steps(keys.task(task_id), keys.dead_letters), parse)
+    return Reply(parse)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from ...lifecycle.references import RunRef
 from ..keys import Keys
-from ..operation import Operation
-from ..verbs import Digits, Key, verb
+from ..verbs import Reply, verb
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,20 +32,22 @@ class LeasedRun(NamedTuple):
     """Run under a lease, as the script receives it.
 
     Attributes:
+        name: Name of the run; see `RunRef.name`.
         token: Token of the claim.
     """
 
-    task_id: str
-    run: Digits
+    name: str
     token: str
 
 
+def _leased_runs(claims: Sequence[tuple[RunRef, str]]) -> Sequence[LeasedRun]:
+    return [LeasedRun(ref.name, token) for ref, token in claims]
+
+
 @verb
-def _renew_runs(leases: Key, records: Sequence[Key], lease_us: int, runs: Sequence[LeasedRun]) -> None:
-    """`records` are the records of the tasks of `runs`."""
-
-
-def renew_runs(keys: Keys, claims: Sequence[tuple[RunRef, str]], *, lease_us: int) -> Operation[Renewal]:
+def renew_runs(
+    keys: Keys, claims: Annotated[Sequence[tuple[RunRef, str]], _leased_runs], *, lease_us: int
+) -> Reply[Renewal]:
     """Renew the leases of claimed runs.
 
     Args:
@@ -58,6 +59,4 @@ def renew_runs(keys: Keys, claims: Sequence[tuple[RunRef, str]], *, lease_us: in
     def parse(reply: Sequence[Sequence[bytes]]) -> Renewal:
         return Renewal(*(frozenset(name.decode() for name in names) for names in reply))
 
-    records = [keys.task(ref.task_id).record for ref, _ in claims]
-    runs = [LeasedRun(ref.task_id, ref.run, token) for ref, token in claims]
-    return Operation(*_renew_runs(keys.leases, records, lease_us, runs), parse)
+    return Reply(parse)

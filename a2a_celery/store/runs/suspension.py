@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, NamedTuple
 
-from a2a.types import Task, TaskState
+from a2a.types import TaskState
 
-from ...lifecycle.journal import JournalEntry, RunRecord, decode_entry, encode_entry
+from ...lifecycle.journal import JournalEntry, decode_entry, encode_entry
 from ...lifecycle.references import RunRef
-from ..codec import EventArguments, TaskArguments, event_arguments, state_of, task_arguments
-from ..keys import Keys, TaskKeys
-from ..operation import Operation
-from ..tasks.commands import FIRST_PUBLISH_GRACE_US
-from ..verbs import Key, verb
+from ..codec import EventsToWrite, EventToWrite, TaskToWrite, event_arguments, state_of
+from ..keys import Keys
+from ..verbs import Reply, verb
 from .commands import Illegal, RunLost
 
 
@@ -56,41 +54,47 @@ class SuspendedRun:
     next_run: int | None
 
 
+class WaitArguments(NamedTuple):
+    """Wait of a run, as the argument of a script. The journal entries are as in ``record_wait`` in ``scripts/lib``.
+
+    Attributes:
+        key: Key of both journal entries.
+        header: Journal entry for a received signal, without the payload.
+        timeout: Journal entry for a wait that times out.
+    """
+
+    signal: str
+    wait_us: int | None
+    until_us: int | None
+    key: str
+    header: bytes
+    timeout: bytes
+
+
+def _wait_arguments(wait: Wait) -> WaitArguments:
+    return WaitArguments(
+        wait.signal,
+        wait.wait_us,
+        wait.until_us,
+        wait.received.key,
+        encode_entry(wait.received),
+        encode_entry(wait.timeout),
+    )
+
+
 @verb
-def _suspend_run(
-    keys: TaskKeys,
-    run: int,
-    token: str,
-    before: int,
-    suspended: str,
-    signal: str,
-    wait_us: int | None,
-    until_us: int | None,
-    wait_key: str,
-    wait_header: bytes,
-    wait_timeout: bytes,
-    options: bytes,
-    due_us: int,
-    session: str,
-    events: Sequence[EventArguments],
-    replacement: TaskArguments | None,
-) -> None:
-    """`wait_header` and `wait_timeout` are described in ``scripts/lib/suspension.lua``. A watcher publishes a queued
-    run after `due_us`."""
-
-
 def suspend_run(
     keys: Keys,
     ref: RunRef,
     *,
     token: str,
     written_count: int,
-    events: Sequence[RunRecord],
-    wait: Wait,
+    events: EventsToWrite,
+    wait: Annotated[Wait, _wait_arguments],
     options: bytes,
     session: str = "",
-    replacement: Task | None = None,
-) -> Operation[SuspendedRun | RunLost | Illegal]:
+    replacement: TaskToWrite | None = None,
+) -> Reply[SuspendedRun | RunLost | Illegal]:
     """Suspend a claimed run with its last `events`.
 
     The next run of the turn waits in the store. If the signal has arrived or the time has passed, the next run is
@@ -117,32 +121,11 @@ def suspend_run(
             case _:
                 return RunLost.of(reply)
 
-    call = _suspend_run(
-        keys.task(ref.task_id),
-        run=ref.run,
-        token=token,
-        before=written_count,
-        suspended=keys.suspended,
-        signal=wait.signal,
-        wait_us=wait.wait_us,
-        until_us=wait.until_us,
-        wait_key=wait.received.key,
-        wait_header=encode_entry(wait.received),
-        wait_timeout=encode_entry(wait.timeout),
-        options=options,
-        due_us=FIRST_PUBLISH_GRACE_US,
-        session=session,
-        events=list(map(event_arguments, events)),
-        replacement=None if replacement is None else task_arguments(replacement),
-    )
-    return Operation(*call, parse)
+    return Reply(parse)
 
 
 @verb
-def _resume_due_runs(suspended: Key, prefix: str, limit: int) -> None: ...
-
-
-def resume_due_runs(keys: Keys, *, limit: int) -> Operation[list[str]]:
+def resume_due_runs(keys: Keys, *, limit: int) -> Reply[list[str]]:
     """Queue up to `limit` suspended runs that are due.
 
     Args:
@@ -156,25 +139,10 @@ def resume_due_runs(keys: Keys, *, limit: int) -> Operation[list[str]]:
     def parse(reply: Sequence[bytes]) -> list[str]:
         return [name.decode() for name in reply]
 
-    return Operation(*_resume_due_runs(keys.suspended, keys.prefix, limit), parse)
+    return Reply(parse)
 
 
 @verb
-def _take_signal(
-    keys: TaskKeys,
-    run: int,
-    token: str,
-    confirmed: int,
-    signal: str,
-    key: str,
-    header: bytes,
-    timeout: bytes | None,
-) -> None:
-    """`key`, `header` and `timeout` are the journal entry, as in ``record_wait`` in ``scripts/lib``. `timeout` is None
-    to write nothing if there is no signal.
-    """
-
-
 def take_signal(
     keys: Keys,
     ref: RunRef,
@@ -182,9 +150,9 @@ def take_signal(
     token: str,
     confirmed: int,
     signal: str,
-    received: JournalEntry,
-    timeout: JournalEntry | None = None,
-) -> Operation[JournalEntry | RunLost | None]:
+    received: Annotated[JournalEntry, event_arguments],
+    timeout: EventToWrite | None = None,
+) -> Reply[JournalEntry | RunLost | None]:
     """Move the oldest stored signal with the name `signal` to the journal of a claimed run.
 
     Args:
@@ -209,14 +177,4 @@ def take_signal(
             case _:
                 return RunLost.of(reply)
 
-    call = _take_signal(
-        keys.task(ref.task_id),
-        ref.run,
-        token,
-        confirmed,
-        signal,
-        key=received.key,
-        header=encode_entry(received),
-        timeout=None if timeout is None else encode_entry(timeout),
-    )
-    return Operation(*call, parse)
+    return Reply(parse)

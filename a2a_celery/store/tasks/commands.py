@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 from uuid import uuid4
 
-from a2a.types import Message, SendMessageRequest, Task, TaskState, TaskStatus
+from a2a.types import Message, SendMessageRequest, Task, TaskStatus
 from google.protobuf.struct_pb2 import Struct
 
 from ...lifecycle.events import EventId, timestamp
@@ -22,8 +22,8 @@ from ...telemetry.logs import LineLimit
 from ..blobs.references import detach_large_parts, encode, encode_request, referenced_bytes
 from ..codec import (
     DECODE_ERRORS,
-    EventArguments,
-    event_arguments,
+    EventToWrite,
+    Position,
     pack_metadata,
     require_contents,
     snapshot_is_resolved,
@@ -31,10 +31,10 @@ from ..codec import (
     state_of,
     task_from_snapshot,
 )
-from ..keys import Keys, TaskKeys, scope_or_any
+from ..keys import AnyScope, Keys
 from ..operation import Operation
-from ..verbs import Digits, Key, Section, Sections, verb
-from ..webhooks.push_configs import MAX_PUSH_CONFIGS, ConfigArguments, NewPushConfig, config_arguments
+from ..verbs import Digits, Key, Reply, Section, Sections, TaskId, Unsent, verb
+from ..webhooks.push_configs import MAX_PUSH_CONFIGS, ConfigToSave, NewPushConfig
 from .family import MAX_DEPTH, Parent, ParentArguments, parent_arguments
 from .replies import (
     Accepted,
@@ -48,6 +48,7 @@ from .replies import (
 )
 
 R = TypeVar("R")
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -97,13 +98,6 @@ MAX_DEBT = 60
 """Maximum debt of a token bucket, in seconds that the bucket takes to refill to zero tokens."""
 
 
-@verb
-def _acquire_request(
-    bucket: Key, token_us: float, size: int, amount: int, reserve: int, max_debt: int, is_overdrawable: bool
-) -> None:
-    """`token_us` is the time in which one token is added, and `max_debt` is in µs."""
-
-
 def acquire_request(
     keys: Keys, scope: Scope, *, per_second: float, burst: int, cost: int = 1, spare: int = 0, overdraw: bool = False
 ) -> Operation[float]:
@@ -125,16 +119,12 @@ def acquire_request(
         0 if the tokens were removed, or else the seconds until the bucket has enough tokens. With `overdraw`, the
         tokens are always removed, and the result is the seconds until the bucket has `spare` tokens again.
     """
-    call = _acquire_request(
-        bucket=keys.requests(scope),
-        token_us=1_000_000 / per_second,
-        size=burst,
-        amount=cost,
-        reserve=spare,
-        max_debt=MAX_DEBT * 1_000_000,
-        is_overdrawable=overdraw,
-    )
-    return Operation(*call, lambda reply: int(reply) / 1e6)
+    return _acquire_request(keys.requests(scope), per_second, burst, cost, spare, overdraw)
+
+
+@verb
+def _acquire_request(bucket: Key, per_second: float, burst: int, cost: int, spare: int, overdraw: bool) -> Reply[float]:
+    return Reply(lambda reply: int(reply) / 1e6)
 
 
 def _lists(keys: Keys, scope: Scope, agents: Iterable[str]) -> list[str]:
@@ -144,9 +134,6 @@ def _lists(keys: Keys, scope: Scope, agents: Iterable[str]) -> list[str]:
     without_tenant = (keys.scope_index(Scope(agent, "", scope.owner)) for agent in agents)
     return [*without_tenant, keys.owner_index(scope.owner)]
 
-
-FIRST_PUBLISH_GRACE_US = 5_000_000
-"""µs after which a watcher publishes a run that its creator has not published."""
 
 MAX_WAITING_TURNS = 100
 """Maximum number of messages of a task that wait until a run ends."""
@@ -196,39 +183,6 @@ class BrokerMessage(NamedTuple):
     delay_us: int
 
 
-@verb
-def _create_task(
-    keys: TaskKeys,
-    task_id: str,
-    context_id: str,
-    scope: str,
-    scope_index: str,
-    context_index: str,
-    agent: str,
-    retention: int,
-    leases: str,
-    dispatch: str,
-    due_us: int,
-    request: bytes,
-    caller: bytes,
-    task_event: bytes,
-    status_event: bytes,
-    message: bytes,
-    working_event: bytes,
-    options: bytes,
-    context_queue: str,
-    limits: str,
-    metadata: bytes | None,
-    reply_channel: ReplyChannel | None,
-    parent_arguments: ParentArguments | None,
-    broker_message: BrokerMessage | None,
-    config: ConfigArguments | None,
-    sections: Sections,
-) -> None:
-    """A watcher publishes the run after `due_us`. `context_queue` is "" if the runs of the context are not serialized.
-    ``scripts/lib/limits.lua`` describes `limits`."""
-
-
 def create_task(
     keys: Keys,
     scope: Scope,
@@ -276,38 +230,67 @@ def create_task(
         history=[stored_request.message],
         metadata=metadata,
     )
-    return Operation(
-        *_create_task(
-            keys.task(task_id),
-            task_id=task_id,
-            context_id=context_id,
-            scope=str(scope),
-            scope_index=keys.scope_index(scope),
-            context_index=keys.context_index(scope, context_id),
-            agent=scope.agent,
-            retention=retention,
-            leases=keys.leases,
-            dispatch=keys.dispatch,
-            due_us=FIRST_PUBLISH_GRACE_US,
-            request=encode_request(stored_request, detached),
-            caller=caller,
-            task_event=encode(stored_task, detached),
-            status_event=encode(status_event(task_id, context_id, SUBMITTED)),
-            message=encode(stored_request.message, detached),
-            working_event=encode(status_event(task_id, context_id, WORKING)),
-            options=options,
-            context_queue=keys.context_queue(scope, context_id) if serialize_context else "",
-            limits=limit_argument(keys, scope, limits),
-            metadata=None if metadata is None else pack_metadata(metadata),
-            reply_channel=reply_channel,
-            parent_arguments=None if parent is None else parent_arguments(parent, task_id, context_id),
-            broker_message=message,
-            config=None if push is None else config_arguments(keys, push),
-            sections=sections,
+    return _create_task(
+        keys,
+        task_id,
+        context_id=context_id,
+        scope=str(scope),
+        scope_index=keys.scope_index(scope),
+        context_index=keys.context_index(scope, context_id),
+        agent=scope.agent,
+        retention=retention,
+        request=encode_request(stored_request, detached),
+        caller=caller,
+        task_event=encode(stored_task, detached),
+        status_event=encode(status_event(task_id, context_id, SUBMITTED)),
+        message=encode(stored_request.message, detached),
+        working_event=encode(status_event(task_id, context_id, WORKING)),
+        options=options,
+        context_queue=keys.context_queue(scope, context_id) if serialize_context else "",
+        limits=limit_argument(keys, scope, limits),
+        metadata=None if metadata is None else pack_metadata(metadata),
+        reply_channel=reply_channel,
+        parent_arguments=None if parent is None else parent_arguments(parent, task_id, context_id),
+        broker_message=message,
+        config=push,
+        sections=sections,
+        reply=Reply(
+            partial(_created, stored_task, request.message if detached else None, parent, sections),
+            has_detached_parts=bool(detached),
         ),
-        partial(_created, stored_task, request.message if detached else None, parent, sections),
-        has_detached_parts=bool(detached),
     )
+
+
+@verb
+def _create_task(
+    keys: Keys,
+    task_id: TaskId,
+    context_id: str,
+    scope: str,
+    scope_index: str,
+    context_index: str,
+    agent: str,
+    retention: int,
+    request: bytes,
+    caller: bytes,
+    task_event: bytes,
+    status_event: bytes,
+    message: bytes,
+    working_event: bytes,
+    options: bytes,
+    context_queue: str,
+    limits: str,
+    metadata: bytes | None,
+    reply_channel: ReplyChannel | None,
+    parent_arguments: ParentArguments | None,
+    broker_message: BrokerMessage | None,
+    config: ConfigToSave | None,
+    sections: Sections,
+    reply: Unsent[Reply[T]],
+) -> Reply[T]:
+    """`context_queue` is "" if the runs of the context are not serialized. ``scripts/lib/limits.lua`` describes
+    `limits`."""
+    return reply
 
 
 CREATE_REASONS: Reasons = {
@@ -339,32 +322,6 @@ def _created(
     newest = EventId(1, int(at))
     blocked, published = is_blocked == b"1", is_published == b"1"
     return Accepted(task, newest, 1, is_blocked=blocked, is_published=published, since=newest)
-
-
-@verb
-def _continue_task(
-    keys: TaskKeys,
-    scope: str,
-    context_id: str,
-    nonce: str,
-    due_us: int,
-    message: bytes,
-    submitted: bytes,
-    request: bytes,
-    caller: bytes,
-    max_waiting: int,
-    options: bytes,
-    suffix: bytes,
-    limits: str,
-    max_bytes: int | None,
-    on_message: str,
-    channel_prefix: str,
-    broker_message: BrokerMessage | None,
-    config: ConfigArguments | None,
-    sections: Sections,
-) -> None:
-    """`context_id` is "" if the client sent none. `suffix` is added to the message if the task ends before the message
-    is processed. `channel_prefix` is the prefix of the channels of workers."""
 
 
 def continue_task(
@@ -404,32 +361,56 @@ def continue_task(
     """
     stored_request, detached = detach_large_parts(request)
     message = stored_request.message
-    return Operation(
-        *_continue_task(
-            keys.task(task_id),
-            scope=str(scope),
-            context_id=context_id,
-            nonce=nonce,
-            due_us=FIRST_PUBLISH_GRACE_US,
-            message=encode(message, detached),
-            submitted=encode(status_event(task_id, message.context_id, SUBMITTED)),
-            request=encode_request(stored_request, detached),
-            caller=caller,
-            max_waiting=MAX_WAITING_TURNS,
-            options=options,
-            suffix=encode(Message(metadata={TASK_ENDED_FIRST: True})),
-            limits=limit_argument(keys, scope, limits),
-            max_bytes=max_bytes,
-            on_message=on_message,
-            channel_prefix=keys.runner(""),
-            broker_message=broker_message,
-            config=None if push is None else config_arguments(keys, push),
-            sections=sections,
+    return _continue_task(
+        keys,
+        task_id,
+        scope=str(scope),
+        context_id=context_id,
+        nonce=nonce,
+        message=encode(message, detached),
+        submitted=encode(status_event(task_id, message.context_id, SUBMITTED)),
+        request=encode_request(stored_request, detached),
+        caller=caller,
+        options=options,
+        suffix=encode(Message(metadata={TASK_ENDED_FIRST: True})),
+        limits=limit_argument(keys, scope, limits),
+        max_bytes=max_bytes,
+        on_message=on_message,
+        broker_message=broker_message,
+        config=push,
+        sections=sections,
+        reply=Reply(
+            partial(_continued, task_id, max_bytes, sections),
+            resolve_blobs=False,  # a message is accepted even if the object store is unavailable
+            has_detached_parts=bool(detached),
         ),
-        partial(_continued, task_id, max_bytes, sections),
-        resolve_blobs=False,  # a message is accepted even if the object store is unavailable
-        has_detached_parts=bool(detached),
     )
+
+
+@verb
+def _continue_task(
+    keys: Keys,
+    task_id: TaskId,
+    scope: str,
+    context_id: str,
+    nonce: str,
+    message: bytes,
+    submitted: bytes,
+    request: bytes,
+    caller: bytes,
+    options: bytes,
+    suffix: bytes,
+    limits: str,
+    max_bytes: int | None,
+    on_message: str,
+    broker_message: BrokerMessage | None,
+    config: ConfigToSave | None,
+    sections: Sections,
+    reply: Unsent[Reply[T]],
+) -> Reply[T]:
+    """`context_id` is "" if the client sent none. `suffix` is added to the message if the task ends before the message
+    is processed."""
+    return reply
 
 
 CONTINUE_REASONS: Reasons = {
@@ -473,21 +454,13 @@ def _answer_of(sections: Sequence[Section[R]], task_id: str, reply: Sequence[byt
 
 
 @verb
-def _read_next_run(keys: TaskKeys) -> None: ...
-
-
-def read_next_run(keys: Keys, task_id: str) -> Operation[int | None]:
+def read_next_run(keys: Keys, task_id: TaskId) -> Reply[int | None]:
     """Read the number of the run that the next message to a task begins.
 
     Returns:
         The number, or None if a run is open or the task does not exist.
     """
-    return Operation(*_read_next_run(keys.task(task_id)), lambda reply: int(reply) if reply else None)
-
-
-@verb
-def _request_cancel(keys: TaskKeys, scope: str, channel_prefix: str, nonce: str, event: EventArguments) -> None:
-    """`channel_prefix` is the prefix of the channels of workers."""
+    return Reply(lambda reply: int(reply) if reply else None)
 
 
 def request_cancel(
@@ -501,7 +474,13 @@ def request_cancel(
         text: Text of the message in the CANCELED status, unless the agent sends its own message.
     """
     event = status_event(task_id, context_id, CANCELED, agent_message(text, task_id, context_id))
+    return _request_cancel(keys, task_id, str(scope), uuid4().hex, event)
 
+
+@verb
+def _request_cancel(
+    keys: Keys, task_id: TaskId, scope: str, nonce: str, event: EventToWrite
+) -> Reply[CanceledNow | CancelRequested | Refusal]:
     def parse(reply: Sequence[bytes]) -> CanceledNow | CancelRequested | Refusal:
         match reply[0]:
             case b"canceled":
@@ -513,16 +492,7 @@ def request_cancel(
                     task_id, reply, {b"missing": (Reason.MISSING, {}), b"ended": (Reason.NOT_CANCELABLE, {})}
                 )
 
-    return Operation(
-        *_request_cancel(keys.task(task_id), str(scope), keys.runner(""), uuid4().hex, event_arguments(event)),
-        parse,
-    )
-
-
-@verb
-def _read_task(keys: TaskKeys, scope: str, history_length: int, with_artifacts: bool, final_only: bool) -> None:
-    """`scope` is "*" for any scope. `history_length` is -1 for all messages. With `final_only`, only a task in a final
-    state is read."""
+    return Reply(parse)
 
 
 def read_task(
@@ -551,21 +521,26 @@ def read_task(
     def parse(reply: Any) -> tuple[Task, EventId] | None:
         return None if reply is None else task_from_snapshot(reply)
 
-    call = _read_task(
-        keys.task(task_id),
-        scope=scope_or_any(scope),
-        history_length=_length(history_length),
-        with_artifacts=artifacts,
-        final_only=False,
-    )
-    return Operation(*call, parse, resolve_blobs, lambda reply: 0 if reply is None else snapshot_size(reply))
+    reply = Reply(parse, resolve_blobs, lambda reply: 0 if reply is None else snapshot_size(reply))
+    return _read_task(keys, task_id, scope, history_length, artifacts, final_only=False, reply=reply)
 
 
 @verb
-def _unlist_task(keys: TaskKeys) -> None: ...
+def _read_task(
+    keys: Keys,
+    task_id: TaskId,
+    scope: AnyScope,
+    history_length: int | None,
+    artifacts: bool,
+    final_only: bool,
+    reply: Unsent[Reply[T]],
+) -> Reply[T]:
+    """With `final_only`, only a task in a final state is read."""
+    return reply
 
 
-def unlist_task(keys: Keys, task_id: str) -> Operation[bool]:
+@verb
+def unlist_task(keys: Keys, task_id: TaskId) -> Reply[bool]:
     """Remove an ended task from the indexes and from the list of tasks to archive.
 
     Callers unlist a task if the client has received only the agent's message and does not know the task id.
@@ -573,20 +548,17 @@ def unlist_task(keys: Keys, task_id: str) -> Operation[bool]:
     Returns:
         False if the task does not exist or has not ended.
     """
-    return Operation(*_unlist_task(keys.task(task_id)), bool)
+    return Reply(bool)
 
 
 @verb
-def _delete_task(keys: TaskKeys, scope: str) -> None: ...
-
-
-def delete_task(keys: Keys, scope: Scope, task_id: str) -> Operation[int]:
+def delete_task(keys: Keys, scope: AnyScope, task_id: TaskId) -> Reply[int]:
     """Delete all data of a task, in any state.
 
     Returns:
         1, or 0 if `scope` has no such task.
     """
-    return Operation(*_delete_task(keys.task(task_id), str(scope)), int)
+    return Reply(int)
 
 
 def read_final_task(
@@ -597,53 +569,26 @@ def read_final_task(
     Returns:
         The task, or None if the task is in any other state or not in `scope`.
     """
-    call = _read_task(
-        keys.task(task_id),
-        scope=str(scope),
-        history_length=_length(history_length),
-        with_artifacts=True,
-        final_only=True,
-    )
-    return Operation(*call, final_task)
+    return _read_task(keys, task_id, scope, history_length, True, final_only=True, reply=Reply(final_task))
 
 
 @verb
-def _list_tasks(
-    index_prefix: Key,
-    wanted_state: int | None,
-    not_before_us: Digits | None,
-    size: int,
-    cursor_us: Digits | None,
-    cursor_id: str,
-    history_length: int,
-    with_artifacts: bool,
-    prefix: str,
-    retention: int,
-    installation: str | None,
-    max_bytes: int | None,
-) -> None:
-    """`index_prefix` is the prefix of the index of a scope, or of one of its contexts. `cursor_us` is None and
-    `cursor_id` is "" for the first page. `cursor_id` is quoted. `history_length` is -1 for all messages. `retention` is
-    in seconds. `installation` is a key, or None if ended tasks are not archived. The page ends after `max_bytes` bytes
-    of tasks, but has at least one task."""
-
-
 def list_tasks(
     keys: Keys,
-    scope: Scope,
+    scope: AnyScope,
     *,
     retention: int,
     page_size: int,
     context_id: str = "",
-    state: TaskState | None = None,
-    not_before_us: int | None = None,
-    cursor: tuple[int, str] | None = None,
+    state: int | None = None,
+    not_before_us: Digits | None = None,
+    cursor: Position | None = None,
     history_length: int | None = None,
     artifacts: bool = False,
-    blob_bytes: int | None = None,
+    blob_bytes: Unsent[int | None] = None,
     max_bytes: int | None = None,
     archived: bool = False,
-) -> Operation[Page]:
+) -> Reply[Page]:
     """Read a page of the tasks of a scope, newest status first.
 
     Args:
@@ -654,7 +599,7 @@ def list_tasks(
         context_id: Id of the tasks' context, or "" for all contexts.
         state: State of the tasks, or None for all states.
         not_before_us: Earliest time of the status in µs since 1970, or None for no limit.
-        cursor: Time of the status in µs since 1970, and quoted id, of the last task on the previous page, or None.
+        cursor: Last task on the previous page, or None.
         history_length: Number of newest messages of each task, or None for all messages.
         artifacts: True to read the artifacts.
         blob_bytes: Bytes of large parts after which the page ends, or None for no limit.
@@ -662,23 +607,7 @@ def list_tasks(
             limit.
         archived: True if ended tasks are removed from the indexes when they are archived, instead of when they expire.
     """
-    cursor_us, cursor_id = cursor or (None, "")
-    call = _list_tasks(
-        keys.context_index(scope, context_id) if context_id else keys.scope_index(scope),
-        wanted_state=state or None,
-        not_before_us=not_before_us,
-        size=page_size,
-        cursor_us=cursor_us,
-        cursor_id=cursor_id,
-        history_length=_length(history_length),
-        with_artifacts=artifacts,
-        prefix=keys.prefix,
-        retention=retention,
-        installation=keys.installation if archived else None,
-        max_bytes=max_bytes,
-    )
-    return Operation(
-        *call,
+    return Reply(
         partial(_page, blob_bytes),
         size=lambda reply: sum(snapshot_size(entry[4]) for entry in reply[3:] if len(entry) > 4),
     )
@@ -713,15 +642,8 @@ def _listed_task(
     return task
 
 
-def _length(history_length: int | None) -> int:
-    return -1 if history_length is None else history_length
-
-
 @verb
-def _end_pauses(pauses: Key, prefix: str, limit: int) -> None: ...
-
-
-def end_pauses(keys: Keys, *, limit: int) -> Operation[int]:
+def end_pauses(keys: Keys, *, limit: int) -> Reply[int]:
     """Fail up to `limit` tasks whose pause has timed out.
 
     Args:
@@ -731,4 +653,4 @@ def end_pauses(keys: Keys, *, limit: int) -> Operation[int]:
     Returns:
         The number of due pauses.
     """
-    return Operation(*_end_pauses(keys.pauses, keys.prefix, limit), int)
+    return Reply(int)

@@ -21,11 +21,11 @@ from ...lifecycle.references import Scope, quote_key_part
 from ...lifecycle.refusals import Reason, Refusal
 from ...lifecycle.states import SUBMITTED, WORKING
 from ..blobs.references import EncodedEntry, decode_as, encode, encode_request, resolve_entry
-from ..codec import TaskArguments, task_arguments, task_from_snapshot
+from ..codec import TaskToWrite, task_from_snapshot
 from ..keys import Keys, TaskKeys
 from ..operation import Operation
-from ..verbs import Key, verb
-from .commands import FIRST_PUBLISH_GRACE_US, TASK_ENDED_FIRST
+from ..verbs import Reply, TaskId, verb
+from .commands import TASK_ENDED_FIRST
 from .replies import refusal
 
 
@@ -56,12 +56,9 @@ class AlreadyRequeued:
 
 
 @verb
-def _read_dead_letter(keys: TaskKeys, dead_letters: Key, with_journal: bool) -> None: ...
-
-
 def read_dead_letter(
-    keys: Keys, task_id: str, *, from_start: bool = False
-) -> Operation[DeadLetter | AlreadyRequeued | Refusal]:
+    keys: Keys, task_id: TaskId, *, from_start: bool = False
+) -> Reply[DeadLetter | AlreadyRequeued | Refusal]:
     """Read the dead letter of a task.
 
     Args:
@@ -97,7 +94,7 @@ def read_dead_letter(
                 }
                 return DeadLetter(agent.decode(), Scope.parse(scope.decode()), last_request, options, task, large)
 
-    return Operation(*_read_dead_letter(keys.task(task_id), keys.dead_letters, not from_start), parse)
+    return Reply(parse)
 
 
 class EntryArguments(NamedTuple):
@@ -105,25 +102,6 @@ class EntryArguments(NamedTuple):
 
     key: str
     content: bytes
-
-
-@verb
-def _requeue_task(
-    dead_keys: TaskKeys,
-    new_keys: TaskKeys,
-    dead_letters: str,
-    task_id: str,
-    retention: int,
-    due_us: int,
-    request: bytes,
-    options: bytes,
-    working_event: bytes,
-    moves_journal: bool,
-    entries: Sequence[EntryArguments],
-    task: TaskArguments,
-) -> None:
-    """`moves_journal` is True if the new task receives the journal and the called children. The content of each of the
-    `entries` is a blob. A watcher publishes the run after `due_us`."""
 
 
 def requeue_task(
@@ -154,27 +132,37 @@ def requeue_task(
     request, task = resubmission(dead_letter, task_id, kept_metadata)
     # The new task receives copies of the blobs, because each task has its own folder.
     entries = [] if from_start else [EntryArguments(*entry) for entry in dead_letter.large_entries.items()]
-
-    def parse(reply: Sequence[bytes]) -> Literal["requeued", "blocked", "gone"]:
-        return cast(Literal["requeued", "blocked", "gone"], reply[0].decode())
-
-    return Operation(
-        *_requeue_task(
-            keys.task(dead_letter.task.id),
-            keys.task(task_id),
-            dead_letters=keys.dead_letters,
-            task_id=task_id,
-            retention=retention,
-            due_us=FIRST_PUBLISH_GRACE_US,
-            request=encode_request(request),
-            options=options,
-            working_event=encode(status_event(task_id, task.context_id, WORKING)),
-            moves_journal=not from_start,
-            entries=entries,
-            task=task_arguments(task),
-        ),
-        parse,
+    return _requeue_task(
+        keys,
+        keys.task(task_id),
+        keys.task(dead_letter.task.id),
+        task_id=task_id,
+        retention=retention,
+        request=encode_request(request),
+        options=options,
+        working_event=encode(status_event(task_id, task.context_id, WORKING)),
+        from_start=from_start,
+        entries=entries,
+        task=task,
     )
+
+
+@verb
+def _requeue_task(
+    keys: Keys,
+    new_keys: TaskKeys,
+    dead_keys: TaskKeys,
+    task_id: str,
+    retention: int,
+    request: bytes,
+    options: bytes,
+    working_event: bytes,
+    from_start: bool,
+    entries: Sequence[EntryArguments],
+    task: TaskToWrite,
+) -> Reply[Literal["requeued", "blocked", "gone"]]:
+    """The content of each of the `entries` is a blob."""
+    return Reply(lambda reply: cast(Literal["requeued", "blocked", "gone"], reply[0].decode()))
 
 
 def resubmission(

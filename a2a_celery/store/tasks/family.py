@@ -19,9 +19,8 @@ from ...lifecycle.own_metadata import NAMESPACE, PARENT_TASK_ID
 from ...lifecycle.references import Scope
 from ..blobs.references import encode
 from ..codec import pack_metadata, state_of
-from ..keys import Keys, TaskKeys, scope_or_any
-from ..operation import Operation
-from ..verbs import Key, verb
+from ..keys import AnyScope, Keys
+from ..verbs import Reply, TaskId, verb
 
 MAX_DEPTH = 16
 """Maximum number of ancestors of a task. The limit stops agents that call each other in a cycle."""
@@ -144,11 +143,7 @@ def parent_arguments(parent: Parent, task_id: str, context_id: str) -> ParentArg
 
 
 @verb
-def _read_family(keys: TaskKeys, scope: str, prefix: str) -> None:
-    """`scope` is "*" for any scope."""
-
-
-def read_family(keys: Keys, scope: Scope | None, task_id: str) -> Operation[Family | None]:
+def read_family(keys: Keys, scope: AnyScope, task_id: TaskId) -> Reply[Family | None]:
     """Read a task with its parent and children.
 
     Args:
@@ -167,14 +162,11 @@ def read_family(keys: Keys, scope: Scope | None, task_id: str) -> Operation[Fami
         relatives = map(Relative.parse, children)
         return Family(Relative.parse(task), Relative.parse(parent) if parent else None, tuple(relatives))
 
-    return Operation(*_read_family(keys.task(task_id), scope_or_any(scope), keys.prefix), parse)
+    return Reply(parse)
 
 
 @verb
-def _acquire_ended_parents(ended_parents: Key, prefix: str, limit: int, delay_us: int) -> None: ...
-
-
-def acquire_ended_parents(keys: Keys, *, limit: int, delay_us: int) -> Operation[list[OrphanedChild]]:
+def acquire_ended_parents(keys: Keys, *, limit: int, delay_us: int) -> Reply[list[OrphanedChild]]:
     """Acquire up to `limit` tasks that ended, or of which a turn was interrupted, and read the children to cancel.
 
     A task with live children to cancel is due again after `delay_us`.
@@ -187,4 +179,4 @@ def acquire_ended_parents(keys: Keys, *, limit: int, delay_us: int) -> Operation
             for parent, task_id, context_id, scope in fields
         ]
 
-    return Operation(*_acquire_ended_parents(keys.ended_parents, keys.prefix, limit, delay_us), parse)
+    return Reply(parse)

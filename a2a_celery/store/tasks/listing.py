@@ -17,6 +17,7 @@ from a2a.utils.task import ListTasksCursor, decode_list_tasks_cursor, encode_lis
 
 from ...lifecycle.references import Scope, quote_key_part
 from ..client.connection import AsyncStore
+from ..codec import Position
 from ..keys import Keys
 from .commands import list_tasks
 from .replies import Page
@@ -43,7 +44,7 @@ class ListQuery:
     context_id: str
     state: TaskState | None
     not_before_us: int | None
-    cursor: tuple[int, str] | None
+    cursor: Position | None
     history_length: int | None
     artifacts: bool
 
@@ -123,7 +124,7 @@ def position_token(at_us: int, task_id: str) -> str:
     return encode_list_tasks_cursor(ListTasksCursor(at_us * 1000, task_id))
 
 
-def position_of(token: str) -> tuple[int, str] | None:
+def position_of(token: str) -> Position | None:
     """Return the position in a `position_token` (time in µs, quoted id), or None if `token` is invalid."""
     if not token.isascii() or len(token) > MAX_TOKEN_LENGTH:
         return None
@@ -131,12 +132,12 @@ def position_of(token: str) -> tuple[int, str] | None:
     if cursor is None or cursor.timestamp_ns is None or not 0 <= cursor.timestamp_ns < 2**63:
         return None
     try:
-        return cursor.timestamp_ns // 1000, quote_key_part(cursor.task_id)
+        return Position(cursor.timestamp_ns // 1000, quote_key_part(cursor.task_id))
     except UnicodeEncodeError:  # the id contains a surrogate
         return None
 
 
-def _cursor(token: str) -> tuple[int, str] | None:
+def _cursor(token: str) -> Position | None:
     if not token:
         return None
     if (position := position_of(token)) is None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 from ...lifecycle.references import RunRef, Scope
 from ...lifecycle.refusals import Reason, Refusal
-from ..keys import Keys, TaskKeys, scope_or_any
-from ..operation import Operation
-from ..verbs import verb
-from .commands import FIRST_PUBLISH_GRACE_US, TaskLimits, limit_argument
+from ..keys import AnyScope, Keys
+from ..verbs import Reply, TaskId, verb
+from .commands import TaskLimits, limit_argument
 from .replies import Reasons, refusal
 
 MAX_STORED_SIGNALS = 100
@@ -36,36 +36,24 @@ class SignalResumed:
     is_blocked: bool = False
 
 
+def _limits_of_signal(keys: Keys, limits: TaskLimits | None) -> str:
+    """Return the limits of bytes and memory, which do not depend on the agent."""
+    return limit_argument(keys, Scope(), limits)
+
+
 @verb
-def _send_signal(
-    keys: TaskKeys,
-    scope: str,
-    name: str,
-    payload: bytes,
-    signal_id: str,
-    due_us: int,
-    max_signals: int,
-    max_ids: int,
-    limits: str,
-    max_bytes: int | None,
-    agents_without_signals: Sequence[str],
-) -> None:
-    """`scope` is "*" for any scope. A watcher publishes the run after `due_us`. `limits` is the result of
-    `limit_argument`."""
-
-
 def send_signal(
     keys: Keys,
-    scope: Scope | None,
-    task_id: str,
+    scope: AnyScope,
+    task_id: TaskId,
     *,
     name: str,
     payload: bytes,
     signal_id: str,
-    limits: TaskLimits | None = None,
+    limits: Annotated[TaskLimits | None, _limits_of_signal] = None,
     max_bytes: int | None = None,
-    agents_without_signals: Iterable[str] = (),
-) -> Operation[SignalStored | SignalResumed | Refusal]:
+    agents_without_signals: Sequence[str] = (),
+) -> Reply[SignalStored | SignalResumed | Refusal]:
     """Send a signal to a task.
 
     Args:
@@ -99,17 +87,4 @@ def send_signal(
             case _:
                 return refusal(task_id, reply, reasons)
 
-    call = _send_signal(
-        keys.task(task_id),
-        scope=scope_or_any(scope),
-        name=name,
-        payload=payload,
-        signal_id=signal_id,
-        due_us=FIRST_PUBLISH_GRACE_US,
-        max_signals=MAX_STORED_SIGNALS,
-        max_ids=REMEMBERED_SIGNALS,
-        limits=limit_argument(keys, scope or Scope(), limits),
-        max_bytes=max_bytes,
-        agents_without_signals=list(agents_without_signals),
-    )
-    return Operation(*call, parse)
+    return Reply(parse)

@@ -10,10 +10,10 @@ from a2a.types import Task
 
 from ...lifecycle.references import Scope
 from ...lifecycle.states import INTERRUPTED
-from ..codec import require_contents, snapshot_size, task_from_snapshot
+from ..codec import Position, require_contents, snapshot_size, task_from_snapshot
 from ..keys import Keys
 from ..operation import Operation
-from ..verbs import Digits, Key, verb
+from ..verbs import Key, Reply, Unsent, verb
 
 MAX_BYTES = 1024 * 1024
 """Total size of the stored tasks on a page in bytes. A larger task is returned on its own page."""
@@ -34,15 +34,8 @@ class WaitingPage:
     more: bool
 
 
-@verb
-def _list_waiting(
-    indexes: Sequence[Key], prefix: str, size: int, cursor_us: Digits | None, cursor_id: str, max_bytes: int
-) -> None:
-    """`cursor_us` is None and `cursor_id` is "" for the first page. `cursor_id` is quoted."""
-
-
 def list_waiting(
-    keys: Keys, scopes: Sequence[Scope], *, page_size: int, cursor: tuple[int, str] | None = None
+    keys: Keys, scopes: Sequence[Scope], *, page_size: int, cursor: Position | None = None
 ) -> Operation[WaitingPage]:
     """Read a page of the interrupted tasks of `scopes`, oldest status first. Each scope has a different agent.
 
@@ -50,7 +43,7 @@ def list_waiting(
         keys: Keys of the deployment.
         scopes: Scopes of the tasks.
         page_size: Maximum number of tasks. With 0, only the totals are read.
-        cursor: Time of the status in µs since 1970, and quoted id, of the last task on the previous page, or None.
+        cursor: Last task on the previous page, or None.
     """
     lists = [(scope.agent, state) for scope in scopes for state in sorted(INTERRUPTED)]
     names = [f"{keys.scope_index(scope)}{int(state)}" for scope in scopes for state in sorted(INTERRUPTED)]
@@ -65,8 +58,12 @@ def list_waiting(
         tasks = [task_from_snapshot(snapshot)[0] for snapshot in snapshots]
         return WaitingPage(list(zip(agents, tasks, strict=True)), totals, more == b"1")
 
-    cursor_us, cursor_id = cursor or (None, "")
-    call = _list_waiting(
-        names, keys.prefix, size=page_size, cursor_us=cursor_us, cursor_id=cursor_id, max_bytes=MAX_BYTES
-    )
-    return Operation(*call, parse, size=lambda reply: sum(map(snapshot_size, reply[3:])))
+    reply = Reply(parse, size=lambda reply: sum(map(snapshot_size, reply[3:])))
+    return _list_waiting(keys, names, page_size, cursor, reply)
+
+
+@verb
+def _list_waiting(
+    keys: Keys, indexes: Sequence[Key], page_size: int, cursor: Position | None, reply: Unsent[Reply[WaitingPage]]
+) -> Reply[WaitingPage]:
+    return reply

@@ -11,16 +11,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import unquote
 from uuid import uuid4
 
 from ...lifecycle import EventId
-from ...lifecycle.references import Scope, quote_key_part
+from ...lifecycle.references import Scope
 from ..client.connection import SyncStore
-from ..keys import Keys, TaskKeys, scope_or_any
+from ..keys import AnyScope, Keys, Quoted
 from ..operation import Operation
-from ..verbs import Digits, Key, verb
+from ..verbs import Digits, Reply, TaskId, verb
 
 PAGE = 200
 
@@ -81,6 +81,9 @@ class Attempt:
         post, outcome, status, latency_ms, reason = json.loads(text)
         return cls(post, outcome, status, latency_ms, reason, int(at_us), int(next_us))
 
+
+AttemptText = Annotated[Attempt, Attempt.to_json]
+"""Attempt that a script receives as JSON."""
 
 PING = "ping-"
 """Prefix of the ids of pings. The ids of events begin with a digit."""
@@ -199,10 +202,7 @@ class DeliveryMetrics:
 
 
 @verb
-def _delivery_metrics(deliveries: Key, dead_deliveries: Key) -> None: ...
-
-
-def delivery_metrics(keys: Keys) -> Operation[DeliveryMetrics]:
+def delivery_metrics(keys: Keys) -> Reply[DeliveryMetrics]:
     """Read the number of deliveries by state, and the number of posts by outcome."""
 
     def parse(reply: Sequence[Any]) -> DeliveryMetrics:
@@ -211,11 +211,7 @@ def delivery_metrics(keys: Keys) -> Operation[DeliveryMetrics]:
         posts = (counts.get(name, 0) for name in ("delivered", "failed", "given_up"))
         return DeliveryMetrics(int(waiting), int(dead), *posts)
 
-    return Operation(*_delivery_metrics(keys.deliveries, keys.dead_deliveries), parse)
-
-
-@verb
-def _acquire_due_deliveries(deliveries: Key, prefix: str, limit: int, lease_us: int, token: str) -> None: ...
+    return Reply(parse)
 
 
 def acquire_due_deliveries(keys: Keys, *, limit: int, lease_us: int) -> Operation[list[DeliveryCursor]]:
@@ -227,28 +223,15 @@ def acquire_due_deliveries(keys: Keys, *, limit: int, lease_us: int) -> Operatio
         limit: Maximum number of cursors.
         lease_us: Duration of the leases in µs.
     """
-    token = uuid4().hex
-
-    def parse(reply: Sequence[Sequence[bytes]]) -> list[DeliveryCursor]:
-        return [_cursor(fields, token) for fields in reply]
-
-    call = _acquire_due_deliveries(keys.deliveries, keys.prefix, limit=limit, lease_us=lease_us, token=token)
-    return Operation(*call, parse)
+    return _acquire_due_deliveries(keys, limit, lease_us, uuid4().hex)
 
 
 @verb
-def _record_delivery(
-    keys: TaskKeys,
-    config: str,
-    token: str,
-    version: int,
-    lease_us: int,
-    was_posted: bool,
-    recorded_us: Digits | None,
-    attempt: str | None,
-) -> None:
-    """`config` is the quoted id of the config. `version` and `recorded_us` identify the event; `recorded_us` is None if
-    the time is unknown. `attempt` is JSON."""
+def _acquire_due_deliveries(keys: Keys, limit: int, lease_us: int, token: str) -> Reply[list[DeliveryCursor]]:
+    def parse(reply: Sequence[Sequence[bytes]]) -> list[DeliveryCursor]:
+        return [_cursor(fields, token) for fields in reply]
+
+    return Reply(parse)
 
 
 def record_delivery(
@@ -278,33 +261,22 @@ def record_delivery(
         replaced, the task is missing, or the store has lost the event. If the store has lost the event, the cursor is
         due immediately, at its stored position.
     """
-    version, recorded_us = event_id
-    call = _record_delivery(
-        keys.task(cursor.task_id),
-        quote_key_part(cursor.config_id),
-        cursor.token,
-        version=version,
-        lease_us=lease_us,
-        was_posted=posted,
-        recorded_us=recorded_us or None,
-        attempt=_attempt_json(attempt),
-    )
-    return Operation(*call, _word)
+    return _record_delivery(keys, cursor.task_id, cursor.config_id, cursor.token, *event_id, lease_us, posted, attempt)
 
 
 @verb
-def _postpone_delivery(
-    keys: TaskKeys,
-    config: str,
+def _record_delivery(
+    keys: Keys,
+    task_id: TaskId,
+    config_id: Quoted,
     token: str,
-    after_us: int,
-    counts_failure: bool,
-    starts_failing: bool,
-    failure: str | None,
-    attempt: str | None,
-) -> None:
-    """`config` is the quoted id of the config. With `starts_failing`, the time of the first failure is recorded, unless
-    it is recorded already. `failure` and `attempt` are JSON."""
+    version: int,
+    recorded_us: Digits,
+    lease_us: int,
+    posted: bool,
+    attempt: AttemptText | None,
+) -> Reply[Any]:
+    return Reply(_word)
 
 
 def postpone_delivery(
@@ -330,22 +302,32 @@ def postpone_delivery(
     Returns:
         False if the deliverer no longer holds the lease.
     """
-    call = _postpone_delivery(
-        keys.task(cursor.task_id),
-        quote_key_part(cursor.config_id),
+    return _postpone_delivery(
+        keys,
+        cursor.task_id,
+        cursor.config_id,
         cursor.token,
-        after_us=after_us,
+        after_us,
         counts_failure=counts is True,
         starts_failing=bool(counts),
         failure=json.dumps(failure) if failure else None,
-        attempt=_attempt_json(attempt),
+        attempt=attempt,
     )
-    return Operation(*call, bool)
 
 
 @verb
-def _abandon_delivery(keys: TaskKeys, config: str, token: str, failure: str, attempt: str | None) -> None:
-    """`config` is the quoted id of the config. `failure` and `attempt` are JSON."""
+def _postpone_delivery(
+    keys: Keys,
+    task_id: TaskId,
+    config_id: Quoted,
+    token: str,
+    after_us: int,
+    counts_failure: bool,
+    starts_failing: bool,
+    failure: str | None,
+    attempt: AttemptText | None,
+) -> Reply[bool]:
+    return Reply(bool)
 
 
 def abandon_delivery(
@@ -362,19 +344,14 @@ def abandon_delivery(
     Returns:
         False if the deliverer no longer holds the lease.
     """
-    call = _abandon_delivery(
-        keys.task(cursor.task_id),
-        quote_key_part(cursor.config_id),
-        cursor.token,
-        failure=json.dumps(failure),
-        attempt=_attempt_json(attempt),
-    )
-    return Operation(*call, bool)
+    return _abandon_delivery(keys, cursor.task_id, cursor.config_id, cursor.token, json.dumps(failure), attempt)
 
 
 @verb
-def _replay_delivery(keys: TaskKeys, scope: str, config: str, nonce: str) -> None:
-    """`scope` is "*" for any scope. `config` is the quoted id of the config."""
+def _abandon_delivery(
+    keys: Keys, task_id: TaskId, config_id: Quoted, token: str, failure: str, attempt: AttemptText | None
+) -> Reply[bool]:
+    return Reply(bool)
 
 
 def replay_delivery(
@@ -392,16 +369,12 @@ def replay_delivery(
         "replayed" if the events were scheduled. "alive" if no delivery failed, or a deliverer has leased the cursor.
         "missing" if `scope` has no such config.
     """
-    call = _replay_delivery(keys.task(task_id), scope_or_any(scope), quote_key_part(config_id), nonce=uuid4().hex)
-    return Operation(*call, _word)
+    return _replay_delivery(keys, task_id, config_id, scope, nonce=uuid4().hex)
 
 
 @verb
-def _request_post(
-    keys: TaskKeys, scope: str, config: str, post: str, limit: int, version: int, recorded_us: Digits, nonce: str
-) -> None:
-    """`scope` is "*" for any scope. `config` is the quoted id of the config. `limit` is the maximum number of requested
-    posts. `version` and `recorded_us` identify the event, and are 0 for a ping."""
+def _replay_delivery(keys: Keys, task_id: TaskId, config_id: Quoted, scope: AnyScope, nonce: str) -> Reply[Any]:
+    return Reply(_word)
 
 
 def request_post(
@@ -422,27 +395,27 @@ def request_post(
         "requested" if the post was requested. "gone" if the log does not have the event. "full" if
         `MAX_REQUESTED_POSTS` requested posts wait. "missing" if `scope` has no such config.
     """
-    version, recorded_us = post if isinstance(post, EventId) else EventId(0)
-    call = _request_post(
-        keys.task(task_id),
-        scope_or_any(scope),
-        quote_key_part(config_id),
-        post=str(post),
-        limit=MAX_REQUESTED_POSTS,
-        version=version,
-        recorded_us=recorded_us,
-        nonce=uuid4().hex,
-    )
-    return Operation(*call, _word)
+    event_id = post if isinstance(post, EventId) else EventId(0)
+    return _request_post(keys, scope, task_id, config_id, str(post), *event_id, MAX_REQUESTED_POSTS, uuid4().hex)
 
 
 @verb
-def _acquire_requested_posts(requested_posts: Key, prefix: str, limit: int, lease_us: int) -> None: ...
+def _request_post(
+    keys: Keys,
+    scope: AnyScope,
+    task_id: TaskId,
+    config_id: Quoted,
+    post: str,
+    version: int,
+    recorded_us: Digits,
+    limit: int,
+    nonce: str,
+) -> Reply[Any]:
+    return Reply(_word)
 
 
-def acquire_requested_posts(
-    keys: Keys, *, limit: int, lease_us: int
-) -> Operation[list[tuple[DeliveryCursor, list[str]]]]:
+@verb
+def acquire_requested_posts(keys: Keys, *, limit: int, lease_us: int) -> Reply[list[tuple[DeliveryCursor, list[str]]]]:
     """Lease up to `limit` cursors with requested posts, each for `lease_us`.
 
     Returns:
@@ -452,15 +425,7 @@ def acquire_requested_posts(
     def parse(reply: Sequence[Sequence[bytes]]) -> list[tuple[DeliveryCursor, list[str]]]:
         return [(_cursor(fields, ""), posts.decode().split()) for posts, *fields in reply]
 
-    return Operation(*_acquire_requested_posts(keys.requested_posts, keys.prefix, limit, lease_us), parse)
-
-
-@verb
-def _settle_requested_post(
-    keys: TaskKeys, config: str, sealed: bytes, post: str, attempt: str | None, after_us: int
-) -> None:
-    """`config` is the quoted id of the config. `attempt` is JSON, or None to postpone the post. The remaining posts are
-    due after `after_us`."""
+    return Reply(parse)
 
 
 def settle_requested_post(
@@ -480,23 +445,24 @@ def settle_requested_post(
     Returns:
         The ids of the remaining requested posts.
     """
-    call = _settle_requested_post(
-        keys.task(cursor.task_id),
-        quote_key_part(cursor.config_id),
-        cursor.sealed,
-        post=post,
-        attempt=_attempt_json(attempt),
-        after_us=after_us,
-    )
-    return Operation(*call, lambda reply: reply.decode().split())
+    return _settle_requested_post(keys, cursor.task_id, cursor.config_id, cursor.sealed, post, attempt, after_us)
 
 
 @verb
-def _read_delivery(keys: TaskKeys, scope: str, config: str) -> None:
-    """`scope` is "*" for any scope. `config` is the quoted id of the config."""
+def _settle_requested_post(
+    keys: Keys,
+    task_id: TaskId,
+    config_id: Quoted,
+    sealed: bytes,
+    post: str,
+    attempt: AttemptText | None,
+    after_us: int,
+) -> Reply[list[str]]:
+    return Reply(lambda reply: reply.decode().split())
 
 
-def read_delivery(keys: Keys, task_id: str, config_id: str, scope: Scope | None = None) -> Operation[Delivery | None]:
+@verb
+def read_delivery(keys: Keys, task_id: TaskId, config_id: Quoted, scope: AnyScope = None) -> Reply[Delivery | None]:
     """Read a delivery with its attempts.
 
     Args:
@@ -519,16 +485,11 @@ def read_delivery(keys: Keys, task_id: str, config_id: str, scope: Scope | None 
             requested=tuple(requested.decode().split()),
         )
 
-    return Operation(*_read_delivery(keys.task(task_id), scope_or_any(scope), quote_key_part(config_id)), parse)
+    return Reply(parse)
 
 
 @verb
-def _scan_deliveries(delivery_list: Key, prefix: str, scan_cursor: Digits, count: int, has_due_times: bool) -> None:
-    """A page has about `count` cursors. `scan_cursor` is 0 for the first page. With `has_due_times`, the scores of the
-    list are due times."""
-
-
-def scan_deliveries(keys: Keys, *, dead: bool = False, cursor: int = 0) -> Operation[DeliveryPage]:
+def scan_deliveries(keys: Keys, *, dead: bool = False, cursor: Digits = 0) -> Reply[DeliveryPage]:
     """Read a page of the deliveries with undelivered events, or of the deliveries that were given up. A
     delivery may appear on several pages."""
 
@@ -536,8 +497,7 @@ def scan_deliveries(keys: Keys, *, dead: bool = False, cursor: int = 0) -> Opera
         following, now_us, *summaries = reply
         return DeliveryPage([_delivery(summary, int(now_us)) for summary in summaries], int(following) or None)
 
-    name = keys.dead_deliveries if dead else keys.deliveries
-    return Operation(*_scan_deliveries(name, keys.prefix, cursor, PAGE, has_due_times=not dead), parse)
+    return Reply(parse)
 
 
 def deliveries(store: SyncStore, keys: Keys, *, dead: bool = False) -> Iterator[Delivery]:
@@ -556,10 +516,6 @@ def deliveries(store: SyncStore, keys: Keys, *, dead: bool = False) -> Iterator[
                 pairs.add(name)
                 yield delivery
         cursor = page.cursor
-
-
-def _attempt_json(attempt: Attempt | None) -> str | None:
-    return attempt.to_json() if attempt is not None else None
 
 
 def _word(reply: bytes) -> Any:

@@ -5,21 +5,22 @@ The store cannot read the content of a config, because ``a2a_celery/crypto/seali
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeVar
 from urllib.parse import unquote
 
 from ...lifecycle.references import Scope, quote_key_part
 from ...lifecycle.refusals import Reason, Refusal
-from ..keys import Keys, TaskKeys, scope_or_any
+from ..keys import AnyScope, Keys, Quoted
 from ..operation import Operation
 from ..tasks.replies import Reasons, refusal
-from ..verbs import Digits, Key, verb
+from ..verbs import Digits, Reply, TaskId, Unsent, verb
+
+T = TypeVar("T")
 
 MAX_PUSH_CONFIGS = 10
 """Maximum number of configs of a task."""
-
 
 ESCALATION = "a2a_celery/escalation"
 """Id of the config that an agent adds to its task. Clients cannot see or change it."""
@@ -72,11 +73,6 @@ class ConfigArguments(NamedTuple):
     max_listed: str
 
 
-@verb
-def _save_push_config(keys: TaskKeys, scope: str, config: ConfigArguments) -> None:
-    """`scope` is "*" for any scope."""
-
-
 def save_push_config(keys: Keys, scope: Scope | None, task_id: str, config: NewPushConfig) -> Operation[Refusal | None]:
     """Save a config of a task.
 
@@ -93,7 +89,11 @@ def save_push_config(keys: Keys, scope: Scope | None, task_id: str, config: NewP
     Returns:
         None if the config was saved, or the reason for the refusal.
     """
+    return _save_push_config(keys, scope, task_id, config_arguments(keys, config))
 
+
+@verb
+def _save_push_config(keys: Keys, scope: AnyScope, task_id: TaskId, config: ConfigArguments) -> Reply[Refusal | None]:
     def parse(reply: bytes | Sequence[bytes]) -> Refusal | None:
         if reply == b"saved":
             return None
@@ -104,12 +104,7 @@ def save_push_config(keys: Keys, scope: Scope | None, task_id: str, config: NewP
         }
         return refusal(task_id, [reply] if isinstance(reply, bytes) else reply, reasons)
 
-    return Operation(*_save_push_config(keys.task(task_id), scope_or_any(scope), config_arguments(keys, config)), parse)
-
-
-@verb
-def _read_push_configs(keys: TaskKeys, scope: str, wanted: str | None) -> None:
-    """`scope` is "*" for any scope. `wanted` is the quoted id of a config, or None for all configs."""
+    return Reply(parse)
 
 
 def read_push_config(keys: Keys, scope: Scope | None, task_id: str, config_id: str) -> Operation[bytes | None]:
@@ -122,7 +117,7 @@ def read_push_config(keys: Keys, scope: Scope | None, task_id: str, config_id: s
     def parse(reply: Sequence[bytes] | None) -> bytes | None:
         return reply[1] if reply else None
 
-    return Operation(*_read_push_configs(keys.task(task_id), scope_or_any(scope), quote_key_part(config_id)), parse)
+    return _read_push_configs(keys, scope, task_id, config_id, parse)
 
 
 def list_push_configs(keys: Keys, scope: Scope | None, task_id: str) -> Operation[list[tuple[str, bytes]] | None]:
@@ -139,34 +134,34 @@ def list_push_configs(keys: Keys, scope: Scope | None, task_id: str) -> Operatio
             (unquote(name.decode()), sealed_config) for name, sealed_config in zip(reply[::2], reply[1::2], strict=True)
         )
 
-    return Operation(*_read_push_configs(keys.task(task_id), scope_or_any(scope), None), parse)
+    return _read_push_configs(keys, scope, task_id, None, parse)
 
 
 @verb
-def _delete_push_config(keys: TaskKeys, scope: str, config: str) -> None:
-    """`scope` is "*" for any scope. `config` is the quoted id of the config."""
+def _read_push_configs(
+    keys: Keys, scope: AnyScope, task_id: TaskId, config_id: Quoted | None, parse: Unsent[Callable[[Any], T]]
+) -> Reply[T]:
+    return Reply(parse)
 
 
-def delete_push_config(keys: Keys, scope: Scope | None, task_id: str, config_id: str) -> Operation[bool]:
+@verb
+def delete_push_config(keys: Keys, scope: AnyScope, task_id: TaskId, config_id: Quoted) -> Reply[bool]:
     """Delete a config, if the config exists.
 
     Returns:
         False if `scope` has no such task.
     """
-    return Operation(*_delete_push_config(keys.task(task_id), scope_or_any(scope), quote_key_part(config_id)), bool)
+    return Reply(bool)
 
 
 @verb
-def _secrets_in_use(secrets: Key) -> None: ...
-
-
-def secrets_in_use(keys: Keys) -> Operation[frozenset[str]]:
+def secrets_in_use(keys: Keys) -> Reply[frozenset[str]]:
     """Read the fingerprints of the secrets that seal configs or sessions."""
 
     def parse(reply: Sequence[bytes]) -> frozenset[str]:
         return frozenset(fingerprint.decode() for fingerprint in reply)
 
-    return Operation(*_secrets_in_use(keys.secrets), parse)
+    return Reply(parse)
 
 
 def config_arguments(keys: Keys, config: NewPushConfig, *, max_configs: int = MAX_PUSH_CONFIGS) -> ConfigArguments:
@@ -194,3 +189,7 @@ def config_arguments(keys: Keys, config: NewPushConfig, *, max_configs: int = MA
         listed=keys.webhooks(config.account) if config.account_limit is not None else "",
         max_listed=str(config.account_limit or ""),
     )
+
+
+ConfigToSave = Annotated[NewPushConfig, config_arguments]
+"""Push-notification config as an argument of a script."""

@@ -13,7 +13,7 @@ from a2a_celery.features.questions.question_section import QuestionSection, Remi
 from a2a_celery.features.questions.reminder_poster import post_reminders, reminder_index
 from a2a_celery.lifecycle.own_metadata import NAMESPACE, REMINDER, own_metadata
 from a2a_celery.lifecycle.states import CANCELED, FAILED, INPUT_REQUIRED
-from a2a_celery.store import AsyncStore, Keys, Operation
+from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.admin.schema import STEPS
 from a2a_celery.store.runs.commands import Settled, settle_run
 from a2a_celery.store.tasks.commands import continue_task, end_pauses, request_cancel
@@ -247,7 +247,7 @@ async def test_the_reminders_of_an_older_store_are_posted(
 
     [step] = [step for step in STEPS if step.to == 4]
     for count in (1, 0):
-        assert await store.run(Operation(*step.convert_page(keys.prefix, "0", 1000, False), list)) == [b"0", count]
+        assert await store.run(step.convert_page(keys, "0", 1000, False)) == ("0", count)
 
     await questions.make_due(task_id)
     assert await questions.post() == 1

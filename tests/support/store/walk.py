@@ -436,7 +436,7 @@ class World:
             await self.run(remove_archived(self.keys, list(self.view.records)))
             for tag in await self.seeds.store.redis.zrange(self.keys.archive, 0, -1):  # deleted tasks
                 await self.seeds.store.redis.zadd(self.keys.archive, {tag: 1})
-            due = await self.run(acquire_archivable(self.keys, archiver="archiver", limit=100, lease_ms=1000))
+            due = await self.run(acquire_archivable(self.keys, archiver_id="archiver", limit=100, lease_ms=1000))
             assert due.tasks == []
 
 

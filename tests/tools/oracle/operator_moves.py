@@ -17,8 +17,8 @@ from a2a_celery.store.admin.archiving import (
 )
 from a2a_celery.store.admin.metrics import read_metrics
 from a2a_celery.store.admin.samples import HOUR, Sample, record_sample
-from a2a_celery.store.admin.schema import SCHEMA, STEPS, opening_operations, page_of, set_schema
-from a2a_celery.store.admin.start_check import announce_worker, record_heartbeat
+from a2a_celery.store.admin.schema import PAGE, SCHEMA, STEPS, opening_operations, set_schema
+from a2a_celery.store.admin.start_check import announce_watcher, announce_worker
 from a2a_celery.store.admin.usage import read_memory
 from a2a_celery.store.log.pages import read_log
 from a2a_celery.store.tasks.commands import (
@@ -121,7 +121,7 @@ async def archive_differently(world: Recorder, task_id: str, r: Record) -> None:
     for tag in await redis.zrange(keys.archive, 0, 0):
         await redis.zadd(keys.archive, {tag: 1})
     archiver = world.chance.choice(["one", "two"])
-    await world.run(acquire_archivable(keys, archiver=archiver, limit=5, lease_ms=600_000))
+    await world.run(acquire_archivable(keys, archiver_id=archiver, limit=5, lease_ms=600_000))
     await world.run(defer_archiving(keys, task_id))
     if world.chance.random() < 0.5:
         await world.run(retry_refused(keys))
@@ -133,8 +133,8 @@ async def archive_differently(world: Recorder, task_id: str, r: Record) -> None:
 async def announce(world: Recorder, task_id: str, r: Record) -> None:
     """Announce a watcher and a worker, record a sample, and charge the bucket of an account."""
     keys, withdraws = world.keys, world.chance.random() < 0.3
-    await world.run(record_heartbeat(keys, "one", schema=SCHEMA, archives=False, withdraws=withdraws))
-    await world.run(announce_worker(keys, "worker", schema=SCHEMA))
+    await world.run(announce_watcher(keys, "one", archives=False, withdraws=withdraws))
+    await world.run(announce_worker(keys, "worker"))
     metrics, posts = await world.run(read_metrics(keys)), await world.run(delivery_metrics(keys))
     await world.run(record_sample(keys, HOUR, Sample.of(metrics, posts, None)))
     overdraw = world.chance.random() < 0.3
@@ -153,5 +153,5 @@ async def open_store(world: Recorder, task_id: str, r: Record) -> None:
     for previous in (0, SCHEMA):
         await world.run(set_schema(world.keys, previous, SCHEMA))
     for migration in STEPS:
-        await world.run(page_of(world.keys, migration, "0", dry_run=world.chance.random() < 0.5))
+        await world.run(migration.convert_page(world.keys, "0", PAGE, world.chance.random() < 0.5))
     world.client.run(read_memory())

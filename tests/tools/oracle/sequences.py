@@ -94,7 +94,7 @@ class Scripts:
                     self._limits.enter_context(patch.object(module, name, limit))
 
     def _mutate(self, folder: Path, name: str, before: str, after: str) -> None:
-        kinds = {f"features/{code.feature}/{Path(getfile(kind)).stem}.lua": kind for kind, code in SECTIONS.items()}
+        kinds = {f"features/{code.table.name}/{Path(getfile(kind)).stem}.lua": kind for kind, code in SECTIONS.items()}
         kind = kinds.get(name)
         text = (folder / name).read_text() if kind is None else SECTIONS[kind].text
         if text.count(before) != 1:

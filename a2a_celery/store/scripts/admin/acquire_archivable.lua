@@ -4,10 +4,10 @@
 -- requires: full_store, keys, states, time
 
 allow_on_full_store(archive) -- archiving frees memory
-local holder = redis.call('GET', lease)
-local is_held = redis.call('PTTL', lease) <= lease_ms -- false if the lease was written before the clock was set back
-if holder and is_held and holder ~= archiver then return {micros(now()), false} end
-redis.call('SET', lease, archiver, 'PX', lease_ms)
+local holder = redis.call('GET', archiver)
+local is_held = redis.call('PTTL', archiver) <= lease_ms -- false if the lease was written before the clock was set back
+if holder and is_held and holder ~= archiver_id then return {micros(now()), false} end
+redis.call('SET', archiver, archiver_id, 'PX', lease_ms)
 local reply = {micros(now())}
 for _, tag in ipairs(redis.call('ZRANGEBYSCORE', archive, '-inf', micros(now()), 'LIMIT', 0, limit)) do
   local r = redis.call('HMGET', keys_of(prefix, tag).record, 'task_id', 'scope', 'state')

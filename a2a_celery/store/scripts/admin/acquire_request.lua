@@ -7,12 +7,13 @@
 allow_on_full_store(bucket)
 local time = redis.call('TIME')
 local at = tonumber(time[1]) * 1000000 + tonumber(time[2])
-local capacity = token_us * size
+local token_us = 1000000 / per_second -- time in which one token is added
+local capacity = token_us * burst
 -- a later time may have been written with another clock or other settings
-local latest = at + capacity + max_debt
-local full_at = math.max(at, math.min(tonumber(redis.call('GET', bucket) or 0), latest)) + token_us * amount
-if is_overdrawable then full_at = math.min(full_at, latest) end
-local wait = string.format('%.0f', math.max(0, math.ceil(full_at + token_us * reserve - at - capacity)))
-if wait ~= '0' and not is_overdrawable then return wait end
+local latest = at + capacity + MAX_DEBT * 1000000
+local full_at = math.max(at, math.min(tonumber(redis.call('GET', bucket) or 0), latest)) + token_us * cost
+if overdraw then full_at = math.min(full_at, latest) end
+local wait = string.format('%.0f', math.max(0, math.ceil(full_at + token_us * spare - at - capacity)))
+if wait ~= '0' and not overdraw then return wait end
 redis.call('SET', bucket, string.format('%.0f', full_at), 'PX', math.ceil((full_at - at) / 1000))
 return wait

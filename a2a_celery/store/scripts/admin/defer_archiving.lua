@@ -4,13 +4,13 @@
 -- requires: full_store
 
 allow_on_full_store(archive)
-if tag then
-  local due = redis.call('ZSCORE', archive, tag)
-  if due then redis.call('ZADD', refused, due, tag) end
-  redis.call('ZREM', archive, tag)
+if task_id then
+  local due = redis.call('ZSCORE', archive, task_id)
+  if due then redis.call('ZADD', archive_refused, due, task_id) end
+  redis.call('ZREM', archive, task_id)
   return 0
 end
-local members = redis.call('ZRANGE', refused, 0, -1, 'WITHSCORES')
+local members = redis.call('ZRANGE', archive_refused, 0, -1, 'WITHSCORES')
 for i = 1, #members, 2 do redis.call('ZADD', archive, members[i + 1], members[i]) end
-redis.call('DEL', refused)
+redis.call('DEL', archive_refused)
 return #members / 2

@@ -5,7 +5,14 @@
 -- Number of members that are read from an index at once. Most tasks of a page may be in one index, or in different ones.
 local BATCH = math.max(5, math.ceil(2 * limit / #indexes))
 
-local function follows_cursor(at, tag) return not cursor_at or at < cursor_at or (at == cursor_at and tag < cursor_id) end
+local oldest = not_before_us and micros(not_before_us) or '-inf'
+local cursor_at = cursor and tonumber(cursor.at_us) or math.huge
+local newest_us = math.min(not_after_us or math.huge, cursor_at)
+local newest = newest_us < math.huge and micros(newest_us) or '+inf'
+
+local function follows_cursor(at, tag)
+  return not cursor or at < cursor_at or (at == cursor_at and tag < cursor.tag)
+end
 
 -- Set `list.tag`, `list.score` and `list.at` to the next member of the index after the cursor, or to nil at its end.
 local function advance(list)

@@ -4,5 +4,5 @@
 
 allow_on_full_store(installation)
 local schema = redis.call('HGET', installation, 'schema') or ''
-if schema == own_schema and has_archive then redis.call('HSET', installation, 'archive', '1') end
+if schema == tostring(SCHEMA) and has_archive then redis.call('HSET', installation, 'archive', '1') end
 return {schema, redis.call('HGET', installation, 'archive') or ''}

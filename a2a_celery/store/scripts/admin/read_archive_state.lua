@@ -4,7 +4,7 @@
 --       tasks}
 -- requires: full_store, time
 
-if disables_archive then
+if give_up then
   allow_on_full_store(installation)
   redis.call('HSET', installation, 'archive', '', 'adopted', '')
 end
@@ -13,5 +13,5 @@ local oldest = redis.call('ZRANGE', archive, 0, 0, 'WITHSCORES')[2]
 local settings = redis.call('HMGET', installation, 'archive', 'adopted')
 return {
   settings[1] or '', settings[2] or '', redis.call('ZCARD', archive), redis.call('ZCOUNT', archive, '-inf', micros(at)),
-  micros(math.max(0, at - tonumber(oldest or at))), redis.call('ZCARD', refused),
+  micros(math.max(0, at - tonumber(oldest or at))), redis.call('ZCARD', archive_refused),
 }

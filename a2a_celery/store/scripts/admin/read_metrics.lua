@@ -6,7 +6,7 @@
 -- requires: keys, time
 
 local oldest, ages = {}, {}
-for _, name in ipairs(redis.call('ZRANGE', dispatch, 0, sample - 1)) do
+for _, name in ipairs(redis.call('ZRANGE', dispatch, 0, SAMPLED_RUNS - 1)) do
   local record = prefix .. ':{' .. quoted(string.match(name, '^(.*)%.%d+$')) .. '}:task'
   local r = redis.call('HMGET', record, 'agent', 'at', 'begins_at', 'unblocked_at', 'resumed_at')
   if r[1] then
@@ -23,5 +23,5 @@ return {
   redis.call('ZCARD', canvases), redis.call('ZCARD', pauses), redis.call('ZCOUNT', dead_letters, micros(now()), '+inf'), ages,
   redis.call('ZCARD', blocked), redis.call('ZCOUNT', archive, '-inf', micros(now())),
   micros(math.max(0, now() - tonumber(redis.call('ZRANGE', archive, 0, 0, 'WITHSCORES')[2] or now()))),
-  redis.call('ZCARD', refused), redis.call('ZCARD', suspended),
+  redis.call('ZCARD', archive_refused), redis.call('ZCARD', suspended),
 }

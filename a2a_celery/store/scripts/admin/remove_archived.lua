@@ -12,7 +12,7 @@ local function has_undelivered(keys, r)
 end
 
 local border, removed = tonumber(redis.call('HGET', installation, 'border') or '0'), 0
-for _, tag in ipairs(tags) do
+for _, tag in ipairs(task_ids) do
   local keys = keys_of(prefix, tag)
   local r = load_record(keys)
   if r and TERMINAL[r.state] and redis.call('ZREM', archive, tag) == 1 then
@@ -25,8 +25,8 @@ for _, tag in ipairs(tags) do
         r.code_version = false -- a dead letter does not count as an open task of its version
         delete_run_data(keys, r, {'code_version'})
       end
-      r.retention = undelivered_retention
-      redis.call('HSET', keys.record, 'retention', undelivered_retention, 'size', micros(r.size))
+      r.retention = UNDELIVERED_RETENTION
+      redis.call('HSET', keys.record, 'retention', UNDELIVERED_RETENTION, 'size', micros(r.size))
       expire_task(keys, r)
     else
       delete_task(keys, r)

@@ -2,7 +2,7 @@
 -- The task of the dead letter stays FAILED.
 -- returns {'requeued'}, even for a repeated call | {'blocked'}: requeued, but another run of the context comes first
 --       | {'gone'}: the dead letter no longer exists
--- requires: blobs, context_queue, dispatch, family, full_store, journal, keys, options, replacement, signals, stored_bytes, tasks, time, versions
+-- requires: blobs, context_queue, dispatch, family, full_store, journal, keys, options, publication, replacement, signals, stored_bytes, tasks, time, versions
 
 local missing = missing_blobs(new_keys)
 if missing then return missing end
@@ -34,12 +34,12 @@ if dead.quota_account then
 end
 add_size(r, keep_blobs(new_keys, r))
 replace_task(new_keys, r, task)
-if moves_journal then
+if not from_start then
   redis.call('HSET', record, 'journal_origin', dead.journal_origin or dead.task_id)
   move_called_children(dead_keys, dead, new_keys, task_id)
 end
 if dead.children then schedule_child_cancels(dead_keys, task_tag(dead_keys)) end
-if moves_journal and tonumber(dead.journal_bytes or '0') > 0 then
+if not from_start and tonumber(dead.journal_bytes or '0') > 0 then
   redis.call('RENAME', dead_keys.journal, new_keys.journal)
   redis.call('PERSIST', new_keys.journal)
   redis.call('HSET', record, 'journal_bytes', dead.journal_bytes)
@@ -50,13 +50,13 @@ local freed_bytes = tonumber(dead.journal_bytes or '0') + tonumber(dead.signal_b
 if dead.journal_blobs then freed_bytes = freed_bytes + remove_journal_blobs(dead_keys, dead.leases, dead.journal_blobs) end
 if dead.quota_account then freed_bytes = freed_bytes + size_of_request(dead_keys) end
 free_bytes(dead_keys, dead, freed_bytes)
-if moves_journal and dead.code_version then set_code_version(new_keys, r, dead.code_version) end
+if not from_start and dead.code_version then set_code_version(new_keys, r, dead.code_version) end
 if dead.signal_ids then redis.call('HSET', record, 'signal_ids', dead.signal_ids) end
 for _, signal in ipairs(redis.call('LRANGE', dead_keys.signals, 0, -1)) do
   push_signal(new_keys, r, signal)
 end
 save_record(new_keys, r)
-queue_run(new_keys, r, now() + due_us)
+queue_run(new_keys, r, now() + FIRST_PUBLISH_GRACE_US)
 redis.call('DEL', dead_keys.journal, dead_keys.signals)
 redis.call('HDEL', dead_keys.record, 'request', 'caller', 'options', 'begins_at', 'turn_messages', 'read_messages',
   'journal_bytes', 'journal_origin', 'signal_ids', 'signal_bytes', 'code_version', 'journal_blobs')

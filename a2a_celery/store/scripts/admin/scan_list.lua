@@ -3,11 +3,11 @@
 --       twice. Members whose task or run is missing are omitted.
 -- requires: keys, task_summary, time
 
-local page = redis.call('ZSCAN', list, cursor, 'COUNT', count)
+local page = redis.call('ZSCAN', name, cursor, 'COUNT', size)
 local reply = {page[1], micros(now())}
 for i = 1, #page[2], 2 do
   local tag, run = page[2][i], nil
-  if lists_runs then
+  if name ~= pauses and name ~= dead_letters then
     local task_id
     task_id, run = string.match(tag, '^(.*)%.(%d+)$')
     tag = quoted(task_id)

@@ -3,8 +3,8 @@
 -- returns the schema of the store
 -- requires: time
 
-local schema = redis.call('HGET', installation, 'schema') or ''
-if schema ~= previous then return schema end
-redis.call('HSET', installation, 'schema', new)
-if previous == '' then redis.call('HSETNX', installation, 'border', micros(now())) end
-return new
+local stored_schema = redis.call('HGET', installation, 'schema') or '0'
+if stored_schema ~= previous_schema then return stored_schema end
+redis.call('HSET', installation, 'schema', schema)
+if previous_schema == '0' then redis.call('HSETNX', installation, 'border', micros(now())) end
+return schema

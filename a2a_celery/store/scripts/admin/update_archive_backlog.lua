@@ -6,7 +6,7 @@
 
 allow_on_full_store(installation)
 local archives = redis.call('HGET', installation, 'archive') == '1'
-local page = redis.call('SCAN', cursor, 'MATCH', '*:{*}:task', 'COUNT', count)
+local page = redis.call('SCAN', cursor, 'MATCH', '*:{*}:task', 'COUNT', PAGE)
 local changed = 0
 
 local function list_for_archive(keys, r)
@@ -22,7 +22,7 @@ end
 
 local function let_expire(keys, r)
   redis.call('ZREM', archive, task_tag(keys))
-  redis.call('ZREM', refused, task_tag(keys))
+  redis.call('ZREM', archive_refused, task_tag(keys))
   expire_task(keys, r)
   for _, index in ipairs(indexes_of(r, r.state)) do redis.call('EXPIRE', index .. r.state, r.retention) end
 end

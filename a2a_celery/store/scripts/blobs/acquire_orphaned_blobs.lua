@@ -5,15 +5,15 @@
 
 allow_on_full_store(blobs)
 local at = now()
-for _, tag in ipairs(redis.call('ZRANGEBYSCORE', blobs, '-inf', micros(at), 'LIMIT', 0, checks)) do
+for _, tag in ipairs(redis.call('ZRANGEBYSCORE', blobs, '-inf', micros(at), 'LIMIT', 0, CHECKS)) do
   local ttl_ms = redis.call('PTTL', keys_of(prefix, tag).record)
   if ttl_ms == -2 then
     redis.call('ZREM', blobs, tag)
-    redis.call('ZADD', orphaned, micros(at), tag)
+    redis.call('ZADD', orphaned_blobs, micros(at), tag)
   else
-    redis.call('ZADD', blobs, micros(at + (ttl_ms < 0 and recheck_us or ttl_ms * 1000 + 1000)), tag)
+    redis.call('ZADD', blobs, micros(at + (ttl_ms < 0 and RECHECK_AFTER_US or ttl_ms * 1000 + 1000)), tag)
   end
 end
-local due = redis.call('ZRANGEBYSCORE', orphaned, '-inf', micros(at), 'LIMIT', 0, limit)
-for _, tag in ipairs(due) do redis.call('ZADD', orphaned, micros(at + retry_us), tag) end
+local due = redis.call('ZRANGEBYSCORE', orphaned_blobs, '-inf', micros(at), 'LIMIT', 0, limit)
+for _, tag in ipairs(due) do redis.call('ZADD', orphaned_blobs, micros(at + REMOVE_FOR_US), tag) end
 return due

@@ -1,4 +1,4 @@
 -- forget_removed_blobs: record that folders were removed.
 -- returns nil
 
-for _, tag in ipairs(tags) do redis.call('ZREM', orphaned, tag) end
+for _, tag in ipairs(tags) do redis.call('ZREM', orphaned_blobs, tag) end

@@ -16,3 +16,9 @@ local function keys_of(prefix, tag)
   local stem = prefix .. ':{' .. tag .. '}:'
   return setmetatable({}, {__index = function(_, name) return stem .. KEY_NAMES[name] end})
 end
+
+-- Return the record of the run `name` (<task_id>.<run>), the id of its task, and its number as a string.
+local function record_of_run(prefix, name)
+  local task_id, run = string.match(name, '^(.*)%.(%d+)$')
+  return prefix .. ':{' .. quoted(task_id) .. '}:task', task_id, run
+end

@@ -8,17 +8,17 @@ local missing_blob = missing_blobs(keys)
 if missing_blob then return missing_blob end
 local r = load_record(keys)
 if not r or r.run ~= run or r.token ~= token then return {'lost'} end
-if r.seq > before then return {'written', micros(r.version), micros(r.state)} end
+if r.seq > written_count then return {'written', micros(r.version), micros(r.state)} end
 if r.phase ~= 'running' then return {'lost'} end
-local missing = missing_events(keys, r, before)
+local missing = missing_events(keys, r, written_count)
 if missing then return {'lost', missing} end
 local illegal = first_illegal(r, events)
 if illegal then return {'illegal', micros(illegal), micros(r.state)} end
 if changes_only_state(r, events) then allow_small_write(keys, events) else refuse_on_full_store(keys.record) end
 add_size(r, keep_blobs(keys, r))
 apply_events(keys, r, events)
-observe_first_event(keys, r, before, events)
-r.seq = before + #events
+observe_first_event(keys, r, written_count, events)
+r.seq = written_count + #events
 if TERMINAL[r.state] then end_task(keys, r) end
 save_record(keys, r)
 notify(keys, r)

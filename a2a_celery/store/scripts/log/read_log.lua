@@ -28,6 +28,6 @@ end
 local v = redis.call('HMGET', keys.record, 'version', 'state', 'largest', 'packed', 'task_id', 'context')
 if not v[1] then return {'0', '0', {}, '0'} end
 local r = {version = tonumber(v[1]), largest = tonumber(v[3] or 0), packed = v[4], task_id = v[5], context = v[6]}
-local is_restored = after > r.version or recorded_us and not has_event(keys, r, after, recorded_us)
+local is_restored = after > r.version or recorded_us ~= '0' and not has_event(keys, r, after, recorded_us)
 if is_restored then return {v[1], v[2], {}, '1'} end
 return {v[1], v[2], read_page(r, after), '0'}

@@ -20,5 +20,5 @@ repeat
       end
     end
   end
-until cursor == '0' or #entries >= 4 * max_entries or bytes >= max_bytes
+until cursor == '0' or #entries >= 4 * MAX_RECORDED or bytes >= JOURNAL_PAGE_BYTES
 return {redis.call('HLEN', keys.journal), entries}

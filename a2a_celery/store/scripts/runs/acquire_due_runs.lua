@@ -18,7 +18,7 @@ local function queued_since(run, prefetched, published, times)
   local published_run, published_us = string.match(published or '', '^(%d+) (%d+)$')
   if published_run ~= run or published_us == '0' then return '' end
   if tonumber(published_us) > at then return '' end
-  return at - tonumber(published_us) < longest_wait_us * 2 ^ (times - 1) and published_us or ''
+  return at - tonumber(published_us) < MAX_REDISPATCH_WAIT_US * 2 ^ (times - 1) and published_us or ''
 end
 
 -- Return the time in "<run> <µs>", or '' if the text is about another run.
@@ -37,15 +37,14 @@ refuse_on_full_store(dispatch) -- no worker could claim the runs
 local due = redis.call('ZRANGEBYSCORE', dispatch, '-inf', micros(at), 'LIMIT', 0, limit)
 local reply = {micros(at)}
 for _, name in ipairs(due) do
-  local task_id, run = string.match(name, '^(.*)%.(%d+)$')
-  local record = prefix .. ':{' .. quoted(task_id) .. '}:task'
+  local record, task_id, run = record_of_run(prefix, name)
   local r = redis.call('HMGET', record, 'run', 'phase', 'agent', 'options', 'prefetched', 'published_at',
     'unreported_since')
   if r[1] == run and r[2] == 'queued' then
     redis.call('HDEL', record, 'prefetched')
     local times = redis.call('HINCRBY', record, 'republish_count', 1)
     redis.call('HSET', record, 'published_at', run .. ' ' .. micros(at))
-    local wait = math.min(first_wait_us * 2 ^ (times - 1), longest_wait_us)
+    local wait = math.min(delay_us * 2 ^ (times - 1), MAX_REDISPATCH_WAIT_US)
     redis.call('ZADD', dispatch, micros(math.max(at, begins_at(r[4])) + wait), name)
     local queued = queued_since(run, r[5], r[6], times)
     for _, value in ipairs({task_id, run, r[3], r[4] or '', queued, time_of(r[6], run), valid_time_of(r[7], run)}) do

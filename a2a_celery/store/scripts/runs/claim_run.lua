@@ -10,10 +10,10 @@
 --       other_version is the version to which the journal belongs, or '' if it is the version of the worker
 -- requires: context_queue, journal, keys, metrics, notifications, own_metadata, runs, sessions, snapshot, states, status, tasks, time, transitions, versions
 
-local function session_key(r) return session_prefix .. r.scope .. ':' .. quoted(r.context) end
+local function session_key(r) return sessions .. r.scope .. ':' .. quoted(r.context) end
 
 local function session_of(r)
-  if not session_prefix then return {} end
+  if not session then return {} end
   local saved = redis.call('HMGET', session_key(r), 'version', 'state', 'task', 'turn')
   if not saved[1] then return {} end
   renew_session(r, session_key(r)) -- if this run is lost, the next attempt needs the session
@@ -33,7 +33,7 @@ end
 
 local function steps_before(r)
   if r.turn > 1 or r.attempt > 1 or retries ~= 0 then return redis.call('LRANGE', keys.execution, -SAVED_STEPS, -1) end
-  if not session_prefix then return {} end
+  if not session then return {} end
   local steps = {}
   for step in string.gmatch(redis.call('HGET', session_key(r), 'execution') or '', '[^\n]+') do steps[#steps + 1] = step end
   return steps
@@ -42,16 +42,16 @@ end
 local r = load_record(keys)
 if not r then return {'dropped', 'no such task'} end
 if TERMINAL[r.state] then return {'dropped', 'the task has ended'} end
-if r.run ~= tonumber(run) then return {'dropped', 'outdated: the task is at run ' .. micros(r.run)} end
+if r.run ~= run then return {'dropped', 'outdated: the task is at run ' .. micros(r.run)} end
 if r.phase ~= 'queued' and r.phase ~= 'running' then return {'dropped', 'the run is over'} end
 local retried_run, recorded_retries = string.match(r.retry_state or '', '^(%d+) (%d+)$')
-recorded_retries = retried_run == run and tonumber(recorded_retries) or 0
+recorded_retries = tonumber(retried_run) == run and tonumber(recorded_retries) or 0
 if r.phase == 'queued' and retries < recorded_retries then -- a redelivered message that is older than the retry
   return {'dropped', 'outdated: the run is at retry ' .. micros(recorded_retries)}
 end
 local is_unrecorded_retry = r.phase == 'running' and r.token ~= token
 if is_unrecorded_retry and retries <= recorded_retries then return {'dropped', 'claimed before'} end
-if is_unrecorded_retry and not retry_event then return {'unrecorded', r.context} end
+if is_unrecorded_retry and not retried then return {'unrecorded', r.context} end
 if r.phase == 'queued' and is_blocked(keys, r) then return {'dropped', 'another run of its context comes first'} end
 local is_claimed_now = is_unrecorded_retry or r.phase == 'queued'
 if is_claimed_now and r.code_version and r.code_version ~= version and not claims_other_version then
@@ -59,8 +59,8 @@ if is_claimed_now and r.code_version and r.code_version ~= version and not claim
 end
 if is_unrecorded_retry then
   -- Celery publishes a retry before the task can record it. The previous holder of the claim can no longer write.
-  write_status(keys, r, WORKING, '0', retry_event)
-  merge_metadata(keys, retry_metadata)
+  write_status(keys, r, WORKING, '0', retried.content)
+  merge_metadata(keys, retried.metadata)
   notify(keys, r)
   close_run(r)
   r.phase = 'queued'
@@ -76,8 +76,8 @@ if r.phase == 'queued' then
       r.context_queue and tonumber(r.unblocked_at or 0) or 0))
   redis.call('HSET', keys.record, 'max_attempts', micros(max_attempts + tonumber(r.uncounted_attempts or '0')),
     'claimed_at', micros(now()), 'worker', worker)
-  if retries ~= 0 then redis.call('HSET', keys.record, 'retry_state', run .. ' ' .. micros(retries)) end
-  if was_delayed(r) or writes_working and r.state ~= WORKING and LEGAL[r.state][WORKING] then
+  if retries ~= 0 then redis.call('HSET', keys.record, 'retry_state', micros(run) .. ' ' .. micros(retries)) end
+  if was_delayed(r) or working and r.state ~= WORKING and LEGAL[r.state][WORKING] then
     write_status(keys, r, WORKING, '0', r.working_event)
     notify(keys, r)
   end

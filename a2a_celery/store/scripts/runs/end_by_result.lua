@@ -8,13 +8,13 @@
 
 local r = load_record(keys)
 if not r or r.run ~= run or r.phase == 'running' or r.phase == 'suspended' then return {'unchanged'} end
-if r.phase == 'queued' and worker_was_lost and r.lost_processes then return {'unchanged'} end
+if r.phase == 'queued' and lost and r.lost_processes then return {'unchanged'} end
 if r.phase ~= '' then
   local illegal = first_illegal(r, events)
   if illegal then return {'illegal', micros(illegal), micros(r.state)} end
   allow_small_write(keys, events)
   apply_events(keys, r, events)
-  local is_dead_letter = dead_letters and r.phase == 'queued' and r.state == FAILED
+  local is_dead_letter = dead_letter and r.phase == 'queued' and r.state == FAILED
   end_task(keys, r, is_dead_letter and dead_letters)
   if is_dead_letter then count_metric(r, 'lost', 'failed') end
   save_record(keys, r)

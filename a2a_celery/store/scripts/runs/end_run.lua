@@ -9,10 +9,10 @@
 -- such processes.
 
 local function count_lost_process(keys, r, process)
-  local lost = r.lost_processes or ''
-  if not string.find(' ' .. lost, ' ' .. process .. ' ', 1, true) then lost = lost .. process .. ' ' end
-  redis.call('HSET', keys.record, 'lost_processes', lost)
-  return select(2, string.gsub(lost, ' ', ''))
+  local processes = r.lost_processes or ''
+  if not string.find(' ' .. processes, ' ' .. process .. ' ', 1, true) then processes = processes .. process .. ' ' end
+  redis.call('HSET', keys.record, 'lost_processes', processes)
+  return select(2, string.gsub(processes, ' ', ''))
 end
 
 local r = load_record(keys)
@@ -21,25 +21,25 @@ local retried_run, recorded_retries = string.match(r.retry_state or '', '^(%d+) 
 if retries and tonumber(retried_run) == run and retries < tonumber(recorded_retries) then return {'unchanged'} end
 allow_on_full_store(keys.record)
 if r.phase == 'running' then
-  if runner_prefix == '' or string.sub(r.runner, 1, #runner_prefix) ~= runner_prefix then return {'unchanged'} end
+  if not runner or string.sub(r.runner, 1, #runner) ~= runner then return {'unchanged'} end
   if r.cancel_requested == '1' then
     write_status(keys, r, CANCELED, '1', r.canceled_event)
-  elseif worker_was_lost and (is_interrupting(r) or r.attempt < tonumber(r.max_attempts)) then
+  elseif lost and (is_interrupting(r) or r.attempt < tonumber(r.max_attempts)) then
     redis.call('ZADD', r.leases, micros(now()), run_name(r))
     return {'unchanged'}
   else
     apply_events(keys, r, {event})
   end
 elseif r.phase == 'queued' then
-  if worker_was_lost and count_lost_process(keys, r, runner_prefix) < max_lost then
+  if lost and count_lost_process(keys, r, runner or '') < MAX_LOST_BEFORE_CLAIM then
     if not is_blocked(keys, r) then redis.call('ZADD', r.dispatch, micros(now()), run_name(r)) end
     return {'unchanged'}
   end
   apply_events(keys, r, {event})
 end
 if r.phase ~= '' then
-  end_task(keys, r, worker_was_lost and r.state == FAILED and dead_letters)
-  if worker_was_lost then count_metric(r, 'lost', r.state == FAILED and 'failed' or 'canceled') end
+  end_task(keys, r, lost and r.state == FAILED and dead_letters)
+  if lost then count_metric(r, 'lost', r.state == FAILED and 'failed' or 'canceled') end
   save_record(keys, r)
   notify(keys, r)
 end

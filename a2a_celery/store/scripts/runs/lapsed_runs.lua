@@ -23,8 +23,8 @@ if due[1] then -- a write without effect, which fails if Redis refuses writes, b
   redis.call('ZADD', leases, 'XX', redis.call('ZSCORE', leases, due[1]), due[1])
 end
 for _, name in ipairs(due) do
-  local task_id, run = string.match(name, '^(.*)%.(%d+)$')
-  local r = redis.call('HMGET', prefix .. ':{' .. quoted(task_id) .. '}:task', 'run', 'agent', 'attempt', 'max_attempts',
+  local record, task_id, run = record_of_run(prefix, name)
+  local r = redis.call('HMGET', record, 'run', 'agent', 'attempt', 'max_attempts',
     'returned_run', 'worker', 'options')
   if r[1] == run then
     local values = {task_id, run, r[2], r[3], r[4] or '1', r[5] == run and '1' or '0', r[6] or '', called_task(r[7])}

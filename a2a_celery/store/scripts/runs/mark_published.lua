@@ -2,7 +2,7 @@
 -- effect on a claimed run, or on a run that has been retried since. A prefetched run is due when its worker counts as
 -- lost.
 -- returns nil
--- requires: full_store, time
+-- requires: full_store, keys, time
 -- Return true if the run of `record` has been retried more often than in its message.
 
 local function is_retried(record, run, retries)
@@ -11,9 +11,9 @@ local function is_retried(record, run, retries)
 end
 
 allow_on_full_store(dispatch)
-for i, published in ipairs(runs) do
-  local record, name = records[i], published.name
-  local run = string.match(name, '%d+$')
+for _, published in ipairs(runs) do
+  local name = published.name
+  local record, _, run = record_of_run(prefix, name)
   if redis.call('ZSCORE', dispatch, name) and not is_retried(record, run, published.retries) then
     local due = now() + published.delay_us
     local prefetched_run, republish_at, lost_at = string.match(redis.call('HGET', record, 'prefetched') or '', '^(%d+) (%d+) (%d+)$')

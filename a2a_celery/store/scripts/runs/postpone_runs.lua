@@ -1,6 +1,6 @@
 -- postpone_runs: undo acquire_due_runs for runs that a watcher did not publish. No effect on a claimed run.
 -- returns nil
--- requires: time
+-- requires: keys, time
 
 local function set_time(record, field, name, us)
   if us then
@@ -10,8 +10,9 @@ local function set_time(record, field, name, us)
   end
 end
 
-for i, postponed in ipairs(runs) do
-  local record, name = records[i], postponed.name
+for _, postponed in ipairs(runs) do
+  local name = postponed.name
+  local record = record_of_run(prefix, name)
   if redis.call('ZSCORE', dispatch, name) then
     redis.call('ZADD', dispatch, micros(now() + postponed.delay_us), name)
     redis.call('HINCRBY', record, 'republish_count', -1)

@@ -13,5 +13,5 @@ repeat
     entries[#entries + 1] = value
     bytes = bytes + #value
   end
-until cursor == '0' or bytes >= max_bytes
+until cursor == '0' or bytes >= JOURNAL_PAGE_BYTES
 return {'page', cursor, entries}

@@ -5,7 +5,7 @@
 local r = load_record(keys)
 if not r or r.run ~= run or r.token ~= token or r.phase ~= 'running' then return {'lost'} end
 local messages, indexes = {}, {}
-for _, waiting in ipairs(redis.call('LRANGE', keys.turns, received_count, -1)) do
+for _, waiting in ipairs(redis.call('LRANGE', keys.turns, received, -1)) do
   local fields = unpack_waiting(waiting)
   if fields[7] ~= 'steer' then break end -- on_message was changed: this message begins a turn
   messages[#messages + 1], indexes[#indexes + 1] = fields[1], fields[8]

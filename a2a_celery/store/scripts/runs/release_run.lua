@@ -10,16 +10,16 @@ if version then return {'released', version, state} end
 if not r or r.run ~= run or r.token ~= token then return {'lost'} end
 if TERMINAL[r.state] then return {'released', micros(r.version), micros(r.state)} end
 if r.phase ~= 'running' then return {'lost'} end
-local refusal = apply_last_events(keys, r, before, events, replacement)
+local refusal = apply_last_events(keys, r, written_count, events, replacement)
 if refusal then return refusal end
 if not end_stopped_run(keys, r) then
   close_run(r)
-  r.phase, r.seq = phase, 0
-  if phase == 'queued' then
-    queue_retry(keys, r, content, retries, due_us)
+  r.phase, r.seq = canvas and 'delegated' or 'queued', 0
+  if not canvas then
+    queue_retry(keys, r, options, retries, delay_us)
   else
-    redis.call('HSET', keys.record, 'canvas', content, 'canvases', canvases)
-    redis.call('ZADD', canvases, micros(now() + due_us), run_name(r))
+    redis.call('HSET', keys.record, 'canvas', canvas, 'canvases', canvases)
+    redis.call('ZADD', canvases, micros(now() + delay_us), run_name(r))
   end
 end
 if not TERMINAL[r.state] then record_settled(keys, r, token, '') end

@@ -1,12 +1,12 @@
 -- report_prefetched: record that a worker has prefetched runs. The runs are published again when the worker counts as
 -- lost, or in any case some time after the first report.
 -- returns nil. No effect on runs that are claimed, ended or unknown.
--- requires: full_store, time
+-- requires: full_store, keys, time
 
 allow_on_full_store(dispatch)
-local lost_at, republish_at = now() + lost_us, now() + republish_us
-for i, name in ipairs(runs) do
-  local record, run = records[i], string.match(name, '%d+$')
+local lost_at, republish_at = now() + silent_us, now() + delay_us
+for _, name in ipairs(runs) do
+  local record, _, run = record_of_run(prefix, name)
   local due = redis.call('ZSCORE', dispatch, name)
   if due then
     local prefetched_run, before = string.match(redis.call('HGET', record, 'prefetched') or '', '^(%d+) (%d+)')

@@ -12,7 +12,7 @@ recorded_retries = tonumber(retried_run) == run and tonumber(recorded_retries) o
 if attempt and recorded_retries == retries and r.phase == 'queued' then -- a repeated call
   return {'released', micros(r.version), micros(r.state)}
 end
-if r.phase ~= 'running' or string.sub(r.runner, 1, #runner_prefix) ~= runner_prefix then return {'unchanged'} end
+if r.phase ~= 'running' or string.sub(r.runner, 1, #runner) ~= runner then return {'unchanged'} end
 if recorded_retries >= retries then return {'unchanged'} end
 if not attempt then return {'claimed', r.context, r.options or ''} end
 if first_illegal(r, {attempt.event}) then return {'unchanged'} end

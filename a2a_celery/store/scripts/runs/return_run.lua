@@ -4,7 +4,7 @@
 -- refused, and its attempt does not count toward the limit; see lapse_run.
 -- returns {'queued', agent, next run, its options} | {'lapsed', agent, attempt, maximum attempts} | {'over', state}
 --       | {'unchanged'}: the run belongs to another process, or does not exist
--- requires: context_queue, events, full_store, incoming, metrics, notifications, options, retirement, runs, states, status, tasks, time
+-- requires: context_queue, events, full_store, incoming, metrics, notifications, options, publication, retirement, runs, states, status, tasks, time
 
 local r = load_record(keys)
 if not r then return {'unchanged'} end
@@ -20,14 +20,14 @@ if r.phase == 'queued' then
   r.run, r.seq, r.token = r.run + 1, 0, ''
   redis.call('HDEL', keys.record, 'republish_count')
   redis.call('HSET', keys.record, 'returned_run', run)
-  redis.call('ZADD', r.dispatch, micros(math.max(now(), begins_at(r.options)) + due_us), run_name(r))
+  redis.call('ZADD', r.dispatch, micros(math.max(now(), begins_at(r.options)) + FIRST_PUBLISH_GRACE_US), run_name(r))
   save_record(keys, r)
   return {'queued', r.agent, micros(r.run), r.options or ''}
 end
-if runner_prefix == '' or string.sub(r.runner, 1, #runner_prefix) ~= runner_prefix then return {'unchanged'} end
+if not runner or string.sub(r.runner, 1, #runner) ~= runner then return {'unchanged'} end
 local max_attempts, is_canceled = tonumber(r.max_attempts), r.cancel_requested == '1'
 if is_canceled or max_attempts == 1 and not is_interrupting(r) then
-  if is_canceled then write_status(keys, r, CANCELED, '1', r.canceled_event) else apply_events(keys, r, {event}) end
+  if is_canceled then write_status(keys, r, CANCELED, '1', r.canceled_event) else apply_events(keys, r, {lost}) end
   end_task(keys, r, r.state == FAILED and dead_letters)
   count_metric(r, 'lost', r.state == FAILED and 'failed' or 'canceled')
   save_record(keys, r)

@@ -9,10 +9,10 @@ local r = load_record(keys)
 if not r or r.run ~= run or r.phase == 'delegated' then return {'unchanged'} end
 allow_on_full_store(keys.record)
 if r.phase == 'running' then
-  if not channel_prefix then return {'unchanged'} end
+  if not terminate then return {'unchanged'} end
   if r.cancel_requested ~= '1' then redis.call('HSET', keys.record, 'cancel_requested', '1', 'canceled_event', event.content) end
   redis.call('HSETNX', keys.record, 'cancel_requested_at', micros(now()))
-  redis.call('PUBLISH', channel_prefix .. r.runner, run_name(r))
+  redis.call('PUBLISH', runners .. r.runner, run_name(r))
   return {'requested', micros(r.version)}
 end
 if r.phase == 'queued' or r.phase == 'suspended' then

@@ -6,7 +6,7 @@
 --       | {'lost', see missing_events} | {'illegal', number of the event, state}
 --       | {'conflict', version}: another run has saved the session since
 --       | {'open', state}: the events would leave the task in a state that needs a run
--- requires: blobs, child_waits, context_queue, events, incoming, keys, notifications, retirement, runs, sessions, states, status, stored_bytes, tasks, time, turns
+-- requires: blobs, child_waits, context_queue, events, incoming, keys, notifications, publication, retirement, runs, sessions, states, status, stored_bytes, tasks, time, turns
 
 local missing_blob = missing_blobs(keys)
 if missing_blob then return missing_blob end
@@ -16,20 +16,20 @@ if known_run == '' then return {'settled', version, state, '', '', ''} end
 if known_run then return {'settled', version, state, known_run, r.options, r.task_id} end
 if not r or r.run ~= run or r.token ~= token then return {'lost'} end
 if r.phase ~= 'running' then return {'settled', micros(r.version), micros(r.state), '', '', ''} end
-local missing = missing_events(keys, r, before)
+local missing = missing_events(keys, r, written_count)
 if missing then return {'lost', missing} end
 local newer = session and newer_version(session)
 if newer then return {'conflict', newer} end
 allow_small_write(keys, events, session and #session.state)
 local has_next, replaced_state = has_next_message(keys, r, read_count)
-if r.seq <= before and events[1] then
+if r.seq <= written_count and events[1] then
   local illegal = first_illegal(r, events)
   if illegal then return {'illegal', micros(illegal), micros(r.state)} end
   if has_next then replaced_state = keep_working(r, events) end
   add_size(r, keep_blobs(keys, r))
   apply_events(keys, r, events)
-  observe_first_event(keys, r, before, events)
-  r.seq = before + #events
+  observe_first_event(keys, r, written_count, events)
+  r.seq = written_count + #events
 end
 local left_state = replaced_state or r.state
 local is_interrupted = r.interrupt_requested == micros(r.run) and not TERMINAL[r.state]
@@ -43,14 +43,14 @@ local next_task, next_run, next_options = '', '', ''
 if has_next and r.phase == 'running' and (replaced_state or INTERRUPTED[r.state] or is_interrupted) then
   if refuses_answer then remove_refused_answer(keys, r) end
   remove_read_messages(keys, r, read_count, ask_count)
-  next_options = begin_turn_of_message(keys, r, left_state, ask_count, due_us)
+  next_options = begin_turn_of_message(keys, r, left_state, ask_count, FIRST_PUBLISH_GRACE_US)
   next_task, next_run = r.task_id, micros(r.run)
   record_settled(keys, r, token, next_run)
 elseif r.phase == 'running' and (TERMINAL[r.state] or INTERRUPTED[r.state]) then
-  next_task, next_run, next_options = leave_context_queue(keys, r, due_us)
+  next_task, next_run, next_options = leave_context_queue(keys, r, FIRST_PUBLISH_GRACE_US)
 end
 if TERMINAL[r.state] then
-  end_task(keys, r, r.state == FAILED and dead_letters)
+  end_task(keys, r, dead_letter and r.state == FAILED and dead_letters)
 elseif INTERRUPTED[r.state] then
   close_run(r)
   redis.call('HSET', keys.record, 'ask_count', ask_count)
@@ -59,13 +59,13 @@ elseif INTERRUPTED[r.state] then
   local waiting = next_waiting(keys, r)
   if waiting then
     local message, submitted, request, caller, options = unpack(waiting)
-    begin_turn(keys, r, message, submitted, request, caller, options, due_us)
+    begin_turn(keys, r, message, submitted, request, caller, options, FIRST_PUBLISH_GRACE_US)
     if not is_blocked(keys, r) then
       next_task, next_run, next_options = r.task_id, micros(r.run), options
     end
   else
     resume_parent(keys, r)
-    redis.call('HSET', keys.record, 'pauses', pauses, 'pause_timeout', pause_timeout)
+    redis.call('HSET', keys.record, 'pauses', pauses, 'pause_timeout', pause_timeout and pause_timeout.content or '')
     redis.call('ZADD', pauses, pause_us == 0 and '+inf' or micros(now() + pause_us), task_tag(keys))
     paused_sections(keys, r)
   end

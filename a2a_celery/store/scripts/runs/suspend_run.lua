@@ -4,7 +4,7 @@
 -- events are written even to a full store.
 -- returns {'suspended', version, state, run to publish ('' for none)} | {'lost', see missing_events}
 --       | {'illegal', number of the event, state}
--- requires: child_waits, incoming, notifications, options, replacement, runs, sessions, signals, states, suspension, tasks, time
+-- requires: child_waits, incoming, notifications, options, publication, replacement, runs, sessions, signals, states, suspension, tasks, time
 
 local r = load_record(keys)
 local version, state, known_run = settled_before(r, token)
@@ -12,19 +12,19 @@ if version then return {'suspended', version, state, known_run} end
 if not r or r.run ~= run or r.token ~= token then return {'lost'} end
 if TERMINAL[r.state] then return {'suspended', micros(r.version), micros(r.state), ''} end
 if r.phase ~= 'running' then return {'lost'} end
-local refusal = apply_last_events(keys, r, before, events, replacement)
+local refusal = apply_last_events(keys, r, written_count, events, replacement)
 if refusal then return refusal end
 local next_run = ''
 if not end_stopped_run(keys, r) then
   close_run(r)
   r.run, r.seq, r.token, r.phase = r.run + 1, 0, '', 'suspended'
   replace_options(keys, r, options)
-  redis.call('HSET', keys.record, 'suspended', suspended, 'wait_signal', signal, 'wait_key', wait_key, 'wait_header', wait_header,
-    'wait_timeout', wait_timeout)
-  local due = until_us or wait_us and now() + wait_us or math.huge
-  local payload = signal ~= '' and pop_signal(keys, r, signal) or is_child_final(keys, signal) and ''
+  redis.call('HSET', keys.record, 'suspended', suspended, 'wait_signal', wait.signal, 'wait_key', wait.key,
+    'wait_header', wait.header, 'wait_timeout', wait.timeout)
+  local due = wait.until_us or wait.wait_us and now() + wait.wait_us or math.huge
+  local payload = wait.signal ~= '' and pop_signal(keys, r, wait.signal) or is_child_final(keys, wait.signal) and ''
   if payload or due <= now() then
-    resume_run(keys, r, payload, due_us)
+    resume_run(keys, r, payload, FIRST_PUBLISH_GRACE_US)
     next_run = micros(r.run)
   else
     redis.call('ZADD', suspended, due == math.huge and '+inf' or micros(due), run_name(r))

@@ -7,7 +7,7 @@
 --       | {'missing'} | {'context', context of the task} | {'ended', state} | {'full'}: too many messages wait
 --       | {'large'}: the task would be too large | {'configs'}: the task has too many configs
 --       | {'limited', see check_limits} | the reply of a section
--- requires: blobs, broker, configs, context_queue, full_store, incoming, limits, nonces, notifications, runs, snapshot, states, status, stored_bytes, tasks, time, turns
+-- requires: blobs, broker, configs, context_queue, full_store, incoming, limits, nonces, notifications, publication, runs, snapshot, states, status, stored_bytes, tasks, time, turns
 
 local missing = missing_blobs(keys)
 if missing then return missing end
@@ -43,7 +43,7 @@ if refused then return refused end
 if context_id ~= '' and context_id ~= r.context then return {'context', r.context} end
 if TERMINAL[r.state] then return {'ended', micros(r.state)} end
 if r.phase ~= '' and on_message == 'reject' then return {'working'} end
-if r.phase ~= '' and redis.call('LLEN', keys.turns) >= max_waiting then return {'full'} end
+if r.phase ~= '' and redis.call('LLEN', keys.turns) >= MAX_WAITING_TURNS then return {'full'} end
 local unvalidated = validate_sections(keys, r)
 if unvalidated then return unvalidated end
 local blob_bytes = new_blob_bytes()
@@ -57,7 +57,7 @@ if config and not save_config(keys, r, config, r.version) then return {'configs'
 add_size(r, keep_blobs(keys, r))
 if on_message == 'interrupt' and (r.phase == 'queued' or r.phase == 'suspended') then
   append_client_message(keys, r, next_timestamp(r), message)
-  replace_queued_run(keys, r, submitted, request, caller, options, due_us)
+  replace_queued_run(keys, r, submitted, request, caller, options, FIRST_PUBLISH_GRACE_US)
   set_nonce(keys, r, 'begun ' .. nonce)
   save_record(keys, r)
   accepted_sections(keys, r.task_id, r.version, 0)
@@ -77,7 +77,7 @@ if turn and is_delivered then
   save_record(keys, r)
   accepted_sections(keys, r.task_id, r.version, 0)
   notify(keys, r)
-  if r.phase == 'running' then redis.call('PUBLISH', channel_prefix .. r.runner, run_name(r) .. ' ' .. on_message) end
+  if r.phase == 'running' then redis.call('PUBLISH', runners .. r.runner, run_name(r) .. ' ' .. on_message) end
   return delivered()
 end
 if turn then
@@ -94,7 +94,7 @@ if queue then
   r.queue = queue
   redis.call('HSET', keys.record, 'queue', queue)
 end
-begin_turn(keys, r, message, submitted, request, caller, options, due_us)
+begin_turn(keys, r, message, submitted, request, caller, options, FIRST_PUBLISH_GRACE_US)
 save_record(keys, r)
 accepted_sections(keys, r.task_id, r.version, 0)
 notify(keys, r)

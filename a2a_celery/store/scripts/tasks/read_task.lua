@@ -5,4 +5,4 @@
 local r = load_summary(keys)
 if not r or (scope ~= '*' and r.scope ~= scope) then return nil end
 if final_only and not (TERMINAL[r.state] or INTERRUPTED[r.state]) then return {} end
-return snapshot(keys, r, history_length, with_artifacts)
+return snapshot(keys, r, history_length or -1, artifacts)

@@ -13,7 +13,7 @@ allow_on_full_store(keys.record)
 if r.phase == 'running' then
   if r.cancel_requested ~= '1' then redis.call('HSET', keys.record, 'cancel_requested', '1', 'canceled_event', event.content) end
   redis.call('HSETNX', keys.record, 'cancel_requested_at', micros(now()))
-  redis.call('PUBLISH', channel_prefix .. r.runner, run_name(r))
+  redis.call('PUBLISH', runners .. r.runner, run_name(r))
   return {'requested', micros(r.version)}
 end
 local run = r.phase == 'queued' and micros(r.run) or ''

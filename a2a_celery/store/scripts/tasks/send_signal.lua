@@ -4,7 +4,7 @@
 --       which has no effect
 --       | {'missing'} | {'unreceived', agent} | {'ended', state} | {'full'}: too many signals are stored
 --       | {'large'}: the task would be too large | {'limited', see check_limits}
--- requires: context_queue, full_store, keys, limits, signals, states, suspension, tasks, time
+-- requires: context_queue, full_store, keys, limits, publication, signals, states, suspension, tasks, time
 
 -- Maximum length of a stored id. The ids must be short, because the size of a task does not include them.
 local MAX_ID = 40
@@ -17,7 +17,7 @@ local function resumed(r) return {'resumed', micros(r.run), r.agent, r.options o
 local function remember(r)
   local ids, newest = {}, {}
   for known in string.gmatch((r.signal_ids or '') .. id, '%S+') do ids[#ids + 1] = known end
-  for i = math.max(1, #ids - max_ids + 1), #ids do newest[#newest + 1] = ids[i] end
+  for i = math.max(1, #ids - REMEMBERED_SIGNALS + 1), #ids do newest[#newest + 1] = ids[i] end
   redis.call('HSET', keys.record, 'signal_ids', table.concat(newest, ' ') .. ' ')
 end
 
@@ -36,12 +36,12 @@ if exceeded then return exceeded end
 refuse_on_full_store(keys.record)
 if r.phase == 'suspended' and r.wait_signal == name then
   remember(r)
-  resume_run(keys, r, payload, due_us)
+  resume_run(keys, r, payload, FIRST_PUBLISH_GRACE_US)
   redis.call('HSET', keys.record, 'resumed_by', id)
   save_record(keys, r)
   return resumed(r)
 end
-if redis.call('LLEN', keys.signals) >= max_signals then return {'full'} end
+if redis.call('LLEN', keys.signals) >= MAX_STORED_SIGNALS then return {'full'} end
 remember(r)
 push_signal(keys, r, struct.pack('>I4c0', #name, name) .. payload)
 save_record(keys, r)

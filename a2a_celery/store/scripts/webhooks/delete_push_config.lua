@@ -4,6 +4,6 @@
 
 local r = load_record(keys)
 if not r or (scope ~= '*' and r.scope ~= scope) then return 0 end
-local cursor = load_delivery(keys, config)
-if cursor then remove_config(keys, r, config, cursor) end
+local cursor = load_delivery(keys, config_id)
+if cursor then remove_config(keys, r, config_id, cursor) end
 return 1

@@ -4,5 +4,5 @@
 
 prune_expired(dead_deliveries)
 return {
-  redis.call('ZCARD', deliveries), redis.call('ZCARD', dead_deliveries), unpack(redis.call('HGETALL', deliveries .. ':outcomes')),
+  redis.call('ZCARD', deliveries), redis.call('ZCARD', dead_deliveries), unpack(redis.call('HGETALL', delivery_outcomes)),
 }

@@ -4,18 +4,18 @@
 
 local r = load_record(keys)
 if not r then return 0 end
-local cursor, is_repeated = leased_delivery(keys, config, token)
+local cursor, is_repeated = leased_delivery(keys, config_id, token)
 if not cursor then return is_repeated and 1 or 0 end
 local at = now()
-update_delivery(keys, config, 'token', false, 'settled', token)
+update_delivery(keys, config_id, 'token', false, 'settled', token)
 if counts_failure then
   count_outcome(r, 'failed')
-  update_delivery(keys, config, 'failures', micros(cursor.failures + 1))
+  update_delivery(keys, config_id, 'failures', micros(cursor.failures + 1))
 end
 if starts_failing then
-  update_delivery(keys, config, 'first_failed_at', cursor.first_failed_at or micros(at))
+  update_delivery(keys, config_id, 'first_failed_at', cursor.first_failed_at or micros(at))
 end
-if failure then update_delivery(keys, config, 'last_error', failure, 'last_error_at', micros(at)) end
-record_attempt(keys, config, attempt, after_us, at)
-schedule_delivery(keys, r, config, cursor.delivered, after_us, at)
+if failure then update_delivery(keys, config_id, 'last_error', failure, 'last_error_at', micros(at)) end
+record_attempt(keys, config_id, attempt, after_us, at)
+schedule_delivery(keys, r, config_id, cursor.delivered, after_us, at)
 return 1

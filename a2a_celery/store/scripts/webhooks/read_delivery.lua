@@ -4,10 +4,10 @@
 -- requires: attempts, deliveries, delivery_summary, keys, tasks, time
 
 local r = load_record(keys)
-local cursor = r and (scope == '*' or r.scope == scope) and load_delivery(keys, config)
+local cursor = r and (scope == '*' or r.scope == scope) and load_delivery(keys, config_id)
 if not cursor then return nil end
-local due = redis.call('ZSCORE', r.deliveries, task_tag(keys) .. ' ' .. config)
+local due = redis.call('ZSCORE', r.deliveries, task_tag(keys) .. ' ' .. config_id)
 return {
-  micros(now()), delivery_summary(r, config, cursor, due), redis.call('HGET', keys.push, config .. ':requested') or '',
-  read_attempts(keys, config),
+  micros(now()), delivery_summary(r, config_id, cursor, due), redis.call('HGET', keys.push, config_id .. ':requested') or '',
+  read_attempts(keys, config_id),
 }

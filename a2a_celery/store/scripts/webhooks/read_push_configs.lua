@@ -5,7 +5,7 @@
 local r = redis.call('HMGET', keys.record, 'scope', 'enabled_configs')
 if not r[1] or (scope ~= '*' and r[1] ~= scope) then return nil end
 local configs = {}
-for _, config in ipairs(wanted and {wanted} or r[2] and config_ids(keys) or {}) do
+for _, config in ipairs(config_id and {config_id} or r[2] and config_ids(keys) or {}) do
   local sealed = redis.call('HGET', keys.push, config .. ':sealed')
   if sealed then
     configs[#configs + 1] = config

@@ -7,24 +7,24 @@
 
 local r = load_record(keys)
 if not r then return 'lost' end
-local cursor, is_repeated = leased_delivery(keys, config, token)
+local cursor, is_repeated = leased_delivery(keys, config_id, token)
 if not cursor then return is_repeated and 'done' or 'lost' end
 allow_on_full_store(keys.record)
-if recorded_us and not has_event(keys, r, version, recorded_us) then
-  update_delivery(keys, config, 'token', false, 'settled', token)
-  schedule_delivery(keys, r, config, cursor.delivered, 0)
+if recorded_us ~= '0' and not has_event(keys, r, version, recorded_us) then
+  update_delivery(keys, config_id, 'token', false, 'settled', token)
+  schedule_delivery(keys, r, config_id, cursor.delivered, 0)
   return 'lost'
 end
 local delivered = math.max(cursor.delivered, math.min(version, r.version))
 if delivered > cursor.delivered then
-  update_delivery(keys, config, 'delivered', micros(delivered))
-  if was_posted then count_outcome(r, 'delivered') end
-  record_attempt(keys, config, attempt)
+  update_delivery(keys, config_id, 'delivered', micros(delivered))
+  if posted then count_outcome(r, 'delivered') end
+  record_attempt(keys, config_id, attempt)
 end
-if (was_posted or delivered >= r.version) and (cursor.first_failed_at or cursor.last_error) then
-  update_delivery(keys, config, 'failures', false, 'first_failed_at', false, 'last_error', false, 'last_error_at', false)
+if (posted or delivered >= r.version) and (cursor.first_failed_at or cursor.last_error) then
+  update_delivery(keys, config_id, 'failures', false, 'first_failed_at', false, 'last_error', false, 'last_error_at', false)
 end
-schedule_delivery(keys, r, config, delivered, lease_us)
+schedule_delivery(keys, r, config_id, delivered, lease_us)
 if delivered < r.version then return 'more' end
-update_delivery(keys, config, 'token', false, 'settled', token)
+update_delivery(keys, config_id, 'token', false, 'settled', token)
 return 'done'

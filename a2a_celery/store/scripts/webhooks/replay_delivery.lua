@@ -4,7 +4,7 @@
 -- requires: deliveries, tasks
 
 local r = load_record(keys)
-local cursor = r and (scope == '*' or r.scope == scope) and load_delivery(keys, config)
+local cursor = r and (scope == '*' or r.scope == scope) and load_delivery(keys, config_id)
 if not cursor then return 'missing' end
 if cursor.settled == nonce then return 'replayed' end
-return retry_delivery(keys, r, config, cursor, nonce) and 'replayed' or 'alive'
+return retry_delivery(keys, r, config_id, cursor, nonce) and 'replayed' or 'alive'

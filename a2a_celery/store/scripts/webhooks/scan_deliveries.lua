@@ -3,13 +3,13 @@
 --       appear twice. Missing cursors are omitted.
 -- requires: deliveries, delivery_summary, keys, tasks, time
 
-local page = redis.call('ZSCAN', delivery_list, scan_cursor, 'COUNT', count)
+local page = redis.call('ZSCAN', dead and dead_deliveries or deliveries, cursor, 'COUNT', PAGE)
 local reply = {page[1], micros(now())}
 for i = 1, #page[2], 2 do
   local tag, config = string.match(page[2][i], '^(%S+) (%S+)$')
   local keys = keys_of(prefix, tag)
   local r = load_record(keys)
   local cursor = r and load_delivery(keys, config)
-  if cursor then reply[#reply + 1] = delivery_summary(r, config, cursor, has_due_times and page[2][i + 1] or '') end
+  if cursor then reply[#reply + 1] = delivery_summary(r, config, cursor, not dead and page[2][i + 1] or '') end
 end
 return reply

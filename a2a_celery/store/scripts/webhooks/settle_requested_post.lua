@@ -4,21 +4,21 @@
 -- requires: attempts, full_store, keys, tasks, time
 
 local r = load_record(keys)
-if not r or redis.call('HGET', keys.push, config .. ':sealed') ~= sealed then return '' end
-local requested = redis.call('HGET', keys.push, config .. ':requested') or ''
+if not r or redis.call('HGET', keys.push, config_id .. ':sealed') ~= sealed then return '' end
+local requested = redis.call('HGET', keys.push, config_id .. ':requested') or ''
 if not string.find(' ' .. requested, ' ' .. post .. ' ', 1, true) then return requested end
 allow_on_full_store(keys.record)
-local name, left = task_tag(keys) .. ' ' .. config, {}
+local name, left = task_tag(keys) .. ' ' .. config_id, {}
 for id in string.gmatch(requested, '%S+') do
   if id ~= post or not attempt then left[#left + 1] = id .. ' ' end
 end
-record_attempt(keys, config, attempt)
+record_attempt(keys, config_id, attempt)
 requested = table.concat(left)
 if #left > 0 then
-  redis.call('HSET', keys.push, config .. ':requested', requested)
+  redis.call('HSET', keys.push, config_id .. ':requested', requested)
   redis.call('ZADD', r.deliveries .. ':requested', micros(now() + after_us), name)
 else
-  redis.call('HDEL', keys.push, config .. ':requested')
+  redis.call('HDEL', keys.push, config_id .. ':requested')
   redis.call('ZREM', r.deliveries .. ':requested', name)
 end
 return requested
