@@ -17,6 +17,7 @@ from ...lifecycle.outcomes import agent_message
 from ...store.runs.commands import Claim
 from ..events.incoming import MessageSequence, recorded_messages
 from ..events.queue import RunEventQueue
+from ..open_run import OpenRun
 from .journal import CURRENT
 
 REFUSALS = (
@@ -40,16 +41,17 @@ def message_and_answers(claim: Claim) -> tuple[Message, MessageSequence]:
     return history[first], answers
 
 
-def refuse(error: A2AError, claim: Claim, events: RunEventQueue) -> Paused | Rejection:
+def refuse(error: A2AError, run: OpenRun, events: RunEventQueue) -> Paused | Rejection:
     """Return the outcome of an A2A error about the client's message.
 
     A first message is rejected. After a refused answer, the task stays interrupted and waits for another answer. If the
     refused message answers `Turn.ask`, the next message answers the same question, unless a framework has recorded its
     own progress, which may include the refused answer.
     """
+    claim = run.claim
     message = agent_message(error.message, claim.task.id, claim.task.context_id)
     if claim.interrupted_state is None:
         return Rejection(message)
-    if claim.ask_count and not events.ended:
-        events.settlement.refuses_answer = CURRENT.get().remove_calls_after_answer()
+    if claim.ask_count and not events.ended and CURRENT.get().remove_calls_after_answer():
+        run.refuse_answer()
     return Paused(claim.interrupted_state, message)

@@ -4,17 +4,18 @@ agent works on a turn."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Iterable
 from contextvars import ContextVar
 from hashlib import sha256
 
-from a2a.types import Message
+from a2a.types import Message, TaskState
 
-from ...concurrency import LeanEvent
 from ...errors import ConfigError
-from ...store.runs.commands import Claim, RunLost
+from ...features.feature import SettleArguments
+from ...store.runs.commands import Claim, SavedSince
 from ...store.runs.messages import read_messages
-from .settlement import RunStore
+from ..open_run import OpenRun
+from .queue import RunEventQueue
 
 CURRENT_MESSAGES: ContextVar[tuple[list[str], ...]] = ContextVar("a2a_celery_call_messages", default=())
 """Names of the messages that the journal call that is being executed has read, as the last list. The lists before it
@@ -87,109 +88,95 @@ class IncomingMessages:
 
     Every run of the turn starts with the first message, even if an earlier run was lost, was retried, or asked a
     question with `Turn.ask`. A message that no run has read begins the next turn.
-
-    Args:
-        store: Store of the run.
-        claim: Claim of the run.
-        is_enabled: True for an agent with ``on_message="steer"``.
-        on_lost: Function that is called if the run is lost.
     """
 
-    def __init__(self, store: RunStore, claim: Claim, *, is_enabled: bool, on_lost: Callable[[], None]) -> None:
-        self._store = store
-        self._claim = claim
-        self.is_enabled = is_enabled
-        self._on_lost = on_lost
-        self._messages = MessageSequence()
-        self._earlier_count = self._received_count = 0
-        self._arrived = LeanEvent()
+    def __init__(self, run: OpenRun, events: RunEventQueue) -> None:
+        claim = run.claim
+        self._run = run
+        self._events = events
+        self._messages = MessageSequence(recorded_messages(claim))
+        self._earlier_count, self._received_count = len(claim.read_messages), 0
         self._reading = asyncio.Lock()
-
-    @property
-    def read_count(self) -> int:
-        """Number of messages that the agent has read, excluding messages of earlier turns; see `replay`."""
-        return max(0, self._messages.position - self._earlier_count)
-
-    async def replay(self, claim: Claim) -> None:
-        """Let the agent first read again the messages that it read before earlier questions of `Turn.ask`.
-
-        The replay is needed because the agent's code is executed again from the beginning. Messages that recorded calls
-        have read are not read again, but count as read. The journal and the blob references in `claim` must be
-        resolved.
-
-        Raises:
-            CancelledError: Another worker has the run.
-        """
-        recorded, history = recorded_messages(claim), claim.task.history
-        self._messages = MessageSequence(recorded)
-        self._earlier_count = len(claim.read_messages)
         for index in claim.read_messages:
-            self._messages.add(index, history[index])
-        if recorded and self.is_enabled:
-            known_indexes = (*claim.turn_messages, *claim.read_messages)
-            if recorded.difference(message_name(index, history[index]) for index in known_indexes):
-                await self._receive()
+            self._messages.add(index, claim.task.history[index])
 
-    def notify(self) -> None:
-        """Wake the reader, because a message may have arrived."""
-        self._arrived.set()
+    async def settle_arguments(self, state: TaskState, refusal: SavedSince | None = None) -> SettleArguments:
+        """Return the number of messages that the agent has read, excluding messages of earlier turns."""
+        return {"read_count": max(0, self._messages.position - self._earlier_count)}
 
     async def poll(self) -> list[Message]:
         """Query the store once, and return the messages that have arrived but were not read yet.
 
         Raises:
-            ConfigError: The agent is not registered with ``on_message="steer"``.
             CancelledError: Another worker has the run.
         """
-        self._require_enabled()
         async with self._reading:
-            await self._receive()
+            await self.receive()
             return list(iter(self._messages.next, None))
 
     async def wait(self) -> Message:
         """Wait for the next message and return it.
 
         Raises:
-            ConfigError: See `poll`.
             CancelledError: See `poll`.
         """
-        self._require_enabled()
         while True:
             async with self._reading:
                 message = self._messages.next()
                 if message is None:
-                    self._arrived.clear()
-                    await self._receive()
+                    self._run.message_arrived.clear()
+                    await self.receive()
                     message = self._messages.next()
                 if message is not None:
                     return message
-            await self._arrived.wait()
+            await self._run.message_arrived.wait()
 
     async def follow(self) -> AsyncGenerator[Message, None]:
         """Yield messages as they arrive. The iterator never ends.
 
         Raises:
-            ConfigError: See `poll`.
             CancelledError: See `poll`.
         """
         while True:
             yield await self.wait()
 
-    def _require_enabled(self) -> None:
-        if not self.is_enabled:
-            raise ConfigError(
-                f"agent {self._claim.scope.agent!r} receives no messages while it works: only functions and executors "
-                "with on_message='steer' receive them, and Celery tasks cannot have this option"
-            )
-
-    async def _receive(self) -> None:
-        claim = self._claim
-        answer = await self._store.run(
-            read_messages(self._store.keys, claim.ref, token=claim.token, received=self._received_count)
+    async def receive(self) -> None:
+        """Read the messages that have arrived since the last call."""
+        run, claim = self._run, self._run.claim
+        received = await self._events.run_fenced(
+            lambda _: read_messages(run.keys, claim.ref, token=claim.token, received=self._received_count)
         )
-        if isinstance(answer, RunLost):
-            self._on_lost()
-            raise asyncio.CancelledError
-        self._received_count += len(answer)
-        for index, message in answer:
+        self._received_count += len(received)
+        for index, message in received:
             self._messages.add(index, message)
+
+
+async def open_messages(run: OpenRun, events: RunEventQueue) -> IncomingMessages:
+    """Return the messages that arrive during the turn of a run.
+
+    The agent first reads again the messages that it read before earlier questions of `Turn.ask`, because its code is
+    executed again from the beginning. Messages that recorded calls have read are not read again, but count as read.
+
+    Raises:
+        CancelledError: Another worker has the run.
+    """
+    claim, messages = run.claim, IncomingMessages(run, events)
+    names = (message_name(n, claim.task.history[n]) for n in (*claim.turn_messages, *claim.read_messages))
+    if recorded_messages(claim).difference(names):
+        await messages.receive()
+    return messages
+
+
+def messages_of(run: OpenRun) -> IncomingMessages:
+    """Return the messages that arrive during the turn of a run.
+
+    Raises:
+        ConfigError: The agent is not registered with ``on_message="steer"``.
+    """
+    messages = run.feature(IncomingMessages)
+    if messages is None:
+        raise ConfigError(
+            f"agent {run.claim.scope.agent!r} receives no messages while it works: only functions and executors with "
+            "on_message='steer' receive them, and Celery tasks cannot have this option"
+        )
+    return messages
