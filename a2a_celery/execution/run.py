@@ -10,7 +10,15 @@ from typing import Any
 from uuid import uuid4
 
 from a2a.types import TaskStatusUpdateEvent
-from a2a.utils.errors import InvalidAgentResponseError
+from a2a.utils.errors import (
+    A2AError,
+    ContentTypeNotSupportedError,
+    ExtensionSupportRequiredError,
+    InvalidAgentResponseError,
+    InvalidParamsError,
+    InvalidRequestError,
+    UnsupportedOperationError,
+)
 from celery.exceptions import Reject, Retry
 
 from ..agents import Agent
@@ -64,7 +72,7 @@ from ..telemetry.logs import about
 from ..telemetry.names import Action
 from .agent_versions import forward_run
 from .agents.adapters import Adapter, UnusableAdapter
-from .agents.client_message import REFUSALS, refuse
+from .agents.journal import CURRENT as JOURNAL
 from .agents.journal import open_journal
 from .agents.run_hooks import RunHooks, run_hooks
 from .events.observers import CeleryEventEmitter, begin_execution, restored_execution
@@ -80,6 +88,15 @@ from .process.forced_stop import Stop, abandoned_runs
 from .process.run_host import RunHost
 
 logger = logging.getLogger(__name__)
+
+REFUSALS = (
+    InvalidParamsError,
+    InvalidRequestError,
+    UnsupportedOperationError,
+    ContentTypeNotSupportedError,
+    ExtensionSupportRequiredError,
+)
+"""A2A errors about the client's message, whose text is sent to the client. All other A2A errors are failures."""
 
 
 async def run_agent(adapter: Adapter, run: OpenRun, events: RunEventQueue) -> Outcome:
@@ -151,6 +168,22 @@ def outcome_of(signal: AgentSignal, claim: Claim) -> Outcome:
             return Failure(str(signal) or AGENT_FAILED, parts=tuple(more))
         case _:
             return Completed()
+
+
+def refuse(error: A2AError, run: OpenRun, events: RunEventQueue) -> Paused | Rejection:
+    """Return the outcome of an A2A error about the client's message.
+
+    A first message is rejected. After a refused answer, the task stays interrupted and waits for another answer. If the
+    refused message answers `Turn.ask`, the next message answers the same question, unless a framework has recorded its
+    own progress, which may include the refused answer.
+    """
+    claim = run.claim
+    message = agent_message(error.message, claim.task.id, claim.task.context_id)
+    if claim.interrupted_state is None:
+        return Rejection(message)
+    if claim.ask_count and not events.ended and JOURNAL.get().remove_calls_after_answer():
+        run.refuse_answer()
+    return Paused(claim.interrupted_state, message)
 
 
 CANCEL_SHARE = 0.5

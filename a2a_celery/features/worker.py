@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from ..execution.agents.incoming import open_messages
 from ..execution.agents.session import open_session
-from ..execution.events.incoming import open_messages
 from ..execution.events.queue import RunEventQueue
 from ..execution.open_run import OpenRun
 from .feature import RunFeature

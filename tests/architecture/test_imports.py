@@ -94,7 +94,6 @@ ONLY_TYPES = {
     ("a2a_celery/agents.py", "caller"),
     ("a2a_celery/features/questions/turn.py", "agents"),
     ("a2a_celery/features/questions/turn.py", "open_run"),
-    ("a2a_celery/features/questions/turn.py", "events"),
 }
 LAZY = {
     "a2a_celery/__init__.py",

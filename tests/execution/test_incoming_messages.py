@@ -13,9 +13,9 @@ from a2a.types import Message, Part
 from a2a_celery import ConfigError
 from a2a_celery.agents import OnMessage
 from a2a_celery.caller import Caller
+from a2a_celery.execution.agents.incoming import open_messages
 from a2a_celery.execution.agents.journal import open_journal
 from a2a_celery.execution.agents.turn import Turn
-from a2a_celery.execution.events.incoming import open_messages
 from a2a_celery.execution.events.queue import RunEventQueue
 from a2a_celery.execution.open_run import OpenRun
 from a2a_celery.lifecycle import Paused, Superseded

@@ -27,10 +27,10 @@ from ...errors import AgentSignal, ConfigError, SuspendRun
 from ...lifecycle import Completed, Failure, Outcome, is_interrupted, is_terminal
 from ...lifecycle.json_values import ends_with_half
 from ...store.runs.commands import Claim
-from ..events.incoming import IncomingMessages
 from ..events.queue import RunEventQueue
 from ..open_run import OpenRun
 from ..process.thread_cleanup import ThreadCleanup
+from .incoming import IncomingMessages
 from .turn import Turn
 
 T = TypeVar("T")

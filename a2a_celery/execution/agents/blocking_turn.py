@@ -13,9 +13,9 @@ from celery.exceptions import Retry
 from ...concurrency import wait_for
 from ...features.turn import BlockingTurnMethods
 from ...lifecycle.signals import ReceivedSignal
-from ..events.incoming import messages_of
 from ..events.steps import OpenStep
 from .durable_steps import DurableStep, perform_blocking
+from .incoming import messages_of
 from .journal import current_step_key
 from .session import HISTORY_MESSAGES
 

@@ -39,10 +39,10 @@ from ...errors import StepError, StepsChanged
 from ...lifecycle.journal import REMOVED, CallExecution, JournalEntry, encode_entry
 from ...lifecycle.references import quote_key_part
 from ...settings import Settings
-from ..events.incoming import CURRENT_MESSAGES, add_messages, message_name
 from ..events.queue import RunEventQueue
 from ..open_run import OpenRun
 from .call_arguments import beginning, digest
+from .client_message import CURRENT_MESSAGES, add_messages, message_name
 
 MAX_ENTRIES = 10_000
 """Maximum number of entries of a journal. Each run of the turn reads all entries before it calls the agent."""

@@ -23,7 +23,6 @@ from ...lifecycle.outcomes import agent_message
 from ...lifecycle.signals import ReceivedSignal
 from ...lifecycle.states import WORKING
 from ..agent_caller import ChildCall, name_of
-from ..events.incoming import messages_of
 from ..events.queue import RunEventQueue
 from ..events.steps import Execution, OpenStep, current_execution
 from ..limits import Retries
@@ -33,6 +32,7 @@ from .calls import KIND as CALL
 from .calls import perform_call
 from .client_message import message_and_answers
 from .durable_steps import DurableStep, perform
+from .incoming import messages_of
 from .journal import CURRENT as JOURNAL
 from .journal import JournalCall, current_step_key
 from .loop_method import loop_method

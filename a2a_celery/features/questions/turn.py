@@ -16,9 +16,9 @@ from .answer import Answer
 from .reminders import RemindAfter, Reminders
 
 if TYPE_CHECKING:
+    from ...execution.agents.client_message import MessageSequence
     from ...execution.agents.journal import RunJournal
     from ...execution.agents.turn import Turn
-    from ...execution.events.incoming import MessageSequence
     from ...execution.open_run import OpenRun
 
 T = TypeVar("T")
