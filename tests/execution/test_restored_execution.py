@@ -50,6 +50,7 @@ async def test_the_next_attempt_has_the_tool_in_which_the_last_one_was_lost(scen
     assert (idle.after, initializing.before, initializing.after) == (S.IDLE, S.IDLE, S.INITIALIZING)
     execution.finish(Completed(), events.state)
     await scene.settle(claim, events)
+    assert scene.published == []
     stored_steps = await scene.seeds.store.run(read_steps(scene.keys, claim.ref.task_id))
     assert stored_steps is not None
     assert [(s.transition.number, s.transition.after) for s in stored_steps.steps] == [
