@@ -26,7 +26,7 @@ from a2a_celery.caller import Caller
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.execution.agents.journal import open_journal
 from a2a_celery.execution.events.queue import RunEventQueue
-from a2a_celery.lifecycle.references import RunRef
+from a2a_celery.execution.open_run import OpenRun
 from a2a_celery.lifecycle.states import WORKING
 from a2a_celery.settings import Settings
 from a2a_celery.store import AsyncStore, Keys, Operation
@@ -83,9 +83,7 @@ async def send_events(turn: Turn, events: RunEventQueue, count: int) -> None:
     """Send `count` events, and wait until the store has written each event."""
     for n in range(count):
         await events.enqueue_event(TaskStatusUpdateEvent(status=TaskStatus(state=WORKING), metadata=await work(n)))
-        while events._pending:
-            events._progress.clear()
-            await events._progress.wait()
+        await events.flush()
 
 
 Agent = Callable[[Turn, RunEventQueue, int], Awaitable[None]]
@@ -96,13 +94,12 @@ async def measure(store: CountingStore, agent: Agent, count: int) -> Cost:
     keys = Keys("benchmark")
     claim = await Seeds(store, keys).claim_run()
 
-    async def publish_next(run: RunRef, options: bytes) -> None:
-        raise AssertionError("the run has no successor")
-
-    events = RunEventQueue(store, keys, claim, hold=1, input_timeout=None, publish_next=publish_next)
-    open_journal(claim, events, Settings(store_url="redis://127.0.0.1/0"))
     caller = Caller(user="ann")
-    turn = Turn(replace(claim, caller=caller.to_json()), events, caller)
+    settings = Settings(store_url="redis://127.0.0.1/0")
+    run = OpenRun(store, keys, replace(claim, caller=caller.to_json()), settings)
+    events = RunEventQueue(run, hold=1)
+    open_journal(run, events)
+    turn = Turn(run, events, caller)
     before, calls = (processor(), await redis_processor(store.redis)), store.calls
     await agent(turn, events, count)
     after = processor(), await redis_processor(store.redis)

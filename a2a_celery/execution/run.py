@@ -10,7 +10,15 @@ from typing import Any
 from uuid import uuid4
 
 from a2a.types import TaskStatusUpdateEvent
-from a2a.utils.errors import InvalidAgentResponseError
+from a2a.utils.errors import (
+    A2AError,
+    ContentTypeNotSupportedError,
+    ExtensionSupportRequiredError,
+    InvalidAgentResponseError,
+    InvalidParamsError,
+    InvalidRequestError,
+    UnsupportedOperationError,
+)
 from celery.exceptions import Reject, Retry
 
 from ..agents import Agent
@@ -28,6 +36,7 @@ from ..errors import (
     StepsChanged,
     SuspendRun,
 )
+from ..features.worker import RUN_FEATURES
 from ..lifecycle import (
     Canceled,
     Completed,
@@ -63,25 +72,34 @@ from ..telemetry.logs import about
 from ..telemetry.names import Action
 from .agent_versions import forward_run
 from .agents.adapters import Adapter, UnusableAdapter
-from .agents.client_message import REFUSALS, refuse
+from .agents.journal import CURRENT as JOURNAL
 from .agents.journal import open_journal
 from .agents.run_hooks import RunHooks, run_hooks
-from .agents.session import open_session
-from .events.observers import CeleryEventEmitter, begin_execution
+from .events.observers import CeleryEventEmitter, begin_execution, restored_execution
 from .events.queue import RunEventQueue
 from .events.release import RunRelease
 from .events.run_telemetry import observe_run, report_begin, report_end, report_problem
-from .events.settlement import PublishNext
+from .events.settlement import Settlement
 from .events.steps import CURRENT_EXECUTION, Execution
 from .limits import CeleryLimits, Limits, Retries, error_without_retry, limits_of, out_of_time, time_left
+from .open_run import OpenRun
 from .plain_tasks.threaded_call import ThreadedCall, canvas_release, retry_release
 from .process.forced_stop import Stop, abandoned_runs
 from .process.run_host import RunHost
 
 logger = logging.getLogger(__name__)
 
+REFUSALS = (
+    InvalidParamsError,
+    InvalidRequestError,
+    UnsupportedOperationError,
+    ContentTypeNotSupportedError,
+    ExtensionSupportRequiredError,
+)
+"""A2A errors about the client's message, whose text is sent to the client. All other A2A errors are failures."""
 
-async def run_agent(adapter: Adapter, claim: Claim, events: RunEventQueue) -> Outcome:
+
+async def run_agent(adapter: Adapter, run: OpenRun, events: RunEventQueue) -> Outcome:
     """Run the agent and return its outcome.
 
     A question or a wait of the `Turn` determines the outcome even if a framework or a task group caught its exception.
@@ -92,30 +110,30 @@ async def run_agent(adapter: Adapter, claim: Claim, events: RunEventQueue) -> Ou
         BaseException: The agent failed without a question or wait, or while it was being stopped.
     """
     try:
-        outcome = await adapter.run(claim, events)
+        outcome = await adapter.run(run, events)
     except SuspendRun:
-        return Completed() if events.ended else _requested_end(claim, events) or Completed()
+        return Completed() if events.ended else _requested_end(run, events) or Completed()
     except AgentSignal:
         raise
     except BaseException as error:
-        requested_end = _requested_end(claim, events) or _signal_in(error, claim)
-        if requested_end is None or events.stopping:
+        requested_end = _requested_end(run, events) or _signal_in(error, run.claim)
+        if requested_end is None or run.is_stopping:
             raise
-        logger.info("run %s ends with its question or wait; its agent raised %r", claim.ref.name, error)
+        logger.info("run %s ends with its question or wait; its agent raised %r", run.claim.ref.name, error)
         return requested_end
     finally:
-        if events.steps_changed is not None and not events.stopping:
-            raise events.steps_changed  # even if the agent caught the error
+        if run.steps_changed is not None and not run.is_stopping:
+            raise run.steps_changed  # even if the agent caught the error
     if isinstance(outcome, Completed | Delegated):
-        return _requested_end(claim, events) or outcome
+        return _requested_end(run, events) or outcome
     return outcome
 
 
-def _requested_end(claim: Claim, events: RunEventQueue) -> Outcome | None:
+def _requested_end(run: OpenRun, events: RunEventQueue) -> Outcome | None:
     """Return the outcome of a question or wait that a method of the `Turn` has begun, or None if there is neither."""
-    parts, pending = events.settlement.question, events.settlement.wait
-    if parts is not None:
-        return outcome_of(InputRequired(parts=parts), claim)
+    question, pending = run.question, run.wait
+    if question is not None:
+        return outcome_of(InputRequired(parts=question.parts), run.claim)
     if pending is None or events.ended:
         return None
     return Suspended(pending.ends_at.isoformat() if pending.ends_at else "", pending.wait.signal)
@@ -152,6 +170,22 @@ def outcome_of(signal: AgentSignal, claim: Claim) -> Outcome:
             return Completed()
 
 
+def refuse(error: A2AError, run: OpenRun, events: RunEventQueue) -> Paused | Rejection:
+    """Return the outcome of an A2A error about the client's message.
+
+    A first message is rejected. After a refused answer, the task stays interrupted and waits for another answer. If the
+    refused message answers `Turn.ask`, the next message answers the same question, unless a framework has recorded its
+    own progress, which may include the refused answer.
+    """
+    claim = run.claim
+    message = agent_message(error.message, claim.task.id, claim.task.context_id)
+    if claim.interrupted_state is None:
+        return Rejection(message)
+    if claim.ask_count and not events.ended and JOURNAL.get().remove_calls_after_answer():
+        run.refuse_answer()
+    return Paused(claim.interrupted_state, message)
+
+
 CANCEL_SHARE = 0.5
 """Share of `cancel_grace` that an executor's ``cancel()`` may take. The rest is left for the agent's coroutine."""
 
@@ -181,9 +215,10 @@ class Run:
         self._clock, self._arrived_at = host.clock, host.clock.monotonic()
         self._stopped: Stop | None = None
         self._woken: asyncio.Future[None] | None = None
+        self._open_run: OpenRun | None = None
         self._events: RunEventQueue | None = None
         self._claiming: Callable[..., Operation[Claim | NotClaimed]] | None = None
-        self._shown: Claim | None = None
+        self._has_begun = False
         self._execution: Execution
         self._children = ChildTasks(self.ref.name)
         self._hooks: RunHooks | None = None
@@ -207,33 +242,33 @@ class Run:
         report_begin(claim, self._agent.name)
         if self._host.hooks.registered:
             self._hooks = run_hooks(self._host.hooks, self._agent, claim, self._clock)
-        self._events = events = self._open_log(claim, adapter)
+        run, events = self._open_run, self._events = self._open_log(claim, adapter)
         runner = self._host.runner_id
         hook = self._hooks.transition if self._hooks else None
-        self._execution = begin_execution(self._agent, claim, events, runner=runner, emitter=self._emitter, hook=hook)
+        begin_execution(self._execution, self._agent, claim, events, runner=runner, emitter=self._emitter, hook=hook)
         with self._host.leases.renewing(self):
             try:
-                agent, timer, wakeup = self._set_out(adapter, claim, events)
+                agent, timer, wakeup = self._set_out(adapter, run, events)
                 try:
                     await wakeup  # awaited here, because each additional frame stays in memory while the agent waits
                 finally:
                     if timer:
                         timer.cancel()
-                outcome = await self._outcome(agent, timer, adapter, claim, events)
+                outcome = await self._outcome(agent, timer, adapter, run, events)
                 if self._stopped is Stop.TERMINATED or isinstance(as_left(outcome, events.state), Canceled):
                     self._children.cancel_all()  # including tasks that the agent started while it was stopping
                 outcome = await self._after_run(outcome, events)
                 if events.blob_error is None:
-                    outcome = await self._settle(claim, events, outcome) or outcome
-                    self._cancel_children(as_left(outcome, events.state), events)
+                    outcome = await self._settle(run, events, outcome) or outcome
+                    self._cancel_children(as_left(outcome, events.state), run)
             except BlobsUnavailable as e:
                 events.fail_unwritable(e)
             except Exception:  # the task must not stay WORKING after any error
                 outcome = Failure(reference=self._report("it could not be settled"))
-                await self._settle(claim, events, outcome)
+                await self._settle(run, events, outcome)
             if events.blob_error is not None:
                 outcome = Failure(OUT_OF_REACH, reference=self._report("its parts cannot be stored", events.blob_error))
-                await self._settle(claim, events, outcome)
+                await self._settle(run, events, outcome)
         return report_end(as_left(outcome, events.state), self.ref, self._agent.name, self._clock.monotonic() - began)
 
     def ask_to_cancel(self) -> None:
@@ -243,8 +278,8 @@ class Run:
         self.stop(Stop.INTERRUPT)
 
     def message_arrived(self) -> None:
-        if self._events is not None:
-            self._events.messages.notify()
+        if self._open_run is not None:
+            self._open_run.message_arrived.set()
 
     def give_up(self) -> None:
         if not self.ended:
@@ -274,7 +309,8 @@ class Run:
     @property
     def out_of_time(self) -> bool:
         """True if the run has reached a limit. Thread-safe."""
-        return self._events is not None and time_left(self._limits, self._arrived_at, self._events.idle_clock) <= 0
+        run = self._open_run
+        return run is not None and time_left(self._limits, self._arrived_at, run.idle_clock) <= 0
 
     def stop(self, reason: Stop) -> None:
         """Stop the run. Only the first reason takes effect."""
@@ -314,30 +350,34 @@ class Run:
             self._claiming = claim
         return answer
 
-    def _open_log(self, claim: Claim, adapter: Adapter) -> RunEventQueue:
-        host, is_agent = self._host, self._call is None
-        events = RunEventQueue(
+    def _open_log(self, claim: Claim, adapter: Adapter) -> tuple[OpenRun, RunEventQueue]:
+        host, agent, is_agent = self._host, self._agent, self._call is None
+        run = OpenRun(
             host.store,
             host.keys,
             claim,
-            hold=self._agent.first_event_hold,
-            input_timeout=self._agent.pause_limit(host.settings),
-            publish_next=self._publish_next,
-            ends_on_return=self._agent.session
-            or self._agent.serialize_context
-            or (self._hooks is not None and self._hooks.holds_end),
-            on_message=self._agent.on_message,
-            rewrite=self._hooks.event if self._hooks else None,
-            retries=Retries(self._agent.retry, claim.options, self._clock) if is_agent else None,
-            calls=host.calls if is_agent else None,
+            host.settings,
             clock=self._clock,
+            retries=Retries(agent.retry, claim.options, self._clock) if is_agent else None,
+            calls=host.calls if is_agent else None,
+        )
+        holds_end = self._hooks is not None and self._hooks.holds_end
+        self._execution = restored_execution(claim)
+        events = RunEventQueue(
+            run,
+            hold=agent.first_event_hold,
+            answer_allowed=not agent.delivers_messages,
+            # another turn may follow the terminal event of an agent that messages reach
+            ends_on_return=agent.session or agent.serialize_context or agent.delivers_messages or holds_end,
+            rewrite=self._hooks.event if self._hooks else None,
+            on_end=self._execution.finish_in,
         )
         if not adapter.announces:
             events.announce_later()
-        return events
+        return run, events
 
     def _set_out(
-        self, adapter: Adapter, claim: Claim, events: RunEventQueue
+        self, adapter: Adapter, run: OpenRun, events: RunEventQueue
     ) -> tuple[asyncio.Task[Outcome], asyncio.Task[None] | None, asyncio.Future[None]]:
         """Start the asyncio task of the agent and, if the run has a limit, a timer.
 
@@ -346,13 +386,13 @@ class Run:
             that is resolved when the agent ends or must be stopped.
         """
         wakeup = self._woken = events.aborted.future()  # a single future for all reasons, to save memory
-        agent = asyncio.create_task(self._run_safely(adapter, claim, events), name=f"a2a-agent-{self.ref.name}")
+        agent = asyncio.create_task(self._run_safely(adapter, run, events), name=f"a2a-agent-{self.ref.name}")
         agent.add_done_callback(self._wake)
         if self._stopped:
             asyncio.get_running_loop().call_soon(self._wake)  # after the agent's first step
         if self._limits == Limits():
             return agent, None, wakeup  # no timer task for a run without a limit
-        timer = asyncio.create_task(out_of_time(self._limits, self._arrived_at, events.idle_clock))
+        timer = asyncio.create_task(out_of_time(self._limits, self._arrived_at, run.idle_clock))
         timer.add_done_callback(self._wake)
         return agent, timer, wakeup
 
@@ -365,7 +405,7 @@ class Run:
         agent: asyncio.Task[Outcome],
         timer: asyncio.Task[None] | None,
         adapter: Adapter,
-        claim: Claim,
+        run: OpenRun,
         events: RunEventQueue,
     ) -> Outcome:
         """Return the outcome of the agent. If the agent has not ended, stop it first."""
@@ -376,16 +416,16 @@ class Run:
         stop = self._stopped or (Stop.STUCK if events.blob_error else Stop.LOST)
         extra = about(Action.RUN_STOPPED, self.ref.name, agent=self._agent.name, why=stop.value)
         logger.info("run %s is stopped: %s", self.ref.name, stop.value, extra=extra)
-        return await self._stop_agent(agent, stop, adapter, claim, events)
+        return await self._stop_agent(agent, stop, adapter, run, events)
 
     async def _stop_agent(
-        self, agent: asyncio.Task[Outcome], stop: Stop, adapter: Adapter, claim: Claim, events: RunEventQueue
+        self, agent: asyncio.Task[Outcome], stop: Stop, adapter: Adapter, run: OpenRun, events: RunEventQueue
     ) -> Outcome:
         """Cancel the agent, and wait up to `cancel_grace` seconds until the agent has stopped. Then stop it by
         force, if possible."""
         grace = self.grace
         until = self._clock.monotonic() + grace
-        events.stopping = True
+        run.stop()
         if stop is Stop.CANCEL:
             events.hold_end()
         else:
@@ -393,7 +433,7 @@ class Run:
         if stop in (Stop.CANCEL, Stop.INTERRUPT, Stop.TERMINATED):
             self._children.cancel_all()
         if stop in (Stop.CANCEL, Stop.INTERRUPT):
-            cancelling = asyncio.create_task(self._cancel_agent(adapter, events))
+            cancelling = asyncio.create_task(self._cancel_agent(adapter, run, events))
             await asyncio.wait({cancelling}, timeout=grace * CANCEL_SHARE)
             cancelling.cancel()
         agent.cancel()
@@ -413,57 +453,56 @@ class Run:
             case Stop.INTERRUPT:
                 return Superseded()
             case Stop.OUT_OF_TIME:
-                return _requested_end(claim, events) or Failure(OUT_OF_TIME)
+                return _requested_end(run, events) or Failure(OUT_OF_TIME)
 
-    async def _cancel_agent(self, adapter: Adapter, events: RunEventQueue) -> None:
+    async def _cancel_agent(self, adapter: Adapter, run: OpenRun, events: RunEventQueue) -> None:
         """Notify the agent of its cancellation, in a separate asyncio task that the agent may cancel."""
         try:
-            if self._shown is not None:  # otherwise, the agent has not begun
-                await adapter.cancel(self._shown, events)
+            if self._has_begun:
+                await adapter.cancel(run, events)
         except BaseException:  # see _guarded
             logger.info("run %s: the cancel() of its agent failed", self.ref.name, exc_info=True)
 
-    async def _run_safely(self, adapter: Adapter, claim: Claim, events: RunEventQueue) -> Outcome:
+    async def _run_safely(self, adapter: Adapter, run: OpenRun, events: RunEventQueue) -> Outcome:
         """Return the outcome of the agent. No exception of an agent may reach the event loop, which all runs share."""
         CURRENT_EXECUTION.set(self._execution)  # in the asyncio task of the agent
-        self._children.trace_of_run = lambda: RunOptions.from_json(claim.options).trace
+        self._children.trace_of_run = lambda: RunOptions.from_json(run.claim.options).trace
         CURRENT_CHILDREN.set(self._children)
         try:
-            if self._claiming is not None:
-                claim = await events.store.in_full(claim, self._claiming)
-            claim = await events.store.with_journal(claim)
-            open_journal(claim, events, self._host.settings)
-            self._shown = claim
-            open_session(self._agent, claim, events, self._host.settings)
-            await events.messages.replay(claim)
+            await run.complete_claim(self._claiming)
+            open_journal(run, events)
+            self._has_begun = True
+            for (option, value), open_feature in RUN_FEATURES.items():
+                if getattr(self._agent, option) == value:
+                    run.add_feature(await open_feature(run, events))
             if self._hooks is not None:
-                await self._hooks.before(claim)
-            return await run_agent(adapter, claim, events)
+                await self._hooks.before(run.claim)
+            return await run_agent(adapter, run, events)
         except asyncio.CancelledError:
             return Canceled(CANCELED_BY_AGENT)
         except BaseException as error:  # including SystemExit and KeyboardInterrupt, which would stop the loop
-            return self._next_retry(error, events) or self._ended_by(error, claim, events)
+            return self._next_retry(error, run, events) or self._ended_by(error, run, events)
 
-    def _cancel_children(self, outcome: Outcome, events: RunEventQueue) -> None:
+    def _cancel_children(self, outcome: Outcome, run: OpenRun) -> None:
         """Cancel the child tasks if the run ended without a result, or if the turn's next run starts them again.
 
         Children are kept if the agent's steps have changed, because the requeued task continues to use the children.
         """
-        without_result = isinstance(outcome, Canceled | Failure | Rejection) and events.steps_changed is None
+        without_result = isinstance(outcome, Canceled | Failure | Rejection) and run.steps_changed is None
         if without_result or isinstance(outcome, Retried | Superseded):
             self._children.cancel_all(is_retried=isinstance(outcome, Retried))
 
-    def _next_retry(self, error: BaseException, events: RunEventQueue) -> Retried | None:
+    def _next_retry(self, error: BaseException, run: OpenRun, events: RunEventQueue) -> Retried | None:
         """Return the retry that follows `error`, or None.
 
         A run whose agent has already ended the task is not retried. Errors about the message or the object store are
         not retried either.
         """
-        if events.retries is None or events.ended or isinstance(error, (*REFUSALS, BlobsUnavailable)):
+        if run.retries is None or events.ended or isinstance(error, (*REFUSALS, BlobsUnavailable)):
             return None
         cause = error.__cause__ if isinstance(error, StepFailed) else None
         try:
-            retry_and_options = events.retries.after(cause or error)
+            retry_and_options = run.retries.after(cause or error)
         except ValueError as wrong:
             self._report("its agent raised a Retry without a valid time", wrong)
             return None
@@ -474,16 +513,16 @@ class Run:
         logger.warning("run %s: attempt %d follows", self.ref.name, retry.attempt, exc_info=error, extra=extra)
         return retry
 
-    def _ended_by(self, error: BaseException, claim: Claim, events: RunEventQueue) -> Outcome:
+    def _ended_by(self, error: BaseException, run: OpenRun, events: RunEventQueue) -> Outcome:
         """Return the outcome of a run whose agent raised an exception."""
         if isinstance(error, Retry) and self._call is None:
             error = error_without_retry(error)
         match error:
             case AgentSignal():
-                return outcome_of(error, claim)
+                return outcome_of(error, run.claim)
             case _ if isinstance(error, REFUSALS):
                 logger.info("run %s: its agent refused the message: %.1000r", self.ref.name, str(error))
-                return refuse(error, claim, events)
+                return refuse(error, run, events)
             case BlobsUnavailable():
                 return Failure(OUT_OF_REACH, reference=self._report("its input cannot be read", error))
             case StepsChanged():
@@ -526,16 +565,9 @@ class Run:
             logger.warning(text, self.ref.name, sorted(metadata))
         return final
 
-    @property
-    def _release(self) -> RunRelease:
-        return RunRelease(self._publish_next, self._agent.name, self._clock)
-
-    @property
-    def _publish_next(self) -> PublishNext:
-        return self._host.runs.publish
-
-    async def _settle(self, claim: Claim, events: RunEventQueue, outcome: Outcome) -> Outcome | None:
+    async def _settle(self, run: OpenRun, events: RunEventQueue, outcome: Outcome) -> Outcome | None:
         """Write the outcome of the run. Return the actual outcome if it differs from `outcome`, or None."""
+        host, claim, publish = self._host, run.claim, self._host.runs.publish
         self._execution.finish(outcome, events.state)
         final = final_event(outcome, claim.task.id, claim.task.context_id)
         if self._hooks is not None and final is not None and not isinstance(outcome, Retried | Suspended):
@@ -544,17 +576,20 @@ class Run:
             case Lost():
                 await events.abandon()
             case Retried() if self._call is not None:
-                make_release = retry_release(self._host.keys, claim, self._call, self._host.settings)
+                make_release = retry_release(host.keys, claim, self._call, host.settings)
                 release = await events.release(final, make_release, drops_open_artifacts=True)
                 self._call.retry_is_written = isinstance(release, Released)
             case Retried() if self._retry_options is not None:
-                return await self._release.retry(events, final, self._retry_options)
+                return await RunRelease(run, events, publish).retry(final, self._retry_options)
             case Suspended():
-                return await self._release.suspend(events, final)
+                return await RunRelease(run, events, publish).suspend(final)
             case Delegated(canvas):
-                await events.release(final, canvas_release(self._host.keys, claim, canvas))
+                await events.release(final, canvas_release(host.keys, claim, canvas))
             case _:
-                return await events.settle(final, dead_letter=isinstance(outcome, Failure) and outcome.dead_letter)
+                limit = self._agent.pause_limit(host.settings)
+                dead_letter = isinstance(outcome, Failure) and outcome.dead_letter
+                settlement = Settlement(run, events.translator, publish, input_timeout=limit, dead_letter=dead_letter)
+                return await events.settle(final, settlement.write)
         return None
 
 

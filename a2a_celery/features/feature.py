@@ -5,10 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self, TypeAlias, TypedDict
 
 if TYPE_CHECKING:  # a process that only registers agents does not import the SDK
-    from a2a.types import Message, SendMessageRequest
+    from a2a.types import Message, SendMessageRequest, TaskState
     from celery import Celery
 
     from ..lifecycle.references import Scope
@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # a process that only registers agents does not import the SD
     from ..settings import Settings
     from ..store import AsyncStore, Keys
     from ..store.operation import Operation
+    from ..store.runs.commands import SavedSince, SessionState
     from ..store.tasks.replies import Known
     from ..store.verbs import Section
 
@@ -60,6 +61,28 @@ class Feature(Protocol):
             keys: Keys of the deployment.
             scope: Scope of the task.
             request: Unchanged request of the client.
+        """
+
+
+class SettleArguments(TypedDict, total=False):
+    """Arguments of ``settle_run`` that the features of a run add, each of them one feature."""
+
+    session: SessionState
+    read_count: int
+
+
+class RunFeature(Protocol):
+    """Use of a feature by one run. A function in `RUN_FEATURES` opens the feature before the agent is called."""
+
+    async def settle_arguments(self, state: TaskState, refusal: SavedSince | None = None) -> SettleArguments:
+        """Return the arguments of the feature for the end of the run.
+
+        Args:
+            state: State in which the run leaves the task.
+            refusal: Reply with which the store has refused the arguments of the features, or None.
+
+        Raises:
+            A2ACeleryError: The run must fail. The method is called again for FAILED.
         """
 
 

@@ -52,7 +52,8 @@ class JournalEntry:
             asyncio task or thread recorded the entry, because the order of such entries is not fixed.
         turn: Number of the first turn of the journal, which is part of the name of the folder for large contents in an
             object store. The number is not stored in the entry.
-        messages: Names of the client messages that the recorded call has read; see ``execution/events/incoming.py``.
+        messages: Names of the client messages that the recorded call has read; see ``message_name`` in
+            ``execution/agents/client_message.py``.
         execution: Execution of the call, or None if it is unknown or the entry does not belong to a call.
         arguments: Beginning of the arguments of the call as JSON, for observers, or "" without arguments.
     """

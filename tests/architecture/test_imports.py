@@ -93,7 +93,7 @@ ONLY_TYPES = {
     ("a2a_celery/execution/celery/worker_signals.py", "agent_worker"),
     ("a2a_celery/agents.py", "caller"),
     ("a2a_celery/features/questions/turn.py", "agents"),
-    ("a2a_celery/features/questions/turn.py", "events"),
+    ("a2a_celery/features/questions/turn.py", "open_run"),
 }
 LAZY = {
     "a2a_celery/__init__.py",

@@ -286,3 +286,30 @@ def test_nothing_is_skipped_but_a_broker_or_an_engine_that_is_missing() -> None:
 
     assert skipping == {"tests/conftest.py", "tests/docker/conftest.py"}
     assert marker_files == set()
+
+
+OWNED = {"OpenRun", "RunEventQueue", "Settlement", "StepRecorder"}
+"""Classes whose attributes only their own methods assign."""
+
+
+def assigned_attributes(node: ast.AST) -> Iterator[ast.Attribute]:
+    """Yield the attributes that are assigned within a node."""
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.Attribute) and isinstance(inner.ctx, ast.Store):
+            yield inner
+
+
+def test_no_code_assigns_attributes_of_a_run_from_outside() -> None:
+    workers = [module for module in SOURCE if module.name.startswith((f"{PACKAGE}/execution/", f"{PACKAGE}/f"))]
+    classes = [node for module in workers for node in module.nodes if isinstance(node, ast.ClassDef)]
+    names = {target.attr for node in classes if node.name in OWNED for target in assigned_attributes(node)}
+
+    outside = {
+        f"{module.name}:{target.lineno}: {ast.unparse(target)}"
+        for module in workers
+        for target in assigned_attributes(module.tree)
+        if target.attr in names and ast.unparse(target.value) != "self"
+    }
+
+    assert {"question", "translator", "is_lost"} <= names
+    assert outside == set()

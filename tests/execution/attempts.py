@@ -42,7 +42,7 @@ class Task:
         self.scene, self.settings = scene, settings
         self.task_id = ""
         self.run = 1
-        self.events: Any = None
+        self.open_run: Any = None
         self.calls: Any = None
 
     async def attempt(self, agent: Callable[[Turn], Any]) -> Any:
@@ -50,13 +50,14 @@ class Task:
         claim = await self.scene.seeds.claim_run(self.task_id, run=self.run, max_attempts=100)
         claim = replace(claim, caller=Caller(user="ann").to_json())
         self.task_id = claim.ref.task_id
-        claim, events = await self.scene.begin(claim=claim)
-        self.events, events.calls = events, self.calls
+        events = self.scene.open(claim, settings=self.settings, calls=self.calls)
+        self.open_run = run = self.scene.run_of(events)
         results: list[Any] = []
 
         async def execute() -> Outcome:
-            open_journal(await events.store.with_journal(claim), events, self.settings)
-            return await run_agent(FunctionAdapter(storing_result(agent, results)), claim, events)
+            await run.complete_claim()
+            open_journal(run, events)
+            return await run_agent(FunctionAdapter(storing_result(agent, results)), run, events)
 
         try:
             outcome = await asyncio.create_task(execute())

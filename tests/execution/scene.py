@@ -17,10 +17,13 @@ from a2a_celery.clock import Clock
 from a2a_celery.dispatch import RUN_HEADER
 from a2a_celery.errors import StoreUnavailable
 from a2a_celery.execution.events.queue import RunEventQueue
+from a2a_celery.execution.events.settlement import Settlement
+from a2a_celery.execution.open_run import OpenRun
 from a2a_celery.features.questions.answer_section import AnswerSection
-from a2a_celery.lifecycle import Completed, final_event
+from a2a_celery.lifecycle import Completed, Failure, final_event
 from a2a_celery.lifecycle.references import RunRef
 from a2a_celery.lifecycle.states import COMPLETED
+from a2a_celery.settings import Settings
 from a2a_celery.store import AsyncStore, Keys, Operation
 from a2a_celery.store.runs.commands import Claim
 from a2a_celery.store.tasks.commands import continue_task, create_task
@@ -43,6 +46,8 @@ def perform_run(task: Task, celery_id: str, *args: Any, retries: int = 0, **kwar
     }
     return build_tracer(task.name, task, app=task.app)(celery_id, args, kwargs, message)
 
+
+SETTINGS = Settings(store_url="redis://127.0.0.1/0")
 
 LONG = 60.0
 """Hold in seconds that is longer than any test."""
@@ -80,6 +85,7 @@ class Scene:
         self.published: list[tuple[str, int]] = []
         """Agent and number of each published run, in order."""
         self.opened: list[RunEventQueue] = []
+        self._runs: dict[RunEventQueue, OpenRun] = {}
 
     async def begin(
         self,
@@ -89,30 +95,55 @@ class Scene:
         working: bool = True,
         on_message: OnMessage = "queue",
         clock: Clock | None = None,
+        calls: Any = None,
     ) -> tuple[Claim, RunEventQueue]:
         """Claim a run and open its event queue. Without a `clock`, the queue waits at most 10 ms for the store."""
         claim = claim or await self.seeds.claim_run(working=working)
-
-        async def publish_next(agent: str, run: RunRef, options: bytes) -> None:
-            self.published.append((agent, run.run))
-
-        events = RunEventQueue(
-            self.gate,
-            self.keys,
+        delivers_messages = on_message in ("steer", "interrupt")
+        events = self.open(
             claim,
+            clock=clock,
+            calls=calls,
             hold=hold,
-            input_timeout=None,
-            publish_next=publish_next,
-            on_message=on_message,
-            clock=clock or ShortSleepClock(),
+            answer_allowed=not delivers_messages,
+            ends_on_return=delivers_messages,
         )
-        self.opened.append(events)
         return claim, events
 
-    async def settle(self, claim: Claim, events: RunEventQueue, outcome: Any = None) -> None:
+    def open(
+        self,
+        claim: Claim,
+        *,
+        settings: Settings = SETTINGS,
+        clock: Clock | None = None,
+        calls: Any = None,
+        hold: float = LONG,
+        **options: Any,
+    ) -> RunEventQueue:
+        """Return the event queue of a claimed run, with `options` for the queue."""
+        run = OpenRun(self.gate, self.keys, claim, settings, clock=clock or ShortSleepClock(), calls=calls)
+        events = RunEventQueue(run, hold=hold, **options)
+        self.opened.append(events)
+        self._runs[events] = run
+        return events
+
+    def run_of(self, events: RunEventQueue) -> OpenRun:
+        """Return the run of an event queue."""
+        return self._runs[events]
+
+    def settlement(self, events: RunEventQueue) -> Settlement:
+        """Return the settlement of a run."""
+
+        async def publish_next(agent: str, run: RunRef, options: object) -> None:
+            self.published.append((agent, run.run))
+
+        return Settlement(self.run_of(events), events.translator, publish_next)
+
+    async def settle(self, claim: Claim, events: RunEventQueue, outcome: Any = None) -> Failure | None:
         """Settle the run as `Run` does."""
+        final = final_event(outcome or Completed(), claim.task.id, claim.task.context_id)
         async with asyncio.timeout(20):
-            await events.settle(final_event(outcome or Completed(), claim.task.id, claim.task.context_id))
+            return await events.settle(final, self.settlement(events).write)
 
     async def texts(self, task_id: str) -> list[str]:
         """Return the texts of the chunks in the task's log."""

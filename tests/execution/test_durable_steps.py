@@ -376,7 +376,7 @@ async def test_a_plain_step_of_a_synchronous_agent_is_recorded_though_the_run_mu
 
     def stopped_in_step(turn: Turn) -> None:
         def work() -> str:
-            task.events.stopping = True
+            task.open_run.stop()
             return calls.work_in_thread("a")
 
         turn.blocking.step("work", work)

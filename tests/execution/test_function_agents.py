@@ -15,7 +15,6 @@ from a2a_celery.execution.agents.adapters import FunctionAdapter
 from a2a_celery.execution.agents.journal import open_journal
 from a2a_celery.lifecycle import Event
 from a2a_celery.lifecycle.states import COMPLETED, INPUT_REQUIRED
-from a2a_celery.settings import Settings
 from tests.support.store.seeds import status
 
 from .scene import Scene
@@ -74,11 +73,12 @@ async def yields_nothing(turn: Turn) -> AsyncIterator[Any]:
 
 async def log_of(scene: Scene, function: Callable[[Turn], Any]) -> list[Event]:
     """Run `function` as an agent and return the events of its task."""
-    claim, events = await scene.begin()
-    claim = replace(claim, caller=Caller().to_json())
-    open_journal(claim, events, Settings(store_url="redis://127.0.0.1/0"))
+    claim = replace(await scene.seeds.claim_run(), caller=Caller().to_json())
+    events = scene.open(claim)
+    run = scene.run_of(events)
+    open_journal(run, events)
     try:
-        await FunctionAdapter(function).run(claim, events)
+        await FunctionAdapter(function).run(run, events)
     except (InputRequired, ValueError):
         pass
     await scene.settle(claim, events)

@@ -13,12 +13,13 @@ from a2a.types import Message, Part
 from a2a_celery import ConfigError
 from a2a_celery.agents import OnMessage
 from a2a_celery.caller import Caller
+from a2a_celery.execution.agents.incoming import open_messages
 from a2a_celery.execution.agents.journal import open_journal
 from a2a_celery.execution.agents.turn import Turn
 from a2a_celery.execution.events.queue import RunEventQueue
+from a2a_celery.execution.open_run import OpenRun
 from a2a_celery.lifecycle import Paused, Superseded
 from a2a_celery.lifecycle.states import COMPLETED, INPUT_REQUIRED, SUBMITTED, WORKING
-from a2a_celery.settings import Settings
 from a2a_celery.store.runs.commands import Claim
 from a2a_celery.store.tasks.commands import continue_task
 from tests.support.store.seeds import ANN, CONTEXT, request, status
@@ -37,13 +38,14 @@ async def send(scene: Scene, claim: Claim, text: str, on_message: OnMessage = "s
 async def turn_of(scene: Scene, claim: Claim | None = None) -> tuple[Claim, RunEventQueue, Turn]:
     """Begin a run of an agent that can be steered."""
     claim, events = await scene.begin(claim=claim, on_message="steer")
-    await events.messages.replay(claim)
-    return claim, events, new_turn(claim, events)
+    run = scene.run_of(events)
+    run.add_feature(await open_messages(run, events))
+    return claim, events, new_turn(run, events)
 
 
-def new_turn(claim: Claim, events: RunEventQueue) -> Turn:
-    open_journal(claim, events, Settings(store_url="redis://127.0.0.1/0"))
-    return Turn(claim, events, Caller())
+def new_turn(run: OpenRun, events: RunEventQueue) -> Turn:
+    open_journal(run, events)
+    return Turn(run, events, Caller())
 
 
 async def next_turn(scene: Scene, claim: Claim, **options: int) -> tuple[Claim, RunEventQueue, Turn]:
@@ -103,7 +105,7 @@ async def test_an_iteration_waits_for_a_notification_without_reading_the_store(s
         for text in ("left", "done"):
             await send(scene, claim, text)
         assert scene.gate.calls.count("read_messages") == 1
-        events.messages.notify()
+        scene.run_of(events).message_arrived.set()
         await listening
 
     assert texts == ["left", "done"]
@@ -136,7 +138,7 @@ async def test_concurrent_readers_share_the_messages(scene: Scene) -> None:
             await send(scene, claim, text)
         assert await poll(turn) == ["left", "right"], "a reader that waits blocks no other"
         await send(scene, claim, "back")
-        events.messages.notify()
+        scene.run_of(events).message_arrived.set()
         assert get_message_text(await waiting) == "back"
 
 
@@ -174,7 +176,7 @@ async def test_a_function_that_is_called_again_after_an_answer_reads_them_again(
     claim, events, turn = await turn_of(scene)
     await send(scene, claim, "left")
     assert await poll(turn) == ["left"]
-    events.settlement.question = [Part(text="how far?")]
+    scene.run_of(events).ask([Part(text="how far?")])
     await scene.settle(claim, events, Paused(INPUT_REQUIRED))
     await send(scene, claim, "ten")
 
@@ -229,7 +231,7 @@ async def test_a_step_that_read_a_message_is_replayed_after_an_answer(scene: Sce
     claim, events, turn = await turn_of(scene)
     await send(scene, claim, "left")
     assert await step_poll(turn) == ["left"]
-    events.settlement.question = []
+    scene.run_of(events).ask([])
     await scene.settle(claim, events, Paused(INPUT_REQUIRED))
     await send(scene, claim, "ten")
     next_claim, events, next_run_turn = await next_turn(scene, claim)
@@ -285,8 +287,8 @@ async def test_an_interrupted_run_leaves_its_task_working(scene: Scene) -> None:
 
 @pytest.mark.parametrize("on_message", ["queue", "interrupt", "reject"])
 async def test_other_agents_learn_that_they_cannot_read_messages(scene: Scene, on_message: OnMessage) -> None:
-    claim, events = await scene.begin(on_message=on_message)
-    turn = new_turn(claim, events)
+    _, events = await scene.begin(on_message=on_message)
+    turn = new_turn(scene.run_of(events), events)
 
     text = "agent 'agent' receives no messages while it works: only functions and executors with on_message='steer'"
     with pytest.raises(ConfigError, match=text):

@@ -8,7 +8,7 @@ import pytest
 from a2a.types import Part
 
 from a2a_celery.errors import BlobsUnavailable
-from a2a_celery.execution.events.settlement import RunStore
+from a2a_celery.execution.open_run import OpenRun
 from a2a_celery.lifecycle import Failure
 from a2a_celery.lifecycle.outcomes import OUT_OF_REACH
 from a2a_celery.lifecycle.references import RunRef
@@ -19,7 +19,7 @@ from tests.support.clocks import SkippingClock
 from tests.support.store.blob_setup import BlobSetup, create_task_with_parts
 from tests.support.store.seeds import LEASE_US, Seeds, chunk, status
 
-from .scene import Gate, Scene, until
+from .scene import SETTINGS, Gate, Scene, until
 
 LARGE = "x" * 3000
 
@@ -73,7 +73,7 @@ async def test_a_permanent_outage_fails_the_run(blob_scene: Scene, blob_setup: B
     await blob_scene.settle(claim, events, Failure(OUT_OF_REACH, reference="r"))
 
     task = await blob_scene.seeds.task(claim.task.id)
-    assert not events.lost.is_set()
+    assert not blob_scene.run_of(events).is_lost
     assert (task.status.state, task.status.message.parts[0].text) == (FAILED, OUT_OF_REACH)
     assert [part.text for part in task.artifacts[0].parts] == ["small"]
     assert await blob_scene.seeds.states(claim.task.id) == [1, WORKING, FAILED]
@@ -96,12 +96,12 @@ async def test_a_run_with_an_unwritable_end_fails(blob_scene: Scene, blob_setup:
 async def test_a_related_task_is_never_read_in_part(blob_scene: Scene, blob_setup: BlobSetup) -> None:
     other, claim = await blob_scene.seeds.claim_run(), await blob_scene.seeds.claim_run()
     await blob_scene.seeds.append_events(other, chunk(LARGE))
-    store = RunStore(blob_setup.store, blob_scene.keys, claim, SkippingClock())
+    run = OpenRun(blob_setup.store, blob_scene.keys, claim, SETTINGS, clock=SkippingClock())
 
-    [task] = await store.own_tasks([other.ref.task_id])
+    [task] = await run.own_tasks([other.ref.task_id])
     blob_setup.object_store.is_down = True
     with pytest.raises(BlobsUnavailable):
-        await store.own_tasks([other.ref.task_id])
+        await run.own_tasks([other.ref.task_id])
 
     assert task.artifacts[0].parts[0].text == LARGE
 
@@ -122,13 +122,15 @@ async def test_an_agent_gets_its_complete_task_or_does_not_run(blob_scene: Scene
 
     claim = await blob_setup.store.run(claiming(resolve_blobs=False))
     assert isinstance(claim, Claim)
-    store = RunStore(blob_setup.store, blob_scene.keys, claim, SkippingClock())
+    run = OpenRun(blob_setup.store, blob_scene.keys, claim, SETTINGS, clock=SkippingClock())
     blob_setup.object_store.is_down = True
     with pytest.raises(BlobsUnavailable):
-        await store.in_full(claim, claiming)
+        await run.complete_claim(claiming)
+    assert run.claim is claim
     blob_setup.object_store.is_down = False
 
-    whole_claim = await store.in_full(claim, claiming)
+    await run.complete_claim(claiming)
+    whole_claim = run.claim
 
     assert (claim.is_resolved, whole_claim.is_resolved) == (False, True)
     assert whole_claim.request.message.parts[0].text == whole_claim.task.history[0].parts[0].text == LARGE

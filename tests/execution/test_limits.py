@@ -15,13 +15,14 @@ from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.errors import ConfigError
 from a2a_celery.execution.events.queue import MAX_PENDING, RunEventQueue
 from a2a_celery.execution.limits import CeleryLimits, Limits, limits_of, out_of_time
+from a2a_celery.execution.open_run import OpenRun
 from a2a_celery.lifecycle.states import COMPLETED
 from a2a_celery.store import AsyncStore, Keys
 from tests.support.agents.basic import card
 from tests.support.clocks import ManualClock
 from tests.support.store.seeds import Seeds, chunk
 
-from .scene import Gate, TurnByTurn
+from .scene import SETTINGS, Gate, TurnByTurn
 
 
 def agent(**limits: Any) -> Agent:
@@ -74,21 +75,22 @@ def gate(store: AsyncStore) -> Gate:
 
 
 @pytest.fixture
-async def events(gate: Gate, store: AsyncStore, keys: Keys, clock: ManualClock) -> Any:
-    """Event queue of a claimed run, on a `Gate`."""
-    claim = await Seeds(store, keys).claim_run()
+async def run(gate: Gate, store: AsyncStore, keys: Keys, clock: ManualClock) -> OpenRun:
+    """Claimed run on a `Gate`."""
+    return OpenRun(gate, keys, await Seeds(store, keys).claim_run(), SETTINGS, clock=clock)
 
-    async def publish_next(agent: str, run: object, options: bytes) -> None:
-        return
 
-    events = RunEventQueue(gate, keys, claim, hold=60, input_timeout=None, publish_next=publish_next, clock=clock)
+@pytest.fixture
+async def events(run: OpenRun, gate: Gate) -> Any:
+    """Event queue of the run."""
+    events = RunEventQueue(run, hold=60)
     yield events
     gate.open.set()
     await events.abandon()
 
 
-async def test_the_total_time_starts_at_the_arrival(events: RunEventQueue, clock: ManualClock) -> None:
-    limit = asyncio.create_task(out_of_time(Limits(total=1000), clock.monotonic() - 900, events.idle_clock))
+async def test_the_total_time_starts_at_the_arrival(run: OpenRun, events: RunEventQueue, clock: ManualClock) -> None:
+    limit = asyncio.create_task(out_of_time(Limits(total=1000), clock.monotonic() - 900, run.idle_clock))
     await clock.until_waiting(100)
     clock.advance(99)
     await events.enqueue_event(chunk("a"))
@@ -96,11 +98,11 @@ async def test_the_total_time_starts_at_the_arrival(events: RunEventQueue, clock
     clock.advance(1)
     await limit
 
-    await out_of_time(Limits(total=1000), clock.monotonic() - 2000, events.idle_clock)
+    await out_of_time(Limits(total=1000), clock.monotonic() - 2000, run.idle_clock)
 
 
-async def test_an_event_restarts_the_idle_time(events: RunEventQueue, clock: ManualClock) -> None:
-    limit = asyncio.create_task(out_of_time(Limits(idle=10), clock.monotonic(), events.idle_clock))
+async def test_an_event_restarts_the_idle_time(run: OpenRun, events: RunEventQueue, clock: ManualClock) -> None:
+    limit = asyncio.create_task(out_of_time(Limits(idle=10), clock.monotonic(), run.idle_clock))
     await clock.until_waiting(10)
     clock.advance(9)
 
@@ -115,7 +117,7 @@ async def test_an_event_restarts_the_idle_time(events: RunEventQueue, clock: Man
 
 
 async def test_an_agent_that_waits_for_the_store_is_not_idle(
-    events: RunEventQueue, gate: Gate, clock: ManualClock
+    run: OpenRun, events: RunEventQueue, gate: Gate, clock: ManualClock
 ) -> None:
     gate.open.clear()
 
@@ -124,7 +126,7 @@ async def test_an_agent_that_waits_for_the_store_is_not_idle(
             await events.enqueue_event(chunk(str(number)))
 
     saying = asyncio.create_task(say())
-    limit = asyncio.create_task(out_of_time(Limits(idle=10), clock.monotonic(), events.idle_clock))
+    limit = asyncio.create_task(out_of_time(Limits(idle=10), clock.monotonic(), run.idle_clock))
 
     for _ in range(3):
         await clock.until_waiting(10)
@@ -137,8 +139,8 @@ async def test_an_agent_that_waits_for_the_store_is_not_idle(
     await limit
 
 
-async def test_without_limits_a_run_never_times_out(events: RunEventQueue, clock: ManualClock) -> None:
-    limit = asyncio.create_task(out_of_time(Limits(), clock.monotonic() - 1e9, events.idle_clock))
+async def test_without_limits_a_run_never_times_out(run: OpenRun, clock: ManualClock) -> None:
+    limit = asyncio.create_task(out_of_time(Limits(), clock.monotonic() - 1e9, run.idle_clock))
     await asyncio.sleep(0)
     clock.advance(1e9)
     await asyncio.sleep(0)

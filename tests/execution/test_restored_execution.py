@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from a2a_celery.agents import Agent
-from a2a_celery.execution.events.observers import begin_execution
+from a2a_celery.execution.events.observers import begin_execution, restored_execution
 from a2a_celery.execution.events.queue import RunEventQueue
 from a2a_celery.execution.events.steps import Execution
 from a2a_celery.lifecycle import Completed
@@ -18,19 +18,17 @@ from a2a_celery.store.runs.commands import Claim
 from a2a_celery.store.runs.release import read_steps
 from tests.support.agents.basic import card
 
-from .scene import LONG, Scene
+from .scene import Scene
 
 S = ExecutionState
 AGENT = Agent("a", card("a"), "function", None)
 
 
 def start_execution(claim: Claim, scene: Scene) -> tuple[Execution, RunEventQueue]:
-    async def publish_next(agent: str, run: object, options: bytes) -> None:
-        raise AssertionError("nothing waits")
-
-    events = RunEventQueue(scene.gate, scene.keys, claim, hold=LONG, input_timeout=None, publish_next=publish_next)
-    scene.opened.append(events)
-    return begin_execution(AGENT, claim, events, runner="host.1.x"), events
+    execution = restored_execution(claim)
+    events = scene.open(claim, on_end=execution.finish_in)
+    begin_execution(execution, AGENT, claim, events, runner="host.1.x")
+    return execution, events
 
 
 def saved_steps(*states: ExecutionState, **detail: str) -> tuple[Step, ...]:
@@ -52,6 +50,7 @@ async def test_the_next_attempt_has_the_tool_in_which_the_last_one_was_lost(scen
     assert (idle.after, initializing.before, initializing.after) == (S.IDLE, S.IDLE, S.INITIALIZING)
     execution.finish(Completed(), events.state)
     await scene.settle(claim, events)
+    assert scene.published == []
     stored_steps = await scene.seeds.store.run(read_steps(scene.keys, claim.ref.task_id))
     assert stored_steps is not None
     assert [(s.transition.number, s.transition.after) for s in stored_steps.steps] == [

@@ -235,7 +235,8 @@ async def test_a_retry_is_published_after_it_was_stored(scene: Scene) -> None:
     async def publish(agent: str, run: RunRef, content: bytes) -> None:
         stored_options.append(await scene.seeds.store.redis.hget(scene.keys.task(run.task_id).record, "options"))
 
-    assert await RunRelease(publish, "agent").retry(events, status(WORKING), RunOptions.from_json(options)) is None
+    release = RunRelease(scene.run_of(events), events, publish)
+    assert await release.retry(status(WORKING), RunOptions.from_json(options)) is None
 
     assert stored_options == [options]
     assert await scene.seeds.store.redis.zscore(scene.keys.leases, claim.ref.name) is None

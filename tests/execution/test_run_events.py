@@ -65,7 +65,8 @@ async def test_a_lost_run_writes_nothing_and_is_marked_as_lost(scene: Scene) -> 
 
     await events.enqueue_event(chunk("a"))
     async with asyncio.timeout(10):
-        await events.lost.wait()
+        await events.aborted.wait()
+    assert scene.run_of(events).is_lost
     await events.enqueue_event(chunk("b"))
     await scene.settle(claim, events)
 
@@ -170,7 +171,7 @@ async def test_an_agent_blocked_by_a_full_queue_continues_when_its_run_is_lost(s
     scene.gate.open.clear()
 
     async def talk() -> None:
-        while not events.lost.is_set():
+        while not scene.run_of(events).is_lost:
             await events.enqueue_event(chunk("x"))
 
     talking = asyncio.create_task(talk())
@@ -201,12 +202,12 @@ class Witness(AgentExecutor):
 async def test_an_executor_gets_no_current_task_in_the_first_turn(
     scene: Scene, interrupted_state: TaskState | None, attempt: int, new: bool
 ) -> None:
-    claim, events = await scene.begin()
+    claim = await scene.seeds.claim_run()
     claim = replace(claim, caller=Caller().to_json(), interrupted_state=interrupted_state, attempt=attempt)
-    witness = Witness()
+    events, witness = scene.open(claim), Witness()
 
-    await ExecutorAdapter(witness).run(claim, events)
-    await ExecutorAdapter(witness).cancel(claim, events)
+    await ExecutorAdapter(witness).run(scene.run_of(events), events)
+    await ExecutorAdapter(witness).cancel(scene.run_of(events), events)
 
     if new:
         assert witness.executed.current_task is None

@@ -24,7 +24,7 @@ from a2a_celery.execution.agents.turn import Turn
 from a2a_celery.execution.events.queue import RunEventQueue
 from a2a_celery.execution.limits import Limits
 from a2a_celery.execution.run import Run
-from a2a_celery.lifecycle import Completed, Failure, Paused, final_event
+from a2a_celery.lifecycle import Completed, Failure, Paused
 from a2a_celery.lifecycle.outcomes import AGENT_FAILED
 from a2a_celery.lifecycle.states import COMPLETED, FAILED, INPUT_REQUIRED
 from a2a_celery.settings import Settings
@@ -48,17 +48,23 @@ class Runs:
 
     async def begin(self, **settings: Any) -> tuple[Claim, RunEventQueue, ContextSession]:
         """Claim a run and open its session. `settings` overrides the run's settings."""
-        claim, events = await self.scene.begin(claim=await self.scene.seeds.claim_run(session=True))
-        run_settings = Settings(store_url="redis://127.0.0.1/0", **settings)
-        open_session(agent(session=True), claim, events, run_settings)
-        session = current_session()
-        assert session is not None
-        assert session is events.settlement.session
+        claim = await self.scene.seeds.claim_run(session=True)
+        events = self.scene.open(claim, settings=Settings(store_url="redis://127.0.0.1/0", **settings))
+        session = await self.open_session(events)
+        assert session is current_session()
         return claim, events, session
 
+    async def open_session(self, events: RunEventQueue) -> ContextSession:
+        """Open the session of a run as `Run` does."""
+        run = self.scene.run_of(events)
+        session = await open_session(run, events)
+        run.add_feature(session)
+        return session
+
     async def settle(self, claim: Claim, events: RunEventQueue, outcome: Any = None) -> Failure | None:
-        async with asyncio.timeout(20):
-            return await events.settle(final_event(outcome or Completed(), claim.task.id, claim.task.context_id))
+        failure = await self.scene.settle(claim, events, outcome)
+        assert self.scene.published == []
+        return failure
 
     async def state(self) -> dict[str, Any]:
         """Return the session state that the next run receives."""
@@ -155,18 +161,8 @@ async def test_an_invalid_state_is_refused_at_a_checkpoint_and_fails_the_run_at_
 
 async def test_an_end_sent_by_the_agent_waits_for_its_session(runs: Runs, seeds: Seeds) -> None:
     claim = await seeds.claim_run(session=True)
-    events = RunEventQueue(
-        runs.scene.gate,
-        runs.scene.keys,
-        claim,
-        hold=0,
-        input_timeout=None,
-        publish_next=_publish_nothing,
-        ends_on_return=True,
-    )
-    open_session(agent(session=True), claim, events, runs.settings)
-    session = events.settlement.session
-    assert isinstance(session, ContextSession)
+    events = runs.scene.open(claim, hold=0, ends_on_return=True)
+    session = await runs.open_session(events)
     await events.enqueue_event(chunk("a"))
     await events.enqueue_event(status(COMPLETED, "bye"))
     await session.checkpoint({"a": 1})
@@ -181,17 +177,9 @@ async def test_an_end_sent_by_the_agent_waits_for_its_session(runs: Runs, seeds:
 
 async def test_an_answer_without_a_task_fails_too_if_its_session_is_invalid(runs: Runs, seeds: Seeds) -> None:
     claim = await seeds.claim_run(session=True, working=False)
-    events = RunEventQueue(
-        runs.scene.gate,
-        runs.scene.keys,
-        claim,
-        hold=0,
-        input_timeout=None,
-        publish_next=_publish_nothing,
-        ends_on_return=True,
-    )
-    open_session(agent(session=True), claim, events, runs.settings)
-    events.settlement.session.state = None  # type: ignore[union-attr]
+    events = runs.scene.open(claim, hold=0, ends_on_return=True)
+    session = await runs.open_session(events)
+    session.state = None  # type: ignore[assignment]
     await events.enqueue_event(Message(message_id="m", role=Role.ROLE_AGENT, parts=[Part(text="42")]))
 
     assert isinstance(await runs.settle(claim, events), Failure)
@@ -201,16 +189,7 @@ async def test_an_answer_without_a_task_fails_too_if_its_session_is_invalid(runs
 @pytest.mark.parametrize("is_held", [True, False])
 async def test_a_run_whose_end_waits_for_its_agent_can_still_be_lost(runs: Runs, seeds: Seeds, is_held: bool) -> None:
     claim = await seeds.claim_run(session=True)
-    events = RunEventQueue(
-        runs.scene.gate,
-        runs.scene.keys,
-        claim,
-        hold=0,
-        input_timeout=None,
-        publish_next=_publish_nothing,
-        ends_on_return=is_held,
-    )
-    runs.scene.opened.append(events)
+    events = runs.scene.open(claim, hold=0, ends_on_return=is_held)
     host: Any = SimpleNamespace(clock=SYSTEM_CLOCK)
     run = Run(host, agent(session=True), claim.ref, Limits())
     run._events = events
@@ -220,10 +199,6 @@ async def test_a_run_whose_end_waits_for_its_agent_can_still_be_lost(runs: Runs,
 
     assert run.ended is not is_held
     assert (run._stopped is not None) is is_held, "its agent is stopped, and its lease is renewed until then"
-
-
-async def _publish_nothing(*_: Any) -> None:
-    raise AssertionError("nothing is to be published")
 
 
 async def test_the_later_of_two_writers_gets_a_conflict(runs: Runs, seeds: Seeds) -> None:
@@ -268,7 +243,7 @@ async def test_a_checkpoint_of_a_lost_run_ends_its_agent(runs: Runs, store: Asyn
     with pytest.raises(asyncio.CancelledError):
         await session.checkpoint({"a": 1})
 
-    assert events.lost.is_set()
+    assert runs.scene.run_of(events).is_lost
     await store.redis.hset(keys.task(claim.ref.task_id).record, "token", claim.token)
     assert not await store.redis.exists(keys.session(ANN, CONTEXT))
 
@@ -306,10 +281,11 @@ async def test_a_session_sealed_for_another_context_is_not_opened(runs: Runs, st
     other_key = keys.session(ANN, "another")
     await store.redis.copy(keys.session(ANN, CONTEXT), other_key)
     await store.redis.expire(other_key, 60)
-    claim, events = await runs.scene.begin(claim=await runs.scene.seeds.claim_run(session=True, context_id="another"))
+    claim = await runs.scene.seeds.claim_run(session=True, context_id="another")
+    events = runs.scene.open(claim, settings=Settings(store_url="redis://127.0.0.1/0", secret_key=OLD))
 
     with pytest.raises(SessionError, match="another purpose"):
-        ContextSession(claim, events, Settings(store_url="redis://127.0.0.1/0", secret_key=OLD))
+        ContextSession(runs.scene.run_of(events), events)
 
 
 async def test_a_plain_session_is_sealed_at_its_next_save_with_a_key(runs: Runs, store: AsyncStore, keys: Keys) -> None:
@@ -338,10 +314,10 @@ async def test_the_history_spans_tasks_and_starts_with_the_oldest_message(runs: 
 
 
 async def test_an_agent_without_a_session_gets_an_error_with_the_option(scene: Scene) -> None:
-    claim, events = await scene.begin()
-    open_session(agent(), claim, events, Settings(store_url="redis://127.0.0.1/0"))
-    open_journal(claim, events, Settings(store_url="redis://127.0.0.1/0"))
-    turn = Turn(claim, events, caller=None)  # type: ignore[arg-type]
+    _, events = await scene.begin()
+    run = scene.run_of(events)
+    open_journal(run, events)
+    turn = Turn(run, events, caller=None)  # type: ignore[arg-type]
 
     with pytest.raises(ConfigError, match="agent 'agent' has no session: give it the option session=True"):
         _ = turn.session
@@ -423,7 +399,7 @@ async def test_messages_that_wait_for_their_turn_are_not_in_the_history(runs: Ru
         await seeds.create_task(serialize_context=True)
     _, events = await runs.scene.begin(claim=claim)
 
-    history = await ContextSession(claim, events, runs.settings).history()
+    history = await ContextSession(runs.scene.run_of(events), events).history()
 
     texts_before = ["hello", "which?", "made"] if waiting < HISTORY_TASKS else []
     assert [message.parts[0].text for message in history] == [*texts_before, "hello"]

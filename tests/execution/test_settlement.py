@@ -164,7 +164,7 @@ async def test_a_run_lost_at_its_settlement_is_marked_as_lost(scene: Scene) -> N
 
     await scene.settle(claim, events)
 
-    assert events.lost.is_set()
+    assert scene.run_of(events).is_lost
     assert await scene.seeds.all_values() == data_before
 
 
@@ -181,7 +181,7 @@ async def test_a_settlement_whose_answer_is_lost_still_publishes_the_next_run(sc
     await settling
 
     assert scene.published == [("agent", 2)]
-    assert not events.lost.is_set()
+    assert not scene.run_of(events).is_lost
 
 
 async def test_a_run_can_end_otherwise_after_a_refused_answer(scene: Scene) -> None:
@@ -201,7 +201,7 @@ async def test_an_invalid_end_is_a_failure(scene: Scene, last: list[Any]) -> Non
     claim, events = await scene.begin()
 
     async with asyncio.timeout(20):
-        await events.settlement.write(last, 0)
+        await scene.settlement(events).write(last, 0)
 
     assert scene.gate.calls == ["settle_run", "settle_run"]
     assert await scene.seeds.states(claim.task.id) == [SUBMITTED, WORKING, FAILED]
@@ -221,7 +221,7 @@ async def test_a_run_whose_events_the_store_lost_is_lost_and_logged(
     await until(is_written)
     await scene.seeds.restore(backup)
     await events.enqueue_event(chunk("b"))
-    await until(lambda: asyncio.sleep(0, events.lost.is_set()))
+    await until(lambda: asyncio.sleep(0, scene.run_of(events).is_lost))
     await scene.settle(claim, events)
 
     assert await scene.seeds.states(task_id) == [SUBMITTED, WORKING]

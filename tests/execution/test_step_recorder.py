@@ -14,10 +14,10 @@ from google.protobuf.json_format import MessageToDict
 from opentelemetry import trace
 
 from a2a_celery.agents import Agent
-from a2a_celery.execution.events.observers import CeleryEventEmitter, begin_execution
+from a2a_celery.execution.events.observers import CeleryEventEmitter, begin_execution, restored_execution
 from a2a_celery.execution.events.queue import RunEventQueue
 from a2a_celery.execution.events.steps import STEP_DELAY, Execution
-from a2a_celery.lifecycle import Canceled, Completed, Failure, Outcome, final_event
+from a2a_celery.lifecycle import Canceled, Completed, Failure, Outcome
 from a2a_celery.lifecycle.execution import ExecutionState
 from a2a_celery.lifecycle.own_metadata import EXECUTION, own_metadata
 from a2a_celery.lifecycle.states import COMPLETED, INPUT_REQUIRED, WORKING
@@ -25,7 +25,6 @@ from a2a_celery.store.runs.commands import Claim
 from a2a_celery.store.runs.release import read_steps
 from a2a_celery.telemetry.spans import Spans
 from tests.support.agents.basic import card
-from tests.support.clocks import ShortSleepClock
 from tests.support.store.seeds import chunk, status
 
 from .scene import LONG, Scene, until
@@ -42,7 +41,8 @@ class RecordedRun:
         outcome = outcome or Completed()
         self.execution.finish(outcome, self.events.state)
         async with asyncio.timeout(20):
-            await self.events.settle(final_event(outcome, self.claim.task.id, self.claim.task.context_id))
+            await self.scene.settle(self.claim, self.events, outcome)
+        assert self.scene.published == []
 
     async def stored_steps(self) -> list[str]:
         """Return the stored steps as strings that contain the state and the model or tool."""
@@ -72,22 +72,10 @@ async def play(
     """Claim a run, and return it with its execution."""
     claim = await scene.seeds.claim_run(working=working)
 
-    async def publish_next(agent: str, run: object, options: bytes) -> None:
-        raise AssertionError("nothing waits")
-
-    events = RunEventQueue(
-        scene.gate,
-        scene.keys,
-        claim,
-        hold=hold,
-        input_timeout=None,
-        publish_next=publish_next,
-        clock=ShortSleepClock(),
-        step_delay=step_delay,
-    )
-    scene.opened.append(events)
+    execution = restored_execution(claim)
+    events = scene.open(claim, hold=hold, on_end=execution.finish_in, step_delay=step_delay)
     agent = Agent("a", card("a"), "function", None, **options)
-    execution = begin_execution(agent, claim, events, runner="host.1.x", emitter=emitter)
+    begin_execution(execution, agent, claim, events, runner="host.1.x", emitter=emitter)
     return RecordedRun(scene, claim, events, execution)
 
 
@@ -165,13 +153,10 @@ async def test_an_agent_that_sends_its_end_ends_its_execution_and_may_clean_up(s
     for state in (ExecutionState.IDLE, ExecutionState.INITIALIZING):  # set by the agent
         run.execution.transition(state)
 
-    async def is_written() -> bool:  # the worker has the reply of the append, too
-        return run.events.is_written
-
-    await until(is_written)
+    await run.events.flush()  # the worker has the reply of the append, too
     await run.settle(Canceled())
 
-    assert not run.events.lost.is_set()
+    assert not run.scene.run_of(run.events).is_lost
     assert await run.stored_steps() == ["INITIALIZING", "TOOL_EXECUTION t", "COMPLETED"]
     assert scene.gate.calls == ["append"]
 
@@ -211,9 +196,9 @@ async def test_a_resumed_run_begins_where_it_was_interrupted(scene: Scene) -> No
 def state_before_begin(claim: Claim) -> str:
     """Return the state from which the execution of `claim` enters INITIALIZING."""
 
-    events = MagicMock(spec_set=["record", "steps"])
+    events, execution = MagicMock(spec_set=["record"]), restored_execution(claim)
 
-    execution = begin_execution(Agent("a", card("a"), "function", None), claim, events, runner="r")
+    begin_execution(execution, Agent("a", card("a"), "function", None), claim, events, runner="r")
 
     return execution.history[0].before
 
@@ -330,9 +315,9 @@ async def test_a_lost_run_stores_no_further_step(scene: Scene) -> None:
 
 async def test_a_step_counts_as_activity(scene: Scene) -> None:
     run = await play(scene)
-    active_at = run.events.idle_clock.idle_since
+    active_at = run.scene.run_of(run.events).idle_clock.idle_since
 
     with run.execution.tool_call("t"):
         pass
 
-    assert run.events.idle_clock.idle_since > active_at
+    assert run.scene.run_of(run.events).idle_clock.idle_since > active_at

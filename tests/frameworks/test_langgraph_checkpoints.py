@@ -38,8 +38,10 @@ class Runs:
             number = self.claim.ref.run + 1
         task_id = "" if self.claim is None else self.claim.ref.task_id
         self.claim = await seeds.claim_run(task_id, run=number, max_attempts=100)
-        _, events = await self.scene.begin(claim=self.claim)
-        return RunJournal(await events.store.with_journal(self.claim), events, settings)
+        events = self.scene.open(self.claim, settings=settings)
+        run = self.scene.run_of(events)
+        await run.complete_claim()
+        return RunJournal(run, events)
 
     async def saver(self, settings: Settings = SETTINGS, *, full_history: bool = False) -> TurnCheckpointSaver:
         return TurnCheckpointSaver(await self.journal(settings), "c", full_history=full_history)

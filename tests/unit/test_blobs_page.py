@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from a2a_celery.execution.events.settlement import BLOB_TIMEOUT
+from a2a_celery.execution.open_run import BLOB_TIMEOUT
 from a2a_celery.lifecycle.outcomes import OUT_OF_REACH
 from a2a_celery.settings import default_of
 from a2a_celery.store.blobs.blob_store import BUDGET_TIMEOUT, MAX_BYTES, ORPHAN_AFTER_US, THRESHOLD

@@ -28,7 +28,9 @@ from ...lifecycle import Completed, Failure, Outcome, is_interrupted, is_termina
 from ...lifecycle.json_values import ends_with_half
 from ...store.runs.commands import Claim
 from ..events.queue import RunEventQueue
+from ..open_run import OpenRun
 from ..process.thread_cleanup import ThreadCleanup
+from .incoming import IncomingMessages
 from .turn import Turn
 
 T = TypeVar("T")
@@ -53,11 +55,11 @@ class Adapter(Protocol):
 
     announces: bool
 
-    async def run(self, claim: Claim, events: RunEventQueue) -> Outcome:
+    async def run(self, run: OpenRun, events: RunEventQueue) -> Outcome:
         """Execute the agent. An exception of the agent ends the run; see ``run.run_agent``."""
         ...
 
-    async def cancel(self, claim: Claim, events: RunEventQueue) -> None:
+    async def cancel(self, run: OpenRun, events: RunEventQueue) -> None:
         """Notify the agent before its coroutine is cancelled."""
         ...
 
@@ -115,18 +117,19 @@ class ExecutorAdapter:
     def __init__(self, executor: AgentExecutor) -> None:
         self._executor = executor
 
-    async def run(self, claim: Claim, events: RunEventQueue) -> Outcome:
-        related_tasks = await events.store.own_tasks(claim.request.message.reference_task_ids)
+    async def run(self, run: OpenRun, events: RunEventQueue) -> Outcome:
+        claim = run.claim
+        related_tasks = await run.own_tasks(claim.request.message.reference_task_ids)
         context = _request_context(claim, _paused_task(claim), related_tasks)
-        if events.messages.is_enabled:
-            context.call_context.state[INCOMING] = events.messages
+        if (messages := run.feature(IncomingMessages)) is not None:
+            context.call_context.state[INCOMING] = messages
         await self._executor.execute(context, events)
         if events.agent_error is not None:
             raise events.agent_error
         return Completed()
 
-    async def cancel(self, claim: Claim, events: RunEventQueue) -> None:
-        await self._executor.cancel(_request_context(claim, claim.task, []), events)
+    async def cancel(self, run: OpenRun, events: RunEventQueue) -> None:
+        await self._executor.cancel(_request_context(run.claim, run.claim.task, []), events)
 
 
 class FunctionAdapter:
@@ -139,9 +142,9 @@ class FunctionAdapter:
         self._function = function
         self._cleanup = cleanup
 
-    async def run(self, claim: Claim, events: RunEventQueue) -> Outcome:
-        turn = Turn(claim, events, Caller.from_json(claim.caller))
-        turn.related_tasks = await events.store.own_tasks(turn.message.reference_task_ids)
+    async def run(self, run: OpenRun, events: RunEventQueue) -> Outcome:
+        turn = Turn(run, events, Caller.from_json(run.claim.caller))
+        turn.related_tasks = await run.own_tasks(turn.message.reference_task_ids)
         reply = Reply(turn)
         function = self._function
         if inspect.isasyncgenfunction(function):
@@ -152,7 +155,7 @@ class FunctionAdapter:
             await self._run_in_thread(turn, reply)
         return Completed()
 
-    async def cancel(self, claim: Claim, events: RunEventQueue) -> None:
+    async def cancel(self, run: OpenRun, events: RunEventQueue) -> None:
         """Do nothing: an async function is cancelled at its next await, and a sync function checks
         ``turn.cancelled``."""
 
@@ -205,7 +208,7 @@ class Reply:
         self._turn = turn
         self._artifact_id: str | None = None
         self._half = ""  # first half of a surrogate pair at the end of the last text
-        claim = turn._claim
+        claim = turn._run.claim
         first_turn = claim.turn - claim.ask_count
         self._new_ids = (str(uuid5(NAMESPACE_OID, f"{claim.task.id}/{first_turn}/{n}")) for n in count())
 
@@ -294,10 +297,10 @@ class UnusableAdapter:
     def __init__(self, reference: str) -> None:
         self._reference = reference
 
-    async def run(self, claim: Claim, events: RunEventQueue) -> Outcome:
+    async def run(self, run: OpenRun, events: RunEventQueue) -> Outcome:
         return Failure(reference=self._reference)
 
-    async def cancel(self, claim: Claim, events: RunEventQueue) -> None:
+    async def cancel(self, run: OpenRun, events: RunEventQueue) -> None:
         return
 
 

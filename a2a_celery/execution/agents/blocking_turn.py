@@ -15,6 +15,7 @@ from ...features.turn import BlockingTurnMethods
 from ...lifecycle.signals import ReceivedSignal
 from ..events.steps import OpenStep
 from .durable_steps import DurableStep, perform_blocking
+from .incoming import messages_of
 from .journal import current_step_key
 from .session import HISTORY_MESSAGES
 
@@ -82,12 +83,12 @@ class BlockingTurn(BlockingTurnMethods):
 
     def poll_messages(self) -> list[Message]:
         """See `Turn.poll_messages`."""
-        return self._wait_for(self._turn._events.messages.poll)
+        return self._wait_for(lambda: messages_of(self._turn._run).poll())
 
     def incoming(self) -> Iterator[Message]:
         """See `Turn.incoming`."""
         while True:
-            yield self._wait_for(self._turn._events.messages.wait)
+            yield self._wait_for(lambda: messages_of(self._turn._run).wait())
 
     def retry(self, **options: Any) -> Retry:
         """See `Turn.retry`."""

@@ -20,8 +20,7 @@ from ...lifecycle.signals import CHILD_SIGNAL
 from ...lifecycle.states import COMPLETED
 from ...store.runs.suspension import Wait
 from ..agent_caller import AgentCaller, CallResult, ChildCall
-from ..events.queue import RunEventQueue
-from ..events.settlement import PendingWait
+from ..open_run import OpenRun, PendingWait
 from .durable_steps import defer_failure, replay
 from .journal import UNFINISHED, JournalCall, RunJournal
 from .step_results import FAILURE
@@ -40,7 +39,7 @@ STARTED, RESULT, REFUSED = "started", "json", "refused"
 """Forms of the journal entries of calls: the id of the child, its result, and the error text of a refusal."""
 
 
-async def perform_call(journal: RunJournal, events: RunEventQueue, entry: JournalCall, call: ChildCall) -> Any:
+async def perform_call(journal: RunJournal, run: OpenRun, entry: JournalCall, call: ChildCall) -> Any:
     """Return the result of a call: the recorded result, or the result of the child.
 
     Raises:
@@ -52,7 +51,7 @@ async def perform_call(journal: RunJournal, events: RunEventQueue, entry: Journa
         Exception: The recorded or current error of a call to a remote agent, for example a ``client.RemoteError``.
         StepError: The result is too large for the journal.
     """
-    journal_entry, caller = entry.entry, events.calls
+    journal_entry, caller = entry.entry, run.calls
     assert caller is not None
     if journal_entry is not None and journal_entry.form == REFUSED:
         raise ChildRefused(journal_entry.content.decode(), call.agent)
@@ -61,7 +60,7 @@ async def perform_call(journal: RunJournal, events: RunEventQueue, entry: Journa
     if journal_entry is not None and journal_entry.form == RESULT:
         return _require_completed(call, caller.decode(json.loads(journal_entry.content)))
     try:
-        with events.idle_clock:
+        with run.idle_clock:
             with journal.in_progress(entry):  # all calls in an asyncio.gather start their children
                 task_id, result = await _start_child(caller, journal, entry, call)
             if result is None and call.is_remote:
@@ -69,7 +68,7 @@ async def perform_call(journal: RunJournal, events: RunEventQueue, entry: Journa
         if result is None:
             result = await _short_call_result(caller, call, task_id)
         if result is None:
-            await _suspend(journal, events, entry, call)
+            await _suspend(journal, run, entry, call)
     except A2AError as e:
         text = f"agent {call.agent} refused the call: {type(e).__name__}: {e.message}"
         journal.defer(entry, REFUSED, text.encode())
@@ -117,12 +116,12 @@ async def _short_call_result(caller: AgentCaller, call: ChildCall, task_id: str)
         return None
 
 
-async def _suspend(journal: RunJournal, events: RunEventQueue, entry: JournalCall, call: ChildCall) -> NoReturn:
+async def _suspend(journal: RunJournal, run: OpenRun, entry: JournalCall, call: ChildCall) -> NoReturn:
     """Suspend the run until the child has ended or waits for its client; see `suspend`."""
     start_entry = JournalEntry(entry.key, entry.kind, STARTED, call.key.encode(), entry.position)
-    deadline = events.clock.monotonic() + MAX_WAIT
+    deadline = run.clock.monotonic() + MAX_WAIT
     wait = Wait(start_entry, start_entry, f"{CHILD_SIGNAL}{call.key}")
-    await suspend(journal, events, PendingWait(wait, deadline, None))
+    await suspend(journal, run, PendingWait(wait, deadline, None))
 
 
 def _require_completed(call: ChildCall, result: CallResult) -> CallResult:

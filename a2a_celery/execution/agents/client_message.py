@@ -1,32 +1,80 @@
-"""Message with which the agent is called, the answers to its questions, and the refusal of a message."""
+"""Client messages that the agent's code reads in order: the message with which it is called, and the answers to its
+questions."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextvars import ContextVar
+from hashlib import sha256
+
 from a2a.types import Message
-from a2a.utils.errors import (
-    A2AError,
-    ContentTypeNotSupportedError,
-    ExtensionSupportRequiredError,
-    InvalidParamsError,
-    InvalidRequestError,
-    UnsupportedOperationError,
-)
 
-from ...lifecycle import Paused, Rejection
-from ...lifecycle.outcomes import agent_message
 from ...store.runs.commands import Claim
-from ..events.incoming import MessageSequence, recorded_messages
-from ..events.queue import RunEventQueue
-from .journal import CURRENT
 
-REFUSALS = (
-    InvalidParamsError,
-    InvalidRequestError,
-    UnsupportedOperationError,
-    ContentTypeNotSupportedError,
-    ExtensionSupportRequiredError,
-)
-"""A2A errors about the client's message, whose text is sent to the client. All other A2A errors are failures."""
+CURRENT_MESSAGES: ContextVar[tuple[list[str], ...]] = ContextVar("a2a_celery_call_messages", default=())
+"""Names of the messages that the journal call that is being executed has read, as the last list. The lists before it
+belong to the calls around this call."""
+
+
+def add_messages(names: Iterable[str]) -> None:
+    """Add the names of messages that the current journal call, and therefore each call around it, has read."""
+    for messages in CURRENT_MESSAGES.get():
+        messages.extend(names)
+
+
+class MessageSequence:
+    """Client messages in the order in which the agent's code reads them.
+
+    A message that a recorded call has read is skipped, because a later run does not execute the call.
+
+    Attributes:
+        position: Number of messages that have been read or skipped.
+    """
+
+    __slots__ = ("_messages", "_recorded", "position")
+
+    def __init__(self, recorded: frozenset[str] = frozenset()) -> None:
+        self._messages: list[tuple[str, Message]] = []
+        self._recorded = recorded
+        self.position = 0
+
+    @property
+    def is_read(self) -> bool:
+        """True if all messages have been read or skipped."""
+        return self.position >= len(self._messages)
+
+    def add(self, index: int, message: Message) -> None:
+        """Add the message at `index` in the task's history."""
+        self._messages.append((message_name(index, message), message))
+        self._skip_recorded()
+
+    def next(self) -> Message | None:
+        """Return the next message, or None if there is none."""
+        self._skip_recorded()  # `position` may have been set
+        if self.is_read:
+            return None
+        name, message = self._messages[self.position]
+        self.position += 1
+        self._skip_recorded()
+        add_messages([name])
+        return message
+
+    def _skip_recorded(self) -> None:
+        while not self.is_read and self._messages[self.position][0] in self._recorded:
+            self.position += 1
+
+
+def message_name(index: int, message: Message) -> str:
+    """Return the name under which the journal records that a call has read the message at `index` in the history.
+
+    The name contains a digest of the message's id, because a requeued task has other messages at the same indexes.
+    """
+    return f"{index}-{sha256(message.message_id.encode()).hexdigest()[:16]}"
+
+
+def recorded_messages(claim: Claim) -> frozenset[str]:
+    """Return the names of the messages that recorded calls have read."""
+    return frozenset(name for entry in (claim.journal or {}).values() for name in entry.messages)
 
 
 def message_and_answers(claim: Claim) -> tuple[Message, MessageSequence]:
@@ -38,18 +86,3 @@ def message_and_answers(claim: Claim) -> tuple[Message, MessageSequence]:
     for index in later:
         answers.add(index, history[index])
     return history[first], answers
-
-
-def refuse(error: A2AError, claim: Claim, events: RunEventQueue) -> Paused | Rejection:
-    """Return the outcome of an A2A error about the client's message.
-
-    A first message is rejected. After a refused answer, the task stays interrupted and waits for another answer. If the
-    refused message answers `Turn.ask`, the next message answers the same question, unless a framework has recorded its
-    own progress, which may include the refused answer.
-    """
-    message = agent_message(error.message, claim.task.id, claim.task.context_id)
-    if claim.interrupted_state is None:
-        return Rejection(message)
-    if claim.ask_count and not events.ended:
-        events.settlement.refuses_answer = CURRENT.get().remove_calls_after_answer()
-    return Paused(claim.interrupted_state, message)

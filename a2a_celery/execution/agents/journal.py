@@ -39,10 +39,10 @@ from ...errors import StepError, StepsChanged
 from ...lifecycle.journal import REMOVED, CallExecution, JournalEntry, encode_entry
 from ...lifecycle.references import quote_key_part
 from ...settings import Settings
-from ...store.runs.commands import Claim
-from ..events.incoming import CURRENT_MESSAGES, add_messages, message_name
 from ..events.queue import RunEventQueue
+from ..open_run import OpenRun
 from .call_arguments import beginning, digest
+from .client_message import CURRENT_MESSAGES, add_messages, message_name
 
 MAX_ENTRIES = 10_000
 """Maximum number of entries of a journal. Each run of the turn reads all entries before it calls the agent."""
@@ -99,9 +99,8 @@ class RunJournal:
     """Journal of a run's turn. `begin` and `defer` are thread-safe.
 
     Args:
-        claim: Claim of the run, with the journal.
+        run: The run, whose claim contains the journal.
         events: Event queue of the run.
-        settings: Settings with the size limits of results.
 
     Attributes:
         scope: Function that returns the name of the unit of work that makes the current call, or "". A later run of the
@@ -122,7 +121,6 @@ class RunJournal:
         "_lock",
         "_ordinals",
         "_origin",
-        "_other_version",
         "_position",
         "_progress",
         "_run",
@@ -132,14 +130,15 @@ class RunJournal:
         "loop",
         "loop_thread",
         "scope",
-        "settings",
     )
 
-    def __init__(self, claim: Claim, events: RunEventQueue, settings: Settings) -> None:
+    def __init__(self, run: OpenRun, events: RunEventQueue) -> None:
+        claim = run.claim
+        self._run = run
+        self._events = events
         self._entries = dict(claim.journal or {})
         self._last_position = max((entry.position for entry in self._entries.values()), default=0)
         self._bytes = sum(map(_size, self._entries.values()))
-        self._run = claim.ref.run
         self._turn = claim.turn - claim.ask_count
         self._origin = f"{claim.journal_origin}/{self._turn}"
         self._last_answer = ""  # name of the message that began the run, if it answers a question of `ask`
@@ -150,9 +149,6 @@ class RunJournal:
                 self._origin += f"/{refusal_count}"
         self._answered_at: int | None = None
         self._holds_progress = False
-        self._other_version = claim.other_version
-        self._events = events
-        self.settings = settings
         self.scope: Callable[[], str] = str
         self._ordinals: Counter[str] = Counter()
         self._position = 0
@@ -169,12 +165,17 @@ class RunJournal:
     @property
     def clock(self) -> Clock:
         """Clock of the run."""
-        return self._events.clock
+        return self._run.clock
+
+    @property
+    def settings(self) -> Settings:
+        """Settings with the size limits of results."""
+        return self._run.settings
 
     @property
     def is_stopping(self) -> bool:
         """True if the run must stop, or is lost."""
-        return self._events.stopping or self._events.lost.is_set()
+        return self._run.is_stopping or self._run.is_lost
 
     def adopt_thread(self) -> None:
         """Make the current thread the thread of the agent, whose calls are the main sequence."""
@@ -209,7 +210,7 @@ class RunJournal:
             raise asyncio.CancelledError
         if self._events.ended:
             raise StepError(f"{kind} {name!r}: the agent has ended its task, so no result can be recorded")
-        self._events.idle_clock.touch()
+        self._run.idle_clock.touch()
         outer = CURRENT_CALL.get(None)
         is_main = outer is None and self._owner() == self._main_owner
         with self._lock:
@@ -340,7 +341,7 @@ class RunJournal:
         """
         if self._position < self._last_position:
             missing = [entry.key for entry in self._entries.values() if entry.position > self._position]
-            self._fail_changed(f"the agent returned without the recorded {', '.join(sorted(missing))}")
+            self._fail(f"the agent returned without the recorded {', '.join(sorted(missing))}")
 
     @contextmanager
     def executing(self, call: JournalCall) -> Iterator[None]:
@@ -413,32 +414,32 @@ class RunJournal:
         """Return the error that ends the run because the agent's code does not fit its journal."""
         cause = "The agent's code has changed since an earlier run of the turn, or calls its steps in another order"
         remedy = "Restore the code, or call the steps in the order of the earlier run,"
-        if version := self._other_version:
+        if version := self._run.claim.other_version:
             cause = f"The turn began with version {version} of the agent, and no worker has version {version}"
             remedy = f"Start a worker with version {version}"
         error = StepsChanged(
             f"{problem}. {cause}. {remedy} and requeue the task (a2a requeue TASK), or requeue the task without its "
             "recorded results (a2a requeue TASK --from-start)"
         )
-        self._events.steps_changed = self._events.steps_changed or error
+        self._run.fail(error)
         return error
 
     def _require_unchanged(self, key: str, kind: str, position: int, entry: JournalEntry | None) -> None:
         if entry is not None and entry.kind != kind:
-            self._fail_changed(f"{kind} {key} was recorded as a {entry.kind}")
+            self._fail(f"{kind} {key} was recorded as a {entry.kind}")
         if entry is not None and entry.position != position:
-            self._fail_changed(f"{kind} {key} was call {entry.position} of the agent, and is call {position} now")
+            self._fail(f"{kind} {key} was call {entry.position} of the agent, and is call {position} now")
         if entry is None and 0 < position <= self._last_position:
             recorded_key = next((e.key for e in self._entries.values() if e.position == position), "another call")
-            self._fail_changed(f"{key} is called where an earlier run recorded {recorded_key}")
+            self._fail(f"{key} is called where an earlier run recorded {recorded_key}")
 
-    def _fail_changed(self, problem: str) -> None:
+    def _fail(self, problem: str) -> None:
         raise self.changed(problem)
 
     def _entry(self, call: JournalCall, form: str, content: bytes) -> JournalEntry:
         messages = () if form == UNFINISHED else tuple(call.messages[-1])  # an unfinished call reads its messages again
         duration_us = max(0, self._now_us() - call.began_us)
-        execution = CallExecution(self._run, call.attempts, call.began_us, duration_us)
+        execution = CallExecution(self._run.claim.ref.run, call.attempts, call.began_us, duration_us)
         return JournalEntry(
             call.key, call.kind, form, content, call.position, self._turn, messages, execution, call.arguments
         )
@@ -513,9 +514,9 @@ class RunJournal:
             ]
 
 
-def open_journal(claim: Claim, events: RunEventQueue, settings: Settings) -> RunJournal:
+def open_journal(run: OpenRun, events: RunEventQueue) -> RunJournal:
     """Open the journal of a run and make it available to the code in the current context."""
-    journal = RunJournal(claim, events, settings)
+    journal = RunJournal(run, events)
     CURRENT.set(journal)
     return journal
 

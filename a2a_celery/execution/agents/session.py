@@ -8,19 +8,21 @@ from contextvars import ContextVar
 from functools import cache
 from typing import Any
 
-from a2a.types import Message, Role, Task
+from a2a.types import Message, Role, Task, TaskState
 
-from ...agents import Agent
 from ...crypto.sealing import FORM, NotSealedHere, Sealer, sealer_of
 from ...errors import SessionConflict, SessionError
+from ...features.feature import SettleArguments
+from ...lifecycle import is_interrupted
 from ...lifecycle.json_values import json_bytes
 from ...lifecycle.saved_json import require_text_keys
-from ...lifecycle.states import SUBMITTED
+from ...lifecycle.states import COMPLETED, SUBMITTED
 from ...settings import Settings
-from ...store.runs.commands import Claim, SavedSession, SavedSince, SessionState
+from ...store.runs.commands import SavedSession, SavedSince, SessionState, checkpoint
 from ...store.tasks.commands import list_tasks
 from ...store.tasks.replies import Page
 from ..events.queue import RunEventQueue
+from ..open_run import OpenRun
 from .loop_method import loop_method
 
 CURRENT: ContextVar[ContextSession | None] = ContextVar("a2a_celery_session", default=None)
@@ -51,17 +53,16 @@ class ContextSession:
             worker.
     """
 
-    def __init__(self, claim: Claim, events: RunEventQueue, settings: Settings) -> None:
+    def __init__(self, run: OpenRun, events: RunEventQueue) -> None:
         """Open the session that the claim returned.
 
         Raises:
             SessionError: The current `secret_key` cannot decrypt the session.
         """
-        saved_session = claim.session or SavedSession()
-        self._claim = claim
+        saved_session = run.claim.session or SavedSession()
+        self._run = run
         self._events = events
-        self._settings = settings
-        self._sealer = _sealer(settings)
+        self._sealer = _sealer(run.settings)
         self._saving = asyncio.Lock()
         self._under_way: set[asyncio.Task[None]] = set()
         self._saved = self._open_state(saved_session.state) if saved_session.version else NEW
@@ -86,17 +87,12 @@ class ContextSession:
                 saved.
             CancelledError: The run is lost.
         """
-        save = asyncio.create_task(self._save(state), name=f"a2a-session-{self._claim.ref.name}")
+        save = asyncio.create_task(self._save(state), name=f"a2a-session-{self._run.claim.ref.name}")
         self._under_way.add(save)
         save.add_done_callback(self._under_way.discard)
         await asyncio.shield(save)  # the result of a cancelled save would be unknown
         if state is not None:
             self.state = state
-
-    async def idle(self) -> None:
-        """Wait for all checkpoints in progress, including checkpoints that no caller awaits."""
-        while self._under_way:
-            await asyncio.wait(set(self._under_way))
 
     @loop_method
     async def history(self, limit: int = HISTORY_MESSAGES, *, artifacts: bool = True) -> list[Message]:
@@ -108,12 +104,12 @@ class ContextSession:
             limit: The maximum number of messages.
             artifacts: True to include the artifacts of the agent as messages.
         """
-        claim, store = self._claim, self._events.store
-        page = await store.run(
+        run, claim = self._run, self._run.claim
+        page = await run.execute(
             list_tasks(
-                store.keys,
+                run.keys,
                 claim.scope,
-                retention=self._settings.retention,
+                retention=run.settings.retention,
                 page_size=HISTORY_TASKS,
                 context_id=claim.task.context_id,
                 history_length=limit,
@@ -127,37 +123,49 @@ class ContextSession:
         messages += _messages_of(own, current=True)
         return messages[-limit:] if limit > 0 else []
 
-    def at_end(self) -> SessionState:
-        """Return the state to save when the run completes or pauses.
+    async def settle_arguments(self, state: TaskState, refusal: SavedSince | None = None) -> SettleArguments:
+        """Return the session to save at the end of the run, after all checkpoints in progress, including checkpoints
+        that no caller awaits; see `RunFeature`.
 
         Raises:
-            SessionError: The state is not a JSON object or is too large.
+            SessionError: The state cannot be saved.
+            SessionConflict: `refusal` is the version that another run has saved.
         """
-        text = _encode_state(self.state)
-        return self.unchanged() if text == self._saved else self._to_save(text)
+        while self._under_way:
+            await asyncio.wait(set(self._under_way))
+        if refusal is not None:
+            raise self._conflict(refusal)
+        is_saved = state == COMPLETED or is_interrupted(state)
+        return {"session": self._to_save(_encode_state(self.state) if is_saved else self._saved)}
 
-    def unchanged(self) -> SessionState:
-        """Return a `SessionState` without a new state. Saving it extends the lifetime of the last saved state."""
-        return SessionState(self._claim.scope, self._claim.task.context_id, self.version, b"")
-
-    def conflict(self, since: SavedSince) -> SessionConflict:
+    def _conflict(self, since: SavedSince) -> SessionConflict:
         """Return the error for a state that is based on an older version than the saved version `since`."""
         return SessionConflict(
-            f"another run saved the session of context {self._claim.task.context_id!r} after this run had read "
+            f"another run saved the session of context {self._run.claim.task.context_id!r} after this run had read "
             f"version {self.version}: it is at {since.version}; one_run_per_context=True serializes the runs"
         )
 
     async def _save(self, state: dict[str, Any] | None) -> None:
         async with self._saving:
             text = _encode_state(self.state if state is None else state)
-            if text != self._saved:
-                answer = await self._events.save(self._to_save(text))
-                if isinstance(answer, SavedSince):
-                    raise self.conflict(answer)
-                self._saved, self.version = text, self.version + 1
+            if text == self._saved:
+                return
+            run, claim, session = self._run, self._run.claim, self._to_save(text)
+            await self._events.flush()
+            answer: SessionState | SavedSince = await self._events.run_fenced(
+                lambda confirmed: checkpoint(
+                    run.keys, claim.ref, token=claim.token, confirmed=confirmed, session=session
+                )
+            )
+            if isinstance(answer, SavedSince):
+                raise self._conflict(answer)
+            self._saved, self.version = text, self.version + 1
 
     def _to_save(self, text: bytes) -> SessionState:
-        scope, context_id = self._claim.scope, self._claim.task.context_id
+        """Return the session with a new state. If the state is saved already, only its lifetime is extended."""
+        scope, context_id = self._run.claim.scope, self._run.claim.task.context_id
+        if text == self._saved:
+            return SessionState(scope, context_id, self.version, b"")
         if self._sealer is None:
             return SessionState(scope, context_id, self.version, text)
         sealed_state = self._sealer.seal(text, "session", str(scope), context_id)
@@ -166,25 +174,25 @@ class ContextSession:
     def _open_state(self, content: bytes) -> bytes:
         if not content.startswith(FORM):
             return content
-        context_id = self._claim.task.context_id
+        context_id = self._run.claim.task.context_id
         problem = f"the session of context {context_id!r} cannot be opened"
         if self._sealer is None:
             raise SessionError(f"{problem}: a2a_secret_key is not set: use the secret that it was saved with")
         try:
-            return self._sealer.open(content, "session", str(self._claim.scope), context_id)
+            return self._sealer.open(content, "session", str(self._run.claim.scope), context_id)
         except NotSealedHere as e:
             raise SessionError(f"{problem}: {e}") from e
 
 
-def open_session(agent: Agent, claim: Claim, events: RunEventQueue, settings: Settings) -> None:
-    """Open the session of a run if its agent has one. `current_session` returns the session to the agent's code.
+async def open_session(run: OpenRun, events: RunEventQueue) -> ContextSession:
+    """Open the session of a run. `current_session` returns the session to the agent's code.
 
     Raises:
         SessionError: The current `secret_key` cannot decrypt the session.
     """
-    if agent.session:
-        events.settlement.session = session = ContextSession(claim, events, settings)
-        CURRENT.set(session)
+    session = ContextSession(run, events)
+    CURRENT.set(session)
+    return session
 
 
 def current_session() -> ContextSession | None:

@@ -22,16 +22,17 @@ from ...lifecycle.json_values import portable_text
 from ...lifecycle.outcomes import agent_message
 from ...lifecycle.signals import ReceivedSignal
 from ...lifecycle.states import WORKING
-from ...store.runs.commands import Claim
 from ..agent_caller import ChildCall, name_of
 from ..events.queue import RunEventQueue
 from ..events.steps import Execution, OpenStep, current_execution
 from ..limits import Retries
+from ..open_run import OpenRun
 from .blocking_turn import BlockingTurn
 from .calls import KIND as CALL
 from .calls import perform_call
 from .client_message import message_and_answers
 from .durable_steps import DurableStep, perform
+from .incoming import messages_of
 from .journal import CURRENT as JOURNAL
 from .journal import JournalCall, current_step_key
 from .loop_method import loop_method
@@ -56,10 +57,10 @@ class Turn(TurnMethods):
             agent are included.
     """
 
-    def __init__(self, claim: Claim, events: RunEventQueue, caller: Caller) -> None:
-        self._claim = claim
+    def __init__(self, run: OpenRun, events: RunEventQueue, caller: Caller) -> None:
+        self._run = run
         self._events = events
-        self._message, self._answers = message_and_answers(claim)
+        self._message, self._answers = message_and_answers(run.claim)
         self._loop = asyncio.get_running_loop()
         self._thread = get_ident()
         self.execution = current_execution() or Execution()
@@ -85,35 +86,35 @@ class Turn(TurnMethods):
     @property
     def task(self) -> Task:
         """Task at the start of the run. The task's history includes the message that began the run."""
-        return self._claim.task
+        return self._run.claim.task
 
     @property
     def task_id(self) -> str:
         """Id of the task."""
-        return self._claim.task.id
+        return self._run.claim.task.id
 
     @property
     def context_id(self) -> str:
         """Id of the context (the conversation) of the task."""
-        return self._claim.task.context_id
+        return self._run.claim.task.context_id
 
     @property
     def metadata(self) -> Mapping[str, Any]:
         """Metadata of the request that began the run, or an empty mapping. After an answer to `ask`, this is the
         metadata of the request with the answer."""
-        return dict(MessageToDict(self._claim.request.metadata))
+        return dict(MessageToDict(self._run.claim.request.metadata))
 
     @property
     def number(self) -> int:
         """Number of the turn: 1 for the first message of the task, 2 for the second. An answer to `ask` is also a
         message."""
-        return self._claim.turn
+        return self._run.claim.turn
 
     @property
     def attempt(self) -> int:
         """Number of the attempt: 1 plus the number of earlier runs of this turn whose workers were lost or shut
         down."""
-        return self._claim.attempt
+        return self._run.claim.attempt
 
     @property
     def retries(self) -> int:
@@ -154,9 +155,9 @@ class Turn(TurnMethods):
 
     @property
     def _retries(self) -> Retries:
-        if self._events.retries is None:
+        if self._run.retries is None:
             raise ConfigError("a Celery task is retried by its own self.retry(…), and has self.request.retries")
-        return self._events.retries
+        return self._run.retries
 
     @property
     def session(self) -> ContextSession:
@@ -165,9 +166,9 @@ class Turn(TurnMethods):
         Raises:
             ConfigError: The agent has no session. Register the agent with `session=True`.
         """
-        session = self._events.settlement.session
-        if not isinstance(session, ContextSession):
-            raise ConfigError(f"agent {self._claim.scope.agent!r} has no session: give it the option session=True")
+        session = self._run.feature(ContextSession)
+        if session is None:
+            raise ConfigError(f"agent {self._run.claim.scope.agent!r} has no session: give it the option session=True")
         return session
 
     @loop_method
@@ -193,7 +194,7 @@ class Turn(TurnMethods):
         An async agent is cancelled at its next await. A synchronous agent that works for a long time should check this
         property regularly and return within `cancel_grace` seconds.
         """
-        return self._events.stopping
+        return self._run.is_stopping
 
     @loop_method
     async def say(self, text: str = "", *, parts: Sequence[Part] | None = (), **metadata: Any) -> None:
@@ -283,17 +284,17 @@ class Turn(TurnMethods):
     def _begin_call(
         self, agent: Any, message: Any, context_id: str | None, tenant: str | None
     ) -> tuple[JournalCall, ChildCall]:
-        if self._events.calls is None:
+        if self._run.calls is None:
             raise ConfigError("turn.call is for function agents: a plain Celery task calls agents with a2a.submit")
         self.stop_if_asking()
         context_id, tenant = context_id or "", tenant or ""
         arguments = (message, context_id, tenant) if tenant else (message, context_id)
         entry = self.journal.begin(CALL, name_of(agent, tenant), arguments)
-        caller = Caller.from_json(self._claim.caller)
+        caller = Caller.from_json(self._run.claim.caller)
         return entry, ChildCall(agent, message, context_id, entry.idempotency_key, caller, self.task_id, tenant)
 
     async def _perform_call(self, entry: JournalCall, child: ChildCall) -> Any:
-        return await perform_call(self.journal, self._events, entry, child)
+        return await perform_call(self.journal, self._run, entry, child)
 
     @property
     def step_key(self) -> str:
@@ -353,7 +354,7 @@ class Turn(TurnMethods):
     @property
     def _waits(self) -> Waits:
         self.stop_if_asking()
-        return Waits(self._claim, self._events, self.journal)
+        return Waits(self._run, self._events, self.journal)
 
     @loop_method
     async def poll_messages(self) -> list[Message]:
@@ -362,16 +363,18 @@ class Turn(TurnMethods):
         Raises:
             ConfigError: The agent is not registered with ``on_message="steer"``.
         """
-        return await self._events.messages.poll()
+        return await messages_of(self._run).poll()
 
     @loop_method
-    def incoming(self) -> AsyncGenerator[Message, None]:
+    async def incoming(self) -> AsyncGenerator[Message, None]:
         """Return an endless async iterator over the messages that arrive. Leave the loop with ``break``.
 
         Raises:
             ConfigError: The agent is not registered with ``on_message="steer"``. Raised during the iteration.
         """
-        return self._events.messages.follow()
+        messages = messages_of(self._run)
+        while True:
+            yield await messages.wait()
 
     def stop_if_asking(self) -> None:
         """Raise again the exception of the run's question or wait, if other code has caught the exception. Thread-safe.
@@ -380,10 +383,10 @@ class Turn(TurnMethods):
             InputRequired: `ask` has asked a question that the client has not answered yet.
             SuspendRun: `sleep`, `wait_for` or `call` ends the run.
         """
-        if self._events.settlement.wait is not None:
+        if self._run.wait is not None:
             raise SuspendRun
-        if self._events.settlement.question is not None:
-            raise InputRequired(parts=self._events.settlement.question)
+        if self._run.question is not None:
+            raise InputRequired(parts=self._run.question.parts)
 
     @loop_method
     async def artifact(

@@ -17,10 +17,9 @@ from ...lifecycle.events import EPOCH, MICROSECOND
 from ...lifecycle.journal import JournalEntry
 from ...lifecycle.signals import ReceivedSignal, decode_signal, require_signal_name
 from ...retry_policy import MAX_DELAY, require_delay
-from ...store.runs.commands import Claim
 from ...store.runs.suspension import Wait, take_signal
 from ..events.queue import RunEventQueue
-from ..events.settlement import PendingWait
+from ..open_run import OpenRun, PendingWait
 from .journal import UNFINISHED, JournalCall, RunJournal
 
 SHORT_SLEEP = 5.0
@@ -54,7 +53,7 @@ class BegunWait:
         return JournalEntry(self.call.key, self.call.kind, form, content, self.call.position)
 
 
-async def suspend(journal: RunJournal, events: RunEventQueue, wait: PendingWait) -> NoReturn:
+async def suspend(journal: RunJournal, run: OpenRun, wait: PendingWait) -> NoReturn:
     """Suspend the run until `wait` ends. Durable steps beside the wait end first, because the next run would execute
     them again.
 
@@ -63,7 +62,7 @@ async def suspend(journal: RunJournal, events: RunEventQueue, wait: PendingWait)
     """
     await journal.wait_until_suspendable()
     journal.flush()
-    events.settlement.wait = events.settlement.wait or wait
+    run.suspend(wait)
     raise SuspendRun
 
 
@@ -74,15 +73,15 @@ class Waits:
         ConfigError: The run executes a plain Celery task.
     """
 
-    def __init__(self, claim: Claim, events: RunEventQueue, journal: RunJournal) -> None:
-        if events.retries is None:
+    def __init__(self, run: OpenRun, events: RunEventQueue, journal: RunJournal) -> None:
+        if run.retries is None:
             raise ConfigError(
                 "a plain Celery task cannot wait for a time or a signal and be called again: make it a function agent"
             )
-        self._claim = claim
+        self._run = run
         self._events = events
         self._journal = journal
-        self._clock = events.clock
+        self._clock = run.clock
 
     def begin_sleep(self, seconds: float | None, until: datetime | None) -> BegunWait:
         """Check the arguments of `Turn.sleep`, and begin its journal call.
@@ -144,11 +143,12 @@ class Waits:
         """Return the entry of a signal that has arrived, or None. If the timeout is 0, return the entry of the timeout
         instead of None."""
         self._journal.flush()
+        run = self._run
         return await self._events.run_fenced(
             lambda confirmed: take_signal(
-                self._events.store.keys,
-                self._claim.ref,
-                token=self._claim.token,
+                run.keys,
+                run.claim.ref,
+                token=run.claim.token,
                 confirmed=confirmed,
                 signal=wait.signal,
                 received=wait.entry(PAYLOAD),
@@ -166,12 +166,12 @@ class Waits:
             deadline = self._clock.monotonic() + wait.seconds
         stored_wait = Wait(wait.entry(PAYLOAD), wait.entry(TIMEOUT), wait.signal, until_us=until_us)
         try:
-            await suspend(self._journal, self._events, PendingWait(stored_wait, deadline, ends_at))
+            await suspend(self._journal, self._run, PendingWait(stored_wait, deadline, ends_at))
         except asyncio.CancelledError:  # the agent stopped waiting for the steps beside the wait
             self._journal.defer(wait.call, UNFINISHED, b"")
             raise
 
     async def _stay(self, seconds: float) -> None:
         """Sleep in this process. The agent is not considered idle during the sleep."""
-        with self._events.idle_clock:
+        with self._run.idle_clock:
             await self._clock.sleep(max(0.0, min(seconds, SHORT_SLEEP)))

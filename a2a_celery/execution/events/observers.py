@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from threading import get_ident
 from typing import Any
 
-from a2a.types import TaskState, TaskStatus, TaskStatusUpdateEvent
+from a2a.types import TaskStatus, TaskStatusUpdateEvent
 
 from ...agents import Agent
 from ...lifecycle.events import portable_metadata
@@ -19,7 +19,7 @@ from ...lifecycle.states import WORKING
 from ...store.runs.commands import Claim
 from ...telemetry.tracing import tracing
 from .queue import RunEventQueue
-from .steps import MAX_NAME, Execution, end_in
+from .steps import MAX_NAME, Execution
 
 DETAILS = ("model", "tool", "reason", "reference")
 """Fields of a transition's detail that external observers receive. The fields contain only names and fixed words."""
@@ -36,6 +36,7 @@ class CeleryEventEmitter:
 
 
 def begin_execution(
+    execution: Execution,
     agent: Agent,
     claim: Claim,
     events: RunEventQueue,
@@ -43,18 +44,18 @@ def begin_execution(
     runner: str,
     emitter: CeleryEventEmitter | None = None,
     hook: Listener | None = None,
-) -> Execution:
-    """Create the execution of a run with its observers, and begin the execution.
+) -> None:
+    """Begin the execution of a run with its observers.
 
     Call this function on the event loop of the run.
 
     Args:
+        execution: Execution of the run, as returned by `restored_execution`.
         runner: Id of the worker process.
         emitter: Emitter of Celery events, or None.
         hook: Listener for each transition, including the first, or None.
     """
-    execution = restored_execution(claim)
-    observer = _StepObserver(execution, claim, events, runner)
+    observer = _StepObserver(claim, events, runner)
     execution.add_listener(observer.record)
     if emitter is not None:
         execution.add_listener(lambda transition: emitter.send(fields_of(agent, claim, transition)))
@@ -67,9 +68,7 @@ def begin_execution(
         execution.add_listener(observer.show)
     if hook is not None:
         execution.add_listener(hook)
-    events.steps.on_end = observer.end
     execution.transition(ExecutionState.INITIALIZING)
-    return execution
 
 
 def restored_execution(claim: Claim) -> Execution:
@@ -88,10 +87,9 @@ def restored_execution(claim: Claim) -> Execution:
 class _StepObserver:
     """Observer that records transitions and, if enabled, sends them to the client, on the run's event loop."""
 
-    __slots__ = ("_claim", "_events", "_execution", "_loop", "_runner", "_thread")
+    __slots__ = ("_claim", "_events", "_loop", "_runner", "_thread")
 
-    def __init__(self, execution: Execution, claim: Claim, events: RunEventQueue, runner: str) -> None:
-        self._execution = execution
+    def __init__(self, claim: Claim, events: RunEventQueue, runner: str) -> None:
         self._claim = claim
         self._events = events
         self._runner = runner
@@ -105,10 +103,6 @@ class _StepObserver:
     def show(self, transition: Transition) -> None:
         if transition.after in _SHOWN:
             self._on_loop(lambda: self._events.enqueue_optional(_status(transition)))
-
-    def end(self, state: TaskState) -> None:
-        state_after, detail = end_in(state)
-        self._execution.try_transition(state_after, **detail)
 
     def _on_loop(self, function: Callable[[], None]) -> None:
         """Call `function` immediately if this is the thread of the event loop, to keep the order of calls. On other

@@ -16,24 +16,20 @@ from typing import Any, TypeVar
 from a2a.server.events import EventQueue
 from a2a.types import Message, Task, TaskState, TaskStatusUpdateEvent
 
-from ...agents import OnMessage
-from ...clock import SYSTEM_CLOCK, Clock
 from ...concurrency import LeanEvent
-from ...errors import BlobsUnavailable, StepsChanged
+from ...errors import BlobsUnavailable
 from ...lifecycle import Event, Failure, is_interrupted, is_terminal
 from ...lifecycle.execution import Step
 from ...lifecycle.journal import JournalEntry, RunRecord
 from ...lifecycle.states import COMPLETED, WORKING
-from ...store import AsyncStore, Keys, Operation
-from ...store.runs.commands import Claim, Illegal, RunLost, SavedSince, SessionState, Written, append, checkpoint
+from ...store import Operation
+from ...store.runs.commands import Illegal, RunLost, Written, append
 from ...store.runs.recovery import without_artifacts
 from ...store.runs.release import Released
 from ...store.runs.suspension import SuspendedRun
 from ...store.tasks.commands import read_task
-from ..agent_caller import AgentCaller
-from ..limits import IdleClock, Retries
-from .incoming import IncomingMessages
-from .settlement import PublishNext, RunStore, Settlement, drop
+from ..open_run import OpenRun
+from .settlement import drop
 from .steps import STEP_DELAY, StepRecorder
 from .translator import Translator, reported_error
 
@@ -128,6 +124,9 @@ ReleaseOperation = Callable[[int, list[RunRecord], Task | None], Operation[R | R
 The arguments are the number of written events, the events still to write, and the task that replaces the stored task
 before these events, or None."""
 
+WriteEnd = Callable[[list[RunRecord], int], Awaitable[Failure | RunLost | None]]
+"""Function that writes the last events of a run, after the given number of written events; see `Settlement.write`."""
+
 MAX_EVENTS_PER_WRITE = 64
 CONFIRMATION_TIMEOUT = 1.0
 """Maximum seconds for which a cancelled agent waits until the result of a finished step is recorded."""
@@ -163,81 +162,51 @@ class RunEventQueue(EventQueue):
     """Event queue of one run, which the agent writes to. Use the queue only on the event loop of the worker process.
 
     Args:
-        store: The store.
-        keys: Keys of the store.
-        claim: The claim of the run.
+        run: The run.
         hold: Seconds to hold back WORKING or an interrupted state in case a further event follows.
-        input_timeout: Maximum seconds for which the task may wait for its client, or None for no limit.
-        publish_next: Function that publishes the next run of the context.
+        answer_allowed: True if the first event of the task may be a message without a task.
         ends_on_return: True to write a terminal event only when the agent has returned.
-        on_message: Option `on_message` of the agent.
         rewrite: Function that passes an event of the agent through the hooks and returns the event to send, or None
             without hooks.
-        retries: Retries of an agent, or None for a plain Celery task, whose retries Celery handles.
-        calls: Client with which the agent calls other agents, or None for a plain Celery task.
-        clock: The clock.
+        on_end: Function that receives the terminal state of the task before the state is queued, or None. Steps that
+            the function records precede the state.
         step_delay: Maximum seconds that a step waits to be written together with an event.
+
+    Attributes:
+        translator: Translator of the agent's events.
+        aborted: Event that is set when the queue becomes UNWRITABLE or LOST.
+        blob_error: Error that made the queue UNWRITABLE, or None.
+        agent_error: Exception of the agent that its executor has caught and reported, or None; see `reported_error`.
     """
 
     def __init__(
         self,
-        store: AsyncStore,
-        keys: Keys,
-        claim: Claim,
+        run: OpenRun,
         *,
         hold: float,
-        input_timeout: float | None,
-        publish_next: PublishNext,
+        answer_allowed: bool = True,
         ends_on_return: bool = False,
-        on_message: OnMessage = "queue",
         rewrite: Callable[[Event], Awaitable[Event]] | None = None,
-        retries: Retries | None = None,
-        calls: AgentCaller | None = None,
-        clock: Clock = SYSTEM_CLOCK,
+        on_end: Callable[[TaskState], None] | None = None,
         step_delay: float = STEP_DELAY,
     ) -> None:
-        self.clock = clock
-        self.store = RunStore(store, keys, claim, clock)
-        self._keys = keys
-        self._claim = claim
+        claim = run.claim
+        self._run = run
         self._hold = hold
-        takes_messages = on_message in ("steer", "interrupt")  # another turn may follow the terminal event of the agent
+        self._rewrite = rewrite
         is_first = claim.turn == 1 and claim.version == 1
-        self._translator = Translator(claim.task, answer_allowed=is_first and not takes_messages)
-        pause_us = int((input_timeout or 0) * 1_000_000)
-        self.messages = IncomingMessages(self.store, claim, is_enabled=on_message == "steer", on_lost=self.mark_lost)
-        self.settlement = Settlement(
-            self.store,
-            claim,
-            self._translator,
-            pause_us=pause_us,
-            publish_next=publish_next,
-            read_count=lambda: self.messages.read_count,
-        )
+        self.translator = Translator(claim.task, answer_allowed=is_first and answer_allowed)
         self._pending: list[RunRecord] = []
         self._written = 0
         self._state = QueueState.OPEN
-        self._end_policy = EndPolicy.AFTER_RETURN if ends_on_return or takes_messages else EndPolicy.IMMEDIATE
-        self.stopping = False
-        """True if the run must stop."""
+        self._end_policy = EndPolicy.AFTER_RETURN if ends_on_return else EndPolicy.IMMEDIATE
         self._queued, self._progress = LeanEvent(), LeanEvent()
-        self._capacity = LeanEvent()
-        self._capacity.set()
         self._announcement: asyncio.TimerHandle | None = None
-        self.lost = self.store.lost
         self.aborted = LeanEvent()
-        """Event that is set when the queue becomes UNWRITABLE or LOST."""
         self.blob_error: BlobsUnavailable | None = None
-        """Error that made the queue UNWRITABLE."""
-        self.retries = retries
-        self.calls = calls
-        self._rewrite = rewrite
-        self.steps_changed: StepsChanged | None = None
-        """Error that ends the run because the agent's code does not fit the journal."""
-        self.agent_error: Exception | None = None  # caught and reported by the executor; see `reported_error`
+        self.agent_error: Exception | None = None
         self._unconfirmed: dict[int, asyncio.Future[None]] = {}
-        self.idle_clock = IdleClock(clock)
-        self.steps = StepRecorder(self._pending, self.lost, self._wake_writer, step_delay)
+        self._steps = StepRecorder(self._pending, run, self._wake_writer, step_delay, on_end)
         self._writer = Writer(
             self._write, over=self._is_over, ended=self._on_writer_end, name=f"a2a-events-{claim.ref.name}"
         )
@@ -245,12 +214,12 @@ class RunEventQueue(EventQueue):
     @property
     def state(self) -> TaskState:
         """State of the task after all events of the agent."""
-        return self._translator.state
+        return self.translator.state
 
     @property
     def ended(self) -> bool:
         """True if the agent has sent a terminal state."""
-        return is_terminal(self._translator.state)
+        return is_terminal(self.translator.state)
 
     @property
     def is_finished(self) -> bool:
@@ -258,14 +227,9 @@ class RunEventQueue(EventQueue):
         return self.ended and self._end_policy is not EndPolicy.AFTER_RETURN
 
     @property
-    def is_written(self) -> bool:
-        """True if the store has all events, steps and entries of the run so far."""
-        return not self._pending
-
-    @property
     def paused(self) -> bool:
         """True if the agent's last state is an interrupted state."""
-        return is_interrupted(self._translator.state)
+        return is_interrupted(self.translator.state)
 
     def announce_later(self) -> None:
         """Send WORKING unless the agent sends an event within `hold` seconds.
@@ -283,7 +247,7 @@ class RunEventQueue(EventQueue):
             InvalidAgentResponseError: The event is invalid. The agent may catch the error and continue.
             HookFailed: An `on_event` hook failed. The run fails even if the agent catches the exception.
         """
-        with self.idle_clock:
+        with self._run.idle_clock:
             await self._enqueue(event)
 
     async def _enqueue(self, event: Event) -> None:
@@ -291,7 +255,7 @@ class RunEventQueue(EventQueue):
             self.agent_error = error
             self.close()
         if not self._accepts_events:
-            logger.debug("run %s: dropped an event that its agent sent after the end", self._claim.ref.name)
+            logger.debug("run %s: dropped an event that its agent sent after the end", self._run.claim.ref.name)
             return
         if self._rewrite is not None:
             try:
@@ -301,10 +265,10 @@ class RunEventQueue(EventQueue):
                 raise
             if not self._accepts_events:
                 return
-        self._add(self._translator.translate(event))
-        if len(self._pending) >= MAX_PENDING:
-            self._capacity.clear()
-            await self._capacity.wait()
+        self._add(self.translator.translate(event))
+        while len(self._pending) >= MAX_PENDING and self._state is QueueState.OPEN:
+            self._progress.clear()
+            await self._progress.wait()
 
     def enqueue_optional(self, event: TaskStatusUpdateEvent) -> None:
         """Queue an event without waiting.
@@ -313,12 +277,12 @@ class RunEventQueue(EventQueue):
         would undo.
         """
         if self._accepts_events and not self.paused and len(self._pending) < MAX_PENDING:
-            self._add(self._translator.translate(event))
+            self._add(self.translator.translate(event))
 
     def record(self, step: Step) -> None:
         """Record an execution step, which resets the idle time of the agent."""
-        self.idle_clock.touch()
-        self.steps.record(step)
+        self._run.idle_clock.touch()
+        self._steps.record(step)
 
     def add_entries(self, entries: Sequence[JournalEntry]) -> None:
         """Queue journal entries, to be written with the next events."""
@@ -334,13 +298,13 @@ class RunEventQueue(EventQueue):
         Raises:
             CancelledError: The run is lost, or ended before the entries were written.
         """
-        if self._is_over() or self.ended or self.lost.is_set():
+        if self._is_over() or self.ended or self._run.is_lost:
             raise asyncio.CancelledError
         last = entries[-1]
         confirmation = self._unconfirmed[id(last)] = asyncio.get_running_loop().create_future()
         self._pending.extend(entries)
         self._wake_writer()
-        with self.idle_clock:
+        with self._run.idle_clock:
             try:
                 await asyncio.shield(confirmation)
             except asyncio.CancelledError:
@@ -358,7 +322,7 @@ class RunEventQueue(EventQueue):
         """Add metadata to the last status of the agent. Return False if that status has already been written."""
         for event in reversed(self._pending):
             if isinstance(event, Message) or (
-                isinstance(event, TaskStatusUpdateEvent) and event.status.state == self._translator.state
+                isinstance(event, TaskStatusUpdateEvent) and event.status.state == self.translator.state
             ):
                 event.metadata.update(metadata)
                 return True
@@ -372,34 +336,26 @@ class RunEventQueue(EventQueue):
         """
         if self._end_policy is EndPolicy.IMMEDIATE:
             self._end_policy = EndPolicy.AFTER_CANCEL
-        self._translator.ask_to_cancel()
+        self.translator.ask_to_cancel()
 
     def close(self) -> None:
         """Drop all further events of the agent."""
         self._move_to(QueueState.CLOSED)
         self._cancel_announcement()
-        self._capacity.set()
+        self._progress.set()
 
-    async def save(self, session: SessionState) -> SessionState | SavedSince:
-        """Save the session of the run after all events that the agent has sent so far. The run continues.
+    async def flush(self) -> None:
+        """Wait until the store has confirmed all events that the agent has sent so far. The run continues.
 
         Raises:
-            CancelledError: The run is lost, or ended before these events were written.
+            CancelledError: The run ended before these events were written.
         """
-        while self._next_batch() and not self.lost.is_set():
+        while self._next_batch() and not self._run.is_lost:
             if self._is_over():
                 raise asyncio.CancelledError
             self._progress.clear()
             self._wake_writer()
             await self._progress.wait()
-        claim = self._claim
-        answer = await self.store.run(
-            checkpoint(self._keys, claim.ref, token=claim.token, confirmed=self._written, session=session)
-        )
-        if isinstance(answer, RunLost):
-            self.mark_lost()
-            raise asyncio.CancelledError
-        return answer
 
     async def run_fenced(self, make: Callable[[int], Operation[T | RunLost]]) -> T:
         """Run the store operation that `make` builds from the number of written events. The run continues.
@@ -407,32 +363,32 @@ class RunEventQueue(EventQueue):
         Raises:
             CancelledError: The run is lost.
         """
-        reply = await self.store.run(make(self._written))
+        reply = await self._run.execute(make(self._written))
         if isinstance(reply, RunLost):
             self.mark_lost()
             raise asyncio.CancelledError
         return reply
 
-    async def settle(self, final: TaskStatusUpdateEvent | None, *, dead_letter: bool = False) -> Failure | None:
+    async def settle(self, final: TaskStatusUpdateEvent | None, write: WriteEnd) -> Failure | None:
         """End the run: write the pending events, then `final`. No event is written if the run is lost.
 
         Args:
             final: Final status of the run, or None. The status is not written if the agent has sent a terminal state,
                 or if the status is COMPLETED and the agent has sent an interrupted state.
-            dead_letter: True to store a dead letter if the task fails.
+            write: Function that writes these events and ends the run.
 
         Returns:
-            The failure of the task if its session could not be saved, or None.
+            The failure of the task if `write` has returned one, or None.
         """
         if not await self._begin_settlement():
             return None
         if final is not None and self.blob_error is not None:
             self._pending[:] = [final]  # no event was written after the error, so no final event was written either
         elif final is not None and not (self.ended or (self.paused and final.status.state == COMPLETED)):
-            self._pending.extend(self._translator.translate(final))
+            self._pending.extend(self.translator.translate(final))
         if not self._pending and self.ended:  # a terminal state that was written has already closed the run
             return None
-        answer = await self.settlement.write(list(self._pending), self._written, dead_letter=dead_letter)
+        answer = await write(list(self._pending), self._written)
         if isinstance(answer, RunLost):
             self.mark_lost()
             return None
@@ -459,12 +415,12 @@ class RunEventQueue(EventQueue):
             return RunLost()
         replacement = await self._without_open_artifacts() if drops_open_artifacts else None
         if final is not None and not self.ended:
-            self._pending.extend(self._translator.translate(final))
-        while not self.lost.is_set():
-            answer = await self.store.run(make_release(self._written, list(self._pending), replacement))
+            self._pending.extend(self.translator.translate(final))
+        while not self._run.is_lost:
+            answer = await self._run.execute(make_release(self._written, list(self._pending), replacement))
             if not isinstance(answer, Illegal):
                 return answer
-            drop(self._pending, answer, self._claim)
+            drop(self._pending, answer, self._run.claim)
         return RunLost()
 
     async def _without_open_artifacts(self) -> Task | None:
@@ -473,12 +429,14 @@ class RunEventQueue(EventQueue):
 
         No other writer changes the task while this worker has the run.
         """
-        open_artifacts = self._translator.open_artifacts
+        open_artifacts = self.translator.open_artifacts
         if not open_artifacts:
             return None
-        while self._pending and not self.lost.is_set():
+        while self._pending and not self._run.is_lost:
             await self._append(self._pending[:MAX_EVENTS_PER_WRITE])
-        snapshot = await self.store.run(read_task(self._keys, None, self._claim.task.id, resolve_blobs=False))
+        snapshot = await self._run.execute(
+            read_task(self._run.keys, None, self._run.claim.task.id, resolve_blobs=False)
+        )
         return without_artifacts(snapshot[0], open_artifacts) if isinstance(snapshot, tuple) else None
 
     async def abandon(self) -> None:
@@ -489,7 +447,7 @@ class RunEventQueue(EventQueue):
     async def _begin_settlement(self) -> bool:
         """Close the queue and wait for the writer. Return False if the run is lost."""
         self.close()
-        self._translator.close()
+        self.translator.close()
         self._move_to(QueueState.SETTLING)
         self._cancel_confirmations()
         self._queued.set()
@@ -497,7 +455,7 @@ class RunEventQueue(EventQueue):
         last = await self._writer.finish()
         if last is not None and self.blob_error is None:
             last.result()
-        return not self.lost.is_set()
+        return not self._run.is_lost
 
     def _wake_writer(self) -> None:
         self._queued.set()
@@ -539,9 +497,9 @@ class RunEventQueue(EventQueue):
         return False
 
     async def _append(self, batch: list[RunRecord]) -> None:
-        claim = self._claim
-        answer = await self.store.run(
-            append(self._keys, claim.ref, token=claim.token, written_count=self._written, events=batch)
+        claim = self._run.claim
+        answer = await self._run.execute(
+            append(self._run.keys, claim.ref, token=claim.token, written_count=self._written, events=batch)
         )
         match answer:
             case Written():
@@ -558,7 +516,7 @@ class RunEventQueue(EventQueue):
         if isinstance(error, BlobsUnavailable):
             self.fail_unwritable(error)
         elif error is not None:
-            logger.error("run %s: its events cannot be written", self._claim.ref.name, exc_info=error)
+            logger.error("run %s: its events cannot be written", self._run.claim.ref.name, exc_info=error)
             self.mark_lost()
 
     def _confirm(self, count: int) -> None:
@@ -569,8 +527,6 @@ class RunEventQueue(EventQueue):
                     confirmation.set_result(None)
         del self._pending[:count]
         self._progress.set()
-        if len(self._pending) < MAX_PENDING:
-            self._capacity.set()
 
     def fail_unwritable(self, error: BlobsUnavailable) -> None:
         """Drop the pending events, because their blobs cannot be stored. After that, the run can only fail."""
@@ -579,7 +535,7 @@ class RunEventQueue(EventQueue):
 
     def mark_lost(self) -> None:
         """Drop the pending events, because the run is lost for this process. Waiting writes are abandoned."""
-        self.lost.set()
+        self._run.mark_lost()
         self._abort(QueueState.LOST)
 
     def _abort(self, state: QueueState) -> None:
@@ -601,14 +557,14 @@ class RunEventQueue(EventQueue):
     def _add(self, events: list[Event]) -> None:
         if events:
             if self.ended:
-                self.steps.end(self.state)
+                self._steps.end(self.state)
             self._cancel_announcement()
             self._pending.extend(events)
             self._wake_writer()
 
     def _announce(self) -> None:
-        if self._state is QueueState.OPEN and not self._translator.spoken:
-            self._add(self._translator.status(WORKING))
+        if self._state is QueueState.OPEN and not self.translator.spoken:
+            self._add(self.translator.status(WORKING))
 
     def _cancel_announcement(self) -> None:
         if self._announcement is not None:

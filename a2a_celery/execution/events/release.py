@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from a2a.types import Task, TaskStatusUpdateEvent
 
-from ...clock import SYSTEM_CLOCK, Clock
 from ...dispatch import RunOptions
 from ...lifecycle import Canceled, Lost, Outcome
 from ...lifecycle.events import MICROSECOND
@@ -18,6 +17,7 @@ from ...store.operation import FIRST_PUBLISH_GRACE_US
 from ...store.runs.commands import Illegal, RunLost
 from ...store.runs.release import Released
 from ...store.runs.suspension import SuspendedRun, suspend_run
+from ..open_run import OpenRun
 from ..plain_tasks.threaded_call import released_for_retry
 from .queue import RunEventQueue
 from .settlement import PublishNext
@@ -26,14 +26,12 @@ from .settlement import PublishNext
 class RunRelease:
     """Release of a run from its worker, so that the run is retried or waits for a time, a signal or a child task."""
 
-    def __init__(self, publish: PublishNext, agent: str, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, run: OpenRun, events: RunEventQueue, publish: PublishNext) -> None:
+        self._run = run
+        self._events = events
         self._publish = publish
-        self._agent = agent
-        self._clock = clock
 
-    async def retry(
-        self, events: RunEventQueue, final: TaskStatusUpdateEvent | None, options: RunOptions
-    ) -> Outcome | None:
+    async def retry(self, final: TaskStatusUpdateEvent | None, options: RunOptions) -> Outcome | None:
         """Release the run with the status `final`, then publish the run. The next attempt begins at
         `options.not_before`.
 
@@ -42,27 +40,27 @@ class RunRelease:
         Returns:
             The outcome if the run was not retried, or None.
         """
-        claim, keys = events.store.claim, events.store.keys
-        delay = options.publish_delay(self._clock.now())
+        claim, keys = self._run.claim, self._run.keys
+        delay = options.publish_delay(self._run.clock.now())
         delay_us = delay // MICROSECOND + FIRST_PUBLISH_GRACE_US
         make_release = released_for_retry(keys, claim, options, delay_us)
-        release = await events.release(final, make_release, drops_open_artifacts=True)
+        release = await self._events.release(final, make_release, drops_open_artifacts=True)
         if not isinstance(release, Released):
             return Lost()
         if release.state == CANCELED:
             return Canceled()
-        await self._publish(self._agent, claim.ref, options)
+        await self._publish(claim.scope.agent, claim.ref, options)
         return None
 
-    async def suspend(self, events: RunEventQueue, final: TaskStatusUpdateEvent | None) -> Outcome | None:
-        """Suspend the run with the status `final`, until the wait in `events.settlement` ends.
+    async def suspend(self, final: TaskStatusUpdateEvent | None) -> Outcome | None:
+        """Suspend the run with the status `final`, until its wait ends.
 
         If the wait is already over, the next run of the turn is published at once.
 
         Returns:
             The outcome if the run was not suspended, or None.
         """
-        claim, keys, pending = events.store.claim, events.store.keys, events.settlement.wait
+        claim, keys, clock, pending = self._run.claim, self._run.keys, self._run.clock, self._run.wait
         assert pending is not None
         options = replace(RunOptions.from_json(claim.options), not_before=None, not_after=None)
         session = "" if claim.session is None else keys.session(claim.scope, claim.task.context_id)
@@ -76,17 +74,17 @@ class RunRelease:
                 token=claim.token,
                 written_count=written_count,
                 events=rest,
-                wait=pending.remaining(self._clock.monotonic()),
+                wait=pending.remaining(clock.monotonic()),
                 options=options.to_json(),
                 session=session,
                 replacement=replacement,
             )
 
-        release = await events.release(final, make_release, drops_open_artifacts=True)
+        release = await self._events.release(final, make_release, drops_open_artifacts=True)
         if not isinstance(release, SuspendedRun):
             return Lost()
         if release.state == CANCELED:
             return Canceled()
         if release.next_run is not None:
-            await self._publish(self._agent, RunRef(claim.ref.task_id, release.next_run), options)
+            await self._publish(claim.scope.agent, RunRef(claim.ref.task_id, release.next_run), options)
         return None

@@ -1,24 +1,18 @@
-"""Settlement of a run: its last events, the state of its session, and the next run of the context.
-
-Store operations of a run are retried while the store is unavailable, until the run is lost.
-"""
+"""Settlement of a run: its last events, the data of its features, and the next run of the context."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, MutableSequence, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime
-from typing import Any, Protocol, TypeVar
+from dataclasses import replace
+from typing import Any
 from uuid import uuid4
 
-from a2a.types import Part, Task, TaskStatusUpdateEvent
+from a2a.types import TaskState, TaskStatusUpdateEvent
 
-from ...clock import SYSTEM_CLOCK, Clock
-from ...concurrency import LeanEvent
 from ...dispatch import RunOptions
-from ...errors import BlobsUnavailable, SessionError, StoreUnavailable
+from ...errors import A2ACeleryError
+from ...features.feature import SettleArguments
 from ...features.sections import PAUSE_SECTIONS
 from ...lifecycle import EventKind, Failure, final_event, is_interrupted, kind_of
 from ...lifecycle.execution import ENDS, ExecutionState, Step
@@ -26,308 +20,129 @@ from ...lifecycle.journal import JournalEntry, RunRecord
 from ...lifecycle.outcomes import NO_ANSWER, agent_message, status_event
 from ...lifecycle.own_metadata import ASKED, own_metadata
 from ...lifecycle.references import RunRef
-from ...lifecycle.states import COMPLETED, FAILED
-from ...store import AsyncStore, Keys, Operation
-from ...store.client.connection import RETRY_INTERVAL
-from ...store.runs.commands import (
-    Claim,
-    Illegal,
-    LeftOpen,
-    NotClaimed,
-    RunLost,
-    SavedSince,
-    SessionState,
-    Settled,
-    settle_run,
-)
-from ...store.runs.journal import read_journal
-from ...store.runs.suspension import Wait
-from ...store.tasks.commands import read_task
+from ...lifecycle.states import FAILED
+from ...store.runs.commands import Claim, Illegal, LeftOpen, RunLost, SavedSince, Settled, settle_run
 from ...store.verbs import Section
+from ..open_run import OpenRun
 from .translator import Translator
 
 logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
-
-BLOB_TIMEOUT = 30.0
-"""Seconds for which a run retries an unavailable object store. The run cannot continue without its large parts."""
-
-
-class RunStore:
-    """Store access of one run.
-
-    Attributes:
-        lost: Event that is set when the run is lost for this process.
-    """
-
-    def __init__(self, store: AsyncStore, keys: Keys, claim: Claim, clock: Clock = SYSTEM_CLOCK) -> None:
-        self.keys = keys
-        self.claim = claim
-        self.lost = LeanEvent()
-        self._store = store
-        self._clock = clock
-
-    async def run(self, operation: Operation[T]) -> T | RunLost:
-        """Run an operation, and retry it until the store is available.
-
-        Returns:
-            The result of the operation, or RunLost if the run was lost while the operation waited for the store.
-
-        Raises:
-            BlobsUnavailable: The object store is unavailable for `BLOB_TIMEOUT` seconds.
-        """
-        until: float | None = None
-        while True:
-            try:
-                answer = await self._store.run(operation)
-                if isinstance(answer, RunLost) and answer.missing:
-                    text = "run %s is lost: the store lost %d confirmed events, perhaps by a restore from older data"
-                    logger.error(text, self.claim.ref.name, answer.missing)
-                return answer
-            except StoreUnavailable as e:
-                if self.lost.is_set():
-                    return RunLost()
-                if isinstance(e, BlobsUnavailable):
-                    until = until or self._clock.monotonic() + BLOB_TIMEOUT
-                    if self._clock.monotonic() > until:
-                        raise
-                logger.warning("run %s: a write waits for the store: %s", self.claim.ref.name, e)
-                await self._clock.sleep(RETRY_INTERVAL)
-
-    async def in_full(self, claim: Claim, make_claim: Callable[[], Operation[Claim | NotClaimed]]) -> Claim:
-        """Return the claim with its parts from the object store.
-
-        If `claim` has unresolved references, the operation that `make_claim` builds repeats the claim.
-
-        Raises:
-            CancelledError: Another worker has the run.
-            BlobsUnavailable: See `run`.
-        """
-        if claim.is_resolved:
-            return claim
-        answer = await self.run(make_claim())
-        if not isinstance(answer, Claim):
-            raise asyncio.CancelledError
-        return answer
-
-    async def with_journal(self, claim: Claim) -> Claim:
-        """Return the claim with its journal, which is read in pages if it does not fit into the claim.
-
-        Raises:
-            CancelledError: Another worker has the run.
-        """
-        if claim.journal is not None:
-            return claim
-        entries: dict[str, JournalEntry] = {}
-        cursor = "0"
-        while True:
-            page = await self.run(read_journal(self.keys, claim.ref, token=claim.token, cursor=cursor))
-            if isinstance(page, RunLost):
-                raise asyncio.CancelledError
-            entries.update(page.entries)
-            cursor = page.cursor
-            if cursor == "0":
-                return replace(claim, journal=entries)
-
-    async def own_tasks(self, task_ids: Sequence[str]) -> list[Task]:
-        """Read the tasks `task_ids`. Tasks of another agent, tenant or owner are left out."""
-        if not task_ids:  # the usual case
-            return []
-
-        async def read(task_id: str) -> Task | None:
-            snapshot = await self.run(read_task(self.keys, self.claim.scope, task_id))
-            return snapshot[0] if isinstance(snapshot, tuple) else None
-
-        tasks = await asyncio.gather(*(read(task_id) for task_id in dict.fromkeys(task_ids)))
-        return [task for task in tasks if task is not None]
-
 
 PublishNext = Callable[[str, RunRef, RunOptions], Awaitable[object]]
 """Function that publishes a run of the named agent, with the stored options of that run."""
 
 
-class SavedAtEnd(Protocol):
-    """Interface of a session that is saved when its run ends."""
-
-    async def idle(self) -> None:
-        """Wait for the saves in progress."""
-        ...
-
-    def at_end(self) -> SessionState:
-        """Return the session to save if the run completes or pauses.
-
-        Raises:
-            SessionError: The session cannot be saved.
-        """
-        ...
-
-    def unchanged(self) -> SessionState:
-        """Return the last saved session, for a run that neither completes nor pauses."""
-        ...
-
-    def conflict(self, since: SavedSince) -> SessionError:
-        """Return the error for a session that another run has saved."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class PendingWait:
-    """Wait for which the run is suspended.
-
-    Attributes:
-        wait: The wait. Its duration is not set yet if there is a `deadline`.
-        deadline: Monotonic time at which the wait times out, or None if the wait has no limit or ends at a given time.
-        ends_at: End of the wait as shown to clients, by the clock of this machine, or None for a wait without a limit
-            or for a child task.
-    """
-
-    wait: Wait
-    deadline: float | None
-    ends_at: datetime | None
-
-    def remaining(self, now: float) -> Wait:
-        """Return the wait with the duration that remains at the monotonic time `now`."""
-        if self.deadline is None:
-            return self.wait
-        return replace(self.wait, wait_us=max(0, int((self.deadline - now) * 1_000_000)))
-
-
 class Settlement:
-    """Writer of the last events of a run, together with its session and the next run of the context.
+    """Writer of the last events of a run, together with the data of its features and the next run of the context.
 
-    `pause_us` is the maximum duration of a pause in µs, or 0 for no limit. `read_count` returns the number of messages
-    that arrived during the turn and that the agent has read.
+    Args:
+        run: The run.
+        translator: Translator of the run's events.
+        publish_next: Function that publishes the next run of the context.
+        input_timeout: Maximum seconds for which the task may wait for its client, or None for no limit.
+        dead_letter: True to store a dead letter if the task fails.
     """
 
     def __init__(
         self,
-        store: RunStore,
-        claim: Claim,
+        run: OpenRun,
         translator: Translator,
-        *,
-        pause_us: int,
         publish_next: PublishNext,
-        read_count: Callable[[], int],
+        *,
+        input_timeout: float | None = None,
+        dead_letter: bool = False,
     ) -> None:
-        self.question: Sequence[Part] | None = None
-        """Parts of the question that the `Turn` has asked in this run, or None."""
-        self._asked: Section[Any] | None = None
-        self.refuses_answer = False
-        """True if the agent has refused the last answer to `Turn.ask`, so the next message answers the question."""
-        self.wait: PendingWait | None = None
-        """Wait of `Turn.sleep`, `Turn.wait_for` or `Turn.call` that ends this run, or None."""
-        self.session: SavedAtEnd | None = None
-        self._store = store
-        self._claim = claim
+        self._run = run
         self._translator = translator
-        self._pause_us = pause_us
         self._publish_next = publish_next
-        self._read_count = read_count
+        self._pause_us = int((input_timeout or 0) * 1_000_000)
+        self._dead_letter = dead_letter
 
-    def ask(self, question: Sequence[Part], section: Section[Any]) -> None:
-        """End the run with a question. The next run receives the answer.
-
-        Args:
-            question: Parts of the question.
-            section: Section of the question.
-        """
-        self.question, self._asked = question, section
-
-    @property
-    def _next_message_answers(self) -> bool:
-        """True if the next message of the client answers a question of `ask`."""
-        return self.question is not None or self.refuses_answer
-
-    async def write(
-        self, events: list[RunRecord], written_count: int, *, dead_letter: bool = False
-    ) -> Failure | RunLost | None:
+    async def write(self, events: list[RunRecord], written_count: int) -> Failure | RunLost | None:
         """Write the last events of the run.
 
         Args:
             events: Events to write. Illegal events are removed from the list.
             written_count: Number of events that the run has already written.
-            dead_letter: True to store a dead letter if the task fails.
 
         Returns:
-            The failure of the task if its session could not be saved, RunLost if the run was lost, or None otherwise.
+            The failure of the task if a feature required it, RunLost if the run was lost, or None otherwise.
         """
-        if self.session is not None:
-            await self.session.idle()
-        failure, session = self._with_session(events)
+        claim = self._run.claim
+        failure, arguments = await self._feature_arguments(events)
         if self._next_message_answers:
             _mark_question(events)
         while True:
-            match answer := await self._settle(events, written_count, session, dead_letter=dead_letter):
+            match answer := await self._settle(events, written_count, arguments):
                 case Settled():
                     await self._publish(answer)
                     return failure
                 case RunLost():
                     return answer
                 case Illegal():
-                    drop(events, answer, self._claim)
+                    drop(events, answer, claim)
                 case LeftOpen(state):
-                    logger.error("run %s would be left in state %d: failing it", self._claim.ref.name, state)
+                    logger.error("run %s would be left in state %d: failing it", claim.ref.name, state)
                     written_count += len(events)  # these events are now written
                     events[:] = self._translator.status(FAILED)
-                case SavedSince() if self.session is not None:
-                    failure, session = (
-                        self._replace_end(events, self.session.conflict(answer)),
-                        self.session.unchanged(),
-                    )
+                case SavedSince():  # the refusal of a feature
+                    failure, arguments = await self._feature_arguments(events, answer)
+
+    @property
+    def _next_message_answers(self) -> bool:
+        """True if the next message of the client answers a question of `Turn.ask`."""
+        return self._run.question is not None or self._run.refuses_answer
 
     async def _settle(
-        self, events: list[RunRecord], written_count: int, session: SessionState | None, *, dead_letter: bool
+        self, events: list[RunRecord], written_count: int, arguments: SettleArguments
     ) -> Settled | RunLost | Illegal | LeftOpen | SavedSince:
-        return await self._store.run(
+        run, claim = self._run, self._run.claim
+        return await run.execute(
             settle_run(
-                self._store.keys,
-                self._claim.ref,
-                token=self._claim.token,
+                run.keys,
+                claim.ref,
+                token=claim.token,
                 written_count=written_count,
                 events=events,
-                ask_count=self._claim.ask_count + 1 if self._next_message_answers else 0,
-                refuses_answer=self.refuses_answer,
-                read_count=self._read_count(),
+                ask_count=claim.ask_count + 1 if self._next_message_answers else 0,
+                refuses_answer=run.refuses_answer,
                 pause_us=self._pause_us,
-                pause_timeout=unanswered_status(self._claim) if self._pause_us else None,
-                dead_letter=dead_letter,
-                session=session,
+                pause_timeout=unanswered_status(claim) if self._pause_us else None,
+                dead_letter=self._dead_letter,
                 sections=self._sections(),
+                **arguments,
             )
         )
 
     def _sections(self) -> Sequence[Section[Any]]:
-        question = self._translator.question
-        if not question and self._asked is None:  # the usual case
+        question, asked = self._translator.question, self._run.question and self._run.question.section
+        if not question and asked is None:  # the usual case
             return ()
-        sections = (section_of(self._claim.ref, question, self._asked) for section_of in PAUSE_SECTIONS)
+        sections = (section_of(self._run.claim.ref, question, asked) for section_of in PAUSE_SECTIONS)
         return [section for section in sections if section is not None]
 
-    def _with_session(self, events: list[RunRecord]) -> tuple[Failure | None, SessionState | None]:
-        """Prepare the session to be saved with the last events of the run.
+    async def _feature_arguments(
+        self, events: list[RunRecord], refusal: SavedSince | None = None
+    ) -> tuple[Failure | None, SettleArguments]:
+        """Return the failure of the run if a feature requires it, or None, and the arguments of the features.
 
-        Returns:
-            A pair: the failure of the run if the session cannot be saved, or None, and the session to save, or None if
-            the agent has no session.
+        With a failure, the final event in `events` is replaced.
         """
-        if self.session is None:
-            return None, None
-        if not self._checkpoint():
-            return None, self.session.unchanged()
         try:
-            return None, self.session.at_end()
-        except SessionError as e:
-            return self._replace_end(events, e), self.session.unchanged()
+            return None, await self._arguments_in(self._translator.state, refusal)
+        except A2ACeleryError as e:
+            return self._replace_end(events, e), await self._arguments_in(FAILED)
 
-    def _checkpoint(self) -> bool:
-        """Return True if the run ends in a state in which the session is saved."""
-        return self._translator.state == COMPLETED or is_interrupted(self._translator.state)
+    async def _arguments_in(self, state: TaskState, refusal: SavedSince | None = None) -> SettleArguments:
+        arguments: SettleArguments = {}
+        for feature in self._run.features:
+            arguments.update(await feature.settle_arguments(state, refusal))
+        return arguments
 
-    def _replace_end(self, events: list[RunRecord], error: SessionError) -> Failure:
+    def _replace_end(self, events: list[RunRecord], error: A2ACeleryError) -> Failure:
         """Replace the final event in `events` with a failure, and return the failure. `error` is only logged."""
-        claim, failure = self._claim, Failure(reference=uuid4().hex[:12])
-        logger.error("run %s: its session was not saved: %s [reference %s]", claim.ref.name, error, failure.reference)
+        claim, failure = self._run.claim, Failure(reference=uuid4().hex[:12])
+        logger.error("run %s fails at its end: %s [reference %s]", claim.ref.name, error, failure.reference)
         last = max((n for n, event in enumerate(events) if not isinstance(event, Step | JournalEntry)), default=None)
         if last is not None and self._ends(events[last]):
             del events[last]
@@ -344,10 +159,10 @@ class Settlement:
         return not isinstance(event, Step | JournalEntry) and kind_of(event) is EventKind.ANSWER
 
     async def _publish(self, settlement: Settled) -> None:
-        own = settlement.next_run and RunRef(self._claim.ref.task_id, settlement.next_run)
+        own = settlement.next_run and RunRef(self._run.claim.ref.task_id, settlement.next_run)
         if next_up := own or settlement.other:
             options = RunOptions.from_json(settlement.next_options)
-            await self._publish_next(self._claim.scope.agent, next_up, options)
+            await self._publish_next(self._run.claim.scope.agent, next_up, options)
 
 
 def _mark_question(events: Sequence[RunRecord]) -> None:

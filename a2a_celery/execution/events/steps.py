@@ -22,7 +22,6 @@ from types import TracebackType
 
 from a2a.types import TaskState
 
-from ...concurrency import LeanEvent
 from ...lifecycle import (
     Canceled,
     Completed,
@@ -42,6 +41,7 @@ from ...lifecycle.execution import ENDS, HISTORY_LIMIT, ExecutionState, Executio
 from ...lifecycle.journal import RunRecord
 from ...lifecycle.outcomes import INVALID_RESPONSE, OUT_OF_TIME
 from ...lifecycle.saved_json import Scalar
+from ..open_run import OpenRun
 
 MAX_NAME = 200
 """Maximum length of a model's or tool's name. The limit is needed because some models invent names of tools."""
@@ -129,6 +129,11 @@ class Execution(ExecutionStateMachine):
         if self.state not in ENDS:
             state_after, detail = end_of(outcome, state)
             self.try_transition(state_after, **detail)
+
+    def finish_in(self, state: TaskState) -> None:
+        """Move to the end state of a run whose agent has left the task in `state`."""
+        state_after, detail = end_in(state)
+        self.try_transition(state_after, **detail)
 
     def _begin(self, step: OpenStep) -> None:
         def choose() -> Choice:
@@ -228,30 +233,36 @@ class StepRecorder:
 
     Args:
         pending: The unwritten events and steps of the run's queue.
-        lost: Event that is set when the run is lost.
+        run: The run.
         flush: Function that starts the writer of the queue.
         delay: Maximum seconds that a step waits to be written together with an event.
+        on_end: Function that receives the terminal state of the task, or None.
     """
 
-    __slots__ = ("_delay", "_flush", "_has_ended", "_lost", "_pending", "_timer", "on_end")
+    __slots__ = ("_delay", "_flush", "_has_ended", "_on_end", "_pending", "_run", "_timer")
 
-    def __init__(self, pending: list[RunRecord], lost: LeanEvent, flush: Callable[[], None], delay: float) -> None:
+    def __init__(
+        self,
+        pending: list[RunRecord],
+        run: OpenRun,
+        flush: Callable[[], None],
+        delay: float,
+        on_end: Callable[[TaskState], None] | None,
+    ) -> None:
         self._pending = pending
-        self._lost = lost
+        self._run = run
         self._flush = flush
         self._delay = delay
+        self._on_end = on_end
         self._timer: asyncio.TimerHandle | None = None
         self._has_ended = False
-        self.on_end: Callable[[TaskState], None] | None = None
-        """Function that is called with the terminal state of the task before the state is queued. Steps that the
-        function records precede the state."""
 
     def record(self, step: Step) -> None:
         """Queue a step, to be written with the next event or after the delay.
 
         A step is dropped after the end of the task, if the run is lost, or if `MAX_UNWRITTEN` is reached.
         """
-        if self._has_ended or self._lost.is_set() or len(self._pending) >= MAX_UNWRITTEN:
+        if self._has_ended or self._run.is_lost or len(self._pending) >= MAX_UNWRITTEN:
             return
         self._pending.append(step)
         if self._timer is None:
@@ -259,8 +270,8 @@ class StepRecorder:
 
     def end(self, state: TaskState) -> None:
         """Call `on_end`, and accept no further steps."""
-        if self.on_end is not None:
-            self.on_end(state)
+        if self._on_end is not None:
+            self._on_end(state)
         self._has_ended = True
 
     def _write(self) -> None:

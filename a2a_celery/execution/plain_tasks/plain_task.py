@@ -35,7 +35,6 @@ from ...lifecycle.events import jsonable
 from ...lifecycle.outcomes import OUT_OF_TIME
 from ...lifecycle.own_metadata import progress_metadata
 from ...lifecycle.states import CANCELED, WORKING
-from ...store.runs.commands import Claim
 from ...telemetry.tracing import current_span_context
 from ..agents.adapters import Reply
 from ..agents.journal import CURRENT as JOURNAL
@@ -45,6 +44,7 @@ from ..agents.turn import Turn
 from ..celery.request import RUN_IS_OVER, RunConcluded, RunFailed
 from ..events.queue import RunEventQueue
 from ..events.steps import CURRENT_EXECUTION
+from ..open_run import OpenRun
 from ..process.forced_stop import in_pool_child
 from .threaded_call import max_attempts, retry_options, time_of
 
@@ -100,11 +100,11 @@ class TaskAdapter:
             call()
         return run.result()
 
-    async def run(self, claim: Claim, events: RunEventQueue) -> Outcome:
+    async def run(self, run: OpenRun, events: RunEventQueue) -> Outcome:
         self._loop = loop = asyncio.get_running_loop()
-        self._events, self.turn = events, Turn(claim, events, Caller.from_json(claim.caller))
+        self._events, self.turn = events, Turn(run, events, Caller.from_json(run.claim.caller))
         self._session, self._children = SESSION.get(), CURRENT_CHILDREN.get()  # the thread has a separate context
-        self.turn.related_tasks = await events.store.own_tasks(self.turn.message.reference_task_ids)
+        self.turn.related_tasks = await run.own_tasks(self.turn.message.reference_task_ids)
         return_future: asyncio.Future[None] = loop.create_future()
 
         span = current_span_context()
@@ -123,7 +123,7 @@ class TaskAdapter:
             raise
         return await self._outcome()
 
-    async def cancel(self, claim: Claim, events: RunEventQueue) -> None:
+    async def cancel(self, run: OpenRun, events: RunEventQueue) -> None:
         """Do nothing: only the exit of the process stops the task."""
 
     def conclude(self, outcome: Outcome | None) -> Any:

@@ -16,10 +16,10 @@ from .answer import Answer
 from .reminders import RemindAfter, Reminders
 
 if TYPE_CHECKING:
+    from ...execution.agents.client_message import MessageSequence
     from ...execution.agents.journal import RunJournal
     from ...execution.agents.turn import Turn
-    from ...execution.events.incoming import MessageSequence
-    from ...execution.events.queue import RunEventQueue
+    from ...execution.open_run import OpenRun
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ class QuestionMethods:
     if TYPE_CHECKING:  # members of `Turn`
         journal: RunJournal
         _answers: MessageSequence
-        _events: RunEventQueue
+        _run: OpenRun
 
         @property
         def task_id(self) -> str: ...
@@ -126,7 +126,7 @@ class QuestionMethods:
     def question_count(self) -> int:
         """Number of questions that this run has asked, including answered questions and the questions of recorded
         steps."""
-        return self._answers.position + (self._events.settlement.question is not None)
+        return self._answers.position + (self._run.question is not None)
 
     def replay_questions(self, count: int) -> None:
         """Skip the first `count` questions, for code that does not ask them again in a later run."""
@@ -203,8 +203,8 @@ class QuestionMethods:
     def _question(self, signal: InputRequired, reminders: Reminders) -> InputRequired:
         """Record the question of `signal`, which ends the run, and return `signal`."""
         self.journal.flush()
-        section = reminders.section(self.task_id, self._events.store.keys, self.journal.settings)
-        self._events.settlement.ask(signal.parts, section)
+        section = reminders.section(self.task_id, self._run.keys, self.journal.settings)
+        self._run.ask(signal.parts, section)
         return signal
 
 

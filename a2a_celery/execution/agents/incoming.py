@@ -1,0 +1,115 @@
+"""Messages that arrive while the agent works on a turn."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+from a2a.types import Message, TaskState
+
+from ...errors import ConfigError
+from ...features.feature import SettleArguments
+from ...store.runs.commands import SavedSince
+from ...store.runs.messages import read_messages
+from ..events.queue import RunEventQueue
+from ..open_run import OpenRun
+from .client_message import MessageSequence, message_name, recorded_messages
+
+
+class IncomingMessages:
+    """Messages that arrive during a turn, in the order of the log. A run reads each message once.
+
+    Every run of the turn starts with the first message, even if an earlier run was lost, was retried, or asked a
+    question with `Turn.ask`. A message that no run has read begins the next turn.
+    """
+
+    def __init__(self, run: OpenRun, events: RunEventQueue) -> None:
+        claim = run.claim
+        self._run = run
+        self._events = events
+        self._messages = MessageSequence(recorded_messages(claim))
+        self._earlier_count, self._received_count = len(claim.read_messages), 0
+        self._reading = asyncio.Lock()
+        for index in claim.read_messages:
+            self._messages.add(index, claim.task.history[index])
+
+    async def settle_arguments(self, state: TaskState, refusal: SavedSince | None = None) -> SettleArguments:
+        """Return the number of messages that the agent has read, excluding messages of earlier turns."""
+        return {"read_count": max(0, self._messages.position - self._earlier_count)}
+
+    async def poll(self) -> list[Message]:
+        """Query the store once, and return the messages that have arrived but were not read yet.
+
+        Raises:
+            CancelledError: Another worker has the run.
+        """
+        async with self._reading:
+            await self.receive()
+            return list(iter(self._messages.next, None))
+
+    async def wait(self) -> Message:
+        """Wait for the next message and return it.
+
+        Raises:
+            CancelledError: See `poll`.
+        """
+        while True:
+            async with self._reading:
+                message = self._messages.next()
+                if message is None:
+                    self._run.message_arrived.clear()
+                    await self.receive()
+                    message = self._messages.next()
+                if message is not None:
+                    return message
+            await self._run.message_arrived.wait()
+
+    async def follow(self) -> AsyncGenerator[Message, None]:
+        """Yield messages as they arrive. The iterator never ends.
+
+        Raises:
+            CancelledError: See `poll`.
+        """
+        while True:
+            yield await self.wait()
+
+    async def receive(self) -> None:
+        """Read the messages that have arrived since the last call."""
+        run, claim = self._run, self._run.claim
+        received = await self._events.run_fenced(
+            lambda _: read_messages(run.keys, claim.ref, token=claim.token, received=self._received_count)
+        )
+        self._received_count += len(received)
+        for index, message in received:
+            self._messages.add(index, message)
+
+
+async def open_messages(run: OpenRun, events: RunEventQueue) -> IncomingMessages:
+    """Return the messages that arrive during the turn of a run.
+
+    The agent first reads again the messages that it read before earlier questions of `Turn.ask`, because its code is
+    executed again from the beginning. Messages that recorded calls have read are not read again, but count as read.
+
+    Raises:
+        CancelledError: Another worker has the run.
+    """
+    claim, messages = run.claim, IncomingMessages(run, events)
+    names = (message_name(n, claim.task.history[n]) for n in (*claim.turn_messages, *claim.read_messages))
+    if recorded_messages(claim).difference(names):
+        await messages.receive()
+    return messages
+
+
+def messages_of(run: OpenRun) -> IncomingMessages:
+    """Return the messages that arrive during the turn of a run.
+
+    Raises:
+        ConfigError: The agent is not registered with ``on_message="steer"``.
+    """
+    messages = run.feature(IncomingMessages)
+    if messages is None:
+        raise ConfigError(
+            f"agent {run.claim.scope.agent!r} receives no messages while it works: only functions and executors with "
+            "on_message='steer' receive them, and Celery tasks cannot have this option"
+        )
+    return messages
