@@ -235,8 +235,6 @@ def create_task(
         task_id,
         context_id=context_id,
         scope=str(scope),
-        scope_index=keys.scope_index(scope),
-        context_index=keys.context_index(scope, context_id),
         agent=scope.agent,
         retention=retention,
         request=encode_request(stored_request, detached),
@@ -246,7 +244,7 @@ def create_task(
         message=encode(stored_request.message, detached),
         working_event=encode(status_event(task_id, context_id, WORKING)),
         options=options,
-        context_queue=keys.context_queue(scope, context_id) if serialize_context else "",
+        serialize_context=serialize_context,
         limits=limit_argument(keys, scope, limits),
         metadata=None if metadata is None else pack_metadata(metadata),
         reply_channel=reply_channel,
@@ -267,8 +265,6 @@ def _create_task(
     task_id: TaskId,
     context_id: str,
     scope: str,
-    scope_index: str,
-    context_index: str,
     agent: str,
     retention: int,
     request: bytes,
@@ -278,7 +274,7 @@ def _create_task(
     message: bytes,
     working_event: bytes,
     options: bytes,
-    context_queue: str,
+    serialize_context: bool,
     limits: str,
     metadata: bytes | None,
     reply_channel: ReplyChannel | None,
@@ -288,8 +284,7 @@ def _create_task(
     sections: Sections,
     reply: Unsent[Reply[T]],
 ) -> Reply[T]:
-    """`context_queue` is "" if the runs of the context are not serialized. ``scripts/lib/limits.lua`` describes
-    `limits`."""
+    """``scripts/lib/limits.lua`` describes `limits`."""
     return reply
 
 

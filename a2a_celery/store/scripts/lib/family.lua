@@ -77,11 +77,11 @@ end
 
 local MAX_SEARCHED = 1000
 
--- Return true if the run of a new task would be blocked in `context_queue` by a task that waits for the new task. The
--- first task of the queue keeps its place while it waits for the tasks that it has called, and a called task with a
--- queued run waits for the first task of its own queue. At most MAX_SEARCHED tasks are searched.
+-- Return true if the run of a new task would be blocked in `context_queue` (nil or false for none) by a task that waits
+-- for the new task. The first task of the queue keeps its place while it waits for the tasks that it has called, and a
+-- called task with a queued run waits for the first task of its own queue. At most MAX_SEARCHED tasks are searched.
 local function waits_for_itself(keys, parent, context_queue)
-  if not parent.is_waiting or context_queue == '' then return false end
+  if not parent.is_waiting or not context_queue then return false end
   local prefix, waiting, found, is_found = prefix_of(keys), waiting_tags(keys, parent), {}, {}
   local function add(tag)
     if tag and not is_found[tag] then found[#found + 1], is_found[tag] = tag, true end

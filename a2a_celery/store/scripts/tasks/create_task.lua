@@ -7,8 +7,11 @@
 --       | {'limited', 'children', maximum, µs}: the parent has too many live children | {'deep'}: too many ancestors
 --       | {'waits_for_itself'}: the run would be blocked by a task that waits for the new task
 --       | {'id_conflict'}: a task of another scope has the id
--- requires: blobs, broker, configs, context_queue, dispatch, family, indexes, limits, log_lookup, options, publication, states, status, stored_bytes, tasks, time
+-- requires: blobs, broker, configs, context_queue, dispatch, family, indexes, keys, limits, log_lookup, options, publication, states, status, stored_bytes, tasks, time
 
+local scope_index = prefix .. ':tasks:' .. scope .. ':'
+local context_index = prefix .. ':context:' .. scope .. ':' .. quoted(context_id) .. ':'
+local context_queue = serialize_context and prefix .. ':context_queue:' .. scope .. ':' .. quoted(context_id)
 local missing = missing_blobs(keys)
 if missing then return missing end
 local r = redis.call('EXISTS', keys.record) == 1 and load_record(keys)
@@ -50,10 +53,9 @@ if is_counted then
 end
 add_to_indexes(keys, {scope = scope, scope_index = scope_index, context_index = context_index, retention = retention},
   SUBMITTED, at)
-local is_serialized = context_queue ~= ''
-if is_serialized then redis.call('HSET', keys.record, 'context_queue', context_queue) end
+if context_queue then redis.call('HSET', keys.record, 'context_queue', context_queue) end
 if queue then redis.call('HSET', keys.record, 'queue', queue) end
-local run = {context_queue = is_serialized and context_queue, queue = queue, dispatch = dispatch, task_id = task_id, run = 1}
+local run = {context_queue = context_queue, queue = queue, dispatch = dispatch, task_id = task_id, run = 1}
 queue_run(keys, run, at + FIRST_PUBLISH_GRACE_US)
 if reply_channel then
   redis.call('HSET', keys.record, 'reply_channel', reply_channel.channel, 'final_only', reply_channel.final_only and '1' or '0')
