@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable
+from functools import reduce
+from typing import Any
 
 import click
 
 from ..errors import ConfigError
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 PORT = click.IntRange(0, 65535)
 
@@ -33,6 +38,11 @@ class Utf8Group(click.Group):
                 text = argument.encode(errors="surrogateescape").decode(errors="backslashreplace")
                 raise click.UsageError(f"the argument '{text}' is not UTF-8: encode it as UTF-8", ctx) from None
         return super().parse_args(ctx, args)
+
+
+def with_options(*options: Decorator) -> Decorator:
+    """Return a decorator that adds options to a command, in the order of its help."""
+    return lambda command: reduce(lambda decorated, option: option(decorated), reversed(options), command)
 
 
 def available_port(host: str, port: int, option: str, *, shared: bool = False) -> int:

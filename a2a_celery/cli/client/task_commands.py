@@ -46,12 +46,10 @@ from ...lifecycle.outcomes import WORKER_LOST
 from ..app_loader import dev_url, load_a2a, unknown_agent
 from ..completion import complete_agent, complete_open_task
 from ..operator.cancel_all import with_cancel_all_option
-from ..operator.execution_steps import show_execution
 from ..operator.list_tasks import STORE_MODES, with_list_options
 from ..operator.selection import selecting
-from ..operator.stored_task import cancel_task, show_task, tail_task, with_store_options
-from ..operator.task_tree import show_tree
-from ..output import STATE_PREFIX, EventPrinter, as_json, error_line, printable, task_lines, task_table
+from ..operator.stored_task import cancel_task, show_execution, show_task, show_tree, tail_task, with_store_options
+from ..output import STATE_PREFIX, TASKS, EventPrinter, as_json, error_line, printable, task_lines
 from .credentials import API_KEY, BEARER, credentials_of, with_credentials
 from .saved_files import save_files, save_option
 
@@ -299,9 +297,7 @@ async def list_(gateway: Gateway, *, state: str | None, context_id: str | None, 
         more = more or has_more
     found_tasks.sort(key=lambda each: each[1].status.timestamp.ToNanoseconds(), reverse=True)
     more = more or len(found_tasks) > limit
-    lines = (as_json(task) for _, task in found_tasks[:limit]) if as_lines else task_table(found_tasks[:limit])
-    for line in lines:
-        click.echo(line)
+    TASKS.print(found_tasks[:limit], as_lines)
     if more and not as_lines:
         click.echo("… more tasks exist: raise --limit")
 

@@ -18,8 +18,8 @@ from ...store.admin.schema import migrate as carry_out
 from ...store.admin.start_check import watchers
 from ..app_loader import load_configured_a2a
 from ..doctor.broker_server import require_broker
-from ..output import progress_bar
-from .selection import duration, unavailable_store
+from ..output import duration, progress_bar
+from .selection import unavailable_store
 
 
 @click.command()

@@ -19,8 +19,8 @@ from ...store.admin.scan import open_tasks
 from ...store.admin.usage import StoreUsage, usage
 from ...store.webhooks.deliveries import DeliveryMetrics, delivery_metrics
 from ..completion import complete_agent
-from ..output import json_line, state_name, table, wrap_text
-from .selection import duration, operator_store, require_agent
+from ..output import duration, json_line, shown_size, state_name, table, wrap_text
+from .selection import operator_store, require_agent
 
 EVERY = 2.0
 """Default number of seconds between two readings."""
@@ -165,13 +165,3 @@ def stats(context: click.Context, agent: str | None, watch: float | None, as_lin
                 Event().wait(watch)
         except KeyboardInterrupt:
             return
-
-
-def shown_size(count: float | None) -> str:
-    """Return a number of bytes in the largest unit that fits, such as "1.5 KiB"."""
-    size = float(count or 0)
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if size < 1024 or unit == "GiB":
-            break
-        size /= 1024
-    return f"{size:,.0f} {unit}" if unit == "bytes" else f"{size:,.1f} {unit}"

@@ -29,9 +29,8 @@ from ...store.admin.start_check import server_of
 from ...store.admin.usage import Memory, read_memory
 from ...store.webhooks.deliveries import DeliveryMetrics, delivery_metrics
 from ..doctor.broker_server import require_broker
-from ..output import json_line, state_name, table, truncate_text
-from .selection import duration, operator_store
-from .stats import shown_size
+from ..output import duration, json_line, shown_size, state_name, table, truncate_text
+from .selection import operator_store
 
 INTERVAL = 1.0
 """Seconds between two readings."""
