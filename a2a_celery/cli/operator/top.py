@@ -30,6 +30,7 @@ from ...store.admin.usage import Memory, read_memory
 from ...store.webhooks.deliveries import DeliveryMetrics, delivery_metrics
 from ..doctor.broker_server import require_broker
 from ..output import duration, json_line, shown_size, state_name, table, truncate_text
+from .drain import deployment_of
 from .selection import operator_store
 
 INTERVAL = 1.0
@@ -164,8 +165,8 @@ class WorkerLoads:
         as a worker of this deployment, unless its app has no A2A object."""
         if nodes:
             for node, report in worker_reports(self._app, REPORT_TIMEOUT, nodes).items():
-                identity = report.get("store", {}).get("identity"), report.get("settings", {}).get("key_prefix")
-                self._is_ours[node] = "tasks" not in report and (identity == self._ours or None in identity)
+                deployment = deployment_of(report)
+                self._is_ours[node] = "tasks" not in report and (deployment == self._ours or None in deployment)
             for node in nodes:
                 self._is_ours.setdefault(node, True)
 
