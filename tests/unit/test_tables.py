@@ -12,7 +12,7 @@ import pytest
 from a2a.utils.errors import InternalError, InvalidParamsError
 
 from a2a_celery.cli.operator.requeue import requeued_text
-from a2a_celery.cli.operator.stats import Stats
+from a2a_celery.cli.operator.stats import FleetReading, Stats
 from a2a_celery.cli.output import error_line, progress_bar, table, wrap_text
 from a2a_celery.client import RemoteError
 from a2a_celery.lifecycle.states import COMPLETED
@@ -51,7 +51,8 @@ def test_the_statistics_of_agents_fit_80_columns(monkeypatch: pytest.MonkeyPatch
     counts = {("ended", name, str(int(COMPLETED))): 1_234_567, ("lost", name, "failed"): 2}
     runs = dict.fromkeys(("queued", "blocked", "running", "delegated", "suspended"), 0)
     fleet_metrics = FleetMetrics(0, counts, runs, 0, 0, {name: 75.0})
-    metrics = Stats(fleet_metrics, DeliveryMetrics(0, 0, 0, 0, 0), StoreUsage(0, 0, 0, 0, 0), {}, (name,))
+    reading = FleetReading(fleet_metrics, DeliveryMetrics(0, 0, 0, 0, 0))
+    metrics = Stats(reading, StoreUsage(0, 0, 0, 0, 0), {}, (name,))
 
     lines = list(metrics.lines(None))
 

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from threading import Event, Thread
 from typing import Any
 
@@ -22,16 +22,15 @@ from celery import Celery
 from ...clock import SYSTEM_CLOCK, Clock
 from ...dispatch import ask_workers, worker_reports
 from ...errors import StoreUnavailable
-from ...lifecycle.states import CANCELED, COMPLETED, FAILED, REJECTED
-from ...store import Keys, SyncStore
-from ...store.admin.metrics import FleetMetrics, read_metrics
+from ...lifecycle.states import CANCELED, COMPLETED, FAILED, TERMINAL
+from ...store import SyncStore
 from ...store.admin.start_check import server_of
 from ...store.admin.usage import Memory, read_memory
-from ...store.webhooks.deliveries import DeliveryMetrics, delivery_metrics
 from ..doctor.broker_server import require_broker
-from ..output import duration, json_line, shown_size, state_name, table, truncate_text
+from ..output import duration, json_line, json_object, shown_size, state_name, table, time_text, truncate_text
 from .drain import deployment_of
 from .selection import operator_store
+from .stats import FleetReading
 
 INTERVAL = 1.0
 """Seconds between two readings."""
@@ -59,38 +58,20 @@ WORKER_HEADING = ("WORKER", "STATE", "ACTIVE", "PREFETCHED", "OTHER", "QUEUES")
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """Metrics of the store at one point in time."""
-
-    counted: FleetMetrics
-    posts: DeliveryMetrics
-    memory: Memory | None
-
-    @classmethod
-    def of(cls, store: SyncStore, keys: Keys) -> Reading:
-        """Read the metrics. The cost is independent of the number of tasks.
-
-        Raises:
-            StoreUnavailable: Redis cannot be reached, or refuses the command.
-        """
-        return cls(store.run(read_metrics(keys)), store.run(delivery_metrics(keys)), store.run(read_memory()))
-
-
-@dataclass(frozen=True, slots=True)
 class WorkerLoad:
     """Work of a worker.
 
     Attributes:
         state: "ready", "drained" (some or all of the worker's queues) or "silent".
-        seen: Monotonic time of the worker's latest reply.
+        reply_time: Monotonic time of the worker's latest reply.
     """
 
-    name: str
+    worker: str
     state: str
     slots: int
     active: int
     prefetched: int
-    others: int
+    other_tasks: int
     queues: tuple[str, ...]
     reply_time: float
 
@@ -103,19 +84,8 @@ class WorkerLoad:
 
     def cells(self) -> tuple[str, ...]:
         """Return the cells under `WORKER_HEADING`."""
-        counts = (f"{self.active} of {self.slots}", str(self.prefetched), str(self.others))
-        return (self.name, self.state, *counts, " ".join(self.queues))
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "worker": self.name,
-            "state": self.state,
-            "slots": self.slots,
-            "active": self.active,
-            "prefetched": self.prefetched,
-            "otherTasks": self.others,
-            "queues": list(self.queues),
-        }
+        counts = (f"{self.active} of {self.slots}", str(self.prefetched), str(self.other_tasks))
+        return (self.worker, self.state, *counts, " ".join(self.queues))
 
 
 class WorkerLoads:
@@ -183,8 +153,9 @@ class WorkerLoads:
 class View:
     """View of the fleet. Throughput is measured between the readings `before` and `now`."""
 
-    now: Reading
-    before: Reading
+    now: FleetReading
+    before: FleetReading
+    memory: Memory | None
     agents: Sequence[str]
     workers: Sequence[WorkerLoad]
     error: str = ""
@@ -192,13 +163,12 @@ class View:
     def lines(self, width: int, height: int) -> list[str]:
         """Return the view as at most `height` lines of at most `width` characters."""
         summary = [*self._summary(), ""]
-        of_workers = list(
-            table(WORKER_HEADING, [worker.cells() for worker in self.workers], width, fixed=WORKER_HEADING)
-        )
+        of_workers = list(table(WORKER_HEADING, map(WorkerLoad.cells, self.workers), width, fixed=WORKER_HEADING))
         if not self.workers:
             of_workers[1:] = [self.error or "no worker replies"]
-        agent_cells = [self._agent_cells(name) for name in self._busiest()]
-        of_agents = list(table(AGENT_HEADING, agent_cells, width, fixed=AGENT_HEADING))
+        oldest = self.now.counted.oldest
+        busiest = sorted(self.agents, key=lambda name: (-self._rate(name), -oldest.get(name, 0.0)))
+        of_agents = list(table(AGENT_HEADING, map(self._agent_cells, busiest), width, fixed=AGENT_HEADING))
         available = height - len(summary) - 1
         most_workers = max(available // 2, available - len(of_agents))
         lines = [*summary, *_cut(of_agents, available - min(most_workers, len(of_workers)), "agents")]
@@ -206,107 +176,78 @@ class View:
 
     def as_json(self) -> str:
         """Return the view as one line of JSON."""
-        fleet_metrics, posts, memory = self.now.counted, self.now.posts, self.now.memory
-        fields = {
-            "at": self._time().isoformat(),
-            "runs": dict(fleet_metrics.runs),
-            "paused": fleet_metrics.paused,
-            "deadLetters": fleet_metrics.dead_letters,
-            "agents": {name: self._agent_fields(name) for name in self.agents},
-            "webhooks": {
-                "waiting": posts.waiting,
-                "dead": posts.dead,
-                "deliveredPerSecond": self._posts_per_second("delivered"),
-                "failedPerSecond": self._posts_per_second("failed"),
-                "givenUpPerSecond": self._posts_per_second("given_up"),
-            },
-            "store": {"bytes": memory.used if memory else None, "maxBytes": memory.limit if memory else None},
-            "workers": [worker.as_dict() for worker in self.workers],
-        }
-        return json_line(fields)
+        memory = self.memory
+        return json_line(
+            {
+                "at": self._time().isoformat(),
+                **self.now.run_fields(),
+                "agents": {name: self._agent_fields(name) for name in self.agents},
+                "webhooks": {
+                    "waiting": self.now.posts.waiting,
+                    "dead": self.now.posts.dead,
+                    "deliveredPerSecond": self._posts_per_second("delivered"),
+                    "failedPerSecond": self._posts_per_second("failed"),
+                    "givenUpPerSecond": self._posts_per_second("given_up"),
+                },
+                "store": {"bytes": memory.used if memory else None, "maxBytes": memory.limit if memory else None},
+                "workers": [json_object(worker, without="reply_time") for worker in self.workers],
+            }
+        )
 
     def _summary(self) -> Iterator[str]:
-        fleet_metrics, posts, memory = self.now.counted, self.now.posts, self.now.memory
-        runs, oldest = fleet_metrics.runs, fleet_metrics.oldest.values()
-        store = ""
-        if memory is not None:
-            store = f"store {shown_size(memory.used)}" + (f" of {shown_size(memory.limit)}" if memory.limit else "")
-        yield f"{self._time():%Y-%m-%d %H:%M:%S} UTC   {store}".rstrip()
+        metrics, posts, memory = self.now.counted, self.now.posts, self.memory
+        runs, oldest = metrics.runs, metrics.oldest.values()
+        limit = f" of {shown_size(memory.limit)}" if memory and memory.limit else ""
+        store = f"   store {shown_size(memory.used)}{limit}" if memory else ""
+        yield f"{time_text(self._time())} UTC{store}"
         waiting = f"{runs['queued']} waiting" + (f" (oldest {duration(max(oldest))})" if oldest else "")
         yield f"tasks     {waiting}, {runs['running']} running, {runs['suspended']} suspended"
-        others = (
-            f"{runs['blocked']} blocked, {runs['delegated']} delegated, {fleet_metrics.paused} waiting for an answer"
-        )
-        yield f"          {others}, {fleet_metrics.dead_letters} dead letters"
-        states = (COMPLETED, FAILED, CANCELED, REJECTED)
-        yield "ended     " + ", ".join(f"{self._rate(None, s):.1f}/s {state_name(s).lower()}" for s in states)
+        others = f"{runs['blocked']} blocked, {runs['delegated']} delegated, {metrics.paused} waiting for an answer"
+        yield f"          {others}, {metrics.dead_letters} dead letters"
+        yield "ended     " + ", ".join(f"{self._rate(None, s):.1f}/s {state_name(s).lower()}" for s in sorted(TERMINAL))
         yield f"webhooks  {posts.waiting} waiting, {posts.dead} given up"
         outcomes = (("delivered", "delivered"), ("failed", "failed"), ("given_up", "given up"))
         yield "posts     " + ", ".join(f"{self._posts_per_second(key):.1f}/s {name}" for key, name in outcomes)
 
     def _time(self) -> datetime:
-        return datetime.fromtimestamp(self.now.counted.now_us // 1_000_000, UTC)
-
-    def _seconds(self) -> float:
-        return (self.now.counted.now_us - self.before.counted.now_us) / 1_000_000
+        return self.now.time.replace(microsecond=0)
 
     def _per_second(self, more: int) -> float:
-        seconds = self._seconds()
+        seconds = (self.now.time - self.before.time).total_seconds()
         return round(more / seconds, 2) if seconds > 0 else 0.0
 
     def _rate(self, agent: str | None, *states: int) -> float:
         """Return the number of tasks per second that ended in `states`, or in any state, for `agent` or all agents."""
-
-        def total(reading: Reading) -> int:
-            end_counts = reading.counted.counted("ended").items()
-            state_numbers = {str(int(state)) for state in states}
-            return sum(
-                n
-                for (name, state), n in end_counts
-                if agent in (None, name) and (not state_numbers or state in state_numbers)
-            )
-
-        return self._per_second(total(self.now) - total(self.before))
+        return self._per_second(self.now.end_count(agent, *states) - self.before.end_count(agent, *states))
 
     def _posts_per_second(self, outcome: str) -> float:
         return self._per_second(getattr(self.now.posts, outcome) - getattr(self.before.posts, outcome))
 
-    def _end_count(self, name: str, state: int) -> int:
-        return self.now.counted.counted("ended").get((name, str(int(state))), 0)
-
-    def _loss_count(self, name: str) -> int:
-        return sum(n for (agent, _), n in self.now.counted.counted("lost").items() if agent == name)
-
-    def _busiest(self) -> list[str]:
-        oldest = self.now.counted.oldest
-        return sorted(self.agents, key=lambda name: (-self._rate(name), -oldest.get(name, 0.0)))
-
     def _agent_cells(self, name: str) -> tuple[str, ...]:
-        oldest = self.now.counted.oldest.get(name)
         rates = (f"{self._rate(name):.1f}", f"{self._rate(name, FAILED):.1f}")
-        end_counts = (str(self._end_count(name, state)) for state in (COMPLETED, FAILED, CANCELED))
-        return (name, *rates, "-" if oldest is None else duration(oldest), *end_counts, str(self._loss_count(name)))
+        end_counts = (str(self.now.end_count(name, state)) for state in (COMPLETED, FAILED, CANCELED))
+        loss_count = sum(self.now.loss_counts(name).values())
+        return (name, *rates, self.now.oldest(name), *end_counts, str(loss_count))
 
     def _agent_fields(self, name: str) -> dict[str, Any]:
-        oldest = self.now.counted.oldest.get(name)
-        states = (COMPLETED, FAILED, CANCELED, REJECTED)
         return {
             "endedPerSecond": self._rate(name),
             "failedPerSecond": self._rate(name, FAILED),
-            "oldestWaitingSeconds": None if oldest is None else round(oldest, 3),
-            "ended": {state_name(state).lower(): self._end_count(name, state) for state in states},
-            "lost": self._loss_count(name),
+            **self.now.agent_fields(name),
+            "lost": sum(self.now.loss_counts(name).values()),
         }
 
 
 class Views:
     """Successive views of a fleet."""
 
-    def __init__(self, reader: Callable[[], Reading], agents: Sequence[str], loads: WorkerLoads) -> None:
+    def __init__(
+        self, reader: Callable[[], tuple[FleetReading, Memory | None]], agents: Sequence[str], loads: WorkerLoads
+    ) -> None:
         self._read = reader
         self._agents = agents
         self._loads = loads
-        self._readings: deque[Reading] = deque(maxlen=WINDOW + 1)
+        self._readings: deque[FleetReading] = deque(maxlen=WINDOW + 1)
 
     def next(self) -> View:
         """Read the store, and return the current view.
@@ -314,10 +255,10 @@ class Views:
         Raises:
             StoreUnavailable: Redis cannot be reached, or refuses the command.
         """
-        now = self._read()
+        now, memory = self._read()
         self._readings.append(now)
-        agents = dict.fromkeys([*self._agents, *(name for _, name, _ in now.counted.counts)])
-        return View(now, self._readings[0], list(agents), list(self._loads.latest.values()), self._loads.error)
+        workers = list(self._loads.latest.values())
+        return View(now, self._readings[0], memory, now.agents(self._agents), workers, self._loads.error)
 
 
 @click.command()
@@ -335,7 +276,7 @@ def top(context: click.Context, once: bool, as_lines: bool) -> None:
     with operator_store(context, None) as (a2a, store, keys):
         require_broker(a2a.celery)
         loads = WorkerLoads(a2a.celery, store, a2a.settings.key_prefix)
-        views = Views(lambda: Reading.of(store, keys), list(a2a.agents), loads)
+        views = Views(lambda: (FleetReading.of(store, keys), store.run(read_memory())), list(a2a.agents), loads)
         if once:
             views.next()
             loads.update()
