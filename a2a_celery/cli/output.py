@@ -41,31 +41,6 @@ from ..lifecycle.questions import schema_in, whole_numbers
 from ..lifecycle.signals import CHILD_SIGNAL
 from ..lifecycle.states import SUBMITTED, WORKING
 
-__all__ = [
-    "STATE_PREFIX",
-    "TASKS",
-    "EventPrinter",
-    "Table",
-    "as_json",
-    "duration",
-    "error_line",
-    "field_prompt",
-    "json_line",
-    "json_object",
-    "printable",
-    "progress_bar",
-    "shown_size",
-    "state_name",
-    "table",
-    "task_lines",
-    "terminal_width",
-    "time_of",
-    "time_text",
-    "truncate_text",
-    "with_reference",
-    "wrap_text",
-]
-
 T = TypeVar("T")
 
 STATE_PREFIX = "TASK_STATE_"
@@ -186,24 +161,17 @@ class EventPrinter:
             return
         if not is_continued or artifact.artifact_id != self._artifact_id:
             self.end_line()
-            self._begin(artifact)
-        self._continue(_text(artifact))
+            click.echo(_artifact_label(artifact), nl=False)
+            self._artifact_id, self._separator = artifact.artifact_id, ": "
+        chunk = _text(artifact)
+        text = self._separator + chunk
+        printed_text = text.rstrip() if chunk.strip() else ""
+        click.echo("\n  ".join(map(printable, printed_text.splitlines())), nl=False)
+        self._separator = text[len(printed_text) :]
 
     def _print_line(self, line: str) -> None:
         self.end_line()
         click.echo(line)
-
-    def _begin(self, artifact: Artifact) -> None:
-        click.echo(printable(f"artifact {artifact.name or artifact.artifact_id}"), nl=False)
-        self._artifact_id, self._separator = artifact.artifact_id, ": "
-
-    def _continue(self, chunk: str) -> None:
-        text = self._separator + chunk
-        printed_text = text.rstrip()
-        if chunk.strip():
-            click.echo("\n  ".join(map(printable, printed_text.splitlines())), nl=False)
-            text = text[len(printed_text) :]
-        self._separator = text
 
 
 def task_lines(task: Task, agent: str = "") -> str:
@@ -503,7 +471,11 @@ def _second(time: str) -> str:
 
 def _artifact(artifact: Artifact) -> str:
     # chunks of streamed text are shown as a single text
-    return _text_with_label(f"artifact {artifact.name or artifact.artifact_id}", artifact.parts, between_texts="")
+    return _text_with_label(_artifact_label(artifact), artifact.parts, between_texts="")
+
+
+def _artifact_label(artifact: Artifact) -> str:
+    return printable(f"artifact {artifact.name or artifact.artifact_id}")
 
 
 def _is_text(artifact: Artifact) -> bool:

@@ -49,6 +49,7 @@ from ..operator.cancel_all import with_cancel_all_option
 from ..operator.list_tasks import STORE_MODES, with_list_options
 from ..operator.selection import selecting
 from ..operator.stored_task import cancel_task, show_execution, show_task, show_tree, tail_task, with_store_options
+from ..options import with_options
 from ..output import STATE_PREFIX, TASKS, EventPrinter, as_json, error_line, printable, task_lines
 from .credentials import API_KEY, BEARER, credentials_of, with_credentials
 from .saved_files import save_files, save_option
@@ -171,17 +172,14 @@ def client_command(command: Callable[..., Coroutine[Any, Any, None]]) -> Callabl
 
     plain = f", or of plain JSON with {PLAIN_JSON[command.__name__]}" if command.__name__ in PLAIN_JSON else ""
     # click stores the parameters in attributes of the coroutine function, which `update_wrapper` copies
-    callback = click.pass_context(update_wrapper(run, command))
-    for option in (
-        click.option("--json", "as_lines", is_flag=True, help=f"Print one line of ProtoJSON per event or task{plain}."),
-        with_credentials,
+    return with_options(
         click.option(
             "--url",
             help=f"The gateway. Default: A2A_PUBLIC_URL, a2a_public_url, the gateway of a2a dev, or {DEFAULT_URL}.",
         ),
-    ):
-        callback = option(callback)
-    return callback
+        with_credentials,
+        click.option("--json", "as_lines", is_flag=True, help=f"Print one line of ProtoJSON per event or task{plain}."),
+    )(click.pass_context(update_wrapper(run, command)))
 
 
 _one_agent = click.option(

@@ -13,6 +13,7 @@ from time import monotonic
 from typing import Any
 
 import click
+from a2a.types import TaskState
 
 from ...agents import longest_grace
 from ...lifecycle.outcomes import CANCELED_BY_OPERATOR
@@ -22,8 +23,8 @@ from ...operations.service import TaskService
 from ...store.admin.scan import open_tasks, read_states
 from ...store.tasks.replies import CanceledNow, CancelRequested
 from ..output import json_line, progress_bar
-from .list_tasks import SUMMARIES, task_fields
 from .selection import (
+    SUMMARIES,
     Selection,
     operator_store,
     refuse_filters,
@@ -31,6 +32,7 @@ from .selection import (
     run_on_service,
     select,
     selecting,
+    task_fields,
     with_store_mode,
 )
 
@@ -92,56 +94,46 @@ Target = tuple[str, Scope, str]
 """Task to cancel: id, scope and id of its context."""
 
 
-class Canceller:
-    """Canceller of stored tasks, with the guarantees of CancelTask.
+async def cancel_tasks(
+    service: TaskService, targets: Sequence[Target], timeout: float
+) -> AsyncIterator[tuple[str, str]]:
+    """Cancel stored tasks, with the guarantees of CancelTask.
 
     Args:
+        service: Service that cancels the tasks.
+        targets: Tasks to cancel.
         timeout: Seconds to wait for each agent to stop.
+
+    Yields:
+        The id of each task with its outcome: "canceled", "ended" (before the request) or "running" (the agent did not
+            stop in time).
+
+    Raises:
+        StoreUnavailable: Redis cannot be reached, or refuses the command.
     """
+    stopping: dict[str, float] = {}  # monotonic time until which to wait, by the id of each task whose agent stops
+    for number, (task_id, scope, context_id) in enumerate(targets, 1):
+        match await service.cancel(scope, task_id, context_id, text=CANCELED_BY_OPERATOR):
+            case CanceledNow():
+                yield task_id, "canceled"
+            case CancelRequested():
+                stopping[task_id] = monotonic() + timeout
+            case _:
+                yield task_id, "ended"
+        while len(stopping) >= (MOST_STOPPING if number < len(targets) else 1):
+            states = await service.store.run(read_states(service.keys, list(stopping)))
+            outcomes = dict(zip(stopping, map(_outcome, states), strict=True))
+            stopped = {name: outcome for name, outcome in outcomes.items() if outcome or monotonic() >= stopping[name]}
+            for name, outcome in stopped.items():
+                del stopping[name]
+                yield name, outcome or "running"
+            if not stopped:
+                await asyncio.sleep(STATE_POLL_INTERVAL)
 
-    def __init__(self, service: TaskService, timeout: float) -> None:
-        self._service = service
-        self._timeout = timeout
-        self._stopping: dict[str, float] = {}
-        """Monotonic time until which to wait, by the id of each task whose agent stops."""
 
-    async def cancel(self, targets: Sequence[Target]) -> AsyncIterator[tuple[str, str]]:
-        """Cancel tasks.
-
-        Yields:
-            The id of each task with its outcome: "canceled", "ended" (before the request) or "running" (the agent did
-                not stop in time).
-
-        Raises:
-            StoreUnavailable: Redis cannot be reached, or refuses the command.
-        """
-        for task_id, scope, context_id in targets:
-            match await self._service.cancel(scope, task_id, context_id, text=CANCELED_BY_OPERATOR):
-                case CanceledNow():
-                    yield task_id, "canceled"
-                case CancelRequested():
-                    self._stopping[task_id] = monotonic() + self._timeout
-                case _:
-                    yield task_id, "ended"
-            while len(self._stopping) >= MOST_STOPPING:
-                for outcome in await self._poll():
-                    yield outcome
-        while self._stopping:
-            for outcome in await self._poll():
-                yield outcome
-
-    async def _poll(self) -> list[tuple[str, str]]:
-        """Return the tasks that no longer stop. If there are none, wait first."""
-        service, outcomes = self._service, []
-        states = await service.store.run(read_states(service.keys, list(self._stopping)))
-        for (task_id, until), state in zip(list(self._stopping.items()), states, strict=True):
-            outcome = "canceled" if state == CANCELED else "ended" if state is None or state in TERMINAL else ""
-            if outcome or monotonic() >= until:
-                del self._stopping[task_id]
-                outcomes.append((task_id, outcome or "running"))
-        if not outcomes:
-            await asyncio.sleep(STATE_POLL_INTERVAL)
-        return outcomes
+def _outcome(state: TaskState | None) -> str:
+    """Return the outcome for a task in `state`, or "" if its agent still runs."""
+    return "canceled" if state == CANCELED else "ended" if state is None or state in TERMINAL else ""
 
 
 def _cancel(
@@ -177,7 +169,7 @@ def _cancel(
         async def cancel(service: TaskService) -> None:
             targets = [(task_id, task.scope, task.context_id) for task_id, task in by_id.items()]
             with progress_bar("Cancelling", 0 if as_lines else len(tasks)) as advance:
-                async for task_id, outcome in Canceller(service, wait).cancel(targets):
+                async for task_id, outcome in cancel_tasks(service, targets, wait):
                     outcomes[task_id] = outcome
                     if as_lines:
                         click.echo(json_line(task_fields(by_id[task_id]) | {"outcome": outcome}))

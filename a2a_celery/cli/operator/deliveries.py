@@ -92,18 +92,15 @@ def replay(context: click.Context, task: str | None, webhook: str | None, everyt
             pairs = [(r.task_id, r.config_id) for r in _all(store, keys, True)]
         for task_id, config_id in pairs:
             outcome = store.run(replay_delivery(keys, task_id, config_id))
-            if as_lines and outcome != "missing":
-                fields = {"task": task_id, "webhook": config_id, "replayed": outcome == "replayed"}
-                click.echo(json_line(fields))
-                continue
             name = printable(f"webhook {config_id} of task {task_id}")
-            match outcome:
-                case "replayed":
-                    click.echo(f"{name} is due again")
-                case "alive":
-                    click.echo(f"the delivery to {name} was not given up, or is already due again")
-                case "missing" if not everything:
-                    raise _missing_webhook(task_id, config_id)
+            if outcome == "missing" and not everything:
+                raise _missing_webhook(task_id, config_id)
+            if outcome != "missing" and as_lines:
+                click.echo(json_line({"task": task_id, "webhook": config_id, "replayed": outcome == "replayed"}))
+            elif outcome == "replayed":
+                click.echo(f"{name} is due again")
+            elif outcome == "alive":
+                click.echo(f"the delivery to {name} was not given up, or is already due again")
         if not pairs and not as_lines:
             click.echo("no delivery was given up")
 

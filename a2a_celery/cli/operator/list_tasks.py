@@ -10,10 +10,10 @@ import click
 
 from ...features import TASK_FILTERS
 from ...features.feature import TaskFilter
-from ...lifecycle.execution import process_of, worker_of
-from ...store.admin.scan import TaskSummary, all_tasks, state_indexes, tasks_in
-from ..output import Table, json_line, state_name, time_of, time_text
+from ...store.admin.scan import all_tasks, state_indexes, tasks_in
+from ..output import json_line, time_text
 from .selection import (
+    SUMMARIES,
     Selection,
     operator_store,
     refuse_filters,
@@ -76,46 +76,6 @@ with_list_options = with_store_mode(
     selecting("tenant", *STORE_FILTERS),
 )
 """Decorator that adds the options --all and --stuck and the filters of features to ``list``."""
-
-
-def task_fields(task: TaskSummary) -> dict[str, Any]:
-    """Return a task as a JSON object for scripts, without its messages and artifacts."""
-    return {
-        "task": task.ref.task_id,
-        "agent": task.agent,
-        "tenant": task.scope.tenant,
-        "owner": task.scope.owner,
-        "contextId": task.context_id,
-        "state": state_name(task.state),
-        "since": time_of(task.since_us).isoformat(),
-        "begun": time_of(task.claimed_us).isoformat() if task.claimed_us else None,
-        "run": task.ref.run,
-        "attempt": task.attempt,
-        "worker": worker_of(task.runner) or None,
-        "process": process_of(task.runner) or None,
-        "reason": task.reason,
-        "reference": task.reference or None,
-        "deadLetter": task.is_dead_letter,
-    }
-
-
-SUMMARIES = Table[TaskSummary](
-    {
-        "TASK": lambda task: task.ref.task_id,
-        "STATE": lambda task: state_name(task.state),
-        "AGENT": lambda task: task.agent,
-        "SINCE (UTC)": lambda task: time_text(time_of(task.since_us)),
-        "REASON": lambda task: ", ".join(filter(None, (task.reason, "dead letter" * task.is_dead_letter))),
-        "REFERENCE": lambda task: task.reference,
-        "TENANT": lambda task: task.scope.tenant,
-        "OWNER": lambda task: task.scope.owner,
-        "CONTEXT": lambda task: task.context_id,
-    },
-    task_fields,
-    sparse=["REASON", "REFERENCE", "TENANT", "OWNER"],
-    optional=["CONTEXT"],
-    times=["SINCE (UTC)"],
-)
 
 
 def _list(

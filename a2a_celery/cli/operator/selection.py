@@ -1,5 +1,5 @@
-"""Tasks of all callers, for operator commands: access to the store without a gateway, and the filters of ``list``,
-``cancel --all`` and ``requeue``.
+"""Tasks of all callers, for operator commands: access to the store without a gateway, the filters of ``list``,
+``cancel --all`` and ``requeue``, and the table of the selected tasks.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from a2a.types import TaskState
 from click.core import ParameterSource
 
 from ...app import A2A
+from ...client import state_name
 from ...dispatch import Publisher
 from ...errors import BlobsUnavailable, ConfigError, StoreUnavailable
+from ...lifecycle.execution import process_of, worker_of
 from ...operations.service import TaskService, run_sync
 from ...settings.urls import url_address
 from ...store import Keys, SyncStore
@@ -28,7 +30,7 @@ from ...store.blobs.blob_store import blobs_of
 from ..app_loader import load_configured_a2a, unknown_agent
 from ..completion import complete_agent
 from ..options import Decorator, with_options
-from ..output import STATE_PREFIX, time_of
+from ..output import STATE_PREFIX, Table, time_of, time_text
 
 T = TypeVar("T")
 
@@ -162,6 +164,46 @@ def select(
             selected.setdefault(task.ref.task_id, task)
     require_agent(a2a, selection.agent, has_tasks=bool(selected))
     return list(selected.values())
+
+
+def task_fields(task: TaskSummary) -> dict[str, Any]:
+    """Return a task as a JSON object for scripts, without its messages and artifacts."""
+    return {
+        "task": task.ref.task_id,
+        "agent": task.agent,
+        "tenant": task.scope.tenant,
+        "owner": task.scope.owner,
+        "contextId": task.context_id,
+        "state": state_name(task.state),
+        "since": time_of(task.since_us).isoformat(),
+        "begun": time_of(task.claimed_us).isoformat() if task.claimed_us else None,
+        "run": task.ref.run,
+        "attempt": task.attempt,
+        "worker": worker_of(task.runner) or None,
+        "process": process_of(task.runner) or None,
+        "reason": task.reason,
+        "reference": task.reference or None,
+        "deadLetter": task.is_dead_letter,
+    }
+
+
+SUMMARIES = Table[TaskSummary](
+    {
+        "TASK": lambda task: task.ref.task_id,
+        "STATE": lambda task: state_name(task.state),
+        "AGENT": lambda task: task.agent,
+        "SINCE (UTC)": lambda task: time_text(time_of(task.since_us)),
+        "REASON": lambda task: ", ".join(filter(None, (task.reason, "dead letter" * task.is_dead_letter))),
+        "REFERENCE": lambda task: task.reference,
+        "TENANT": lambda task: task.scope.tenant,
+        "OWNER": lambda task: task.scope.owner,
+        "CONTEXT": lambda task: task.context_id,
+    },
+    task_fields,
+    sparse=["REASON", "REFERENCE", "TENANT", "OWNER"],
+    optional=["CONTEXT"],
+    times=["SINCE (UTC)"],
+)
 
 
 def with_store_mode(

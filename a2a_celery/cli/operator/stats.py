@@ -12,6 +12,7 @@ from typing import Any
 import click
 from a2a.types import TaskState
 
+from ...client import state_name
 from ...lifecycle.states import INTERRUPTED, SUBMITTED, TERMINAL, WORKING
 from ...store import Keys, SyncStore
 from ...store.admin.metrics import FleetMetrics, read_metrics
@@ -19,7 +20,7 @@ from ...store.admin.scan import open_tasks
 from ...store.admin.usage import StoreUsage, usage
 from ...store.webhooks.deliveries import DeliveryMetrics, delivery_metrics
 from ..completion import complete_agent
-from ..output import duration, json_line, json_object, shown_size, state_name, table, time_of, wrap_text
+from ..output import duration, json_line, json_object, shown_size, table, time_of, wrap_text
 from .selection import operator_store, require_agent
 
 EVERY = 2.0

@@ -17,6 +17,7 @@ from a2a.utils.errors import TaskNotFoundError
 
 from ...agents import longest_grace
 from ...app import A2A
+from ...client import state_name
 from ...dispatch import Publisher
 from ...lifecycle.execution import ENDS, process_of, worker_of
 from ...lifecycle.references import Scope
@@ -30,8 +31,8 @@ from ...store.tasks.dead_letters import AlreadyRequeued, DeadLetter, read_dead_l
 from ...store.tasks.family import MAX_DEPTH, Family, Relative, read_family
 from ...submission import Submissions
 from ..options import Decorator
-from ..output import EventPrinter, Table, as_json, duration, json_line, printable, state_name, task_lines
-from .cancel_all import BEYOND_GRACE, Canceller
+from ..output import EventPrinter, Table, as_json, duration, json_line, printable, task_lines
+from .cancel_all import BEYOND_GRACE, cancel_tasks
 from .selection import missing_task, operator_store, refuse_gateway_options, run_on_service, with_store_mode
 
 StoredTaskCommand = Callable[[click.Context, str, str | None, bool], None]
@@ -115,7 +116,7 @@ def cancel_task(context: click.Context, task_id: str, agent: str | None, as_line
         target = (task_id, steps.scope, steps.context_id)
 
         async def cancel(service: TaskService) -> str:
-            [outcome] = [outcome async for _, outcome in Canceller(service, timeout).cancel([target])]
+            [outcome] = [outcome async for _, outcome in cancel_tasks(service, [target], timeout)]
             return outcome
 
         outcome = run_on_service(a2a, cancel)

@@ -13,11 +13,11 @@ from typing import Any
 
 import click
 
-from ...lifecycle.execution import process_of, worker_of
+from ...lifecycle.execution import worker_of
 from ...store import Keys, SyncStore
 from ...store.admin.scan import TaskSummary, list_summaries
-from ..output import Table, duration, state_name
-from .selection import Selection, operator_store, require_agent
+from ..output import Table, duration
+from .selection import Selection, operator_store, require_agent, task_fields
 
 OLDER_THAN = 60.0
 LAPSED_AFTER = 5.0
@@ -69,19 +69,11 @@ class Stuck:
         return f"{self.why.text}, published again {count} {'time' if count == 1 else 'times'}"
 
     def as_dict(self) -> dict[str, Any]:
-        return {
-            "task": self.task.ref.task_id,
-            "agent": self.task.agent,
-            "contextId": self.task.context_id,
-            "state": state_name(self.task.state),
-            "why": self.why.code,
-            "seconds": round(self.seconds, 3),
-            "run": self.task.ref.run,
-            "attempt": self.task.attempt,
-            "worker": worker_of(self.task.runner) or None,
-            "process": process_of(self.task.runner) or None,
-            "publishedAgain": self.task.republish_count,
-        }
+        fields = task_fields(self.task)
+        beginning = {name: fields[name] for name in ("task", "agent", "contextId", "state")}
+        wait = {"why": self.why.code, "seconds": round(self.seconds, 3)}
+        run = {name: fields[name] for name in ("run", "attempt", "worker", "process")}
+        return beginning | wait | run | {"publishedAgain": self.task.republish_count}
 
 
 TABLE = Table[Stuck](

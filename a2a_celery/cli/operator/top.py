@@ -19,6 +19,7 @@ from typing import Any
 import click
 from celery import Celery
 
+from ...client import state_name
 from ...clock import SYSTEM_CLOCK, Clock
 from ...dispatch import ask_workers, worker_reports
 from ...errors import StoreUnavailable
@@ -27,7 +28,7 @@ from ...store import SyncStore
 from ...store.admin.start_check import server_of
 from ...store.admin.usage import Memory, read_memory
 from ..doctor.broker_server import require_broker
-from ..output import duration, json_line, json_object, shown_size, state_name, table, time_text, truncate_text
+from ..output import duration, json_line, json_object, shown_size, table, time_text, truncate_text
 from .drain import deployment_of
 from .selection import operator_store
 from .stats import FleetReading
@@ -133,12 +134,11 @@ class WorkerLoads:
     def _recognize(self, nodes: Sequence[str]) -> None:
         """Determine which of `nodes` belong to this deployment. A worker that reports no store or key prefix is treated
         as a worker of this deployment, unless its app has no A2A object."""
-        if nodes:
-            for node, report in worker_reports(self._app, REPORT_TIMEOUT, nodes).items():
-                deployment = deployment_of(report)
-                self._is_ours[node] = "tasks" not in report and (deployment == self._ours or None in deployment)
-            for node in nodes:
-                self._is_ours.setdefault(node, True)
+        reports = worker_reports(self._app, REPORT_TIMEOUT, nodes) if nodes else {}
+        for node in nodes:
+            report = reports.get(node, {})
+            deployment = deployment_of(report)
+            self._is_ours[node] = "tasks" not in report and (deployment == self._ours or None in deployment)
 
     def _update_forever(self) -> None:
         while True:
