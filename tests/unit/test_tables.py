@@ -12,7 +12,7 @@ import pytest
 from a2a.utils.errors import InternalError, InvalidParamsError
 
 from a2a_celery.cli.operator.requeue import requeued_text
-from a2a_celery.cli.operator.stats import FleetReading, Stats
+from a2a_celery.cli.operator.stats import FleetReading, stats_fields, stats_lines
 from a2a_celery.cli.output import error_line, progress_bar, table, wrap_text
 from a2a_celery.client import RemoteError
 from a2a_celery.lifecycle.states import COMPLETED
@@ -52,9 +52,8 @@ def test_the_statistics_of_agents_fit_80_columns(monkeypatch: pytest.MonkeyPatch
     runs = dict.fromkeys(("queued", "blocked", "running", "delegated", "suspended"), 0)
     fleet_metrics = FleetMetrics(0, counts, runs, 0, 0, {name: 75.0})
     reading = FleetReading(fleet_metrics, DeliveryMetrics(0, 0, 0, 0, 0))
-    metrics = Stats(reading, StoreUsage(0, 0, 0, 0, 0), {}, (name,))
 
-    lines = list(metrics.lines(None))
+    lines = list(stats_lines(stats_fields(reading, StoreUsage(0, 0, 0, 0, 0), {}, [name]), None))
 
     assert max(len(text) for line in lines for text in line.splitlines()) <= 80
     assert lines[0].endswith(" COMPLETED FAILED CANCELED")

@@ -15,6 +15,7 @@ from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.cli.operator import top
 from a2a_celery.cli.operator.stats import FleetReading
 from a2a_celery.cli.operator.top import View, Views, WorkerLoad, WorkerLoads, keyboard, show_views
+from a2a_celery.cli.output import json_line
 from a2a_celery.errors import StoreUnavailable
 from a2a_celery.lifecycle.states import COMPLETED, FAILED
 from a2a_celery.store import SyncStore
@@ -95,7 +96,7 @@ class TestView:
 
     def test_json_has_the_same_values(self) -> None:
         now, before = reading(2, ended_count=30, given_up=9), reading(ended_count=10)
-        fields = json.loads(View(now, before, MEMORY, ["echo"], [load(1)]).as_json())
+        fields = json.loads(json_line(View(now, before, MEMORY, ["echo"], [load(1)]).fields()))
 
         assert fields["agents"]["echo"]["endedPerSecond"] == 10.0
         assert (fields["runs"], fields["paused"], fields["deadLetters"]) == (RUNS, 4, 5)
@@ -108,7 +109,7 @@ class TestView:
         readings = iter([reading(second, ended_count=0 if second < 20 else 100) for second in range(40)])
         views = Views(lambda: (next(readings), MEMORY), ["echo"], idle_loads())
 
-        rates = [json.loads(views.next().as_json())["agents"]["echo"]["endedPerSecond"] for _ in range(40)]
+        rates = [views.next().fields()["agents"]["echo"]["endedPerSecond"] for _ in range(40)]
 
         assert (rates[19], rates[20], rates[29], rates[30]) == (0.0, 10.0, 10.0, 0.0)
 

@@ -13,7 +13,7 @@ import click
 from a2a.types import TaskState
 
 from ...client import state_name
-from ...lifecycle.states import INTERRUPTED, SUBMITTED, TERMINAL, WORKING
+from ...lifecycle.states import TERMINAL
 from ...store import Keys, SyncStore
 from ...store.admin.metrics import FleetMetrics, read_metrics
 from ...store.admin.scan import open_tasks
@@ -59,21 +59,13 @@ class FleetReading:
         counts = self.counted.counted("ended").items()
         return sum(n for (name, state), n in counts if agent in (None, name) and state in labels)
 
-    def loss_counts(self, agent: str) -> dict[str, int]:
-        """Return the numbers of lost runs of an agent, by outcome."""
-        return {outcome: n for (name, outcome), n in self.counted.counted("lost").items() if name == agent}
-
-    def oldest(self, agent: str) -> str:
-        """Return the time for which the oldest queued run of an agent has waited, or "-"."""
-        seconds = self.counted.oldest.get(agent)
-        return "-" if seconds is None else duration(seconds)
-
     def agent_fields(self, agent: str) -> dict[str, Any]:
-        """Return the metrics of an agent as JSON."""
+        """Return the metrics of an agent as JSON. Lost runs are counted by outcome."""
         seconds = self.counted.oldest.get(agent)
         return {
             "oldestWaitingSeconds": None if seconds is None else round(seconds, 3),
             "ended": {state_name(state).lower(): self.end_count(agent, state) for state in sorted(TERMINAL)},
+            "lost": {outcome: n for (name, outcome), n in self.counted.counted("lost").items() if name == agent},
         }
 
     def run_fields(self) -> dict[str, Any]:
@@ -82,93 +74,79 @@ class FleetReading:
         return {"runs": dict(metrics.runs), "paused": metrics.paused, "deadLetters": metrics.dead_letters}
 
 
-@dataclass(frozen=True, slots=True)
-class Stats:
-    """Metrics of a deployment, with its open tasks and the usage of its store."""
+def oldest_text(agent: Mapping[str, Any]) -> str:
+    """Return the time for which the oldest queued run of an agent has waited, or "-"."""
+    seconds = agent["oldestWaitingSeconds"]
+    return "-" if seconds is None else duration(seconds)
 
-    reading: FleetReading
-    usage: StoreUsage
-    open: Mapping[tuple[str, TaskState], int]
-    """Number of tasks that have not ended, by agent and state."""
 
-    agents: tuple[str, ...]
+def stats_fields(
+    reading: FleetReading, usage: StoreUsage, open_counts: Mapping[tuple[str, TaskState], int], agents: Iterable[str]
+) -> dict[str, Any]:
+    """Return the metrics of `agents` and the totals of all agents as JSON.
 
-    @classmethod
-    def of(cls, store: SyncStore, keys: Keys, agents: Iterable[str], agent: str | None) -> Stats:
-        """Read the metrics of `agent` or, if `agent` is None, of the agents in `agents` and all other agents that have
-        metrics.
+    Args:
+        reading: Metrics of the deployment.
+        usage: Usage of the store.
+        open_counts: Numbers of tasks that have not ended, by agent and state.
+        agents: Names of the agents.
+    """
 
-        Raises:
-            StoreUnavailable: Redis cannot be reached, or refuses the command.
-        """
-        reading = FleetReading.of(store, keys)
-        open_counts = Counter((task.agent, task.state) for task in open_tasks(store, keys))
-        names = dict.fromkeys([*reading.agents(agents), *(name for name, _ in open_counts)])
-        selected_names = tuple(name for name in names if agent in (None, name))
-        return cls(reading, usage(store, keys), open_counts, selected_names)
+    def open_of(name: str) -> dict[str, int]:
+        return {state_name(state).lower(): n for (agent, state), n in sorted(open_counts.items()) if agent == name}
 
-    def as_json(self) -> str:
-        """Return the metrics as one line of JSON."""
-        usage = self.usage
-        return json_line(
-            {
-                "at": self.reading.time.isoformat(),
-                "agents": {name: self._agent(name) for name in self.agents},
-                **self.reading.run_fields(),
-                "webhooks": json_object(self.reading.posts),
-                "store": {
-                    "bytes": usage.used,
-                    "maxBytes": usage.max_memory,
-                    "tasks": usage.tasks,
-                    "bytesPerTask": usage.bytes_per_task,
-                },
-                "followed": usage.followed,
-            }
-        )
+    return {
+        "at": reading.time.isoformat(),
+        "agents": {name: {"open": open_of(name), **reading.agent_fields(name)} for name in agents},
+        **reading.run_fields(),
+        "webhooks": json_object(reading.posts),
+        "store": {
+            "bytes": usage.used,
+            "maxBytes": usage.max_memory,
+            "tasks": usage.tasks,
+            "bytesPerTask": usage.bytes_per_task,
+        },
+        "followed": usage.followed,
+    }
 
-    def lines(self, agent: str | None) -> Iterator[str]:
-        """Yield the metrics as readable lines. If `agent` is not None, the totals are labelled as those of all
-        agents."""
-        yield from table(HEADING, map(self._cells, self.agents))
-        yield ""
-        if agent is not None:
-            yield "totals of all agents:"
-        yield from map(wrap_text, self._totals())
 
-    def _totals(self) -> Iterator[str]:
-        counted, posts, usage = self.reading.counted, self.reading.posts, self.usage
-        yield (
-            f"runs: {counted.runs['queued']} waiting, {counted.runs['blocked']} blocked by another run of their "
-            f"context, {counted.runs['running']} running, {counted.runs['delegated']} delegated to canvases, "
-            f"{counted.runs['suspended']} suspended until a time or a signal"
-        )
-        yield f"tasks that wait for an answer: {counted.paused}; dead letters: {counted.dead_letters}"
-        yield (
-            f"webhooks: {posts.waiting} waiting, {posts.dead} given up; "
-            f"posts: {posts.delivered} delivered, {posts.failed} failed, {posts.given_up} given up"
-        )
-        if usage.used is not None:
-            of = f" of {shown_size(usage.max_memory)}" if usage.max_memory else ", without a limit"
-            yield f"store: {shown_size(usage.used)}{of}"
-        if usage.tasks is not None:
-            each = f", {shown_size(usage.bytes_per_task)} each" if usage.bytes_per_task else ""
-            yield f"tasks stored: about {usage.tasks:,}{each}"
-        if usage.followed is not None:
-            yield f"tasks that streams and calls follow now: {usage.followed}"
+def stats_lines(fields: Mapping[str, Any], agent: str | None) -> Iterator[str]:
+    """Yield the result of `stats_fields` as readable lines. If `agent` is not None, the totals are labelled as those of
+    all agents."""
+    yield from table(HEADING, (_cells(name, agent_fields) for name, agent_fields in fields["agents"].items()))
+    yield ""
+    if agent is not None:
+        yield "totals of all agents:"
+    yield from map(wrap_text, _totals(fields))
 
-    def _agent(self, name: str) -> dict[str, Any]:
-        open_counts = {state_name(s).lower(): n for (agent, s), n in sorted(self.open.items()) if agent == name}
-        return {"open": open_counts, **self.reading.agent_fields(name), "lost": self.reading.loss_counts(name)}
 
-    def _cells(self, name: str) -> tuple[str, ...]:
-        open_counts = Counter({state: n for (agent, state), n in self.open.items() if agent == name})
-        numbers = (
-            open_counts[WORKING],
-            sum(open_counts[state] for state in INTERRUPTED),
-            *(self.reading.end_count(name, state) for state in sorted(TERMINAL)),
-            sum(self.reading.loss_counts(name).values()),
-        )
-        return (name, str(open_counts[SUBMITTED]), self.reading.oldest(name), *map(str, numbers))
+def _totals(fields: Mapping[str, Any]) -> Iterator[str]:
+    runs, posts, store = fields["runs"], fields["webhooks"], fields["store"]
+    yield (
+        f"runs: {runs['queued']} waiting, {runs['blocked']} blocked by another run of their context, "
+        f"{runs['running']} running, {runs['delegated']} delegated to canvases, "
+        f"{runs['suspended']} suspended until a time or a signal"
+    )
+    yield f"tasks that wait for an answer: {fields['paused']}; dead letters: {fields['deadLetters']}"
+    yield f"webhooks: {posts['waiting']} waiting, {posts['dead']} given up; posts: {posts['delivered']} delivered, " + (
+        f"{posts['failed']} failed, {posts['givenUp']} given up"
+    )
+    if store["bytes"] is not None:
+        of = f" of {shown_size(store['maxBytes'])}" if store["maxBytes"] else ", without a limit"
+        yield f"store: {shown_size(store['bytes'])}{of}"
+    if store["tasks"] is not None:
+        each = f", {shown_size(store['bytesPerTask'])} each" if store["bytesPerTask"] else ""
+        yield f"tasks stored: about {store['tasks']:,}{each}"
+    if fields["followed"] is not None:
+        yield f"tasks that streams and calls follow now: {fields['followed']}"
+
+
+def _cells(name: str, agent: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the cells under `HEADING`."""
+    counts = Counter[str](agent["open"])
+    pause_count = counts["input_required"] + counts["auth_required"]
+    numbers = (counts["working"], pause_count, *agent["ended"].values(), sum(agent["lost"].values()))
+    return (name, str(counts["submitted"]), oldest_text(agent), *map(str, numbers))
 
 
 @click.command()
@@ -192,11 +170,15 @@ def stats(context: click.Context, agent: str | None, watch: float | None, as_lin
     with operator_store(context, None) as (a2a, store, keys):
         try:
             while True:
-                now = Stats.of(store, keys, a2a.agents, agent)
-                require_agent(a2a, agent, has_tasks=bool(now.agents))
+                reading = FleetReading.of(store, keys)
+                open_counts = Counter((task.agent, task.state) for task in open_tasks(store, keys))
+                names = dict.fromkeys([*reading.agents(a2a.agents), *(name for name, _ in open_counts)])
+                selected_names = [name for name in names if agent in (None, name)]
+                require_agent(a2a, agent, has_tasks=bool(selected_names))
+                fields = stats_fields(reading, usage(store, keys), open_counts, selected_names)
                 if watch is not None and not as_lines:
                     click.clear()
-                click.echo(now.as_json() if as_lines else "\n".join(now.lines(agent)))
+                click.echo(json_line(fields) if as_lines else "\n".join(stats_lines(fields, agent)))
                 if watch is None:
                     return
                 Event().wait(watch)

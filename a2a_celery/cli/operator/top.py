@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import datetime
 from threading import Event, Thread
 from typing import Any
 
@@ -23,7 +22,7 @@ from ...client import state_name
 from ...clock import SYSTEM_CLOCK, Clock
 from ...dispatch import ask_workers, worker_reports
 from ...errors import StoreUnavailable
-from ...lifecycle.states import CANCELED, COMPLETED, FAILED, TERMINAL
+from ...lifecycle.states import FAILED, TERMINAL
 from ...store import SyncStore
 from ...store.admin.start_check import server_of
 from ...store.admin.usage import Memory, read_memory
@@ -31,7 +30,7 @@ from ..doctor.broker_server import require_broker
 from ..output import duration, json_line, json_object, shown_size, table, time_text, truncate_text
 from .drain import deployment_of
 from .selection import operator_store
-from .stats import FleetReading
+from .stats import FleetReading, oldest_text
 
 INTERVAL = 1.0
 """Seconds between two readings."""
@@ -160,57 +159,54 @@ class View:
     workers: Sequence[WorkerLoad]
     error: str = ""
 
+    def fields(self) -> dict[str, Any]:
+        """Return the view as JSON."""
+        memory = self.memory
+        return {
+            "at": self.now.time.replace(microsecond=0).isoformat(),
+            **self.now.run_fields(),
+            "agents": {name: self._agent_fields(name) for name in self.agents},
+            "webhooks": {
+                "waiting": self.now.posts.waiting,
+                "dead": self.now.posts.dead,
+                "deliveredPerSecond": self._posts_per_second("delivered"),
+                "failedPerSecond": self._posts_per_second("failed"),
+                "givenUpPerSecond": self._posts_per_second("given_up"),
+            },
+            "store": {"bytes": memory.used if memory else None, "maxBytes": memory.limit if memory else None},
+            "workers": [json_object(worker, without="reply_time") for worker in self.workers],
+        }
+
     def lines(self, width: int, height: int) -> list[str]:
         """Return the view as at most `height` lines of at most `width` characters."""
-        summary = [*self._summary(), ""]
+        fields = self.fields()
+        summary = [*self._summary(fields), ""]
         of_workers = list(table(WORKER_HEADING, map(WorkerLoad.cells, self.workers), width, fixed=WORKER_HEADING))
         if not self.workers:
             of_workers[1:] = [self.error or "no worker replies"]
-        oldest = self.now.counted.oldest
-        busiest = sorted(self.agents, key=lambda name: (-self._rate(name), -oldest.get(name, 0.0)))
-        of_agents = list(table(AGENT_HEADING, map(self._agent_cells, busiest), width, fixed=AGENT_HEADING))
+        agents: Mapping[str, Any] = fields["agents"]
+        busiest = sorted(agents, key=lambda name: (-self._rate(name), -(agents[name]["oldestWaitingSeconds"] or 0)))
+        cells = (_agent_cells(name, agents[name]) for name in busiest)
+        of_agents = list(table(AGENT_HEADING, cells, width, fixed=AGENT_HEADING))
         available = height - len(summary) - 1
         most_workers = max(available // 2, available - len(of_agents))
         lines = [*summary, *_cut(of_agents, available - min(most_workers, len(of_workers)), "agents")]
         return [truncate_text(line, width) for line in [*lines, "", *_cut(of_workers, most_workers, "workers")]]
 
-    def as_json(self) -> str:
-        """Return the view as one line of JSON."""
-        memory = self.memory
-        return json_line(
-            {
-                "at": self._time().isoformat(),
-                **self.now.run_fields(),
-                "agents": {name: self._agent_fields(name) for name in self.agents},
-                "webhooks": {
-                    "waiting": self.now.posts.waiting,
-                    "dead": self.now.posts.dead,
-                    "deliveredPerSecond": self._posts_per_second("delivered"),
-                    "failedPerSecond": self._posts_per_second("failed"),
-                    "givenUpPerSecond": self._posts_per_second("given_up"),
-                },
-                "store": {"bytes": memory.used if memory else None, "maxBytes": memory.limit if memory else None},
-                "workers": [json_object(worker, without="reply_time") for worker in self.workers],
-            }
-        )
-
-    def _summary(self) -> Iterator[str]:
-        metrics, posts, memory = self.now.counted, self.now.posts, self.memory
-        runs, oldest = metrics.runs, metrics.oldest.values()
-        limit = f" of {shown_size(memory.limit)}" if memory and memory.limit else ""
-        store = f"   store {shown_size(memory.used)}{limit}" if memory else ""
-        yield f"{time_text(self._time())} UTC{store}"
-        waiting = f"{runs['queued']} waiting" + (f" (oldest {duration(max(oldest))})" if oldest else "")
+    def _summary(self, fields: Mapping[str, Any]) -> Iterator[str]:
+        runs, posts, store = fields["runs"], fields["webhooks"], fields["store"]
+        limit = f" of {shown_size(store['maxBytes'])}" if store["maxBytes"] else ""
+        memory = "" if store["bytes"] is None else f"   store {shown_size(store['bytes'])}{limit}"
+        yield f"{time_text(self.now.time)} UTC{memory}"
+        oldest = max(self.now.counted.oldest.values(), default=None)
+        waiting = f"{runs['queued']} waiting" + ("" if oldest is None else f" (oldest {duration(oldest)})")
         yield f"tasks     {waiting}, {runs['running']} running, {runs['suspended']} suspended"
-        others = f"{runs['blocked']} blocked, {runs['delegated']} delegated, {metrics.paused} waiting for an answer"
-        yield f"          {others}, {metrics.dead_letters} dead letters"
+        others = f"{runs['blocked']} blocked, {runs['delegated']} delegated, {fields['paused']} waiting for an answer"
+        yield f"          {others}, {fields['deadLetters']} dead letters"
         yield "ended     " + ", ".join(f"{self._rate(None, s):.1f}/s {state_name(s).lower()}" for s in sorted(TERMINAL))
-        yield f"webhooks  {posts.waiting} waiting, {posts.dead} given up"
-        outcomes = (("delivered", "delivered"), ("failed", "failed"), ("given_up", "given up"))
-        yield "posts     " + ", ".join(f"{self._posts_per_second(key):.1f}/s {name}" for key, name in outcomes)
-
-    def _time(self) -> datetime:
-        return self.now.time.replace(microsecond=0)
+        yield f"webhooks  {posts['waiting']} waiting, {posts['dead']} given up"
+        rates = (posts[f"{outcome}PerSecond"] for outcome in ("delivered", "failed", "givenUp"))
+        yield "posts     {:.1f}/s delivered, {:.1f}/s failed, {:.1f}/s given up".format(*rates)
 
     def _per_second(self, more: int) -> float:
         seconds = (self.now.time - self.before.time).total_seconds()
@@ -223,19 +219,17 @@ class View:
     def _posts_per_second(self, outcome: str) -> float:
         return self._per_second(getattr(self.now.posts, outcome) - getattr(self.before.posts, outcome))
 
-    def _agent_cells(self, name: str) -> tuple[str, ...]:
-        rates = (f"{self._rate(name):.1f}", f"{self._rate(name, FAILED):.1f}")
-        end_counts = (str(self.now.end_count(name, state)) for state in (COMPLETED, FAILED, CANCELED))
-        loss_count = sum(self.now.loss_counts(name).values())
-        return (name, *rates, self.now.oldest(name), *end_counts, str(loss_count))
-
     def _agent_fields(self, name: str) -> dict[str, Any]:
-        return {
-            "endedPerSecond": self._rate(name),
-            "failedPerSecond": self._rate(name, FAILED),
-            **self.now.agent_fields(name),
-            "lost": sum(self.now.loss_counts(name).values()),
-        }
+        fields = self.now.agent_fields(name)
+        rates = {"endedPerSecond": self._rate(name), "failedPerSecond": self._rate(name, FAILED)}
+        return rates | fields | {"lost": sum(fields["lost"].values())}
+
+
+def _agent_cells(name: str, agent: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the cells under `AGENT_HEADING`."""
+    rates = (f"{agent['endedPerSecond']:.1f}", f"{agent['failedPerSecond']:.1f}")
+    end_counts = (str(agent["ended"][state]) for state in ("completed", "failed", "canceled"))
+    return (name, *rates, oldest_text(agent), *end_counts, str(agent["lost"]))
 
 
 class Views:
@@ -281,7 +275,7 @@ def top(context: click.Context, once: bool, as_lines: bool) -> None:
             views.next()
             loads.update()
             view = views.next()
-            click.echo(view.as_json() if as_lines else "\n".join(view.lines(*_size())))
+            click.echo(json_line(view.fields()) if as_lines else "\n".join(view.lines(*_size())))
             return
         loads.start()
         try:
@@ -297,7 +291,7 @@ def top(context: click.Context, once: bool, as_lines: bool) -> None:
 def print_views(views: Views) -> None:
     """Print a line of JSON each second."""
     while True:
-        click.echo(views.next().as_json())
+        click.echo(json_line(views.next().fields()))
         Event().wait(INTERVAL)
 
 
