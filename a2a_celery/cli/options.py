@@ -1,4 +1,4 @@
-"""Option types that several commands share, and the checks of the arguments' encoding and of a port."""
+"""Group of commands, options that several commands share, and the check of a port."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ PORT = click.IntRange(0, 65535)
 LOG_LEVEL = click.Choice(["debug", "info", "warning", "error", "critical"], case_sensitive=False)
 
 
-class Utf8Group(click.Group):
-    """Group of commands whose arguments must be UTF-8.
+class CommandGroup(click.Group):
+    """Group of commands whose arguments must be UTF-8, and whose errors in the configuration are printed as one line.
 
     Python represents other bytes by surrogates, which neither the store nor a request can contain.
     """
@@ -38,6 +38,17 @@ class Utf8Group(click.Group):
                 text = argument.encode(errors="surrogateescape").decode(errors="backslashreplace")
                 raise click.UsageError(f"the argument '{text}' is not UTF-8: encode it as UTF-8", ctx) from None
         return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command.
+
+        Raises:
+            click.ClickException: The command has raised a ConfigError.
+        """
+        try:
+            return super().invoke(ctx)
+        except ConfigError as e:
+            raise click.ClickException(str(e)) from e
 
 
 def with_options(*options: Decorator) -> Decorator:

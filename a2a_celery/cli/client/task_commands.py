@@ -160,13 +160,11 @@ def client_command(command: Callable[..., Coroutine[Any, Any, None]]) -> Callabl
             url = os.environ.get("A2A_PUBLIC_URL") or app.conf.get("a2a_public_url") or dev_url(app) or DEFAULT_URL
         names = tuple(a2a.agents) if agent is None else (agent,)
         arguments = credentials_of(header, bearer_file, api_key_file)
+        if error := tenant_error(tenant or ""):
+            raise ConfigError(error)
+        gateway = Gateway(url.rstrip("/"), names, Credentials(**arguments), tenant or "")
         try:
-            if error := tenant_error(tenant or ""):
-                raise ConfigError(error)
-            gateway = Gateway(url.rstrip("/"), names, Credentials(**arguments), tenant or "")
             asyncio.run(command(gateway, **rest))
-        except ConfigError as e:
-            raise click.ClickException(str(e)) from e
         except (A2AError, RemoteError, httpx.HTTPError, httpx.InvalidURL) as e:
             raise click.ClickException(_explain(e, gateway.url)) from e
 

@@ -57,22 +57,16 @@ def run_dev(target: AppLocation, options: DevOptions, environ: Mapping[str, str]
     """Run the fleet, stop all its processes, and return the exit code of `Supervisor.run`.
 
     Raises:
+        ConfigError: A variable, a port or the app is unusable.
         click.ClickException: The fleet cannot start.
     """
-    try:
-        environ = with_files(environ)
-    except ConfigError as e:
-        raise click.ClickException(str(e)) from e
+    environ = with_files(environ)
     redis_url = options.redis_url or environ.get(STORE)
     if options.data is not None and redis_url:
         raise click.UsageError(f"--data needs the embedded Redis: leave out --data, or --redis-url and {STORE}")
-    try:
-        port = gateway_port(options)
-        grpc_port = options.grpc_port
-        if grpc_port is not None:
-            grpc_port = available_port(options.host, grpc_port, "--grpc-port")
-    except ConfigError as e:
-        raise click.ClickException(str(e)) from e
+    port, grpc_port = gateway_port(options), options.grpc_port
+    if grpc_port is not None:
+        grpc_port = available_port(options.host, grpc_port, "--grpc-port")
     _agents(target, environ)
     return Supervisor(target, options, port, grpc_port).run(environ, redis_url)
 
@@ -104,10 +98,7 @@ def gateway_port(options: DevOptions, default: int = DEFAULT_PORT) -> int:
 
 
 def _agents(target: AppLocation, environ: Mapping[str, str]) -> Mapping[str, Agent]:
-    try:
-        agents = A2A.of(target.app).agents
-    except ConfigError as e:
-        raise click.ClickException(str(e)) from e
+    agents = A2A.of(target.app).agents
     if not agents:
         text = f"{target.location} has no agents: @a2a.agent(…), a2a.add_agent(…), a2a.expose(…)"
         hint = "; in a Django project, an app with agents must be in INSTALLED_APPS"

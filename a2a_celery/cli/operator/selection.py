@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from functools import update_wrapper
@@ -18,7 +18,7 @@ from click.core import ParameterSource
 from ...app import A2A
 from ...client import state_name
 from ...dispatch import Publisher
-from ...errors import BlobsUnavailable, ConfigError, StoreUnavailable
+from ...errors import BlobsUnavailable, StoreUnavailable
 from ...lifecycle.execution import process_of, worker_of
 from ...operations.service import TaskService, run_sync
 from ...settings.urls import url_address
@@ -258,26 +258,23 @@ def operator_store(context: click.Context, agent: str | None) -> Iterator[tuple[
     """Open the store, and yield the command's A2A, the store and its keys.
 
     Raises:
-        click.ClickException: The app has no A2A or no agent named `agent`, a setting is invalid, the store or the blob
-            store is unavailable, or the store has a different schema.
+        ConfigError: The app has no A2A, a setting is invalid, or the store has a different schema.
+        click.ClickException: The app has no agent named `agent`, or the store or the blob store is unavailable.
     """
     a2a = load_configured_a2a(context)
     if agent is not None and agent not in a2a.agents:
         raise unknown_agent(a2a, agent)
-    settings = a2a.settings
-    store = SyncStore(settings.store_url, blobs_of(settings), wait_replicas=settings.store_wait_replicas)
-    keys = Keys(a2a.settings.key_prefix)
+    settings, keys = a2a.settings, Keys(a2a.settings.key_prefix)
     try:
-        require_compatible(open_store(store, keys), None)
-        yield a2a, store, keys
-    except ConfigError as e:
-        raise click.ClickException(str(e)) from e
+        with closing(
+            SyncStore(settings.store_url, blobs_of(settings), wait_replicas=settings.store_wait_replicas)
+        ) as store:
+            require_compatible(open_store(store, keys), None)
+            yield a2a, store, keys
     except BlobsUnavailable as e:
         raise click.ClickException(f"{e}: is A2A_BLOB_URL the one that the workers use?") from e
     except StoreUnavailable as e:
         raise click.ClickException(unavailable_store(settings.store_url, e)) from e
-    finally:
-        store.close()
 
 
 def run_on_service(a2a: A2A, call: Callable[[TaskService], Coroutine[Any, Any, T]]) -> T:
