@@ -146,7 +146,7 @@ class Choice:
     """Agents that were named on the command line."""
 
     reports: Mapping[str, Mapping[str, Any]]
-    """Reports of all workers that replied."""
+    """Reports of all workers of this deployment that replied."""
 
     serves: Mapping[str, str | None]
     """Queue of each agent."""
@@ -243,14 +243,12 @@ class Drainer:
 
     def drain(self) -> None:
         """Make the workers stop consuming."""
-        for node, reply in self._ask("a2a_drain", tuple(self.workers), self._arguments):
-            worker = self.workers[node]
+        for worker, reply in self._ask("a2a_drain", tuple(self.workers), self._arguments):
             worker.queues, worker.returned, worker.state = reply["queues"], reply["returned"], "busy"
 
     def undo(self) -> None:
         """Make the workers consume again."""
-        for node, reply in self._ask("a2a_undrain", tuple(self.workers), self._arguments):
-            worker = self.workers[node]
+        for worker, reply in self._ask("a2a_undrain", tuple(self.workers), self._arguments):
             # the list is empty if the worker was restarted
             worker.queues, worker.state = reply["queues"] or worker.queues, "undone"
 
@@ -267,18 +265,17 @@ class Drainer:
                 replies, self.error = self._ask("a2a_busy", tuple(silent)), ""
             except click.ClickException as e:  # drained workers stay drained while the broker is restarted
                 replies, self.error = [], e.message
-            for node, reply in replies:
-                silent.discard(node)
-                worker = self.workers[node]
+            for worker, reply in replies:
+                silent.discard(worker.worker)
                 worker.running, worker.other_tasks, worker.state = reply["runs"], reply["tasks"], "busy"
                 if not _has_left(worker, reply):
                     worker.state = "restarted"
                 elif worker.running or worker.other_tasks or reply["stopping"]:
-                    idle.discard(node)
-                elif node in idle:
+                    idle.discard(worker.worker)
+                elif worker.worker in idle:
                     worker.state = "drained"
                 else:  # a run that is about to begin appears only in the next reply
-                    idle.add(node)
+                    idle.add(worker.worker)
             idle -= silent
             for node in silent:
                 self.workers[node].state = "busy" if self.workers[node].running else "silent"
@@ -295,12 +292,12 @@ class Drainer:
         self._app.control.shutdown(destination=list(stopping))
         until = monotonic() + SHUTDOWN_TIMEOUT
         while stopping and monotonic() < until:
-            answers = dict(self._ask("a2a_busy", stopping))
+            replies = {worker.worker: reply for worker, reply in self._ask("a2a_busy", stopping)}
             for node in stopping:
                 worker = self.workers[node]
-                if node not in answers:
+                if node not in replies:
                     worker.state = "shut_down"
-                elif not _has_left(worker, answers[node]):
+                elif not _has_left(worker, replies[node]):
                     worker.state = "restarted"
             stopping = self._in("drained")
 
@@ -309,8 +306,9 @@ class Drainer:
 
     def _ask(
         self, command: str, nodes: Sequence[str], arguments: Mapping[str, Any] | None = None
-    ) -> list[tuple[str, Any]]:
-        """Send a remote control command to `nodes`, and return the replies that arrive before the timeout.
+    ) -> list[tuple[Drained, Any]]:
+        """Send a remote control command to `nodes`, and return the workers with the replies that arrive before the
+        timeout.
 
         Raises:
             click.ClickException: The broker is unavailable.
@@ -319,7 +317,7 @@ class Drainer:
             replies = ask_workers(self._app, command, REPLY_TIMEOUT, nodes, arguments)
         except Exception as e:  # each transport has its own errors
             raise unavailable_broker(broker_error_text(e)) from e
-        return [(node, reply) for node, reply in replies.items() if "error" not in reply]
+        return [(self.workers[node], reply) for node, reply in replies.items() if "error" not in reply]
 
 
 def _has_left(worker: Drained, reply: Mapping[str, Any]) -> bool:
