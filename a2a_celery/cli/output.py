@@ -174,6 +174,11 @@ class EventPrinter:
         click.echo(line)
 
 
+def print_task(task: Task, as_lines: bool, agent: str = "") -> None:
+    """Print a task as one line of ProtoJSON, or as readable text; see `task_lines`."""
+    click.echo(as_json(task) if as_lines else task_lines(task, agent))
+
+
 def task_lines(task: Task, agent: str = "") -> str:
     """Return a task with its status and its artifacts as readable text.
 

@@ -50,7 +50,7 @@ from ..operator.list_tasks import STORE_MODES, with_list_options
 from ..operator.selection import selecting
 from ..operator.stored_task import cancel_task, show_execution, show_task, show_tree, tail_task, with_store_options
 from ..options import with_options
-from ..output import STATE_PREFIX, TASKS, EventPrinter, as_json, error_line, printable, task_lines
+from ..output import STATE_PREFIX, TASKS, EventPrinter, error_line, print_task, printable
 from .credentials import API_KEY, BEARER, credentials_of, with_credentials
 from .saved_files import save_files, save_option
 
@@ -236,7 +236,7 @@ async def send(
 async def get(gateway: Gateway, *, task: str, as_lines: bool) -> None:
     """Show TASK, the steps of its runs, or its related tasks."""
     name, _, stored_task = await gateway.find(task)
-    _show(stored_task, as_lines, name)
+    print_task(stored_task, as_lines, name)
     if not as_lines and get_message_text(stored_task.status.message) == WORKER_LOST:
         click.echo("a2a requeue lists the tasks of lost workers that can run again")
 
@@ -269,7 +269,7 @@ async def cancel(gateway: Gateway, *, task: str, as_lines: bool) -> None:
     """
     _, card, _ = await gateway.find(task)
     async with gateway.agent(card) as client:
-        _show(await client.cancel_task(CancelTaskRequest(id=task)), as_lines)
+        print_task(await client.cancel_task(CancelTaskRequest(id=task)), as_lines)
 
 
 @click.command(name="list")
@@ -332,10 +332,6 @@ async def _show_events(events: AsyncIterator[StreamResponse], as_lines: bool) ->
     finally:
         printer.end_line()
     return printer.result()
-
-
-def _show(task: Task, as_lines: bool, agent: str = "") -> None:
-    click.echo(as_json(task) if as_lines else task_lines(task, agent))
 
 
 def parts_of(text: str | None, data: str | None) -> list[Part]:

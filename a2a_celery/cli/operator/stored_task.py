@@ -31,7 +31,7 @@ from ...store.tasks.dead_letters import AlreadyRequeued, DeadLetter, read_dead_l
 from ...store.tasks.family import MAX_DEPTH, Family, Relative, read_family
 from ...submission import Submissions
 from ..options import Decorator
-from ..output import EventPrinter, Table, as_json, duration, json_line, printable, task_lines
+from ..output import EventPrinter, Table, duration, json_line, print_task, printable
 from .cancel_all import BEYOND_GRACE, cancel_tasks
 from .selection import missing_task, operator_store, refuse_gateway_options, run_on_service, with_store_mode
 
@@ -48,8 +48,8 @@ HELP = {
 UNKNOWN_DURATION = "lost"
 """Text that is shown as the duration of a step if the next step was not recorded."""
 
-MAX_TASKS = 1000
-"""Maximum number of tasks to show."""
+MAX_TREE = 1000
+"""Maximum number of tasks that --tree shows."""
 
 NOT_STORED = "not in the store"
 
@@ -78,7 +78,7 @@ def show_task(context: click.Context, task_id: str, agent: str | None, as_lines:
     """Print a task from the store and, for a dead letter, how to run the task again."""
     with operator_store(context, agent) as (a2a, store, keys):
         task, steps = _read(a2a, store, keys, task_id, agent)
-        _show(task, as_lines, steps.agent)
+        print_task(task, as_lines, steps.agent)
         if as_lines:
             return
         match store.run(read_dead_letter(keys, task_id, from_start=True)):
@@ -120,7 +120,7 @@ def cancel_task(context: click.Context, task_id: str, agent: str | None, as_line
             return outcome
 
         outcome = run_on_service(a2a, cancel)
-        _show(_read(a2a, store, keys, task_id, agent)[0], as_lines)
+        print_task(_read(a2a, store, keys, task_id, agent)[0], as_lines)
         if outcome == "running":
             raise click.ClickException(
                 f"the agent of task {task_id} did not stop in time: see a2a list --stuck, and a2a doctor"
@@ -143,10 +143,6 @@ def _read(a2a: A2A, store: SyncStore, keys: Keys, task_id: str, agent: str | Non
     if snapshot is None or steps is None or agent not in (None, steps.agent):
         raise missing_task(a2a, task_id, agent)
     return snapshot[0], steps
-
-
-def _show(task: Task, as_lines: bool, agent: str = "") -> None:
-    click.echo(as_json(task) if as_lines else task_lines(task, agent))
 
 
 def _step_fields(duration_of: StepDuration, task_id: str, agent: str) -> dict[str, Any]:
@@ -229,9 +225,9 @@ def show_tree(context: click.Context, task_id: str, agent: str | None, as_lines:
         if family is None or agent not in (None, family.task.agent):
             raise missing_task(a2a, task_id, agent)
         for number, (depth, parent_id, task) in enumerate(tree(store, keys, family)):
-            if number == MAX_TASKS:
+            if number == MAX_TREE:
                 click.echo(
-                    f"the tree has more than {MAX_TASKS} tasks: pass the id of a task lower in the tree", err=True
+                    f"the tree has more than {MAX_TREE} tasks: pass the id of a task lower in the tree", err=True
                 )
                 return
             if as_lines:
