@@ -50,15 +50,12 @@ def load_a2a(context: click.Context) -> A2A:
     TLS options do not apply to a broker or result backend on a Unix socket; see `disable_tls_on_sockets`.
 
     Raises:
-        click.ClickException: The app has no A2A.
+        ConfigError: The app has no A2A.
     """
     app: Celery = context.obj.app
     import_modules(app)
     disable_tls_on_sockets(app)
-    try:
-        return A2A.of(app)
-    except ConfigError as e:
-        raise click.ClickException(str(e)) from e
+    return A2A.of(app)
 
 
 def load_configured_a2a(context: click.Context, *, joins_dev: bool = True) -> A2A:
@@ -68,15 +65,12 @@ def load_configured_a2a(context: click.Context, *, joins_dev: bool = True) -> A2
         joins_dev: True to use the fleet that ``dev`` has started for the app, unless a store is configured.
 
     Raises:
-        click.ClickException: The app has no A2A, or a setting is invalid.
+        ConfigError: The app has no A2A, or a setting is invalid.
     """
     a2a = load_a2a(context)
     if joins_dev:
         join_dev(a2a.celery)
-    try:
-        _ = a2a.settings  # loads and validates the settings
-    except ConfigError as e:
-        raise click.ClickException(str(e)) from e
+    _ = a2a.settings  # loads and validates the settings
     return a2a
 
 

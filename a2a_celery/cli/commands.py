@@ -18,12 +18,12 @@ from .operator.requeue import requeue
 from .operator.signal_task import signal_task
 from .operator.stats import stats
 from .operator.top import top
-from .options import Utf8Group
+from .options import CommandGroup
 from .serve.gateway import gateway
 from .serve.watcher import watcher
 
 
-@click.group(name="a2a", cls=Utf8Group)
+@click.group(name="a2a", cls=CommandGroup)
 def a2a() -> None:
     """A2A (Agent2Agent protocol) on this Celery app."""
 

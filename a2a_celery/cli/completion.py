@@ -13,10 +13,10 @@ from celery.app.utils import find_app
 from click.shell_completion import CompletionItem
 
 from ..app import A2A, import_modules
+from ..client import state_name
 from ..store import Keys, SyncStore
 from ..store.admin.scan import TaskSummary, list_summaries, open_tasks
 from .app_loader import join_dev
-from .output import state_name
 
 MAX_TASKS = 200
 """Maximum number of tasks to read for a completion."""

@@ -15,13 +15,13 @@ from .dev.command import dev_options, run_dev
 from .dev.supervisor import AppLocation, DevOptions
 from .keys import keys
 from .new_project.command import init
-from .options import Utf8Group
+from .options import CommandGroup
 
 SAMPLES = "a2a_celery.samples"
 """Package with the sample agents in an installation (see pyproject.toml). In a checkout, the package is ``workers``."""
 
 
-@click.group(cls=Utf8Group)
+@click.group(cls=CommandGroup)
 @click.version_option(package_name="a2a-celery")
 def main() -> None:
     """A2A (Agent2Agent protocol) on a Celery fleet."""

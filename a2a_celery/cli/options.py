@@ -1,21 +1,26 @@
-"""Option types that several commands share, and the checks of the arguments' encoding and of a port."""
+"""Group of commands, options that several commands share, and the check of a port."""
 
 from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable
+from functools import reduce
+from typing import Any
 
 import click
 
 from ..errors import ConfigError
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 PORT = click.IntRange(0, 65535)
 
 LOG_LEVEL = click.Choice(["debug", "info", "warning", "error", "critical"], case_sensitive=False)
 
 
-class Utf8Group(click.Group):
-    """Group of commands whose arguments must be UTF-8.
+class CommandGroup(click.Group):
+    """Group of commands whose arguments must be UTF-8, and whose errors in the configuration are printed as one line.
 
     Python represents other bytes by surrogates, which neither the store nor a request can contain.
     """
@@ -33,6 +38,22 @@ class Utf8Group(click.Group):
                 text = argument.encode(errors="surrogateescape").decode(errors="backslashreplace")
                 raise click.UsageError(f"the argument '{text}' is not UTF-8: encode it as UTF-8", ctx) from None
         return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command.
+
+        Raises:
+            click.ClickException: The command has raised a ConfigError.
+        """
+        try:
+            return super().invoke(ctx)
+        except ConfigError as e:
+            raise click.ClickException(str(e)) from e
+
+
+def with_options(*options: Decorator) -> Decorator:
+    """Return a decorator that adds options to a command, in the order of its help."""
+    return lambda command: reduce(lambda decorated, option: option(decorated), reversed(options), command)
 
 
 def available_port(host: str, port: int, option: str, *, shared: bool = False) -> int:

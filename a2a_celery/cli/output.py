@@ -11,9 +11,10 @@ import sys
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
 from itertools import groupby
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import click
 from a2a.types import Artifact, Part, StreamResponse, Task, TaskStatus, TaskStatusUpdateEvent
@@ -40,29 +41,11 @@ from ..lifecycle.questions import schema_in, whole_numbers
 from ..lifecycle.signals import CHILD_SIGNAL
 from ..lifecycle.states import SUBMITTED, WORKING
 
-__all__ = [
-    "STATE_PREFIX",
-    "EventPrinter",
-    "as_json",
-    "error_line",
-    "field_prompt",
-    "json_line",
-    "print_list",
-    "printable",
-    "progress_bar",
-    "state_name",
-    "table",
-    "task_lines",
-    "task_table",
-    "terminal_width",
-    "truncate_text",
-    "with_reference",
-    "wrap_text",
-]
-
 T = TypeVar("T")
 
 STATE_PREFIX = "TASK_STATE_"
+
+EPOCH = datetime.fromtimestamp(0, UTC)
 
 MAX_PROGRESS = 200
 """Maximum number of characters of the progress that a task reports."""
@@ -85,6 +68,12 @@ def json_line(value: Any, *, indent: int | None = None) -> str:
     """Return a JSON value as one line or, with `indent`, as several lines. Control characters are escaped."""
     text = json.dumps(value, ensure_ascii=False, indent=indent)
     return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
+
+
+def json_object(instance: Any, *, without: str = "") -> dict[str, Any]:
+    """Return the fields of a dataclass instance, except the field `without`, with names in camelCase."""
+    words = ((name.split("_"), value) for name, value in asdict(instance).items() if name != without)
+    return {first + "".join(map(str.title, rest)): value for (first, *rest), value in words}
 
 
 class EventPrinter:
@@ -172,24 +161,22 @@ class EventPrinter:
             return
         if not is_continued or artifact.artifact_id != self._artifact_id:
             self.end_line()
-            self._begin(artifact)
-        self._continue(_text(artifact))
+            click.echo(_artifact_label(artifact), nl=False)
+            self._artifact_id, self._separator = artifact.artifact_id, ": "
+        chunk = _text(artifact)
+        text = self._separator + chunk
+        printed_text = text.rstrip() if chunk.strip() else ""
+        click.echo("\n  ".join(map(printable, printed_text.splitlines())), nl=False)
+        self._separator = text[len(printed_text) :]
 
     def _print_line(self, line: str) -> None:
         self.end_line()
         click.echo(line)
 
-    def _begin(self, artifact: Artifact) -> None:
-        click.echo(printable(f"artifact {artifact.name or artifact.artifact_id}"), nl=False)
-        self._artifact_id, self._separator = artifact.artifact_id, ": "
 
-    def _continue(self, chunk: str) -> None:
-        text = self._separator + chunk
-        printed_text = text.rstrip()
-        if chunk.strip():
-            click.echo("\n  ".join(map(printable, printed_text.splitlines())), nl=False)
-            text = text[len(printed_text) :]
-        self._separator = text
+def print_task(task: Task, as_lines: bool, agent: str = "") -> None:
+    """Print a task as one line of ProtoJSON, or as readable text; see `task_lines`."""
+    click.echo(as_json(task) if as_lines else task_lines(task, agent))
 
 
 def task_lines(task: Task, agent: str = "") -> str:
@@ -205,25 +192,9 @@ def task_lines(task: Task, agent: str = "") -> str:
 def _heading(task: Task, agent: str = "") -> Iterator[str]:
     yield printable(f"task {task.id} (context {task.context_id})")
     if agent:
-        yield f"agent {agent}, updated {_updated_at(task)} UTC"
+        yield f"agent {agent}, updated {time_text(task.status.timestamp.ToDatetime())} UTC"
     yield _status(task.status)
     yield from _suspension(task)
-
-
-def task_table(tasks: Sequence[tuple[str, Task]]) -> Iterable[str]:
-    """Yield a heading and a line for each (agent, task) pair."""
-    reasons = [" ".join(filter(None, end_reason(task.status.state, task.status))) for _, task in tasks]
-    heading = ("TASK", "STATE", "AGENT", "UPDATED (UTC)", *(["REASON"] if any(reasons) else []), "CONTEXT")
-    cells = []
-    for (agent, task), reason in zip(tasks, reasons, strict=True):
-        reason_cells = [reason or "-"] if any(reasons) else []
-        state, updated_at = state_name(task.status.state), _updated_at(task)
-        cells.append((task.id, state, agent, updated_at, *reason_cells, task.context_id))
-    return table(heading, cells, optional=["CONTEXT"], times=["UPDATED (UTC)"])
-
-
-def _updated_at(task: Task) -> str:
-    return str(task.status.timestamp.ToDatetime().strftime("%Y-%m-%d %H:%M:%S"))
 
 
 def table(
@@ -257,6 +228,37 @@ def table(
         notes = [f"{name} {column[number]}" for name, column in below.items() if column[number] not in ("", "-")]
         if number and notes:
             yield wrap_text(f"  {'  '.join(notes)}", "    ", width)
+
+
+def time_of(at_us: int) -> datetime:
+    """Return a time in µs since 1970 as a time in UTC."""
+    return EPOCH + timedelta(microseconds=at_us)
+
+
+def time_text(time: datetime) -> str:
+    """Return a time with seconds, without its time zone."""
+    return f"{time:%Y-%m-%d %H:%M:%S}"
+
+
+def duration(seconds: float) -> str:
+    """Return a duration in its two largest units, such as "3 min 20 s" for 200 seconds."""
+    whole = max(0, int(seconds))
+    days, hours, minutes = whole // 86400, whole // 3600 % 24, whole // 60 % 60
+    if days:
+        return f"{days} d {hours} h"
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {whole % 60} s" if minutes else f"{whole} s"
+
+
+def shown_size(count: float | None) -> str:
+    """Return a number of bytes in the largest unit that fits, such as "1.5 KiB"."""
+    size = float(count or 0)
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if size < 1024 or unit == "GiB":
+            break
+        size /= 1024
+    return f"{size:,.0f} {unit}" if unit == "bytes" else f"{size:,.1f} {unit}"
 
 
 def terminal_width() -> int | None:
@@ -314,25 +316,67 @@ def _line_width(columns: Mapping[str, Sequence[str]], gap: str = " ") -> int:
     return sum(map(_width, columns.values())) + len(gap) * (len(columns) - 1)
 
 
-def print_list(
-    items: Sequence[T],
-    as_lines: bool,
-    fields: Callable[[T], Mapping[str, Any]],
-    lines: Callable[[Sequence[T]], Iterable[str]],
-    empty: str,
-) -> None:
-    """Print items for a reader or a script.
+@dataclass(frozen=True)
+class Table(Generic[T]):
+    """Form in which commands print items of one kind: a table for a reader, or one line of JSON per item for a script.
 
-    Args:
-        items: Items to print.
-        as_lines: True to print one line of JSON per item.
+    Attributes:
+        columns: Functions that return the cell of an item, by the heading of their column. An empty cell is shown as
+            "-".
         fields: Function that returns the JSON object of an item.
-        lines: Function that returns the readable lines of all items.
-        empty: Readable line that is printed if there are no items.
+        sparse: Columns that are omitted if all their cells are empty.
+        fixed: See `table`.
+        optional: See `table`.
+        times: See `table`.
     """
-    readable_lines = lines(items) if items else [empty]
-    for line in map(json_line, map(fields, items)) if as_lines else readable_lines:
-        click.echo(line)
+
+    columns: Mapping[str, Callable[[T], str]]
+    fields: Callable[[T], Mapping[str, Any]]
+    sparse: Collection[str] = ()
+    fixed: Collection[str] = ()
+    optional: Sequence[str] = ()
+    times: Sequence[str] = ()
+
+    def lines(self, items: Sequence[T], width: int | None = None) -> Iterator[str]:
+        """Return a heading and a line for each item. See `table` for `width`."""
+        columns = {heading: list(map(cell, items)) for heading, cell in self.columns.items()}
+        for heading in self.sparse:
+            if not any(columns[heading]):
+                del columns[heading]
+        cells = ([cell or "-" for cell in line] for line in zip(*columns.values(), strict=True))
+        return table(list(columns), cells, width, fixed=self.fixed, optional=self.optional, times=self.times)
+
+    def print(self, items: Sequence[T], as_lines: bool, empty: str = "") -> None:
+        """Print items for a reader or a script.
+
+        Args:
+            items: Items to print.
+            as_lines: True to print one line of JSON per item.
+            empty: Readable line that is printed instead of the heading if there are no items, or "".
+        """
+        if as_lines:
+            lines: Iterable[str] = (json_line(self.fields(item)) for item in items)
+        else:
+            lines = self.lines(items) if items or not empty else [empty]
+        for line in lines:
+            click.echo(line)
+
+
+TASKS = Table[tuple[str, Task]](
+    {
+        "TASK": lambda pair: pair[1].id,
+        "STATE": lambda pair: state_name(pair[1].status.state),
+        "AGENT": lambda pair: pair[0],
+        "UPDATED (UTC)": lambda pair: time_text(pair[1].status.timestamp.ToDatetime()),
+        "REASON": lambda pair: " ".join(filter(None, end_reason(pair[1].status.state, pair[1].status))),
+        "CONTEXT": lambda pair: pair[1].context_id,
+    },
+    lambda pair: to_json(pair[1]),
+    sparse=["REASON"],
+    optional=["CONTEXT"],
+    times=["UPDATED (UTC)"],
+)
+"""Table of tasks that gateways return, each with the name of its agent."""
 
 
 @contextmanager
@@ -432,7 +476,11 @@ def _second(time: str) -> str:
 
 def _artifact(artifact: Artifact) -> str:
     # chunks of streamed text are shown as a single text
-    return _text_with_label(f"artifact {artifact.name or artifact.artifact_id}", artifact.parts, between_texts="")
+    return _text_with_label(_artifact_label(artifact), artifact.parts, between_texts="")
+
+
+def _artifact_label(artifact: Artifact) -> str:
+    return printable(f"artifact {artifact.name or artifact.artifact_id}")
 
 
 def _is_text(artifact: Artifact) -> bool:

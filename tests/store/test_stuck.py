@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
-from a2a_celery.cli.operator.selection import duration
 from a2a_celery.cli.operator.stuck_tasks import Why, stuck_tasks
+from a2a_celery.cli.output import duration
 from a2a_celery.lifecycle.references import RunRef
 from a2a_celery.store import AsyncStore, Keys, SyncStore
 from a2a_celery.store.runs.commands import claim_run
@@ -78,7 +78,7 @@ async def test_an_unclaimed_run_shows_how_often_it_was_published_again(
 
     (finding,) = stuck_tasks(operator, keys, 0)
 
-    assert finding.cells()[-1] == f"no worker began it{text}"
+    assert finding.reason == f"no worker began it{text}"
 
 
 async def test_a_canvas_that_does_not_end_is_stuck(

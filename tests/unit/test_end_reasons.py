@@ -7,7 +7,7 @@ import re
 import pytest
 from a2a.types import Task, TaskStatus
 
-from a2a_celery.cli.output import task_table
+from a2a_celery.cli.output import TASKS
 from a2a_celery.lifecycle import Canceled, Failure, Outcome, Refused, Rejection, final_event, outcomes
 from a2a_celery.lifecycle.end_reasons import EndReason, end_reason
 from a2a_celery.lifecycle.states import COMPLETED, INPUT_REQUIRED
@@ -56,11 +56,11 @@ def test_a_list_of_the_caller_s_tasks_shows_reasons() -> None:
     done = Task(id="done", context_id=CONTEXT, status=TaskStatus(state=COMPLETED))
     failed = Task(id="failed", context_id=CONTEXT, status=failure.status)
 
-    lines = list(task_table([("echo", done), ("echo", failed)]))
+    lines = list(TASKS.lines([("echo", done), ("echo", failed)]))
 
     assert "REASON" in lines[0]
     assert "exception 0123" in lines[2]
-    assert "REASON" not in next(iter(task_table([("echo", done)])))
+    assert "REASON" not in next(TASKS.lines([("echo", done)]))
 
 
 def test_the_page_names_the_reasons() -> None:

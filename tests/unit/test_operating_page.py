@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from a2a.types import TaskState
 
-from a2a_celery.cli.operator import deliveries, list_tasks, requeue
+from a2a_celery.cli.operator import deliveries, requeue, selection
 from a2a_celery.cli.operator.stuck_tasks import Stuck, Why
 from a2a_celery.lifecycle.references import RunRef, Scope
 from a2a_celery.operations.service import Requeued
@@ -35,7 +35,7 @@ def documented_fields(sentence: str) -> set[str]:
 @pytest.mark.parametrize(
     ("sentence", "entry"),
     [
-        ("With `--json`, each task is an object with the fields", list_tasks.task_fields(TASK)),
+        ("With `--json`, each task is an object with the fields", selection.task_fields(TASK)),
         ("With `--stuck`, each task is an object with the fields", Stuck(TASK, Why.SIGNAL, 1.0).as_dict()),
         ("each dead letter is an object with the fields", requeue.dead_letter_fields(TASK)),
         ("each new task is an object with the fields", requeue.requeued_fields(Requeued("t", "u", "agent"))),

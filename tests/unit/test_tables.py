@@ -12,7 +12,7 @@ import pytest
 from a2a.utils.errors import InternalError, InvalidParamsError
 
 from a2a_celery.cli.operator.requeue import requeued_text
-from a2a_celery.cli.operator.stats import Stats
+from a2a_celery.cli.operator.stats import FleetReading, stats_fields, stats_lines
 from a2a_celery.cli.output import error_line, progress_bar, table, wrap_text
 from a2a_celery.client import RemoteError
 from a2a_celery.lifecycle.states import COMPLETED
@@ -51,9 +51,9 @@ def test_the_statistics_of_agents_fit_80_columns(monkeypatch: pytest.MonkeyPatch
     counts = {("ended", name, str(int(COMPLETED))): 1_234_567, ("lost", name, "failed"): 2}
     runs = dict.fromkeys(("queued", "blocked", "running", "delegated", "suspended"), 0)
     fleet_metrics = FleetMetrics(0, counts, runs, 0, 0, {name: 75.0})
-    metrics = Stats(fleet_metrics, DeliveryMetrics(0, 0, 0, 0, 0), StoreUsage(0, 0, 0, 0, 0), {}, (name,))
+    reading = FleetReading(fleet_metrics, DeliveryMetrics(0, 0, 0, 0, 0))
 
-    lines = list(metrics.lines(None))
+    lines = list(stats_lines(stats_fields(reading, StoreUsage(0, 0, 0, 0, 0), {}, [name]), None))
 
     assert max(len(text) for line in lines for text in line.splitlines()) <= 80
     assert lines[0].endswith(" COMPLETED FAILED CANCELED")

@@ -13,7 +13,9 @@ from celery import Celery
 
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.cli.operator import top
-from a2a_celery.cli.operator.top import Reading, View, Views, WorkerLoad, WorkerLoads, keyboard, show_views
+from a2a_celery.cli.operator.stats import FleetReading
+from a2a_celery.cli.operator.top import View, Views, WorkerLoad, WorkerLoads, keyboard, show_views
+from a2a_celery.cli.output import json_line
 from a2a_celery.errors import StoreUnavailable
 from a2a_celery.lifecycle.states import COMPLETED, FAILED
 from a2a_celery.store import SyncStore
@@ -28,13 +30,16 @@ RUNS = {"queued": 12, "blocked": 1, "running": 3, "delegated": 0, "suspended": 2
 
 def reading(
     seconds: float = 0.0, *, ended_count: int = 0, failed_count: int = 0, given_up: int = 7, agents: int = 1
-) -> Reading:
+) -> FleetReading:
     """Return a reading `seconds` after the first one, with totals of the agent "echo"."""
     counts = {("ended", "echo", str(int(COMPLETED))): ended_count, ("ended", "echo", str(int(FAILED))): failed_count}
     counts |= {("ended", f"agent-{number}", str(int(COMPLETED))): 1 for number in range(1, agents)}
     metrics = FleetMetrics(round((START + seconds) * 1e6), counts, RUNS, 4, 5, {"echo": 200.0})
     posts = DeliveryMetrics(waiting=6, dead=7, delivered=ended_count, failed=failed_count, given_up=given_up)
-    return Reading(metrics, posts, Memory(1 << 20, 1 << 30, evicts=False))
+    return FleetReading(metrics, posts)
+
+
+MEMORY = Memory(1 << 20, 1 << 30, evicts=False)
 
 
 def load(number: int) -> WorkerLoad:
@@ -46,6 +51,7 @@ class TestView:
         view = View(
             reading(2, ended_count=30, failed_count=2, given_up=10),
             reading(ended_count=10, failed_count=1),
+            MEMORY,
             ["echo", "idle"],
             [load(1)],
         )
@@ -70,7 +76,8 @@ class TestView:
     def test_a_large_fleet_fits_a_small_terminal(self, agents: int, workers: int) -> None:
         current_reading = reading(1, agents=agents)
         names = ["echo", *(f"agent-{number}" for number in range(1, agents))]
-        lines = View(current_reading, current_reading, names, [load(number) for number in range(workers)]).lines(80, 23)
+        loads = [load(number) for number in range(workers)]
+        lines = View(current_reading, current_reading, MEMORY, names, loads).lines(80, 23)
 
         assert len(lines) <= 23
         assert max(map(len, lines)) <= 80
@@ -81,15 +88,15 @@ class TestView:
     def test_without_workers_says_why(self) -> None:
         current_reading = reading()
 
-        assert View(current_reading, current_reading, [], []).lines(80, 24)[-1] == "no worker replies"
+        assert View(current_reading, current_reading, MEMORY, [], []).lines(80, 24)[-1] == "no worker replies"
         assert (
-            View(current_reading, current_reading, [], [], "cannot query the workers: X").lines(80, 24)[-1]
+            View(current_reading, current_reading, MEMORY, [], [], "cannot query the workers: X").lines(80, 24)[-1]
             == "cannot query the workers: X"
         )
 
     def test_json_has_the_same_values(self) -> None:
         now, before = reading(2, ended_count=30, given_up=9), reading(ended_count=10)
-        fields = json.loads(View(now, before, ["echo"], [load(1)]).as_json())
+        fields = json.loads(json_line(View(now, before, MEMORY, ["echo"], [load(1)]).fields()))
 
         assert fields["agents"]["echo"]["endedPerSecond"] == 10.0
         assert (fields["runs"], fields["paused"], fields["deadLetters"]) == (RUNS, 4, 5)
@@ -100,9 +107,9 @@ class TestView:
 
     def test_throughput_is_the_mean_of_the_latest_readings(self) -> None:
         readings = iter([reading(second, ended_count=0 if second < 20 else 100) for second in range(40)])
-        views = Views(lambda: next(readings), ["echo"], idle_loads())
+        views = Views(lambda: (next(readings), MEMORY), ["echo"], idle_loads())
 
-        rates = [json.loads(views.next().as_json())["agents"]["echo"]["endedPerSecond"] for _ in range(40)]
+        rates = [views.next().fields()["agents"]["echo"]["endedPerSecond"] for _ in range(40)]
 
         assert (rates[19], rates[20], rates[29], rates[30]) == (0.0, 10.0, 10.0, 0.0)
 
@@ -152,11 +159,11 @@ def show_on_this_terminal() -> None:
     """Show the view with a clock that advances by one second for each typed space. The third reading fails."""
     clock = ManualClock()
 
-    def read() -> Reading:
+    def read() -> tuple[FleetReading, Memory]:
         seconds = clock.monotonic() - START
         if seconds == 3:
             raise StoreUnavailable("Redis is unavailable")
-        return reading(seconds, ended_count=round(seconds) * 20)
+        return reading(seconds, ended_count=round(seconds) * 20), MEMORY
 
     with keyboard() as wait:
 

@@ -6,11 +6,13 @@ Credentials are not accepted on the command line, because every user of the mach
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypedDict, TypeVar
+from typing import TypedDict
 
 import click
+
+from ..options import with_options
 
 BEARER = "A2A_BEARER"
 API_KEY = "A2A_API_KEY"
@@ -24,30 +26,24 @@ class CredentialArguments(TypedDict):
     api_key: str | None
 
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 
-
-def with_credentials(command: F) -> F:
-    """Add the options --bearer-file, --api-key-file and --header."""
-    for option in (
-        click.option("--header", "-H", multiple=True, metavar="NAME:VALUE", help="An extra header; not for secrets."),
-        click.option(
-            "--api-key-file",
-            envvar=f"{API_KEY}_FILE",
-            type=_FILE,
-            help=f"A file with an API key. Default: {API_KEY}_FILE, or the key in {API_KEY}.",
-        ),
-        click.option(
-            "--bearer-file",
-            envvar=f"{BEARER}_FILE",
-            type=_FILE,
-            help=f"A file with a bearer token. Default: {BEARER}_FILE, or the token in {BEARER}.",
-        ),
-    ):
-        command = option(command)
-    return command
+with_credentials = with_options(
+    click.option(
+        "--bearer-file",
+        envvar=f"{BEARER}_FILE",
+        type=_FILE,
+        help=f"A file with a bearer token. Default: {BEARER}_FILE, or the token in {BEARER}.",
+    ),
+    click.option(
+        "--api-key-file",
+        envvar=f"{API_KEY}_FILE",
+        type=_FILE,
+        help=f"A file with an API key. Default: {API_KEY}_FILE, or the key in {API_KEY}.",
+    ),
+    click.option("--header", "-H", multiple=True, metavar="NAME:VALUE", help="An extra header; not for secrets."),
+)
+"""Decorator that adds the options --bearer-file, --api-key-file and --header."""
 
 
 def credentials_of(

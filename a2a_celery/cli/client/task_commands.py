@@ -46,12 +46,11 @@ from ...lifecycle.outcomes import WORKER_LOST
 from ..app_loader import dev_url, load_a2a, unknown_agent
 from ..completion import complete_agent, complete_open_task
 from ..operator.cancel_all import with_cancel_all_option
-from ..operator.execution_steps import show_execution
 from ..operator.list_tasks import STORE_MODES, with_list_options
 from ..operator.selection import selecting
-from ..operator.stored_task import cancel_task, show_task, tail_task, with_store_options
-from ..operator.task_tree import show_tree
-from ..output import STATE_PREFIX, EventPrinter, as_json, error_line, printable, task_lines, task_table
+from ..operator.stored_task import cancel_task, show_execution, show_task, show_tree, tail_task, with_store_options
+from ..options import with_options
+from ..output import STATE_PREFIX, TASKS, EventPrinter, error_line, print_task, printable
 from .credentials import API_KEY, BEARER, credentials_of, with_credentials
 from .saved_files import save_files, save_option
 
@@ -161,29 +160,24 @@ def client_command(command: Callable[..., Coroutine[Any, Any, None]]) -> Callabl
             url = os.environ.get("A2A_PUBLIC_URL") or app.conf.get("a2a_public_url") or dev_url(app) or DEFAULT_URL
         names = tuple(a2a.agents) if agent is None else (agent,)
         arguments = credentials_of(header, bearer_file, api_key_file)
+        if error := tenant_error(tenant or ""):
+            raise ConfigError(error)
+        gateway = Gateway(url.rstrip("/"), names, Credentials(**arguments), tenant or "")
         try:
-            if error := tenant_error(tenant or ""):
-                raise ConfigError(error)
-            gateway = Gateway(url.rstrip("/"), names, Credentials(**arguments), tenant or "")
             asyncio.run(command(gateway, **rest))
-        except ConfigError as e:
-            raise click.ClickException(str(e)) from e
         except (A2AError, RemoteError, httpx.HTTPError, httpx.InvalidURL) as e:
             raise click.ClickException(_explain(e, gateway.url)) from e
 
     plain = f", or of plain JSON with {PLAIN_JSON[command.__name__]}" if command.__name__ in PLAIN_JSON else ""
     # click stores the parameters in attributes of the coroutine function, which `update_wrapper` copies
-    callback = click.pass_context(update_wrapper(run, command))
-    for option in (
-        click.option("--json", "as_lines", is_flag=True, help=f"Print one line of ProtoJSON per event or task{plain}."),
-        with_credentials,
+    return with_options(
         click.option(
             "--url",
             help=f"The gateway. Default: A2A_PUBLIC_URL, a2a_public_url, the gateway of a2a dev, or {DEFAULT_URL}.",
         ),
-    ):
-        callback = option(callback)
-    return callback
+        with_credentials,
+        click.option("--json", "as_lines", is_flag=True, help=f"Print one line of ProtoJSON per event or task{plain}."),
+    )(click.pass_context(update_wrapper(run, command)))
 
 
 _one_agent = click.option(
@@ -242,7 +236,7 @@ async def send(
 async def get(gateway: Gateway, *, task: str, as_lines: bool) -> None:
     """Show TASK, the steps of its runs, or its related tasks."""
     name, _, stored_task = await gateway.find(task)
-    _show(stored_task, as_lines, name)
+    print_task(stored_task, as_lines, name)
     if not as_lines and get_message_text(stored_task.status.message) == WORKER_LOST:
         click.echo("a2a requeue lists the tasks of lost workers that can run again")
 
@@ -275,7 +269,7 @@ async def cancel(gateway: Gateway, *, task: str, as_lines: bool) -> None:
     """
     _, card, _ = await gateway.find(task)
     async with gateway.agent(card) as client:
-        _show(await client.cancel_task(CancelTaskRequest(id=task)), as_lines)
+        print_task(await client.cancel_task(CancelTaskRequest(id=task)), as_lines)
 
 
 @click.command(name="list")
@@ -299,9 +293,7 @@ async def list_(gateway: Gateway, *, state: str | None, context_id: str | None, 
         more = more or has_more
     found_tasks.sort(key=lambda each: each[1].status.timestamp.ToNanoseconds(), reverse=True)
     more = more or len(found_tasks) > limit
-    lines = (as_json(task) for _, task in found_tasks[:limit]) if as_lines else task_table(found_tasks[:limit])
-    for line in lines:
-        click.echo(line)
+    TASKS.print(found_tasks[:limit], as_lines)
     if more and not as_lines:
         click.echo("… more tasks exist: raise --limit")
 
@@ -340,10 +332,6 @@ async def _show_events(events: AsyncIterator[StreamResponse], as_lines: bool) ->
     finally:
         printer.end_line()
     return printer.result()
-
-
-def _show(task: Task, as_lines: bool, agent: str = "") -> None:
-    click.echo(as_json(task) if as_lines else task_lines(task, agent))
 
 
 def parts_of(text: str | None, data: str | None) -> list[Part]:

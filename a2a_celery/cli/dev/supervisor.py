@@ -15,7 +15,7 @@ import tempfile
 import termios
 import time
 from collections.abc import Coroutine, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import aclosing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -444,8 +444,5 @@ async def _require_store(url: str) -> None:
     Raises:
         StoreUnavailable: The store does not respond.
     """
-    store = AsyncStore(url)
-    try:
+    async with aclosing(AsyncStore(url)) as store:
         await require_reachable(store)
-    finally:
-        await store.aclose()

@@ -17,7 +17,7 @@ from ...settings import ENV_PREFIX, Settings, visible_settings
 from ...settings.urls import url_address
 from ...store.admin.schema import SCHEMA
 from ...telemetry.versions import versions as installed_versions
-from ..operator.selection import duration
+from ..output import duration
 from .findings import Finding, Findings, all_ok, matching, note, ok, wrong
 from .survey import MAX_WAITING, Report, Survey, consumed_queues
 

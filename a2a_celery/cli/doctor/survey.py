@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import aclosing, closing
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from math import inf
@@ -158,14 +159,12 @@ def survey(a2a: A2A, url: str | None, timeout: float) -> Survey:
         results_problem=results_problem(app, a2a.agents.values()),
         workers={} if isinstance(broker, str) else _workers(a2a, timeout),
     )
-    store = SyncStore(a2a.settings.store_url)
-    try:
-        state = replace(state, store=server_of(store))
-        return _with_stored(state, store, Keys(a2a.settings.key_prefix))
-    except (StoreUnavailable, ConfigError) as e:
-        return replace(state, store_error=str(e))
-    finally:
-        store.close()
+    with closing(SyncStore(a2a.settings.store_url)) as store:
+        try:
+            state = replace(state, store=server_of(store))
+            return _with_stored(state, store, Keys(a2a.settings.key_prefix))
+        except (StoreUnavailable, ConfigError) as e:
+            return replace(state, store_error=str(e))
 
 
 def _limit(agent: Agent) -> float:
@@ -232,11 +231,8 @@ def _start_error(store: SyncStore, keys: Keys, settings: Settings, secrets: froz
 
 async def _archive_error(url: str) -> str:
     try:
-        archive = open_archive(url)
-        try:
+        async with aclosing(open_archive(url)) as archive:
             await archive.page(Filter(Scope(), 0), size=0)
-        finally:
-            await archive.aclose()
     except A2ACeleryError as e:
         return str(e)
     return ""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -12,20 +10,15 @@ from ...store import Keys, SyncStore
 from ...store.webhooks import deliveries as lines
 from ...store.webhooks.deliveries import Attempt, Delivery, read_delivery, reason_of, replay_delivery
 from ..completion import complete_agent
-from ..output import json_line, print_list, printable, table
-from .selection import duration, operator_store, require_agent
+from ..options import with_options
+from ..output import Table, duration, json_line, printable, time_of
+from .selection import operator_store, require_agent
 
-HEADING = ("TASK", "WEBHOOK", "STATE", "EVENTS", "TRIES", "NEXT", "WHY")
-
-
-def _list_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    for option in (
-        click.option("--json", "as_lines", is_flag=True, help="Print one line of JSON per webhook."),
-        click.option("--agent", shell_complete=complete_agent, help="Only for tasks of this agent."),
-        click.option("--dead", is_flag=True, help="Only deliveries that were given up."),
-    ):
-        command = option(command)
-    return command
+_list_options = with_options(
+    click.option("--dead", is_flag=True, help="Only deliveries that were given up."),
+    click.option("--agent", shell_complete=complete_agent, help="Only for tasks of this agent."),
+    click.option("--json", "as_lines", is_flag=True, help="Print one line of JSON per webhook."),
+)
 
 
 @click.group(invoke_without_command=True)
@@ -55,7 +48,7 @@ def list_deliveries(context: click.Context, dead: bool, agent: str | None, as_li
         delivery_list = [delivery for delivery in _all(store, keys, dead) if agent in (None, delivery.agent)]
         require_agent(a2a, agent, has_tasks=bool(delivery_list))
     empty = "no delivery was given up" if dead else "no webhook waits for an event, no delivery was given up"
-    print_list(delivery_list, as_lines, delivery_fields, _lines, empty)
+    DELIVERIES.print(delivery_list, as_lines, empty)
 
 
 @deliveries.command()
@@ -99,18 +92,15 @@ def replay(context: click.Context, task: str | None, webhook: str | None, everyt
             pairs = [(r.task_id, r.config_id) for r in _all(store, keys, True)]
         for task_id, config_id in pairs:
             outcome = store.run(replay_delivery(keys, task_id, config_id))
-            if as_lines and outcome != "missing":
-                fields = {"task": task_id, "webhook": config_id, "replayed": outcome == "replayed"}
-                click.echo(json_line(fields))
-                continue
             name = printable(f"webhook {config_id} of task {task_id}")
-            match outcome:
-                case "replayed":
-                    click.echo(f"{name} is due again")
-                case "alive":
-                    click.echo(f"the delivery to {name} was not given up, or is already due again")
-                case "missing" if not everything:
-                    raise _missing_webhook(task_id, config_id)
+            if outcome == "missing" and not everything:
+                raise _missing_webhook(task_id, config_id)
+            if outcome != "missing" and as_lines:
+                click.echo(json_line({"task": task_id, "webhook": config_id, "replayed": outcome == "replayed"}))
+            elif outcome == "replayed":
+                click.echo(f"{name} is due again")
+            elif outcome == "alive":
+                click.echo(f"the delivery to {name} was not given up, or is already due again")
         if not pairs and not as_lines:
             click.echo("no delivery was given up")
 
@@ -125,26 +115,12 @@ def _missing_webhook(task: str, webhook: str) -> click.ClickException:
     return click.ClickException(f"task {task} has no webhook {webhook}, or a2a_retention has passed")
 
 
-def _lines(deliveries: Sequence[Delivery]) -> Iterable[str]:
-    return table(HEADING, map(_cells, deliveries), fixed=HEADING[:2])
-
-
-def _cells(delivery: Delivery) -> tuple[str, ...]:
-    """Return the cells under `HEADING`."""
-    ids, events = (delivery.task_id, delivery.config_id), f"{delivery.delivered} of {delivery.version}"
-    return (*ids, delivery.state, events, str(delivery.failures), _due_time(delivery), _failure_reason(delivery))
-
-
 def _due_time(delivery: Delivery) -> str:
     if delivery.died_us:
         return "replay it"
     if delivery.is_leased:
         return "now"
     return f"in {duration((delivery.due_us - delivery.now_us) / 1_000_000)}"
-
-
-def _failure_reason(delivery: Delivery) -> str:
-    return " ".join(reason_of(delivery.failure).split())
 
 
 def delivery_fields(delivery: Delivery) -> dict[str, Any]:
@@ -183,4 +159,19 @@ def _attempt(attempt: Attempt) -> dict[str, Any]:
 
 
 def _iso(at_us: int) -> str:
-    return datetime.fromtimestamp(at_us / 1_000_000, UTC).isoformat()
+    return time_of(at_us).isoformat()
+
+
+DELIVERIES = Table[Delivery](
+    {
+        "TASK": lambda delivery: delivery.task_id,
+        "WEBHOOK": lambda delivery: delivery.config_id,
+        "STATE": lambda delivery: delivery.state,
+        "EVENTS": lambda delivery: f"{delivery.delivered} of {delivery.version}",
+        "TRIES": lambda delivery: str(delivery.failures),
+        "NEXT": _due_time,
+        "WHY": lambda delivery: " ".join(reason_of(delivery.failure).split()),
+    },
+    delivery_fields,
+    fixed=["WEBHOOK"],
+)

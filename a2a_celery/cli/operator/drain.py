@@ -16,7 +16,7 @@ from ...integrations.kombu import broker_error_text
 from ...store.admin.start_check import server_of
 from ..app_loader import load_configured_a2a
 from ..doctor.broker_server import require_broker, unavailable_broker
-from ..output import json_line
+from ..output import json_line, json_object
 from .selection import operator_store
 
 REPLY_TIMEOUT = 3.0
@@ -27,56 +27,47 @@ SHUTDOWN_TIMEOUT = 30.0
 """Seconds that an idle worker may take to shut down."""
 
 
+TEXTS = {
+    "busy": "does not consume {queues}; unfinished: {work}",
+    "drained": "does not consume {queues}, and has no work left",
+    "silent": "does not reply: it runs a task on the solo pool, or has an older release",
+    "restarted": "was restarted, and consumes {queues}: drain it without --shutdown, or stop it in its process manager",
+    "shut_down": "is shut down",
+    "undone": "consumes {queues} again",
+}
+"""Text about a worker, by the state of the worker."""
+
+
 @dataclass
 class Drained:
     """Worker that is being drained, and its remaining work.
 
     Attributes:
-        node: Celery node name of the worker.
+        worker: Celery node name of the worker.
+        state: State, a key of `TEXTS`. A restarted worker consumes its queues again.
         queues: Queues that the worker must stop consuming or, after `Drainer.undo`, consumes again.
         returned: Number of prefetched messages that the worker returned to the queue.
-        runs: Names of the active runs of agents.
-        tasks: Number of other active or prefetched tasks.
-        state: "busy", "drained" (no work is left), "silent" (no reply), "restarted" (consumes its queues again),
-            "shut_down" or "undone".
+        running: Names of the active runs of agents.
+        other_tasks: Number of other active or prefetched tasks.
     """
 
-    node: str
+    worker: str
+    state: str
     queues: list[str]
     returned: int = 0
-    runs: list[str] = field(default_factory=list)
-    tasks: int = 0
-    state: str = "busy"
+    running: list[str] = field(default_factory=list)
+    other_tasks: int = 0
 
     def line(self) -> str:
         """Return a readable line about the worker."""
-        queues = ", ".join(self.queues) or "no queue"
-        match self.state:
-            case "undone":
-                return f"{self.node}: consumes {queues} again"
-            case "shut_down":
-                return f"{self.node}: is shut down"
-            case "drained":
-                return f"{self.node}: does not consume {queues}, and has no work left"
-            case "restarted":
-                text = f"{self.node}: was restarted, and consumes {queues}"
-                return f"{text}: drain it without --shutdown, or stop it in its process manager"
-            case "silent":
-                return f"{self.node}: does not reply: it runs a task on the solo pool, or has an older release"
-        open_work = [f"run {run}" for run in self.runs] + [f"{self.tasks} other tasks"] * bool(self.tasks)
-        return f"{self.node}: does not consume {queues}; unfinished: {', '.join(open_work)}"
+        work = [f"run {run}" for run in self.running] + [f"{self.other_tasks} other tasks"] * bool(self.other_tasks)
+        text = TEXTS[self.state].format(queues=", ".join(self.queues) or "no queue", work=", ".join(work))
+        return f"{self.worker}: {text}"
 
-    def as_json(self) -> str:
-        """Return the worker as one line of JSON."""
-        fields = {
-            "worker": self.node,
-            "state": self.state,
-            "queues": self.queues,
-            "returned": self.returned,
-            "running": self.runs,
-            "otherTasks": self.tasks,
-        }
-        return json_line(fields)
+
+def deployment_of(report: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    """Return the identity of the store and the key prefix in a worker's report. None stands for a missing value."""
+    return report.get("store", {}).get("identity"), report.get("settings", {}).get("key_prefix")
 
 
 @click.command()
@@ -140,7 +131,7 @@ def drain(
     if drainer.error:
         click.echo(drainer.error, err=True)
     for worker in drainer.workers.values():
-        click.echo(worker.as_json() if as_lines else worker.line())
+        click.echo(json_line(json_object(worker)) if as_lines else worker.line())
     target = "undone" if undo else "shut_down" if shutdown else "drained"
     context.exit(int(bool(choice.strangers) or any(worker.state != target for worker in drainer.workers.values())))
 
@@ -155,7 +146,7 @@ class Choice:
     """Agents that were named on the command line."""
 
     reports: Mapping[str, Mapping[str, Any]]
-    """Reports of all workers that replied."""
+    """Reports of all workers of this deployment that replied."""
 
     serves: Mapping[str, str | None]
     """Queue of each agent."""
@@ -180,39 +171,30 @@ class Choice:
         Raises:
             click.ClickException: A worker in the options does not reply, or no worker matches the options.
         """
-        reports_in, strangers = {}, []
-        for node, report in sorted(reply.items()):
-            identity = report.get("store", {}).get("identity"), report.get("settings", {}).get("key_prefix")
-            if "pool" not in report:
-                continue
-            if node in filters["nodes"] or identity == (store, prefix):
-                reports_in[node] = report
-            elif None in identity:
-                strangers.append(node)
+        reports = {node: report for node, report in sorted(reply.items()) if "pool" in report}
+        deployments = {node: deployment_of(report) for node, report in reports.items()}
+        ours = [node for node in reports if node in filters["nodes"] or deployments[node] == (store, prefix)]
+        strangers = [node for node in reports if node not in ours and None in deployments[node]]
         queues = {*filters["queues"], *(str(serves[agent]) for agent in filters["agents"])}
-        for node in filters["nodes"]:
-            if node not in reports_in:
-                raise click.ClickException(
-                    f"{node} does not reply; the workers are {', '.join(sorted(reports_in)) or 'none'}"
-                )
-        has_named_workers = bool(filters["nodes"] or filters["hosts"])
 
         def is_meant(node: str) -> bool:
             worker_queues = {*reply[node]["queues"], *reply[node].get("drained", ())}
-            is_named = not has_named_workers or node in filters["nodes"] or node.partition("@")[2] in filters["hosts"]
-            return is_named and (not queues or bool(queues & worker_queues))
+            is_named = node in filters["nodes"] or node.partition("@")[2] in filters["hosts"]
+            is_any = not (filters["nodes"] or filters["hosts"])
+            return (is_any or is_named) and (not queues or bool(queues & worker_queues))
 
-        nodes = tuple(filter(is_meant, reports_in))
+        nodes = tuple(filter(is_meant, ours))
+        missing = [f"{node} does not reply" for node in filters["nodes"] if node not in ours]
         if not nodes:
             description = f"that consumes {', '.join(sorted(queues))}" if queues else "of those"
-            raise click.ClickException(
-                f"no worker {description} replies; the workers are {', '.join(sorted(reports_in)) or 'none'}"
-            )
+            missing.append(f"no worker {description} replies")
+        if missing:
+            raise click.ClickException(f"{missing[0]}; the workers are {', '.join(ours) or 'none'}")
         return cls(
             nodes,
             frozenset(queues) or None,
             frozenset(filters["agents"]),
-            reports_in,
+            {node: reports[node] for node in ours},
             serves,
             tuple(filter(is_meant, strangers)),
         )
@@ -229,16 +211,13 @@ class Choice:
         """
         queues_to_leave = {name for node in self.nodes for name in self.queues_to_leave(node)}
         for queue in sorted(queues_to_leave):
-            sharing = sorted(
-                name for name, source in self.serves.items() if source == queue and name not in self.agent_names
-            )
-            others = [
-                node for node, report in self.reports.items() if queue in report["queues"] and node not in self.nodes
-            ]
+            agents = {name for name, source in self.serves.items() if source == queue}
+            sharing = sorted(agents - self.agent_names)
+            consuming = {node for node, report in self.reports.items() if queue in report["queues"]}
             if self.queues is not None:
                 sharing_text = f" also serves {', '.join(sharing)}, and" if sharing else " also serves"
                 yield f"the queue {queue}{sharing_text} other Celery tasks: they wait too"
-            if not others:
+            if consuming <= {*self.nodes}:
                 end = f"a worker consumes {queue} again" if is_shutdown else "--undo"
                 yield f"no other worker that reports consumes {queue}: runs sent to it wait until {end}"
 
@@ -260,18 +239,16 @@ class Drainer:
         self._poll_interval = poll_interval
         self._arguments = {"queues": None if choice.queues is None else sorted(choice.queues)}
         self.error = ""
-        self.workers = {node: Drained(node, choice.queues_to_leave(node), state="silent") for node in choice.nodes}
+        self.workers = {node: Drained(node, "silent", choice.queues_to_leave(node)) for node in choice.nodes}
 
     def drain(self) -> None:
         """Make the workers stop consuming."""
-        for node, reply in self._ask("a2a_drain", tuple(self.workers), self._arguments):
-            worker = self.workers[node]
+        for worker, reply in self._ask("a2a_drain", tuple(self.workers), self._arguments):
             worker.queues, worker.returned, worker.state = reply["queues"], reply["returned"], "busy"
 
     def undo(self) -> None:
         """Make the workers consume again."""
-        for node, reply in self._ask("a2a_undrain", tuple(self.workers), self._arguments):
-            worker = self.workers[node]
+        for worker, reply in self._ask("a2a_undrain", tuple(self.workers), self._arguments):
             # the list is empty if the worker was restarted
             worker.queues, worker.state = reply["queues"] or worker.queues, "undone"
 
@@ -288,21 +265,20 @@ class Drainer:
                 replies, self.error = self._ask("a2a_busy", tuple(silent)), ""
             except click.ClickException as e:  # drained workers stay drained while the broker is restarted
                 replies, self.error = [], e.message
-            for node, reply in replies:
-                silent.discard(node)
-                worker = self.workers[node]
-                worker.runs, worker.tasks, worker.state = reply["runs"], reply["tasks"], "busy"
+            for worker, reply in replies:
+                silent.discard(worker.worker)
+                worker.running, worker.other_tasks, worker.state = reply["runs"], reply["tasks"], "busy"
                 if not _has_left(worker, reply):
                     worker.state = "restarted"
-                elif worker.runs or worker.tasks or reply["stopping"]:
-                    idle.discard(node)
-                elif node in idle:
+                elif worker.running or worker.other_tasks or reply["stopping"]:
+                    idle.discard(worker.worker)
+                elif worker.worker in idle:
                     worker.state = "drained"
                 else:  # a run that is about to begin appears only in the next reply
-                    idle.add(node)
+                    idle.add(worker.worker)
             idle -= silent
             for node in silent:
-                self.workers[node].state = "busy" if self.workers[node].runs else "silent"
+                self.workers[node].state = "busy" if self.workers[node].running else "silent"
             if not self._in("busy", "silent") or (monotonic() >= until and idle.isdisjoint(self._in("busy"))):
                 return
             Event().wait(self._poll_interval)
@@ -316,12 +292,12 @@ class Drainer:
         self._app.control.shutdown(destination=list(stopping))
         until = monotonic() + SHUTDOWN_TIMEOUT
         while stopping and monotonic() < until:
-            answers = dict(self._ask("a2a_busy", stopping))
+            replies = {worker.worker: reply for worker, reply in self._ask("a2a_busy", stopping)}
             for node in stopping:
                 worker = self.workers[node]
-                if node not in answers:
+                if node not in replies:
                     worker.state = "shut_down"
-                elif not _has_left(worker, answers[node]):
+                elif not _has_left(worker, replies[node]):
                     worker.state = "restarted"
             stopping = self._in("drained")
 
@@ -330,8 +306,9 @@ class Drainer:
 
     def _ask(
         self, command: str, nodes: Sequence[str], arguments: Mapping[str, Any] | None = None
-    ) -> list[tuple[str, Any]]:
-        """Send a remote control command to `nodes`, and return the replies that arrive before the timeout.
+    ) -> list[tuple[Drained, Any]]:
+        """Send a remote control command to `nodes`, and return the workers with the replies that arrive before the
+        timeout.
 
         Raises:
             click.ClickException: The broker is unavailable.
@@ -340,7 +317,7 @@ class Drainer:
             replies = ask_workers(self._app, command, REPLY_TIMEOUT, nodes, arguments)
         except Exception as e:  # each transport has its own errors
             raise unavailable_broker(broker_error_text(e)) from e
-        return [(node, reply) for node, reply in replies.items() if "error" not in reply]
+        return [(self.workers[node], reply) for node, reply in replies.items() if "error" not in reply]
 
 
 def _has_left(worker: Drained, reply: Mapping[str, Any]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from functools import partial
 
 import click
@@ -18,8 +19,8 @@ from ...store.admin.schema import migrate as carry_out
 from ...store.admin.start_check import watchers
 from ..app_loader import load_configured_a2a
 from ..doctor.broker_server import require_broker
-from ..output import progress_bar
-from .selection import duration, unavailable_store
+from ..output import duration, progress_bar
+from .selection import unavailable_store
 
 
 @click.command()
@@ -38,19 +39,16 @@ def migrate(context: click.Context, dry_run: bool, without_archive: bool, timeou
     migration can be run again, and concurrent migrations are harmless.
     """
     a2a = load_configured_a2a(context)
-    store, keys = SyncStore(a2a.settings.store_url), Keys(a2a.settings.key_prefix)
+    keys = Keys(a2a.settings.key_prefix)
     try:
-        _to_this_release(a2a, store, keys, dry_run, timeout)
-        if without_archive:
-            _without_archive(a2a, store, keys, dry_run)
-    except ConfigError as e:
-        raise click.ClickException(str(e)) from e
+        with closing(SyncStore(a2a.settings.store_url)) as store:
+            _to_this_release(a2a, store, keys, dry_run, timeout)
+            if without_archive:
+                _without_archive(a2a, store, keys, dry_run)
     except StoreUnavailable as e:
         text = unavailable_store(a2a.settings.store_url, e)
         advice = "" if dry_run else " Completed steps are kept: run the command again"
         raise click.ClickException(text + advice) from e
-    finally:
-        store.close()
 
 
 def _to_this_release(a2a: A2A, store: SyncStore, keys: Keys, dry_run: bool, timeout: float) -> None:

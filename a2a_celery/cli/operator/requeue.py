@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -11,11 +10,10 @@ import click
 
 from ...lifecycle.refusals import Refusal
 from ...operations.service import Requeued, TaskService
-from ...store import Keys, SyncStore
 from ...store.admin.scan import TaskSummary, list_summaries
 from ..completion import complete_dead_letter
-from ..output import json_line, print_list, table, wrap_text
-from .selection import Selection, operator_store, require_agent, run_on_service, selecting
+from ..output import Table, json_line, time_of, time_text, wrap_text
+from .selection import Selection, operator_store, run_on_service, select, selecting
 
 
 @click.command()
@@ -53,10 +51,12 @@ def requeue(
         raise click.UsageError("pass TASKs, or --all with filters, but not both")
     with operator_store(context, None) as (a2a, store, keys):
         if not tasks:
-            summaries = dead_letters(store, keys, selection)[:limit]
-            require_agent(a2a, selection.agent, has_tasks=bool(summaries))
+            stored = sorted(list_summaries(store, keys, keys.dead_letters), key=lambda summary: summary.since_us)
+            summaries = select(a2a, selection, stored, limit=limit)
             if not everything:
-                print_list(summaries, as_lines, dead_letter_fields, _lines, "no dead letters")
+                DEAD_LETTERS.print(summaries, as_lines, "no dead letters")
+                if summaries and not as_lines:
+                    click.echo("run one again: a2a requeue TASK; all of them: a2a requeue --all")
                 return
             tasks = tuple(summary.ref.task_id for summary in summaries)
         if not tasks and not as_lines:
@@ -99,19 +99,6 @@ def requeued_text(answer: Requeued) -> str:
     return wrap_text(f"{answer.dead} → {answer.task_id}{text}")
 
 
-def dead_letters(store: SyncStore, keys: Keys, selection: Selection) -> list[TaskSummary]:
-    """Return the dead letters that match `selection`, oldest first."""
-    matching = (summary for summary in list_summaries(store, keys, keys.dead_letters) if summary in selection)
-    return sorted(matching, key=lambda summary: summary.since_us)
-
-
-def _lines(summaries: Sequence[TaskSummary]) -> Iterator[str]:
-    cells = [(x.ref.task_id, x.agent, _attempts(x), _time(x), x.context_id) for x in summaries]
-    heading = ("TASK", "AGENT", "ATTEMPTS", "FAILED (UTC)", "CONTEXT")
-    yield from table(heading, cells, optional=["CONTEXT"], times=["FAILED (UTC)"])
-    yield "run one again: a2a requeue TASK; all of them: a2a requeue --all"
-
-
 def dead_letter_fields(summary: TaskSummary) -> dict[str, Any]:
     """Return a dead letter as a JSON object for scripts."""
     return {
@@ -121,14 +108,20 @@ def dead_letter_fields(summary: TaskSummary) -> dict[str, Any]:
         "owner": summary.scope.owner,
         "attempts": summary.attempt,
         "maxAttempts": summary.max_attempts,
-        "failedAt": _time(summary).replace(" ", "T") + "Z",
+        "failedAt": f"{time_of(summary.since_us):%Y-%m-%dT%H:%M:%SZ}",
         "contextId": summary.context_id,
     }
 
 
-def _attempts(summary: TaskSummary) -> str:
-    return f"{summary.attempt} of {summary.max_attempts}" if summary.max_attempts else str(summary.attempt)
-
-
-def _time(summary: TaskSummary) -> str:
-    return datetime.fromtimestamp(summary.since_us // 1_000_000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+DEAD_LETTERS = Table[TaskSummary](
+    {
+        "TASK": lambda summary: summary.ref.task_id,
+        "AGENT": lambda summary: summary.agent,
+        "ATTEMPTS": lambda summary: f"{summary.attempt}" + f" of {summary.max_attempts}" * bool(summary.max_attempts),
+        "FAILED (UTC)": lambda summary: time_text(time_of(summary.since_us)),
+        "CONTEXT": lambda summary: summary.context_id,
+    },
+    dead_letter_fields,
+    optional=["CONTEXT"],
+    times=["FAILED (UTC)"],
+)

@@ -1,13 +1,14 @@
-"""Tasks of all callers, for operator commands: access to the store without a gateway, and the filters of ``list``,
-``cancel --all`` and ``requeue``.
+"""Tasks of all callers, for operator commands: access to the store without a gateway, the filters of ``list``,
+``cancel --all`` and ``requeue``, and the table of the selected tasks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
+from functools import update_wrapper
 from typing import Any, TypeVar, cast
 
 import click
@@ -15,8 +16,10 @@ from a2a.types import TaskState
 from click.core import ParameterSource
 
 from ...app import A2A
+from ...client import state_name
 from ...dispatch import Publisher
-from ...errors import BlobsUnavailable, ConfigError, StoreUnavailable
+from ...errors import BlobsUnavailable, StoreUnavailable
+from ...lifecycle.execution import process_of, worker_of
 from ...operations.service import TaskService, run_sync
 from ...settings.urls import url_address
 from ...store import Keys, SyncStore
@@ -26,9 +29,9 @@ from ...store.admin.start_check import reason_of
 from ...store.blobs.blob_store import blobs_of
 from ..app_loader import load_configured_a2a, unknown_agent
 from ..completion import complete_agent
-from ..output import STATE_PREFIX
+from ..options import Decorator, with_options
+from ..output import STATE_PREFIX, Table, time_of, time_text
 
-F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
 STATES = sorted(name.removeprefix(STATE_PREFIX).lower() for name in TaskState.keys()[1:])
@@ -38,12 +41,7 @@ AGE_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 TIME_FORMATS = "2030-01-31T12:00 (UTC), or how long ago: 90s, 15m, 2h, 7d"
 """Values of the options whose type is `When`, for help and errors."""
 
-GATEWAY_OPTIONS = {
-    "url": "--url",
-    "header": "--header",
-    "bearer_file": "--bearer-file",
-    "api_key_file": "--api-key-file",
-}
+GATEWAY_OPTIONS = ("url", "header", "bearer_file", "api_key_file")
 """Options of the client commands that do not apply to the store."""
 
 
@@ -95,26 +93,13 @@ class Selection:
         return frozenset(cast(TaskState, TaskState.Value(STATE_PREFIX + state.upper())) for state in states)
 
     @property
-    def since_us(self) -> int | None:
-        return _microseconds(self.since)
-
-    @property
-    def until_us(self) -> int | None:
-        return _microseconds(self.until)
-
-    def has_begun(self, task: TaskSummary) -> bool:
-        """Return True if a worker had begun the task's newest run by the time `begun`, or if `begun` is None."""
-        begun_us = _microseconds(self.begun)
-        return begun_us is None or 0 < task.claimed_us <= begun_us
+    def bounds(self) -> dict[str, Any]:
+        """Bounds of the time at which a task entered its state, as arguments of `all_tasks`."""
+        return {"not_before_us": _microseconds(self.since), "not_after_us": _microseconds(self.until)}
 
     def has_time(self, at: datetime) -> bool:
         """Return True if `at` is between `since` and `until`, and no other filter is set."""
-        of_tasks = (*self.scope, self.context_id, self.state, self.begun)
-        return (
-            all(value is None for value in of_tasks)
-            and (self.since is None or at >= self.since)
-            and (self.until is None or at <= self.until)
-        )
+        return self._is_between(at) and replace(self, since=None, until=None) == Selection()
 
     def __contains__(self, task: TaskSummary) -> bool:
         values = (task.agent, task.scope.tenant, task.scope.owner, task.context_id)
@@ -122,53 +107,123 @@ class Selection:
         return (
             all(expected in (None, actual) for expected, actual in zip(filters, values, strict=True))
             and task.state in self.states
-            and (self.since_us is None or task.since_us >= self.since_us)
-            and (self.until_us is None or task.since_us <= self.until_us)
-            and self.has_begun(task)
+            and self._is_between(time_of(task.since_us))
+            and (self.begun is None or (task.claimed_us > 0 and time_of(task.claimed_us) <= self.begun))
         )
+
+    def _is_between(self, at: datetime) -> bool:
+        return (self.since is None or at >= self.since) and (self.until is None or at <= self.until)
 
 
 def _microseconds(time: datetime | None) -> int | None:
     return None if time is None else round(time.timestamp() * 1_000_000)
 
 
-OPTIONS: Mapping[str, tuple[str, dict[str, Any]]] = {
-    "agent": ("--agent", {"shell_complete": complete_agent, "help": "Only the tasks of this agent."}),
-    "tenant": ("--tenant", {"help": 'Only the task or tasks of this tenant; "" for tasks without one.'}),
-    "owner": ("--owner", {"help": 'Only the tasks of this caller; "" for tasks without one.'}),
-    "context_id": ("--context", {"help": "Only the tasks of this context."}),
-    "state": (
+FILTERS: Mapping[str, Decorator] = {
+    "agent": click.option("--agent", shell_complete=complete_agent, help="Only the tasks of this agent."),
+    "tenant": click.option("--tenant", help='Only the task or tasks of this tenant; "" for tasks without one.'),
+    "owner": click.option("--owner", help='Only the tasks of this caller; "" for tasks without one.'),
+    "context_id": click.option("--context", "context_id", help="Only the tasks of this context."),
+    "state": click.option(
         "--state",
-        {
-            "type": click.Choice(STATES, case_sensitive=False),
-            "metavar": "STATE",
-            "help": f"Only the tasks in this state: {', '.join(STATES)}.",
-        },
+        type=click.Choice(STATES, case_sensitive=False),
+        metavar="STATE",
+        help=f"Only the tasks in this state: {', '.join(STATES)}.",
     ),
-    "since": (
+    "since": click.option(
         "--since",
-        {
-            "type": When(),
-            "help": f"Only tasks that entered their state at this time or later. WHEN is {TIME_FORMATS}.",
-        },
+        type=When(),
+        help=f"Only tasks that entered their state at this time or later. WHEN is {TIME_FORMATS}.",
     ),
-    "until": ("--until", {"type": When(), "help": "Only tasks that entered their state at this time or earlier."}),
-    "begun": (
-        "--begun",
-        {"type": When(), "help": "Only tasks whose newest run a worker began at this time or earlier."},
+    "until": click.option("--until", type=When(), help="Only tasks that entered their state at this time or earlier."),
+    "begun": click.option(
+        "--begun", type=When(), help="Only tasks whose newest run a worker began at this time or earlier."
     ),
 }
 """Command-line options by the field of `Selection` that they set."""
 
 
-def selecting(*names: str) -> Callable[[F], F]:
+def selecting(*names: str) -> Decorator:
     """Return a decorator that adds the options for the fields `names` of `Selection` to a command."""
+    return with_options(*(FILTERS[name] for name in names))
 
-    def decorate(command: F) -> F:
-        for name in reversed(names):
-            option, option_type = OPTIONS[name]
-            command = click.option(option, name, default=None, **option_type)(command)
-        return command
+
+def select(
+    a2a: A2A, selection: Selection, tasks: Iterable[TaskSummary], *, limit: int | None = None
+) -> list[TaskSummary]:
+    """Return those of `tasks` that match `selection`, each once, or the first `limit` of them.
+
+    Raises:
+        click.ClickException: No task matches, and the app has no agent with the name in `selection`.
+    """
+    selected: dict[str, TaskSummary] = {}
+    for task in tasks:
+        if len(selected) == limit:
+            break
+        if task in selection:
+            selected.setdefault(task.ref.task_id, task)
+    require_agent(a2a, selection.agent, has_tasks=bool(selected))
+    return list(selected.values())
+
+
+def task_fields(task: TaskSummary) -> dict[str, Any]:
+    """Return a task as a JSON object for scripts, without its messages and artifacts."""
+    return {
+        "task": task.ref.task_id,
+        "agent": task.agent,
+        "tenant": task.scope.tenant,
+        "owner": task.scope.owner,
+        "contextId": task.context_id,
+        "state": state_name(task.state),
+        "since": time_of(task.since_us).isoformat(),
+        "begun": time_of(task.claimed_us).isoformat() if task.claimed_us else None,
+        "run": task.ref.run,
+        "attempt": task.attempt,
+        "worker": worker_of(task.runner) or None,
+        "process": process_of(task.runner) or None,
+        "reason": task.reason,
+        "reference": task.reference or None,
+        "deadLetter": task.is_dead_letter,
+    }
+
+
+SUMMARIES = Table[TaskSummary](
+    {
+        "TASK": lambda task: task.ref.task_id,
+        "STATE": lambda task: state_name(task.state),
+        "AGENT": lambda task: task.agent,
+        "SINCE (UTC)": lambda task: time_text(time_of(task.since_us)),
+        "REASON": lambda task: ", ".join(filter(None, (task.reason, "dead letter" * task.is_dead_letter))),
+        "REFERENCE": lambda task: task.reference,
+        "TENANT": lambda task: task.scope.tenant,
+        "OWNER": lambda task: task.scope.owner,
+        "CONTEXT": lambda task: task.context_id,
+    },
+    task_fields,
+    sparse=["REASON", "REFERENCE", "TENANT", "OWNER"],
+    optional=["CONTEXT"],
+    times=["SINCE (UTC)"],
+)
+
+
+def with_store_mode(
+    choose: Callable[[click.Context, dict[str, Any]], Callable[[], None] | None], *options: Decorator
+) -> Decorator:
+    """Return a decorator that adds options to a command. With some of the options, the command uses the store instead
+    of a gateway.
+
+    Args:
+        choose: Function that receives the context and the values of all options, and removes the values that the
+            command does not know. It returns a function to call instead of the command, or None to call the command.
+        options: Options, in the order of the command's help.
+    """
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        def run(context: click.Context, /, **values: Any) -> Any:
+            action = choose(context, values)
+            return command(**values) if action is None else action()
+
+        return with_options(*options)(click.pass_context(update_wrapper(run, command)))
 
     return decorate
 
@@ -180,20 +235,22 @@ def refuse_gateway_options(context: click.Context, mode: str, *, has_filters: bo
     Raises:
         click.UsageError: One of the gateway options is on the command line.
     """
-    for name, option in {**GATEWAY_OPTIONS, **({} if has_filters else {"tenant": "--tenant"})}.items():
+    for name in (*GATEWAY_OPTIONS, *(() if has_filters else ("tenant",))):
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            raise click.UsageError(f"{mode} reads the store, not a gateway: leave out {option}")
+            raise click.UsageError(f"{mode} reads the store, not a gateway: leave out --{name.replace('_', '-')}")
 
 
-def refuse_filters(mode: str, options: Mapping[str, Any], names: tuple[str, ...]) -> None:
-    """Refuse filters that are valid only with `mode`.
+def refuse_filters(mode: str, values: dict[str, Any], names: Iterable[str]) -> None:
+    """Remove the filters `names`, which are valid only with `mode`, from the values of a command's options.
 
     Raises:
-        click.UsageError: One of `names` is set in `options`.
+        click.UsageError: One of the filters is set.
     """
     for name in names:
-        if options.get(name) is not None:
-            raise click.UsageError(f"{OPTIONS[name][0]} needs {mode}: a gateway shows only the caller's own tasks")
+        if values.pop(name) is not None:
+            raise click.UsageError(
+                f"--{name.removesuffix('_id')} needs {mode}: a gateway shows only the caller's own tasks"
+            )
 
 
 @contextmanager
@@ -201,26 +258,23 @@ def operator_store(context: click.Context, agent: str | None) -> Iterator[tuple[
     """Open the store, and yield the command's A2A, the store and its keys.
 
     Raises:
-        click.ClickException: The app has no A2A or no agent named `agent`, a setting is invalid, the store or the blob
-            store is unavailable, or the store has a different schema.
+        ConfigError: The app has no A2A, a setting is invalid, or the store has a different schema.
+        click.ClickException: The app has no agent named `agent`, or the store or the blob store is unavailable.
     """
     a2a = load_configured_a2a(context)
     if agent is not None and agent not in a2a.agents:
         raise unknown_agent(a2a, agent)
-    settings = a2a.settings
-    store = SyncStore(settings.store_url, blobs_of(settings), wait_replicas=settings.store_wait_replicas)
-    keys = Keys(a2a.settings.key_prefix)
+    settings, keys = a2a.settings, Keys(a2a.settings.key_prefix)
     try:
-        require_compatible(open_store(store, keys), None)
-        yield a2a, store, keys
-    except ConfigError as e:
-        raise click.ClickException(str(e)) from e
+        with closing(
+            SyncStore(settings.store_url, blobs_of(settings), wait_replicas=settings.store_wait_replicas)
+        ) as store:
+            require_compatible(open_store(store, keys), None)
+            yield a2a, store, keys
     except BlobsUnavailable as e:
         raise click.ClickException(f"{e}: is A2A_BLOB_URL the one that the workers use?") from e
     except StoreUnavailable as e:
         raise click.ClickException(unavailable_store(settings.store_url, e)) from e
-    finally:
-        store.close()
 
 
 def run_on_service(a2a: A2A, call: Callable[[TaskService], Coroutine[Any, Any, T]]) -> T:
@@ -257,14 +311,3 @@ def missing_task(a2a: A2A, task_id: str, agent: str | None = None) -> click.Clic
     if a2a.settings.archive_url is None:
         return click.ClickException(f"{text}or a2a_retention has passed")
     return click.ClickException(f"{text}a2a_retention has passed, or it is archived: use a2a get {task_id}")
-
-
-def duration(seconds: float) -> str:
-    """Return a duration in its two largest units, such as "3 min 20 s" for 200 seconds."""
-    whole = max(0, int(seconds))
-    days, hours, minutes = whole // 86400, whole // 3600 % 24, whole // 60 % 60
-    if days:
-        return f"{days} d {hours} h"
-    if hours:
-        return f"{hours} h {minutes} min"
-    return f"{minutes} min {whole % 60} s" if minutes else f"{whole} s"

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from threading import Event
 from typing import Any
 
 import click
 from a2a.types import TaskState
 
-from ...lifecycle.states import INTERRUPTED, SUBMITTED, TERMINAL, WORKING
+from ...client import state_name
+from ...lifecycle.states import TERMINAL
 from ...store import Keys, SyncStore
 from ...store.admin.metrics import FleetMetrics, read_metrics
 from ...store.admin.scan import open_tasks
 from ...store.admin.usage import StoreUsage, usage
 from ...store.webhooks.deliveries import DeliveryMetrics, delivery_metrics
 from ..completion import complete_agent
-from ..output import json_line, state_name, table, wrap_text
-from .selection import duration, operator_store, require_agent
+from ..output import duration, json_line, json_object, shown_size, table, time_of, wrap_text
+from .selection import operator_store, require_agent
 
 EVERY = 2.0
 """Default number of seconds between two readings."""
@@ -29,109 +30,123 @@ HEADING = ("AGENT", "WAITING", "OLDEST", "WORKING", "PAUSED", "COMPLETED", "FAIL
 
 
 @dataclass(frozen=True, slots=True)
-class Stats:
-    """Metrics of a deployment at one point in time."""
+class FleetReading:
+    """Metrics of a deployment at one point in time. The numbers of ended tasks, lost runs and posts are totals."""
 
     counted: FleetMetrics
     posts: DeliveryMetrics
-    usage: StoreUsage
-    open: Mapping[tuple[str, TaskState], int]
-    """Number of tasks that have not ended, by agent and state."""
-
-    agents: tuple[str, ...]
 
     @classmethod
-    def of(cls, store: SyncStore, keys: Keys, agents: Mapping[str, Any], agent: str | None) -> Stats:
-        """Read the metrics of `agent` or, if `agent` is None, of the agents in `agents` and all other agents that have
-        metrics.
+    def of(cls, store: SyncStore, keys: Keys) -> FleetReading:
+        """Read the metrics. The cost is independent of the number of tasks.
 
         Raises:
             StoreUnavailable: Redis cannot be reached, or refuses the command.
         """
-        fleet_metrics, posts = store.run(read_metrics(keys)), store.run(delivery_metrics(keys))
-        standing = Counter((task.agent, task.state) for task in open_tasks(store, keys))
-        names = dict.fromkeys(
-            [*agents, *(name for _, name, _ in fleet_metrics.counts), *(name for name, _ in standing)]
-        )
-        selected_names = tuple(name for name in names if agent in (None, name))
-        return cls(fleet_metrics, posts, usage(store, keys), standing, selected_names)
+        return cls(store.run(read_metrics(keys)), store.run(delivery_metrics(keys)))
 
-    def as_json(self) -> str:
-        """Return the metrics as one line of JSON."""
-        fleet_metrics, usage = self.counted, self.usage
-        return json_line(
-            {
-                "at": datetime.fromtimestamp(fleet_metrics.now_us / 1_000_000, UTC).isoformat(),
-                "agents": {name: self._agent(name) for name in self.agents},
-                "runs": dict(fleet_metrics.runs),
-                "paused": fleet_metrics.paused,
-                "deadLetters": fleet_metrics.dead_letters,
-                "webhooks": {
-                    "waiting": self.posts.waiting,
-                    "dead": self.posts.dead,
-                    "delivered": self.posts.delivered,
-                    "failed": self.posts.failed,
-                    "givenUp": self.posts.given_up,
-                },
-                "store": {
-                    "bytes": usage.used,
-                    "maxBytes": usage.max_memory,
-                    "tasks": usage.tasks,
-                    "bytesPerTask": usage.bytes_per_task,
-                },
-                "followed": usage.followed,
-            }
-        )
+    @property
+    def time(self) -> datetime:
+        return time_of(self.counted.now_us)
 
-    def lines(self, agent: str | None) -> Iterator[str]:
-        """Yield the metrics as readable lines. If `agent` is not None, the totals are labelled as those of all
-        agents."""
-        yield from table(HEADING, [self._cells(name) for name in self.agents])
-        yield ""
-        if agent is not None:
-            yield "totals of all agents:"
-        yield from map(wrap_text, self._totals())
+    def agents(self, names: Iterable[str]) -> list[str]:
+        """Return `names` and the names of all other agents that have metrics."""
+        return list(dict.fromkeys([*names, *(name for _, name, _ in self.counted.counts)]))
 
-    def _totals(self) -> Iterator[str]:
-        runs, posts, usage = self.counted.runs, self.posts, self.usage
-        yield (
-            f"runs: {runs['queued']} waiting, {runs['blocked']} blocked by another run of their context, "
-            f"{runs['running']} running, {runs['delegated']} delegated to canvases, "
-            f"{runs['suspended']} suspended until a time or a signal"
-        )
-        yield f"tasks that wait for an answer: {self.counted.paused}; dead letters: {self.counted.dead_letters}"
-        yield f"webhooks: {posts.waiting} waiting, {posts.dead} given up; posts: {posts.delivered} delivered, " + (
-            f"{posts.failed} failed, {posts.given_up} given up"
-        )
-        if usage.used is not None:
-            of = f" of {shown_size(usage.max_memory)}" if usage.max_memory else ", without a limit"
-            yield f"store: {shown_size(usage.used)}{of}"
-        if usage.tasks is not None:
-            each = f", {shown_size(usage.bytes_per_task)} each" if usage.bytes_per_task else ""
-            yield f"tasks stored: about {usage.tasks:,}{each}"
-        if usage.followed is not None:
-            yield f"tasks that streams and calls follow now: {usage.followed}"
+    def end_count(self, agent: str | None = None, *states: int) -> int:
+        """Return the number of tasks that ended in `states`, or in any state, for `agent` or for all agents."""
+        labels = {str(int(state)) for state in states or TERMINAL}
+        counts = self.counted.counted("ended").items()
+        return sum(n for (name, state), n in counts if agent in (None, name) and state in labels)
 
-    def _agent(self, name: str) -> dict[str, Any]:
-        oldest = self.counted.oldest.get(name)
+    def agent_fields(self, agent: str) -> dict[str, Any]:
+        """Return the metrics of an agent as JSON. Lost runs are counted by outcome."""
+        seconds = self.counted.oldest.get(agent)
         return {
-            "open": {state_name(s).lower(): n for (agent, s), n in sorted(self.open.items()) if agent == name},
-            "oldestWaitingSeconds": None if oldest is None else round(oldest, 3),
-            "ended": {state_name(state).lower(): self._end_count(name, state) for state in sorted(TERMINAL)},
-            "lost": {outcome: n for (agent, outcome), n in self.counted.counted("lost").items() if agent == name},
+            "oldestWaitingSeconds": None if seconds is None else round(seconds, 3),
+            "ended": {state_name(state).lower(): self.end_count(agent, state) for state in sorted(TERMINAL)},
+            "lost": {outcome: n for (name, outcome), n in self.counted.counted("lost").items() if name == agent},
         }
 
-    def _cells(self, name: str) -> tuple[str, ...]:
-        waiting = self.open.get((name, SUBMITTED), 0)
-        pause_count = sum(self.open.get((name, state), 0) for state in INTERRUPTED)
-        oldest = self.counted.oldest.get(name)
-        end_counts = (self._end_count(name, state) for state in sorted(TERMINAL))
-        loss_count = sum(n for (agent, _), n in self.counted.counted("lost").items() if agent == name)
-        metrics = (self.open.get((name, WORKING), 0), pause_count, *end_counts, loss_count)
-        return (name, str(waiting), "-" if oldest is None else duration(oldest), *map(str, metrics))
+    def run_fields(self) -> dict[str, Any]:
+        """Return the numbers of runs and of tasks that wait for an operator or a client as JSON."""
+        metrics = self.counted
+        return {"runs": dict(metrics.runs), "paused": metrics.paused, "deadLetters": metrics.dead_letters}
 
-    def _end_count(self, name: str, state: TaskState) -> int:
-        return self.counted.counted("ended").get((name, str(int(state))), 0)
+
+def oldest_text(agent: Mapping[str, Any]) -> str:
+    """Return the time for which the oldest queued run of an agent has waited, or "-"."""
+    seconds = agent["oldestWaitingSeconds"]
+    return "-" if seconds is None else duration(seconds)
+
+
+def stats_fields(
+    reading: FleetReading, usage: StoreUsage, open_counts: Mapping[tuple[str, TaskState], int], agents: Iterable[str]
+) -> dict[str, Any]:
+    """Return the metrics of `agents` and the totals of all agents as JSON.
+
+    Args:
+        reading: Metrics of the deployment.
+        usage: Usage of the store.
+        open_counts: Numbers of tasks that have not ended, by agent and state.
+        agents: Names of the agents.
+    """
+
+    def open_of(name: str) -> dict[str, int]:
+        return {state_name(state).lower(): n for (agent, state), n in sorted(open_counts.items()) if agent == name}
+
+    return {
+        "at": reading.time.isoformat(),
+        "agents": {name: {"open": open_of(name), **reading.agent_fields(name)} for name in agents},
+        **reading.run_fields(),
+        "webhooks": json_object(reading.posts),
+        "store": {
+            "bytes": usage.used,
+            "maxBytes": usage.max_memory,
+            "tasks": usage.tasks,
+            "bytesPerTask": usage.bytes_per_task,
+        },
+        "followed": usage.followed,
+    }
+
+
+def stats_lines(fields: Mapping[str, Any], agent: str | None) -> Iterator[str]:
+    """Yield the result of `stats_fields` as readable lines. If `agent` is not None, the totals are labelled as those of
+    all agents."""
+    yield from table(HEADING, (_cells(name, agent_fields) for name, agent_fields in fields["agents"].items()))
+    yield ""
+    if agent is not None:
+        yield "totals of all agents:"
+    yield from map(wrap_text, _totals(fields))
+
+
+def _totals(fields: Mapping[str, Any]) -> Iterator[str]:
+    runs, posts, store = fields["runs"], fields["webhooks"], fields["store"]
+    yield (
+        f"runs: {runs['queued']} waiting, {runs['blocked']} blocked by another run of their context, "
+        f"{runs['running']} running, {runs['delegated']} delegated to canvases, "
+        f"{runs['suspended']} suspended until a time or a signal"
+    )
+    yield f"tasks that wait for an answer: {fields['paused']}; dead letters: {fields['deadLetters']}"
+    yield f"webhooks: {posts['waiting']} waiting, {posts['dead']} given up; posts: {posts['delivered']} delivered, " + (
+        f"{posts['failed']} failed, {posts['givenUp']} given up"
+    )
+    if store["bytes"] is not None:
+        of = f" of {shown_size(store['maxBytes'])}" if store["maxBytes"] else ", without a limit"
+        yield f"store: {shown_size(store['bytes'])}{of}"
+    if store["tasks"] is not None:
+        each = f", {shown_size(store['bytesPerTask'])} each" if store["bytesPerTask"] else ""
+        yield f"tasks stored: about {store['tasks']:,}{each}"
+    if fields["followed"] is not None:
+        yield f"tasks that streams and calls follow now: {fields['followed']}"
+
+
+def _cells(name: str, agent: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the cells under `HEADING`."""
+    counts = Counter[str](agent["open"])
+    pause_count = counts["input_required"] + counts["auth_required"]
+    numbers = (counts["working"], pause_count, *agent["ended"].values(), sum(agent["lost"].values()))
+    return (name, str(counts["submitted"]), oldest_text(agent), *map(str, numbers))
 
 
 @click.command()
@@ -155,23 +170,17 @@ def stats(context: click.Context, agent: str | None, watch: float | None, as_lin
     with operator_store(context, None) as (a2a, store, keys):
         try:
             while True:
-                now = Stats.of(store, keys, a2a.agents, agent)
-                require_agent(a2a, agent, has_tasks=bool(now.agents))
+                reading = FleetReading.of(store, keys)
+                open_counts = Counter((task.agent, task.state) for task in open_tasks(store, keys))
+                names = dict.fromkeys([*reading.agents(a2a.agents), *(name for name, _ in open_counts)])
+                selected_names = [name for name in names if agent in (None, name)]
+                require_agent(a2a, agent, has_tasks=bool(selected_names))
+                fields = stats_fields(reading, usage(store, keys), open_counts, selected_names)
                 if watch is not None and not as_lines:
                     click.clear()
-                click.echo(now.as_json() if as_lines else "\n".join(now.lines(agent)))
+                click.echo(json_line(fields) if as_lines else "\n".join(stats_lines(fields, agent)))
                 if watch is None:
                     return
                 Event().wait(watch)
         except KeyboardInterrupt:
             return
-
-
-def shown_size(count: float | None) -> str:
-    """Return a number of bytes in the largest unit that fits, such as "1.5 KiB"."""
-    size = float(count or 0)
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if size < 1024 or unit == "GiB":
-            break
-        size /= 1024
-    return f"{size:,.0f} {unit}" if unit == "bytes" else f"{size:,.1f} {unit}"

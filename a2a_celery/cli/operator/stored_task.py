@@ -1,13 +1,14 @@
-"""``a2a get | tail | cancel TASK --store``: access to a single task of any caller, in the store.
+"""``a2a get TASK --store | --execution | --tree`` and ``a2a tail | cancel TASK --store``: access to a single task of
+any caller, in the store.
 
 A gateway with authentication shows a task only to its owner, and an operator does not have the owner's credentials.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from functools import update_wrapper
+from functools import partial
 from typing import Any
 
 import click
@@ -16,18 +17,23 @@ from a2a.utils.errors import TaskNotFoundError
 
 from ...agents import longest_grace
 from ...app import A2A
+from ...client import state_name
 from ...dispatch import Publisher
+from ...lifecycle.execution import ENDS, process_of, worker_of
 from ...lifecycle.references import Scope
 from ...lifecycle.states import TERMINAL
 from ...operations.service import TaskService
 from ...store import Keys, SyncStore
 from ...store.runs.release import Steps, read_steps
+from ...store.runs.step_durations import StepDuration, step_durations
 from ...store.tasks.commands import read_task
 from ...store.tasks.dead_letters import AlreadyRequeued, DeadLetter, read_dead_letter
+from ...store.tasks.family import MAX_DEPTH, Family, Relative, read_family
 from ...submission import Submissions
-from ..output import EventPrinter, as_json, state_name, task_lines
-from .cancel_all import BEYOND_GRACE, Canceller
-from .selection import missing_task, operator_store, refuse_gateway_options, run_on_service
+from ..options import Decorator
+from ..output import EventPrinter, Table, duration, json_line, print_task, printable
+from .cancel_all import BEYOND_GRACE, cancel_tasks
+from .selection import missing_task, operator_store, refuse_gateway_options, run_on_service, with_store_mode
 
 StoredTaskCommand = Callable[[click.Context, str, str | None, bool], None]
 """Function that receives the context of a command, the id of a task, its agent or None, and True for JSON."""
@@ -39,35 +45,40 @@ HELP = {
 }
 """Help of each option of `with_store_options`."""
 
+UNKNOWN_DURATION = "lost"
+"""Text that is shown as the duration of a step if the next step was not recorded."""
 
-def with_store_options(**functions: StoredTaskCommand) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+MAX_TREE = 1000
+"""Maximum number of tasks that --tree shows."""
+
+NOT_STORED = "not in the store"
+
+
+def with_store_options(**functions: StoredTaskCommand) -> Decorator:
     """Return a decorator that adds an option to a command for each of `functions`. With this option, the command calls
     the function instead of a gateway."""
 
-    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        def run(context: click.Context, /, **rest: Any) -> Any:
-            chosen = [name for name in functions if rest.pop(name)]
-            if not chosen:
-                return command(**rest)
-            if len(chosen) > 1:
-                raise click.UsageError(f"--{chosen[0]} and --{chosen[1]} exclude each other")
-            refuse_gateway_options(context, f"--{chosen[0]}")
-            return functions[chosen[0]](context, rest["task"], rest["agent"], rest["as_lines"])
+    def choose(context: click.Context, values: dict[str, Any]) -> Callable[[], None] | None:
+        chosen = [name for name in functions if values.pop(name)]
+        if not chosen:
+            return None
+        if len(chosen) > 1:
+            raise click.UsageError(f"--{chosen[0]} and --{chosen[1]} exclude each other")
+        refuse_gateway_options(context, f"--{chosen[0]}")
+        return partial(functions[chosen[0]], context, values["task"], values["agent"], values["as_lines"])
 
-        callback = click.pass_context(update_wrapper(run, command))
-        for name in reversed(functions):
-            text = f"{HELP[name]} Reads A2A_STORE_URL; needs no gateway."
-            callback = click.option(f"--{name}", is_flag=True, help=text)(callback)
-        return callback
-
-    return decorate
+    options = [
+        click.option(f"--{name}", is_flag=True, help=f"{HELP[name]} Reads A2A_STORE_URL; needs no gateway.")
+        for name in functions
+    ]
+    return with_store_mode(choose, *options)
 
 
 def show_task(context: click.Context, task_id: str, agent: str | None, as_lines: bool) -> None:
     """Print a task from the store and, for a dead letter, how to run the task again."""
     with operator_store(context, agent) as (a2a, store, keys):
         task, steps = _read(a2a, store, keys, task_id, agent)
-        _show(task, as_lines, steps.agent)
+        print_task(task, as_lines, steps.agent)
         if as_lines:
             return
         match store.run(read_dead_letter(keys, task_id, from_start=True)):
@@ -105,11 +116,11 @@ def cancel_task(context: click.Context, task_id: str, agent: str | None, as_line
         target = (task_id, steps.scope, steps.context_id)
 
         async def cancel(service: TaskService) -> str:
-            [outcome] = [outcome async for _, outcome in Canceller(service, timeout).cancel([target])]
+            [outcome] = [outcome async for _, outcome in cancel_tasks(service, [target], timeout)]
             return outcome
 
         outcome = run_on_service(a2a, cancel)
-        _show(_read(a2a, store, keys, task_id, agent)[0], as_lines)
+        print_task(_read(a2a, store, keys, task_id, agent)[0], as_lines)
         if outcome == "running":
             raise click.ClickException(
                 f"the agent of task {task_id} did not stop in time: see a2a list --stuck, and a2a doctor"
@@ -134,5 +145,100 @@ def _read(a2a: A2A, store: SyncStore, keys: Keys, task_id: str, agent: str | Non
     return snapshot[0], steps
 
 
-def _show(task: Task, as_lines: bool, agent: str = "") -> None:
-    click.echo(as_json(task) if as_lines else task_lines(task, agent))
+def _step_fields(duration_of: StepDuration, task_id: str, agent: str) -> dict[str, Any]:
+    step, transition, seconds = duration_of.step, duration_of.step.transition, duration_of.seconds
+    return {
+        "task": task_id,
+        "agent": agent,
+        "run": step.run,
+        "attempt": step.attempt,
+        "worker": worker_of(step.runner),
+        "process": process_of(step.runner),
+        "number": transition.number,
+        "from": transition.before,
+        "state": transition.after,
+        "at": transition.at.isoformat(),
+        "seconds": None if seconds is None else round(seconds, 6),
+        "open": duration_of.open,
+        "detail": dict(transition.detail),
+    }
+
+
+def _how_long(duration_of: StepDuration) -> str:
+    if duration_of.seconds is None:
+        return "-" if duration_of.step.transition.after in ENDS else UNKNOWN_DURATION
+    text = f"{duration_of.seconds:.3f} s" if duration_of.seconds < 60 else duration(duration_of.seconds)
+    return f"{text} so far" if duration_of.open else text
+
+
+STEP_COLUMNS: Mapping[str, Callable[[StepDuration], str]] = {
+    "RUN": lambda duration_of: str(duration_of.step.run),
+    "ATTEMPT": lambda duration_of: str(duration_of.step.attempt),
+    "STATE": lambda duration_of: duration_of.step.transition.after,
+    "WHEN": lambda duration_of: f"{duration_of.step.transition.at:%Y-%m-%d %H:%M:%S.%f}"[:-3],
+    "FOR": _how_long,
+    "WHAT": lambda duration_of: ", ".join(f"{k} {v}" for k, v in duration_of.step.transition.detail.items()),
+    "WORKER": lambda duration_of: worker_of(duration_of.step.runner),
+}
+
+
+def show_execution(context: click.Context, task_id: str, agent: str | None, as_lines: bool) -> None:
+    """Print the steps of a task's runs."""
+    with operator_store(context, agent) as (a2a, store, keys):
+        steps = store.run(read_steps(keys, task_id))
+    if steps is None or agent not in (None, steps.agent):
+        raise missing_task(a2a, task_id, agent)
+    if not as_lines:
+        version = f", version {steps.version}" if steps.version else ""
+        heading = f"task {task_id} ({steps.agent}{version}, context {steps.context_id}): {state_name(steps.state)}"
+        click.echo(printable(heading))
+    table = Table(STEP_COLUMNS, partial(_step_fields, task_id=task_id, agent=steps.agent), times=["WHEN"])
+    empty = "no step is recorded yet: no run has begun, or one has just begun"
+    table.print(list(step_durations(steps)), as_lines, empty)
+
+
+def tree(store: SyncStore, keys: Keys, family: Family) -> Iterator[tuple[int, str, Relative]]:
+    """Yield the tasks of a family as (depth, parent id, task), starting with the topmost known ancestor, which may no
+    longer be in the store."""
+    root = family
+    for _ in range(MAX_DEPTH):
+        above = None if root.parent is None else store.run(read_family(keys, None, root.parent.task_id))
+        if above is None:
+            break
+        root = above
+    if root.parent is not None:
+        yield 0, "", root.parent
+    first_depth = 0 if root.parent is None else 1
+    pending = [(first_depth, root.parent.task_id if root.parent else "", root.task)]
+    while pending:
+        depth, parent_id, task = pending.pop()
+        yield depth, parent_id, task
+        relatives = root if task is root.task else store.run(read_family(keys, None, task.task_id))
+        children = () if relatives is None else relatives.children
+        pending += [(depth + 1, task.task_id, child) for child in reversed(children)]
+
+
+def show_tree(context: click.Context, task_id: str, agent: str | None, as_lines: bool) -> None:
+    """Print a task with its ancestors and descendants."""
+    with operator_store(context, agent) as (a2a, store, keys):
+        family = store.run(read_family(keys, None, task_id))
+        if family is None or agent not in (None, family.task.agent):
+            raise missing_task(a2a, task_id, agent)
+        for number, (depth, parent_id, task) in enumerate(tree(store, keys, family)):
+            if number == MAX_TREE:
+                click.echo(
+                    f"the tree has more than {MAX_TREE} tasks: pass the id of a task lower in the tree", err=True
+                )
+                return
+            if as_lines:
+                fields = {"depth": depth, "parent": parent_id or None}
+                click.echo(json_line(task.to_dict() | fields))
+            else:
+                click.echo(_relative_line(depth, task, is_named=task.task_id == task_id))
+
+
+def _relative_line(depth: int, task: Relative, *, is_named: bool) -> str:
+    state = NOT_STORED if task.state is None else state_name(task.state)
+    survives = "" if task.cancels else "  not cancelled with its parent"
+    agent = f"  {task.agent}" if task.agent else ""
+    return printable(f"{'  ' * depth}{task.task_id}{agent}  {state}{survives}{'  <' if is_named and depth else ''}")

@@ -5,7 +5,7 @@ The command pages through the lists of open runs and of pauses. Ended tasks are 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from math import inf
@@ -13,11 +13,11 @@ from typing import Any
 
 import click
 
-from ...lifecycle.execution import process_of, worker_of
+from ...lifecycle.execution import worker_of
 from ...store import Keys, SyncStore
 from ...store.admin.scan import TaskSummary, list_summaries
-from ..output import print_list, state_name, table
-from .selection import Selection, duration, operator_store, require_agent
+from ..output import Table, duration
+from .selection import Selection, operator_store, require_agent, task_fields
 
 OLDER_THAN = 60.0
 LAPSED_AFTER = 5.0
@@ -60,33 +60,33 @@ class Stuck:
     why: Why
     seconds: float
 
-    def cells(self) -> tuple[str, ...]:
-        """Return the cells under `HEADING`."""
-        text = self.why.text
-        if self.why is Why.UNCLAIMED and self.task.republish_count:
-            count = self.task.republish_count
-            text += f", published again {count} {'time' if count == 1 else 'times'}"
-        run = f"{self.task.ref.run}"
-        worker = worker_of(self.task.runner) or "-"
-        return (self.task.ref.task_id, self.task.agent, run, duration(self.seconds), worker, text)
+    @property
+    def reason(self) -> str:
+        """Reason in words."""
+        count = self.task.republish_count
+        if self.why is not Why.UNCLAIMED or not count:
+            return self.why.text
+        return f"{self.why.text}, published again {count} {'time' if count == 1 else 'times'}"
 
     def as_dict(self) -> dict[str, Any]:
-        return {
-            "task": self.task.ref.task_id,
-            "agent": self.task.agent,
-            "contextId": self.task.context_id,
-            "state": state_name(self.task.state),
-            "why": self.why.code,
-            "seconds": round(self.seconds, 3),
-            "run": self.task.ref.run,
-            "attempt": self.task.attempt,
-            "worker": worker_of(self.task.runner) or None,
-            "process": process_of(self.task.runner) or None,
-            "publishedAgain": self.task.republish_count,
-        }
+        fields = task_fields(self.task)
+        beginning = {name: fields[name] for name in ("task", "agent", "contextId", "state")}
+        wait = {"why": self.why.code, "seconds": round(self.seconds, 3)}
+        run = {name: fields[name] for name in ("run", "attempt", "worker", "process")}
+        return beginning | wait | run | {"publishedAgain": self.task.republish_count}
 
 
-HEADING = ("TASK", "AGENT", "RUN", "FOR", "WORKER", "WHY")
+TABLE = Table[Stuck](
+    {
+        "TASK": lambda stuck: stuck.task.ref.task_id,
+        "AGENT": lambda stuck: stuck.task.agent,
+        "RUN": lambda stuck: str(stuck.task.ref.run),
+        "FOR": lambda stuck: duration(stuck.seconds),
+        "WORKER": lambda stuck: worker_of(stuck.task.runner),
+        "WHY": lambda stuck: stuck.reason,
+    },
+    Stuck.as_dict,
+)
 
 
 def stuck_tasks(store: SyncStore, keys: Keys, older_than: float) -> Iterator[Stuck]:
@@ -97,54 +97,43 @@ def stuck_tasks(store: SyncStore, keys: Keys, older_than: float) -> Iterator[Stu
     Raises:
         StoreUnavailable: Redis cannot be reached, or refuses the command.
     """
-    for task in list_summaries(store, keys, keys.dispatch):
-        if (wait_seconds := _seconds(task, task.waiting_since_us)) > older_than:
-            yield Stuck(task, Why.UNCLAIMED, wait_seconds)
-    for task in list_summaries(store, keys, keys.blocked):
-        if (wait_seconds := _seconds(task, task.score)) > older_than:
-            yield Stuck(task, Why.BLOCKED, wait_seconds)
-    for task in list_summaries(store, keys, keys.canvases):
-        if (wait_seconds := _seconds(task, task.claimed_us or task.since_us)) > older_than:
-            yield Stuck(task, Why.CANVAS, wait_seconds)
-    for task in list_summaries(store, keys, keys.leases):
-        if (lapse_seconds := _seconds(task, task.score)) > min(older_than, LAPSED_AFTER):
-            yield Stuck(task, Why.LAPSED, lapse_seconds)
-        elif task.cancel_requested_us is not None and (age := _seconds(task, task.cancel_requested_us)) > older_than:
-            yield Stuck(task, Why.CANCELING, age)
-    for task in list_summaries(store, keys, keys.suspended):
-        if (overdue := _seconds(task, task.score)) > min(older_than, LAPSED_AFTER):
-            yield Stuck(task, Why.OVERDUE, overdue)
-        elif task.score == inf and (wait_seconds := _seconds(task, task.waiting_since_us)) > older_than:
-            yield Stuck(task, Why.SIGNAL, wait_seconds)
-    for task in list_summaries(store, keys, keys.pauses):
-        if (wait_seconds := _seconds(task, task.since_us)) > older_than:
-            yield Stuck(task, Why.PAUSED, wait_seconds)
-
-
-def _seconds(task: TaskSummary, since_us: float) -> float:
-    return (task.now_us - since_us) / 1_000_000
+    waits: Mapping[str, Mapping[Why, Callable[[TaskSummary], float]]] = {
+        keys.dispatch: {Why.UNCLAIMED: lambda task: task.waiting_since_us},
+        keys.blocked: {Why.BLOCKED: lambda task: task.score},
+        keys.canvases: {Why.CANVAS: lambda task: task.claimed_us or task.since_us},
+        keys.leases: {
+            Why.LAPSED: lambda task: task.score,
+            Why.CANCELING: lambda task: inf if task.cancel_requested_us is None else task.cancel_requested_us,
+        },
+        keys.suspended: {
+            Why.OVERDUE: lambda task: task.score,
+            Why.SIGNAL: lambda task: task.waiting_since_us if task.score == inf else inf,
+        },
+        keys.pauses: {Why.PAUSED: lambda task: task.since_us},
+    }
+    for name, began_us in waits.items():
+        for task in list_summaries(store, keys, name):
+            for why, since_us in began_us.items():
+                seconds = (task.now_us - since_us(task)) / 1_000_000
+                if seconds > (min(older_than, LAPSED_AFTER) if why in (Why.LAPSED, Why.OVERDUE) else older_than):
+                    yield Stuck(task, why, seconds)
+                    break
 
 
 def list_stuck(
-    context: click.Context, selection: Selection, older_than: float | None, limit: int, as_lines: bool
+    context: click.Context, selection: Selection, limit: int, as_lines: bool, *, older_than: float | None
 ) -> None:
     """Print the tasks that have waited for longer than `older_than` seconds, or `OLDER_THAN`, longest wait first."""
     seconds = OLDER_THAN if older_than is None else older_than
     with operator_store(context, None) as (a2a, store, keys):
-        tasks = [task for task in stuck_tasks(store, keys, seconds) if task.task in selection]
+        tasks = [stuck for stuck in stuck_tasks(store, keys, seconds) if stuck.task in selection]
         require_agent(a2a, selection.agent, has_tasks=bool(tasks))
-    tasks.sort(key=lambda task: task.seconds, reverse=True)
-    shown_tasks = tasks[:limit]
-    empty = f"nothing is stuck: no task has waited for longer than {duration(seconds)}"
-    print_list(shown_tasks, as_lines, Stuck.as_dict, _lines, empty)
+    tasks.sort(key=lambda stuck: stuck.seconds, reverse=True)
+    TABLE.print(tasks[:limit], as_lines, f"nothing is stuck: no task has waited for longer than {duration(seconds)}")
     if as_lines:
         return
     if len(tasks) > limit:
         click.echo(f"… {len(tasks) - limit} more tasks: raise --limit")
-    for cause in Why:
-        if any(task.why is cause for task in shown_tasks):
-            click.echo(f"{cause.text}: {cause.remedy}")
-
-
-def _lines(tasks: Sequence[Stuck]) -> Iterable[str]:
-    return table(HEADING, [task.cells() for task in tasks])
+    causes = {stuck.why for stuck in tasks[:limit]}
+    for cause in filter(causes.__contains__, Why):
+        click.echo(f"{cause.text}: {cause.remedy}")

@@ -12,26 +12,25 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from threading import Event, Thread
 from typing import Any
 
 import click
 from celery import Celery
 
+from ...client import state_name
 from ...clock import SYSTEM_CLOCK, Clock
 from ...dispatch import ask_workers, worker_reports
 from ...errors import StoreUnavailable
-from ...lifecycle.states import CANCELED, COMPLETED, FAILED, REJECTED
-from ...store import Keys, SyncStore
-from ...store.admin.metrics import FleetMetrics, read_metrics
+from ...lifecycle.states import FAILED, TERMINAL
+from ...store import SyncStore
 from ...store.admin.start_check import server_of
 from ...store.admin.usage import Memory, read_memory
-from ...store.webhooks.deliveries import DeliveryMetrics, delivery_metrics
 from ..doctor.broker_server import require_broker
-from ..output import json_line, state_name, table, truncate_text
-from .selection import duration, operator_store
-from .stats import shown_size
+from ..output import duration, json_line, json_object, shown_size, table, time_text, truncate_text
+from .drain import deployment_of
+from .selection import operator_store
+from .stats import FleetReading, oldest_text
 
 INTERVAL = 1.0
 """Seconds between two readings."""
@@ -59,38 +58,20 @@ WORKER_HEADING = ("WORKER", "STATE", "ACTIVE", "PREFETCHED", "OTHER", "QUEUES")
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """Metrics of the store at one point in time."""
-
-    counted: FleetMetrics
-    posts: DeliveryMetrics
-    memory: Memory | None
-
-    @classmethod
-    def of(cls, store: SyncStore, keys: Keys) -> Reading:
-        """Read the metrics. The cost is independent of the number of tasks.
-
-        Raises:
-            StoreUnavailable: Redis cannot be reached, or refuses the command.
-        """
-        return cls(store.run(read_metrics(keys)), store.run(delivery_metrics(keys)), store.run(read_memory()))
-
-
-@dataclass(frozen=True, slots=True)
 class WorkerLoad:
     """Work of a worker.
 
     Attributes:
         state: "ready", "drained" (some or all of the worker's queues) or "silent".
-        seen: Monotonic time of the worker's latest reply.
+        reply_time: Monotonic time of the worker's latest reply.
     """
 
-    name: str
+    worker: str
     state: str
     slots: int
     active: int
     prefetched: int
-    others: int
+    other_tasks: int
     queues: tuple[str, ...]
     reply_time: float
 
@@ -103,19 +84,8 @@ class WorkerLoad:
 
     def cells(self) -> tuple[str, ...]:
         """Return the cells under `WORKER_HEADING`."""
-        counts = (f"{self.active} of {self.slots}", str(self.prefetched), str(self.others))
-        return (self.name, self.state, *counts, " ".join(self.queues))
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "worker": self.name,
-            "state": self.state,
-            "slots": self.slots,
-            "active": self.active,
-            "prefetched": self.prefetched,
-            "otherTasks": self.others,
-            "queues": list(self.queues),
-        }
+        counts = (f"{self.active} of {self.slots}", str(self.prefetched), str(self.other_tasks))
+        return (self.worker, self.state, *counts, " ".join(self.queues))
 
 
 class WorkerLoads:
@@ -163,12 +133,11 @@ class WorkerLoads:
     def _recognize(self, nodes: Sequence[str]) -> None:
         """Determine which of `nodes` belong to this deployment. A worker that reports no store or key prefix is treated
         as a worker of this deployment, unless its app has no A2A object."""
-        if nodes:
-            for node, report in worker_reports(self._app, REPORT_TIMEOUT, nodes).items():
-                identity = report.get("store", {}).get("identity"), report.get("settings", {}).get("key_prefix")
-                self._is_ours[node] = "tasks" not in report and (identity == self._ours or None in identity)
-            for node in nodes:
-                self._is_ours.setdefault(node, True)
+        reports = worker_reports(self._app, REPORT_TIMEOUT, nodes) if nodes else {}
+        for node in nodes:
+            report = reports.get(node, {})
+            deployment = deployment_of(report)
+            self._is_ours[node] = "tasks" not in report and (deployment == self._ours or None in deployment)
 
     def _update_forever(self) -> None:
         while True:
@@ -183,130 +152,96 @@ class WorkerLoads:
 class View:
     """View of the fleet. Throughput is measured between the readings `before` and `now`."""
 
-    now: Reading
-    before: Reading
+    now: FleetReading
+    before: FleetReading
+    memory: Memory | None
     agents: Sequence[str]
     workers: Sequence[WorkerLoad]
     error: str = ""
 
-    def lines(self, width: int, height: int) -> list[str]:
-        """Return the view as at most `height` lines of at most `width` characters."""
-        summary = [*self._summary(), ""]
-        of_workers = list(
-            table(WORKER_HEADING, [worker.cells() for worker in self.workers], width, fixed=WORKER_HEADING)
-        )
-        if not self.workers:
-            of_workers[1:] = [self.error or "no worker replies"]
-        agent_cells = [self._agent_cells(name) for name in self._busiest()]
-        of_agents = list(table(AGENT_HEADING, agent_cells, width, fixed=AGENT_HEADING))
-        available = height - len(summary) - 1
-        most_workers = max(available // 2, available - len(of_agents))
-        lines = [*summary, *_cut(of_agents, available - min(most_workers, len(of_workers)), "agents")]
-        return [truncate_text(line, width) for line in [*lines, "", *_cut(of_workers, most_workers, "workers")]]
-
-    def as_json(self) -> str:
-        """Return the view as one line of JSON."""
-        fleet_metrics, posts, memory = self.now.counted, self.now.posts, self.now.memory
-        fields = {
-            "at": self._time().isoformat(),
-            "runs": dict(fleet_metrics.runs),
-            "paused": fleet_metrics.paused,
-            "deadLetters": fleet_metrics.dead_letters,
+    def fields(self) -> dict[str, Any]:
+        """Return the view as JSON."""
+        memory = self.memory
+        return {
+            "at": self.now.time.replace(microsecond=0).isoformat(),
+            **self.now.run_fields(),
             "agents": {name: self._agent_fields(name) for name in self.agents},
             "webhooks": {
-                "waiting": posts.waiting,
-                "dead": posts.dead,
+                "waiting": self.now.posts.waiting,
+                "dead": self.now.posts.dead,
                 "deliveredPerSecond": self._posts_per_second("delivered"),
                 "failedPerSecond": self._posts_per_second("failed"),
                 "givenUpPerSecond": self._posts_per_second("given_up"),
             },
             "store": {"bytes": memory.used if memory else None, "maxBytes": memory.limit if memory else None},
-            "workers": [worker.as_dict() for worker in self.workers],
+            "workers": [json_object(worker, without="reply_time") for worker in self.workers],
         }
-        return json_line(fields)
 
-    def _summary(self) -> Iterator[str]:
-        fleet_metrics, posts, memory = self.now.counted, self.now.posts, self.now.memory
-        runs, oldest = fleet_metrics.runs, fleet_metrics.oldest.values()
-        store = ""
-        if memory is not None:
-            store = f"store {shown_size(memory.used)}" + (f" of {shown_size(memory.limit)}" if memory.limit else "")
-        yield f"{self._time():%Y-%m-%d %H:%M:%S} UTC   {store}".rstrip()
-        waiting = f"{runs['queued']} waiting" + (f" (oldest {duration(max(oldest))})" if oldest else "")
+    def lines(self, width: int, height: int) -> list[str]:
+        """Return the view as at most `height` lines of at most `width` characters."""
+        fields = self.fields()
+        summary = [*self._summary(fields), ""]
+        of_workers = list(table(WORKER_HEADING, map(WorkerLoad.cells, self.workers), width, fixed=WORKER_HEADING))
+        if not self.workers:
+            of_workers[1:] = [self.error or "no worker replies"]
+        agents: Mapping[str, Any] = fields["agents"]
+        busiest = sorted(agents, key=lambda name: (-self._rate(name), -(agents[name]["oldestWaitingSeconds"] or 0)))
+        cells = (_agent_cells(name, agents[name]) for name in busiest)
+        of_agents = list(table(AGENT_HEADING, cells, width, fixed=AGENT_HEADING))
+        available = height - len(summary) - 1
+        most_workers = max(available // 2, available - len(of_agents))
+        lines = [*summary, *_cut(of_agents, available - min(most_workers, len(of_workers)), "agents")]
+        return [truncate_text(line, width) for line in [*lines, "", *_cut(of_workers, most_workers, "workers")]]
+
+    def _summary(self, fields: Mapping[str, Any]) -> Iterator[str]:
+        runs, posts, store = fields["runs"], fields["webhooks"], fields["store"]
+        limit = f" of {shown_size(store['maxBytes'])}" if store["maxBytes"] else ""
+        memory = "" if store["bytes"] is None else f"   store {shown_size(store['bytes'])}{limit}"
+        yield f"{time_text(self.now.time)} UTC{memory}"
+        oldest = max(self.now.counted.oldest.values(), default=None)
+        waiting = f"{runs['queued']} waiting" + ("" if oldest is None else f" (oldest {duration(oldest)})")
         yield f"tasks     {waiting}, {runs['running']} running, {runs['suspended']} suspended"
-        others = (
-            f"{runs['blocked']} blocked, {runs['delegated']} delegated, {fleet_metrics.paused} waiting for an answer"
-        )
-        yield f"          {others}, {fleet_metrics.dead_letters} dead letters"
-        states = (COMPLETED, FAILED, CANCELED, REJECTED)
-        yield "ended     " + ", ".join(f"{self._rate(None, s):.1f}/s {state_name(s).lower()}" for s in states)
-        yield f"webhooks  {posts.waiting} waiting, {posts.dead} given up"
-        outcomes = (("delivered", "delivered"), ("failed", "failed"), ("given_up", "given up"))
-        yield "posts     " + ", ".join(f"{self._posts_per_second(key):.1f}/s {name}" for key, name in outcomes)
-
-    def _time(self) -> datetime:
-        return datetime.fromtimestamp(self.now.counted.now_us // 1_000_000, UTC)
-
-    def _seconds(self) -> float:
-        return (self.now.counted.now_us - self.before.counted.now_us) / 1_000_000
+        others = f"{runs['blocked']} blocked, {runs['delegated']} delegated, {fields['paused']} waiting for an answer"
+        yield f"          {others}, {fields['deadLetters']} dead letters"
+        yield "ended     " + ", ".join(f"{self._rate(None, s):.1f}/s {state_name(s).lower()}" for s in sorted(TERMINAL))
+        yield f"webhooks  {posts['waiting']} waiting, {posts['dead']} given up"
+        rates = (posts[f"{outcome}PerSecond"] for outcome in ("delivered", "failed", "givenUp"))
+        yield "posts     {:.1f}/s delivered, {:.1f}/s failed, {:.1f}/s given up".format(*rates)
 
     def _per_second(self, more: int) -> float:
-        seconds = self._seconds()
+        seconds = (self.now.time - self.before.time).total_seconds()
         return round(more / seconds, 2) if seconds > 0 else 0.0
 
     def _rate(self, agent: str | None, *states: int) -> float:
         """Return the number of tasks per second that ended in `states`, or in any state, for `agent` or all agents."""
-
-        def total(reading: Reading) -> int:
-            end_counts = reading.counted.counted("ended").items()
-            state_numbers = {str(int(state)) for state in states}
-            return sum(
-                n
-                for (name, state), n in end_counts
-                if agent in (None, name) and (not state_numbers or state in state_numbers)
-            )
-
-        return self._per_second(total(self.now) - total(self.before))
+        return self._per_second(self.now.end_count(agent, *states) - self.before.end_count(agent, *states))
 
     def _posts_per_second(self, outcome: str) -> float:
         return self._per_second(getattr(self.now.posts, outcome) - getattr(self.before.posts, outcome))
 
-    def _end_count(self, name: str, state: int) -> int:
-        return self.now.counted.counted("ended").get((name, str(int(state))), 0)
-
-    def _loss_count(self, name: str) -> int:
-        return sum(n for (agent, _), n in self.now.counted.counted("lost").items() if agent == name)
-
-    def _busiest(self) -> list[str]:
-        oldest = self.now.counted.oldest
-        return sorted(self.agents, key=lambda name: (-self._rate(name), -oldest.get(name, 0.0)))
-
-    def _agent_cells(self, name: str) -> tuple[str, ...]:
-        oldest = self.now.counted.oldest.get(name)
-        rates = (f"{self._rate(name):.1f}", f"{self._rate(name, FAILED):.1f}")
-        end_counts = (str(self._end_count(name, state)) for state in (COMPLETED, FAILED, CANCELED))
-        return (name, *rates, "-" if oldest is None else duration(oldest), *end_counts, str(self._loss_count(name)))
-
     def _agent_fields(self, name: str) -> dict[str, Any]:
-        oldest = self.now.counted.oldest.get(name)
-        states = (COMPLETED, FAILED, CANCELED, REJECTED)
-        return {
-            "endedPerSecond": self._rate(name),
-            "failedPerSecond": self._rate(name, FAILED),
-            "oldestWaitingSeconds": None if oldest is None else round(oldest, 3),
-            "ended": {state_name(state).lower(): self._end_count(name, state) for state in states},
-            "lost": self._loss_count(name),
-        }
+        fields = self.now.agent_fields(name)
+        rates = {"endedPerSecond": self._rate(name), "failedPerSecond": self._rate(name, FAILED)}
+        return rates | fields | {"lost": sum(fields["lost"].values())}
+
+
+def _agent_cells(name: str, agent: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the cells under `AGENT_HEADING`."""
+    rates = (f"{agent['endedPerSecond']:.1f}", f"{agent['failedPerSecond']:.1f}")
+    end_counts = (str(agent["ended"][state]) for state in ("completed", "failed", "canceled"))
+    return (name, *rates, oldest_text(agent), *end_counts, str(agent["lost"]))
 
 
 class Views:
     """Successive views of a fleet."""
 
-    def __init__(self, reader: Callable[[], Reading], agents: Sequence[str], loads: WorkerLoads) -> None:
+    def __init__(
+        self, reader: Callable[[], tuple[FleetReading, Memory | None]], agents: Sequence[str], loads: WorkerLoads
+    ) -> None:
         self._read = reader
         self._agents = agents
         self._loads = loads
-        self._readings: deque[Reading] = deque(maxlen=WINDOW + 1)
+        self._readings: deque[FleetReading] = deque(maxlen=WINDOW + 1)
 
     def next(self) -> View:
         """Read the store, and return the current view.
@@ -314,10 +249,10 @@ class Views:
         Raises:
             StoreUnavailable: Redis cannot be reached, or refuses the command.
         """
-        now = self._read()
+        now, memory = self._read()
         self._readings.append(now)
-        agents = dict.fromkeys([*self._agents, *(name for _, name, _ in now.counted.counts)])
-        return View(now, self._readings[0], list(agents), list(self._loads.latest.values()), self._loads.error)
+        workers = list(self._loads.latest.values())
+        return View(now, self._readings[0], memory, now.agents(self._agents), workers, self._loads.error)
 
 
 @click.command()
@@ -335,12 +270,12 @@ def top(context: click.Context, once: bool, as_lines: bool) -> None:
     with operator_store(context, None) as (a2a, store, keys):
         require_broker(a2a.celery)
         loads = WorkerLoads(a2a.celery, store, a2a.settings.key_prefix)
-        views = Views(lambda: Reading.of(store, keys), list(a2a.agents), loads)
+        views = Views(lambda: (FleetReading.of(store, keys), store.run(read_memory())), list(a2a.agents), loads)
         if once:
             views.next()
             loads.update()
             view = views.next()
-            click.echo(view.as_json() if as_lines else "\n".join(view.lines(*_size())))
+            click.echo(json_line(view.fields()) if as_lines else "\n".join(view.lines(*_size())))
             return
         loads.start()
         try:
@@ -356,7 +291,7 @@ def top(context: click.Context, once: bool, as_lines: bool) -> None:
 def print_views(views: Views) -> None:
     """Print a line of JSON each second."""
     while True:
-        click.echo(views.next().as_json())
+        click.echo(json_line(views.next().fields()))
         Event().wait(INTERVAL)
 
 

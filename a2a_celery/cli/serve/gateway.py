@@ -24,7 +24,6 @@ from ...app import A2A, import_modules
 from ...clock import SYSTEM_CLOCK, Clock
 from ...crypto.jwk_sets import is_loopback
 from ...crypto.sealing import sealer_of
-from ...errors import ConfigError
 from ...gateway.auth.from_settings import authenticator_from_settings
 from ...gateway.auth.http import PeerAddressMiddleware
 from ...gateway.metrics import FOLDER
@@ -235,11 +234,7 @@ def gateway(
         "timeout_keep_alive": 75,
     }
     if workers == 1:
-        try:
-            asgi = gateway_app(a2a, host, access_log=access_log)
-        except ConfigError as e:
-            raise click.ClickException(str(e)) from e
-        uvicorn.run(asgi, **options)
+        uvicorn.run(gateway_app(a2a, host, access_log=access_log), **options)
     else:
         variables = {APP_VARIABLE: app_location(context), LEVEL_VARIABLE: log_level, HOST_VARIABLE: host}
         os.environ |= {**variables, ACCESS_LOG_VARIABLE: "on" if access_log else ""}
@@ -256,12 +251,9 @@ def _warn_of_open_gateway(host: str, settings: Settings) -> None:
 def _check_ports(host: str, port: int, grpc_port: int | None) -> None:
     """Check that the ports for HTTP and gRPC are free before uvicorn starts, so that an error is printed as one
     line."""
-    try:
-        available_port(host, port, "--port")
-        if grpc_port is not None:
-            available_port(host, grpc_port, "--grpc-port", shared=True)
-    except ConfigError as e:
-        raise click.ClickException(str(e)) from e
+    available_port(host, port, "--port")
+    if grpc_port is not None:
+        available_port(host, grpc_port, "--grpc-port", shared=True)
 
 
 def _check_store(settings: Settings) -> None:
@@ -278,10 +270,7 @@ def _check_store(settings: Settings) -> None:
         finally:
             await store.aclose()
 
-    try:
-        asyncio.run(check())
-    except ConfigError as e:
-        raise click.ClickException(str(e)) from e
+    asyncio.run(check())
 
 
 @contextmanager

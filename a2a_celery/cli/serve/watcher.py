@@ -7,7 +7,6 @@ from pathlib import Path
 
 import click
 
-from ...errors import ConfigError
 from ...telemetry.logging_setup import set_up
 from ..app_loader import load_configured_a2a
 from ..options import LOG_LEVEL, PORT
@@ -37,11 +36,8 @@ def watcher(
     """
     a2a = load_configured_a2a(context, joins_dev=False)
     set_up(a2a.celery, log_level, a2a.settings.log_format)
-    try:
-        watching = a2a.watcher()
-        if metrics_port is not None:
-            port = watching.metrics.serve(metrics_host, metrics_port)
-            logger.info("metrics at http://%s:%d/metrics", metrics_host, port)
-        watching.run_until_signalled(alive_file)
-    except ConfigError as e:
-        raise click.ClickException(str(e)) from e
+    watching = a2a.watcher()
+    if metrics_port is not None:
+        port = watching.metrics.serve(metrics_host, metrics_port)
+        logger.info("metrics at http://%s:%d/metrics", metrics_host, port)
+    watching.run_until_signalled(alive_file)
