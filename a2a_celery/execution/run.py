@@ -330,7 +330,7 @@ class Run:
             working=adapter.announces,
             max_attempts=self._agent.max_attempts,
             retries=self._retries,
-            session=self._agent.session,
+            reads_session=self._agent.session,
             worker=self._emitter.worker if self._emitter else "",
             version=self._agent.version or "",
         )

@@ -130,8 +130,11 @@ def _all_arguments(records: Sequence[RunRecord]) -> Sequence[EventArguments]:
     return list(map(event_arguments, records))
 
 
-EventToWrite = Annotated[RunRecord, event_arguments]
-"""Event, step or journal entry as an argument of a script."""
+StatusToWrite = Annotated[TaskStatusUpdateEvent, event_arguments]
+"""Status event as an argument of a script."""
+
+EntryToWrite = Annotated[JournalEntry, event_arguments]
+"""Journal entry as an argument of a script, with its key as `subject`."""
 
 EventsToWrite = Annotated[Sequence[RunRecord], _all_arguments]
 """Events, steps and journal entries as an argument of a script."""

@@ -21,6 +21,14 @@ def scope_or_any(scope: Scope | None) -> str:
     return "*" if scope is None else str(scope)
 
 
+def scope_text(scope: Scope) -> str:
+    """Return a scope as scripts receive it."""
+    return str(scope)
+
+
+ExactScope = Annotated[Scope, scope_text]
+"""Scope as an argument of a script."""
+
 AnyScope = Annotated[Scope | None, scope_or_any]
 """Scope as the argument of a script, or None for any scope."""
 

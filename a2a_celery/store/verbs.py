@@ -1,18 +1,26 @@
 """Signatures of the store's scripts.
 
 A verb is a Python function with the name of a script, perhaps after an underscore. Its parameters are the parameters of
-the script, and its body returns how the reply of the call is read. The linker declares the parameters at the beginning
+the script, and its body returns the parser of the script's reply. The linker declares the parameters at the beginning
 of the script, so a script uses them by name. A call of the verb returns an `Operation`:
 
     @verb
-    def claimed_runs(keys: Keys, *, limit: int) -> Reply[list[ClaimedRun]]:
+    def end_run(keys: Keys, ref: RunRef, *, event: StatusToWrite, lost: bool = False) -> Reply[Over]:
         return Reply(parse)
 
-    operation = claimed_runs(keys, limit=100)
+    operation = end_run(keys, ref, event=event)
+
+A function that computes arguments for the script calls a private verb:
+
+    def request_cancel(keys: Keys, scope: Scope, task_id: str, text: str) -> Operation[Canceled]:
+        return _request_cancel(keys, task_id, scope, uuid4().hex, canceled_status(text))
+
+    @verb
+    def _request_cancel(keys: Keys, task_id: TaskId, scope: ExactScope, nonce: str, event: StatusToWrite) -> Reply[…]: …
 
 The annotation of a parameter determines what the script receives:
 
-    Keys                the names of `Keys` that the script uses, such as ``dispatch`` and ``prefix``
+    Keys                the names of `Keys` that the script uses, such as ``dispatch``; the first parameter
     TaskId              table ``keys`` with the keys of the task by name, and the id by the parameter's name
     RunRef              table ``keys`` with the keys of the task by name, and the number ``run``
     TaskKeys            table with the keys of the task by name
@@ -25,7 +33,8 @@ The annotation of a parameter determines what the script receives:
     T | None            nil for None, and for an empty string
     Sequence[T]         list
     a NamedTuple        table with the fields by name
-    Annotated[T, f]     ``f(value)`` or ``f(keys, value)``, by the return annotation of ``f``
+    Annotated[T, f]     ``f(value)`` or ``f(keys, value)``, by the return annotation of ``f``; ``f`` also converts None,
+                        except in ``Annotated[T, f] | None``
     Unsent[T]           nothing; only the body of the verb uses the value
 
 A script may also use the constants of its verb's module. A verb whose script uses another name, or does not use a
@@ -40,11 +49,12 @@ contains the Lua code of the section. A script runs its sections with ``<point>_
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from functools import cached_property, partial, wraps
+from functools import cached_property, lru_cache, partial, wraps
 from inspect import signature as signature_of
+from itertools import count
 from operator import itemgetter
 from pathlib import Path
 from types import NoneType, UnionType
@@ -87,7 +97,7 @@ Parser = Callable[[Any], T]
 
 
 class Reply(NamedTuple, Generic[T]):
-    """How the reply of a call is read. The fields are described in `Operation`."""
+    """Parser of a script's reply, with options of the call that `Operation` describes."""
 
     parse: Parser[T]
     resolve_blobs: bool = True
@@ -96,7 +106,7 @@ class Reply(NamedTuple, Generic[T]):
     ends_task: bool = False
 
 
-def none(_: object) -> None:
+def no_result(_: object) -> None:
     """Parse a reply without content."""
 
 
@@ -124,13 +134,19 @@ def verb(function: Callable[P, Reply[T]]) -> Callable[P, Operation[T]]:
     name = function.__name__.lstrip("_")
     defaults = {parameter: value.default for parameter, value in signature_of(function).parameters.items()}
     names = list(defaults)
+    hints = get_type_hints(function, include_extras=True)
     text = script_text(name)
     points = list(dict.fromkeys(_POINT.findall(text)))
     undefined = undefined_names(text) - {f"{point}_sections" for point in points}
-    received = sorted(_received(function, undefined), key=lambda pair: _order(pair[0].form))
+    received = sorted(_received(names, hints, undefined), key=lambda pair: _order(pair[0].form))
     parameters = [parameter for parameter, _ in received]
-    undefined -= {parameter.name for parameter in parameters}
+    received_names = [parameter.name for parameter in parameters]
+    if repeated := {used for used in received_names if received_names.count(used) > 1}:
+        raise TypeError(f"script {name} would receive {min(repeated)} twice")
+    undefined.difference_update(received_names)
     constants = sorted(used for used in undefined if used.isupper() and used in function.__globals__)
+    if wrong := [used for used in constants if type(function.__globals__[used]) not in (int, float, str)]:
+        raise TypeError(f"script {name} uses {wrong[0]}, which is neither a number nor a text")
     require_names(f"script {name}", text, parameters, undefined.difference(constants))
 
     def header_with(sections: tuple[type[Any], ...]) -> str:
@@ -138,7 +154,7 @@ def verb(function: Callable[P, Reply[T]]) -> Callable[P, Operation[T]]:
         features = [code.table.name for code in codes]
         if repeated := {feature for feature in features if features.count(feature) > 1}:
             raise TypeError(f"script {name} has two sections of the feature {min(repeated)}")
-        if taken := {*features} & {*(parameter.name for parameter in parameters), *defined_names()}:
+        if taken := {*features} & {*received_names, *defined_names()}:
             raise TypeError(f"script {name} has a parameter or a library with the name of the feature {min(taken)}")
         declared = (f"local {constant} = {function.__globals__[constant]!r}\n" for constant in constants)
         lines = header([*parameters, *(code.table for code in codes)])
@@ -149,7 +165,7 @@ def verb(function: Callable[P, Reply[T]]) -> Callable[P, Operation[T]]:
     keys = [(form.add, value_of) for (_, form), value_of in received if isinstance(form, KeyForm)]
     scalars = [(form.encode, value_of) for (_, form), value_of in received if isinstance(form, ScalarForm)]
     others = [(form.add, value_of) for (_, form), value_of in received if isinstance(form, TableForm | ListForm)]
-    sections_at = next((n for n, hint in enumerate(_hints(function)) if hint == Sections), None)
+    sections_at = next((n for n, parameter in enumerate(names) if hints[parameter] == Sections), None)
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> Operation[T]:
@@ -273,9 +289,9 @@ class ScalarForm(NamedTuple):
         """Append the argument for `value`."""
         arguments.append(value if self.encode is None else self.encode(value))
 
-    def read(self, cursor: Cursor) -> str:
-        """Return the Lua expression of the value at the cursor."""
-        return self.expression.format(cursor.next())
+    def read(self) -> str:
+        """Return the Lua expression that reads the value."""
+        return self.expression.format("argument()")
 
 
 @dataclass(frozen=True)
@@ -306,24 +322,10 @@ class TableForm:
         for field, item in zip(self.fields, value, strict=True):
             field.form.add(arguments, item)
 
-    def read(self, cursor: Cursor) -> str:
-        """Return the Lua expression of the table at the cursor. All fields are scalars."""
-        return f"{{{', '.join(f'{field.name} = {field.form.read(cursor)}' for field in self.fields)}}}"
-
-    def lines(self, target: str, cursor: Cursor) -> Iterator[str]:
-        """Yield the Lua lines that assign the table at the cursor to `target`, or leave `target` nil for None."""
-        if self.is_optional:
-            yield cursor.move()
-            yield "if ARGV[at] ~= '' then"
-        scalars = [field for field in self.fields if isinstance(field.form, ScalarForm)]
-        yield f"{target} = {TableForm(scalars, False).read(cursor)}"
-        for name, form in self.fields[len(scalars) :]:
-            if isinstance(form, ScalarForm):
-                raise TypeError(f"{name}: a plain field comes before the lists and tables")
-            yield from form.lines(f"{target}.{name}", cursor)
-        if self.is_optional:
-            yield cursor.pass_read()
-            yield "end"
+    def read(self) -> str:
+        """Return the Lua expression that reads the table, or nil for None."""
+        table = f"{{{', '.join(f'{field.name} = {field.form.read()}' for field in self.fields)}}}"
+        return f"argument() ~= '' and {table} or nil" if self.is_optional else table
 
 
 class ListForm(NamedTuple):
@@ -337,44 +339,14 @@ class ListForm(NamedTuple):
         for item in value:
             self.item.add(arguments, item)
 
-    def lines(self, target: str, cursor: Cursor) -> Iterator[str]:
-        """Yield the Lua lines that assign the list at the cursor to `target`."""
-        yield cursor.move()
-        yield f"{target} = {{}}"
-        yield "for i = 1, tonumber(ARGV[at]) do"
-        yield f"{target}[i] = {self.item.read(cursor)}"
-        yield cursor.pass_read()
-        yield "end"
+    def read(self) -> str:
+        """Return the Lua expression that reads the list."""
+        return f"list_of(function() return {self.item.read()} end)"
 
 
 def _order(form: Any) -> int:
     """Return the position of a form among the parameters: keys, then scalars, then tables and lists."""
     return list(KeyForm).index(form) if isinstance(form, KeyForm) else 3 if isinstance(form, ScalarForm) else 4
-
-
-class Cursor:
-    """Position of the next argument. The Lua variable ``at`` has the position of the last argument that was read, as
-    soon as the position depends on the arguments."""
-
-    def __init__(self) -> None:
-        self._base = ""
-        self._read = 0
-
-    def next(self) -> str:
-        """Return the Lua expression of the next argument."""
-        self._read += 1
-        return f"ARGV[{self._base}{self._read}]"
-
-    def move(self) -> str:
-        """Return the Lua line that sets ``at`` to the position of the next argument."""
-        self._read += 1
-        return self.pass_read()
-
-    def pass_read(self) -> str:
-        """Return the Lua line that sets ``at`` to the position of the last argument that was read."""
-        line = f"at = {self._base}{self._read}"
-        self._base, self._read = "at + ", 0
-        return line
 
 
 _STRING, _NUMBER = ScalarForm("{}"), ScalarForm("tonumber({})")
@@ -387,29 +359,33 @@ _SCALARS: dict[Any, ScalarForm] = {
     bool: ScalarForm("{} == '1'", int),
 }
 
-_IMPLIED = {name for name, value in vars(Keys).items() if isinstance(value, property)} | {"prefix"}
-"""Names of `Keys` that a script may use."""
-_PREFIXES = ("prefix", "sessions", "runners")
-"""Names of `Keys` that are no names of keys."""
+_PREFIXES = {"prefix", "sessions", "runners"}
+"""Names of `Keys` that scripts may use and that are prefixes of keys or channels."""
+_PATTERNS = {"notification_channels", "reply_channel_loads", "_plain_prefix"}
+_IMPLIED = _PREFIXES | {name for name, value in vars(Keys).items() if isinstance(value, property)} - _PATTERNS
+"""Names of `Keys` that scripts may use."""
+TASK_KEYS = tuple(TaskKeys.__annotations__)
 
 
-def _hints(function: Callable[..., Any]) -> list[Any]:
-    """Return the annotations of the parameters of a function."""
-    hints = get_type_hints(function, include_extras=True)
-    return [hints[name] for name in signature_of(function).parameters]
-
-
-def _received(function: Callable[..., Any], used: Collection[str]) -> Iterator[tuple[Parameter, ValueOf]]:
+def _received(
+    names: Sequence[str], hints: Mapping[str, Any], used: Collection[str]
+) -> Iterator[tuple[Parameter, ValueOf]]:
     """Yield the parameters of the script of a verb, each with the function that returns its value.
 
     Args:
-        function: Verb.
+        names: Names of the verb's parameters.
+        hints: Annotations of the verb's parameters by name.
         used: Names that the script uses and does not define.
+
+    Raises:
+        TypeError: A parameter has an annotation without a Lua form, or `Keys` is not the first parameter.
     """
-    names = signature_of(function).parameters
-    for n, (name, hint) in enumerate(zip(names, _hints(function), strict=True)):
+    for n, name in enumerate(names):
+        hint = hints[name]
+        if Keys in hints.values() and hints[names[0]] is not Keys:
+            raise TypeError(f"{name}: the parameter of the type Keys comes first")
         if hint is Keys:
-            for implied in sorted(_IMPLIED.intersection(used) - names.keys()):
+            for implied in sorted(_IMPLIED.intersection(used).difference(names)):
                 form = _STRING if implied in _PREFIXES else KeyForm.ONE
                 yield Parameter(implied, form), partial(_implied_value, implied)
         elif hint is RunRef:
@@ -456,7 +432,7 @@ def _conversion(hint: Any) -> tuple[Callable[[Keys, Any], Any], Any] | None:
     if function is None:
         return None
     returned = get_type_hints(function, include_extras=True)["return"]
-    with_keys = "keys" in signature_of(function).parameters
+    with_keys = _needs_keys(function)
 
     def convert(keys: Keys, value: Any) -> Any:
         if value is None and is_optional:
@@ -464,6 +440,10 @@ def _conversion(hint: Any) -> tuple[Callable[[Keys, Any], Any], Any] | None:
         return function(keys, value) if with_keys else function(value)
 
     return convert, returned | None if is_optional else returned
+
+
+def _needs_keys(convert: Callable[..., Any]) -> bool:
+    return "keys" in signature_of(convert).parameters
 
 
 def _form(hint: Any) -> Any:
@@ -483,13 +463,14 @@ def _form(hint: Any) -> Any:
             return scalar
         expression, encode = scalar
         return ScalarForm(
-            "({0} ~= '' and {0} or nil)" if scalar is _STRING else expression,
+            "or_nil({})" if scalar is _STRING else expression,
             lambda value: "" if value is None else value if encode is None else encode(value),
         )
-    if conversion := _conversion(hint):  # item of a list
+    if not is_optional and (conversion := _conversion(hint)):  # item of a list, or field of a table
         convert, returned = conversion
-        expression, _ = _SCALARS[returned]
-        return ScalarForm(expression, lambda value: convert(Keys(), value))
+        if isinstance(scalar := _form(returned), ScalarForm) and not _needs_keys(hint.__metadata__[0]):
+            encode_converted = scalar.encode or (lambda value: value)
+            return ScalarForm(scalar.expression, lambda value: encode_converted(convert(Keys(), value)))
     if isinstance(hint, type) and issubclass(hint, tuple):
         hints = get_type_hints(hint, include_extras=True)
         return TableForm([Parameter(name, _form(hints[name])) for name in hints], is_optional)
@@ -498,39 +479,35 @@ def _form(hint: Any) -> Any:
 
 def header(parameters: Sequence[Parameter]) -> str:
     """Return the Lua lines that declare the parameters of a script, in the order of `_order`."""
-    key_position, cursor = 0, Cursor()
-    declarations: list[tuple[str, str]] = []
-    lines: list[str] = []
-    later: list[tuple[str, TableForm | ListForm]] = []
+    scalar_count = sum(isinstance(form, ScalarForm) for _, form in parameters)
+    keys, scalars = count(1), count(1)
+    lines = ["-- requires: arguments"]
+    if any(isinstance(form, TableForm | ListForm) for _, form in parameters):
+        lines.append(f"argument_position = {scalar_count}")
     for name, form in parameters:
         match form:
             case KeyForm.TASK:
-                fields = [f"{field} = KEYS[{key_position + n}]" for n, field in enumerate(TaskKeys.__annotations__, 1)]
-                declarations.append((name, f"{{{', '.join(fields)}}}"))
-                key_position += len(fields)
+                lines.append(f"local {name} = {{{', '.join(f'{key} = KEYS[{next(keys)}]' for key in TASK_KEYS)}}}")
             case KeyForm.ONE:
-                key_position += 1
-                declarations.append((name, f"KEYS[{key_position}]"))
+                lines.append(f"local {name} = KEYS[{next(keys)}]")
             case KeyForm.LIST:
-                lines.append(f"local {name} = {{}}")
-                lines.append(f"for i = {key_position + 1}, #KEYS do {name}[i - {key_position}] = KEYS[i] end")
+                first = next(keys)
+                lines += [f"local {name} = {{}}", f"for i = {first}, #KEYS do {name}[i - {first - 1}] = KEYS[i] end"]
             case ScalarForm():
-                declarations.append((name, form.read(cursor)))
+                lines.append(f"local {name} = {form.expression.format(f'ARGV[{next(scalars)}]')}")
             case _:
-                later.append((name, form))
-    if declarations:
-        names, values = zip(*declarations, strict=True)
-        lines.append(f"local {', '.join(names)} = {', '.join(values)}")
-    if later:
-        lines += [f"local {', '.join(name for name, _ in later)}", "do", "local at"]
-        lines += [line for name, form in later for line in form.lines(name, cursor)]
-        lines.append("end")
+                lines.append(f"local {name} = {form.read()}")
     return "".join(f"{line}\n" for line in lines)
+
+
+@lru_cache(2)
+def _tokens(text: str) -> Sequence[tuple[str, str, str]]:
+    return _TOKENS.findall(text)
 
 
 def undefined_names(text: str) -> set[str]:
     """Return the names that a script or section uses and that neither the text nor a library defines."""
-    tokens = _TOKENS.findall(text)
+    tokens = _tokens(text)
     local = {match for _, names, _ in tokens for match in _NAME.findall(names)}
     return {use for _, _, use in tokens if use} - local - defined_names()
 
@@ -547,7 +524,7 @@ def require_names(what: str, text: str, parameters: Sequence[Parameter], undefin
     Raises:
         TypeError: The names differ.
     """
-    if unused := {parameter.name for parameter in parameters} - {use for _, _, use in _TOKENS.findall(text)}:
+    if unused := {parameter.name for parameter in parameters} - {use for _, _, use in _tokens(text)}:
         raise TypeError(f"{what} does not use {', '.join(sorted(unused))}")
     if undefined:
         raise TypeError(f"{what} uses {', '.join(sorted(undefined))}, which is not in its signature")

@@ -76,7 +76,7 @@ async def test_a_blocked_run_cannot_be_claimed_prefetched_or_returned(
 
     claim = await store.run(claim_run(keys, ref, token="t", runner="r", lease_us=LEASE_US, working=True))
     await store.run(report_prefetched(keys, [ref], silent_us=1, delay_us=LEASE_US))
-    assert await store.run(return_run(keys, ref, runner=None, lost=failure)) == Unchanged()
+    assert await store.run(return_run(keys, ref, runner=None, loss=failure)) == Unchanged()
 
     assert claim == Dropped("another run of its context comes first")
     assert await seeds.all_values() == data_before
@@ -129,7 +129,7 @@ async def _expire(seeds: Seeds, task_id: str) -> object:
 async def _stop(seeds: Seeds, task_id: str) -> object:
     ref = (await seeds.claim_run(task_id)).ref
     failure = status_event(task_id, CONTEXT, FAILED)
-    return await seeds.store.run(return_run(seeds.keys, ref, runner="runner", lost=failure))
+    return await seeds.store.run(return_run(seeds.keys, ref, runner="runner", loss=failure))
 
 
 async def _canvas(seeds: Seeds, task_id: str) -> object:
@@ -202,7 +202,7 @@ async def test_a_run_that_continues_keeps_its_turn(store: AsyncStore, keys: Keys
         release_run(keys, claim.ref, token=claim.token, written_count=0, events=[], options=b"", retries=1, delay_us=1)
     )
     assert await due(seeds) == [claim.ref.name]
-    assert await store.run(return_run(keys, claim.ref, runner=None, lost=failure)) != Unchanged()
+    assert await store.run(return_run(keys, claim.ref, runner=None, loss=failure)) != Unchanged()
     assert await due(seeds) == [f"{first}.2"]
     claim = await seeds.claim_run(first, run=2, max_attempts=3)
     await seeds.recover_run(claim.ref)

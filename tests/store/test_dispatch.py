@@ -319,7 +319,7 @@ async def test_unreadable_options_delay_no_run(store: AsyncStore, keys: Keys, se
         await store.run(mark_published(keys, RunRef(task_id, 1), delay_us=0))
 
     due = await store.run(acquire_due_runs(keys, limit=10, delay_us=60_000_000))
-    back = await store.run(return_run(keys, RunRef(unreadable, 1), runner=None, lost=status(FAILED, "lost")))
+    back = await store.run(return_run(keys, RunRef(unreadable, 1), runner=None, loss=status(FAILED, "lost")))
 
     assert [(run.ref.task_id, run.options) for run in due] == [(unreadable, options), (readable, b"")]
     assert back == Requeued(ANN.agent, 2, options)

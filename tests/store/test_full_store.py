@@ -142,7 +142,7 @@ def _delegate_case(*events: Event) -> Make:
 def _return_case(*, attempts: int) -> Make:
     async def make(keys: Keys, seeds: Seeds) -> Operation[Any]:
         await seeds.claim_run(await seeds.create_task(task_id="t"), max_attempts=attempts)
-        return return_run(keys, REF, runner="runner", lost=status(FAILED, "lost"))
+        return return_run(keys, REF, runner="runner", loss=status(FAILED, "lost"))
 
     return make
 

@@ -460,7 +460,7 @@ async def test_the_turn_begins_when_the_interrupted_worker_shuts_down(conversati
     await conversation.send(claim, "rather this", "interrupt")
 
     result = await conversation.store.run(
-        return_run(conversation.keys, claim.ref, runner="runner", lost=status(FAILED, "lost"))
+        return_run(conversation.keys, claim.ref, runner="runner", loss=status(FAILED, "lost"))
     )
 
     assert isinstance(result, GivenUp)

@@ -112,7 +112,7 @@ async def test_a_run_that_was_returned_or_retried_receives_the_entries(
     await store.run(release_run(keys, first.ref, token=first.token, written_count=1, **retry_arguments))
     retry_claim = await seeds.claim_run(first.ref.task_id, max_attempts=2, retries=1)
     assert set(retry_claim.journal or ()) == {"a#1", "b#1"}
-    await store.run(return_run(keys, retry_claim.ref, runner="runner", lost=status(FAILED)))
+    await store.run(return_run(keys, retry_claim.ref, runner="runner", loss=status(FAILED)))
     await seeds.recover_run(retry_claim.ref)
 
     next_claim = await seeds.claim_run(first.ref.task_id, run=2)

@@ -200,7 +200,7 @@ async def test_a_run_that_continues_elsewhere_keeps_its_slot(store: AsyncStore, 
         release_run(keys, claim.ref, token=claim.token, written_count=0, events=[], options=b"", retries=1, delay_us=1)
     )
     assert is_limited(await try_to_create(seeds, TaskLimits(AGENTS, queued=1)))
-    await store.run(return_run(keys, claim.ref, runner=None, lost=failure))
+    await store.run(return_run(keys, claim.ref, runner=None, loss=failure))
     assert is_limited(await try_to_create(seeds, TaskLimits(AGENTS, queued=1)))
     claim = await seeds.claim_run(claim.ref.task_id, run=2, max_attempts=3)
     await seeds.recover_run(claim.ref)

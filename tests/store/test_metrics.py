@@ -168,13 +168,13 @@ async def test_lost_runs_are_counted_by_outcome(
     await recover()  # again
     await claim_new_run(1)
     await recover()  # failed
-    await store.run(return_run(keys, await claim_new_run(3), runner="r.1.", lost=failure))
+    await store.run(return_run(keys, await claim_new_run(3), runner="r.1.", loss=failure))
     await recover()  # returned by its worker
     canceled = await claim_new_run(3)
-    await store.run(return_run(keys, canceled, runner="r.1.", lost=failure))
+    await store.run(return_run(keys, canceled, runner="r.1.", loss=failure))
     await store.run(request_cancel(keys, ANN, canceled.task_id, CONTEXT))
     await recover()  # canceled after its worker returned it
-    await store.run(return_run(keys, await claim_new_run(1), runner="r.1.", lost=failure))  # failed
+    await store.run(return_run(keys, await claim_new_run(1), runner="r.1.", loss=failure))  # failed
     await store.run(end_run(keys, await claim_new_run(1), runner="r.1.", event=failure, lost=True))  # failed
     await store.run(end_run(keys, await claim_new_run(1), runner="r.1.", event=failure))  # failed, but not lost
 

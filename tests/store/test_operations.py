@@ -312,7 +312,7 @@ async def _record_heartbeat(keys: Keys, seeds: Seeds) -> Operation[Any]:
 
 async def _return_run(keys: Keys, seeds: Seeds) -> Operation[Any]:
     await seeds.create_task(task_id="t")
-    return return_run(keys, REF, runner=None, lost=status(FAILED, "lost"))
+    return return_run(keys, REF, runner=None, loss=status(FAILED, "lost"))
 
 
 async def _steps(keys: Keys, seeds: Seeds) -> Operation[Any]:

@@ -101,7 +101,7 @@ async def test_the_latest_start_limits_the_first_attempt_only(
     claim = await seeds.claim_run(task_id, max_attempts=2)
     if is_returned:
         lost = status(FAILED)
-        assert isinstance(await store.run(return_run(keys, claim.ref, runner="runner", lost=lost)), GivenUp)
+        assert isinstance(await store.run(return_run(keys, claim.ref, runner="runner", loss=lost)), GivenUp)
 
     lapse = await seeds.recover_run(claim.ref)
 
@@ -364,7 +364,7 @@ async def test_celery_events_are_sent_once_if_the_worker_sends_events(
         )
         await store.run(claim)
     await store.run(request_cancel(keys, ANN, refs[1].task_id, CONTEXT))
-    await store.run(return_run(keys, refs[3], runner="r.1.", lost=status(FAILED)))
+    await store.run(return_run(keys, refs[3], runner="r.1.", loss=status(FAILED)))
     publisher = SentEvents()
 
     await run_concurrently(*(Recoverer(store, keys, publisher=cast(Publisher, publisher)).tick() for _ in range(4)))

@@ -86,7 +86,7 @@ async def test_a_run_with_earlier_retries_is_claimed_once(
     first, next_run = RunRef(task_id, 1), RunRef(task_id, 2)
     assert isinstance(await claim_and_record(store, keys, first, "first"), Claim)
     await release_for_retry(store, keys, first, "first", retries)
-    await store.run(return_run(keys, first, runner=None, lost=status(FAILED, "lost")))
+    await store.run(return_run(keys, first, runner=None, loss=status(FAILED, "lost")))
     assert isinstance(await claim_and_record(store, keys, next_run, "mine", retries), Claim)
 
     assert isinstance(await claim_and_record(store, keys, next_run, "copy", retries), Dropped)
@@ -115,7 +115,7 @@ async def test_returning_a_retry_twice_has_the_same_reply(store: AsyncStore, key
     ref = RunRef(await seeds.create_task(), 1)
     assert isinstance(await claim_and_record(store, keys, ref, "first"), Claim)
     await release_for_retry(store, keys, ref, "first")
-    operation = return_run(keys, ref, runner=None, lost=status(FAILED, "lost"))
+    operation = return_run(keys, ref, runner=None, loss=status(FAILED, "lost"))
 
     first, second = await store.run(operation), await store.run(operation)
 

@@ -43,7 +43,7 @@ async def begin_run(
 
 
 async def give_up(store: AsyncStore, keys: Keys, ref: RunRef, *, runner: str | None = RUNNER) -> RunReturn:
-    return await store.run(return_run(keys, ref, runner=runner, lost=status(FAILED, "The worker was lost.")))
+    return await store.run(return_run(keys, ref, runner=runner, loss=status(FAILED, "The worker was lost.")))
 
 
 async def test_an_unclaimed_run_gets_a_new_number(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:

@@ -95,7 +95,7 @@ async def _lose(keys: Keys, seeds: Seeds) -> Operation[object]:
 
 async def _return_run(keys: Keys, seeds: Seeds) -> Operation[object]:
     await claim_task(keys, seeds)
-    return return_run(keys, REF, runner="r", lost=status(FAILED, "lost"))  # type: ignore[return-value]
+    return return_run(keys, REF, runner="r", loss=status(FAILED, "lost"))  # type: ignore[return-value]
 
 
 async def _release(keys: Keys, seeds: Seeds) -> Operation[object]:

@@ -141,7 +141,7 @@ async def test_a_retry_gets_the_steps_of_the_attempt_before_it(
             working=True,
             retries=1,
             retried=status(WORKING),
-            session=True,
+            reads_session=True,
         )
     )
 

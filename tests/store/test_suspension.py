@@ -532,7 +532,7 @@ async def test_a_session_is_kept_for_the_time_of_a_wait(
 
     await store.run(
         suspend_run(
-            keys, claim.ref, token=claim.token, written_count=0, events=[], wait=wait, options=b"", session=session
+            keys, claim.ref, token=claim.token, written_count=0, events=[], wait=wait, options=b"", session_key=session
         )
     )
 

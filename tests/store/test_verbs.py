@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -11,7 +12,7 @@ import pytest
 
 from a2a_celery.lifecycle.references import RunRef, Scope
 from a2a_celery.store import AsyncStore, Keys, TaskKeys, operation
-from a2a_celery.store.verbs import Digits, Key, Reply, Sections, TaskId, Unsent, none, section, verb
+from a2a_celery.store.verbs import Digits, Key, Reply, Sections, TaskId, Unsent, no_result, section, verb
 
 Write = Callable[[str, str], None]
 
@@ -19,7 +20,7 @@ Write = Callable[[str, str], None]
 @pytest.fixture
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
     """Function that writes a script of this test's own folder of scripts."""
-    (tmp_path / "lib").mkdir()
+    shutil.copytree(operation.SCRIPTS / "lib", tmp_path / "lib")
     (tmp_path / "tests").mkdir()
     caches = (operation.script, operation.libraries, operation.defined_names)
     monkeypatch.setattr(operation, "SCRIPTS", tmp_path)
@@ -184,10 +185,64 @@ def test_a_script_and_its_signature_have_the_same_names(write: Write, text: str,
     write("mistaken", text)
 
     def _mistaken(used: str, unused: str, event: Event) -> Reply[None]:
-        return Reply(none)
+        return Reply(no_result)
 
     with pytest.raises(TypeError, match=message):
         verb(_mistaken)
+
+
+def quoted(text: str) -> str:
+    """Return a text in quotes."""
+    return f"'{text}'"
+
+
+class Row(NamedTuple):
+    name: Annotated[str, quoted]
+
+
+async def test_items_and_fields_are_converted(write: Write, store: AsyncStore) -> None:
+    write("rows", received(texts="texts", rows="rows"))
+
+    @verb
+    def _rows(texts: Sequence[Annotated[str, quoted]], rows: Sequence[Row]) -> Reply[Any]:
+        return Reply(json.loads)
+
+    assert await store.run(_rows(["a", "b"], [Row("c")])) == {"texts": ["'a'", "'b'"], "rows": [{"name": "'c'"}]}
+
+
+def test_an_item_cannot_be_converted_with_the_keys(write: Write) -> None:
+    write("rows", "return rows")
+
+    def _rows(rows: Sequence[Annotated[Scope, quoted_scope]]) -> Reply[None]:
+        return Reply(no_result)
+
+    with pytest.raises(TypeError, match="no argument of a script has the type"):
+        verb(_rows)
+
+
+FLAG = True
+
+
+def test_a_signature_that_no_script_can_receive_is_refused(write: Write) -> None:
+    def _twice(keys: Keys, ref: RunRef, task_id: TaskId) -> Reply[None]:
+        return Reply(no_result)
+
+    def _later(name: str, keys: Keys) -> Reply[None]:
+        return Reply(no_result)
+
+    def _flag(name: str) -> Reply[None]:
+        return Reply(no_result)
+
+    write("twice", "return keys, run")
+    write("later", "return name, dispatch")
+    write("flag", "return name, FLAG")
+
+    with pytest.raises(TypeError, match="script twice would receive keys twice"):
+        verb(_twice)
+    with pytest.raises(TypeError, match="the parameter of the type Keys comes first"):
+        verb(_later)
+    with pytest.raises(TypeError, match="script flag uses FLAG, which is neither a number nor a text"):
+        verb(_flag)
 
 
 async def test_the_order_of_the_parameters_does_not_matter(write: Write, store: AsyncStore) -> None:
@@ -204,7 +259,7 @@ def test_a_type_without_a_form_in_lua_is_refused(write: Write) -> None:
     write("odd", "return names")
 
     def _odd(names: dict[str, str]) -> Reply[None]:
-        return Reply(none)
+        return Reply(no_result)
 
     with pytest.raises(TypeError, match="no argument of a script has the type"):
         verb(_odd)
@@ -215,7 +270,7 @@ def test_a_call_names_all_arguments(write: Write) -> None:
 
     @verb
     def _two(one: str, other: str) -> Reply[None]:
-        return Reply(none)
+        return Reply(no_result)
 
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'other'"):
         _two("a")  # type: ignore[call-arg]

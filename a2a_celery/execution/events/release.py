@@ -76,7 +76,7 @@ class RunRelease:
                 events=rest,
                 wait=pending.remaining(clock.monotonic()),
                 options=options.to_json(),
-                session=session,
+                session_key=session,
                 replacement=replacement,
             )
 

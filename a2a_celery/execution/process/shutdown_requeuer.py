@@ -136,7 +136,7 @@ class ShutdownRequeuer:
         if not loss_event:
             return
         runner = None if worker_pid is None else runner_prefix(worker_pid)
-        given_up = await run_with_retry(store, return_run(keys, ref, runner=runner, lost=loss_event))
+        given_up = await run_with_retry(store, return_run(keys, ref, runner=runner, loss=loss_event))
         # without the options, which for a plain task contain text from the client
         logger.info("run %s is requeued because its worker shuts down: %s", ref.name, type(given_up).__name__)
         match given_up:

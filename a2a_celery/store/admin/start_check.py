@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from ssl import SSLError
 from typing import Any, TypeVar
@@ -25,7 +25,7 @@ from ..client.connection import AsyncStore, SyncStore
 from ..client.redis_clients import NO_PRIMARY
 from ..keys import Keys
 from ..operation import Operation
-from ..verbs import Digits, Key, Reply, Unsent, verb
+from ..verbs import Digits, Key, Parser, Reply, Unsent, verb
 from ..webhooks.push_configs import secrets_in_use
 from .schema import SCHEMA, require_schema
 
@@ -218,14 +218,15 @@ def record_heartbeat(
     keys: Keys,
     processes: Key,
     announcement: str,
-    parse: Unsent[Callable[[Sequence[bytes]], T]],
+    parse: Unsent[Parser[T]],
     *,
     archives: bool = False,
     withdraws: bool = False,
     ttl_us: int = ANNOUNCEMENT_TTL_US,
     schema: Digits = SCHEMA,
 ) -> Reply[T]:
-    """Record the heartbeat of a process in the list `processes`. See `announce_watcher` for the other arguments.
+    """Record the heartbeat of a process in the list `processes`. An emptied store receives the `schema`. See
+    `announce_watcher` for the other arguments.
 
     Returns:
         The result of `parse` for the valid announcements of the list.

@@ -9,7 +9,7 @@ from ...errors import ConfigError, StoreUnavailable
 from ...settings import Settings
 from ..client.connection import AsyncStore
 from ..keys import Keys
-from ..verbs import Reply, none, verb
+from ..verbs import Reply, no_result, verb
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ def acquire_orphaned_blobs(keys: Keys, *, limit: int) -> Reply[list[str]]:
 @verb
 def forget_removed_blobs(keys: Keys, tags: Sequence[str]) -> Reply[None]:
     """Record that the folders `tags` were removed; see `acquire_orphaned_blobs`."""
-    return Reply(none)
+    return Reply(no_result)
 
 
 def require_blobs_in(settings: Settings, in_use: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -12,7 +12,7 @@ from ...lifecycle import EventId, LogEntry
 from ..codec import LOG_BLOB_BYTES, log_entries, state_of
 from ..keys import Keys
 from ..operation import Operation
-from ..verbs import Digits, Reply, TaskId, Unsent, verb
+from ..verbs import Digits, Parser, Reply, TaskId, Unsent, verb
 
 T = TypeVar("T")
 
@@ -81,9 +81,10 @@ def _read_log(
     recorded_us: Digits,
     limit: int,
     max_bytes: int,
-    parse: Unsent[Callable[[Any], T]],
+    parse: Unsent[Parser[T]],
     resolve_blobs: Unsent[bool],
 ) -> Reply[T]:
+    """`after` and `recorded_us` identify the event before the page. `recorded_us` is 0 if its time is unknown."""
     return Reply(parse, resolve_blobs)
 
 

@@ -17,7 +17,7 @@ from ...lifecycle.states import short_name
 from ..blobs.references import decode_as, has_references
 from ..codec import (
     EventsToWrite,
-    EventToWrite,
+    StatusToWrite,
     journal_from,
     snapshot_is_resolved,
     state_of,
@@ -272,8 +272,8 @@ def claim_run(
     working: bool,
     max_attempts: int = 1,
     retries: int = 0,
-    retried: EventToWrite | None = None,
-    session: bool = False,
+    retried: StatusToWrite | None = None,
+    reads_session: bool = False,
     resolve_blobs: Unsent[bool] = True,
     worker: str = "",
     version: str = "",
@@ -291,7 +291,7 @@ def claim_run(
         max_attempts: Maximum number of runs of the turn. With 1, the agent runs at most once.
         retries: Number of times that Celery has retried the run.
         retried: Event of the retry, which ends the previous attempt, or None.
-        session: True to read the session of the context.
+        reads_session: True to read the session of the context.
         resolve_blobs: False to leave blob references unresolved. The caller may repeat the call with True.
         worker: Celery node name of the worker, or "" if Celery events are disabled.
         version: Version of the agent's code in the worker, or "" for none.
@@ -303,7 +303,7 @@ def claim_run(
             return OtherVersion(reply[1].decode(), reply[2])
         if reply[0] != b"claimed":
             return (Dropped if reply[0] == b"dropped" else RetryUnrecorded)(reply[1].decode())
-        return _claim(reply, ref, token, session=session, resolve_blobs=resolve_blobs)
+        return _claim(reply, ref, token, session=reads_session, resolve_blobs=resolve_blobs)
 
     return Reply(parse, resolve_blobs)
 
@@ -366,7 +366,7 @@ def settle_run(
     refuses_answer: bool = False,
     read_count: int = 0,
     pause_us: int = 0,
-    pause_timeout: EventToWrite | None = None,
+    pause_timeout: StatusToWrite | None = None,
     dead_letter: bool = False,
     session: SessionToSave | None = None,
     sections: Sections = (),
@@ -415,7 +415,7 @@ def end_run(
     ref: RunRef,
     *,
     runner: str | None,
-    event: EventToWrite,
+    event: StatusToWrite,
     lost: bool = False,
     retries: int | None = None,
 ) -> Reply[Over | Unchanged]:
@@ -475,7 +475,7 @@ def checkpoint(
 
 @verb
 def revoke_run(
-    keys: Keys, ref: RunRef, *, event: EventToWrite, terminate: bool
+    keys: Keys, ref: RunRef, *, event: StatusToWrite, terminate: bool
 ) -> Reply[Over | CancelRequested | Unchanged]:
     """End a run that an operator has revoked, and its task, with the CANCELED `event`.
 

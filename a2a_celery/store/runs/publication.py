@@ -15,7 +15,7 @@ from ...lifecycle.references import RunRef
 from ..client.connection import AsyncStore
 from ..keys import Keys
 from ..operation import Operation
-from ..verbs import Digits, Reply, none, verb
+from ..verbs import Digits, Reply, no_result, verb
 
 logger = logging.getLogger(__name__)
 
@@ -106,7 +106,7 @@ def mark_all_published(keys: Keys, runs: Mapping[RunRef, Publication]) -> Operat
 
 @verb
 def _mark_published(keys: Keys, runs: Sequence[PublishedRun]) -> Reply[None]:
-    return Reply(none)
+    return Reply(no_result)
 
 
 class PublicationRecorder:
@@ -186,7 +186,7 @@ def _postponed_runs(runs: Mapping[DueRun, int]) -> Sequence[PostponedRun]:
 def postpone_runs(keys: Keys, runs: Annotated[Mapping[DueRun, int], _postponed_runs]) -> Reply[None]:
     """Undo `acquire_due_runs` for runs that were not published. `runs` maps each run to the µs until it is due
     again."""
-    return Reply(none)
+    return Reply(no_result)
 
 
 def _names(refs: Sequence[RunRef]) -> Sequence[str]:
@@ -205,7 +205,7 @@ def report_prefetched(
         silent_us: µs without a report after which the runs are published again.
         delay_us: µs after the first report after which the runs are published again in any case.
     """
-    return Reply(none)
+    return Reply(no_result)
 
 
 @verb

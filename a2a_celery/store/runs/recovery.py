@@ -16,7 +16,7 @@ from ...lifecycle.references import RunRef
 from ...lifecycle.states import FAILED, SUBMITTED, WORKING
 from ..blobs.references import encode
 from ..client.connection import AsyncStore
-from ..codec import EventToWrite, TaskToWrite, pack_metadata, state_of
+from ..codec import StatusToWrite, TaskToWrite, pack_metadata, state_of
 from ..keys import Keys
 from ..log.pages import read_log
 from ..operation import Operation
@@ -178,6 +178,9 @@ def _lapse_run(
     delay_us: int,
     replacement: TaskToWrite | None,
 ) -> Reply[Lapse]:
+    """The other arguments were derived from `version` of the log. `working_event` and its packed `metadata` begin the
+    next attempt."""
+
     def parse(reply: Sequence[bytes]) -> Lapse:
         outcome = cast(Literal["failed", "canceled", "again", "changed", "over"], reply[0].decode())
         return Lapse(outcome, int(reply[1]), reply[2]) if outcome == "again" else Lapse(outcome)
@@ -186,14 +189,14 @@ def _lapse_run(
 
 
 @verb
-def return_run(keys: Keys, ref: RunRef, *, runner: str | None, lost: EventToWrite) -> Reply[RunReturn]:
+def return_run(keys: Keys, ref: RunRef, *, runner: str | None, loss: StatusToWrite) -> Reply[RunReturn]:
     """Requeue an unclaimed run of a worker that shuts down, or revoke the worker's claim on the run.
 
     Args:
         keys: Keys of the deployment.
         ref: Run to return.
         runner: Prefix of the id of the runner that has claimed the run, or None to requeue only an unclaimed run.
-        lost: Event that ends the task of a claimed run if the turn may not have another run. If a client requested
+        loss: Event that ends the task of a claimed run if the turn may not have another run. If a client requested
             cancellation of the task, the task ends in CANCELED instead.
     """
 

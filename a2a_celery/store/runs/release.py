@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
-from a2a.types import TaskState
+from a2a.types import Task, TaskState
 
 from ...lifecycle import Event
 from ...lifecycle.execution import Step, decode_step
@@ -83,21 +83,19 @@ class Unclaimed:
     recorded: str
 
 
-@verb
 def release_run(
     keys: Keys,
     ref: RunRef,
     *,
     token: str,
     written_count: int,
-    events: EventsToWrite,
-    options: bytes = b"",
-    retries: int = 0,
+    events: Sequence[RunRecord],
+    options: bytes,
+    retries: int,
     delay_us: int,
-    replacement: TaskToWrite | None = None,
-    canvas: str | None = None,
-) -> Reply[Released | RunLost | Illegal]:
-    """Queue a claimed run for a retry, or delegate it to a canvas, with the last `events` of the attempt.
+    replacement: Task | None = None,
+) -> Operation[Released | RunLost | Illegal]:
+    """Queue a claimed run for a retry, with the last `events` of the attempt.
 
     Args:
         keys: Keys of the deployment.
@@ -107,11 +105,42 @@ def release_run(
         events: Records that the run writes last.
         options: Options with which the run is published again.
         retries: Number of times that Celery has retried the run, including this retry.
-        delay_us: µs until a watcher publishes the run, unless a worker has claimed the run by then, or until a watcher
-            polls the canvas.
+        delay_us: µs until a watcher publishes the run, unless a worker has claimed the run by then.
         replacement: Task that replaces the stored task before `events` are written, or None.
-        canvas: Description of the canvas as JSON, which `due_canvases` returns, or None for a retry.
     """
+    return _release_run(keys, ref, token, written_count, events, options, retries, delay_us, replacement, canvas=None)
+
+
+def delegate_to_canvas(
+    keys: Keys, ref: RunRef, *, token: str, written_count: int, events: Sequence[RunRecord], canvas: str
+) -> Operation[Released | RunLost | Illegal]:
+    """Delegate a claimed run to a canvas, with the last `events` of the run.
+
+    Args:
+        keys: Keys of the deployment.
+        ref: Claimed run.
+        token: Token of the claim.
+        written_count: Number of records that the run wrote earlier.
+        events: Records that the run writes last.
+        canvas: Description of the canvas as JSON, which `due_canvases` returns.
+    """
+    return _release_run(keys, ref, token, written_count, events, b"", 0, FIRST_POLL_AFTER_US, None, canvas)
+
+
+@verb
+def _release_run(
+    keys: Keys,
+    ref: RunRef,
+    token: str,
+    written_count: int,
+    events: EventsToWrite,
+    options: bytes,
+    retries: int,
+    delay_us: int,
+    replacement: TaskToWrite | None,
+    canvas: str | None,
+) -> Reply[Released | RunLost | Illegal]:
+    """With a `canvas`, a watcher polls the canvas after `delay_us`."""
 
     def parse(reply: Sequence[bytes]) -> Released | RunLost | Illegal:
         match reply[0]:
@@ -123,21 +152,6 @@ def release_run(
                 return RunLost.of(reply)
 
     return Reply(parse)
-
-
-def delegate_to_canvas(
-    keys: Keys, ref: RunRef, *, token: str, written_count: int, events: Sequence[RunRecord], canvas: str
-) -> Operation[Released | RunLost | Illegal]:
-    """Delegate a claimed run to a canvas; see `release_run`."""
-    return release_run(
-        keys,
-        ref,
-        token=token,
-        written_count=written_count,
-        events=events,
-        delay_us=FIRST_POLL_AFTER_US,
-        canvas=canvas,
-    )
 
 
 class AttemptArguments(NamedTuple):
@@ -184,6 +198,7 @@ def retry_run(
 def _retry_run(
     keys: Keys, ref: RunRef, *, runner: str, retries: int, attempt: AttemptArguments | None, parse: Unsent[Parser[T]]
 ) -> Reply[T]:
+    """Nothing is written without `attempt`. `runner` is a prefix of the id of the runner."""
     return Reply(parse)
 
 
@@ -273,6 +288,7 @@ def record_result(
 
 @verb
 def _record_result(keys: Keys, ref: RunRef, *, observed: ObservedState | None, parse: Unsent[Parser[T]]) -> Reply[T]:
+    """Nothing is written without `observed`."""
     return Reply(parse)
 
 

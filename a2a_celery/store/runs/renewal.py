@@ -8,7 +8,7 @@ from typing import Annotated, NamedTuple
 
 from ...lifecycle.references import RunRef
 from ..keys import Keys
-from ..verbs import Reply, verb
+from ..verbs import Digits, Reply, verb
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +33,19 @@ class LeasedRun(NamedTuple):
 
     Attributes:
         name: Name of the run; see `RunRef.name`.
+        run: Number of the run.
+        record: Record of its task.
         token: Token of the claim.
     """
 
     name: str
+    run: Digits
+    record: str
     token: str
 
 
-def _leased_runs(claims: Sequence[tuple[RunRef, str]]) -> Sequence[LeasedRun]:
-    return [LeasedRun(ref.name, token) for ref, token in claims]
+def _leased_runs(keys: Keys, claims: Sequence[tuple[RunRef, str]]) -> Sequence[LeasedRun]:
+    return [LeasedRun(ref.name, ref.run, keys.task(ref.task_id).record, token) for ref, token in claims]
 
 
 @verb

@@ -10,7 +10,7 @@ from a2a.types import TaskState
 
 from ...lifecycle.journal import JournalEntry, decode_entry, encode_entry
 from ...lifecycle.references import RunRef
-from ..codec import EventsToWrite, EventToWrite, TaskToWrite, event_arguments, state_of
+from ..codec import EntryToWrite, EventsToWrite, TaskToWrite, state_of
 from ..keys import Keys
 from ..verbs import Reply, verb
 from .commands import Illegal, RunLost
@@ -92,7 +92,7 @@ def suspend_run(
     events: EventsToWrite,
     wait: Annotated[Wait, _wait_arguments],
     options: bytes,
-    session: str = "",
+    session_key: str = "",
     replacement: TaskToWrite | None = None,
 ) -> Reply[SuspendedRun | RunLost | Illegal]:
     """Suspend a claimed run with its last `events`.
@@ -108,7 +108,7 @@ def suspend_run(
         events: Records that the run writes last.
         wait: Signal and time for which the run waits.
         options: Options of the next run.
-        session: Key of the run's session, whose lifetime is extended by the wait, or "" for no session.
+        session_key: Key of the run's session, whose lifetime is extended by the wait, or "" for no session.
         replacement: Task that replaces the stored task before `events` are written, or None.
     """
 
@@ -150,8 +150,8 @@ def take_signal(
     token: str,
     confirmed: int,
     signal: str,
-    received: Annotated[JournalEntry, event_arguments],
-    timeout: EventToWrite | None = None,
+    received: EntryToWrite,
+    timeout: EntryToWrite | None = None,
 ) -> Reply[JournalEntry | RunLost | None]:
     """Move the oldest stored signal with the name `signal` to the journal of a claimed run.
 

@@ -22,8 +22,8 @@ from ...telemetry.logs import LineLimit
 from ..blobs.references import detach_large_parts, encode, encode_request, referenced_bytes
 from ..codec import (
     DECODE_ERRORS,
-    EventToWrite,
     Position,
+    StatusToWrite,
     pack_metadata,
     require_contents,
     snapshot_is_resolved,
@@ -31,7 +31,7 @@ from ..codec import (
     state_of,
     task_from_snapshot,
 )
-from ..keys import AnyScope, Keys
+from ..keys import AnyScope, ExactScope, Keys
 from ..operation import Operation
 from ..verbs import Digits, Key, Reply, Section, Sections, TaskId, Unsent, verb
 from ..webhooks.push_configs import MAX_PUSH_CONFIGS, ConfigToSave, NewPushConfig
@@ -234,7 +234,7 @@ def create_task(
         keys,
         task_id,
         context_id=context_id,
-        scope=str(scope),
+        scope=scope,
         agent=scope.agent,
         retention=retention,
         request=encode_request(stored_request, detached),
@@ -264,7 +264,7 @@ def _create_task(
     keys: Keys,
     task_id: TaskId,
     context_id: str,
-    scope: str,
+    scope: ExactScope,
     agent: str,
     retention: int,
     request: bytes,
@@ -359,7 +359,7 @@ def continue_task(
     return _continue_task(
         keys,
         task_id,
-        scope=str(scope),
+        scope=scope,
         context_id=context_id,
         nonce=nonce,
         message=encode(message, detached),
@@ -386,7 +386,7 @@ def continue_task(
 def _continue_task(
     keys: Keys,
     task_id: TaskId,
-    scope: str,
+    scope: ExactScope,
     context_id: str,
     nonce: str,
     message: bytes,
@@ -469,12 +469,12 @@ def request_cancel(
         text: Text of the message in the CANCELED status, unless the agent sends its own message.
     """
     event = status_event(task_id, context_id, CANCELED, agent_message(text, task_id, context_id))
-    return _request_cancel(keys, task_id, str(scope), uuid4().hex, event)
+    return _request_cancel(keys, task_id, scope, uuid4().hex, event)
 
 
 @verb
 def _request_cancel(
-    keys: Keys, task_id: TaskId, scope: str, nonce: str, event: EventToWrite
+    keys: Keys, task_id: TaskId, scope: ExactScope, nonce: str, event: StatusToWrite
 ) -> Reply[CanceledNow | CancelRequested | Refusal]:
     def parse(reply: Sequence[bytes]) -> CanceledNow | CancelRequested | Refusal:
         match reply[0]:
@@ -547,7 +547,7 @@ def unlist_task(keys: Keys, task_id: TaskId) -> Reply[bool]:
 
 
 @verb
-def delete_task(keys: Keys, scope: AnyScope, task_id: TaskId) -> Reply[int]:
+def delete_task(keys: Keys, scope: ExactScope, task_id: TaskId) -> Reply[int]:
     """Delete all data of a task, in any state.
 
     Returns:
@@ -570,7 +570,7 @@ def read_final_task(
 @verb
 def list_tasks(
     keys: Keys,
-    scope: AnyScope,
+    scope: ExactScope,
     *,
     retention: int,
     page_size: int,
@@ -592,7 +592,7 @@ def list_tasks(
         retention: Seconds for which ended tasks are stored.
         page_size: Maximum number of tasks on the page.
         context_id: Id of the tasks' context, or "" for all contexts.
-        state: State of the tasks, or None for all states.
+        state: State of the tasks, or None or 0 for all states.
         not_before_us: Earliest time of the status in µs since 1970, or None for no limit.
         cursor: Last task on the previous page, or None.
         history_length: Number of newest messages of each task, or None for all messages.

@@ -161,7 +161,7 @@ def _requeue_task(
     entries: Sequence[EntryArguments],
     task: TaskToWrite,
 ) -> Reply[Literal["requeued", "blocked", "gone"]]:
-    """The content of each of the `entries` is a blob."""
+    """The content of each of the `entries` is a blob. The keys of the new task come first; see `tag_in`."""
     return Reply(lambda reply: cast(Literal["requeued", "blocked", "gone"], reply[0].decode()))
 
 

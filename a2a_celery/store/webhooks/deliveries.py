@@ -276,6 +276,7 @@ def _record_delivery(
     posted: bool,
     attempt: AttemptText | None,
 ) -> Reply[Any]:
+    """`version` and `recorded_us` identify the event. `recorded_us` is 0 if its time is unknown."""
     return Reply(_word)
 
 
@@ -396,7 +397,7 @@ def request_post(
         `MAX_REQUESTED_POSTS` requested posts wait. "missing" if `scope` has no such config.
     """
     event_id = post if isinstance(post, EventId) else EventId(0)
-    return _request_post(keys, scope, task_id, config_id, str(post), *event_id, MAX_REQUESTED_POSTS, uuid4().hex)
+    return _request_post(keys, scope, task_id, config_id, str(post), *event_id, uuid4().hex)
 
 
 @verb
@@ -408,9 +409,9 @@ def _request_post(
     post: str,
     version: int,
     recorded_us: Digits,
-    limit: int,
     nonce: str,
 ) -> Reply[Any]:
+    """`version` and `recorded_us` identify the event, and are 0 for a ping."""
     return Reply(_word)
 
 

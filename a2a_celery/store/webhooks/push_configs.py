@@ -5,9 +5,9 @@ The store cannot read the content of a config, because ``a2a_celery/crypto/seali
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, NamedTuple, TypeVar
 from urllib.parse import unquote
 
 from ...lifecycle.references import Scope, quote_key_part
@@ -15,7 +15,7 @@ from ...lifecycle.refusals import Reason, Refusal
 from ..keys import AnyScope, Keys, Quoted
 from ..operation import Operation
 from ..tasks.replies import Reasons, refusal
-from ..verbs import Digits, Reply, TaskId, Unsent, verb
+from ..verbs import Digits, Parser, Reply, TaskId, Unsent, verb
 
 T = TypeVar("T")
 
@@ -139,8 +139,9 @@ def list_push_configs(keys: Keys, scope: Scope | None, task_id: str) -> Operatio
 
 @verb
 def _read_push_configs(
-    keys: Keys, scope: AnyScope, task_id: TaskId, config_id: Quoted | None, parse: Unsent[Callable[[Any], T]]
+    keys: Keys, scope: AnyScope, task_id: TaskId, config_id: Quoted | None, parse: Unsent[Parser[T]]
 ) -> Reply[T]:
+    """`config_id` is None for all configs."""
     return Reply(parse)
 
 

@@ -145,7 +145,7 @@ class Seeds:
                 working=working,
                 max_attempts=max_attempts,
                 retries=retries,
-                session=session,
+                reads_session=session,
             )
         )
         assert isinstance(claim, Claim), claim

@@ -250,7 +250,7 @@ class World:
         elif self.chance.random() < 0.7:
             wait = wait_for(self.chance.choice(SIGNALS), wait_us=self.chance.choice([None, HOUR_US]))
         session = self.keys.session(Scope.parse(r["scope"]), r["context"]) if self.chance.random() < 0.5 else ""
-        await self.leave_run(task_id, suspend_run, SuspendedRun, events=[], wait=wait, options=b"", session=session)
+        await self.leave_run(task_id, suspend_run, SuspendedRun, events=[], wait=wait, options=b"", session_key=session)
 
     async def resume(self, task_id: str, r: Record) -> None:
         if not r["wait_signal"].startswith("child/"):
@@ -319,7 +319,7 @@ class World:
     async def return_run(self, task_id: str, r: Record) -> None:
         failure = status_event(task_id, r["context"], FAILED)
         ref, runner = RunRef(task_id, int(r["run"])), "runner" if r["phase"] == "running" else None
-        await self.run(return_run(self.keys, ref, runner=runner, lost=failure))
+        await self.run(return_run(self.keys, ref, runner=runner, loss=failure))
 
     async def result(self, task_id: str, r: Record) -> None:
         event = status_event(task_id, r["context"], COMPLETED)

@@ -122,7 +122,7 @@ async def claim_differently(world: Recorder, task_id: str, r: Record) -> None:
             max_attempts=3,
             retries=world.chance.choice([0, 0, 1, 2]),
             retried=world.chance.choice([None, status_event(task_id, r["context"], WORKING)]),
-            session=world.chance.random() < 0.7,
+            reads_session=world.chance.random() < 0.7,
             worker="celery@host",
             version=world.chance.choice(["", "1", "2"]),
             claims_other_version=world.chance.random() < 0.5,

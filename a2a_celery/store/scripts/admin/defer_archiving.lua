@@ -1,5 +1,5 @@
 -- defer_archiving: set aside a task that the archive refused, so that the task does not delay other tasks. Without a
--- task, move all refused tasks back to the list of tasks for the archive.
+-- task, move all refused tasks back to the list of tasks for the archive. `task_id` is quoted.
 -- returns the number of tasks that were moved back
 -- requires: full_store
 

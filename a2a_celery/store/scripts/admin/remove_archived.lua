@@ -1,6 +1,7 @@
 -- remove_archived: remove archived tasks from the lists and the store, and advance the archive cutoff in the same step,
 -- so that a reader of store and archive finds each task once. A task with undelivered events is removed from the
 -- lists, and stays in the store for some time so that its events can be delivered.
+-- `task_ids` are quoted.
 -- returns the number of archived tasks
 -- requires: deletion, indexes, keys, metrics, retirement, states, tasks, time
 

@@ -7,7 +7,7 @@ local page = redis.call('ZSCAN', name, cursor, 'COUNT', size)
 local reply = {page[1], micros(now())}
 for i = 1, #page[2], 2 do
   local tag, run = page[2][i], nil
-  if name ~= pauses and name ~= dead_letters then
+  if name == leases or name == dispatch or name == blocked or name == canvases or name == suspended then -- a list of runs
     local task_id
     task_id, run = string.match(tag, '^(.*)%.(%d+)$')
     tag = quoted(task_id)

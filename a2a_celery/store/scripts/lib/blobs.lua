@@ -6,7 +6,8 @@
 -- Redis stores the blob <name> as the string <stem>:blob:<name>, and the sizes of all blobs of the task by name in the
 -- hash <stem>:blobs. The content of a blob never enters Lua, which hashes each byte of a string. A caller sets the
 -- string of each new blob, with an expiry, before the script, and passes the keys as the last of KEYS. If a blob is in
--- an object store, the last of KEYS is the sorted set of the tasks with such blobs.
+-- an object store, the last of KEYS is the sorted set of the tasks with such blobs, which no script with blobs uses by
+-- its own signature.
 --
 -- A script that writes messages calls `missing_blobs` first. If the script then writes the message, it calls
 -- `keep_blobs`. Otherwise, the new blobs expire soon after the script.

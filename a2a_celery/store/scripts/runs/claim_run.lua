@@ -13,7 +13,7 @@
 local function session_key(r) return sessions .. r.scope .. ':' .. quoted(r.context) end
 
 local function session_of(r)
-  if not session then return {} end
+  if not reads_session then return {} end
   local saved = redis.call('HMGET', session_key(r), 'version', 'state', 'task', 'turn')
   if not saved[1] then return {} end
   renew_session(r, session_key(r)) -- if this run is lost, the next attempt needs the session
@@ -33,7 +33,7 @@ end
 
 local function steps_before(r)
   if r.turn > 1 or r.attempt > 1 or retries ~= 0 then return redis.call('LRANGE', keys.execution, -SAVED_STEPS, -1) end
-  if not session then return {} end
+  if not reads_session then return {} end
   local steps = {}
   for step in string.gmatch(redis.call('HGET', session_key(r), 'execution') or '', '[^\n]+') do steps[#steps + 1] = step end
   return steps

@@ -27,7 +27,7 @@ end
 if not runner or string.sub(r.runner, 1, #runner) ~= runner then return {'unchanged'} end
 local max_attempts, is_canceled = tonumber(r.max_attempts), r.cancel_requested == '1'
 if is_canceled or max_attempts == 1 and not is_interrupting(r) then
-  if is_canceled then write_status(keys, r, CANCELED, '1', r.canceled_event) else apply_events(keys, r, {lost}) end
+  if is_canceled then write_status(keys, r, CANCELED, '1', r.canceled_event) else apply_events(keys, r, {loss}) end
   end_task(keys, r, r.state == FAILED and dead_letters)
   count_metric(r, 'lost', r.state == FAILED and 'failed' or 'canceled')
   save_record(keys, r)

@@ -28,8 +28,8 @@ if not end_stopped_run(keys, r) then
     next_run = micros(r.run)
   else
     redis.call('ZADD', suspended, due == math.huge and '+inf' or micros(due), run_name(r))
-    if session ~= '' then
-      renew_session(r, session, due < math.huge and math.ceil((due - now()) / 1000000) or 0) -- because the next run needs the session
+    if session_key ~= '' then
+      renew_session(r, session_key, due < math.huge and math.ceil((due - now()) / 1000000) or 0) -- because the next run needs the session
     end
   end
 end

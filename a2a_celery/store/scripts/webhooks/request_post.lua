@@ -17,7 +17,7 @@ for id in string.gmatch(requested, '%S+') do
   if id == post then return 'requested' end
   count = count + 1
 end
-if count >= limit then return 'full' end
+if count >= MAX_REQUESTED_POSTS then return 'full' end
 redis.call('HSET', keys.push, config_id .. ':requested', requested .. post .. ' ')
 redis.call('ZADD', r.deliveries .. ':requested', 'NX', micros(now()), task_tag(keys) .. ' ' .. config_id)
 redis.call('PUBLISH', r.deliveries .. ':notifications', '')
