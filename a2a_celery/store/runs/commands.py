@@ -344,7 +344,16 @@ def append(
     keys: Keys, ref: RunRef, *, token: str, written_count: int, events: EventsToWrite
 ) -> Reply[Written | RunLost | Illegal]:
     """Append all `events` of a claimed run, or none. The run has written `written_count` records earlier."""
-    return Reply(_parse_append, ends_task=any(map(_ends_task, events)))
+
+    def parse(reply: Sequence[bytes]) -> Written | RunLost | Illegal:
+        return Written(int(reply[1]), state_of(reply[2])) if reply[0] == b"written" else refused_write(reply)
+
+    return Reply(parse, ends_task=any(map(_ends_task, events)))
+
+
+def refused_write(reply: Sequence[bytes]) -> RunLost | Illegal:
+    """Parse the reply with which a script refuses the writes of a run."""
+    return Illegal(int(reply[1]), state_of(reply[2])) if reply[0] == b"illegal" else RunLost.of(reply)
 
 
 def _ends_task(record: RunRecord) -> bool:
@@ -401,12 +410,10 @@ def _parse_settlement(ref: RunRef, reply: Sequence[bytes]) -> Settled | RunLost 
             return Settled(int(reply[1]), state_of(reply[2]), (run or None) if is_own else None, reply[4], other)
         case b"conflict":
             return SavedSince(int(reply[1]))
-        case b"illegal":
-            return Illegal(int(reply[1]), state_of(reply[2]))
         case b"open":
             return LeftOpen(state_of(reply[1]))
         case _:
-            return RunLost.of(reply)
+            return refused_write(reply)
 
 
 @verb
@@ -439,16 +446,6 @@ def end_run(
         return Over(int(reply[1]), state_of(reply[2])) if reply[0] == b"over" else Unchanged()
 
     return Reply(parse)
-
-
-def _parse_append(reply: Sequence[bytes]) -> Written | RunLost | Illegal:
-    match reply[0]:
-        case b"written":
-            return Written(int(reply[1]), state_of(reply[2]))
-        case b"illegal":
-            return Illegal(int(reply[1]), state_of(reply[2]))
-        case _:
-            return RunLost.of(reply)
 
 
 @verb

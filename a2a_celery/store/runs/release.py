@@ -19,7 +19,7 @@ from ..codec import EventArguments, EventsToWrite, TaskToWrite, event_arguments,
 from ..keys import Keys
 from ..operation import Operation
 from ..verbs import Parser, Reply, TaskId, Unsent, verb
-from .commands import Illegal, Over, RunLost, Unchanged, Written
+from .commands import Illegal, Over, RunLost, Unchanged, Written, refused_write
 
 T = TypeVar("T")
 
@@ -143,13 +143,7 @@ def _release_run(
     """With a `canvas`, a watcher polls the canvas after `delay_us`."""
 
     def parse(reply: Sequence[bytes]) -> Released | RunLost | Illegal:
-        match reply[0]:
-            case b"released":
-                return Released(int(reply[1]), state_of(reply[2]))
-            case b"illegal":
-                return Illegal(int(reply[1]), state_of(reply[2]))
-            case _:
-                return RunLost.of(reply)
+        return Released(int(reply[1]), state_of(reply[2])) if reply[0] == b"released" else refused_write(reply)
 
     return Reply(parse)
 

@@ -13,7 +13,7 @@ from ...lifecycle.references import RunRef
 from ..codec import EntryToWrite, EventsToWrite, TaskToWrite, state_of
 from ..keys import Keys
 from ..verbs import Reply, verb
-from .commands import Illegal, RunLost
+from .commands import Illegal, RunLost, refused_write
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +113,9 @@ def suspend_run(
     """
 
     def parse(reply: Sequence[bytes]) -> SuspendedRun | RunLost | Illegal:
-        match reply[0]:
-            case b"suspended":
-                return SuspendedRun(int(reply[1]), state_of(reply[2]), int(reply[3]) if reply[3] else None)
-            case b"illegal":
-                return Illegal(int(reply[1]), state_of(reply[2]))
-            case _:
-                return RunLost.of(reply)
+        if reply[0] != b"suspended":
+            return refused_write(reply)
+        return SuspendedRun(int(reply[1]), state_of(reply[2]), int(reply[3]) if reply[3] else None)
 
     return Reply(parse)
 
