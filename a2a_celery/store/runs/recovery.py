@@ -178,8 +178,8 @@ def _lapse_run(
     delay_us: int,
     replacement: TaskToWrite | None,
 ) -> Reply[Lapse]:
-    """The other arguments were derived from `version` of the log. `working_event` and its packed `metadata` begin the
-    next attempt."""
+    """Lapse the run unless the log has changed since `version`, from which the other arguments were derived.
+    `working_event` and its packed `metadata` begin the next attempt."""
 
     def parse(reply: Sequence[bytes]) -> Lapse:
         outcome = cast(Literal["failed", "canceled", "again", "changed", "over"], reply[0].decode())

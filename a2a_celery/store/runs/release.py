@@ -192,7 +192,7 @@ def retry_run(
 def _retry_run(
     keys: Keys, ref: RunRef, *, runner: str, retries: int, attempt: AttemptArguments | None, parse: Unsent[Parser[T]]
 ) -> Reply[T]:
-    """Nothing is written without `attempt`. `runner` is a prefix of the id of the runner."""
+    """Write nothing without `attempt`. `runner` is a prefix of the id of the runner."""
     return Reply(parse)
 
 
@@ -282,7 +282,7 @@ def record_result(
 
 @verb
 def _record_result(keys: Keys, ref: RunRef, *, observed: ObservedState | None, parse: Unsent[Parser[T]]) -> Reply[T]:
-    """Nothing is written without `observed`."""
+    """Write nothing without `observed`."""
     return Reply(parse)
 
 
