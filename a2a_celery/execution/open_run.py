@@ -119,7 +119,8 @@ class OpenRun:
         return next((feature for feature in self.features if isinstance(feature, kind)), None)
 
     def mark_lost(self) -> None:
-        """Record that the run is lost. Operations that wait for the store are abandoned."""
+        """Record that the run is lost, on behalf of its event queue. Operations that wait for the store are abandoned.
+        Other code calls `RunEventQueue.mark_lost`."""
         self.is_lost = True
 
     def stop(self) -> None:
@@ -154,11 +155,11 @@ class OpenRun:
         until: float | None = None
         while True:
             try:
-                answer = await self.store.run(operation)
-                if isinstance(answer, RunLost) and answer.missing:
+                reply = await self.store.run(operation)
+                if isinstance(reply, RunLost) and reply.missing:
                     text = "run %s is lost: the store lost %d confirmed events, perhaps by a restore from older data"
-                    logger.error(text, self.claim.ref.name, answer.missing)
-                return answer
+                    logger.error(text, self.claim.ref.name, reply.missing)
+                return reply
             except StoreUnavailable as e:
                 if self.is_lost:
                     return RunLost()

@@ -242,7 +242,7 @@ class Run:
         report_begin(claim, self._agent.name)
         if self._host.hooks.registered:
             self._hooks = run_hooks(self._host.hooks, self._agent, claim, self._clock)
-        run, events = self._open_run, self._events = self._open_log(claim, adapter)
+        run, events = self._open_run, self._events = self._open(claim, adapter)
         runner = self._host.runner_id
         hook = self._hooks.transition if self._hooks else None
         begin_execution(self._execution, self._agent, claim, events, runner=runner, emitter=self._emitter, hook=hook)
@@ -350,7 +350,7 @@ class Run:
             self._claiming = claim
         return answer
 
-    def _open_log(self, claim: Claim, adapter: Adapter) -> tuple[OpenRun, RunEventQueue]:
+    def _open(self, claim: Claim, adapter: Adapter) -> tuple[OpenRun, RunEventQueue]:
         host, agent, is_agent = self._host, self._agent, self._call is None
         run = OpenRun(
             host.store,
@@ -472,9 +472,7 @@ class Run:
             await run.complete_claim(self._claiming)
             open_journal(run, events)
             self._has_begun = True
-            for (option, value), open_feature in RUN_FEATURES.items():
-                if getattr(self._agent, option) == value:
-                    run.add_feature(await open_feature(run, events))
+            await open_features(self._agent, run, events)
             if self._hooks is not None:
                 await self._hooks.before(run.claim)
             return await run_agent(adapter, run, events)
@@ -591,6 +589,13 @@ class Run:
                 settlement = Settlement(run, events.translator, publish, input_timeout=limit, dead_letter=dead_letter)
                 return await events.settle(final, settlement.write)
         return None
+
+
+async def open_features(agent: Agent, run: OpenRun, events: RunEventQueue) -> None:
+    """Open the features that the options of an agent turn on, and add them to the run."""
+    for (option, value), open_feature in RUN_FEATURES.items():
+        if getattr(agent, option) == value:
+            run.add_feature(await open_feature(run, events))
 
 
 def begin_run(

@@ -65,7 +65,7 @@ class Feature(Protocol):
 
 
 class SettleArguments(TypedDict, total=False):
-    """Arguments of ``settle_run`` that the features of a run add, each of them one feature."""
+    """Arguments of ``settle_run`` that the features of a run add. Each argument belongs to one feature."""
 
     session: SessionState
     read_count: int
@@ -77,9 +77,14 @@ class RunFeature(Protocol):
     async def settle_arguments(self, state: TaskState, refusal: SavedSince | None = None) -> SettleArguments:
         """Return the arguments of the feature for the end of the run.
 
+        The method is called again if the store refuses the arguments of a feature, or if a feature requires that the
+        run fails. A run that is released for a retry, a wait or a canvas does not call the method.
+
         Args:
-            state: State in which the run leaves the task.
-            refusal: Reply with which the store has refused the arguments of the features, or None.
+            state: State in which the run leaves the task, unless the client has cancelled the task or a message
+                follows.
+            refusal: Reply with which the store has refused the arguments of a feature, or None. The other features
+                ignore the reply.
 
         Raises:
             A2ACeleryError: The run must fail. The method is called again for FAILED.

@@ -94,6 +94,7 @@ ONLY_TYPES = {
     ("a2a_celery/agents.py", "caller"),
     ("a2a_celery/features/questions/turn.py", "agents"),
     ("a2a_celery/features/questions/turn.py", "open_run"),
+    ("a2a_celery/execution/events/steps.py", "open_run"),
 }
 LAZY = {
     "a2a_celery/__init__.py",
@@ -317,6 +318,13 @@ def test_a_process_that_only_registers_agents_imports_nothing_heavy(code: str) -
 
     assert {name for name in modules for heavy in HEAVY if f"{name}.".startswith(f"{heavy}.")} == set()
     assert {"celery", "a2a_celery.app"} <= modules
+
+
+def test_current_execution_needs_no_store() -> None:
+    """Agents import the function in each process that registers them."""
+    modules = imported_by("from a2a_celery import current_execution")
+
+    assert {name for name in modules if name.split(".")[0] == "redis" or name.startswith("a2a_celery.store")} == set()
 
 
 def test_a_worker_imports_what_its_agents_need_before_it_forks() -> None:

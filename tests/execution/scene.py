@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any, Self, TypeVar
 
 from a2a.types import Part, TaskArtifactUpdateEvent, TaskState
@@ -19,6 +20,7 @@ from a2a_celery.errors import StoreUnavailable
 from a2a_celery.execution.events.queue import RunEventQueue
 from a2a_celery.execution.events.settlement import Settlement
 from a2a_celery.execution.open_run import OpenRun
+from a2a_celery.execution.run import open_features
 from a2a_celery.features.questions.answer_section import AnswerSection
 from a2a_celery.lifecycle import Completed, Failure, final_event
 from a2a_celery.lifecycle.references import RunRef
@@ -130,6 +132,12 @@ class Scene:
     def run_of(self, events: RunEventQueue) -> OpenRun:
         """Return the run of an event queue."""
         return self._runs[events]
+
+    async def open_features(self, events: RunEventQueue, **options: Any) -> OpenRun:
+        """Open the features of a run that the options of its agent turn on, and return the run."""
+        agent: Any = SimpleNamespace(**{"session": False, "on_message": "queue", **options})
+        await open_features(agent, self.run_of(events), events)
+        return self.run_of(events)
 
     def settlement(self, events: RunEventQueue) -> Settlement:
         """Return the settlement of a run."""

@@ -13,7 +13,6 @@ from a2a.types import Message, Part
 from a2a_celery import ConfigError
 from a2a_celery.agents import OnMessage
 from a2a_celery.caller import Caller
-from a2a_celery.execution.agents.incoming import open_messages
 from a2a_celery.execution.agents.journal import open_journal
 from a2a_celery.execution.agents.turn import Turn
 from a2a_celery.execution.events.queue import RunEventQueue
@@ -38,8 +37,7 @@ async def send(scene: Scene, claim: Claim, text: str, on_message: OnMessage = "s
 async def turn_of(scene: Scene, claim: Claim | None = None) -> tuple[Claim, RunEventQueue, Turn]:
     """Begin a run of an agent that can be steered."""
     claim, events = await scene.begin(claim=claim, on_message="steer")
-    run = scene.run_of(events)
-    run.add_feature(await open_messages(run, events))
+    run = await scene.open_features(events, on_message="steer")
     return claim, events, new_turn(run, events)
 
 
@@ -288,7 +286,7 @@ async def test_an_interrupted_run_leaves_its_task_working(scene: Scene) -> None:
 @pytest.mark.parametrize("on_message", ["queue", "interrupt", "reject"])
 async def test_other_agents_learn_that_they_cannot_read_messages(scene: Scene, on_message: OnMessage) -> None:
     _, events = await scene.begin(on_message=on_message)
-    turn = new_turn(scene.run_of(events), events)
+    turn = new_turn(await scene.open_features(events, on_message=on_message), events)
 
     text = "agent 'agent' receives no messages while it works: only functions and executors with on_message='steer'"
     with pytest.raises(ConfigError, match=text):

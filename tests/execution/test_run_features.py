@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from a2a.types import TaskState
@@ -12,11 +12,13 @@ from celery import Celery
 from a2a_celery import A2A, SessionError, Turn
 from a2a_celery.agents import Agent
 from a2a_celery.execution import run as run_module
+from a2a_celery.execution.agents.journal import CURRENT
 from a2a_celery.features.feature import SettleArguments
 from a2a_celery.features.worker import RUN_FEATURES
-from a2a_celery.lifecycle.states import COMPLETED, FAILED, short_name
+from a2a_celery.lifecycle.states import COMPLETED, FAILED, SUBMITTED, WORKING, short_name
 from a2a_celery.store import AsyncStore, Keys
-from tests.support.store.seeds import Seeds
+from a2a_celery.store.runs.commands import SessionState
+from tests.support.store.seeds import ANN, CONTEXT, Seeds
 
 from .scene import TurnByTurn
 
@@ -25,21 +27,32 @@ a2a = A2A(app)
 
 
 class Witness:
-    """Feature that records the calls to it, and the calls to the agent of its run."""
+    """Feature that records the calls to it, and the calls to the agent of its run.
+
+    Attributes:
+        error: Error of the feature at the end of the run, unless the run has failed.
+        opening_error: Error of the feature at the beginning of the run.
+        arguments: Arguments of the feature.
+    """
 
     calls: tuple[str, ...] = ()
     error: Exception | None = None
+    opening_error: BaseException | None = None
+    arguments: ClassVar[SettleArguments] = {}
 
     @classmethod
     async def open(cls, run: Any, events: Any) -> Witness:
+        assert CURRENT.get(None) is not None, "the journal is opened before the features"
         cls.calls += (f"open {run.claim.ref.name}",)
+        if cls.opening_error is not None:
+            raise cls.opening_error
         return cls()
 
     async def settle_arguments(self, state: TaskState, refusal: object = None) -> SettleArguments:
-        Witness.calls += (f"settle {short_name(state)}",)
+        Witness.calls += (f"settle {short_name(state)}" + (" after a refusal" if refusal else ""),)
         if self.error is not None and state != FAILED:
             raise self.error
-        return {}
+        return self.arguments
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +60,9 @@ def witness(monkeypatch: pytest.MonkeyPatch) -> type[Witness]:
     """Open the feature `Witness` in the runs of agents with `cancel_grace=7`."""
     monkeypatch.setattr(run_module, "RUN_FEATURES", {("cancel_grace", 7): Witness.open})
     monkeypatch.setattr(Witness, "calls", ())
-    monkeypatch.setattr(Witness, "error", None)
+    for name in ("error", "opening_error"):
+        monkeypatch.setattr(Witness, name, None)
+    monkeypatch.setattr(Witness, "arguments", {})
     return Witness
 
 
@@ -88,6 +103,47 @@ async def test_a_feature_can_fail_its_run(
     assert witness.calls[2:] == ("settle COMPLETED", "settle FAILED")
     assert "run t.1 fails at its end: too large" in caplog.text
     assert COMPLETED not in await Seeds(store, keys).states("t")
+
+
+async def test_a_feature_that_cannot_be_opened_fails_its_run(
+    turns: TurnByTurn, witness: type[Witness], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(witness, "opening_error", SessionError("sealed"))
+
+    assert (await turns.begin("watched"))[0] == FAILED
+
+    assert witness.calls == ("open t.1",), "neither the agent nor a feature is called"
+
+
+async def test_a_failure_survives_the_refusal_of_other_arguments(
+    turns: TurnByTurn, store: AsyncStore, keys: Keys, witness: type[Witness], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A feature has failed the run, and the store refuses the arguments of the features. The store has a
+    newer version of the session."""
+    monkeypatch.setattr(witness, "error", SessionError("too large"))
+    monkeypatch.setattr(witness, "arguments", {"session": SessionState(ANN, CONTEXT, 0, b"{}")})
+    await store.redis.hset(keys.session(ANN, CONTEXT), mapping={"version": 5})
+
+    async def adapt(self: Witness, state: TaskState, refusal: object = None) -> SettleArguments:
+        arguments = await original(self, state, refusal)
+        return {} if refusal else arguments
+
+    original = witness.settle_arguments
+    monkeypatch.setattr(witness, "settle_arguments", adapt)
+
+    assert (await turns.begin("watched"))[0] == FAILED
+
+    assert witness.calls[2:] == ("settle COMPLETED", "settle FAILED", "settle FAILED after a refusal")
+    assert await Seeds(store, keys).states("t") == [SUBMITTED, WORKING, FAILED]
+
+
+@pytest.mark.parametrize(("option", "value"), RUN_FEATURES)
+def test_the_values_that_turn_a_feature_on_are_values_of_agents(option: str, value: Any) -> None:
+    @a2a.agent(f"with-{option}", description="Turns a feature on.", **{option: value})
+    async def with_option(turn: Turn) -> str:
+        return ""
+
+    assert getattr(a2a.agents[f"with-{option}"], option) == value
 
 
 def test_each_option_that_turns_a_feature_on_is_an_option_of_agents() -> None:

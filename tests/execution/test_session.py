@@ -18,7 +18,6 @@ from a2a_celery.execution.agents.session import (
     MAX_STATE_BYTES,
     ContextSession,
     current_session,
-    open_session,
 )
 from a2a_celery.execution.agents.turn import Turn
 from a2a_celery.execution.events.queue import RunEventQueue
@@ -55,10 +54,9 @@ class Runs:
         return claim, events, session
 
     async def open_session(self, events: RunEventQueue) -> ContextSession:
-        """Open the session of a run as `Run` does."""
-        run = self.scene.run_of(events)
-        session = await open_session(run, events)
-        run.add_feature(session)
+        """Open the session of a run."""
+        session = (await self.scene.open_features(events, session=True)).feature(ContextSession)
+        assert session is not None
         return session
 
     async def settle(self, claim: Claim, events: RunEventQueue, outcome: Any = None) -> Failure | None:
@@ -315,7 +313,7 @@ async def test_the_history_spans_tasks_and_starts_with_the_oldest_message(runs: 
 
 async def test_an_agent_without_a_session_gets_an_error_with_the_option(scene: Scene) -> None:
     _, events = await scene.begin()
-    run = scene.run_of(events)
+    run = await scene.open_features(events)
     open_journal(run, events)
     turn = Turn(run, events, caller=None)  # type: ignore[arg-type]
 

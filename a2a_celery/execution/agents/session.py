@@ -152,13 +152,13 @@ class ContextSession:
                 return
             run, claim, session = self._run, self._run.claim, self._to_save(text)
             await self._events.flush()
-            answer: SessionState | SavedSince = await self._events.run_fenced(
+            reply: SessionState | SavedSince = await self._events.run_fenced(
                 lambda confirmed: checkpoint(
                     run.keys, claim.ref, token=claim.token, confirmed=confirmed, session=session
                 )
             )
-            if isinstance(answer, SavedSince):
-                raise self._conflict(answer)
+            if isinstance(reply, SavedSince):
+                raise self._conflict(reply)
             self._saved, self.version = text, self.version + 1
 
     def _to_save(self, text: bytes) -> SessionState:

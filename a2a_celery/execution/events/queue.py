@@ -348,7 +348,7 @@ class RunEventQueue(EventQueue):
         """Wait until the store has confirmed all events that the agent has sent so far. The run continues.
 
         Raises:
-            CancelledError: The run ended before these events were written.
+            CancelledError: The run is lost, or ended before these events were written.
         """
         while self._next_batch() and not self._run.is_lost:
             if self._is_over():
@@ -356,6 +356,8 @@ class RunEventQueue(EventQueue):
             self._progress.clear()
             self._wake_writer()
             await self._progress.wait()
+        if self._state >= QueueState.UNWRITABLE:
+            raise asyncio.CancelledError
 
     async def run_fenced(self, make: Callable[[int], Operation[T | RunLost]]) -> T:
         """Run the store operation that `make` builds from the number of written events. The run continues.

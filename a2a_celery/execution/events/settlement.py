@@ -11,7 +11,7 @@ from uuid import uuid4
 from a2a.types import TaskState, TaskStatusUpdateEvent
 
 from ...dispatch import RunOptions
-from ...errors import A2ACeleryError
+from ...errors import A2ACeleryError, AgentSignal, BlobsUnavailable
 from ...features.feature import SettleArguments
 from ...features.sections import PAUSE_SECTIONS
 from ...lifecycle import EventKind, Failure, final_event, is_interrupted, kind_of
@@ -20,7 +20,7 @@ from ...lifecycle.journal import JournalEntry, RunRecord
 from ...lifecycle.outcomes import NO_ANSWER, agent_message, status_event
 from ...lifecycle.own_metadata import ASKED, own_metadata
 from ...lifecycle.references import RunRef
-from ...lifecycle.states import FAILED
+from ...lifecycle.states import COMPLETED, FAILED
 from ...store.runs.commands import Claim, Illegal, LeftOpen, RunLost, SavedSince, Settled, settle_run
 from ...store.verbs import Section
 from ..open_run import OpenRun
@@ -69,24 +69,29 @@ class Settlement:
             The failure of the task if a feature required it, RunLost if the run was lost, or None otherwise.
         """
         claim = self._run.claim
-        failure, arguments = await self._feature_arguments(events)
+        state = FAILED if _ends_in(events, FAILED) else self._translator.state
+        failure, arguments = await self._feature_arguments(events, state)
         if self._next_message_answers:
             _mark_question(events)
         while True:
-            match answer := await self._settle(events, written_count, arguments):
+            match reply := await self._settle(events, written_count, arguments):
                 case Settled():
-                    await self._publish(answer)
+                    await self._publish(reply)
                     return failure
                 case RunLost():
-                    return answer
+                    return reply
                 case Illegal():
-                    drop(events, answer, claim)
-                case LeftOpen(state):
-                    logger.error("run %s would be left in state %d: failing it", claim.ref.name, state)
+                    drop(events, reply, claim)
+                case LeftOpen(left_state):
+                    logger.error("run %s would be left in state %d: failing it", claim.ref.name, left_state)
                     written_count += len(events)  # these events are now written
                     events[:] = self._translator.status(FAILED)
-                case SavedSince():  # the refusal of a feature
-                    failure, arguments = await self._feature_arguments(events, answer)
+                case SavedSince():  # the store has refused the arguments of a feature
+                    refused, state = arguments, FAILED if failure else state
+                    later_failure, arguments = await self._feature_arguments(events, state, reply)
+                    failure = later_failure or failure
+                    if arguments == refused:
+                        raise RuntimeError(f"run {claim.ref.name}: a feature repeats the arguments that were refused")
 
     @property
     def _next_message_answers(self) -> bool:
@@ -115,23 +120,26 @@ class Settlement:
         )
 
     def _sections(self) -> Sequence[Section[Any]]:
-        question, asked = self._translator.question, self._run.question and self._run.question.section
-        if not question and asked is None:  # the usual case
+        question, section = self._translator.question, self._run.question and self._run.question.section
+        if not question and section is None:  # the usual case
             return ()
-        sections = (section_of(self._run.claim.ref, question, asked) for section_of in PAUSE_SECTIONS)
+        sections = (section_of(self._run.claim.ref, question, section) for section_of in PAUSE_SECTIONS)
         return [section for section in sections if section is not None]
 
     async def _feature_arguments(
-        self, events: list[RunRecord], refusal: SavedSince | None = None
+        self, events: list[RunRecord], state: TaskState, refusal: SavedSince | None = None
     ) -> tuple[Failure | None, SettleArguments]:
-        """Return the failure of the run if a feature requires it, or None, and the arguments of the features.
+        """Return the failure of the run if a feature requires it, or None, and the arguments of the features for
+        `state`.
 
         With a failure, the final event in `events` is replaced.
         """
         try:
-            return None, await self._arguments_in(self._translator.state, refusal)
+            return None, await self._arguments_in(state, refusal)
+        except (AgentSignal, BlobsUnavailable):
+            raise
         except A2ACeleryError as e:
-            return self._replace_end(events, e), await self._arguments_in(FAILED)
+            return self._replace_end(events, state, e), await self._arguments_in(FAILED)
 
     async def _arguments_in(self, state: TaskState, refusal: SavedSince | None = None) -> SettleArguments:
         arguments: SettleArguments = {}
@@ -139,30 +147,33 @@ class Settlement:
             arguments.update(await feature.settle_arguments(state, refusal))
         return arguments
 
-    def _replace_end(self, events: list[RunRecord], error: A2ACeleryError) -> Failure:
-        """Replace the final event in `events` with a failure, and return the failure. `error` is only logged."""
+    def _replace_end(self, events: list[RunRecord], state: TaskState, error: A2ACeleryError) -> Failure:
+        """Replace the final event in `events`, which sets `state`, with a failure, and return the failure. `error` is
+        only logged."""
         claim, failure = self._run.claim, Failure(reference=uuid4().hex[:12])
         logger.error("run %s fails at its end: %s [reference %s]", claim.ref.name, error, failure.reference)
-        last = max((n for n, event in enumerate(events) if not isinstance(event, Step | JournalEntry)), default=None)
-        if last is not None and self._ends(events[last]):
-            del events[last]
+        if _ends_in(events, state):
+            del events[max(n for n, event in enumerate(events) if not isinstance(event, Step | JournalEntry))]
         event = final_event(failure, claim.task.id, claim.task.context_id)
         assert event is not None
         events.append(event)
         events[:] = [_as_error(event) if isinstance(event, Step) else event for event in events]
         return failure
 
-    def _ends(self, event: RunRecord) -> bool:
-        """Return True if `event` set the final state of the task. A message without a task also completes the task."""
-        if isinstance(event, TaskStatusUpdateEvent):
-            return event.status.state == self._translator.state
-        return not isinstance(event, Step | JournalEntry) and kind_of(event) is EventKind.ANSWER
-
     async def _publish(self, settlement: Settled) -> None:
         own = settlement.next_run and RunRef(self._run.claim.ref.task_id, settlement.next_run)
         if next_up := own or settlement.other:
             options = RunOptions.from_json(settlement.next_options)
             await self._publish_next(self._run.claim.scope.agent, next_up, options)
+
+
+def _ends_in(events: Sequence[RunRecord], state: TaskState) -> bool:
+    """Return True if the last event sets `state`, the final state of the task. A message without a task also completes
+    the task."""
+    last = next((event for event in reversed(events) if not isinstance(event, Step | JournalEntry)), None)
+    if isinstance(last, TaskStatusUpdateEvent):
+        return last.status.state == state
+    return last is not None and state == COMPLETED and kind_of(last) is EventKind.ANSWER
 
 
 def _mark_question(events: Sequence[RunRecord]) -> None:

@@ -19,6 +19,7 @@ import asyncio
 from collections.abc import Callable
 from contextvars import ContextVar
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from a2a.types import TaskState
 
@@ -41,7 +42,9 @@ from ...lifecycle.execution import ENDS, HISTORY_LIMIT, ExecutionState, Executio
 from ...lifecycle.journal import RunRecord
 from ...lifecycle.outcomes import INVALID_RESPONSE, OUT_OF_TIME
 from ...lifecycle.saved_json import Scalar
-from ..open_run import OpenRun
+
+if TYPE_CHECKING:  # agents use `current_execution` without the store
+    from ..open_run import OpenRun
 
 MAX_NAME = 200
 """Maximum length of a model's or tool's name. The limit is needed because some models invent names of tools."""
