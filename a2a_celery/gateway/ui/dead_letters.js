@@ -65,9 +65,14 @@ export class DeadLettersView {
     this.#draw();
   }
 
-  #draw() {
+  /** Dead letters of the pages that have been read, newest first. */
+  get #deadLetters() {
     const deadLetters = [...new Map(this.#pages.flat().map((task) => [task.id, task])).values()].filter(({ id }) => !this.#requeuedIds.includes(id));
-    deadLetters.sort((a, b) => (a.since < b.since ? 1 : -1));
+    return deadLetters.sort((a, b) => (a.since < b.since ? 1 : -1));
+  }
+
+  #draw() {
+    const deadLetters = this.#deadLetters;
     this.table.draw(deadLetters);
     this.empty.hidden = deadLetters.length > 0;
     this.moreButton.hidden = this.#nextCursor === null;
@@ -84,7 +89,8 @@ export class DeadLettersView {
 
   /** Requeue all dead letters page by page, and show the number of each page as soon as it is done. */
   async #requeueAll() {
-    const total = this.views.overview?.deadLetters ?? 0;
+    const isComplete = this.#nextCursor === null; // otherwise, the overview has the number of some seconds ago
+    const total = isComplete ? this.#deadLetters.length : (this.views.overview?.deadLetters ?? 0);
     const isConfirmed = await confirmAction({
       title: total ? `Requeue all ${total} dead letters?` : "Requeue all dead letters?",
       texts: ["The message of each dead letter is sent again, as a new task of the same owner. Recorded steps are not executed again.", `Each ${REQUEUE_RISK}`],
