@@ -73,7 +73,39 @@ class ConfigArguments(NamedTuple):
     max_listed: str
 
 
-def save_push_config(keys: Keys, scope: Scope | None, task_id: str, config: NewPushConfig) -> Operation[Refusal | None]:
+def config_arguments(keys: Keys, config: NewPushConfig, *, max_configs: int = MAX_PUSH_CONFIGS) -> ConfigArguments:
+    """Return a config in the form that ``save_config`` in ``scripts/lib`` receives.
+
+    Args:
+        keys: Keys of the deployment.
+        config: Config to save.
+        max_configs: Maximum number of configs of the task.
+
+    Raises:
+        ValueError: The id of the config is empty.
+    """
+    if not config.config_id:
+        raise ValueError("a push-notification config needs an id")
+    return ConfigArguments(
+        id=quote_key_part(config.config_id),
+        sealed=config.sealed,
+        fingerprint=config.fingerprint,
+        sealed_with=keys.sealed_with(config.fingerprint),
+        secrets=keys.secrets,
+        deliveries=keys.deliveries,
+        dead_deliveries=keys.dead_deliveries,
+        max_configs=max_configs,
+        listed=keys.webhooks(config.account) if config.account_limit is not None else "",
+        max_listed=str(config.account_limit or ""),
+    )
+
+
+ConfigToSave = Annotated[NewPushConfig, config_arguments]
+"""Push-notification config as an argument of a script."""
+
+
+@verb
+def save_push_config(keys: Keys, scope: AnyScope, task_id: TaskId, config: ConfigToSave) -> Reply[Refusal | None]:
     """Save a config of a task.
 
     A new config receives the events that are written after it. A config that replaces another config receives the
@@ -89,11 +121,7 @@ def save_push_config(keys: Keys, scope: Scope | None, task_id: str, config: NewP
     Returns:
         None if the config was saved, or the reason for the refusal.
     """
-    return _save_push_config(keys, scope, task_id, config_arguments(keys, config))
 
-
-@verb
-def _save_push_config(keys: Keys, scope: AnyScope, task_id: TaskId, config: ConfigArguments) -> Reply[Refusal | None]:
     def parse(reply: bytes | Sequence[bytes]) -> Refusal | None:
         if reply == b"saved":
             return None
@@ -163,34 +191,3 @@ def secrets_in_use(keys: Keys) -> Reply[frozenset[str]]:
         return frozenset(fingerprint.decode() for fingerprint in reply)
 
     return Reply(parse)
-
-
-def config_arguments(keys: Keys, config: NewPushConfig, *, max_configs: int = MAX_PUSH_CONFIGS) -> ConfigArguments:
-    """Return a config in the form that ``save_config`` in ``scripts/lib`` receives.
-
-    Args:
-        keys: Keys of the deployment.
-        config: Config to save.
-        max_configs: Maximum number of configs of the task.
-
-    Raises:
-        ValueError: The id of the config is empty.
-    """
-    if not config.config_id:
-        raise ValueError("a push-notification config needs an id")
-    return ConfigArguments(
-        id=quote_key_part(config.config_id),
-        sealed=config.sealed,
-        fingerprint=config.fingerprint,
-        sealed_with=keys.sealed_with(config.fingerprint),
-        secrets=keys.secrets,
-        deliveries=keys.deliveries,
-        dead_deliveries=keys.dead_deliveries,
-        max_configs=max_configs,
-        listed=keys.webhooks(config.account) if config.account_limit is not None else "",
-        max_listed=str(config.account_limit or ""),
-    )
-
-
-ConfigToSave = Annotated[NewPushConfig, config_arguments]
-"""Push-notification config as an argument of a script."""
