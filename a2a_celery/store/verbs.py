@@ -380,10 +380,10 @@ def _received(
     Raises:
         TypeError: A parameter has an annotation without a Lua form, or `Keys` is not the first parameter.
     """
+    if any(hints[name] is Keys for name in names[1:]):
+        raise TypeError("the parameter of the type Keys comes first")
     for n, name in enumerate(names):
         hint = hints[name]
-        if Keys in hints.values() and hints[names[0]] is not Keys:
-            raise TypeError(f"{name}: the parameter of the type Keys comes first")
         if hint is Keys:
             for implied in sorted(_IMPLIED.intersection(used).difference(names)):
                 form = _STRING if implied in _PREFIXES else KeyForm.ONE
@@ -466,11 +466,12 @@ def _form(hint: Any) -> Any:
             "or_nil({})" if scalar is _STRING else expression,
             lambda value: "" if value is None else value if encode is None else encode(value),
         )
-    if not is_optional and (conversion := _conversion(hint)):  # item of a list, or field of a table
-        convert, returned = conversion
-        if isinstance(scalar := _form(returned), ScalarForm) and not _needs_keys(hint.__metadata__[0]):
-            encode_converted = scalar.encode or (lambda value: value)
-            return ScalarForm(scalar.expression, lambda value: encode_converted(convert(Keys(), value)))
+    convert = hint.__metadata__[0] if get_origin(hint) is Annotated and not is_optional else None
+    if callable(convert) and not _needs_keys(convert):  # item of a list, or field of a table
+        form = _form(get_type_hints(convert, include_extras=True)["return"])
+        if isinstance(form, ScalarForm):
+            encode = form.encode
+            return form._replace(encode=convert if encode is None else lambda value: encode(convert(value)))
     if isinstance(hint, type) and issubclass(hint, tuple):
         hints = get_type_hints(hint, include_extras=True)
         return TableForm([Parameter(name, _form(hints[name])) for name in hints], is_optional)
