@@ -11,6 +11,14 @@ local function is_archiving(keys, r)
   return r.archiving
 end
 
+-- Return the prefix of the indexes of a scope, like `Keys.scope_index`.
+local function scope_index_of(prefix, scope) return prefix .. ':tasks:' .. scope .. ':' end
+
+-- Return the prefix of the indexes of a context, like `Keys.context_index`.
+local function context_index_of(prefix, scope, context_id)
+  return prefix .. ':context:' .. scope .. ':' .. quoted(context_id) .. ':'
+end
+
 -- Return the index of the live tasks of an owner in all tenants, or nil for a task that is not in such an index.
 local function owner_index_of(r, state)
   local tenant, owner = string.match(r.scope, '/([^/]*)/([^/]*)$')

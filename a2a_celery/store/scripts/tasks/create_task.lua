@@ -7,11 +7,9 @@
 --       | {'limited', 'children', maximum, µs}: the parent has too many live children | {'deep'}: too many ancestors
 --       | {'waits_for_itself'}: the run would be blocked by a task that waits for the new task
 --       | {'id_conflict'}: a task of another scope has the id
--- requires: blobs, broker, configs, context_queue, dispatch, family, indexes, keys, limits, log_lookup, options, publication, states, status, stored_bytes, tasks, time
+-- requires: blobs, broker, configs, context_queue, dispatch, family, indexes, limits, log_lookup, options, publication, states, status, stored_bytes, tasks, time
 
-local scope_index = prefix .. ':tasks:' .. scope .. ':'
-local context_index = prefix .. ':context:' .. scope .. ':' .. quoted(context_id) .. ':'
-local context_queue = serialize_context and prefix .. ':context_queue:' .. scope .. ':' .. quoted(context_id)
+local scope_index, context_index = scope_index_of(prefix, scope), context_index_of(prefix, scope, context_id)
 local missing = missing_blobs(keys)
 if missing then return missing end
 local r = redis.call('EXISTS', keys.record) == 1 and load_record(keys)
