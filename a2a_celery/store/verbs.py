@@ -42,8 +42,9 @@ parameter, is refused when its module is imported.
 
 A feature adds a `Section` to the calls of a verb with a parameter `sections: Sections`. The script of such a call also
 contains the Lua code of the section. A script runs its sections with ``<point>_sections(…)``. This calls the function
-``<point>`` of each section with the section's table and the same arguments. The functions of the points ``check`` and
-``validate`` are called until one of them returns a reply. A call without sections runs a script without their code.
+``<point>`` of each section with the section's table and the same arguments, and returns the value of each function.
+The functions of the points ``check`` and ``validate`` are called until one of them returns a reply, which is returned.
+A call without sections runs a script without their code.
 """
 
 from __future__ import annotations
@@ -120,6 +121,13 @@ class Section(Protocol[R_co]):
 
 Sections = Annotated[Sequence[Section[Any]], "sections"]
 """Sections of a call."""
+
+
+def parsed_by(sections: Sequence[Section[R_co]], task_id: str, reply: Sequence[bytes]) -> R_co | None:
+    """Return the reply of a section, parsed, or None for a reply of the script itself."""
+    replies = (section.parse(task_id, reply) for section in sections)
+    return next((parsed for parsed in replies if parsed is not None), None)
+
 
 S = TypeVar("S", bound=type[Any])
 
@@ -247,15 +255,15 @@ def _code_of(sections: Sequence[SectionCode], points: Sequence[str]) -> str:
         for point in functions:
             calls[point].append(f"{feature}_{point}({feature}, ...)")
     for point in points:
-        body = f"return {' or '.join(calls[point])}" if calls[point] and point in _REFUSING else " ".join(calls[point])
-        lines.append(f"local function {point}_sections(...) {body} end")
+        values = " or ".join(calls[point]) if point in _REFUSING else ", ".join(f"({call})" for call in calls[point])
+        lines.append(f"local function {point}_sections(...) return {values} end")
     return "".join(f"{line}\n" for line in lines)
 
 
 _POINT = re.compile(r"\b(\w+)_sections\(")
 """Point at which a script runs its sections."""
 _REFUSING = ("check", "validate")
-"""Points at which a section can refuse a message with its reply."""
+"""Points at which a section can refuse a call with its reply."""
 _FUNCTION = re.compile(r"^local function (\w+)\(", re.MULTILINE)
 
 

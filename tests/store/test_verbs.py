@@ -286,6 +286,7 @@ end
 
 local function written(feature, list)
   redis.call('RPUSH', list, feature.name)
+  return feature.name
 end
 """
 
@@ -311,8 +312,8 @@ SCRIPT = """
 local refused = check_sections(name)
 if refused then return refused end
 redis.call('RPUSH', list, name)
-written_sections(list)
-return redis.call('LRANGE', list, 0, -1)
+local names = {written_sections(list)}
+return {redis.call('LRANGE', list, 0, -1), unpack(names)}
 """
 
 
@@ -330,9 +331,9 @@ async def test_the_sections_of_a_call_run_in_their_order(
         return await store.run(_add("l", name, parts))
 
     first, second = sections("first", "x"), sections("second", "y")
-    assert await add("a") == [b"a"]
-    assert await add("a", first, second) == [b"a", b"x", b"y"]
-    assert await add("a", second) == [b"a", b"y"]
+    assert await add("a") == [[b"a"]]
+    assert await add("a", first, second) == [[b"a", b"x", b"y"], b"x", b"y"]
+    assert await add("a", second) == [[b"a", b"y"], b"y"]
     assert await add("x", second, first) == [b"taken"]
     assert not await store.redis.exists("l"), "a refused call writes nothing"
 

@@ -33,7 +33,7 @@ from ..codec import (
 )
 from ..keys import AnyScope, ExactScope, Keys
 from ..operation import Operation
-from ..verbs import Digits, Key, Reply, Section, Sections, TaskId, Unsent, verb
+from ..verbs import Digits, Key, Reply, Section, Sections, TaskId, Unsent, parsed_by, verb
 from ..webhooks.push_configs import MAX_PUSH_CONFIGS, ConfigToSave, NewPushConfig
 from .family import MAX_DEPTH, Parent, ParentArguments, parent_arguments
 from .replies import (
@@ -305,8 +305,7 @@ def _created(
 ) -> Accepted | R | Refusal:
     """Parse the reply of ``create_task``. `whole_message` replaces the message of `task`, unless it is None."""
     if reply[0] != b"created":
-        answer = _answer_of(sections, task.id, reply)
-        return refusal(task.id, reply, CREATE_REASONS) if answer is None else answer
+        return parsed_by(sections, task.id, reply) or refusal(task.id, reply, CREATE_REASONS)
     _, at, is_blocked, is_child, is_published, context_id = reply
     task.context_id = context_id.decode()
     if whole_message is not None:
@@ -434,18 +433,12 @@ def _continued(
             return replace(_accepted(reply[2]), preceding_turns=int(reply[1]))
         case _:
             too_large: Reasons = {b"large": (Reason.TOO_LARGE, {"maximum": max_bytes})}
-            return _answer_of(sections, task_id, reply) or refusal(task_id, reply, {**CONTINUE_REASONS, **too_large})
+            return parsed_by(sections, task_id, reply) or refusal(task_id, reply, {**CONTINUE_REASONS, **too_large})
 
 
 def _accepted(snapshot: list[Any]) -> Accepted:
     task, newest = task_from_snapshot(snapshot)
     return Accepted(task, newest, is_resolved=snapshot_is_resolved(snapshot), since=newest)
-
-
-def _answer_of(sections: Sequence[Section[R]], task_id: str, reply: Sequence[bytes]) -> R | None:
-    """Return the parsed reply of a section, or None for a reply of the script itself."""
-    answers = (section.parse(task_id, reply) for section in sections)
-    return next((answer for answer in answers if answer is not None), None)
 
 
 @verb
