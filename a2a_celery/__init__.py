@@ -39,11 +39,11 @@ if TYPE_CHECKING:
     from .execution.agents.durable_steps import step
     from .execution.agents.journal import current_step_key
     from .execution.agents.run_hooks import RunInfo
-    from .execution.agents.session import ContextSession, current_session
     from .execution.agents.turn import Turn
     from .execution.events.steps import current_execution
     from .execution.plain_tasks.plain_task import current_turn
     from .features.questions.answer import Answer
+    from .features.sessions.session import ContextSession, current_session
     from .lifecycle.questions import Question
     from .lifecycle.signals import ReceivedSignal
     from .operations.errors import LimitExceededError
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 else:
     _LAZY = {
         "Answer": "features.questions.answer",
-        "ContextSession": "execution.agents.session",
+        "ContextSession": "features.sessions.session",
         "LimitExceededError": "operations.errors",
         "Question": "lifecycle.questions",
         "ReceivedSignal": "lifecycle.signals",
@@ -59,7 +59,7 @@ else:
         "TaskHandle": "submission",
         "Turn": "execution.agents.turn",
         "current_execution": "execution.events.steps",
-        "current_session": "execution.agents.session",
+        "current_session": "features.sessions.session",
         "current_step_key": "execution.agents.journal",
         "current_turn": "execution.plain_tasks.plain_task",
         "step": "execution.agents.durable_steps",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 from celery import Task
 
 from .errors import ConfigError
-from .features import FEATURE_OPTIONS, Feature, features_of
+from .features import FEATURE_OPTIONS, Feature, features_of, framework_options
 from .retry_policy import RETRY_OPTIONS, RetryPolicy, is_number
 from .settings import Settings
 
@@ -57,7 +57,6 @@ OWN_OPTIONS = frozenset(
         "one_run_per_context",
         "route",
         "scheduling",
-        "session",
         "show_execution",
         "signals",
         "time_limit",
@@ -85,7 +84,7 @@ class Agent:
         code: Executor source, function that receives a `Turn`, or Celery task, depending on `kind`.
         extended_card: Card that GetExtendedAgentCard returns, or None.
         options: Options for Celery's ``apply_async`` of every run. Options from `route` take precedence.
-        features: Features that the agent uses, with their options.
+        feature_options: Options of features.
         route: Function that returns Celery options for a message, or None.
         scheduling: True if clients may set the earliest and the latest start of a message's run.
         max_attempts: Maximum number of attempts if workers are lost. With the default of 1, a task fails if its worker
@@ -100,9 +99,8 @@ class Agent:
             executor may respond with a single message instead of a task. 0 means that a single message completes the
             task.
         show_execution: True to show clients, in the metadata of WORKING statuses, which model or tool a run calls.
-        session: True to store the state of the agent for each context.
-        one_run_per_context: True to serialize the runs of a caller in a context. None means True if the agent has a
-            session and is not an executor.
+        one_run_per_context: True to serialize the runs of a caller in a context. None means True if a feature saves
+            data of the context and the agent is not an executor.
         on_message: Effect of a message to a task whose run has not ended. "queue": the turn of the message begins when
             the run ends with a question. "steer": the agent can read the message while it works. "interrupt": the agent
             is stopped, and the turn of the message begins. "reject": the message is refused.
@@ -119,14 +117,13 @@ class Agent:
     code: Any
     extended_card: AgentCard | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
-    features: tuple[Feature, ...] = ()
+    feature_options: Mapping[str, Any] = field(default_factory=dict)
     route: Route | None = None
     scheduling: bool = False
     time_limit: float | None = None
     idle_limit: float | None = None
     max_attempts: int = 1
     show_execution: bool = False
-    session: bool = False
     one_run_per_context: bool | None = None
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     input_timeout: float | None = None
@@ -145,18 +142,12 @@ class Agent:
         extended_card: AgentCard | None,
         options: Mapping[str, Any],
     ) -> Agent:
-        """Return an agent for the code that an adapter in ``frameworks`` has returned. The agent has a session.
+        """Return an agent for the code that an adapter in ``frameworks`` has returned.
 
         Raises:
-            ConfigError: The name or the card is invalid, an option is unknown or invalid, or `session` is not True.
+            ConfigError: The name or the card is invalid, or an option is unknown, invalid or unfit for the adapter.
         """
-        options = {"session": True, **options}
-        if options["session"] is not True:
-            raise ConfigError(
-                f"agent {name!r}: session = {options['session']!r}: an agent of a framework stores its conversation in "
-                "the session; leave the option out"
-            )
-        return cls.with_options(name, card, "function", code, extended_card, options)
+        return cls.with_options(name, card, "function", code, extended_card, framework_options(name, options))
 
     @classmethod
     def with_options(
@@ -186,8 +177,9 @@ class Agent:
         if retry and kind == "task":
             raise ConfigError(f"agent {name!r}: {min(retry)}: set it at the Celery task: @app.task({min(retry)}=…)")
         celery = {name: options[name] for name in options if name not in OWN_OPTIONS | RETRY_OPTIONS | FEATURE_OPTIONS}
-        policy, features = RetryPolicy.from_options(name, retry), features_of(name, options)
-        return cls(name, card, kind, code, extended_card, celery, retry=policy, features=features, **own)
+        of_features = {name: options[name] for name in FEATURE_OPTIONS & set(options)}
+        policy = RetryPolicy.from_options(name, retry)
+        return cls(name, card, kind, code, extended_card, celery, of_features, retry=policy, **own)
 
     def __post_init__(self) -> None:
         if not NAME.fullmatch(self.name):
@@ -196,6 +188,7 @@ class Agent:
         if unknown:
             names = ", ".join(sorted(CELERY_OPTIONS | OWN_OPTIONS | RETRY_OPTIONS | FEATURE_OPTIONS))
             raise ConfigError(f"agent {self.name!r}: unknown option {sorted(unknown)[0]!r}; known: {names}")
+        _ = self.features  # refuses invalid options
         self._check_own_options()
         if self.kind == "function" and not isinstance(self.code, str | None):
             self._check_signature()
@@ -208,6 +201,20 @@ class Agent:
     def card(self) -> AgentCard:
         return self.card_source() if callable(self.card_source) else self.card_source
 
+    @cached_property
+    def features(self) -> tuple[Feature, ...]:
+        """Features that the agent uses, with their options."""
+        return features_of(self.name, self.feature_options)
+
+    def option(self, name: str) -> Any:
+        """Return the value of an option of the agent or of a feature, or None for an option that is not set."""
+        return self.feature_options[name] if name in self.feature_options else getattr(self, name, None)
+
+    @property
+    def saves_context_data(self) -> bool:
+        """True if the runs of the agent save data of their contexts; see `Feature`."""
+        return any(feature.saves_context_data for feature in self.features)
+
     @property
     def recognizes_repeats(self) -> bool:
         """True if a message to the agent may repeat an accepted message."""
@@ -216,7 +223,7 @@ class Agent:
     @property
     def serialize_context(self) -> bool:
         if self.one_run_per_context is None:
-            return self.session and self.kind != "executor"
+            return self.saves_context_data and self.kind != "executor"
         return self.one_run_per_context
 
     @property
@@ -249,9 +256,8 @@ class Agent:
             raise ConfigError(f"agent {self.name!r}: max_attempts = {self.max_attempts!r}: a whole number, 1 or more")
         if self.route is not None and (not callable(self.route) or inspect.iscoroutinefunction(self.route)):
             raise ConfigError(f"agent {self.name!r}: route = {self.route!r}: a plain function (request, caller)")
-        for name in ("scheduling", "session"):
-            if not isinstance(getattr(self, name), bool):
-                raise ConfigError(f"agent {self.name!r}: {name} = {getattr(self, name)!r}: True or False")
+        if not isinstance(self.scheduling, bool):
+            raise ConfigError(f"agent {self.name!r}: scheduling = {self.scheduling!r}: True or False")
         if not isinstance(self.one_run_per_context, bool | None):
             raise ConfigError(
                 f"agent {self.name!r}: one_run_per_context = {self.one_run_per_context!r}: True, False or None"

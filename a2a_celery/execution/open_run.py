@@ -86,6 +86,7 @@ class OpenRun:
         question: Question that ends the run, or None.
         refuses_answer: True if the agent has refused the last answer to `Turn.ask`, so the next message answers the
             question.
+        read_count: Number of waiting messages that the agent has read. The first unread message begins a turn.
         wait: Wait of `Turn.sleep`, `Turn.wait_for` or `Turn.call` that ends the run, or None.
         steps_changed: Error that ends the run because the agent's code does not fit the journal, or None.
     """
@@ -104,6 +105,7 @@ class OpenRun:
     is_stopping: bool = field(init=False, default=False)
     question: AskedQuestion | None = field(init=False, default=None)
     refuses_answer: bool = field(init=False, default=False)
+    read_count: int = field(init=False, default=0)
     wait: PendingWait | None = field(init=False, default=None)
     steps_changed: StepsChanged | None = field(init=False, default=None)
 
@@ -134,6 +136,10 @@ class OpenRun:
     def refuse_answer(self) -> None:
         """Let the next message answer the question whose last answer the agent has refused."""
         self.refuses_answer = True
+
+    def count_read(self, read_count: int) -> None:
+        """Record how many waiting messages the agent has read."""
+        self.read_count = read_count
 
     def suspend(self, wait: PendingWait) -> None:
         """End the run until `wait` ends. Only the first wait of the run takes effect."""

@@ -36,7 +36,7 @@ from ..errors import (
     StepsChanged,
     SuspendRun,
 )
-from ..features.worker import RUN_FEATURES
+from ..features.worker import CLAIM_SECTIONS, RUN_FEATURES, hooks_of
 from ..lifecycle import (
     Canceled,
     Completed,
@@ -330,9 +330,9 @@ class Run:
             working=adapter.announces,
             max_attempts=self._agent.max_attempts,
             retries=self._retries,
-            reads_session=self._agent.session,
             worker=self._emitter.worker if self._emitter else "",
             version=self._agent.version or "",
+            sections=[make_section(host.keys) for make_section in hooks_of(self._agent, CLAIM_SECTIONS)],
         )
         # the claim may have succeeded although its reply was lost
         answer = await run_with_retry(host.store, claim(resolve_blobs=False))
@@ -368,7 +368,7 @@ class Run:
             hold=agent.first_event_hold,
             answer_allowed=not agent.delivers_messages,
             # another turn may follow the terminal event of an agent that messages reach
-            ends_on_return=agent.session or agent.serialize_context or agent.delivers_messages or holds_end,
+            ends_on_return=agent.saves_context_data or agent.serialize_context or agent.delivers_messages or holds_end,
             rewrite=self._hooks.event if self._hooks else None,
             on_end=self._execution.finish_in,
         )
@@ -593,9 +593,8 @@ class Run:
 
 async def open_features(agent: Agent, run: OpenRun, events: RunEventQueue) -> None:
     """Open the features that the options of an agent turn on, and add them to the run."""
-    for (option, value), open_feature in RUN_FEATURES.items():
-        if getattr(agent, option) == value:
-            run.add_feature(await open_feature(run, events))
+    for open_feature in hooks_of(agent, RUN_FEATURES):
+        run.add_feature(await open_feature(run, events))
 
 
 def begin_run(

@@ -15,8 +15,10 @@ from .feature import OperatorRoute, TaskFilter
 from .idempotency import Idempotency
 from .schedules import SCHEDULE, SCHEDULED_AT, ScheduleMethods, report_schedules, tasks_of_schedule
 from .schedules import celery_task as schedule_task
+from .sessions import Sessions
+from .sessions import framework_options as framework_options
 
-FEATURES: Sequence[type[Feature]] = (Idempotency,)
+FEATURES: Sequence[type[Feature]] = (Idempotency, Sessions)
 """Features that agents use, in the order in which their sections check a message."""
 
 FEATURE_OPTIONS = frozenset(option for feature in FEATURES for option in feature.OPTIONS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self, TypeAlias
 
 if TYPE_CHECKING:  # a process that only registers agents does not import the SDK
     from a2a.types import Message, SendMessageRequest, TaskState
@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # a process that only registers agents does not import the SD
     from ..settings import Settings
     from ..store import AsyncStore, Keys
     from ..store.operation import Operation
-    from ..store.runs.commands import SavedSince, SessionState
+    from ..store.runs.commands import EndRefused
     from ..store.tasks.replies import Known
     from ..store.verbs import Section
 
@@ -28,10 +28,14 @@ class Feature(Protocol):
         OPTIONS: Names of the options of agents that belong to the feature.
         recognizes_repeats: True if a message may repeat an accepted message. Such a message may name times that have
             passed, and its copy may be in the history of its task.
+        saves_context_data: True if a run saves data of its context when the run ends. The runs of a context are then
+            serialized by default, the final event of a run is written after the agent has returned, and workers need
+            the secrets that seal the saved data.
     """
 
     OPTIONS: ClassVar[frozenset[str]]
-    recognizes_repeats: ClassVar[bool]
+    recognizes_repeats: ClassVar[bool] = False
+    saves_context_data: ClassVar[bool] = False
 
     @classmethod
     def of_agent(cls, agent: str, options: Mapping[str, Any]) -> Self | None:
@@ -62,29 +66,23 @@ class Feature(Protocol):
             scope: Scope of the task.
             request: Unchanged request of the client.
         """
-
-
-class SettleArguments(TypedDict, total=False):
-    """Arguments of ``settle_run`` that the features of a run add. Each argument belongs to one feature."""
-
-    session: SessionState
-    read_count: int
+        return None
 
 
 class RunFeature(Protocol):
     """Use of a feature by one run. A function in `RUN_FEATURES` opens the feature before the agent is called."""
 
-    async def settle_arguments(self, state: TaskState, refusal: SavedSince | None = None) -> SettleArguments:
-        """Return the arguments of the feature for the end of the run.
+    async def section_for_end(self, state: TaskState, refusal: EndRefused | None = None) -> Section[Any] | None:
+        """Return the section of ``settle_run`` for the end of the run, or None for no section.
 
-        The method is called again if the store refuses the arguments of a feature, or if a feature requires that the
-        run fails. A run that is released for a retry, a wait or a canvas does not call the method.
+        The method is called again if a section refuses the end, or if a feature requires that the run fails. A run that
+        is released for a retry, a wait or a canvas does not call the method.
 
         Args:
             state: State in which the run leaves the task, unless the client has cancelled the task or a message
                 follows.
-            refusal: Reply with which the store has refused the arguments of a feature, or None. The other features
-                ignore the reply.
+            refusal: Reply with which the section of a feature has refused the end, or None. The other features ignore
+                the reply.
 
         Raises:
             A2ACeleryError: The run must fail. The method is called again for FAILED.

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from .questions.turn import BlockingQuestionMethods, QuestionMethods
+from .sessions.turn import BlockingSessionMethods, SessionMethods
 
 
-class TurnMethods(QuestionMethods):
+class TurnMethods(QuestionMethods, SessionMethods):
     """Methods of `Turn` that belong to features."""
 
 
-class BlockingTurnMethods(BlockingQuestionMethods):
+class BlockingTurnMethods(BlockingQuestionMethods, BlockingSessionMethods):
     """Methods of `BlockingTurn` that belong to features."""

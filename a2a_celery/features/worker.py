@@ -1,15 +1,27 @@
-"""Features in workers: what the runs of an agent open."""
+"""Features in workers: the sections with which an agent's runs are claimed, and what the runs open."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from typing import Any, TypeVar
 
+from ..agents import Agent
 from ..execution.agents.incoming import open_messages
-from ..execution.agents.session import open_session
 from ..execution.events.queue import RunEventQueue
 from ..execution.open_run import OpenRun
+from ..store import Keys
+from ..store.verbs import Section
 from .feature import RunFeature
+from .sessions.section import SessionSection
+from .sessions.session import CURRENT as CURRENT_SESSION
+from .sessions.session import open_session
+
+T = TypeVar("T")
+
+CLAIM_SECTIONS: Mapping[tuple[str, Any], Callable[[Keys], Section[Any]]] = {("session", True): SessionSection.of}
+"""Functions that return the sections of ``claim_run``, by the option of the agent and its value that turn the feature
+on. The sections also take part in ``suspend_run``."""
 
 RUN_FEATURES: Mapping[tuple[str, Any], Callable[[OpenRun, RunEventQueue], Awaitable[RunFeature]]] = {
     ("session", True): open_session,
@@ -19,3 +31,11 @@ RUN_FEATURES: Mapping[tuple[str, Any], Callable[[OpenRun, RunEventQueue], Awaita
 
 A function is called before the agent, with the complete claim, in the asyncio task of the agent. Its exceptions are
 treated like exceptions of the agent."""
+
+CONTEXT_VARIABLES: Sequence[ContextVar[Any]] = (CURRENT_SESSION,)
+"""Context variables that features set when they are opened. The thread of a plain Celery task has the same values."""
+
+
+def hooks_of(agent: Agent, hooks: Mapping[tuple[str, Any], T]) -> Iterator[T]:
+    """Yield the functions of `CLAIM_SECTIONS` or `RUN_FEATURES` that the options of an agent select."""
+    return (hook for (option, value), hook in hooks.items() if agent.option(option) == value)

@@ -33,8 +33,8 @@ from google.genai.types import Part as GenAIPart
 from google.protobuf.json_format import MessageToDict, ParseDict
 from pydantic_core import to_jsonable_python
 
-from ..execution.agents.session import current_session
 from ..execution.events.steps import Execution, current_execution
+from ..features.sessions.session import current_session
 from ..lifecycle.files import normalized_file
 from ..lifecycle.outcomes import AGENT_FAILED
 from ..lifecycle.questions import whole_numbers

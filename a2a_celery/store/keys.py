@@ -294,7 +294,7 @@ class Keys:
 
     @property
     def secrets(self) -> str:
-        """Hash that maps the fingerprint of each secret that seals configs or sessions to the key of the secret's
+        """Hash that maps the fingerprint of each secret that seals stored data to the key of the secret's
         `sealed_with` set.
 
         `secrets_in_use` removes a secret that is not in use.
@@ -302,7 +302,7 @@ class Keys:
         return f"{self.prefix}:secrets"
 
     def sealed_with(self, fingerprint: str) -> str:
-        """Sorted set of the delivery cursors and session keys whose data the secret seals, scored by the time at which
+        """Sorted set of the delivery cursors and keys whose data the secret seals, scored by the time at which
         they expire, or +inf for a live task.
 
         The set expires with its newest member.
@@ -440,19 +440,6 @@ class Keys:
         A task is removed when its run ends.
         """
         return f"{self.prefix}:context_queue:{scope}:{quote_key_part(context_id)}"
-
-    @property
-    def sessions(self) -> str:
-        """Prefix of the keys that `session` returns."""
-        return f"{self.prefix}:session:"
-
-    def session(self, scope: Scope, context_id: str) -> str:
-        """Hash with the session of a context. ``scripts/lib/sessions.lua`` lists the fields.
-
-        The hash expires one retention period after the last save of the session, or the last start or end of a run of
-        the context. If a run is suspended, the lifetime is extended by the duration of the wait.
-        """
-        return f"{self.sessions}{scope}:{quote_key_part(context_id)}"
 
     @property
     def runners(self) -> str:

@@ -367,7 +367,7 @@ _SCALARS: dict[Any, ScalarForm] = {
     bool: ScalarForm("{} == '1'", int),
 }
 
-_PREFIXES = {"prefix", "sessions", "runners"}
+_PREFIXES = {"prefix", "runners"}
 """Names of `Keys` that scripts may use and that are prefixes of keys or channels."""
 _PATTERNS = {"notification_channels", "reply_channel_loads", "_plain_prefix"}
 _IMPLIED = _PREFIXES | {name for name, value in vars(Keys).items() if isinstance(value, property)} - _PATTERNS

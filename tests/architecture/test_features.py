@@ -19,6 +19,11 @@ NAMES = {
         r"features\.schedules|submit_scheduled|submit_tick|tick_arguments|skipped_?[tT]icks?|TickSection|HandledTick"
         r"|Schedule(?:Task|Methods)|ScheduledMessage|schedule_(?:task|index)|scheduledAt|SCHEDULED_AT"
     ),
+    "sessions": (
+        r"features\.sessions|ContextSession|SavedSession|SavedSince|SessionSection|SessionState|SessionMethods"
+        r"|\bSessions\b|\b(?:open|save|saved|current|renew|reads)_session\b|\bsession_(?:key|prefix)\b"
+        r"|\b(?:turn|agent|claim|keys)\.sessions?\b(?!\()|\bsession=True|\"session\"|\bthe sessions? of\b"
+    ),
 }
 """Pattern of the names of each feature, by its folder."""
 

@@ -94,6 +94,8 @@ ONLY_TYPES = {
     ("a2a_celery/agents.py", "caller"),
     ("a2a_celery/features/questions/turn.py", "agents"),
     ("a2a_celery/features/questions/turn.py", "open_run"),
+    ("a2a_celery/features/sessions/turn.py", "agents"),
+    ("a2a_celery/features/sessions/turn.py", "open_run"),
     ("a2a_celery/execution/events/steps.py", "open_run"),
 }
 LAZY = {

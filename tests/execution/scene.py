@@ -135,7 +135,7 @@ class Scene:
 
     async def open_features(self, events: RunEventQueue, **options: Any) -> OpenRun:
         """Open the features of a run that the options of its agent turn on, and return the run."""
-        agent: Any = SimpleNamespace(**{"session": False, "on_message": "queue", **options})
+        agent: Any = SimpleNamespace(option=options.get)
         await open_features(agent, self.run_of(events), events)
         return self.run_of(events)
 

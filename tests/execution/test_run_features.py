@@ -13,11 +13,12 @@ from a2a_celery import A2A, SessionError, Turn
 from a2a_celery.agents import Agent
 from a2a_celery.execution import run as run_module
 from a2a_celery.execution.agents.journal import CURRENT
-from a2a_celery.features.feature import SettleArguments
-from a2a_celery.features.worker import RUN_FEATURES
+from a2a_celery.features import FEATURE_OPTIONS
+from a2a_celery.features.sessions.section import SessionSection, session_key
+from a2a_celery.features.worker import CLAIM_SECTIONS, RUN_FEATURES
 from a2a_celery.lifecycle.states import COMPLETED, FAILED, SUBMITTED, WORKING, short_name
 from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.store.runs.commands import SessionState
+from a2a_celery.store.verbs import Section
 from tests.support.store.seeds import ANN, CONTEXT, Seeds
 
 from .scene import TurnByTurn
@@ -32,13 +33,13 @@ class Witness:
     Attributes:
         error: Error of the feature at the end of the run, unless the run has failed.
         opening_error: Error of the feature at the beginning of the run.
-        arguments: Arguments of the feature.
+        section: Section of the feature at the end of the run.
     """
 
     calls: tuple[str, ...] = ()
     error: Exception | None = None
     opening_error: BaseException | None = None
-    arguments: ClassVar[SettleArguments] = {}
+    section: ClassVar[Section[Any] | None] = None
 
     @classmethod
     async def open(cls, run: Any, events: Any) -> Witness:
@@ -48,11 +49,11 @@ class Witness:
             raise cls.opening_error
         return cls()
 
-    async def settle_arguments(self, state: TaskState, refusal: object = None) -> SettleArguments:
+    async def section_for_end(self, state: TaskState, refusal: object = None) -> Section[Any] | None:
         Witness.calls += (f"settle {short_name(state)}" + (" after a refusal" if refusal else ""),)
         if self.error is not None and state != FAILED:
             raise self.error
-        return self.arguments
+        return self.section
 
 
 @pytest.fixture(autouse=True)
@@ -60,9 +61,8 @@ def witness(monkeypatch: pytest.MonkeyPatch) -> type[Witness]:
     """Open the feature `Witness` in the runs of agents with `cancel_grace=7`."""
     monkeypatch.setattr(run_module, "RUN_FEATURES", {("cancel_grace", 7): Witness.open})
     monkeypatch.setattr(Witness, "calls", ())
-    for name in ("error", "opening_error"):
+    for name in ("error", "opening_error", "section"):
         monkeypatch.setattr(Witness, name, None)
-    monkeypatch.setattr(Witness, "arguments", {})
     return Witness
 
 
@@ -115,21 +115,21 @@ async def test_a_feature_that_cannot_be_opened_fails_its_run(
     assert witness.calls == ("open t.1",), "neither the agent nor a feature is called"
 
 
-async def test_a_failure_survives_the_refusal_of_other_arguments(
+async def test_a_failure_survives_the_refusal_of_another_section(
     turns: TurnByTurn, store: AsyncStore, keys: Keys, witness: type[Witness], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A feature has failed the run, and the store refuses the arguments of the features. The store has a
-    newer version of the session."""
+    """A feature has failed the run, and a section refuses the end, because the store has a newer version of the
+    session."""
     monkeypatch.setattr(witness, "error", SessionError("too large"))
-    monkeypatch.setattr(witness, "arguments", {"session": SessionState(ANN, CONTEXT, 0, b"{}")})
-    await store.redis.hset(keys.session(ANN, CONTEXT), mapping={"version": 5})
+    monkeypatch.setattr(witness, "section", SessionSection.of(keys, 0, b"{}"))
+    await store.redis.hset(session_key(keys, ANN, CONTEXT), mapping={"version": 5})
 
-    async def adapt(self: Witness, state: TaskState, refusal: object = None) -> SettleArguments:
-        arguments = await original(self, state, refusal)
-        return {} if refusal else arguments
+    async def adapt(self: Witness, state: TaskState, refusal: object = None) -> Section[Any] | None:
+        section = await original(self, state, refusal)
+        return None if refusal else section
 
-    original = witness.settle_arguments
-    monkeypatch.setattr(witness, "settle_arguments", adapt)
+    original = witness.section_for_end
+    monkeypatch.setattr(witness, "section_for_end", adapt)
 
     assert (await turns.begin("watched"))[0] == FAILED
 
@@ -137,14 +137,15 @@ async def test_a_failure_survives_the_refusal_of_other_arguments(
     assert await Seeds(store, keys).states("t") == [SUBMITTED, WORKING, FAILED]
 
 
-@pytest.mark.parametrize(("option", "value"), RUN_FEATURES)
+@pytest.mark.parametrize(("option", "value"), RUN_FEATURES | CLAIM_SECTIONS)
 def test_the_values_that_turn_a_feature_on_are_values_of_agents(option: str, value: Any) -> None:
     @a2a.agent(f"with-{option}", description="Turns a feature on.", **{option: value})
     async def with_option(turn: Turn) -> str:
         return ""
 
-    assert getattr(a2a.agents[f"with-{option}"], option) == value
+    assert a2a.agents[f"with-{option}"].option(option) == value
 
 
 def test_each_option_that_turns_a_feature_on_is_an_option_of_agents() -> None:
-    assert {option for option, _ in RUN_FEATURES} <= {field.name for field in fields(Agent)}
+    options = {field.name for field in fields(Agent)} | FEATURE_OPTIONS
+    assert {option for option, _ in (*RUN_FEATURES, *CLAIM_SECTIONS)} <= options

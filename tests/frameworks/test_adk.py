@@ -19,7 +19,7 @@ from google.adk.sessions.base_session_service import GetSessionConfig
 from google.genai import types
 
 from a2a_celery import A2A, Turn
-from a2a_celery.execution.agents.session import CURRENT, ContextSession
+from a2a_celery.features.sessions.session import CURRENT, ContextSession
 from a2a_celery.frameworks.adk import ContextSessionService
 
 ME = {"app_name": "clerk", "user_id": "me"}

@@ -15,8 +15,8 @@ from a2a.types import Message, Part, Role, SendMessageRequest
 from google.protobuf.json_format import MessageToDict, ParseDict
 
 from a2a_celery import InputRequired, Turn
-from a2a_celery.execution.agents.session import CURRENT, ContextSession
 from a2a_celery.execution.events.steps import CURRENT_EXECUTION, Execution
+from a2a_celery.features.sessions.session import CURRENT, ContextSession
 from a2a_celery.frameworks.conversation import OpenSteps
 from a2a_celery.lifecycle.execution import ExecutionState
 from tests.support.agents.booking_agents import BOOKING_AGENTS, BookingAgent, turn

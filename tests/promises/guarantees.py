@@ -40,11 +40,11 @@ PROMISES: Mapping[str, tuple[str, ...]] = {
         "store/test_full_store.py::test_a_full_store_fails_no_running_task",
     ),
     "guarantees/failures/the-session-and-the-final-event-of-a-run": (
-        "store/test_sessions.py::test_the_next_run_gets_the_session_saved_with_an_end",
-        "store/test_sessions.py::test_a_refused_settlement_saves_no_session",
-        "store/test_sessions.py::test_a_checkpoint_is_found_by_the_next_attempt_as_its_own",
-        "store/test_sessions.py::test_a_run_that_was_lost_saves_nothing",
-        "acceptance/test_sessions.py::test_what_a_killed_worker_had_goes_on_from_its_last_checkpoint",
+        "features/sessions/test_store.py::test_the_next_run_gets_the_session_saved_with_an_end",
+        "features/sessions/test_store.py::test_a_refused_settlement_saves_no_session",
+        "features/sessions/test_store.py::test_a_checkpoint_is_found_by_the_next_attempt_as_its_own",
+        "features/sessions/test_store.py::test_a_run_that_was_lost_saves_nothing",
+        "features/sessions/test_workers.py::test_what_a_killed_worker_had_goes_on_from_its_last_checkpoint",
     ),
     "guarantees/failures/the-result-of-a-durable-step-is-recorded-before": (
         "execution/test_durable_steps.py::test_a_result_is_stored_before_it_is_used",
@@ -75,7 +75,7 @@ PROMISES: Mapping[str, tuple[str, ...]] = {
         "acceptance/test_context_queues.py::test_no_two_runs_of_a_context_overlap_whatever_is_killed",
         "store/test_context_queue.py::test_concurrent_workers_run_each_task_once_and_one_at_a_time",
         "acceptance/test_recovery.py::test_a_frozen_worker_has_lost_its_run",
-        "store/test_sessions.py::test_a_run_that_was_lost_saves_nothing",
+        "features/sessions/test_store.py::test_a_run_that_was_lost_saves_nothing",
     ),
     "guarantees/failures/a-worker-reports-newly-prefetched-runs-to-the-store": (
         "execution/test_prefetched.py::test_new_runs_are_reported_at_once_and_known_ones_at_an_interval",

@@ -12,6 +12,7 @@ import pytest
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.errors import StoreUnavailable
 from a2a_celery.features.questions.reminder_poster import reminder_index
+from a2a_celery.features.sessions.section import SessionSection
 from a2a_celery.lifecycle import Event
 from a2a_celery.lifecycle.execution import ExecutionState, Step, Transition
 from a2a_celery.lifecycle.references import RunRef
@@ -19,7 +20,7 @@ from a2a_celery.lifecycle.states import COMPLETED, FAILED, INPUT_REQUIRED, WORKI
 from a2a_celery.store import AsyncStore, Keys, Operation
 from a2a_celery.store.admin.archiving import read_archive_state, remove_archived
 from a2a_celery.store.blobs.cleanup import acquire_orphaned_blobs
-from a2a_celery.store.runs.commands import SessionState, append, end_run, settle_run
+from a2a_celery.store.runs.commands import append, end_run, settle_run
 from a2a_celery.store.runs.publication import acquire_due_runs
 from a2a_celery.store.runs.recovery import Lapsed, lapse_run, return_run
 from a2a_celery.store.runs.release import delegate_to_canvas, due_canvases, end_by_result
@@ -115,8 +116,8 @@ def _append_case(*events: Event | Step) -> Make:
 def _settle_case(*events: Event | Step, session: bytes | None = None) -> Make:
     async def make(keys: Keys, seeds: Seeds) -> Operation[Any]:
         await claim_task(keys, seeds)
-        state = SessionState(ANN, CONTEXT, 0, session) if session is not None else None
-        return settle_run(keys, REF, token=TOKEN, written_count=0, events=events, session=state)
+        sections = [SessionSection.of(keys, 0, session)] if session is not None else ()
+        return settle_run(keys, REF, token=TOKEN, written_count=0, events=events, sections=sections)
 
     return make
 

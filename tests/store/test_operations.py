@@ -15,6 +15,7 @@ from a2a_celery.dispatch import Call, RunOptions
 from a2a_celery.features.questions.question_section import QuestionSection, Reminder
 from a2a_celery.features.questions.reminder_poster import post_reminders
 from a2a_celery.features.schedules.section import skipped_ticks
+from a2a_celery.features.sessions.section import SessionSection, checkpoint
 from a2a_celery.lifecycle.journal import JournalEntry
 from a2a_celery.lifecycle.references import RunRef
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, WORKING
@@ -27,7 +28,7 @@ from a2a_celery.store.admin.usage import read_memory
 from a2a_celery.store.blobs.blob_store import register_blobs
 from a2a_celery.store.blobs.cleanup import acquire_orphaned_blobs, blobs_in_use, forget_removed_blobs
 from a2a_celery.store.log.pages import read_log
-from a2a_celery.store.runs.commands import SessionState, append, checkpoint, claim_run, end_run, revoke_run, settle_run
+from a2a_celery.store.runs.commands import append, claim_run, end_run, revoke_run, settle_run
 from a2a_celery.store.runs.journal import read_journal, read_recorded
 from a2a_celery.store.runs.messages import read_messages
 from a2a_celery.store.runs.publication import (
@@ -151,7 +152,7 @@ async def _settle(keys: Keys, seeds: Seeds) -> Operation[Any]:
 
 async def _checkpoint(keys: Keys, seeds: Seeds) -> Operation[Any]:
     await claim_task(keys, seeds)
-    return checkpoint(keys, REF, token=TOKEN, confirmed=0, session=SessionState(ANN, CONTEXT, 0, b"{}"))
+    return checkpoint(keys, REF, token=TOKEN, confirmed=0, sections=[SessionSection.of(keys, 0, b"{}")])
 
 
 async def _renew(keys: Keys, seeds: Seeds) -> Operation[Any]:

@@ -97,7 +97,7 @@ MUTATIONS = {
         "if true then",
     ),
     "a session is saved over a newer session": (
-        "tasks/checkpoint.lua",
+        "features/sessions/section.lua",
         "if newer then",
         "if false then",
     ),

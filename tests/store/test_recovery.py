@@ -16,13 +16,14 @@ from a2a.types import TaskArtifactUpdateEvent, TaskState
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.dispatch import Call, Publisher, RunOptions
 from a2a_celery.errors import StoreUnavailable
+from a2a_celery.features.sessions.section import SessionSection, checkpoint, session_prefix
 from a2a_celery.lifecycle import LogEntry
 from a2a_celery.lifecycle.outcomes import CANCELED_BY_CLIENT
 from a2a_celery.lifecycle.own_metadata import ATTEMPT, MAX_ATTEMPTS, own_metadata
 from a2a_celery.lifecycle.references import RunRef
 from a2a_celery.lifecycle.states import AUTH_REQUIRED, CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, WORKING
 from a2a_celery.store import AsyncStore, Keys, Operation
-from a2a_celery.store.runs.commands import Claim, RunLost, SessionState, append, checkpoint, claim_run, settle_run
+from a2a_celery.store.runs.commands import Claim, RunLost, append, claim_run, settle_run
 from a2a_celery.store.runs.recovery import GivenUp, Lapse, Lapsed, lapse_run, lapsed_runs, left_open, return_run
 from a2a_celery.store.runs.release import delegate_to_canvas
 from a2a_celery.store.runs.renewal import renew_runs
@@ -288,7 +289,6 @@ async def restore_half(seeds: Seeds, **options: int) -> Claim:
 
 
 LAST_CHUNK, END = [chunk("6")], [chunk("6"), status(COMPLETED)]
-CHECKPOINT = SessionState(ANN, CONTEXT, 0, b"{}")
 
 
 @pytest.mark.parametrize(
@@ -298,12 +298,19 @@ CHECKPOINT = SessionState(ANN, CONTEXT, 0, b"{}")
         lambda keys, claim: append(keys, claim.ref, token=claim.token, written_count=6, events=END),
         lambda keys, claim: settle_run(keys, claim.ref, token=claim.token, written_count=6, events=END),
         lambda keys, claim: settle_run(
-            keys, claim.ref, token=claim.token, written_count=6, events=END, session=CHECKPOINT
+            keys,
+            claim.ref,
+            token=claim.token,
+            written_count=6,
+            events=END,
+            sections=[SessionSection.of(keys, 0, b"{}")],
         ),
         lambda keys, claim: delegate_to_canvas(
             keys, claim.ref, token=claim.token, written_count=6, events=[], canvas="{}"
         ),
-        lambda keys, claim: checkpoint(keys, claim.ref, token=claim.token, confirmed=6, session=CHECKPOINT),
+        lambda keys, claim: checkpoint(
+            keys, claim.ref, token=claim.token, confirmed=6, sections=[SessionSection.of(keys, 0, b"{}")]
+        ),
     ],
     ids=["append", "append the end", "settle", "settle with a session", "release", "checkpoint"],
 )
@@ -325,7 +332,7 @@ async def test_a_run_whose_confirmed_events_the_store_lost_lapses(
     task = await seeds.task(claim.ref.task_id)
     assert task.status.state == state
     assert dict(task.metadata).get("attempt", 1) == max_attempts
-    assert not [key async for key in store.redis.scan_iter(f"{keys.sessions}*")]
+    assert not [key async for key in store.redis.scan_iter(f"{session_prefix(keys)}*")]
     await seeds.require_consistent(claim.ref.task_id)
 
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
-from a2a.types import TaskState
 
+from a2a_celery.features.sessions.section import SessionSection
 from a2a_celery.lifecycle.execution import ExecutionState, Step, Transition, decode_step, encode_step
 from a2a_celery.lifecycle.states import COMPLETED, FAILED, INPUT_REQUIRED, WORKING
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.operation import Operation
-from a2a_celery.store.runs.commands import Claim, SessionState, append, claim_run
+from a2a_celery.store.runs.commands import Claim, append, claim_run
 from a2a_celery.store.runs.release import Steps, read_steps, release_run
 from a2a_celery.store.tasks.commands import continue_task, delete_task
 from tests.support.store.leaks import leaks
@@ -141,7 +139,7 @@ async def test_a_retry_gets_the_steps_of_the_attempt_before_it(
             working=True,
             retries=1,
             retried=status(WORKING),
-            reads_session=True,
+            sections=[SessionSection.of(keys)],
         )
     )
 
@@ -160,23 +158,3 @@ async def test_the_next_turn_is_given_the_newest_steps(store: AsyncStore, keys: 
     claim = await seeds.claim_run(first.ref.task_id, run=2)
 
     assert [s.transition.number for s in claim.execution] == list(range(50, 150))
-
-
-@pytest.mark.parametrize("end", [COMPLETED, FAILED])
-async def test_the_next_task_of_a_session_is_given_its_steps(seeds: Seeds, end: TaskState) -> None:
-    session = SessionState(ANN, CONTEXT, 0, b"{}")
-    first = await seeds.claim_run(session=True)
-    await seeds.settle_run(first, step(1), step(2), status(COMPLETED), session=session)
-    second = await seeds.claim_run(session=True)
-    assert second.execution == (step(1), step(2))
-    await seeds.settle_run(second, step(3), status(end), session=replace(session, version=1, state=b""))
-
-    assert (await seeds.claim_run(session=True)).execution == (step(3),)
-    assert (await seeds.claim_run()).execution == ()
-
-
-async def test_a_session_that_was_never_saved_has_no_steps(seeds: Seeds) -> None:
-    first = await seeds.claim_run(session=True)
-    await seeds.settle_run(first, step(1), status(COMPLETED), session=SessionState(ANN, CONTEXT, 0, b""))
-
-    assert (await seeds.claim_run(session=True)).execution == ()

@@ -21,7 +21,6 @@ from a2a_celery.store.runs.commands import (
     Dropped,
     Illegal,
     RunLost,
-    SessionState,
     Unchanged,
     append,
     claim_run,
@@ -40,7 +39,6 @@ from tests.support.store.seeds import (
     BOB,
     CONTEXT,
     LEASE_US,
-    RETENTION,
     Seeds,
     chunk,
     request,
@@ -519,21 +517,3 @@ async def test_the_entry_of_a_missing_task_leaves_the_list(
 
     assert await suspensions.resume_runs() == 1
     assert await suspensions.suspended_runs() == []
-
-
-async def test_a_session_is_kept_for_the_time_of_a_wait(
-    store: AsyncStore, keys: Keys, seeds: Seeds, suspensions: Suspensions
-) -> None:
-    first = await seeds.claim_run(session=True)
-    await seeds.settle_run(first, status(COMPLETED), session=SessionState(ANN, CONTEXT, 0, b'{"n":1}'))
-    session = keys.session(ANN, CONTEXT)
-    claim = await seeds.claim_run(session=True)
-    wait = timer(wait_us=10 * RETENTION * 1_000_000)
-
-    await store.run(
-        suspend_run(
-            keys, claim.ref, token=claim.token, written_count=0, events=[], wait=wait, options=b"", session_key=session
-        )
-    )
-
-    assert await store.redis.ttl(session) == pytest.approx(11 * RETENTION, abs=5)

@@ -13,7 +13,9 @@ from a2a_celery import A2A, ConfigError, Turn
 from a2a_celery.agent_cards import card_for_function
 from a2a_celery.agents import MOST_ATTEMPTS, Agent, name_from_card
 from a2a_celery.execution.agents.adapters import make_adapter
+from a2a_celery.features import FEATURE_OPTIONS
 from a2a_celery.features.idempotency import Idempotency
+from a2a_celery.features.sessions import Sessions
 
 
 def card(name: str = "Planner", **capabilities: Any) -> AgentCard:
@@ -21,7 +23,8 @@ def card(name: str = "Planner", **capabilities: Any) -> AgentCard:
 
 
 def agent(name: str = "planner", of: AgentCard | None = None, kind: Any = "function", **more: Any) -> Agent:
-    return Agent(name, of or card(), kind, print, **more)
+    of_features = {option: more.pop(option) for option in FEATURE_OPTIONS & set(more)}
+    return Agent(name, of or card(), kind, print, feature_options=of_features, **more)
 
 
 @pytest.mark.parametrize("name", ["a", "0", "route-planner_2.1", "a" * 63])
@@ -65,7 +68,7 @@ def test_an_agent_of_a_framework_is_a_function_with_a_session() -> None:
 
     agent = a2a.add_agent(card(), answer, max_attempts=2)
 
-    assert (agent.kind, agent.code, agent.session, agent.max_attempts) == ("function", answer, True, 2)
+    assert (agent.kind, agent.code, agent.features, agent.max_attempts) == ("function", answer, (Sessions(),), 2)
     assert agent.serialize_context
 
 

@@ -66,7 +66,7 @@ class Survey:
         watchers: Report of each watcher, by the name of the process in findings.
         waits: Seconds for which each run has waited, among the first `MAX_WAITING` runs, by the queue of its agent.
         ending_questions: Number of tasks, among the first `MAX_WAITING`, whose `input_timeout` ends soon.
-        secrets: Fingerprints of the secrets that encrypt push configs and sessions in the store.
+        secrets: Fingerprints of the secrets that encrypt data in the store.
         failing_webhooks: Number of webhooks whose last post failed and is retried.
         dead_webhooks: Number of webhooks whose deliveries were given up.
         start_error: Reason why no gateway with these settings starts, or "".

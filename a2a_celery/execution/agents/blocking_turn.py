@@ -17,7 +17,6 @@ from ..events.steps import OpenStep
 from .durable_steps import DurableStep, perform_blocking
 from .incoming import messages_of
 from .journal import current_step_key
-from .session import HISTORY_MESSAGES
 
 if TYPE_CHECKING:
     from .turn import Turn
@@ -101,14 +100,6 @@ class BlockingTurn(BlockingTurnMethods):
     def _raise_if_cancelled(self) -> None:
         if self.cancelled:
             raise asyncio.CancelledError
-
-    def checkpoint(self, state: dict[str, Any] | None = None) -> None:
-        """See `Turn.checkpoint`."""
-        self._wait_for(lambda: self._turn.checkpoint(state))
-
-    def history(self, limit: int = HISTORY_MESSAGES, *, artifacts: bool = True) -> list[Message]:
-        """See `ContextSession.history`."""
-        return self._wait_for(lambda: self._turn.session.history(limit, artifacts=artifacts))
 
     def _wait_for(self, method: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Call an async method on the event loop, and return its result."""

@@ -8,8 +8,7 @@ from collections.abc import AsyncGenerator
 from a2a.types import Message, TaskState
 
 from ...errors import ConfigError
-from ...features.feature import SettleArguments
-from ...store.runs.commands import SavedSince
+from ...store.runs.commands import EndRefused
 from ...store.runs.messages import read_messages
 from ..events.queue import RunEventQueue
 from ..open_run import OpenRun
@@ -33,9 +32,9 @@ class IncomingMessages:
         for index in claim.read_messages:
             self._messages.add(index, claim.task.history[index])
 
-    async def settle_arguments(self, state: TaskState, refusal: SavedSince | None = None) -> SettleArguments:
-        """Return the number of messages that the agent has read, excluding messages of earlier turns."""
-        return {"read_count": max(0, self._messages.position - self._earlier_count)}
+    async def section_for_end(self, state: TaskState, refusal: EndRefused | None = None) -> None:
+        """Record how many messages the agent has read, excluding messages of earlier turns. Return no section."""
+        self._run.count_read(max(0, self._messages.position - self._earlier_count))
 
     async def poll(self) -> list[Message]:
         """Query the store once, and return the messages that have arrived but were not read yet.

@@ -36,7 +36,6 @@ from .incoming import messages_of
 from .journal import CURRENT as JOURNAL
 from .journal import JournalCall, current_step_key
 from .loop_method import loop_method
-from .session import ContextSession
 from .waits import Waits
 
 
@@ -158,33 +157,6 @@ class Turn(TurnMethods):
         if self._run.retries is None:
             raise ConfigError("a Celery task is retried by its own self.retry(…), and has self.request.retries")
         return self._run.retries
-
-    @property
-    def session(self) -> ContextSession:
-        """Agent's session for this context.
-
-        Raises:
-            ConfigError: The agent has no session. Register the agent with `session=True`.
-        """
-        session = self._run.feature(ContextSession)
-        if session is None:
-            raise ConfigError(f"agent {self._run.claim.scope.agent!r} has no session: give it the option session=True")
-        return session
-
-    @loop_method
-    async def checkpoint(self, state: dict[str, Any] | None = None) -> None:
-        """Save the session immediately, so that a run that replaces this run continues from here.
-
-        See `ContextSession.checkpoint`.
-
-        Args:
-            state: The new state, or None for the current state of the session.
-
-        Raises:
-            SessionError: The state is not a JSON object, or is too large.
-            SessionConflict: Another run of the context has saved the session since this run began.
-        """
-        await self.session.checkpoint(state)
 
     @property
     def cancelled(self) -> bool:

@@ -1,7 +1,7 @@
 """Checks at the start of a worker, before the worker receives its first message.
 
-The worker checks the imports of its agents and of its spawned children, the store, and the keys of sessions. The worker
-then adds the version queues of its agents.
+The worker checks the imports of its agents and of its spawned children, the store, and the secrets of stored data. The
+worker then adds the version queues of its agents.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def worker_starts(sender: Any = None, **_: Any) -> None:
 
     Raises:
         SystemExit: The worker cannot import its agents, a setting or hook is invalid, the store has a different schema,
-            or the secrets of sessions or the object store of tasks are missing. Celery swallows every other exception
-            of a receiver.
+            or the secrets of stored data or the object store of tasks are missing. Celery swallows every other
+            exception of a receiver.
     """
     components = installed_on(sender.app)
     if components is None:
@@ -54,7 +54,7 @@ def worker_starts(sender: Any = None, **_: Any) -> None:
         settings = components.settings()
         components.hooks.require_agents(agents)
         if agents:
-            _look_at_store(settings, sessions=any(agent.session for agent in agents.values()))
+            _look_at_store(settings, needs_secrets=any(agent.saves_context_data for agent in agents.values()))
     except ConfigError as e:
         raise SystemExit(f"Error: {e}") from e
     for name in version_queues(sender.app, agents.values(), queue_names):
@@ -82,13 +82,13 @@ def prepare_spawning(sender: Any = None, **_: Any) -> None:
 RECEIVERS: Receivers = ((worker_init, worker_starts), (worker_init, prepare_spawning))
 
 
-def _look_at_store(settings: Settings, *, sessions: bool) -> None:
+def _look_at_store(settings: Settings, *, needs_secrets: bool) -> None:
     blobs_of(settings)
     store, keys = SyncStore(settings.store_url), Keys(settings.key_prefix)
     try:
         require_compatible(open_store(store, keys), None)
         require_blobs_in(settings, store.run(blobs_in_use(keys)))
-        if sessions:
+        if needs_secrets:
             in_use = store.run(secrets_in_use(keys))
             require_secrets(sealer_of(settings.secret_keys), in_use)
         warn_of_eviction(store.redis.info("memory"))

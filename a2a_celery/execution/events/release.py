@@ -63,7 +63,6 @@ class RunRelease:
         claim, keys, clock, pending = self._run.claim, self._run.keys, self._run.clock, self._run.wait
         assert pending is not None
         options = replace(RunOptions.from_json(claim.options), not_before=None, not_after=None)
-        session = "" if claim.session is None else keys.session(claim.scope, claim.task.context_id)
 
         def make_release(
             written_count: int, rest: list[RunRecord], replacement: Task | None
@@ -76,8 +75,8 @@ class RunRelease:
                 events=rest,
                 wait=pending.remaining(clock.monotonic()),
                 options=options.to_json(),
-                session_key=session,
                 replacement=replacement,
+                sections=tuple(claim.sections),
             )
 
         release = await self._events.release(final, make_release, drops_open_artifacts=True)

@@ -12,7 +12,6 @@ from a2a.types import TaskState, TaskStatusUpdateEvent
 
 from ...dispatch import RunOptions
 from ...errors import A2ACeleryError, AgentSignal, BlobsUnavailable
-from ...features.feature import SettleArguments
 from ...features.sections import PAUSE_SECTIONS
 from ...lifecycle import EventKind, Failure, final_event, is_interrupted, kind_of
 from ...lifecycle.execution import ENDS, ExecutionState, Step
@@ -21,7 +20,7 @@ from ...lifecycle.outcomes import NO_ANSWER, agent_message, status_event
 from ...lifecycle.own_metadata import ASKED, own_metadata
 from ...lifecycle.references import RunRef
 from ...lifecycle.states import COMPLETED, FAILED
-from ...store.runs.commands import Claim, Illegal, LeftOpen, RunLost, SavedSince, Settled, settle_run
+from ...store.runs.commands import Claim, EndRefused, Illegal, LeftOpen, RunLost, Settled, settle_run
 from ...store.verbs import Section
 from ..open_run import OpenRun
 from .translator import Translator
@@ -70,11 +69,11 @@ class Settlement:
         """
         claim = self._run.claim
         state = FAILED if _ends_in(events, FAILED) else self._translator.state
-        failure, arguments = await self._feature_arguments(events, state)
+        failure, sections = await self._feature_sections(events, state)
         if self._next_message_answers:
             _mark_question(events)
         while True:
-            match reply := await self._settle(events, written_count, arguments):
+            match reply := await self._settle(events, written_count, sections):
                 case Settled():
                     await self._publish(reply)
                     return failure
@@ -86,12 +85,12 @@ class Settlement:
                     logger.error("run %s would be left in state %d: failing it", claim.ref.name, left_state)
                     written_count += len(events)  # these events are now written
                     events[:] = self._translator.status(FAILED)
-                case SavedSince():  # the store has refused the arguments of a feature
-                    refused, state = arguments, FAILED if failure else state
-                    later_failure, arguments = await self._feature_arguments(events, state, reply)
+                case EndRefused():
+                    refused, state = sections, FAILED if failure else state
+                    later_failure, sections = await self._feature_sections(events, state, reply)
                     failure = later_failure or failure
-                    if arguments == refused:
-                        raise RuntimeError(f"run {claim.ref.name}: a feature repeats the arguments that were refused")
+                    if sections == refused:
+                        raise RuntimeError(f"run {claim.ref.name}: a feature repeats the section that was refused")
 
     @property
     def _next_message_answers(self) -> bool:
@@ -99,8 +98,8 @@ class Settlement:
         return self._run.question is not None or self._run.refuses_answer
 
     async def _settle(
-        self, events: list[RunRecord], written_count: int, arguments: SettleArguments
-    ) -> Settled | RunLost | Illegal | LeftOpen | SavedSince:
+        self, events: list[RunRecord], written_count: int, sections: list[Section[Any]]
+    ) -> Settled | RunLost | Illegal | LeftOpen | EndRefused:
         run, claim = self._run, self._run.claim
         return await run.execute(
             settle_run(
@@ -111,41 +110,38 @@ class Settlement:
                 events=events,
                 ask_count=claim.ask_count + 1 if self._next_message_answers else 0,
                 refuses_answer=run.refuses_answer,
+                read_count=run.read_count,
                 pause_us=self._pause_us,
                 pause_timeout=unanswered_status(claim) if self._pause_us else None,
                 dead_letter=self._dead_letter,
-                sections=self._sections(),
-                **arguments,
+                sections=[*self._pause_sections(), *sections],
             )
         )
 
-    def _sections(self) -> Sequence[Section[Any]]:
+    def _pause_sections(self) -> Sequence[Section[Any]]:
         question, section = self._translator.question, self._run.question and self._run.question.section
         if not question and section is None:  # the usual case
             return ()
         sections = (section_of(self._run.claim.ref, question, section) for section_of in PAUSE_SECTIONS)
         return [section for section in sections if section is not None]
 
-    async def _feature_arguments(
-        self, events: list[RunRecord], state: TaskState, refusal: SavedSince | None = None
-    ) -> tuple[Failure | None, SettleArguments]:
-        """Return the failure of the run if a feature requires it, or None, and the arguments of the features for
-        `state`.
+    async def _feature_sections(
+        self, events: list[RunRecord], state: TaskState, refusal: EndRefused | None = None
+    ) -> tuple[Failure | None, list[Section[Any]]]:
+        """Return the failure of the run if a feature requires it, or None, and the features' sections for `state`.
 
         With a failure, the final event in `events` is replaced.
         """
         try:
-            return None, await self._arguments_in(state, refusal)
+            return None, await self._sections_for(state, refusal)
         except (AgentSignal, BlobsUnavailable):
             raise
         except A2ACeleryError as e:
-            return self._replace_end(events, state, e), await self._arguments_in(FAILED)
+            return self._replace_end(events, state, e), await self._sections_for(FAILED)
 
-    async def _arguments_in(self, state: TaskState, refusal: SavedSince | None = None) -> SettleArguments:
-        arguments: SettleArguments = {}
-        for feature in self._run.features:
-            arguments.update(await feature.settle_arguments(state, refusal))
-        return arguments
+    async def _sections_for(self, state: TaskState, refusal: EndRefused | None = None) -> list[Section[Any]]:
+        sections = [await feature.section_for_end(state, refusal) for feature in self._run.features]
+        return [section for section in sections if section is not None]
 
     def _replace_end(self, events: list[RunRecord], state: TaskState, error: A2ACeleryError) -> Failure:
         """Replace the final event in `events`, which sets `state`, with a failure, and return the failure. `error` is

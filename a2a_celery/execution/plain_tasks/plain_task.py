@@ -26,10 +26,11 @@ from celery.result import ResultBase
 
 from ...agents import Agent
 from ...caller import Caller
-from ...child_tasks import CURRENT_CHILDREN, ChildTasks
+from ...child_tasks import CURRENT_CHILDREN
 from ...concurrency import result_of
 from ...dispatch import Canvas, RunOptions, ignored_results
 from ...errors import AgentSignal
+from ...features.worker import CONTEXT_VARIABLES
 from ...lifecycle import Canceled, Completed, Delegated, Failure, Lost, Outcome, Paused, Refused, Rejection, Retried
 from ...lifecycle.events import jsonable
 from ...lifecycle.outcomes import OUT_OF_TIME
@@ -38,8 +39,6 @@ from ...lifecycle.states import CANCELED, WORKING
 from ...telemetry.tracing import current_span_context
 from ..agents.adapters import Reply
 from ..agents.journal import CURRENT as JOURNAL
-from ..agents.session import CURRENT as SESSION
-from ..agents.session import ContextSession
 from ..agents.turn import Turn
 from ..celery.request import RUN_IS_OVER, RunConcluded, RunFailed
 from ..events.queue import RunEventQueue
@@ -79,8 +78,7 @@ class TaskAdapter:
         self._error: BaseException | None = None
         self._canvas: ResultBase | None = None
         self._ignored_results: dict[str, str] = {}
-        self._session: ContextSession | None = None
-        self._children: ChildTasks | None = None
+        self._variables: list[tuple[ContextVar[Any], Any]] = []
         self.retry_signature: Signature | None = None
         self.retry_is_published = self.retry_is_written = True
         self._loop: asyncio.AbstractEventLoop
@@ -103,7 +101,8 @@ class TaskAdapter:
     async def run(self, run: OpenRun, events: RunEventQueue) -> Outcome:
         self._loop = loop = asyncio.get_running_loop()
         self._events, self.turn = events, Turn(run, events, Caller.from_json(run.claim.caller))
-        self._session, self._children = SESSION.get(), CURRENT_CHILDREN.get()  # the thread has a separate context
+        variables = (*CONTEXT_VARIABLES, CURRENT_CHILDREN)
+        self._variables = [(variable, variable.get()) for variable in variables]  # the thread has a separate context
         self.turn.related_tasks = await run.own_tasks(self.turn.message.reference_task_ids)
         return_future: asyncio.Future[None] = loop.create_future()
 
@@ -188,7 +187,7 @@ class TaskAdapter:
 
     def _make_call(self) -> None:
         token, step = CURRENT.set(self), CURRENT_EXECUTION.set(self.turn.execution)
-        session, children = SESSION.set(self._session), CURRENT_CHILDREN.set(self._children)
+        tokens = [(variable, variable.set(value)) for variable, value in self._variables]
         journal = JOURNAL.set(self.turn.journal)
         self.turn.journal.adopt_thread()
         try:
@@ -200,8 +199,8 @@ class TaskAdapter:
         except BaseException as e:
             self._error = e
         finally:
-            SESSION.reset(session)
-            CURRENT_CHILDREN.reset(children)
+            for variable, previous in tokens:
+                variable.reset(previous)
             CURRENT.reset(token)
             CURRENT_EXECUTION.reset(step)
             JOURNAL.reset(journal)

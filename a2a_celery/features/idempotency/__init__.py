@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from ...errors import ConfigError
 from ...retry_policy import is_number
+from ..feature import Feature
 
 if TYPE_CHECKING:  # a process that only registers agents does not import the SDK
     from a2a.types import SendMessageRequest
@@ -25,8 +26,8 @@ MAX_WINDOW = 30 * 24 * 3600
 
 
 @dataclass(frozen=True, slots=True)
-class Idempotency:
-    """Idempotency of one agent; see `Feature`.
+class Idempotency(Feature):
+    """Idempotency of one agent.
 
     Attributes:
         window: Seconds for which a repeated message id returns the first task or turn.

@@ -70,7 +70,7 @@ async def check_store(
 
 
 async def _require_secrets_in_use(store: AsyncStore, keys: Keys, sealer: Sealer | None) -> None:
-    """Check that `sealer` has the secrets of all stored configs and sessions, unless the store is unavailable.
+    """Check that `sealer` has the secrets that seal stored data, unless the store is unavailable.
 
     Raises:
         ConfigError: `sealer` lacks a secret. The message describes the remedy.

@@ -1,11 +1,11 @@
-"""Commands that claim, checkpoint, settle, end and revoke runs, and append events of runs."""
+"""Commands that claim, settle, end and revoke runs, and append events of runs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Annotated, Any, NamedTuple
+from typing import Any
 
 from a2a.types import Message, SendMessageRequest, Task, TaskState, TaskStatusUpdateEvent
 
@@ -25,90 +25,7 @@ from ..codec import (
 )
 from ..keys import Keys
 from ..tasks.replies import CancelRequested
-from ..verbs import Digits, Reply, Sections, Unsent, verb
-
-
-@dataclass(frozen=True, slots=True)
-class SavedSession:
-    """Session that a run reads.
-
-    Attributes:
-        version: Number of times that the session was saved.
-        state: Saved state, or b"".
-        resumed: True if an earlier run of the same turn saved the session, in this task or in a preceding dead letter.
-    """
-
-    version: int = 0
-    state: bytes = field(default=b"", repr=False)
-    resumed: bool = False
-
-    @classmethod
-    def of(cls, reply: Sequence[bytes]) -> SavedSession:
-        """Parse the session in the reply of ``claim_run``."""
-        if not reply:
-            return cls()
-        version, state, resumed = reply
-        return cls(int(version), state, resumed == b"1")
-
-
-@dataclass(frozen=True, slots=True)
-class SessionState:
-    """Session state to save.
-
-    Attributes:
-        version: Version of the session from which the state was derived.
-        state: New state, or b"" to only extend the lifetime of the saved state.
-        fingerprint: Fingerprint of the secret that seals the state, or "" if the state is not sealed.
-    """
-
-    scope: Scope
-    context_id: str
-    version: int
-    state: bytes = field(repr=False)
-    fingerprint: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class SavedSince:
-    """Conflict with another run that has saved the session as `version`. Nothing was written."""
-
-    version: int
-
-
-class SessionArguments(NamedTuple):
-    """Session to save, as the argument of a script.
-
-    Attributes:
-        key: Key of the session.
-        version: Version from which the state was derived.
-        state: State, or b"" if it is unchanged.
-        fingerprint: Fingerprint of the secret, or "" for a state in plain text.
-        sealed_with: Key of the list of values that the secret seals, or "".
-        secrets: Key of the secrets.
-    """
-
-    key: str
-    version: int
-    state: bytes
-    fingerprint: str
-    sealed_with: str
-    secrets: str
-
-
-def _session_arguments(keys: Keys, session: SessionState) -> SessionArguments:
-    """Return a session in the form that ``save_session`` in ``scripts/lib`` receives."""
-    return SessionArguments(
-        keys.session(session.scope, session.context_id),
-        session.version,
-        session.state,
-        session.fingerprint,
-        keys.sealed_with(session.fingerprint) if session.fingerprint else "",
-        keys.secrets,
-    )
-
-
-SessionToSave = Annotated[SessionState, _session_arguments]
-"""Session as an argument of a script."""
+from ..verbs import Digits, Reply, Section, Sections, Unsent, parsed_by, verb
 
 MAX_LOST_BEFORE_CLAIM = 3
 """Number of lost worker processes at which the task of a run ends, if no lost process has claimed the run."""
@@ -125,9 +42,8 @@ class Claim:
         interrupted_state: State before the message of the turn, or None in the first turn.
         options: Stored options of the run; see ``dispatch.RunOptions``.
         task: Snapshot of the task at `version`, including the changes that the claim made.
-        session: Session of the context, or None if the caller did not request it.
         is_resolved: False if the claim has unresolved blob references. An agent must not receive such a claim.
-        execution: Newest steps of the task or, in the task's first run before any retry, of the session, oldest first.
+        execution: Newest steps of the task or, in the task's first run before any retry, of a section, oldest first.
         journal: Entries by key, or None if the journal is too large for the claim and must be read with `read_journal`.
         journal_origin: Id of the first dead letter from which the journal was requeued, or the id of the task itself.
         turn_messages: Indexes, in the task's history, of the messages of this turn and of the earlier turns in which
@@ -135,6 +51,7 @@ class Claim:
             first turn of a task.
         read_messages: Indexes, in the task's history, of further messages that the agent read in these earlier turns.
         other_version: Version of the agent's code that recorded the journal if it is not this run's version, or "".
+        sections: Sections of the claim, each with the parsed value that it added to the reply.
     """
 
     ref: RunRef
@@ -149,7 +66,6 @@ class Claim:
     options: bytes
     task: Task
     version: int
-    session: SavedSession | None = None
     is_resolved: bool = True
     execution: tuple[Step, ...] = ()
     journal: Mapping[str, JournalEntry] | None = field(default_factory=dict, repr=False)
@@ -157,6 +73,7 @@ class Claim:
     turn_messages: tuple[int, ...] = ()
     read_messages: tuple[int, ...] = ()
     other_version: str = ""
+    sections: Mapping[Section[Any], Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +157,12 @@ class LeftOpen:
     state: TaskState
 
 
+class EndRefused:
+    """Refusal of the end of a run by a section. Nothing was written."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Over:
     """Run that has ended, by this call or an earlier call. The task is at `version` and in `state`."""
@@ -273,11 +196,11 @@ def claim_run(
     max_attempts: int = 1,
     retries: int = 0,
     retried: StatusToWrite | None = None,
-    reads_session: bool = False,
     resolve_blobs: Unsent[bool] = True,
     worker: str = "",
     version: str = "",
     claims_other_version: bool = False,
+    sections: Sections = (),
 ) -> Reply[Claim | NotClaimed]:
     """Claim a queued run. Only one caller receives the claim of a run.
 
@@ -291,11 +214,11 @@ def claim_run(
         max_attempts: Maximum number of runs of the turn. With 1, the agent runs at most once.
         retries: Number of times that Celery has retried the run.
         retried: Event of the retry, which ends the previous attempt, or None.
-        reads_session: True to read the session of the context.
         resolve_blobs: False to leave blob references unresolved. The caller may repeat the call with True.
         worker: Celery node name of the worker, or "" if Celery events are disabled.
         version: Version of the agent's code in the worker, or "" for none.
         claims_other_version: True to claim a run whose turn began with a different version.
+        sections: Sections of features.
     """
 
     def parse(reply: Sequence[Any]) -> Claim | NotClaimed:
@@ -303,16 +226,16 @@ def claim_run(
             return OtherVersion(reply[1].decode(), reply[2])
         if reply[0] != b"claimed":
             return (Dropped if reply[0] == b"dropped" else RetryUnrecorded)(reply[1].decode())
-        return _claim(reply, ref, token, session=reads_session, resolve_blobs=resolve_blobs)
+        return _claim(reply, ref, token, sections, resolve_blobs=resolve_blobs)
 
     return Reply(parse, resolve_blobs)
 
 
-def _claim(reply: Sequence[Any], ref: RunRef, token: str, *, session: bool, resolve_blobs: bool) -> Claim:
-    _, turn, attempt, request, caller, ask_count, interrupted_state, scope, options, snapshot, saved_session, steps = (
-        reply[:12]
-    )
-    stored_journal, origin, turn_messages, read_messages, other_version = reply[12:]
+def _claim(
+    reply: Sequence[Any], ref: RunRef, token: str, sections: Sequence[Section[Any]], *, resolve_blobs: bool
+) -> Claim:
+    _, turn, attempt, request, caller, ask_count, interrupted_state, scope, options, snapshot, steps = reply[:11]
+    stored_journal, origin, turn_messages, read_messages, other_version, *values = reply[11:]
     entries = stored_journal or []
     task, newest = task_from_snapshot(snapshot)
     return Claim(
@@ -328,7 +251,6 @@ def _claim(reply: Sequence[Any], ref: RunRef, token: str, *, session: bool, reso
         options,
         task,
         newest.version,
-        SavedSession.of(saved_session) if session else None,
         resolve_blobs or (snapshot_is_resolved(snapshot) and not any(map(has_references, (request, *entries[1::2])))),
         tuple(decode_step(step) for step in steps),
         None if stored_journal == b"" else journal_from(entries, ref.task_id),
@@ -336,6 +258,7 @@ def _claim(reply: Sequence[Any], ref: RunRef, token: str, *, session: bool, reso
         tuple(map(int, turn_messages.split())),
         tuple(map(int, read_messages.split())),
         other_version.decode(),
+        {section: section.parse(ref.task_id, value) for section, value in zip(sections, values, strict=True)},
     )
 
 
@@ -377,9 +300,8 @@ def settle_run(
     pause_us: int = 0,
     pause_timeout: StatusToWrite | None = None,
     dead_letter: bool = False,
-    session: SessionToSave | None = None,
     sections: Sections = (),
-) -> Reply[Settled | RunLost | Illegal | LeftOpen | SavedSince]:
+) -> Reply[Settled | RunLost | Illegal | LeftOpen | EndRefused]:
     """End a claimed run with its last `events`. If a message waits, the next run begins.
 
     Args:
@@ -395,25 +317,24 @@ def settle_run(
         pause_us: µs after which a watcher ends the pause, or 0 for no timeout.
         pause_timeout: Event with which the watcher ends the pause, or None if `pause_us` is 0.
         dead_letter: True to leave a dead letter if the task is FAILED.
-        session: Session to save if the run completes or interrupts the task, even if another turn follows, or None.
         sections: Sections of features.
     """
-    return Reply(partial(_parse_settlement, ref))
+    return Reply(partial(_parse_settlement, ref, sections))
 
 
-def _parse_settlement(ref: RunRef, reply: Sequence[bytes]) -> Settled | RunLost | Illegal | LeftOpen | SavedSince:
+def _parse_settlement(
+    ref: RunRef, sections: Sequence[Section[Any]], reply: Sequence[bytes]
+) -> Settled | RunLost | Illegal | LeftOpen | EndRefused:
     match reply[0]:
         case b"settled":
             run, task_id = int(reply[3] or 0), reply[5].decode()
             is_own = task_id in ("", ref.task_id)
             other = None if is_own else RunRef(task_id, run)
             return Settled(int(reply[1]), state_of(reply[2]), (run or None) if is_own else None, reply[4], other)
-        case b"conflict":
-            return SavedSince(int(reply[1]))
         case b"open":
             return LeftOpen(state_of(reply[1]))
         case _:
-            return refused_write(reply)
+            return parsed_by(sections, ref.task_id, reply) or refused_write(reply)
 
 
 @verb
@@ -444,28 +365,6 @@ def end_run(
 
     def parse(reply: Sequence[bytes]) -> Over | Unchanged:
         return Over(int(reply[1]), state_of(reply[2])) if reply[0] == b"over" else Unchanged()
-
-    return Reply(parse)
-
-
-@verb
-def checkpoint(
-    keys: Keys, ref: RunRef, *, token: str, confirmed: int, session: SessionToSave
-) -> Reply[SessionState | RunLost | SavedSince]:
-    """Save the session of a claimed run, unless the store has lost any of the `confirmed` records of the run.
-
-    Returns:
-        `session` if it was saved, or the reason for the refusal.
-    """
-
-    def parse(reply: Sequence[bytes]) -> SessionState | RunLost | SavedSince:
-        match reply[0]:
-            case b"saved":
-                return session
-            case b"conflict":
-                return SavedSince(int(reply[1]))
-            case _:
-                return RunLost.of(reply)
 
     return Reply(parse)
 

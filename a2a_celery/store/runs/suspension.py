@@ -12,7 +12,7 @@ from ...lifecycle.journal import JournalEntry, decode_entry, encode_entry
 from ...lifecycle.references import RunRef
 from ..codec import EntryToWrite, EventsToWrite, TaskToWrite, state_of
 from ..keys import Keys
-from ..verbs import Reply, verb
+from ..verbs import Reply, Sections, verb
 from .commands import Illegal, RunLost, refused_write
 
 
@@ -92,8 +92,8 @@ def suspend_run(
     events: EventsToWrite,
     wait: Annotated[Wait, _wait_arguments],
     options: bytes,
-    session_key: str = "",
     replacement: TaskToWrite | None = None,
+    sections: Sections = (),
 ) -> Reply[SuspendedRun | RunLost | Illegal]:
     """Suspend a claimed run with its last `events`.
 
@@ -108,8 +108,8 @@ def suspend_run(
         events: Records that the run writes last.
         wait: Signal and time for which the run waits.
         options: Options of the next run.
-        session_key: Key of the run's session, whose lifetime is extended by the wait, or "" for no session.
         replacement: Task that replaces the stored task before `events` are written, or None.
+        sections: Sections of features.
     """
 
     def parse(reply: Sequence[bytes]) -> SuspendedRun | RunLost | Illegal:

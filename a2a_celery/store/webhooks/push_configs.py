@@ -185,7 +185,7 @@ def delete_push_config(keys: Keys, scope: AnyScope, task_id: TaskId, config_id: 
 
 @verb
 def secrets_in_use(keys: Keys) -> Reply[frozenset[str]]:
-    """Read the fingerprints of the secrets that seal configs or sessions."""
+    """Read the fingerprints of the secrets that seal stored data."""
 
     def parse(reply: Sequence[bytes]) -> frozenset[str]:
         return frozenset(fingerprint.decode() for fingerprint in reply)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from a2a_celery import ConfigError, Settings
+from a2a_celery import ConfigError
 from a2a_celery.features.feature import Feature, FilteredTasks, TaskFilter
 
 if TYPE_CHECKING:  # a process that only registers agents does not import the SDK
@@ -19,11 +19,10 @@ if TYPE_CHECKING:  # a process that only registers agents does not import the SD
 
 
 @dataclass(frozen=True)
-class Tagged:
-    """Tags of one agent's tasks; see `Feature`."""
+class Tagged(Feature):
+    """Tags of one agent's tasks."""
 
     OPTIONS: ClassVar[frozenset[str]] = frozenset({"tag"})
-    recognizes_repeats: ClassVar[bool] = False
 
     tag: str
 
@@ -35,9 +34,6 @@ class Tagged:
         if not isinstance(options["tag"], str):
             raise ConfigError(f"agent {agent!r}: tag = {options['tag']!r}: a text")
         return cls(options["tag"])
-
-    def check_settings(self, agent: str, settings: Settings) -> None:
-        """Require nothing."""
 
     def section_for_message(self, keys: Keys, scope: Scope, request: SendMessageRequest) -> Tag:
         """Return the tag as a section."""
@@ -53,5 +49,4 @@ def tasks_with_tag(keys: Keys, tag: str) -> FilteredTasks:
     return FilteredTasks(tag_index(keys, tag))
 
 
-FEATURE: type[Feature] = Tagged
 TAG_FILTER = TaskFilter("tag", "List the tasks with this tag.", tasks_with_tag)

@@ -7,6 +7,7 @@ import re
 from a2a.types import TaskState
 
 from a2a_celery.features.questions.reminder_poster import reminder_index
+from a2a_celery.features.sessions.section import session_prefix
 from a2a_celery.lifecycle import TERMINAL
 from a2a_celery.lifecycle.references import quote_key_part
 from a2a_celery.lifecycle.states import CANCELED, FAILED, REJECTED
@@ -107,7 +108,7 @@ async def leaks(store: AsyncStore, keys: Keys) -> list[str]:  # noqa: PLR0915
         elif key in (keys.watchers, keys.workers, keys.version_workers):
             if expires < 0:
                 problems.append(f"{key}: watchers or workers without an expiry")
-        elif key.startswith(keys.sessions):
+        elif key.startswith(session_prefix(keys)):
             if expires < 0:
                 problems.append(f"{key}: a session without an expiry")
         elif key.startswith(f"{keys.prefix}:requests:"):
@@ -211,7 +212,7 @@ async def _delivery_leaks(store: AsyncStore, keys: Keys, key: str, expires: int,
     problems = []
     alive = False
     for member in await store.redis.zrange(key, 0, -1):
-        if member.startswith(keys.sessions.encode()):
+        if member.startswith(session_prefix(keys).encode()):
             continue  # members of this kind are removed by their score
         tag, _, config = member.decode().partition(" ")
         record = await store.redis.hgetall(f"{keys.prefix}:{{{tag}}}:task")

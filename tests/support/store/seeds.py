@@ -21,6 +21,7 @@ from a2a.types import (
 
 from a2a_celery.features import KEPT_METADATA
 from a2a_celery.features.schedules.section import HandledTick, Tick
+from a2a_celery.features.sessions.section import SessionSection
 from a2a_celery.lifecycle import LogEntry, fold
 from a2a_celery.lifecycle.journal import RunRecord
 from a2a_celery.lifecycle.outcomes import agent_message
@@ -28,7 +29,7 @@ from a2a_celery.lifecycle.references import RunRef, Scope
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.codec import LongSnapshot
 from a2a_celery.store.log.pages import read_log
-from a2a_celery.store.runs.commands import Claim, SessionState, Settled, Written, append, claim_run, settle_run
+from a2a_celery.store.runs.commands import Claim, Settled, Written, append, claim_run, settle_run
 from a2a_celery.store.runs.recovery import Lapse, begin_next_attempt, lapsed_runs
 from a2a_celery.store.tasks.commands import create_task, read_task
 from a2a_celery.store.tasks.dead_letters import DeadLetter, read_dead_letter, requeue_task
@@ -145,7 +146,7 @@ class Seeds:
                 working=working,
                 max_attempts=max_attempts,
                 retries=retries,
-                reads_session=session,
+                sections=[SessionSection.of(self.keys)] if session else (),
             )
         )
         assert isinstance(claim, Claim), claim
@@ -160,11 +161,16 @@ class Seeds:
         return answer
 
     async def settle_run(
-        self, claim: Claim, *events: RunRecord, written_count: int = 0, session: SessionState | None = None
+        self, claim: Claim, *events: RunRecord, written_count: int = 0, session: SessionSection | None = None
     ) -> Settled:
         """Settle the claimed run."""
         end = settle_run(
-            self.keys, claim.ref, token=claim.token, written_count=written_count, events=events, session=session
+            self.keys,
+            claim.ref,
+            token=claim.token,
+            written_count=written_count,
+            events=events,
+            sections=[session] if session else (),
         )
         answer = await self.store.run(end)
         assert isinstance(answer, Settled), answer

@@ -15,6 +15,7 @@ from a2a_celery.features import KEPT_METADATA
 from a2a_celery.features.questions.answer_section import AnswerSection
 from a2a_celery.features.questions.question_section import QuestionSection, Reminder
 from a2a_celery.features.questions.reminder_poster import post_reminders, reminder_index
+from a2a_celery.features.sessions.section import SessionSection, session_key
 from a2a_celery.lifecycle.journal import JournalEntry
 from a2a_celery.lifecycle.outcomes import status_event
 from a2a_celery.lifecycle.references import RunRef, Scope
@@ -35,7 +36,6 @@ from a2a_celery.store.operation import Operation
 from a2a_celery.store.runs.commands import (
     Claim,
     RunLost,
-    SessionState,
     Settled,
     claim_run,
     end_run,
@@ -188,9 +188,9 @@ class World:
             return
         scope, context_id = Scope.parse(self.view.records[task_id]["scope"]), self.view.records[task_id]["context"]
         messages = await self.run(read_messages(self.keys, claim.ref, token=claim.token, received=0))
-        version = await self.seeds.store.redis.hget(self.keys.session(scope, context_id), "version")
+        version = await self.seeds.store.redis.hget(session_key(self.keys, scope, context_id), "version")
         fingerprint = self.chance.choice(["", "f0", "f1"])
-        session = SessionState(scope, context_id, int(version or 0), b"state", fingerprint)
+        session = SessionSection.of(self.keys, int(version or 0), b"state", fingerprint)
         reminders = [Reminder.of(HOUR_US * number, status(INPUT_REQUIRED)) for number in (1, 2)]
         await self.leave_run(
             task_id,
@@ -203,8 +203,10 @@ class World:
             dead_letter=self.chance.random() < 0.5,
             pause_us=self.chance.choice([0, HOUR_US]),
             pause_timeout=status_event(task_id, context_id, FAILED),
-            sections=[QuestionSection(reminders=reminders)] if self.chance.random() < 0.3 else [],
-            session=session if self.chance.random() < 0.5 else None,
+            sections=[
+                *([QuestionSection(reminders=reminders)] if self.chance.random() < 0.3 else []),
+                *([session] if self.chance.random() < 0.5 else []),
+            ],
         )
 
     async def leave_run(
@@ -249,8 +251,8 @@ class World:
             wait = wait_for(f"child/{self.chance.choice(children)}")
         elif self.chance.random() < 0.7:
             wait = wait_for(self.chance.choice(SIGNALS), wait_us=self.chance.choice([None, HOUR_US]))
-        session = self.keys.session(Scope.parse(r["scope"]), r["context"]) if self.chance.random() < 0.5 else ""
-        await self.leave_run(task_id, suspend_run, SuspendedRun, events=[], wait=wait, options=b"", session_key=session)
+        sections = [SessionSection.of(self.keys)] if self.chance.random() < 0.5 else []
+        await self.leave_run(task_id, suspend_run, SuspendedRun, events=[], wait=wait, options=b"", sections=sections)
 
     async def resume(self, task_id: str, r: Record) -> None:
         if not r["wait_signal"].startswith("child/"):

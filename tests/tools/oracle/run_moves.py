@@ -9,6 +9,7 @@ from typing import Any
 from a2a_celery.errors import BlobsUnavailable
 from a2a_celery.features import KEPT_METADATA
 from a2a_celery.features.questions.question_section import QuestionSection, Reminder, escalation_arguments
+from a2a_celery.features.sessions.section import SavedSession, SessionSection, checkpoint
 from a2a_celery.lifecycle.execution import ExecutionState, Step, Transition
 from a2a_celery.lifecycle.journal import JournalEntry
 from a2a_celery.lifecycle.outcomes import agent_message, status_event
@@ -24,10 +25,8 @@ from a2a_celery.store.blobs.blob_store import register_blobs
 from a2a_celery.store.blobs.cleanup import acquire_orphaned_blobs, blobs_in_use, forget_removed_blobs
 from a2a_celery.store.runs.commands import (
     Claim,
-    SessionState,
     Settled,
     append,
-    checkpoint,
     claim_run,
     end_run,
     settle_run,
@@ -122,7 +121,7 @@ async def claim_differently(world: Recorder, task_id: str, r: Record) -> None:
             max_attempts=3,
             retries=world.chance.choice([0, 0, 1, 2]),
             retried=world.chance.choice([None, status_event(task_id, r["context"], WORKING)]),
-            reads_session=world.chance.random() < 0.7,
+            sections=[SessionSection.of(world.keys)] if world.chance.random() < 0.7 else [],
             worker="celery@host",
             version=world.chance.choice(["", "1", "2"]),
             claims_other_version=world.chance.random() < 0.5,
@@ -172,10 +171,10 @@ async def settle_differently(world: Recorder, task_id: str, r: Record) -> None:
         ]
     )
     reminders = [Reminder.of(HOUR_US * number, status(INPUT_REQUIRED)) for number in (1, 2)]
-    session = None
+    sessions = []
     if world.chance.random() < 0.4:
         await save_session(world, task_id, r)
-        session = SessionState(Scope.parse(r["scope"]), r["context"], world.chance.randrange(4), b"state")
+        sessions = [SessionSection.of(world.keys, world.chance.randrange(4), b"state")]
     ask_count = world.chance.randrange(2)
     question = QuestionSection(world.chance.choice([None, '{"type":"object"}']))
     escalation = escalation_arguments(world.keys, world.config("escalation"))
@@ -188,8 +187,10 @@ async def settle_differently(world: Recorder, task_id: str, r: Record) -> None:
             events=events,
             ask_count=ask_count,
             pause_timeout=status_event(task_id, r["context"], FAILED),
-            session=session,
-            sections=[world.chance.choice([question, question._replace(escalation=escalation, reminders=reminders)])],
+            sections=[
+                world.chance.choice([question, question._replace(escalation=escalation, reminders=reminders)]),
+                *sessions,
+            ],
         )
     )
     if isinstance(reply, Settled) and world.chance.random() < 0.5:
@@ -232,16 +233,17 @@ async def read_run(world: Recorder, task_id: str, r: Record) -> None:
 async def save_session(world: Recorder, task_id: str, r: Record) -> None:
     """Save the session of a run that continues twice, and once from an unknown version."""
     if claim := world.claims.get(task_id):
-        scope, count = Scope.parse(r["scope"]), world.write_counts[task_id]
-        version = claim.session.version if claim.session else world.chance.randrange(2)
+        count = world.write_counts[task_id]
+        session: SavedSession | None = next(iter(claim.sections.values()), None)
+        version = session.version if session else world.chance.randrange(2)
         fingerprint = world.chance.choice(["", "f0"])
         saves = [
             (number, world.chance.choice([b"", b"state"]))
             for number in (version, world.chance.choice([version, version + 1]))
         ]
         for number, state in (*saves, (version + 3, b"state")):
-            session = SessionState(scope, r["context"], number, state, fingerprint)
-            await world.run(checkpoint(world.keys, claim.ref, token=claim.token, confirmed=count, session=session))
+            sections = [SessionSection.of(world.keys, number, state, fingerprint)]
+            await world.run(checkpoint(world.keys, claim.ref, token=claim.token, confirmed=count, sections=sections))
 
 
 async def renew(world: Recorder, task_id: str, r: Record) -> None:

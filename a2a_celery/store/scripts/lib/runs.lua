@@ -11,6 +11,9 @@ local function leave_queue(r)
   if r.queue then redis.call('ZREM', r.queue, quoted(r.task_id)) end
 end
 
+-- Return the newest steps of the task, with which the execution of its next run begins.
+local function newest_steps(keys) return redis.call('LRANGE', keys.execution, -100, -1) end
+
 local function close_run(r)
   if r.phase == 'running' then observe_duration(r, 'run', r.claimed_at) end
   if r.phase == 'queued' then leave_queue(r) end

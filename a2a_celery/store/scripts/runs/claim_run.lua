@@ -2,25 +2,12 @@
 -- the run is a retry.
 -- returns {'dropped', reason} | {'other_version', version, options}: see lib/versions.lua
 --       | {'unrecorded', context}: the caller must repeat the call with the event of the retry
---       | {'claimed', turn, attempt, request, caller, ask_count, interrupted_state, scope, options, snapshot, session,
---       steps, journal, journal_origin, turn_messages, read_messages, other_version}
---       session is {} or {version, state, '1' if an earlier run of the same turn saved the session}
---       steps are the newest steps of the task or, in the task's first run before any retry, of the session
+--       | {'claimed', turn, attempt, request, caller, ask_count, interrupted_state, scope, options, snapshot, steps,
+--       journal, journal_origin, turn_messages, read_messages, other_version, value of each section…}
+--       steps are the newest steps of the task. In the task's first run before any retry, sections determine the steps.
 --       journal is {key, entry, …}, or '' if the journal is too large; see read_journal
 --       other_version is the version to which the journal belongs, or '' if it is the version of the worker
--- requires: context_queue, journal, keys, metrics, notifications, own_metadata, runs, sessions, snapshot, states, status, tasks, time, transitions, versions
-
-local function session_key(r) return sessions .. r.scope .. ':' .. quoted(r.context) end
-
-local function session_of(r)
-  if not reads_session then return {} end
-  local saved = redis.call('HMGET', session_key(r), 'version', 'state', 'task', 'turn')
-  if not saved[1] then return {} end
-  renew_session(r, session_key(r)) -- if this run is lost, the next attempt needs the session
-  local is_own = saved[3] == r.task_id or
-    string.find(' ' .. (r.requeued_from or ''), ' ' .. quoted(saved[3]) .. ' ', 1, true)
-  return {saved[1], saved[2], is_own and saved[4] == micros(r.turn) and '1' or '0'}
-end
+-- requires: context_queue, journal, metrics, notifications, own_metadata, runs, snapshot, states, status, tasks, time, transitions, versions
 
 -- Return true if the metadata of the task shows that the run was delayed or suspended.
 local function was_delayed(r)
@@ -29,14 +16,6 @@ local function was_delayed(r)
     if value then return true end
   end
   return false
-end
-
-local function steps_before(r)
-  if r.turn > 1 or r.attempt > 1 or retries ~= 0 then return redis.call('LRANGE', keys.execution, -SAVED_STEPS, -1) end
-  if not reads_session then return {} end
-  local steps = {}
-  for step in string.gmatch(redis.call('HGET', session_key(r), 'execution') or '', '[^\n]+') do steps[#steps + 1] = step end
-  return steps
 end
 
 local r = load_record(keys)
@@ -83,10 +62,12 @@ if r.phase == 'queued' then
   end
   save_record(keys, r)
 end
+local is_first = r.turn == 1 and r.attempt == 1 and retries == 0
+local steps = is_first and {} or newest_steps(keys)
 local indexes = r.turn > 1 and redis.call('HMGET', keys.record, 'turn_messages', 'read_messages') or {}
 return {
   'claimed', micros(r.turn), micros(r.attempt), r.request, r.caller, r.ask_count or '0', r.interrupted_state or '', r.scope,
-  r.options or '', snapshot(keys, r, -1, true), session_of(r), steps_before(r),
+  r.options or '', snapshot(keys, r, -1, true), steps,
   small_journal(keys, r) or '', r.journal_origin or '', indexes[1] or '', indexes[2] or '',
-  r.claimed_version and r.code_version or '',
+  r.claimed_version and r.code_version or '', claimed_sections(keys, r, is_first and steps),
 }

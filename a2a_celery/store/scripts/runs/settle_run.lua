@@ -1,12 +1,10 @@
--- settle_run: write the last events of a run, end its lease, begin the next waiting turn, and save the session if the
--- task completed or was interrupted. → terminal or interrupted; an interrupted task whose cancellation a client
--- requested → CANCELED; → WORKING if the turn of an unread message follows. Small events are written even to a full
--- store.
+-- settle_run: write the last events of a run, end its lease, and begin the next waiting turn. → terminal or interrupted;
+-- an interrupted task whose cancellation a client requested → CANCELED; → WORKING if the turn of an unread message
+-- follows. Small events are written even to a full store.
 -- returns {'settled', version, state, run to publish ('' for none), its options, its task}
 --       | {'lost', see missing_events} | {'illegal', number of the event, state}
---       | {'conflict', version}: another run has saved the session since
 --       | {'open', state}: the events would leave the task in a state that needs a run
--- requires: blobs, child_waits, context_queue, events, incoming, keys, notifications, publication, retirement, runs, sessions, states, status, stored_bytes, tasks, time, turns
+-- requires: blobs, child_waits, context_queue, events, incoming, keys, notifications, publication, retirement, runs, states, status, stored_bytes, tasks, time, turns
 
 local missing_blob = missing_blobs(keys)
 if missing_blob then return missing_blob end
@@ -18,9 +16,10 @@ if not r or r.run ~= run or r.token ~= token then return {'lost'} end
 if r.phase ~= 'running' then return {'settled', micros(r.version), micros(r.state), '', '', ''} end
 local missing = missing_events(keys, r, written_count)
 if missing then return {'lost', missing} end
-local newer = session and newer_version(session)
-if newer then return {'conflict', newer} end
-allow_small_write(keys, events, session and #session.state)
+r.section_bytes = 0
+local refusal = check_sections(keys, r)
+if refusal then return refusal end
+allow_small_write(keys, events, r.section_bytes)
 local has_next, replaced_state = has_next_message(keys, r, read_count)
 if r.seq <= written_count and events[1] then
   local illegal = first_illegal(r, events)
@@ -36,9 +35,7 @@ local is_interrupted = r.interrupt_requested == micros(r.run) and not TERMINAL[r
 if r.cancel_requested == '1' and (INTERRUPTED[r.state] or is_interrupted) then -- the cancellation has not reached the agent
   write_status(keys, r, CANCELED, '1', r.canceled_event)
 end
-if session and (session.state == '' or r.state == COMPLETED or INTERRUPTED[r.state] or replaced_state) then
-  save_session(keys, r, session)
-end
+ended_sections(keys, r, r.state == COMPLETED or INTERRUPTED[r.state] or replaced_state)
 local next_task, next_run, next_options = '', '', ''
 if has_next and r.phase == 'running' and (replaced_state or INTERRUPTED[r.state] or is_interrupted) then
   if refuses_answer then remove_refused_answer(keys, r) end

@@ -4,7 +4,7 @@
 -- events are written even to a full store.
 -- returns {'suspended', version, state, run to publish ('' for none)} | {'lost', see missing_events}
 --       | {'illegal', number of the event, state}
--- requires: child_waits, incoming, notifications, options, publication, replacement, runs, sessions, signals, states, suspension, tasks, time
+-- requires: child_waits, incoming, notifications, options, publication, replacement, runs, signals, states, suspension, tasks, time
 
 local r = load_record(keys)
 local version, state, known_run = settled_before(r, token)
@@ -28,9 +28,7 @@ if not end_stopped_run(keys, r) then
     next_run = micros(r.run)
   else
     redis.call('ZADD', suspended, due == math.huge and '+inf' or micros(due), run_name(r))
-    if session_key ~= '' then
-      renew_session(r, session_key, due < math.huge and math.ceil((due - now()) / 1000000) or 0) -- because the next run needs the session
-    end
+    suspended_sections(keys, r, due < math.huge and math.ceil((due - now()) / 1000000) or 0)
   end
 end
 if not TERMINAL[r.state] then record_settled(keys, r, token, next_run) end

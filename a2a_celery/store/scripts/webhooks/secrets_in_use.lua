@@ -1,4 +1,4 @@
--- secrets_in_use: return the fingerprints of the secrets that seal configs or sessions, and remove unused secrets.
+-- secrets_in_use: return the fingerprints of the secrets that seal stored data, and remove unused secrets.
 -- returns {fingerprint, …}
 -- requires: expiry
 

@@ -13,16 +13,17 @@ from a2a.types import Message, Part, Role
 from a2a_celery.clock import SYSTEM_CLOCK
 from a2a_celery.errors import ConfigError, SessionConflict, SessionError
 from a2a_celery.execution.agents.journal import open_journal
-from a2a_celery.execution.agents.session import (
+from a2a_celery.execution.agents.turn import Turn
+from a2a_celery.execution.events.queue import RunEventQueue
+from a2a_celery.execution.limits import Limits
+from a2a_celery.execution.run import Run
+from a2a_celery.features.sessions.section import session_key
+from a2a_celery.features.sessions.session import (
     HISTORY_TASKS,
     MAX_STATE_BYTES,
     ContextSession,
     current_session,
 )
-from a2a_celery.execution.agents.turn import Turn
-from a2a_celery.execution.events.queue import RunEventQueue
-from a2a_celery.execution.limits import Limits
-from a2a_celery.execution.run import Run
 from a2a_celery.lifecycle import Completed, Failure, Paused
 from a2a_celery.lifecycle.outcomes import AGENT_FAILED
 from a2a_celery.lifecycle.states import COMPLETED, FAILED, INPUT_REQUIRED
@@ -30,10 +31,9 @@ from a2a_celery.settings import Settings
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.runs.commands import Claim
 from a2a_celery.store.tasks.commands import continue_task
+from tests.execution.scene import Scene, until
 from tests.support.store.seeds import ANN, CONTEXT, Seeds, chunk, request, status
 from tests.unit.test_agents import agent
-
-from .scene import Scene, until
 
 OLD, NEW = "o" * 32, "n" * 32
 
@@ -243,7 +243,7 @@ async def test_a_checkpoint_of_a_lost_run_ends_its_agent(runs: Runs, store: Asyn
 
     assert runs.scene.run_of(events).is_lost
     await store.redis.hset(keys.task(claim.ref.task_id).record, "token", claim.token)
-    assert not await store.redis.exists(keys.session(ANN, CONTEXT))
+    assert not await store.redis.exists(session_key(keys, ANN, CONTEXT))
 
 
 async def test_a_checkpoint_is_repeated_during_an_outage_and_has_one_effect(runs: Runs) -> None:
@@ -260,7 +260,7 @@ async def test_a_checkpoint_is_repeated_during_an_outage_and_has_one_effect(runs
 async def test_a_sealed_session_cannot_be_read_in_the_store(runs: Runs, store: AsyncStore, keys: Keys) -> None:
     _, _, session = await runs.begin(secret_key=OLD)
     await session.checkpoint({"a": "private"})
-    state = await store.redis.hget(keys.session(ANN, CONTEXT), "state")
+    state = await store.redis.hget(session_key(keys, ANN, CONTEXT), "state")
 
     assert b"private" not in state
     assert (await runs.begin(secret_key=[NEW, OLD]))[2].state == {"a": "private"}
@@ -276,8 +276,8 @@ async def test_a_sealed_session_is_not_opened_without_its_key(runs: Runs, key: s
 
 async def test_a_session_sealed_for_another_context_is_not_opened(runs: Runs, store: AsyncStore, keys: Keys) -> None:
     await (await runs.begin(secret_key=OLD))[2].checkpoint({"a": 1})
-    other_key = keys.session(ANN, "another")
-    await store.redis.copy(keys.session(ANN, CONTEXT), other_key)
+    other_key = session_key(keys, ANN, "another")
+    await store.redis.copy(session_key(keys, ANN, CONTEXT), other_key)
     await store.redis.expire(other_key, 60)
     claim = await runs.scene.seeds.claim_run(session=True, context_id="another")
     events = runs.scene.open(claim, settings=Settings(store_url="redis://127.0.0.1/0", secret_key=OLD))
@@ -292,7 +292,7 @@ async def test_a_plain_session_is_sealed_at_its_next_save_with_a_key(runs: Runs,
 
     await session.checkpoint({"a": "private", "b": 1})
 
-    assert b"private" not in await store.redis.hget(keys.session(ANN, CONTEXT), "state")
+    assert b"private" not in await store.redis.hget(session_key(keys, ANN, CONTEXT), "state")
 
 
 async def test_the_history_spans_tasks_and_starts_with_the_oldest_message(runs: Runs, seeds: Seeds) -> None:
@@ -375,10 +375,10 @@ async def test_a_session_that_expires_during_its_run_causes_no_conflict(
 ) -> None:
     await (await runs.begin())[2].checkpoint({"a": 1})
     claim, events, session = await runs.begin()
-    await store.redis.delete(keys.session(ANN, CONTEXT))  # like an expiry
+    await store.redis.delete(session_key(keys, ANN, CONTEXT))  # like an expiry
 
     await session.checkpoint({"a": 2})
-    await store.redis.delete(keys.session(ANN, CONTEXT))
+    await store.redis.delete(session_key(keys, ANN, CONTEXT))
     session.state = {"a": 3}
     assert await runs.settle(claim, events) is None
 

@@ -12,18 +12,18 @@ from a2a.types import Message, Role, Task, TaskState
 
 from ...crypto.sealing import FORM, NotSealedHere, Sealer, sealer_of
 from ...errors import SessionConflict, SessionError
-from ...features.feature import SettleArguments
+from ...execution.agents.loop_method import loop_method
+from ...execution.events.queue import RunEventQueue
+from ...execution.open_run import OpenRun
 from ...lifecycle import is_interrupted
 from ...lifecycle.json_values import json_bytes
 from ...lifecycle.saved_json import require_text_keys
 from ...lifecycle.states import COMPLETED, SUBMITTED
 from ...settings import Settings
-from ...store.runs.commands import SavedSession, SavedSince, SessionState, checkpoint
+from ...store.runs.commands import EndRefused
 from ...store.tasks.commands import list_tasks
 from ...store.tasks.replies import Page
-from ..events.queue import RunEventQueue
-from ..open_run import OpenRun
-from .loop_method import loop_method
+from .section import SavedSession, SavedSince, SessionSection, checkpoint
 
 CURRENT: ContextVar[ContextSession | None] = ContextVar("a2a_celery_session", default=None)
 """Session of the current run, or None if its agent has no session."""
@@ -59,7 +59,7 @@ class ContextSession:
         Raises:
             SessionError: The current `secret_key` cannot decrypt the session.
         """
-        saved_session = run.claim.session or SavedSession()
+        saved_session: SavedSession = run.claim.sections[SessionSection.of(run.keys)]
         self._run = run
         self._events = events
         self._sealer = _sealer(run.settings)
@@ -123,7 +123,7 @@ class ContextSession:
         messages += _messages_of(own, current=True)
         return messages[-limit:] if limit > 0 else []
 
-    async def settle_arguments(self, state: TaskState, refusal: SavedSince | None = None) -> SettleArguments:
+    async def section_for_end(self, state: TaskState, refusal: EndRefused | None = None) -> SessionSection:
         """Return the session to save at the end of the run, after all checkpoints in progress, including checkpoints
         that no caller awaits; see `RunFeature`.
 
@@ -133,10 +133,10 @@ class ContextSession:
         """
         while self._under_way:
             await asyncio.wait(set(self._under_way))
-        if refusal is not None:
+        if isinstance(refusal, SavedSince):
             raise self._conflict(refusal)
         is_saved = state == COMPLETED or is_interrupted(state)
-        return {"session": self._to_save(_encode_state(self.state) if is_saved else self._saved)}
+        return self._to_save(_encode_state(self.state) if is_saved else self._saved)
 
     def _conflict(self, since: SavedSince) -> SessionConflict:
         """Return the error for a state that is based on an older version than the saved version `since`."""
@@ -150,26 +150,26 @@ class ContextSession:
             text = _encode_state(self.state if state is None else state)
             if text == self._saved:
                 return
-            run, claim, session = self._run, self._run.claim, self._to_save(text)
+            run, claim, sections = self._run, self._run.claim, [self._to_save(text)]
             await self._events.flush()
-            reply: SessionState | SavedSince = await self._events.run_fenced(
+            reply: SavedSince | bool = await self._events.run_fenced(
                 lambda confirmed: checkpoint(
-                    run.keys, claim.ref, token=claim.token, confirmed=confirmed, session=session
+                    run.keys, claim.ref, token=claim.token, confirmed=confirmed, sections=sections
                 )
             )
             if isinstance(reply, SavedSince):
                 raise self._conflict(reply)
             self._saved, self.version = text, self.version + 1
 
-    def _to_save(self, text: bytes) -> SessionState:
+    def _to_save(self, text: bytes) -> SessionSection:
         """Return the session with a new state. If the state is saved already, only its lifetime is extended."""
-        scope, context_id = self._run.claim.scope, self._run.claim.task.context_id
+        keys, claim = self._run.keys, self._run.claim
         if text == self._saved:
-            return SessionState(scope, context_id, self.version, b"")
+            return SessionSection.of(keys, self.version)
         if self._sealer is None:
-            return SessionState(scope, context_id, self.version, text)
-        sealed_state = self._sealer.seal(text, "session", str(scope), context_id)
-        return SessionState(scope, context_id, self.version, sealed_state, self._sealer.fingerprint)
+            return SessionSection.of(keys, self.version, text)
+        sealed_state = self._sealer.seal(text, "session", str(claim.scope), claim.task.context_id)
+        return SessionSection.of(keys, self.version, sealed_state, self._sealer.fingerprint)
 
     def _open_state(self, content: bytes) -> bytes:
         if not content.startswith(FORM):
