@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
@@ -18,6 +18,7 @@ from a2a_celery.store.tasks.commands import read_task
 from tests.support.clients.operator import Operator
 from tests.support.clients.talk import read, send, state
 from tests.support.processes.fleet import Fleet, Process, running_fleet
+from tests.support.processes.proxy import proxy
 from tests.support.waiting import eventually
 
 APP = "tests.support.agents.scheduled_agents"
@@ -36,10 +37,10 @@ def fleet(broker: str, tmp_path: Path) -> Iterator[Fleet]:
         yield fleet
 
 
-def beat(fleet: Fleet, number: int, *options: str) -> Process:
+def beat(fleet: Fleet, number: int, *options: str, **env: str) -> Process:
     """Start a beat process with its own schedule file."""
     file = fleet.folder / f"beat-{number}.schedule"
-    return fleet.start(f"beat-{number}", "beat", "-l", "INFO", "-s", str(file), "--pidfile=", *options)
+    return fleet.start(f"beat-{number}", "beat", "-l", "INFO", "-s", str(file), "--pidfile=", *options, **env)
 
 
 def ticks(fleet: Fleet, operator: Operator, schedule: str) -> list[datetime]:
@@ -125,3 +126,28 @@ def test_a_prefetched_tick_survives_its_worker(broker: str, tmp_path: Path) -> N
         eventually(
             lambda: states(operator, "rare")["COMPLETED"] == 1, within=LEASE_TTL + 5, what="the task of the tick"
         )
+
+
+def test_a_tick_of_an_unavailable_store_survives_the_worker_that_has_its_message(broker: str, tmp_path: Path) -> None:
+    settings = {"A2A_LEASE_TTL": str(LEASE_TTL)}
+    with running_fleet(tmp_path, broker, app="tests.support.agents.rare_ticks", **settings) as fleet:
+        operator, gateway = Operator(fleet), fleet.gateway()
+        fleet.watcher()
+        doomed_worker = fleet.worker(concurrency=1)
+        active = send(gateway, "silent", "600", returnImmediately=True)
+        eventually(lambda: state(read(gateway, "silent", active)) == "WORKING", what="the worker is busy")
+        with proxy(fleet.redis.store_url.removeprefix("unix://")) as store:
+            store.cut()
+            beat(fleet, 0, A2A_STORE_URL=f"redis://127.0.0.1:{store.port}/0")
+            eventually(lambda: doomed_worker.output().count(" received") == 2, what="the worker has the message")
+            doomed_worker.kill()
+            killed_at = datetime.now(UTC)
+            fleet.worker(concurrency=1)
+            assert ticks(fleet, operator, "rare") == []
+
+            store.restore()
+
+            eventually(
+                lambda: [tick for tick in ticks(fleet, operator, "rare") if tick < killed_at],
+                what="the task of the tick",
+            )

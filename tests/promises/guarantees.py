@@ -103,6 +103,7 @@ PROMISES: Mapping[str, tuple[str, ...]] = {
     ),
     "guarantees/failures/a-tick-of-a-schedule-starts-its-task-although": (
         "acceptance/test_schedules.py::test_a_prefetched_tick_survives_its_worker",
+        "acceptance/test_schedules.py::test_a_tick_of_an_unavailable_store_survives_the_worker_that_has_its_message",
         "features/schedules/test_submission.py::test_a_tick_that_the_process_of_the_scheduler_cannot_submit_is_sent_to_a_worker",
     ),
     "guarantees/failures/a-redis-broker-without-persistence-loses-its-queue-when": (

@@ -1,7 +1,8 @@
 """Celery task ``a2a.submit_scheduled``, which Celery beat or another scheduler calls at each tick of a schedule.
 
 The calling process submits the tick, because a message that a worker has prefetched may wait for the broker's
-visibility timeout after the worker is killed. A worker submits the ticks that the calling process cannot submit.
+visibility timeout after the worker is killed. A tick that the calling process cannot submit is sent to a worker. If the
+store is unavailable, the calling process also tries again, because the worker may be killed.
 
 The module does not import the SDK, because every process that registers agents imports it.
 """
@@ -9,10 +10,12 @@ The module does not import the SDK, because every process that registers agents 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from datetime import UTC, datetime, timedelta
-from threading import Thread
+from threading import Lock, Thread
+from time import sleep
 from typing import Any, cast
 
 from celery import Celery, Task
@@ -23,6 +26,7 @@ from celery.states import SUCCESS
 
 from ...clock import SYSTEM_CLOCK
 from ...errors import ConfigError, StoreUnavailable
+from ...retry_policy import RetryPolicy
 
 logger = logging.getLogger(__name__)
 
@@ -53,8 +57,68 @@ current time, and the longest contains a leap day."""
 MAX_RETRIES = 120
 """Maximum number of retries of a tick, about an hour. With Celery's jitter, a delay is half of `RETRY_DELAY` on
 average."""
-RETRY_DELAY = 60.0
+RETRY_DELAY = 60
 """Maximum seconds between two retries of a tick."""
+RETRIES = RetryPolicy(retry_backoff=True, retry_backoff_max=RETRY_DELAY)
+
+MAX_UNSUBMITTED = 1000
+"""Maximum number of ticks that a process tries again. Workers submit older ticks."""
+
+
+class TickRetrier:
+    """Repeated submission of the ticks that this process could not submit, in a thread, until the store is available.
+
+    Args:
+        submit: Function that submits the tick with these arguments at this time in µs. A repeated call for the same
+            tick has no effect.
+        pause: Function that waits for a number of seconds.
+
+    Attributes:
+        is_retrying: True while the thread runs.
+    """
+
+    def __init__(self, submit: Callable[[Mapping[str, Any], int], object], pause: Callable[[float], object] = sleep):
+        self._submit = submit
+        self._pause = pause
+        self._ticks: deque[tuple[Mapping[str, Any], int]] = deque(maxlen=MAX_UNSUBMITTED)
+        self._lock = Lock()
+        self.is_retrying = False
+
+    def add(self, arguments: Mapping[str, Any], at_us: int) -> None:
+        """Add a tick. The call returns immediately."""
+        with self._lock:
+            self._ticks.append((arguments, at_us))
+            if not self.is_retrying:
+                self.is_retrying = True
+                Thread(target=self._retry, name="a2a-tick-retries", daemon=True).start()
+
+    def _retry(self) -> None:
+        retries = 0
+        while True:
+            self._pause(RETRIES.backoff(retries))
+            try:
+                while self._ticks:
+                    self._submit_first()
+            except StoreUnavailable:
+                retries += 1
+            with self._lock:
+                if retries > MAX_RETRIES:
+                    self._ticks.clear()
+                self.is_retrying = bool(self._ticks)
+                if not self.is_retrying:
+                    return
+
+    def _submit_first(self) -> None:
+        tick = self._ticks[0]
+        try:
+            self._submit(*tick)
+        except StoreUnavailable:
+            raise
+        except Exception as e:
+            logger.warning("schedule %r: the tick was not submitted: %s", tick[0]["schedule"], e)
+        with self._lock:
+            if self._ticks[0] is tick:  # not replaced by a newer tick
+                self._ticks.popleft()
 
 
 class ScheduleTask(Task):  # type: ignore[misc]
@@ -64,6 +128,7 @@ class ScheduleTask(Task):  # type: ignore[misc]
     reject_on_worker_lost = True
     submission: Future[dict[str, str]] | None = None
     """Newest submission of a tick by this process."""
+    retrier: TickRetrier | None = None
 
     def apply_async(self, args: Any = None, kwargs: Any = None, *rest: Any, **options: Any) -> Any:
         """Submit the tick in this process, or send the Celery task to a worker if this process cannot submit the tick.
@@ -81,7 +146,7 @@ class ScheduleTask(Task):  # type: ignore[misc]
             headers = {**headers, TICK_HEADER: at}
             if not any(options.get(name) for name in OPTIONS_OF_MESSAGES):
                 try:
-                    result = self._submit(args or (), kwargs or {}, at)
+                    result = self._submit(arguments_of(*args or (), **kwargs or {}), at)
                 except Exception as e:
                     logger.warning("schedule %r: a worker will submit the tick: %s", schedule, e)
                 else:
@@ -92,15 +157,25 @@ class ScheduleTask(Task):  # type: ignore[misc]
         """Submit the message of the tick at `at_us`, and return the result of the Celery task."""
         return cast(dict[str, str], self.app.a2a_celery._submit_tick(arguments, at_us))
 
-    def _submit(self, args: Sequence[Any], kwargs: Mapping[str, Any], at_us: int) -> dict[str, str]:
+    def _submit(self, arguments: Mapping[str, Any], at_us: int) -> dict[str, str]:
         """Submit a tick in a thread, and wait for at most `SUBMIT_TIMEOUT` seconds.
 
         The submission may continue after the wait, because a tick can be submitted repeatedly.
 
         Raises:
-            TimeoutError: The store or the broker did not reply in time, or has not replied to an earlier tick.
+            StoreUnavailable: The store is unavailable. The process tries again.
+            TimeoutError: The store or the broker did not reply in time, or has not replied to an earlier tick. The
+                process tries again.
             Exception: The tick was not submitted.
         """
+        try:
+            return self._first_try(arguments, at_us)
+        except (StoreUnavailable, TimeoutError):
+            self.retrier = self.retrier or TickRetrier(self.submit)
+            self.retrier.add(arguments, at_us)
+            raise
+
+    def _first_try(self, arguments: Mapping[str, Any], at_us: int) -> dict[str, str]:
         if self.submission is not None and not self.submission.done():
             raise TimeoutError("the submission of an earlier tick is in progress")
         future: Future[dict[str, str]] = Future()
@@ -108,7 +183,7 @@ class ScheduleTask(Task):  # type: ignore[misc]
 
         def submit() -> None:
             try:
-                future.set_result(self.submit(arguments_of(*args, **kwargs), at_us))
+                future.set_result(self.submit(arguments, at_us))
             except BaseException as e:
                 future.set_exception(e)
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
+from datetime import datetime
+from queue import Queue
 from threading import Event
 from typing import Any
 
@@ -18,12 +20,20 @@ from celery.schedules import crontab
 from a2a_celery import A2A, ConfigError, Turn
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.errors import StoreUnavailable
-from a2a_celery.features.schedules.celery_task import NAME, SUBMIT_TIMEOUT, TICK_HEADER
+from a2a_celery.features.schedules.celery_task import (
+    MAX_RETRIES,
+    MAX_UNSUBMITTED,
+    NAME,
+    SUBMIT_TIMEOUT,
+    TICK_HEADER,
+    TickRetrier,
+)
 from a2a_celery.lifecycle.states import COMPLETED
 from a2a_celery.operations.errors import LimitExceededError
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.admin.schema import SCHEMA
 from tests.execution.local_agents import LocalAgents, local_agents
+from tests.support.waiting import LIMIT, eventually
 
 AT = 1_900_000_000_000_000
 
@@ -245,6 +255,100 @@ async def test_a_tick_that_the_process_of_the_scheduler_cannot_submit_is_sent_to
 
     assert [TICK_HEADER in headers for headers in headers_in(agents.a2a, "refused")] == [True]
     assert "schedule 'refused': a worker will submit the tick: " in caplog.text
+
+
+async def test_a_tick_that_an_unavailable_store_did_not_accept_is_submitted_when_the_store_is_available(
+    agents: LocalAgents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit, unavailable = agents.a2a.celery.tasks[NAME].submit, [StoreUnavailable("down"), StoreUnavailable("down")]
+    results: Queue[dict[str, str]] = Queue()
+
+    def submit_when_available(arguments: dict[str, Any], at_us: int) -> dict[str, str]:
+        if unavailable:
+            raise unavailable.pop()
+        results.put(submit(arguments, at_us))
+        return {}
+
+    submit_with(agents.a2a, monkeypatch, submit_when_available)
+    await asyncio.to_thread(send_tick, agents.a2a, "unavailable")
+    [headers] = headers_in(agents.a2a, "unavailable")
+
+    result = await asyncio.to_thread(results.get, timeout=LIMIT)
+
+    task = await agents.seeds.task(result["task_id"])
+    assert (task.metadata["a2a_celery/schedule"], result["outcome"]) == ("nightly", "started")
+    assert (
+        round(datetime.fromisoformat(task.metadata["a2a_celery/scheduledAt"]).timestamp() * 1e6) == headers[TICK_HEADER]
+    )
+
+
+class Store:
+    """Recorder of the ticks that a `TickRetrier` submits. `pause` blocks until the test calls `resume`."""
+
+    def __init__(self) -> None:
+        self.submitted: list[int] = []
+        self.is_available = False
+        self.delays: Queue[float] = Queue()
+        self._retries: Queue[None] = Queue()
+
+    def submit(self, arguments: Mapping[str, Any], at_us: int) -> None:
+        if not self.is_available:
+            raise StoreUnavailable("down")
+        if arguments["schedule"] == "refused":
+            raise LimitExceededError("full")
+        self.submitted.append(at_us)
+
+    def pause(self, seconds: float) -> None:
+        self.delays.put(seconds)
+        self._retries.get(timeout=LIMIT)
+
+    def wait_for_pause(self) -> None:
+        self.delays.get(timeout=LIMIT)
+
+    def resume(self) -> None:
+        """End the current pause of the retrier."""
+        self._retries.put(None)
+
+
+def test_unsubmitted_ticks_are_submitted_in_their_order() -> None:
+    store = Store()
+    retrier = TickRetrier(store.submit, store.pause)
+    retrier.add({"schedule": "a"}, 1)
+    store.wait_for_pause()
+    store.resume()
+    store.wait_for_pause()
+    retrier.add({"schedule": "refused"}, 2)
+    retrier.add({"schedule": "b"}, 3)
+    store.is_available = True
+    store.resume()
+    eventually(lambda: not retrier.is_retrying)
+    assert store.submitted == [1, 3]
+
+    retrier.add({"schedule": "a"}, 4)
+    store.resume()
+
+    eventually(lambda: store.submitted == [1, 3, 4], what="a later tick is submitted too")
+
+
+def test_the_newest_ticks_are_retried_for_about_an_hour() -> None:
+    store = Store()
+    retrier = TickRetrier(store.submit, store.pause)
+    for tick in range(MAX_UNSUBMITTED + 1):
+        retrier.add({"schedule": "a"}, tick)
+    store.wait_for_pause()
+    store.is_available = True
+    store.resume()
+    eventually(lambda: not retrier.is_retrying)
+    assert store.submitted == list(range(1, MAX_UNSUBMITTED + 1))
+    store.submitted.clear()
+
+    store.is_available = False
+    retrier.add({"schedule": "a"}, 7)
+    for _ in range(MAX_RETRIES + 1):
+        store.wait_for_pause()
+        assert retrier.is_retrying
+        store.resume()
+    eventually(lambda: not retrier.is_retrying, what="the tick is given up")
 
 
 def test_a_store_that_hangs_delays_the_scheduler_once(a2a: A2A, monkeypatch: pytest.MonkeyPatch) -> None:
