@@ -27,7 +27,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from threading import Lock, get_ident
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
@@ -42,7 +42,6 @@ from ...settings import Settings
 from ..events.queue import RunEventQueue
 from ..open_run import OpenRun
 from .call_arguments import beginning, digest
-from .client_message import CURRENT_MESSAGES, add_messages, message_name
 
 MAX_ENTRIES = 10_000
 """Maximum number of entries of a journal. Each run of the turn reads all entries before it calls the agent."""
@@ -76,11 +75,11 @@ class JournalCall:
         idempotency_key: UUID that is the same in every run with this journal, and in a task that takes it over.
         position: Position in the main sequence, or 0 for a call outside the main sequence.
         entry: Entry with the result of an earlier run, or None if the call must be executed.
-        messages: Names of the client messages that the calls around this call and, in the last list, this call have
-            read.
+        outer: Call that makes this call, or None.
         began_us: Time at which the call began, in µs since 1970.
         arguments: Beginning of the arguments as JSON, or "" without arguments or if `entry` has the result.
         attempts: Number of attempts of the call in this run.
+        answers: Indexes of the answers to `Turn.ask` that this call, or a call within it, has received.
     """
 
     key: str
@@ -89,10 +88,11 @@ class JournalCall:
     idempotency_key: str
     position: int
     entry: JournalEntry | None
-    messages: tuple[list[str], ...]
+    outer: JournalCall | None
     began_us: int
     arguments: str = ""
     attempts: int = 1
+    answers: list[int] = field(default_factory=list)
 
 
 class RunJournal:
@@ -141,12 +141,9 @@ class RunJournal:
         self._bytes = sum(map(_size, self._entries.values()))
         self._turn = claim.turn - claim.ask_count
         self._origin = f"{claim.journal_origin}/{self._turn}"
-        self._last_answer = ""  # name of the message that began the run, if it answers a question of `ask`
-        if claim.ask_count:
-            index = claim.turn_messages[-1]
-            self._last_answer = message_name(index, claim.task.history[index])
-            if refusal_count := claim.ask_count + 1 - len(claim.turn_messages):
-                self._origin += f"/{refusal_count}"
+        if claim.ask_count and (refusal_count := claim.ask_count + 1 - len(claim.turn_messages)):
+            self._origin += f"/{refusal_count}"
+        self._last_answer = claim.turn_messages[-1] if claim.ask_count else None
         self._answered_at: int | None = None
         self._holds_progress = False
         self.scope: Callable[[], str] = str
@@ -229,13 +226,10 @@ class RunJournal:
         call_entry = None if entry is None or entry.form == UNFINISHED else entry
         idempotency_key = str(uuid5(NAMESPACE_URL, f"{self._origin}/{key}"))
         if call_entry is not None:
-            add_messages(call_entry.messages)
-            if self._last_answer in call_entry.messages:
-                self.mark_last_answer()
-        messages: tuple[list[str], ...] = (*CURRENT_MESSAGES.get(), [])
+            self.receive_answers(*call_entry.answers)
         shown_arguments = "" if call_entry is not None else beginning(arguments)
         return JournalCall(
-            key, kind, name, idempotency_key, position, call_entry, messages, self._now_us(), shown_arguments
+            key, kind, name, idempotency_key, position, call_entry, outer, self._now_us(), shown_arguments
         )
 
     async def record(self, call: JournalCall, form: str, content: bytes) -> JournalEntry:
@@ -257,14 +251,18 @@ class RunJournal:
         entry = self._entries.get(call.key)
         return entry is not None and entry.form != UNFINISHED
 
-    def mark_last_answer(self) -> None:
-        """Note that the agent, or a call that is replayed, now receives the last answer to the agent's questions."""
-        if self._answered_at is None:
+    def receive_answers(self, *indexes: int) -> None:
+        """Note that the current code, or a call that it replays, receives the answers at `indexes` in the history."""
+        call = CURRENT_CALL.get(None)
+        while call is not None:
+            call.answers.extend(indexes)
+            call = call.outer
+        if self._answered_at is None and self._last_answer in indexes:
             self._answered_at = self._position
 
     def remove_calls_after_answer(self) -> bool:
-        """Remove the entries of calls that have read the last answer, and of calls that the agent has made in its main
-        sequence since then. The store removes the entries with the next events.
+        """Remove the entries of calls that have received the last answer, and of calls that the agent has made in its
+        main sequence since then. The store removes the entries with the next events.
 
         Returns:
             False if nothing was removed, because entries of `replace` may depend on the answer.
@@ -276,7 +274,7 @@ class RunJournal:
             removed_entries = [
                 replace(entry, form=REMOVED, content=b"", turn=self._turn)
                 for entry in self._entries.values()
-                if entry.position > last_position or self._last_answer in entry.messages
+                if entry.position > last_position or self._last_answer in entry.answers
             ]
             self._events.add_entries(removed_entries)
         return True
@@ -346,12 +344,11 @@ class RunJournal:
     @contextmanager
     def executing(self, call: JournalCall) -> Iterator[None]:
         """Make `call` the parent of all calls inside the ``with`` block."""
-        token, messages_token = CURRENT_CALL.set(call), CURRENT_MESSAGES.set(call.messages)
+        token = CURRENT_CALL.set(call)
         try:
             yield
         finally:
             CURRENT_CALL.reset(token)
-            CURRENT_MESSAGES.reset(messages_token)
 
     @contextmanager
     def in_progress(self, call: JournalCall) -> Iterator[None]:
@@ -437,11 +434,11 @@ class RunJournal:
         raise self.changed(problem)
 
     def _entry(self, call: JournalCall, form: str, content: bytes) -> JournalEntry:
-        messages = () if form == UNFINISHED else tuple(call.messages[-1])  # an unfinished call reads its messages again
+        answers = () if form == UNFINISHED else tuple(call.answers)  # an unfinished call asks again
         duration_us = max(0, self._now_us() - call.began_us)
         execution = CallExecution(self._run.claim.ref.run, call.attempts, call.began_us, duration_us)
         return JournalEntry(
-            call.key, call.kind, form, content, call.position, self._turn, messages, execution, call.arguments
+            call.key, call.kind, form, content, call.position, self._turn, answers, execution, call.arguments
         )
 
     def _now_us(self) -> int:

@@ -16,7 +16,7 @@ from .answer import Answer
 from .reminders import RemindAfter, Reminders
 
 if TYPE_CHECKING:
-    from ...execution.agents.client_message import MessageSequence
+    from ...execution.agents.client_message import AnswerSequence
     from ...execution.agents.journal import RunJournal
     from ...execution.agents.turn import Turn
     from ...execution.open_run import OpenRun
@@ -29,7 +29,7 @@ class QuestionMethods:
 
     if TYPE_CHECKING:  # members of `Turn`
         journal: RunJournal
-        _answers: MessageSequence
+        _answers: AnswerSequence
         _run: OpenRun
 
         @property
@@ -195,9 +195,11 @@ class QuestionMethods:
 
     def _next_answer(self) -> Message | None:
         """Return the client's next answer in this turn, or None if it has not arrived yet."""
-        answer = self._answers.next()
-        if answer is not None and self._answers.is_read:
-            self.journal.mark_last_answer()
+        received = self._answers.next()
+        if received is None:
+            return None
+        index, answer = received
+        self.journal.receive_answers(index)
         return answer
 
     def _question(self, signal: InputRequired, reminders: Reminders) -> InputRequired:
