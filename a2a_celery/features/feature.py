@@ -71,8 +71,14 @@ class SettleArguments(TypedDict, total=False):
     read_count: int
 
 
-class RunFeature(Protocol):
-    """Use of a feature by one run. A function in `RUN_FEATURES` opens the feature before the agent is called."""
+class RunFeature:
+    """Use of a feature by one run. A function in `RUN_FEATURES` or `REPLAY_FEATURES` opens the feature before the agent
+    is called, or a method of the `Turn` opens the feature on first use.
+
+    The methods of a subclass that does not override them do nothing.
+    """
+
+    __slots__ = ()
 
     async def settle_arguments(self, state: TaskState, refusal: SavedSince | None = None) -> SettleArguments:
         """Return the arguments of the feature for the end of the run.
@@ -89,6 +95,23 @@ class RunFeature(Protocol):
         Raises:
             A2ACeleryError: The run must fail. The method is called again for FAILED.
         """
+        return {}
+
+    def agent_returned(self) -> None:
+        """Check that the agent may return. The method is called before the agent's result is sent.
+
+        Raises:
+            BaseException: The run ends with this exception.
+        """
+
+    def forget_answer(self) -> bool:
+        """Discard the effects of the answer to `Turn.ask` that the agent has refused, because the next message answers
+        the question.
+
+        Returns:
+            False if the effects cannot be discarded. The next message then begins another turn.
+        """
+        return True
 
 
 RunInThread: TypeAlias = Callable[[Callable[[], object]], Awaitable[object]]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from ..execution.agents.incoming import open_messages
+from ..execution.agents.journal import journal_of
+from ..execution.agents.running_agent import RunningAgent
 from ..execution.agents.session import open_session
 from ..execution.events.queue import RunEventQueue
 from ..execution.open_run import OpenRun
@@ -19,3 +21,7 @@ RUN_FEATURES: Mapping[tuple[str, Any], Callable[[OpenRun, RunEventQueue], Awaita
 
 A function is called before the agent, with the complete claim, in the asyncio task of the agent. Its exceptions are
 treated like exceptions of the agent."""
+
+REPLAY_FEATURES: Sequence[Callable[[RunningAgent], RunFeature]] = (journal_of,)
+"""Functions that open the features that replay the journal of a turn. They are called before the functions of
+`RUN_FEATURES`, if an earlier run has recorded entries, and add the features to the run."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from ..concurrency import result_of
 from ..errors import StepError
-from ..execution.agents.journal import CURRENT, UNFINISHED, JournalCall, RunJournal
+from ..execution.agents.journal import UNFINISHED, JournalCall, RunJournal, current_journal
 from ..execution.agents.step_results import FAILURE, UnreadableResult, decode_failure, encode_failure
 from ..execution.events.steps import Execution, current_execution
 from ..lifecycle.execution import ENDS
@@ -58,7 +58,7 @@ class RecordedCall:
             StepError: The name is invalid, the task has ended, or the journal has too many entries.
             Exception: The exception that an earlier run recorded for the call.
         """
-        journal = CURRENT.get(None)
+        journal = current_journal()
         if journal is None or asyncio.get_running_loop() is not journal.loop:
             return None
         return cls(journal, journal.begin(kind, name, arguments))
@@ -66,7 +66,7 @@ class RecordedCall:
     @classmethod
     def begin_blocking(cls, kind: str, name: str, arguments: Any) -> RecordedCall | None:
         """Return the next call like `begin`, in a thread that may block. Return None outside a run."""
-        journal = CURRENT.get(None)
+        journal = current_journal()
         return None if journal is None else cls(journal, journal.begin(kind, name, arguments))
 
     def executing(self) -> AbstractContextManager[None]:

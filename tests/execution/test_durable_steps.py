@@ -126,6 +126,32 @@ async def test_equal_parallel_steps_are_separate(task: Task, calls: Calls) -> No
     assert calls.made == ["same"] * 3
 
 
+async def test_an_agent_without_recorded_calls_opens_no_journal(task: Task) -> None:
+    async def agent(turn: Turn) -> str:
+        return turn.text
+
+    assert await task.attempt(agent) == "hello"
+    assert task.open_run.features == ()
+
+
+async def test_a_journal_that_another_asyncio_task_opens_orders_the_calls_of_the_agent(
+    task: Task, calls: Calls
+) -> None:
+    def agent(*names: str) -> Callable[[Turn], Any]:
+        async def run(turn: Turn) -> None:
+            await asyncio.create_task(turn.step("parallel", calls.work, "a"))
+            for name in names:
+                await turn.step(name, calls.work, name)
+
+        return run
+
+    await task.attempt(agent("b", "c"))
+
+    with pytest.raises(StepsChanged, match="c#1 was call 2 of the agent, and is call 1 now"):
+        await task.attempt(agent("c", "b"))
+    assert calls.made == ["a", "b", "c"]
+
+
 async def test_a_step_within_a_step_is_recorded(task: Task, calls: Calls) -> None:
     def agent(dies: bool) -> Callable[[Turn], Any]:
         async def outer(turn: Turn, name: str) -> str:

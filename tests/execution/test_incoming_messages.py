@@ -13,10 +13,10 @@ from a2a.types import Message, Part
 from a2a_celery import ConfigError
 from a2a_celery.agents import OnMessage
 from a2a_celery.caller import Caller
-from a2a_celery.execution.agents.journal import open_journal
 from a2a_celery.execution.agents.turn import Turn
 from a2a_celery.execution.events.queue import RunEventQueue
 from a2a_celery.execution.open_run import OpenRun
+from a2a_celery.execution.run import begin_agent
 from a2a_celery.lifecycle import Paused, Superseded
 from a2a_celery.lifecycle.states import COMPLETED, INPUT_REQUIRED, SUBMITTED, WORKING
 from a2a_celery.store.runs.commands import Claim
@@ -42,7 +42,7 @@ async def turn_of(scene: Scene, claim: Claim | None = None) -> tuple[Claim, RunE
 
 
 def new_turn(run: OpenRun, events: RunEventQueue) -> Turn:
-    open_journal(run, events)
+    begin_agent(run, events)
     return Turn(run, events, Caller())
 
 

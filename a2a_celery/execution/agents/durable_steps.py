@@ -31,7 +31,7 @@ from ...concurrency import call_in_thread, result_of, wait_for
 from ...errors import ConfigError, StepError
 from ...lifecycle.journal import JournalEntry
 from ...retry_policy import RETRY_OPTIONS, RetryPolicy
-from .journal import CURRENT, UNFINISHED, JournalCall, RunJournal
+from .journal import UNFINISHED, JournalCall, RunJournal, current_journal
 from .step_results import FAILURE, UnreadableResult, decode_failure, decode_result, encode_failure, encode_result
 
 logger = logging.getLogger(__name__)
@@ -130,13 +130,13 @@ def step(function: Any = None, /, *, name: str | None = None, timeout: float | N
 
 def _decorate(durable: DurableStep) -> Callable[..., Any]:
     async def call_async(*args: Any, **kwargs: Any) -> Any:
-        journal = CURRENT.get(None)
+        journal = current_journal()
         if journal is None:
             return await durable.function(*args, **kwargs)
         return await perform(journal, durable, durable.name, args, kwargs)
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        journal = CURRENT.get(None)
+        journal = current_journal()
         if journal is None:
             return durable.function(*args, **kwargs)
         if get_ident() == journal.loop_thread:

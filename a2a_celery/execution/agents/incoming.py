@@ -8,14 +8,14 @@ from collections.abc import AsyncGenerator
 from a2a.types import Message, TaskState
 
 from ...errors import ConfigError
-from ...features.feature import SettleArguments
+from ...features.feature import RunFeature, SettleArguments
 from ...store.runs.commands import SavedSince
 from ...store.runs.messages import read_messages
 from ..events.queue import RunEventQueue
 from ..open_run import OpenRun
 
 
-class IncomingMessages:
+class IncomingMessages(RunFeature):
     """Messages that arrive during a turn, in the order of the log. A run reads each message once.
 
     Every run of the turn starts with the first message, even if an earlier run was lost, was retried, or asked a

@@ -31,17 +31,16 @@ from dataclasses import dataclass, field, replace
 from threading import Lock, get_ident
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
-from weakref import ref
 
 from ...clock import Clock
 from ...concurrency import LeanEvent
 from ...errors import StepError, StepsChanged
+from ...features.feature import RunFeature
 from ...lifecycle.journal import REMOVED, CallExecution, JournalEntry, encode_entry
 from ...lifecycle.references import quote_key_part
 from ...settings import Settings
-from ..events.queue import RunEventQueue
-from ..open_run import OpenRun
 from .call_arguments import beginning, digest
+from .running_agent import CURRENT, RunningAgent
 
 MAX_ENTRIES = 10_000
 """Maximum number of entries of a journal. Each run of the turn reads all entries before it calls the agent."""
@@ -58,9 +57,6 @@ at the same position."""
 
 TURNS_TO_BEGIN = 10
 """Number of iterations of the event loop in which code beside a wait may begin a call before the run is suspended."""
-
-CURRENT: ContextVar[RunJournal] = ContextVar("a2a_celery_journal")
-"""Journal of the current run."""
 
 CURRENT_CALL: ContextVar[JournalCall] = ContextVar("a2a_celery_journal_call")
 """Call that is being executed."""
@@ -95,19 +91,21 @@ class JournalCall:
     answers: list[int] = field(default_factory=list)
 
 
-class RunJournal:
+class RunJournal(RunFeature):
     """Journal of a run's turn. `begin` and `defer` are thread-safe.
 
+    Use `journal_of`, which opens the journal on first use.
+
     Args:
-        run: The run, whose claim contains the journal.
-        events: Event queue of the run.
+        agent: Agent of the run, whose claim contains the journal.
 
     Attributes:
         scope: Function that returns the name of the unit of work that makes the current call, or "". A later run of the
             turn may skip whole units, so the calls of each unit are counted separately.
     """
 
-    __slots__ = (  # each waiting run keeps a journal in memory
+    __slots__ = (  # each waiting run with recorded calls keeps a journal in memory
+        "_agent",
         "_answered_at",
         "_bytes",
         "_caught",
@@ -124,18 +122,14 @@ class RunJournal:
         "_position",
         "_progress",
         "_run",
-        "_task",
-        "_thread",
         "_turn",
-        "loop",
-        "loop_thread",
         "scope",
     )
 
-    def __init__(self, run: OpenRun, events: RunEventQueue) -> None:
-        claim = run.claim
-        self._run = run
-        self._events = events
+    def __init__(self, agent: RunningAgent) -> None:
+        self._agent = agent
+        self._run, self._events = agent.run, agent.events
+        claim = self._run.claim
         self._entries = dict(claim.journal or {})
         self._last_position = max((entry.position for entry in self._entries.values()), default=0)
         self._bytes = sum(map(_size, self._entries.values()))
@@ -144,7 +138,7 @@ class RunJournal:
         if claim.ask_count and (refusal_count := claim.ask_count + 1 - len(claim.turn_messages)):
             self._origin += f"/{refusal_count}"
         self._last_answer = claim.turn_messages[-1] if claim.ask_count else None
-        self._answered_at: int | None = None
+        self._answered_at = None if self._entries else 0  # position in the main sequence; 0 if the journal is new
         self._holds_progress = False
         self.scope: Callable[[], str] = str
         self._ordinals: Counter[str] = Counter()
@@ -154,10 +148,6 @@ class RunJournal:
         self._in_progress: dict[str, int] = {}  # keys of calls, with the number of waits for a suspension within them
         self._progress = LeanEvent()
         self._lock = Lock()
-        self._task = self._owner_task()
-        self._thread: int | None = None
-        self.loop = asyncio.get_running_loop()
-        self.loop_thread = get_ident()
 
     @property
     def clock(self) -> Clock:
@@ -174,18 +164,15 @@ class RunJournal:
         """True if the run must stop, or is lost."""
         return self._run.is_stopping or self._run.is_lost
 
-    def adopt_thread(self) -> None:
-        """Make the current thread the thread of the agent, whose calls are the main sequence."""
-        self._thread = get_ident()
-
-    def adopt_task(self) -> None:
-        """Make the agent's asyncio task the main sequence again, because the thread has returned a coroutine."""
-        self._thread = None
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """Event loop of the run."""
+        return self._agent.loop
 
     @property
-    def is_agent_thread(self) -> bool:
-        """True in the thread of a synchronous agent."""
-        return get_ident() == self._thread
+    def loop_thread(self) -> int:
+        """Id of the thread of the event loop."""
+        return self._agent.loop_thread
 
     def begin(self, kind: str, name: str, arguments: Any = ()) -> JournalCall:
         """Return the next call with this name.
@@ -209,7 +196,7 @@ class RunJournal:
             raise StepError(f"{kind} {name!r}: the agent has ended its task, so no result can be recorded")
         self._run.idle_clock.touch()
         outer = CURRENT_CALL.get(None)
-        is_main = outer is None and self._owner() == self._main_owner
+        is_main = outer is None and self._is_main
         with self._lock:
             self._settle_deferred(is_main)
             stem = (
@@ -260,7 +247,7 @@ class RunJournal:
         if self._answered_at is None and self._last_answer in indexes:
             self._answered_at = self._position
 
-    def remove_calls_after_answer(self) -> bool:
+    def forget_answer(self) -> bool:
         """Remove the entries of calls that have received the last answer, and of calls that the agent has made in its
         main sequence since then. The store removes the entries with the next events.
 
@@ -320,18 +307,18 @@ class RunJournal:
         """
         if not self.is_stopping:
             with self._lock:
-                self._deferred.append((self._owner(), self._entry(call, form, content)))
+                self._deferred.append((self._agent.current_owner(), self._entry(call, form, content)))
 
     def flush(self) -> None:
         """Queue the deferred entries of calls after which the agent has continued, so that they are written with the
         next events."""
         with self._lock:
-            self._settle_deferred(self._owner() == self._main_owner)
+            self._settle_deferred(self._is_main)
             entries, self._caught = self._caught, []
         if entries:
             self._events.add_entries(entries)
 
-    def require_all_called(self) -> None:
+    def agent_returned(self) -> None:
         """Check that the returning agent has made all calls of the main sequence that earlier runs recorded.
 
         Raises:
@@ -372,7 +359,7 @@ class RunJournal:
         The calls of an ``asyncio.gather`` begin in successive iterations of the event loop, so the method also waits
         for `TURNS_TO_BEGIN` iterations without a call in progress.
         """
-        if CURRENT.get(None) is not self:
+        if CURRENT.get(None) is not self._agent:
             return  # code without the run's context variables may belong to any call in progress
         self._count_wait(1)
         self._report_progress()
@@ -482,20 +469,10 @@ class RunJournal:
         name = self.scope() if outer is None else outer.key
         return name and f"{name}/"
 
-    def _owner(self) -> object:
-        """Return the id of the thread, or a reference to the asyncio task, that makes the current call."""
-        return self._owner_task() if get_ident() == self.loop_thread else get_ident()
-
-    @staticmethod
-    def _owner_task() -> object:
-        """Return a weak reference to the current asyncio task, or None outside a task. A strong reference would create
-        a cycle, because the task's context refers to the journal."""
-        task = asyncio.current_task()
-        return None if task is None else ref(task)
-
     @property
-    def _main_owner(self) -> object:
-        return self._task if self._thread is None else self._thread
+    def _is_main(self) -> bool:
+        """True if the agent's own asyncio task or thread makes the current call."""
+        return self._agent.current_owner() == self._agent.owner
 
     def _settle_deferred(self, is_main: bool) -> None:
         """Move the deferred entries of failures that the agent has handled.
@@ -504,18 +481,30 @@ class RunJournal:
         shows the same for the entries of that task and of the main sequence.
         """
         if self._deferred:
-            makers = (self._owner(), self._main_owner)
+            makers = (self._agent.current_owner(), self._agent.owner)
             self._caught += [entry for maker, entry in self._deferred if is_main or maker in makers]
             self._deferred = [
                 deferred_call for deferred_call in self._deferred if not (is_main or deferred_call[0] in makers)
             ]
 
 
-def open_journal(run: OpenRun, events: RunEventQueue) -> RunJournal:
-    """Open the journal of a run and make it available to the code in the current context."""
-    journal = RunJournal(run, events)
-    CURRENT.set(journal)
+_opening = Lock()
+
+
+def journal_of(agent: RunningAgent) -> RunJournal:
+    """Return the journal of a run, and open it on first use. Thread-safe."""
+    with _opening:
+        journal = agent.run.feature(RunJournal)
+        if journal is None:
+            journal = RunJournal(agent)
+            agent.run.add_feature(journal)
     return journal
+
+
+def current_journal() -> RunJournal | None:
+    """Return the journal of the current run, or None outside a run. Thread-safe."""
+    agent = CURRENT.get(None)
+    return None if agent is None else journal_of(agent)
 
 
 def current_step_key() -> str:

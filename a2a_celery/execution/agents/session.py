@@ -12,7 +12,7 @@ from a2a.types import Message, Role, Task, TaskState
 
 from ...crypto.sealing import FORM, NotSealedHere, Sealer, sealer_of
 from ...errors import SessionConflict, SessionError
-from ...features.feature import SettleArguments
+from ...features.feature import RunFeature, SettleArguments
 from ...lifecycle import is_interrupted
 from ...lifecycle.json_values import json_bytes
 from ...lifecycle.saved_json import require_text_keys
@@ -23,7 +23,7 @@ from ...store.tasks.commands import list_tasks
 from ...store.tasks.replies import Page
 from ..events.queue import RunEventQueue
 from ..open_run import OpenRun
-from .loop_method import loop_method
+from .running_agent import loop_method
 
 CURRENT: ContextVar[ContextSession | None] = ContextVar("a2a_celery_session", default=None)
 """Session of the current run, or None if its agent has no session."""
@@ -40,7 +40,7 @@ NEW = b"{}"
 """State of a session that was never saved."""
 
 
-class ContextSession:
+class ContextSession(RunFeature):
     """State of an agent for one context of its caller.
 
     Except for `state`, use a session only on the event loop of the run.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from datetime import datetime
 from threading import get_ident
@@ -33,9 +32,9 @@ from .calls import perform_call
 from .client_message import message_and_answers
 from .durable_steps import DurableStep, perform
 from .incoming import messages_of
-from .journal import CURRENT as JOURNAL
-from .journal import JournalCall, current_step_key
-from .loop_method import loop_method
+from .journal import JournalCall, RunJournal, current_step_key, journal_of
+from .running_agent import CURRENT as RUNNING_AGENT
+from .running_agent import loop_method
 from .session import ContextSession
 from .waits import Waits
 
@@ -51,7 +50,6 @@ class Turn(TurnMethods):
 
     Attributes:
         execution: State machine of the run, with its state, history and listeners. The run's steps change the state.
-        journal: Recorded results of the turn, which `step`, `call`, `sleep` and `wait_for` read and write.
         caller: Identity of the client: user name, authentication, tenant and requested extensions.
         related_tasks: Tasks that the message refers to, as of the start of the run. Only tasks of the same caller and
             agent are included.
@@ -61,12 +59,15 @@ class Turn(TurnMethods):
         self._run = run
         self._events = events
         self._message, self._answers = message_and_answers(run.claim)
-        self._loop = asyncio.get_running_loop()
-        self._thread = get_ident()
+        self._agent = RUNNING_AGENT.get()
         self.execution = current_execution() or Execution()
-        self.journal = JOURNAL.get()
         self.caller = caller
         self.related_tasks: Sequence[Task] = ()
+
+    @property
+    def journal(self) -> RunJournal:
+        """Recorded results of the turn, which `step`, `call`, `sleep` and `wait_for` read and write."""
+        return journal_of(self._agent)
 
     @property
     def message(self) -> Message:
@@ -420,6 +421,6 @@ class Turn(TurnMethods):
         Raises:
             RuntimeError: An async agent reads this property. A blocking call would deadlock the event loop.
         """
-        if get_ident() == self._thread:
+        if get_ident() == self._agent.loop_thread:
             raise RuntimeError("turn.blocking is for plain functions: await turn.say(…), turn.ask(…) here")
-        return BlockingTurn(self, self._loop)
+        return BlockingTurn(self, self._agent.loop)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from a2a.types import Message, Part
 
 from ...errors import InputRequired
-from ...execution.agents.loop_method import loop_method
+from ...execution.agents.journal import RunJournal
+from ...execution.agents.running_agent import loop_method
 from ...lifecycle.answers import AnswerRefused, AnswerType, AnswerTypes, require_valid_schema
 from ...lifecycle.questions import Question, schema_part
 from .answer import Answer
@@ -17,7 +18,6 @@ from .reminders import RemindAfter, Reminders
 
 if TYPE_CHECKING:
     from ...execution.agents.client_message import AnswerSequence
-    from ...execution.agents.journal import RunJournal
     from ...execution.agents.turn import Turn
     from ...execution.open_run import OpenRun
 
@@ -28,7 +28,6 @@ class QuestionMethods:
     """Methods of `Turn` for questions."""
 
     if TYPE_CHECKING:  # members of `Turn`
-        journal: RunJournal
         _answers: AnswerSequence
         _run: OpenRun
 
@@ -114,7 +113,7 @@ class QuestionMethods:
             ConfigError: `escalate_to` is set without `secret_key`.
         """
         self.stop_if_asking()
-        reminders = Reminders.of(remind_after, escalate_to, self.journal.settings)
+        reminders = Reminders.of(remind_after, escalate_to, self._run.settings)
         if schema is not None:
             return self._answer_of(AnswerType(schema), question, parts, reminders=reminders)
         answer = self._next_answer()
@@ -161,7 +160,7 @@ class QuestionMethods:
             ConfigError: `escalate_to` is set without `secret_key`.
         """
         self.stop_if_asking()
-        reminders = Reminders.of(remind_after, escalate_to, self.journal.settings)
+        reminders = Reminders.of(remind_after, escalate_to, self._run.settings)
         lines = [f"{key}: {question.text}" for key, question in questions.items()]
         question = "\n".join([text, *lines] if text else lines)
         answers: dict[str, Any] = self._answer_of(AnswerTypes(questions), question, reminders=reminders)
@@ -199,13 +198,17 @@ class QuestionMethods:
         if received is None:
             return None
         index, answer = received
-        self.journal.receive_answers(index)
+        journal = self._run.feature(RunJournal)
+        if journal is not None:
+            journal.receive_answers(index)
         return answer
 
     def _question(self, signal: InputRequired, reminders: Reminders) -> InputRequired:
         """Record the question of `signal`, which ends the run, and return `signal`."""
-        self.journal.flush()
-        section = reminders.section(self.task_id, self._run.keys, self.journal.settings)
+        journal = self._run.feature(RunJournal)
+        if journal is not None:
+            journal.flush()
+        section = reminders.section(self.task_id, self._run.keys, self._run.settings)
         self._run.ask(signal.parts, section)
         return signal
 
