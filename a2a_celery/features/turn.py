@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from .questions.turn import BlockingQuestionMethods, QuestionMethods
+from .steps.turn import BlockingStepMethods, StepMethods
 
 
-class TurnMethods(QuestionMethods):
+class TurnMethods(QuestionMethods, StepMethods):
     """Methods of `Turn` that belong to features."""
 
 
-class BlockingTurnMethods(BlockingQuestionMethods):
+class BlockingTurnMethods(BlockingQuestionMethods, BlockingStepMethods):
     """Methods of `BlockingTurn` that belong to features."""

@@ -6,12 +6,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from ..execution.agents.incoming import open_messages
-from ..execution.agents.journal import journal_of
 from ..execution.agents.running_agent import RunningAgent
 from ..execution.agents.session import open_session
 from ..execution.events.queue import RunEventQueue
 from ..execution.open_run import OpenRun
 from .feature import RunFeature
+from .steps.journal import journal_of
 
 RUN_FEATURES: Mapping[tuple[str, Any], Callable[[OpenRun, RunEventQueue], Awaitable[RunFeature]]] = {
     ("session", True): open_session,

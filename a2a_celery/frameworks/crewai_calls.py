@@ -34,8 +34,8 @@ from crewai.utilities.agent_utils import extract_tool_call_info
 from crewai.utilities.llm_utils import create_llm
 from pydantic import BaseModel
 
-from ..execution.agents.journal import current_journal
 from ..execution.agents.turn import Turn
+from ..features.steps.journal import current_journal
 from .conversation import OpenSteps
 from .recorded_calls import MODEL, TOOL, RecordedCall
 from .usage import Usage

@@ -34,8 +34,8 @@ from langgraph.pregel import Pregel
 from langgraph.types import Command, Interrupt
 
 from ..errors import ConfigError
-from ..execution.agents.journal import current_journal
 from ..execution.agents.turn import Turn
+from ..features.steps.journal import current_journal
 from ..lifecycle.events import data_part
 from ..lifecycle.files import file_name, normalized_file
 from .conversation import EarlyStops, OpenSteps, completed_status, data_text

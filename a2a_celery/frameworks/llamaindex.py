@@ -52,8 +52,8 @@ from workflows.handler import WorkflowHandler
 
 from ..agents import FrameworkAgent
 from ..errors import ConfigError, Rejected
-from ..execution.agents.journal import current_journal
 from ..execution.agents.turn import Turn
+from ..features.steps.journal import current_journal
 from ..lifecycle.events import data_part, parts_of
 from ..lifecycle.files import file_name, normalized_file
 from ..lifecycle.json_values import ends_with_half

@@ -2,7 +2,7 @@
 
 `RecordedCall.begin` returns a call with the result that an earlier run of the turn recorded, if there is one. Without a
 result, the hook makes the call, and passes the result to `finish` or the exception to `fail`. Sequential calls are
-recognized by their order, and parallel calls by their arguments; see ``execution.agents.journal``.
+recognized by their order, and parallel calls by their arguments; see ``features/steps/journal.py``.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any
 
 from ..concurrency import result_of
 from ..errors import StepError
-from ..execution.agents.journal import UNFINISHED, JournalCall, RunJournal, current_journal
-from ..execution.agents.step_results import FAILURE, UnreadableResult, decode_failure, encode_failure
 from ..execution.events.steps import Execution, current_execution
+from ..features.steps.journal import UNFINISHED, JournalCall, RunJournal, current_journal
+from ..features.steps.step_results import FAILURE, UnreadableResult, decode_failure, encode_failure
 from ..lifecycle.execution import ENDS
 from ..lifecycle.json_values import json_bytes
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from ..crypto.sealing import NotSealedHere, sealer_of
 from ..errors import SessionError
-from ..execution.agents.journal import RunJournal
+from ..features.steps.journal import RunJournal
 
 
 class TurnRecords:

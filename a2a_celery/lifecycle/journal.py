@@ -6,7 +6,7 @@ with its claim. An entry replaces an earlier entry with the same key.
 
 The kind of an entry identifies its recorder, and the form of an entry identifies the encoding of its content. The store
 interprets neither kind nor form. Each key is used by one kind of recorder. If a recorder finds an entry of a different
-kind under its key, the agent's code has changed since the entry was written. See ``execution/agents/durable_steps.py``.
+kind under its key, the agent's code has changed since the entry was written.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from celery import Celery
 from a2a_celery import A2A, Turn
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.execution.agents.calls import CHILD_SIGNAL, SHORT_CALL
-from a2a_celery.execution.agents.journal import RunJournal
+from a2a_celery.features.steps.journal import RunJournal
 from a2a_celery.lifecycle.own_metadata import NAMESPACE, WAITS_FOR
 from a2a_celery.lifecycle.signals import Sender, encode_signal
 from a2a_celery.lifecycle.states import WORKING

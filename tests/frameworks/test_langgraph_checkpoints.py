@@ -10,8 +10,8 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, empty_checkpoint
 from langgraph.checkpoint.conformance import checkpointer_test, validate
 
-from a2a_celery.execution.agents.journal import RunJournal
 from a2a_celery.execution.agents.running_agent import RunningAgent
+from a2a_celery.features.steps.journal import RunJournal
 from a2a_celery.frameworks.langgraph_checkpoints import TurnCheckpointSaver
 from a2a_celery.settings import Settings
 from a2a_celery.store import AsyncStore, Keys

@@ -11,15 +11,15 @@ MESSAGES = "durable-work/messages-to-a-working-agent"
 PROMISES: Mapping[str, tuple[str, ...]] = {
     f"{STEPS}/worker-killed-frozen-or-lost": (
         "acceptance/test_durable_steps.py::test_steps_on_workers_that_are_killed_between_every_two",
-        "execution/test_durable_steps.py::test_a_later_attempt_receives_the_results_and_repeats_nothing",
-        "execution/test_durable_steps.py::test_a_run_that_is_lost_does_not_use_the_result",
+        "features/steps/test_durable_steps.py::test_a_later_attempt_receives_the_results_and_repeats_nothing",
+        "features/steps/test_durable_steps.py::test_a_run_that_is_lost_does_not_use_the_result",
     ),
     f"{STEPS}/worker-shut-down-before-the-run-has-ended": (
         "acceptance/test_durable_steps.py::test_steps_of_a_worker_that_shuts_down",
         "acceptance/test_durable_steps.py::test_a_step_that_is_being_executed_when_its_worker_shuts_down",
     ),
     f"{STEPS}/retry-of-the-run-autoretry_for-turn-retry": (
-        "execution/test_changed_steps.py::test_the_retry_of_a_run_repeats_only_the_step_that_failed",
+        "features/steps/test_changed_steps.py::test_the_retry_of_a_run_repeats_only_the_step_that_failed",
         "store/test_journal.py::test_a_run_that_was_returned_or_retried_receives_the_entries",
     ),
     f"{STEPS}/suspension-by-turn-sleep-turn-wait_for-or-turn-call": (
@@ -28,12 +28,12 @@ PROMISES: Mapping[str, tuple[str, ...]] = {
         "acceptance/test_killed_waits.py::test_waits_of_each_kind_on_processes_that_are_killed",
     ),
     f"{STEPS}/answer-to-turn-ask": (
-        "execution/test_changed_steps.py::test_the_call_after_a_question_repeats_no_step",
+        "features/steps/test_changed_steps.py::test_the_call_after_a_question_repeats_no_step",
         "features/questions/test_asking.py::test_an_answer_belongs_to_the_step_that_asked",
         "features/questions/test_asking.py::test_a_recorded_step_keeps_its_answer_whatever_the_agent_asks_first",
     ),
     f"{STEPS}/a2a-requeue-task": (
-        "execution/test_durable_steps.py::test_a_requeued_task_has_the_results_and_the_keys",
+        "features/steps/test_durable_steps.py::test_a_requeued_task_has_the_results_and_the_keys",
         "acceptance/test_durable_steps.py::test_steps_of_a_task_that_is_requeued",
     ),
     f"{STEPS}/a2a-requeue-task-from-start": (

@@ -14,6 +14,9 @@ from typing import Any, NoReturn
 from a2a.utils.errors import A2AError
 
 from ...errors import ChildFailed, ChildInterrupted, ChildRefused, SuspendRun
+from ...features.steps.durable_steps import defer_failure, replay
+from ...features.steps.journal import UNFINISHED, JournalCall, RunJournal
+from ...features.steps.step_results import FAILURE
 from ...lifecycle import is_interrupted
 from ...lifecycle.journal import JournalEntry
 from ...lifecycle.signals import CHILD_SIGNAL
@@ -21,9 +24,6 @@ from ...lifecycle.states import COMPLETED
 from ...store.runs.suspension import Wait
 from ..agent_caller import AgentCaller, CallResult, ChildCall
 from ..open_run import OpenRun, PendingWait
-from .durable_steps import defer_failure, replay
-from .journal import UNFINISHED, JournalCall, RunJournal
-from .step_results import FAILURE
 from .waits import suspend
 
 KIND = "call"

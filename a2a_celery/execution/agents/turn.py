@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from datetime import datetime
 from threading import get_ident
 from typing import Any
@@ -15,6 +15,7 @@ from google.protobuf.json_format import MessageToDict
 
 from ...caller import Caller
 from ...errors import ConfigError, InputRequired, SuspendRun
+from ...features.steps.journal import JournalCall
 from ...features.turn import TurnMethods
 from ...lifecycle.events import parts_of, portable_metadata
 from ...lifecycle.json_values import portable_text
@@ -30,9 +31,7 @@ from .blocking_turn import BlockingTurn
 from .calls import KIND as CALL
 from .calls import perform_call
 from .client_message import message_and_answers
-from .durable_steps import DurableStep, perform
 from .incoming import messages_of
-from .journal import JournalCall, RunJournal, current_step_key, journal_of
 from .running_agent import CURRENT as RUNNING_AGENT
 from .running_agent import loop_method
 from .session import ContextSession
@@ -63,11 +62,6 @@ class Turn(TurnMethods):
         self.execution = current_execution() or Execution()
         self.caller = caller
         self.related_tasks: Sequence[Task] = ()
-
-    @property
-    def journal(self) -> RunJournal:
-        """Recorded results of the turn, which `step`, `call`, `sleep` and `wait_for` read and write."""
-        return journal_of(self._agent)
 
     @property
     def message(self) -> Message:
@@ -229,30 +223,6 @@ class Turn(TurnMethods):
         return self.execution.tool_call(name)
 
     @loop_method
-    async def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Call a function and record its result, so that no later run of the turn repeats the call.
-
-        The next run receives the recorded result if the worker is lost or shuts down, the turn is retried or requeued,
-        or the client answers a question. Call the steps in the same order each time. Calls in different asyncio tasks
-        may be made in any order. See ``docs/durable-work.md``.
-
-        Args:
-            name: Name of the step. Calls with the same name are distinguished by their order.
-            function: Async function, or plain function, which is called in a thread. The options of `step` apply.
-            *args: Positional arguments of the function.
-            **kwargs: Keyword arguments of the function.
-
-        Returns:
-            The result as it was recorded: a JSON value, bytes, a pydantic model, a dataclass or a protobuf message.
-
-        Raises:
-            Exception: The function raised this exception, in this run or in an earlier run that recorded it. If an
-                exception cannot be recorded, `StepFailed` is raised instead.
-            StepError: The step or its result is invalid.
-        """
-        return await perform(self.journal, DurableStep.of(function), name, args, kwargs)
-
-    @loop_method
     async def call(self, agent: Any, message: Any, *, context_id: str | None = None, tenant: str | None = None) -> Any:
         """Call another agent and return the result of its task.
 
@@ -296,15 +266,6 @@ class Turn(TurnMethods):
 
     async def _perform_call(self, entry: JournalCall, child: ChildCall) -> Any:
         return await perform_call(self.journal, self._run, entry, child)
-
-    @property
-    def step_key(self) -> str:
-        """Idempotency key of the step that is being executed; see `current_step_key`.
-
-        Raises:
-            RuntimeError: No step is being executed.
-        """
-        return current_step_key()
 
     @loop_method
     async def sleep(self, seconds: float | None = None, *, until: datetime | None = None) -> None:

@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import NoReturn
 
 from ...errors import ConfigError, SuspendRun
+from ...features.steps.journal import UNFINISHED, JournalCall, RunJournal
 from ...lifecycle.events import EPOCH, MICROSECOND
 from ...lifecycle.journal import JournalEntry
 from ...lifecycle.signals import ReceivedSignal, decode_signal, require_signal_name
@@ -20,7 +21,6 @@ from ...retry_policy import MAX_DELAY, require_delay
 from ...store.runs.suspension import Wait, take_signal
 from ..events.queue import RunEventQueue
 from ..open_run import OpenRun, PendingWait
-from .journal import UNFINISHED, JournalCall, RunJournal
 
 SHORT_SLEEP = 5.0
 """Maximum seconds for which `Turn.sleep` sleeps in the worker and keeps its slot. A longer sleep ends the run."""

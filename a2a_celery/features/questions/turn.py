@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from a2a.types import Message, Part
 
 from ...errors import InputRequired
-from ...execution.agents.journal import RunJournal
 from ...execution.agents.running_agent import loop_method
 from ...lifecycle.answers import AnswerRefused, AnswerType, AnswerTypes, require_valid_schema
 from ...lifecycle.questions import Question, schema_part
+from ..steps.journal import RunJournal
 from .answer import Answer
 from .reminders import RemindAfter, Reminders
 

@@ -35,12 +35,12 @@ from uuid import NAMESPACE_URL, uuid5
 from ...clock import Clock
 from ...concurrency import LeanEvent
 from ...errors import StepError, StepsChanged
-from ...features.feature import RunFeature
+from ...execution.agents.running_agent import CURRENT, RunningAgent
 from ...lifecycle.journal import REMOVED, CallExecution, JournalEntry, encode_entry
 from ...lifecycle.references import quote_key_part
 from ...settings import Settings
+from ..feature import RunFeature
 from .call_arguments import beginning, digest
-from .running_agent import CURRENT, RunningAgent
 
 MAX_ENTRIES = 10_000
 """Maximum number of entries of a journal. Each run of the turn reads all entries before it calls the agent."""

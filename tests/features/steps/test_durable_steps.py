@@ -14,13 +14,12 @@ import pytest
 from celery.exceptions import SoftTimeLimitExceeded
 
 from a2a_celery import ConfigError, StepError, StepsChanged, Turn, current_step_key, step
-from a2a_celery.execution.agents import durable_steps
-from a2a_celery.execution.agents.journal import MAX_RESULT_BYTES, RunJournal
+from a2a_celery.features.steps import durable_steps
+from a2a_celery.features.steps.journal import MAX_RESULT_BYTES, RunJournal
 from a2a_celery.settings import Settings
 from a2a_celery.store.runs.journal import read_recorded
-
-from .attempts import Calls, Task, WorkerDies
-from .scene import Scene
+from tests.execution.attempts import Calls, Task, WorkerDies
+from tests.execution.scene import Scene
 
 
 async def test_a_later_attempt_receives_the_results_and_repeats_nothing(task: Task, calls: Calls) -> None:
