@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from .questions.turn import BlockingQuestionMethods, QuestionMethods
 from .steps.turn import BlockingStepMethods, StepMethods
+from .waits.turn import BlockingWaitMethods, WaitMethods
 
 
-class TurnMethods(QuestionMethods, StepMethods):
+class TurnMethods(QuestionMethods, StepMethods, WaitMethods):
     """Methods of `Turn` that belong to features."""
 
 
-class BlockingTurnMethods(BlockingQuestionMethods, BlockingStepMethods):
+class BlockingTurnMethods(BlockingQuestionMethods, BlockingStepMethods, BlockingWaitMethods):
     """Methods of `BlockingTurn` that belong to features."""

@@ -24,6 +24,7 @@ NAMES = {
         r"|call_arguments|StepMethods|StepError|StepFailed|StepsChanged|steps_changed|current_step_key|\bstep_key\b"
         r"|perform_blocking|\bUNFINISHED\b"
     ),
+    "waits": r"features[./]waits\b|BegunWait|WaitMethods|\b(?:class|import) Waits\b|SHORT_SLEEP|begin_sleep|begin_wait",
 }
 """Pattern of the names of each feature, by its folder."""
 
@@ -31,8 +32,8 @@ USERS = {
     "steps": (  # waits and calls record their results in the journal
         "a2a_celery/execution/agents/calls.py",
         "a2a_celery/execution/agents/turn.py",
-        "a2a_celery/execution/agents/waits.py",
         "a2a_celery/features/questions/",
+        "a2a_celery/features/waits/",
     ),
 }
 """Beginnings of further files that may name a feature, because they use it."""

@@ -23,8 +23,8 @@ PROMISES: Mapping[str, tuple[str, ...]] = {
         "store/test_journal.py::test_a_run_that_was_returned_or_retried_receives_the_entries",
     ),
     f"{STEPS}/suspension-by-turn-sleep-turn-wait_for-or-turn-call": (
-        "execution/test_parallel_waits.py::test_a_run_is_suspended_after_the_steps_beside_the_wait",
-        "execution/test_parallel_waits.py::test_a_run_is_suspended_after_the_steps_beside_a_call",
+        "features/waits/test_parallel_waits.py::test_a_run_is_suspended_after_the_steps_beside_the_wait",
+        "features/waits/test_parallel_waits.py::test_a_run_is_suspended_after_the_steps_beside_a_call",
         "acceptance/test_killed_waits.py::test_waits_of_each_kind_on_processes_that_are_killed",
     ),
     f"{STEPS}/answer-to-turn-ask": (
@@ -47,18 +47,18 @@ PROMISES: Mapping[str, tuple[str, ...]] = {
     f"{SIGNALS}/app-python-and-celery-tasks": (
         "execution/test_operator_signals.py::test_a_signal_resumes_a_run_or_is_stored",
         "acceptance/test_suspensions.py::test_a_celery_task_sends_signals_before_the_wait",
-        "execution/test_waits.py::test_a_signal_continues_the_run",
+        "features/waits/test_waits.py::test_a_signal_continues_the_run",
     ),
     f"{SIGNALS}/operator": (
         "execution/test_operator_signals.py::test_the_command_reports_errors_in_one_line",
         "acceptance/test_suspensions.py::test_signals_from_each_sender_continue_a_task",
-        "execution/test_waits.py::test_a_signal_continues_the_run",
+        "features/waits/test_waits.py::test_a_signal_continues_the_run",
     ),
     f"{SIGNALS}/client-the-client-that-owns-the-task-if-the": (
         "gateway/test_signals.py::test_a_signal_resumes_the_run_and_publishes_it",
         "gateway/test_signals.py::test_only_the_owner_of_a_task_sends_signals",
         "gateway/test_signals.py::test_a_client_sends_only_the_signals_that_the_agent_lists",
-        "execution/test_waits.py::test_a_signal_continues_the_run",
+        "features/waits/test_waits.py::test_a_signal_continues_the_run",
     ),
     f"{MESSAGES}/queue-the-default": (
         "acceptance/test_steering.py::test_without_the_option_a_message_waits_for_a_question",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from a2a.types import Message, Part
@@ -12,7 +11,6 @@ from celery.exceptions import Retry
 
 from ...concurrency import wait_for
 from ...features.turn import BlockingTurnMethods
-from ...lifecycle.signals import ReceivedSignal
 from ..events.steps import OpenStep
 from .incoming import messages_of
 from .session import HISTORY_MESSAGES
@@ -57,18 +55,6 @@ class BlockingTurn(BlockingTurnMethods):
         """See `Turn.call`."""
         pending_call = self._turn._begin_call(agent, message, context_id, tenant)
         return self._wait_for(lambda: self._turn._perform_call(*pending_call))
-
-    def sleep(self, seconds: float | None = None, *, until: datetime | None = None) -> None:
-        """See `Turn.sleep`."""
-        waits = self._turn._waits
-        wait = waits.begin_sleep(seconds, until)
-        self._wait_for(lambda: waits.sleep(wait))
-
-    def wait_for(self, name: str, timeout: float | None = None) -> ReceivedSignal:
-        """See `Turn.wait_for`."""
-        waits = self._turn._waits
-        wait = waits.begin_wait(name, timeout)
-        return self._wait_for(lambda: waits.wait_for(wait))
 
     def poll_messages(self) -> list[Message]:
         """See `Turn.poll_messages`."""

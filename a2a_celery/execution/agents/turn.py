@@ -20,7 +20,6 @@ from ...features.turn import TurnMethods
 from ...lifecycle.events import parts_of, portable_metadata
 from ...lifecycle.json_values import portable_text
 from ...lifecycle.outcomes import agent_message
-from ...lifecycle.signals import ReceivedSignal
 from ...lifecycle.states import WORKING
 from ..agent_caller import ChildCall, name_of
 from ..events.queue import RunEventQueue
@@ -35,7 +34,6 @@ from .incoming import messages_of
 from .running_agent import CURRENT as RUNNING_AGENT
 from .running_agent import loop_method
 from .session import ContextSession
-from .waits import Waits
 
 
 class Turn(TurnMethods):
@@ -266,57 +264,6 @@ class Turn(TurnMethods):
 
     async def _perform_call(self, entry: JournalCall, child: ChildCall) -> Any:
         return await perform_call(self.journal, self._run, entry, child)
-
-    @loop_method
-    async def sleep(self, seconds: float | None = None, *, until: datetime | None = None) -> None:
-        """Sleep for `seconds` or until a time, without occupying a worker slot.
-
-        A sleep of more than five seconds ends the run and frees its slot. At the end of the sleep, any worker calls
-        the function again from its beginning, and this call returns immediately. Write the function as described for
-        `ask`. A shorter sleep waits in this process.
-
-        Args:
-            seconds: Seconds to sleep, up to 366 days.
-            until: Time at which the sleep ends, instead of `seconds`; UTC if it has no time zone. If the time has
-                passed, the call returns immediately.
-
-        Raises:
-            SuspendRun: The run ends. Do not catch this exception, which is not an `Exception`.
-            ValueError: An argument is invalid.
-            ConfigError: The agent is a plain Celery task, which can retry itself later with ``self.retry``.
-        """
-        waits = self._waits
-        await waits.sleep(waits.begin_sleep(seconds, until))
-
-    @loop_method
-    async def wait_for(self, name: str, timeout: float | None = None) -> ReceivedSignal:
-        """Wait for a signal that another system sends to this task, and return the signal.
-
-        The run ends and frees its slot, as in `sleep`, unless the signal has already arrived. Signals with the same
-        name are received in the order in which they were sent, each by one call.
-
-        Args:
-            name: Name of the signal: 1 to 64 ASCII letters, digits and ``_ . : -``.
-            timeout: Seconds to wait, up to 366 days, or None for no limit. 0 only checks for a signal that
-                has already arrived.
-
-        Returns:
-            The payload, a JSON value, and the kind of the sender. Clients can send only the signals that the agent's
-            option `signals` names.
-
-        Raises:
-            TimeoutError: No signal arrived in time. A later run raises the error again.
-            SuspendRun: The run ends. Do not catch this exception, which is not an `Exception`.
-            ValueError: An argument is invalid.
-            ConfigError: The agent is a plain Celery task.
-        """
-        waits = self._waits
-        return await waits.wait_for(waits.begin_wait(name, timeout))
-
-    @property
-    def _waits(self) -> Waits:
-        self.stop_if_asking()
-        return Waits(self._run, self._events, self.journal)
 
     @loop_method
     async def poll_messages(self) -> list[Message]:

@@ -29,13 +29,14 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from threading import Lock, get_ident
-from typing import Any
+from typing import Any, NoReturn
 from uuid import NAMESPACE_URL, uuid5
 
 from ...clock import Clock
 from ...concurrency import LeanEvent
-from ...errors import StepError, StepsChanged
+from ...errors import StepError, StepsChanged, SuspendRun
 from ...execution.agents.running_agent import CURRENT, RunningAgent
+from ...execution.open_run import PendingWait
 from ...lifecycle.journal import REMOVED, CallExecution, JournalEntry, encode_entry
 from ...lifecycle.references import quote_key_part
 from ...settings import Settings
@@ -352,6 +353,18 @@ class RunJournal(RunFeature):
                 self._report_progress()
             else:
                 self.loop.call_soon_threadsafe(self._report_progress)
+
+    async def suspend(self, wait: PendingWait) -> NoReturn:
+        """Suspend the run until `wait` ends. Calls in progress beside the wait end first, because the next run would
+        execute them again.
+
+        Raises:
+            SuspendRun: The run is suspended until `wait`, or an earlier wait of the run, ends.
+        """
+        await self.wait_until_suspendable()
+        self.flush()
+        self._run.suspend(wait)
+        raise SuspendRun
 
     async def wait_until_suspendable(self) -> None:
         """Wait until no call is in progress, except calls that wait for the suspension themselves.

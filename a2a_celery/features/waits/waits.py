@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import NoReturn
 
-from ...errors import ConfigError, SuspendRun
-from ...features.steps.journal import UNFINISHED, JournalCall, RunJournal
+from ...errors import ConfigError
+from ...execution.agents.running_agent import RunningAgent
+from ...execution.open_run import PendingWait
 from ...lifecycle.events import EPOCH, MICROSECOND
 from ...lifecycle.journal import JournalEntry
 from ...lifecycle.signals import ReceivedSignal, decode_signal, require_signal_name
 from ...retry_policy import MAX_DELAY, require_delay
 from ...store.runs.suspension import Wait, take_signal
-from ..events.queue import RunEventQueue
-from ..open_run import OpenRun, PendingWait
+from ..steps.journal import UNFINISHED, JournalCall, journal_of
 
 SHORT_SLEEP = 5.0
 """Maximum seconds for which `Turn.sleep` sleeps in the worker and keeps its slot. A longer sleep ends the run."""
@@ -53,19 +53,6 @@ class BegunWait:
         return JournalEntry(self.call.key, self.call.kind, form, content, self.call.position)
 
 
-async def suspend(journal: RunJournal, run: OpenRun, wait: PendingWait) -> NoReturn:
-    """Suspend the run until `wait` ends. Durable steps beside the wait end first, because the next run would execute
-    them again.
-
-    Raises:
-        SuspendRun: The run is suspended until `wait`, or an earlier wait of the run, ends.
-    """
-    await journal.wait_until_suspendable()
-    journal.flush()
-    run.suspend(wait)
-    raise SuspendRun
-
-
 class Waits:
     """Sleeps and waits for signals of one run, recorded in its journal. `begin_sleep` and `begin_wait` are thread-safe.
 
@@ -73,15 +60,15 @@ class Waits:
         ConfigError: The run executes a plain Celery task.
     """
 
-    def __init__(self, run: OpenRun, events: RunEventQueue, journal: RunJournal) -> None:
-        if run.retries is None:
+    def __init__(self, agent: RunningAgent) -> None:
+        if agent.run.retries is None:
             raise ConfigError(
                 "a plain Celery task cannot wait for a time or a signal and be called again: make it a function agent"
             )
-        self._run = run
-        self._events = events
-        self._journal = journal
-        self._clock = run.clock
+        self._run = agent.run
+        self._events = agent.events
+        self._journal = journal_of(agent)
+        self._clock = agent.run.clock
 
     def begin_sleep(self, seconds: float | None, until: datetime | None) -> BegunWait:
         """Check the arguments of `Turn.sleep`, and begin its journal call.
@@ -157,7 +144,7 @@ class Waits:
         )
 
     async def _suspend(self, wait: BegunWait) -> NoReturn:
-        """Suspend the run until `wait` ends; see `suspend`."""
+        """Suspend the run until `wait` ends; see `RunJournal.suspend`."""
         ends_at, deadline, until_us = wait.until, None, None
         if wait.until is not None:
             until_us = (wait.until - EPOCH) // MICROSECOND
@@ -166,7 +153,7 @@ class Waits:
             deadline = self._clock.monotonic() + wait.seconds
         stored_wait = Wait(wait.entry(PAYLOAD), wait.entry(TIMEOUT), wait.signal, until_us=until_us)
         try:
-            await suspend(self._journal, self._run, PendingWait(stored_wait, deadline, ends_at))
+            await self._journal.suspend(PendingWait(stored_wait, deadline, ends_at))
         except asyncio.CancelledError:  # the agent stopped waiting for the steps beside the wait
             self._journal.defer(wait.call, UNFINISHED, b"")
             raise
