@@ -596,8 +596,8 @@ def begin_agent(run: OpenRun, events: RunEventQueue) -> None:
     agent = RunningAgent(run, events)
     RUNNING_AGENT.set(agent)
     if run.claim.journal:
-        for open_feature in REPLAY_FEATURES:
-            open_feature(agent)
+        for kind in REPLAY_FEATURES:
+            agent.feature(kind)
 
 
 async def open_features(agent: Agent, run: OpenRun, events: RunEventQueue) -> None:

@@ -72,8 +72,8 @@ class SettleArguments(TypedDict, total=False):
 
 
 class RunFeature:
-    """Use of a feature by one run. A function in `RUN_FEATURES` or `REPLAY_FEATURES` opens the feature before the agent
-    is called, or a method of the `Turn` opens the feature on first use.
+    """Use of a feature by one run. The feature is opened before the agent is called, because of `RUN_FEATURES` or
+    `REPLAY_FEATURES`, or on first use, by `RunningAgent.feature`.
 
     The methods of a subclass that does not override them do nothing.
     """

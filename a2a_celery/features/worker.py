@@ -6,12 +6,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from ..execution.agents.incoming import open_messages
-from ..execution.agents.running_agent import RunningAgent
 from ..execution.agents.session import open_session
 from ..execution.events.queue import RunEventQueue
 from ..execution.open_run import OpenRun
 from .feature import RunFeature
-from .steps.journal import journal_of
+from .steps.journal import RunJournal
 
 RUN_FEATURES: Mapping[tuple[str, Any], Callable[[OpenRun, RunEventQueue], Awaitable[RunFeature]]] = {
     ("session", True): open_session,
@@ -22,6 +21,6 @@ RUN_FEATURES: Mapping[tuple[str, Any], Callable[[OpenRun, RunEventQueue], Awaita
 A function is called before the agent, with the complete claim, in the asyncio task of the agent. Its exceptions are
 treated like exceptions of the agent."""
 
-REPLAY_FEATURES: Sequence[Callable[[RunningAgent], RunFeature]] = (journal_of,)
-"""Functions that open the features that replay the journal of a turn. They are called before the functions of
-`RUN_FEATURES`, if an earlier run has recorded entries, and add the features to the run."""
+REPLAY_FEATURES: Sequence[type[RunFeature]] = (RunJournal,)
+"""Features that replay the journal of a turn. If an earlier run has recorded entries, they are opened before the
+features of `RUN_FEATURES`."""

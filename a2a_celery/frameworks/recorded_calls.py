@@ -59,7 +59,7 @@ class RecordedCall:
             Exception: The exception that an earlier run recorded for the call.
         """
         journal = current_journal()
-        if journal is None or asyncio.get_running_loop() is not journal.loop:
+        if journal is None or asyncio.get_running_loop() is not journal.agent.loop:
             return None
         return cls(journal, journal.begin(kind, name, arguments))
 
@@ -90,7 +90,7 @@ class RecordedCall:
 
     def finish_blocking(self, result: Any) -> None:
         """Record the result like `finish`, from a thread other than the thread of the run's event loop."""
-        result_of(asyncio.run_coroutine_threadsafe(self.finish(result), self._journal.loop))
+        result_of(asyncio.run_coroutine_threadsafe(self.finish(result), self._journal.agent.loop))
 
     def skip(self, problem: Exception) -> None:
         """Log `problem` as the reason why the result is not recorded. A later run makes the call again."""

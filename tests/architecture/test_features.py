@@ -13,18 +13,18 @@ NAMES = {
     "questions": (
         r"features\.questions|\b[Rr]eminders?\b(?! poster)|[Rr]emind_?[aA]fter|escalate_to|post_reminders"
         r"|ReminderPoster|reminder_index|QuestionSection|AnswerSection|OpenQuestion|validated_run|\banswer_schema\b|\bask_all\b"
-        r"|QuestionMethods|replay_questions|question_count"
+        r"|QuestionMethods|AnswerSequence|replay_questions|question_count"
     ),
     "schedules": (
         r"features\.schedules|submit_scheduled|submit_tick|tick_arguments|skipped_?[tT]icks?|TickSection|HandledTick"
         r"|Schedule(?:Task|Methods)|ScheduledMessage|schedule_(?:task|index)|scheduledAt|SCHEDULED_AT"
     ),
     "steps": (
-        r"features[./]steps\b|RunJournal|JournalCall|journal_of|current_journal|DurableStep|[Dd]urable_[Ss]tep|step_results"
+        r"features[./]steps\b|RunJournal|JournalCall|current_journal|DurableStep|[Dd]urable_[Ss]tep|step_results"
         r"|call_arguments|StepMethods|StepError|StepFailed|StepsChanged|steps_changed|current_step_key|\bstep_key\b"
         r"|perform_blocking|\bUNFINISHED\b"
     ),
-    "waits": r"features[./]waits\b|BegunWait|WaitMethods|\b(?:class|import) Waits\b|SHORT_SLEEP|begin_sleep|begin_wait",
+    "waits": r"features[./]waits\b|BegunWait|WaitMethods|SHORT_SLEEP|begin_sleep|begin_wait",
 }
 """Pattern of the names of each feature, by its folder."""
 

@@ -6,18 +6,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextvars import ContextVar
-from threading import get_ident
+from threading import Lock, get_ident
 from types import MethodType
 from typing import Any, TypeVar, cast
 from weakref import ref
 
+from ...features.feature import RunFeature
 from ..events.queue import RunEventQueue
 from ..open_run import OpenRun
 
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=RunFeature)
+M = TypeVar("M", bound=Callable[..., Any])
 
 CURRENT: ContextVar[RunningAgent] = ContextVar("a2a_celery_running_agent")
 """Agent of the current run."""
+
+_opening_feature = Lock()
 
 
 class RunningAgent:
@@ -41,6 +45,16 @@ class RunningAgent:
         self.loop_thread = get_ident()
         self._task = _current_task()
         self._thread: int | None = None
+
+    def feature(self, kind: type[F]) -> F:
+        """Return the feature of the class `kind`, whose constructor accepts the agent. The feature is opened on first
+        use. Thread-safe."""
+        with _opening_feature:
+            feature = self.run.feature(kind)
+            if feature is None:
+                feature = kind(self)  # type: ignore[call-arg]
+                self.run.add_feature(feature)
+            return feature
 
     def adopt_thread(self) -> None:
         """Make the current thread the thread of the agent."""
@@ -94,9 +108,9 @@ class _LoopMethod:
         return MethodType(self._method, owner)
 
 
-def loop_method(method: F) -> F:
+def loop_method(method: M) -> M:
     """Refuse the async method `method` in the thread of a plain function; see `_LoopMethod`."""
-    return cast(F, _LoopMethod(method))
+    return cast(M, _LoopMethod(method))
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

@@ -29,7 +29,6 @@ from ..open_run import OpenRun
 from .blocking_turn import BlockingTurn
 from .calls import KIND as CALL
 from .calls import perform_call
-from .client_message import message_and_answers
 from .incoming import messages_of
 from .running_agent import CURRENT as RUNNING_AGENT
 from .running_agent import loop_method
@@ -55,7 +54,8 @@ class Turn(TurnMethods):
     def __init__(self, run: OpenRun, events: RunEventQueue, caller: Caller) -> None:
         self._run = run
         self._events = events
-        self._message, self._answers = message_and_answers(run.claim)
+        claim = run.claim
+        self._message = claim.task.history[claim.turn_messages[0]] if claim.ask_count else claim.request.message
         self._agent = RUNNING_AGENT.get()
         self.execution = current_execution() or Execution()
         self.caller = caller

@@ -32,14 +32,12 @@ from threading import Lock, get_ident
 from typing import Any, NoReturn
 from uuid import NAMESPACE_URL, uuid5
 
-from ...clock import Clock
 from ...concurrency import LeanEvent
 from ...errors import StepError, StepsChanged, SuspendRun
 from ...execution.agents.running_agent import CURRENT, RunningAgent
 from ...execution.open_run import PendingWait
 from ...lifecycle.journal import REMOVED, CallExecution, JournalEntry, encode_entry
 from ...lifecycle.references import quote_key_part
-from ...settings import Settings
 from ..feature import RunFeature
 from .call_arguments import beginning, digest
 
@@ -95,18 +93,19 @@ class JournalCall:
 class RunJournal(RunFeature):
     """Journal of a run's turn. `begin` and `defer` are thread-safe.
 
-    Use `journal_of`, which opens the journal on first use.
+    `RunningAgent.feature` opens the journal on first use.
 
     Args:
         agent: Agent of the run, whose claim contains the journal.
 
     Attributes:
+        agent: The agent.
+        run: The run.
         scope: Function that returns the name of the unit of work that makes the current call, or "". A later run of the
             turn may skip whole units, so the calls of each unit are counted separately.
     """
 
     __slots__ = (  # each waiting run with recorded calls keeps a journal in memory
-        "_agent",
         "_answered_at",
         "_bytes",
         "_caught",
@@ -122,15 +121,16 @@ class RunJournal(RunFeature):
         "_origin",
         "_position",
         "_progress",
-        "_run",
         "_turn",
+        "agent",
+        "run",
         "scope",
     )
 
     def __init__(self, agent: RunningAgent) -> None:
-        self._agent = agent
-        self._run, self._events = agent.run, agent.events
-        claim = self._run.claim
+        self.agent, self.run = agent, agent.run
+        self._events = agent.events
+        claim = agent.run.claim
         self._entries = dict(claim.journal or {})
         self._last_position = max((entry.position for entry in self._entries.values()), default=0)
         self._bytes = sum(map(_size, self._entries.values()))
@@ -139,7 +139,7 @@ class RunJournal(RunFeature):
         if claim.ask_count and (refusal_count := claim.ask_count + 1 - len(claim.turn_messages)):
             self._origin += f"/{refusal_count}"
         self._last_answer = claim.turn_messages[-1] if claim.ask_count else None
-        self._answered_at = None if self._entries else 0  # position in the main sequence; 0 if the journal is new
+        self._answered_at: int | None = None
         self._holds_progress = False
         self.scope: Callable[[], str] = str
         self._ordinals: Counter[str] = Counter()
@@ -151,29 +151,9 @@ class RunJournal(RunFeature):
         self._lock = Lock()
 
     @property
-    def clock(self) -> Clock:
-        """Clock of the run."""
-        return self._run.clock
-
-    @property
-    def settings(self) -> Settings:
-        """Settings with the size limits of results."""
-        return self._run.settings
-
-    @property
     def is_stopping(self) -> bool:
         """True if the run must stop, or is lost."""
-        return self._run.is_stopping or self._run.is_lost
-
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        """Event loop of the run."""
-        return self._agent.loop
-
-    @property
-    def loop_thread(self) -> int:
-        """Id of the thread of the event loop."""
-        return self._agent.loop_thread
+        return self.run.is_stopping or self.run.is_lost
 
     def begin(self, kind: str, name: str, arguments: Any = ()) -> JournalCall:
         """Return the next call with this name.
@@ -195,7 +175,7 @@ class RunJournal(RunFeature):
             raise asyncio.CancelledError
         if self._events.ended:
             raise StepError(f"{kind} {name!r}: the agent has ended its task, so no result can be recorded")
-        self._run.idle_clock.touch()
+        self.run.idle_clock.touch()
         outer = CURRENT_CALL.get(None)
         is_main = outer is None and self._is_main
         with self._lock:
@@ -308,7 +288,7 @@ class RunJournal(RunFeature):
         """
         if not self.is_stopping:
             with self._lock:
-                self._deferred.append((self._agent.current_owner(), self._entry(call, form, content)))
+                self._deferred.append((self.agent.current_owner(), self._entry(call, form, content)))
 
     def flush(self) -> None:
         """Queue the deferred entries of calls after which the agent has continued, so that they are written with the
@@ -349,10 +329,10 @@ class RunJournal(RunFeature):
         finally:
             with self._lock:
                 self._in_progress.pop(call.key, None)
-            if get_ident() == self.loop_thread:
+            if get_ident() == self.agent.loop_thread:
                 self._report_progress()
             else:
-                self.loop.call_soon_threadsafe(self._report_progress)
+                self.agent.loop.call_soon_threadsafe(self._report_progress)
 
     async def suspend(self, wait: PendingWait) -> NoReturn:
         """Suspend the run until `wait` ends. Calls in progress beside the wait end first, because the next run would
@@ -363,7 +343,7 @@ class RunJournal(RunFeature):
         """
         await self.wait_until_suspendable()
         self.flush()
-        self._run.suspend(wait)
+        self.run.suspend(wait)
         raise SuspendRun
 
     async def wait_until_suspendable(self) -> None:
@@ -372,7 +352,7 @@ class RunJournal(RunFeature):
         The calls of an ``asyncio.gather`` begin in successive iterations of the event loop, so the method also waits
         for `TURNS_TO_BEGIN` iterations without a call in progress.
         """
-        if CURRENT.get(None) is not self._agent:
+        if CURRENT.get(None) is not self.agent:
             return  # code without the run's context variables may belong to any call in progress
         self._count_wait(1)
         self._report_progress()
@@ -411,14 +391,14 @@ class RunJournal(RunFeature):
         """Return the error that ends the run because the agent's code does not fit its journal."""
         cause = "The agent's code has changed since an earlier run of the turn, or calls its steps in another order"
         remedy = "Restore the code, or call the steps in the order of the earlier run,"
-        if version := self._run.claim.other_version:
+        if version := self.run.claim.other_version:
             cause = f"The turn began with version {version} of the agent, and no worker has version {version}"
             remedy = f"Start a worker with version {version}"
         error = StepsChanged(
             f"{problem}. {cause}. {remedy} and requeue the task (a2a requeue TASK), or requeue the task without its "
             "recorded results (a2a requeue TASK --from-start)"
         )
-        self._run.fail(error)
+        self.run.fail(error)
         return error
 
     def _require_unchanged(self, key: str, kind: str, position: int, entry: JournalEntry | None) -> None:
@@ -436,13 +416,13 @@ class RunJournal(RunFeature):
     def _entry(self, call: JournalCall, form: str, content: bytes) -> JournalEntry:
         answers = () if form == UNFINISHED else tuple(call.answers)  # an unfinished call asks again
         duration_us = max(0, self._now_us() - call.began_us)
-        execution = CallExecution(self._run.claim.ref.run, call.attempts, call.began_us, duration_us)
+        execution = CallExecution(self.run.claim.ref.run, call.attempts, call.began_us, duration_us)
         return JournalEntry(
             call.key, call.kind, form, content, call.position, self._turn, answers, execution, call.arguments
         )
 
     def _now_us(self) -> int:
-        return round(self.clock.time() * 1_000_000)
+        return round(self.run.clock.time() * 1_000_000)
 
     def _replace(self, entries: list[JournalEntry]) -> None:
         """Replace entries in memory before they are written.
@@ -455,7 +435,7 @@ class RunJournal(RunFeature):
             self._require_size(entry)
             previous_entry = self._entries.get(entry.key)
             total += _size(entry) - (0 if previous_entry is None else _size(previous_entry))
-        largest = self.settings.task_max_bytes
+        largest = self.run.settings.task_max_bytes
         if largest is not None and total > max(largest, self._bytes):
             raise StepError(
                 f"{entries[-1].kind} {entries[-1].key!r}: the recorded results of the turn would have {total} bytes, "
@@ -470,7 +450,7 @@ class RunJournal(RunFeature):
 
     def _require_size(self, entry: JournalEntry) -> None:
         size = len(entry.content)
-        if self.settings.blob_url is None and size > MAX_RESULT_BYTES:
+        if self.run.settings.blob_url is None and size > MAX_RESULT_BYTES:
             raise StepError(
                 f"{entry.kind} {entry.key!r}: its result has {size} bytes, and may have "
                 f"{MAX_RESULT_BYTES}: set a2a_blob_url, so that large results are "
@@ -485,7 +465,7 @@ class RunJournal(RunFeature):
     @property
     def _is_main(self) -> bool:
         """True if the agent's own asyncio task or thread makes the current call."""
-        return self._agent.current_owner() == self._agent.owner
+        return self.agent.current_owner() == self.agent.owner
 
     def _settle_deferred(self, is_main: bool) -> None:
         """Move the deferred entries of failures that the agent has handled.
@@ -494,30 +474,17 @@ class RunJournal(RunFeature):
         shows the same for the entries of that task and of the main sequence.
         """
         if self._deferred:
-            makers = (self._agent.current_owner(), self._agent.owner)
+            makers = (self.agent.current_owner(), self.agent.owner)
             self._caught += [entry for maker, entry in self._deferred if is_main or maker in makers]
             self._deferred = [
                 deferred_call for deferred_call in self._deferred if not (is_main or deferred_call[0] in makers)
             ]
 
 
-_opening = Lock()
-
-
-def journal_of(agent: RunningAgent) -> RunJournal:
-    """Return the journal of a run, and open it on first use. Thread-safe."""
-    with _opening:
-        journal = agent.run.feature(RunJournal)
-        if journal is None:
-            journal = RunJournal(agent)
-            agent.run.add_feature(journal)
-    return journal
-
-
 def current_journal() -> RunJournal | None:
     """Return the journal of the current run, or None outside a run. Thread-safe."""
     agent = CURRENT.get(None)
-    return None if agent is None else journal_of(agent)
+    return None if agent is None else agent.feature(RunJournal)
 
 
 def current_step_key() -> str:

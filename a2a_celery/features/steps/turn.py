@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...execution.agents.running_agent import RunningAgent, loop_method
 from .durable_steps import DurableStep, perform, perform_blocking
-from .journal import RunJournal, current_step_key, journal_of
+from .journal import RunJournal, current_step_key
 
 if TYPE_CHECKING:
     from ...execution.agents.turn import Turn
@@ -22,7 +22,7 @@ class StepMethods:
     @property
     def journal(self) -> RunJournal:
         """Recorded results of the turn, which `step`, `call`, `sleep` and `wait_for` read and write."""
-        return journal_of(self._agent)
+        return self._agent.feature(RunJournal)
 
     @loop_method
     async def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...execution.agents.running_agent import RunningAgent, loop_method
 from ...lifecycle.signals import ReceivedSignal
-from .waits import Waits
+from .waits import begin_sleep, begin_wait
 
 if TYPE_CHECKING:
     from ...execution.agents.turn import Turn
@@ -42,8 +42,8 @@ class WaitMethods:
             ValueError: An argument is invalid.
             ConfigError: The agent is a plain Celery task, which can retry itself later with ``self.retry``.
         """
-        waits = self._waits
-        await waits.sleep(waits.begin_sleep(seconds, until))
+        self.stop_if_asking()
+        await begin_sleep(self._agent, seconds, until).sleep()
 
     @loop_method
     async def wait_for(self, name: str, timeout: float | None = None) -> ReceivedSignal:
@@ -67,13 +67,8 @@ class WaitMethods:
             ValueError: An argument is invalid.
             ConfigError: The agent is a plain Celery task.
         """
-        waits = self._waits
-        return await waits.wait_for(waits.begin_wait(name, timeout))
-
-    @property
-    def _waits(self) -> Waits:
         self.stop_if_asking()
-        return Waits(self._agent)
+        return await begin_wait(self._agent, name, timeout).wait_for()
 
 
 class BlockingWaitMethods:
@@ -86,12 +81,10 @@ class BlockingWaitMethods:
 
     def sleep(self, seconds: float | None = None, *, until: datetime | None = None) -> None:
         """See `Turn.sleep`."""
-        waits = self._turn._waits
-        wait = waits.begin_sleep(seconds, until)
-        self._wait_for(lambda: waits.sleep(wait))
+        self._turn.stop_if_asking()
+        self._wait_for(begin_sleep(self._turn._agent, seconds, until).sleep)
 
     def wait_for(self, name: str, timeout: float | None = None) -> ReceivedSignal:
         """See `Turn.wait_for`."""
-        waits = self._turn._waits
-        wait = waits.begin_wait(name, timeout)
-        return self._wait_for(lambda: waits.wait_for(wait))
+        self._turn.stop_if_asking()
+        return self._wait_for(begin_wait(self._turn._agent, name, timeout).wait_for)

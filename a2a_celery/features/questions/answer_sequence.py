@@ -1,21 +1,17 @@
-"""Client messages of a turn that the agent's code receives: the message with which it is called, and the answers to its
-questions."""
+"""Answers to the questions of an agent, in the order in which its code receives them."""
 
 from __future__ import annotations
 
 from a2a.types import Message
 
-from ...store.runs.commands import Claim
+from ...execution.agents.running_agent import RunningAgent
+from ..feature import RunFeature
 
 
-class AnswerSequence:
-    """Answers to `Turn.ask` in the order in which the agent's code receives them.
+class AnswerSequence(RunFeature):
+    """Answers to `Turn.ask` that a run receives, in order.
 
     An answer that a recorded call has received is skipped, because a later run does not execute the call.
-
-    Args:
-        claim: Claim of the run.
-        indexes: Indexes of the answers in the task's history.
 
     Attributes:
         position: Number of answers that have been received or skipped.
@@ -23,9 +19,9 @@ class AnswerSequence:
 
     __slots__ = ("_claim", "_indexes", "_recorded", "position")
 
-    def __init__(self, claim: Claim, indexes: tuple[int, ...]) -> None:
-        self._claim = claim
-        self._indexes = indexes
+    def __init__(self, agent: RunningAgent) -> None:
+        claim = self._claim = agent.run.claim
+        self._indexes = claim.turn_messages[1:] if claim.ask_count else ()
         self._recorded = {index for entry in (claim.journal or {}).values() for index in entry.answers}
         self.position = 0
         self._skip_recorded()
@@ -43,11 +39,3 @@ class AnswerSequence:
     def _skip_recorded(self) -> None:
         while self.position < len(self._indexes) and self._indexes[self.position] in self._recorded:
             self.position += 1
-
-
-def message_and_answers(claim: Claim) -> tuple[Message, AnswerSequence]:
-    """Return the message with which the agent is called, and the client's answers to `Turn.ask` so far."""
-    if not claim.ask_count:
-        return claim.request.message, AnswerSequence(claim, ())
-    first, *later = claim.turn_messages
-    return claim.task.history[first], AnswerSequence(claim, tuple(later))
