@@ -36,14 +36,14 @@ from .errors import (
 from .settings import Settings
 
 if TYPE_CHECKING:
-    from .execution.agents.durable_steps import step
-    from .execution.agents.journal import current_step_key
     from .execution.agents.run_hooks import RunInfo
     from .execution.agents.turn import Turn
     from .execution.events.steps import current_execution
     from .execution.plain_tasks.plain_task import current_turn
     from .features.questions.answer import Answer
     from .features.sessions.session import ContextSession, current_session
+    from .features.steps.durable_steps import step
+    from .features.steps.journal import current_step_key
     from .lifecycle.questions import Question
     from .lifecycle.signals import ReceivedSignal
     from .operations.errors import LimitExceededError
@@ -60,9 +60,9 @@ else:
         "Turn": "execution.agents.turn",
         "current_execution": "execution.events.steps",
         "current_session": "features.sessions.session",
-        "current_step_key": "execution.agents.journal",
+        "current_step_key": "features.steps.journal",
         "current_turn": "execution.plain_tasks.plain_task",
-        "step": "execution.agents.durable_steps",
+        "step": "features.steps.durable_steps",
     }
     """Module of each public name that is imported on first use, because the module imports the SDK."""
 

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from a2a.types import Part
@@ -54,7 +54,14 @@ def _recreate(kind: type[BaseException], args: tuple[Any, ...], attributes: dict
 
 class A2ACeleryError(PicklableError, Exception):
     """Base class of this package's errors, except `LimitExceededError` and the exceptions that are not an
-    `Exception`."""
+    `Exception`.
+
+    Attributes:
+        replaces_cause: True if the agent receives the error instead of the exception that occurred, which is
+            `__cause__`. The retry options of the agent then apply to the cause.
+    """
+
+    replaces_cause: ClassVar[bool] = False
 
 
 class ConfigError(A2ACeleryError):
@@ -166,6 +173,8 @@ class StepFailed(A2ACeleryError):
         class_name: Name of the exception's class, with its module.
         text: Text of the exception.
     """
+
+    replaces_cause = True
 
     def __init__(self, step: str, class_name: str, text: str) -> None:
         super().__init__(step, class_name, text)

@@ -24,9 +24,9 @@ from a2a.types import TaskStatus, TaskStatusUpdateEvent
 from a2a_celery import Turn
 from a2a_celery.caller import Caller
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
-from a2a_celery.execution.agents.journal import open_journal
 from a2a_celery.execution.events.queue import RunEventQueue
 from a2a_celery.execution.open_run import OpenRun
+from a2a_celery.execution.run import begin_agent
 from a2a_celery.lifecycle.states import WORKING
 from a2a_celery.settings import Settings
 from a2a_celery.store import AsyncStore, Keys, Operation
@@ -98,7 +98,7 @@ async def measure(store: CountingStore, agent: Agent, count: int) -> Cost:
     settings = Settings(store_url="redis://127.0.0.1/0")
     run = OpenRun(store, keys, replace(claim, caller=caller.to_json()), settings)
     events = RunEventQueue(run, hold=1)
-    open_journal(run, events)
+    begin_agent(run, events)
     turn = Turn(run, events, caller)
     before, calls = (processor(), await redis_processor(store.redis)), store.calls
     await agent(turn, events, count)

@@ -16,7 +16,7 @@ from a2a.types import Part, Task
 
 from ..clock import SYSTEM_CLOCK, Clock
 from ..concurrency import LeanEvent
-from ..errors import BlobsUnavailable, StepsChanged, StoreUnavailable
+from ..errors import BlobsUnavailable, StoreUnavailable
 from ..features.feature import RunFeature
 from ..lifecycle.journal import JournalEntry
 from ..settings import Settings
@@ -80,7 +80,7 @@ class OpenRun:
         calls: Client with which the agent calls other agents, or None for a plain Celery task.
         idle_clock: Time of the agent's last activity.
         message_arrived: Event that is set when a message of the client may have arrived.
-        features: Opened features.
+        features: Opened features. Methods of the `Turn` may add features.
         is_lost: True if the run is lost for this process.
         is_stopping: True if the run must stop.
         question: Question that ends the run, or None.
@@ -88,7 +88,7 @@ class OpenRun:
             question.
         read_count: Number of waiting messages that the agent has read. The first unread message begins a turn.
         wait: Wait of `Turn.sleep`, `Turn.wait_for` or `Turn.call` that ends the run, or None.
-        steps_changed: Error that ends the run because the agent's code does not fit the journal, or None.
+        error: Error with which the run must fail, or None.
     """
 
     store: AsyncStore
@@ -107,7 +107,7 @@ class OpenRun:
     refuses_answer: bool = field(init=False, default=False)
     read_count: int = field(init=False, default=0)
     wait: PendingWait | None = field(init=False, default=None)
-    steps_changed: StepsChanged | None = field(init=False, default=None)
+    error: BaseException | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.idle_clock = IdleClock(self.clock)
@@ -119,6 +119,11 @@ class OpenRun:
     def feature(self, kind: type[F]) -> F | None:
         """Return the feature of the class `kind`, or None if the agent does not use the feature."""
         return next((feature for feature in self.features if isinstance(feature, kind)), None)
+
+    def agent_returned(self) -> None:
+        """Check that the agent may return; see `RunFeature.agent_returned`."""
+        for feature in self.features:
+            feature.agent_returned()
 
     def mark_lost(self) -> None:
         """Record that the run is lost, on behalf of its event queue. Operations that wait for the store are abandoned.
@@ -134,8 +139,9 @@ class OpenRun:
         self.question = AskedQuestion(parts, section)
 
     def refuse_answer(self) -> None:
-        """Let the next message answer the question whose last answer the agent has refused."""
-        self.refuses_answer = True
+        """Let the next message answer the question whose last answer the agent has refused, if all features can discard
+        the effects of this answer."""
+        self.refuses_answer = all(feature.forget_answer() for feature in self.features)
 
     def count_read(self, read_count: int) -> None:
         """Record how many waiting messages the agent has read."""
@@ -145,9 +151,10 @@ class OpenRun:
         """End the run until `wait` ends. Only the first wait of the run takes effect."""
         self.wait = self.wait or wait
 
-    def fail(self, error: StepsChanged) -> None:
-        """Fail the run with `error`, even if the agent catches the error. Only the first error takes effect."""
-        self.steps_changed = self.steps_changed or error
+    def fail(self, error: BaseException) -> None:
+        """Fail the run with `error`, even if the agent catches the error. The task leaves a dead letter, which keeps
+        its journal and its children. Only the first error takes effect."""
+        self.error = self.error or error
 
     async def execute(self, operation: Operation[T]) -> T | RunLost:
         """Execute an operation of the store, and retry it until the store is available.

@@ -26,17 +26,16 @@ from ..child_tasks import CURRENT_CHILDREN, ChildTasks
 from ..concurrency import loop_remedy
 from ..dispatch import RunOptions
 from ..errors import (
+    A2ACeleryError,
     AgentSignal,
     AuthRequired,
     BlobsUnavailable,
     Failed,
     InputRequired,
     Rejected,
-    StepFailed,
-    StepsChanged,
     SuspendRun,
 )
-from ..features.worker import CLAIM_SECTIONS, RUN_FEATURES, hooks_of
+from ..features.worker import CLAIM_SECTIONS, REPLAY_FEATURES, RUN_FEATURES, hooks_of
 from ..lifecycle import (
     Canceled,
     Completed,
@@ -72,9 +71,9 @@ from ..telemetry.logs import about
 from ..telemetry.names import Action
 from .agent_versions import forward_run
 from .agents.adapters import Adapter, UnusableAdapter
-from .agents.journal import CURRENT as JOURNAL
-from .agents.journal import open_journal
 from .agents.run_hooks import RunHooks, run_hooks
+from .agents.running_agent import CURRENT as RUNNING_AGENT
+from .agents.running_agent import RunningAgent
 from .events.observers import CeleryEventEmitter, begin_execution, restored_execution
 from .events.queue import RunEventQueue
 from .events.release import RunRelease
@@ -106,8 +105,8 @@ async def run_agent(adapter: Adapter, run: OpenRun, events: RunEventQueue) -> Ou
 
     Raises:
         AgentSignal: The agent ended its run with this signal, which takes precedence over a caught question or wait.
-        StepsChanged: The agent's code does not match its journal. This error takes precedence over all others.
-        BaseException: The agent failed without a question or wait, or while it was being stopped.
+        BaseException: The agent failed without a question or wait, or while it was being stopped. An error of
+            `OpenRun.fail` takes precedence over all others.
     """
     try:
         outcome = await adapter.run(run, events)
@@ -122,8 +121,8 @@ async def run_agent(adapter: Adapter, run: OpenRun, events: RunEventQueue) -> Ou
         logger.info("run %s ends with its question or wait; its agent raised %r", run.claim.ref.name, error)
         return requested_end
     finally:
-        if run.steps_changed is not None and not run.is_stopping:
-            raise run.steps_changed  # even if the agent caught the error
+        if run.error is not None and not run.is_stopping:
+            raise run.error  # even if the agent caught the error
     if isinstance(outcome, Completed | Delegated):
         return _requested_end(run, events) or outcome
     return outcome
@@ -181,7 +180,7 @@ def refuse(error: A2AError, run: OpenRun, events: RunEventQueue) -> Paused | Rej
     message = agent_message(error.message, claim.task.id, claim.task.context_id)
     if claim.interrupted_state is None:
         return Rejection(message)
-    if claim.ask_count and not events.ended and JOURNAL.get().remove_calls_after_answer():
+    if claim.ask_count and not events.ended:
         run.refuse_answer()
     return Paused(claim.interrupted_state, message)
 
@@ -470,7 +469,7 @@ class Run:
         CURRENT_CHILDREN.set(self._children)
         try:
             await run.complete_claim(self._claiming)
-            open_journal(run, events)
+            begin_agent(run, events)
             self._has_begun = True
             await open_features(self._agent, run, events)
             if self._hooks is not None:
@@ -484,9 +483,9 @@ class Run:
     def _cancel_children(self, outcome: Outcome, run: OpenRun) -> None:
         """Cancel the child tasks if the run ended without a result, or if the turn's next run starts them again.
 
-        Children are kept if the agent's steps have changed, because the requeued task continues to use the children.
+        Children are kept after an error of `OpenRun.fail`, because the requeued task continues to use the children.
         """
-        without_result = isinstance(outcome, Canceled | Failure | Rejection) and run.steps_changed is None
+        without_result = isinstance(outcome, Canceled | Failure | Rejection) and run.error is None
         if without_result or isinstance(outcome, Retried | Superseded):
             self._children.cancel_all(is_retried=isinstance(outcome, Retried))
 
@@ -498,7 +497,7 @@ class Run:
         """
         if run.retries is None or events.ended or isinstance(error, (*REFUSALS, BlobsUnavailable)):
             return None
-        cause = error.__cause__ if isinstance(error, StepFailed) else None
+        cause = error.__cause__ if isinstance(error, A2ACeleryError) and error.replaces_cause else None
         try:
             retry_and_options = run.retries.after(cause or error)
         except ValueError as wrong:
@@ -523,8 +522,8 @@ class Run:
                 return refuse(error, run, events)
             case BlobsUnavailable():
                 return Failure(OUT_OF_REACH, reference=self._report("its input cannot be read", error))
-            case StepsChanged():
-                reference = self._report("its steps differ from those that an earlier run recorded", error)
+            case _ if error is run.error:
+                reference = self._report("it cannot continue its turn", error)
                 return Failure(reference=reference, dead_letter=True)
             case InvalidAgentResponseError():
                 return Failure(INVALID_RESPONSE, reference=self._report("its agent's response cannot be sent", error))
@@ -589,6 +588,16 @@ class Run:
                 settlement = Settlement(run, events.translator, publish, input_timeout=limit, dead_letter=dead_letter)
                 return await events.settle(final, settlement.write)
         return None
+
+
+def begin_agent(run: OpenRun, events: RunEventQueue) -> None:
+    """Make the run available to the agent's code, whose asyncio task calls this function, and open the features that
+    replay the journal of the turn."""
+    agent = RunningAgent(run, events)
+    RUNNING_AGENT.set(agent)
+    if run.claim.journal:
+        for kind in REPLAY_FEATURES:
+            agent.feature(kind)
 
 
 async def open_features(agent: Agent, run: OpenRun, events: RunEventQueue) -> None:

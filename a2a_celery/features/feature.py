@@ -69,8 +69,14 @@ class Feature(Protocol):
         return None
 
 
-class RunFeature(Protocol):
-    """Use of a feature by one run. A function in `RUN_FEATURES` opens the feature before the agent is called."""
+class RunFeature:
+    """Use of a feature by one run. The feature is opened before the agent is called, because of `RUN_FEATURES` or
+    `REPLAY_FEATURES`, or on first use, by `RunningAgent.feature`.
+
+    The methods of a subclass that does not override them do nothing.
+    """
+
+    __slots__ = ()
 
     async def section_for_end(self, state: TaskState, refusal: EndRefused | None = None) -> Section[Any] | None:
         """Return the section of ``settle_run`` for the end of the run, or None for no section.
@@ -87,6 +93,23 @@ class RunFeature(Protocol):
         Raises:
             A2ACeleryError: The run must fail. The method is called again for FAILED.
         """
+        return None
+
+    def agent_returned(self) -> None:
+        """Check that the agent may return. The method is called before the agent's result is sent.
+
+        Raises:
+            BaseException: The run ends with this exception.
+        """
+
+    def forget_answer(self) -> bool:
+        """Discard the effects of the answer to `Turn.ask` that the agent has refused, because the next message answers
+        the question.
+
+        Returns:
+            False if the effects cannot be discarded. The next message then begins another turn.
+        """
+        return True
 
 
 RunInThread: TypeAlias = Callable[[Callable[[], object]], Awaitable[object]]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from .questions.turn import BlockingQuestionMethods, QuestionMethods
 from .sessions.turn import BlockingSessionMethods, SessionMethods
+from .steps.turn import BlockingStepMethods, StepMethods
+from .waits.turn import BlockingWaitMethods, WaitMethods
 
 
-class TurnMethods(QuestionMethods, SessionMethods):
+class TurnMethods(QuestionMethods, SessionMethods, StepMethods, WaitMethods):
     """Methods of `Turn` that belong to features."""
 
 
-class BlockingTurnMethods(BlockingQuestionMethods, BlockingSessionMethods):
+class BlockingTurnMethods(BlockingQuestionMethods, BlockingSessionMethods, BlockingStepMethods, BlockingWaitMethods):
     """Methods of `BlockingTurn` that belong to features."""

@@ -16,6 +16,7 @@ from .feature import RunFeature
 from .sessions.section import SessionSection
 from .sessions.session import CURRENT as CURRENT_SESSION
 from .sessions.session import open_session
+from .steps.journal import RunJournal
 
 T = TypeVar("T")
 
@@ -31,6 +32,10 @@ RUN_FEATURES: Mapping[tuple[str, Any], Callable[[OpenRun, RunEventQueue], Awaita
 
 A function is called before the agent, with the complete claim, in the asyncio task of the agent. Its exceptions are
 treated like exceptions of the agent."""
+
+REPLAY_FEATURES: Sequence[type[RunFeature]] = (RunJournal,)
+"""Features that replay the journal of a turn. If an earlier run has recorded entries, they are opened before the
+features of `RUN_FEATURES`."""
 
 CONTEXT_VARIABLES: Sequence[ContextVar[Any]] = (CURRENT_SESSION,)
 """Context variables that features set when they are opened. The thread of a plain Celery task has the same values."""

@@ -34,8 +34,8 @@ from crewai.utilities.agent_utils import extract_tool_call_info
 from crewai.utilities.llm_utils import create_llm
 from pydantic import BaseModel
 
-from ..execution.agents.journal import CURRENT as JOURNAL
 from ..execution.agents.turn import Turn
+from ..features.steps.journal import current_journal
 from .conversation import OpenSteps
 from .recorded_calls import MODEL, TOOL, RecordedCall
 from .usage import Usage
@@ -123,7 +123,7 @@ class CrewCalls:
         self._on_text = on_text
         self._on_output = on_output
         self._on_refusal = on_refusal
-        self._journal = JOURNAL.get(None)
+        self._journal = current_journal()
         self._is_closed = False
         self._tool_calls: dict[int, ToolCall] = {}
         self._failed_threads: set[int] = set()

@@ -34,8 +34,8 @@ from langgraph.pregel import Pregel
 from langgraph.types import Command, Interrupt
 
 from ..errors import ConfigError
-from ..execution.agents.journal import CURRENT as JOURNAL
 from ..execution.agents.turn import Turn
+from ..features.steps.journal import current_journal
 from ..lifecycle.events import data_part
 from ..lifecycle.files import file_name, normalized_file
 from .conversation import EarlyStops, OpenSteps, completed_status, data_text
@@ -110,7 +110,7 @@ class _GraphRun:
     """Execution of a graph in one run of a turn."""
 
     def __init__(self, graph: Graph, turn: Turn, context: Any) -> None:
-        journal = JOURNAL.get(None)
+        journal = current_journal()
         self._turn = turn
         self._context = context
         self.saver = TurnCheckpointSaver(journal, turn.context_id, count_answers=lambda: turn.question_count)

@@ -28,7 +28,7 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.memory import InMemorySaver
 
 from ..concurrency import result_of
-from ..execution.agents.journal import RunJournal
+from ..features.steps.journal import RunJournal
 from .turn_records import TurnRecords
 
 T = TypeVar("T")

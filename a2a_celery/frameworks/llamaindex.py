@@ -52,8 +52,8 @@ from workflows.handler import WorkflowHandler
 
 from ..agents import FrameworkAgent
 from ..errors import ConfigError, Rejected
-from ..execution.agents.journal import CURRENT as JOURNAL
 from ..execution.agents.turn import Turn
+from ..features.steps.journal import current_journal
 from ..lifecycle.events import data_part, parts_of
 from ..lifecycle.files import file_name, normalized_file
 from ..lifecycle.json_values import ends_with_half
@@ -151,7 +151,7 @@ class _WorkflowRun:
         self._queue: asyncio.Queue[A2AEvent | Event | None] = asyncio.Queue()
         self._artifacts = _ResponseArtifacts(turn)
         self.recorder = RunRecorder(
-            JOURNAL.get(None),
+            current_journal(),
             turn,
             workflow,
             turn.session.state.get(MEMORY),

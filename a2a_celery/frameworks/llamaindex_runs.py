@@ -52,8 +52,8 @@ from workflows.runtime.types.ticks import TickAddEvent, TickStepResult, Workflow
 from workflows.runtime.verbose import VerboseDecorator
 
 from ..errors import ConfigError, InputRequired, SessionError, StepError, SuspendRun
-from ..execution.agents.journal import RunJournal
 from ..execution.agents.turn import Turn
+from ..features.steps.journal import RunJournal
 from ..integrations.llama_index_workflows import switch_runtime
 from ..lifecycle.json_values import json_bytes
 from .conversation import OpenSteps

@@ -43,8 +43,8 @@ from pydantic_core import to_jsonable_python
 
 from ..agents import FrameworkAgent
 from ..errors import ConfigError, InputRequired, StepError
-from ..execution.agents.step_results import decode_result, encode_result
 from ..execution.agents.turn import Turn
+from ..features.steps.step_results import decode_result, encode_result
 from ..integrations.openai_agents import DelegatingModel, WrappingProvider, is_agent_tool, with_copied_target
 from ..lifecycle.files import file_name, normalized_file
 from .approvals import APPROVAL, asking, decisions, pending_call, refuse_late_answer

@@ -2,7 +2,7 @@
 
 `RecordedCall.begin` returns a call with the result that an earlier run of the turn recorded, if there is one. Without a
 result, the hook makes the call, and passes the result to `finish` or the exception to `fail`. Sequential calls are
-recognized by their order, and parallel calls by their arguments; see ``execution.agents.journal``.
+recognized by their order, and parallel calls by their arguments; see ``features/steps/journal.py``.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any
 
 from ..concurrency import result_of
 from ..errors import StepError
-from ..execution.agents.journal import CURRENT, UNFINISHED, JournalCall, RunJournal
-from ..execution.agents.step_results import FAILURE, UnreadableResult, decode_failure, encode_failure
 from ..execution.events.steps import Execution, current_execution
+from ..features.steps.journal import UNFINISHED, JournalCall, RunJournal, current_journal
+from ..features.steps.step_results import FAILURE, UnreadableResult, decode_failure, encode_failure
 from ..lifecycle.execution import ENDS
 from ..lifecycle.json_values import json_bytes
 
@@ -58,15 +58,15 @@ class RecordedCall:
             StepError: The name is invalid, the task has ended, or the journal has too many entries.
             Exception: The exception that an earlier run recorded for the call.
         """
-        journal = CURRENT.get(None)
-        if journal is None or asyncio.get_running_loop() is not journal.loop:
+        journal = current_journal()
+        if journal is None or asyncio.get_running_loop() is not journal.agent.loop:
             return None
         return cls(journal, journal.begin(kind, name, arguments))
 
     @classmethod
     def begin_blocking(cls, kind: str, name: str, arguments: Any) -> RecordedCall | None:
         """Return the next call like `begin`, in a thread that may block. Return None outside a run."""
-        journal = CURRENT.get(None)
+        journal = current_journal()
         return None if journal is None else cls(journal, journal.begin(kind, name, arguments))
 
     def executing(self) -> AbstractContextManager[None]:
@@ -90,7 +90,7 @@ class RecordedCall:
 
     def finish_blocking(self, result: Any) -> None:
         """Record the result like `finish`, from a thread other than the thread of the run's event loop."""
-        result_of(asyncio.run_coroutine_threadsafe(self.finish(result), self._journal.loop))
+        result_of(asyncio.run_coroutine_threadsafe(self.finish(result), self._journal.agent.loop))
 
     def skip(self, problem: Exception) -> None:
         """Log `problem` as the reason why the result is not recorded. A later run makes the call again."""

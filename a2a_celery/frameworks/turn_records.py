@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from ..crypto.sealing import NotSealedHere, sealer_of
 from ..errors import SessionError
-from ..execution.agents.journal import RunJournal
+from ..features.steps.journal import RunJournal
 
 
 class TurnRecords:
@@ -28,7 +28,7 @@ class TurnRecords:
         self._kind = kind
         self._form = form
         self._context_id = context_id
-        self._sealer = None if journal is None else sealer_of(journal.settings.secret_keys)
+        self._sealer = None if journal is None else sealer_of(journal.run.settings.secret_keys)
 
     def read(self) -> dict[str, bytes]:
         """Read the records that earlier runs of the turn wrote.

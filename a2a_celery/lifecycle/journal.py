@@ -6,7 +6,7 @@ with its claim. An entry replaces an earlier entry with the same key.
 
 The kind of an entry identifies its recorder, and the form of an entry identifies the encoding of its content. The store
 interprets neither kind nor form. Each key is used by one kind of recorder. If a recorder finds an entry of a different
-kind under its key, the agent's code has changed since the entry was written. See ``execution/agents/durable_steps.py``.
+kind under its key, the agent's code has changed since the entry was written.
 """
 
 from __future__ import annotations
@@ -52,8 +52,7 @@ class JournalEntry:
             asyncio task or thread recorded the entry, because the order of such entries is not fixed.
         turn: Number of the first turn of the journal, which is part of the name of the folder for large contents in an
             object store. The number is not stored in the entry.
-        messages: Names of the client messages that the recorded call has read; see ``message_name`` in
-            ``execution/agents/client_message.py``.
+        answers: Indexes, in the task's history, of the answers to `Turn.ask` that the recorded call has received.
         execution: Execution of the call, or None if it is unknown or the entry does not belong to a call.
         arguments: Beginning of the arguments of the call as JSON, for observers, or "" without arguments.
     """
@@ -64,7 +63,7 @@ class JournalEntry:
     content: bytes = field(repr=False)
     position: int = 0
     turn: int = field(default=0, compare=False)
-    messages: tuple[str, ...] = ()
+    answers: tuple[int, ...] = ()
     execution: CallExecution | None = field(default=None, compare=False)
     arguments: str = field(default="", compare=False, repr=False)
 
@@ -81,8 +80,8 @@ def encode_entry(entry: JournalEntry) -> bytes:
     if entry.form == REMOVED:
         return b""
     header: list[Any] = [entry.kind, entry.form, entry.position]
-    if entry.messages or entry.execution:
-        header.append(entry.messages)
+    if entry.answers or entry.execution:
+        header.append(entry.answers)
     if entry.execution:
         header.append(astuple(entry.execution))
         if entry.arguments:
@@ -94,7 +93,7 @@ def decode_entry(key: str, encoded_entry: bytes) -> JournalEntry:
     """Decode the stored form of an entry with the key `key`."""
     header, _, content = encoded_entry.partition(b"\n")
     kind, form, position, *rest = json.loads(header)
-    messages = tuple(rest[0]) if rest else ()
+    answers = tuple(rest[0]) if rest else ()
     execution = CallExecution(*rest[1]) if len(rest) > 1 else None
     arguments = rest[2] if len(rest) > 2 else ""
-    return JournalEntry(key, kind, form, content, position, messages=messages, execution=execution, arguments=arguments)
+    return JournalEntry(key, kind, form, content, position, answers=answers, execution=execution, arguments=arguments)

@@ -13,7 +13,7 @@ from crewai import Task as CrewTask
 from crewai.tools import tool
 
 from a2a_celery import Turn, current_step_key
-from a2a_celery.execution.agents.journal import MAX_RESULT_BYTES
+from a2a_celery.features.steps.journal import MAX_RESULT_BYTES
 from a2a_celery.frameworks.crewai import crewai_agent
 from a2a_celery.store import AsyncStore, Keys
 from tests.execution.attempts import Task, WorkerDies, give_empty_sessions, open_task

@@ -25,7 +25,7 @@ from a2a_celery.client.result import Result
 from a2a_celery.errors import ConfigError
 from a2a_celery.execution.agent_caller import ChildCall
 from a2a_celery.execution.agents.calls import STARTED
-from a2a_celery.execution.agents.journal import JournalCall, RunJournal
+from a2a_celery.features.steps.journal import JournalCall, RunJournal
 from a2a_celery.lifecycle.states import FAILED, WORKING
 from a2a_celery.store import AsyncStore, Keys
 from tests.support.agents.basic import card

@@ -13,8 +13,8 @@ import a2a_celery
 from a2a_celery import Turn
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.execution.agents.blocking_turn import BlockingTurn
-from a2a_celery.execution.agents.durable_steps import DEFAULT_RETRIES
-from a2a_celery.execution.agents.journal import MAX_ENTRIES, MAX_RESULT_BYTES
+from a2a_celery.features.steps.durable_steps import DEFAULT_RETRIES
+from a2a_celery.features.steps.journal import MAX_ENTRIES, MAX_RESULT_BYTES
 from a2a_celery.lifecycle.states import INPUT_REQUIRED
 from a2a_celery.retry_policy import RETRY_OPTIONS
 from a2a_celery.store import AsyncStore, Keys

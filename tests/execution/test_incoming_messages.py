@@ -13,10 +13,10 @@ from a2a.types import Message, Part
 from a2a_celery import ConfigError
 from a2a_celery.agents import OnMessage
 from a2a_celery.caller import Caller
-from a2a_celery.execution.agents.journal import open_journal
 from a2a_celery.execution.agents.turn import Turn
 from a2a_celery.execution.events.queue import RunEventQueue
 from a2a_celery.execution.open_run import OpenRun
+from a2a_celery.execution.run import begin_agent
 from a2a_celery.lifecycle import Paused, Superseded
 from a2a_celery.lifecycle.states import COMPLETED, INPUT_REQUIRED, SUBMITTED, WORKING
 from a2a_celery.store.runs.commands import Claim
@@ -42,7 +42,7 @@ async def turn_of(scene: Scene, claim: Claim | None = None) -> tuple[Claim, RunE
 
 
 def new_turn(run: OpenRun, events: RunEventQueue) -> Turn:
-    open_journal(run, events)
+    begin_agent(run, events)
     return Turn(run, events, Caller())
 
 
@@ -188,75 +188,28 @@ async def test_a_function_that_is_called_again_after_an_answer_reads_them_again(
     assert (await scene.seeds.task(claim.ref.task_id)).status.state == COMPLETED
 
 
-async def step_poll(turn: Turn) -> list[str]:
-    """Poll in a durable step."""
-    texts: list[str] = await turn.step("poll", poll, turn)
-    return texts
+async def test_a_step_that_received_a_message_is_replayed_although_more_messages_arrived(scene: Scene) -> None:
+    calls: list[str] = []
 
+    async def handle(text: str) -> str:
+        calls.append(text)
+        return f"handled {text}"
 
-async def test_a_message_that_a_recorded_step_has_read_is_not_read_again(scene: Scene) -> None:
+    async def poll_and_handle(turn: Turn) -> list[str]:
+        return [await turn.step("handle", handle, text) for text in await poll(turn)]
+
     claim, _, turn = await turn_of(scene, await scene.seeds.claim_run(max_attempts=2))
     await send(scene, claim, "left")
-    assert await poll(turn) == ["left"]
-    await send(scene, claim, "right")
-    assert await step_poll(turn) == ["right"]
+    assert await poll_and_handle(turn) == ["handled left"]
     await scene.seeds.recover_run(claim.ref)
-    await send(scene, claim, "back")
+    await send(scene, claim, "right")
 
     next_claim, events, next_run_turn = await next_turn(scene, claim, max_attempts=2)
 
-    assert await poll(next_run_turn) == ["left", "back"]
-    assert await step_poll(next_run_turn) == ["right"]
-    assert await poll(next_run_turn) == []
+    assert await poll_and_handle(next_run_turn) == ["handled left", "handled right"]
+    assert calls == ["left", "right"]
     await scene.settle(next_claim, events)
     assert (await scene.seeds.task(claim.ref.task_id)).status.state == COMPLETED
-
-
-async def test_a_message_that_a_recorded_step_has_read_begins_no_turn(scene: Scene) -> None:
-    claim, _, turn = await turn_of(scene, await scene.seeds.claim_run(max_attempts=2))
-    await send(scene, claim, "left")
-    assert await step_poll(turn) == ["left"]
-    await scene.seeds.recover_run(claim.ref)
-
-    next_claim, events, next_run_turn = await next_turn(scene, claim, max_attempts=2)
-
-    assert await step_poll(next_run_turn) == ["left"]
-    await scene.settle(next_claim, events)
-    assert (await scene.seeds.task(claim.ref.task_id)).status.state == COMPLETED
-
-
-async def test_a_step_that_read_a_message_is_replayed_after_an_answer(scene: Scene) -> None:
-    claim, events, turn = await turn_of(scene)
-    await send(scene, claim, "left")
-    assert await step_poll(turn) == ["left"]
-    scene.run_of(events).ask([])
-    await scene.settle(claim, events, Paused(INPUT_REQUIRED))
-    await send(scene, claim, "ten")
-    next_claim, events, next_run_turn = await next_turn(scene, claim)
-    calls = scene.gate.calls
-    assert "read_messages" not in calls[calls.index("settle_run") :], "the claim contains the message"
-    await send(scene, claim, "right")
-
-    assert await step_poll(next_run_turn) == ["left"]
-    assert await next_run_turn.ask("how far?") == "ten"
-    assert await poll(next_run_turn) == ["right"]
-    await scene.settle(next_claim, events)
-    assert (await scene.seeds.task(claim.ref.task_id)).status.state == COMPLETED
-
-
-async def test_a_requeued_task_reads_its_own_messages(scene: Scene) -> None:
-    claim, _, turn = await turn_of(scene)
-    await send(scene, claim, "left")
-    assert await step_poll(turn) == ["left"]
-    await scene.seeds.recover_run(claim.ref)
-    task_id, _ = await scene.seeds.requeue_task(claim.ref.task_id)
-    claim, events, turn = await turn_of(scene, await scene.seeds.claim_run(task_id))
-    await send(scene, claim, "right")
-
-    assert await step_poll(turn) == ["left"]
-    assert await poll(turn) == ["right"]
-    await scene.settle(claim, events)
-    assert (await scene.seeds.task(task_id)).status.state == COMPLETED
 
 
 async def test_an_unread_message_becomes_the_next_turn_of_an_agent_that_sent_its_own_end(scene: Scene) -> None:

@@ -12,8 +12,9 @@ from celery import Celery
 from a2a_celery import A2A, SessionError, Turn
 from a2a_celery.agents import Agent
 from a2a_celery.execution import run as run_module
-from a2a_celery.execution.agents.journal import CURRENT
+from a2a_celery.execution.agents.running_agent import CURRENT
 from a2a_celery.features import FEATURE_OPTIONS
+from a2a_celery.features.feature import RunFeature
 from a2a_celery.features.sessions.section import SessionSection, session_key
 from a2a_celery.features.worker import CLAIM_SECTIONS, RUN_FEATURES
 from a2a_celery.lifecycle.states import COMPLETED, FAILED, SUBMITTED, WORKING, short_name
@@ -27,7 +28,7 @@ app = Celery("features", broker="memory://", set_as_current=False)
 a2a = A2A(app)
 
 
-class Witness:
+class Witness(RunFeature):
     """Feature that records the calls to it, and the calls to the agent of its run.
 
     Attributes:
@@ -43,7 +44,7 @@ class Witness:
 
     @classmethod
     async def open(cls, run: Any, events: Any) -> Witness:
-        assert CURRENT.get(None) is not None, "the journal is opened before the features"
+        assert CURRENT.get(None) is not None, "the features have access to the agent"
         cls.calls += (f"open {run.claim.ref.name}",)
         if cls.opening_error is not None:
             raise cls.opening_error

@@ -18,7 +18,7 @@ from langgraph.types import Send
 
 from a2a_celery import Turn, current_step_key
 from a2a_celery.errors import SessionError, StepError
-from a2a_celery.execution.agents.journal import MAX_RESULT_BYTES
+from a2a_celery.features.steps.journal import MAX_RESULT_BYTES
 from a2a_celery.frameworks.langgraph import langgraph_agent
 from a2a_celery.frameworks.langgraph_checkpoints import KIND
 from a2a_celery.settings import Settings

@@ -10,7 +10,8 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, empty_checkpoint
 from langgraph.checkpoint.conformance import checkpointer_test, validate
 
-from a2a_celery.execution.agents.journal import RunJournal
+from a2a_celery.execution.agents.running_agent import RunningAgent
+from a2a_celery.features.steps.journal import RunJournal
 from a2a_celery.frameworks.langgraph_checkpoints import TurnCheckpointSaver
 from a2a_celery.settings import Settings
 from a2a_celery.store import AsyncStore, Keys
@@ -41,7 +42,7 @@ class Runs:
         events = self.scene.open(self.claim, settings=settings)
         run = self.scene.run_of(events)
         await run.complete_claim()
-        return RunJournal(run, events)
+        return RunJournal(RunningAgent(run, events))
 
     async def saver(self, settings: Settings = SETTINGS, *, full_history: bool = False) -> TurnCheckpointSaver:
         return TurnCheckpointSaver(await self.journal(settings), "c", full_history=full_history)

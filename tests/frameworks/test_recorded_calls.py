@@ -17,7 +17,7 @@ from strands.tools.executors import SequentialToolExecutor
 
 from a2a_celery import A2A
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
-from a2a_celery.execution.agents.journal import MAX_RESULT_BYTES
+from a2a_celery.features.steps.journal import MAX_RESULT_BYTES
 from a2a_celery.lifecycle.states import COMPLETED, INPUT_REQUIRED
 from a2a_celery.store import AsyncStore, Keys
 from tests.execution.attempts import SETTINGS, Task

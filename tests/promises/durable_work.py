@@ -11,29 +11,29 @@ MESSAGES = "durable-work/messages-to-a-working-agent"
 PROMISES: Mapping[str, tuple[str, ...]] = {
     f"{STEPS}/worker-killed-frozen-or-lost": (
         "acceptance/test_durable_steps.py::test_steps_on_workers_that_are_killed_between_every_two",
-        "execution/test_durable_steps.py::test_a_later_attempt_receives_the_results_and_repeats_nothing",
-        "execution/test_durable_steps.py::test_a_run_that_is_lost_does_not_use_the_result",
+        "features/steps/test_durable_steps.py::test_a_later_attempt_receives_the_results_and_repeats_nothing",
+        "features/steps/test_durable_steps.py::test_a_run_that_is_lost_does_not_use_the_result",
     ),
     f"{STEPS}/worker-shut-down-before-the-run-has-ended": (
         "acceptance/test_durable_steps.py::test_steps_of_a_worker_that_shuts_down",
         "acceptance/test_durable_steps.py::test_a_step_that_is_being_executed_when_its_worker_shuts_down",
     ),
     f"{STEPS}/retry-of-the-run-autoretry_for-turn-retry": (
-        "execution/test_changed_steps.py::test_the_retry_of_a_run_repeats_only_the_step_that_failed",
+        "features/steps/test_changed_steps.py::test_the_retry_of_a_run_repeats_only_the_step_that_failed",
         "store/test_journal.py::test_a_run_that_was_returned_or_retried_receives_the_entries",
     ),
     f"{STEPS}/suspension-by-turn-sleep-turn-wait_for-or-turn-call": (
-        "execution/test_parallel_waits.py::test_a_run_is_suspended_after_the_steps_beside_the_wait",
-        "execution/test_parallel_waits.py::test_a_run_is_suspended_after_the_steps_beside_a_call",
+        "features/waits/test_parallel_waits.py::test_a_run_is_suspended_after_the_steps_beside_the_wait",
+        "features/waits/test_parallel_waits.py::test_a_run_is_suspended_after_the_steps_beside_a_call",
         "acceptance/test_killed_waits.py::test_waits_of_each_kind_on_processes_that_are_killed",
     ),
     f"{STEPS}/answer-to-turn-ask": (
-        "execution/test_changed_steps.py::test_the_call_after_a_question_repeats_no_step",
+        "features/steps/test_changed_steps.py::test_the_call_after_a_question_repeats_no_step",
         "features/questions/test_asking.py::test_an_answer_belongs_to_the_step_that_asked",
         "features/questions/test_asking.py::test_a_recorded_step_keeps_its_answer_whatever_the_agent_asks_first",
     ),
     f"{STEPS}/a2a-requeue-task": (
-        "execution/test_durable_steps.py::test_a_requeued_task_has_the_results_and_the_keys",
+        "features/steps/test_durable_steps.py::test_a_requeued_task_has_the_results_and_the_keys",
         "acceptance/test_durable_steps.py::test_steps_of_a_task_that_is_requeued",
     ),
     f"{STEPS}/a2a-requeue-task-from-start": (
@@ -47,18 +47,18 @@ PROMISES: Mapping[str, tuple[str, ...]] = {
     f"{SIGNALS}/app-python-and-celery-tasks": (
         "execution/test_operator_signals.py::test_a_signal_resumes_a_run_or_is_stored",
         "acceptance/test_suspensions.py::test_a_celery_task_sends_signals_before_the_wait",
-        "execution/test_waits.py::test_a_signal_continues_the_run",
+        "features/waits/test_waits.py::test_a_signal_continues_the_run",
     ),
     f"{SIGNALS}/operator": (
         "execution/test_operator_signals.py::test_the_command_reports_errors_in_one_line",
         "acceptance/test_suspensions.py::test_signals_from_each_sender_continue_a_task",
-        "execution/test_waits.py::test_a_signal_continues_the_run",
+        "features/waits/test_waits.py::test_a_signal_continues_the_run",
     ),
     f"{SIGNALS}/client-the-client-that-owns-the-task-if-the": (
         "gateway/test_signals.py::test_a_signal_resumes_the_run_and_publishes_it",
         "gateway/test_signals.py::test_only_the_owner_of_a_task_sends_signals",
         "gateway/test_signals.py::test_a_client_sends_only_the_signals_that_the_agent_lists",
-        "execution/test_waits.py::test_a_signal_continues_the_run",
+        "features/waits/test_waits.py::test_a_signal_continues_the_run",
     ),
     f"{MESSAGES}/queue-the-default": (
         "acceptance/test_steering.py::test_without_the_option_a_message_waits_for_a_question",

@@ -47,8 +47,8 @@ PROMISES: Mapping[str, tuple[str, ...]] = {
         "features/sessions/test_workers.py::test_what_a_killed_worker_had_goes_on_from_its_last_checkpoint",
     ),
     "guarantees/failures/the-result-of-a-durable-step-is-recorded-before": (
-        "execution/test_durable_steps.py::test_a_result_is_stored_before_it_is_used",
-        "execution/test_durable_steps.py::test_the_key_of_a_step_is_the_same_in_each_attempt",
+        "features/steps/test_durable_steps.py::test_a_result_is_stored_before_it_is_used",
+        "features/steps/test_durable_steps.py::test_the_key_of_a_step_is_the_same_in_each_attempt",
         "store/test_journal.py::test_an_entry_of_an_old_run_is_refused",
         "acceptance/test_durable_steps.py::test_steps_on_workers_that_are_killed_between_every_two",
     ),

@@ -71,7 +71,7 @@ class Conversation:
         """Return the texts of the messages that the run can read."""
         messages = await self.store.run(read_messages(self.keys, claim.ref, token=claim.token, received=received_count))
         assert isinstance(messages, list), messages
-        return [message.parts[0].text for _, message in messages]
+        return [message.parts[0].text for message in messages]
 
     async def settle(
         self, claim: Claim, state: TaskState | None, text: str = "", *, read_count: int = 0, question_count: int = 0

@@ -41,11 +41,11 @@ async def answer(store: AsyncStore, keys: Keys, task_id: str) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"null", b"a\nb", b"\x00\xff\n"])
 @pytest.mark.parametrize("execution", [None, CallExecution(3, 2, 1_800_000_000_000_000, 5)])
-@pytest.mark.parametrize("messages", [(), ("1 m",)])
+@pytest.mark.parametrize("answers", [(), (1,)])
 def test_an_entry_is_read_as_it_was_written(
-    content: bytes, execution: CallExecution | None, messages: tuple[str, ...]
+    content: bytes, execution: CallExecution | None, answers: tuple[int, ...]
 ) -> None:
-    journal_entry = JournalEntry("ü n#12", "step", "protobuf a.b:C", content, 7, messages=messages, execution=execution)
+    journal_entry = JournalEntry("ü n#12", "step", "protobuf a.b:C", content, 7, answers=answers, execution=execution)
     if execution is not None:
         journal_entry = replace(journal_entry, arguments='["ü\\n"]')
 
@@ -55,9 +55,9 @@ def test_an_entry_is_read_as_it_was_written(
 
 
 def test_an_entry_without_its_execution_is_read() -> None:
-    stored = b'["step","json",7,["1 m"]]\n5'
+    stored = b'["step","json",7,[1]]\n5'
 
-    assert decode_entry("a#1", stored) == JournalEntry("a#1", "step", "json", b"5", 7, messages=("1 m",))
+    assert decode_entry("a#1", stored) == JournalEntry("a#1", "step", "json", b"5", 7, answers=(1,))
 
 
 async def test_observers_read_the_sizes_and_beginnings_of_results(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:

@@ -171,13 +171,13 @@ class FunctionAdapter:
         context = copy_context()
 
         def call() -> Any:
-            turn.journal.adopt_thread()
+            turn._agent.adopt_thread()
             return self._function(turn)
 
         try:
             result = await _shield(thread.call(lambda: context.run(call)))
             if inspect.isasyncgen(result) or inspect.isawaitable(result):  # for example of a callable object
-                turn.journal.adopt_task()
+                turn._agent.adopt_task()
             if inspect.isasyncgen(result):
                 await _send_all(result, reply)
             elif isinstance(result, Generator):
@@ -218,7 +218,7 @@ class Reply:
         Raises:
             InputRequired: The run has asked a question, which replaces the result.
             SuspendRun: The run has begun a wait, which replaces the result.
-            StepsChanged: An earlier run recorded steps that this run has not called.
+            BaseException: See `RunFeature.agent_returned`.
             InvalidAgentResponseError: A2A cannot represent the value.
         """
         await self._send(value, last=True)
@@ -233,13 +233,14 @@ class Reply:
         """
         await self._send(value, last=False)
 
-    def require_all_steps(self) -> None:
-        """Check that the agent has called all steps that an earlier run recorded.
+    async def complete(self) -> None:
+        """Complete the artifact when the agent has yielded its last chunk.
 
         Raises:
-            StepsChanged: Steps are missing.
+            BaseException: See `RunFeature.agent_returned`.
         """
-        self._turn.journal.require_all_called()
+        self._turn._run.agent_returned()
+        await self.end()
 
     async def end(self) -> None:
         """Complete the artifact of the yielded chunks, if there is one.
@@ -252,7 +253,7 @@ class Reply:
     async def _send(self, value: Any, *, last: bool) -> None:
         self._turn.stop_if_asking()
         if last:
-            self.require_all_steps()
+            self._turn._run.agent_returned()
         if value is None:
             return
         if isinstance(value, str):
@@ -314,8 +315,7 @@ async def _send_all(values: AsyncGenerator[Any, Any], reply: Reply) -> None:
     except AgentSignal:
         await reply.end()
         raise
-    reply.require_all_steps()
-    await reply.end()
+    await reply.complete()
 
 
 async def _iterate_in_thread(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from a2a.types import Message, Part
@@ -12,11 +11,8 @@ from celery.exceptions import Retry
 
 from ...concurrency import wait_for
 from ...features.turn import BlockingTurnMethods
-from ...lifecycle.signals import ReceivedSignal
 from ..events.steps import OpenStep
-from .durable_steps import DurableStep, perform_blocking
 from .incoming import messages_of
-from .journal import current_step_key
 
 if TYPE_CHECKING:
     from .turn import Turn
@@ -54,31 +50,10 @@ class BlockingTurn(BlockingTurnMethods):
         self._raise_if_cancelled()
         return self._turn.tool_call(name)
 
-    def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """See `Turn.step`. A plain function is called in the current thread."""
-        return perform_blocking(self._turn.journal, DurableStep.of(function), name, args, kwargs)
-
     def call(self, agent: Any, message: Any, *, context_id: str | None = None, tenant: str | None = None) -> Any:
         """See `Turn.call`."""
         pending_call = self._turn._begin_call(agent, message, context_id, tenant)
         return self._wait_for(lambda: self._turn._perform_call(*pending_call))
-
-    @property
-    def step_key(self) -> str:
-        """See `Turn.step_key`."""
-        return current_step_key()
-
-    def sleep(self, seconds: float | None = None, *, until: datetime | None = None) -> None:
-        """See `Turn.sleep`."""
-        waits = self._turn._waits
-        wait = waits.begin_sleep(seconds, until)
-        self._wait_for(lambda: waits.sleep(wait))
-
-    def wait_for(self, name: str, timeout: float | None = None) -> ReceivedSignal:
-        """See `Turn.wait_for`."""
-        waits = self._turn._waits
-        wait = waits.begin_wait(name, timeout)
-        return self._wait_for(lambda: waits.wait_for(wait))
 
     def poll_messages(self) -> list[Message]:
         """See `Turn.poll_messages`."""

@@ -14,6 +14,9 @@ from typing import Any, NoReturn
 from a2a.utils.errors import A2AError
 
 from ...errors import ChildFailed, ChildInterrupted, ChildRefused, SuspendRun
+from ...features.steps.durable_steps import defer_failure, replay
+from ...features.steps.journal import UNFINISHED, JournalCall, RunJournal
+from ...features.steps.step_results import FAILURE
 from ...lifecycle import is_interrupted
 from ...lifecycle.journal import JournalEntry
 from ...lifecycle.signals import CHILD_SIGNAL
@@ -21,10 +24,6 @@ from ...lifecycle.states import COMPLETED
 from ...store.runs.suspension import Wait
 from ..agent_caller import AgentCaller, CallResult, ChildCall
 from ..open_run import OpenRun, PendingWait
-from .durable_steps import defer_failure, replay
-from .journal import UNFINISHED, JournalCall, RunJournal
-from .step_results import FAILURE
-from .waits import suspend
 
 KIND = "call"
 """Kind of the journal entries of calls."""
@@ -117,11 +116,11 @@ async def _short_call_result(caller: AgentCaller, call: ChildCall, task_id: str)
 
 
 async def _suspend(journal: RunJournal, run: OpenRun, entry: JournalCall, call: ChildCall) -> NoReturn:
-    """Suspend the run until the child has ended or waits for its client; see `suspend`."""
+    """Suspend the run until the child has ended or waits for its client; see `RunJournal.suspend`."""
     start_entry = JournalEntry(entry.key, entry.kind, STARTED, call.key.encode(), entry.position)
     deadline = run.clock.monotonic() + MAX_WAIT
     wait = Wait(start_entry, start_entry, f"{CHILD_SIGNAL}{call.key}")
-    await suspend(journal, run, PendingWait(wait, deadline, None))
+    await journal.suspend(PendingWait(wait, deadline, None))
 
 
 def _require_completed(call: ChildCall, result: CallResult) -> CallResult:

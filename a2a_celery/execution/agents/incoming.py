@@ -8,14 +8,14 @@ from collections.abc import AsyncGenerator
 from a2a.types import Message, TaskState
 
 from ...errors import ConfigError
+from ...features.feature import RunFeature
 from ...store.runs.commands import EndRefused
 from ...store.runs.messages import read_messages
 from ..events.queue import RunEventQueue
 from ..open_run import OpenRun
-from .client_message import MessageSequence, message_name, recorded_messages
 
 
-class IncomingMessages:
+class IncomingMessages(RunFeature):
     """Messages that arrive during a turn, in the order of the log. A run reads each message once.
 
     Every run of the turn starts with the first message, even if an earlier run was lost, was retried, or asked a
@@ -26,15 +26,14 @@ class IncomingMessages:
         claim = run.claim
         self._run = run
         self._events = events
-        self._messages = MessageSequence(recorded_messages(claim))
-        self._earlier_count, self._received_count = len(claim.read_messages), 0
+        self._messages = [claim.task.history[index] for index in claim.read_messages]
+        self._earlier_count = len(self._messages)
+        self._read_count = 0
         self._reading = asyncio.Lock()
-        for index in claim.read_messages:
-            self._messages.add(index, claim.task.history[index])
 
     async def section_for_end(self, state: TaskState, refusal: EndRefused | None = None) -> None:
         """Record how many messages the agent has read, excluding messages of earlier turns. Return no section."""
-        self._run.count_read(max(0, self._messages.position - self._earlier_count))
+        self._run.count_read(max(0, self._read_count - self._earlier_count))
 
     async def poll(self) -> list[Message]:
         """Query the store once, and return the messages that have arrived but were not read yet.
@@ -43,8 +42,10 @@ class IncomingMessages:
             CancelledError: Another worker has the run.
         """
         async with self._reading:
-            await self.receive()
-            return list(iter(self._messages.next, None))
+            await self._receive()
+            messages = self._messages[self._read_count :]
+            self._read_count = len(self._messages)
+            return messages
 
     async def wait(self) -> Message:
         """Wait for the next message and return it.
@@ -54,13 +55,12 @@ class IncomingMessages:
         """
         while True:
             async with self._reading:
-                message = self._messages.next()
-                if message is None:
+                if self._read_count == len(self._messages):
                     self._run.message_arrived.clear()
-                    await self.receive()
-                    message = self._messages.next()
-                if message is not None:
-                    return message
+                    await self._receive()
+                if self._read_count < len(self._messages):
+                    self._read_count += 1
+                    return self._messages[self._read_count - 1]
             await self._run.message_arrived.wait()
 
     async def follow(self) -> AsyncGenerator[Message, None]:
@@ -72,31 +72,23 @@ class IncomingMessages:
         while True:
             yield await self.wait()
 
-    async def receive(self) -> None:
+    async def _receive(self) -> None:
         """Read the messages that have arrived since the last call."""
         run, claim = self._run, self._run.claim
+        received_count = len(self._messages) - self._earlier_count
         received = await self._events.run_fenced(
-            lambda _: read_messages(run.keys, claim.ref, token=claim.token, received=self._received_count)
+            lambda _: read_messages(run.keys, claim.ref, token=claim.token, received=received_count)
         )
-        self._received_count += len(received)
-        for index, message in received:
-            self._messages.add(index, message)
+        self._messages += received
 
 
 async def open_messages(run: OpenRun, events: RunEventQueue) -> IncomingMessages:
     """Return the messages that arrive during the turn of a run.
 
     The agent first reads again the messages that it read before earlier questions of `Turn.ask`, because its code is
-    executed again from the beginning. Messages that recorded calls have read are not read again, but count as read.
-
-    Raises:
-        CancelledError: Another worker has the run.
+    executed again from the beginning.
     """
-    claim, messages = run.claim, IncomingMessages(run, events)
-    names = (message_name(n, claim.task.history[n]) for n in (*claim.turn_messages, *claim.read_messages))
-    if recorded_messages(claim).difference(names):
-        await messages.receive()
-    return messages
+    return IncomingMessages(run, events)
 
 
 def messages_of(run: OpenRun) -> IncomingMessages:

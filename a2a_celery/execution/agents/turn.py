@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from datetime import datetime
 from threading import get_ident
 from typing import Any
@@ -16,11 +15,11 @@ from google.protobuf.json_format import MessageToDict
 
 from ...caller import Caller
 from ...errors import ConfigError, InputRequired, SuspendRun
+from ...features.steps.journal import JournalCall
 from ...features.turn import TurnMethods
 from ...lifecycle.events import parts_of, portable_metadata
 from ...lifecycle.json_values import portable_text
 from ...lifecycle.outcomes import agent_message
-from ...lifecycle.signals import ReceivedSignal
 from ...lifecycle.states import WORKING
 from ..agent_caller import ChildCall, name_of
 from ..events.queue import RunEventQueue
@@ -30,13 +29,9 @@ from ..open_run import OpenRun
 from .blocking_turn import BlockingTurn
 from .calls import KIND as CALL
 from .calls import perform_call
-from .client_message import message_and_answers
-from .durable_steps import DurableStep, perform
 from .incoming import messages_of
-from .journal import CURRENT as JOURNAL
-from .journal import JournalCall, current_step_key
-from .loop_method import loop_method
-from .waits import Waits
+from .running_agent import CURRENT as RUNNING_AGENT
+from .running_agent import loop_method
 
 
 class Turn(TurnMethods):
@@ -50,7 +45,6 @@ class Turn(TurnMethods):
 
     Attributes:
         execution: State machine of the run, with its state, history and listeners. The run's steps change the state.
-        journal: Recorded results of the turn, which `step`, `call`, `sleep` and `wait_for` read and write.
         caller: Identity of the client: user name, authentication, tenant and requested extensions.
         related_tasks: Tasks that the message refers to, as of the start of the run. Only tasks of the same caller and
             agent are included.
@@ -59,11 +53,10 @@ class Turn(TurnMethods):
     def __init__(self, run: OpenRun, events: RunEventQueue, caller: Caller) -> None:
         self._run = run
         self._events = events
-        self._message, self._answers = message_and_answers(run.claim)
-        self._loop = asyncio.get_running_loop()
-        self._thread = get_ident()
+        claim = run.claim
+        self._message = claim.task.history[claim.turn_messages[0]] if claim.ask_count else claim.request.message
+        self._agent = RUNNING_AGENT.get()
         self.execution = current_execution() or Execution()
-        self.journal = JOURNAL.get()
         self.caller = caller
         self.related_tasks: Sequence[Task] = ()
 
@@ -200,30 +193,6 @@ class Turn(TurnMethods):
         return self.execution.tool_call(name)
 
     @loop_method
-    async def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Call a function and record its result, so that no later run of the turn repeats the call.
-
-        The next run receives the recorded result if the worker is lost or shuts down, the turn is retried or requeued,
-        or the client answers a question. Call the steps in the same order each time. Calls in different asyncio tasks
-        may be made in any order. See ``docs/durable-work.md``.
-
-        Args:
-            name: Name of the step. Calls with the same name are distinguished by their order.
-            function: Async function, or plain function, which is called in a thread. The options of `step` apply.
-            *args: Positional arguments of the function.
-            **kwargs: Keyword arguments of the function.
-
-        Returns:
-            The result as it was recorded: a JSON value, bytes, a pydantic model, a dataclass or a protobuf message.
-
-        Raises:
-            Exception: The function raised this exception, in this run or in an earlier run that recorded it. If an
-                exception cannot be recorded, `StepFailed` is raised instead.
-            StepError: The step or its result is invalid.
-        """
-        return await perform(self.journal, DurableStep.of(function), name, args, kwargs)
-
-    @loop_method
     async def call(self, agent: Any, message: Any, *, context_id: str | None = None, tenant: str | None = None) -> Any:
         """Call another agent and return the result of its task.
 
@@ -267,66 +236,6 @@ class Turn(TurnMethods):
 
     async def _perform_call(self, entry: JournalCall, child: ChildCall) -> Any:
         return await perform_call(self.journal, self._run, entry, child)
-
-    @property
-    def step_key(self) -> str:
-        """Idempotency key of the step that is being executed; see `current_step_key`.
-
-        Raises:
-            RuntimeError: No step is being executed.
-        """
-        return current_step_key()
-
-    @loop_method
-    async def sleep(self, seconds: float | None = None, *, until: datetime | None = None) -> None:
-        """Sleep for `seconds` or until a time, without occupying a worker slot.
-
-        A sleep of more than five seconds ends the run and frees its slot. At the end of the sleep, any worker calls
-        the function again from its beginning, and this call returns immediately. Write the function as described for
-        `ask`. A shorter sleep waits in this process.
-
-        Args:
-            seconds: Seconds to sleep, up to 366 days.
-            until: Time at which the sleep ends, instead of `seconds`; UTC if it has no time zone. If the time has
-                passed, the call returns immediately.
-
-        Raises:
-            SuspendRun: The run ends. Do not catch this exception, which is not an `Exception`.
-            ValueError: An argument is invalid.
-            ConfigError: The agent is a plain Celery task, which can retry itself later with ``self.retry``.
-        """
-        waits = self._waits
-        await waits.sleep(waits.begin_sleep(seconds, until))
-
-    @loop_method
-    async def wait_for(self, name: str, timeout: float | None = None) -> ReceivedSignal:
-        """Wait for a signal that another system sends to this task, and return the signal.
-
-        The run ends and frees its slot, as in `sleep`, unless the signal has already arrived. Signals with the same
-        name are received in the order in which they were sent, each by one call.
-
-        Args:
-            name: Name of the signal: 1 to 64 ASCII letters, digits and ``_ . : -``.
-            timeout: Seconds to wait, up to 366 days, or None for no limit. 0 only checks for a signal that
-                has already arrived.
-
-        Returns:
-            The payload, a JSON value, and the kind of the sender. Clients can send only the signals that the agent's
-            option `signals` names.
-
-        Raises:
-            TimeoutError: No signal arrived in time. A later run raises the error again.
-            SuspendRun: The run ends. Do not catch this exception, which is not an `Exception`.
-            ValueError: An argument is invalid.
-            ConfigError: The agent is a plain Celery task.
-        """
-        waits = self._waits
-        return await waits.wait_for(waits.begin_wait(name, timeout))
-
-    @property
-    def _waits(self) -> Waits:
-        self.stop_if_asking()
-        return Waits(self._run, self._events, self.journal)
 
     @loop_method
     async def poll_messages(self) -> list[Message]:
@@ -392,6 +301,6 @@ class Turn(TurnMethods):
         Raises:
             RuntimeError: An async agent reads this property. A blocking call would deadlock the event loop.
         """
-        if get_ident() == self._thread:
+        if get_ident() == self._agent.loop_thread:
             raise RuntimeError("turn.blocking is for plain functions: await turn.say(…), turn.ask(…) here")
-        return BlockingTurn(self, self._loop)
+        return BlockingTurn(self, self._agent.loop)

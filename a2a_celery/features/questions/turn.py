@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from a2a.types import Message, Part
 
 from ...errors import InputRequired
-from ...execution.agents.loop_method import loop_method
+from ...execution.agents.running_agent import RunningAgent, loop_method
 from ...lifecycle.answers import AnswerRefused, AnswerType, AnswerTypes, require_valid_schema
 from ...lifecycle.questions import Question, schema_part
+from ..steps.journal import RunJournal
 from .answer import Answer
+from .answer_sequence import AnswerSequence
 from .reminders import RemindAfter, Reminders
 
 if TYPE_CHECKING:
-    from ...execution.agents.client_message import MessageSequence
-    from ...execution.agents.journal import RunJournal
     from ...execution.agents.turn import Turn
     from ...execution.open_run import OpenRun
 
@@ -28,9 +28,11 @@ class QuestionMethods:
     """Methods of `Turn` for questions."""
 
     if TYPE_CHECKING:  # members of `Turn`
-        journal: RunJournal
-        _answers: MessageSequence
+        _agent: RunningAgent
         _run: OpenRun
+
+        @property
+        def journal(self) -> RunJournal: ...
 
         @property
         def task_id(self) -> str: ...
@@ -114,7 +116,7 @@ class QuestionMethods:
             ConfigError: `escalate_to` is set without `secret_key`.
         """
         self.stop_if_asking()
-        reminders = Reminders.of(remind_after, escalate_to, self.journal.settings)
+        reminders = Reminders.of(remind_after, escalate_to, self._run.settings)
         if schema is not None:
             return self._answer_of(AnswerType(schema), question, parts, reminders=reminders)
         answer = self._next_answer()
@@ -126,11 +128,11 @@ class QuestionMethods:
     def question_count(self) -> int:
         """Number of questions that this run has asked, including answered questions and the questions of recorded
         steps."""
-        return self._answers.position + (self._run.question is not None)
+        return self._answer_sequence.position + (self._run.question is not None)
 
     def replay_questions(self, count: int) -> None:
         """Skip the first `count` questions, for code that does not ask them again in a later run."""
-        self._answers.position = count
+        self._answer_sequence.position = count
 
     @loop_method
     async def ask_all(
@@ -161,7 +163,7 @@ class QuestionMethods:
             ConfigError: `escalate_to` is set without `secret_key`.
         """
         self.stop_if_asking()
-        reminders = Reminders.of(remind_after, escalate_to, self.journal.settings)
+        reminders = Reminders.of(remind_after, escalate_to, self._run.settings)
         lines = [f"{key}: {question.text}" for key, question in questions.items()]
         question = "\n".join([text, *lines] if text else lines)
         answers: dict[str, Any] = self._answer_of(AnswerTypes(questions), question, reminders=reminders)
@@ -193,17 +195,23 @@ class QuestionMethods:
         text = "\n".join(line for line in (reason, question) if line)
         raise self._question(InputRequired(text, parts=[schema_part(expected.schema), *(parts or ())]), reminders)
 
+    @property
+    def _answer_sequence(self) -> AnswerSequence:
+        return self._agent.feature(AnswerSequence)
+
     def _next_answer(self) -> Message | None:
         """Return the client's next answer in this turn, or None if it has not arrived yet."""
-        answer = self._answers.next()
-        if answer is not None and self._answers.is_read:
-            self.journal.mark_last_answer()
+        received = self._answer_sequence.next()
+        if received is None:
+            return None
+        index, answer = received
+        self.journal.receive_answers(index)
         return answer
 
     def _question(self, signal: InputRequired, reminders: Reminders) -> InputRequired:
         """Record the question of `signal`, which ends the run, and return `signal`."""
         self.journal.flush()
-        section = reminders.section(self.task_id, self._run.keys, self.journal.settings)
+        section = reminders.section(self.task_id, self._run.keys, self._run.settings)
         self._run.ask(signal.parts, section)
         return signal
 

@@ -12,7 +12,7 @@ from a2a.types import Message, Role, Task, TaskState
 
 from ...crypto.sealing import FORM, NotSealedHere, Sealer, sealer_of
 from ...errors import SessionConflict, SessionError
-from ...execution.agents.loop_method import loop_method
+from ...execution.agents.running_agent import loop_method
 from ...execution.events.queue import RunEventQueue
 from ...execution.open_run import OpenRun
 from ...lifecycle import is_interrupted
@@ -23,6 +23,7 @@ from ...settings import Settings
 from ...store.runs.commands import EndRefused
 from ...store.tasks.commands import list_tasks
 from ...store.tasks.replies import Page
+from ..feature import RunFeature
 from .section import SavedSession, SavedSince, SessionSection, checkpoint
 
 CURRENT: ContextVar[ContextSession | None] = ContextVar("a2a_celery_session", default=None)
@@ -40,7 +41,7 @@ NEW = b"{}"
 """State of a session that was never saved."""
 
 
-class ContextSession:
+class ContextSession(RunFeature):
     """State of an agent for one context of its caller.
 
     Except for `state`, use a session only on the event loop of the run.

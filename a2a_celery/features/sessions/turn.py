@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from a2a.types import Message
 
 from ...errors import ConfigError
-from ...execution.agents.loop_method import loop_method
+from ...execution.agents.running_agent import loop_method
 from .session import HISTORY_MESSAGES, ContextSession
 
 if TYPE_CHECKING:

@@ -15,17 +15,15 @@ from .commands import RunLost
 
 
 @verb
-def read_messages(keys: Keys, ref: RunRef, *, token: str, received: int) -> Reply[list[tuple[int, Message]] | RunLost]:
-    """Read the messages that have arrived for a claimed run, except the first `received` messages. Each message is
-    paired with its index in the task's history.
+def read_messages(keys: Keys, ref: RunRef, *, token: str, received: int) -> Reply[list[Message] | RunLost]:
+    """Read the messages that have arrived for a claimed run, except the first `received` messages.
 
     The task does not change. `settle_run` records the number of messages that the agent has read.
     """
 
-    def parse(reply: Sequence[Any]) -> list[tuple[int, Message]] | RunLost:
+    def parse(reply: Sequence[Any]) -> list[Message] | RunLost:
         if reply[0] != b"messages":
             return RunLost.of(reply)
-        messages = (decode_as(StreamResponse, content).message for content in reply[1])
-        return list(zip(map(int, reply[2]), messages, strict=True))
+        return [decode_as(StreamResponse, content).message for content in reply[1]]
 
     return Reply(parse)

@@ -12,11 +12,10 @@ from a2a.types import Message, Part, Role
 
 from a2a_celery.clock import SYSTEM_CLOCK
 from a2a_celery.errors import ConfigError, SessionConflict, SessionError
-from a2a_celery.execution.agents.journal import open_journal
 from a2a_celery.execution.agents.turn import Turn
 from a2a_celery.execution.events.queue import RunEventQueue
 from a2a_celery.execution.limits import Limits
-from a2a_celery.execution.run import Run
+from a2a_celery.execution.run import Run, begin_agent
 from a2a_celery.features.sessions.section import session_key
 from a2a_celery.features.sessions.session import (
     HISTORY_TASKS,
@@ -314,7 +313,7 @@ async def test_the_history_spans_tasks_and_starts_with_the_oldest_message(runs: 
 async def test_an_agent_without_a_session_gets_an_error_with_the_option(scene: Scene) -> None:
     _, events = await scene.begin()
     run = await scene.open_features(events)
-    open_journal(run, events)
+    begin_agent(run, events)
     turn = Turn(run, events, caller=None)  # type: ignore[arg-type]
 
     with pytest.raises(ConfigError, match="agent 'agent' has no session: give it the option session=True"):

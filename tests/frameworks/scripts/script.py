@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from a2a_celery import Turn, current_step_key
-from a2a_celery.execution.agents.journal import MAX_RESULT_BYTES
+from a2a_celery.features.steps.journal import MAX_RESULT_BYTES
 from tests.execution.attempts import WorkerDies
 
 

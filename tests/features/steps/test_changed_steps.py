@@ -16,10 +16,9 @@ from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.lifecycle.states import FAILED, INPUT_REQUIRED, WORKING
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.tasks.dead_letters import DeadLetter, read_dead_letter
+from tests.execution.attempts import Task
+from tests.execution.scene import TurnByTurn
 from tests.support.store.seeds import Seeds
-
-from .attempts import Task
-from .scene import TurnByTurn
 
 
 def agent_with_steps(*names: str) -> Callable[[Turn], Any]:

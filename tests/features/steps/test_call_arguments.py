@@ -9,11 +9,10 @@ import pytest
 from pydantic import BaseModel
 
 from a2a_celery import Turn
-from a2a_celery.execution.agents.call_arguments import MAX_ARGUMENTS
+from a2a_celery.features.steps.call_arguments import MAX_ARGUMENTS
 from a2a_celery.store.runs.journal import read_recorded
-
-from .attempts import Task
-from .scene import Scene
+from tests.execution.attempts import Task
+from tests.execution.scene import Scene
 
 
 @dataclass

@@ -14,14 +14,13 @@ from celery import Celery
 from a2a_celery import A2A, Turn
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.execution.agents.calls import CHILD_SIGNAL, SHORT_CALL
-from a2a_celery.execution.agents.journal import RunJournal
+from a2a_celery.features.steps.journal import RunJournal
 from a2a_celery.lifecycle.own_metadata import NAMESPACE, WAITS_FOR
 from a2a_celery.lifecycle.signals import Sender, encode_signal
 from a2a_celery.lifecycle.states import WORKING
 from a2a_celery.store import AsyncStore, Keys
-
-from .local_agents import SuspendableAgents, suspendable_agents
-from .test_calls import URL, RemoteServer
+from tests.execution.local_agents import SuspendableAgents, suspendable_agents
+from tests.execution.test_calls import URL, RemoteServer
 
 app = Celery("test", broker="memory://", set_as_current=False)
 a2a = A2A(app)

@@ -15,14 +15,13 @@ from a2a.types import Message, Part
 from pydantic import BaseModel, ConfigDict, Field, computed_field
 
 from a2a_celery import StepError, StepFailed, StepsChanged, Turn, step
-from a2a_celery.execution.agents.journal import MAX_RESULT_BYTES
-from a2a_celery.execution.agents.step_results import UnreadableResult, decode_failure, decode_result
+from a2a_celery.features.steps.journal import MAX_RESULT_BYTES
+from a2a_celery.features.steps.step_results import UnreadableResult, decode_failure, decode_result
 from a2a_celery.store import Keys
+from tests.execution.attempts import SETTINGS, Calls, Task
+from tests.execution.scene import Gate, Scene
 from tests.support.store.blob_setup import BlobSetup
 from tests.support.store.seeds import Seeds
-
-from .attempts import SETTINGS, Calls, Task
-from .scene import Gate, Scene
 
 
 @dataclass

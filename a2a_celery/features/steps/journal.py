@@ -27,22 +27,19 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from threading import Lock, get_ident
-from typing import Any
+from typing import Any, NoReturn
 from uuid import NAMESPACE_URL, uuid5
-from weakref import ref
 
-from ...clock import Clock
 from ...concurrency import LeanEvent
-from ...errors import StepError, StepsChanged
+from ...errors import StepError, StepsChanged, SuspendRun
+from ...execution.agents.running_agent import CURRENT, RunningAgent
+from ...execution.open_run import PendingWait
 from ...lifecycle.journal import REMOVED, CallExecution, JournalEntry, encode_entry
 from ...lifecycle.references import quote_key_part
-from ...settings import Settings
-from ..events.queue import RunEventQueue
-from ..open_run import OpenRun
+from ..feature import RunFeature
 from .call_arguments import beginning, digest
-from .client_message import CURRENT_MESSAGES, add_messages, message_name
 
 MAX_ENTRIES = 10_000
 """Maximum number of entries of a journal. Each run of the turn reads all entries before it calls the agent."""
@@ -60,9 +57,6 @@ at the same position."""
 TURNS_TO_BEGIN = 10
 """Number of iterations of the event loop in which code beside a wait may begin a call before the run is suspended."""
 
-CURRENT: ContextVar[RunJournal] = ContextVar("a2a_celery_journal")
-"""Journal of the current run."""
-
 CURRENT_CALL: ContextVar[JournalCall] = ContextVar("a2a_celery_journal_call")
 """Call that is being executed."""
 
@@ -76,11 +70,11 @@ class JournalCall:
         idempotency_key: UUID that is the same in every run with this journal, and in a task that takes it over.
         position: Position in the main sequence, or 0 for a call outside the main sequence.
         entry: Entry with the result of an earlier run, or None if the call must be executed.
-        messages: Names of the client messages that the calls around this call and, in the last list, this call have
-            read.
+        outer: Call that makes this call, or None.
         began_us: Time at which the call began, in µs since 1970.
         arguments: Beginning of the arguments as JSON, or "" without arguments or if `entry` has the result.
         attempts: Number of attempts of the call in this run.
+        answers: Indexes of the answers to `Turn.ask` that this call, or a call within it, has received.
     """
 
     key: str
@@ -89,25 +83,29 @@ class JournalCall:
     idempotency_key: str
     position: int
     entry: JournalEntry | None
-    messages: tuple[list[str], ...]
+    outer: JournalCall | None
     began_us: int
     arguments: str = ""
     attempts: int = 1
+    answers: list[int] = field(default_factory=list)
 
 
-class RunJournal:
+class RunJournal(RunFeature):
     """Journal of a run's turn. `begin` and `defer` are thread-safe.
 
+    `RunningAgent.feature` opens the journal on first use.
+
     Args:
-        run: The run, whose claim contains the journal.
-        events: Event queue of the run.
+        agent: Agent of the run, whose claim contains the journal.
 
     Attributes:
+        agent: The agent.
+        run: The run.
         scope: Function that returns the name of the unit of work that makes the current call, or "". A later run of the
             turn may skip whole units, so the calls of each unit are counted separately.
     """
 
-    __slots__ = (  # each waiting run keeps a journal in memory
+    __slots__ = (  # each waiting run with recorded calls keeps a journal in memory
         "_answered_at",
         "_bytes",
         "_caught",
@@ -123,30 +121,24 @@ class RunJournal:
         "_origin",
         "_position",
         "_progress",
-        "_run",
-        "_task",
-        "_thread",
         "_turn",
-        "loop",
-        "loop_thread",
+        "agent",
+        "run",
         "scope",
     )
 
-    def __init__(self, run: OpenRun, events: RunEventQueue) -> None:
-        claim = run.claim
-        self._run = run
-        self._events = events
+    def __init__(self, agent: RunningAgent) -> None:
+        self.agent, self.run = agent, agent.run
+        self._events = agent.events
+        claim = agent.run.claim
         self._entries = dict(claim.journal or {})
         self._last_position = max((entry.position for entry in self._entries.values()), default=0)
         self._bytes = sum(map(_size, self._entries.values()))
         self._turn = claim.turn - claim.ask_count
         self._origin = f"{claim.journal_origin}/{self._turn}"
-        self._last_answer = ""  # name of the message that began the run, if it answers a question of `ask`
-        if claim.ask_count:
-            index = claim.turn_messages[-1]
-            self._last_answer = message_name(index, claim.task.history[index])
-            if refusal_count := claim.ask_count + 1 - len(claim.turn_messages):
-                self._origin += f"/{refusal_count}"
+        if claim.ask_count and (refusal_count := claim.ask_count + 1 - len(claim.turn_messages)):
+            self._origin += f"/{refusal_count}"
+        self._last_answer = claim.turn_messages[-1] if claim.ask_count else None
         self._answered_at: int | None = None
         self._holds_progress = False
         self.scope: Callable[[], str] = str
@@ -157,38 +149,11 @@ class RunJournal:
         self._in_progress: dict[str, int] = {}  # keys of calls, with the number of waits for a suspension within them
         self._progress = LeanEvent()
         self._lock = Lock()
-        self._task = self._owner_task()
-        self._thread: int | None = None
-        self.loop = asyncio.get_running_loop()
-        self.loop_thread = get_ident()
-
-    @property
-    def clock(self) -> Clock:
-        """Clock of the run."""
-        return self._run.clock
-
-    @property
-    def settings(self) -> Settings:
-        """Settings with the size limits of results."""
-        return self._run.settings
 
     @property
     def is_stopping(self) -> bool:
         """True if the run must stop, or is lost."""
-        return self._run.is_stopping or self._run.is_lost
-
-    def adopt_thread(self) -> None:
-        """Make the current thread the thread of the agent, whose calls are the main sequence."""
-        self._thread = get_ident()
-
-    def adopt_task(self) -> None:
-        """Make the agent's asyncio task the main sequence again, because the thread has returned a coroutine."""
-        self._thread = None
-
-    @property
-    def is_agent_thread(self) -> bool:
-        """True in the thread of a synchronous agent."""
-        return get_ident() == self._thread
+        return self.run.is_stopping or self.run.is_lost
 
     def begin(self, kind: str, name: str, arguments: Any = ()) -> JournalCall:
         """Return the next call with this name.
@@ -210,9 +175,9 @@ class RunJournal:
             raise asyncio.CancelledError
         if self._events.ended:
             raise StepError(f"{kind} {name!r}: the agent has ended its task, so no result can be recorded")
-        self._run.idle_clock.touch()
+        self.run.idle_clock.touch()
         outer = CURRENT_CALL.get(None)
-        is_main = outer is None and self._owner() == self._main_owner
+        is_main = outer is None and self._is_main
         with self._lock:
             self._settle_deferred(is_main)
             stem = (
@@ -229,13 +194,10 @@ class RunJournal:
         call_entry = None if entry is None or entry.form == UNFINISHED else entry
         idempotency_key = str(uuid5(NAMESPACE_URL, f"{self._origin}/{key}"))
         if call_entry is not None:
-            add_messages(call_entry.messages)
-            if self._last_answer in call_entry.messages:
-                self.mark_last_answer()
-        messages: tuple[list[str], ...] = (*CURRENT_MESSAGES.get(), [])
+            self.receive_answers(*call_entry.answers)
         shown_arguments = "" if call_entry is not None else beginning(arguments)
         return JournalCall(
-            key, kind, name, idempotency_key, position, call_entry, messages, self._now_us(), shown_arguments
+            key, kind, name, idempotency_key, position, call_entry, outer, self._now_us(), shown_arguments
         )
 
     async def record(self, call: JournalCall, form: str, content: bytes) -> JournalEntry:
@@ -257,14 +219,18 @@ class RunJournal:
         entry = self._entries.get(call.key)
         return entry is not None and entry.form != UNFINISHED
 
-    def mark_last_answer(self) -> None:
-        """Note that the agent, or a call that is replayed, now receives the last answer to the agent's questions."""
-        if self._answered_at is None:
+    def receive_answers(self, *indexes: int) -> None:
+        """Note that the current code, or a call that it replays, receives the answers at `indexes` in the history."""
+        call = CURRENT_CALL.get(None)
+        while call is not None:
+            call.answers.extend(indexes)
+            call = call.outer
+        if self._answered_at is None and self._last_answer in indexes:
             self._answered_at = self._position
 
-    def remove_calls_after_answer(self) -> bool:
-        """Remove the entries of calls that have read the last answer, and of calls that the agent has made in its main
-        sequence since then. The store removes the entries with the next events.
+    def forget_answer(self) -> bool:
+        """Remove the entries of calls that have received the last answer, and of calls that the agent has made in its
+        main sequence since then. The store removes the entries with the next events.
 
         Returns:
             False if nothing was removed, because entries of `replace` may depend on the answer.
@@ -276,7 +242,7 @@ class RunJournal:
             removed_entries = [
                 replace(entry, form=REMOVED, content=b"", turn=self._turn)
                 for entry in self._entries.values()
-                if entry.position > last_position or self._last_answer in entry.messages
+                if entry.position > last_position or self._last_answer in entry.answers
             ]
             self._events.add_entries(removed_entries)
         return True
@@ -322,18 +288,18 @@ class RunJournal:
         """
         if not self.is_stopping:
             with self._lock:
-                self._deferred.append((self._owner(), self._entry(call, form, content)))
+                self._deferred.append((self.agent.current_owner(), self._entry(call, form, content)))
 
     def flush(self) -> None:
         """Queue the deferred entries of calls after which the agent has continued, so that they are written with the
         next events."""
         with self._lock:
-            self._settle_deferred(self._owner() == self._main_owner)
+            self._settle_deferred(self._is_main)
             entries, self._caught = self._caught, []
         if entries:
             self._events.add_entries(entries)
 
-    def require_all_called(self) -> None:
+    def agent_returned(self) -> None:
         """Check that the returning agent has made all calls of the main sequence that earlier runs recorded.
 
         Raises:
@@ -346,12 +312,11 @@ class RunJournal:
     @contextmanager
     def executing(self, call: JournalCall) -> Iterator[None]:
         """Make `call` the parent of all calls inside the ``with`` block."""
-        token, messages_token = CURRENT_CALL.set(call), CURRENT_MESSAGES.set(call.messages)
+        token = CURRENT_CALL.set(call)
         try:
             yield
         finally:
             CURRENT_CALL.reset(token)
-            CURRENT_MESSAGES.reset(messages_token)
 
     @contextmanager
     def in_progress(self, call: JournalCall) -> Iterator[None]:
@@ -364,10 +329,22 @@ class RunJournal:
         finally:
             with self._lock:
                 self._in_progress.pop(call.key, None)
-            if get_ident() == self.loop_thread:
+            if get_ident() == self.agent.loop_thread:
                 self._report_progress()
             else:
-                self.loop.call_soon_threadsafe(self._report_progress)
+                self.agent.loop.call_soon_threadsafe(self._report_progress)
+
+    async def suspend(self, wait: PendingWait) -> NoReturn:
+        """Suspend the run until `wait` ends. Calls in progress beside the wait end first, because the next run would
+        execute them again.
+
+        Raises:
+            SuspendRun: The run is suspended until `wait`, or an earlier wait of the run, ends.
+        """
+        await self.wait_until_suspendable()
+        self.flush()
+        self.run.suspend(wait)
+        raise SuspendRun
 
     async def wait_until_suspendable(self) -> None:
         """Wait until no call is in progress, except calls that wait for the suspension themselves.
@@ -375,7 +352,7 @@ class RunJournal:
         The calls of an ``asyncio.gather`` begin in successive iterations of the event loop, so the method also waits
         for `TURNS_TO_BEGIN` iterations without a call in progress.
         """
-        if CURRENT.get(None) is not self:
+        if CURRENT.get(None) is not self.agent:
             return  # code without the run's context variables may belong to any call in progress
         self._count_wait(1)
         self._report_progress()
@@ -414,14 +391,14 @@ class RunJournal:
         """Return the error that ends the run because the agent's code does not fit its journal."""
         cause = "The agent's code has changed since an earlier run of the turn, or calls its steps in another order"
         remedy = "Restore the code, or call the steps in the order of the earlier run,"
-        if version := self._run.claim.other_version:
+        if version := self.run.claim.other_version:
             cause = f"The turn began with version {version} of the agent, and no worker has version {version}"
             remedy = f"Start a worker with version {version}"
         error = StepsChanged(
             f"{problem}. {cause}. {remedy} and requeue the task (a2a requeue TASK), or requeue the task without its "
             "recorded results (a2a requeue TASK --from-start)"
         )
-        self._run.fail(error)
+        self.run.fail(error)
         return error
 
     def _require_unchanged(self, key: str, kind: str, position: int, entry: JournalEntry | None) -> None:
@@ -437,15 +414,15 @@ class RunJournal:
         raise self.changed(problem)
 
     def _entry(self, call: JournalCall, form: str, content: bytes) -> JournalEntry:
-        messages = () if form == UNFINISHED else tuple(call.messages[-1])  # an unfinished call reads its messages again
+        answers = () if form == UNFINISHED else tuple(call.answers)  # an unfinished call asks again
         duration_us = max(0, self._now_us() - call.began_us)
-        execution = CallExecution(self._run.claim.ref.run, call.attempts, call.began_us, duration_us)
+        execution = CallExecution(self.run.claim.ref.run, call.attempts, call.began_us, duration_us)
         return JournalEntry(
-            call.key, call.kind, form, content, call.position, self._turn, messages, execution, call.arguments
+            call.key, call.kind, form, content, call.position, self._turn, answers, execution, call.arguments
         )
 
     def _now_us(self) -> int:
-        return round(self.clock.time() * 1_000_000)
+        return round(self.run.clock.time() * 1_000_000)
 
     def _replace(self, entries: list[JournalEntry]) -> None:
         """Replace entries in memory before they are written.
@@ -458,7 +435,7 @@ class RunJournal:
             self._require_size(entry)
             previous_entry = self._entries.get(entry.key)
             total += _size(entry) - (0 if previous_entry is None else _size(previous_entry))
-        largest = self.settings.task_max_bytes
+        largest = self.run.settings.task_max_bytes
         if largest is not None and total > max(largest, self._bytes):
             raise StepError(
                 f"{entries[-1].kind} {entries[-1].key!r}: the recorded results of the turn would have {total} bytes, "
@@ -473,7 +450,7 @@ class RunJournal:
 
     def _require_size(self, entry: JournalEntry) -> None:
         size = len(entry.content)
-        if self.settings.blob_url is None and size > MAX_RESULT_BYTES:
+        if self.run.settings.blob_url is None and size > MAX_RESULT_BYTES:
             raise StepError(
                 f"{entry.kind} {entry.key!r}: its result has {size} bytes, and may have "
                 f"{MAX_RESULT_BYTES}: set a2a_blob_url, so that large results are "
@@ -485,20 +462,10 @@ class RunJournal:
         name = self.scope() if outer is None else outer.key
         return name and f"{name}/"
 
-    def _owner(self) -> object:
-        """Return the id of the thread, or a reference to the asyncio task, that makes the current call."""
-        return self._owner_task() if get_ident() == self.loop_thread else get_ident()
-
-    @staticmethod
-    def _owner_task() -> object:
-        """Return a weak reference to the current asyncio task, or None outside a task. A strong reference would create
-        a cycle, because the task's context refers to the journal."""
-        task = asyncio.current_task()
-        return None if task is None else ref(task)
-
     @property
-    def _main_owner(self) -> object:
-        return self._task if self._thread is None else self._thread
+    def _is_main(self) -> bool:
+        """True if the agent's own asyncio task or thread makes the current call."""
+        return self.agent.current_owner() == self.agent.owner
 
     def _settle_deferred(self, is_main: bool) -> None:
         """Move the deferred entries of failures that the agent has handled.
@@ -507,18 +474,17 @@ class RunJournal:
         shows the same for the entries of that task and of the main sequence.
         """
         if self._deferred:
-            makers = (self._owner(), self._main_owner)
+            makers = (self.agent.current_owner(), self.agent.owner)
             self._caught += [entry for maker, entry in self._deferred if is_main or maker in makers]
             self._deferred = [
                 deferred_call for deferred_call in self._deferred if not (is_main or deferred_call[0] in makers)
             ]
 
 
-def open_journal(run: OpenRun, events: RunEventQueue) -> RunJournal:
-    """Open the journal of a run and make it available to the code in the current context."""
-    journal = RunJournal(run, events)
-    CURRENT.set(journal)
-    return journal
+def current_journal() -> RunJournal | None:
+    """Return the journal of the current run, or None outside a run. Thread-safe."""
+    agent = CURRENT.get(None)
+    return None if agent is None else agent.feature(RunJournal)
 
 
 def current_step_key() -> str:

@@ -14,13 +14,12 @@ import pytest
 from celery.exceptions import SoftTimeLimitExceeded
 
 from a2a_celery import ConfigError, StepError, StepsChanged, Turn, current_step_key, step
-from a2a_celery.execution.agents import durable_steps
-from a2a_celery.execution.agents.journal import MAX_RESULT_BYTES, RunJournal
+from a2a_celery.features.steps import durable_steps
+from a2a_celery.features.steps.journal import MAX_RESULT_BYTES, RunJournal
 from a2a_celery.settings import Settings
 from a2a_celery.store.runs.journal import read_recorded
-
-from .attempts import Calls, Task, WorkerDies
-from .scene import Scene
+from tests.execution.attempts import Calls, Task, WorkerDies
+from tests.execution.scene import Scene
 
 
 async def test_a_later_attempt_receives_the_results_and_repeats_nothing(task: Task, calls: Calls) -> None:
@@ -124,6 +123,32 @@ async def test_equal_parallel_steps_are_separate(task: Task, calls: Calls) -> No
     await task.attempt(agent)
 
     assert calls.made == ["same"] * 3
+
+
+async def test_an_agent_without_recorded_calls_opens_no_journal(task: Task) -> None:
+    async def agent(turn: Turn) -> str:
+        return turn.text
+
+    assert await task.attempt(agent) == "hello"
+    assert task.open_run.features == ()
+
+
+async def test_a_journal_that_another_asyncio_task_opens_orders_the_calls_of_the_agent(
+    task: Task, calls: Calls
+) -> None:
+    def agent(*names: str) -> Callable[[Turn], Any]:
+        async def run(turn: Turn) -> None:
+            await asyncio.create_task(turn.step("parallel", calls.work, "a"))
+            for name in names:
+                await turn.step(name, calls.work, name)
+
+        return run
+
+    await task.attempt(agent("b", "c"))
+
+    with pytest.raises(StepsChanged, match="c#1 was call 2 of the agent, and is call 1 now"):
+        await task.attempt(agent("c", "b"))
+    assert calls.made == ["a", "b", "c"]
 
 
 async def test_a_step_within_a_step_is_recorded(task: Task, calls: Calls) -> None:

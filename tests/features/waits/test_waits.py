@@ -15,20 +15,19 @@ from celery import Celery
 from a2a_celery import A2A, Failed, Turn, current_turn
 from a2a_celery.caller import Caller
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
-from a2a_celery.execution.agents.waits import SHORT_SLEEP
 from a2a_celery.execution.celery.request import RunConcluded
+from a2a_celery.features.waits.waits import SHORT_SLEEP
 from a2a_celery.lifecycle.outcomes import OUT_OF_TIME
 from a2a_celery.lifecycle.own_metadata import CONTINUES_AT, NAMESPACE, WAITS_FOR
 from a2a_celery.lifecycle.signals import Sender, encode_signal
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, WORKING
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.tasks.commands import continue_task, request_cancel
+from tests.execution.local_agents import SuspendableAgents, suspendable_agents
+from tests.execution.scene import perform_run
 from tests.support.clocks import EndlessSleepClock
 from tests.support.store.seeds import ANN, CONTEXT, request
 from tests.support.waiting import eventually_async
-
-from .local_agents import SuspendableAgents, suspendable_agents
-from .scene import perform_run
 
 app = Celery("test", broker="memory://", set_as_current=False)
 a2a = A2A(app)

@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, update_wrapper
 from threading import get_ident
@@ -31,7 +31,7 @@ from ...concurrency import call_in_thread, result_of, wait_for
 from ...errors import ConfigError, StepError
 from ...lifecycle.journal import JournalEntry
 from ...retry_policy import RETRY_OPTIONS, RetryPolicy
-from .journal import CURRENT, UNFINISHED, JournalCall, RunJournal
+from .journal import UNFINISHED, JournalCall, RunJournal, current_journal
 from .step_results import FAILURE, UnreadableResult, decode_failure, decode_result, encode_failure, encode_result
 
 logger = logging.getLogger(__name__)
@@ -130,16 +130,16 @@ def step(function: Any = None, /, *, name: str | None = None, timeout: float | N
 
 def _decorate(durable: DurableStep) -> Callable[..., Any]:
     async def call_async(*args: Any, **kwargs: Any) -> Any:
-        journal = CURRENT.get(None)
+        journal = current_journal()
         if journal is None:
             return await durable.function(*args, **kwargs)
         return await perform(journal, durable, durable.name, args, kwargs)
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        journal = CURRENT.get(None)
+        journal = current_journal()
         if journal is None:
             return durable.function(*args, **kwargs)
-        if get_ident() == journal.loop_thread:
+        if get_ident() == journal.agent.loop_thread:
             raise RuntimeError(f"{durable.name} is a plain function: await turn.step({durable.name!r}, …) here")
         return perform_blocking(journal, durable, durable.name, args, kwargs)
 
@@ -171,17 +171,9 @@ def _require_timeout(durable: DurableStep) -> None:
 
 
 async def perform(
-    journal: RunJournal,
-    durable: DurableStep,
-    name: str,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    call: JournalCall | None = None,
+    journal: RunJournal, durable: DurableStep, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Any:
     """Return the recorded result of a step, or execute the step and record its result.
-
-    Args:
-        call: Journal call of the step if the caller has already begun the call, or None.
 
     Raises:
         Exception: The recorded failure of the step, or the failure of its last attempt.
@@ -189,33 +181,7 @@ async def perform(
         StepsChanged: An earlier run recorded a different step at this position.
         StepError: The step cannot be recorded.
     """
-    call = call or journal.begin(KIND, name, (args, kwargs))
-    if call.entry is not None:
-        return replay(journal, call, call.entry)
-    with journal.in_progress(call):
-        entry = await _execute(journal, durable, call, partial(durable.function, *args, **kwargs))
-    return replay(journal, call, entry)
-
-
-async def _execute(
-    journal: RunJournal, durable: DurableStep, call: JournalCall, function: Callable[[], Any]
-) -> JournalEntry:
-    """Execute a step and record its result, and return the entry. See `perform`."""
-    try:
-        with journal.executing(call):
-            value = await _attempt(journal, durable, call, function)
-        form, content = encode_result(call.name, value)
-    except _CancelledLate as cancelled:
-        await journal.record(call, *encode_result(call.name, cancelled.value))
-        raise asyncio.CancelledError from None  # asyncio.timeout of Python 3.11 recognizes no subclass
-    except BaseException as error:
-        defer_failure(journal, call, error)
-        raise
-    try:
-        return await journal.record(call, form, content)
-    except StepError as error:  # any other exception, such as a cancellation, leaves the queued entry
-        defer_failure(journal, call, error)
-        raise
+    return await _StepCall(journal, durable, name, args, kwargs).result()
 
 
 def perform_blocking(
@@ -226,36 +192,109 @@ def perform_blocking(
     A plain function is called in the agent's thread. If the run must stop while the function is executed, the result
     is recorded before the run stops.
     """
-    call = journal.begin(KIND, name, (args, kwargs))
-    if call.entry is not None:
-        return replay(journal, call, call.entry)
-    if durable.is_async:
-        work = perform(journal, durable, name, args, kwargs, call)
-        return wait_for(work, journal.loop, lambda: journal.is_stopping)
-    with journal.in_progress(call):
-        entry = _execute_blocking(journal, durable, call, partial(durable.function, *args, **kwargs))
-    if journal.is_stopping:
-        raise asyncio.CancelledError
-    return replay(journal, call, entry)
+    return _StepCall(journal, durable, name, args, kwargs).result_blocking()
 
 
-def _execute_blocking(
-    journal: RunJournal, durable: DurableStep, call: JournalCall, function: Callable[[], Any]
-) -> JournalEntry:
-    """Execute a plain step in the agent's thread and record its result, and return the entry."""
-    try:
-        with journal.executing(call):
-            value = _attempted_blocking(journal, durable, call, function)
-        form, content = encode_result(call.name, value)
-        recording = asyncio.run_coroutine_threadsafe(journal.record(call, form, content), journal.loop)
-    except BaseException as error:
-        defer_failure(journal, call, error)
-        raise
-    try:
-        return result_of(recording)
-    except StepError as error:  # an interrupt of the thread leaves the queued entry
-        defer_failure(journal, call, error)
-        raise
+class _StepCall:
+    """Call of a step: its recorded result, or its execution."""
+
+    def __init__(
+        self, journal: RunJournal, durable: DurableStep, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> None:
+        self._journal = journal
+        self._durable = durable
+        self._call = journal.begin(KIND, name, (args, kwargs))
+        self._function = partial(durable.function, *args, **kwargs)
+
+    async def result(self) -> Any:
+        entry = self._call.entry
+        if entry is None:
+            with self._journal.in_progress(self._call):
+                entry = await self._execute()
+        return replay(self._journal, self._call, entry)
+
+    def result_blocking(self) -> Any:
+        entry = self._call.entry
+        if entry is None and self._durable.is_async:
+            return self._wait_for(self.result())
+        if entry is None:
+            with self._journal.in_progress(self._call):
+                entry = self._execute_blocking()
+            if self._journal.is_stopping:
+                raise asyncio.CancelledError
+        return replay(self._journal, self._call, entry)
+
+    async def _execute(self) -> JournalEntry:
+        """Execute the step and record its result, and return the entry. See `perform`."""
+        journal, call = self._journal, self._call
+        try:
+            with journal.executing(call):
+                value = await self._attempt()
+            form, content = encode_result(call.name, value)
+        except _CancelledLate as cancelled:
+            await journal.record(call, *encode_result(call.name, cancelled.value))
+            raise asyncio.CancelledError from None  # asyncio.timeout of Python 3.11 recognizes no subclass
+        except BaseException as error:
+            defer_failure(journal, call, error)
+            raise
+        try:
+            return await journal.record(call, form, content)
+        except StepError as error:  # any other exception, such as a cancellation, leaves the queued entry
+            defer_failure(journal, call, error)
+            raise
+
+    def _execute_blocking(self) -> JournalEntry:
+        """Execute a plain step in the agent's thread and record its result, and return the entry."""
+        journal, call = self._journal, self._call
+        try:
+            with journal.executing(call):
+                value = self._attempt_blocking()
+            form, content = encode_result(call.name, value)
+            recording = asyncio.run_coroutine_threadsafe(journal.record(call, form, content), journal.agent.loop)
+        except BaseException as error:
+            defer_failure(journal, call, error)
+            raise
+        try:
+            return result_of(recording)
+        except StepError as error:  # an interrupt of the thread leaves the queued entry
+            defer_failure(journal, call, error)
+            raise
+
+    async def _attempt(self) -> Any:
+        while True:
+            try:
+                async with asyncio.timeout(self._durable.timeout):
+                    return await _call_function(self._durable, self._function)
+            except Exception as error:
+                delay = self._retry_delay(error)
+                if delay is None:
+                    raise
+            self._call.attempts += 1
+            await self._journal.run.clock.sleep(delay)
+
+    def _attempt_blocking(self) -> Any:
+        while True:
+            try:
+                return self._function()
+            except Exception as error:
+                delay = self._retry_delay(error)
+                if delay is None:
+                    raise
+            self._call.attempts += 1
+            self._wait_for(self._journal.run.clock.sleep(delay))
+
+    def _retry_delay(self, error: Exception) -> float | None:
+        """Return the seconds until the next attempt after `error`, or None if no attempt is left."""
+        policy, retries = self._durable.retry, self._call.attempts - 1
+        if not policy.is_retried(error) or (policy.max_retries is not None and retries >= policy.max_retries):
+            return None
+        requested_delay = policy.requested_delay(error, self._journal.run.clock.time())
+        delay = policy.backoff(retries) if requested_delay is None else requested_delay
+        logger.info("step %s is retried in %g s after %s", self._call.key, delay, type(error).__qualname__)
+        return delay
+
+    def _wait_for(self, work: Coroutine[Any, Any, T]) -> T:
+        return wait_for(work, self._journal.agent.loop, lambda: self._journal.is_stopping)
 
 
 def replay(journal: RunJournal, call: JournalCall, entry: JournalEntry) -> Any:
@@ -289,50 +328,6 @@ def defer_failure(journal: RunJournal, call: JournalCall, error: BaseException) 
             raise failure from error
     finally:
         del failure  # the traceback of the exception holds this frame
-
-
-async def _attempt(journal: RunJournal, durable: DurableStep, call: JournalCall, function: Callable[[], Any]) -> Any:
-    retries = 0
-    while True:
-        try:
-            async with asyncio.timeout(durable.timeout):
-                return await _call_function(durable, function)
-        except Exception as error:
-            delay = _retry_delay(journal, durable, call, error, retries)
-            if delay is None:
-                raise
-        retries += 1
-        call.attempts += 1
-        await journal.clock.sleep(delay)
-
-
-def _attempted_blocking(
-    journal: RunJournal, durable: DurableStep, call: JournalCall, function: Callable[[], Any]
-) -> Any:
-    retries = 0
-    while True:
-        try:
-            return function()
-        except Exception as error:
-            delay = _retry_delay(journal, durable, call, error, retries)
-            if delay is None:
-                raise
-        retries += 1
-        call.attempts += 1
-        wait_for(journal.clock.sleep(delay), journal.loop, lambda: journal.is_stopping)
-
-
-def _retry_delay(
-    journal: RunJournal, durable: DurableStep, call: JournalCall, error: Exception, retries: int
-) -> float | None:
-    """Return the seconds until the next attempt after `error`, or None if no attempt is left."""
-    policy = durable.retry
-    if not policy.is_retried(error) or (policy.max_retries is not None and retries >= policy.max_retries):
-        return None
-    requested_delay = policy.requested_delay(error, journal.clock.time())
-    delay = policy.backoff(retries) if requested_delay is None else requested_delay
-    logger.info("step %s is retried in %g s after %s", call.key, delay, type(error).__qualname__)
-    return delay
 
 
 async def _call_function(durable: DurableStep, function: Callable[[], Any]) -> Any:
