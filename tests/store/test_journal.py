@@ -60,6 +60,12 @@ def test_an_entry_without_its_execution_is_read() -> None:
     assert decode_entry("a#1", stored) == JournalEntry("a#1", "step", "json", b"5", 7, answers=(1,))
 
 
+def test_an_entry_with_the_names_of_answers_is_read() -> None:
+    stored = b'["step","json",7,["3-0a1b2c3d4e5f6071","12-a0b1c2d3e4f50617"]]\n5'
+
+    assert decode_entry("a#1", stored).answers == (3, 12)
+
+
 async def test_observers_read_the_sizes_and_beginnings_of_results(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     claim = await seeds.claim_run()
     await seeds.append_events(claim, JournalEntry("a#1", "step", "json", b"12\n456", 1), entry("b#1", b""))
