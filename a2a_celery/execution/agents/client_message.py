@@ -67,7 +67,7 @@ class MessageSequence:
 def message_name(index: int, message: Message) -> str:
     """Return the name under which the journal records that a call has read the message at `index` in the history.
 
-    The name contains a digest of the message's id, because a requeued task has other messages at the same indexes.
+    The name contains a digest of the message's id, because a resubmitted task has other messages at the same indexes.
     """
     return f"{index}-{sha256(message.message_id.encode()).hexdigest()[:16]}"
 

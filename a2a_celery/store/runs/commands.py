@@ -35,7 +35,7 @@ class SavedSession:
     Attributes:
         version: Number of times that the session was saved.
         state: Saved state, or b"".
-        resumed: True if an earlier run of the same turn saved the session, in this task or in a preceding dead letter.
+        resumed: True if an earlier run of the same turn saved the session, in this task or in one that it repeats.
     """
 
     version: int = 0
@@ -129,7 +129,7 @@ class Claim:
         is_resolved: False if the claim has unresolved blob references. An agent must not receive such a claim.
         execution: Newest steps of the task or, in the task's first run before any retry, of the session, oldest first.
         journal: Entries by key, or None if the journal is too large for the claim and must be read with `read_journal`.
-        journal_origin: Id of the first dead letter from which the journal was requeued, or the id of the task itself.
+        journal_origin: Id of the first resubmitted task that had the journal, or the id of the task itself.
         turn_messages: Indexes, in the task's history, of the messages of this turn and of the earlier turns in which
             the agent asked the questions that this turn answers, oldest first, without refused answers. Empty in the
             first turn of a task.
@@ -376,7 +376,7 @@ def settle_run(
     read_count: int = 0,
     pause_us: int = 0,
     pause_timeout: StatusToWrite | None = None,
-    dead_letter: bool = False,
+    is_resubmittable: bool = False,
     session: SessionToSave | None = None,
     sections: Sections = (),
 ) -> Reply[Settled | RunLost | Illegal | LeftOpen | SavedSince]:
@@ -394,7 +394,7 @@ def settle_run(
         read_count: Number of messages that the agent has read in the run. The first unread message begins a turn.
         pause_us: µs after which a watcher ends the pause, or 0 for no timeout.
         pause_timeout: Event with which the watcher ends the pause, or None if `pause_us` is 0.
-        dead_letter: True to leave a dead letter if the task is FAILED.
+        is_resubmittable: True if the task can be resubmitted after it fails.
         session: Session to save if the run completes or interrupts the task, even if another turn follows, or None.
         sections: Sections of features.
     """
@@ -435,8 +435,8 @@ def end_run(
         ref: Run to end.
         runner: Prefix of the id of the runner that has claimed the run. None to end only an unclaimed run.
         event: Status event of a terminal state.
-        lost: True if the worker was lost. A claimed run is followed by the next attempt, or leaves a dead letter if the
-            turn may not have another attempt. An unclaimed run is published again until `MAX_LOST_BEFORE_CLAIM`
+        lost: True if the worker was lost. A claimed run is followed by the next attempt, or leaves a resubmittable task
+            if the turn may not have another attempt. An unclaimed run is published again until `MAX_LOST_BEFORE_CLAIM`
             processes have been lost before claiming the run.
         retries: Retry count of the Celery message that caused the call, or None if no message caused it. A message
             that is older than the last retry does not end the run.
